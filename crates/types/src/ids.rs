@@ -1,0 +1,77 @@
+//! Newtype ids.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($repr:ty), $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub $repr);
+
+        impl $name {
+            /// The bare number, for the wire and for arithmetic.
+            #[must_use]
+            pub const fn get(self) -> $repr {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+
+        impl From<$repr> for $name {
+            fn from(raw: $repr) -> Self {
+                Self(raw)
+            }
+        }
+    };
+}
+
+id!(
+    /// One running `samite node` process.
+    NodeId(u32), "n"
+);
+id!(
+    /// One place that holds records, served by a node.
+    TargetId(u32), "t"
+);
+id!(
+    /// One thread of a node; owns a subset of the node's partitions.
+    ShardId(u16), "s"
+);
+id!(
+    /// A hash slice of a dataset; the unit of order, ownership, mirroring and repair.
+    PartitionId(u32), "p"
+);
+id!(
+    /// A named, partitioned set of records with one policy.
+    DatasetId(u32), "d"
+);
+id!(
+    /// One client session. Random, never reused; the identity behind exactly-once.
+    ClientId(u64), "c"
+);
+id!(
+    /// Sequence number of a mutating operation within one client session. Starts at 1; 0 means "not a mutation".
+    Seq(u64), "#"
+);
+id!(
+    /// Version number of the cluster map, or of a dataset's namespace leases. Only grows.
+    Epoch(u64), "e"
+);
+id!(
+    /// Version of a record: the partition's operation number at its last change. Never 0 for a record that exists.
+    Version(u64), "v"
+);
+id!(
+    /// Matches a reply to its request on one connection.
+    RequestId(u64), "r"
+);

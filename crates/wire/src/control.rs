@@ -1,0 +1,199 @@
+//! The control plane: the cluster map, datasets, status. `postcard` inside a frame body.
+
+use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, TargetId};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::WireError;
+use crate::limits::BODY_LEN_MAX;
+
+/// Asks a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlRequest {
+    /// The cluster map, if it is newer than `known`.
+    Map {
+        /// Epoch that the caller has.
+        known: Epoch,
+    },
+    /// A node joins (answered by the coordinator's node).
+    Join(NodeInfo),
+    /// Make a dataset. Reply: [`ControlReply::Map`]. Exists already with another policy: [`ErrorKind::Exists`].
+    CreateDataset(DatasetSpec),
+    /// Remove a dataset and all of its records.
+    DropDataset {
+        /// Name.
+        name: String,
+    },
+    /// The node's own figures.
+    Status,
+    /// Ask for arena blocks for later writes (shared memory only). Reply: [`ControlReply::Granted`].
+    Grant {
+        /// How many blocks.
+        count: u16,
+    },
+    /// Stop the node after what it has accepted is done.
+    Shutdown,
+}
+
+/// Answers a [`ControlRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlReply {
+    /// The cluster map; `None` when the caller's is current.
+    Map(Option<ClusterMapData>),
+    /// The node's figures.
+    Status(NodeStatus),
+    /// Blocks granted: (arena offset, generation) each; fewer than asked for when the target is nearly full.
+    Granted(Vec<(u64, u32)>),
+    /// Done.
+    Ok,
+    /// Refused.
+    Failed {
+        /// Code of an [`ErrorKind`].
+        kind: u8,
+        /// Words for the person.
+        message: String,
+    },
+}
+
+impl ControlReply {
+    /// A refusal.
+    #[must_use]
+    pub fn failed(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self::Failed { kind: kind.code(), message: message.into() }
+    }
+}
+
+/// Where a node can be reached, and what it serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeInfo {
+    /// Id.
+    pub node: NodeId,
+    /// Name of the host it runs on (its boot id), so that a client knows when `unix://` and `shm://` reach it.
+    pub host: String,
+    /// Addresses as URLs, best first: `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT`.
+    pub addresses: Vec<String>,
+    /// Targets.
+    pub targets: Vec<TargetInfo>,
+}
+
+/// One target of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetInfo {
+    /// Id, unique in the cluster.
+    pub target: TargetId,
+    /// Bytes it can hold.
+    pub capacity_bytes: u64,
+}
+
+/// Backends of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum BackendKind {
+    /// Arena of memory.
+    Memory,
+    /// Keeps no values: isolates the framework's own cost.
+    Null,
+}
+
+/// How the chunks of one object or file spread over the partitions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DistributionKind {
+    /// Chunk `i` goes to partition `start + i`, where `start` is the hash of the object.
+    RoundRobin,
+    /// All chunks of an object in one partition.
+    Single,
+    /// Partitions take chunks in proportion to the weights of the targets that hold them.
+    Weighted(Vec<(TargetId, u32)>),
+}
+
+/// What a dataset promises (DESIGN.md, 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum SemanticsKind {
+    /// Every later call sees it.
+    Posix,
+    /// Settles on close.
+    Session,
+    /// Batched; a crash loses what was not flushed.
+    Checkpoint,
+    /// Batched; a crash may lose all.
+    Temporary,
+}
+
+/// A dataset as asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetSpec {
+    /// Name: 1 to 255 bytes of letters, digits, `-`, `_` and `.`, not starting with a dot.
+    pub name: String,
+    /// Backend.
+    pub backend: BackendKind,
+    /// Distribution of chunks.
+    pub distribution: DistributionKind,
+    /// Promise.
+    pub semantics: SemanticsKind,
+    /// Bytes of a chunk; a power of two from 64 KiB to 1 MiB.
+    pub chunk_len: u32,
+}
+
+/// A dataset as made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DatasetData {
+    /// Id; never used again.
+    pub id: DatasetId,
+    /// Policy.
+    pub spec: DatasetSpec,
+}
+
+/// The cluster map as it travels; `samite-placement` gives it its meaning.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterMapData {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Version of this map.
+    pub epoch: Epoch,
+    /// Nodes, ordered by id.
+    pub nodes: Vec<NodeInfo>,
+    /// The target that holds each partition; the index is the partition.
+    pub partitions: Vec<TargetId>,
+    /// Datasets, ordered by id.
+    pub datasets: Vec<DatasetData>,
+}
+
+/// Figures of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since start.
+    pub uptime_s: u64,
+    /// Bytes the target can hold.
+    pub capacity_bytes: u64,
+    /// Bytes in use, metadata included.
+    pub used_bytes: u64,
+    /// Bytes of the arena whose pages are in place.
+    pub populated_bytes: u64,
+    /// Records held.
+    pub records: u64,
+    /// Connections open.
+    pub connections: u64,
+    /// Requests served since start.
+    pub requests: u64,
+    /// Operations served since start (a request carries many).
+    pub operations: u64,
+}
+
+/// Encodes a handshake or control message.
+#[must_use]
+pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("serializing to memory cannot fail for these types")
+}
+
+/// Decodes a handshake or control message of at most [`BODY_LEN_MAX`] bytes.
+///
+/// # Errors
+/// [`WireError`]: too long, malformed, or bytes left over.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, WireError> {
+    if bytes.len() > BODY_LEN_MAX {
+        return Err(WireError::OverLimit("control message"));
+    }
+    let (message, rest) =
+        postcard::take_from_bytes(bytes).map_err(|_| WireError::Unknown("control message"))?;
+    if rest.is_empty() { Ok(message) } else { Err(WireError::Trailing("control message")) }
+}

@@ -1,0 +1,28 @@
+//! Hard limits, checked at the door on both sides.
+
+/// Longest key of a record, in bytes.
+pub const KEY_LEN_MAX: usize = 4096;
+/// Longest value of one record held by a partition, in bytes. Larger values are split into chunks by the views.
+pub const RECORD_LEN_MAX: usize = 1 << 20;
+/// Largest value a key-value or object view accepts for one record (as chunks), in bytes.
+pub const VALUE_LEN_MAX: u64 = 1 << 30;
+/// Longest frame body, in bytes.
+pub const BODY_LEN_MAX: usize = 1 << 20;
+/// Longest frame payload, in bytes.
+pub const PAYLOAD_LEN_MAX: usize = 8 << 20;
+/// Longest frame accepted before the peer has proved that it holds the cluster key, in bytes (header excluded).
+pub const HANDSHAKE_LEN_MAX: usize = 1024;
+/// Most operations in one request.
+pub const OPERATIONS_MAX: usize = 4096;
+/// Most guards or actions in one operation.
+pub const ACTIONS_MAX: usize = 64;
+/// Most arena blocks that one data reference may name.
+pub const BLOCKS_MAX: usize = RECORD_LEN_MAX / BLOCK_LEN + 1;
+/// Unit of arena allocation and of bulk references, in bytes.
+pub const BLOCK_LEN: usize = 64 << 10;
+/// Most requests that a client may have in flight on one connection.
+pub const IN_FLIGHT_MAX: usize = 1024;
+/// Most mutations of one client session whose results a partition remembers.
+pub const SESSION_WINDOW: usize = 4096;
+/// Most entries that one listing returns.
+pub const LIST_ENTRIES_MAX: u32 = 4096;

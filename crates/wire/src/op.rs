@@ -1,0 +1,373 @@
+//! The data plane: operations on records and their outcomes.
+//!
+//! One **operation** works on one partition, atomically: all of its [`Guard`]s hold and all of its
+//! [`Action`]s take effect, or nothing does. Get, put, compare-and-swap, create-if-absent and multi-record
+//! updates are all this one shape; the constructors on [`Operation`] spell the common ones.
+//! One **request** carries operations for any partitions of one node: a batch is one round trip.
+//!
+//! Types here borrow: from the caller's buffers when encoding, from the received frame when decoding.
+
+mod decode;
+mod encode;
+
+use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, Seq, Version};
+use smallvec::SmallVec;
+
+pub use encode::{ReplyEncoder, RequestEncoder};
+
+/// Small lists that rarely leave the stack.
+pub type List<T, const N: usize> = SmallVec<[T; N]>;
+
+/// A piece of an arena that both ends have mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockRef {
+    /// Byte offset within the arena.
+    pub offset: u64,
+    /// Bytes used, at most [`crate::limits::BLOCK_LEN`] for a grant; a read may name longer runs.
+    pub len: u32,
+    /// The block's generation when the reference was made. A reader that finds another one after its copy must ask again.
+    pub generation: u32,
+}
+
+/// Bytes, either in the frame or in the shared arena.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Data<'a> {
+    /// In the frame's payload.
+    Inline(&'a [u8]),
+    /// In arena blocks (shared memory only): on a request, blocks granted to this connection; on a reply, the record's own.
+    Blocks(List<BlockRef, 4>),
+    /// On a reply: this many zero bytes (a hole).
+    Zeros(u32),
+}
+
+impl Data<'_> {
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.len(),
+            Self::Blocks(blocks) => blocks.iter().map(|block| block.len as usize).sum(),
+            Self::Zeros(len) => *len as usize,
+        }
+    }
+
+    /// No bytes at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A condition that must hold before the actions of an operation run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Guard<'a> {
+    /// A record with this key exists.
+    Exists(&'a [u8]),
+    /// No record has this key.
+    Absent(&'a [u8]),
+    /// The record exists at exactly this version.
+    VersionIs(&'a [u8], Version),
+    /// The record exists and holds these bytes at this offset.
+    BytesAre {
+        /// Key of the record.
+        key: &'a [u8],
+        /// Byte offset in its value.
+        offset: u32,
+        /// Expected bytes.
+        bytes: &'a [u8],
+    },
+    /// The record is absent or its value is at most this long.
+    LenAtMost(&'a [u8], u32),
+    /// No record's key starts with this prefix.
+    PrefixEmpty(&'a [u8]),
+}
+
+/// One thing to do to, or to learn from, the records of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action<'a> {
+    /// Read `len` bytes of the value from `offset`; short at its end. Result: [`ActionResult::Value`].
+    Get {
+        /// Key.
+        key: &'a [u8],
+        /// Byte offset in the value.
+        offset: u32,
+        /// Most bytes to return; `u32::MAX` for all.
+        len: u32,
+    },
+    /// Set the whole value; creates the record. Result: [`ActionResult::Written`].
+    Put {
+        /// Key.
+        key: &'a [u8],
+        /// New value.
+        data: Data<'a>,
+    },
+    /// Remove the record. Result: [`ActionResult::Deleted`]; an absent record is no error.
+    Delete {
+        /// Key.
+        key: &'a [u8],
+    },
+    /// Remove every record whose key starts with `prefix`, at most `limit` of them. Result: [`ActionResult::Number`], how many went.
+    DeletePrefix {
+        /// Prefix.
+        prefix: &'a [u8],
+        /// Most records to remove.
+        limit: u32,
+    },
+    /// Write into the value at `offset`; creates the record, zero-fills a gap. Result: [`ActionResult::Written`].
+    Write {
+        /// Key.
+        key: &'a [u8],
+        /// Byte offset in the value.
+        offset: u32,
+        /// Bytes to write.
+        data: Data<'a>,
+    },
+    /// Write at the end of the value unless it would grow over `len_max`
+    /// (then [`ErrorKind::TooLarge`]); creates the record. Result: [`ActionResult::Written`], with the offset.
+    Append {
+        /// Key.
+        key: &'a [u8],
+        /// Bytes to append.
+        data: Data<'a>,
+        /// Limit of the value's length.
+        len_max: u32,
+    },
+    /// Cut or zero-extend the value to `len`; the record must exist. Result: [`ActionResult::Written`].
+    Truncate {
+        /// Key.
+        key: &'a [u8],
+        /// New length.
+        len: u32,
+    },
+    /// Add to the little-endian `u64` at `offset`, wrapping; an absent record or a short value counts as zeros.
+    /// Result: [`ActionResult::Number`], the value before.
+    Add {
+        /// Key.
+        key: &'a [u8],
+        /// Byte offset of the number.
+        offset: u32,
+        /// What to add; two's complement for less.
+        delta: u64,
+    },
+    /// Raise the little-endian `u64` at `offset` to at least `value`; the record must exist. Result: [`ActionResult::Number`], the value before.
+    Max {
+        /// Key.
+        key: &'a [u8],
+        /// Byte offset of the number.
+        offset: u32,
+        /// Lower bound to set.
+        value: u64,
+    },
+    /// List records whose keys start with `prefix`, in key order. Result: [`ActionResult::Listing`].
+    List {
+        /// Prefix; empty for all.
+        prefix: &'a [u8],
+        /// Only keys after this one (before it when `reverse`); empty for no bound.
+        after: &'a [u8],
+        /// Most entries to return.
+        limit: u32,
+        /// From the last key to the first.
+        reverse: bool,
+        /// Bytes of each value to return with its key; 0 for none.
+        value_len_max: u32,
+    },
+    /// Raise the partition's lease epoch for this dataset to at least `epoch`. Result: [`ActionResult::Number`], the value before.
+    RaiseLease {
+        /// New least epoch.
+        epoch: Epoch,
+    },
+}
+
+impl Action<'_> {
+    /// Whether this action may change the partition.
+    #[must_use]
+    pub const fn is_mutation(&self) -> bool {
+        !matches!(self, Self::Get { .. } | Self::List { .. })
+    }
+}
+
+/// An atomic step on one partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation<'a> {
+    /// Partition it works on.
+    pub partition: PartitionId,
+    /// Sequence number within the client session; `Seq(0)` when nothing is changed.
+    /// The client library fills it in.
+    pub seq: Seq,
+    /// When a guard on a key fails, return up to this many bytes of the record that is there.
+    pub reveal_len: u32,
+    /// Conditions.
+    pub guards: List<Guard<'a>, 2>,
+    /// Effects and questions, done in this order.
+    pub actions: List<Action<'a>, 2>,
+}
+
+impl<'a> Operation<'a> {
+    /// An operation with the given actions and no guards.
+    #[must_use]
+    pub fn new(partition: PartitionId, actions: impl IntoIterator<Item = Action<'a>>) -> Self {
+        Self {
+            partition,
+            seq: Seq(0),
+            reveal_len: 0,
+            guards: List::new(),
+            actions: actions.into_iter().collect(),
+        }
+    }
+
+    /// The same with one more guard.
+    #[must_use]
+    pub fn guard(mut self, guard: Guard<'a>) -> Self {
+        self.guards.push(guard);
+        self
+    }
+
+    /// The same, returning up to `len` bytes of the record that made a guard fail.
+    #[must_use]
+    pub const fn reveal(mut self, len: u32) -> Self {
+        self.reveal_len = len;
+        self
+    }
+
+    /// Read the whole value of `key`.
+    #[must_use]
+    pub fn get(partition: PartitionId, key: &'a [u8]) -> Self {
+        Self::new(partition, [Action::Get { key, offset: 0, len: u32::MAX }])
+    }
+
+    /// Set the value of `key`.
+    #[must_use]
+    pub fn put(partition: PartitionId, key: &'a [u8], value: &'a [u8]) -> Self {
+        Self::new(partition, [Action::Put { key, data: Data::Inline(value) }])
+    }
+
+    /// Whether any action may change the partition; such an operation needs a sequence number.
+    #[must_use]
+    pub fn is_mutation(&self) -> bool {
+        self.actions.iter().any(Action::is_mutation)
+    }
+}
+
+/// What one action did or found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ActionResult<'a> {
+    /// Of [`Action::Get`].
+    Value {
+        /// Version of the record.
+        version: Version,
+        /// Whole length of its value, in bytes.
+        total_len: u32,
+        /// The bytes asked for, in order: mostly one piece, several when the value has holes or lies in arena blocks.
+        data: List<Data<'a>, 1>,
+    },
+    /// Of [`Action::Put`], [`Action::Write`], [`Action::Append`], [`Action::Truncate`].
+    Written {
+        /// Version of the record after.
+        version: Version,
+        /// Offset at which the bytes went.
+        offset: u32,
+        /// Length of the value after.
+        total_len: u32,
+        /// The record did not exist before.
+        created: bool,
+    },
+    /// Of [`Action::Delete`].
+    Deleted {
+        /// The record existed.
+        existed: bool,
+    },
+    /// Of [`Action::Add`], [`Action::Max`], [`Action::DeletePrefix`], [`Action::RaiseLease`].
+    Number(u64),
+    /// Of [`Action::List`].
+    Listing(Listing<'a>),
+}
+
+/// Entries of a listing, decoded as they are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing<'a> {
+    /// There is nothing after the last entry.
+    pub complete: bool,
+    /// How many entries there are.
+    pub count: u32,
+    /// Entries as encoded; iterate with [`Listing::entries`].
+    pub(crate) raw: &'a [u8],
+}
+
+/// One record in a listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListEntry<'a> {
+    /// Key.
+    pub key: &'a [u8],
+    /// Version.
+    pub version: Version,
+    /// Whole length of the value, in bytes.
+    pub total_len: u32,
+    /// The first bytes of the value, as many as were asked for.
+    pub value: &'a [u8],
+}
+
+/// Why an operation had no effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure<'a> {
+    /// What went wrong; [`ErrorKind::Conflict`] when a guard did not hold.
+    pub kind: ErrorKind,
+    /// Which guard or action, counted from 0.
+    pub index: u16,
+    /// The record that made a guard fail, when [`Operation::reveal_len`] asked for it: version, whole length, first bytes.
+    pub current: Option<(Version, u32, &'a [u8])>,
+}
+
+/// What became of one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome<'a> {
+    /// Took effect; one result for each action.
+    Done(List<ActionResult<'a>, 2>),
+    /// Had no effect.
+    Failed(Failure<'a>),
+}
+
+/// Fields that all operations of a request share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHeader {
+    /// Dataset.
+    pub dataset: DatasetId,
+    /// Epoch of the cluster map by which the client chose this node.
+    pub map_epoch: Epoch,
+    /// Lease epoch of the dataset that the client's cached directories stand on; `Epoch(u64::MAX)` when it used none.
+    pub lease_epoch: Epoch,
+    /// Every mutation with a smaller sequence number has been answered: the node may forget its result.
+    pub answered_below: Seq,
+    /// This may be a repetition of a request that was sent before.
+    pub is_retry: bool,
+}
+
+/// A decoded request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// Shared fields.
+    pub header: RequestHeader,
+    /// Operations, at least one.
+    pub operations: Vec<Operation<'a>>,
+}
+
+/// Fields that all outcomes of a reply share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplyHeader {
+    /// `None` when the operations were tried; otherwise why none was ([`ErrorKind::StaleMap`], [`ErrorKind::Busy`], …).
+    pub refused: Option<ErrorKind>,
+    /// The node's cluster map epoch.
+    pub map_epoch: Epoch,
+    /// The dataset's lease epoch at this node.
+    pub lease_epoch: Epoch,
+}
+
+/// A decoded reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply<'a> {
+    /// Shared fields.
+    pub header: ReplyHeader,
+    /// One outcome for each operation, in their order; empty when refused.
+    pub outcomes: Vec<Outcome<'a>>,
+    /// Blocks newly granted to this connection for later writes (shared memory only).
+    pub grants: List<BlockRef, 4>,
+}

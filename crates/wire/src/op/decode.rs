@@ -1,0 +1,320 @@
+//! Decoding of requests and replies: every length against its limit, every tag known, nothing left over.
+
+use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, Seq, Version};
+
+use super::encode::tag;
+use super::{
+    Action, ActionResult, BlockRef, Data, Failure, Guard, List, ListEntry, Listing, Operation,
+    Outcome, Reply, ReplyHeader, Request, RequestHeader,
+};
+use crate::codec::{Decoder, WireError};
+use crate::limits::{
+    ACTIONS_MAX, BLOCKS_MAX, KEY_LEN_MAX, LIST_ENTRIES_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX,
+    RECORD_LEN_MAX,
+};
+
+/// The payload, handed out front to back as the body refers to it.
+struct Payload<'a>(Decoder<'a>);
+
+impl<'a> Payload<'a> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
+        self.0.bytes(len, "payload")
+    }
+}
+
+fn flag(decoder: &mut Decoder<'_>, field: &'static str) -> Result<bool, WireError> {
+    match decoder.u8(field)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(WireError::Unknown(field)),
+    }
+}
+
+fn key<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
+    decoder.short_bytes(KEY_LEN_MAX, "key")
+}
+
+fn blocks<const N: usize>(
+    decoder: &mut Decoder<'_>,
+) -> Result<List<BlockRef, N>, WireError>
+where
+    [BlockRef; N]: smallvec::Array<Item = BlockRef>,
+{
+    let count = usize::from(decoder.u16("block count")?);
+    if count > BLOCKS_MAX.max(256) {
+        return Err(WireError::OverLimit("block count"));
+    }
+    let mut blocks = List::new();
+    for _ in 0..count {
+        blocks.push(BlockRef {
+            offset: decoder.u64("block offset")?,
+            len: decoder.u32("block length")?,
+            generation: decoder.u32("block generation")?,
+        });
+    }
+    Ok(blocks)
+}
+
+fn data<'a>(
+    decoder: &mut Decoder<'a>,
+    payload: &mut Payload<'a>,
+    len_max: usize,
+) -> Result<Data<'a>, WireError> {
+    let data = match decoder.u8("data tag")? {
+        tag::INLINE => Data::Inline(payload.take(decoder.u32("data length")? as usize)?),
+        tag::BLOCKS => Data::Blocks(blocks(decoder)?),
+        tag::ZEROS => Data::Zeros(decoder.u32("data length")?),
+        _ => return Err(WireError::Unknown("data tag")),
+    };
+    if data.len() > len_max {
+        return Err(WireError::OverLimit("data"));
+    }
+    Ok(data)
+}
+
+impl<'a> Request<'a> {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// [`WireError`]: the peer does not speak the protocol and is to be disconnected.
+    pub fn decode(body: &'a [u8], payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut decoder = Decoder::new(body);
+        let mut payload = Payload(Decoder::new(payload));
+        let header = RequestHeader {
+            dataset: DatasetId(decoder.u32("dataset")?),
+            map_epoch: Epoch(decoder.u64("map epoch")?),
+            lease_epoch: Epoch(decoder.u64("lease epoch")?),
+            answered_below: Seq(decoder.u64("answered below")?),
+            is_retry: flag(&mut decoder, "retry flag")?,
+        };
+        let count = usize::from(decoder.u16("operation count")?);
+        if count == 0 || count > OPERATIONS_MAX {
+            return Err(WireError::OverLimit("operation count"));
+        }
+        // An operation is at least 18 bytes: a lying count cannot make us reserve more than the body's own size.
+        let mut operations = Vec::with_capacity(count.min(body.len() / 18));
+        for _ in 0..count {
+            operations.push(operation(&mut decoder, &mut payload)?);
+        }
+        decoder.finish("request body")?;
+        payload.0.finish("request payload")?;
+        Ok(Self { header, operations })
+    }
+}
+
+fn operation<'a>(
+    decoder: &mut Decoder<'a>,
+    payload: &mut Payload<'a>,
+) -> Result<Operation<'a>, WireError> {
+    let mut operation = Operation {
+        partition: PartitionId(decoder.u32("partition")?),
+        seq: Seq(decoder.u64("sequence")?),
+        reveal_len: decoder.u32("reveal length")?,
+        guards: List::new(),
+        actions: List::new(),
+    };
+    let guards = usize::from(decoder.u8("guard count")?);
+    let actions = usize::from(decoder.u8("action count")?);
+    if guards > ACTIONS_MAX || actions > ACTIONS_MAX || actions == 0 {
+        return Err(WireError::OverLimit("guard or action count"));
+    }
+    for _ in 0..guards {
+        operation.guards.push(guard(decoder)?);
+    }
+    for _ in 0..actions {
+        operation.actions.push(action(decoder, payload)?);
+    }
+    if operation.is_mutation() != (operation.seq != Seq(0)) {
+        return Err(WireError::Unknown("sequence"));
+    }
+    Ok(operation)
+}
+
+fn guard<'a>(decoder: &mut Decoder<'a>) -> Result<Guard<'a>, WireError> {
+    Ok(match decoder.u8("guard tag")? {
+        tag::GUARD_EXISTS => Guard::Exists(key(decoder)?),
+        tag::GUARD_ABSENT => Guard::Absent(key(decoder)?),
+        tag::GUARD_VERSION_IS => {
+            Guard::VersionIs(key(decoder)?, Version(decoder.u64("guard version")?))
+        }
+        tag::GUARD_BYTES_ARE => Guard::BytesAre {
+            key: key(decoder)?,
+            offset: decoder.u32("guard offset")?,
+            bytes: decoder.short_bytes(KEY_LEN_MAX, "guard bytes")?,
+        },
+        tag::GUARD_LEN_AT_MOST => Guard::LenAtMost(key(decoder)?, decoder.u32("guard length")?),
+        tag::GUARD_PREFIX_EMPTY => Guard::PrefixEmpty(key(decoder)?),
+        _ => return Err(WireError::Unknown("guard tag")),
+    })
+}
+
+fn action<'a>(
+    decoder: &mut Decoder<'a>,
+    payload: &mut Payload<'a>,
+) -> Result<Action<'a>, WireError> {
+    Ok(match decoder.u8("action tag")? {
+        tag::GET => Action::Get {
+            key: key(decoder)?,
+            offset: decoder.u32("offset")?,
+            len: decoder.u32("length")?,
+        },
+        tag::PUT => {
+            Action::Put { key: key(decoder)?, data: data(decoder, payload, RECORD_LEN_MAX)? }
+        }
+        tag::DELETE => Action::Delete { key: key(decoder)? },
+        tag::DELETE_PREFIX => {
+            Action::DeletePrefix { prefix: key(decoder)?, limit: decoder.u32("limit")? }
+        }
+        tag::WRITE => Action::Write {
+            key: key(decoder)?,
+            offset: decoder.u32("offset")?,
+            data: data(decoder, payload, RECORD_LEN_MAX)?,
+        },
+        tag::APPEND => {
+            let key = key(decoder)?;
+            let len_max = decoder.u32("length limit")?;
+            Action::Append { key, data: data(decoder, payload, RECORD_LEN_MAX)?, len_max }
+        }
+        tag::TRUNCATE => Action::Truncate { key: key(decoder)?, len: decoder.u32("length")? },
+        tag::ADD => Action::Add {
+            key: key(decoder)?,
+            offset: decoder.u32("offset")?,
+            delta: decoder.u64("delta")?,
+        },
+        tag::MAX => Action::Max {
+            key: key(decoder)?,
+            offset: decoder.u32("offset")?,
+            value: decoder.u64("value")?,
+        },
+        tag::LIST => Action::List {
+            prefix: key(decoder)?,
+            after: key(decoder)?,
+            limit: decoder.u32("limit")?.min(LIST_ENTRIES_MAX),
+            reverse: flag(decoder, "reverse flag")?,
+            value_len_max: decoder.u32("value length limit")?,
+        },
+        tag::RAISE_LEASE => Action::RaiseLease { epoch: Epoch(decoder.u64("lease epoch")?) },
+        _ => return Err(WireError::Unknown("action tag")),
+    })
+}
+
+impl<'a> Reply<'a> {
+    /// Reads a reply.
+    ///
+    /// # Errors
+    /// [`WireError`]: the peer does not speak the protocol and is to be disconnected.
+    pub fn decode(body: &'a [u8], payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut decoder = Decoder::new(body);
+        let mut payload = Payload(Decoder::new(payload));
+        let refused = match decoder.u8("status")? {
+            0 => None,
+            code => Some(ErrorKind::from_code(code).ok_or(WireError::Unknown("status"))?),
+        };
+        let header = ReplyHeader {
+            refused,
+            map_epoch: Epoch(decoder.u64("map epoch")?),
+            lease_epoch: Epoch(decoder.u64("lease epoch")?),
+        };
+        let count = usize::from(decoder.u16("outcome count")?);
+        if count > OPERATIONS_MAX {
+            return Err(WireError::OverLimit("outcome count"));
+        }
+        let mut outcomes = Vec::with_capacity(count.min(body.len() / 2));
+        for _ in 0..count {
+            outcomes.push(outcome(&mut decoder, &mut payload)?);
+        }
+        let grants = blocks(&mut decoder)?;
+        decoder.finish("reply body")?;
+        payload.0.finish("reply payload")?;
+        Ok(Self { header, outcomes, grants })
+    }
+}
+
+fn outcome<'a>(
+    decoder: &mut Decoder<'a>,
+    payload: &mut Payload<'a>,
+) -> Result<Outcome<'a>, WireError> {
+    match decoder.u8("outcome tag")? {
+        tag::DONE => {
+            let count = usize::from(decoder.u8("result count")?);
+            let mut results = List::new();
+            for _ in 0..count {
+                results.push(result(decoder, payload)?);
+            }
+            Ok(Outcome::Done(results))
+        }
+        tag::FAILED => {
+            let code = decoder.u8("failure kind")?;
+            let kind = ErrorKind::from_code(code).ok_or(WireError::Unknown("failure kind"))?;
+            let index = decoder.u16("failure index")?;
+            let current = if flag(decoder, "failure record")? {
+                let version = Version(decoder.u64("version")?);
+                let total_len = decoder.u32("value length")?;
+                Some((version, total_len, decoder.short_bytes(usize::from(u16::MAX), "value")?))
+            } else {
+                None
+            };
+            Ok(Outcome::Failed(Failure { kind, index, current }))
+        }
+        _ => Err(WireError::Unknown("outcome tag")),
+    }
+}
+
+fn result<'a>(
+    decoder: &mut Decoder<'a>,
+    payload: &mut Payload<'a>,
+) -> Result<ActionResult<'a>, WireError> {
+    Ok(match decoder.u8("result tag")? {
+        tag::VALUE => {
+            let version = Version(decoder.u64("version")?);
+            let total_len = decoder.u32("value length")?;
+            let mut pieces = List::new();
+            for _ in 0..decoder.u16("piece count")? {
+                pieces.push(data(decoder, payload, PAYLOAD_LEN_MAX)?);
+            }
+            ActionResult::Value { version, total_len, data: pieces }
+        }
+        tag::WRITTEN => ActionResult::Written {
+            version: Version(decoder.u64("version")?),
+            offset: decoder.u32("offset")?,
+            total_len: decoder.u32("value length")?,
+            created: flag(decoder, "created flag")?,
+        },
+        tag::DELETED => ActionResult::Deleted { existed: flag(decoder, "existed flag")? },
+        tag::NUMBER => ActionResult::Number(decoder.u64("number")?),
+        tag::LISTING => {
+            let complete = flag(decoder, "complete flag")?;
+            let count = decoder.u32("entry count")?;
+            let len = decoder.u32("entries length")? as usize;
+            let listing = Listing { complete, count, raw: decoder.bytes(len, "entries")? };
+            listing.check()?;
+            ActionResult::Listing(listing)
+        }
+        _ => return Err(WireError::Unknown("result tag")),
+    })
+}
+
+impl<'a> Listing<'a> {
+    /// The entries, in the order of the listing.
+    pub fn entries(&self) -> impl Iterator<Item = ListEntry<'a>> + use<'a> {
+        let mut decoder = Decoder::new(self.raw);
+        // `check` has walked over all entries: none of them can fail here.
+        std::iter::from_fn(move || entry(&mut decoder).ok())
+    }
+
+    fn check(&self) -> Result<(), WireError> {
+        let mut decoder = Decoder::new(self.raw);
+        for _ in 0..self.count {
+            entry(&mut decoder)?;
+        }
+        decoder.finish("listing")
+    }
+}
+
+fn entry<'a>(decoder: &mut Decoder<'a>) -> Result<ListEntry<'a>, WireError> {
+    let key = key(decoder)?;
+    let version = Version(decoder.u64("version")?);
+    let total_len = decoder.u32("value length")?;
+    let len = decoder.u32("value prefix length")? as usize;
+    Ok(ListEntry { key, version, total_len, value: decoder.bytes(len, "value prefix")? })
+}
