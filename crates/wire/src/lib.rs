@@ -9,11 +9,11 @@
 //! control plane ([`control`]: `postcard`, clarity before speed). Both refuse anything that is over a
 //! limit of [`limits`] before memory is taken for it.
 
+mod codec;
 pub mod control;
 pub mod frame;
 pub mod hello;
 pub mod limits;
 pub mod op;
-mod codec;
 
 pub use codec::{Decoder, WireError};

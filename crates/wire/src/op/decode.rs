@@ -34,9 +34,7 @@ fn key<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
     decoder.short_bytes(KEY_LEN_MAX, "key")
 }
 
-fn blocks<const N: usize>(
-    decoder: &mut Decoder<'_>,
-) -> Result<List<BlockRef, N>, WireError>
+fn blocks<const N: usize>(decoder: &mut Decoder<'_>) -> Result<List<BlockRef, N>, WireError>
 where
     [BlockRef; N]: smallvec::Array<Item = BlockRef>,
 {

@@ -227,7 +227,8 @@ impl<'a> RequestEncoder<'a> {
     /// The finished body, and the payload as the slices it is made of.
     #[must_use]
     pub fn finish(mut self) -> (Vec<u8>, Vec<&'a [u8]>) {
-        self.body[REQUEST_COUNT_AT..REQUEST_COUNT_AT + 2].copy_from_slice(&self.count.to_le_bytes());
+        self.body[REQUEST_COUNT_AT..REQUEST_COUNT_AT + 2]
+            .copy_from_slice(&self.count.to_le_bytes());
         (self.body, self.payload)
     }
 }
