@@ -1,0 +1,230 @@
+//! Layout of an arena: the memory file in which a node keeps values and which clients on its host map.
+//!
+//! ```text
+//! 0        4 KiB             12 KiB                        a multiple of 2 MiB
+//! ┌────────┬─────────────────┬──────────────────┬── … ─────┬───────────┬───────────┬──
+//! │ header │ shard words     │ generation table │ (unused) │ block 0   │ block 1   │ …
+//! │        │ 64 × 128 bytes  │ u32 per block    │          │ 64 KiB    │ 64 KiB    │
+//! └────────┴─────────────────┴──────────────────┴── … ─────┴───────────┴───────────┴──
+//! ```
+//!
+//! **Generations.** A block's generation is even while its bytes stand still and odd while they may change (also for as
+//! long as the block is granted to a client). Whoever changes bytes makes it odd first and even, and new, after. A reader
+//! holds a [`BlockRef`](crate::op::BlockRef) with the generation at which it was made, copies, then looks again
+//! (acquire fence between the two): the same number means that the copy is whole.
+//!
+//! **Shard words.** A shard that is about to wait in the kernel stores 1 in its word, looks at its rings once more, and waits.
+//! A client that has published a request swaps the word to 0 and, if it was 1, rings the doorbell of its connection.
+//!
+//! The two sides are processes of one user. A node takes no length or offset from this memory: it has its own copy.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::WireError;
+use crate::limits::BLOCK_LEN;
+
+/// First bytes of an arena.
+pub const MAGIC: [u8; 8] = *b"SMTarena";
+/// Version of this layout.
+pub const VERSION: u32 = 1;
+/// Most shards that have a word.
+pub const SHARDS_MAX: usize = 64;
+/// Where the shard words begin, in bytes.
+pub const SHARD_WORDS_OFFSET: usize = 4096;
+/// Bytes from one shard's word to the next: two cache lines, because processors fetch them in pairs.
+pub const SHARD_WORD_STRIDE: usize = 128;
+/// Where the generation table begins, in bytes.
+pub const GENERATIONS_OFFSET: usize = SHARD_WORDS_OFFSET + SHARDS_MAX * SHARD_WORD_STRIDE;
+/// The first block lies at a multiple of this, in bytes, so that huge pages can hold it.
+pub const BLOCKS_ALIGN: usize = 2 << 20;
+/// Most blocks of an arena (16 TiB).
+pub const BLOCK_COUNT_MAX: u32 = 1 << 28;
+
+/// Value of a shard's word: the shard polls its rings.
+pub const AWAKE: u32 = 0;
+/// Value of a shard's word: the shard waits in the kernel for its doorbell.
+pub const SLEEPING: u32 = 1;
+
+/// The header at the start of an arena.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct ArenaHeader {
+    magic: [u8; 8],
+    version: U32,
+    block_len: U32,
+    total_len: U64,
+    block_count: U32,
+    shards: U32,
+    blocks_offset: U64,
+}
+
+/// Bytes of an [`ArenaHeader`].
+pub const HEADER_LEN: usize = size_of::<ArenaHeader>();
+
+/// Where things are in an arena; checked, so that no offset it hands out lies outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaLayout {
+    block_count: u32,
+    shards: u32,
+}
+
+impl ArenaLayout {
+    /// The layout with `block_count` blocks and `shards` shard words in use.
+    ///
+    /// # Errors
+    /// [`WireError::OverLimit`]: too many or no blocks or shards.
+    pub fn new(block_count: u32, shards: usize) -> Result<Self, WireError> {
+        if block_count == 0 || block_count > BLOCK_COUNT_MAX {
+            return Err(WireError::OverLimit("arena block count"));
+        }
+        match u32::try_from(shards) {
+            Ok(shards) if shards >= 1 && shards <= SHARDS_MAX as u32 => {
+                Ok(Self { block_count, shards })
+            }
+            _ => Err(WireError::OverLimit("arena shard count")),
+        }
+    }
+
+    /// Reads the layout from the first [`HEADER_LEN`] bytes of an arena whose file has `file_len` bytes.
+    ///
+    /// # Errors
+    /// [`WireError`]: not an arena, another version, or lengths that contradict each other.
+    pub fn read(header: &[u8], file_len: u64) -> Result<Self, WireError> {
+        let (header, _) =
+            ArenaHeader::read_from_prefix(header).map_err(|_| WireError::Short("arena header"))?;
+        if header.magic != MAGIC {
+            return Err(WireError::Unknown("arena magic"));
+        }
+        if header.version.get() != VERSION || header.block_len.get() as usize != BLOCK_LEN {
+            return Err(WireError::Unknown("arena version"));
+        }
+        let layout = Self::new(header.block_count.get(), header.shards.get() as usize)?;
+        let agrees = header.total_len.get() == layout.total_len()
+            && header.blocks_offset.get() == layout.blocks_offset()
+            && file_len >= layout.total_len();
+        if agrees { Ok(layout) } else { Err(WireError::Unknown("arena length")) }
+    }
+
+    /// The header that says this.
+    #[must_use]
+    pub fn header(&self) -> ArenaHeader {
+        ArenaHeader {
+            magic: MAGIC,
+            version: VERSION.into(),
+            block_len: (BLOCK_LEN as u32).into(),
+            total_len: self.total_len().into(),
+            block_count: self.block_count.into(),
+            shards: self.shards.into(),
+            blocks_offset: self.blocks_offset().into(),
+        }
+    }
+
+    /// Blocks.
+    #[must_use]
+    pub const fn block_count(&self) -> u32 {
+        self.block_count
+    }
+
+    /// Shards that have a word.
+    #[must_use]
+    pub const fn shards(&self) -> usize {
+        self.shards as usize
+    }
+
+    /// Bytes of the whole arena.
+    #[must_use]
+    pub const fn total_len(&self) -> u64 {
+        self.blocks_offset() + self.block_count as u64 * BLOCK_LEN as u64
+    }
+
+    /// Offset of the first block, in bytes.
+    #[must_use]
+    pub const fn blocks_offset(&self) -> u64 {
+        (GENERATIONS_OFFSET as u64 + self.block_count as u64 * 4)
+            .next_multiple_of(BLOCKS_ALIGN as u64)
+    }
+
+    /// Offset of a block, in bytes; `None` if there is no such block.
+    #[must_use]
+    pub const fn block_offset(&self, block: u32) -> Option<u64> {
+        if block < self.block_count {
+            Some(self.blocks_offset() + block as u64 * BLOCK_LEN as u64)
+        } else {
+            None
+        }
+    }
+
+    /// The block that holds all of `offset .. offset + len`; `None` if no single block does.
+    #[must_use]
+    pub const fn block_of(&self, offset: u64, len: u32) -> Option<u32> {
+        let Some(within) = offset.checked_sub(self.blocks_offset()) else { return None };
+        let block = within / BLOCK_LEN as u64;
+        let start = within % BLOCK_LEN as u64;
+        if block < self.block_count as u64 && start + len as u64 <= BLOCK_LEN as u64 {
+            Some(block as u32)
+        } else {
+            None
+        }
+    }
+
+    /// Offset of the generation (a `u32`) of a block, in bytes; `None` if there is no such block.
+    #[must_use]
+    pub const fn generation_offset(&self, block: u32) -> Option<usize> {
+        if block < self.block_count { Some(GENERATIONS_OFFSET + block as usize * 4) } else { None }
+    }
+
+    /// Offset of the word (a `u32`) of a shard, in bytes; `None` if there is no such shard.
+    #[must_use]
+    pub const fn shard_word_offset(&self, shard: usize) -> Option<usize> {
+        if shard < self.shards as usize {
+            Some(SHARD_WORDS_OFFSET + shard * SHARD_WORD_STRIDE)
+        } else {
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_reads_back_as_it_was_written() {
+        let layout = ArenaLayout::new(1000, 3).unwrap();
+        let header = layout.header();
+        assert_eq!(ArenaLayout::read(header.as_bytes(), layout.total_len()), Ok(layout));
+        assert!(ArenaLayout::read(header.as_bytes(), layout.total_len() - 1).is_err());
+        assert!(ArenaLayout::read(&header.as_bytes()[1..], layout.total_len()).is_err());
+    }
+
+    #[test]
+    fn every_flipped_byte_of_a_header_is_noticed() {
+        let layout = ArenaLayout::new(1000, 3).unwrap();
+        for at in 0..HEADER_LEN {
+            let mut raw = layout.header().as_bytes().to_vec();
+            raw[at] ^= 0x40;
+            let read = ArenaLayout::read(&raw, layout.total_len());
+            // The number of shards is the one field that stands alone.
+            assert!(read.is_err() || (28..32).contains(&at), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn offsets_stay_inside() {
+        let layout = ArenaLayout::new(2, 1).unwrap();
+        let first = layout.block_offset(0).unwrap();
+        assert_eq!(first % BLOCKS_ALIGN as u64, 0);
+        assert_eq!(layout.block_offset(2), None);
+        assert_eq!(layout.generation_offset(2), None);
+        assert_eq!(layout.shard_word_offset(1), None);
+        assert_eq!(layout.block_of(first, BLOCK_LEN as u32), Some(0));
+        assert_eq!(layout.block_of(first + 1, BLOCK_LEN as u32), None);
+        assert_eq!(layout.block_of(first - 1, 1), None);
+        assert_eq!(layout.block_of(first + BLOCK_LEN as u64, 1), Some(1));
+        assert_eq!(layout.block_of(first + 2 * BLOCK_LEN as u64, 0), None);
+        assert_eq!(layout.block_of(u64::MAX, 1), None);
+    }
+}
