@@ -1,6 +1,6 @@
 //! The control plane: the cluster map, datasets, status. `postcard` inside a frame body.
 
-use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, TargetId};
+use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, TargetId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::WireError;
@@ -139,6 +139,9 @@ pub struct DatasetData {
     pub id: DatasetId,
     /// Policy.
     pub spec: DatasetSpec,
+    /// The cycle of partitions that the chunks of an object go through, fixed when the dataset is made;
+    /// empty unless the distribution is weighted.
+    pub wheel: Vec<PartitionId>,
 }
 
 /// The cluster map as it travels; `samite-placement` gives it its meaning.

@@ -1,0 +1,144 @@
+//! What a cluster map, a node and a dataset must be like to be accepted.
+
+use std::collections::HashSet;
+
+use samite_types::{Epoch, Error, ErrorKind, Result, TargetId};
+use samite_wire::control::{ClusterMapData, DatasetData, DatasetSpec, DistributionKind, NodeInfo};
+
+use crate::distribution::WHEEL_LEN_MAX;
+
+/// Most nodes in a cluster.
+pub const NODES_MAX: usize = 4096;
+/// Most partitions in a cluster.
+pub const PARTITIONS_MAX: usize = 1 << 16;
+/// Most datasets in a cluster.
+pub const DATASETS_MAX: usize = 4096;
+/// Most addresses of a node.
+pub const ADDRESSES_MAX: usize = 8;
+/// Longest address or host name of a node, in bytes.
+pub const ADDRESS_LEN_MAX: usize = 512;
+
+const NAME_LEN_MAX: usize = 255;
+const TARGETS_PER_NODE_MAX: usize = 64;
+const CHUNK_LEN_MIN: u32 = 64 << 10;
+const CHUNK_LEN_MAX: u32 = 1 << 20;
+
+fn check_name(name: &str) -> std::result::Result<(), String> {
+    let lawful = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.is_empty() || name.len() > NAME_LEN_MAX {
+        return Err(format!("name of {} bytes; 1 to {NAME_LEN_MAX} are allowed", name.len()));
+    }
+    if name.starts_with('.') || !name.bytes().all(lawful) {
+        return Err(format!(
+            "name {name:?}; letters, digits, '-', '_' and '.' are allowed, and no '.' in front"
+        ));
+    }
+    Ok(())
+}
+
+/// Checks a dataset as asked for: its name, and its chunk length (a power of two from 64 KiB to 1 MiB).
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] naming the field.
+pub fn check_dataset_spec(spec: &DatasetSpec) -> Result<()> {
+    spec_fault(spec).map_err(|cause| Error::new(ErrorKind::Invalid, format!("dataset: {cause}")))
+}
+
+fn spec_fault(spec: &DatasetSpec) -> std::result::Result<(), String> {
+    check_name(&spec.name)?;
+    let len = spec.chunk_len;
+    if !len.is_power_of_two() || !(CHUNK_LEN_MIN..=CHUNK_LEN_MAX).contains(&len) {
+        return Err(format!("chunk length {len}; a power of two from 64 KiB to 1 MiB is needed"));
+    }
+    if let DistributionKind::Weighted(weights) = &spec.distribution {
+        let targets: HashSet<TargetId> = weights.iter().map(|(target, _)| *target).collect();
+        if targets.len() != weights.len() {
+            return Err("weights name a target twice".into());
+        }
+        if !weights.iter().any(|(_, weight)| *weight > 0) {
+            return Err("no weight is above zero".into());
+        }
+    }
+    Ok(())
+}
+
+/// Checks a node as it presents itself.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] naming the field.
+pub fn check_node_info(info: &NodeInfo) -> Result<()> {
+    node_fault(info)
+        .map_err(|cause| Error::new(ErrorKind::Invalid, format!("node {}: {cause}", info.node)))
+}
+
+fn node_fault(info: &NodeInfo) -> std::result::Result<(), String> {
+    if info.addresses.is_empty() || info.addresses.len() > ADDRESSES_MAX {
+        return Err(format!("{} addresses", info.addresses.len()));
+    }
+    if info.host.len() > ADDRESS_LEN_MAX
+        || info.addresses.iter().any(|address| address.len() > ADDRESS_LEN_MAX)
+    {
+        return Err("address over its limit".into());
+    }
+    if info.targets.is_empty() || info.targets.len() > TARGETS_PER_NODE_MAX {
+        return Err(format!("{} targets", info.targets.len()));
+    }
+    Ok(())
+}
+
+/// Says what is wrong with a map.
+pub(crate) fn check_map(data: &ClusterMapData) -> std::result::Result<(), String> {
+    check_name(&data.cluster)?;
+    if data.epoch == Epoch(0) {
+        return Err("epoch 0".into());
+    }
+    if data.nodes.is_empty() || data.nodes.len() > NODES_MAX {
+        return Err(format!("{} nodes", data.nodes.len()));
+    }
+    if !data.nodes.is_sorted_by(|a, b| a.node < b.node) {
+        return Err("nodes out of order".into());
+    }
+    let mut targets = HashSet::new();
+    for info in &data.nodes {
+        node_fault(info).map_err(|cause| format!("{}: {cause}", info.node))?;
+        if let Some(twice) = info.targets.iter().find(|info| !targets.insert(info.target)) {
+            return Err(format!("target {} twice", twice.target));
+        }
+    }
+    if data.partitions.is_empty() || data.partitions.len() > PARTITIONS_MAX {
+        return Err(format!("{} partitions", data.partitions.len()));
+    }
+    if let Some(unknown) = data.partitions.iter().find(|target| !targets.contains(target)) {
+        return Err(format!("a partition on unknown target {unknown}"));
+    }
+    check_datasets(data)
+}
+
+fn check_datasets(data: &ClusterMapData) -> std::result::Result<(), String> {
+    if data.datasets.len() > DATASETS_MAX {
+        return Err(format!("{} datasets", data.datasets.len()));
+    }
+    if !data.datasets.is_sorted_by(|a, b| a.id < b.id) {
+        return Err("datasets out of order".into());
+    }
+    let mut names = HashSet::new();
+    for dataset in &data.datasets {
+        spec_fault(&dataset.spec).map_err(|cause| format!("{}: {cause}", dataset.id))?;
+        if !names.insert(&dataset.spec.name) {
+            return Err(format!("dataset {:?} twice", dataset.spec.name));
+        }
+        check_wheel(dataset, data.partitions.len())?;
+    }
+    Ok(())
+}
+
+fn check_wheel(dataset: &DatasetData, partitions: usize) -> std::result::Result<(), String> {
+    let weighted = matches!(dataset.spec.distribution, DistributionKind::Weighted(_));
+    if weighted == dataset.wheel.is_empty() || dataset.wheel.len() > WHEEL_LEN_MAX {
+        return Err(format!("{}: a wheel of {} slots", dataset.id, dataset.wheel.len()));
+    }
+    if dataset.wheel.iter().any(|partition| partition.get() as usize >= partitions) {
+        return Err(format!("{}: wheel names an unknown partition", dataset.id));
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! How the chunks of one object or file spread over the partitions.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use samite_types::{Error, ErrorKind, PartitionId, Result, TargetId};
+use samite_wire::control::{DatasetData, DistributionKind};
+
+/// Most slots of a weighted dataset's wheel.
+pub const WHEEL_LEN_MAX: usize = 4096;
+
+/// Rounds of the wheel over the weights: enough for each target to spread its share over several partitions.
+const ROUNDS_MAX: u64 = 16;
+
+/// Gives each chunk its partition. Cheap to clone.
+///
+/// It never depends on who holds a partition now, so a change of membership leaves every chunk in its partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Distribution {
+    partitions: u32,
+    shape: Shape,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Shape {
+    RoundRobin,
+    Single,
+    Wheel(Arc<[PartitionId]>),
+}
+
+impl Distribution {
+    pub(crate) fn new(dataset: &DatasetData, partitions: u32) -> Self {
+        let shape = match &dataset.spec.distribution {
+            DistributionKind::RoundRobin => Shape::RoundRobin,
+            DistributionKind::Single => Shape::Single,
+            DistributionKind::Weighted(_) => Shape::Wheel(dataset.wheel.as_slice().into()),
+        };
+        Self { partitions: partitions.max(1), shape }
+    }
+
+    /// The partition of chunk `chunk_no` of the object whose key hashes to `object_hash`.
+    #[inline]
+    #[must_use]
+    pub fn chunk_partition(&self, object_hash: u64, chunk_no: u64) -> PartitionId {
+        let slots = match &self.shape {
+            Shape::Wheel(wheel) => wheel.len() as u64,
+            Shape::RoundRobin | Shape::Single => u64::from(self.partitions),
+        };
+        let start = object_hash % slots;
+        match &self.shape {
+            // Reduced before the sum, so that it cannot wrap and break the cycle.
+            Shape::RoundRobin => PartitionId(((start + chunk_no % slots) % slots) as u32),
+            Shape::Single => PartitionId(start as u32),
+            Shape::Wheel(wheel) => wheel[((start + chunk_no % slots) % slots) as usize],
+        }
+    }
+}
+
+/// The wheel of a weighted dataset: the cycle of partitions that the chunks of an object go through.
+///
+/// `table` gives the target of each partition. Each target has slots in proportion to its weight, spread evenly round
+/// the wheel (smooth weighted round-robin), and takes turns among its partitions. Made once, when the dataset is made.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`]: a target with a weight holds no partition, or the weights are too far apart for
+/// [`WHEEL_LEN_MAX`] slots.
+pub fn wheel(weights: &[(TargetId, u32)], table: &[TargetId]) -> Result<Vec<PartitionId>> {
+    let invalid = |cause: String| Error::new(ErrorKind::Invalid, format!("weights: {cause}"));
+    let mut held: HashMap<TargetId, Vec<PartitionId>> = HashMap::new();
+    for (target, partition) in table.iter().zip(0..) {
+        held.entry(*target).or_default().push(PartitionId(partition));
+    }
+    let common = weights.iter().fold(0, |acc, (_, weight)| gcd(acc, *weight)).max(1);
+    let mut lanes = Vec::new();
+    for (target, weight) in weights.iter().filter(|(_, weight)| *weight > 0) {
+        let partitions =
+            held.remove(target).ok_or_else(|| invalid(format!("{target} holds no partition")))?;
+        lanes.push(Lane { weight: i64::from(weight / common), credit: 0, partitions, turn: 0 });
+    }
+    let total: i64 = lanes.iter().map(|lane| lane.weight).sum();
+    if total == 0 || total.unsigned_abs() > WHEEL_LEN_MAX as u64 {
+        return Err(invalid(format!(
+            "they sum to {total} parts; 1 to {WHEEL_LEN_MAX} are possible"
+        )));
+    }
+    let rounds = (WHEEL_LEN_MAX as u64 / total.unsigned_abs()).min(ROUNDS_MAX);
+    let slots = rounds * total.unsigned_abs();
+    Ok((0..slots).filter_map(|_| turn(&mut lanes, total)).collect())
+}
+
+/// One target's share of the wheel.
+struct Lane {
+    weight: i64,
+    credit: i64,
+    partitions: Vec<PartitionId>,
+    turn: usize,
+}
+
+fn turn(lanes: &mut [Lane], total: i64) -> Option<PartitionId> {
+    for lane in lanes.iter_mut() {
+        lane.credit += lane.weight;
+    }
+    let lane = lanes.iter_mut().max_by_key(|lane| lane.credit)?;
+    lane.credit -= total;
+    lane.turn += 1;
+    Some(lane.partitions[(lane.turn - 1) % lane.partitions.len()])
+}
+
+const fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

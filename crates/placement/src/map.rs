@@ -1,0 +1,160 @@
+//! The cluster map, checked: what travels as [`ClusterMapData`] gets its meaning here.
+
+use std::collections::HashMap;
+
+use samite_types::{DatasetId, Epoch, Error, ErrorKind, NodeId, PartitionId, Result, TargetId};
+use samite_wire::control::{ClusterMapData, DatasetData, NodeInfo};
+
+use crate::Distribution;
+use crate::check::check_map;
+use crate::hash::hash;
+
+/// A cluster map that has passed every check: each partition has a target, each target a node, each dataset a lawful policy.
+///
+/// Immutable; a new epoch is a new value.
+#[derive(Clone, Debug)]
+pub struct ClusterMap {
+    data: ClusterMapData,
+    /// Position in `data.nodes` of the node that holds each partition.
+    holders: Vec<u16>,
+}
+
+impl ClusterMap {
+    /// Checks `data`, which may have come from anywhere.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] naming what is wrong with it.
+    pub fn new(data: ClusterMapData) -> Result<Self> {
+        check_map(&data)
+            .map_err(|cause| Error::new(ErrorKind::Corrupt, format!("cluster map: {cause}")))?;
+        let node_of_target: HashMap<TargetId, u16> = data
+            .nodes
+            .iter()
+            .zip(0..)
+            .flat_map(|(node, index)| node.targets.iter().map(move |info| (info.target, index)))
+            .collect();
+        let holders = data
+            .partitions
+            .iter()
+            .map(|target| node_of_target.get(target).copied())
+            .collect::<Option<Vec<u16>>>()
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "cluster map: partition without node"))?;
+        Ok(Self { data, holders })
+    }
+
+    /// The map as it travels.
+    #[must_use]
+    pub const fn data(&self) -> &ClusterMapData {
+        &self.data
+    }
+
+    /// Name of the cluster.
+    #[must_use]
+    pub fn cluster(&self) -> &str {
+        &self.data.cluster
+    }
+
+    /// Version of this map.
+    #[must_use]
+    pub const fn epoch(&self) -> Epoch {
+        self.data.epoch
+    }
+
+    /// How many partitions there are; at least 1, fixed for the life of the cluster.
+    #[must_use]
+    pub fn partitions(&self) -> u32 {
+        // Checked against PARTITIONS_MAX.
+        self.data.partitions.len() as u32
+    }
+
+    /// The partition of a placement key.
+    #[inline]
+    #[must_use]
+    pub fn partition_of(&self, key: &[u8]) -> PartitionId {
+        self.partition_of_hash(hash(key))
+    }
+
+    /// The partition of a placement key whose [`hash`] is known.
+    #[inline]
+    #[must_use]
+    pub fn partition_of_hash(&self, key_hash: u64) -> PartitionId {
+        // The remainder is below the partition count, which fits.
+        PartitionId((key_hash % self.holders.len() as u64) as u32)
+    }
+
+    /// The node that holds `partition`; `None` when there is no such partition.
+    #[inline]
+    #[must_use]
+    pub fn node_of(&self, partition: PartitionId) -> Option<NodeId> {
+        let holder = *self.holders.get(partition.get() as usize)?;
+        Some(self.data.nodes[usize::from(holder)].node)
+    }
+
+    /// The target that holds `partition`; `None` when there is no such partition.
+    #[must_use]
+    pub fn target_of(&self, partition: PartitionId) -> Option<TargetId> {
+        self.data.partitions.get(partition.get() as usize).copied()
+    }
+
+    /// All nodes, ordered by id.
+    #[must_use]
+    pub fn nodes(&self) -> &[NodeInfo] {
+        &self.data.nodes
+    }
+
+    /// One node.
+    #[must_use]
+    pub fn node(&self, node: NodeId) -> Option<&NodeInfo> {
+        let index = self.data.nodes.binary_search_by_key(&node, |info| info.node).ok()?;
+        Some(&self.data.nodes[index])
+    }
+
+    /// All datasets, ordered by id.
+    #[must_use]
+    pub fn datasets(&self) -> &[DatasetData] {
+        &self.data.datasets
+    }
+
+    /// The dataset with this name.
+    #[must_use]
+    pub fn dataset(&self, name: &str) -> Option<&DatasetData> {
+        self.data.datasets.iter().find(|dataset| dataset.spec.name == name)
+    }
+
+    /// The dataset with this id.
+    #[must_use]
+    pub fn dataset_by_id(&self, id: DatasetId) -> Option<&DatasetData> {
+        let index = self.data.datasets.binary_search_by_key(&id, |dataset| dataset.id).ok()?;
+        Some(&self.data.datasets[index])
+    }
+
+    /// How the chunks of `dataset` spread.
+    #[must_use]
+    pub fn distribution(&self, dataset: &DatasetData) -> Distribution {
+        Distribution::new(dataset, self.partitions())
+    }
+
+    /// Whether this map may take the place of `current`: `Ok(false)` when it is not newer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`]: it is newer, but of another cluster or with another partition count.
+    pub fn replaces(&self, current: &Self) -> Result<bool> {
+        if self.epoch() <= current.epoch() {
+            return Ok(false);
+        }
+        if self.cluster() != current.cluster() || self.partitions() != current.partitions() {
+            return Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "cluster map {}: is of {:?} with {} partitions, expected {:?} with {}",
+                    self.epoch(),
+                    self.cluster(),
+                    self.partitions(),
+                    current.cluster(),
+                    current.partitions()
+                ),
+            ));
+        }
+        Ok(true)
+    }
+}
