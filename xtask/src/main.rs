@@ -1,1 +1,44 @@
-fn main() {}
+//! Chores of the project: `cargo xtask tidy`, `cargo xtask docs`.
+
+mod docs;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask tidy|docs
+
+  tidy   checks crate arrows, dependencies, lengths of files and functions, words and calls (tidy.toml)
+  docs   checks the links of every page and runs its `sh test` blocks with the samite built last
+";
+
+fn main() -> ExitCode {
+    let root = root();
+    let task = std::env::args().nth(1);
+    let done = match task.as_deref() {
+        Some("tidy") => tidy::run(&root),
+        Some("docs") => docs::run(&root),
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(summary) => {
+            println!("{summary}");
+            ExitCode::SUCCESS
+        }
+        Err(problems) => {
+            for problem in &problems {
+                eprintln!("{problem}");
+            }
+            eprintln!("{}: {} problem(s)", task.unwrap_or_default(), problems.len());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The workspace's root: this crate's parent.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+}

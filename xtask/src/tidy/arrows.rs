@@ -1,0 +1,130 @@
+//! Which crate may use which: arrows between ours point down, and some of others' are not to be had.
+
+use super::config::{Ban, Config};
+use super::metadata::{Metadata, Use};
+
+/// Arrows between the crates of the workspace.
+pub fn check(config: &Config, metadata: &Metadata) -> Vec<String> {
+    let mut problems = Vec::new();
+    let mut used = vec![false; config.arrows.len()];
+    for (from, uses) in &metadata.members {
+        let Some(above) = config.layer(from) else {
+            problems.push(format!("{from}: has no layer in tidy.toml"));
+            continue;
+        };
+        for (to, how) in uses {
+            if !metadata.members.contains_key(to) {
+                continue;
+            }
+            let Some(below) = config.layer(to) else { continue };
+            if below.level < above.level || (below.test && *how == Use::Dev) {
+                continue;
+            }
+            let allowed =
+                config.arrows.iter().position(|arrow| arrow.from == *from && arrow.to == *to);
+            match allowed {
+                Some(index) => used[index] = true,
+                None => problems.push(format!(
+                    "{from} (layer {}) depends on {to} (layer {}): arrows point down",
+                    above.level, below.level
+                )),
+            }
+        }
+    }
+    for (arrow, _) in config.arrows.iter().zip(&used).filter(|(_, used)| !**used) {
+        problems.push(format!(
+            "tidy.toml: arrow {} -> {} allows nothing any more",
+            arrow.from, arrow.to
+        ));
+    }
+    for name in config.layers.iter().flat_map(|layer| &layer.crates) {
+        if !metadata.members.contains_key(name) {
+            problems.push(format!("tidy.toml: layered crate {name} is not here"));
+        }
+    }
+    problems
+}
+
+/// Dependencies that have a known better replacement.
+pub fn check_bans(config: &Config, metadata: &Metadata) -> Vec<String> {
+    let mut problems = Vec::new();
+    for ban in &config.bans {
+        problems.extend(direct_users(ban, metadata).map(|user| {
+            format!("{user}: depends on {}, which is banned: {}", ban.name, ban.reason)
+        }));
+        if !ban.direct && metadata.packages.contains(&ban.name) {
+            problems.push(format!(
+                "{} is in the default build and banned: {} (cargo tree -i {})",
+                ban.name, ban.reason, ban.name
+            ));
+        }
+    }
+    problems
+}
+
+fn direct_users<'a>(ban: &'a Ban, metadata: &'a Metadata) -> impl Iterator<Item = &'a String> {
+    let uses_it = |uses: &&std::collections::BTreeSet<(String, Use)>| {
+        uses.iter().any(|(name, _)| *name == ban.name)
+    };
+    metadata.members.iter().filter(move |(_, uses)| uses_it(uses)).map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::tests::sample;
+    use super::*;
+
+    fn metadata(arrows: &[(&str, &str, Use)]) -> Metadata {
+        let mut metadata = Metadata::default();
+        for name in ["low", "beside", "top", "kit"] {
+            metadata.members.insert(name.into(), [].into());
+        }
+        for (from, to, how) in arrows {
+            metadata.members.entry((*from).into()).or_default().insert(((*to).into(), *how));
+            metadata.packages.insert((*to).into());
+        }
+        metadata
+    }
+
+    #[test]
+    fn arrows_point_down() {
+        let config = sample("");
+        let down = metadata(&[("top", "low", Use::Normal), ("low", "kit", Use::Dev)]);
+        assert_eq!(check(&config, &down), Vec::<String>::new());
+        for bad in
+            [("low", "top", Use::Normal), ("low", "beside", Use::Dev), ("top", "kit", Use::Normal)]
+        {
+            assert_eq!(check(&config, &metadata(&[bad])).len(), 1, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_arrow_may_be_allowed_and_a_stale_one_is_told() {
+        let config = sample("[[arrow]]\nfrom = 'low'\nto = 'beside'\nreason = 'because of this'");
+        assert_eq!(check(&config, &metadata(&[("low", "beside", Use::Normal)])).len(), 0);
+        assert!(check(&config, &metadata(&[]))[0].contains("allows nothing"));
+    }
+
+    #[test]
+    fn a_crate_without_a_layer_is_told() {
+        let mut metadata = metadata(&[]);
+        metadata.members.insert("new".into(), [].into());
+        assert!(check(&sample(""), &metadata)[0].contains("new: has no layer"));
+    }
+
+    #[test]
+    fn banned_dependencies_are_told() {
+        let config = sample("[[ban]]\nname = 'bad'\nreason = 'unmaintained since'");
+        assert_eq!(check_bans(&config, &metadata(&[])).len(), 0);
+        let problems = check_bans(&config, &metadata(&[("top", "bad", Use::Normal)]));
+        assert!(problems[0].contains("unmaintained since"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_direct_ban_lets_others_bring_it_in() {
+        let config = sample("[[ban]]\nname = 'bad'\nreason = 'std has it'\ndirect = true");
+        let mut metadata = metadata(&[]);
+        metadata.packages.insert("bad".into());
+        assert_eq!(check_bans(&config, &metadata).len(), 0);
+    }
+}

@@ -1,0 +1,165 @@
+//! `tidy.toml`: the layer table, and what is allowed with a reason.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    pub limits: Limits,
+    pub preload: Preload,
+    #[serde(rename = "layer")]
+    pub layers: Vec<Layer>,
+    #[serde(default, rename = "arrow")]
+    pub arrows: Vec<Arrow>,
+    #[serde(default, rename = "ban")]
+    pub bans: Vec<Ban>,
+    #[serde(default, rename = "long_file")]
+    pub long_files: Vec<LongFile>,
+    #[serde(default, rename = "long_function")]
+    pub long_functions: Vec<LongFunction>,
+    #[serde(default, rename = "std_io")]
+    pub std_io: Vec<StdIo>,
+}
+
+/// Lengths that need no reason.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    pub file_lines: usize,
+    pub function_lines: usize,
+}
+
+/// The crate that runs inside other programs. It, and all that it links, performs no I/O through libc.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preload {
+    #[serde(rename = "crate")]
+    pub krate: String,
+}
+
+/// One layer; arrows point to lower levels.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layer {
+    pub level: u32,
+    pub crates: Vec<String>,
+    /// Holds tools of the tests: any crate may use them as a dev-dependency.
+    #[serde(default)]
+    pub test: bool,
+}
+
+/// A dependency that does not point down, allowed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Arrow {
+    pub from: String,
+    pub to: String,
+    pub reason: String,
+}
+
+/// A dependency that is not to be had.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ban {
+    pub name: String,
+    pub reason: String,
+    /// Only as a direct dependency of ours; others may bring it in.
+    #[serde(default)]
+    pub direct: bool,
+}
+
+/// A file that may be long, up to a length.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LongFile {
+    pub path: String,
+    pub lines_max: usize,
+    pub reason: String,
+}
+
+/// A function that may be long, up to a length.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LongFunction {
+    pub path: String,
+    pub name: String,
+    pub lines_max: usize,
+    pub reason: String,
+}
+
+/// A file, or a directory of files, that may use the standard library's I/O although the preloaded library links its crate.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StdIo {
+    pub path: String,
+    pub reason: String,
+}
+
+impl Config {
+    /// Reads the file; every exception must say why.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| format!("read {}: {error}", path.display()))?;
+        Self::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let config: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        let reasons = (config.arrows.iter().map(|entry| (&entry.from, &entry.reason)))
+            .chain(config.bans.iter().map(|entry| (&entry.name, &entry.reason)))
+            .chain(config.long_files.iter().map(|entry| (&entry.path, &entry.reason)))
+            .chain(config.long_functions.iter().map(|entry| (&entry.path, &entry.reason)))
+            .chain(config.std_io.iter().map(|entry| (&entry.path, &entry.reason)));
+        for (what, reason) in reasons {
+            if reason.trim().len() < 10 {
+                return Err(format!("the entry of {what} gives no reason"));
+            }
+        }
+        Ok(config)
+    }
+
+    /// The layer of a crate of ours.
+    pub fn layer(&self, krate: &str) -> Option<&Layer> {
+        self.layers.iter().find(|layer| layer.crates.iter().any(|name| name == krate))
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::Config;
+
+    /// A configuration for the tests of the checks; `more` goes at its end.
+    pub fn sample(more: &str) -> Config {
+        Config::parse(&format!(
+            "limits = {{ file_lines = 10, function_lines = 4 }}
+            preload = {{ crate = 'top' }}
+            [[layer]]
+            level = 0
+            crates = ['low', 'beside']
+            [[layer]]
+            level = 1
+            crates = ['top']
+            [[layer]]
+            level = 2
+            crates = ['kit']
+            test = true
+            {more}"
+        ))
+        .expect("the sample parses")
+    }
+
+    #[test]
+    fn an_exception_without_a_reason_is_refused() {
+        let text = "limits = { file_lines = 1, function_lines = 1 }
+            preload = { crate = 'x' }
+            layer = []
+            [[long_file]]
+            path = 'a.rs'
+            lines_max = 5
+            reason = ' '";
+        assert!(Config::parse(text).expect_err("refused").contains("a.rs gives no reason"));
+    }
+}

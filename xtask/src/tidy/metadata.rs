@@ -1,0 +1,128 @@
+//! What `cargo metadata` knows of the workspace and its dependencies.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use serde::Deserialize;
+
+/// How a crate uses another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Use {
+    /// At run time or in a build script.
+    Normal,
+    /// In its tests only.
+    Dev,
+}
+
+/// The workspace as cargo resolves it for the default features.
+#[derive(Debug, Default)]
+pub struct Metadata {
+    /// Crates of the workspace, with the names of all that each depends on directly.
+    pub members: BTreeMap<String, BTreeSet<(String, Use)>>,
+    /// Names of all packages that a default build takes in.
+    pub packages: BTreeSet<String>,
+}
+
+#[derive(Deserialize)]
+struct Raw {
+    packages: Vec<RawPackage>,
+    workspace_members: Vec<String>,
+    resolve: RawResolve,
+}
+
+#[derive(Deserialize)]
+struct RawPackage {
+    id: String,
+    name: String,
+    dependencies: Vec<RawDependency>,
+}
+
+#[derive(Deserialize)]
+struct RawDependency {
+    name: String,
+    kind: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawResolve {
+    nodes: Vec<RawNode>,
+}
+
+#[derive(Deserialize)]
+struct RawNode {
+    id: String,
+}
+
+impl Metadata {
+    /// Asks cargo.
+    pub fn load(root: &Path) -> Result<Self, String> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let output = Command::new(cargo)
+            .args(["metadata", "--format-version", "1", "--filter-platform"])
+            .arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH))
+            .current_dir(root)
+            .output()
+            .map_err(|error| format!("run cargo metadata: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        let raw: Raw = serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("cargo metadata: {error}"))?;
+        Ok(Self::from_raw(&raw))
+    }
+
+    fn from_raw(raw: &Raw) -> Self {
+        let resolved: BTreeSet<&str> =
+            raw.resolve.nodes.iter().map(|node| node.id.as_str()).collect();
+        let mut metadata = Self::default();
+        for package in &raw.packages {
+            if resolved.contains(package.id.as_str()) {
+                metadata.packages.insert(package.name.clone());
+            }
+            if raw.workspace_members.contains(&package.id) {
+                let uses = package.dependencies.iter().map(|dependency| {
+                    let dev = dependency.kind.as_deref() == Some("dev");
+                    (dependency.name.clone(), if dev { Use::Dev } else { Use::Normal })
+                });
+                metadata.members.insert(package.name.clone(), uses.collect());
+            }
+        }
+        metadata
+    }
+
+    /// `krate` and every crate of the workspace that is linked into it. Empty when there is no such crate.
+    pub fn linked_into(&self, krate: &str) -> BTreeSet<String> {
+        let mut linked = BTreeSet::new();
+        let mut waiting = vec![krate.to_owned()];
+        while let Some(name) = waiting.pop() {
+            let Some(uses) = self.members.get(&name) else { continue };
+            let normal = uses.iter().filter(|(_, how)| *how == Use::Normal);
+            waiting.extend(
+                normal.map(|(name, _)| name).filter(|name| !linked.contains(*name)).cloned(),
+            );
+            linked.insert(name);
+        }
+        linked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Metadata, Use};
+
+    #[test]
+    fn what_is_linked_follows_normal_arrows_only() {
+        let mut metadata = Metadata::default();
+        let entry = |to: &str, how| (to.to_owned(), how);
+        metadata
+            .members
+            .insert("top".into(), [entry("mid", Use::Normal), entry("kit", Use::Dev)].into());
+        metadata.members.insert("mid".into(), [entry("low", Use::Normal)].into());
+        metadata.members.insert("low".into(), [entry("serde", Use::Normal)].into());
+        metadata.members.insert("kit".into(), [].into());
+        let linked: Vec<_> = metadata.linked_into("top").into_iter().collect();
+        assert_eq!(linked, ["low", "mid", "top"]);
+        assert!(metadata.linked_into("nothing").is_empty());
+    }
+}
