@@ -1,0 +1,52 @@
+# Two commands do everything a newcomer needs: `make run` and `make test`.
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+SAMITE := $(TARGET)/release/samite
+# Benchmarks to run and how long each takes: make bench PATTERN='/kv/*' SECONDS=3
+PATTERN ?=
+SECONDS ?= 1
+# Time for each fuzz target: make fuzz FUZZ_SECONDS=600
+FUZZ_SECONDS ?= 60
+
+.PHONY: help setup build run test fmt lint tidy unit docs demo bench fuzz clean
+
+help: ## what there is to make
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+
+setup: ## check, and where possible install, what a build needs
+	@scripts/setup
+
+build: setup ## the samite binary and its preloaded library, optimized
+	$(CARGO) build --release --quiet --package samite-cli --package samite-preload
+
+run: build ## show it: two nodes, a real tree in, real programs on it, the results out, every byte compared
+	@SAMITE=$(SAMITE) scripts/demo.sh
+
+test: setup ## the whole suite
+	@scripts/test.sh
+
+fmt: ## format the sources
+	$(CARGO) fmt --all
+
+lint: ## clippy, warnings denied
+	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+
+tidy: ## what clippy does not see: arrows, lengths, dependencies, words
+	@$(CARGO) xtask tidy
+
+unit: ## only the tests that cargo runs
+	$(CARGO) test --workspace --quiet
+
+docs: build ## check the pages: links lead somewhere, commands work
+	@$(CARGO) xtask docs
+
+bench: build ## every operation and its ratio to the machine's floor
+	@$(SAMITE) bench $(PATTERN) --seconds $(SECONDS)
+
+fuzz: ## each fuzz target for a while (needs cargo-fuzz and a nightly toolchain)
+	@for target in $$(cd fuzz && $(CARGO) +nightly fuzz list); do \
+	  (cd fuzz && $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS)) || exit 1; done
+
+clean: ## remove what was built
+	$(CARGO) clean

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# The whole suite, cheapest first. Every step runs even if one before it failed; the last line counts.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+passed=0
+failed=0
+broken=()
+
+# step NAME COMMAND… : runs the command and counts it as one test.
+step() {
+  local name=$1 from=$SECONDS
+  shift
+  if "$@"; then
+    passed=$((passed + 1))
+    echo "ok      $name ($((SECONDS - from)) s)"
+  else
+    failed=$((failed + 1))
+    broken+=("$name")
+    echo "FAILED  $name ($((SECONDS - from)) s)"
+  fi
+}
+
+# Runs cargo's tests and counts each of them.
+cargo_tests() {
+  local log status
+  log=$(mktemp)
+  cargo test --workspace --no-fail-fast 2>&1 | tee "$log" | grep -Ev '^test .* ok$|^$|^running 0|^ *(Compiling|Doc-tests)|0 passed; 0 failed'
+  status=${PIPESTATUS[0]}
+  # test result: ok. 15 passed; 0 failed; …
+  read -r p f < <(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed.*/\1 \2/p' "$log" |
+    awk '{ p += $1; f += $2 } END { print p + 0, f + 0 }')
+  rm -f "$log"
+  passed=$((passed + p))
+  failed=$((failed + f))
+  # A test program that dies or does not compile has no counts of its own.
+  if [ "$status" != 0 ] && [ "$f" = 0 ]; then failed=$((failed + 1)); fi
+  [ "$status" = 0 ] || broken+=("cargo test")
+}
+
+step format cargo fmt --all --check
+step tidy cargo xtask tidy
+step clippy cargo clippy --workspace --all-targets --quiet -- -D warnings
+step build cargo build --release --quiet --package samite-cli --package samite-preload
+cargo_tests
+step docs cargo xtask docs
+step demo env SAMITE="${CARGO_TARGET_DIR:-target}/release/samite" scripts/demo.sh
+
+if [ "$failed" != 0 ]; then printf 'failed: %s\n' "${broken[@]}"; fi
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
