@@ -1,3 +1,29 @@
-//! (skeleton)
+//! The client of a cluster: placement, batches, retries, and the key-value and object views.
+//!
+//! A [`Client`] knows the cluster map and keeps one connection ([`samite_transport`]'s link) to each node it has needed.
+//! A [`Dataset`] carries out [`Op`]s: it groups them by node, sends **one request per node**, waits in the calling thread,
+//! and repeats what has to be repeated (stale map, broken connection, busy node) until the deadline. A mutation that
+//! is sent again keeps its sequence number, so that the partition applies it once.
+//!
+//! [`kv`] and [`object`] are views over records; the file system is one too, in a crate of its own.
+//!
+//! What is here is linked into the preloaded library: all I/O goes through raw system calls, and no thread is started
+//! unless a future is polled.
 
+mod client;
+mod config;
+mod dataset;
+pub mod kv;
+pub mod object;
+mod op;
+mod outcome;
+mod pending;
 pub mod runtime;
+pub mod stats;
+
+pub use client::Client;
+pub use config::{ClusterConfig, Options, Transport};
+pub use dataset::Dataset;
+pub use op::Op;
+pub use outcome::{OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult, Revealed};
+pub use pending::Pending;

@@ -1,7 +1,9 @@
 //! Hard limits, checked at the door on both sides.
 
-/// Longest key of a record, in bytes.
-pub const KEY_LEN_MAX: usize = 4096;
+/// Longest key or name that the key-value and object views accept, in bytes.
+pub const VIEW_KEY_LEN_MAX: usize = 4096;
+/// Longest key of a record, in bytes: a view's key, and what the view puts in front of it to keep kinds of records apart.
+pub const KEY_LEN_MAX: usize = VIEW_KEY_LEN_MAX + 64;
 /// Longest value of one record held by a partition, in bytes. Larger values are split into chunks by the views.
 pub const RECORD_LEN_MAX: usize = 1 << 20;
 /// Largest value a key-value or object view accepts for one record (as chunks), in bytes.

@@ -1,0 +1,106 @@
+//! What a client is told before it connects.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use samite_types::{Error, ErrorKind, Result};
+
+/// Forces a transport for all links: `shm`, `unix` or `tcp`.
+pub const ENV_TRANSPORT: &str = "SAMITE_TRANSPORT";
+
+/// Time that an operation may take when nobody says otherwise.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// Where a cluster is, and the proof that one may use it.
+#[derive(Clone)]
+pub struct ClusterConfig {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Addresses of some of its nodes as URLs (`shm://PATH`, `unix://PATH`, `tcp://HOST:PORT`); the first that answers
+    /// gives the cluster map.
+    pub addresses: Vec<String>,
+    /// The cluster key.
+    pub key: [u8; 32],
+}
+
+impl fmt::Debug for ClusterConfig {
+    /// Leaves the key out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClusterConfig")
+            .field("cluster", &self.cluster)
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A way to reach a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Rings in shared memory; same host and user.
+    Shm,
+    /// Unix socket; same host.
+    Unix,
+    /// TCP.
+    Tcp,
+}
+
+impl Transport {
+    /// The transport that the environment forces ([`ENV_TRANSPORT`]), if any.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`]: it names no transport.
+    pub fn from_env() -> Result<Option<Self>> {
+        match std::env::var_os(ENV_TRANSPORT).filter(|value| !value.is_empty()) {
+            None => Ok(None),
+            Some(value) => value
+                .to_str()
+                .unwrap_or_default()
+                .parse()
+                .map(Some)
+                .map_err(|error: Error| error.context(ENV_TRANSPORT)),
+        }
+    }
+}
+
+impl FromStr for Transport {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "shm" => Ok(Self::Shm),
+            "unix" => Ok(Self::Unix),
+            "tcp" => Ok(Self::Tcp),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{name:?} is no transport: shm, unix or tcp"),
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shm => "shm",
+            Self::Unix => "unix",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+/// How a client behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Time that an operation may take, retries included, when its caller gives no deadline.
+    pub timeout: Duration,
+    /// The only transport to use; `None` for the best that reaches a node (shm, then unix, then tcp).
+    pub transport: Option<Transport>,
+}
+
+impl Default for Options {
+    /// 30 s; the best transport.
+    fn default() -> Self {
+        Self { timeout: TIMEOUT_DEFAULT, transport: None }
+    }
+}
