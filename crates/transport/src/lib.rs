@@ -1,1 +1,22 @@
-//! (skeleton)
+//! Requests, replies and bulk data over shared memory, unix sockets and tcp.
+//!
+//! [`server::EventLoop`] runs in a shard of a node: it receives a request, hands it to the [`server::Service`]
+//! where it lies, and sends the reply, all on one thread. [`client::Link`] is one connection of a client to a node;
+//! the thread that waits for a reply reads the connection itself, so that a call costs one send and one receive and no
+//! thread is woken on the way. Between the two, on one host, [`shm`] replaces the socket by two rings in
+//! shared memory, and large data by references into the node's arena.
+//!
+//! Client-side code calls the kernel through `rustix` only: the preloaded library links it, and libc's symbols would
+//! lead back into its own hooks.
+
+mod address;
+mod handshake;
+mod key;
+mod socket;
+
+pub mod client;
+pub mod server;
+pub mod shm;
+
+pub use address::{Address, Transport};
+pub use key::ClusterKey;

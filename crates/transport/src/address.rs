@@ -1,0 +1,175 @@
+//! Addresses of nodes as URLs.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use samite_types::{Error, ErrorKind, Result};
+
+/// Longest path of a unix socket, in bytes: what `sockaddr_un` holds with its final NUL.
+const UNIX_PATH_LEN_MAX: usize = 107;
+
+/// How bytes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Rings in shared memory, set up over a unix socket.
+    Shm,
+    /// A unix stream socket.
+    Unix,
+    /// Tcp.
+    Tcp,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shm => "shm",
+            Self::Unix => "unix",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+/// Where a node listens: `shm://PATH`, `unix://PATH` or `tcp://HOST:PORT`.
+///
+/// `PATH` is the path of a unix socket in both of the first two; `shm` asks for shared memory over it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Address {
+    /// Shared memory, set up over the unix socket at this path.
+    Shm(PathBuf),
+    /// Unix stream socket at this path.
+    Unix(PathBuf),
+    /// Tcp host (a name, an IPv4 address or an IPv6 address without brackets) and port.
+    Tcp(String, u16),
+}
+
+impl Address {
+    /// How bytes travel to this address.
+    #[must_use]
+    pub const fn transport(&self) -> Transport {
+        match self {
+            Self::Shm(_) => Transport::Shm,
+            Self::Unix(_) => Transport::Unix,
+            Self::Tcp(..) => Transport::Tcp,
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shm(path) => write!(f, "shm://{}", path.display()),
+            Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "tcp://{host}:{port}"),
+        }
+    }
+}
+
+/// Checks that `path` can be the name of a unix socket.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] when it is empty, holds a NUL, or is longer than the kernel allows.
+pub(crate) fn check_socket_path(path: &Path) -> Result<()> {
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.is_empty() || bytes.contains(&0) {
+        return Err(Error::new(ErrorKind::Invalid, "socket path is empty or holds a NUL"));
+    }
+    if bytes.len() > UNIX_PATH_LEN_MAX {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "socket path {} has {} bytes; the limit is {UNIX_PATH_LEN_MAX}",
+                path.display(),
+                bytes.len()
+            ),
+        ));
+    }
+    Ok(())
+}
+
+impl FromStr for Address {
+    type Err = Error;
+
+    fn from_str(url: &str) -> Result<Self> {
+        let invalid = |why: &str| Error::new(ErrorKind::Invalid, format!("address {url:?}: {why}"));
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| invalid("not of the form shm://PATH, unix://PATH or tcp://HOST:PORT"))?;
+        let path = || -> Result<PathBuf> {
+            let path = PathBuf::from(OsStr::from_bytes(rest.as_bytes()));
+            check_socket_path(&path).map_err(|error| invalid(error.message()))?;
+            Ok(path)
+        };
+        match scheme {
+            "shm" => Ok(Self::Shm(path()?)),
+            "unix" => Ok(Self::Unix(path()?)),
+            "tcp" => {
+                let (host, port) =
+                    rest.rsplit_once(':').ok_or_else(|| invalid("the port is missing"))?;
+                let port =
+                    port.parse().map_err(|_| invalid("the port is not a number to 65535"))?;
+                let host = match host.strip_prefix('[') {
+                    Some(inner) => {
+                        inner.strip_suffix(']').ok_or_else(|| invalid("'[' without ']'"))?
+                    }
+                    None if host.contains(':') => {
+                        return Err(invalid("an IPv6 address stands in brackets"));
+                    }
+                    None => host,
+                };
+                if host.is_empty() || host.len() > 255 {
+                    return Err(invalid("the host has 1 to 255 bytes"));
+                }
+                Ok(Self::Tcp(host.to_owned(), port))
+            }
+            _ => Err(invalid("the scheme is not shm, unix or tcp")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Address;
+
+    #[test]
+    fn urls_round_trip() {
+        for url in ["shm:///run/a/n0.sock", "unix:///a b", "tcp://localhost:7", "tcp://[::1]:65535"]
+        {
+            assert_eq!(url.parse::<Address>().unwrap().to_string(), url);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_reason() {
+        for url in [
+            "",
+            "tcp://",
+            "tcp://host",
+            "tcp://host:65536",
+            "tcp://::1:5",
+            "tcp://[::1:5",
+            "tcp://:5",
+            "shm://",
+            "http://x:1",
+            "unix://a\0b",
+        ] {
+            assert!(url.parse::<Address>().unwrap_err().message().starts_with("address "), "{url}");
+        }
+        let long = format!("unix:///{}", "x".repeat(107));
+        assert!(long.parse::<Address>().unwrap_err().message().contains("limit is 107"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_string_parses_or_fails_cleanly(url in ".{0,200}") {
+            if let Ok(address) = url.parse::<Address>() {
+                prop_assert_eq!(address.to_string().parse::<Address>().unwrap(), address);
+            }
+        }
+    }
+}

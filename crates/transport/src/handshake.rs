@@ -1,0 +1,1 @@
+//! The handshake of `wire::hello`, without I/O.

@@ -1,0 +1,93 @@
+//! The cluster key and the proofs of holding it.
+
+use std::fmt;
+
+use hmac::{Hmac, Mac};
+use samite_types::{Entropy, Error, ErrorKind, Result};
+use samite_wire::hello::{Challenge, Hello};
+use sha2::Sha256;
+
+/// The secret that every node and client of a cluster holds: 32 random bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClusterKey([u8; Self::LEN]);
+
+/// Which side a proof is made by; in the MAC, so that one side's proof never passes as the other's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Role {
+    Node,
+    Client,
+}
+
+impl ClusterKey {
+    /// Length, in bytes.
+    pub const LEN: usize = 32;
+
+    /// The key made of these bytes.
+    #[must_use]
+    pub const fn new(bytes: [u8; Self::LEN]) -> Self {
+        Self(bytes)
+    }
+
+    /// The key as read from a file.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] unless there are exactly 32 bytes.
+    pub fn from_slice(bytes: &[u8]) -> Result<Self> {
+        bytes.try_into().map(Self).map_err(|_| {
+            let len = bytes.len();
+            Error::new(ErrorKind::Invalid, format!("cluster key has {len} bytes instead of 32"))
+        })
+    }
+
+    /// A new key.
+    pub fn generate(entropy: &dyn Entropy) -> Self {
+        let mut bytes = [0; Self::LEN];
+        entropy.fill(&mut bytes);
+        Self(bytes)
+    }
+
+    /// The bytes, to be written to a file that only its owner can read.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+
+    fn mac(&self, role: Role, hello: &Hello, challenge: &Challenge) -> Hmac<Sha256> {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        mac.update(match role {
+            Role::Node => b"samite node proof v1",
+            Role::Client => b"samite client proof v1",
+        });
+        mac.update(&hello.nonce);
+        mac.update(&challenge.nonce);
+        // Everything the two have agreed on is under the proof, so that nobody between them can change it.
+        mac.update(&[hello.versions.0, hello.versions.1, challenge.version]);
+        mac.update(&[u8::from(hello.wants_rings)]);
+        mac.update(&hello.client.get().to_le_bytes());
+        mac.update(&challenge.node.get().to_le_bytes());
+        mac
+    }
+
+    /// Proof that its maker, in `role`, holds the key in this exchange. [`Challenge::proof`] is not read.
+    pub(crate) fn prove(&self, role: Role, hello: &Hello, challenge: &Challenge) -> [u8; 32] {
+        self.mac(role, hello, challenge).finalize().into_bytes().into()
+    }
+
+    /// Checks the other side's proof, in constant time.
+    pub(crate) fn proves(
+        &self,
+        role: Role,
+        hello: &Hello,
+        challenge: &Challenge,
+        proof: &[u8; 32],
+    ) -> bool {
+        self.mac(role, hello, challenge).verify_slice(proof).is_ok()
+    }
+}
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterKey(…)")
+    }
+}

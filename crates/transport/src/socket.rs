@@ -1,0 +1,1 @@
+//! Sockets, through raw system calls.
