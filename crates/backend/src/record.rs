@@ -1,0 +1,234 @@
+//! What every backend offers: records, read and changed by key.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use samite_types::{DatasetId, PartitionId, Result, Version};
+
+use crate::arena::{Arena, Extent};
+use crate::bytes::Bytes;
+
+/// A piece of a value that was read. Owned: it stays as it is, whatever happens to the record.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// Bytes of a small value.
+    Bytes(Bytes),
+    /// Bytes in the arena. A change of the record meanwhile goes to another place.
+    Extent {
+        /// Where.
+        extent: Extent,
+        /// First byte within the extent.
+        offset: u32,
+        /// Bytes.
+        len: u32,
+    },
+    /// This many zeros: a hole.
+    Zeros(u32),
+}
+
+impl Piece {
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Extent { len, .. } | Self::Zeros(len) => *len as usize,
+        }
+    }
+
+    /// No bytes at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes; `None` for a hole.
+    #[must_use]
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Extent { extent, offset, len } => {
+                Some(&extent.as_slice()[*offset as usize..][..*len as usize])
+            }
+            Self::Zeros(_) => None,
+        }
+    }
+
+    /// Appends the bytes, zeros of a hole included, to `out`.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        match self.as_bytes() {
+            Some(bytes) => out.extend_from_slice(bytes),
+            None => out.resize(out.len() + self.len(), 0),
+        }
+    }
+}
+
+/// Bytes to store.
+#[derive(Debug)]
+pub enum Source<'a> {
+    /// Bytes to copy.
+    Bytes(&'a [u8]),
+    /// Whole arena blocks that were granted to the writer, each with the number of bytes that it filled from the block's
+    /// start. Where they fit the record's grid of blocks they become its storage without a copy.
+    Blocks(Vec<(Extent, u32)>),
+    /// This many zeros; they take no space where they cover whole blocks.
+    Zeros(u32),
+}
+
+impl Source<'_> {
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Blocks(blocks) => blocks.iter().map(|(_, len)| *len as usize).sum(),
+            Self::Zeros(len) => *len as usize,
+        }
+    }
+
+    /// No bytes at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a record is, without its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordMeta {
+    /// Version.
+    pub version: Version,
+    /// Length of the value in bytes.
+    pub len: u32,
+}
+
+/// What a change did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Length of the value in bytes, now.
+    pub len: u32,
+    /// The record did not exist before.
+    pub created: bool,
+}
+
+/// A change that is about to come, for [`RecordStore::reserve`].
+#[derive(Debug)]
+pub enum PlannedChange<'a> {
+    /// A [`RecordStore::put`].
+    Put {
+        /// Key.
+        key: &'a [u8],
+        /// New value.
+        source: &'a Source<'a>,
+    },
+    /// A [`RecordStore::write`].
+    Write {
+        /// Key.
+        key: &'a [u8],
+        /// Byte offset.
+        offset: u32,
+        /// Bytes to write.
+        source: &'a Source<'a>,
+    },
+}
+
+/// One record met by [`RecordStore::scan`].
+#[derive(Debug)]
+pub struct Scanned<'a> {
+    /// Key.
+    pub key: &'a [u8],
+    /// Version and length.
+    pub meta: RecordMeta,
+    /// The first bytes of the value, as many as were asked for.
+    pub value: &'a [u8],
+}
+
+/// The records of one partition of one dataset in one target.
+///
+/// Keys have 1 to [`KEY_LEN_MAX`](samite_wire::limits::KEY_LEN_MAX) bytes, values up to
+/// [`RECORD_LEN_MAX`](samite_wire::limits::RECORD_LEN_MAX); the partition checks both. Bytes of a value that were never written are zeros.
+///
+/// A change happens whole or not at all. Changes announced to [`reserve`](Self::reserve) find the space they need;
+/// every other way to run out of it is [`ErrorKind::NoSpace`](samite_types::ErrorKind::NoSpace) with nothing changed.
+pub trait RecordStore: Send {
+    /// Version and length of a record.
+    fn meta(&self, key: &[u8]) -> Result<Option<RecordMeta>>;
+
+    /// Reads `len` bytes from `offset` (fewer at the value's end) and hands them to `out`, piece by piece, in order.
+    fn read(
+        &self,
+        key: &[u8],
+        offset: u32,
+        len: u32,
+        out: &mut dyn FnMut(Piece),
+    ) -> Result<Option<RecordMeta>>;
+
+    /// Sets space aside for all of `changes`, so that they cannot fail for want of it, until [`settle`](Self::settle).
+    ///
+    /// # Errors
+    /// `NoSpace`: not all of them would fit; nothing is set aside.
+    fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()>;
+
+    /// Gives back what was set aside and not used.
+    fn settle(&mut self);
+
+    /// Sets the whole value; creates the record.
+    fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed>;
+
+    /// Writes into the value at `offset`; creates the record, and extends the value where needed.
+    fn write(
+        &mut self,
+        key: &[u8],
+        offset: u32,
+        source: Source<'_>,
+        version: Version,
+    ) -> Result<Changed>;
+
+    /// Cuts or zero-extends the value; `None` if there is no such record. Takes no space.
+    fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<Changed>>;
+
+    /// Removes a record. Returns whether there was one. Takes no space.
+    fn delete(&mut self, key: &[u8]) -> Result<bool>;
+
+    /// Visits the records whose keys start with `prefix`, in key order, or backwards: those after `after` (before it,
+    /// backwards) if it is not empty, with up to `value_len` bytes of each value, until `visit` breaks.
+    fn scan(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        reverse: bool,
+        value_len: u32,
+        visit: &mut dyn FnMut(&Scanned<'_>) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// Records held.
+    fn record_count(&self) -> u64;
+}
+
+/// How full a target is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes it can hold.
+    pub capacity: u64,
+    /// Bytes in use: values as stored, keys, and what each record costs beside them.
+    pub used: u64,
+    /// Bytes of the arena whose pages are in place.
+    pub populated: u64,
+}
+
+/// One target, as one shard sees it: each shard has its own handle.
+pub trait Backend: Send {
+    /// Opens the records of one partition. The targets of this version hold nothing from before: it is empty. Dropping it frees its space.
+    fn open(&mut self, dataset: DatasetId, partition: PartitionId) -> Result<Box<dyn RecordStore>>;
+
+    /// How full the target is.
+    fn usage(&self) -> Usage;
+
+    /// The arena that clients on this host can map, if there is one.
+    fn arena(&self) -> Option<Arc<Arena>>;
+
+    /// Whether a value reads back as it was written; a backend that answers `false` gives zeros instead.
+    fn keeps_values(&self) -> bool {
+        true
+    }
+}

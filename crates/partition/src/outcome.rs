@@ -1,0 +1,62 @@
+//! What became of an operation.
+
+use samite_backend::Piece;
+use samite_types::{ErrorKind, Version};
+use smallvec::SmallVec;
+
+/// What became of an operation; it owns what it names, so a reply can be built from it at any time.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Took effect; one output for each action.
+    Done(SmallVec<[ActionOutput; 2]>),
+    /// Had no effect.
+    Failed {
+        /// Why; [`ErrorKind::Conflict`] when a guard did not hold.
+        kind: ErrorKind,
+        /// Which guard (for `Conflict`) or which action, counted from 0.
+        index: u16,
+        /// The record that made a guard fail, if it was asked for: version, whole length, first bytes.
+        current: Option<(Version, u32, Vec<u8>)>,
+    },
+}
+
+/// What one action did or found. See [`samite_wire::op::ActionResult`], its form on the wire.
+#[derive(Debug)]
+pub enum ActionOutput {
+    /// Of a `Get`.
+    Value {
+        /// Version of the record.
+        version: Version,
+        /// Whole length of its value, in bytes.
+        total_len: u32,
+        /// The bytes asked for, in order.
+        pieces: SmallVec<[Piece; 1]>,
+    },
+    /// Of a `Put`, `Write`, `Append` or `Truncate`.
+    Written {
+        /// Version of the record after.
+        version: Version,
+        /// Offset at which the bytes went.
+        offset: u32,
+        /// Length of the value after.
+        total_len: u32,
+        /// The record did not exist before.
+        created: bool,
+    },
+    /// Of a `Delete`.
+    Deleted {
+        /// The record existed.
+        existed: bool,
+    },
+    /// Of an `Add`, `Max`, `DeletePrefix` or `RaiseLease`.
+    Number(u64),
+    /// Of a `List`.
+    Listing {
+        /// There is nothing after the last entry.
+        complete: bool,
+        /// How many entries there are.
+        count: u32,
+        /// Entries as they travel.
+        entries: Vec<u8>,
+    },
+}
