@@ -69,10 +69,18 @@ pub enum ErrorKind {
     Io = 26,
     /// A bug in Samite; please report it.
     Internal = 27,
+    /// Only the owner or root may do this.
+    NotOwner = 28,
+    /// The file has no such extended attribute.
+    NoAttribute = 29,
+    /// The object is in use in a way that forbids this (removing the root directory).
+    InUse = 30,
+    /// The handle names a file that exists no more.
+    StaleHandle = 31,
 }
 
 impl ErrorKind {
-    const ALL: [Self; 27] = [
+    const ALL: [Self; 31] = [
         Self::NotFound,
         Self::Exists,
         Self::NoSpace,
@@ -100,6 +108,10 @@ impl ErrorKind {
         Self::SessionLost,
         Self::Io,
         Self::Internal,
+        Self::NotOwner,
+        Self::NoAttribute,
+        Self::InUse,
+        Self::StaleHandle,
     ];
 
     /// The kind behind a wire code; `None` for a code this build does not know.
@@ -133,6 +145,10 @@ impl ErrorKind {
             Self::Unsupported => Errno::OPNOTSUPP,
             Self::FileTooLarge => Errno::FBIG,
             Self::Busy => Errno::AGAIN,
+            Self::NotOwner => Errno::PERM,
+            Self::NoAttribute => Errno::NODATA,
+            Self::InUse => Errno::BUSY,
+            Self::StaleHandle => Errno::STALE,
             Self::Conflict
             | Self::Unavailable
             | Self::Timeout
@@ -222,6 +238,6 @@ mod tests {
             assert_eq!(ErrorKind::from_code(kind.code()), Some(kind));
         }
         assert_eq!(ErrorKind::from_code(0), None);
-        assert_eq!(ErrorKind::from_code(28), None);
+        assert_eq!(ErrorKind::from_code(32), None);
     }
 }

@@ -1,0 +1,45 @@
+//! Where a path starts.
+
+use crate::OpenFile;
+
+/// A path, and the open directory that it is relative to.
+///
+/// A path that starts with `/`, or one without a directory, starts at the root of the store.
+/// Paths are bytes; any byte but `/` and NUL may be in a name.
+#[derive(Clone, Copy, Debug)]
+pub struct At<'a> {
+    pub(crate) dir: Option<&'a OpenFile>,
+    pub(crate) path: &'a [u8],
+}
+
+impl<'a> At<'a> {
+    /// `path` relative to the open directory `dir`.
+    #[must_use]
+    pub const fn dir(dir: &'a OpenFile, path: &'a [u8]) -> Self {
+        Self { dir: Some(dir), path }
+    }
+}
+
+impl<'a> From<&'a [u8]> for At<'a> {
+    fn from(path: &'a [u8]) -> Self {
+        Self { dir: None, path }
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for At<'a> {
+    fn from(path: &'a [u8; N]) -> Self {
+        Self { dir: None, path }
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for At<'a> {
+    fn from(path: &'a Vec<u8>) -> Self {
+        Self { dir: None, path }
+    }
+}
+
+impl<'a> From<&'a str> for At<'a> {
+    fn from(path: &'a str) -> Self {
+        Self { dir: None, path: path.as_bytes() }
+    }
+}
