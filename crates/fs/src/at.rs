@@ -6,7 +6,7 @@ use crate::OpenFile;
 ///
 /// A path that starts with `/`, or one without a directory, starts at the root of the store.
 /// Paths are bytes; any byte but `/` and NUL may be in a name.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct At<'a> {
     pub(crate) dir: Option<&'a OpenFile>,
     pub(crate) path: &'a [u8],

@@ -86,8 +86,7 @@ impl OpenFlags {
         let is = |flag: OFlags| flags.contains(flag);
         Self {
             read: !path_only && access != OFlags::WRONLY.bits(),
-            write: !path_only
-                && (access == OFlags::WRONLY.bits() || access == OFlags::RDWR.bits()),
+            write: !path_only && (access == OFlags::WRONLY.bits() || access == OFlags::RDWR.bits()),
             append: is(OFlags::APPEND),
             create: !path_only && is(OFlags::CREATE),
             excl: !path_only && is(OFlags::EXCL),

@@ -26,13 +26,12 @@ pub const INLINE_LEN_MAX: u64 = 8 << 10;
 pub const FILE_LEN_MAX: u64 = i64::MAX as u64;
 
 /// A file system in one dataset. Cheap to clone; shared by threads.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct FileSystem {
     client: Client,
 }
 
 /// An open file or directory. Shared by threads behind an `Arc`; the file offset is the caller's.
-#[derive(Debug)]
 pub struct OpenFile {
     fs: FileSystem,
 }
@@ -78,7 +77,6 @@ pub struct DirEntry {
 }
 
 /// An open listing of a directory: `.`, `..`, then every entry once, in an order that does not change.
-#[derive(Debug)]
 pub struct DirHandle {
     fs: FileSystem,
 }
@@ -147,7 +145,13 @@ impl FileSystem {
     }
 
     /// Makes a fifo, socket or device node, or an empty regular file. `mode` has the kind in its `S_IFMT` bits (none: regular).
-    pub fn mknod<'a>(&self, ctx: &Context, at: impl Into<At<'a>>, mode: u32, rdev: u64) -> Result<()> {
+    pub fn mknod<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+        mode: u32,
+        rdev: u64,
+    ) -> Result<()> {
         todo!()
     }
 
@@ -194,7 +198,13 @@ impl FileSystem {
     }
 
     /// Sets permission bits.
-    pub fn chmod<'a>(&self, ctx: &Context, at: impl Into<At<'a>>, perm: u32, follow: bool) -> Result<()> {
+    pub fn chmod<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+        perm: u32,
+        follow: bool,
+    ) -> Result<()> {
         todo!()
     }
 
@@ -228,7 +238,13 @@ impl FileSystem {
     }
 
     /// Checks permissions: any of `R_OK` 4, `W_OK` 2, `X_OK` 1; 0 for existence.
-    pub fn access<'a>(&self, ctx: &Context, at: impl Into<At<'a>>, mask: u32, follow: bool) -> Result<()> {
+    pub fn access<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+        mask: u32,
+        follow: bool,
+    ) -> Result<()> {
         todo!()
     }
 
