@@ -1,1 +1,221 @@
-//! (skeleton)
+//! Keeper of the cluster map: who belongs to the cluster, which target holds which partition, which datasets there are. Pure.
+//!
+//! A [`Coordinator`] takes requests and returns the map that follows from them. It does no I/O and knows no time: the node that
+//! embeds it carries maps to the others. Each change makes a new map with the next epoch; a request that changes nothing
+//! returns the map as it is, so that every request can be repeated safely.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use samite_placement::{
+    ClusterMap, DATASETS_MAX, NODES_MAX, assign, check_dataset_spec, check_node_info,
+    partitions_for, wheel,
+};
+use samite_types::{DatasetId, Epoch, Error, ErrorKind, NodeId, Result, TargetId};
+use samite_wire::control::{
+    ClusterMapData, DatasetData, DatasetSpec, DistributionKind, NodeInfo, TargetInfo,
+};
+
+/// Decides on the cluster map of one cluster.
+#[derive(Debug)]
+pub struct Coordinator {
+    cluster: String,
+    /// Nodes that must have joined before there is a map.
+    expected: usize,
+    joined: BTreeMap<NodeId, NodeInfo>,
+    map: Option<Arc<ClusterMap>>,
+    /// Ids count upwards and are never used again, also not after a drop.
+    next_dataset: u32,
+}
+
+impl Coordinator {
+    /// A coordinator for a cluster that is complete when `expected` nodes have joined.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`]: no nodes expected, or over [`NODES_MAX`].
+    pub fn new(cluster: impl Into<String>, expected: usize) -> Result<Self> {
+        let cluster = cluster.into();
+        if !(1..=NODES_MAX).contains(&expected) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("cluster {cluster}: {expected} nodes; 1 to {NODES_MAX} are possible"),
+            ));
+        }
+        Ok(Self { cluster, expected, joined: BTreeMap::new(), map: None, next_dataset: 1 })
+    }
+
+    /// The map; none until all expected nodes have joined.
+    #[must_use]
+    pub const fn map(&self) -> Option<&Arc<ClusterMap>> {
+        self.map.as_ref()
+    }
+
+    /// The map, or words that say who is missing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`]: not all nodes have joined yet.
+    pub fn ready_map(&self) -> Result<&Arc<ClusterMap>> {
+        self.map.as_ref().ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unavailable,
+                format!(
+                    "cluster {}: {} of {} nodes have joined",
+                    self.cluster,
+                    self.joined.len(),
+                    self.expected
+                ),
+            )
+        })
+    }
+
+    /// A node joins, or says where it can be reached now. Once all are there, the map.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`]: the node's description is unlawful, one of its targets belongs to another node, or it brings
+    /// other targets than before. [`ErrorKind::Exists`]: the cluster is complete without this node.
+    pub fn join(&mut self, info: NodeInfo) -> Result<Option<Arc<ClusterMap>>> {
+        check_node_info(&info)?;
+        self.check_targets(&info)?;
+        let known = self.joined.get(&info.node);
+        if known.is_none() && self.joined.len() == self.expected {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!(
+                    "join of {}: cluster {} has its {} nodes",
+                    info.node, self.cluster, self.expected
+                ),
+            ));
+        }
+        if known == Some(&info) {
+            return Ok(self.map.clone());
+        }
+        let before = self.joined.insert(info.node, info.clone());
+        match &self.map {
+            Some(map) => {
+                let mut data = map.data().clone();
+                data.nodes = self.joined.values().cloned().collect();
+                self.publish(data)?;
+            }
+            None if self.joined.len() == self.expected => {
+                if let Err(error) = self.found() {
+                    // A refused node leaves no trace.
+                    match before {
+                        Some(before) => self.joined.insert(info.node, before),
+                        None => self.joined.remove(&info.node),
+                    };
+                    return Err(error);
+                }
+            }
+            None => {}
+        }
+        Ok(self.map.clone())
+    }
+
+    /// Makes a dataset. One with the same name and the same policy exists: the map as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`]: the policy is unlawful. [`ErrorKind::Exists`]: the name is taken by a dataset with another policy.
+    /// [`ErrorKind::TooLarge`]: too many datasets. [`ErrorKind::Unavailable`]: there is no map yet.
+    pub fn create_dataset(&mut self, spec: DatasetSpec) -> Result<Arc<ClusterMap>> {
+        check_dataset_spec(&spec)?;
+        let map = self.ready_map()?;
+        if let Some(present) = map.dataset(&spec.name) {
+            if present.spec == spec {
+                return Ok(map.clone());
+            }
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("dataset {}: exists with another policy", spec.name),
+            ));
+        }
+        let mut data = map.data().clone();
+        if data.datasets.len() == DATASETS_MAX || self.next_dataset == u32::MAX {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!("dataset {}: there are {} already", spec.name, data.datasets.len()),
+            ));
+        }
+        let wheel = match &spec.distribution {
+            DistributionKind::Weighted(weights) => wheel(weights, &data.partitions)
+                .map_err(|error| error.context(format_args!("dataset {}", spec.name)))?,
+            DistributionKind::RoundRobin | DistributionKind::Single => Vec::new(),
+        };
+        data.datasets.push(DatasetData { id: DatasetId(self.next_dataset), spec, wheel });
+        let map = self.publish(data)?;
+        self.next_dataset += 1;
+        Ok(map)
+    }
+
+    /// Removes a dataset.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]: no dataset has this name. [`ErrorKind::Unavailable`]: there is no map yet.
+    pub fn drop_dataset(&mut self, name: &str) -> Result<Arc<ClusterMap>> {
+        let mut data = self.ready_map()?.data().clone();
+        let before = data.datasets.len();
+        data.datasets.retain(|dataset| dataset.spec.name != name);
+        if data.datasets.len() == before {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("dataset {name}: no such dataset"),
+            ));
+        }
+        self.publish(data)
+    }
+
+    /// A target belongs to one node for good: partitions are placed on it.
+    fn check_targets(&self, info: &NodeInfo) -> Result<()> {
+        let invalid = |cause: String| {
+            Err(Error::new(ErrorKind::Invalid, format!("join of {}: {cause}", info.node)))
+        };
+        let ids = |targets: &[TargetInfo]| -> Vec<TargetId> {
+            let mut ids: Vec<_> = targets.iter().map(|target| target.target).collect();
+            ids.sort_unstable();
+            ids
+        };
+        let own = ids(&info.targets);
+        if own.windows(2).any(|pair| pair[0] == pair[1]) {
+            return invalid("a target is named twice".into());
+        }
+        for other in self.joined.values().filter(|other| other.node != info.node) {
+            if let Some(taken) = other.targets.iter().find(|target| own.contains(&target.target)) {
+                return invalid(format!("target {} belongs to {}", taken.target, other.node));
+            }
+        }
+        match self.joined.get(&info.node) {
+            Some(before) if self.map.is_some() && ids(&before.targets) != own => {
+                invalid("its targets are not those it joined with".into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the first map: every node is there.
+    fn found(&mut self) -> Result<()> {
+        let targets: Vec<(TargetId, u64)> = self
+            .joined
+            .values()
+            .flat_map(|info| &info.targets)
+            .map(|target| (target.target, target.capacity_bytes))
+            .collect();
+        self.publish(ClusterMapData {
+            cluster: self.cluster.clone(),
+            epoch: Epoch(0),
+            nodes: self.joined.values().cloned().collect(),
+            partitions: assign(partitions_for(self.expected), &targets)?,
+            datasets: Vec::new(),
+        })
+        .map(drop)
+    }
+
+    /// Gives `data` the next epoch and makes it the map.
+    fn publish(&mut self, mut data: ClusterMapData) -> Result<Arc<ClusterMap>> {
+        data.epoch = Epoch(data.epoch.get() + 1);
+        let map = Arc::new(ClusterMap::new(data)?);
+        self.map = Some(map.clone());
+        Ok(map)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -18,3 +18,6 @@ pub use check::{
 pub use distribution::{Distribution, WHEEL_LEN_MAX, wheel};
 pub use hash::{hash, shard_of};
 pub use map::ClusterMap;
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,9 @@
-//! (skeleton)
+//! Clusters for tests: nodes as threads of the test ([`LocalCluster`]), or as real processes ([`ProcessCluster`]).
+//!
+//! Each cluster has a runtime directory of its own in a temporary place, and is gone with everything it made when it is dropped.
+
+mod local;
+mod process;
+
+pub use local::{LocalCluster, Options};
+pub use process::{ProcessCluster, samite_binary};

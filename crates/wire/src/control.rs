@@ -32,6 +32,14 @@ pub enum ControlRequest {
     },
     /// Stop the node after what it has accepted is done.
     Shutdown,
+    /// A node asks the coordinator's node for the next map. The reply ([`ControlReply::Map`]) comes when there is one newer than
+    /// `known`; asking also says that `node` serves by `known`. A second question on the same connection ends the first.
+    Watch {
+        /// Who asks.
+        node: NodeId,
+        /// Epoch by which it serves.
+        known: Epoch,
+    },
 }
 
 /// Answers a [`ControlRequest`].

@@ -1,0 +1,239 @@
+//! Properties of placement.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, TargetId};
+use samite_wire::control::{
+    BackendKind, ClusterMapData, DatasetData, DatasetSpec, DistributionKind, NodeInfo,
+    SemanticsKind, TargetInfo,
+};
+
+use crate::{ClusterMap, assign, partitions_for, rebalance, shard_of, wheel};
+
+fn counts(table: &[TargetId]) -> HashMap<TargetId, usize> {
+    let mut counts = HashMap::new();
+    for target in table {
+        *counts.entry(*target).or_default() += 1;
+    }
+    counts
+}
+
+fn equal(targets: impl IntoIterator<Item = u32>) -> Vec<(TargetId, u64)> {
+    targets.into_iter().map(|id| (TargetId(id), 1)).collect()
+}
+
+fn moved(before: &[TargetId], after: &[TargetId]) -> usize {
+    before.iter().zip(after).filter(|(a, b)| a != b).count()
+}
+
+fn map_data(nodes: u32) -> ClusterMapData {
+    ClusterMapData {
+        cluster: "c".into(),
+        epoch: Epoch(1),
+        nodes: (0..nodes)
+            .map(|id| NodeInfo {
+                node: NodeId(id),
+                host: "h".into(),
+                addresses: vec![format!("tcp://h:{id}")],
+                targets: vec![TargetInfo { target: TargetId(id), capacity_bytes: 1 }],
+            })
+            .collect(),
+        partitions: assign(partitions_for(nodes as usize), &equal(0..nodes)).unwrap(),
+        datasets: Vec::new(),
+    }
+}
+
+fn dataset(id: u32, distribution: DistributionKind, wheel: Vec<PartitionId>) -> DatasetData {
+    let spec = DatasetSpec {
+        name: format!("d{id}"),
+        backend: BackendKind::Memory,
+        distribution,
+        semantics: SemanticsKind::Posix,
+        chunk_len: 1 << 20,
+    };
+    DatasetData { id: DatasetId(id), spec, wheel }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn counts_differ_by_at_most_one(nodes in 1..40u32, partitions in 1..2000u32) {
+        let counts = counts(&assign(partitions, &equal(0..nodes)).unwrap());
+        let most = counts.values().copied().max().unwrap();
+        let fewest = (0..nodes).map(|id| counts.get(&TargetId(id)).copied().unwrap_or(0)).min().unwrap();
+        prop_assert!(most - fewest <= 1, "{} to {}", fewest, most);
+    }
+
+    #[test]
+    fn weights_are_kept_within_one(weights in prop::collection::vec(0..100u64, 1..20), partitions in 1..1000u32) {
+        prop_assume!(weights.iter().any(|weight| *weight > 0));
+        let targets: Vec<_> = (0..).map(TargetId).zip(weights.iter().copied()).collect();
+        let counts = counts(&assign(partitions, &targets).unwrap());
+        let total: u64 = weights.iter().sum();
+        for (target, weight) in targets {
+            let exact = weight as f64 * f64::from(partitions) / total as f64;
+            let count = counts.get(&target).copied().unwrap_or(0) as f64;
+            prop_assert!((count - exact).abs() < 1.0, "{}: {} for {}", target, count, exact);
+        }
+    }
+
+    #[test]
+    fn the_order_of_targets_does_not_matter(mut targets in Just(equal(0..17)).prop_shuffle()) {
+        let shuffled = assign(256, &targets).unwrap();
+        targets.sort();
+        prop_assert_eq!(&shuffled, &assign(256, &targets).unwrap());
+    }
+
+    #[test]
+    fn a_new_node_takes_its_share_and_nothing_else_moves(nodes in 1..30u32, partitions in 64..1024u32) {
+        let before = assign(partitions, &equal(0..nodes)).unwrap();
+        let after = rebalance(&before, &equal(0..=nodes)).unwrap();
+        let share = counts(&after).get(&TargetId(nodes)).copied().unwrap_or(0);
+        prop_assert_eq!(moved(&before, &after), share);
+        prop_assert!(share <= (partitions as usize).div_ceil(nodes as usize + 1));
+    }
+
+    #[test]
+    fn only_the_partitions_of_a_lost_node_move(nodes in 2..30u32, partitions in 64..1024u32, pick in any::<u32>()) {
+        let lost = TargetId(pick % nodes);
+        let before = assign(partitions, &equal(0..nodes)).unwrap();
+        let left: Vec<_> = equal(0..nodes).into_iter().filter(|(target, _)| *target != lost).collect();
+        let after = rebalance(&before, &left).unwrap();
+        prop_assert_eq!(moved(&before, &after), counts(&before)[&lost]);
+    }
+
+    #[test]
+    fn balance_survives_any_history(steps in prop::collection::vec((0..12u32, any::<bool>()), 1..20)) {
+        let mut members = vec![0];
+        let mut table = assign(256, &equal(members.clone())).unwrap();
+        for (id, join) in steps {
+            members.retain(|member| *member != id);
+            if join || members.is_empty() {
+                members.push(id);
+            }
+            table = rebalance(&table, &equal(members.clone())).unwrap();
+            let counts = counts(&table);
+            prop_assert!(counts.values().max().unwrap() - counts.values().min().unwrap() <= 1);
+            prop_assert_eq!(counts.len(), members.len());
+        }
+    }
+
+    #[test]
+    fn a_wheel_keeps_its_weights(weights in prop::collection::vec(1..9u32, 1..5), object in any::<u64>()) {
+        let nodes = weights.len() as u32;
+        let mut data = map_data(nodes);
+        let weights: Vec<_> = (0..nodes).map(TargetId).zip(weights).collect();
+        let cycle = wheel(&weights, &data.partitions).unwrap();
+        data.datasets.push(dataset(1, DistributionKind::Weighted(weights.clone()), cycle.clone()));
+        let map = ClusterMap::new(data).unwrap();
+        let distribution = map.distribution(&map.datasets()[0]);
+        let mut seen: HashMap<TargetId, usize> = HashMap::new();
+        for chunk in 0..cycle.len() as u64 {
+            let partition = distribution.chunk_partition(object, chunk);
+            *seen.entry(map.target_of(partition).unwrap()).or_default() += 1;
+        }
+        let total: usize = weights.iter().map(|(_, weight)| *weight as usize).sum();
+        for (target, weight) in weights {
+            prop_assert_eq!(seen[&target] * total, weight as usize * cycle.len());
+        }
+    }
+
+    #[test]
+    fn round_robin_visits_every_partition_in_turn(object in any::<u64>(), chunk in 0..u64::MAX / 2) {
+        let mut data = map_data(3);
+        data.datasets.push(dataset(1, DistributionKind::RoundRobin, Vec::new()));
+        data.datasets.push(dataset(2, DistributionKind::Single, Vec::new()));
+        let map = ClusterMap::new(data).unwrap();
+        let spread = map.distribution(&map.datasets()[0]);
+        let here = spread.chunk_partition(object, chunk).get();
+        let next = spread.chunk_partition(object, chunk + 1).get();
+        prop_assert_eq!((here + 1) % map.partitions(), next);
+        let single = map.distribution(&map.datasets()[1]);
+        prop_assert_eq!(single.chunk_partition(object, chunk), map.partition_of_hash(object));
+    }
+}
+
+/// Keys of the kinds that programs use, not only random ones, land evenly on nodes.
+#[test]
+fn keys_spread_within_ten_percent_of_even() {
+    let numbered: Vec<Vec<u8>> =
+        (0..200_000u32).map(|i| format!("user:{i:08}").into_bytes()).collect();
+    let dense: Vec<Vec<u8>> = (0..200_000u64).map(|i| i.to_be_bytes().to_vec()).collect();
+    for keys in [numbered, dense] {
+        for nodes in [2, 4, 8] {
+            let map = ClusterMap::new(map_data(nodes)).unwrap();
+            let mut held = vec![0usize; nodes as usize];
+            for key in &keys {
+                held[map.node_of(map.partition_of(key)).unwrap().get() as usize] += 1;
+            }
+            let even = keys.len() as f64 / f64::from(nodes);
+            for count in held {
+                assert!((count as f64 / even - 1.0).abs() < 0.1, "{count} of {even} even");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_older_map_never_replaces_a_newer_one() {
+    let old = ClusterMap::new(map_data(2)).unwrap();
+    let new = ClusterMap::new(ClusterMapData { epoch: Epoch(2), ..map_data(2) }).unwrap();
+    assert!(new.replaces(&old).unwrap());
+    assert!(!old.replaces(&new).unwrap());
+    assert!(!new.replaces(&new).unwrap());
+    let foreign = ClusterMapData { cluster: "other".into(), epoch: Epoch(3), ..map_data(2) };
+    let error = ClusterMap::new(foreign).unwrap().replaces(&new).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn every_kind_of_damage_to_a_map_is_noticed() {
+    let two = DatasetData { id: DatasetId(2), ..dataset(1, DistributionKind::Single, Vec::new()) };
+    let damages: Vec<Box<dyn Fn(&mut ClusterMapData)>> = vec![
+        Box::new(|data| data.cluster.clear()),
+        Box::new(|data| data.epoch = Epoch(0)),
+        Box::new(|data| data.nodes.clear()),
+        Box::new(|data| data.nodes.swap(0, 1)),
+        Box::new(|data| data.nodes[1].node = NodeId(0)),
+        Box::new(|data| data.nodes[1].targets[0].target = TargetId(0)),
+        Box::new(|data| data.nodes[0].addresses.clear()),
+        Box::new(|data| data.nodes[0].addresses[0] = "a".repeat(513)),
+        Box::new(|data| data.partitions.clear()),
+        Box::new(|data| data.partitions.resize((1 << 16) + 1, TargetId(0))),
+        Box::new(|data| data.partitions[3] = TargetId(9)),
+        Box::new(|data| data.datasets[0].spec.name = "a b".into()),
+        Box::new(|data| data.datasets[0].wheel = vec![PartitionId(0)]),
+        Box::new(|data| data.datasets[0].spec.chunk_len = 0),
+        Box::new(move |data| data.datasets.push(two.clone())),
+        Box::new(|data| data.datasets.push(dataset(1, DistributionKind::Single, Vec::new()))),
+        Box::new(|data| {
+            let weights = DistributionKind::Weighted(vec![(TargetId(0), 1)]);
+            data.datasets.push(dataset(3, weights, vec![PartitionId(1 << 20)]));
+        }),
+    ];
+    let mut sound = map_data(2);
+    sound.datasets.push(dataset(1, DistributionKind::Single, Vec::new()));
+    assert!(ClusterMap::new(sound.clone()).is_ok());
+    for (index, damage) in damages.iter().enumerate() {
+        let mut data = sound.clone();
+        damage(&mut data);
+        let error = ClusterMap::new(data).expect_err(&format!("damage {index}"));
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "damage {index}");
+    }
+}
+
+#[test]
+fn questions_outside_the_map_have_no_answer() {
+    let map = ClusterMap::new(map_data(2)).unwrap();
+    assert_eq!(map.node_of(PartitionId(map.partitions())), None);
+    assert_eq!(map.target_of(PartitionId(u32::MAX)), None);
+    assert!(map.node(NodeId(2)).is_none());
+    assert!(map.dataset("nothing").is_none());
+    assert_eq!(shard_of(PartitionId(7), 0).get(), 0);
+    assert_eq!(shard_of(PartitionId(7), 4).get(), 3);
+    assert!(assign(64, &[]).is_err());
+    assert!(assign(64, &[(TargetId(1), 0)]).is_err());
+    assert!(assign(64, &equal([1, 1])).is_err());
+}
