@@ -1,0 +1,220 @@
+//! Bytes from a peer that errs or lies: refused, never a panic, never memory for a length that is not there.
+
+mod common;
+
+use proptest::prelude::*;
+use samite_types::{DatasetId, Epoch, PartitionId, RequestId, Seq};
+use samite_wire::WireError;
+use samite_wire::control::{self, ControlReply, ControlRequest};
+use samite_wire::frame::{FrameHeader, FrameKind, HEADER_LEN, Header};
+use samite_wire::hello::{Challenge, Goodbye, Hello, Proof, Welcome};
+use samite_wire::limits::{
+    ACTIONS_MAX, BODY_LEN_MAX, KEY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX, RECORD_LEN_MAX,
+};
+use samite_wire::op::{Action, Data, Guard, Operation, Reply, Request, RequestHeader};
+use zerocopy::IntoBytes;
+
+const HEADER: RequestHeader = RequestHeader {
+    dataset: DatasetId(1),
+    map_epoch: Epoch(1),
+    lease_epoch: Epoch(u64::MAX),
+    answered_below: Seq(1),
+    is_retry: false,
+};
+
+/// Decodes as everything that a body can be.
+fn decode_all(body: &[u8], payload: &[u8]) {
+    let _ = Request::decode(body, payload);
+    if let Ok(reply) = Reply::decode(body, payload) {
+        for outcome in &reply.outcomes {
+            let samite_wire::op::Outcome::Done(results) = outcome else { continue };
+            for result in results {
+                if let samite_wire::op::ActionResult::Listing(listing) = result {
+                    assert_eq!(listing.entries().count(), listing.count as usize);
+                }
+            }
+        }
+    }
+    let _ = control::decode::<ControlRequest>(body);
+    let _ = control::decode::<ControlReply>(body);
+    let _ = control::decode::<Hello>(body);
+    let _ = control::decode::<Challenge>(body);
+    let _ = control::decode::<Proof>(body);
+    let _ = control::decode::<Welcome>(body);
+    let _ = control::decode::<Goodbye>(body);
+}
+
+/// Changes `raw` as a broken or malicious peer would: bits, whole bytes, cuts and repetitions.
+fn mutate(raw: &mut Vec<u8>, changes: &[(prop::sample::Index, u8, u8)]) {
+    for (at, how, value) in changes {
+        if raw.is_empty() {
+            return;
+        }
+        let at = at.index(raw.len());
+        match how % 5 {
+            0 => raw[at] ^= 1 << (value % 8),
+            1 => raw[at] = *value,
+            2 => raw.truncate(at),
+            3 => raw.insert(at, *value),
+            _ => {
+                let tail = raw[at..].to_vec();
+                raw.extend(tail);
+            }
+        }
+    }
+}
+
+fn changes() -> impl Strategy<Value = Vec<(prop::sample::Index, u8, u8)>> {
+    proptest::collection::vec(any::<(prop::sample::Index, u8, u8)>(), 1..5)
+}
+
+proptest! {
+    #[test]
+    fn random_bytes(
+        body in proptest::collection::vec(any::<u8>(), 0..300),
+        payload in proptest::collection::vec(any::<u8>(), 0..50),
+        raw in any::<[u8; HEADER_LEN]>(),
+    ) {
+        decode_all(&body, &payload);
+        prop_assert!(Header::parse(&raw).is_err());
+    }
+
+    #[test]
+    fn bent_requests((header, operations) in common::request(), changes in changes()) {
+        let (mut body, mut payload) = common::encode_request(&header, &operations);
+        mutate(&mut body, &changes);
+        decode_all(&body, &payload);
+        // What still decodes means the same after another trip.
+        let (bent_body, bent_payload) = (common::leak(body.clone()), common::leak(payload.clone()));
+        if let Ok(request) = Request::decode(bent_body, bent_payload) {
+            let (body, payload) = common::encode_request(&request.header, &request.operations);
+            let again = Request::decode(common::leak(body), common::leak(payload));
+            prop_assert_eq!(again, Ok(request));
+        }
+        mutate(&mut payload, &changes);
+        decode_all(&body, &payload);
+    }
+
+    #[test]
+    fn bent_replies(
+        header in common::reply_header(),
+        outcomes in proptest::collection::vec(common::outcome(), 0..6),
+        changes in changes(),
+    ) {
+        let (mut body, payload) = common::encode_reply(&header, &outcomes, &[]);
+        mutate(&mut body, &changes);
+        decode_all(&body, &payload);
+    }
+
+    #[test]
+    fn bent_headers(at in 0..HEADER_LEN, value in 1_u8..) {
+        let frame = FrameHeader::build(FrameKind::Request, RequestId(7), 0, b"body", &[b"payload"]);
+        let mut raw: [u8; HEADER_LEN] = frame.as_bytes().try_into().expect("a header has its length");
+        raw[at] ^= value;
+        // Either the header is refused at once, or the checksum finds it.
+        if let Ok(header) = Header::parse(&raw) {
+            prop_assert!(header.body_len <= BODY_LEN_MAX && header.payload_len <= PAYLOAD_LEN_MAX);
+            prop_assert!(header.verify(b"body", &[b"payload"]).is_err());
+        }
+    }
+}
+
+fn decoded(operations: &[Operation<'_>]) -> Result<usize, WireError> {
+    let (body, payload) = common::encode_request(&HEADER, operations);
+    Request::decode(&body, &payload).map(|request| request.operations.len())
+}
+
+fn mutation(action: Action<'_>) -> Operation<'_> {
+    let mut operation = Operation::new(PartitionId(0), [action]);
+    operation.seq = Seq(1);
+    operation
+}
+
+#[test]
+fn a_key_of_4096_bytes_passes_and_one_more_is_refused() {
+    let key = vec![1; KEY_LEN_MAX + 1];
+    assert_eq!(decoded(&[Operation::get(PartitionId(0), &key[1..])]), Ok(1));
+    let refused = Err(WireError::OverLimit("key"));
+    assert_eq!(decoded(&[Operation::get(PartitionId(0), &key)]), refused);
+    let guarded = Operation::get(PartitionId(0), b"k").guard(Guard::Absent(&key));
+    assert_eq!(decoded(&[guarded]), refused);
+}
+
+#[test]
+fn a_record_of_1_mib_passes_and_one_more_byte_is_refused() {
+    let value = vec![1; RECORD_LEN_MAX + 1];
+    let put = |data| [mutation(Action::Put { key: b"k", data })];
+    assert_eq!(decoded(&put(Data::Inline(&value[1..]))), Ok(1));
+    assert_eq!(decoded(&put(Data::Inline(&value))), Err(WireError::OverLimit("data")));
+    let zeros = Data::Zeros(RECORD_LEN_MAX as u32 + 1);
+    assert_eq!(decoded(&put(zeros)), Err(WireError::OverLimit("data")));
+}
+
+#[test]
+fn counts_over_their_limits_are_refused() {
+    let one = Operation::get(PartitionId(0), b"k");
+    assert_eq!(decoded(&vec![one.clone(); OPERATIONS_MAX]), Ok(OPERATIONS_MAX));
+    let refused = Err(WireError::OverLimit("operation count"));
+    assert_eq!(decoded(&vec![one.clone(); OPERATIONS_MAX + 1]), refused);
+    assert_eq!(decoded(&[]), refused);
+
+    let many = |count: usize| {
+        let get = Action::Get { key: b"k", offset: 0, len: 1 };
+        [Operation::new(PartitionId(0), vec![get; count])]
+    };
+    assert_eq!(decoded(&many(ACTIONS_MAX)), Ok(1));
+    let refused = Err(WireError::OverLimit("guard or action count"));
+    assert_eq!(decoded(&many(ACTIONS_MAX + 1)), refused);
+    assert_eq!(decoded(&many(0)), refused);
+}
+
+#[test]
+fn a_count_without_its_operations_costs_nothing() {
+    let (mut body, _) = common::encode_request(&HEADER, &[Operation::get(PartitionId(0), b"k")]);
+    let count_at = 29;
+    body[count_at..count_at + 2].copy_from_slice(&4096_u16.to_le_bytes());
+    assert_eq!(Request::decode(&body, &[]).err(), Some(WireError::Short("partition")));
+}
+
+#[test]
+fn frame_lengths_over_their_limits_are_refused() {
+    let frame = FrameHeader::build(FrameKind::Hello, RequestId(0), 0, b"", &[]);
+    let raw: [u8; HEADER_LEN] = frame.as_bytes().try_into().expect("a header has its length");
+    let with = |at: usize, len: u32| {
+        let mut raw = raw;
+        raw[at..at + 4].copy_from_slice(&len.to_le_bytes());
+        Header::parse(&raw)
+    };
+    assert!(with(4, BODY_LEN_MAX as u32).is_ok());
+    assert_eq!(with(4, BODY_LEN_MAX as u32 + 1), Err(WireError::OverLimit("frame body")));
+    assert_eq!(with(4, u32::MAX), Err(WireError::OverLimit("frame body")));
+    assert!(with(16, PAYLOAD_LEN_MAX as u32).is_ok());
+    assert_eq!(with(16, u32::MAX), Err(WireError::OverLimit("frame payload")));
+}
+
+#[test]
+fn a_mutation_without_a_sequence_number_is_refused() {
+    let mut put = Operation::put(PartitionId(0), b"k", b"v");
+    assert_eq!(decoded(&[put.clone()]), Err(WireError::Unknown("sequence")));
+    put.seq = Seq(1);
+    assert_eq!(decoded(&[put]), Ok(1));
+    let mut get = Operation::get(PartitionId(0), b"k");
+    get.seq = Seq(1);
+    assert_eq!(decoded(&[get]), Err(WireError::Unknown("sequence")));
+}
+
+#[test]
+fn control_messages_over_the_limit_or_with_a_tail_are_refused() {
+    let status = control::encode(&ControlRequest::Status);
+    assert_eq!(control::decode(&status), Ok(ControlRequest::Status));
+    let tail = [status, vec![0]].concat();
+    assert_eq!(
+        control::decode::<ControlRequest>(&tail),
+        Err(WireError::Trailing("control message"))
+    );
+    let huge = vec![0; BODY_LEN_MAX + 1];
+    assert_eq!(
+        control::decode::<ControlRequest>(&huge),
+        Err(WireError::OverLimit("control message"))
+    );
+}
