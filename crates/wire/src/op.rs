@@ -9,11 +9,13 @@
 
 mod decode;
 mod encode;
+mod reader;
 
 use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, Seq, Version};
 use smallvec::SmallVec;
 
 pub use encode::{ReplyEncoder, RequestEncoder};
+pub use reader::{BlockRefs, OutcomeHead, PieceHead, ReplyReader, ResultHead};
 
 /// Small lists that rarely leave the stack.
 pub type List<T, const N: usize> = SmallVec<[T; N]>;

@@ -22,7 +22,7 @@ impl<'a> Payload<'a> {
     }
 }
 
-fn flag(decoder: &mut Decoder<'_>, field: &'static str) -> Result<bool, WireError> {
+pub(super) fn flag(decoder: &mut Decoder<'_>, field: &'static str) -> Result<bool, WireError> {
     match decoder.u8(field)? {
         0 => Ok(false),
         1 => Ok(true),
@@ -34,23 +34,34 @@ fn key<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
     decoder.short_bytes(KEY_LEN_MAX, "key")
 }
 
-fn blocks<const N: usize>(decoder: &mut Decoder<'_>) -> Result<List<BlockRef, N>, WireError>
+pub(super) fn blocks<const N: usize>(
+    decoder: &mut Decoder<'_>,
+) -> Result<List<BlockRef, N>, WireError>
 where
     [BlockRef; N]: smallvec::Array<Item = BlockRef>,
 {
+    let count = block_count(decoder)?;
+    let mut blocks = List::new();
+    for _ in 0..count {
+        blocks.push(block_ref(decoder)?);
+    }
+    Ok(blocks)
+}
+
+pub(super) fn block_count(decoder: &mut Decoder<'_>) -> Result<usize, WireError> {
     let count = usize::from(decoder.u16("block count")?);
     if count > BLOCKS_MAX.max(256) {
         return Err(WireError::OverLimit("block count"));
     }
-    let mut blocks = List::new();
-    for _ in 0..count {
-        blocks.push(BlockRef {
-            offset: decoder.u64("block offset")?,
-            len: decoder.u32("block length")?,
-            generation: decoder.u32("block generation")?,
-        });
-    }
-    Ok(blocks)
+    Ok(count)
+}
+
+pub(super) fn block_ref(decoder: &mut Decoder<'_>) -> Result<BlockRef, WireError> {
+    Ok(BlockRef {
+        offset: decoder.u64("block offset")?,
+        len: decoder.u32("block length")?,
+        generation: decoder.u32("block generation")?,
+    })
 }
 
 fn data<'a>(
@@ -241,21 +252,23 @@ fn outcome<'a>(
             }
             Ok(Outcome::Done(results))
         }
-        tag::FAILED => {
-            let code = decoder.u8("failure kind")?;
-            let kind = ErrorKind::from_code(code).ok_or(WireError::Unknown("failure kind"))?;
-            let index = decoder.u16("failure index")?;
-            let current = if flag(decoder, "failure record")? {
-                let version = Version(decoder.u64("version")?);
-                let total_len = decoder.u32("value length")?;
-                Some((version, total_len, decoder.short_bytes(usize::from(u16::MAX), "value")?))
-            } else {
-                None
-            };
-            Ok(Outcome::Failed(Failure { kind, index, current }))
-        }
+        tag::FAILED => Ok(Outcome::Failed(failure(decoder)?)),
         _ => Err(WireError::Unknown("outcome tag")),
     }
+}
+
+pub(super) fn failure<'a>(decoder: &mut Decoder<'a>) -> Result<Failure<'a>, WireError> {
+    let code = decoder.u8("failure kind")?;
+    let kind = ErrorKind::from_code(code).ok_or(WireError::Unknown("failure kind"))?;
+    let index = decoder.u16("failure index")?;
+    let current = if flag(decoder, "failure record")? {
+        let version = Version(decoder.u64("version")?);
+        let total_len = decoder.u32("value length")?;
+        Some((version, total_len, decoder.short_bytes(usize::from(u16::MAX), "value")?))
+    } else {
+        None
+    };
+    Ok(Failure { kind, index, current })
 }
 
 fn result<'a>(
@@ -280,16 +293,18 @@ fn result<'a>(
         },
         tag::DELETED => ActionResult::Deleted { existed: flag(decoder, "existed flag")? },
         tag::NUMBER => ActionResult::Number(decoder.u64("number")?),
-        tag::LISTING => {
-            let complete = flag(decoder, "complete flag")?;
-            let count = decoder.u32("entry count")?;
-            let len = decoder.u32("entries length")? as usize;
-            let listing = Listing { complete, count, raw: decoder.bytes(len, "entries")? };
-            listing.check()?;
-            ActionResult::Listing(listing)
-        }
+        tag::LISTING => ActionResult::Listing(listing(decoder)?),
         _ => return Err(WireError::Unknown("result tag")),
     })
+}
+
+pub(super) fn listing<'a>(decoder: &mut Decoder<'a>) -> Result<Listing<'a>, WireError> {
+    let complete = flag(decoder, "complete flag")?;
+    let count = decoder.u32("entry count")?;
+    let len = decoder.u32("entries length")? as usize;
+    let listing = Listing { complete, count, raw: decoder.bytes(len, "entries")? };
+    listing.check()?;
+    Ok(listing)
 }
 
 impl<'a> Listing<'a> {

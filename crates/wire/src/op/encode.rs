@@ -1,8 +1,8 @@
 //! Encoding of requests and replies. The layout is read back by `decode.rs`; keep the two side by side.
 
-use samite_types::{ErrorKind, Version};
+use samite_types::{ErrorKind, Seq, Version};
 
-use super::{Action, BlockRef, Data, Failure, Guard, Operation, ReplyHeader, RequestHeader};
+use super::{Action, BlockRef, Data, Failure, Guard, List, Operation, ReplyHeader, RequestHeader};
 use crate::codec::Put;
 
 pub(super) mod tag {
@@ -39,6 +39,9 @@ pub(super) mod tag {
     pub const FAILED: u8 = 1;
 }
 
+/// Bytes of one block reference.
+pub(super) const BLOCK_REF_LEN: usize = 8 + 4 + 4;
+
 fn put_blocks(body: &mut Vec<u8>, blocks: &[BlockRef]) {
     body.put_u16(blocks.len() as u16);
     for block in blocks {
@@ -48,13 +51,16 @@ fn put_blocks(body: &mut Vec<u8>, blocks: &[BlockRef]) {
     }
 }
 
+/// Says in which arena blocks bytes lie, if in any.
+type Place<'p, 'a> = dyn FnMut(&'a [u8]) -> Option<List<BlockRef, 16>> + 'p;
+
 /// Builds the body of a request, and the list of slices that make up its payload.
 ///
 /// The caller keeps within [`crate::limits`]; a peer refuses what does not.
 #[derive(Debug)]
 pub struct RequestEncoder<'a> {
     body: Vec<u8>,
-    payload: Vec<&'a [u8]>,
+    payload: List<&'a [u8], 4>,
     payload_len: usize,
     count: u16,
 }
@@ -73,7 +79,7 @@ impl<'a> RequestEncoder<'a> {
         body.put_u8(u8::from(header.is_retry));
         debug_assert_eq!(body.len(), REQUEST_COUNT_AT);
         body.put_u16(0);
-        Self { body, payload: Vec::new(), payload_len: 0, count: 0 }
+        Self { body, payload: List::new(), payload_len: 0, count: 0 }
     }
 
     /// Bytes of body so far.
@@ -96,9 +102,20 @@ impl<'a> RequestEncoder<'a> {
 
     /// Adds one operation.
     pub fn operation(&mut self, operation: &Operation<'a>) {
+        self.operation_placed(operation, operation.seq, &mut |_| None);
+    }
+
+    /// Adds one operation with `seq` in place of its own number. For each inline data `place` may say that the bytes lie
+    /// in these arena blocks; then they do not become part of the payload.
+    pub fn operation_placed(
+        &mut self,
+        operation: &Operation<'a>,
+        seq: Seq,
+        place: &mut Place<'_, 'a>,
+    ) {
         self.count += 1;
         self.body.put_u32(operation.partition.get());
-        self.body.put_u64(operation.seq.get());
+        self.body.put_u64(seq.get());
         self.body.put_u32(operation.reveal_len);
         self.body.put_u8(operation.guards.len() as u8);
         self.body.put_u8(operation.actions.len() as u8);
@@ -106,7 +123,7 @@ impl<'a> RequestEncoder<'a> {
             self.guard(guard);
         }
         for action in &operation.actions {
-            self.action(action);
+            self.action(action, place);
         }
     }
 
@@ -144,7 +161,7 @@ impl<'a> RequestEncoder<'a> {
         }
     }
 
-    fn action(&mut self, action: &Action<'a>) {
+    fn action(&mut self, action: &Action<'a>, place: &mut Place<'_, 'a>) {
         match action {
             Action::Get { key, offset, len } => {
                 self.head(tag::GET, key);
@@ -153,7 +170,7 @@ impl<'a> RequestEncoder<'a> {
             }
             Action::Put { key, data } => {
                 self.head(tag::PUT, key);
-                self.data(data);
+                self.data(data, place);
             }
             Action::Delete { key } => self.head(tag::DELETE, key),
             Action::DeletePrefix { prefix, limit } => {
@@ -163,12 +180,12 @@ impl<'a> RequestEncoder<'a> {
             Action::Write { key, offset, data } => {
                 self.head(tag::WRITE, key);
                 self.body.put_u32(*offset);
-                self.data(data);
+                self.data(data, place);
             }
             Action::Append { key, data, len_max } => {
                 self.head(tag::APPEND, key);
                 self.body.put_u32(*len_max);
-                self.data(data);
+                self.data(data, place);
             }
             Action::Truncate { key, len } => {
                 self.head(tag::TRUNCATE, key);
@@ -203,9 +220,14 @@ impl<'a> RequestEncoder<'a> {
         self.body.put_short_bytes(key);
     }
 
-    fn data(&mut self, data: &Data<'a>) {
+    fn data(&mut self, data: &Data<'a>, place: &mut Place<'_, 'a>) {
         match data {
             Data::Inline(bytes) => {
+                if let Some(blocks) = place(bytes) {
+                    self.body.put_u8(tag::BLOCKS);
+                    put_blocks(&mut self.body, &blocks);
+                    return;
+                }
                 self.body.put_u8(tag::INLINE);
                 self.body.put_u32(bytes.len() as u32);
                 self.payload_len += bytes.len();
@@ -226,7 +248,7 @@ impl<'a> RequestEncoder<'a> {
 
     /// The finished body, and the payload as the slices it is made of.
     #[must_use]
-    pub fn finish(mut self) -> (Vec<u8>, Vec<&'a [u8]>) {
+    pub fn finish(mut self) -> (Vec<u8>, List<&'a [u8], 4>) {
         self.body[REQUEST_COUNT_AT..REQUEST_COUNT_AT + 2]
             .copy_from_slice(&self.count.to_le_bytes());
         (self.body, self.payload)
