@@ -370,6 +370,10 @@ pub struct Reply<'a> {
     pub header: ReplyHeader,
     /// One outcome for each operation, in their order; empty when refused.
     pub outcomes: Vec<Outcome<'a>>,
-    /// Blocks newly granted to this connection for later writes (shared memory only).
+    /// Blocks that this connection may fill for later writes (shared memory only).
+    ///
+    /// Unless the request was refused, the client has given up every block that the request named, whatever became of its
+    /// operations: those it may use again are listed here, with new ones in place of those that were used. A refused request
+    /// gives up nothing and brings nothing.
     pub grants: List<BlockRef, 4>,
 }

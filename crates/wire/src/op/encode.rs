@@ -263,6 +263,7 @@ pub struct ReplyEncoder {
     count: u16,
 }
 
+const REPLY_LEASE_AT: usize = 9;
 const REPLY_COUNT_AT: usize = 17;
 
 impl ReplyEncoder {
@@ -276,6 +277,11 @@ impl ReplyEncoder {
         debug_assert_eq!(body.len(), REPLY_COUNT_AT);
         body.put_u16(0);
         Self { body, count: 0 }
+    }
+
+    /// Changes the lease epoch that the header gave, now that the operations have run.
+    pub fn set_lease_epoch(&mut self, epoch: Epoch) {
+        self.body[REPLY_LEASE_AT..REPLY_COUNT_AT].copy_from_slice(&epoch.get().to_le_bytes());
     }
 
     /// Bytes of body so far; a listing keeps it within [`crate::limits::BODY_LEN_MAX`].
