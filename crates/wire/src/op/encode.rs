@@ -1,6 +1,6 @@
 //! Encoding of requests and replies. The layout is read back by `decode.rs`; keep the two side by side.
 
-use samite_types::{ErrorKind, Seq, Version};
+use samite_types::{Epoch, ErrorKind, Seq, Version};
 
 use super::{Action, BlockRef, Data, Failure, Guard, List, Operation, ReplyHeader, RequestHeader};
 use crate::codec::Put;
