@@ -1,0 +1,16 @@
+//! Handshake messages: what anyone who can connect may send.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use samite_wire::control::{decode, encode};
+use samite_wire::hello::{Challenge, Goodbye, Hello, Proof, Welcome};
+
+fuzz_target!(|raw: &[u8]| {
+    if let Ok(hello) = decode::<Hello>(raw) {
+        assert_eq!(decode(&encode(&hello)), Ok(hello));
+    }
+    let _ = decode::<Challenge>(raw);
+    let _ = decode::<Proof>(raw);
+    let _ = decode::<Welcome>(raw);
+    let _ = decode::<Goodbye>(raw);
+});
