@@ -1,1 +1,67 @@
-//! (skeleton)
+//! Staging: trees of files copied into the store, out of it, or within it.
+//!
+//! One thread walks the source and makes the directories; a few threads copy the files, large ones in pieces that they share.
+//! Modes, times (to the nanosecond), symbolic and hard links and holes are kept, and owners when run by root.
+//!
+//! **Resuming.** The modification time of a file is set last. A file that is at the destination with the same length and time
+//! was copied to its end and is skipped; any other one is removed and copied anew. A directory gets its mode and times after
+//! all that is in it.
+//!
+//! **Errors** name the file, are told as they happen, and do not stop the rest.
+
+mod copy;
+mod local;
+mod progress;
+mod queue;
+mod store;
+mod tree;
+mod verify;
+mod walk;
+
+pub use local::LocalTree;
+pub use progress::{Progress, Summary};
+pub use store::StoreTree;
+pub use tree::{Meta, Range, Tree, join};
+
+use samite_types::{Error, Result};
+
+/// How to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Threads that copy files; at least 1.
+    pub threads: usize,
+    /// Read every file back and compare it with its source, skipped ones too.
+    pub checksum: bool,
+    /// Keep owner and group (only root may give files away).
+    pub keep_owner: bool,
+}
+
+impl Default for Options {
+    /// As many threads as processors, 2 to 8; owners kept by root.
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            threads: processors.clamp(2, 8),
+            checksum: false,
+            keep_owner: rustix::process::geteuid().is_root(),
+        }
+    }
+}
+
+/// Copies the tree (or the one file) `from` in `source` to `to` in `destination`: afterwards `to` is what `from` was.
+///
+/// What else is in a directory `to` stays. `on_error` hears of each failure; [`Summary::errors`] counts them.
+///
+/// # Errors
+/// `from` cannot be looked at, or threads cannot be started: nothing was copied then.
+pub fn copy_tree<S: Tree, D: Tree>(
+    (source, from): (&S, &[u8]),
+    (destination, to): (&D, &[u8]),
+    options: &Options,
+    progress: &Progress,
+    on_error: &(dyn Fn(&Error) + Sync),
+) -> Result<Summary> {
+    let root = source.meta(from)?;
+    let job = copy::Copy { source, destination, options, progress, on_error };
+    walk::run(&job, from, to, root)
+}

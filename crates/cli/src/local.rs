@@ -1,0 +1,187 @@
+//! What `up` and `down` do to the processes and files of a local cluster.
+
+pub mod process;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use samite_client::runtime::ClusterDir;
+
+use crate::failure::{Failure, IoContext};
+use process::Process;
+
+/// How long a node may take over an orderly stop before it is told again, and at last killed.
+const STOP_STEP: Duration = Duration::from_secs(5);
+
+/// Held by the one `up` or `down` that works on a cluster. The kernel lets go of it when the holder dies.
+#[derive(Debug)]
+pub struct Lock(#[expect(dead_code, reason = "held for its lock")] OwnedFd);
+
+/// Locks the cluster's directory, waiting for another `up` or `down` for at most `timeout`.
+///
+/// `None` when there is no such directory.
+pub fn lock(dir: &ClusterDir, timeout: Duration) -> Result<Option<Lock>, Failure> {
+    let until = Instant::now() + timeout;
+    let path = dir.path();
+    loop {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = match open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(None),
+            fd => fd.doing(format_args!("open {}", path.display()))?,
+        };
+        match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            // Another `down` may have removed the directory between our open and our lock.
+            Ok(()) if is_still_at(&fd, path) => return Ok(Some(Lock(fd))),
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                return Err(Failure::failed(format!(
+                    "cluster {}: another `samite up` or `samite down` is working on it",
+                    dir.name()
+                )));
+            }
+            Err(errno) => return Err(errno).doing(format_args!("lock {}", path.display())),
+        }
+    }
+}
+
+fn is_still_at(fd: &OwnedFd, path: &Path) -> bool {
+    match (fstat(fd), rustix::fs::lstat(path)) {
+        (Ok(held), Ok(named)) => (held.st_dev, held.st_ino) == (named.st_dev, named.st_ino),
+        _ => false,
+    }
+}
+
+/// The cluster's living node processes: those written down, and those that were never written down.
+pub fn living_nodes(dir: &ClusterDir) -> Vec<Process> {
+    let recorded = dir.read_cluster_file().map(|file| file.nodes).unwrap_or_default();
+    let mut living: BTreeMap<u32, Process> = recorded
+        .iter()
+        .filter_map(|node| Process::started_at(node.pid, node.start_ticks))
+        .map(|process| (process.pid(), process))
+        .collect();
+    for process in process::nodes_serving(dir.path()) {
+        living.entry(process.pid()).or_insert(process);
+    }
+    living.into_values().collect()
+}
+
+/// Waits until all have ended, at most for `timeout`; says whether they have.
+pub fn wait_all(processes: &[Process], timeout: Duration) -> bool {
+    let until = Instant::now() + timeout;
+    processes
+        .iter()
+        .all(|process| process.wait(until.saturating_duration_since(Instant::now())))
+}
+
+/// Ends processes: in order if they listen (SIGTERM), at once if they do not (SIGKILL).
+pub fn stop_all(processes: &[Process]) -> Result<(), Failure> {
+    for signal in [Signal::TERM, Signal::KILL] {
+        for process in processes.iter().filter(|process| process.is_alive()) {
+            process.signal(signal);
+            // A stopped process takes no other signal but SIGKILL until it goes on.
+            process.signal(Signal::CONT);
+        }
+        if wait_all(processes, STOP_STEP) {
+            return Ok(());
+        }
+    }
+    let left: Vec<String> = processes
+        .iter()
+        .filter(|process| process.is_alive())
+        .map(|process| process.pid().to_string())
+        .collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    Err(Failure::failed(format!("processes {} do not end, not even by SIGKILL", left.join(", "))))
+}
+
+/// Removes the cluster's files and its directory, and the runtime directory when that was the last one.
+///
+/// Only files that Samite makes are removed: a directory that was named by mistake loses nothing.
+pub fn sweep(dir: &ClusterDir) -> Result<(), Failure> {
+    let path = dir.path();
+    let entries = match std::fs::read_dir(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.doing(format_args!("read {}", path.display()))?,
+    };
+    let mut strange = Vec::new();
+    for entry in entries {
+        let entry = entry.doing(format_args!("read {}", path.display()))?;
+        if entry.file_name().to_str().is_some_and(is_our_file) {
+            std::fs::remove_file(entry.path())
+                .doing(format_args!("remove {}", entry.path().display()))?;
+        } else {
+            strange.push(entry.path().display().to_string());
+        }
+    }
+    if !strange.is_empty() {
+        return Err(Failure::failed(format!(
+            "{}: not removed, it holds files that are not Samite's: {}",
+            path.display(),
+            strange.join(", ")
+        )));
+    }
+    std::fs::remove_dir(path).doing(format_args!("remove {}", path.display()))?;
+    if let Some(parent) = path.parent() {
+        // Not empty while other clusters are up; then it stays.
+        let _ = std::fs::remove_dir(parent);
+    }
+    Ok(())
+}
+
+fn is_our_file(name: &str) -> bool {
+    let name = name.strip_suffix(".new").unwrap_or(name);
+    if matches!(name, "key" | "cluster.json") {
+        return true;
+    }
+    name.strip_prefix('n')
+        .and_then(|rest| rest.strip_suffix(".sock").or_else(|| rest.strip_suffix(".log")))
+        .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_client::runtime::RuntimeDir;
+
+    use super::*;
+
+    #[test]
+    fn sweeping_removes_our_files_and_no_others() {
+        let scratch = tempfile::tempdir().unwrap();
+        let runtime = RuntimeDir::at(scratch.path().join("run")).unwrap();
+        runtime.create().unwrap();
+        let dir = runtime.cluster("c").unwrap();
+        dir.create().unwrap();
+        for name in ["key", "cluster.json", "cluster.json.new", "n0.sock", "n12.log"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
+        assert!(sweep(&dir).unwrap_err().message.contains("notes.txt"));
+        std::fs::remove_file(dir.path().join("notes.txt")).unwrap();
+        sweep(&dir).unwrap();
+        assert!(!runtime.path().exists());
+    }
+
+    #[test]
+    fn one_works_on_a_cluster_at_a_time() {
+        let scratch = tempfile::tempdir().unwrap();
+        let runtime = RuntimeDir::at(scratch.path().join("run")).unwrap();
+        let dir = runtime.cluster("c").unwrap();
+        assert!(lock(&dir, Duration::ZERO).unwrap().is_none());
+        runtime.create().unwrap();
+        dir.create().unwrap();
+        let held = lock(&dir, Duration::ZERO).unwrap();
+        assert!(lock(&dir, Duration::from_millis(50)).is_err());
+        drop(held);
+        assert!(lock(&dir, Duration::ZERO).unwrap().is_some());
+    }
+}

@@ -1,0 +1,152 @@
+//! Processes that are named for good: nothing here can signal a stranger.
+//!
+//! A pid alone names whoever has it now. A [`Process`] holds a pidfd, opened first and *then* checked against what is
+//! known of the process (its start time, or its command line), so a pid that was used again fails the check, and a
+//! process that ends later makes the pidfd useless instead of dangerous.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
+};
+
+/// One process, whatever becomes of its pid.
+#[derive(Debug)]
+pub struct Process {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// The process `pid`, if `is_it` says so about it once it is held.
+    pub fn open(pid: u32, is_it: impl FnOnce(u32) -> bool) -> Option<Self> {
+        let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
+        let pidfd = pidfd_open(raw, PidfdFlags::empty()).ok()?;
+        let process = Self { pid, pidfd };
+        (is_it(pid) && process.is_alive()).then_some(process)
+    }
+
+    /// The process that had `pid` when its start time was `start_ticks`.
+    pub fn started_at(pid: u32, start_ticks: u64) -> Option<Self> {
+        Self::open(pid, |pid| self::start_ticks(pid) == Some(start_ticks))
+    }
+
+    /// Its pid.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether it has not ended yet. A zombie has.
+    pub fn is_alive(&self) -> bool {
+        !self.wait(Duration::ZERO)
+    }
+
+    /// Sends a signal; nothing happens when it has ended.
+    pub fn signal(&self, signal: Signal) {
+        let _ = pidfd_send_signal(&self.pidfd, signal);
+    }
+
+    /// Waits until it has ended, at most for `timeout`; says whether it has.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let until = Instant::now() + timeout;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
+            match poll(&mut fds, Some(&left)) {
+                Err(Errno::INTR) => {}
+                Ok(0) | Err(_) => return false,
+                Ok(_) => {
+                    self.reap();
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Lets the kernel forget it if it is our own child; another's is its parent's business.
+    fn reap(&self) {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), options);
+    }
+}
+
+/// Start time of process `pid` in clock ticks since boot; `None` when there is none.
+pub fn start_ticks(pid: u32) -> Option<u64> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is the program's name in parentheses, and may hold spaces and parentheses itself.
+    let after_name = &stat[stat.iter().rposition(|&byte| byte == b')')? + 1..];
+    let text = std::str::from_utf8(after_name).ok()?;
+    // Field 22 of proc(5); the first one after the name is field 3.
+    text.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// This user's processes whose command line is `samite node --dir DIR …`.
+///
+/// This finds the nodes of an `up` that was killed before it could write their pids down.
+pub fn nodes_serving(dir: &Path) -> Vec<Process> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|&pid| is_node_of(pid, dir))
+        .filter_map(|pid| Process::open(pid, |pid| is_node_of(pid, dir)))
+        .collect()
+}
+
+fn is_node_of(pid: u32, dir: &Path) -> bool {
+    let proc = format!("/proc/{pid}");
+    let uid = rustix::process::geteuid().as_raw();
+    if !std::fs::metadata(&proc).is_ok_and(|metadata| metadata.uid() == uid) {
+        return false;
+    }
+    let Ok(line) = std::fs::read(format!("{proc}/cmdline")) else { return false };
+    let mut args = line.split(|&byte| byte == 0).skip(1);
+    if args.next() != Some(b"node") || args.next() != Some(b"--dir") {
+        return false;
+    }
+    args.next().is_some_and(|arg| is_same_dir(Path::new(OsStr::from_bytes(arg)), dir))
+}
+
+/// Equal as text, also when it is gone, or the same directory by another path.
+fn is_same_dir(a: &Path, b: &Path) -> bool {
+    let id = |path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    a == b || id(a).is_some_and(|found| Some(found) == id(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start_and_never_mistaken() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let ticks = start_ticks(child.id()).unwrap();
+        assert!(Process::started_at(child.id(), ticks + 1).is_none());
+        let process = Process::started_at(child.id(), ticks).unwrap();
+        assert!(!process.wait(Duration::from_millis(10)));
+        process.signal(Signal::KILL);
+        assert!(process.wait(Duration::from_secs(10)));
+        assert!(!process.is_alive());
+        let _ = child.wait();
+        assert!(Process::started_at(child.id(), ticks).is_none());
+    }
+
+    #[test]
+    fn strangers_are_not_nodes() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(nodes_serving(Path::new("/nowhere")).is_empty());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

@@ -1,0 +1,176 @@
+//! What commands print: bytes as they are, names that cannot harm a terminal, sizes and times for people.
+
+use std::io::{self, IsTerminal, Write};
+
+use crate::failure::Failure;
+
+/// Exit code of a command whose reader went away, as the shell reports a death by SIGPIPE.
+const BROKEN_PIPE_CODE: i32 = 128 + 13;
+
+/// Buffered standard output of one command.
+pub struct Output {
+    out: io::BufWriter<io::StdoutLock<'static>>,
+    is_terminal: bool,
+}
+
+impl Output {
+    /// Takes standard output for the rest of the command.
+    pub fn new() -> Self {
+        let out = io::stdout().lock();
+        let is_terminal = out.is_terminal();
+        Self { out: io::BufWriter::with_capacity(64 << 10, out), is_terminal }
+    }
+
+    /// Writes bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.out.write_all(bytes).or_else(on_write_error)
+    }
+
+    /// Writes a line.
+    pub fn line(&mut self, line: impl AsRef<str>) -> Result<(), Failure> {
+        self.bytes(line.as_ref().as_bytes())?;
+        self.bytes(b"\n")
+    }
+
+    /// Writes a name: as it is into a file or pipe, with control characters and invalid UTF-8 escaped on a terminal.
+    pub fn name(&mut self, name: &[u8]) -> Result<(), Failure> {
+        if self.is_terminal { self.bytes(escaped(name).as_bytes()) } else { self.bytes(name) }
+    }
+
+    /// Writes one JSON value and a newline.
+    pub fn json(&mut self, value: &impl serde::Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(value)
+            .map_err(|error| Failure::failed(format!("write JSON: {error}")))?;
+        self.line(text)
+    }
+
+    /// Sends what is buffered on its way.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        self.out.flush().or_else(on_write_error)
+    }
+}
+
+fn on_write_error(error: io::Error) -> Result<(), Failure> {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        // The reader has seen enough (`samite ls | head`): nothing to tell, and nobody to tell it to.
+        std::process::exit(BROKEN_PIPE_CODE);
+    }
+    Err(Failure::failed(format!("write to standard output: {error}")))
+}
+
+/// Writes one `samite: …` line to stderr. A closed stderr is no reason to fail.
+pub fn complain(message: impl AsRef<str>) {
+    let _ = writeln!(io::stderr().lock(), "samite: {}", message.as_ref());
+}
+
+/// `name` with control characters, backslashes and invalid UTF-8 as `\n`, `\\`, `\xff`.
+pub fn escaped(name: &[u8]) -> String {
+    let mut out = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\t' => out.push_str("\\t"),
+                c if c.is_control() => out.extend(c.escape_unicode()),
+                c => out.push(c),
+            }
+        }
+        for byte in chunk.invalid() {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    out
+}
+
+/// Bytes for people: `512 B`, `1.5 GiB`.
+pub fn human_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// A time as `2026-03-01T12:00:05Z`.
+pub fn utc(seconds: i64) -> String {
+    let days = seconds.div_euclid(86_400);
+    let in_day = seconds.rem_euclid(86_400);
+    // Days to a civil date, with years that start in March so that the leap day comes last
+    // (H. Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        in_day / 3600,
+        in_day / 60 % 60,
+        in_day % 60
+    )
+}
+
+/// A mode as `ls -l` shows it: `drwxr-xr-x`.
+pub fn mode_text(mode: u32) -> String {
+    let kind = match mode & 0o170_000 {
+        0o040_000 => 'd',
+        0o120_000 => 'l',
+        0o010_000 => 'p',
+        0o140_000 => 's',
+        0o020_000 => 'c',
+        0o060_000 => 'b',
+        _ => '-',
+    };
+    let mut text = String::from(kind);
+    for (shift, special, set, unset) in
+        [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
+    {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (bits & 1 != 0, mode & special != 0) {
+            (true, true) => set,
+            (false, true) => unset,
+            (true, false) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_for_terminals() {
+        assert_eq!(escaped(b"a\nb\\\xff\x1b"), "a\\nb\\\\\\xff\\u{1b}");
+        assert_eq!(escaped("gr\u{fc}n".as_bytes()), "gr\u{fc}n");
+    }
+
+    #[test]
+    fn times_and_modes_read_as_expected() {
+        assert_eq!(utc(0), "1970-01-01T00:00:00Z");
+        assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(utc(-1), "1969-12-31T23:59:59Z");
+        assert_eq!(mode_text(0o100_644), "-rw-r--r--");
+        assert_eq!(mode_text(0o041_777), "drwxrwxrwt");
+        assert_eq!(mode_text(0o104_655), "-rwSr-xr-x");
+    }
+
+    #[test]
+    fn bytes_read_as_expected() {
+        assert_eq!(human_bytes(512), "512 B");
+        assert_eq!(human_bytes(1536), "1.5 KiB");
+        assert_eq!(human_bytes(3 << 30), "3.0 GiB");
+    }
+}

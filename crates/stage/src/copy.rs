@@ -1,0 +1,418 @@
+//! One file at a time: small ones whole, large ones in pieces that several threads take.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use samite_fs::FileKind;
+use samite_types::{Error, ErrorKind, Result};
+
+use crate::progress::{Progress, add};
+use crate::queue::Shared;
+use crate::tree::{Meta, Range, Tree};
+use crate::{Options, verify};
+
+/// What is read and written at a time: the largest chunk of a file in the store.
+const BUFFER_LEN: usize = 1 << 20;
+/// Unit in which zeros are looked for, and left out as holes.
+const HOLE_LEN: usize = 64 << 10;
+/// Bytes that a thread takes of a large file at a time.
+const PIECE_LEN: u64 = 8 << 20;
+/// A file of this length is worth sharing between threads.
+const LARGE_LEN: u64 = 4 * PIECE_LEN;
+
+/// Memory of one copying thread.
+pub struct Buffer(Vec<u8>);
+
+impl Buffer {
+    pub fn new() -> Self {
+        Self(vec![0; BUFFER_LEN])
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+/// A thing to copy.
+pub struct FileJob {
+    pub from: Vec<u8>,
+    pub to: Vec<u8>,
+    pub meta: Meta,
+}
+
+/// A large file on its way.
+pub struct Large<S, D> {
+    source: S,
+    destination: D,
+    from: Vec<u8>,
+    to: Vec<u8>,
+    meta: Meta,
+    /// First byte of the next piece to take.
+    next: AtomicU64,
+    /// Pieces not yet done.
+    left: AtomicU64,
+    failed: AtomicBool,
+}
+
+impl<S: Send + Sync, D: Send + Sync> Shared for Large<S, D> {
+    fn has_pieces(&self) -> bool {
+        self.next.load(Ordering::Relaxed) < self.meta.size
+    }
+}
+
+/// One copy of a tree.
+pub struct Copy<'a, S, D> {
+    pub source: &'a S,
+    pub destination: &'a D,
+    pub options: &'a Options,
+    pub progress: &'a Progress,
+    pub on_error: &'a (dyn Fn(&Error) + Sync),
+}
+
+impl<S: Tree, D: Tree> Copy<'_, S, D> {
+    /// Counts and tells a failure.
+    pub fn failed(&self, error: &Error) {
+        add(&self.progress.tally.errors, 1);
+        (self.on_error)(error);
+    }
+
+    /// Makes a directory, open to its owner until all is in it. One that is there will do.
+    pub fn directory(&self, job: &FileJob) -> Result<()> {
+        match self.destination.mkdir(&job.to, job.meta.perm | 0o700) {
+            Err(error) if error.kind() == ErrorKind::Exists => {
+                if self.destination.meta(&job.to)?.kind == FileKind::Directory {
+                    Ok(())
+                } else {
+                    Err(Error::new(
+                        ErrorKind::NotDirectory,
+                        format!(
+                            "{}: is there, and is no directory",
+                            self.destination.show(&job.to)
+                        ),
+                    ))
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// Makes a symbolic link; one with the same target will do.
+    pub fn symlink(&self, job: &FileJob) -> Result<()> {
+        let target = self.source.readlink(&job.from)?;
+        let made = self.replacing(
+            &job.to,
+            || self.destination.symlink(&target, &job.to),
+            |found| {
+                found.kind == FileKind::Symlink
+                    && self.destination.readlink(&job.to).is_ok_and(|there| there == target)
+            },
+        );
+        made?;
+        self.destination.set_meta(&job.to, &job.meta, self.options.keep_owner)
+    }
+
+    /// Makes a fifo, socket or device node.
+    pub fn special(&self, job: &FileJob) -> Result<()> {
+        let make = || self.destination.mknod(&job.to, &job.meta);
+        self.replacing(&job.to, make, |found| {
+            (found.kind, found.rdev) == (job.meta.kind, job.meta.rdev)
+        })?;
+        self.destination.set_meta(&job.to, &job.meta, self.options.keep_owner)
+    }
+
+    /// Makes a further name `job.to` of the file `first`.
+    pub fn hard_link(&self, first: &[u8], job: &FileJob) -> Result<()> {
+        let id = self.destination.meta(first)?.id;
+        self.replacing(&job.to, || self.destination.link(first, &job.to), |found| found.id == id)
+    }
+
+    /// Makes something that must not exist; what exists is left when it `will_do`, else removed first (no directory is).
+    fn replacing(
+        &self,
+        path: &[u8],
+        make: impl Fn() -> Result<()>,
+        will_do: impl Fn(&Meta) -> bool,
+    ) -> Result<()> {
+        match make() {
+            Err(error) if error.kind() == ErrorKind::Exists => {
+                let found = self.destination.meta(path)?;
+                if will_do(&found) {
+                    return Ok(());
+                }
+                self.make_way(path, &found)?;
+                make()
+            }
+            result => result,
+        }
+    }
+
+    fn make_way(&self, path: &[u8], found: &Meta) -> Result<()> {
+        if found.kind == FileKind::Directory {
+            return Err(Error::new(
+                ErrorKind::IsDirectory,
+                format!("{}: is there, and is a directory", self.destination.show(path)),
+            ));
+        }
+        self.destination.unlink(path)
+    }
+
+    /// Copies a regular file. A large one is shown to `offer`, so that others can help.
+    pub fn file(
+        &self,
+        job: &FileJob,
+        buffer: &mut Buffer,
+        offer: impl FnOnce(Arc<Large<S::File, D::File>>),
+    ) {
+        if let Err(error) = self.try_file(job, buffer, offer) {
+            self.failed(&error);
+            add(&self.progress.files_done, 1);
+        }
+    }
+
+    fn try_file(
+        &self,
+        job: &FileJob,
+        buffer: &mut Buffer,
+        offer: impl FnOnce(Arc<Large<S::File, D::File>>),
+    ) -> Result<()> {
+        // Only the owner gets in before the file is whole.
+        let created = match self.destination.create(&job.to, job.meta.perm & 0o700) {
+            Err(error) if error.kind() == ErrorKind::Exists => {
+                if self.is_there(job, buffer)? {
+                    return Ok(());
+                }
+                self.destination.create(&job.to, job.meta.perm & 0o700)?
+            }
+            created => created?,
+        };
+        let opened = self.source.open(&job.from).and_then(|source| {
+            let meta = self.source.file_meta(&source, &job.from)?;
+            if meta.kind == FileKind::File {
+                Ok((source, meta))
+            } else {
+                Err(self.changed(&job.from))
+            }
+        });
+        let (source, meta) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.give_up(&created, &job.to);
+                return Err(error);
+            }
+        };
+        let large = Arc::new(Large {
+            source,
+            destination: created,
+            from: job.from.clone(),
+            to: job.to.clone(),
+            meta,
+            next: AtomicU64::new(0),
+            left: AtomicU64::new(meta.size.div_ceil(PIECE_LEN).max(1)),
+            failed: AtomicBool::new(false),
+        });
+        if meta.size >= LARGE_LEN {
+            offer(Arc::clone(&large));
+        }
+        if meta.size == 0 {
+            self.end_piece(&large, buffer);
+        }
+        self.help(&large, buffer);
+        Ok(())
+    }
+
+    /// Whether a file that exists is the one to copy, whole; makes way if it is not.
+    fn is_there(&self, job: &FileJob, buffer: &mut Buffer) -> Result<bool> {
+        let found = self.destination.meta(&job.to)?;
+        if job.meta.is_copied_as(&found) {
+            if !self.options.checksum || verify::compare(self, job, buffer).is_ok() {
+                self.destination.set_meta(&job.to, &job.meta, self.options.keep_owner)?;
+                let tally = &self.progress.tally;
+                add(&tally.verified, u64::from(self.options.checksum));
+                add(&tally.skipped, 1);
+                add(&self.progress.bytes_done, job.meta.size);
+                add(&self.progress.files_done, 1);
+                return Ok(true);
+            }
+        }
+        self.make_way(&job.to, &found)?;
+        Ok(false)
+    }
+
+    /// Takes pieces of a large file until none is left to take.
+    pub fn help(&self, large: &Arc<Large<S::File, D::File>>, buffer: &mut Buffer) {
+        loop {
+            let start = large.next.fetch_add(PIECE_LEN, Ordering::Relaxed);
+            if start >= large.meta.size {
+                return;
+            }
+            let piece = Range { start, end: large.meta.size.min(start + PIECE_LEN) };
+            if !large.failed.load(Ordering::Relaxed)
+                && let Err(error) = self.piece(large, piece, buffer.bytes())
+                && !large.failed.swap(true, Ordering::Relaxed)
+            {
+                self.failed(&error);
+            }
+            add(&self.progress.bytes_done, piece.end - piece.start);
+            self.end_piece(large, buffer);
+        }
+    }
+
+    fn piece(
+        &self,
+        large: &Large<S::File, D::File>,
+        piece: Range,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        let mut at = piece.start;
+        while at < piece.end {
+            let rest = Range { start: at, end: piece.end };
+            let Some(data) = self.source.next_data(&large.source, &large.from, rest)? else {
+                return Ok(());
+            };
+            at = data.start;
+            while at < data.end {
+                // Pieces of chunks that begin where chunks begin: each is one write to one record.
+                let until = data.end.min((at / BUFFER_LEN as u64 + 1) * BUFFER_LEN as u64);
+                let len = usize::try_from(until - at).unwrap_or(BUFFER_LEN).min(buffer.len());
+                let part = &mut buffer[..len];
+                read_full(self.source, &large.source, &large.from, part, at)?;
+                self.write_but_zeros(large, part, at)?;
+                at += len as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is not zeros. The file is new, so what is not written is a hole.
+    fn write_but_zeros(
+        &self,
+        large: &Large<S::File, D::File>,
+        bytes: &[u8],
+        offset: u64,
+    ) -> Result<()> {
+        let write = |start: usize, end: usize| {
+            let at = offset + start as u64;
+            self.destination.write_at(&large.destination, &large.to, &bytes[start..end], at)
+        };
+        let mut run_start = 0;
+        let mut at = 0;
+        while at < bytes.len() {
+            let end = bytes.len().min(at + HOLE_LEN);
+            // Short ends are written: a hole saves nothing there.
+            if end - at == HOLE_LEN && is_zero(&bytes[at..end]) {
+                if run_start < at {
+                    write(run_start, at)?;
+                }
+                run_start = end;
+            }
+            at = end;
+        }
+        if run_start < bytes.len() { write(run_start, bytes.len()) } else { Ok(()) }
+    }
+
+    /// One piece is done; after the last one the file gets its length and attributes.
+    fn end_piece(&self, large: &Large<S::File, D::File>, buffer: &mut Buffer) {
+        if large.left.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        add(&self.progress.files_done, 1);
+        let ended = if large.failed.load(Ordering::Relaxed) {
+            self.give_up(&large.destination, &large.to);
+            Ok(())
+        } else {
+            self.end_file(large, buffer)
+        };
+        self.source.close(&large.source);
+        if let Err(error) = ended {
+            self.failed(&error);
+        }
+    }
+
+    fn end_file(&self, large: &Large<S::File, D::File>, buffer: &mut Buffer) -> Result<()> {
+        let ended = (|| {
+            if large.meta.size > 0 {
+                // Unneeded unless the file ends with a hole; it must not cost a request otherwise.
+                let there = self.destination.file_meta(&large.destination, &large.to)?;
+                if there.size != large.meta.size {
+                    let (file, path) = (&large.destination, &large.to);
+                    self.destination.set_len(file, path, large.meta.size)?;
+                }
+            }
+            let after = self.source.file_meta(&large.source, &large.from)?;
+            if !large.meta.is_copied_as(&after) {
+                return Err(self.changed(&large.from));
+            }
+            Ok(())
+        })();
+        if let Err(error) = ended {
+            self.give_up(&large.destination, &large.to);
+            return Err(error);
+        }
+        let (file, path) = (&large.destination, &large.to);
+        self.destination.finish(file, path, &large.meta, self.options.keep_owner)?;
+        let tally = &self.progress.tally;
+        if self.options.checksum {
+            let job = FileJob { from: large.from.clone(), to: large.to.clone(), meta: large.meta };
+            verify::compare(self, &job, buffer)?;
+            add(&tally.verified, 1);
+        }
+        add(&tally.files, 1);
+        add(&tally.bytes, large.meta.size);
+        Ok(())
+    }
+
+    /// Leaves nothing half-copied behind; the error that led here is the one to tell.
+    fn give_up(&self, file: &D::File, path: &[u8]) {
+        self.destination.close(file);
+        let _ = self.destination.unlink(path);
+    }
+
+    fn changed(&self, from: &[u8]) -> Error {
+        let message = format!("{}: changed while it was copied", self.source.show(from));
+        Error::new(ErrorKind::Conflict, message)
+    }
+}
+
+/// Reads exactly `buf.len()` bytes.
+pub fn read_full<T: Tree>(
+    tree: &T,
+    file: &T::File,
+    path: &[u8],
+    buf: &mut [u8],
+    offset: u64,
+) -> Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match tree.read_at(file, path, &mut buf[done..], offset + done as u64)? {
+            0 => {
+                return Err(Error::new(
+                    ErrorKind::Conflict,
+                    format!("read {}: became shorter while it was copied", tree.show(path)),
+                ));
+            }
+            len => done += len,
+        }
+    }
+    Ok(())
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    // The first bytes tell for nearly all data; the rest is compared with itself, shifted, at the speed of memcmp.
+    bytes.len() > 16 && bytes[..16] == [0; 16] && bytes[..bytes.len() - 16] == bytes[16..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_zero;
+
+    #[test]
+    fn zeros_are_told_from_data() {
+        let mut block = vec![0; 64 << 10];
+        assert!(is_zero(&block));
+        for at in [0, 15, 16, 17, 40_000, block.len() - 1] {
+            block[at] = 1;
+            assert!(!is_zero(&block), "at {at}");
+            block[at] = 0;
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The store as a [`Tree`].
+
+use samite_fs::{Attr, Context, FileKind, FileSystem, OpenFile, OpenFlags, SetTime};
+use samite_types::Result;
+
+use crate::tree::{Meta, Range, Tree};
+
+/// A store's file system, as one user.
+#[derive(Clone)]
+pub struct StoreTree {
+    fs: FileSystem,
+    context: Context,
+}
+
+impl StoreTree {
+    /// The file system as `context`'s user. Its umask is set aside: modes are kept as they are.
+    #[must_use]
+    pub fn new(fs: FileSystem, context: Context) -> Self {
+        Self { fs, context: Context { umask: 0, ..context } }
+    }
+
+    fn needs_chown(&self, meta: &Meta, with_owner: bool) -> bool {
+        with_owner && (meta.uid, meta.gid) != (self.context.uid, self.context.gid)
+    }
+}
+
+fn meta_of(attr: &Attr) -> Meta {
+    Meta {
+        kind: attr.kind,
+        perm: attr.perm,
+        uid: attr.uid,
+        gid: attr.gid,
+        size: attr.size,
+        rdev: attr.rdev,
+        nlink: attr.nlink,
+        id: (0, attr.ino),
+        atime: attr.atime,
+        mtime: attr.mtime,
+    }
+}
+
+fn times_of(meta: &Meta) -> (SetTime, SetTime) {
+    (SetTime::To(meta.atime), SetTime::To(meta.mtime))
+}
+
+impl Tree for StoreTree {
+    type File = OpenFile;
+
+    fn show(&self, path: &[u8]) -> String {
+        format!("store:{}", String::from_utf8_lossy(path))
+    }
+
+    fn meta(&self, path: &[u8]) -> Result<Meta> {
+        self.fs
+            .stat(&self.context, path, false)
+            .map(|attr| meta_of(&attr))
+            .map_err(|error| error.context(format_args!("stat {}", self.show(path))))
+    }
+
+    fn list(&self, path: &[u8], visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
+        let failed =
+            |error: samite_types::Error| error.context(format_args!("read {}", self.show(path)));
+        let mut listing = self.fs.read_dir(&self.context, path).map_err(failed)?;
+        while let Some(entry) = listing.next_entry().map_err(failed)? {
+            if !matches!(&*entry.name, b"." | b"..") && !visit(&entry.name) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn open(&self, path: &[u8]) -> Result<OpenFile> {
+        let flags = OpenFlags { nofollow: true, ..OpenFlags::reading() };
+        self.fs
+            .open_file(&self.context, path, flags, 0)
+            .map_err(|error| error.context(format_args!("open {}", self.show(path))))
+    }
+
+    fn create(&self, path: &[u8], perm: u32) -> Result<OpenFile> {
+        let flags = OpenFlags { excl: true, ..OpenFlags::creating() };
+        self.fs
+            .open_file(&self.context, path, flags, perm)
+            .map_err(|error| error.context(format_args!("create {}", self.show(path))))
+    }
+
+    fn file_meta(&self, file: &OpenFile, path: &[u8]) -> Result<Meta> {
+        file.attr()
+            .map(|attr| meta_of(&attr))
+            .map_err(|error| error.context(format_args!("stat {}", self.show(path))))
+    }
+
+    fn next_data(&self, _file: &OpenFile, _path: &[u8], within: Range) -> Result<Option<Range>> {
+        // Holes are found by their zeros: reading them moves no data.
+        Ok(Some(within))
+    }
+
+    fn read_at(&self, file: &OpenFile, path: &[u8], buf: &mut [u8], offset: u64) -> Result<usize> {
+        file.read_at(buf, offset)
+            .map_err(|error| error.context(format_args!("read {}", self.show(path))))
+    }
+
+    fn write_at(&self, file: &OpenFile, path: &[u8], bytes: &[u8], offset: u64) -> Result<()> {
+        file.write_at(bytes, offset)
+            .map(drop)
+            .map_err(|error| error.context(format_args!("write {}", self.show(path))))
+    }
+
+    fn set_len(&self, file: &OpenFile, path: &[u8], len: u64) -> Result<()> {
+        file.truncate(len)
+            .map_err(|error| error.context(format_args!("set the length of {}", self.show(path))))
+    }
+
+    fn finish(&self, file: &OpenFile, path: &[u8], meta: &Meta, with_owner: bool) -> Result<()> {
+        let settle = || {
+            // What was written is settled first, for settling sets the time of the last write.
+            file.fsync()?;
+            if self.needs_chown(meta, with_owner) {
+                file.chown(&self.context, Some(meta.uid), Some(meta.gid))?;
+                if meta.perm & 0o6000 != 0 {
+                    // A change of owner takes the set-id bits away.
+                    file.chmod(&self.context, meta.perm)?;
+                }
+            }
+            let (atime, mtime) = times_of(meta);
+            file.utimens(&self.context, atime, mtime)?;
+            file.close()
+        };
+        settle().map_err(|error| error.context(format_args!("finish {}", self.show(path))))
+    }
+
+    fn close(&self, file: &OpenFile) {
+        // Read-only, or given up because of an earlier error that was told.
+        let _ = file.close();
+    }
+
+    fn set_meta(&self, path: &[u8], meta: &Meta, with_owner: bool) -> Result<()> {
+        let failed = |error: samite_types::Error| {
+            error.context(format_args!("set the attributes of {}", self.show(path)))
+        };
+        if self.needs_chown(meta, with_owner) {
+            self.fs
+                .chown(&self.context, path, Some(meta.uid), Some(meta.gid), false)
+                .map_err(failed)?;
+        }
+        if meta.kind != FileKind::Symlink {
+            self.fs.chmod(&self.context, path, meta.perm, false).map_err(failed)?;
+        }
+        let (atime, mtime) = times_of(meta);
+        self.fs.utimens(&self.context, path, atime, mtime, false).map_err(failed)
+    }
+
+    fn mkdir(&self, path: &[u8], perm: u32) -> Result<()> {
+        self.fs
+            .mkdir(&self.context, path, perm)
+            .map_err(|error| error.context(format_args!("make directory {}", self.show(path))))
+    }
+
+    fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
+        self.fs
+            .readlink(&self.context, path)
+            .map_err(|error| error.context(format_args!("read link {}", self.show(path))))
+    }
+
+    fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
+        self.fs
+            .symlink(&self.context, target, path)
+            .map_err(|error| error.context(format_args!("make link {}", self.show(path))))
+    }
+
+    fn link(&self, existing: &[u8], path: &[u8]) -> Result<()> {
+        self.fs
+            .link(&self.context, existing, path, false)
+            .map_err(|error| error.context(format_args!("make hard link {}", self.show(path))))
+    }
+
+    fn mknod(&self, path: &[u8], meta: &Meta) -> Result<()> {
+        self.fs
+            .mknod(&self.context, path, meta.kind.mode_bits() | meta.perm, meta.rdev)
+            .map_err(|error| error.context(format_args!("make special file {}", self.show(path))))
+    }
+
+    fn unlink(&self, path: &[u8]) -> Result<()> {
+        self.fs
+            .unlink(&self.context, path)
+            .map_err(|error| error.context(format_args!("remove {}", self.show(path))))
+    }
+}
