@@ -13,8 +13,12 @@ use samite_placement::{
 };
 use samite_types::{DatasetId, Epoch, Error, ErrorKind, NodeId, Result, TargetId};
 use samite_wire::control::{
-    ClusterMapData, DatasetData, DatasetSpec, DistributionKind, NodeInfo, TargetInfo,
+    self, ClusterMapData, DatasetData, DatasetSpec, DistributionKind, NodeInfo, TargetInfo,
 };
+use samite_wire::limits::BODY_LEN_MAX;
+
+/// Longest cluster map, in bytes as encoded: it travels in one frame's body.
+const MAP_LEN_MAX: usize = BODY_LEN_MAX - 1024;
 
 /// Decides on the cluster map of one cluster.
 #[derive(Debug)]
@@ -115,7 +119,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`]: the policy is unlawful. [`ErrorKind::Exists`]: the name is taken by a dataset with another policy.
-    /// [`ErrorKind::TooLarge`]: too many datasets. [`ErrorKind::Unavailable`]: there is no map yet.
+    /// [`ErrorKind::TooLarge`]: too many datasets, or too many weights. [`ErrorKind::Unavailable`]: there is no map yet.
     pub fn create_dataset(&mut self, spec: DatasetSpec) -> Result<Arc<ClusterMap>> {
         check_dataset_spec(&spec)?;
         let map = self.ready_map()?;
@@ -211,6 +215,13 @@ impl Coordinator {
     /// Gives `data` the next epoch and makes it the map.
     fn publish(&mut self, mut data: ClusterMapData) -> Result<Arc<ClusterMap>> {
         data.epoch = Epoch(data.epoch.get() + 1);
+        let len = control::encode(&data).len();
+        if len > MAP_LEN_MAX {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                format!("cluster map of {len} bytes; {MAP_LEN_MAX} are possible"),
+            ));
+        }
         let map = Arc::new(ClusterMap::new(data)?);
         self.map = Some(map.clone());
         Ok(map)

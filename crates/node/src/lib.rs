@@ -4,20 +4,21 @@
 //! shard count is its own: it receives, applies and answers without handing anything to another thread. What a request holds for
 //! partitions of another shard goes there over a bounded queue, and one reply carries the outcomes of all.
 
+mod budget;
 mod config;
+mod control;
+mod follow;
+mod grants;
+mod inbox;
+mod join;
+mod partitions;
+mod reply;
+mod run;
+mod shard;
+mod shared;
 mod stop;
+mod worker;
 
 pub use config::{CoordinatorConfig, Event, NodeConfig};
+pub use run::run;
 pub use stop::Stop;
-
-use samite_types::Result;
-
-/// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; drains what it has accepted before it returns.
-/// `events` is told, on this thread, how far the node has come.
-///
-/// # Errors
-/// An address cannot be listened on, memory cannot be had, or the coordinator refuses the node.
-pub fn run(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Result<()> {
-    let _ = (config, events, stop);
-    Err(samite_types::ErrorKind::Unsupported.into())
-}

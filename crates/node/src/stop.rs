@@ -1,12 +1,17 @@
 //! Telling a node to stop.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use samite_transport::server::Waker;
+
+use crate::shared::lock;
 
 /// Handle that stops the node it was given to. Clones mean the same node.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     asked: Arc<AtomicBool>,
+    wakers: Arc<Mutex<Vec<Waker>>>,
 }
 
 impl Stop {
@@ -16,14 +21,27 @@ impl Stop {
         Self::default()
     }
 
-    /// Asks the node to stop: it finishes what it has accepted, takes nothing new, and [`crate::run`] returns.
+    /// Asks the node to stop: it sends what is under way, takes nothing new, and [`crate::run`] returns. Not for signal handlers:
+    /// let a thread wait for the signal.
     pub fn stop(&self) {
         self.asked.store(true, Ordering::Release);
+        for waker in lock(&self.wakers).iter() {
+            waker.wake();
+        }
     }
 
     /// Whether it was asked to.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.asked
+    }
+
+    /// Whom to wake; a loop that starts after [`Stop::stop`] looks at the flag first.
+    pub(crate) fn watch(&self, wakers: Vec<Waker>) {
+        *lock(&self.wakers) = wakers;
     }
 }

@@ -1,0 +1,99 @@
+//! What the reply to a request may take, settled before any operation runs.
+//!
+//! A reply is bounded like every frame, and an operation that has taken effect must get its result out. So the results of
+//! mutations are counted in advance; what is left is for reads, and a read that no longer fits has had no effect: it is
+//! answered [`ErrorKind::Busy`], and the client asks again in another request.
+
+use samite_types::ErrorKind;
+use samite_wire::limits::{BLOCKS_MAX, BODY_LEN_MAX, PAYLOAD_LEN_MAX, RECORD_LEN_MAX};
+use samite_wire::op::{Action, Data, Operation, Request};
+
+use crate::grants::GRANTS_PER_CONNECTION;
+
+/// Bytes of body for the header, and for the grants at the end.
+const FRAME_BODY_LEN: usize = 64 + 16 * GRANTS_PER_CONNECTION;
+/// Bytes of body for an operation that fails, without the record it reveals; more than a success needs beside its results.
+const FAILURE_LEN: usize = 20;
+/// Bytes of body of a value with one piece in the payload.
+pub(crate) const VALUE_LEN: usize = 20;
+/// Bytes of body of each further piece of a value: one reference to a block.
+pub(crate) const PIECE_LEN: usize = 19;
+
+/// Limits of one reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// Most bytes of body that the listings and the revealed record of one operation may take.
+    pub share: usize,
+    /// Bytes of body for pieces of values beyond the first of each.
+    pub extra_body: usize,
+    /// Bytes of payload for operations that only read.
+    pub read_payload: usize,
+    /// The request names blocks.
+    pub has_blocks: bool,
+}
+
+impl Budget {
+    /// The budget of `request`, whose frames may have `payload_max` bytes of payload.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TooLarge`]: the results of its mutations could be more than a reply holds.
+    pub(crate) fn of(request: &Request<'_>, payload_max: usize) -> Result<Self, ErrorKind> {
+        let mut body = FRAME_BODY_LEN;
+        let mut payload = 0usize;
+        let mut sharers = 0usize;
+        let mut has_values = false;
+        let mut has_blocks = false;
+        for operation in &request.operations {
+            let mutates = operation.is_mutation();
+            body += FAILURE_LEN;
+            sharers += usize::from(shares(operation));
+            for action in &operation.actions {
+                body += result_len(action, mutates);
+                match action {
+                    Action::Get { len, .. } => {
+                        has_values = true;
+                        if mutates {
+                            payload = payload.saturating_add((*len as usize).min(RECORD_LEN_MAX));
+                        }
+                    }
+                    Action::Put { data, .. }
+                    | Action::Write { data, .. }
+                    | Action::Append { data, .. } => has_blocks |= matches!(data, Data::Blocks(_)),
+                    _ => {}
+                }
+            }
+        }
+        let payload_max = payload_max.min(PAYLOAD_LEN_MAX);
+        if body > BODY_LEN_MAX || payload > payload_max {
+            return Err(ErrorKind::TooLarge);
+        }
+        let free = BODY_LEN_MAX - body;
+        // Values and listings in one request share what is left.
+        let extra_body = match (has_values, sharers) {
+            (_, 0) => free,
+            (true, _) => free / 2,
+            (false, _) => 0,
+        };
+        Ok(Self {
+            share: (free - extra_body) / sharers.max(1),
+            extra_body,
+            read_payload: payload_max - payload,
+            has_blocks,
+        })
+    }
+}
+
+fn shares(operation: &Operation<'_>) -> bool {
+    operation.reveal_len > 0
+        || operation.actions.iter().any(|action| matches!(action, Action::List { .. }))
+}
+
+/// Most bytes of body that the result of `action` takes, shares and extra pieces of pure reads apart.
+fn result_len(action: &Action<'_>, in_mutation: bool) -> usize {
+    match action {
+        Action::Get { .. } if in_mutation => VALUE_LEN + (BLOCKS_MAX + 1) * PIECE_LEN,
+        Action::Get { .. } => VALUE_LEN,
+        Action::List { .. } => 12,
+        _ => 20,
+    }
+}

@@ -1,0 +1,149 @@
+//! Arena blocks that a connection may fill.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use samite_backend::{Arena, Extent};
+use samite_partition::Grants;
+use samite_wire::limits::BLOCK_LEN;
+use samite_wire::op::{Action, BlockRef, Data, List, Operation};
+
+/// Most blocks granted to one connection.
+pub(crate) const GRANTS_PER_CONNECTION: usize = 256;
+/// The part of the arena that may be granted at any time: one in so many blocks, so that idle clients cannot fill the target.
+const GRANTED_SHARE: u64 = 4;
+/// So many blocks may be granted even when the arena is small.
+const GRANTED_MIN: u64 = 32;
+
+/// Grants blocks to the connections of one shard.
+#[derive(Debug)]
+pub(crate) struct Granter {
+    arena: Arc<Arena>,
+    /// Blocks granted by all shards.
+    granted: Arc<AtomicU64>,
+}
+
+impl Granter {
+    /// A granter for one shard; `granted` is the count that all shards share.
+    pub(crate) const fn new(arena: Arc<Arena>, granted: Arc<AtomicU64>) -> Self {
+        Self { arena, granted }
+    }
+
+    /// For a connection that holds nothing yet.
+    pub(crate) fn nothing(&self) -> ConnectionGrants {
+        ConnectionGrants { held: HashMap::new(), granted: Arc::clone(&self.granted) }
+    }
+
+    /// Grants up to `count` more blocks to a connection that holds `to`, and says which.
+    pub(crate) fn grant(&self, to: &mut ConnectionGrants, count: usize) -> List<BlockRef, 4> {
+        let max = (u64::from(self.arena.layout().block_count()) / GRANTED_SHARE).max(GRANTED_MIN);
+        let left = max.saturating_sub(self.granted.load(Ordering::Relaxed));
+        let room = GRANTS_PER_CONNECTION.saturating_sub(to.held.len());
+        // Two shards may both see the last room: the limit is soft by the little that one request asks for.
+        let count = count.min(room).min(usize::try_from(left).unwrap_or(usize::MAX));
+        if count == 0 {
+            return List::new();
+        }
+        self.arena.grant(count).into_iter().map(|extent| to.add(extent)).collect()
+    }
+}
+
+fn whole(extent: &Extent) -> BlockRef {
+    extent.block_ref(0..BLOCK_LEN as u32)
+}
+
+/// A block that a client may fill.
+#[derive(Debug)]
+struct Granted {
+    extent: Extent,
+    _count: Count,
+}
+
+/// One in the count of granted blocks.
+#[derive(Debug)]
+struct Count(Arc<AtomicU64>);
+
+impl Drop for Count {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The blocks that one connection may fill, by offset.
+#[derive(Debug)]
+pub(crate) struct ConnectionGrants {
+    held: HashMap<u64, Granted>,
+    granted: Arc<AtomicU64>,
+}
+
+impl ConnectionGrants {
+    fn add(&mut self, extent: Extent) -> BlockRef {
+        let block = whole(&extent);
+        self.granted.fetch_add(1, Ordering::Relaxed);
+        let count = Count(Arc::clone(&self.granted));
+        self.held.insert(block.offset, Granted { extent, _count: count });
+        block
+    }
+
+    /// Splits off those that `operation` names, for the shard that runs it.
+    pub(crate) fn split_off(&mut self, operation: &Operation<'_>, into: &mut Self) {
+        for block in blocks_of(operation) {
+            if let Some(granted) = self.held.remove(&block.offset) {
+                into.held.insert(block.offset, granted);
+            }
+        }
+    }
+
+    /// Takes back what another shard did not use.
+    pub(crate) fn merge(&mut self, unused: Self) {
+        self.held.extend(unused.held);
+    }
+
+    /// Of the blocks at `offsets` (each once), those still held.
+    pub(crate) fn still_held(&self, offsets: &[u64]) -> List<BlockRef, 4> {
+        let held = offsets.iter().filter_map(|offset| self.held.get(offset));
+        held.map(|granted| whole(&granted.extent)).collect()
+    }
+
+    /// Of `offsets`, how many are held.
+    pub(crate) fn count(&self, offsets: &[u64]) -> usize {
+        offsets.iter().filter(|offset| self.held.contains_key(offset)).count()
+    }
+}
+
+impl Grants for ConnectionGrants {
+    fn take(&mut self, block: &BlockRef) -> Option<Extent> {
+        let held = whole(&self.held.get(&block.offset)?.extent);
+        if block.len > held.len || block.generation != held.generation {
+            return None;
+        }
+        self.held.remove(&block.offset).map(|granted| granted.extent)
+    }
+
+    fn put_back(&mut self, extent: Extent) {
+        self.add(extent);
+    }
+}
+
+/// The blocks that an operation names.
+fn blocks_of<'a>(operation: &'a Operation<'_>) -> impl Iterator<Item = &'a BlockRef> {
+    operation.actions.iter().flat_map(|action| {
+        let blocks: &[BlockRef] = match action {
+            Action::Put { data: Data::Blocks(blocks), .. }
+            | Action::Write { data: Data::Blocks(blocks), .. }
+            | Action::Append { data: Data::Blocks(blocks), .. } => blocks,
+            _ => &[],
+        };
+        blocks.iter()
+    })
+}
+
+/// Offsets of all blocks that a request names, each once.
+pub(crate) fn named(operations: &[Operation<'_>]) -> Vec<u64> {
+    let mut offsets: Vec<u64> =
+        operations.iter().flat_map(blocks_of).map(|block| block.offset).collect();
+    offsets.sort_unstable();
+    offsets.dedup();
+    offsets
+}

@@ -1,0 +1,101 @@
+//! The way to a shard for other threads of the node: a queue and the shard's waker.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use samite_partition::Outcome;
+use samite_transport::server::Waker;
+use samite_types::{ClientId, Epoch, ShardId};
+use samite_wire::control::ControlReply;
+
+use crate::grants::ConnectionGrants;
+use crate::shared::{ReplyTo, lock};
+
+/// Most bytes of requests that wait in one inbox or are under way from it.
+const COST_MAX: usize = 64 << 20;
+/// A request counts for no less, so that there are at most 1,024 of them.
+const COST_MIN: usize = 64 << 10;
+
+/// A request of another shard's connection; the receiver applies the operations on its own partitions.
+pub(crate) struct Task {
+    /// Who asks, and by which number it knows the request.
+    pub from: ShardId,
+    pub join: u64,
+    pub client: ClientId,
+    /// Most bytes of payload in the reply's frame.
+    pub payload_max: usize,
+    pub body: Arc<[u8]>,
+    pub payload: Arc<[u8]>,
+    /// Blocks that the operations of this shard name.
+    pub grants: ConnectionGrants,
+    pub cost: Cost,
+}
+
+/// What came of a [`Task`].
+pub(crate) struct Answer {
+    pub join: u64,
+    /// By position in the request.
+    pub outcomes: Vec<(usize, Outcome)>,
+    pub lease_epoch: Epoch,
+    /// Blocks that were not used.
+    pub unused: ConnectionGrants,
+}
+
+/// What lies in an inbox.
+pub(crate) enum Message {
+    Task(Task),
+    /// At most one for each task that this shard has sent, so their number is bounded by the tasks'.
+    Answer(Answer),
+    /// At most one for each job that the worker has accepted.
+    Control(ReplyTo, ControlReply),
+}
+
+/// The inbox of one shard.
+pub(crate) struct Inbox {
+    queue: Mutex<VecDeque<Message>>,
+    cost: Arc<AtomicUsize>,
+    waker: Waker,
+}
+
+/// Room taken in an inbox; given back when dropped.
+pub(crate) struct Cost {
+    bytes: usize,
+    inbox: Arc<AtomicUsize>,
+}
+
+impl Drop for Cost {
+    fn drop(&mut self) {
+        self.inbox.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Inbox {
+    pub(crate) fn new(waker: Waker) -> Self {
+        Self { queue: Mutex::default(), cost: Arc::default(), waker }
+    }
+
+    /// Takes room for a task of `len` bytes; `None` when there is none left.
+    pub(crate) fn reserve(&self, len: usize) -> Option<Cost> {
+        let bytes = len.max(COST_MIN);
+        let cost = Cost { bytes, inbox: Arc::clone(&self.cost) };
+        // On failure the drop of `cost` takes back what was added.
+        (self.cost.fetch_add(bytes, Ordering::Relaxed) + bytes <= COST_MAX).then_some(cost)
+    }
+
+    /// Adds a message and wakes the shard.
+    pub(crate) fn send(&self, message: Message) {
+        lock(&self.queue).push_back(message);
+        self.waker.wake();
+    }
+
+    /// Wakes the shard.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Takes the oldest message.
+    pub(crate) fn take(&self) -> Option<Message> {
+        lock(&self.queue).pop_front()
+    }
+}

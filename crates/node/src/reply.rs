@@ -1,0 +1,181 @@
+//! From outcomes to a reply.
+
+use samite_backend::Piece;
+use samite_partition::{ActionOutput, Outcome};
+use samite_transport::server::{OutPiece, PIN_LEN_MIN};
+use samite_types::{Epoch, ErrorKind};
+use samite_wire::op::{BlockRef, Failure, ReplyEncoder, ReplyHeader};
+
+use crate::budget::{Budget, PIECE_LEN, VALUE_LEN};
+
+/// A value of more bytes than this goes by reference to a peer that has mapped the arena.
+const INLINE_LEN_MAX: usize = 16 << 10;
+/// Pieces below this length go inline even then: a reference costs a look at the generation table.
+const REFERENCE_LEN_MIN: usize = 2 << 10;
+
+/// Memory that one reply after another is built in.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    body: Vec<u8>,
+    pieces: Vec<Piece>,
+}
+
+/// A reply under construction.
+#[derive(Debug)]
+pub(crate) struct ReplyBuilder {
+    encoder: ReplyEncoder,
+    /// The payload, in order.
+    pieces: Vec<Piece>,
+    by_reference: bool,
+    extra_body: usize,
+    read_payload: usize,
+}
+
+impl ReplyBuilder {
+    /// Begins a reply. `by_reference`: the peer has mapped the arena.
+    pub(crate) fn new(
+        buffers: Buffers,
+        header: &ReplyHeader,
+        budget: &Budget,
+        by_reference: bool,
+    ) -> Self {
+        Self {
+            encoder: ReplyEncoder::new(buffers.body, header),
+            pieces: buffers.pieces,
+            by_reference,
+            extra_body: budget.extra_body,
+            read_payload: budget.read_payload,
+        }
+    }
+
+    /// Adds the outcome of the next operation.
+    pub(crate) fn outcome(&mut self, outcome: Outcome, mutation: bool) {
+        let outputs = match outcome {
+            Outcome::Done(outputs) => outputs,
+            Outcome::Failed { kind, index, current } => {
+                let current = current.as_ref().map(|(version, total_len, bytes)| {
+                    let len = bytes.len().min(usize::from(u16::MAX));
+                    (*version, *total_len, &bytes[..len])
+                });
+                return self.encoder.failed(&Failure { kind, index, current });
+            }
+        };
+        if !mutation && !self.admit(&outputs) {
+            let busy = Failure { kind: ErrorKind::Busy, index: 0, current: None };
+            return self.encoder.failed(&busy);
+        }
+        self.encoder.done(outputs.len());
+        for output in outputs {
+            match output {
+                ActionOutput::Value { version, total_len, pieces } => {
+                    self.encoder.value(version, total_len, pieces.len());
+                    let refer = self.refers(&pieces);
+                    for piece in pieces {
+                        self.piece(piece, refer);
+                    }
+                }
+                ActionOutput::Written { version, offset, total_len, created } => {
+                    self.encoder.written(version, offset, total_len, created);
+                }
+                ActionOutput::Deleted { existed } => self.encoder.deleted(existed),
+                ActionOutput::Number(number) => self.encoder.number(number),
+                ActionOutput::Listing { complete, count, entries } => {
+                    self.encoder.listing(complete, count, &entries);
+                }
+            }
+        }
+    }
+
+    /// Whether what was read still fits; if so, it is counted.
+    fn admit(&mut self, outputs: &[ActionOutput]) -> bool {
+        let (mut body, mut payload) = (0, 0);
+        for output in outputs {
+            if let ActionOutput::Value { pieces, .. } = output {
+                let refer = self.refers(pieces);
+                body += (pieces.len() * PIECE_LEN).saturating_sub(VALUE_LEN - 15);
+                payload += pieces
+                    .iter()
+                    .filter(|piece| !goes_by_reference(piece, refer))
+                    .filter(|piece| !matches!(piece, Piece::Zeros(_)))
+                    .map(Piece::len)
+                    .sum::<usize>();
+            }
+        }
+        if body > self.extra_body || payload > self.read_payload {
+            return false;
+        }
+        self.extra_body -= body;
+        self.read_payload -= payload;
+        true
+    }
+
+    fn refers(&self, pieces: &[Piece]) -> bool {
+        self.by_reference && pieces.iter().map(Piece::len).sum::<usize>() > INLINE_LEN_MAX
+    }
+
+    fn piece(&mut self, piece: Piece, refer: bool) {
+        match &piece {
+            Piece::Zeros(len) => return self.encoder.zeros(*len),
+            Piece::Extent { extent, offset, len } if goes_by_reference(&piece, refer) => {
+                let block = extent.block_ref(*offset..offset + len);
+                return self.encoder.blocks(&[block]);
+            }
+            Piece::Bytes(_) | Piece::Extent { .. } => {}
+        }
+        self.encoder.inline(piece.len());
+        if !piece.is_empty() {
+            self.pieces.push(piece);
+        }
+    }
+
+    /// Ends the reply.
+    pub(crate) fn finish(mut self, lease_epoch: Epoch, grants: &[BlockRef]) -> Buffers {
+        self.encoder.set_lease_epoch(lease_epoch);
+        Buffers { body: self.encoder.finish(grants), pieces: self.pieces }
+    }
+}
+
+fn goes_by_reference(piece: &Piece, refer: bool) -> bool {
+    refer && matches!(piece, Piece::Extent { .. }) && piece.len() >= REFERENCE_LEN_MIN
+}
+
+/// A piece on its way out: the record it came from does not change under it.
+struct Held(Piece);
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes().unwrap_or_default()
+    }
+}
+
+impl Buffers {
+    /// A reply that says why nothing was tried.
+    pub(crate) fn refusal(self, header: &ReplyHeader) -> Self {
+        Self { body: ReplyEncoder::new(self.body, header).finish(&[]), pieces: self.pieces }
+    }
+
+    /// The body.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// The payload, in order.
+    pub(crate) fn payload(&self) -> impl Iterator<Item = OutPiece<'_>> {
+        self.pieces.iter().map(|piece| {
+            if piece.len() < PIN_LEN_MIN {
+                OutPiece::Copy(piece.as_bytes().unwrap_or_default())
+            } else {
+                OutPiece::Pinned(Box::new(Held(piece.clone())))
+            }
+        })
+    }
+
+    /// Lets go of what was sent.
+    pub(crate) fn clear(&mut self) {
+        /// Memory for a body beyond this is not kept for the next reply.
+        const KEEP_LEN_MAX: usize = 64 << 10;
+        self.pieces.clear();
+        self.body.clear();
+        self.body.shrink_to(KEEP_LEN_MAX);
+    }
+}

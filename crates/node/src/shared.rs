@@ -1,0 +1,253 @@
+//! What the threads of one node share: the cluster map, who serves by which map, figures, and the ways to each shard.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, SyncSender, TrySendError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use samite_backend::Backend;
+use samite_coordinator::Coordinator;
+use samite_placement::ClusterMap;
+use samite_transport::client::Link;
+use samite_transport::server::ConnId;
+use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result, ShardId};
+use samite_wire::control::{ControlReply, ControlRequest, NodeStatus};
+
+use crate::Stop;
+use crate::inbox::Inbox;
+
+/// Most control requests that wait for the worker.
+pub(crate) const WORKER_QUEUE_LEN: usize = 64;
+
+/// What the thread that called [`crate::run`] is told.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    /// There is a map for the first time.
+    Serving(Epoch),
+    /// A shard has ended.
+    ShardEnded,
+    /// The node cannot go on.
+    Fatal(Error),
+}
+
+/// Where the answer to a control request goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplyTo {
+    pub shard: ShardId,
+    pub conn: ConnId,
+    pub request: RequestId,
+}
+
+/// What the worker does, because it may take time.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// Answer when every part of the cluster serves by `epoch`.
+    Settle { epoch: Epoch, reply: ControlReply, to: ReplyTo },
+    /// Ask the coordinator's node.
+    Forward { request: ControlRequest, to: ReplyTo },
+    /// End.
+    End,
+}
+
+/// Figures of one shard, written by it alone.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Figures {
+    pub connections: AtomicU64,
+    pub requests: AtomicU64,
+    pub operations: AtomicU64,
+    pub records: AtomicU64,
+}
+
+/// By which map everybody serves.
+#[derive(Debug)]
+struct Spread {
+    shards: Vec<Epoch>,
+    /// Nodes that watch this one for maps, by the connection they do it on.
+    followers: HashMap<(ShardId, ConnId), (NodeId, Epoch)>,
+}
+
+pub(crate) struct Shared {
+    pub node: NodeId,
+    pub stop: Stop,
+    pub inboxes: Vec<Inbox>,
+    pub figures: Vec<Figures>,
+    /// The coordinator, when it lives in this node.
+    pub coordinator: Option<Mutex<Coordinator>>,
+    /// The connection to the coordinator's node, when it lives elsewhere.
+    pub upstream: Mutex<Option<Arc<Link>>>,
+    started: Instant,
+    map: RwLock<Option<Arc<ClusterMap>>>,
+    /// Epoch of `map`, to be looked at once for each request.
+    epoch: AtomicU64,
+    spread: Mutex<Spread>,
+    spread_changed: Condvar,
+    /// A handle to the target, for its figures; gone once the node has stopped, so that no late thread holds its memory.
+    target: Mutex<Option<Box<dyn Backend>>>,
+    worker: SyncSender<Job>,
+    notices: Sender<Notice>,
+}
+
+/// The lock's content; a panic elsewhere leaves nothing half-done in what these locks guard.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Parts that [`Shared`] is made of.
+pub(crate) struct Parts {
+    pub node: NodeId,
+    pub stop: Stop,
+    pub inboxes: Vec<Inbox>,
+    pub coordinator: Option<Coordinator>,
+    pub target: Box<dyn Backend>,
+    pub worker: SyncSender<Job>,
+    pub notices: Sender<Notice>,
+}
+
+impl Shared {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let shards = parts.inboxes.len();
+        Self {
+            node: parts.node,
+            stop: parts.stop,
+            inboxes: parts.inboxes,
+            figures: (0..shards).map(|_| Figures::default()).collect(),
+            coordinator: parts.coordinator.map(Mutex::new),
+            upstream: Mutex::new(None),
+            started: Instant::now(),
+            map: RwLock::new(None),
+            epoch: AtomicU64::new(0),
+            spread: Mutex::new(Spread {
+                shards: vec![Epoch(0); shards],
+                followers: HashMap::new(),
+            }),
+            spread_changed: Condvar::new(),
+            target: Mutex::new(Some(parts.target)),
+            worker: parts.worker,
+            notices: parts.notices,
+        }
+    }
+
+    /// Shards of this node.
+    pub(crate) fn shards(&self) -> u16 {
+        // Checked at start against the arena's limit of shards.
+        self.inboxes.len() as u16
+    }
+
+    /// Epoch of the map; 0 before there is one.
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    /// The map.
+    pub(crate) fn map(&self) -> Option<Arc<ClusterMap>> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes `new` the map if it is newer, and wakes the shards for it.
+    pub(crate) fn publish(&self, new: Arc<ClusterMap>) -> Result<()> {
+        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
+        let first = map.is_none();
+        if let Some(current) = map.as_ref()
+            && !new.replaces(current)?
+        {
+            return Ok(());
+        }
+        let epoch = new.epoch();
+        tracing::info!(%epoch, nodes = new.nodes().len(), datasets = new.datasets().len(), "cluster map");
+        *map = Some(new);
+        self.epoch.store(epoch.get(), Ordering::Release);
+        drop(map);
+        if first {
+            self.notice(Notice::Serving(epoch));
+        }
+        for inbox in &self.inboxes {
+            inbox.wake();
+        }
+        Ok(())
+    }
+
+    /// Tells the thread that runs the node. It may have gone already, and then needs no telling.
+    pub(crate) fn notice(&self, notice: Notice) {
+        let _ = self.notices.send(notice);
+    }
+
+    /// Gives the worker something to do.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`]: too much waits already.
+    pub(crate) fn work(&self, job: Job) -> Result<()> {
+        self.worker.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => {
+                Error::new(ErrorKind::Busy, "too many control requests wait; try again")
+            }
+            TrySendError::Disconnected(_) => Error::new(ErrorKind::Unavailable, "node is stopping"),
+        })
+    }
+
+    /// A shard serves by `epoch` from now on.
+    pub(crate) fn shard_serves(&self, shard: ShardId, epoch: Epoch) {
+        lock(&self.spread).shards[usize::from(shard.get())] = epoch;
+        self.spread_changed.notify_all();
+    }
+
+    /// Another node serves by `epoch`, as it says on this connection.
+    pub(crate) fn follower_serves(&self, at: (ShardId, ConnId), node: NodeId, epoch: Epoch) {
+        lock(&self.spread).followers.insert(at, (node, epoch));
+        self.spread_changed.notify_all();
+    }
+
+    /// The connection is gone, and the follower on it if there was one.
+    pub(crate) fn follower_left(&self, at: (ShardId, ConnId)) {
+        if let Some((node, _)) = lock(&self.spread).followers.remove(&at) {
+            tracing::info!(%node, "no longer follows");
+        }
+        self.spread_changed.notify_all();
+    }
+
+    /// Whether every shard and every follower serves by `epoch` or a newer one.
+    pub(crate) fn is_settled(&self, epoch: Epoch) -> bool {
+        laggards(&lock(&self.spread), epoch) == 0
+    }
+
+    /// Waits for that, for at most `timeout`; whether it came.
+    pub(crate) fn wait_settled(&self, epoch: Epoch, timeout: Duration) -> bool {
+        let (spread, _) = self
+            .spread_changed
+            .wait_timeout_while(lock(&self.spread), timeout, |spread| {
+                laggards(spread, epoch) > 0 && !self.stop.is_asked()
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        laggards(&spread, epoch) == 0
+    }
+
+    /// The node's figures.
+    pub(crate) fn status(&self) -> NodeStatus {
+        let usage = lock(&self.target).as_ref().map(|target| target.usage()).unwrap_or_default();
+        let sum = |figure: fn(&Figures) -> &AtomicU64| {
+            self.figures.iter().map(|figures| figure(figures).load(Ordering::Relaxed)).sum()
+        };
+        NodeStatus {
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            capacity_bytes: usage.capacity,
+            used_bytes: usage.used,
+            populated_bytes: usage.populated,
+            records: sum(|figures| &figures.records),
+            connections: sum(|figures| &figures.connections),
+            requests: sum(|figures| &figures.requests),
+            operations: sum(|figures| &figures.operations),
+        }
+    }
+
+    /// Lets go of the target.
+    pub(crate) fn release_target(&self) {
+        lock(&self.target).take();
+    }
+}
+
+fn laggards(spread: &Spread, epoch: Epoch) -> usize {
+    let shards = spread.shards.iter().filter(|serves| **serves < epoch).count();
+    shards + spread.followers.values().filter(|(_, serves)| *serves < epoch).count()
+}
