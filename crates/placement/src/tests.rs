@@ -191,7 +191,8 @@ fn an_older_map_never_replaces_a_newer_one() {
 #[test]
 fn every_kind_of_damage_to_a_map_is_noticed() {
     let two = DatasetData { id: DatasetId(2), ..dataset(1, DistributionKind::Single, Vec::new()) };
-    let damages: Vec<Box<dyn Fn(&mut ClusterMapData)>> = vec![
+    type Damage = Box<dyn Fn(&mut ClusterMapData)>;
+    let damages: Vec<Damage> = vec![
         Box::new(|data| data.cluster.clear()),
         Box::new(|data| data.epoch = Epoch(0)),
         Box::new(|data| data.nodes.clear()),

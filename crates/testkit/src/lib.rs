@@ -6,4 +6,4 @@ mod local;
 mod process;
 
 pub use local::{LocalCluster, Options};
-pub use process::{ProcessCluster, samite_binary};
+pub use process::{ENV_BINARY, ProcessCluster, samite_binary};

@@ -1,9 +1,17 @@
 //! A cluster whose nodes are threads of this process.
 
 use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use samite_client::runtime::RuntimeDir;
-use samite_types::{NodeId, Result};
+use samite_client::runtime::{ClusterDir, ClusterFile, NodeEntry, RuntimeDir};
+use samite_client::{Client, ClusterConfig};
+use samite_node::{CoordinatorConfig, Event, NodeConfig, Stop};
+use samite_types::{Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
+
+/// How long a node may take to say that it listens, or serves.
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Settings of a [`LocalCluster`].
 #[derive(Clone, Debug)]
@@ -19,24 +27,111 @@ pub struct Options {
 }
 
 impl Default for Options {
+    /// 64 MiB and one shard for each node, tcp on.
     fn default() -> Self {
-        Self { name: "test".into(), memory_bytes: 256 << 20, shards: 1, tcp: true }
+        Self { name: "test".into(), memory_bytes: 64 << 20, shards: 1, tcp: true }
     }
 }
 
 /// Nodes of one cluster, running as threads. Stopped when dropped.
 pub struct LocalCluster {
+    options: Options,
+    /// Removes the runtime directory at the end.
+    _scratch: tempfile::TempDir,
     runtime: RuntimeDir,
+    dir: ClusterDir,
+    key: [u8; 32],
+    nodes: Vec<Node>,
+}
+
+/// One node: the thread that runs it, or what is left of it.
+struct Node {
+    stop: Stop,
+    thread: Option<JoinHandle<Result<()>>>,
+    events: Receiver<Event>,
+    addresses: Vec<String>,
 }
 
 impl LocalCluster {
     /// Starts `nodes` nodes and waits until the cluster serves.
     ///
     /// # Errors
-    /// A node could not start.
+    /// A node could not start; the message has its own words.
     pub fn start(nodes: usize, options: Options) -> Result<Self> {
-        let _ = (nodes, options);
-        Err(samite_types::ErrorKind::Unsupported.into())
+        let scratch = tempfile::Builder::new().prefix("samite-test-").tempdir_in("/tmp");
+        let scratch = scratch
+            .map_err(|error| Error::new(ErrorKind::Io, format!("temporary directory: {error}")))?;
+        let runtime = RuntimeDir::at(scratch.path().join("run"))?;
+        runtime.create()?;
+        let dir = runtime.cluster(&options.name)?;
+        dir.create()?;
+        let mut key = [0; 32];
+        SystemEntropy.fill(&mut key);
+        dir.write_key(&key)?;
+        let mut cluster = Self { options, _scratch: scratch, runtime, dir, key, nodes: Vec::new() };
+        for node in 0..nodes {
+            let node = cluster.launch(node_id(node), nodes)?;
+            cluster.nodes.push(node);
+        }
+        for node in &mut cluster.nodes {
+            node.wait(|event| matches!(event, Event::Serving { .. }))?;
+        }
+        cluster.write_file()?;
+        Ok(cluster)
+    }
+
+    fn launch(&self, node: NodeId, nodes: usize) -> Result<Node> {
+        let coordinator = match node {
+            NodeId(0) => CoordinatorConfig::Embedded { expected: nodes },
+            _ => {
+                let socket = self.dir.socket_path(NodeId(0))?;
+                CoordinatorConfig::At(format!("unix://{}", socket.display()))
+            }
+        };
+        let config = NodeConfig {
+            node,
+            cluster: self.options.name.clone(),
+            socket: self.dir.socket_path(node)?,
+            tcp: self.options.tcp.then(|| "127.0.0.1:0".into()),
+            key: self.key,
+            memory_bytes: self.options.memory_bytes,
+            shards: self.options.shards,
+            coordinator,
+        };
+        let stop = Stop::new();
+        let (sender, events) = channel();
+        let thread = std::thread::Builder::new().name(format!("node {node}")).spawn({
+            let stop = stop.clone();
+            // The test may have lost interest in what the node says.
+            move || samite_node::run(config, &mut |event| drop(sender.send(event)), &stop)
+        });
+        let thread = thread.map_err(|error| {
+            Error::new(ErrorKind::Io, format!("start a thread for node {node}: {error}"))
+        })?;
+        let mut node = Node { stop, thread: Some(thread), events, addresses: Vec::new() };
+        node.wait(|event| matches!(event, Event::Listening { .. }))?;
+        Ok(node)
+    }
+
+    fn write_file(&self) -> Result<()> {
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let nodes = self.nodes.iter().enumerate().map(|(index, node)| {
+            let node_id = node_id(index);
+            let tcp = node.addresses.iter().find_map(|address| address.strip_prefix("tcp://"));
+            Ok(NodeEntry {
+                node: node_id,
+                pid: std::process::id(),
+                start_ticks: own_start_ticks().unwrap_or(0),
+                socket: self.dir.socket_path(node_id)?,
+                tcp: tcp.map(str::to_owned),
+            })
+        });
+        let file = ClusterFile {
+            cluster: self.options.name.clone(),
+            nodes: nodes.collect::<Result<_>>()?,
+            created_s: created.as_secs(),
+        };
+        self.dir.write_cluster_file(&file)
     }
 
     /// The runtime directory in which the cluster's file lies.
@@ -51,11 +146,128 @@ impl LocalCluster {
         self.runtime.path()
     }
 
-    /// Stops one node; its records are gone. Clients see a closed connection, as after a crash.
-    pub fn stop_node(&mut self, node: NodeId) {
-        let _ = node;
+    /// Name of the cluster.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.options.name
+    }
+
+    /// The cluster key.
+    #[must_use]
+    pub const fn key(&self) -> &[u8; 32] {
+        &self.key
+    }
+
+    /// Addresses of a node as URLs: shm, unix, and tcp if it listens there.
+    ///
+    /// # Panics
+    /// There is no such node.
+    #[must_use]
+    pub fn addresses(&self, node: NodeId) -> &[String] {
+        &self.nodes[node.get() as usize].addresses
+    }
+
+    /// What a client needs to reach the cluster.
+    #[must_use]
+    pub fn config(&self) -> ClusterConfig {
+        ClusterConfig {
+            cluster: self.options.name.clone(),
+            addresses: self.nodes.iter().flat_map(|node| node.addresses.clone()).collect(),
+            key: self.key,
+        }
+    }
+
+    /// A client of the cluster.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn client(&self, options: samite_client::Options) -> Result<Client> {
+        Client::connect(&self.config(), options)
+    }
+
+    /// Stops one node and waits for its end; its records are gone. Clients see their connections closed, as after a crash.
+    ///
+    /// # Errors
+    /// The node ended with an error.
+    pub fn stop_node(&mut self, node: NodeId) -> Result<()> {
+        match self.nodes.get_mut(node.get() as usize) {
+            Some(node) => node.end(),
+            None => Err(Error::new(ErrorKind::NotFound, format!("stop {node}: no such node"))),
+        }
+    }
+
+    /// Starts a node that was stopped, empty.
+    ///
+    /// # Errors
+    /// It could not start.
+    pub fn restart_node(&mut self, node: NodeId) -> Result<()> {
+        self.stop_node(node)?;
+        let mut fresh = self.launch(node, self.nodes.len())?;
+        fresh.wait(|event| matches!(event, Event::Serving { .. }))?;
+        self.nodes[node.get() as usize] = fresh;
+        self.write_file()
     }
 
     /// Stops all nodes.
-    pub fn stop(&mut self) {}
+    ///
+    /// # Errors
+    /// The first error with which one ended.
+    pub fn stop(&mut self) -> Result<()> {
+        // All at once first, so that none is left looking for the others.
+        for node in &self.nodes {
+            node.stop.stop();
+        }
+        self.nodes.iter_mut().map(Node::end).fold(Ok(()), Result::and)
+    }
+}
+
+impl Drop for LocalCluster {
+    fn drop(&mut self) {
+        if let Err(error) = self.stop()
+            && !std::thread::panicking()
+        {
+            panic!("a node ended with an error: {error}");
+        }
+    }
+}
+
+impl Node {
+    /// Waits for an event. What it says about addresses is kept.
+    fn wait(&mut self, is_it: impl Fn(&Event) -> bool) -> Result<()> {
+        loop {
+            match self.events.recv_timeout(START_TIMEOUT) {
+                Ok(event) => {
+                    if let Event::Listening { addresses } = &event {
+                        self.addresses.clone_from(addresses);
+                    }
+                    if is_it(&event) {
+                        return Ok(());
+                    }
+                }
+                Err(_) => {
+                    self.end()?;
+                    return Err(Error::new(ErrorKind::Timeout, "a node did not come up"));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.stop.stop();
+        let Some(thread) = self.thread.take() else { return Ok(()) };
+        thread
+            .join()
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a node's thread panicked")))
+    }
+}
+
+fn node_id(index: usize) -> NodeId {
+    NodeId(u32::try_from(index).expect("few nodes"))
+}
+
+/// Field 22 of `/proc/self/stat`.
+fn own_start_ticks() -> Option<u64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let after_name = stat.rsplit_once(')')?.1;
+    after_name.split_whitespace().nth(19)?.parse().ok()
 }

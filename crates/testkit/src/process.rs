@@ -1,18 +1,34 @@
 //! A cluster of real processes, for black-box tests.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
-use samite_types::{NodeId, Result};
+use samite_client::runtime::{
+    ClusterFile, DEFAULT_CLUSTER, ENV_CLUSTER, ENV_RUNTIME_DIR, RuntimeDir,
+};
+use samite_types::{Error, ErrorKind, NodeId, Result};
 
-/// Path of the `samite` binary: `SAMITE_BIN`, or beside the test's own executable in the target directory. None when it was not built.
+/// Names the binary to test.
+pub const ENV_BINARY: &str = "SAMITE_BIN";
+
+/// Path of the `samite` binary: the one that [`ENV_BINARY`] names, or the one in the target directory from which the test itself runs.
+/// None when it was not built.
 #[must_use]
 pub fn samite_binary() -> Option<PathBuf> {
-    None
+    if let Some(path) = std::env::var_os(ENV_BINARY).filter(|path| !path.is_empty()) {
+        return Some(path.into());
+    }
+    // target/<profile>/deps/<test>: one or two levels above it.
+    let test = std::env::current_exe().ok()?;
+    test.ancestors().skip(1).take(2).map(|dir| dir.join("samite")).find(|path| path.is_file())
 }
 
 /// A cluster started by `samite up --local N`. Taken down when dropped.
 pub struct ProcessCluster {
-    runtime: PathBuf,
+    binary: PathBuf,
+    scratch: tempfile::TempDir,
 }
 
 impl ProcessCluster {
@@ -21,14 +37,65 @@ impl ProcessCluster {
     /// # Errors
     /// There is no binary, or `up` failed; its output is in the message.
     pub fn start(nodes: usize, up_args: &[&str]) -> Result<Self> {
-        let _ = (nodes, up_args);
-        Err(samite_types::ErrorKind::Unsupported.into())
+        let binary = samite_binary().ok_or_else(|| {
+            let hint = format!("no samite binary: build it, or set {ENV_BINARY}");
+            Error::new(ErrorKind::NotFound, hint)
+        })?;
+        let scratch = tempfile::Builder::new().prefix("samite-test-").tempdir_in("/tmp");
+        let scratch = scratch
+            .map_err(|error| Error::new(ErrorKind::Io, format!("temporary directory: {error}")))?;
+        let cluster = Self { binary, scratch };
+        let count = nodes.to_string();
+        let mut args = vec!["up", "--local", &count];
+        args.extend_from_slice(up_args);
+        cluster.run(args)?;
+        Ok(cluster)
     }
 
     /// The value of `SAMITE_RUNTIME_DIR` that leads to this cluster.
     #[must_use]
-    pub fn runtime_path(&self) -> &std::path::Path {
-        &self.runtime
+    pub fn runtime_path(&self) -> PathBuf {
+        self.scratch.path().join("run")
+    }
+
+    /// A directory for the test's own files, gone with the cluster.
+    #[must_use]
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// `samite ARGS` on this cluster, ready to run.
+    #[must_use]
+    pub fn command(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.args(args);
+        command.env(ENV_RUNTIME_DIR, self.runtime_path()).env_remove(ENV_CLUSTER);
+        command
+    }
+
+    /// Runs `samite ARGS` to its end.
+    ///
+    /// # Errors
+    /// It could not start, or ended with a failure; what it wrote is in the message.
+    pub fn run(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<Output> {
+        let mut command = self.command(args);
+        let what = format!("{command:?}");
+        let output = command
+            .output()
+            .map_err(|error| Error::new(ErrorKind::Io, format!("{what}: {error}")))?;
+        if output.status.success() {
+            return Ok(output);
+        }
+        let wrote = String::from_utf8_lossy(&output.stderr);
+        Err(Error::new(ErrorKind::Io, format!("{what}: {}: {wrote}", output.status)))
+    }
+
+    /// The cluster's file.
+    ///
+    /// # Errors
+    /// It is not up.
+    pub fn file(&self) -> Result<ClusterFile> {
+        RuntimeDir::at(self.runtime_path())?.cluster(DEFAULT_CLUSTER)?.read_cluster_file()
     }
 
     /// Kills a node with SIGKILL and waits until it is gone.
@@ -36,7 +103,43 @@ impl ProcessCluster {
     /// # Errors
     /// There is no such node, or it could not be killed.
     pub fn kill_node(&self, node: NodeId) -> Result<()> {
-        let _ = node;
-        Err(samite_types::ErrorKind::Unsupported.into())
+        let file = self.file()?;
+        let entry =
+            file.nodes.iter().find(|entry| entry.node == node).ok_or_else(|| {
+                Error::new(ErrorKind::NotFound, format!("kill {node}: no such node"))
+            })?;
+        let what = format!("kill {node} (pid {})", entry.pid);
+        let pid = i32::try_from(entry.pid)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("{what}: not a pid")))?;
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL)
+            .map_err(|errno| Error::io(&what, errno))?;
+        let start = Instant::now();
+        // A killed child of nobody is reaped by init; until then it is a zombie, which serves nobody.
+        while is_running(entry.pid) {
+            if start.elapsed() > Duration::from_secs(10) {
+                return Err(Error::new(ErrorKind::Timeout, format!("{what}: still there")));
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
     }
+}
+
+impl Drop for ProcessCluster {
+    fn drop(&mut self) {
+        if let Err(error) = self.run(["down"])
+            && !std::thread::panicking()
+        {
+            panic!("taking the cluster down: {error}");
+        }
+    }
+}
+
+/// Whether the process exists and is no zombie.
+fn is_running(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().next());
+    !matches!(state, Some("Z" | "X") | None)
 }
