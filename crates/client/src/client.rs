@@ -1,82 +1,372 @@
 //! The client: cluster map, links to nodes, control requests.
 
-use std::sync::Arc;
+use std::fmt;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
-use samite_placement::ClusterMap;
-use samite_types::{Deadline, NodeId, Result};
-use samite_wire::control::{DatasetSpec, NodeStatus};
+use samite_placement::{ClusterMap, check_dataset_spec};
+use samite_transport::client::{Link, Outgoing};
+use samite_transport::{Address, ClusterKey};
+use samite_types::{Deadline, Epoch, Error, ErrorKind, NodeId, Result};
+use samite_wire::control::{ControlReply, ControlRequest, DatasetSpec, NodeStatus, decode, encode};
+use samite_wire::frame::FrameKind;
 
-use crate::stats::Stats;
+use crate::config::transport_from_env;
+use crate::peer::{Credentials, Peer, connect_any, prefer};
+use crate::runtime::{ClusterDir, RuntimeDir};
+use crate::session::{Session, View};
+use crate::stats::{Counters, Stats, count};
 use crate::{ClusterConfig, Dataset, Options};
+
+/// Longest pause between two looks for something that other nodes have to learn first.
+const SPREAD_PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A client of one cluster. Cheap to clone; all clones share connections and one session.
 #[derive(Clone)]
 pub struct Client {
-    options: Options,
+    shared: Arc<Shared>,
 }
 
-#[allow(clippy::todo, clippy::missing_errors_doc, unused_variables, missing_docs)]
+struct Shared {
+    cluster: String,
+    key: ClusterKey,
+    addresses: Vec<Address>,
+    options: Options,
+    counters: Counters,
+    /// The session of this process, from [`Box::into_raw`]; null until it is needed. A forked child sets it to null and leaks
+    /// what was there: other threads of the parent may have held its locks.
+    session: AtomicPtr<Session>,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let session = *self.session.get_mut();
+        if !session.is_null() {
+            // SAFETY: it came from Box::into_raw, and only this owner, who is the last, frees it.
+            drop(unsafe { Box::from_raw(session) });
+        }
+    }
+}
+
 impl Client {
     /// Connects to the first of the configured addresses that answers, and gets the cluster map.
+    ///
+    /// # Errors
+    /// `Invalid` for an address that is none; `Unavailable`, `WrongKey`, `Timeout` when no node can be used.
     pub fn connect(config: &ClusterConfig, options: Options) -> Result<Self> {
-        todo!()
+        let mut addresses =
+            config.addresses.iter().map(|url| url.parse()).collect::<Result<Vec<Address>>>()?;
+        prefer(&mut addresses, options.transport);
+        let shared = Shared {
+            cluster: config.cluster.clone(),
+            key: ClusterKey::new(config.key),
+            addresses,
+            options,
+            counters: Counters::default(),
+            session: AtomicPtr::default(),
+        };
+        let client = Self { shared: Arc::new(shared) };
+        client.view(client.deadline())?;
+        Ok(client)
     }
 
     /// Connects to the local cluster `name` of this user, as its runtime directory describes it. The transport is the one
-    /// that [`crate::Transport::from_env`] forces, or the best.
+    /// that [`transport_from_env`] forces, or the best.
+    ///
+    /// # Errors
+    /// `NotFound`: there is no such cluster; else as [`Self::connect`].
     pub fn from_runtime(name: &str) -> Result<Self> {
-        todo!()
+        let options = Options { transport: transport_from_env()?, ..Options::default() };
+        Self::from_cluster_dir(&RuntimeDir::for_user()?.cluster(name)?, options)
+    }
+
+    /// Connects to the local cluster that `dir` describes.
+    ///
+    /// # Errors
+    /// As [`Self::from_runtime`].
+    pub fn from_cluster_dir(dir: &ClusterDir, options: Options) -> Result<Self> {
+        let file = dir.read_cluster_file()?;
+        let mut addresses = Vec::new();
+        for node in &file.nodes {
+            addresses.push(Address::Shm(node.socket.clone()).to_string());
+            addresses.push(Address::Unix(node.socket.clone()).to_string());
+            addresses.extend(
+                node.tcp.iter().map(|tcp| {
+                    if tcp.contains("://") { tcp.clone() } else { format!("tcp://{tcp}") }
+                }),
+            );
+        }
+        let config = ClusterConfig { cluster: file.cluster, addresses, key: dir.read_key()? };
+        Self::connect(&config, options)
+    }
+
+    /// The session of this process.
+    pub(crate) fn session(&self) -> &Session {
+        let slot = &self.shared.session;
+        let mut session = slot.load(Ordering::Acquire);
+        if session.is_null() {
+            let fresh = Box::into_raw(Box::new(Session::new(self.shared.options.transport)));
+            let raced = slot.compare_exchange(session, fresh, Ordering::AcqRel, Ordering::Acquire);
+            session = match raced {
+                Ok(_) => fresh,
+                Err(other) => {
+                    // SAFETY: nobody else has seen this one.
+                    drop(unsafe { Box::from_raw(fresh) });
+                    other
+                }
+            };
+        }
+        // SAFETY: it came from Box::into_raw and is freed only with `Shared`, which outlives this borrow of the client; a
+        // fork in between replaces the pointer but leaks what it pointed to.
+        unsafe { &*session }
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    pub(crate) fn credentials(&self) -> Credentials<'_> {
+        Credentials {
+            key: &self.shared.key,
+            client: self.session().id,
+            counters: &self.shared.counters,
+        }
+    }
+
+    /// The cluster as known here, asked for if it is not.
+    pub(crate) fn view(&self, deadline: Deadline) -> Result<Arc<View>> {
+        let session = self.session();
+        if let Some(view) = session.view() {
+            return Ok(view);
+        }
+        let _one = session.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(view) = session.view() {
+            return Ok(view);
+        }
+        let link = connect_any(&self.shared.addresses, &self.credentials(), deadline)
+            .map_err(|error| error.context(format_args!("cluster {}", self.shared.cluster)))?;
+        let link = Arc::new(link);
+        match self.control(&link, &ControlRequest::Map { known: Epoch(0) }, deadline)? {
+            ControlReply::Map(Some(data)) => session.adopt(data, &link),
+            _ => Err(unexpected(&link, "its cluster map")),
+        }
+    }
+
+    /// Asks for a newer cluster map, `first` before all others; whether there was one.
+    pub(crate) fn refresh_from(&self, first: Option<NodeId>, deadline: Deadline) -> Result<bool> {
+        let session = self.session();
+        let view = self.view(deadline)?;
+        let known = view.map.epoch();
+        let _one = session.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_newer = || session.view().is_some_and(|view| view.map.epoch() > known);
+        if is_newer() {
+            return Ok(true);
+        }
+        let mut failed = None;
+        let others = view.peers().iter().filter(|peer| Some(peer.node) != first);
+        for peer in first.iter().filter_map(|node| view.peer(*node).ok()).chain(others) {
+            match self.ask_map(peer, known, deadline) {
+                Ok(()) if is_newer() => return Ok(true),
+                Ok(()) => failed = None,
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        failed.map_or(Ok(false), Err)
+    }
+
+    fn ask_map(&self, peer: &Peer, known: Epoch, deadline: Deadline) -> Result<()> {
+        let link = peer.link(&self.credentials(), deadline)?;
+        match self.control(&link, &ControlRequest::Map { known }, deadline)? {
+            ControlReply::Map(Some(data)) => self.session().adopt(data, &link).map(drop),
+            ControlReply::Map(None) => Ok(()),
+            _ => Err(unexpected(&link, "its cluster map")),
+        }
     }
 
     /// The cluster map as known here.
+    ///
+    /// # Errors
+    /// As [`Self::connect`], when there is none yet (after a fork).
     pub fn map(&self) -> Result<Arc<ClusterMap>> {
-        todo!()
+        Ok(Arc::clone(&self.view(self.deadline())?.map))
     }
 
-    /// Asks the nodes for a newer cluster map.
+    /// Asks the nodes for a newer cluster map, and returns the newest known.
+    ///
+    /// # Errors
+    /// No node answers.
     pub fn refresh_map(&self) -> Result<Arc<ClusterMap>> {
-        todo!()
+        self.refresh_from(None, self.deadline())?;
+        self.map()
     }
 
     /// The dataset of this name.
+    ///
+    /// # Errors
+    /// `NotFound`; else as [`Self::connect`].
     pub fn dataset(&self, name: &str) -> Result<Dataset> {
-        todo!()
+        let deadline = self.deadline();
+        let view = self.view(deadline)?;
+        if let Some(data) = view.map.dataset(name) {
+            return Ok(Dataset::new(self.clone(), data, &view.map));
+        }
+        self.refresh_from(None, deadline)?;
+        let map = self.map()?;
+        match map.dataset(name) {
+            Some(data) => Ok(Dataset::new(self.clone(), data, &map)),
+            None => Err(Error::new(ErrorKind::NotFound, format!("dataset {name:?}: none such"))),
+        }
     }
 
     /// Makes a dataset, or finds it made with the same policy.
+    ///
+    /// # Errors
+    /// `Invalid` for a policy that makes no sense; `Exists` when there is one of this name with another policy.
     pub fn create_dataset(&self, spec: &DatasetSpec) -> Result<Dataset> {
-        todo!()
+        check_dataset_spec(spec)?;
+        let deadline = self.deadline();
+        let view = self.view(deadline)?;
+        if let Some(data) = view.map.dataset(&spec.name).filter(|data| data.spec == *spec) {
+            return Ok(Dataset::new(self.clone(), data, &view.map));
+        }
+        self.change_map(&ControlRequest::CreateDataset(spec.clone()), deadline)?;
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let map = self.map()?;
+            if let Some(data) = map.dataset(&spec.name) {
+                return Ok(Dataset::new(self.clone(), data, &map));
+            }
+            if deadline.remaining().is_none() {
+                return Err(Error::new(
+                    ErrorKind::Timeout,
+                    format!("create dataset {:?}: it does not show in the cluster map", spec.name),
+                ));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(SPREAD_PAUSE_MAX);
+            self.refresh_from(None, deadline)?;
+        }
     }
 
     /// Removes a dataset and all of its records.
+    ///
+    /// # Errors
+    /// `NotFound`; else as [`Self::connect`].
     pub fn drop_dataset(&self, name: &str) -> Result<()> {
-        todo!()
+        let deadline = self.deadline();
+        self.change_map(&ControlRequest::DropDataset { name: name.to_owned() }, deadline)
+    }
+
+    /// Sends `request` to the coordinator, which is part of the first node.
+    fn change_map(&self, request: &ControlRequest, deadline: Deadline) -> Result<()> {
+        let view = self.view(deadline)?;
+        let first = view
+            .peers()
+            .first()
+            .ok_or_else(|| Error::new(ErrorKind::Unavailable, "the cluster map names no node"))?;
+        let link = first.link(&self.credentials(), deadline)?;
+        match self.control(&link, request, deadline)? {
+            ControlReply::Map(Some(data)) => self.session().adopt(data, &link).map(drop),
+            ControlReply::Map(None) | ControlReply::Ok => {
+                self.refresh_from(Some(first.node), deadline).map(drop)
+            }
+            _ => Err(unexpected(&link, "a change of the cluster map")),
+        }
     }
 
     /// Figures of one node.
+    ///
+    /// # Errors
+    /// `NotFound`: the map has no such node; `Unavailable`, `Timeout`.
     pub fn node_status(&self, node: NodeId) -> Result<NodeStatus> {
-        todo!()
+        let (link, deadline) = self.link_to(node)?;
+        match self.control(&link, &ControlRequest::Status, deadline)? {
+            ControlReply::Status(status) => Ok(status),
+            _ => Err(unexpected(&link, "its status")),
+        }
     }
 
-    /// Tells a node to stop.
+    /// Tells a node to stop after what it has accepted is done.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`].
     pub fn shutdown_node(&self, node: NodeId) -> Result<()> {
-        todo!()
+        let (link, deadline) = self.link_to(node)?;
+        match self.control(&link, &ControlRequest::Shutdown, deadline)? {
+            ControlReply::Ok => Ok(()),
+            _ => Err(unexpected(&link, "a shutdown")),
+        }
+    }
+
+    fn link_to(&self, node: NodeId) -> Result<(Arc<Link>, Deadline)> {
+        let deadline = self.deadline();
+        let view = self.view(deadline)?;
+        Ok((view.peer(node)?.link(&self.credentials(), deadline)?, deadline))
+    }
+
+    /// One control request and its answer; a refusal becomes an error of its kind.
+    pub(crate) fn control(
+        &self,
+        link: &Link,
+        request: &ControlRequest,
+        deadline: Deadline,
+    ) -> Result<ControlReply> {
+        count(&self.shared.counters.controls, 1);
+        let body = encode(request);
+        let outgoing = Outgoing { kind: FrameKind::Control, body: &body, payload: &[] };
+        let reply = link.call(outgoing, deadline, |reply| match reply.kind() {
+            FrameKind::ControlReply => decode(reply.body()).map_err(Error::from),
+            _ => Err(unexpected(link, "a control request")),
+        })??;
+        match reply {
+            ControlReply::Failed { kind, message } => Err(Error::new(
+                ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal),
+                format!("{}: {message}", link.node()),
+            )),
+            reply => Ok(reply),
+        }
     }
 
     /// What this client has sent and received, all clones together.
+    #[must_use]
     pub fn stats(&self) -> Stats {
-        todo!()
+        self.shared.counters.read()
+    }
+
+    /// How the client behaves.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.shared.options
     }
 
     /// A deadline as far off as the options say.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
-        Deadline::after(self.options.timeout)
+        Deadline::after(self.shared.options.timeout)
     }
 
-    /// To be called in the child after a fork, before it uses the client: forgets the parent's connections and session.
-    /// The next call connects anew. Takes no lock and frees nothing.
+    /// To be called in the child after a fork, before it uses the client: forgets the parent's session, and closes its inherited
+    /// descriptors without a word to the nodes. The next call connects anew, under a new identity. Takes no lock
+    /// that another thread may have held at the fork, and neither allocates nor frees.
     pub fn after_fork_child(&self) {
-        todo!()
+        let inherited = self.shared.session.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if !inherited.is_null() {
+            // SAFETY: it came from Box::into_raw and is leaked from here on, so it lives for ever.
+            unsafe { &*inherited }.abandon();
+        }
+    }
+}
+
+fn unexpected(link: &Link, to: &str) -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        format!("{} at {}: unexpected answer to {to}", link.node(), link.address()),
+    )
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("cluster", &self.shared.cluster).finish_non_exhaustive()
     }
 }

@@ -1,9 +1,9 @@
 //! What a client is told before it connects.
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
+use samite_transport::Transport;
 use samite_types::{Error, ErrorKind, Result};
 
 /// Forces a transport for all links: `shm`, `unix` or `tcp`.
@@ -34,59 +34,33 @@ impl fmt::Debug for ClusterConfig {
     }
 }
 
-/// A way to reach a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transport {
-    /// Rings in shared memory; same host and user.
-    Shm,
-    /// Unix socket; same host.
-    Unix,
-    /// TCP.
-    Tcp,
-}
-
-impl Transport {
-    /// The transport that the environment forces ([`ENV_TRANSPORT`]), if any.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`]: it names no transport.
-    pub fn from_env() -> Result<Option<Self>> {
-        match std::env::var_os(ENV_TRANSPORT).filter(|value| !value.is_empty()) {
-            None => Ok(None),
-            Some(value) => value
-                .to_str()
-                .unwrap_or_default()
-                .parse()
-                .map(Some)
-                .map_err(|error: Error| error.context(ENV_TRANSPORT)),
-        }
+/// The transport that the environment forces ([`ENV_TRANSPORT`]), if any.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`]: it names no transport.
+pub fn transport_from_env() -> Result<Option<Transport>> {
+    match std::env::var_os(ENV_TRANSPORT).filter(|value| !value.is_empty()) {
+        None => Ok(None),
+        Some(name) => parse_transport(name.to_str().unwrap_or_default())
+            .map(Some)
+            .map_err(|error| error.context(ENV_TRANSPORT)),
     }
 }
 
-impl FromStr for Transport {
-    type Err = Error;
-
-    fn from_str(name: &str) -> Result<Self> {
-        match name {
-            "shm" => Ok(Self::Shm),
-            "unix" => Ok(Self::Unix),
-            "tcp" => Ok(Self::Tcp),
-            _ => Err(Error::new(
+/// The transport called `shm`, `unix` or `tcp`.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`]: none is called so.
+pub fn parse_transport(name: &str) -> Result<Transport> {
+    [Transport::Shm, Transport::Unix, Transport::Tcp]
+        .into_iter()
+        .find(|transport| transport.to_string() == name)
+        .ok_or_else(|| {
+            Error::new(
                 ErrorKind::Invalid,
-                format!("{name:?} is no transport: shm, unix or tcp"),
-            )),
-        }
-    }
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Shm => "shm",
-            Self::Unix => "unix",
-            Self::Tcp => "tcp",
+                format!("{name:?} is no transport: it is shm, unix or tcp"),
+            )
         })
-    }
 }
 
 /// How a client behaves.

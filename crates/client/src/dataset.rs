@@ -1,75 +1,152 @@
 //! One dataset, as seen from a client.
 
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use samite_placement::{ClusterMap, Distribution, hash};
 use samite_types::{DatasetId, Deadline, Epoch, PartitionId, Result};
-use samite_wire::control::DatasetSpec;
+use samite_wire::control::{DatasetData, DatasetSpec};
+use samite_wire::limits::OPERATIONS_MAX;
 use samite_wire::op::Operation;
 
+use crate::exec::Run;
+use crate::op::check;
 use crate::{Client, Op, OwnedOutcome, Pending};
 
 /// A dataset of a cluster. Cheap to clone.
 #[derive(Clone)]
 pub struct Dataset {
-    client: Client,
+    inner: Arc<Inner>,
 }
 
-#[allow(clippy::todo, clippy::missing_errors_doc, unused_variables, missing_docs)]
+struct Inner {
+    client: Client,
+    data: DatasetData,
+    partitions: u32,
+    distribution: Distribution,
+    lease_epoch: AtomicU64,
+}
+
 impl Dataset {
+    pub(crate) fn new(client: Client, data: &DatasetData, map: &ClusterMap) -> Self {
+        let inner = Inner {
+            client,
+            data: data.clone(),
+            partitions: map.partitions(),
+            distribution: map.distribution(data),
+            lease_epoch: AtomicU64::new(0),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
     /// The client behind it.
     #[must_use]
-    pub const fn client(&self) -> &Client {
-        &self.client
+    pub fn client(&self) -> &Client {
+        &self.inner.client
     }
 
+    /// Id.
+    #[must_use]
     pub fn id(&self) -> DatasetId {
-        todo!()
+        self.inner.data.id
     }
 
+    /// Policy.
+    #[must_use]
     pub fn spec(&self) -> &DatasetSpec {
-        todo!()
+        &self.inner.data.spec
     }
 
     /// How many partitions there are.
+    #[must_use]
     pub fn partitions(&self) -> u32 {
-        todo!()
+        self.inner.partitions
     }
 
     /// The partition of a placement key.
+    #[must_use]
     pub fn partition_of(&self, key: &[u8]) -> PartitionId {
-        todo!()
+        self.partition_of_hash(hash(key))
     }
 
     /// The partition of a placement key whose [`samite_placement::hash`] is known.
+    #[must_use]
     pub fn partition_of_hash(&self, hash: u64) -> PartitionId {
-        todo!()
+        // The remainder is below the partition count, which fits.
+        PartitionId((hash % u64::from(self.inner.partitions)) as u32)
     }
 
     /// The partition of chunk `chunk_no` of the object whose key hashes to `object_hash`.
+    #[must_use]
     pub fn chunk_partition(&self, object_hash: u64, chunk_no: u64) -> PartitionId {
-        todo!()
+        self.inner.distribution.chunk_partition(object_hash, chunk_no)
     }
 
     /// The newest lease epoch that any node has told this client. Whoever caches directories drops
     /// them when this has grown, and says in [`Op::lease_epoch`] on which epoch they stand.
+    #[must_use]
     pub fn lease_epoch(&self) -> Epoch {
-        todo!()
+        Epoch(self.inner.lease_epoch.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn saw_lease_epoch(&self, epoch: Epoch) {
+        if epoch > self.lease_epoch() {
+            self.inner.lease_epoch.fetch_max(epoch.get(), Ordering::AcqRel);
+        }
     }
 
     /// Carries out operations, in one request per node, and returns their outcomes in the same order.
-    /// Operations on one partition happen in the order given; those on different partitions in any.
     ///
-    /// Errors: a node did not answer by the deadline, is unreachable, or an operation is over a limit (then nothing was sent).
-    /// With the first two the outcome of every operation is unknown.
+    /// Operations on one partition happen in the order given, unless a node was too busy for some of them; those on different
+    /// partitions in any. More than [`OPERATIONS_MAX`] of them, and more data than fits one frame,
+    /// travel in several requests.
+    ///
+    /// # Errors
+    /// `TooLarge`, `Invalid`: an operation is over a limit; nothing was sent. `Unavailable`, `Timeout`: a node, which the message
+    /// names, cannot be reached or did not answer by the deadline; the outcome of every operation is unknown.
     pub fn execute(&self, ops: &mut [Op<'_>], deadline: Deadline) -> Result<Vec<OwnedOutcome>> {
-        todo!()
+        let mut outcomes = Vec::with_capacity(ops.len());
+        for op in ops.iter() {
+            check(&op.operation)?;
+        }
+        for wave in ops.chunks_mut(OPERATIONS_MAX) {
+            Run::new(self, wave, deadline).finish(&mut outcomes)?;
+        }
+        Ok(outcomes)
     }
 
     /// Carries out one operation by the client's default deadline.
+    ///
+    /// # Errors
+    /// As [`Self::execute`].
     pub fn execute_one(&self, op: Op<'_>) -> Result<OwnedOutcome> {
-        todo!()
+        self.execute_one_by(op, self.inner.client.deadline())
     }
 
-    /// Sends operations, in one request per node, without waiting.
+    /// Carries out one operation.
+    ///
+    /// # Errors
+    /// As [`Self::execute`].
+    pub fn execute_one_by(&self, mut op: Op<'_>, deadline: Deadline) -> Result<OwnedOutcome> {
+        check(&op.operation)?;
+        Run::new(self, std::slice::from_mut(&mut op), deadline).finish_one()
+    }
+
+    /// Sends operations, in one request per node, without waiting. At most [`OPERATIONS_MAX`] of them.
+    ///
+    /// # Errors
+    /// As [`Self::execute`]; `Busy`: too many operations wait for their answers, let some finish first.
     pub fn submit(&self, ops: &[Operation<'_>]) -> Result<Pending> {
-        todo!()
+        Pending::send(self, ops, self.inner.client.deadline())
+    }
+}
+
+impl fmt::Debug for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dataset")
+            .field("id", &self.inner.data.id)
+            .field("name", &self.inner.data.spec.name)
+            .finish_non_exhaustive()
     }
 }

@@ -13,17 +13,27 @@
 mod client;
 mod config;
 mod dataset;
+mod exec;
+mod flight;
+mod frame;
 pub mod kv;
 pub mod object;
 mod op;
 mod outcome;
+mod peer;
 mod pending;
+mod reply;
 pub mod runtime;
+mod seq;
+mod session;
 pub mod stats;
+mod timer;
+mod torn;
 
 pub use client::Client;
-pub use config::{ClusterConfig, Options, Transport};
+pub use config::{ClusterConfig, ENV_TRANSPORT, Options, parse_transport, transport_from_env};
 pub use dataset::Dataset;
 pub use op::Op;
 pub use outcome::{OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult, Revealed};
 pub use pending::Pending;
+pub use samite_transport::Transport;

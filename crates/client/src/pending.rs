@@ -1,28 +1,215 @@
-//! Operations under way.
+//! Operations under way, for those who have other things to do meanwhile.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 
-use samite_types::Result;
+use samite_types::{Deadline, Error, ErrorKind, Result};
+use samite_wire::op::Operation;
 
-use crate::OwnedOutcome;
+use crate::flight::Flight;
+use crate::timer::Alarm;
+use crate::{Dataset, OwnedOutcome};
 
-/// Operations that were sent; a future of their outcomes, which a plain thread can also [`wait`](Self::wait) for.
-pub struct Pending {}
+/// Operations that were sent. A future of what becomes of them, which a plain thread can also [`wait`](Self::wait) for.
+///
+/// Polling starts threads of the client's own, once: one that reads connections, one that watches deadlines. What is
+/// rarely needed and would block (connecting anew, a value that lies in chunks) runs on a thread of its own then.
+///
+/// Dropping it gives up the answer; the operations may have taken effect.
+#[must_use = "whether the operations took effect is known only when this has been waited for"]
+pub struct Pending<T = Vec<OwnedOutcome>> {
+    stage: Stage<T>,
+    alarm: Option<Alarm>,
+}
 
-#[allow(clippy::todo, clippy::missing_errors_doc)]
-impl Pending {
-    /// Waits for the outcomes, in the order of the operations.
-    pub fn wait(self) -> Result<Vec<OwnedOutcome>> {
-        todo!()
+enum Stage<T> {
+    /// Requests are at the nodes.
+    Flight(Flight, Finish<T>),
+    /// A thread does the rest.
+    Work(Arc<Slot<T>>),
+    /// Answered.
+    Over,
+}
+
+/// Makes a result of the outcomes.
+pub(crate) type Finish<T> = Box<dyn FnOnce(Vec<OwnedOutcome>) -> Step<T> + Send>;
+
+/// What a [`Finish`] comes to.
+pub(crate) enum Step<T> {
+    /// The result.
+    Ready(Result<T>),
+    /// More has to be asked for, in calls that block.
+    Follow(Box<dyn FnOnce() -> Result<T> + Send>),
+}
+
+impl<T> Step<T> {
+    fn finish(self) -> Result<T> {
+        match self {
+            Self::Ready(result) => result,
+            Self::Follow(rest) => rest(),
+        }
     }
 }
 
-impl Future for Pending {
-    type Output = Result<Vec<OwnedOutcome>>;
+/// Where a working thread leaves its result.
+struct Slot<T> {
+    state: Mutex<SlotState<T>>,
+}
 
-    fn poll(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Pending
+struct SlotState<T> {
+    result: Option<Result<T>>,
+    waker: Option<Waker>,
+}
+
+impl<T> Slot<T> {
+    fn lock(&self) -> MutexGuard<'_, SlotState<T>> {
+        // Nothing inside panics half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pending {
+    pub(crate) fn send(
+        dataset: &Dataset,
+        operations: &[Operation<'_>],
+        deadline: Deadline,
+    ) -> Result<Self> {
+        Self::send_then(dataset, operations, deadline, |outcomes| Step::Ready(Ok(outcomes)))
+    }
+}
+
+impl<T> Pending<T> {
+    /// Sends operations; `finish` makes a result of their outcomes.
+    pub(crate) fn send_then(
+        dataset: &Dataset,
+        operations: &[Operation<'_>],
+        deadline: Deadline,
+        finish: impl FnOnce(Vec<OwnedOutcome>) -> Step<T> + Send + 'static,
+    ) -> Result<Self> {
+        let flight = Flight::send(dataset, operations, deadline)?;
+        Ok(Self { stage: Stage::Flight(flight, Box::new(finish)), alarm: None })
+    }
+
+    /// Waits for the result in this thread.
+    ///
+    /// # Errors
+    /// As [`Dataset::execute`].
+    pub fn wait(mut self) -> Result<T> {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Flight(flight, finish) => finish(flight.wait()?).finish(),
+            // Somebody polled it before: the thread that works for it wakes whoever parks here.
+            Stage::Work(slot) => wait_for(&slot),
+            Stage::Over => Err(over()),
+        }
+    }
+}
+
+fn over() -> Error {
+    Error::new(ErrorKind::Invalid, "a pending operation was polled after it had ended")
+}
+
+fn wait_for<T>(slot: &Slot<T>) -> Result<T> {
+    loop {
+        let mut state = slot.lock();
+        if let Some(result) = state.result.take() {
+            return result;
+        }
+        state.waker = Some(Waker::from(Arc::new(Unpark(std::thread::current()))));
+        drop(state);
+        std::thread::park();
+    }
+}
+
+struct Unpark(std::thread::Thread);
+
+impl std::task::Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+impl<T: Send + 'static> Pending<T> {
+    /// Leaves the rest to a thread.
+    fn work(&mut self, rest: impl FnOnce() -> Result<T> + Send + 'static, waker: &Waker) {
+        let state = SlotState { result: None, waker: Some(waker.clone()) };
+        let slot = Arc::new(Slot { state: Mutex::new(state) });
+        let filled = Arc::clone(&slot);
+        let spawned = std::thread::Builder::new().name("samite-pending".into()).spawn(move || {
+            let result = rest();
+            let mut state = filled.lock();
+            state.result = Some(result);
+            let waker = state.waker.take();
+            drop(state);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        });
+        if let Err(error) = spawned {
+            let cause = format!("cannot start a thread to finish an operation: {error}");
+            slot.lock().result = Some(Err(Error::new(ErrorKind::Io, cause)));
+            waker.wake_by_ref();
+        }
+        self.stage = Stage::Work(slot);
+    }
+
+    /// The requests have been answered, or their time is up.
+    fn land(&mut self, waker: &Waker) {
+        self.alarm = None;
+        let Stage::Flight(mut flight, finish) = std::mem::replace(&mut self.stage, Stage::Over)
+        else {
+            return;
+        };
+        let step = match flight.land() {
+            Err(error) => Step::Ready(Err(error)),
+            Ok(true) => finish(flight.into_outcomes()),
+            Ok(false) => Step::Follow(Box::new(move || finish(flight.wait()?).finish())),
+        };
+        match step {
+            Step::Follow(rest) => self.work(rest, waker),
+            Step::Ready(result) => {
+                let state = SlotState { result: Some(result), waker: None };
+                self.stage = Stage::Work(Arc::new(Slot { state: Mutex::new(state) }));
+            }
+        }
+    }
+}
+
+// Nothing in it is ever pinned in place.
+impl<T> Unpin for Pending<T> {}
+
+impl<T: Send + 'static> Future for Pending<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if let Stage::Flight(flight, _) = &this.stage {
+            if flight.poll(context).is_pending() {
+                match &this.alarm {
+                    Some(alarm) => alarm.renew(context.waker()),
+                    None => this.alarm = flight.set_alarm(context.waker()),
+                }
+                return Poll::Pending;
+            }
+            this.land(context.waker());
+        }
+        match &this.stage {
+            Stage::Work(slot) => {
+                let mut state = slot.lock();
+                match state.result.take() {
+                    None => {
+                        state.waker = Some(context.waker().clone());
+                        Poll::Pending
+                    }
+                    Some(result) => {
+                        drop(state);
+                        this.stage = Stage::Over;
+                        Poll::Ready(result)
+                    }
+                }
+            }
+            Stage::Flight(..) | Stage::Over => Poll::Ready(Err(over())),
+        }
     }
 }

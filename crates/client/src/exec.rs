@@ -1,0 +1,458 @@
+//! Carrying out operations: grouped by node, sent together, waited for, and repeated where that helps.
+//!
+//! A [`Run`] goes in rounds. A round sends one request to each node that has operations left (to all nodes first), then
+//! waits for the replies. What is left after it goes into the next: operations whose node knows a newer cluster map (which
+//! is fetched), whose connection broke (which is made again), whose node was busy, or whose value changed during the copy. Mutations keep their
+//! sequence numbers through all rounds, so that a partition applies each once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use samite_transport::client::{Link, Ticket};
+use samite_types::{Deadline, Error, ErrorKind, NodeId, Result, Seq};
+
+use crate::op::Footprint;
+use crate::outcome::{OwnedFailure, OwnedOutcome};
+use crate::peer::Peer;
+use crate::reply::{Answer, Receiver, Summary, read};
+use crate::seq::SeqRange;
+use crate::session::{Session, View};
+use crate::stats::count;
+use crate::{Dataset, Op, frame, op, torn};
+
+/// First and longest pause before a busy node is asked again.
+const PAUSE_MIN: Duration = Duration::from_micros(50);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// Most connections that may break under one call before it gives up.
+const BREAKS_MAX: u32 = 8;
+
+/// Rounds in which a value changed during the copy, after which it is asked for inside the frame.
+const TORN_MAX: u32 = 3;
+
+/// Bytes of requests and expected replies that one call has under way before it waits for the first of them.
+const UNDER_WAY_MAX: usize = 32 << 20;
+
+/// Why operations are to be sent again.
+#[derive(Debug)]
+pub(crate) enum Again {
+    /// The node knows a newer cluster map.
+    Stale(NodeId),
+    /// The node could not take them all.
+    Busy(NodeId),
+    /// The connection broke.
+    Broken(NodeId, Error),
+    /// A value changed during the copy.
+    Torn(NodeId),
+}
+
+/// Operations that are carried out together.
+pub(crate) struct Run<'r, 'a> {
+    pub(crate) dataset: &'r Dataset,
+    pub(crate) session: &'r Session,
+    pub(crate) ops: &'r mut [Op<'a>],
+    pub(crate) outcomes: Vec<Option<OwnedOutcome>>,
+    pub(crate) deadline: Deadline,
+    /// Some of the operations were sent before.
+    pub(crate) is_retry: bool,
+    /// Why the last round left something over.
+    pub(crate) again: Option<Again>,
+    pause: Duration,
+    breaks: u32,
+    torn: u32,
+}
+
+/// A request under way, and which operations it carries.
+pub(crate) struct Sent {
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) link: Arc<Link>,
+    pub(crate) ticket: Ticket,
+    pub(crate) ops: Vec<u32>,
+    /// Bytes of it and of its reply, as far as known.
+    len: usize,
+}
+
+impl Sent {
+    pub(crate) fn new(peer: &Arc<Peer>, link: Arc<Link>, ticket: Ticket, ops: Vec<u32>) -> Self {
+        Self { peer: Arc::clone(peer), link, ticket, ops, len: 0 }
+    }
+}
+
+impl<'r, 'a> Run<'r, 'a> {
+    pub(crate) fn new(dataset: &'r Dataset, ops: &'r mut [Op<'a>], deadline: Deadline) -> Self {
+        Self {
+            dataset,
+            session: dataset.client().session(),
+            ops,
+            outcomes: Vec::new(),
+            deadline,
+            is_retry: false,
+            again: None,
+            pause: PAUSE_MIN,
+            breaks: 0,
+            torn: 0,
+        }
+    }
+
+    /// Numbers the mutations, and readies all operations for sending.
+    fn begin(&mut self) -> Result<SeqRange<'r>> {
+        let mutations = self.ops.iter().filter(|op| op.operation.is_mutation()).count();
+        let range = self.session.seqs.take(mutations as u64, self.deadline)?;
+        number(self.ops, range.first());
+        self.ops.iter_mut().for_each(Op::clip);
+        Ok(range)
+    }
+
+    /// Carries all out; appends their outcomes.
+    pub(crate) fn finish(mut self, outcomes: &mut Vec<OwnedOutcome>) -> Result<()> {
+        let _numbers = self.begin()?;
+        self.rounds()?;
+        outcomes.extend(self.outcomes.into_iter().flatten());
+        Ok(())
+    }
+
+    /// Carries the only operation out.
+    pub(crate) fn finish_one(mut self) -> Result<OwnedOutcome> {
+        let _number = self.begin()?;
+        if let Some(outcome) = self.first_try()? {
+            return Ok(outcome);
+        }
+        self.rounds()?;
+        self.outcomes.pop().flatten().ok_or_else(|| ErrorKind::Internal.into())
+    }
+
+    /// The short way for one operation: nothing is collected that only several need.
+    fn first_try(&mut self) -> Result<Option<OwnedOutcome>> {
+        let view = self.dataset.client().view(self.deadline)?;
+        let peer = view.peer_at(view.peer_index(self.ops[0].operation.partition)?);
+        let link = self.link(peer)?;
+        let shared = self.shared(&view);
+        let client = self.dataset.client();
+        let ops = self.ops.iter();
+        let sent = frame::send(client, peer, &link, shared, ops, self.deadline);
+        let mut one = One { op: &mut self.ops[0], answer: None };
+        let summary = sent.and_then(|ticket| {
+            link.wait(ticket, self.deadline, |reply| read(reply, &link, &mut one))
+        });
+        let answer = one.answer;
+        self.is_retry = true;
+        match judge(self.dataset, peer.node, self.what(), summary)? {
+            Some(again) => self.again = Some(again),
+            None => match answer {
+                Some(Answer::Outcome(outcome)) => match retry_reason(&outcome, peer.node) {
+                    None => return Ok(Some(outcome)),
+                    again => self.again = again,
+                },
+                Some(Answer::Torn) => self.again = Some(Again::Torn(peer.node)),
+                None => return Err(ErrorKind::Internal.into()),
+            },
+        }
+        Ok(None)
+    }
+
+    /// Round after round, until every operation has its outcome.
+    pub(crate) fn rounds(&mut self) -> Result<()> {
+        self.outcomes.resize(self.ops.len(), None);
+        loop {
+            if let Some(again) = self.again.take() {
+                self.prepare(again)?;
+            }
+            let view = self.dataset.client().view(self.deadline)?;
+            let mut under_way = Vec::new();
+            self.send(&view, &mut under_way)?;
+            for sent in under_way {
+                self.settle(sent)?;
+            }
+            if self.again.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sends every operation without outcome, one request per node (more where limits ask for it).
+    pub(crate) fn send(&mut self, view: &View, under_way: &mut Vec<Sent>) -> Result<()> {
+        let shared = self.shared(view);
+        let mut groups: Vec<Vec<u32>> = vec![Vec::new(); view.peers().len()];
+        for (index, op) in (0u32..).zip(self.ops.iter()) {
+            if self.outcomes[index as usize].is_none() {
+                groups[view.peer_index(op.operation.partition)?].push(index);
+            }
+        }
+        let mut len_under_way = 0;
+        for (peer, group) in view.peers().iter().zip(groups) {
+            let mut rest = group.as_slice();
+            while !rest.is_empty() {
+                let (count, len) = self.frame_of(rest);
+                let (part, after) = rest.split_at(count);
+                rest = after;
+                let link = self.link(peer)?;
+                let ops = part.iter().map(|index| &self.ops[*index as usize]);
+                let client = self.dataset.client();
+                match frame::send(client, peer, &link, shared, ops, self.deadline) {
+                    Ok(ticket) => {
+                        let sent = Sent::new(peer, link, ticket, part.to_vec());
+                        under_way.push(Sent { len, ..sent });
+                        len_under_way += len;
+                    }
+                    Err(error) => {
+                        self.again = judge(self.dataset, peer.node, self.what(), Err(error))?;
+                    }
+                }
+                while len_under_way > UNDER_WAY_MAX && !under_way.is_empty() {
+                    let oldest = under_way.remove(0);
+                    len_under_way -= oldest.len;
+                    self.settle(oldest)?;
+                }
+            }
+        }
+        self.is_retry = true;
+        Ok(())
+    }
+
+    /// How many of the next operations go into one frame, and the bytes of it and its reply.
+    fn frame_of(&self, rest: &[u32]) -> (usize, usize) {
+        let mut sum = Footprint::default();
+        let mut count = 0;
+        for index in rest {
+            if !frame::fits(&mut sum, count, self.ops[*index as usize].footprint()) {
+                break;
+            }
+            count += 1;
+        }
+        (count, sum.body + sum.payload + sum.reply_payload)
+    }
+
+    /// Waits for one reply.
+    pub(crate) fn settle(&mut self, sent: Sent) -> Result<()> {
+        let Sent { peer, link, ticket, ops, .. } = sent;
+        let outcomes = &mut self.outcomes;
+        let collected = Collected { node: peer.node, indices: &ops, outcomes, again: None };
+        let mut several = Several { ops: self.ops, collected };
+        let summary = link.wait(ticket, self.deadline, |reply| read(reply, &link, &mut several));
+        let left_over = several.collected.again;
+        let is_broken = summary.is_err();
+        if let Some(again) = judge(self.dataset, peer.node, self.what(), summary)?.or(left_over) {
+            self.again = Some(again);
+        }
+        if is_broken {
+            // Nothing counts that was read before the connection broke.
+            for index in &ops {
+                self.outcomes[*index as usize] = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn shared(&self, view: &View) -> frame::Shared {
+        frame::Shared {
+            dataset: self.dataset.id(),
+            map_epoch: view.map.epoch(),
+            answered_below: self.session.seqs.answered_below(),
+            is_retry: self.is_retry,
+        }
+    }
+
+    fn link(&self, peer: &Peer) -> Result<Arc<Link>> {
+        match peer.live_link() {
+            Some(link) => Ok(link),
+            // A node that takes no connection now is not waited for: nothing takes its place yet.
+            None => peer
+                .link(&self.dataset.client().credentials(), self.deadline)
+                .map_err(|error| self.name(error, peer.node)),
+        }
+    }
+
+    /// Makes another round worth while: or the error that ends the call.
+    fn prepare(&mut self, again: Again) -> Result<()> {
+        match again {
+            Again::Stale(node) => {
+                let client = self.dataset.client();
+                let fresh = client
+                    .refresh_from(Some(node), self.deadline)
+                    .map_err(|error| self.name(error, node))?;
+                if !fresh {
+                    self.pause("its cluster map and ours do not meet", node)?;
+                }
+            }
+            Again::Busy(node) => self.pause("the node is busy", node)?,
+            Again::Broken(node, error) => {
+                self.breaks += 1;
+                if self.breaks > BREAKS_MAX || self.deadline.remaining().is_none() {
+                    return Err(self.name(error, node));
+                }
+                if self.breaks > 1 {
+                    self.pause("the connection breaks again and again", node)?;
+                }
+            }
+            Again::Torn(node) => {
+                self.torn += 1;
+                if self.torn >= TORN_MAX {
+                    return self.read_inline();
+                }
+                if self.deadline.remaining().is_none() {
+                    self.pause("the value keeps changing", node)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sleeps a little, longer each time; fails when the deadline has passed.
+    fn pause(&mut self, cause: &'static str, node: NodeId) -> Result<()> {
+        let Some(left) = self.deadline.remaining() else {
+            return Err(self.name(Error::new(ErrorKind::Timeout, cause), node));
+        };
+        std::thread::sleep(self.pause.min(left));
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        Ok(())
+    }
+
+    /// Asks for the values of pure reads inside frames, where nothing can change them under way.
+    fn read_inline(&mut self) -> Result<()> {
+        for (op, outcome) in self.ops.iter_mut().zip(&mut self.outcomes) {
+            if outcome.is_none() && torn::is_plain_read(&op.operation) {
+                *outcome = Some(torn::read_in_pieces(self.dataset, op, self.deadline)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the first operation does, for messages.
+    fn what(&self) -> &'static str {
+        self.ops.first().map_or("nothing", |op| op::name(&op.operation))
+    }
+
+    fn name(&self, error: Error, node: NodeId) -> Error {
+        locate(error, self.dataset, node, self.what())
+    }
+}
+
+/// What a reply, or its absence, means for a request as a whole.
+pub(crate) fn judge(
+    dataset: &Dataset,
+    node: NodeId,
+    name: &str,
+    summary: Result<Result<Summary>>,
+) -> Result<Option<Again>> {
+    let summary = match summary.and_then(|read| read) {
+        Ok(summary) => summary,
+        Err(error) if error.kind() == ErrorKind::Unavailable => {
+            return Ok(Some(Again::Broken(node, error)));
+        }
+        Err(error) => return Err(locate(error, dataset, node, name)),
+    };
+    dataset.saw_lease_epoch(summary.lease_epoch);
+    count(&dataset.client().counters().received_bytes, summary.received_len as u64);
+    match summary.refused {
+        None => Ok(None),
+        Some(ErrorKind::StaleMap) => Ok(Some(Again::Stale(node))),
+        Some(ErrorKind::Busy) => Ok(Some(Again::Busy(node))),
+        Some(kind) => {
+            let error = Error::new(kind, format!("the node refuses: {kind:?}"));
+            Err(locate(error, dataset, node, name))
+        }
+    }
+}
+
+/// Puts the operation, the dataset and the node into an error's message.
+fn locate(error: Error, dataset: &Dataset, node: NodeId, name: &str) -> Error {
+    error.context(format_args!("{name} in {:?} on node {node}", dataset.spec().name))
+}
+
+/// Gives consecutive numbers to mutations, none to others.
+pub(crate) fn number(ops: &mut [Op<'_>], first: Seq) {
+    let mut next = first;
+    for op in ops {
+        op.operation.seq = Seq(0);
+        if op.operation.is_mutation() {
+            op.operation.seq = next;
+            next = Seq(next.get() + 1);
+        }
+    }
+}
+
+/// Whether an outcome is none yet: the node had no room for it in this reply, or knows of a newer map.
+fn retry_reason(outcome: &OwnedOutcome, node: NodeId) -> Option<Again> {
+    match outcome {
+        OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::Busy, .. }) => Some(Again::Busy(node)),
+        OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::StaleMap, .. }) => {
+            Some(Again::Stale(node))
+        }
+        _ => None,
+    }
+}
+
+/// Receives the reply to one operation.
+struct One<'o, 'a> {
+    op: &'o mut Op<'a>,
+    answer: Option<Answer>,
+}
+
+impl Receiver for One<'_, '_> {
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn dest(&mut self, _index: usize) -> Option<&mut [u8]> {
+        self.op.dest.as_deref_mut()
+    }
+
+    fn done(&mut self, _index: usize, answer: Answer) {
+        self.answer = Some(answer);
+    }
+}
+
+/// Receives the reply to some operations out of many, into their destinations where they have any.
+struct Several<'o, 'a> {
+    ops: &'o mut [Op<'a>],
+    collected: Collected<'o>,
+}
+
+impl Receiver for Several<'_, '_> {
+    fn count(&self) -> usize {
+        self.collected.count()
+    }
+
+    fn dest(&mut self, index: usize) -> Option<&mut [u8]> {
+        self.ops[self.collected.indices[index] as usize].dest.as_deref_mut()
+    }
+
+    fn done(&mut self, index: usize, answer: Answer) {
+        self.collected.done(index, answer);
+    }
+}
+
+/// Receives the reply to some operations out of many.
+pub(crate) struct Collected<'o> {
+    pub(crate) node: NodeId,
+    pub(crate) indices: &'o [u32],
+    pub(crate) outcomes: &'o mut [Option<OwnedOutcome>],
+    pub(crate) again: Option<Again>,
+}
+
+impl Receiver for Collected<'_> {
+    fn count(&self) -> usize {
+        self.indices.len()
+    }
+
+    fn dest(&mut self, _index: usize) -> Option<&mut [u8]> {
+        None
+    }
+
+    fn done(&mut self, index: usize, answer: Answer) {
+        let again = match answer {
+            Answer::Torn => Some(Again::Torn(self.node)),
+            Answer::Outcome(outcome) => match retry_reason(&outcome, self.node) {
+                None => {
+                    self.outcomes[self.indices[index] as usize] = Some(outcome);
+                    None
+                }
+                again => again,
+            },
+        };
+        // A stale map matters more than a busy node: without it the next round asks the wrong one again.
+        if !matches!(self.again, Some(Again::Stale(_))) && again.is_some() {
+            self.again = again;
+        }
+    }
+}

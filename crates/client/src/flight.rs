@@ -1,0 +1,219 @@
+//! Requests that were sent without waiting, with all it takes to send them again.
+
+use std::task::{Context, Poll, Waker};
+
+use samite_types::{Deadline, Epoch, Error, ErrorKind, Result, Seq};
+use samite_wire::frame::FrameKind;
+use samite_wire::limits::{BODY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX};
+use samite_wire::op::{Operation, Request, RequestEncoder, RequestHeader};
+
+use crate::exec::{Again, Collected, Run, Sent, judge};
+use crate::frame::INLINE_LEN_MAX;
+use crate::reply::read;
+use crate::session::{Session, View};
+use crate::stats::count;
+use crate::timer::Alarm;
+use crate::{Dataset, Op, OwnedOutcome};
+
+/// Requests under way.
+pub(crate) struct Flight {
+    dataset: Dataset,
+    /// Address of the session that sent them: a forked child has another one.
+    session: usize,
+    deadline: Deadline,
+    /// All operations as one request, with their data: what is sent again is decoded from here.
+    body: Vec<u8>,
+    payload: Vec<u8>,
+    name: &'static str,
+    /// Numbers in use: the first, and how many.
+    numbers: (Seq, u64),
+    under_way: Vec<Sent>,
+    outcomes: Vec<Option<OwnedOutcome>>,
+    again: Option<Again>,
+}
+
+impl Flight {
+    /// Sends operations, one request per node.
+    pub(crate) fn send(
+        dataset: &Dataset,
+        operations: &[Operation<'_>],
+        deadline: Deadline,
+    ) -> Result<Self> {
+        if operations.is_empty() || operations.len() > OPERATIONS_MAX {
+            let cause =
+                format!("{} operations; 1 to {OPERATIONS_MAX} go together", operations.len());
+            return Err(Error::new(ErrorKind::TooLarge, cause));
+        }
+        operations.iter().try_for_each(crate::op::check)?;
+        let client = dataset.client();
+        let view = client.view(deadline)?;
+        let session = client.session();
+        let mutations = operations.iter().filter(|operation| operation.is_mutation()).count();
+        let numbers = session.seqs.try_take(mutations as u64).ok_or_else(|| {
+            let cause = "too many operations wait for their answers; let some finish first";
+            Error::new(ErrorKind::Busy, cause)
+        })?;
+        let header = RequestHeader {
+            dataset: dataset.id(),
+            map_epoch: view.map.epoch(),
+            lease_epoch: Epoch(u64::MAX),
+            answered_below: session.seqs.answered_below(),
+            is_retry: false,
+        };
+        let (body, payload) = encode(operations, &header, numbers.first());
+        let mut flight = Self {
+            dataset: dataset.clone(),
+            session: address_of(session),
+            deadline,
+            body,
+            payload,
+            name: crate::op::name(&operations[0]),
+            numbers: numbers.leak(),
+            under_way: Vec::new(),
+            outcomes: vec![None; operations.len()],
+            again: None,
+        };
+        flight.depart(&view, operations)?;
+        Ok(flight)
+    }
+
+    fn depart(&mut self, view: &View, operations: &[Operation<'_>]) -> Result<()> {
+        let peer = view.peer_index(operations[0].partition)?;
+        let same_node = |operation: &Operation<'_>| {
+            view.peer_index(operation.partition).is_ok_and(|other| other == peer)
+        };
+        let is_small = self.payload.len() <= INLINE_LEN_MAX && self.body.len() < BODY_LEN_MAX;
+        if !is_small || !operations.iter().all(same_node) {
+            return self.with_run(|run, under_way| run.send(view, under_way));
+        }
+        // All fit one frame, and it is encoded already.
+        let peer = view.peer_at(peer);
+        let client = self.dataset.client();
+        let link = peer.link(&client.credentials(), self.deadline)?;
+        let counters = client.counters();
+        count(&counters.requests, 1);
+        count(&counters.operations, operations.len() as u64);
+        count(&counters.sent_bytes, self.payload.len() as u64);
+        let payload: &[&[u8]] = if self.payload.is_empty() { &[] } else { &[&self.payload] };
+        match link.submit(FrameKind::Request, &self.body, payload, self.deadline) {
+            Ok(ticket) => {
+                let ops = (0..operations.len() as u32).collect();
+                self.under_way.push(Sent::new(peer, link, ticket, ops));
+                Ok(())
+            }
+            Err(error) => {
+                self.again = judge(&self.dataset, peer.node, self.name, Err(error))?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Gives the operations to a [`Run`] that goes on from here.
+    fn with_run(
+        &mut self,
+        step: impl FnOnce(&mut Run<'_, '_>, &mut Vec<Sent>) -> Result<()>,
+    ) -> Result<()> {
+        self.check_session()?;
+        let request = Request::decode(&self.body, &self.payload)?;
+        let mut ops: Vec<Op<'_>> = request.operations.into_iter().map(Op::new).collect();
+        let mut run = Run::new(&self.dataset, &mut ops, self.deadline);
+        run.outcomes = std::mem::take(&mut self.outcomes);
+        run.again = self.again.take();
+        run.is_retry = run.again.is_some();
+        let result = step(&mut run, &mut self.under_way);
+        self.outcomes = run.outcomes;
+        self.again = run.again;
+        result
+    }
+
+    fn check_session(&self) -> Result<()> {
+        if address_of(self.dataset.client().session()) == self.session {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the operation was sent before the fork"))
+    }
+
+    /// Whether every reply is there or the time is up.
+    pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.deadline.remaining().is_none() {
+            return Poll::Ready(());
+        }
+        // All are polled, so that each wakes the task.
+        let pending = self
+            .under_way
+            .iter()
+            .filter(|sent| sent.link.poll(&sent.ticket, context).is_pending())
+            .count();
+        if pending == 0 { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Has `waker` woken when the time is up.
+    pub(crate) fn set_alarm(&self, waker: &Waker) -> Option<Alarm> {
+        self.check_session().ok()?;
+        Some(self.dataset.client().session().timer.set(self.deadline, waker))
+    }
+
+    /// Takes the replies in; whether every operation has its outcome.
+    pub(crate) fn land(&mut self) -> Result<bool> {
+        self.check_session()?;
+        for sent in std::mem::take(&mut self.under_way) {
+            let Sent { peer, link, ticket, ops, .. } = sent;
+            let mut collected = Collected {
+                node: peer.node,
+                indices: &ops,
+                outcomes: &mut self.outcomes,
+                again: None,
+            };
+            let summary =
+                link.wait(ticket, self.deadline, |reply| read(reply, &link, &mut collected));
+            let left_over = collected.again;
+            let is_broken = summary.is_err();
+            let again = judge(&self.dataset, peer.node, self.name, summary)?.or(left_over);
+            self.again = again.or(self.again.take());
+            if is_broken {
+                ops.iter().for_each(|index| self.outcomes[*index as usize] = None);
+            }
+        }
+        Ok(self.again.is_none())
+    }
+
+    /// Waits for everything, sending again what needs it.
+    pub(crate) fn wait(mut self) -> Result<Vec<OwnedOutcome>> {
+        if !self.land()? {
+            self.with_run(|run, _| run.rounds())?;
+        }
+        Ok(self.into_outcomes())
+    }
+
+    /// The outcomes, once all are there.
+    pub(crate) fn into_outcomes(mut self) -> Vec<OwnedOutcome> {
+        std::mem::take(&mut self.outcomes).into_iter().flatten().collect()
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if self.check_session().is_ok() {
+            self.dataset.client().session().seqs.give_back(self.numbers.0, self.numbers.1);
+        }
+    }
+}
+
+fn address_of(session: &Session) -> usize {
+    std::ptr::from_ref(session) as usize
+}
+
+/// All operations as one request, numbered from `first` on, and their data.
+fn encode(operations: &[Operation<'_>], header: &RequestHeader, first: Seq) -> (Vec<u8>, Vec<u8>) {
+    let mut encoder = RequestEncoder::new(Vec::new(), header);
+    let mut next = first.get();
+    for operation in operations {
+        let seq = if operation.is_mutation() { next } else { 0 };
+        next += u64::from(operation.is_mutation());
+        encoder.operation_placed(operation, Seq(seq), &mut |_| None);
+    }
+    let (body, pieces) = encoder.finish();
+    (body, pieces.concat())
+}
+
+const _: () = assert!(INLINE_LEN_MAX <= PAYLOAD_LEN_MAX);

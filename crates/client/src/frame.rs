@@ -1,0 +1,154 @@
+//! Requests as frames: what goes together, and how its data travels.
+
+use std::cell::Cell;
+
+use samite_transport::client::{Link, Ticket};
+use samite_transport::shm::Grant;
+use samite_types::{Deadline, Epoch, Result, Seq};
+use samite_wire::control::{ControlReply, ControlRequest};
+use samite_wire::frame::FrameKind;
+use samite_wire::limits::{BLOCK_LEN, BODY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX};
+use samite_wire::op::{BlockRef, List, RequestEncoder, RequestHeader};
+
+use crate::op::Footprint;
+use crate::peer::Peer;
+use crate::stats::count;
+use crate::{Client, Op};
+
+/// Longest data that goes inside a frame when blocks of a shared arena could carry it, in bytes.
+pub(crate) const INLINE_LEN_MAX: usize = 16 << 10;
+
+/// Fewest blocks to ask for at once: enough for a few large writes under way.
+const GRANTS_ASKED: usize = 64;
+
+/// Longest encode buffer that a thread keeps, in bytes.
+const SCRATCH_LEN_MAX: usize = 64 << 10;
+
+thread_local! {
+    /// The encode buffer of this thread while it encodes nothing.
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+fn take_scratch() -> Vec<u8> {
+    SCRATCH.try_with(Cell::take).unwrap_or_default()
+}
+
+fn put_scratch(buffer: Vec<u8>) {
+    if buffer.capacity() <= SCRATCH_LEN_MAX {
+        // A thread that is ending keeps nothing.
+        let _ = SCRATCH.try_with(|scratch| scratch.set(buffer));
+    }
+}
+
+/// Whether an operation still fits into a frame that holds `sum` already; adds it if so. The first always fits: alone
+/// it is within every limit.
+pub(crate) fn fits(sum: &mut Footprint, count: usize, next: Footprint) -> bool {
+    let all = Footprint {
+        body: sum.body + next.body,
+        payload: sum.payload + next.payload,
+        reply_payload: sum.reply_payload + next.reply_payload,
+    };
+    let fits = count < OPERATIONS_MAX
+        // The request's own header takes some, too.
+        && all.body <= BODY_LEN_MAX - 1024
+        && all.payload <= PAYLOAD_LEN_MAX
+        && all.reply_payload <= PAYLOAD_LEN_MAX;
+    if fits || count == 0 {
+        *sum = all;
+    }
+    fits || count == 0
+}
+
+/// What all operations of a frame share.
+#[derive(Clone, Copy)]
+pub(crate) struct Shared {
+    pub(crate) dataset: samite_types::DatasetId,
+    pub(crate) map_epoch: Epoch,
+    pub(crate) answered_below: Seq,
+    pub(crate) is_retry: bool,
+}
+
+/// Sends operations as one frame.
+pub(crate) fn send<'o, 'a: 'o>(
+    client: &Client,
+    peer: &Peer,
+    link: &Link,
+    shared: Shared,
+    ops: impl Iterator<Item = &'o Op<'a>> + Clone,
+    deadline: Deadline,
+) -> Result<Ticket> {
+    let lease_epoch = ops.clone().map(|op| op.lease_epoch).min().unwrap_or(Epoch(u64::MAX));
+    let header = RequestHeader {
+        dataset: shared.dataset,
+        map_epoch: shared.map_epoch,
+        lease_epoch,
+        answered_below: shared.answered_below,
+        is_retry: shared.is_retry,
+    };
+    let mut placed = Placed { client, peer, link, deadline, used: List::new(), len: 0 };
+    let mut encoder = RequestEncoder::new(take_scratch(), &header);
+    for op in ops {
+        encoder.operation_placed(&op.operation, op.operation.seq, &mut |bytes| placed.place(bytes));
+    }
+    let counters = client.counters();
+    count(&counters.requests, 1);
+    count(&counters.operations, encoder.count() as u64);
+    count(&counters.retries, u64::from(shared.is_retry));
+    count(&counters.sent_bytes, (encoder.payload_len() + placed.len) as u64);
+    let (body, payload) = encoder.finish();
+    let ticket = link.submit(FrameKind::Request, &body, &payload, deadline);
+    put_scratch(body);
+    if ticket.is_err() {
+        link.grants().add(placed.used);
+    }
+    ticket
+}
+
+/// Moves data into the blocks granted by the node, where there are any.
+struct Placed<'p> {
+    client: &'p Client,
+    peer: &'p Peer,
+    link: &'p Link,
+    deadline: Deadline,
+    used: List<Grant, 16>,
+    len: usize,
+}
+
+impl Placed<'_> {
+    fn place(&mut self, bytes: &[u8]) -> Option<List<BlockRef, 16>> {
+        if bytes.len() <= INLINE_LEN_MAX {
+            return None;
+        }
+        let arena = self.link.arena()?;
+        let grants = self.take(bytes.len().div_ceil(BLOCK_LEN))?;
+        let mut blocks = List::new();
+        for (grant, piece) in grants.iter().zip(bytes.chunks(BLOCK_LEN)) {
+            blocks.push(arena.copy_in(grant, piece)?);
+        }
+        self.used.extend(grants);
+        self.len += bytes.len();
+        Some(blocks)
+    }
+
+    fn take(&self, wanted: usize) -> Option<List<Grant, 16>> {
+        let pool = self.link.grants();
+        if let Some(grants) = pool.take(wanted) {
+            return Some(grants);
+        }
+        if !self.peer.may_ask_for_grants() {
+            return None;
+        }
+        let request = ControlRequest::Grant { count: wanted.max(GRANTS_ASKED) as u16 };
+        // When this fails the data goes inline; if the link is dead, sending it will say so.
+        if let Ok(ControlReply::Granted(grants)) =
+            self.client.control(self.link, &request, self.deadline)
+        {
+            pool.add(grants.into_iter().map(Grant::from));
+        }
+        let grants = pool.take(wanted);
+        if grants.is_none() {
+            self.peer.pause_grants();
+        }
+        grants
+    }
+}

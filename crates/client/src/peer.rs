@@ -1,0 +1,172 @@
+//! The link to one node: made when it is first needed, replaced when it has died.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::time::Duration;
+
+use samite_transport::client::Link;
+use samite_transport::{Address, ClusterKey, Transport};
+use samite_types::{ClientId, Deadline, Error, ErrorKind, NodeId, Result};
+use samite_wire::control::NodeInfo;
+
+use crate::stats::{Counters, count};
+
+/// How long a thread that finds another one connecting sleeps before it looks again.
+const CONNECTING_PAUSE: Duration = Duration::from_micros(200);
+
+/// Writes that go inline after a node has granted too few blocks, before it is asked again.
+const GRANTS_PAUSE_WRITES: u32 = 256;
+
+/// What it takes to prove oneself to a node.
+pub(crate) struct Credentials<'c> {
+    pub(crate) key: &'c ClusterKey,
+    pub(crate) client: ClientId,
+    pub(crate) counters: &'c Counters,
+}
+
+/// One node as this client reaches it.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) node: NodeId,
+    addresses: Vec<Address>,
+    link: RwLock<Option<Arc<Link>>>,
+    connecting: Mutex<()>,
+    grants_pause: AtomicU32,
+}
+
+impl Peer {
+    /// The node behind `info`, seen from `host`; `only` restricts it to one transport.
+    pub(crate) fn new(info: &NodeInfo, host: &str, only: Option<Transport>) -> Self {
+        let near = info.host == host;
+        let mut addresses: Vec<Address> = info
+            .addresses
+            .iter()
+            .filter_map(|url| url.parse().ok())
+            .filter(|address: &Address| near || address.transport() == Transport::Tcp)
+            .collect();
+        prefer(&mut addresses, only);
+        Self {
+            node: info.node,
+            addresses,
+            link: RwLock::new(None),
+            connecting: Mutex::new(()),
+            grants_pause: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether both reach the same node in the same ways, so that the links of one serve the other.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.node == other.node && self.addresses == other.addresses
+    }
+
+    /// Takes over a link that was made before the cluster map was known, if it is as good as any this peer would make.
+    pub(crate) fn adopt(&self, link: &Arc<Link>) {
+        if link.node() == self.node && self.addresses.first() == Some(link.address()) {
+            *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(link));
+        }
+    }
+
+    /// The link, if there is one that lives.
+    pub(crate) fn live_link(&self) -> Option<Arc<Link>> {
+        let link = self.link.read().unwrap_or_else(PoisonError::into_inner);
+        link.as_ref().filter(|link| !link.is_dead()).cloned()
+    }
+
+    /// A link that lives, made now if there is none.
+    pub(crate) fn link(&self, who: &Credentials<'_>, deadline: Deadline) -> Result<Arc<Link>> {
+        loop {
+            if let Some(link) = self.live_link() {
+                return Ok(link);
+            }
+            // One thread connects; the others wait no longer than their own deadlines.
+            match self.connecting.try_lock() {
+                Err(TryLockError::WouldBlock) => {}
+                Ok(_) | Err(TryLockError::Poisoned(_)) => return self.connect(who, deadline),
+            }
+            if deadline.remaining().is_none() {
+                return Err(Error::new(
+                    ErrorKind::Timeout,
+                    format!("connect to {}: no answer by the deadline", self.node),
+                ));
+            }
+            std::thread::sleep(CONNECTING_PAUSE);
+        }
+    }
+
+    fn connect(&self, who: &Credentials<'_>, deadline: Deadline) -> Result<Arc<Link>> {
+        if let Some(link) = self.live_link() {
+            return Ok(link);
+        }
+        let link = Arc::new(
+            connect_any(&self.addresses, who, deadline)
+                .map_err(|error| error.context(format_args!("connect to {}", self.node)))?,
+        );
+        if link.node() != self.node {
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                format!("connect to {}: {} is {} now", self.node, link.address(), link.node()),
+            ));
+        }
+        *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&link));
+        self.grants_pause.store(0, Ordering::Relaxed);
+        Ok(link)
+    }
+
+    /// Whether it is worth asking the node for blocks.
+    pub(crate) fn may_ask_for_grants(&self) -> bool {
+        let pause = &self.grants_pause;
+        pause
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+            .is_err()
+    }
+
+    /// The node gave too few blocks.
+    pub(crate) fn pause_grants(&self) {
+        self.grants_pause.store(GRANTS_PAUSE_WRITES, Ordering::Relaxed);
+    }
+
+    /// In a forked child: closes what was inherited. Takes no lock that another thread may have held at the fork.
+    pub(crate) fn abandon(&self) {
+        if let Ok(link) = self.link.try_read() {
+            if let Some(link) = link.as_ref() {
+                link.abandon();
+            }
+        }
+    }
+}
+
+/// Orders addresses by speed (shm, unix, tcp), and drops those of other transports than `only`.
+pub(crate) fn prefer(addresses: &mut Vec<Address>, only: Option<Transport>) {
+    addresses.retain(|address| only.is_none_or(|only| address.transport() == only));
+    addresses.sort_by_key(|address| match address.transport() {
+        Transport::Shm => 0,
+        Transport::Unix => 1,
+        Transport::Tcp => 2,
+    });
+}
+
+/// Connects to the first address that answers.
+pub(crate) fn connect_any(
+    addresses: &[Address],
+    who: &Credentials<'_>,
+    deadline: Deadline,
+) -> Result<Link> {
+    let mut failed = None;
+    for address in addresses {
+        match Link::connect(address, who.key, who.client, deadline) {
+            Ok(link) => {
+                count(&who.counters.connects, 1);
+                return Ok(link);
+            }
+            Err(error) => failed = Some(error),
+        }
+    }
+    Err(match failed {
+        // Nobody there, or the socket's path is gone: for a caller the node cannot be reached.
+        Some(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Io) => {
+            Error::new(ErrorKind::Unavailable, error.message().to_owned())
+        }
+        Some(error) => error,
+        None => Error::new(ErrorKind::Unavailable, "no address that this client may use"),
+    })
+}

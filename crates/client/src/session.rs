@@ -1,0 +1,144 @@
+//! What belongs to one process's use of a cluster: identity, sequence numbers, cluster map, links.
+
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use rustix::fs::{Mode, OFlags};
+use samite_placement::ClusterMap;
+use samite_transport::Transport;
+use samite_transport::client::Link;
+use samite_types::{
+    ClientId, Entropy, Error, ErrorKind, NodeId, PartitionId, Result, SystemEntropy,
+};
+use samite_wire::control::ClusterMapData;
+
+use crate::peer::Peer;
+use crate::seq::Seqs;
+use crate::timer::Timer;
+
+/// A session. A forked child starts one of its own and leaves its parent's untouched.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) id: ClientId,
+    pub(crate) seqs: Seqs,
+    pub(crate) timer: Timer,
+    host: String,
+    only: Option<Transport>,
+    view: RwLock<Option<Arc<View>>>,
+    /// Held by the thread that asks for the map.
+    pub(crate) refreshing: Mutex<()>,
+}
+
+/// The cluster map, and the peers it names.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) map: Arc<ClusterMap>,
+    /// Ordered by node, as in the map.
+    peers: Vec<Arc<Peer>>,
+}
+
+impl View {
+    /// Position of the node that holds `partition` among the peers.
+    pub(crate) fn peer_index(&self, partition: PartitionId) -> Result<usize> {
+        let node = self.map.node_of(partition).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Invalid,
+                format!("{partition}: there are {} partitions", self.map.partitions()),
+            )
+        })?;
+        self.index_of(node)
+    }
+
+    fn index_of(&self, node: NodeId) -> Result<usize> {
+        // Nodes are mostly numbered from 0 without gaps.
+        let guess = node.get() as usize;
+        if self.peers.get(guess).is_some_and(|peer| peer.node == node) {
+            return Ok(guess);
+        }
+        self.peers
+            .binary_search_by_key(&node, |peer| peer.node)
+            .map_err(|_| Error::new(ErrorKind::NotFound, format!("{node}: no such node")))
+    }
+
+    pub(crate) fn peer_at(&self, index: usize) -> &Arc<Peer> {
+        &self.peers[index]
+    }
+
+    pub(crate) fn peer(&self, node: NodeId) -> Result<&Arc<Peer>> {
+        Ok(&self.peers[self.index_of(node)?])
+    }
+
+    pub(crate) fn peers(&self) -> &[Arc<Peer>] {
+        &self.peers
+    }
+}
+
+impl Session {
+    pub(crate) fn new(only: Option<Transport>) -> Self {
+        Self {
+            id: ClientId(SystemEntropy.next_u64()),
+            seqs: Seqs::new(),
+            timer: Timer::default(),
+            host: host_name(),
+            only,
+            view: RwLock::new(None),
+            refreshing: Mutex::new(()),
+        }
+    }
+
+    /// The cluster as known; `None` before the first map has come.
+    pub(crate) fn view(&self) -> Option<Arc<View>> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes over a map that a node sent, if it is newer, and `link` as the one to its node if it serves.
+    pub(crate) fn adopt(&self, data: ClusterMapData, link: &Arc<Link>) -> Result<Arc<View>> {
+        let map = Arc::new(ClusterMap::new(data)?);
+        let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(view) = current.as_ref() {
+            if !map.replaces(&view.map)? {
+                return Ok(Arc::clone(view));
+            }
+        }
+        let peers = map
+            .nodes()
+            .iter()
+            .map(|info| {
+                let peer = Peer::new(info, &self.host, self.only);
+                let known =
+                    current.iter().flat_map(|view| view.peers()).find(|old| old.is_same(&peer));
+                known.map_or_else(
+                    || {
+                        peer.adopt(link);
+                        Arc::new(peer)
+                    },
+                    Arc::clone,
+                )
+            })
+            .collect();
+        let view = Arc::new(View { map, peers });
+        *current = Some(Arc::clone(&view));
+        Ok(view)
+    }
+
+    /// In a forked child, on the parent's session: closes what was inherited. Takes no lock that another thread may have
+    /// held at the fork.
+    pub(crate) fn abandon(&self) {
+        if let Ok(view) = self.view.try_read() {
+            for peer in view.iter().flat_map(|view| view.peers()) {
+                peer.abandon();
+            }
+        }
+    }
+}
+
+/// The name by which nodes of the same host know it: the kernel's boot id. Empty when there is none; then only tcp is used.
+fn host_name() -> String {
+    let read = || -> rustix::io::Result<String> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::open("/proc/sys/kernel/random/boot_id", flags, Mode::empty())?;
+        let mut raw = [0; 64];
+        let len = rustix::io::read(&file, &mut raw)?;
+        Ok(String::from_utf8_lossy(&raw[..len]).trim().to_owned())
+    };
+    read().unwrap_or_default()
+}
