@@ -46,6 +46,10 @@ pub enum Address {
 }
 
 impl Address {
+    pub(crate) const fn is_tcp(&self) -> bool {
+        matches!(self, Self::Tcp(..))
+    }
+
     /// How bytes travel to this address.
     #[must_use]
     pub const fn transport(&self) -> Transport {

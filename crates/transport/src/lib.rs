@@ -13,6 +13,7 @@ mod address;
 mod handshake;
 mod key;
 mod socket;
+mod spin;
 
 pub mod client;
 pub mod server;

@@ -1,18 +1,53 @@
 //! The node's side: one [`EventLoop`] per shard, which calls the [`Service`].
 
+mod accept;
+mod connection;
+mod event_loop;
+mod listener;
+mod output;
+mod replies;
+mod rings;
+mod waker;
+mod watch;
+
 use std::os::fd::BorrowedFd;
-use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use samite_types::{ClientId, Epoch, ErrorKind, NodeId, RequestId, Result};
-use samite_wire::frame::{FrameKind, Header};
+use samite_types::{ClientId, Epoch};
+use samite_wire::frame::Header;
 
-use crate::{Address, ClusterKey, Transport};
+use crate::Transport;
+
+pub use event_loop::EventLoop;
+pub use listener::Listener;
+pub use replies::Replies;
+pub use waker::Waker;
+pub(crate) use waker::ring as ring_bell;
 
 /// A connection of one event loop. Never used again after the connection has closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(u64);
+
+impl ConnId {
+    const fn new(serial: u32, index: usize) -> Self {
+        Self((serial as u64) << 32 | index as u64)
+    }
+
+    const fn serial(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Place in the loop's tables.
+    const fn index(self) -> usize {
+        (self.0 & 0xffff_ffff) as usize
+    }
+}
+
+impl std::fmt::Display for ConnId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "connection {}", self.0 >> 32)
+    }
+}
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +71,9 @@ pub struct SharedArena<'a> {
 
 /// What a node does with requests.
 pub trait Service {
-    /// A request ([`FrameKind::Request`] or [`FrameKind::Control`]). `body` and `payload` are seen where they were received and
-    /// are gone when this returns. The reply goes to `out`, now or later.
+    /// A request ([`FrameKind::Request`](samite_wire::frame::FrameKind::Request) or
+    /// [`FrameKind::Control`](samite_wire::frame::FrameKind::Control)). `body` and `payload` are seen where they were
+    /// received and are gone when this returns. The reply goes to `out`, now or later.
     fn request(
         &mut self,
         conn: ConnId,
@@ -77,85 +113,17 @@ pub enum OutPiece<'a> {
     Pinned(Pinned),
 }
 
+impl OutPiece<'_> {
+    fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Copy(bytes) => bytes,
+            Self::Pinned(pinned) => (**pinned).as_ref(),
+        }
+    }
+}
+
 /// From this length on, in bytes, keeping a piece pinned costs less than copying it.
 pub const PIN_LEN_MIN: usize = 8 << 10;
-
-/// Where replies go.
-#[derive(Debug)]
-pub struct Replies {}
-
-impl Replies {
-    /// Sends a reply; nothing happens if the connection is gone. What the peer does not take at once is kept, up to
-    /// [`Options::output_len_max`]; then the peer is not read from, and after [`Options::stall_timeout`] it is dropped.
-    pub fn send<'a>(
-        &mut self,
-        conn: ConnId,
-        kind: FrameKind,
-        request_id: RequestId,
-        body: &[u8],
-        payload: impl IntoIterator<Item = OutPiece<'a>>,
-    ) {
-        let _ = (conn, kind, request_id, body, payload.into_iter());
-        todo!()
-    }
-
-    /// Ends a connection, telling the peer why.
-    pub fn close(&mut self, conn: ConnId, kind: ErrorKind, reason: &str) {
-        let _ = (conn, kind, reason);
-        todo!()
-    }
-
-    /// Whether the connection is over shared memory, so that its peer can follow references into the arena.
-    #[must_use]
-    pub fn shares_arena(&self, conn: ConnId) -> bool {
-        let _ = conn;
-        todo!()
-    }
-
-    /// Connections that have proved the key.
-    #[must_use]
-    pub fn connections(&self) -> usize {
-        todo!()
-    }
-}
-
-/// A socket that accepts connections. A unix one removes its path when the last clone is dropped.
-#[derive(Debug)]
-pub struct Listener {}
-
-impl Listener {
-    /// Listens on a unix socket, for `unix://` and `shm://` alike. A socket file that nobody listens on is replaced.
-    ///
-    /// # Errors
-    /// `Exists` when somebody listens there; `Invalid` for a path that is too long; what the system says.
-    pub fn unix(path: &Path) -> Result<Self> {
-        let _ = path;
-        todo!()
-    }
-
-    /// Listens on tcp; port 0 takes a free one.
-    ///
-    /// # Errors
-    /// `NotFound` for a host that does not resolve; what the system says.
-    pub fn tcp(host: &str, port: u16) -> Result<Self> {
-        let _ = (host, port);
-        todo!()
-    }
-
-    /// Where it listens: `unix://…`, or `tcp://…` with the real port.
-    #[must_use]
-    pub fn address(&self) -> &Address {
-        todo!()
-    }
-
-    /// The same socket for another event loop; each connection goes to one of them.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn try_clone(&self) -> Result<Self> {
-        todo!()
-    }
-}
 
 /// Limits of an event loop.
 #[derive(Clone, Debug)]
@@ -168,9 +136,9 @@ pub struct Options {
     pub handshake_timeout: Duration,
     /// Bytes of output kept for a peer before no more requests are taken from it.
     pub output_len_max: usize,
-    /// Time after which a peer that takes no output is dropped.
+    /// Time after which a peer is dropped that takes no output, or stops in the middle of a frame.
     pub stall_timeout: Duration,
-    /// Time after the last request for which the loop polls before it sleeps, when that has paid lately.
+    /// Time after the last request over shared memory for which the loop polls before it sleeps, when that has paid lately.
     pub spin: Duration,
     /// Time between calls of [`Service::tick`]; `None` for none.
     pub tick: Option<Duration>,
@@ -187,51 +155,5 @@ impl Default for Options {
             spin: Duration::from_micros(50),
             tick: None,
         }
-    }
-}
-
-/// Wakes an [`EventLoop`] from another thread; see [`Service::wakeup`].
-#[derive(Clone, Debug)]
-pub struct Waker {}
-
-impl Waker {
-    /// Makes the loop call [`Service::wakeup`] soon. Cheap when the loop is awake.
-    pub fn wake(&self) {
-        todo!()
-    }
-}
-
-/// Receives requests and sends replies, on the thread that runs it.
-#[derive(Debug)]
-pub struct EventLoop {}
-
-impl EventLoop {
-    /// A loop that serves connections to `listeners`.
-    ///
-    /// # Errors
-    /// What the system says (no descriptors left).
-    pub fn new(
-        node: NodeId,
-        key: ClusterKey,
-        listeners: Vec<Listener>,
-        options: Options,
-    ) -> Result<Self> {
-        let _ = (node, key, listeners, options);
-        todo!()
-    }
-
-    /// A handle to wake this loop.
-    #[must_use]
-    pub fn waker(&self) -> Waker {
-        todo!()
-    }
-
-    /// Serves until `stop` is set (and the waker used, to have it seen at once). Then sends what is left, for at most a second.
-    ///
-    /// # Errors
-    /// Only when the loop itself cannot go on; a peer's errors end that peer's connection.
-    pub fn run(self, service: &mut dyn Service, stop: &AtomicBool) -> Result<()> {
-        let _ = (service, stop);
-        todo!()
     }
 }

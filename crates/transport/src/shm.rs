@@ -2,6 +2,8 @@
 
 mod arena_view;
 mod grants;
+pub(crate) mod mapping;
+pub(crate) mod ring;
 
 pub use arena_view::ArenaView;
 pub use grants::{Grant, GrantPool};

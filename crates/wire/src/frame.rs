@@ -68,6 +68,31 @@ impl FrameKind {
     }
 }
 
+/// The checksum of a frame, computed as its payload comes in.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameCheck {
+    checksum: u32,
+    expected: u32,
+    covers_payload: bool,
+}
+
+impl FrameCheck {
+    /// Takes in the next bytes of the payload.
+    pub fn update(&mut self, payload: &[u8]) {
+        if self.covers_payload {
+            self.checksum = crc32c::crc32c_append(self.checksum, payload);
+        }
+    }
+
+    /// Compares, after the whole payload.
+    ///
+    /// # Errors
+    /// [`WireError::Checksum`].
+    pub const fn finish(self) -> Result<(), WireError> {
+        if self.checksum == self.expected { Ok(()) } else { Err(WireError::Checksum("frame")) }
+    }
+}
+
 /// The header as it lies on the wire.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -180,6 +205,16 @@ impl Header {
             }
         }
         if checksum == self.checksum { Ok(()) } else { Err(WireError::Checksum("frame")) }
+    }
+
+    /// Starts a check of a frame whose payload arrives bit by bit.
+    #[must_use]
+    pub fn check(&self, body: &[u8]) -> FrameCheck {
+        FrameCheck {
+            checksum: crc32c::crc32c_append(self.seed, body),
+            expected: self.checksum,
+            covers_payload: self.flags & FLAG_PAYLOAD_UNCHECKED == 0,
+        }
     }
 
     /// Body and payload together, in bytes.

@@ -1,0 +1,263 @@
+//! One connection: the bytes that have come, and what they mean.
+
+use std::time::Duration;
+
+use rustix::event::epoll;
+use samite_types::{Error, ErrorKind, NodeId, Result, SystemEntropy};
+use samite_wire::WireError;
+use samite_wire::frame::{FrameKind, HEADER_LEN, Header};
+
+use super::rings::RingInput;
+use super::{ConnId, Peer, Replies, Service};
+use crate::handshake::{NodeSide, NodeStep, check_header, read_goodbye};
+use crate::key::ClusterKey;
+use crate::server::replies::gone;
+use crate::socket;
+
+/// Bytes received at once.
+pub(super) const SCRATCH_LEN: usize = 256 << 10;
+/// A frame longer than this, in bytes, is received into a buffer of its own.
+const LONG_FRAME_LEN: usize = 64 << 10;
+/// A frame buffer larger than this, in bytes, is given back after use.
+const KEPT_BUFFER_LEN_MAX: usize = 2 << 20;
+/// Receives on one connection before the others have their turn.
+const RECEIVES_PER_TURN: usize = 4;
+
+/// How far a peer has come.
+#[derive(Debug)]
+pub(super) enum Phase {
+    Handshake(NodeSide),
+    Open(Peer),
+}
+
+/// The receiving half of a connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) id: ConnId,
+    pub(super) phase: Phase,
+    pub(super) uid: Option<u32>,
+    pub(super) is_tcp: bool,
+    pub(super) rings: Option<RingInput>,
+    /// Bytes of frames that are not complete, or not served yet; at most [`SCRATCH_LEN`].
+    partial: Vec<u8>,
+    /// A long frame, as far as it has come.
+    long: Vec<u8>,
+    /// Its whole length; 0 when there is none.
+    long_len: usize,
+    /// Complete frames were kept because the peer does not take its replies.
+    paused: bool,
+    /// Bytes ever received: shows progress.
+    pub(super) progress: u64,
+    /// Progress when last looked at, and since when it has been that.
+    pub(super) stalled_since: Option<(u64, Duration)>,
+    /// What the kernel was told to wait for.
+    pub(super) interest: epoll::EventFlags,
+}
+
+/// What there is for the loop to do after a connection has been read.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Nothing.
+    Wait,
+    /// The peer has proved the key: welcome it.
+    Welcome { peer: Peer, wants_rings: bool },
+}
+
+/// What every connection of a loop needs to know.
+pub(super) struct Place<'a> {
+    pub(super) node: NodeId,
+    pub(super) key: &'a ClusterKey,
+    pub(super) service: &'a mut dyn Service,
+    pub(super) replies: &'a mut Replies,
+}
+
+impl Connection {
+    pub(super) fn new(id: ConnId, uid: Option<u32>, is_tcp: bool) -> Self {
+        Self {
+            id,
+            phase: Phase::Handshake(NodeSide::Fresh),
+            uid,
+            is_tcp,
+            rings: None,
+            partial: Vec::new(),
+            long: Vec::new(),
+            long_len: 0,
+            paused: false,
+            progress: 0,
+            stalled_since: None,
+            interest: epoll::EventFlags::IN,
+        }
+    }
+
+    pub(super) const fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Open(_))
+    }
+
+    /// Frames have come that were not served.
+    pub(super) const fn has_kept_frames(&self) -> bool {
+        self.paused
+    }
+
+    /// The peer is in the middle of a frame.
+    pub(super) const fn is_inside_frame(&self) -> bool {
+        self.long_len > 0 || (!self.partial.is_empty() && !self.paused)
+    }
+
+    /// Receives and serves what has come.
+    ///
+    /// # Errors
+    /// Why the connection is to be ended.
+    pub(super) fn read(&mut self, scratch: &mut [u8], place: &mut Place<'_>) -> Result<Next> {
+        if self.paused && !place.replies.is_full(self.id) {
+            self.paused = false;
+            let kept = std::mem::take(&mut self.partial);
+            let next = self.serve(&kept, place)?;
+            if !matches!(next, Next::Wait) {
+                return Ok(next);
+            }
+        }
+        for _ in 0..RECEIVES_PER_TURN {
+            if place.replies.is_full(self.id) {
+                return Ok(Next::Wait);
+            }
+            let Some(fd) = place.replies.fd(self.id) else { return Ok(Next::Wait) };
+            let kept = self.partial.len();
+            let received = if self.long_len > 0 {
+                let left = self.long_len - self.long.len();
+                socket::receive_append(fd, &mut self.long, left)
+            } else {
+                scratch[..kept].copy_from_slice(&self.partial);
+                socket::receive(fd, &mut scratch[kept..], false)
+            };
+            let received = match received {
+                Ok(0) if self.is_inside_frame() => {
+                    return Err(Error::new(ErrorKind::Corrupt, "closed in the middle of a frame"));
+                }
+                Ok(0) | Err(rustix::io::Errno::CONNRESET) => return Err(gone()),
+                Ok(received) => received,
+                Err(rustix::io::Errno::AGAIN) => return Ok(Next::Wait),
+                Err(errno) => return Err(Error::io("receive", errno)),
+            };
+            self.progress += received as u64;
+            if self.long_len > 0 {
+                if self.long.len() < self.long_len {
+                    continue;
+                }
+                self.serve_long(place)?;
+                continue;
+            }
+            self.partial.clear();
+            let filled = kept + received;
+            let next = self.serve(&scratch[..filled], place)?;
+            if !matches!(next, Next::Wait) || filled < scratch.len() {
+                return Ok(next);
+            }
+        }
+        Ok(Next::Wait)
+    }
+
+    /// Serves the complete frames of `bytes` and keeps the rest.
+    fn serve(&mut self, bytes: &[u8], place: &mut Place<'_>) -> Result<Next> {
+        let mut rest = bytes;
+        while let Some((raw, after)) = rest.split_first_chunk::<HEADER_LEN>() {
+            if place.replies.is_full(self.id) || place.replies.is_closing(self.id) {
+                self.paused = true;
+                break;
+            }
+            let header = Header::parse(raw)?;
+            if !self.is_open() {
+                check_header(&header)?;
+            }
+            if header.flags != 0 {
+                return Err(WireError::Unknown("frame flags").into());
+            }
+            let Some((content, behind)) = after.split_at_checked(header.len_after()) else {
+                if HEADER_LEN + header.len_after() > LONG_FRAME_LEN {
+                    self.long_len = HEADER_LEN + header.len_after();
+                    self.long.clear();
+                    self.long.extend_from_slice(rest);
+                    return Ok(Next::Wait);
+                }
+                break;
+            };
+            rest = behind;
+            let next = self.frame(&header, content, place)?;
+            if !matches!(next, Next::Wait) {
+                self.paused = !rest.is_empty();
+                self.partial.extend_from_slice(rest);
+                return Ok(next);
+            }
+        }
+        self.partial.extend_from_slice(rest);
+        Ok(Next::Wait)
+    }
+
+    fn serve_long(&mut self, place: &mut Place<'_>) -> Result<()> {
+        let long = std::mem::take(&mut self.long);
+        self.long_len = 0;
+        if let Some((raw, content)) = long.split_first_chunk::<HEADER_LEN>() {
+            let header = Header::parse(raw)?;
+            self.frame(&header, content, place)?;
+        }
+        if long.capacity() <= KEPT_BUFFER_LEN_MAX {
+            self.long = long;
+            self.long.clear();
+        }
+        Ok(())
+    }
+
+    /// Serves one frame that has come by socket.
+    fn frame(&mut self, header: &Header, content: &[u8], place: &mut Place<'_>) -> Result<Next> {
+        let (body, payload) = content.split_at(header.body_len);
+        header.verify(body, &[payload])?;
+        match &mut self.phase {
+            Phase::Open(peer) => {
+                serve_request(self.id, peer, header, body, payload, place)?;
+                Ok(Next::Wait)
+            }
+            Phase::Handshake(side) => {
+                match side.step(header.kind, body, place.node, place.key, &SystemEntropy)? {
+                    NodeStep::Challenge(bytes) => {
+                        place.replies.push_raw(self.id, &bytes);
+                        Ok(Next::Wait)
+                    }
+                    NodeStep::Proved { client, wants_rings } => {
+                        let transport = if self.is_tcp {
+                            crate::Transport::Tcp
+                        } else if wants_rings {
+                            crate::Transport::Shm
+                        } else {
+                            crate::Transport::Unix
+                        };
+                        let peer = Peer { client, uid: self.uid, transport };
+                        Ok(Next::Welcome { peer, wants_rings })
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Hands a frame of a peer that has proved the key to the service.
+pub(super) fn serve_request(
+    id: ConnId,
+    peer: &Peer,
+    header: &Header,
+    body: &[u8],
+    payload: &[u8],
+    place: &mut Place<'_>,
+) -> Result<()> {
+    match header.kind {
+        FrameKind::Request | FrameKind::Control => {
+            place.service.request(id, peer, header, body, payload, place.replies);
+            Ok(())
+        }
+        FrameKind::Goodbye => {
+            let error = read_goodbye(body);
+            Err(Error::new(ErrorKind::Unavailable, format!("peer said goodbye: {error}")))
+        }
+        kind => {
+            Err(Error::new(ErrorKind::Corrupt, format!("unexpected {kind:?} frame from a client")))
+        }
+    }
+}

@@ -1,0 +1,556 @@
+//! The loop of a shard: receive, serve, send, on one thread.
+//!
+//! A request over a socket costs one `epoll_wait`, one receive and one send. Rings of clients that sent something lately are
+//! polled; when nothing has come for a while, the loop tells them that it sleeps, looks once more, and waits
+//! in `epoll_wait` for a doorbell. A ring that stays quiet while others are busy is put to sleep alone, so that polling costs
+//! nothing for clients that do nothing.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use samite_types::{Clock, Error, ErrorKind, NodeId, Result, SystemClock};
+use samite_wire::frame::FrameKind;
+use samite_wire::hello::Welcome;
+
+use super::accept::{Accepted, Acceptor};
+use super::connection::{Connection, Next, Phase, Place, SCRATCH_LEN};
+use super::rings::{NewRings, RingInput};
+use super::waker::Waker;
+use super::watch::Watch;
+use super::{ConnId, Listener, Options, Peer, Replies, Service};
+use crate::handshake::{frame, goodbye, may_share_memory};
+use crate::key::ClusterKey;
+use crate::socket::{self, timespec};
+use crate::spin::Spin;
+
+/// Events taken from the kernel at once.
+const EVENTS_MAX: usize = 64;
+/// Turns over the rings between two looks at the sockets, when there was something in the rings and when not.
+const BUSY_TURNS_PER_LOOK: u32 = 16;
+const IDLE_TURNS_PER_LOOK: u32 = 64;
+/// Turns over the rings after which those that stayed quiet are put to sleep.
+const RING_TURNS_PER_SORTING: u32 = 1024;
+/// Time to send what is left when the loop ends.
+const LAST_FLUSH: Duration = Duration::from_secs(1);
+
+/// What an epoll event is about, and the index of the listener or connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Waker,
+    Listener,
+    Socket,
+    Doorbell,
+}
+
+fn token(source: Source, serial: u32, index: usize) -> epoll::EventData {
+    let serial = u64::from(serial & 0xff_ffff);
+    epoll::EventData::new_u64((source as u64) << 56 | serial << 32 | index as u64)
+}
+
+/// Receives requests and sends replies, on the thread that runs it.
+pub struct EventLoop {
+    node: NodeId,
+    key: ClusterKey,
+    options: Options,
+    epoll: OwnedFd,
+    acceptor: Acceptor,
+    waker: Waker,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    serial: u32,
+    replies: Replies,
+    /// Connections whose rings are polled.
+    awake: Vec<usize>,
+    events: Vec<epoll::Event>,
+    scratch: Vec<u8>,
+    watch: Watch,
+    spin: Spin,
+}
+
+impl std::fmt::Debug for EventLoop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventLoop").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl EventLoop {
+    /// A loop that serves connections to `listeners`.
+    ///
+    /// # Errors
+    /// What the system says (no descriptors left).
+    pub fn new(
+        node: NodeId,
+        key: ClusterKey,
+        listeners: Vec<Listener>,
+        options: Options,
+    ) -> Result<Self> {
+        let failed = |errno| Error::io("make an event loop", errno);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let waker = Waker::new().map_err(failed)?;
+        let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, waker.bell(), token(Source::Waker, 0, 0), edge).map_err(failed)?;
+        for (index, listener) in listeners.iter().enumerate() {
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+            let data = token(Source::Listener, 0, index);
+            epoll::add(&epoll, listener.fd(), data, flags).map_err(failed)?;
+        }
+        Ok(Self {
+            node,
+            key,
+            epoll,
+            acceptor: Acceptor::new(listeners).map_err(failed)?,
+            waker,
+            connections: Vec::new(),
+            free: Vec::new(),
+            serial: 0,
+            replies: Replies::new(options.output_len_max),
+            awake: Vec::new(),
+            events: Vec::with_capacity(EVENTS_MAX),
+            scratch: vec![0; SCRATCH_LEN],
+            watch: Watch::new(options.tick),
+            spin: Spin::new(options.spin),
+            options,
+        })
+    }
+
+    /// A handle to wake this loop.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Serves until `stop` is set (and the waker used, to have it seen at once). Then sends what is left, for at most a second.
+    ///
+    /// # Errors
+    /// Only when the loop itself cannot go on; a peer's errors end that peer's connection.
+    pub fn run(mut self, service: &mut dyn Service, stop: &AtomicBool) -> Result<()> {
+        let mut turns = 0u32;
+        while !stop.load(Ordering::Relaxed) {
+            if self.awake.is_empty() {
+                let timeout = self.watch.timeout();
+                self.look(timeout, service)?;
+            } else {
+                turns = turns.wrapping_add(1);
+                let served = self.serve_rings(service);
+                if served {
+                    self.spin.found();
+                } else if !self.spin.pass() {
+                    self.sleep_rings();
+                }
+                if turns.is_multiple_of(RING_TURNS_PER_SORTING) {
+                    self.sort_rings();
+                }
+                let turns_per_look = if served { BUSY_TURNS_PER_LOOK } else { IDLE_TURNS_PER_LOOK };
+                if turns.is_multiple_of(turns_per_look) || self.waker.is_rung() {
+                    self.look(Some(Duration::ZERO), service)?;
+                }
+            }
+            self.send_all(service);
+            if self.watch.is_due() {
+                self.keep_watch(service);
+            }
+        }
+        self.finish(service);
+        Ok(())
+    }
+
+    /// Takes what the kernel has, waiting for it up to `timeout`, and serves it.
+    fn look(&mut self, timeout: Option<Duration>, service: &mut dyn Service) -> Result<()> {
+        let timeout = if self.waker.may_sleep() { timeout } else { Some(Duration::ZERO) };
+        self.events.clear();
+        let events = rustix::buffer::spare_capacity(&mut self.events);
+        let waited = epoll::wait(&self.epoll, events, timeout.map(timespec).as_ref());
+        self.waker.awake();
+        match waited {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::io("wait for events", errno)),
+        }
+        if self.waker.take() {
+            service.wakeup(&mut self.replies);
+        }
+        for at in 0..self.events.len() {
+            let event = self.events[at];
+            self.event(event.data.u64(), event.flags, service);
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, data: u64, flags: epoll::EventFlags, service: &mut dyn Service) {
+        let index = (data & 0xffff_ffff) as usize;
+        let serial = (data >> 32 & 0xff_ffff) as u32;
+        let source = data >> 56;
+        if source == Source::Listener as u64 {
+            self.accept(index, service);
+            return;
+        }
+        // The connection may have ended earlier in the same batch of events.
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        if connection.id.serial() & 0xff_ffff != serial {
+            return;
+        }
+        if source == Source::Doorbell as u64 {
+            self.wake_rings(index);
+            self.spin.woke();
+        } else if source == Source::Socket as u64 {
+            let id = connection.id;
+            if flags.contains(epoll::EventFlags::OUT) {
+                self.replies.flush(id);
+                self.set_interest(index);
+                self.wake_rings(index);
+            }
+            self.read(index, service);
+            let hung_up = epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+            if flags.intersects(hung_up) && !flags.contains(epoll::EventFlags::IN) {
+                self.end(index, &super::replies::gone(), service);
+            }
+        }
+    }
+
+    fn accept(&mut self, listener: usize, service: &mut dyn Service) {
+        let mut accepted: smallvec::SmallVec<[Accepted; 16]> = smallvec::SmallVec::new();
+        self.acceptor.accept(listener, |connection| accepted.push(connection));
+        for connection in accepted {
+            self.add(connection, service);
+        }
+    }
+
+    fn add(&mut self, accepted: Accepted, service: &mut dyn Service) {
+        let open = self.connections.len() - self.free.len();
+        if open >= self.options.connections_max {
+            tracing::warn!("refused a connection: there are {open} already");
+            return;
+        }
+        if self.watch.handshakes() >= self.options.handshakes_max
+            && let Some(oldest) = self.watch.oldest_handshake()
+        {
+            let error =
+                Error::new(ErrorKind::Busy, "too many connections that have not proved the key");
+            self.end(oldest.index(), &error, service);
+        }
+        let index = self.free.pop().unwrap_or(self.connections.len());
+        self.serial = self.serial.wrapping_add(1);
+        let id = ConnId::new(self.serial, index);
+        let data = token(Source::Socket, self.serial, index);
+        if let Err(errno) = epoll::add(&self.epoll, &accepted.fd, data, epoll::EventFlags::IN) {
+            tracing::warn!("refused a connection: {errno}");
+            self.free.push(index);
+            return;
+        }
+        if index == self.connections.len() {
+            self.connections.push(None);
+        }
+        self.connections[index] = Some(Connection::new(id, accepted.uid, accepted.is_tcp));
+        self.replies.open(id, accepted.fd);
+        self.watch.handshake(id, self.options.handshake_timeout);
+    }
+
+    /// Receives from a connection's socket and serves what has come.
+    fn read(&mut self, index: usize, service: &mut dyn Service) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        let mut place = Place {
+            node: self.node,
+            key: &self.key,
+            service: &mut *service,
+            replies: &mut self.replies,
+        };
+        let result = connection.read(&mut self.scratch, &mut place);
+        if connection.is_inside_frame() {
+            self.watch.soon();
+        }
+        let result = match result {
+            Ok(Next::Wait) => Ok(()),
+            Ok(Next::Welcome { peer, wants_rings }) => {
+                self.welcome(index, peer, wants_rings, service)
+            }
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(()) => {
+                if let Some(id) = self.id(index)
+                    && self.replies.is_full(id)
+                {
+                    self.set_interest(index);
+                }
+            }
+            Err(error) => self.end(index, &error, service),
+        }
+    }
+
+    fn id(&self, index: usize) -> Option<ConnId> {
+        self.connections.get(index)?.as_ref().map(|connection| connection.id)
+    }
+
+    /// Lets a peer in that has proved the key.
+    fn welcome(
+        &mut self,
+        index: usize,
+        peer: Peer,
+        wants_rings: bool,
+        service: &mut dyn Service,
+    ) -> Result<()> {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return Ok(()) };
+        let id = connection.id;
+        let arena = service.arena();
+        let new = if wants_rings {
+            let own = rustix::process::geteuid().as_raw();
+            if !peer.uid.is_some_and(|uid| may_share_memory(uid, own)) {
+                return Err(Error::new(
+                    ErrorKind::Denied,
+                    "shared memory is for the node's own user",
+                ));
+            }
+            Some(NewRings::make(arena.as_ref())?)
+        } else {
+            None
+        };
+        let welcome =
+            Welcome { map_epoch: service.map_epoch(), rings: new.as_ref().map(|new| new.layout) };
+        let bytes = frame(FrameKind::Welcome, &welcome);
+        let memory = new.as_ref().map(|new| new.memory.clone());
+        if let Some(new) = new {
+            let failed = |errno| Error::io("send shared memory", errno);
+            let Some(fd) = self.replies.fd(id) else { return Ok(()) };
+            let doorbell = new.input.doorbell();
+            let all = [new.file.as_fd(), doorbell, arena.map_or(doorbell, |arena| arena.fd)];
+            let descriptors = &all[..if arena.is_some() { 3 } else { 2 }];
+            // The socket is empty: the peer has answered all that was sent before.
+            let sent = socket::send_with_descriptors(fd, &bytes, descriptors).map_err(failed)?;
+            if sent != bytes.len() {
+                return Err(failed(Errno::AGAIN));
+            }
+            let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            let data = token(Source::Doorbell, id.serial(), index);
+            epoll::add(&self.epoll, new.input.doorbell(), data, edge).map_err(failed)?;
+            connection.rings = Some(new.input);
+        } else {
+            self.replies.push_raw(id, &bytes);
+        }
+        connection.phase = Phase::Open(peer);
+        self.replies.proved(id, memory);
+        self.watch.forget_handshake(id);
+        let more = connection.has_kept_frames();
+        tracing::debug!("{id}: {} over {}", peer.client, peer.transport);
+        if more {
+            self.read(index, service);
+        }
+        Ok(())
+    }
+
+    /// Serves the rings that are polled, once around. Returns whether there was anything.
+    fn serve_rings(&mut self, service: &mut dyn Service) -> bool {
+        let mut served = false;
+        let mut at = 0;
+        while at < self.awake.len() {
+            let index = self.awake[at];
+            at += 1;
+            let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
+            let (Some(rings), Phase::Open(peer)) = (&mut connection.rings, &connection.phase)
+            else {
+                continue;
+            };
+            let mut place = Place {
+                node: self.node,
+                key: &self.key,
+                service: &mut *service,
+                replies: &mut self.replies,
+            };
+            match rings.serve(connection.id, peer, &mut place) {
+                Ok(any) => served |= any,
+                Err(error) => self.end(index, &error, service),
+            }
+        }
+        served
+    }
+
+    /// Puts rings to sleep that were quiet since the last time.
+    fn sort_rings(&mut self) {
+        let connections = &mut self.connections;
+        self.awake.retain(|index| {
+            let Some(rings) = rings(connections, *index) else { return false };
+            std::mem::take(&mut rings.used) || !rings.sleep()
+        });
+    }
+
+    /// Polling has paid no more: puts all rings to sleep in which nothing has just come.
+    fn sleep_rings(&mut self) {
+        let connections = &mut self.connections;
+        self.awake.retain(|index| rings(connections, *index).is_some_and(|rings| !rings.sleep()));
+        if self.awake.is_empty() {
+            self.spin.sleeps();
+        } else {
+            self.spin.found();
+        }
+    }
+
+    /// Sends what has been queued, and ends what is to be ended.
+    fn send_all(&mut self, service: &mut dyn Service) {
+        while let Some(id) = self.replies.next_dirty() {
+            if !self.replies.is_blocked(id) {
+                self.replies.flush(id);
+            }
+            if self.replies.is_blocked(id) {
+                self.set_interest(id.index());
+                self.watch.soon();
+            }
+        }
+        if self.replies.take_ring_waits() {
+            self.watch.retry();
+            self.watch.soon();
+        }
+        while let Some((id, error)) = self.replies.next_closing() {
+            if self.id(id.index()) == Some(id) {
+                self.end(id.index(), &error, service);
+            }
+        }
+    }
+
+    /// Tells the kernel what this connection waits for.
+    fn set_interest(&mut self, index: usize) {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        let id = connection.id;
+        let mut interest = epoll::EventFlags::empty();
+        interest.set(epoll::EventFlags::IN, !self.replies.is_full(id));
+        interest.set(epoll::EventFlags::OUT, self.replies.is_blocked(id));
+        let Some(fd) = self.replies.fd(id) else { return };
+        if interest != connection.interest {
+            connection.interest = interest;
+            let data = token(Source::Socket, id.serial(), index);
+            // It can only fail for lack of memory; then the watch drops the connection as stalled.
+            let _ = epoll::modify(&self.epoll, fd, data, interest);
+        }
+    }
+
+    /// Looks after what is due.
+    fn keep_watch(&mut self, service: &mut dyn Service) {
+        if self.watch.take_tick() {
+            service.tick(&mut self.replies);
+        }
+        if self.watch.take_retry() {
+            self.retry_rings();
+        }
+        if !self.watch.take_check() {
+            return;
+        }
+        while let Some(id) = self.watch.late_handshake() {
+            let error = Error::new(ErrorKind::Timeout, "no proof of the cluster key in time");
+            self.end(id.index(), &error, service);
+        }
+        let now = SystemClock.monotonic();
+        for index in 0..self.connections.len() {
+            let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
+            let stalled = self.replies.stalled(connection.id);
+            if stalled.is_none() && !connection.is_inside_frame() {
+                connection.stalled_since = None;
+                continue;
+            }
+            self.watch.soon();
+            let progress = connection.progress + stalled.unwrap_or(0);
+            match connection.stalled_since {
+                Some((seen, since)) if seen == progress => {
+                    if now.saturating_sub(since) >= self.options.stall_timeout {
+                        let what = if stalled.is_some() {
+                            "takes no replies"
+                        } else {
+                            "stopped in the middle of a frame"
+                        };
+                        let error = Error::new(ErrorKind::Timeout, format!("peer {what}"));
+                        self.end(index, &error, service);
+                    }
+                }
+                _ => connection.stalled_since = Some((progress, now)),
+            }
+        }
+    }
+
+    /// Tries again to move what waits for full rings.
+    fn retry_rings(&mut self) {
+        let mut waiting = false;
+        for index in 0..self.connections.len() {
+            let Some(id) = self.id(index) else { continue };
+            let before = self.replies.stalled(id);
+            if before.is_none() || !self.replies.shares_arena(id) {
+                continue;
+            }
+            let drained = self.replies.flush_ring(id);
+            waiting |= !drained;
+            if self.replies.stalled(id) != before {
+                self.wake_rings(index);
+            }
+        }
+        if waiting {
+            self.watch.retry_later();
+        }
+    }
+
+    /// Polls the rings of a connection from now on.
+    fn wake_rings(&mut self, index: usize) {
+        if let Some(rings) = rings(&mut self.connections, index)
+            && !rings.awake
+        {
+            rings.wake();
+            self.awake.push(index);
+        }
+    }
+
+    /// Ends a connection and logs why.
+    fn end(&mut self, index: usize, error: &Error, service: &mut dyn Service) {
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        let id = connection.id;
+        if error.kind() == ErrorKind::Unavailable {
+            tracing::debug!("{id} ended: {error}");
+        } else {
+            let uid = connection.uid;
+            tracing::warn!(kind = ?error.kind(), uid, "{id} dropped: {error}");
+            if self.replies.stalled(id).is_none()
+                && let Some(fd) = self.replies.fd(id)
+            {
+                let bytes = goodbye(error);
+                // A courtesy; whether it arrives does not matter.
+                let _ = socket::send_now(fd, &[std::io::IoSlice::new(&bytes)]);
+            }
+        }
+        if let Some(rings) = &connection.rings {
+            // The client holds this descriptor too, so that closing it here would not end the watch.
+            let _ = epoll::delete(&self.epoll, rings.doorbell());
+            self.awake.retain(|awake| *awake != index);
+        }
+        self.watch.forget_handshake(id);
+        self.replies.remove(id, connection.is_open());
+        self.free.push(index);
+        if connection.is_open() {
+            service.closed(id);
+        }
+    }
+
+    /// Sends what is left, for a limited time.
+    fn finish(&mut self, service: &mut dyn Service) {
+        let end = SystemClock.monotonic() + LAST_FLUSH;
+        loop {
+            let mut left = false;
+            for index in 0..self.connections.len() {
+                let Some(id) = self.id(index) else { continue };
+                self.replies.flush(id);
+                self.replies.flush_ring(id);
+                left |= self.replies.stalled(id).is_some();
+            }
+            while let Some((id, error)) = self.replies.next_closing() {
+                if self.id(id.index()) == Some(id) {
+                    self.end(id.index(), &error, service);
+                }
+            }
+            if !left || SystemClock.monotonic() >= end {
+                return;
+            }
+            let _ = rustix::thread::nanosleep(&timespec(Duration::from_millis(1)));
+        }
+    }
+}
+
+fn rings(connections: &mut [Option<Connection>], index: usize) -> Option<&mut RingInput> {
+    connections.get_mut(index)?.as_mut()?.rings.as_mut()
+}

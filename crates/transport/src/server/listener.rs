@@ -1,0 +1,71 @@
+//! Sockets that accept connections.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use samite_types::{Error, Result};
+
+use crate::address::Address;
+use crate::socket;
+
+/// A socket that accepts connections. A unix one removes its path when the last clone is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+    address: Address,
+    file: Option<Arc<SocketFile>>,
+}
+
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // It may be gone with its directory already.
+        let _ = rustix::fs::unlink(&self.0);
+    }
+}
+
+impl Listener {
+    /// Listens on a unix socket, for `unix://` and `shm://` alike. A socket file that nobody listens on is replaced.
+    ///
+    /// # Errors
+    /// `Exists` when somebody listens there; `Invalid` for a path that is too long; what the system says.
+    pub fn unix(path: &Path) -> Result<Self> {
+        Ok(Self {
+            fd: socket::listen_unix(path)?,
+            address: Address::Unix(path.to_owned()),
+            file: Some(Arc::new(SocketFile(path.to_owned()))),
+        })
+    }
+
+    /// Listens on tcp; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// `Unavailable` for a host that does not resolve; what the system says.
+    pub fn tcp(host: &str, port: u16) -> Result<Self> {
+        let (fd, port) = socket::listen_tcp(host, port)?;
+        Ok(Self { fd, address: Address::Tcp(host.to_owned(), port), file: None })
+    }
+
+    /// Where it listens: `unix://…`, or `tcp://…` with the real port.
+    #[must_use]
+    pub const fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The same socket for another event loop; each connection goes to one of them.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn try_clone(&self) -> Result<Self> {
+        let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 3)
+            .map_err(|errno| Error::io(format_args!("clone listener {}", self.address), errno))?;
+        Ok(Self { fd, address: self.address.clone(), file: self.file.clone() })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

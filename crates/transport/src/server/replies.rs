@@ -1,0 +1,316 @@
+//! Where a service sends its replies.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+use samite_types::{Error, ErrorKind, RequestId};
+use samite_wire::frame::{FrameHeader, FrameKind};
+use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
+use smallvec::SmallVec;
+use zerocopy::IntoBytes;
+
+use super::output::SocketQueue;
+use super::{ConnId, OutPiece};
+use crate::shm::ring::{Producer, RING_FLAGS, RingMemory, Word};
+
+/// Replies that wait together are sent when they are this long, in bytes, even if more are coming.
+const FLUSH_LEN: usize = 256 << 10;
+
+/// The sending half of a connection.
+pub(super) struct Output {
+    fd: OwnedFd,
+    socket: SocketQueue,
+    /// The socket has said that it is full; wait until it is writable.
+    blocked: bool,
+    ring: Option<RingOutput>,
+    /// Its id is in [`Replies::dirty`].
+    dirty: bool,
+}
+
+struct RingOutput {
+    memory: Arc<RingMemory>,
+    producer: Producer,
+    /// What the ring had no room for; an empty frame stands for a marker.
+    waiting: VecDeque<Vec<u8>>,
+    waiting_len: usize,
+    progress: u64,
+}
+
+impl RingOutput {
+    fn publish(&mut self) {
+        self.progress += 1;
+        self.producer.publish();
+        let sleeps = self.memory.word(Word::ClientSleeps);
+        if sleeps.load(Ordering::SeqCst) == 1 && sleeps.swap(0, Ordering::SeqCst) == 1 {
+            // Not private: the word is shared between processes. Nobody there is no error.
+            let _ = futex::wake(self.memory.word(Word::ReplyTail), futex::Flags::empty(), 1);
+        }
+    }
+
+    fn put(&mut self, frame: &[u8]) -> bool {
+        if frame.is_empty() {
+            self.producer.write_marker()
+        } else {
+            self.producer.write(frame, &[], &[])
+        }
+    }
+
+    /// `false`: the frame has to wait.
+    fn send(&mut self, frame: Vec<u8>) -> bool {
+        if self.waiting.is_empty() && self.put(&frame) {
+            self.publish();
+            return true;
+        }
+        self.waiting_len += frame.len();
+        self.waiting.push_back(frame);
+        false
+    }
+
+    fn flush(&mut self) -> bool {
+        while let Some(frame) = self.waiting.pop_front() {
+            if !self.put(&frame) {
+                self.waiting.push_front(frame);
+                return false;
+            }
+            self.waiting_len -= frame.len();
+            self.publish();
+        }
+        true
+    }
+}
+
+/// Where replies go.
+pub struct Replies {
+    outputs: Vec<Option<(ConnId, Output)>>,
+    dirty: Vec<ConnId>,
+    closing: Vec<(ConnId, Error)>,
+    output_len_max: usize,
+    proved: usize,
+    /// A ring was full since the loop last asked.
+    ring_waits: bool,
+}
+
+impl std::fmt::Debug for Replies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replies").field("connections", &self.proved).finish_non_exhaustive()
+    }
+}
+
+impl Replies {
+    pub(super) const fn new(output_len_max: usize) -> Self {
+        Self {
+            outputs: Vec::new(),
+            dirty: Vec::new(),
+            closing: Vec::new(),
+            output_len_max,
+            proved: 0,
+            ring_waits: false,
+        }
+    }
+
+    /// Sends a reply; nothing happens if the connection is gone. What the peer does not take at once is kept, up to
+    /// [`Options::output_len_max`](super::Options::output_len_max) and one reply more; then the peer is not read from, and after
+    /// [`Options::stall_timeout`](super::Options::stall_timeout) it is dropped.
+    pub fn send<'a>(
+        &mut self,
+        conn: ConnId,
+        kind: FrameKind,
+        request_id: RequestId,
+        body: &[u8],
+        payload: impl IntoIterator<Item = OutPiece<'a>>,
+    ) {
+        let Some(output) = get(&mut self.outputs, conn) else { return };
+        let pieces: SmallVec<[OutPiece<'a>; 2]> = payload.into_iter().collect();
+        let slices: SmallVec<[&[u8]; 2]> = pieces.iter().map(OutPiece::as_slice).collect();
+        let payload_len: usize = slices.iter().map(|slice| slice.len()).sum();
+        if body.len() > BODY_LEN_MAX || payload_len > PAYLOAD_LEN_MAX {
+            self.close(conn, ErrorKind::Internal, "reply is over the limits of a frame");
+            return;
+        }
+        let build = |flags| FrameHeader::build(kind, request_id, flags, body, &slices);
+        if let Some(ring) = &mut output.ring {
+            let frame_len = size_of::<FrameHeader>() + body.len() + payload_len;
+            if frame_len <= ring.producer.frame_len_max() {
+                let header = build(RING_FLAGS);
+                if ring.waiting.is_empty() && ring.producer.write(header.as_bytes(), body, &slices)
+                {
+                    ring.publish();
+                } else {
+                    let frame = [header.as_bytes(), body, &slices.concat()].concat();
+                    self.ring_waits |= !ring.send(frame);
+                }
+                return;
+            }
+            self.ring_waits |= !ring.send(Vec::new());
+        }
+        output.socket.push(build(0).as_bytes());
+        output.socket.push(body);
+        drop(slices);
+        for piece in pieces {
+            match piece {
+                OutPiece::Copy(bytes) => output.socket.push(bytes),
+                OutPiece::Pinned(pinned) => output.socket.push_pinned(pinned),
+            }
+        }
+        self.queued(conn);
+    }
+
+    /// Ends a connection, telling the peer why.
+    pub fn close(&mut self, conn: ConnId, kind: ErrorKind, reason: &str) {
+        self.closing.push((conn, Error::new(kind, reason.to_owned())));
+    }
+
+    /// Whether the connection is over shared memory, so that its peer can follow references into the arena.
+    #[must_use]
+    pub fn shares_arena(&self, conn: ConnId) -> bool {
+        self.output(conn).is_some_and(|output| output.ring.is_some())
+    }
+
+    /// Connections that have proved the key.
+    #[must_use]
+    pub const fn connections(&self) -> usize {
+        self.proved
+    }
+
+    /// Bytes were queued: send them soon, or at once when they are many.
+    fn queued(&mut self, conn: ConnId) {
+        let Some(output) = get(&mut self.outputs, conn) else { return };
+        if !output.dirty {
+            output.dirty = true;
+            self.dirty.push(conn);
+        }
+        if output.socket.len() >= FLUSH_LEN && !output.blocked {
+            self.flush(conn);
+        }
+    }
+
+    pub(super) fn open(&mut self, conn: ConnId, fd: OwnedFd) {
+        let index = conn.index();
+        if self.outputs.len() <= index {
+            self.outputs.resize_with(index + 1, || None);
+        }
+        let socket = SocketQueue::default();
+        let output = Output { fd, socket, blocked: false, ring: None, dirty: false };
+        self.outputs[index] = Some((conn, output));
+    }
+
+    /// The peer has proved the key, and may have rings from now on.
+    pub(super) fn proved(&mut self, conn: ConnId, memory: Option<Arc<RingMemory>>) {
+        self.proved += 1;
+        let Some(output) = get(&mut self.outputs, conn) else { return };
+        output.ring = memory.map(|memory| RingOutput {
+            producer: Producer::new(memory.clone(), crate::shm::ring::Ring::Replies),
+            memory,
+            waiting: VecDeque::new(),
+            waiting_len: 0,
+            progress: 0,
+        });
+    }
+
+    /// Forgets the connection and closes its socket.
+    pub(super) fn remove(&mut self, conn: ConnId, was_proved: bool) {
+        self.proved -= usize::from(was_proved);
+        if get(&mut self.outputs, conn).is_some() {
+            self.outputs[conn.index()] = None;
+        }
+    }
+
+    fn output(&self, conn: ConnId) -> Option<&Output> {
+        match self.outputs.get(conn.index()) {
+            Some(Some((id, output))) if *id == conn => Some(output),
+            _ => None,
+        }
+    }
+
+    pub(super) fn fd(&self, conn: ConnId) -> Option<BorrowedFd<'_>> {
+        Some(self.output(conn)?.fd.as_fd())
+    }
+
+    /// So much output waits that no more requests should be taken.
+    pub(super) fn is_full(&self, conn: ConnId) -> bool {
+        self.output(conn).is_none_or(|output| {
+            let ring_len = output.ring.as_ref().map_or(0, |ring| ring.waiting_len);
+            output.socket.len().max(ring_len) > self.output_len_max
+        })
+    }
+
+    /// Output waits for the peer, and a number that grows as it takes some.
+    pub(super) fn stalled(&self, conn: ConnId) -> Option<u64> {
+        let output = self.output(conn)?;
+        let ring = output.ring.as_ref().filter(|ring| !ring.waiting.is_empty());
+        (output.socket.len() > 0 || ring.is_some())
+            .then(|| output.socket.progress + ring.map_or(0, |ring| ring.progress))
+    }
+
+    pub(super) fn is_blocked(&self, conn: ConnId) -> bool {
+        self.output(conn).is_some_and(|output| output.blocked)
+    }
+
+    /// Queues bytes that are a frame already.
+    pub(super) fn push_raw(&mut self, conn: ConnId, frame: &[u8]) {
+        if let Some(output) = get(&mut self.outputs, conn) {
+            output.socket.push(frame);
+            self.queued(conn);
+        }
+    }
+
+    /// Sends what waits for the socket; an error ends the connection.
+    pub(super) fn flush(&mut self, conn: ConnId) {
+        let Some(output) = get(&mut self.outputs, conn) else { return };
+        match output.socket.flush(output.fd.as_fd()) {
+            Ok(all) => output.blocked = !all,
+            Err(errno) => {
+                let error = match errno {
+                    Errno::PIPE | Errno::CONNRESET => gone(),
+                    errno => Error::io("send", errno),
+                };
+                self.closing.push((conn, error));
+            }
+        }
+    }
+
+    /// Moves what waits for the ring. `true`: nothing waits any more.
+    pub(super) fn flush_ring(&mut self, conn: ConnId) -> bool {
+        get(&mut self.outputs, conn)
+            .and_then(|output| output.ring.as_mut())
+            .is_none_or(RingOutput::flush)
+    }
+
+    /// A connection with output to send since the last call.
+    pub(super) fn next_dirty(&mut self) -> Option<ConnId> {
+        let conn = self.dirty.pop()?;
+        if let Some(output) = get(&mut self.outputs, conn) {
+            output.dirty = false;
+        }
+        Some(conn)
+    }
+
+    /// A connection to end, and why.
+    pub(super) fn next_closing(&mut self) -> Option<(ConnId, Error)> {
+        self.closing.pop()
+    }
+
+    pub(super) fn take_ring_waits(&mut self) -> bool {
+        std::mem::take(&mut self.ring_waits)
+    }
+
+    pub(super) fn is_closing(&self, conn: ConnId) -> bool {
+        self.closing.iter().any(|(closing, _)| *closing == conn)
+    }
+}
+
+/// The peer has closed its end, which is its right.
+pub(super) fn gone() -> Error {
+    Error::new(ErrorKind::Unavailable, "closed by the peer")
+}
+
+fn get(outputs: &mut [Option<(ConnId, Output)>], conn: ConnId) -> Option<&mut Output> {
+    match outputs.get_mut(conn.index()) {
+        Some(Some((id, output))) if *id == conn => Some(output),
+        _ => None,
+    }
+}

@@ -1,0 +1,113 @@
+//! The node's side of a connection's rings.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::event::EventfdFlags;
+use samite_types::{Error, ErrorKind, Result};
+use samite_wire::WireError;
+use samite_wire::hello::RingLayout;
+
+use super::connection::{Place, serve_request};
+use super::{ConnId, Peer, SharedArena};
+use crate::shm::mapping::memory_file;
+use crate::shm::ring::{Consumer, Item, RING_LEN, Ring, RingMemory, Word, memory_len};
+
+/// Requests taken from one ring before the others have their turn.
+const REQUESTS_PER_TURN: usize = 64;
+
+/// The receiving half of a connection over shared memory.
+#[derive(Debug)]
+pub(super) struct RingInput {
+    consumer: Consumer,
+    doorbell: OwnedFd,
+    /// Polled by the loop; otherwise the client rings the doorbell.
+    pub(super) awake: bool,
+    /// Something came since the loop last sorted out the quiet ones.
+    pub(super) used: bool,
+}
+
+/// What is made for a new client of shared memory.
+pub(super) struct NewRings {
+    pub(super) layout: RingLayout,
+    pub(super) memory: Arc<RingMemory>,
+    pub(super) file: OwnedFd,
+    pub(super) input: RingInput,
+}
+
+impl NewRings {
+    pub(super) fn make(arena: Option<&SharedArena<'_>>) -> Result<Self> {
+        let layout = RingLayout {
+            request_len: RING_LEN,
+            reply_len: RING_LEN,
+            arena_len: arena.map_or(0, |arena| arena.len),
+        };
+        let failed = |errno| Error::io("make rings", errno);
+        let len = memory_len(&layout)
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "ring layout is not valid"))?;
+        let file = memory_file("samite-rings", len).map_err(failed)?;
+        let memory = RingMemory::map(&file, &layout).map_err(failed)?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let doorbell = rustix::event::eventfd(0, flags).map_err(failed)?;
+        // Asleep until the first ring of the doorbell.
+        memory.word(Word::NodeSleeps).store(1, Ordering::SeqCst);
+        let consumer = Consumer::new(memory.clone(), Ring::Requests);
+        let input = RingInput { consumer, doorbell, awake: false, used: false };
+        Ok(Self { layout, memory, file, input })
+    }
+}
+
+impl RingInput {
+    pub(super) fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    #[inline]
+    pub(super) fn is_ready(&mut self) -> bool {
+        self.consumer.is_ready()
+    }
+
+    /// The doorbell was rung: poll from now on.
+    pub(super) fn wake(&mut self) {
+        self.awake = true;
+        self.consumer.memory().word(Word::NodeSleeps).store(0, Ordering::SeqCst);
+    }
+
+    /// Stops polling. `false`: something has just come, go on.
+    pub(super) fn sleep(&mut self) -> bool {
+        let word = self.consumer.memory().word(Word::NodeSleeps);
+        word.store(1, Ordering::SeqCst);
+        if self.consumer.is_ready() {
+            // The client may have seen the word and ring as well; then the doorbell is one wake-up for nothing.
+            self.consumer.memory().word(Word::NodeSleeps).store(0, Ordering::SeqCst);
+            return false;
+        }
+        self.awake = false;
+        true
+    }
+
+    /// Serves what is in the ring. Returns whether there was anything.
+    ///
+    /// # Errors
+    /// Why the connection is to be ended.
+    pub(super) fn serve(&mut self, id: ConnId, peer: &Peer, place: &mut Place<'_>) -> Result<bool> {
+        let mut served = false;
+        for _ in 0..REQUESTS_PER_TURN {
+            if place.replies.is_full(id) || place.replies.is_closing(id) {
+                break;
+            }
+            let Some(item) = self.consumer.peek()? else { break };
+            let Item::Frame(header) = &item else {
+                return Err(WireError::Unknown("ring item").into());
+            };
+            let (body, payload) = self.consumer.frame(header);
+            header.verify(body, &[payload])?;
+            serve_request(id, peer, header, body, payload, place)?;
+            self.consumer.consume(&item);
+            served = true;
+        }
+        self.used |= served;
+        Ok(served)
+    }
+}

@@ -1,0 +1,67 @@
+//! Waking an event loop from other threads.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+
+#[derive(Debug)]
+struct State {
+    /// Watched edge-triggered, so that nobody needs to read it.
+    bell: OwnedFd,
+    rung: AtomicBool,
+    sleeps: AtomicBool,
+}
+
+/// Wakes an [`EventLoop`](super::EventLoop) from another thread; see [`Service::wakeup`](super::Service::wakeup).
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<State>);
+
+impl Waker {
+    pub(super) fn new() -> Result<Self, Errno> {
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self(Arc::new(State {
+            bell,
+            rung: AtomicBool::new(false),
+            sleeps: AtomicBool::new(false),
+        })))
+    }
+
+    /// Makes the loop call [`Service::wakeup`](super::Service::wakeup) soon. No system call when the loop is awake.
+    pub fn wake(&self) {
+        self.0.rung.store(true, Ordering::SeqCst);
+        if self.0.sleeps.load(Ordering::SeqCst) {
+            ring(self.0.bell.as_fd());
+        }
+    }
+
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.0.bell.as_fd()
+    }
+
+    /// The loop is about to wait in the kernel. `false`: it must not, the waker was used.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.0.sleeps.store(true, Ordering::SeqCst);
+        !self.0.rung.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn awake(&self) {
+        self.0.sleeps.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_rung(&self) -> bool {
+        self.0.rung.load(Ordering::Relaxed)
+    }
+
+    /// Whether the waker was used since the last call.
+    pub(super) fn take(&self) -> bool {
+        self.is_rung() && self.0.rung.swap(false, Ordering::SeqCst)
+    }
+}
+
+/// Adds to an eventfd. Its counter is never read and cannot overflow in the age of the universe.
+pub(crate) fn ring(bell: BorrowedFd<'_>) {
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}

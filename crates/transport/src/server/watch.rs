@@ -1,0 +1,130 @@
+//! What an event loop has to look after now and then: handshakes, stalled peers, ticks.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use samite_types::{Clock, SystemClock};
+
+use super::ConnId;
+
+/// Time between two looks at peers that are in the middle of something.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// First and longest time until rings that were full are tried again.
+const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
+
+/// The loop's appointments. When there are none, it sleeps for good and uses no processor.
+#[derive(Debug)]
+pub(super) struct Watch {
+    handshakes: VecDeque<(ConnId, Duration)>,
+    /// Some peer is in the middle of a frame or does not take its replies.
+    next_check: Option<Duration>,
+    next_tick: Option<Duration>,
+    tick: Option<Duration>,
+    next_retry: Option<Duration>,
+    retry_interval: Duration,
+}
+
+fn now() -> Duration {
+    SystemClock.monotonic()
+}
+
+impl Watch {
+    pub(super) fn new(tick: Option<Duration>) -> Self {
+        Self {
+            handshakes: VecDeque::new(),
+            next_check: None,
+            next_tick: tick.map(|tick| now() + tick),
+            tick,
+            next_retry: None,
+            retry_interval: RETRY.0,
+        }
+    }
+
+    fn next(&self) -> Option<Duration> {
+        [self.next_check, self.next_tick, self.next_retry].into_iter().flatten().min()
+    }
+
+    /// How long the loop may sleep; `None` for ever.
+    pub(super) fn timeout(&self) -> Option<Duration> {
+        self.next().map(|next| next.saturating_sub(now()))
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.next().is_some_and(|next| next <= now())
+    }
+
+    /// Look at the connections before long.
+    pub(super) fn soon(&mut self) {
+        if self.next_check.is_none() {
+            self.next_check = Some(now() + CHECK_INTERVAL);
+        }
+    }
+
+    /// A peer has that much time to prove the key.
+    pub(super) fn handshake(&mut self, id: ConnId, timeout: Duration) {
+        self.handshakes.push_back((id, now() + timeout));
+        self.soon();
+    }
+
+    /// A peer has proved the key, or is gone.
+    pub(super) fn forget_handshake(&mut self, id: ConnId) {
+        self.handshakes.retain(|(waiting, _)| *waiting != id);
+    }
+
+    pub(super) fn handshakes(&self) -> usize {
+        self.handshakes.len()
+    }
+
+    pub(super) fn oldest_handshake(&self) -> Option<ConnId> {
+        self.handshakes.front().map(|(id, _)| *id)
+    }
+
+    /// A peer whose time for the handshake is over.
+    pub(super) fn late_handshake(&self) -> Option<ConnId> {
+        self.handshakes.front().filter(|(_, deadline)| *deadline <= now()).map(|(id, _)| *id)
+    }
+
+    /// Whether a tick is due; the next one is then a tick away.
+    pub(super) fn take_tick(&mut self) -> bool {
+        let due = self.next_tick.is_some_and(|next| next <= now());
+        if due {
+            self.next_tick = self.tick.map(|tick| now() + tick);
+        }
+        due
+    }
+
+    /// Whether the connections are to be looked at. If so, and some are still in the middle of something, call
+    /// [`Watch::soon`] again.
+    pub(super) fn take_check(&mut self) -> bool {
+        let due = self.next_check.is_some_and(|next| next <= now());
+        if due {
+            self.next_check = None;
+            if !self.handshakes.is_empty() {
+                self.soon();
+            }
+        }
+        due
+    }
+
+    /// Some ring is full: try again soon.
+    pub(super) fn retry(&mut self) {
+        if self.next_retry.is_none() {
+            self.retry_interval = RETRY.0;
+            self.next_retry = Some(now() + self.retry_interval);
+        }
+    }
+
+    pub(super) fn take_retry(&mut self) -> bool {
+        let due = self.next_retry.is_some_and(|next| next <= now());
+        if due {
+            self.next_retry = None;
+        }
+        due
+    }
+
+    /// Rings are still full: try again, later each time.
+    pub(super) fn retry_later(&mut self) {
+        self.retry_interval = (self.retry_interval * 2).min(RETRY.1);
+        self.next_retry = Some(now() + self.retry_interval);
+    }
+}

@@ -1,0 +1,316 @@
+//! The two rings between a client and its node.
+//!
+//! ```text
+//! 0            4 KiB                 4 KiB + request_len      + reply_len
+//! ┌────────────┬─────────────────────┬────────────────────────┐
+//! │ words      │ requests            │ replies                │
+//! └────────────┴─────────────────────┴────────────────────────┘
+//! ```
+//!
+//! Each ring has one producer and one consumer. Head and tail count bytes and never go back (they wrap as numbers do); each
+//! is written by one side only. A frame begins at a multiple of 8 and does not wrap around the end of the ring: where it
+//! would, the rest of the ring is skipped with a *pad*. A frame that is too long for the ring travels over the socket,
+//! and on the reply ring a *marker* tells the client to look there.
+//!
+//! Sleeping: whoever is about to sleep stores 1 in its word, looks at the ring once more, and sleeps. Whoever has published swaps
+//! the other's word to 0, and wakes it if it was 1. Both accesses of each side are sequentially consistent, so
+//! one of the two always sees the other's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+use samite_wire::frame::{HEADER_LEN, Header};
+use samite_wire::hello::RingLayout;
+use samite_wire::{WireError, frame};
+
+use super::mapping::Mapping;
+
+/// Words lie this far apart, in bytes: two cache lines, because processors fetch them in pairs.
+const WORD_STRIDE: usize = 128;
+const RINGS_OFFSET: usize = 4096;
+/// Frames begin at multiples of this.
+const ALIGN: usize = 8;
+/// What a pad begins with.
+const PAD: [u8; 2] = [0, 0];
+/// What a marker begins with; it is [`ALIGN`] bytes long.
+const MARKER: [u8; 2] = *b"So";
+const RING_LEN_MAX: u32 = 1 << 26;
+
+/// Bytes of each ring. A ring fits a core's cache together with its twin.
+pub(crate) const RING_LEN: u32 = 256 << 10;
+
+/// Longest frame that goes through a ring of `ring_len` bytes; a pad can never starve it.
+pub(crate) const fn frame_len_max(ring_len: usize) -> usize {
+    ring_len / 4
+}
+
+/// Words of the control page.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Word {
+    RequestTail = 0,
+    RequestHead = 1,
+    ReplyTail = 2,
+    ReplyHead = 3,
+    ClientSleeps = 4,
+    NodeSleeps = 5,
+}
+
+/// The memory of both rings.
+#[derive(Debug)]
+pub(crate) struct RingMemory {
+    mapping: Mapping,
+    request_len: usize,
+    reply_len: usize,
+}
+
+/// Bytes of memory that the rings take.
+pub(crate) fn memory_len(layout: &RingLayout) -> Option<usize> {
+    let valid = |len: u32| len.is_power_of_two() && (4096..=RING_LEN_MAX).contains(&len);
+    (valid(layout.request_len) && valid(layout.reply_len))
+        .then(|| RINGS_OFFSET + layout.request_len as usize + layout.reply_len as usize)
+}
+
+impl RingMemory {
+    /// Maps `fd`, whose length the caller has checked against [`memory_len`].
+    pub(crate) fn map(fd: impl std::os::fd::AsFd, layout: &RingLayout) -> Result<Arc<Self>, Errno> {
+        let len = memory_len(layout).ok_or(Errno::INVAL)?;
+        Ok(Arc::new(Self {
+            mapping: Mapping::new(fd, len)?,
+            request_len: layout.request_len as usize,
+            reply_len: layout.reply_len as usize,
+        }))
+    }
+
+    pub(crate) fn word(&self, word: Word) -> &AtomicU32 {
+        self.mapping.word(word as usize * WORD_STRIDE)
+    }
+
+    pub(crate) const fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    fn words(&self, ring: Ring) -> (&AtomicU32, &AtomicU32) {
+        match ring {
+            Ring::Requests => (self.word(Word::RequestTail), self.word(Word::RequestHead)),
+            Ring::Replies => (self.word(Word::ReplyTail), self.word(Word::ReplyHead)),
+        }
+    }
+
+    const fn bounds(&self, ring: Ring) -> (usize, usize) {
+        match ring {
+            Ring::Requests => (RINGS_OFFSET, self.request_len),
+            Ring::Replies => (RINGS_OFFSET + self.request_len, self.reply_len),
+        }
+    }
+}
+
+/// Which of the two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ring {
+    Requests,
+    Replies,
+}
+
+/// The writing end of a ring.
+#[derive(Debug)]
+pub(crate) struct Producer {
+    memory: Arc<RingMemory>,
+    ring: Ring,
+    start: usize,
+    len: usize,
+    tail: u32,
+    /// The consumer's position when last looked at.
+    head: u32,
+}
+
+impl Producer {
+    pub(crate) fn new(memory: Arc<RingMemory>, ring: Ring) -> Self {
+        let (start, len) = memory.bounds(ring);
+        Self { memory, ring, start, len, tail: 0, head: 0 }
+    }
+
+    pub(crate) const fn frame_len_max(&self) -> usize {
+        frame_len_max(self.len)
+    }
+
+    const fn free(&self) -> usize {
+        // A consumer that lies about its head gains nothing but a garbled ring of its own.
+        self.len.saturating_sub(self.tail.wrapping_sub(self.head) as usize)
+    }
+
+    /// Room for `len` bytes without a break, after a pad if need be. `None`: the ring is too full now.
+    fn reserve(&mut self, len: usize) -> Option<usize> {
+        let len = len.next_multiple_of(ALIGN);
+        let at = self.tail as usize & (self.len - 1);
+        let to_end = self.len - at;
+        let need = if len <= to_end { len } else { to_end + len };
+        if self.free() < need {
+            self.head = self.memory.words(self.ring).1.load(Ordering::Acquire);
+            if self.free() < need {
+                return None;
+            }
+        }
+        if len <= to_end {
+            return Some(at);
+        }
+        self.copy(at, &PAD);
+        self.tail = self.tail.wrapping_add(to_end as u32);
+        Some(0)
+    }
+
+    fn copy(&self, at: usize, bytes: &[u8]) {
+        let dest = self.memory.mapping.at(self.start + at, bytes.len());
+        // SAFETY: in bounds; the range is free (see `reserve`), so that the other side does not look at it
+        // until `publish`; `bytes` is memory of this process.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dest, bytes.len()) };
+    }
+
+    /// Writes a frame from its parts. `false`: no room now. The consumer sees it after [`Producer::publish`].
+    #[must_use]
+    pub(crate) fn write(&mut self, header: &[u8], body: &[u8], payload: &[&[u8]]) -> bool {
+        let payload_len: usize = payload.iter().map(|piece| piece.len()).sum();
+        let len = header.len() + body.len() + payload_len;
+        debug_assert!(len <= self.frame_len_max());
+        let Some(start) = self.reserve(len) else { return false };
+        let mut at = start;
+        for piece in [header, body].iter().chain(payload) {
+            self.copy(at, piece);
+            at += piece.len();
+        }
+        self.tail = self.tail.wrapping_add(len.next_multiple_of(ALIGN) as u32);
+        true
+    }
+
+    /// Writes a marker. `false`: no room now.
+    #[must_use]
+    pub(crate) fn write_marker(&mut self) -> bool {
+        let Some(at) = self.reserve(ALIGN) else { return false };
+        self.copy(at, &MARKER);
+        self.tail = self.tail.wrapping_add(ALIGN as u32);
+        true
+    }
+
+    /// Shows the consumer what was written.
+    pub(crate) fn publish(&self) {
+        self.memory.words(self.ring).0.store(self.tail, Ordering::SeqCst);
+    }
+
+    /// Everything published has been consumed.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.memory.words(self.ring).1.load(Ordering::Acquire) == self.tail
+    }
+}
+
+/// What lies at the head of a ring.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// A frame; body and payload lie behind it.
+    Frame(Header),
+    /// The next frame is on the socket.
+    Marker,
+}
+
+/// The reading end of a ring.
+#[derive(Debug)]
+pub(crate) struct Consumer {
+    memory: Arc<RingMemory>,
+    ring: Ring,
+    start: usize,
+    len: usize,
+    head: u32,
+    /// The producer's position when last looked at.
+    tail: u32,
+}
+
+impl Consumer {
+    pub(crate) fn new(memory: Arc<RingMemory>, ring: Ring) -> Self {
+        let (start, len) = memory.bounds(ring);
+        Self { memory, ring, start, len, head: 0, tail: 0 }
+    }
+
+    /// Something is there to be read.
+    #[inline]
+    pub(crate) fn is_ready(&mut self) -> bool {
+        if self.tail == self.head {
+            self.tail = self.memory.words(self.ring).0.load(Ordering::SeqCst);
+        }
+        self.tail != self.head
+    }
+
+    /// The word that changes when something comes, and its value now that nothing is there.
+    pub(crate) fn tail_word(&self) -> (&AtomicU32, u32) {
+        (self.memory.words(self.ring).0, self.head)
+    }
+
+    pub(crate) const fn memory(&self) -> &Arc<RingMemory> {
+        &self.memory
+    }
+
+    const fn at(&self) -> usize {
+        self.head as usize & (self.len - 1)
+    }
+
+    fn bytes(&self, skip: usize, len: usize) -> &[u8] {
+        let bytes = self.memory.mapping.at(self.start + self.at() + skip, len);
+        // SAFETY: in bounds. The range lies between head and tail, where an honest producer writes no more. A dishonest one is
+        // of our own user (checked before the memory was shared); what it changes under us can only be bytes that
+        // are parsed with bounds checks, never a length or an offset that is read twice.
+        unsafe { std::slice::from_raw_parts(bytes, len) }
+    }
+
+    /// What is next; `None` when the ring is empty.
+    ///
+    /// # Errors
+    /// The producer does not keep to the layout.
+    pub(crate) fn peek(&mut self) -> Result<Option<Item>, WireError> {
+        while self.is_ready() {
+            let available = self.tail.wrapping_sub(self.head) as usize;
+            let to_end = self.len - self.at();
+            if available > self.len || !available.is_multiple_of(ALIGN) {
+                return Err(WireError::OverLimit("ring position"));
+            }
+            let here = available.min(to_end);
+            let first = self.bytes(0, 2);
+            if first == PAD && available >= to_end {
+                self.advance(to_end);
+                continue;
+            }
+            if first == MARKER {
+                return Ok(Some(Item::Marker));
+            }
+            if here < HEADER_LEN {
+                return Err(WireError::Short("ring frame header"));
+            }
+            let mut raw = [0; HEADER_LEN];
+            raw.copy_from_slice(self.bytes(0, HEADER_LEN));
+            let header = Header::parse(&raw)?;
+            if here - HEADER_LEN < header.len_after() {
+                return Err(WireError::Short("ring frame"));
+            }
+            return Ok(Some(Item::Frame(header)));
+        }
+        Ok(None)
+    }
+
+    /// Body and payload of the frame that [`Consumer::peek`] has found, in place.
+    pub(crate) fn frame(&self, header: &Header) -> (&[u8], &[u8]) {
+        self.bytes(HEADER_LEN, header.len_after()).split_at(header.body_len)
+    }
+
+    /// Gives the frame's bytes back to the producer.
+    pub(crate) fn consume(&mut self, item: &Item) {
+        match item {
+            Item::Frame(header) => self.advance(HEADER_LEN + header.len_after()),
+            Item::Marker => self.advance(ALIGN),
+        }
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.head = self.head.wrapping_add(len.next_multiple_of(ALIGN) as u32);
+        self.memory.words(self.ring).1.store(self.head, Ordering::Release);
+    }
+}
+
+/// Flags of frames on rings: no wire can corrupt them, so their payload goes unchecked.
+pub(crate) const RING_FLAGS: u16 = frame::FLAG_PAYLOAD_UNCHECKED;
