@@ -1,13 +1,36 @@
 //! Benchmarks that print ratios to a floor.
 //!
-//! Every benchmark has a hierarchical name (`/kv/get/100B/tcp`) and, where there is one, a floor: the least that
-//! the machine itself needs for the same work (a raw ping-pong, a `memcpy`, the kernel's own tmpfs). Both are measured
-//! in the same run, in turns, so that a change of the machine's mood hits both.
+//! Every benchmark has a hierarchical name (`/kv/get/100B/tcp`) and is measured **against** others: its floor, which is
+//! the least that the machine itself needs for the same work (a raw ping-pong, a `memcpy`, the kernel's own tmpfs), and
+//! where there is one a peer. All are measured in the same run, in turns (A B A B …), so that a change of the machine's
+//! mood hits all; figures are medians over the turns.
+//!
+//! ```text
+//! catalogue   names, what each is measured against, and the aims
+//! measure     turns, histograms, ratios        report   the table and the JSON lines
+//! floor       what the machine itself needs    peer     other stores, where installed
+//! store       the same work in a store         child    the other end: echo, stream, files
+//! ```
+
+mod catalogue;
+mod child;
+mod floor;
+mod measure;
+mod peer;
+mod place;
+mod report;
+mod store;
 
 use std::io::Write;
 use std::time::Duration;
 
-use samite_types::Result;
+use samite_types::{Error, ErrorKind, Result};
+
+use catalogue::{Entry, catalogue};
+use measure::{Figures, Turns, Workload};
+use place::Place;
+
+pub use child::run as peer;
 
 /// What `samite bench` was asked for.
 #[derive(Clone, Debug)]
@@ -16,7 +39,7 @@ pub struct Options {
     pub pattern: Option<String>,
     /// One JSON object a line in place of the table.
     pub json: bool,
-    /// Time for each benchmark and each floor.
+    /// Time for each benchmark, and for each that it is measured against.
     pub seconds: Duration,
     /// Only list the names.
     pub list: bool,
@@ -26,15 +49,151 @@ pub struct Options {
 ///
 /// # Errors
 /// A local cluster or a peer that cannot be started, or an operation that failed: names which.
-pub fn run(_options: &Options, _out: &mut dyn Write) -> Result<()> {
+/// [`ErrorKind::NotFound`]: the pattern matches no benchmark.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
+    let all = catalogue();
+    let chosen: Vec<&Entry> = all
+        .iter()
+        .filter(|entry| {
+            options.pattern.as_deref().is_none_or(|pattern| matches(pattern, &entry.name))
+        })
+        .collect();
+    if chosen.is_empty() {
+        let pattern = options.pattern.as_deref().unwrap_or_default();
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("bench: no benchmark matches {pattern:?}; --list shows all"),
+        ));
+    }
+    if options.list {
+        for entry in chosen {
+            report::line(out, &entry.name)?;
+        }
+        return Ok(());
+    }
+    let mut place = Place::new()?;
+    for entry in chosen {
+        let result = measure_one(&all, entry, &mut place, options.seconds)?;
+        if options.json {
+            report::json(out, &result)?;
+        } else {
+            report::table(out, &result)?;
+        }
+    }
     Ok(())
 }
 
-/// The hidden command `samite bench-peer ARGS…`: the other end of a ping-pong, or a workload that runs under
-/// `samite run`. Benchmarks start it from their own executable.
-///
-/// # Errors
-/// Unknown arguments, or a socket or file that cannot be used.
-pub fn peer(_args: &[String]) -> Result<()> {
-    Ok(())
+/// One benchmark and what it was measured against.
+struct Result1 {
+    name: String,
+    /// Why it was not measured.
+    skipped: Option<String>,
+    figures: Figures,
+    against: Vec<report::Against>,
+}
+
+fn measure_one(
+    all: &[Entry],
+    entry: &Entry,
+    place: &mut Place,
+    length: Duration,
+) -> Result<Result1> {
+    let mut result = Result1 {
+        name: entry.name.clone(),
+        skipped: None,
+        figures: Figures::default(),
+        against: Vec::new(),
+    };
+    let mut workloads: Vec<Box<dyn Workload>> = Vec::new();
+    match (entry.make)(place) {
+        Ok(workload) => workloads.push(workload),
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            result.skipped = Some(error.message().to_owned());
+            return Ok(result);
+        }
+        Err(error) => return Err(error.context(&entry.name)),
+    }
+    let mut references = Vec::new();
+    for reference in &entry.against {
+        let Some(other) = all.iter().find(|other| other.name == reference.name) else { continue };
+        match (other.make)(place) {
+            Ok(workload) => {
+                workloads.push(workload);
+                references.push(reference);
+            }
+            // A peer that is not installed.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {}
+            Err(error) => return Err(error.context(&other.name)),
+        }
+    }
+    let turns =
+        Turns::measure(&mut workloads, length).map_err(|error| error.context(&entry.name))?;
+    result.figures = turns.figures(0);
+    for (index, reference) in references.into_iter().enumerate() {
+        result.against.push(report::Against {
+            name: reference.name.clone(),
+            figures: turns.figures(index + 1),
+            comparison: turns.compare(entry.what, index + 1, reference.aim),
+        });
+    }
+    Ok(result)
+}
+
+/// Whether `pattern` matches `name`: anywhere in it, or with `*` for any run of characters, the whole of it.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let (Some(first), true) = (parts.next(), pattern.contains('*')) else {
+        return name.contains(pattern);
+    };
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let mut last = first;
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+        last = part;
+    }
+    rest.is_empty() || last.is_empty() || name.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_match_anywhere_or_as_a_whole() {
+        assert!(matches("get", "/kv/get/100B/tcp"));
+        assert!(matches("/kv/*/tcp", "/kv/get/100B/tcp"));
+        assert!(matches("/kv/*", "/kv/get/100B/tcp"));
+        assert!(matches("*", "/kv/get"));
+        assert!(!matches("/kv/*/tcp", "/kv/get/100B/unix"));
+        assert!(!matches("kv/*", "/kv/get"));
+        assert!(!matches("put", "/kv/get/100B/tcp"));
+    }
+
+    #[test]
+    fn a_pattern_that_matches_nothing_is_an_error() {
+        let options = Options {
+            pattern: Some("/nothing".into()),
+            json: false,
+            seconds: Duration::from_millis(1),
+            list: true,
+        };
+        let error = run(&options, &mut Vec::new()).expect_err("nothing matches");
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn the_list_names_each_benchmark_once() {
+        let options =
+            Options { pattern: None, json: false, seconds: Duration::from_millis(1), list: true };
+        let mut out = Vec::new();
+        run(&options, &mut out).expect("listing needs nothing");
+        let text = String::from_utf8(out).expect("names are text");
+        let mut names: Vec<_> = text.lines().collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+        assert!(names.contains(&"/floor/tcp/64B") && names.contains(&"/kv/get/100B/tcp"));
+    }
 }

@@ -1,0 +1,190 @@
+//! A page that two processes share, as a floor: what it takes to hand a message over when no kernel carries it.
+
+use std::fs::OpenOptions;
+use std::hint;
+use std::io::Write;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::futex;
+use samite_types::{Error, ErrorKind, Result};
+
+use super::failed;
+
+/// Spins before the processor is offered to others: on one core the two sides must take turns.
+const SPINS: u32 = 4096;
+const MESSAGE_LEN: usize = 64;
+
+/// How a side waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Sleeps in the kernel until woken.
+    Futex,
+    /// Looks again and again.
+    Spin,
+}
+
+impl FromStr for Wait {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "futex" => Ok(Self::Futex),
+            "spin" => Ok(Self::Spin),
+            _ => Err(Error::new(ErrorKind::Invalid, format!("{text:?} is no way to wait"))),
+        }
+    }
+}
+
+/// One direction: a number that grows with each message, and the message.
+#[repr(C, align(64))]
+struct Way {
+    number: AtomicU32,
+    message: [AtomicU8; MESSAGE_LEN],
+}
+
+#[repr(C)]
+struct Layout {
+    there: Way,
+    back: Way,
+    stop: AtomicU32,
+}
+
+/// The page, mapped.
+pub struct Page {
+    layout: &'static Layout,
+    wait: Wait,
+}
+
+impl Page {
+    /// Maps the file at `path`, which is made as long as needed.
+    pub fn open(path: &Path, wait: Wait) -> Result<Self> {
+        let what = format!("map {}", path.display());
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)
+            .map_err(failed(&what))?;
+        file.set_len(size_of::<Layout>() as u64).map_err(failed(&what))?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice, of a file that is as long as the layout.
+        let address = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                size_of::<Layout>(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }
+        .map_err(|errno| Error::io(&what, errno))?;
+        // SAFETY: the mapping is aligned to a page, never unmapped, at least as long as the layout, and any bytes are a
+        // valid layout, which is made of atomics only.
+        let layout = unsafe { &*address.cast::<Layout>() };
+        Ok(Self { layout, wait })
+    }
+
+    /// Sends message `number` and waits for the answer to it.
+    pub fn call(&self, number: u32) {
+        send(&self.layout.there, number, self.wait);
+        while self.layout.back.number.load(Ordering::Acquire) != number {
+            pause(&self.layout.back, number.wrapping_sub(1), self.wait);
+        }
+        receive(&self.layout.back);
+    }
+
+    fn serve(&self) {
+        let parent = rustix::process::getppid();
+        let mut number = 0;
+        loop {
+            let next = self.layout.there.number.load(Ordering::Acquire);
+            if next != number {
+                number = next;
+                receive(&self.layout.there);
+                send(&self.layout.back, number, self.wait);
+                continue;
+            }
+            if self.layout.stop.load(Ordering::Relaxed) != 0 || rustix::process::getppid() != parent
+            {
+                return;
+            }
+            pause(&self.layout.there, number, self.wait);
+        }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        self.layout.stop.store(1, Ordering::Relaxed);
+        let _ = futex::wake(&self.layout.there.number, futex::Flags::empty(), 1);
+    }
+}
+
+fn send(way: &Way, number: u32, wait: Wait) {
+    for byte in &way.message {
+        byte.store(number as u8, Ordering::Relaxed);
+    }
+    way.number.store(number, Ordering::Release);
+    if wait == Wait::Futex {
+        let _ = futex::wake(&way.number, futex::Flags::empty(), 1);
+    }
+}
+
+fn receive(way: &Way) {
+    for byte in &way.message {
+        hint::black_box(byte.load(Ordering::Relaxed));
+    }
+}
+
+/// Waits for a while for the number to be another than `seen`.
+fn pause(way: &Way, seen: u32, wait: Wait) {
+    match wait {
+        Wait::Futex => {
+            let second = futex::Timespec { tv_sec: 1, tv_nsec: 0 };
+            // Woken, timed out or changed already: the caller looks again.
+            let _ = futex::wait(&way.number, futex::Flags::empty(), seen, Some(&second));
+        }
+        Wait::Spin => {
+            for _ in 0..SPINS {
+                if way.number.load(Ordering::Relaxed) != seen {
+                    return;
+                }
+                hint::spin_loop();
+            }
+            rustix::thread::sched_yield();
+        }
+    }
+}
+
+/// The other side: answers every message until told to stop.
+pub fn serve(wait: Wait, path: &Path) -> Result<()> {
+    let page = Page::open(path, wait)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ready").and_then(|()| out.flush()).map_err(failed("say that it is ready"))?;
+    page.serve();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_cross_the_page_both_ways() {
+        for wait in [Wait::Futex, Wait::Spin] {
+            let file = tempfile::NamedTempFile::new().expect("a temporary file");
+            let other = Page::open(file.path(), wait).expect("maps");
+            let page = Page::open(file.path(), wait).expect("maps");
+            let thread = std::thread::spawn(move || other.serve());
+            for number in 1..=100 {
+                page.call(number);
+            }
+            drop(page);
+            thread.join().expect("the other side ends when told");
+        }
+    }
+}

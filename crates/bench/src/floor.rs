@@ -1,0 +1,167 @@
+//! Floors: the least that the machine itself needs.
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+
+use samite_types::{Error, ErrorKind, Result};
+
+use crate::child::Helper;
+use crate::child::failed;
+use crate::child::page::Page;
+use crate::child::socket::{self, Family, Stream};
+use crate::measure::{Workload, steps};
+use crate::place::Place;
+
+const MESSAGE_LEN: usize = 64;
+/// Length of one piece of a stream or copy.
+pub const PIECE_LEN: usize = 1 << 20;
+/// Length of a buffer that no cache holds.
+pub const COLD_LEN: usize = 64 << 20;
+
+/// A buffer that no cache holds, gone through piece by piece. Its pages are in place.
+pub struct Cold {
+    bytes: Vec<u8>,
+    next: usize,
+    piece_len: usize,
+}
+
+impl Cold {
+    pub fn new(piece_len: usize) -> Self {
+        Self { bytes: vec![0x5a; COLD_LEN], next: 0, piece_len }
+    }
+
+    /// The next piece, and its offset.
+    pub fn next(&mut self) -> (usize, &mut [u8]) {
+        let at = self.next;
+        self.next = (at + self.piece_len) % COLD_LEN;
+        (at, &mut self.bytes[at..at + self.piece_len])
+    }
+}
+
+/// A connection to another process. Fields in this order: the end of the stream is what ends the other process.
+struct Link {
+    stream: Box<dyn Stream>,
+    _other: Helper,
+}
+
+impl Link {
+    fn open(what: &str, family: Family, place: &Place, len: usize) -> Result<Self> {
+        let dir = place.path().to_string_lossy();
+        let other = Helper::start(&[what, family.name(), &dir, &len.to_string()])?;
+        Ok(Self { stream: socket::connect(family, other.greeting())?, _other: other })
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream.write_all(bytes).map_err(failed("send"))
+    }
+
+    fn receive(&mut self, bytes: &mut [u8]) -> Result<()> {
+        self.stream.read_exact(bytes).map_err(failed("receive"))
+    }
+}
+
+/// Blocking ping-pong of 64 bytes between two processes.
+pub fn ping_pong(family: Family, place: &Place) -> Result<Box<dyn Workload>> {
+    let mut link = Link::open("echo", family, place, MESSAGE_LEN)?;
+    let mut message = [1; MESSAGE_LEN];
+    Ok(steps(1, 0, move || {
+        link.send(&message)?;
+        link.receive(&mut message)
+    }))
+}
+
+/// One process sends pieces of 1 MiB, this one receives them.
+pub fn stream(family: Family, place: &Place) -> Result<Box<dyn Workload>> {
+    let mut link = Link::open("source", family, place, PIECE_LEN)?;
+    let mut cold = Cold::new(PIECE_LEN);
+    Ok(steps(1, PIECE_LEN as u64, move || link.receive(cold.next().1)))
+}
+
+/// This process sends pieces of 1 MiB, another receives them.
+pub fn sink(family: Family, place: &Place) -> Result<Box<dyn Workload>> {
+    let mut link = Link::open("sink", family, place, PIECE_LEN)?;
+    let mut cold = Cold::new(PIECE_LEN);
+    Ok(steps(1, PIECE_LEN as u64, move || link.send(cold.next().1)))
+}
+
+/// A page that is shared with another process. Fields in this order: the page's end is what ends the other process.
+struct Shared {
+    page: Page,
+    _other: Helper,
+    _file: tempfile::NamedTempFile,
+}
+
+impl Shared {
+    fn open(how: &str, place: &Place) -> Result<Self> {
+        let file = tempfile::NamedTempFile::new_in(place.path())
+            .map_err(failed("make a file for a shared page"))?;
+        let page = Page::open(file.path(), how.parse()?)?;
+        let other = Helper::start(&["page", how, &file.path().to_string_lossy()])?;
+        Ok(Self { page, _other: other, _file: file })
+    }
+
+    fn call(&self, number: u32) {
+        self.page.call(number);
+    }
+}
+
+/// Ping-pong of 64 bytes over a page that two processes share.
+pub fn shared_page(how: &str, place: &Place) -> Result<Box<dyn Workload>> {
+    let shared = Shared::open(how, place)?;
+    let mut number = 0_u32;
+    // Looking at the clock costs a good part of one spinning round trip.
+    let calls = if how == "spin" { 64 } else { 1 };
+    Ok(steps(calls, 0, move || {
+        for _ in 0..calls {
+            number = number.wrapping_add(1);
+            shared.call(number);
+        }
+        Ok(())
+    }))
+}
+
+/// `memcpy` of 1 MiB between two buffers that no cache holds.
+pub fn copy() -> Box<dyn Workload> {
+    let mut from = Cold::new(PIECE_LEN);
+    let mut to = Cold::new(PIECE_LEN);
+    steps(1, PIECE_LEN as u64, move || {
+        to.next().1.copy_from_slice(from.next().1);
+        Ok(())
+    })
+}
+
+/// Starting a program that does nothing, and waiting for its end.
+pub fn start_program(mut command: impl FnMut() -> Command + 'static) -> Box<dyn Workload> {
+    steps(1, 0, move || {
+        let mut command = command();
+        let status = command.stdin(Stdio::null()).status().map_err(failed("start a program"))?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Io, format!("{command:?}: {status}")))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_cold_buffer_is_gone_through_and_begun_again() {
+        let mut cold = Cold::new(COLD_LEN / 2);
+        assert_eq!(cold.next().0, 0);
+        assert_eq!(cold.next().0, COLD_LEN / 2);
+        assert_eq!(cold.next().0, 0);
+    }
+
+    #[test]
+    fn programs_are_started_and_a_failing_one_is_told() {
+        let mut good = start_program(|| Command::new("true"));
+        assert!(good.round(Duration::from_millis(1)).expect("runs").ops >= 1);
+        let mut bad = start_program(|| Command::new("false"));
+        assert!(bad.round(Duration::from_millis(1)).is_err());
+    }
+}

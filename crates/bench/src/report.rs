@@ -1,0 +1,164 @@
+//! Results for people and for programs.
+
+use std::io::Write;
+
+use samite_types::{Error, ErrorKind, Result};
+use serde_json::{Value, json};
+
+use crate::Result1;
+use crate::measure::{Aim, Comparison, Figures, What};
+
+/// What a benchmark was measured against.
+pub struct Against {
+    pub name: String,
+    pub figures: Figures,
+    pub comparison: Comparison,
+}
+
+/// Writes one line.
+pub fn line(out: &mut dyn Write, line: &str) -> Result<()> {
+    // A reader that has gone away (`samite bench | head`) ends the run like any other error.
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|error| Error::new(ErrorKind::Io, format!("write results: {error}")))
+}
+
+/// A block of lines: the benchmark, then one line for each that it was measured against.
+pub fn table(out: &mut dyn Write, result: &Result1) -> Result<()> {
+    if let Some(why) = &result.skipped {
+        return line(out, &format!("{:<36} skipped: {why}", result.name));
+    }
+    line(out, &format!("{:<36} {}", result.name, figures(&result.figures)))?;
+    for against in &result.against {
+        let text = format!(
+            "  {:<34} {:<52} {}",
+            against.name,
+            figures(&against.figures),
+            comparison(&against.comparison)
+        );
+        line(out, text.trim_end())?;
+    }
+    Ok(())
+}
+
+fn figures(figures: &Figures) -> String {
+    let rate = if figures.bytes_per_s > 64e6 {
+        format!("{:>7.2} GiB/s", figures.bytes_per_s / f64::from(1 << 30))
+    } else {
+        format!("{:>7}/s   ", count(figures.ops_per_s))
+    };
+    format!("p50 {:>8}  p99 {:>8}  {rate}", time(figures.p50_ns), time(figures.p99_ns))
+}
+
+fn comparison(comparison: &Comparison) -> String {
+    let value = match comparison.what {
+        What::Time => format!("time × {:.2}", comparison.value),
+        What::Rate => format!("rate × {:.2}", comparison.value),
+        What::Excess => format!("time + {:.2} ms", comparison.value),
+    };
+    let aim = match comparison.aim {
+        None => return value,
+        Some(Aim::AtMost(limit)) => format!("aim ≤ {limit}"),
+        Some(Aim::AtLeast(limit)) => format!("aim ≥ {limit}"),
+    };
+    let held = if comparison.holds() == Some(true) { "ok" } else { "MISSED" };
+    format!("{value}  ({aim}: {held})")
+}
+
+fn time(ns: u64) -> String {
+    let ns = ns as f64;
+    match ns {
+        _ if ns < 1e3 => format!("{ns:.0} ns"),
+        _ if ns < 1e6 => format!("{:.2} µs", ns / 1e3),
+        _ => format!("{:.2} ms", ns / 1e6),
+    }
+}
+
+fn count(value: f64) -> String {
+    match value {
+        _ if value < 1e3 => format!("{value:.1}"),
+        _ if value < 1e6 => format!("{:.1}k", value / 1e3),
+        _ => format!("{:.2}M", value / 1e6),
+    }
+}
+
+/// One JSON object on a line of its own.
+pub fn json(out: &mut dyn Write, result: &Result1) -> Result<()> {
+    let mut object = match &result.skipped {
+        Some(why) => json!({ "skipped": why }),
+        None => figures_json(&result.figures),
+    };
+    object["name"] = result.name.clone().into();
+    if result.skipped.is_none() {
+        object["against"] = result.against.iter().map(against_json).collect();
+    }
+    line(out, &object.to_string())
+}
+
+fn against_json(against: &Against) -> Value {
+    let mut object = figures_json(&against.figures);
+    object["name"] = against.name.clone().into();
+    let (kind, value) = match against.comparison.what {
+        What::Time => ("time_ratio", against.comparison.value),
+        What::Rate => ("rate_ratio", against.comparison.value),
+        What::Excess => ("time_excess_ms", against.comparison.value),
+    };
+    object[kind] = value.into();
+    match against.comparison.aim {
+        None => {}
+        Some(Aim::AtMost(limit)) => object["aim_at_most"] = limit.into(),
+        Some(Aim::AtLeast(limit)) => object["aim_at_least"] = limit.into(),
+    }
+    if let Some(holds) = against.comparison.holds() {
+        object["aim_holds"] = holds.into();
+    }
+    object
+}
+
+fn figures_json(figures: &Figures) -> Value {
+    json!({
+        "ops": figures.ops,
+        "ops_per_s": figures.ops_per_s,
+        "bytes_per_s": figures.bytes_per_s,
+        "p50_ns": figures.p50_ns,
+        "p90_ns": figures.p90_ns,
+        "p99_ns": figures.p99_ns,
+        "p999_ns": figures.p999_ns,
+        "max_ns": figures.max_ns,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(skipped: Option<String>) -> Result1 {
+        let figures = Figures { ops: 9, ops_per_s: 51_000.0, p50_ns: 19_600, ..Figures::default() };
+        let comparison = Comparison { what: What::Time, value: 1.3, aim: Some(Aim::AtMost(1.25)) };
+        let against = vec![Against { name: "/floor".into(), figures, comparison }];
+        Result1 { name: "/kv/get".into(), skipped, figures, against }
+    }
+
+    #[test]
+    fn a_missed_aim_is_told_in_both_forms() {
+        let mut text = Vec::new();
+        table(&mut text, &sample(None)).expect("writes");
+        let text = String::from_utf8(text).expect("text");
+        assert!(text.contains("time × 1.30  (aim ≤ 1.25: MISSED)"), "{text}");
+        assert!(text.contains("p50 19.60 µs") && text.contains("51.0k/s"), "{text}");
+
+        let mut raw = Vec::new();
+        json(&mut raw, &sample(None)).expect("writes");
+        let value: Value = serde_json::from_slice(&raw).expect("one object");
+        assert_eq!(value["against"][0]["aim_holds"], false);
+        assert_eq!(value["p50_ns"], 19_600);
+    }
+
+    #[test]
+    fn what_was_skipped_says_why() {
+        let mut raw = Vec::new();
+        json(&mut raw, &sample(Some("not installed".into()))).expect("writes");
+        let value: Value = serde_json::from_slice(&raw).expect("one object");
+        assert_eq!(value["skipped"], "not installed");
+    }
+}
