@@ -1,63 +1,196 @@
-//! The arena.
-use samite_types::Result;
-use samite_wire::arena::ArenaLayout;
-use samite_wire::op::BlockRef;
-use std::ops::Range;
+//! The arena: one memory file, cut into blocks of 64 KiB, that the node and the clients on its host map.
+//!
+//! Layout and generations are described in [`samite_wire::arena`]. A block is free, part of a slab (values between 1 KiB and
+//! half a block share one, see `slab.rs`), the storage of 64 KiB of one value, or granted to a client that is about to fill it.
+//! Taking and freeing one is O(1): freed blocks are used again first, last freed first, for their pages are in
+//! place and perhaps in a cache; then the next block that was never used. A thread puts pages in place ahead of that
+//! point, because the first touch of a page costs several times what filling it does.
+//!
+//! The arena also counts: everything that a target keeps, in blocks or on the heap, is charged to one limit before it
+//! is stored, so that "no space" is known at once and honest.
+
+mod extent;
+mod mapping;
+mod populate;
+mod slab;
+
+use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
-/// Memory for values, mapped by the node and by clients on its host.
-#[derive(Debug)]
-pub struct Arena;
-/// Arena memory, freed when its last clone is dropped.
-#[derive(Clone, Debug)]
-pub struct Extent(Arc<()>);
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use samite_types::{Error, ErrorKind, Result};
+use samite_wire::arena::ArenaLayout;
+use samite_wire::limits::BLOCK_LEN;
+
+pub use extent::Extent;
+use mapping::Mapping;
+use populate::Populator;
+pub(crate) use slab::{SLOT_LEN_MAX, SlabPool, SlotCounts, class_of};
+
+/// Bytes charged for a block.
+pub(crate) const BLOCK_CHARGE: u64 = BLOCK_LEN as u64;
+
+/// Least capacity of an arena, in bytes.
+pub const CAPACITY_MIN: u64 = 1 << 20;
+
+/// Memory for values, mapped by the node and by the clients on its host.
+pub struct Arena {
+    mapping: Arc<Mapping>,
+    layout: ArenaLayout,
+    capacity: u64,
+    used: AtomicU64,
+    free: Mutex<FreeBlocks>,
+    populator: Populator,
+}
+
+/// Blocks nobody has. The lock around it is held for a push or a pop.
+#[derive(Debug, Default)]
+struct FreeBlocks {
+    freed: Vec<u32>,
+    /// The first block that was never used.
+    next: u32,
+}
+
 impl Arena {
-    /// An arena of at least one block.
-    pub fn create(_capacity_bytes: u64, _shards: usize) -> Result<Arc<Self>> {
-        todo!()
+    /// An arena that holds `capacity_bytes`, with a word for each of `shards` shards.
+    ///
+    /// # Errors
+    /// `Invalid`: less than [`CAPACITY_MIN`], more than the machine's memory, or too many shards; `Io`: the operating system refused.
+    pub fn create(capacity_bytes: u64, shards: usize) -> Result<Arc<Self>> {
+        let refuse = |cause: String| {
+            Error::new(ErrorKind::Invalid, format!("memory target of {capacity_bytes} B: {cause}"))
+        };
+        if capacity_bytes < CAPACITY_MIN {
+            return Err(refuse(format!("the least is {CAPACITY_MIN} B")));
+        }
+        let system = rustix::system::sysinfo();
+        let memory = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit.max(1)));
+        if capacity_bytes > memory {
+            return Err(refuse(format!("the machine has {memory} B")));
+        }
+        let blocks = u32::try_from(capacity_bytes / BLOCK_CHARGE)
+            .map_err(|_| refuse("too many blocks".into()))?;
+        let layout = ArenaLayout::new(blocks, shards).map_err(|error| refuse(error.to_string()))?;
+        let mapping = Arc::new(Mapping::create(&layout)?);
+        let populator = Populator::start(Arc::clone(&mapping), &layout);
+        Ok(Arc::new(Self {
+            mapping,
+            layout,
+            capacity: capacity_bytes,
+            used: AtomicU64::new(0),
+            free: Mutex::default(),
+            populator,
+        }))
     }
-    /// The memory file, to be sent to clients.
+
+    /// The memory file, to be sent to clients. It can be neither grown nor cut.
+    #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
-        todo!()
+        self.mapping.fd()
     }
+
     /// Where things are in it.
-    pub fn layout(&self) -> ArenaLayout {
-        todo!()
+    #[must_use]
+    pub const fn layout(&self) -> &ArenaLayout {
+        &self.layout
     }
-    /// The word of a shard ([`samite_wire::arena::SLEEPING`] or `AWAKE`); `shard` is below the number given to `create`.
-    pub fn shard_word(&self, _shard: usize) -> &AtomicU32 {
-        todo!()
+
+    /// The word of a shard: [`samite_wire::arena::SLEEPING`] or [`AWAKE`](samite_wire::arena::AWAKE).
+    ///
+    /// # Panics
+    /// If `shard` is not below the number given to [`create`](Self::create).
+    #[must_use]
+    pub fn shard_word(&self, shard: usize) -> &AtomicU32 {
+        let offset = self.layout.shard_word_offset(shard);
+        self.mapping.word(offset.expect("a shard of this arena"))
     }
+
     /// Up to `count` blocks for a client to fill; fewer when the target is nearly full.
-    pub fn grant(self: &Arc<Self>, _count: usize) -> Vec<Extent> {
-        todo!()
+    ///
+    /// Their generation is odd until they become part of a record. Drop them only when the client can write to them no
+    /// more: when it has closed its connection, not when the node has.
+    #[must_use]
+    pub fn grant(self: &Arc<Self>, count: usize) -> Vec<Extent> {
+        let mut granted = Vec::with_capacity(count.min(64));
+        while granted.len() < count && self.charge(BLOCK_CHARGE) {
+            let mut extent = self.block();
+            extent.open_for_client();
+            granted.push(extent);
+        }
+        granted
+    }
+
+    /// Bytes it can hold.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Bytes charged to it.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes whose pages the background thread has put in place so far.
+    #[must_use]
+    pub fn populated(&self) -> u64 {
+        self.populator.populated().min(self.capacity)
+    }
+
+    /// Charges `bytes`; `false`, and nothing is charged, if they do not fit.
+    pub(crate) fn charge(&self, bytes: u64) -> bool {
+        let before = self.used.fetch_add(bytes, Ordering::AcqRel);
+        let fits = before.checked_add(bytes).is_some_and(|after| after <= self.capacity);
+        if !fits {
+            self.used.fetch_sub(bytes, Ordering::AcqRel);
+        }
+        fits
+    }
+
+    /// Gives back a charge.
+    pub(crate) fn uncharge(&self, bytes: u64) {
+        let before = self.used.fetch_sub(bytes, Ordering::AcqRel);
+        debug_assert!(before >= bytes, "more given back than charged");
+    }
+
+    /// A whole block, which has been charged.
+    pub(crate) fn block(self: &Arc<Self>) -> Extent {
+        Extent::block(self, self.take_block())
+    }
+
+    /// Takes a block that has been charged. There is one: there are as many blocks as the limit has room for, and a block
+    /// is put back before its charge is.
+    fn take_block(&self) -> u32 {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        free.freed.pop().unwrap_or_else(|| {
+            let block = free.next;
+            assert!(block < self.layout.block_count(), "a charged block is there");
+            free.next += 1;
+            block
+        })
+    }
+
+    /// Puts a block back, and then its charge.
+    fn free_block(&self, block: u32) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).freed.push(block);
+        self.uncharge(BLOCK_CHARGE);
+    }
+
+    /// Offset of a block that this arena took.
+    fn block_offset(&self, block: u32) -> u64 {
+        self.layout.block_offset(block).expect("a block of this arena")
+    }
+
+    fn generation(&self, block: u32) -> &AtomicU32 {
+        let offset = self.layout.generation_offset(block);
+        self.mapping.word(offset.expect("a block of this arena"))
     }
 }
-impl Extent {
-    /// Bytes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        Arc::strong_count(&self.0)
-    }
-    /// Never: an extent has bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-    /// Offset within the arena, in bytes.
-    #[must_use]
-    pub fn offset(&self) -> u64 {
-        todo!()
-    }
-    /// Its bytes.
-    #[must_use]
-    pub fn as_slice(&self) -> &[u8] {
-        todo!()
-    }
-    /// A reference to `range` of it, for a peer that has mapped the arena.
-    #[must_use]
-    pub fn block_ref(&self, _range: Range<u32>) -> BlockRef {
-        todo!()
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Arena({} of {} B)", self.used(), self.capacity)
     }
 }

@@ -1,5 +1,333 @@
-//! What every backend must do.
-/// Runs the suite against the backend that `make` makes.
-pub fn run(_make: &dyn Fn() -> Box<dyn crate::Backend>) {
-    todo!()
+//! What every backend must do: the suite that each one passes.
+//!
+//! The suite panics at the first thing that is not so, naming it. It makes a fresh target for each part of itself.
+
+use std::ops::ControlFlow;
+
+use samite_types::{DatasetId, ErrorKind, PartitionId, Version};
+
+use crate::record::{Backend, Piece, PlannedChange, RecordStore, Source};
+
+/// Runs the suite against the targets that `make` makes. They hold at most a few dozen MiB: a part of the suite fills one.
+///
+/// # Panics
+/// If the backend does not conform.
+pub fn run(make: &dyn Fn() -> Box<dyn Backend>) {
+    values_of_every_length_read_back(make().as_mut());
+    versions_and_lengths_are_told(make().as_mut());
+    writes_land_where_they_should(make().as_mut());
+    cut_bytes_do_not_come_back(make().as_mut());
+    what_was_read_stands_still(make().as_mut());
+    scans_are_ordered_and_bounded(make().as_mut());
+    partitions_are_apart_and_give_back_what_they_took(make().as_mut());
+    a_full_target_refuses_and_recovers(make().as_mut());
+    a_reservation_is_all_or_nothing(make().as_mut());
+}
+
+/// Lengths at which backends change the way they keep a value, and their neighbours.
+const LENS: [u32; 17] = [
+    0,
+    1,
+    100,
+    1023,
+    1024,
+    1025,
+    4096,
+    21_824,
+    32_768,
+    32_769,
+    65_535,
+    65_536,
+    65_537,
+    131_072,
+    200_000,
+    (1 << 20) - 1,
+    1 << 20,
+];
+
+fn open(backend: &mut dyn Backend) -> Box<dyn RecordStore> {
+    backend.open(DatasetId(1), PartitionId(1)).expect("open")
+}
+
+/// Bytes that differ from place to place.
+fn pattern(len: u32, seed: u32) -> Vec<u8> {
+    (0..len).map(|at| (at ^ (at >> 8) ^ seed) as u8 | 1).collect()
+}
+
+fn read(store: &dyn RecordStore, key: &[u8], offset: u32, len: u32) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    store.read(key, offset, len, &mut |piece| piece.append_to(&mut bytes)).expect("read")?;
+    Some(bytes)
+}
+
+/// Compares a read with what was written; a backend that keeps no values gives as many zeros.
+fn same(keeps_values: bool, found: &[u8], expected: &[u8], what: &str) {
+    if keeps_values {
+        assert!(found == expected, "{what}: other bytes than written");
+    } else {
+        assert_eq!(found.len(), expected.len(), "{what}: length");
+        assert!(found.iter().all(|byte| *byte == 0), "{what}: not zeros");
+    }
+}
+
+fn values_of_every_length_read_back(backend: &mut dyn Backend) {
+    let keeps = backend.keeps_values();
+    let mut store = open(backend);
+    for (old, new) in LENS.iter().flat_map(|old| LENS.iter().map(move |new| (*old, *new))) {
+        for len in [old, new] {
+            let value = pattern(len, 7);
+            let changed = store.put(b"k", Source::Bytes(&value), Version(1)).expect("put");
+            assert_eq!(changed.len, len);
+            same(keeps, &read(&*store, b"k", 0, u32::MAX).expect("record"), &value, "whole value");
+            for (offset, count) in [(0, 10), (len / 2, len), (len, 5), (len + 1, 5), (65_530, 12)] {
+                let from = offset.min(len) as usize;
+                let to = offset.saturating_add(count).min(len).max(offset.min(len)) as usize;
+                let found = read(&*store, b"k", offset, count).expect("record");
+                same(keeps, &found, &value[from..to], "part of a value");
+            }
+        }
+    }
+    let zeros = store.put(b"z", Source::Zeros(300_000), Version(2)).expect("put zeros");
+    assert_eq!(zeros.len, 300_000);
+    assert!(read(&*store, b"z", 0, u32::MAX).expect("record").iter().all(|byte| *byte == 0));
+}
+
+fn versions_and_lengths_are_told(backend: &mut dyn Backend) {
+    let mut store = open(backend);
+    assert_eq!(store.meta(b"a").expect("meta"), None);
+    assert!(read(&*store, b"a", 0, 1).is_none());
+    assert!(store.put(b"a", Source::Bytes(b"one"), Version(3)).expect("put").created);
+    assert!(!store.put(b"a", Source::Bytes(b"three"), Version(4)).expect("put").created);
+    let meta = store.meta(b"a").expect("meta").expect("record");
+    assert_eq!((meta.version, meta.len), (Version(4), 5));
+    let changed = store.write(b"a", 10, Source::Bytes(b"x"), Version(5)).expect("write");
+    assert_eq!((changed.len, changed.created), (11, false));
+    assert!(store.write(b"b", 0, Source::Bytes(b""), Version(6)).expect("write").created);
+    assert_eq!(
+        store.truncate(b"a", 4, Version(7)).expect("cut").map(|changed| changed.len),
+        Some(4)
+    );
+    assert_eq!(store.truncate(b"none", 4, Version(8)).expect("cut"), None);
+    let meta = store.meta(b"a").expect("meta").expect("record");
+    assert_eq!((meta.version, meta.len), (Version(7), 4));
+    assert_eq!(store.record_count(), 2);
+    assert!(store.delete(b"a").expect("delete"));
+    assert!(!store.delete(b"a").expect("delete"));
+    assert_eq!(store.record_count(), 1);
+}
+
+fn writes_land_where_they_should(backend: &mut dyn Backend) {
+    let keeps = backend.keeps_values();
+    let mut store = open(backend);
+    for start in LENS {
+        let mut expected = pattern(start, 1);
+        store.put(b"k", Source::Bytes(&expected), Version(1)).expect("put");
+        for (offset, len) in [(0, 1), (50, 2000), (1000, 40), (65_000, 1000), (140_000, 70_000)] {
+            let bytes = pattern(len, offset);
+            store.write(b"k", offset, Source::Bytes(&bytes), Version(2)).expect("write");
+            let end = (offset + len) as usize;
+            expected.resize(expected.len().max(end), 0);
+            expected[offset as usize..end].copy_from_slice(&bytes);
+            same(
+                keeps,
+                &read(&*store, b"k", 0, u32::MAX).expect("record"),
+                &expected,
+                "after write",
+            );
+        }
+        for (offset, len) in [(10, 10), (60_000, 80_000), (0, 65_536), (200_000, 300_000)] {
+            store.write(b"k", offset, Source::Zeros(len), Version(3)).expect("write zeros");
+            let end = (offset + len) as usize;
+            expected.resize(expected.len().max(end), 0);
+            expected[offset as usize..end].fill(0);
+            same(
+                keeps,
+                &read(&*store, b"k", 0, u32::MAX).expect("record"),
+                &expected,
+                "after zeros",
+            );
+        }
+    }
+}
+
+fn cut_bytes_do_not_come_back(backend: &mut dyn Backend) {
+    let keeps = backend.keeps_values();
+    let mut store = open(backend);
+    for (start, cut) in LENS.iter().flat_map(|start| LENS.iter().map(move |cut| (*start, *cut))) {
+        let mut expected = pattern(start, 3);
+        store.put(b"k", Source::Bytes(&expected), Version(1)).expect("put");
+        for len in [cut, start.max(cut)] {
+            store.truncate(b"k", len, Version(2)).expect("truncate").expect("record");
+            expected.resize(len as usize, 0);
+            same(keeps, &read(&*store, b"k", 0, u32::MAX).expect("record"), &expected, "after cut");
+        }
+    }
+}
+
+fn what_was_read_stands_still(backend: &mut dyn Backend) {
+    let keeps = backend.keeps_values();
+    let mut store = open(backend);
+    for len in LENS {
+        let value = pattern(len, 5);
+        store.put(b"k", Source::Bytes(&value), Version(1)).expect("put");
+        let mut held: Vec<Piece> = Vec::new();
+        store.read(b"k", 0, u32::MAX, &mut |piece| held.push(piece)).expect("read");
+        store.write(b"k", len / 2, Source::Bytes(&[0; 10]), Version(2)).expect("write");
+        store.put(b"k", Source::Bytes(&pattern(len, 6)), Version(3)).expect("put");
+        store.truncate(b"k", len / 3, Version(4)).expect("truncate");
+        store.delete(b"k").expect("delete");
+        store.put(b"other", Source::Bytes(&pattern(len, 9)), Version(5)).expect("put");
+        let mut bytes = Vec::new();
+        held.iter().for_each(|piece| piece.append_to(&mut bytes));
+        same(keeps, &bytes, &value, "held while the record changed");
+    }
+}
+
+fn listed(store: &dyn RecordStore, prefix: &[u8], after: &[u8], reverse: bool) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    let mut visit = |record: &crate::Scanned<'_>| {
+        keys.push(record.key.to_vec());
+        ControlFlow::Continue(())
+    };
+    store.scan(prefix, after, reverse, 0, &mut visit).expect("scan");
+    keys
+}
+
+fn scans_are_ordered_and_bounded(backend: &mut dyn Backend) {
+    let keeps = backend.keeps_values();
+    let mut store = open(backend);
+    let long = [b'm'; 4000];
+    let mut keys: Vec<&[u8]> = vec![
+        b"a",
+        b"b",
+        b"b\0",
+        b"ba",
+        b"bb",
+        b"b\xff",
+        b"b\xff\xff",
+        b"c",
+        b"\xff",
+        b"\xff\xff",
+        &long,
+    ];
+    for key in &keys {
+        store.put(key, Source::Bytes(key), Version(1)).expect("put");
+    }
+    keys.sort_unstable();
+    let bounds =
+        keys.iter().copied().chain([&b""[..], b"b\x01", b"bz", b"0", b"d", b"\xff\xff\xff"]);
+    for prefix in [&b""[..], b"b", b"b\xff", b"\xff", b"\xff\xff\xff", b"m", b"zz"] {
+        for after in bounds.clone() {
+            let with_prefix = || keys.iter().filter(|key| key.starts_with(prefix));
+            let forwards: Vec<_> = with_prefix().filter(|key| **key > after).copied().collect();
+            assert_eq!(listed(&*store, prefix, after, false), forwards, "after {after:?}");
+            let before = |key: &&&[u8]| after.is_empty() || **key < after;
+            let backwards: Vec<_> = with_prefix().rev().filter(before).copied().collect();
+            assert_eq!(listed(&*store, prefix, after, true), backwards, "before {after:?}");
+        }
+    }
+    let mut seen = 0;
+    let mut visit = |record: &crate::Scanned<'_>| {
+        same(keeps, record.value, &record.key[..record.key.len().min(2)], "head of a value");
+        assert_eq!(record.meta.len as usize, record.key.len());
+        seen += 1;
+        if seen == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    store.scan(b"", b"", false, 2, &mut visit).expect("scan");
+    assert_eq!(seen, 3, "a scan goes on after a break");
+}
+
+fn partitions_are_apart_and_give_back_what_they_took(backend: &mut dyn Backend) {
+    let before = backend.usage().used;
+    let mut one = backend.open(DatasetId(1), PartitionId(1)).expect("open");
+    let two = backend.open(DatasetId(1), PartitionId(2)).expect("open");
+    for len in LENS {
+        one.put(format!("k{len}").as_bytes(), Source::Bytes(&pattern(len, 0)), Version(1))
+            .expect("put");
+    }
+    assert_eq!(two.record_count(), 0);
+    assert_eq!(two.meta(b"k1").expect("meta"), None);
+    assert!(backend.usage().used > before);
+    drop(one);
+    drop(two);
+    assert_eq!(backend.usage().used, before, "dropping a partition leaves memory behind");
+}
+
+/// Fills the target with records of `len` bytes under long keys; returns how many there are.
+fn fill(store: &mut dyn RecordStore, len: u32) -> u32 {
+    let value = pattern(len, 1);
+    for index in 0.. {
+        match store.put(&long_key(index), Source::Bytes(&value), Version(1)) {
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace);
+                return index;
+            }
+        }
+    }
+    unreachable!("a target is finite")
+}
+
+fn long_key(index: u32) -> Vec<u8> {
+    let mut key = vec![b'k'; 2000];
+    key.extend(index.to_be_bytes());
+    key
+}
+
+fn a_full_target_refuses_and_recovers(backend: &mut dyn Backend) {
+    let keeps = backend.keeps_values();
+    let empty = backend.usage().used;
+    for len in [100, 3000, 50_000, 1 << 20] {
+        let mut store = open(backend);
+        let count = fill(&mut *store, len);
+        assert!(count > 0);
+        let usage = backend.usage();
+        assert!(usage.used <= usage.capacity);
+        assert_eq!(store.record_count(), u64::from(count), "a refused record left a trace");
+        // What needs no space still works.
+        let last = long_key(count - 1);
+        store.write(&last, 10, Source::Bytes(b"in place"), Version(2)).expect("write in place");
+        store.truncate(&last, 5, Version(3)).expect("truncate");
+        assert_eq!(read(&*store, &last, 0, 100).expect("record").len(), 5);
+        // What was deleted makes room, as often as wanted.
+        for round in 0..3 {
+            for index in 0..count / 2 {
+                assert!(store.delete(&long_key(index)).expect("delete"));
+            }
+            let value = pattern(len, round);
+            for index in 0..count / 2 {
+                store.put(&long_key(index), Source::Bytes(&value), Version(4)).expect("put again");
+            }
+            let found = read(&*store, &long_key(0), 0, u32::MAX);
+            same(keeps, &found.unwrap_or(value.clone()), &value, "after a full target");
+        }
+        drop(store);
+        assert_eq!(backend.usage().used, empty);
+    }
+}
+
+fn a_reservation_is_all_or_nothing(backend: &mut dyn Backend) {
+    let mut store = open(backend);
+    let count = fill(&mut *store, 2000);
+    let freed = (count / 4).max(1);
+    for index in 0..freed {
+        store.delete(&long_key(index)).expect("delete");
+    }
+    let used = backend.usage().used;
+    let value = pattern(2000, 2);
+    let source = Source::Bytes(&value);
+    let keys: Vec<_> = (count..count + freed + 2).map(long_key).collect();
+    let planned = |count: usize| -> Vec<_> {
+        keys[..count].iter().map(|key| PlannedChange::Put { key, source: &source }).collect()
+    };
+    let refused = store.reserve(&planned(keys.len())).expect_err("more than there is room for");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert_eq!(backend.usage().used, used, "a refused reservation keeps something");
+    let fits = (freed as usize / 2).max(1);
+    store.reserve(&planned(fits)).expect("reserve");
+    for key in &keys[..fits] {
+        store.put(key, Source::Bytes(&value), Version(9)).expect("a reserved put");
+    }
+    store.settle();
+    assert_eq!(store.record_count(), u64::from(count - freed) + fits as u64);
 }

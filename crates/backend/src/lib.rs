@@ -10,6 +10,7 @@ pub mod memory;
 pub mod null;
 
 mod bytes;
+mod range;
 mod record;
 
 pub use arena::{Arena, Extent};

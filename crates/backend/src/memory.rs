@@ -1,30 +1,344 @@
-//! The memory backend.
-use crate::{Arena, Backend, RecordStore, Usage};
-use samite_types::{DatasetId, PartitionId, Result};
+//! The memory backend: records in a tree per partition, values on the heap (small) or in the arena.
+//!
+//! Nothing outlives the process. Values up to 1 KiB lie with their record; longer ones in slots and blocks of the
+//! [arena](crate::arena), 64 KiB at a time, so that a client that maps it can copy straight from where the record lives, and a block that
+//! a client has filled becomes part of a record without a copy. Both are charged to the target's one limit, as are keys and
+//! what a record costs beside them.
+//!
+//! A change goes where the bytes are unless somebody holds them (a reply on its way); then it goes to a new place, and the holder
+//! keeps what was read.
+
+mod reserve;
+mod space;
+mod value;
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-/// A target in memory; a clone is another shard's handle to the same target.
-#[derive(Clone, Debug)]
+
+use samite_types::{DatasetId, PartitionId, Result, Version};
+use smallvec::SmallVec;
+
+use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
+use crate::range::{scan_range, successor};
+use crate::record::{
+    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Source, Usage,
+};
+use space::{RECORD_CHARGE, Space};
+use value::{Change, PART_LEN, Value};
+
+/// Keys up to this length lie in the tree itself.
+type Key = SmallVec<[u8; 32]>;
+
+/// A target in memory. A clone is another shard's handle to it.
+#[derive(Debug)]
 pub struct MemoryBackend {
     arena: Arc<Arena>,
+    pool: Arc<SlabPool>,
 }
+
 impl MemoryBackend {
     /// A target of `capacity_bytes` for `shards` shards.
-    pub fn new(_capacity_bytes: u64, _shards: usize) -> Result<Self> {
-        todo!()
+    ///
+    /// # Errors
+    /// Those of [`Arena::create`].
+    pub fn new(capacity_bytes: u64, shards: usize) -> Result<Self> {
+        Ok(Self { arena: Arena::create(capacity_bytes, shards)?, pool: SlabPool::new() })
     }
 }
+
+impl Clone for MemoryBackend {
+    /// Slabs are not shared between shards: each handle has its own.
+    fn clone(&self) -> Self {
+        Self { arena: Arc::clone(&self.arena), pool: SlabPool::new() }
+    }
+}
+
 impl Backend for MemoryBackend {
-    fn open(
-        &mut self,
-        _dataset: DatasetId,
-        _partition: PartitionId,
-    ) -> Result<Box<dyn RecordStore>> {
-        todo!()
+    fn open(&mut self, _: DatasetId, _: PartitionId) -> Result<Box<dyn RecordStore>> {
+        let space = Space::new(Arc::clone(&self.arena), Arc::clone(&self.pool));
+        Ok(Box::new(MemoryStore { records: BTreeMap::new(), space, reserved: false }))
     }
+
     fn usage(&self) -> Usage {
-        todo!()
+        Usage {
+            capacity: self.arena.capacity(),
+            used: self.arena.used(),
+            populated: self.arena.populated(),
+        }
     }
+
     fn arena(&self) -> Option<Arc<Arena>> {
         Some(Arc::clone(&self.arena))
     }
+}
+
+#[derive(Debug)]
+struct Record {
+    version: Version,
+    value: Value,
+}
+
+impl Record {
+    const fn meta(&self) -> RecordMeta {
+        RecordMeta { version: self.version, len: self.value.len() }
+    }
+}
+
+/// The records of one partition.
+#[derive(Debug)]
+struct MemoryStore {
+    records: BTreeMap<Key, Record>,
+    space: Space,
+    /// Between `reserve` and `settle`.
+    reserved: bool,
+}
+
+const fn record_charge(key: &[u8]) -> u64 {
+    RECORD_CHARGE + key.len() as u64
+}
+
+impl MemoryStore {
+    /// The record at `key`, made if it is not there, handed to `change`; a new record that cannot be made leaves no trace.
+    fn upsert(
+        &mut self,
+        key: &[u8],
+        version: Version,
+        change: impl FnOnce(&mut Space, &mut Value) -> Result<()>,
+    ) -> Result<Changed> {
+        let Self { records, space, .. } = self;
+        match records.entry(Key::from_slice(key)) {
+            Entry::Occupied(mut entry) => {
+                let record = entry.get_mut();
+                change(space, &mut record.value)?;
+                record.version = version;
+                Ok(Changed { len: record.value.len(), created: false })
+            }
+            Entry::Vacant(entry) => {
+                space.charge_heap(record_charge(key))?;
+                let mut value = Value::default();
+                if let Err(error) = change(space, &mut value) {
+                    value.free(space);
+                    space.free_heap(record_charge(key));
+                    return Err(error);
+                }
+                let len = value.len();
+                entry.insert(Record { version, value });
+                Ok(Changed { len, created: true })
+            }
+        }
+    }
+}
+
+impl RecordStore for MemoryStore {
+    fn meta(&self, key: &[u8]) -> Result<Option<RecordMeta>> {
+        Ok(self.records.get(key).map(Record::meta))
+    }
+
+    fn read(
+        &self,
+        key: &[u8],
+        offset: u32,
+        len: u32,
+        out: &mut dyn FnMut(Piece),
+    ) -> Result<Option<RecordMeta>> {
+        let Some(record) = self.records.get(key) else { return Ok(None) };
+        record.value.read(offset, len, out);
+        Ok(Some(record.meta()))
+    }
+
+    fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
+        self.set_aside(changes)?;
+        self.reserved = true;
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        self.space.settle();
+        self.reserved = false;
+    }
+
+    fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed> {
+        if self.reserved {
+            return self.upsert(key, version, |space, value| put_value(space, value, source));
+        }
+        self.reserve(&[PlannedChange::Put { key, source: &source }])?;
+        let result = self.upsert(key, version, |space, value| put_value(space, value, source));
+        self.settle();
+        result
+    }
+
+    fn write(
+        &mut self,
+        key: &[u8],
+        offset: u32,
+        source: Source<'_>,
+        version: Version,
+    ) -> Result<Changed> {
+        if self.reserved {
+            return self
+                .upsert(key, version, |space, value| write_value(space, value, offset, source));
+        }
+        self.reserve(&[PlannedChange::Write { key, offset, source: &source }])?;
+        let result =
+            self.upsert(key, version, |space, value| write_value(space, value, offset, source));
+        self.settle();
+        result
+    }
+
+    fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<Changed>> {
+        let Some(record) = self.records.get_mut(key) else { return Ok(None) };
+        if len < record.value.len() {
+            record.value.cut(&mut self.space, len);
+        }
+        record.value.set_len(len);
+        record.version = version;
+        Ok(Some(Changed { len, created: false }))
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool> {
+        let Some(record) = self.records.remove(key) else { return Ok(false) };
+        record.value.free(&mut self.space);
+        self.space.free_heap(record_charge(key));
+        Ok(true)
+    }
+
+    fn scan(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        reverse: bool,
+        value_len: u32,
+        visit: &mut dyn FnMut(&Scanned<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let beyond = if reverse { successor(prefix) } else { None };
+        let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
+            return Ok(());
+        };
+        let mut range = self.records.range::<[u8], _>(bounds);
+        let mut gathered = Vec::new();
+        while let Some((key, record)) = if reverse { range.next_back() } else { range.next() } {
+            if !key.starts_with(prefix) {
+                break;
+            }
+            let value = record.value.head(value_len).unwrap_or_else(|| {
+                gathered.clear();
+                record.value.read(0, value_len, &mut |piece| piece.append_to(&mut gathered));
+                &gathered
+            });
+            if visit(&Scanned { key, meta: record.meta(), value }).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn record_count(&self) -> u64 {
+        self.records.len() as u64
+    }
+}
+
+/// Makes `source` the whole value.
+fn put_value(space: &mut Space, value: &mut Value, source: Source<'_>) -> Result<()> {
+    let len = source.len() as u32;
+    match source {
+        Source::Bytes(bytes) => put_bytes(space, value, bytes)?,
+        Source::Zeros(_) => value.keep_parts(space, 0),
+        Source::Blocks(blocks) if on_grid(&blocks) => {
+            value.keep_parts(space, blocks.len());
+            for (index, (extent, filled)) in blocks.into_iter().enumerate() {
+                if adopts(&extent, filled) {
+                    value.adopt(space, index, extent, filled);
+                } else {
+                    value.replace(space, index, &extent.as_slice()[..filled as usize])?;
+                }
+            }
+        }
+        Source::Blocks(blocks) => put_bytes(space, value, &gather(&blocks))?,
+    }
+    value.set_len(len);
+    Ok(())
+}
+
+fn put_bytes(space: &mut Space, value: &mut Value, bytes: &[u8]) -> Result<()> {
+    value.keep_parts(space, bytes.len().div_ceil(PART_LEN as usize));
+    for (index, chunk) in bytes.chunks(PART_LEN as usize).enumerate() {
+        value.replace(space, index, chunk)?;
+    }
+    Ok(())
+}
+
+/// Whether every block but the last is full, so that block `i` is part `i` of the value.
+fn on_grid(blocks: &[(Extent, u32)]) -> bool {
+    blocks.iter().rev().skip(1).all(|(_, len)| *len == PART_LEN)
+        && blocks.last().is_none_or(|(_, len)| *len > 0)
+}
+
+/// Whether a block with `filled` bytes is worth keeping as it is: nothing smaller would hold them.
+fn adopts(extent: &Extent, filled: u32) -> bool {
+    extent.is_block() && filled > SLOT_LEN_MAX && !extent.is_shared()
+}
+
+fn gather(blocks: &[(Extent, u32)]) -> Vec<u8> {
+    blocks.iter().flat_map(|(extent, len)| &extent.as_slice()[..*len as usize]).copied().collect()
+}
+
+/// Writes `source` into the value at `offset`.
+fn write_value(
+    space: &mut Space,
+    value: &mut Value,
+    offset: u32,
+    source: Source<'_>,
+) -> Result<()> {
+    let end = offset + source.len() as u32;
+    match source {
+        Source::Bytes(bytes) => write_bytes(space, value, offset, bytes)?,
+        Source::Zeros(len) => {
+            for (index, at, span) in spans(offset, len) {
+                value.write(space, index, at, &Change::Zeros(span.len() as u32))?;
+            }
+        }
+        Source::Blocks(blocks) => {
+            let mut at = offset;
+            for (extent, filled) in blocks {
+                let index = (at / PART_LEN) as usize;
+                if writes_whole(value, at, &extent, filled) {
+                    value.adopt(space, index, extent, filled);
+                } else {
+                    write_bytes(space, value, at, &extent.as_slice()[..filled as usize])?;
+                }
+                at += filled;
+            }
+        }
+    }
+    value.set_len(value.len().max(end));
+    Ok(())
+}
+
+/// Whether a granted block written at `at` can become a part of the value as it is.
+fn writes_whole(value: &Value, at: u32, extent: &Extent, filled: u32) -> bool {
+    at.is_multiple_of(PART_LEN)
+        && adopts(extent, filled)
+        && value.valid((at / PART_LEN) as usize) <= filled
+}
+
+fn write_bytes(space: &mut Space, value: &mut Value, offset: u32, bytes: &[u8]) -> Result<()> {
+    for (index, at, span) in spans(offset, bytes.len() as u32) {
+        value.write(space, index, at, &Change::Bytes(&bytes[span]))?;
+    }
+    Ok(())
+}
+
+/// Cuts `len` bytes at `offset` at the bounds of parts: the part, where in it, and which of the bytes.
+fn spans(offset: u32, len: u32) -> impl Iterator<Item = (usize, u32, Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = offset + done;
+        let within = at % PART_LEN;
+        let span = (PART_LEN - within).min(len - done);
+        done += span;
+        let bytes = (done - span) as usize..done as usize;
+        (span > 0).then_some(((at / PART_LEN) as usize, within, bytes))
+    })
 }

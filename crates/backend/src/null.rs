@@ -1,29 +1,220 @@
-//! The null backend.
-use crate::{Arena, Backend, RecordStore, Usage};
-use samite_types::{DatasetId, PartitionId, Result};
+//! The null backend: keeps which records there are, their versions and lengths, and no values.
+//!
+//! Every read gives zeros. It isolates what the framework costs from what storing costs; keys are charged to its capacity, so that it
+//! is bounded like any other target.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
-/// A target that keeps lengths only.
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Result, Version};
+
+use crate::arena::Arena;
+use crate::range::{scan_range, successor};
+use crate::record::{
+    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Source, Usage,
+};
+
+/// What a record costs beside its key, in bytes.
+const RECORD_CHARGE: u64 = 96;
+
+/// A target that keeps no values. A clone is another shard's handle to it.
 #[derive(Clone, Debug)]
-pub struct NullBackend;
+pub struct NullBackend {
+    limit: Arc<Limit>,
+}
+
+#[derive(Debug)]
+struct Limit {
+    capacity: u64,
+    used: AtomicU64,
+}
+
+impl Limit {
+    fn charge(&self, bytes: u64) -> Result<()> {
+        let before = self.used.fetch_add(bytes, Ordering::Relaxed);
+        if before.saturating_add(bytes) <= self.capacity {
+            return Ok(());
+        }
+        self.uncharge(bytes);
+        let capacity = self.capacity;
+        Err(Error::new(ErrorKind::NoSpace, format!("target full: {before} of {capacity} B used")))
+    }
+
+    fn uncharge(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 impl NullBackend {
     /// A target whose keys may take `capacity_bytes`.
     #[must_use]
-    pub fn new(_capacity_bytes: u64) -> Self {
-        Self
+    pub fn new(capacity_bytes: u64) -> Self {
+        Self { limit: Arc::new(Limit { capacity: capacity_bytes, used: AtomicU64::new(0) }) }
     }
 }
+
 impl Backend for NullBackend {
-    fn open(
-        &mut self,
-        _dataset: DatasetId,
-        _partition: PartitionId,
-    ) -> Result<Box<dyn RecordStore>> {
-        todo!()
+    fn open(&mut self, _: DatasetId, _: PartitionId) -> Result<Box<dyn RecordStore>> {
+        let limit = Arc::clone(&self.limit);
+        Ok(Box::new(NullStore { records: BTreeMap::new(), limit, charged: 0, credit: 0 }))
     }
+
     fn usage(&self) -> Usage {
-        todo!()
+        let used = self.limit.used.load(Ordering::Relaxed);
+        Usage { capacity: self.limit.capacity, used, populated: 0 }
     }
+
     fn arena(&self) -> Option<Arc<Arena>> {
         None
+    }
+
+    fn keeps_values(&self) -> bool {
+        false
+    }
+}
+
+/// The records of one partition.
+#[derive(Debug)]
+struct NullStore {
+    records: BTreeMap<Box<[u8]>, RecordMeta>,
+    limit: Arc<Limit>,
+    /// For the records that are there.
+    charged: u64,
+    /// Charged ahead.
+    credit: u64,
+}
+
+const fn charge_of(key: &[u8]) -> u64 {
+    RECORD_CHARGE + key.len() as u64
+}
+
+impl NullStore {
+    /// Sets the length that `len_of` makes of the old one.
+    fn upsert(
+        &mut self,
+        key: &[u8],
+        version: Version,
+        len_of: impl FnOnce(u32) -> u32,
+    ) -> Result<Changed> {
+        if let Some(meta) = self.records.get_mut(key) {
+            *meta = RecordMeta { version, len: len_of(meta.len) };
+            return Ok(Changed { len: meta.len, created: false });
+        }
+        let charge = charge_of(key);
+        if self.credit >= charge {
+            self.credit -= charge;
+        } else {
+            self.limit.charge(charge)?;
+        }
+        self.charged += charge;
+        let len = len_of(0);
+        self.records.insert(key.into(), RecordMeta { version, len });
+        Ok(Changed { len, created: true })
+    }
+}
+
+impl RecordStore for NullStore {
+    fn meta(&self, key: &[u8]) -> Result<Option<RecordMeta>> {
+        Ok(self.records.get(key).copied())
+    }
+
+    fn read(
+        &self,
+        key: &[u8],
+        offset: u32,
+        len: u32,
+        out: &mut dyn FnMut(Piece),
+    ) -> Result<Option<RecordMeta>> {
+        let Some(meta) = self.records.get(key) else { return Ok(None) };
+        let len = meta.len.saturating_sub(offset).min(len);
+        if len > 0 {
+            out(Piece::Zeros(len));
+        }
+        Ok(Some(*meta))
+    }
+
+    fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
+        let mut bytes = 0;
+        for (index, change) in changes.iter().enumerate() {
+            let key = change.key();
+            let repeats = changes[..index].iter().any(|earlier| earlier.key() == key);
+            if !repeats && !self.records.contains_key(key) {
+                bytes += charge_of(key);
+            }
+        }
+        self.limit.charge(bytes)?;
+        self.credit += bytes;
+        Ok(())
+    }
+
+    fn settle(&mut self) {
+        self.limit.uncharge(std::mem::take(&mut self.credit));
+    }
+
+    fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed> {
+        self.upsert(key, version, |_| source.len() as u32)
+    }
+
+    fn write(
+        &mut self,
+        key: &[u8],
+        offset: u32,
+        source: Source<'_>,
+        version: Version,
+    ) -> Result<Changed> {
+        self.upsert(key, version, |len| len.max(offset + source.len() as u32))
+    }
+
+    fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<Changed>> {
+        let Some(meta) = self.records.get_mut(key) else { return Ok(None) };
+        *meta = RecordMeta { version, len };
+        Ok(Some(Changed { len, created: false }))
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<bool> {
+        let existed = self.records.remove(key).is_some();
+        if existed {
+            self.charged -= charge_of(key);
+            self.limit.uncharge(charge_of(key));
+        }
+        Ok(existed)
+    }
+
+    fn scan(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        reverse: bool,
+        value_len: u32,
+        visit: &mut dyn FnMut(&Scanned<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let beyond = if reverse { successor(prefix) } else { None };
+        let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
+            return Ok(());
+        };
+        let mut range = self.records.range::<[u8], _>(bounds);
+        let mut zeros = Vec::new();
+        while let Some((key, meta)) = if reverse { range.next_back() } else { range.next() } {
+            if !key.starts_with(prefix) {
+                break;
+            }
+            zeros.resize(value_len.min(meta.len) as usize, 0);
+            if visit(&Scanned { key, meta: *meta, value: &zeros }).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn record_count(&self) -> u64 {
+        self.records.len() as u64
+    }
+}
+
+impl Drop for NullStore {
+    fn drop(&mut self) {
+        self.limit.uncharge(self.charged + self.credit);
     }
 }

@@ -132,6 +132,16 @@ pub enum PlannedChange<'a> {
     },
 }
 
+impl<'a> PlannedChange<'a> {
+    /// Key of the record that it changes.
+    #[must_use]
+    pub const fn key(&self) -> &'a [u8] {
+        match self {
+            Self::Put { key, .. } | Self::Write { key, .. } => key,
+        }
+    }
+}
+
 /// One record met by [`RecordStore::scan`].
 #[derive(Debug)]
 pub struct Scanned<'a> {

@@ -1,11 +1,39 @@
-//! The partition: an ordered, exactly-once state machine over a record store.
-mod outcome;
+//! The partition: records under one total order, each operation exactly once.
+//!
+//! [`Partition::apply`] is a function of the partition's state and its input: no clock, no I/O, no threads, no randomness. Two
+//! partitions that start empty and are given the same inputs in the same order answer the same and end in the same state; that is
+//! what mirroring forwards and what a simulator drives.
+//!
+//! An operation is tried in this order, and nothing changes before the last step:
+//!
+//! 1. its lengths and counts ([`samite_wire::limits`]);
+//! 2. a mutation that took effect before is answered from memory (see `sessions.rs`);
+//! 3. the client's leases are not older than the partition's;
+//! 4. its guards hold;
+//! 5. its actions can all be done, and their space is set aside;
+//! 6. its actions are done, in order; the partition's version grows by one and is the version of every record they change.
 
-pub use outcome::{ActionOutput, Outcome};
+pub mod limits;
+
+mod check;
+mod guard;
+mod outcome;
+mod plan;
+mod run;
+mod sessions;
+
+use std::fmt;
 
 use samite_backend::{Extent, RecordStore};
-use samite_types::{ClientId, Epoch, Seq, Version};
+use samite_types::{ClientId, Epoch, ErrorKind, Result, Seq, Version};
 use samite_wire::op::{BlockRef, Operation};
+use smallvec::SmallVec;
+
+use outcome::Failure;
+pub use outcome::{ActionOutput, Current, Outcome};
+use plan::Plan;
+use run::Run;
+use sessions::{Applied, Known, Remembered, Results, Sessions};
 
 /// What the operations of one request share.
 #[derive(Clone, Copy, Debug)]
@@ -16,15 +44,16 @@ pub struct Context {
     pub is_retry: bool,
     /// Lease epoch that the client relies on; `Epoch(u64::MAX)` for none.
     pub lease_epoch: Epoch,
-    /// Most bytes that the operation's listings and its revealed record may take in the reply's body.
+    /// Most bytes that the operation's listings, or the record it reveals, may take in the reply's body. A listing
+    /// for which nothing is left has no entries and is not complete.
     pub body_len_max: usize,
 }
 
-/// Blocks that were granted to the connection an operation came by.
+/// Blocks that were granted to the connection by which an operation came.
 pub trait Grants {
-    /// Takes the block that `block` names, if it is granted and starts there.
+    /// Takes the block that `block` names: it is granted, starts there and has its generation.
     fn take(&mut self, block: &BlockRef) -> Option<Extent>;
-    /// Gives back a block of an operation that had no effect.
+    /// Gives back a block of an operation that had no effect: it stays granted.
     fn put_back(&mut self, extent: Extent);
 }
 
@@ -33,48 +62,197 @@ pub trait Grants {
 pub struct NoGrants;
 
 impl Grants for NoGrants {
-    fn take(&mut self, _block: &BlockRef) -> Option<Extent> {
+    fn take(&mut self, _: &BlockRef) -> Option<Extent> {
         None
     }
-    fn put_back(&mut self, _extent: Extent) {}
+
+    fn put_back(&mut self, _: Extent) {}
 }
 
 /// One partition of one dataset.
 pub struct Partition {
     store: Box<dyn RecordStore>,
+    version: Version,
+    lease_epoch: Epoch,
+    sessions: Sessions,
 }
 
 impl Partition {
-    /// A partition whose records are in `store`.
+    /// A partition whose records are in `store`, which is empty.
     #[must_use]
     pub fn new(store: Box<dyn RecordStore>) -> Self {
-        Self { store }
-    }
-
-    /// Applies one operation.
-    pub fn apply(
-        &mut self,
-        _client: ClientId,
-        _context: &Context,
-        _operation: &Operation<'_>,
-        _grants: &mut dyn Grants,
-    ) -> Outcome {
-        todo!()
+        Self { store, version: Version(0), lease_epoch: Epoch(0), sessions: Sessions::default() }
     }
 
     /// Number of the last mutation that took effect.
     #[must_use]
-    pub fn version(&self) -> Version {
-        todo!()
+    pub const fn version(&self) -> Version {
+        self.version
     }
-    /// Lease epoch.
+
+    /// Least lease epoch that a client may rely on.
     #[must_use]
-    pub fn lease_epoch(&self) -> Epoch {
-        todo!()
+    pub const fn lease_epoch(&self) -> Epoch {
+        self.lease_epoch
     }
+
     /// Records held.
     #[must_use]
     pub fn record_count(&self) -> u64 {
         self.store.record_count()
+    }
+
+    /// Applies one operation of `client`. It takes effect whole, exactly once however often it comes, or not at all.
+    ///
+    /// Failures beside those of guards ([`ErrorKind::Conflict`]) and actions (`NotFound`, `TooLarge`, `NoSpace`):
+    /// `Invalid` (makes no sense: a mutation without a sequence number, an empty key, a block that is not granted, a question about a record
+    /// that an earlier `DeletePrefix` of the same operation may have removed), `StaleLease`, `SessionLost` (a retry whose first outcome is
+    /// forgotten), `Busy` (sent so late that the session's window has passed it; it was not done, send it under a new number).
+    pub fn apply(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+        grants: &mut dyn Grants,
+    ) -> Outcome {
+        let outputs = if operation.is_mutation() {
+            self.mutate(client, context, operation, grants)
+        } else {
+            self.ask(context, operation)
+        };
+        match outputs {
+            Ok(outputs) => Outcome::Done(outputs),
+            Err(Failure { kind, index, current }) => Outcome::Failed { kind, index, current },
+        }
+    }
+
+    fn ask(&mut self, context: &Context, operation: &Operation<'_>) -> Result<Outputs, Failure> {
+        check::check(operation)?;
+        self.admit(context, operation)?;
+        let mut run = self.run(context);
+        let mut outputs = Outputs::new();
+        for (index, action) in operation.actions.iter().enumerate() {
+            outputs.push(run.ask(action).map_err(|kind| Failure::new(kind, index))?);
+        }
+        Ok(outputs)
+    }
+
+    fn mutate(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+        grants: &mut dyn Grants,
+    ) -> Result<Outputs, Failure> {
+        check::check(operation)?;
+        let (seq, answered_below) = (operation.seq, context.answered_below);
+        if seq == Seq(0) {
+            return Err(Failure::new(ErrorKind::Invalid, 0));
+        }
+        match self.sessions.look_up(client, seq, answered_below, context.is_retry) {
+            Known::New => {}
+            Known::Applied(Applied { version, results, .. }) => {
+                let (version, results) = (*version, results.clone());
+                return self.replay(context, operation, version, &results);
+            }
+            Known::Lost => return Err(Failure::new(ErrorKind::SessionLost, 0)),
+            Known::Behind => return Err(Failure::new(ErrorKind::Busy, 0)),
+        }
+        self.admit(context, operation)?;
+        let plan = plan::plan(&mut *self.store, operation, grants)?;
+        let done = self.change(context, operation, plan);
+        self.store.settle();
+        let (outputs, results) = done?;
+        self.sessions.remember(client, seq, answered_below, self.version, results);
+        Ok(outputs)
+    }
+
+    /// Steps 3 and 4.
+    fn admit(&self, context: &Context, operation: &Operation<'_>) -> Result<(), Failure> {
+        if context.lease_epoch < self.lease_epoch {
+            return Err(Failure::new(ErrorKind::StaleLease, 0));
+        }
+        guard::check_guards(&*self.store, operation, context.body_len_max)
+    }
+
+    /// Step 6. Nothing here can fail unless the store breaks its promise to have set the space aside.
+    fn change(
+        &mut self,
+        context: &Context,
+        operation: &Operation<'_>,
+        plan: Plan<'_>,
+    ) -> Result<(Outputs, Results), Failure> {
+        self.version = Version(self.version.get() + 1);
+        let mut run = self.run(context);
+        let (mut outputs, mut results) = (Outputs::new(), Results::new());
+        for (index, (action, step)) in operation.actions.iter().zip(plan).enumerate() {
+            let output = run.change(action, step).map_err(|kind| {
+                debug_assert!(false, "planned action {index} failed: {kind:?}");
+                Failure::new(kind, index)
+            })?;
+            results.push(remembered(&output));
+            outputs.push(output);
+        }
+        Ok((outputs, results))
+    }
+
+    /// Answers a mutation that took effect before. What it read beside is read again, as it is now.
+    fn replay(
+        &mut self,
+        context: &Context,
+        operation: &Operation<'_>,
+        version: Version,
+        results: &[Remembered],
+    ) -> Result<Outputs, Failure> {
+        if results.len() != operation.actions.len() {
+            // The client has given one number to two operations.
+            return Err(Failure::new(ErrorKind::Invalid, 0));
+        }
+        let mut run = self.run(context);
+        let mut outputs = Outputs::new();
+        for (action, result) in operation.actions.iter().zip(results) {
+            outputs.push(match *result {
+                Remembered::Written { offset, total_len, created } => {
+                    ActionOutput::Written { version, offset, total_len, created }
+                }
+                Remembered::Deleted(existed) => ActionOutput::Deleted { existed },
+                Remembered::Number(number) => ActionOutput::Number(number),
+                Remembered::Asked => run.ask(action).unwrap_or_else(|_| gone()),
+            });
+        }
+        Ok(outputs)
+    }
+
+    fn run(&mut self, context: &Context) -> Run<'_> {
+        Run {
+            store: &mut *self.store,
+            lease_epoch: &mut self.lease_epoch,
+            version: self.version,
+            body_left: context.body_len_max,
+        }
+    }
+}
+
+type Outputs = SmallVec<[ActionOutput; 2]>;
+
+/// What a replayed `Get` finds when the record is no more: no bytes, at no version.
+fn gone() -> ActionOutput {
+    ActionOutput::Value { version: Version(0), total_len: 0, pieces: SmallVec::new() }
+}
+
+const fn remembered(output: &ActionOutput) -> Remembered {
+    match output {
+        ActionOutput::Written { offset, total_len, created, .. } => {
+            Remembered::Written { offset: *offset, total_len: *total_len, created: *created }
+        }
+        ActionOutput::Deleted { existed } => Remembered::Deleted(*existed),
+        ActionOutput::Number(number) => Remembered::Number(*number),
+        ActionOutput::Value { .. } | ActionOutput::Listing { .. } => Remembered::Asked,
+    }
+}
+
+impl fmt::Debug for Partition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Partition({} records at {})", self.record_count(), self.version)
     }
 }

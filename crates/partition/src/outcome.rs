@@ -15,9 +15,27 @@ pub enum Outcome {
         kind: ErrorKind,
         /// Which guard (for `Conflict`) or which action, counted from 0.
         index: u16,
-        /// The record that made a guard fail, if it was asked for: version, whole length, first bytes.
-        current: Option<(Version, u32, Vec<u8>)>,
+        /// The record that made a guard fail, if it was asked for.
+        current: Option<Current>,
     },
+}
+
+/// A record as it is: its version, the whole length of its value, the value's first bytes.
+pub type Current = (Version, u32, Vec<u8>);
+
+/// Why an operation has no effect.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) kind: ErrorKind,
+    pub(crate) index: u16,
+    pub(crate) current: Option<Current>,
+}
+
+impl Failure {
+    /// Of guard or action `index`. There are few of them: the index fits.
+    pub(crate) const fn new(kind: ErrorKind, index: usize) -> Self {
+        Self { kind, index: index as u16, current: None }
+    }
 }
 
 /// What one action did or found. See [`samite_wire::op::ActionResult`], its form on the wire.

@@ -228,6 +228,13 @@ impl From<ErrorKind> for Error {
     }
 }
 
+impl From<Error> for ErrorKind {
+    /// For code that answers with a kind alone, and must not pay for words.
+    fn from(error: Error) -> Self {
+        error.kind
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::ErrorKind;

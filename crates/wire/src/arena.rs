@@ -134,10 +134,11 @@ impl ArenaLayout {
         self.shards as usize
     }
 
-    /// Bytes of the whole arena.
+    /// Bytes of the whole arena; a multiple of [`BLOCKS_ALIGN`], as huge pages want it.
     #[must_use]
     pub const fn total_len(&self) -> u64 {
-        self.blocks_offset() + self.block_count as u64 * BLOCK_LEN as u64
+        (self.blocks_offset() + self.block_count as u64 * BLOCK_LEN as u64)
+            .next_multiple_of(BLOCKS_ALIGN as u64)
     }
 
     /// Offset of the first block, in bytes.

@@ -1,0 +1,107 @@
+//! Setting space aside before anything changes.
+//!
+//! Mostly there is plenty: then the most that the changes could take is charged, without a look at the records, and what is left is given back
+//! after. Only a target that is nearly full makes it worth finding out what they really take.
+
+use samite_types::Result;
+
+use super::space::{Demand, heap_charge};
+use super::value::{HEAP_LEN_MAX, PART_LEN, Value};
+use super::{MemoryStore, adopts, on_grid, record_charge, spans, writes_whole};
+use crate::arena::BLOCK_CHARGE;
+use crate::record::{PlannedChange, Source};
+
+impl PlannedChange<'_> {
+    /// The most it can take, in bytes, whatever the record is like.
+    fn charge_max(&self) -> u64 {
+        let storage = match self {
+            Self::Put { source, .. } => {
+                let len = source.len() as u64;
+                if len <= u64::from(HEAP_LEN_MAX) {
+                    heap_charge(source.len())
+                } else {
+                    len.div_ceil(u64::from(PART_LEN)) * BLOCK_CHARGE
+                }
+            }
+            Self::Write { offset, source, .. } => {
+                let first = u64::from(offset / PART_LEN);
+                let end = u64::from(*offset) + source.len() as u64;
+                // Any part that it touches may be shared and have to move; at the heap's rate or the arena's.
+                (end.div_ceil(u64::from(PART_LEN)).saturating_sub(first))
+                    * (BLOCK_CHARGE + heap_charge(HEAP_LEN_MAX as usize))
+            }
+        };
+        record_charge(self.key()) + storage
+    }
+}
+
+impl MemoryStore {
+    /// Charges what `changes` take, ahead.
+    pub(super) fn set_aside(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
+        let most = changes.iter().map(PlannedChange::charge_max).sum();
+        if self.space.reserve(most) {
+            return Ok(());
+        }
+        let mut demand = Demand::default();
+        for (index, change) in changes.iter().enumerate() {
+            let key = change.key();
+            if changes[..index].iter().any(|earlier| earlier.key() == key) {
+                // What an earlier change leaves is not known yet.
+                demand.add_heap(change.charge_max());
+                continue;
+            }
+            let none = Value::default();
+            let value = self.records.get(key).map_or(&none, |record| &record.value);
+            if !self.records.contains_key(key) {
+                demand.add_heap(record_charge(key));
+            }
+            match change {
+                PlannedChange::Put { source, .. } => put_demand(&mut demand, value, source),
+                PlannedChange::Write { offset, source, .. } => {
+                    write_demand(&mut demand, value, *offset, source);
+                }
+            }
+        }
+        let exact = self.space.charge_for(&demand);
+        if self.space.reserve(exact) { Ok(()) } else { Err(self.space.full()) }
+    }
+}
+
+fn put_demand(demand: &mut Demand, value: &Value, source: &Source<'_>) {
+    match source {
+        Source::Zeros(_) => {}
+        Source::Blocks(blocks) if on_grid(blocks) => {
+            for (index, (extent, filled)) in blocks.iter().enumerate() {
+                if !adopts(extent, *filled) {
+                    demand.add_storage(value.replace_needs(index, *filled));
+                }
+            }
+        }
+        Source::Bytes(_) | Source::Blocks(_) => {
+            for (index, _, span) in spans(0, source.len() as u32) {
+                demand.add_storage(value.replace_needs(index, span.len() as u32));
+            }
+        }
+    }
+}
+
+fn write_demand(demand: &mut Demand, value: &Value, offset: u32, source: &Source<'_>) {
+    let mut add = |offset, len, zeros| {
+        for (index, at, span) in spans(offset, len) {
+            demand.add_storage(value.write_needs(index, at + span.len() as u32, zeros));
+        }
+    };
+    match source {
+        Source::Bytes(bytes) => add(offset, bytes.len() as u32, false),
+        Source::Zeros(len) => add(offset, *len, true),
+        Source::Blocks(blocks) => {
+            let mut at = offset;
+            for (extent, filled) in blocks {
+                if !writes_whole(value, at, extent, *filled) {
+                    add(at, *filled, false);
+                }
+                at += *filled;
+            }
+        }
+    }
+}

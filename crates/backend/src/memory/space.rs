@@ -1,0 +1,143 @@
+//! Where a partition's records get their memory, and how it is charged.
+
+use std::fmt;
+use std::sync::Arc;
+
+use samite_types::{Error, ErrorKind, Result};
+
+use super::value::HEAP_LEN_MAX;
+use crate::arena::{Arena, BLOCK_CHARGE, Extent, SlabPool, SlotCounts, class_of};
+
+/// What a record costs beside its key and its value, in bytes: its place in the tree (whose nodes are about two thirds full) and the
+/// allocator's own.
+pub(super) const RECORD_CHARGE: u64 = 192;
+/// What the bytes of a small value cost beside themselves: their count and the allocator's own.
+const HEAP_CHARGE: u64 = 32;
+
+/// Bytes charged for `len` bytes on the heap.
+pub(super) const fn heap_charge(len: usize) -> u64 {
+    HEAP_CHARGE + len as u64
+}
+
+/// What some changes will take.
+#[derive(Debug, Default)]
+pub(super) struct Demand {
+    heap: u64,
+    blocks: u64,
+    slots: SlotCounts,
+}
+
+impl Demand {
+    /// Adds heap bytes.
+    pub(super) fn add_heap(&mut self, bytes: u64) {
+        self.heap += bytes;
+    }
+
+    /// Adds the storage of a part of a value: `len` bytes, 0 for none.
+    pub(super) fn add_storage(&mut self, len: u32) {
+        match class_of(len) {
+            _ if len == 0 => {}
+            _ if len <= HEAP_LEN_MAX => self.heap += heap_charge(len as usize),
+            Some(class) => self.slots[class] += 1,
+            None => self.blocks += 1,
+        }
+    }
+}
+
+/// The memory of one partition in one target.
+pub(super) struct Space {
+    arena: Arc<Arena>,
+    pool: Arc<SlabPool>,
+    /// Charged ahead and not used yet.
+    credit: u64,
+    /// Charged for records and small values.
+    heap: u64,
+}
+
+impl Space {
+    pub(super) fn new(arena: Arc<Arena>, pool: Arc<SlabPool>) -> Self {
+        Self { arena, pool, credit: 0, heap: 0 }
+    }
+
+    /// Charges `bytes` ahead; `false` if they are not there.
+    pub(super) fn reserve(&mut self, bytes: u64) -> bool {
+        let fits = bytes == 0 || self.arena.charge(bytes);
+        if fits {
+            self.credit += bytes;
+        }
+        fits
+    }
+
+    /// Gives back what was charged ahead and not used.
+    pub(super) fn settle(&mut self) {
+        if self.credit > 0 {
+            self.arena.uncharge(self.credit);
+            self.credit = 0;
+        }
+    }
+
+    /// Charges heap bytes.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(super) fn charge_heap(&mut self, bytes: u64) -> Result<()> {
+        if !charge(&self.arena, &mut self.credit, bytes) {
+            return Err(self.full());
+        }
+        self.heap += bytes;
+        Ok(())
+    }
+
+    /// Gives back heap bytes.
+    pub(super) fn free_heap(&mut self, bytes: u64) {
+        debug_assert!(self.heap >= bytes);
+        self.heap -= bytes;
+        self.arena.uncharge(bytes);
+    }
+
+    /// Arena memory for `len` bytes, at most a block.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(super) fn extent(&mut self, len: u32) -> Result<Extent> {
+        let Self { arena, pool, credit, .. } = self;
+        let extent = match class_of(len) {
+            Some(class) => pool.take(arena, class, || charge(arena, credit, BLOCK_CHARGE)),
+            None => charge(arena, credit, BLOCK_CHARGE).then(|| arena.block()),
+        };
+        extent.ok_or_else(|| self.full())
+    }
+
+    /// Bytes to charge for `demand`.
+    pub(super) fn charge_for(&self, demand: &Demand) -> u64 {
+        demand.heap + (demand.blocks + self.pool.blocks_for(&demand.slots)) * BLOCK_CHARGE
+    }
+
+    /// The error that says how full the target is.
+    pub(super) fn full(&self) -> Error {
+        let (used, capacity) = (self.arena.used(), self.arena.capacity());
+        Error::new(ErrorKind::NoSpace, format!("target full: {used} of {capacity} B used"))
+    }
+}
+
+/// Charges from the credit, or else from the target's limit.
+fn charge(arena: &Arena, credit: &mut u64, bytes: u64) -> bool {
+    if *credit >= bytes {
+        *credit -= bytes;
+        return true;
+    }
+    arena.charge(bytes)
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        self.settle();
+        self.arena.uncharge(self.heap);
+    }
+}
+
+impl fmt::Debug for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Space({} B on the heap, {:?})", self.heap, self.arena)
+    }
+}

@@ -1,0 +1,77 @@
+//! Checks of an operation that need no record: lengths, counts and what makes no sense.
+
+use samite_types::ErrorKind;
+use samite_wire::limits::{ACTIONS_MAX, KEY_LEN_MAX, RECORD_LEN_MAX};
+use samite_wire::op::{Action, Guard, Operation};
+
+use crate::outcome::Failure;
+
+/// Refuses what is over a limit or makes no sense.
+pub(crate) fn check(operation: &Operation<'_>) -> Result<(), Failure> {
+    let counts = [operation.guards.len(), operation.actions.len()];
+    if counts.iter().any(|count| *count > ACTIONS_MAX) {
+        return Err(Failure::new(ErrorKind::TooLarge, 0));
+    }
+    for (index, guard) in operation.guards.iter().enumerate() {
+        check_guard(guard).map_err(|kind| Failure::new(kind, index))?;
+    }
+    for (index, action) in operation.actions.iter().enumerate() {
+        check_action(action).map_err(|kind| Failure::new(kind, index))?;
+    }
+    Ok(())
+}
+
+fn check_guard(guard: &Guard<'_>) -> Result<(), ErrorKind> {
+    match guard {
+        Guard::Exists(key)
+        | Guard::Absent(key)
+        | Guard::VersionIs(key, _)
+        | Guard::LenAtMost(key, _)
+        | Guard::BytesAre { key, .. } => check_key(key),
+        Guard::PrefixEmpty(prefix) => check_prefix(prefix),
+    }
+}
+
+fn check_action(action: &Action<'_>) -> Result<(), ErrorKind> {
+    match action {
+        Action::Get { key, .. } | Action::Delete { key } => check_key(key),
+        Action::Put { key, data } | Action::Append { key, data, .. } => {
+            check_key(key)?;
+            check_end(0, data.len())
+        }
+        Action::Write { key, offset, data } => {
+            check_key(key)?;
+            check_end(*offset, data.len())
+        }
+        Action::Truncate { key, len } => {
+            check_key(key)?;
+            check_end(*len, 0)
+        }
+        Action::Add { key, offset, .. } | Action::Max { key, offset, .. } => {
+            check_key(key)?;
+            check_end(*offset, size_of::<u64>())
+        }
+        Action::DeletePrefix { prefix, .. } => check_prefix(prefix),
+        Action::List { prefix, after, .. } => {
+            check_prefix(prefix)?;
+            check_prefix(after)
+        }
+        Action::RaiseLease { .. } => Ok(()),
+    }
+}
+
+/// An empty key would look like "no bound" to a listing.
+const fn check_key(key: &[u8]) -> Result<(), ErrorKind> {
+    if key.is_empty() { Err(ErrorKind::Invalid) } else { check_prefix(key) }
+}
+
+const fn check_prefix(prefix: &[u8]) -> Result<(), ErrorKind> {
+    if prefix.len() > KEY_LEN_MAX { Err(ErrorKind::TooLarge) } else { Ok(()) }
+}
+
+const fn check_end(offset: u32, len: usize) -> Result<(), ErrorKind> {
+    if len > RECORD_LEN_MAX || offset as usize > RECORD_LEN_MAX - len {
+        return Err(ErrorKind::TooLarge);
+    }
+    Ok(())
+}

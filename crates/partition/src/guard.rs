@@ -1,0 +1,82 @@
+//! Guards: what must hold before anything is done.
+
+use std::ops::ControlFlow;
+
+use samite_backend::{RecordStore, Scanned};
+use samite_types::{ErrorKind, Result, Version};
+use samite_wire::op::{Guard, Operation};
+
+use crate::limits::REVEAL_LEN_MAX;
+use crate::outcome::{Current, Failure};
+
+/// Tries the guards in their order; the first that does not hold fails the operation, and shows the record that is there if
+/// it was asked for, in at most `reveal_max` bytes.
+pub(crate) fn check_guards(
+    store: &dyn RecordStore,
+    operation: &Operation<'_>,
+    reveal_max: usize,
+) -> Result<(), Failure> {
+    for (index, guard) in operation.guards.iter().enumerate() {
+        if holds(store, guard).map_err(|error| Failure::new(error.kind(), index))? {
+            continue;
+        }
+        let most = u32::try_from(reveal_max).unwrap_or(u32::MAX).min(REVEAL_LEN_MAX);
+        let len = operation.reveal_len.min(most);
+        let current = match key_of(guard) {
+            Some(key) if len > 0 => {
+                reveal(store, key, len).map_err(|error| Failure::new(error.kind(), index))?
+            }
+            _ => None,
+        };
+        return Err(Failure { kind: ErrorKind::Conflict, index: index as u16, current });
+    }
+    Ok(())
+}
+
+const fn key_of<'a>(guard: &Guard<'a>) -> Option<&'a [u8]> {
+    match guard {
+        Guard::Exists(key)
+        | Guard::Absent(key)
+        | Guard::VersionIs(key, _)
+        | Guard::LenAtMost(key, _)
+        | Guard::BytesAre { key, .. } => Some(key),
+        Guard::PrefixEmpty(_) => None,
+    }
+}
+
+fn holds(store: &dyn RecordStore, guard: &Guard<'_>) -> Result<bool> {
+    Ok(match guard {
+        Guard::Exists(key) => store.meta(key)?.is_some(),
+        Guard::Absent(key) => store.meta(key)?.is_none(),
+        Guard::VersionIs(key, version) => {
+            store.meta(key)?.is_some_and(|meta| meta.version == *version)
+        }
+        Guard::LenAtMost(key, len) => store.meta(key)?.is_none_or(|meta| meta.len <= *len),
+        Guard::BytesAre { key, offset, bytes } => {
+            let (mut rest, mut same) = (*bytes, true);
+            let found = store.read(key, *offset, bytes.len() as u32, &mut |piece| {
+                let (expected, after) = rest.split_at(piece.len().min(rest.len()));
+                same &= match piece.as_bytes() {
+                    Some(found) => found == expected,
+                    None => expected.iter().all(|byte| *byte == 0),
+                };
+                rest = after;
+            })?;
+            found.is_some() && same && rest.is_empty()
+        }
+        Guard::PrefixEmpty(prefix) => {
+            let mut empty = true;
+            store.scan(prefix, &[], false, 0, &mut |_: &Scanned<'_>| {
+                empty = false;
+                ControlFlow::Break(())
+            })?;
+            empty
+        }
+    })
+}
+
+fn reveal(store: &dyn RecordStore, key: &[u8], len: u32) -> Result<Option<Current>> {
+    let mut bytes = Vec::new();
+    let meta = store.read(key, 0, len, &mut |piece| piece.append_to(&mut bytes))?;
+    Ok(meta.map(|meta| (Version(meta.version.get()), meta.len, bytes)))
+}

@@ -1,0 +1,210 @@
+//! Planning: everything that can refuse an operation is found out before anything changes.
+
+use samite_backend::{Extent, PlannedChange, RecordStore, Source};
+use samite_types::ErrorKind;
+use samite_wire::limits::RECORD_LEN_MAX;
+use samite_wire::op::{Action, BlockRef, Data, Operation};
+use smallvec::SmallVec;
+
+use crate::Grants;
+use crate::outcome::Failure;
+
+/// What an action needs beside itself.
+#[derive(Debug)]
+pub(crate) struct Step<'a> {
+    /// Where an append goes.
+    pub(crate) offset: u32,
+    /// Bytes to store.
+    pub(crate) source: Option<Source<'a>>,
+}
+
+/// One step for each action.
+pub(crate) type Plan<'a> = SmallVec<[Step<'a>; 2]>;
+
+/// The number that `Add` and `Max` write is as long as this.
+const NUMBER: Source<'static> = Source::Bytes(&[0; size_of::<u64>()]);
+
+/// Plans the actions of a mutation and sets their space aside. Whether it succeeds or not, blocks of a plan that is not carried out are given back.
+pub(crate) fn plan<'a>(
+    store: &mut dyn RecordStore,
+    operation: &Operation<'a>,
+    grants: &mut dyn Grants,
+) -> Result<Plan<'a>, Failure> {
+    let mut plan = Plan::new();
+    let result = plan_steps(store, operation, grants, &mut plan)
+        .and_then(|()| reserve(store, operation, &plan));
+    match result {
+        Ok(()) => Ok(plan),
+        Err(failure) => {
+            give_back(plan, grants);
+            Err(failure)
+        }
+    }
+}
+
+fn give_back(plan: Plan<'_>, grants: &mut dyn Grants) {
+    for step in plan {
+        if let Some(Source::Blocks(blocks)) = step.source {
+            for (extent, _) in blocks {
+                grants.put_back(extent);
+            }
+        }
+    }
+}
+
+fn plan_steps<'a>(
+    store: &dyn RecordStore,
+    operation: &Operation<'a>,
+    grants: &mut dyn Grants,
+    plan: &mut Plan<'a>,
+) -> Result<(), Failure> {
+    let mut shadow = Shadow {
+        store,
+        tracks: operation.actions.len() > 1,
+        known: SmallVec::new(),
+        wiped: SmallVec::new(),
+    };
+    for (index, action) in operation.actions.iter().enumerate() {
+        let mut step = Step { offset: 0, source: None };
+        shadow.plan(action, &mut step).map_err(|kind| Failure::new(kind, index))?;
+        if let Action::Put { data, .. } | Action::Write { data, .. } | Action::Append { data, .. } =
+            action
+        {
+            let source = resolve(data, grants).ok_or(Failure::new(ErrorKind::Invalid, index))?;
+            step.source = Some(source);
+        }
+        plan.push(step);
+    }
+    Ok(())
+}
+
+fn reserve(
+    store: &mut dyn RecordStore,
+    operation: &Operation<'_>,
+    plan: &Plan<'_>,
+) -> Result<(), Failure> {
+    let mut changes = SmallVec::<[PlannedChange<'_>; 2]>::new();
+    let mut last = 0;
+    for (index, (action, step)) in operation.actions.iter().zip(plan).enumerate() {
+        let change = match (action, &step.source) {
+            (Action::Put { key, .. }, Some(source)) => PlannedChange::Put { key, source },
+            (Action::Write { key, offset, .. }, Some(source)) => {
+                PlannedChange::Write { key, offset: *offset, source }
+            }
+            (Action::Append { key, .. }, Some(source)) => {
+                PlannedChange::Write { key, offset: step.offset, source }
+            }
+            (Action::Add { key, offset, .. } | Action::Max { key, offset, .. }, _) => {
+                PlannedChange::Write { key, offset: *offset, source: &NUMBER }
+            }
+            _ => continue,
+        };
+        changes.push(change);
+        last = index;
+    }
+    store.reserve(&changes).map_err(|error| Failure::new(error.kind(), last))
+}
+
+/// The bytes that `data` means; `None`, with nothing taken, if it names a block that is not granted.
+fn resolve<'a>(data: &Data<'a>, grants: &mut dyn Grants) -> Option<Source<'a>> {
+    match data {
+        Data::Inline(bytes) => Some(Source::Bytes(bytes)),
+        Data::Zeros(len) => Some(Source::Zeros(*len)),
+        Data::Blocks(refs) => {
+            let mut blocks: Vec<(Extent, u32)> = Vec::with_capacity(refs.len());
+            for block in refs {
+                match take(block, grants) {
+                    Some(extent) => blocks.push((extent, block.len)),
+                    None => {
+                        blocks.into_iter().for_each(|(extent, _)| grants.put_back(extent));
+                        return None;
+                    }
+                }
+            }
+            Some(Source::Blocks(blocks))
+        }
+    }
+}
+
+fn take(block: &BlockRef, grants: &mut dyn Grants) -> Option<Extent> {
+    let extent = grants.take(block)?;
+    if block.len == 0 || block.len as usize > extent.len() {
+        grants.put_back(extent);
+        return None;
+    }
+    Some(extent)
+}
+
+/// The lengths of records as they will be after the actions planned so far.
+struct Shadow<'a, 's> {
+    store: &'s dyn RecordStore,
+    /// Another action may ask for what this one leaves.
+    tracks: bool,
+    /// Later entries count.
+    known: SmallVec<[(&'a [u8], Option<u32>); 2]>,
+    /// Prefixes of which an earlier action removes records, nobody knows yet which.
+    wiped: SmallVec<[&'a [u8]; 1]>,
+}
+
+impl<'a> Shadow<'a, '_> {
+    /// Length of the record at `key`, if it will exist.
+    fn len(&self, key: &[u8]) -> Result<Option<u32>, ErrorKind> {
+        if let Some((_, len)) = self.known.iter().rev().find(|(known, _)| *known == key) {
+            return Ok(*len);
+        }
+        if self.wiped.iter().any(|prefix| key.starts_with(prefix)) {
+            return Err(ErrorKind::Invalid);
+        }
+        match self.store.meta(key) {
+            Ok(meta) => Ok(meta.map(|meta| meta.len)),
+            Err(error) => Err(error.kind()),
+        }
+    }
+
+    fn existing(&self, key: &[u8]) -> Result<u32, ErrorKind> {
+        self.len(key)?.ok_or(ErrorKind::NotFound)
+    }
+
+    /// Finds what stands in the way of `action`, and notes what it will change.
+    fn plan(&mut self, action: &Action<'a>, step: &mut Step<'_>) -> Result<(), ErrorKind> {
+        let (key, len) = match action {
+            Action::Get { key, .. } => (*key, Some(self.existing(key)?)),
+            Action::Put { key, data } => (*key, Some(data.len() as u32)),
+            Action::Delete { key } => (*key, None),
+            Action::Write { key, offset, data } => (*key, self.grown(key, *offset, data.len())?),
+            Action::Append { key, data, len_max } => {
+                step.offset = self.len(key)?.unwrap_or(0);
+                let end = step.offset as usize + data.len();
+                if end > (*len_max as usize).min(RECORD_LEN_MAX) {
+                    return Err(ErrorKind::TooLarge);
+                }
+                (*key, Some(end as u32))
+            }
+            Action::Truncate { key, len } => (*key, self.existing(key).map(|_| Some(*len))?),
+            Action::Add { key, offset, .. } => (*key, self.grown(key, *offset, size_of::<u64>())?),
+            Action::Max { key, offset, .. } => {
+                let len = self.existing(key)?;
+                (*key, Some(len.max(*offset + size_of::<u64>() as u32)))
+            }
+            Action::DeletePrefix { prefix, .. } => {
+                self.known.retain(|(key, _)| !key.starts_with(prefix));
+                self.wiped.push(prefix);
+                return Ok(());
+            }
+            Action::List { .. } | Action::RaiseLease { .. } => return Ok(()),
+        };
+        if self.tracks {
+            self.known.push((key, len));
+        }
+        Ok(())
+    }
+
+    /// Length of the record after `len` bytes were written at `offset`; not found out when nobody will ask.
+    fn grown(&self, key: &[u8], offset: u32, len: usize) -> Result<Option<u32>, ErrorKind> {
+        if !self.tracks {
+            return Ok(None);
+        }
+        let end = offset + len as u32;
+        Ok(Some(self.len(key)?.map_or(end, |old| old.max(end))))
+    }
+}
