@@ -12,6 +12,9 @@ pub(crate) fn successor(prefix: &[u8]) -> Option<SmallVec<[u8; 32]>> {
     Some(key)
 }
 
+/// First and last of an ordered map's keys to look at.
+pub(crate) type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
 /// Where to look for the keys that start with `prefix`: those after `after` (before it when `reverse`) unless it is empty;
 /// `None`: there can be none. Backwards, `beyond` is the prefix's [`successor`]; forwards, the far end is open, and the scan
 /// stops at the first key without the prefix.
@@ -20,7 +23,7 @@ pub(crate) fn scan_range<'a>(
     after: &'a [u8],
     reverse: bool,
     beyond: Option<&'a [u8]>,
-) -> Option<(Bound<&'a [u8]>, Bound<&'a [u8]>)> {
+) -> Option<Bounds<'a>> {
     if !reverse {
         let skips = !after.is_empty() && after >= prefix;
         let start = if skips { Bound::Excluded(after) } else { Bound::Included(prefix) };
