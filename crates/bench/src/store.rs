@@ -70,11 +70,16 @@ impl Cluster {
         Client::connect(&config, Options { transport: Some(transport), ..Options::default() })
     }
 
-    /// A dataset for key-value and object work.
-    pub fn dataset(&self, transport: Transport, backend: BackendKind) -> Result<Dataset> {
-        let name = if backend == BackendKind::Null { "bench-null" } else { "bench" };
+    /// A dataset of this name on this backend; made when first asked for.
+    pub fn dataset(
+        &self,
+        name: &str,
+        transport: Transport,
+        backend: BackendKind,
+    ) -> Result<Dataset> {
+        let null = if backend == BackendKind::Null { "-null" } else { "" };
         self.connect(transport)?.create_dataset(&DatasetSpec {
-            name: name.to_owned(),
+            name: format!("{name}{null}"),
             backend,
             distribution: DistributionKind::RoundRobin,
             semantics: SemanticsKind::Posix,

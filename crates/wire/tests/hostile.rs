@@ -131,7 +131,7 @@ fn mutation(action: Action<'_>) -> Operation<'_> {
 }
 
 #[test]
-fn a_key_of_4096_bytes_passes_and_one_more_is_refused() {
+fn a_key_at_its_limit_passes_and_one_more_byte_is_refused() {
     let key = vec![1; KEY_LEN_MAX + 1];
     assert_eq!(decoded(&[Operation::get(PartitionId(0), &key[1..])]), Ok(1));
     let refused = Err(WireError::OverLimit("key"));

@@ -73,20 +73,15 @@ pub struct Setting {
     pub backend: BackendKind,
 }
 
-/// A view on the dataset with all keys in it.
-fn prepared(setting: Setting, place: &mut Place) -> Result<(Dataset, Keys)> {
-    let dataset = place.cluster()?.dataset(setting.transport, setting.backend)?;
-    let mut keys = Keys::new();
-    for _ in 0..KEYS / BATCH {
-        batch(&dataset, Verb::Put, &mut keys, BATCH)?;
-    }
-    Ok((dataset, keys))
-}
-
-/// One request in flight.
+/// One request in flight, through the key-value view.
 pub fn one(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload>> {
-    let (dataset, mut keys) = prepared(setting, place)?;
+    let dataset = place.cluster()?.dataset("bench-kv", setting.transport, setting.backend)?;
     let kv = Kv::new(dataset);
+    let mut keys = Keys::new();
+    for _ in 0..KEYS {
+        let (key, value) = keys.next();
+        kv.put(key, value)?;
+    }
     Ok(match setting.verb {
         Verb::Get => steps(1, 0, move || match kv.get(keys.next().0)? {
             Some(value) if value.bytes.len() == VALUE_LEN => Ok(()),
@@ -99,9 +94,19 @@ pub fn one(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload>> {
     })
 }
 
+/// A dataset with all keys in it as plain records.
+fn records(setting: Setting, place: &mut Place) -> Result<(Dataset, Keys)> {
+    let dataset = place.cluster()?.dataset("bench-records", setting.transport, setting.backend)?;
+    let mut keys = Keys::new();
+    for _ in 0..KEYS / BATCH {
+        batch(&dataset, Verb::Put, &mut keys)?;
+    }
+    Ok((dataset, keys))
+}
+
 /// Many operations in flight, sent a window at a time.
 pub fn pipelined(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload>> {
-    let (dataset, mut keys) = prepared(setting, place)?;
+    let (dataset, mut keys) = records(setting, place)?;
     let window = IN_FLIGHT / WINDOWS;
     let mut flying = VecDeque::new();
     Ok(steps(window as u64, 0, move || {
@@ -117,12 +122,12 @@ pub fn pipelined(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload
 
 /// Batches of operations on different keys.
 pub fn batches(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload>> {
-    let (dataset, mut keys) = prepared(setting, place)?;
-    Ok(steps(BATCH as u64, 0, move || batch(&dataset, setting.verb, &mut keys, BATCH)))
+    let (dataset, mut keys) = records(setting, place)?;
+    Ok(steps(BATCH as u64, 0, move || batch(&dataset, setting.verb, &mut keys)))
 }
 
-fn batch(dataset: &Dataset, verb: Verb, keys: &mut Keys, count: usize) -> Result<()> {
-    let chosen = choose(keys, count);
+fn batch(dataset: &Dataset, verb: Verb, keys: &mut Keys) -> Result<()> {
+    let chosen = choose(keys, BATCH);
     let mut ops: Vec<Op<'_>> =
         operations(dataset, verb, &chosen).into_iter().map(Op::new).collect();
     all_done(&dataset.execute(&mut ops, dataset.client().deadline())?)

@@ -32,7 +32,7 @@ pub fn pieces(
     pieces: usize,
     place: &mut Place,
 ) -> Result<Box<dyn Workload>> {
-    let dataset = place.cluster()?.dataset(transport, BackendKind::Memory)?;
+    let dataset = place.cluster()?.dataset("bench-objects", transport, BackendKind::Memory)?;
     let name = format!("bench-{}", direction.name());
     let object = Objects::new(dataset).open_or_create(name.as_bytes())?;
     let mut all = Cold::new(PIECE_LEN);
