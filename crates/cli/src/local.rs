@@ -76,9 +76,7 @@ pub fn living_nodes(dir: &ClusterDir) -> Vec<Process> {
 /// Waits until all have ended, at most for `timeout`; says whether they have.
 pub fn wait_all(processes: &[Process], timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
-    processes
-        .iter()
-        .all(|process| process.wait(until.saturating_duration_since(Instant::now())))
+    processes.iter().all(|process| process.wait(until.saturating_duration_since(Instant::now())))
 }
 
 /// Ends processes: in order if they listen (SIGTERM), at once if they do not (SIGKILL).

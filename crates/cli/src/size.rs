@@ -17,7 +17,8 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor).ok_or_else(|| "too large".to_owned());
     }
-    let value = number.parse::<f64>().map_err(|_| "expected a size such as 512M or 4G".to_owned())?;
+    let value =
+        number.parse::<f64>().map_err(|_| "expected a size such as 512M or 4G".to_owned())?;
     let bytes = value * factor as f64;
     if bytes < u64::MAX as f64 { Ok(bytes as u64) } else { Err("too large".to_owned()) }
 }

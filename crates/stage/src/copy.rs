@@ -223,16 +223,15 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     /// Whether a file that exists is the one to copy, whole; makes way if it is not.
     fn is_there(&self, job: &FileJob, buffer: &mut Buffer) -> Result<bool> {
         let found = self.destination.meta(&job.to)?;
-        if job.meta.is_copied_as(&found) {
-            if !self.options.checksum || verify::compare(self, job, buffer).is_ok() {
-                self.destination.set_meta(&job.to, &job.meta, self.options.keep_owner)?;
-                let tally = &self.progress.tally;
-                add(&tally.verified, u64::from(self.options.checksum));
-                add(&tally.skipped, 1);
-                add(&self.progress.bytes_done, job.meta.size);
-                add(&self.progress.files_done, 1);
-                return Ok(true);
-            }
+        let is_copied = self.options.resume && job.meta.is_copied_as(&found);
+        if is_copied && (!self.options.checksum || verify::compare(self, job, buffer).is_ok()) {
+            self.destination.set_meta(&job.to, &job.meta, self.options.keep_owner)?;
+            let tally = &self.progress.tally;
+            add(&tally.verified, u64::from(self.options.checksum));
+            add(&tally.skipped, 1);
+            add(&self.progress.bytes_done, job.meta.size);
+            add(&self.progress.files_done, 1);
+            return Ok(true);
         }
         self.make_way(&job.to, &found)?;
         Ok(false)

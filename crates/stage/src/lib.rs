@@ -34,16 +34,19 @@ pub struct Options {
     pub checksum: bool,
     /// Keep owner and group (only root may give files away).
     pub keep_owner: bool,
+    /// Skip files that were copied before (see above); otherwise everything is copied anew.
+    pub resume: bool,
 }
 
 impl Default for Options {
-    /// As many threads as processors, 2 to 8; owners kept by root.
+    /// As many threads as processors, 2 to 8; owners kept by root; resuming.
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
             threads: processors.clamp(2, 8),
             checksum: false,
             keep_owner: rustix::process::geteuid().is_root(),
+            resume: true,
         }
     }
 }

@@ -48,11 +48,7 @@ fn kind_of(mode: RawMode) -> FileKind {
     }
 }
 
-#[expect(
-    clippy::unnecessary_cast,
-    clippy::cast_lossless,
-    reason = "widths of the fields differ between architectures"
-)]
+#[expect(clippy::unnecessary_cast, reason = "widths of the fields differ between architectures")]
 fn meta_of(stat: &Stat) -> Meta {
     let time = |seconds, nanoseconds| {
         Timestamp::new(seconds, u32::try_from(nanoseconds).unwrap_or_default())

@@ -1,0 +1,112 @@
+//! Which cluster a command means, and the way to it.
+
+use std::time::Duration;
+
+use samite_client::runtime::{
+    ClusterDir, ClusterFile, DEFAULT_CLUSTER, ENV_CLUSTER, NodeEntry, RuntimeDir,
+};
+use samite_client::{Client, ClusterConfig, Options, Transport};
+use samite_fs::{Context, FileSystem};
+use samite_types::{Error, ErrorKind};
+
+use crate::failure::{ExitCode, Failure};
+
+/// Dataset that holds the files.
+pub const FILES_DATASET: &str = "files";
+
+/// The cluster that the command line and the environment name; it need not be up.
+pub struct Target {
+    /// The user's runtime directory.
+    pub runtime: RuntimeDir,
+    /// The cluster's directory in it.
+    pub dir: ClusterDir,
+    timeout: Option<Duration>,
+}
+
+impl Target {
+    /// From the option `--name`, else the environment, else the default.
+    pub fn new(name: Option<String>, timeout: Option<Duration>) -> Result<Self, Failure> {
+        let usage = |error: Error| Failure::usage(error.message());
+        let name = match name {
+            Some(name) => name,
+            None => match std::env::var(ENV_CLUSTER) {
+                Ok(name) if !name.is_empty() => name,
+                Ok(_) | Err(std::env::VarError::NotPresent) => DEFAULT_CLUSTER.to_owned(),
+                Err(error) => return Err(Failure::usage(format!("{ENV_CLUSTER}: {error}"))),
+            },
+        };
+        let runtime = RuntimeDir::for_user().map_err(usage)?;
+        let dir = runtime.cluster(&name).map_err(usage)?;
+        Ok(Self { runtime, dir, timeout })
+    }
+
+    /// The cluster's description.
+    pub fn cluster_file(&self) -> Result<ClusterFile, Failure> {
+        self.dir.read_cluster_file().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Failure::new(
+                ExitCode::Unreachable,
+                format!("{error}; start it with `samite up --local N --name {}`", self.dir.name()),
+            ),
+            _ => error.into(),
+        })
+    }
+
+    /// A client of the cluster.
+    pub fn connect(&self) -> Result<Client, Failure> {
+        let file = self.cluster_file()?;
+        Ok(self.connect_to(&file.nodes, None)?)
+    }
+
+    /// A client that knows these nodes; `timeout` stands unless the command line gives another one.
+    pub fn connect_to(
+        &self,
+        nodes: &[NodeEntry],
+        timeout: Option<Duration>,
+    ) -> samite_types::Result<Client> {
+        let transport = Transport::from_env()?;
+        let mut addresses = Vec::new();
+        for node in nodes {
+            addresses.push(format!("shm://{}", node.socket.display()));
+            addresses.push(format!("unix://{}", node.socket.display()));
+            addresses.extend(node.tcp.iter().map(|tcp| format!("tcp://{tcp}")));
+        }
+        if let Some(transport) = transport {
+            addresses.retain(|address| address.starts_with(&format!("{transport}://")));
+        }
+        let config = ClusterConfig {
+            cluster: self.dir.name().to_owned(),
+            addresses,
+            key: self.dir.read_key()?,
+        };
+        let mut options = Options { transport, ..Options::default() };
+        if let Some(timeout) = self.timeout.or(timeout) {
+            options.timeout = timeout;
+        }
+        Client::connect(&config, options)
+            .map_err(|error| error.context(format_args!("cluster {}", self.dir.name())))
+    }
+
+    /// The cluster's files, as this process's user.
+    pub fn files(&self) -> Result<Files, Failure> {
+        let client = self.connect()?;
+        let fs = FileSystem::open(&client, FILES_DATASET)?;
+        Ok(Files { client, fs, context: context() })
+    }
+}
+
+/// The file system of a cluster, and who asks.
+pub struct Files {
+    /// The client behind it.
+    pub client: Client,
+    /// The file system.
+    pub fs: FileSystem,
+    /// This process's user, groups and umask.
+    pub context: Context,
+}
+
+fn context() -> Context {
+    // The only way to read the umask is to set it; no other thread makes files at this point.
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    Context::of_process(umask.as_raw_mode())
+}

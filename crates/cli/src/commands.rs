@@ -1,0 +1,17 @@
+//! The commands: one module each, or one for a few that belong together.
+
+pub mod bench;
+pub mod data;
+pub mod dataset;
+pub mod df;
+pub mod down;
+pub mod files;
+pub mod kv;
+pub mod ls;
+pub mod node;
+pub mod object;
+pub mod run;
+pub mod stage;
+pub mod stat;
+pub mod status;
+pub mod up;

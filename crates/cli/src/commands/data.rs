@@ -1,0 +1,206 @@
+//! `samite cat`, `put` and `get`: bytes between the store and here.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use samite_fs::{FileKind, OpenFile, OpenFlags};
+use samite_types::ErrorKind;
+
+use crate::cluster::{Files, Target};
+use crate::failure::{Failure, IoContext};
+use crate::output::{Output, complain};
+use crate::paths::{StorePath, store_path};
+
+/// What is moved at a time.
+const BUFFER_LEN: usize = 1 << 20;
+
+/// Print files of the store
+#[derive(clap::Args)]
+#[command(after_help = "\
+Example:
+  samite cat /data/part-1 /data/part-2 | sort")]
+pub struct CatArgs {
+    /// Files in the store
+    #[arg(required = true, value_name = "PATH", value_parser = store_path())]
+    paths: Vec<StorePath>,
+}
+
+/// Prints the files; those that cannot be read are named, and the others printed.
+pub fn cat(args: &CatArgs, target: &Target) -> Result<(), Failure> {
+    let files = target.files()?;
+    let mut out = Output::new();
+    let mut worst = None;
+    for path in &args.paths {
+        let printed =
+            open_to_read(&files, path).and_then(|file| read_all(&file, |bytes| out.bytes(bytes)));
+        if let Err(failure) = printed {
+            complain(&failure.message);
+            worst = Some(failure.code);
+        }
+    }
+    out.finish()?;
+    worst.map_or(Ok(()), |code| Err(Failure::new(code, "")))
+}
+
+/// Copy one local file, or standard input, into the store
+///
+/// An existing file is overwritten; into an existing directory the file goes under its own name.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  samite put notes.txt /notes.txt
+  date | samite put - /stamp")]
+pub struct PutArgs {
+    /// Local file; `-` for standard input
+    #[arg(value_name = "LOCAL")]
+    local: PathBuf,
+    /// Path in the store
+    #[arg(value_name = "PATH", value_parser = store_path())]
+    path: StorePath,
+}
+
+/// Copies the file in.
+pub fn put(args: &PutArgs, target: &Target) -> Result<(), Failure> {
+    let is_stdin = args.local == Path::new("-");
+    let (mut source, perm): (Box<dyn Read>, u32) = if is_stdin {
+        (Box::new(std::io::stdin().lock()), 0o666)
+    } else {
+        let what = format!("open {}", args.local.display());
+        let file = File::open(&args.local).doing(&what)?;
+        let metadata = file.metadata().doing(&what)?;
+        if metadata.is_dir() {
+            return Err(Failure::failed(format!(
+                "{}: is a directory; `samite stage in` copies trees",
+                args.local.display()
+            )));
+        }
+        (Box::new(file), metadata.permissions().mode() & 0o777)
+    };
+    let files = target.files()?;
+    let name = args.local.file_name().map(std::os::unix::ffi::OsStrExt::as_bytes);
+    let path = into_directory(&files, &args.path, name.filter(|_| !is_stdin))?;
+    let flags = OpenFlags { read: false, truncate: true, ..OpenFlags::creating() };
+    let file = files
+        .fs
+        .open_file(&files.context, path.bytes(), flags, perm)
+        .map_err(|error| error.context(format_args!("put {}", path.show())))?;
+    let mut buffer = vec![0; BUFFER_LEN];
+    let mut offset = 0;
+    loop {
+        let len = read_full(&mut source, &mut buffer)
+            .doing(format_args!("read {}", args.local.display()))?;
+        if len == 0 {
+            break;
+        }
+        file.write_at(&buffer[..len], offset)
+            .map_err(|error| error.context(format_args!("put {}", path.show())))?;
+        offset += len as u64;
+    }
+    file.close().map_err(|error| error.context(format_args!("put {}", path.show())))?;
+    Ok(())
+}
+
+/// Copy one file of the store to a local file, or to standard output
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  samite get /notes.txt notes.txt
+  samite get /stamp -")]
+pub struct GetArgs {
+    /// File in the store
+    #[arg(value_name = "PATH", value_parser = store_path())]
+    path: StorePath,
+    /// Local file or directory; `-` for standard output
+    #[arg(value_name = "LOCAL", default_value = ".")]
+    local: PathBuf,
+}
+
+/// Copies the file out.
+pub fn get(args: &GetArgs, target: &Target) -> Result<(), Failure> {
+    let files = target.files()?;
+    let source = open_to_read(&files, &args.path)?;
+    if args.local == Path::new("-") {
+        let mut out = Output::new();
+        read_all(&source, |bytes| out.bytes(bytes))?;
+        return out.finish();
+    }
+    let local = if args.local.is_dir() {
+        let name = std::os::unix::ffi::OsStrExt::from_bytes(args.path.base());
+        args.local.join::<&std::ffi::OsStr>(name)
+    } else {
+        args.local.clone()
+    };
+    let perm = source.attr()?.perm & 0o777;
+    let what = format!("write {}", local.display());
+    let mut file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(perm)
+        .open(&local)
+        .doing(&what)?;
+    read_all(&source, |bytes| file.write_all(bytes).doing(&what))
+}
+
+/// `path`, or `path/name` when it is a directory.
+pub fn into_directory(
+    files: &Files,
+    path: &StorePath,
+    name: Option<&[u8]>,
+) -> Result<StorePath, Failure> {
+    match files.fs.stat(&files.context, path.bytes(), true) {
+        Ok(attr) if attr.kind == FileKind::Directory => {
+            let name = name.ok_or_else(|| {
+                Failure::failed(format!("{}: is a directory; give a file's path", path.show()))
+            })?;
+            Ok(StorePath(samite_stage::join(path.bytes(), name)))
+        }
+        Ok(_) => Ok(path.clone()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(path.clone()),
+        Err(error) => Err(error.context(format_args!("stat {}", path.show())).into()),
+    }
+}
+
+fn open_to_read(files: &Files, path: &StorePath) -> Result<OpenFile, Failure> {
+    let file = files
+        .fs
+        .open_file(&files.context, path.bytes(), OpenFlags::reading(), 0)
+        .map_err(|error| error.context(format_args!("open {}", path.show())))?;
+    if file.kind() == FileKind::Directory {
+        return Err(Failure::failed(format!("{}: is a directory", path.show())));
+    }
+    Ok(file)
+}
+
+fn read_all(
+    file: &OpenFile,
+    mut sink: impl FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut buffer = vec![0; BUFFER_LEN];
+    let mut offset = 0;
+    loop {
+        match file.read_at(&mut buffer, offset)? {
+            0 => return Ok(()),
+            len => {
+                sink(&buffer[..len])?;
+                offset += len as u64;
+            }
+        }
+    }
+}
+
+/// Fills the buffer as far as the source goes, so that pipes do not make small writes.
+pub fn read_full(source: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match source.read(&mut buffer[done..]) {
+            Ok(0) => break,
+            Ok(len) => done += len,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}

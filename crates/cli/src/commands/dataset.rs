@@ -1,0 +1,182 @@
+//! `samite dataset`: make, list and drop datasets.
+
+use samite_client::{Client, Dataset};
+use samite_types::{ErrorKind, TargetId};
+use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
+
+use crate::cluster::Target;
+use crate::failure::Failure;
+use crate::output::{Output, human_bytes};
+use crate::size::parse_size;
+
+/// Bytes of a chunk when nothing is said.
+const CHUNK_LEN_DEFAULT: u32 = 1 << 20;
+
+/// Datasets: create, list, drop
+///
+/// `samite kv`, `samite object` and the files make theirs (`kv`, `objects`, `files`) when they first need them.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Make a dataset; no error if it exists with the same policy
+    #[command(after_help = "\
+Examples:
+  samite dataset create results
+  samite dataset create bulk --distribution weighted=0:1,1:3 --chunk 256K")]
+    Create {
+        /// Name: letters, digits, `-`, `_`, `.`
+        dataset: String,
+        /// What holds the records: `memory`, or `null`, which forgets them
+        #[arg(long, value_name = "BACKEND", default_value = "memory", value_parser = parse_backend)]
+        backend: BackendKind,
+        /// How the chunks of an object spread: `round-robin`, `single`, or `weighted=TARGET:WEIGHT,…`
+        #[arg(long, value_name = "HOW", default_value = "round-robin", value_parser = parse_distribution)]
+        distribution: DistributionKind,
+        /// What is promised: posix, session, checkpoint or temporary
+        #[arg(long, value_name = "PROMISE", default_value = "posix", value_parser = parse_semantics)]
+        semantics: SemanticsKind,
+        /// Bytes of a chunk: a power of two from 64K to 1M
+        #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_chunk)]
+        chunk: u32,
+    },
+    /// List the datasets
+    #[command(visible_alias = "ls", after_help = "Example:\n  samite dataset list --json")]
+    List {
+        /// One JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove a dataset and all of its records
+    #[command(after_help = "Example:\n  samite dataset drop results")]
+    Drop {
+        /// Name
+        dataset: String,
+    },
+}
+
+fn parse_backend(text: &str) -> Result<BackendKind, String> {
+    match text {
+        "memory" => Ok(BackendKind::Memory),
+        "null" => Ok(BackendKind::Null),
+        _ => Err("expected memory or null".to_owned()),
+    }
+}
+
+fn parse_semantics(text: &str) -> Result<SemanticsKind, String> {
+    match text {
+        "posix" => Ok(SemanticsKind::Posix),
+        "session" => Ok(SemanticsKind::Session),
+        "checkpoint" => Ok(SemanticsKind::Checkpoint),
+        "temporary" => Ok(SemanticsKind::Temporary),
+        _ => Err("expected posix, session, checkpoint or temporary".to_owned()),
+    }
+}
+
+fn parse_distribution(text: &str) -> Result<DistributionKind, String> {
+    match text {
+        "round-robin" => return Ok(DistributionKind::RoundRobin),
+        "single" => return Ok(DistributionKind::Single),
+        _ => {}
+    }
+    let wrong = || "expected round-robin, single or weighted=TARGET:WEIGHT,… (as weighted=0:1,1:3)";
+    let weights = text.strip_prefix("weighted=").ok_or_else(wrong)?;
+    weights
+        .split(',')
+        .map(|pair| {
+            let (target, weight) = pair.split_once(':')?;
+            let target = target.strip_prefix('t').unwrap_or(target);
+            Some((TargetId(target.parse().ok()?), weight.parse().ok()?))
+        })
+        .collect::<Option<Vec<_>>>()
+        .map(DistributionKind::Weighted)
+        .ok_or_else(|| wrong().to_owned())
+}
+
+fn parse_chunk(text: &str) -> Result<u32, String> {
+    let len = parse_size(text)?;
+    u32::try_from(len)
+        .ok()
+        .filter(|len| len.is_power_of_two() && (64 << 10..=1 << 20).contains(len))
+        .ok_or_else(|| "expected a power of two from 64K to 1M".to_owned())
+}
+
+/// Does it.
+pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+    let client = target.connect()?;
+    match &args.command {
+        Command::Create { dataset, backend, distribution, semantics, chunk } => {
+            let spec = DatasetSpec {
+                name: dataset.clone(),
+                backend: *backend,
+                distribution: distribution.clone(),
+                semantics: *semantics,
+                chunk_len: *chunk,
+            };
+            client.create_dataset(&spec)?;
+            Ok(())
+        }
+        Command::List { json } => list(&client, *json),
+        Command::Drop { dataset } => Ok(client.drop_dataset(dataset)?),
+    }
+}
+
+fn list(client: &Client, json: bool) -> Result<(), Failure> {
+    let map = client.refresh_map()?;
+    let mut out = Output::new();
+    if !json {
+        out.line(format!(
+            "{:<24} {:<6} {:<8} {:<12} {:<10} {:>9}",
+            "name", "id", "backend", "distribution", "semantics", "chunk"
+        ))?;
+    }
+    for dataset in map.datasets() {
+        let spec = &dataset.spec;
+        let backend = format!("{:?}", spec.backend).to_lowercase();
+        let semantics = format!("{:?}", spec.semantics).to_lowercase();
+        let distribution = match &spec.distribution {
+            DistributionKind::RoundRobin => "round-robin",
+            DistributionKind::Single => "single",
+            DistributionKind::Weighted(_) => "weighted",
+        };
+        if json {
+            out.json(&serde_json::json!({
+                "name": spec.name, "id": dataset.id, "backend": backend, "distribution": distribution,
+                "semantics": semantics, "chunk_len": spec.chunk_len,
+            }))?;
+        } else {
+            out.line(format!(
+                "{:<24} {:<6} {backend:<8} {distribution:<12} {semantics:<10} {:>9}",
+                spec.name,
+                dataset.id.to_string(),
+                human_bytes(spec.chunk_len.into())
+            ))?;
+        }
+    }
+    out.finish()
+}
+
+/// The policy of a dataset that a command makes by itself.
+pub fn spec_of(name: &str) -> DatasetSpec {
+    DatasetSpec {
+        name: name.to_owned(),
+        backend: BackendKind::Memory,
+        distribution: DistributionKind::RoundRobin,
+        semantics: SemanticsKind::Posix,
+        chunk_len: CHUNK_LEN_DEFAULT,
+    }
+}
+
+/// The dataset `name`; a view's own one is made when it is missing.
+pub fn view_dataset(client: &Client, name: &str, own: &DatasetSpec) -> Result<Dataset, Failure> {
+    match client.dataset(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound && name == own.name => {
+            Ok(client.create_dataset(own)?)
+        }
+        dataset => Ok(dataset?),
+    }
+}

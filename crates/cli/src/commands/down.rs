@@ -1,0 +1,99 @@
+//! `samite down`: end a local cluster.
+
+use std::time::Duration;
+
+use crate::cluster::Target;
+use crate::failure::{ExitCode, Failure};
+use crate::local;
+use crate::output::Output;
+
+/// How long another `up` or `down` of the same cluster is waited for.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long asking a node to stop may take.
+const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long nodes may take over the orderly stop they were asked for.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// End a store that was started by `samite up`, and all that it held
+///
+/// Asks the nodes to stop, ends those that do not, and removes the cluster's files. Also clears away what a killed node or a killed
+/// `samite up` left behind.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  samite down
+  samite down --name scratch
+  samite down --all")]
+pub struct Args {
+    /// End every cluster of this user
+    #[arg(long)]
+    all: bool,
+    /// Say nothing
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// Ends the cluster, or all.
+pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+    let mut out = Output::new();
+    if !args.all {
+        let line = down(target)?;
+        if !args.quiet {
+            out.line(line)?;
+        }
+        return out.finish();
+    }
+    let mut failed = false;
+    for name in target.runtime.clusters()? {
+        match Target::new(Some(name), None).and_then(|target| down(&target)) {
+            Ok(line) if args.quiet => drop(line),
+            Ok(line) => out.line(line)?,
+            Err(failure) => {
+                failed = true;
+                crate::output::complain(&failure.message);
+            }
+        }
+    }
+    out.finish()?;
+    if failed { Err(Failure::reported()) } else { Ok(()) }
+}
+
+fn down(target: &Target) -> Result<String, Failure> {
+    let dir = &target.dir;
+    let exists = match dir.check() {
+        Ok(()) => true,
+        Err(error) if error.kind() == samite_types::ErrorKind::NotFound => false,
+        Err(error) => return Err(error.into()),
+    };
+    let _lock = if exists { local::lock(dir, LOCK_TIMEOUT)? } else { None };
+    // Also without a directory: someone may have removed it under a running cluster.
+    let living = local::living_nodes(dir);
+    if living.is_empty() && !dir.path().exists() {
+        return Err(Failure::new(
+            ExitCode::Unreachable,
+            format!("cluster {}: not up (no {})", dir.name(), dir.path().display()),
+        ));
+    }
+    let count = living.len();
+    if !living.is_empty() {
+        ask_to_stop(target);
+        if !local::wait_all(&living, if exists { STOP_TIMEOUT } else { Duration::ZERO }) {
+            local::stop_all(&living)?;
+        }
+    }
+    local::sweep(dir)?;
+    let plural = if count == 1 { "" } else { "s" };
+    Ok(format!("cluster {}: down, {count} node{plural} stopped", dir.name()))
+}
+
+/// Asks politely; who does not hear it gets a signal, so nothing that fails here matters.
+fn ask_to_stop(target: &Target) {
+    let Ok(file) = target.dir.read_cluster_file() else { return };
+    // The node with the cluster map last: the others may still need it.
+    for entry in file.nodes.iter().rev() {
+        let nodes = std::slice::from_ref(entry);
+        if let Ok(client) = target.connect_to(nodes, Some(ASK_TIMEOUT)) {
+            let _ = client.shutdown_node(entry.node);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! `samite stage`: trees into the store and out of it.
+
+use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use samite_stage::{LocalTree, Options, Progress, StoreTree, Summary, copy_tree};
+use samite_types::Error;
+
+use super::files::{make_local_parents, make_parents};
+use crate::cluster::Target;
+use crate::failure::Failure;
+use crate::output::{Output, human_bytes};
+use crate::paths::{StorePath, store_path};
+
+/// How often the progress bar is drawn.
+const DRAW_INTERVAL: Duration = Duration::from_millis(100);
+/// Most threads that copy.
+const THREADS_MAX: u64 = 64;
+
+/// Copy trees into the store, and out of it
+///
+/// Keeps modes, times to the nanosecond, symbolic and hard links and holes, and owners when run by root; not extended attributes.
+/// Blocks of 64 KiB of zeros become holes.
+///
+/// Can be run again after an interruption: a file that is there with the same length and time is skipped, any other one is copied anew.
+/// What fails is named on stderr and does not stop the rest; the exit code is 1 then.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    direction: Direction,
+}
+
+#[derive(clap::Subcommand)]
+enum Direction {
+    /// Copy a local tree or file into the store
+    ///
+    /// Afterwards DST is what SRC is; what else is in a directory DST stays. Missing directories above DST are made.
+    #[command(after_help = "\
+Examples:
+  samite stage in ~/data /data
+  samite stage in --checksum /usr/share/dict /dict")]
+    In {
+        /// Local directory or file
+        #[arg(value_name = "SRC")]
+        source: PathBuf,
+        /// Path in the store
+        #[arg(value_name = "DST", value_parser = store_path())]
+        destination: StorePath,
+        #[command(flatten)]
+        options: How,
+    },
+    /// Copy a tree or file of the store to a local one
+    ///
+    /// Afterwards DST is what SRC is; what else is in a directory DST stays. Missing directories above DST are made.
+    #[command(after_help = "\
+Example:
+  samite stage out /results ~/results")]
+    Out {
+        /// Path in the store
+        #[arg(value_name = "SRC", value_parser = store_path())]
+        source: StorePath,
+        /// Local directory or file
+        #[arg(value_name = "DST")]
+        destination: PathBuf,
+        #[command(flatten)]
+        options: How,
+    },
+}
+
+#[derive(clap::Args)]
+struct How {
+    /// Read every file back and compare its checksum with the source's, skipped files too
+    #[arg(long)]
+    checksum: bool,
+    /// Files (or pieces of large ones) copied at a time [default: by the number of processors]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=THREADS_MAX))]
+    threads: Option<u64>,
+    /// Copy everything anew, whatever is there
+    #[arg(long)]
+    no_resume: bool,
+    /// No progress bar
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print the summary as a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Copies.
+pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+    match &args.direction {
+        Direction::In { source, destination, options } => {
+            // Before anything is made in the store.
+            std::fs::symlink_metadata(source).map_err(|error| {
+                Failure::failed(format!("stage in {}: {error}", source.display()))
+            })?;
+            let files = target.files()?;
+            make_parents(&files, destination)?;
+            let store = StoreTree::new(files.fs, files.context);
+            let source = source.as_os_str().as_bytes();
+            stage(options, |how, progress, on_error| {
+                copy_tree(
+                    (&LocalTree, source),
+                    (&store, destination.bytes()),
+                    how,
+                    progress,
+                    on_error,
+                )
+            })
+        }
+        Direction::Out { source, destination, options } => {
+            let files = target.files()?;
+            files
+                .fs
+                .stat(&files.context, source.bytes(), false)
+                .map_err(|error| error.context(format_args!("stage out {}", source.show())))?;
+            make_local_parents(destination)?;
+            let store = StoreTree::new(files.fs, files.context);
+            let destination = destination.as_os_str().as_bytes();
+            stage(options, |how, progress, on_error| {
+                copy_tree(
+                    (&store, source.bytes()),
+                    (&LocalTree, destination),
+                    how,
+                    progress,
+                    on_error,
+                )
+            })
+        }
+    }
+}
+
+type OnError<'a> = &'a (dyn Fn(&Error) + Sync);
+
+fn stage(
+    how: &How,
+    copy: impl FnOnce(&Options, &Progress, OnError<'_>) -> samite_types::Result<Summary>,
+) -> Result<(), Failure> {
+    let mut options =
+        Options { checksum: how.checksum, resume: !how.no_resume, ..Options::default() };
+    if let Some(threads) = how.threads {
+        options.threads = usize::try_from(threads).unwrap_or(options.threads);
+    }
+    let progress = Progress::default();
+    let bar = if how.quiet || !std::io::stderr().is_terminal() {
+        ProgressBar::hidden()
+    } else {
+        new_bar()
+    };
+    let on_error = |error: &Error| bar.suspend(|| crate::output::complain(error.message()));
+    let (done, is_done) = mpsc::channel::<()>();
+    let summary = std::thread::scope(|scope| {
+        if !bar.is_hidden() {
+            let (bar, progress) = (&bar, &progress);
+            scope.spawn(move || draw(bar, progress, &is_done));
+        }
+        let summary = copy(&options, &progress, &on_error);
+        drop(done);
+        summary
+    })?;
+    bar.finish_and_clear();
+    report(how, &summary)?;
+    if summary.errors == 0 { Ok(()) } else { Err(Failure::reported()) }
+}
+
+fn new_bar() -> ProgressBar {
+    let template = "{bar:30} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {msg}";
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(0).with_style(style)
+}
+
+fn draw(bar: &ProgressBar, progress: &Progress, is_done: &Receiver<()>) {
+    let begun = Instant::now();
+    let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    while is_done.recv_timeout(DRAW_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        let (done, found) = (get(&progress.bytes_done), get(&progress.bytes_found));
+        bar.set_length(found);
+        bar.set_position(done);
+        let left = if progress.walked.load(Ordering::Acquire) && done > 0 {
+            let left =
+                begun.elapsed().as_secs_f64() * (found.saturating_sub(done) as f64 / done as f64);
+            format!(", {left:.0} s left")
+        } else {
+            ", still looking".to_owned()
+        };
+        let files = get(&progress.files_done);
+        bar.set_message(format!("{files} of {} files{left}", get(&progress.files_found)));
+    }
+}
+
+fn report(how: &How, summary: &Summary) -> Result<(), Failure> {
+    let seconds = summary.elapsed.as_secs_f64();
+    let rate = summary.bytes as f64 / 1e6 / seconds.max(1e-9);
+    let mut out = Output::new();
+    if how.json {
+        out.json(&serde_json::json!({
+            "files": summary.files,
+            "bytes": summary.bytes,
+            "skipped": summary.skipped,
+            "directories": summary.directories,
+            "symlinks": summary.symlinks,
+            "hard_links": summary.hard_links,
+            "hard_links_copied": summary.hard_links_copied,
+            "special": summary.special,
+            "verified": summary.verified,
+            "errors": summary.errors,
+            "seconds": seconds,
+            "mb_per_s": rate,
+        }))?;
+        return out.finish();
+    }
+    out.line(format!(
+        "{} files ({}), {} directories, {} links in {seconds:.2} s, {rate:.1} MB/s; {} skipped, {} errors",
+        summary.files,
+        human_bytes(summary.bytes),
+        summary.directories,
+        summary.symlinks + summary.hard_links,
+        summary.skipped,
+        summary.errors,
+    ))?;
+    for (count, what) in [
+        (summary.verified, "files read back and found the same"),
+        (summary.special, "special files"),
+        (summary.hard_links_copied, "hard links became files of their own"),
+    ] {
+        if count > 0 {
+            out.line(format!("{count} {what}"))?;
+        }
+    }
+    out.finish()
+}

@@ -1,0 +1,166 @@
+//! `samite status`: how a cluster is.
+
+use std::time::Duration;
+
+use samite_client::runtime::NodeEntry;
+use samite_types::Result as SamiteResult;
+use samite_wire::control::NodeStatus;
+
+use crate::cluster::Target;
+use crate::failure::{ExitCode, Failure};
+use crate::local;
+use crate::output::{Output, human_bytes};
+
+/// How long a node may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Show how a cluster is: nodes, space, datasets
+///
+/// Exits with 3 when the cluster is not up or a node does not answer.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  samite status
+  samite status --json | python3 -m json.tool
+  samite status --all")]
+pub struct Args {
+    /// List the clusters of this user instead
+    #[arg(long)]
+    all: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows the cluster, or all.
+pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+    if args.all { all(args, target) } else { one(args, target) }
+}
+
+fn all(args: &Args, target: &Target) -> Result<(), Failure> {
+    let mut out = Output::new();
+    let mut clusters = Vec::new();
+    for name in target.runtime.clusters()? {
+        let dir = target.runtime.cluster(&name)?;
+        let living = local::living_nodes(&dir).len();
+        let expected = dir.read_cluster_file().map(|file| file.nodes.len()).unwrap_or_default();
+        clusters.push((name, living, expected));
+    }
+    if args.json {
+        let list: Vec<_> = clusters
+            .iter()
+            .map(|(name, living, nodes)| {
+                serde_json::json!({ "cluster": name, "living": living, "nodes": nodes })
+            })
+            .collect();
+        out.json(&list)?;
+    } else {
+        for (name, living, nodes) in &clusters {
+            out.line(format!("{name}  {living} of {nodes} nodes live"))?;
+        }
+    }
+    out.finish()
+}
+
+fn one(args: &Args, target: &Target) -> Result<(), Failure> {
+    let file = target.cluster_file()?;
+    let answers: Vec<(&NodeEntry, SamiteResult<NodeStatus>)> =
+        file.nodes.iter().map(|entry| (entry, ask(target, entry))).collect();
+    let client = target.connect_to(&file.nodes, Some(TIMEOUT));
+    let map = client.and_then(|client| client.map());
+    let mut out = Output::new();
+    if args.json {
+        let nodes: Vec<_> = answers
+            .iter()
+            .map(|(entry, answer)| match answer {
+                Ok(status) => serde_json::json!({
+                    "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
+                    "serving": true, "status": status,
+                }),
+                Err(error) => serde_json::json!({
+                    "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
+                    "serving": false, "error": error.message(),
+                }),
+            })
+            .collect();
+        out.json(&serde_json::json!({
+            "cluster": file.cluster,
+            "created_s": file.created_s,
+            "epoch": map.as_ref().ok().map(|map| map.epoch()),
+            "partitions": map.as_ref().ok().map(|map| map.partitions()),
+            "datasets": map.as_ref().ok().map(|map| {
+                map.datasets().iter().map(|dataset| dataset.spec.name.clone()).collect::<Vec<_>>()
+            }),
+            "nodes": nodes,
+        }))?;
+    } else {
+        if let Ok(map) = &map {
+            let names: Vec<&str> =
+                map.datasets().iter().map(|dataset| dataset.spec.name.as_str()).collect();
+            out.line(format!(
+                "cluster {}: epoch {}, {} partitions, datasets: {}",
+                file.cluster,
+                map.epoch().get(),
+                map.partitions(),
+                if names.is_empty() { "none".to_owned() } else { names.join(", ") },
+            ))?;
+        }
+        table(&mut out, &answers)?;
+    }
+    out.finish()?;
+    let silent: Vec<String> = answers
+        .iter()
+        .filter_map(|(entry, answer)| {
+            answer.as_ref().err().map(|error| format!("{}: {error}", entry.node))
+        })
+        .collect();
+    if silent.is_empty() {
+        return Ok(());
+    }
+    let message = format!("cluster {}: {}", file.cluster, silent.join("; "));
+    Err(Failure::new(ExitCode::Unreachable, message))
+}
+
+/// Each node is asked by a client of its own, so that a dead one does not stand in the way of the others.
+fn ask(target: &Target, entry: &NodeEntry) -> SamiteResult<NodeStatus> {
+    target
+        .connect_to(std::slice::from_ref(entry), Some(TIMEOUT))
+        .and_then(|client| client.node_status(entry.node))
+}
+
+fn table(
+    out: &mut Output,
+    answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
+) -> Result<(), Failure> {
+    out.line(format!(
+        "{:<5} {:>8} {:<8} {:>10} {:>10} {:>6} {:>10} {:>6} {:>12} {:>9}",
+        "node",
+        "pid",
+        "state",
+        "capacity",
+        "used",
+        "use%",
+        "records",
+        "links",
+        "operations",
+        "uptime"
+    ))?;
+    for (entry, answer) in answers {
+        let (node, pid) = (entry.node.to_string(), entry.pid);
+        match answer {
+            Ok(status) => out.line(format!(
+                "{node:<5} {pid:>8} {:<8} {:>10} {:>10} {:>5}% {:>10} {:>6} {:>12} {:>7} s",
+                "serving",
+                human_bytes(status.capacity_bytes),
+                human_bytes(status.used_bytes),
+                status.used_bytes * 100 / status.capacity_bytes.max(1),
+                status.records,
+                status.connections,
+                status.operations,
+                status.uptime_s,
+            ))?,
+            Err(_) => out.line(format!("{node:<5} {pid:>8} {:<8}", "silent"))?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,356 @@
+//! `samite up`: start a local cluster.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use samite_client::Client;
+use samite_client::runtime::{ClusterDir, ClusterFile, NodeEntry};
+use samite_fs::{Context, FileSystem};
+use samite_types::{Entropy, NodeId, SystemEntropy};
+
+use crate::cluster::{FILES_DATASET, Target};
+use crate::failure::{ExitCode, Failure, IoContext};
+use crate::local::{self, process};
+use crate::output::{Output, human_bytes};
+use crate::signals;
+use crate::size::parse_size;
+
+/// Memory of a node when nothing is said.
+const MEMORY_DEFAULT: u64 = 1 << 30;
+/// The least that a node can work with.
+const MEMORY_MIN: u64 = 16 << 20;
+/// Most nodes of a local cluster.
+const NODES_MAX: u32 = 64;
+/// How long another `up` or `down` of the same cluster is waited for.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a step of the start may take before it is asked again whether the nodes still live.
+const STEP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How much of a node's log is shown when it fails.
+const LOG_TAIL_LINES: usize = 15;
+
+/// Start a store on this machine
+///
+/// Starts N node processes, waits until the store serves, and prints what came up. The nodes stay until `samite down`. Several
+/// clusters can be up side by side under different names.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  samite up --local 2
+  samite up --local 4 --memory 512M --name scratch")]
+pub struct Args {
+    /// Nodes to start on this machine
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
+    local: u32,
+    /// Memory for records, each node [default: 1 GiB, or less where memory is short]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: Option<u64>,
+    /// Shard threads of each node
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    shards: u16,
+    /// Partitions of the cluster, for good [default: 16 for each node, at least 64]
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    partitions: Option<u32>,
+    /// Do not listen on tcp (127.0.0.1)
+    #[arg(long)]
+    no_tcp: bool,
+    /// Seconds to wait for the store to serve
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    wait: u64,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Starts the cluster.
+pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let memory = memory_of_node(args)?;
+    let dir = &target.dir;
+    // Fails early when the path is too long.
+    dir.socket_path(NodeId(args.local - 1))?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&interrupted);
+    signals::on_stop(move || flag.store(true, Ordering::Relaxed))?;
+    target.runtime.create()?;
+    let _lock = claim(dir)?;
+    let mut nodes = Starting { dir, children: Vec::new(), memory };
+    let until = begun + Duration::from_secs(args.wait);
+    let started =
+        nodes.start(args).and_then(|()| nodes.wait_until_serving(target, until, &interrupted));
+    match started {
+        Ok((file, client)) => {
+            dir.write_cluster_file(&file)?;
+            report(args, &file, &client, memory, begun.elapsed())
+        }
+        Err(failure) => {
+            let tails = nodes.log_tails();
+            nodes.kill();
+            local::sweep(dir)?;
+            let message =
+                format!("cluster {}: not started: {}{tails}", dir.name(), failure.message);
+            Err(Failure::new(failure.code, message))
+        }
+    }
+}
+
+fn memory_of_node(args: &Args) -> Result<u64, Failure> {
+    let nodes = u64::from(args.local);
+    let available = available_memory();
+    let memory = match (args.memory, available) {
+        (Some(memory), _) => memory,
+        (None, Some(available)) => MEMORY_DEFAULT.min(available / 2 / nodes),
+        (None, None) => MEMORY_DEFAULT,
+    };
+    if memory < MEMORY_MIN {
+        return Err(Failure::usage(format!(
+            "--memory: {} for a node is too little; give at least {}",
+            human_bytes(memory),
+            human_bytes(MEMORY_MIN)
+        )));
+    }
+    if let Some(available) = available
+        && memory.saturating_mul(nodes) > available
+    {
+        return Err(Failure::usage(format!(
+            "--memory: {nodes} nodes of {} are more than the {} that this machine has available",
+            human_bytes(memory),
+            human_bytes(available)
+        )));
+    }
+    Ok(memory)
+}
+
+/// Bytes that new processes can use without swapping.
+fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
+}
+
+/// Makes the cluster's directory ours: refuses a living cluster, clears away a dead one.
+fn claim(dir: &ClusterDir) -> Result<local::Lock, Failure> {
+    loop {
+        dir.create()?;
+        let Some(lock) = local::lock(dir, LOCK_TIMEOUT)? else { continue };
+        let living = local::living_nodes(dir);
+        let is_up = dir.cluster_file_path().exists();
+        if is_up && !living.is_empty() {
+            let pids: Vec<String> = living.iter().map(|node| node.pid().to_string()).collect();
+            return Err(Failure::new(
+                ExitCode::Conflict,
+                format!(
+                    "cluster {name}: up already (processes {}); `samite down --name {name}` ends it, \
+                     another --name starts a second one",
+                    pids.join(", "),
+                    name = dir.name(),
+                ),
+            ));
+        }
+        // Nodes of an `up` that was killed half-way serve nobody.
+        local::stop_all(&living)?;
+        if std::fs::read_dir(dir.path()).is_ok_and(|mut entries| entries.next().is_none()) {
+            return Ok(lock);
+        }
+        local::sweep(dir)?;
+        // Sweeping removed the directory and with it the runtime directory, if this was the only cluster.
+        if let Some(parent) = dir.path().parent() {
+            samite_client::runtime::RuntimeDir::at(parent)?.create()?;
+        }
+    }
+}
+
+/// The nodes of a cluster that is not up yet.
+struct Starting<'a> {
+    dir: &'a ClusterDir,
+    children: Vec<(NodeId, Child)>,
+    memory: u64,
+}
+
+impl Starting<'_> {
+    fn start(&mut self, args: &Args) -> Result<(), Failure> {
+        let mut key = [0; 32];
+        SystemEntropy.fill(&mut key);
+        self.dir.write_key(&key)?;
+        for number in 0..args.local {
+            let node = NodeId(number);
+            let child = self.spawn(args, node)?;
+            self.children.push((node, child));
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, args: &Args, node: NodeId) -> Result<Child, Failure> {
+        let program = std::env::current_exe().doing("find the samite binary")?;
+        let log_path = self.dir.log_path(node);
+        let log = File::create(&log_path).doing(format_args!("create {}", log_path.display()))?;
+        let mut command = Command::new(&program);
+        // `--dir` first: that is how `down` knows a node whose pid was never written down.
+        command.arg("node").arg("--dir").arg(self.dir.path());
+        command.args(["--node", &node.get().to_string(), "--nodes", &args.local.to_string()]);
+        command.args(["--memory", &self.memory.to_string(), "--shards", &args.shards.to_string()]);
+        if let Some(partitions) = args.partitions {
+            command.args(["--partitions", &partitions.to_string()]);
+        }
+        if !args.no_tcp {
+            command.args(["--tcp", "127.0.0.1:0"]);
+        }
+        command.current_dir("/").env_remove("LD_PRELOAD");
+        let errors = log.try_clone().doing("duplicate the log's descriptor")?;
+        command.stdin(Stdio::null()).stdout(log).stderr(errors);
+        // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
+        unsafe { command.pre_exec(detach) };
+        command.spawn().doing(format_args!("start node {node} ({})", program.display()))
+    }
+
+    fn wait_until_serving(
+        &mut self,
+        target: &Target,
+        until: Instant,
+        interrupted: &AtomicBool,
+    ) -> Result<(ClusterFile, Client), Failure> {
+        let mut waited_for = "the nodes have not answered yet".to_owned();
+        loop {
+            for (node, child) in &mut self.children {
+                if let Some(status) = child.try_wait().doing("wait for a node")? {
+                    return Err(Failure::failed(format!("node {node} ended with {status}")));
+                }
+            }
+            if interrupted.load(Ordering::Relaxed) {
+                return Err(Failure::failed("interrupted"));
+            }
+            match self.try_serving(target) {
+                Ok(up) => return Ok(up),
+                Err(error) => waited_for = error.to_string(),
+            }
+            if Instant::now() >= until {
+                return Err(Failure::new(
+                    ExitCode::Unreachable,
+                    format!("it does not serve in time: {waited_for}"),
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Serving means: the map is whole, every node answers, and a file system stands.
+    fn try_serving(&self, target: &Target) -> samite_types::Result<(ClusterFile, Client)> {
+        use samite_types::{Error, ErrorKind};
+        let mut nodes = Vec::new();
+        for (node, child) in &self.children {
+            let start_ticks = process::start_ticks(child.id())
+                .ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("{node} has ended")))?;
+            let socket = self.dir.socket_path(*node)?;
+            if !socket.exists() {
+                let message = format!("{node} does not listen yet");
+                return Err(Error::new(ErrorKind::Unavailable, message));
+            }
+            nodes.push(NodeEntry { node: *node, pid: child.id(), start_ticks, socket, tcp: None });
+        }
+        let client = target.connect_to(&nodes, Some(STEP_TIMEOUT))?;
+        let map = client.refresh_map()?;
+        for entry in &mut nodes {
+            let info = map.node(entry.node).ok_or_else(|| {
+                let message = format!("{} is not in the cluster map yet", entry.node);
+                Error::new(ErrorKind::Unavailable, message)
+            })?;
+            client.node_status(entry.node)?;
+            entry.tcp = info
+                .addresses
+                .iter()
+                .find_map(|address| address.strip_prefix("tcp://"))
+                .map(str::to_owned);
+        }
+        let fs = FileSystem::open(&client, FILES_DATASET)?;
+        fs.stat(&Context::of_process(0), b"/", true)?;
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let cluster = self.dir.name().to_owned();
+        Ok((ClusterFile { cluster, nodes, created_s: since.as_secs() }, client))
+    }
+
+    fn kill(&mut self) {
+        for (_, child) in &mut self.children {
+            // Both fail only when it has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// The ends of the logs, for the person who has to find out why.
+    fn log_tails(&self) -> String {
+        let mut tails = String::new();
+        for (node, _) in &self.children {
+            let path = self.dir.log_path(*node);
+            let text = std::fs::read(&path).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
+            if !tail.is_empty() {
+                tails.push_str(&format!("\n--- end of the log of {node}\n{}", tail.join("\n")));
+            }
+        }
+        tails
+    }
+}
+
+/// Runs in the child before it becomes the node: a session of its own, and no descriptor of whoever called `up`,
+/// who would wait for the end of a pipe that the node holds open.
+fn detach() -> std::io::Result<()> {
+    rustix::process::setsid()?;
+    // SAFETY: a system call with plain numbers; it closes descriptors at exec, when nothing of this process is left to
+    // use them. Old kernels refuse, and then the descriptors stay open: a nuisance, no danger.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+    }
+    Ok(())
+}
+
+fn report(
+    args: &Args,
+    file: &ClusterFile,
+    client: &Client,
+    memory: u64,
+    elapsed: Duration,
+) -> Result<(), Failure> {
+    let map = client.map()?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&serde_json::json!({
+            "cluster": file.cluster,
+            "nodes": file.nodes,
+            "memory_bytes": memory,
+            "partitions": map.partitions(),
+            "epoch": map.epoch(),
+            "seconds": elapsed.as_secs_f64(),
+        }))?;
+        return out.finish();
+    }
+    let count = file.nodes.len();
+    out.line(format!(
+        "cluster {}: serving, {count} node{} of {}, {} partitions, after {:.2} s",
+        file.cluster,
+        if count == 1 { "" } else { "s" },
+        human_bytes(memory),
+        map.partitions(),
+        elapsed.as_secs_f64(),
+    ))?;
+    for node in &file.nodes {
+        let tcp = node.tcp.as_ref().map(|tcp| format!("  tcp://{tcp}")).unwrap_or_default();
+        out.line(format!(
+            "  {}  pid {}  shm://{}{tcp}",
+            node.node,
+            node.pid,
+            node.socket.display()
+        ))?;
+    }
+    let name = if file.cluster == samite_client::runtime::DEFAULT_CLUSTER {
+        String::new()
+    } else {
+        format!(" --name {}", file.cluster)
+    };
+    out.line(format!("next: samite run{name} -- ls /samite     end: samite down{name}"))?;
+    out.finish()
+}
