@@ -1,0 +1,279 @@
+//! A client that knows nothing but frames: what it sees is what the node does.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use samite_placement::ClusterMap;
+use samite_testkit::{LocalCluster, Options};
+use samite_transport::client::{Link, Outgoing};
+use samite_transport::{Address, ClusterKey};
+use samite_types::{
+    ClientId, DatasetId, Deadline, Entropy, Epoch, ErrorKind, NodeId, PartitionId, Result, Seq,
+    SystemEntropy,
+};
+use samite_wire::control::{
+    self, BackendKind, ControlReply, ControlRequest, DatasetSpec, DistributionKind, NodeStatus,
+    SemanticsKind,
+};
+use samite_wire::frame::FrameKind;
+use samite_wire::op::{
+    ActionResult, BlockRef, Data, Operation, Outcome, Reply, RequestEncoder, RequestHeader,
+};
+
+/// Position of a transport in a node's list of addresses.
+pub const SHM: usize = 0;
+pub const UNIX: usize = 1;
+pub const TCP: usize = 2;
+
+pub fn cluster(nodes: usize, shards: u16) -> LocalCluster {
+    LocalCluster::start(nodes, Options { shards, ..Options::default() }).unwrap()
+}
+
+pub fn deadline() -> Deadline {
+    Deadline::after(Duration::from_secs(10))
+}
+
+pub fn spec(name: &str, backend: BackendKind) -> DatasetSpec {
+    DatasetSpec {
+        name: name.into(),
+        backend,
+        distribution: DistributionKind::RoundRobin,
+        semantics: SemanticsKind::Posix,
+        chunk_len: 1 << 20,
+    }
+}
+
+/// One connection, and the map it was given.
+pub struct Raw {
+    pub link: Link,
+    pub map: ClusterMap,
+    pub node: NodeId,
+    seq: Cell<u64>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Got {
+    Value { total_len: u32, bytes: Vec<u8> },
+    Written { offset: u32, total_len: u32, created: bool },
+    Deleted(bool),
+    Number(u64),
+    Listing { keys: Vec<Vec<u8>>, complete: bool },
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ended {
+    Done(Vec<Got>),
+    Failed { kind: ErrorKind, index: u16, current: Option<Vec<u8>> },
+}
+
+impl Ended {
+    /// The one result of an operation that took effect.
+    pub fn only(self) -> Got {
+        match self {
+            Self::Done(mut results) if results.len() == 1 => results.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn value(self) -> Vec<u8> {
+        match self.only() {
+            Got::Value { bytes, .. } => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub fn failure(&self) -> ErrorKind {
+        match self {
+            Self::Failed { kind, .. } => *kind,
+            Self::Done(_) => panic!("{self:?}"),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Answer {
+    pub refused: Option<ErrorKind>,
+    pub map_epoch: Epoch,
+    pub lease_epoch: Epoch,
+    pub outcomes: Vec<Ended>,
+    pub grants: Vec<BlockRef>,
+    /// Some value came by reference into the arena.
+    pub by_reference: bool,
+}
+
+impl Answer {
+    pub fn only(mut self) -> Ended {
+        assert_eq!(self.refused, None);
+        assert_eq!(self.outcomes.len(), 1);
+        self.outcomes.remove(0)
+    }
+}
+
+impl Raw {
+    pub fn connect(cluster: &LocalCluster, node: u32, transport: usize) -> Self {
+        let node = NodeId(node);
+        let address: Address = cluster.addresses(node)[transport].parse().unwrap();
+        let key = ClusterKey::new(*cluster.key());
+        let client = ClientId(SystemEntropy.next_u64());
+        let link = Link::connect(&address, &key, client, deadline()).unwrap();
+        assert_eq!(link.node(), node);
+        let map = match ask(&link, &ControlRequest::Map { known: Epoch(0) }).unwrap() {
+            ControlReply::Map(Some(data)) => ClusterMap::new(data).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        Self { link, map, node, seq: Cell::new(0) }
+    }
+
+    pub fn control(&self, request: &ControlRequest) -> ControlReply {
+        ask(&self.link, request).unwrap()
+    }
+
+    pub fn status(&self) -> NodeStatus {
+        match self.control(&ControlRequest::Status) {
+            ControlReply::Status(status) => status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Makes a dataset and takes up the map that has it.
+    pub fn create(&mut self, name: &str, backend: BackendKind) -> DatasetId {
+        match self.control(&ControlRequest::CreateDataset(spec(name, backend))) {
+            ControlReply::Map(Some(data)) => self.map = ClusterMap::new(data).unwrap(),
+            other => panic!("{other:?}"),
+        }
+        self.map.dataset(name).unwrap().id
+    }
+
+    /// A partition of this node whose shard is `shard` of `shards`.
+    pub fn partition(&self, shard: u32, shards: u32) -> PartitionId {
+        (0..self.map.partitions())
+            .map(PartitionId)
+            .find(|p| self.map.node_of(*p) == Some(self.node) && p.get() % shards == shard)
+            .unwrap()
+    }
+
+    /// All partitions of this node.
+    pub fn partitions(&self) -> Vec<PartitionId> {
+        (0..self.map.partitions())
+            .map(PartitionId)
+            .filter(|p| self.map.node_of(*p) == Some(self.node))
+            .collect()
+    }
+
+    pub fn header(&self, dataset: DatasetId) -> RequestHeader {
+        RequestHeader {
+            dataset,
+            map_epoch: self.map.epoch(),
+            lease_epoch: Epoch(u64::MAX),
+            answered_below: Seq(0),
+            is_retry: false,
+        }
+    }
+
+    /// Sends `operations` in one request; mutations get the next sequence numbers.
+    pub fn send(&self, dataset: DatasetId, mut operations: Vec<Operation<'_>>) -> Answer {
+        for operation in operations.iter_mut().filter(|operation| operation.is_mutation()) {
+            self.seq.set(self.seq.get() + 1);
+            operation.seq = Seq(self.seq.get());
+        }
+        self.try_send(&self.header(dataset), &operations).unwrap()
+    }
+
+    pub fn one(&self, dataset: DatasetId, operation: Operation<'_>) -> Ended {
+        self.send(dataset, vec![operation]).only()
+    }
+
+    pub fn try_send(&self, header: &RequestHeader, operations: &[Operation<'_>]) -> Result<Answer> {
+        let mut encoder = RequestEncoder::new(Vec::new(), header);
+        for operation in operations {
+            encoder.operation(operation);
+        }
+        let (body, payload) = encoder.finish();
+        let outgoing = Outgoing { kind: FrameKind::Request, body: &body, payload: &payload };
+        self.link.call(outgoing, deadline(), |reply| {
+            assert_eq!(reply.kind(), FrameKind::Reply);
+            let payload = match reply.payload_in_place() {
+                Some(payload) => payload.to_vec(),
+                None => {
+                    let mut payload = vec![0; reply.payload_left()];
+                    reply.read_payload(&mut payload).unwrap();
+                    payload
+                }
+            };
+            self.answer(&Reply::decode(reply.body(), &payload).unwrap())
+        })
+    }
+
+    fn answer(&self, reply: &Reply<'_>) -> Answer {
+        let by_reference = std::cell::Cell::new(false);
+        let fetch = |pieces: &[Data<'_>]| {
+            let mut bytes = Vec::new();
+            for piece in pieces {
+                match piece {
+                    Data::Inline(inline) => bytes.extend_from_slice(inline),
+                    Data::Zeros(len) => bytes.resize(bytes.len() + *len as usize, 0),
+                    Data::Blocks(blocks) => {
+                        by_reference.set(true);
+                        for block in blocks {
+                            let mut part = vec![0; block.len as usize];
+                            assert!(self.link.arena().unwrap().copy_out(block, &mut part));
+                            bytes.extend_from_slice(&part);
+                        }
+                    }
+                }
+            }
+            bytes
+        };
+        let outcomes = reply.outcomes.iter().map(|outcome| ended(outcome, &fetch)).collect();
+        Answer {
+            refused: reply.header.refused,
+            map_epoch: reply.header.map_epoch,
+            lease_epoch: reply.header.lease_epoch,
+            outcomes,
+            grants: reply.grants.to_vec(),
+            by_reference: by_reference.get(),
+        }
+    }
+}
+
+fn ended(outcome: &Outcome<'_>, fetch: &dyn Fn(&[Data<'_>]) -> Vec<u8>) -> Ended {
+    match outcome {
+        Outcome::Done(results) => Ended::Done(
+            results
+                .iter()
+                .map(|result| match result {
+                    ActionResult::Value { total_len, data, .. } => {
+                        Got::Value { total_len: *total_len, bytes: fetch(data) }
+                    }
+                    ActionResult::Written { offset, total_len, created, .. } => {
+                        Got::Written { offset: *offset, total_len: *total_len, created: *created }
+                    }
+                    ActionResult::Deleted { existed } => Got::Deleted(*existed),
+                    ActionResult::Number(number) => Got::Number(*number),
+                    ActionResult::Listing(listing) => Got::Listing {
+                        keys: listing.entries().map(|entry| entry.key.to_vec()).collect(),
+                        complete: listing.complete,
+                    },
+                })
+                .collect(),
+        ),
+        Outcome::Failed(failure) => Ended::Failed {
+            kind: failure.kind,
+            index: failure.index,
+            current: failure.current.map(|(_, _, bytes)| bytes.to_vec()),
+        },
+    }
+}
+
+pub fn ask(link: &Link, request: &ControlRequest) -> Result<ControlReply> {
+    let body = control::encode(request);
+    let outgoing = Outgoing { kind: FrameKind::Control, body: &body, payload: &[] };
+    link.call(outgoing, deadline(), |reply| control::decode(reply.body()).unwrap())
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed).collect()
+}
