@@ -102,7 +102,7 @@ mod tests {
             run_out(&mut spin);
         }
         assert_eq!(spin.budget, PAUSE);
-        rustix::thread::nanosleep(&crate::socket::timespec(2 * max));
+        let _ = rustix::thread::nanosleep(&crate::socket::timespec(2 * max));
         spin.woke();
         assert_eq!(spin.budget, PAUSE);
     }

@@ -5,6 +5,7 @@
 //! in `epoll_wait` for a doorbell. A ring that stays quiet while others are busy is put to sleep alone, so that polling costs
 //! nothing for clients that do nothing.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -64,7 +65,6 @@ pub struct EventLoop {
     replies: Replies,
     /// Connections whose rings are polled.
     awake: Vec<usize>,
-    events: Vec<epoll::Event>,
     scratch: Vec<u8>,
     watch: Watch,
     spin: Spin,
@@ -108,7 +108,6 @@ impl EventLoop {
             serial: 0,
             replies: Replies::new(options.output_len_max),
             awake: Vec::new(),
-            events: Vec::with_capacity(EVENTS_MAX),
             scratch: vec![0; SCRATCH_LEN],
             watch: Watch::new(options.tick),
             spin: Spin::new(options.spin),
@@ -160,19 +159,19 @@ impl EventLoop {
     /// Takes what the kernel has, waiting for it up to `timeout`, and serves it.
     fn look(&mut self, timeout: Option<Duration>, service: &mut dyn Service) -> Result<()> {
         let timeout = if self.waker.may_sleep() { timeout } else { Some(Duration::ZERO) };
-        self.events.clear();
-        let events = rustix::buffer::spare_capacity(&mut self.events);
-        let waited = epoll::wait(&self.epoll, events, timeout.map(timespec).as_ref());
+        // Not kept in the loop: events hold a pointer-sized union, which would tie the loop to one thread.
+        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
+        let waited = epoll::wait(&self.epoll, &mut space[..], timeout.map(timespec).as_ref());
         self.waker.awake();
-        match waited {
-            Ok(_) | Err(Errno::INTR) => {}
+        let events: &[epoll::Event] = match waited {
+            Ok((events, _)) => events,
+            Err(Errno::INTR) => &[],
             Err(errno) => return Err(Error::io("wait for events", errno)),
-        }
+        };
         if self.waker.take() {
             service.wakeup(&mut self.replies);
         }
-        for at in 0..self.events.len() {
-            let event = self.events[at];
+        for event in events {
             self.event(event.data.u64(), event.flags, service);
         }
         Ok(())
