@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -48,7 +49,8 @@ pub struct LocalCluster {
 struct Node {
     stop: Stop,
     thread: Option<JoinHandle<Result<()>>>,
-    events: Receiver<Event>,
+    /// In a mutex so that threads of a test can share the cluster.
+    events: Mutex<Receiver<Event>>,
     addresses: Vec<String>,
 }
 
@@ -108,7 +110,8 @@ impl LocalCluster {
         let thread = thread.map_err(|error| {
             Error::new(ErrorKind::Io, format!("start a thread for node {node}: {error}"))
         })?;
-        let mut node = Node { stop, thread: Some(thread), events, addresses: Vec::new() };
+        let mut node =
+            Node { stop, thread: Some(thread), events: Mutex::new(events), addresses: Vec::new() };
         node.wait(|event| matches!(event, Event::Listening { .. }))?;
         Ok(node)
     }
@@ -235,7 +238,8 @@ impl Node {
     /// Waits for an event. What it says about addresses is kept.
     fn wait(&mut self, is_it: impl Fn(&Event) -> bool) -> Result<()> {
         loop {
-            match self.events.recv_timeout(START_TIMEOUT) {
+            let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner);
+            match events.recv_timeout(START_TIMEOUT) {
                 Ok(event) => {
                     if let Event::Listening { addresses } = &event {
                         self.addresses.clone_from(addresses);
