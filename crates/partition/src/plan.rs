@@ -135,42 +135,57 @@ fn take(block: &BlockRef, grants: &mut dyn Grants) -> Option<Extent> {
     Some(extent)
 }
 
-/// The lengths of records as they will be after the actions planned so far.
+/// What is known of a record at some point of an operation.
+#[derive(Clone, Copy)]
+enum Fate {
+    Absent,
+    Len(u32),
+    /// An earlier action may have removed it.
+    Unknown,
+}
+
+/// The records as they will be after the actions planned so far.
 struct Shadow<'a, 's> {
     store: &'s dyn RecordStore,
     /// Another action may ask for what this one leaves.
     tracks: bool,
     /// Later entries count.
-    known: SmallVec<[(&'a [u8], Option<u32>); 2]>,
+    known: SmallVec<[(&'a [u8], Fate); 2]>,
     /// Prefixes of which an earlier action removes records, nobody knows yet which.
     wiped: SmallVec<[&'a [u8]; 1]>,
 }
 
 impl<'a> Shadow<'a, '_> {
-    /// Length of the record at `key`, if it will exist.
-    fn len(&self, key: &[u8]) -> Result<Option<u32>, ErrorKind> {
-        if let Some((_, len)) = self.known.iter().rev().find(|(known, _)| *known == key) {
-            return Ok(*len);
+    fn fate(&self, key: &[u8]) -> Result<Fate, ErrorKind> {
+        if let Some((_, fate)) = self.known.iter().rev().find(|(known, _)| *known == key) {
+            return Ok(*fate);
         }
         if self.wiped.iter().any(|prefix| key.starts_with(prefix)) {
-            return Err(ErrorKind::Invalid);
+            return Ok(Fate::Unknown);
         }
-        match self.store.meta(key) {
-            Ok(meta) => Ok(meta.map(|meta| meta.len)),
-            Err(error) => Err(error.kind()),
+        Ok(self.store.meta(key)?.map_or(Fate::Absent, |meta| Fate::Len(meta.len)))
+    }
+
+    /// Length of the record at `key`.
+    fn len(&self, key: &[u8]) -> Result<Option<u32>, ErrorKind> {
+        match self.fate(key)? {
+            Fate::Absent => Ok(None),
+            Fate::Len(len) => Ok(Some(len)),
+            Fate::Unknown => Err(ErrorKind::Invalid),
         }
     }
 
+    /// Length of the record at `key`, which must exist.
     fn existing(&self, key: &[u8]) -> Result<u32, ErrorKind> {
         self.len(key)?.ok_or(ErrorKind::NotFound)
     }
 
-    /// Finds what stands in the way of `action`, and notes what it will change.
+    /// Finds what stands in the way of `action`, and notes what it will leave.
     fn plan(&mut self, action: &Action<'a>, step: &mut Step<'_>) -> Result<(), ErrorKind> {
-        let (key, len) = match action {
-            Action::Get { key, .. } => (*key, Some(self.existing(key)?)),
-            Action::Put { key, data } => (*key, Some(data.len() as u32)),
-            Action::Delete { key } => (*key, None),
+        let (key, fate) = match action {
+            Action::Get { key, .. } => (*key, Fate::Len(self.existing(key)?)),
+            Action::Put { key, data } => (*key, Fate::Len(data.len() as u32)),
+            Action::Delete { key } => (*key, Fate::Absent),
             Action::Write { key, offset, data } => (*key, self.grown(key, *offset, data.len())?),
             Action::Append { key, data, len_max } => {
                 step.offset = self.len(key)?.unwrap_or(0);
@@ -178,13 +193,16 @@ impl<'a> Shadow<'a, '_> {
                 if end > (*len_max as usize).min(RECORD_LEN_MAX) {
                     return Err(ErrorKind::TooLarge);
                 }
-                (*key, Some(end as u32))
+                (*key, Fate::Len(end as u32))
             }
-            Action::Truncate { key, len } => (*key, self.existing(key).map(|_| Some(*len))?),
+            Action::Truncate { key, len } => {
+                self.existing(key)?;
+                (*key, Fate::Len(*len))
+            }
             Action::Add { key, offset, .. } => (*key, self.grown(key, *offset, size_of::<u64>())?),
             Action::Max { key, offset, .. } => {
                 let len = self.existing(key)?;
-                (*key, Some(len.max(*offset + size_of::<u64>() as u32)))
+                (*key, Fate::Len(len.max(*offset + size_of::<u64>() as u32)))
             }
             Action::DeletePrefix { prefix, .. } => {
                 self.known.retain(|(key, _)| !key.starts_with(prefix));
@@ -194,17 +212,21 @@ impl<'a> Shadow<'a, '_> {
             Action::List { .. } | Action::RaiseLease { .. } => return Ok(()),
         };
         if self.tracks {
-            self.known.push((key, len));
+            self.known.push((key, fate));
         }
         Ok(())
     }
 
-    /// Length of the record after `len` bytes were written at `offset`; not found out when nobody will ask.
-    fn grown(&self, key: &[u8], offset: u32, len: usize) -> Result<Option<u32>, ErrorKind> {
-        if !self.tracks {
-            return Ok(None);
-        }
+    /// What a write of `len` bytes at `offset` leaves; not found out when nobody will ask.
+    fn grown(&self, key: &[u8], offset: u32, len: usize) -> Result<Fate, ErrorKind> {
         let end = offset + len as u32;
-        Ok(Some(self.len(key)?.map_or(end, |old| old.max(end))))
+        if !self.tracks {
+            return Ok(Fate::Len(end));
+        }
+        Ok(match self.fate(key)? {
+            Fate::Absent => Fate::Len(end),
+            Fate::Len(old) => Fate::Len(old.max(end)),
+            Fate::Unknown => Fate::Unknown,
+        })
     }
 }

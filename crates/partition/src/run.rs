@@ -48,14 +48,14 @@ impl Run<'_> {
                 return self.delete_prefix(prefix, *limit).map(ActionOutput::Number);
             }
             Action::Add { key, offset, delta } => {
-                let before = self.number(key, *offset)?;
+                let (before, _) = self.number(key, *offset)?;
                 self.set_number(key, *offset, before.wrapping_add(*delta))?;
                 return Ok(ActionOutput::Number(before));
             }
             Action::Max { key, offset, value } => {
-                let before = self.number(key, *offset)?;
-                if *value > before {
-                    self.set_number(key, *offset, *value)?;
+                let (before, is_whole) = self.number(key, *offset)?;
+                if *value > before || !is_whole {
+                    self.set_number(key, *offset, before.max(*value))?;
                 }
                 return Ok(ActionOutput::Number(before));
             }
@@ -137,8 +137,8 @@ impl Run<'_> {
         Ok(keys.len() as u64)
     }
 
-    /// The little-endian number at `offset`; what is not there counts as zeros.
-    fn number(&self, key: &[u8], offset: u32) -> Result<u64> {
+    /// The little-endian number at `offset`, where what is not there counts as zeros, and whether all of it is there.
+    fn number(&self, key: &[u8], offset: u32) -> Result<(u64, bool)> {
         let mut raw = [0; size_of::<u64>()];
         let mut at = 0;
         self.store.read(key, offset, raw.len() as u32, &mut |piece| {
@@ -147,7 +147,7 @@ impl Run<'_> {
             }
             at += piece.len();
         })?;
-        Ok(u64::from_le_bytes(raw))
+        Ok((u64::from_le_bytes(raw), at == raw.len()))
     }
 
     fn set_number(&mut self, key: &[u8], offset: u32, number: u64) -> Result<()> {

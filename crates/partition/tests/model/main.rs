@@ -1,0 +1,201 @@
+//! A partition against its reference model: random operations, repeated at random, with room and without.
+
+mod reference;
+mod subject;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use reference::{Act, Bytes, Cond, Op, Reference};
+use samite_backend::Backend;
+use samite_types::{ClientId, ErrorKind};
+use subject::Subject;
+
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    prop::sample::select(vec![&b"a"[..], b"a\xff", b"ab", b"abc", b"b", b"\xff", b"\xff\xff"])
+        .prop_map(<[u8]>::to_vec)
+}
+
+fn prefix() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![Just(Vec::new()), key()]
+}
+
+/// Lengths and offsets around which storage changes its form.
+fn place() -> impl Strategy<Value = u32> {
+    let near = prop::sample::select(vec![0, 8, 100, 1024, 3000, 32_768, 65_536, 131_072]);
+    (near, 0..9_u32).prop_map(|(near, off)| (near + off).saturating_sub(4))
+}
+
+fn filled(len: u32, seed: u8) -> Vec<u8> {
+    (0..len).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed).collect()
+}
+
+fn bytes() -> impl Strategy<Value = Bytes> {
+    prop_oneof![
+        4 => (place(), any::<u8>()).prop_map(|(len, seed)| Bytes::Inline(filled(len, seed))),
+        1 => place().prop_map(Bytes::Zeros),
+        1 => (0..3_u32, 1..65_536_u32, any::<u8>()).prop_map(|(whole, rest, seed)| {
+            let blocks = (0..whole).map(|_| 65_536).chain([rest]);
+            Bytes::Blocks(blocks.map(|len| filled(len, seed)).collect())
+        }),
+        1 => vec((1..65_536_u32, any::<u8>()), 1..3).prop_map(|blocks| {
+            Bytes::Blocks(blocks.into_iter().map(|(len, seed)| filled(len, seed)).collect())
+        }),
+    ]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        3 => (key(), place(), prop_oneof![place(), Just(u32::MAX)])
+            .prop_map(|(key, offset, len)| Act::Get { key, offset, len }),
+        4 => (key(), bytes()).prop_map(|(key, data)| Act::Put { key, data }),
+        4 => (key(), place(), bytes())
+            .prop_map(|(key, offset, data)| Act::Write { key, offset, data }),
+        2 => (key(), bytes(), prop_oneof![Just(200_000_u32), Just(1 << 20)])
+            .prop_map(|(key, data, len_max)| Act::Append { key, data, len_max }),
+        2 => (key(), place()).prop_map(|(key, len)| Act::Truncate { key, len }),
+        2 => key().prop_map(|key| Act::Delete { key }),
+        1 => (prefix(), 0..4_u32).prop_map(|(prefix, limit)| Act::DeletePrefix { prefix, limit }),
+        2 => (key(), place(), any::<u64>())
+            .prop_map(|(key, offset, delta)| Act::Add { key, offset, delta }),
+        2 => (key(), place(), any::<u64>())
+            .prop_map(|(key, offset, value)| Act::Max { key, offset, value }),
+        2 => (prefix(), prefix(), 0..5_u32, any::<bool>(), prop_oneof![Just(0_u32), Just(2000)])
+            .prop_map(|(prefix, after, limit, reverse, value_len_max)| {
+                Act::List { prefix, after, limit, reverse, value_len_max }
+            }),
+        1 => (0..4_u64).prop_map(|epoch| Act::RaiseLease { epoch }),
+    ]
+}
+
+fn cond() -> impl Strategy<Value = Cond> {
+    prop_oneof![
+        key().prop_map(Cond::Exists),
+        key().prop_map(Cond::Absent),
+        (key(), 0..20_u64).prop_map(|(key, version)| Cond::VersionIs(key, version)),
+        (key(), place(), prop_oneof![Just(vec![]), Just(vec![0; 4]), Just(filled(8, 0))])
+            .prop_map(|(key, offset, bytes)| Cond::BytesAre(key, offset, bytes)),
+        (key(), place()).prop_map(|(key, len)| Cond::LenAtMost(key, len)),
+        prefix().prop_map(Cond::PrefixEmpty),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let guards = prop_oneof![3 => vec(cond(), 0..1), 1 => vec(cond(), 1..3)];
+    let acts = prop_oneof![2 => vec(act(), 1..2), 1 => vec(act(), 1..5)];
+    (guards, acts, prop_oneof![Just(0_u32), Just(10), Just(70_000)])
+        .prop_map(|(guards, acts, reveal_len)| Op { guards, acts, reveal_len })
+}
+
+/// One delivery: a new operation of one of two clients, or an earlier one again.
+#[derive(Clone, Debug)]
+enum Step {
+    New { client: u64, lease: u64, op: Op },
+    Again { which: prop::sample::Index },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (1..3_u64, prop_oneof![Just(u64::MAX), 0..4_u64], op())
+            .prop_map(|(client, lease, op)| Step::New { client, lease, op }),
+        1 => any::<prop::sample::Index>().prop_map(|which| Step::Again { which }),
+    ]
+}
+
+/// Revealed bytes are bounded by the partition.
+fn bounded(mut op: Op) -> Op {
+    op.reveal_len = op.reveal_len.min(samite_partition::limits::REVEAL_LEN_MAX);
+    op
+}
+
+fn check_same(reference: &mut Reference, subject: &mut Subject) -> Result<(), TestCaseError> {
+    let everything = Op {
+        guards: Vec::new(),
+        acts: vec![Act::List {
+            prefix: Vec::new(),
+            after: Vec::new(),
+            limit: 100,
+            reverse: false,
+            value_len_max: 16,
+        }],
+        reveal_len: 0,
+    };
+    let expected = reference.apply(ClientId(9), 0, u64::MAX, &everything);
+    let found = subject.apply(ClientId(9), 0, (0, false), u64::MAX, &everything);
+    prop_assert_eq!(found, Some(expected));
+    for key in reference.records.keys().cloned().collect::<Vec<_>>() {
+        let get = Act::Get { key, offset: 0, len: u32::MAX };
+        let whole = Op { guards: Vec::new(), acts: vec![get], reveal_len: 0 };
+        let expected = reference.apply(ClientId(9), 0, u64::MAX, &whole);
+        let found = subject.apply(ClientId(9), 0, (0, false), u64::MAX, &whole);
+        prop_assert!(found == Some(expected), "a record differs");
+    }
+    prop_assert_eq!(subject.partition.version().get(), reference.version);
+    prop_assert_eq!(subject.partition.lease_epoch().get(), reference.lease);
+    Ok(())
+}
+
+/// Delivers `steps` to both. A target that is full may refuse what the reference does; then nothing must have changed.
+fn run(steps: Vec<Step>, capacity_bytes: u64) -> Result<(), TestCaseError> {
+    let mut subject = Subject::new(capacity_bytes);
+    let mut reference = Reference::default();
+    let mut sent: Vec<(u64, u64, u64, Op)> = Vec::new();
+    for step in steps {
+        let (client, seq, lease, op, is_retry) = match step {
+            Step::New { client, lease, op } => (client, sent.len() as u64 + 1, lease, op, false),
+            Step::Again { .. } if sent.is_empty() => continue,
+            Step::Again { which } => {
+                let (client, seq, lease, op) = which.get(&sent).clone();
+                (client, seq, lease, op, true)
+            }
+        };
+        let before = reference.clone();
+        let expected = reference.apply(ClientId(client), seq, lease, &bounded(op.clone()));
+        let found = subject.apply(ClientId(client), seq, (0, is_retry), lease, &op);
+        match found {
+            None => reference = before,
+            Some(Err((ErrorKind::NoSpace, ..))) => {
+                prop_assert!(expected.is_ok(), "no space for what fails anyway");
+                reference = before;
+                check_same(&mut reference, &mut subject)?;
+            }
+            Some(found) => {
+                prop_assert!(found == expected, "{found:.200?}\n{expected:.200?}\n{op:.500?}")
+            }
+        }
+        if !is_retry {
+            sent.push((client, seq, lease, op));
+        }
+    }
+    check_same(&mut reference, &mut subject)?;
+    // Nothing is kept beside the records.
+    drop(subject.partition);
+    prop_assert_eq!(subject.backend.usage().used, 0);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_partition_does_what_its_reference_does(steps in vec(step(), 1..60)) {
+        run(steps, 16 << 20)?;
+    }
+
+    #[test]
+    fn a_full_partition_refuses_without_a_trace(steps in vec(step(), 1..60)) {
+        run(steps, 1 << 20)?;
+    }
+
+    #[test]
+    fn equal_inputs_give_equal_ends(steps in vec(step(), 1..30)) {
+        let (mut one, mut two) = (Subject::new(4 << 20), Subject::new(4 << 20));
+        for (at, step) in steps.into_iter().enumerate() {
+            if let Step::New { client, lease, op } = step {
+                let client = ClientId(client);
+                let first = one.apply(client, at as u64 + 1, (0, false), lease, &op);
+                let second = two.apply(client, at as u64 + 1, (0, false), lease, &op);
+                prop_assert!(first == second);
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! The reference: a partition as plain maps, with every operation tried on a copy.
+
+use std::collections::BTreeMap;
+
+use samite_types::{ClientId, ErrorKind, Version};
+use samite_wire::op::ReplyEncoder;
+
+/// An action, with everything owned.
+#[derive(Clone, Debug)]
+pub enum Act {
+    Get { key: Vec<u8>, offset: u32, len: u32 },
+    Put { key: Vec<u8>, data: Bytes },
+    Delete { key: Vec<u8> },
+    DeletePrefix { prefix: Vec<u8>, limit: u32 },
+    Write { key: Vec<u8>, offset: u32, data: Bytes },
+    Append { key: Vec<u8>, data: Bytes, len_max: u32 },
+    Truncate { key: Vec<u8>, len: u32 },
+    Add { key: Vec<u8>, offset: u32, delta: u64 },
+    Max { key: Vec<u8>, offset: u32, value: u64 },
+    List { prefix: Vec<u8>, after: Vec<u8>, limit: u32, reverse: bool, value_len_max: u32 },
+    RaiseLease { epoch: u64 },
+}
+
+/// Bytes to store, and how they travel.
+#[derive(Clone, Debug)]
+pub enum Bytes {
+    Inline(Vec<u8>),
+    /// In granted blocks, cut at these lengths.
+    Blocks(Vec<Vec<u8>>),
+    Zeros(u32),
+}
+
+impl Bytes {
+    fn to_vec(&self) -> Vec<u8> {
+        match self {
+            Self::Inline(bytes) => bytes.clone(),
+            Self::Blocks(blocks) => blocks.concat(),
+            Self::Zeros(len) => vec![0; *len as usize],
+        }
+    }
+}
+
+/// A guard, with everything owned.
+#[derive(Clone, Debug)]
+pub enum Cond {
+    Exists(Vec<u8>),
+    Absent(Vec<u8>),
+    VersionIs(Vec<u8>, u64),
+    BytesAre(Vec<u8>, u32, Vec<u8>),
+    LenAtMost(Vec<u8>, u32),
+    PrefixEmpty(Vec<u8>),
+}
+
+/// One operation.
+#[derive(Clone, Debug)]
+pub struct Op {
+    pub guards: Vec<Cond>,
+    pub acts: Vec<Act>,
+    pub reveal_len: u32,
+}
+
+/// What an action did, in comparable form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Out {
+    Value(u64, u32, Vec<u8>),
+    Written(u64, u32, u32, bool),
+    Deleted(bool),
+    Number(u64),
+    Listing(bool, u32, Vec<u8>),
+}
+
+/// What became of an operation, in comparable form.
+pub type End = Result<Vec<Out>, (ErrorKind, u16, Option<(Version, u32, Vec<u8>)>)>;
+
+/// Records: version and value.
+pub type Records = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
+#[derive(Clone, Debug, Default)]
+pub struct Reference {
+    pub records: Records,
+    pub version: u64,
+    pub lease: u64,
+    done: BTreeMap<(ClientId, u64), Vec<Out>>,
+}
+
+/// Which records an operation has made uncertain for itself, by removing some of a prefix.
+#[derive(Default)]
+struct Doubt {
+    wiped: Vec<Vec<u8>>,
+    settled: Vec<Vec<u8>>,
+}
+
+impl Doubt {
+    fn about(&self, key: &[u8]) -> bool {
+        !self.settled.iter().any(|settled| settled == key)
+            && self.wiped.iter().any(|prefix| key.starts_with(prefix))
+    }
+
+    fn ask(&self, key: &[u8]) -> Result<(), ErrorKind> {
+        if self.about(key) { Err(ErrorKind::Invalid) } else { Ok(()) }
+    }
+}
+
+impl Op {
+    pub fn is_mutation(&self) -> bool {
+        self.acts.iter().any(|act| !matches!(act, Act::Get { .. } | Act::List { .. }))
+    }
+}
+
+impl Reference {
+    pub fn apply(&mut self, client: ClientId, seq: u64, lease: u64, op: &Op) -> End {
+        if op.is_mutation()
+            && let Some(outs) = self.done.get(&(client, seq)).cloned()
+        {
+            return Ok(self.again(op, outs));
+        }
+        if lease < self.lease {
+            return Err((ErrorKind::StaleLease, 0, None));
+        }
+        for (index, guard) in op.guards.iter().enumerate() {
+            if let Some(key) = self.broken(guard) {
+                let current =
+                    key.and_then(|key| self.records.get(&key)).and_then(|(version, value)| {
+                        let shown = &value[..value.len().min(op.reveal_len as usize)];
+                        (op.reveal_len > 0)
+                            .then(|| (Version(*version), value.len() as u32, shown.to_vec()))
+                    });
+                return Err((ErrorKind::Conflict, index as u16, current));
+            }
+        }
+        let mut next = self.clone();
+        next.version += u64::from(op.is_mutation());
+        let mut doubt = Doubt::default();
+        let mut outs = Vec::new();
+        for (index, act) in op.acts.iter().enumerate() {
+            outs.push(next.act(act, &mut doubt).map_err(|kind| (kind, index as u16, None))?);
+        }
+        if op.is_mutation() {
+            next.done.insert((client, seq), outs.clone());
+        }
+        *self = next;
+        Ok(outs)
+    }
+
+    /// A mutation that was done: the same answers, with what it read read again.
+    fn again(&mut self, op: &Op, outs: Vec<Out>) -> Vec<Out> {
+        let mut fresh = Vec::new();
+        for (act, out) in op.acts.iter().zip(outs) {
+            fresh.push(match act {
+                Act::Get { .. } | Act::List { .. } => {
+                    self.act(act, &mut Doubt::default()).unwrap_or(Out::Value(0, 0, Vec::new()))
+                }
+                _ => out,
+            });
+        }
+        fresh
+    }
+
+    /// The key whose guard does not hold.
+    fn broken(&self, guard: &Cond) -> Option<Option<Vec<u8>>> {
+        let (key, holds) = match guard {
+            Cond::Exists(key) => (Some(key), self.records.contains_key(key)),
+            Cond::Absent(key) => (Some(key), !self.records.contains_key(key)),
+            Cond::VersionIs(key, version) => {
+                (Some(key), self.records.get(key).is_some_and(|(found, _)| found == version))
+            }
+            Cond::BytesAre(key, offset, bytes) => {
+                let (start, end) = (*offset as usize, *offset as usize + bytes.len());
+                let same = |value: &[u8]| match value.get(start..end) {
+                    Some(found) => found == bytes.as_slice(),
+                    None => bytes.is_empty(),
+                };
+                (Some(key), self.records.get(key).is_some_and(|(_, value)| same(value)))
+            }
+            Cond::LenAtMost(key, len) => (
+                Some(key),
+                self.records.get(key).is_none_or(|(_, value)| value.len() <= *len as usize),
+            ),
+            Cond::PrefixEmpty(prefix) => {
+                (None, !self.records.keys().any(|key| key.starts_with(prefix)))
+            }
+        };
+        (!holds).then(|| key.cloned())
+    }
+
+    fn act(&mut self, act: &Act, doubt: &mut Doubt) -> Result<Out, ErrorKind> {
+        match act {
+            Act::Get { key, offset, len } => {
+                doubt.ask(key)?;
+                let (version, value) = self.records.get(key).ok_or(ErrorKind::NotFound)?;
+                let start = value.len().min(*offset as usize);
+                let end = value.len().min(offset.saturating_add(*len) as usize).max(start);
+                Ok(Out::Value(*version, value.len() as u32, value[start..end].to_vec()))
+            }
+            Act::Put { key, data } => {
+                doubt.settled.push(key.clone());
+                let created =
+                    self.records.insert(key.clone(), (self.version, data.to_vec())).is_none();
+                Ok(self.written(key, 0, created))
+            }
+            Act::Write { key, offset, data } => self.write(key, *offset, &data.to_vec()),
+            Act::Append { key, data, len_max } => {
+                doubt.ask(key)?;
+                let data = data.to_vec();
+                let offset = self.records.get(key).map_or(0, |(_, value)| value.len());
+                if offset + data.len() > *len_max as usize {
+                    return Err(ErrorKind::TooLarge);
+                }
+                self.write(key, offset as u32, &data)
+            }
+            Act::Truncate { key, len } => {
+                doubt.ask(key)?;
+                let (version, value) = self.records.get_mut(key).ok_or(ErrorKind::NotFound)?;
+                value.resize(*len as usize, 0);
+                *version = self.version;
+                Ok(self.written(key, *len, false))
+            }
+            Act::Delete { key } => {
+                doubt.settled.push(key.clone());
+                Ok(Out::Deleted(self.records.remove(key).is_some()))
+            }
+            Act::DeletePrefix { prefix, limit } => {
+                doubt.settled.retain(|key| !key.starts_with(prefix));
+                doubt.wiped.push(prefix.clone());
+                let matching = self.records.keys().filter(|key| key.starts_with(prefix));
+                let keys: Vec<_> = matching.take(*limit as usize).cloned().collect();
+                keys.iter().for_each(|key| drop(self.records.remove(key)));
+                Ok(Out::Number(keys.len() as u64))
+            }
+            Act::Add { key, offset, delta } => {
+                let before = self.number(key, *offset);
+                self.write(key, *offset, &before.wrapping_add(*delta).to_le_bytes())?;
+                Ok(Out::Number(before))
+            }
+            Act::Max { key, offset, value } => {
+                doubt.ask(key)?;
+                let (_, old) = self.records.get(key).ok_or(ErrorKind::NotFound)?;
+                let is_short = old.len() < *offset as usize + 8;
+                let before = self.number(key, *offset);
+                if *value > before || is_short {
+                    self.write(key, *offset, &before.max(*value).to_le_bytes())?;
+                }
+                Ok(Out::Number(before))
+            }
+            Act::List { prefix, after, limit, reverse, value_len_max } => {
+                Ok(self.list(prefix, after, *limit, *reverse, *value_len_max))
+            }
+            Act::RaiseLease { epoch } => {
+                let before = self.lease;
+                self.lease = before.max(*epoch);
+                Ok(Out::Number(before))
+            }
+        }
+    }
+
+    fn written(&self, key: &[u8], offset: u32, created: bool) -> Out {
+        Out::Written(self.version, offset, self.records[key].1.len() as u32, created)
+    }
+
+    fn write(&mut self, key: &[u8], offset: u32, data: &[u8]) -> Result<Out, ErrorKind> {
+        let created = !self.records.contains_key(key);
+        let (version, value) = self.records.entry(key.to_vec()).or_default();
+        let end = offset as usize + data.len();
+        value.resize(value.len().max(end), 0);
+        value[offset as usize..end].copy_from_slice(data);
+        *version = self.version;
+        Ok(self.written(key, offset, created))
+    }
+
+    fn number(&self, key: &[u8], offset: u32) -> u64 {
+        let value = self.records.get(key).map_or(&[][..], |(_, value)| value);
+        let mut raw = [0; 8];
+        for (byte, found) in raw.iter_mut().zip(value.iter().skip(offset as usize)) {
+            *byte = *found;
+        }
+        u64::from_le_bytes(raw)
+    }
+
+    fn list(&self, prefix: &[u8], after: &[u8], limit: u32, reverse: bool, value_len: u32) -> Out {
+        let mut found: Vec<_> =
+            self.records.iter().filter(|(key, _)| key.starts_with(prefix)).collect();
+        if reverse {
+            found.reverse();
+        }
+        if !after.is_empty() {
+            let beyond = |key: &[u8]| if reverse { key < after } else { key > after };
+            found.retain(|(key, _)| beyond(key));
+        }
+        let complete = found.len() <= limit as usize;
+        found.truncate(limit as usize);
+        let mut entries = Vec::new();
+        for (key, (version, value)) in &found {
+            let head = &value[..value.len().min(value_len as usize)];
+            let (version, len) = (Version(*version), value.len() as u32);
+            ReplyEncoder::encode_list_entry(&mut entries, key, version, len, head);
+        }
+        Out::Listing(complete, found.len() as u32, entries)
+    }
+}
