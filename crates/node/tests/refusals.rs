@@ -1,5 +1,7 @@
 //! What a node refuses, and that it is as well afterwards as before.
 
+#![allow(clippy::unwrap_used, reason = "a test ends at what it does not expect")]
+
 mod common;
 
 use common::{Ended, Raw, SHM, TCP, UNIX, cluster, deadline, pattern};

@@ -1,6 +1,7 @@
 //! A client that knows nothing but frames: what it sees is what the node does.
 
 #![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a test ends at what it does not expect")]
 
 use std::cell::Cell;
 use std::time::Duration;
