@@ -49,7 +49,7 @@ impl Shard {
         out: &mut Replies,
     ) {
         let Some(room) = self.reserve(request, body.len() + payload.len()) else {
-            return self.refuse(conn, id, ErrorKind::Busy, out);
+            return self.refuse(conn, id, request, ErrorKind::Busy, out);
         };
         let blocks = self.named_blocks(conn, request, budget);
         let number = self.next_join;

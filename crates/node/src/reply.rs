@@ -150,8 +150,8 @@ impl AsRef<[u8]> for Held {
 
 impl Buffers {
     /// A reply that says why nothing was tried.
-    pub(crate) fn refusal(self, header: &ReplyHeader) -> Self {
-        Self { body: ReplyEncoder::new(self.body, header).finish(&[]), pieces: self.pieces }
+    pub(crate) fn refusal(self, header: &ReplyHeader, grants: &[BlockRef]) -> Self {
+        Self { body: ReplyEncoder::new(self.body, header).finish(grants), pieces: self.pieces }
     }
 
     /// The body.

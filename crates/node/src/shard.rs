@@ -89,7 +89,7 @@ impl Shard {
             .and_then(|slot| Ok((slot, Budget::of(&request, PAYLOAD_LEN_MAX)?)));
         let (slot, budget) = match admitted {
             Ok(admitted) => admitted,
-            Err(kind) => return self.refuse(conn, header.request_id, kind, out),
+            Err(kind) => return self.refuse(conn, header.request_id, &request, kind, out),
         };
         let shards = self.shared.shards();
         let mine = |partition| shards == 1 || shard_of(partition, shards) == self.id;
@@ -117,15 +117,21 @@ impl Shard {
         self.partitions.dataset(map, header.dataset).ok_or(unknown)
     }
 
+    /// Says why nothing was tried. The blocks that the request names stay with the client.
     pub(crate) fn refuse(
         &mut self,
         conn: ConnId,
         id: RequestId,
+        request: &Request<'_>,
         kind: ErrorKind,
         out: &mut Replies,
     ) {
         let header = self.reply_header(Some(kind));
-        let buffers = std::mem::take(&mut self.buffers).refusal(&header);
+        let back = match self.grants.get(&conn) {
+            Some(grants) => grants.still_held(&named(&request.operations)),
+            None => List::new(),
+        };
+        let buffers = self.take_buffers().refusal(&header, &back);
         self.send(conn, id, buffers, out);
     }
 

@@ -160,6 +160,12 @@ fn granted_blocks_become_records_and_others_do_not() {
                 }
             }
             assert!(raw.one(dataset, Operation::get(p, b"k")).value() == value);
+
+            let mut operation = put_block(p, &fresh[..2]);
+            operation.seq = Seq(1 << 40);
+            let refused = raw.try_send(&raw.header(DatasetId(99)), &[operation]).unwrap();
+            assert_eq!(refused.refused, Some(ErrorKind::NotFound));
+            assert_eq!(refused.grants.len(), 2, "what a refused request named stays granted");
         }
     }
 }

@@ -372,8 +372,7 @@ pub struct Reply<'a> {
     pub outcomes: Vec<Outcome<'a>>,
     /// Blocks that this connection may fill for later writes (shared memory only).
     ///
-    /// Unless the request was refused, the client has given up every block that the request named, whatever became of its
-    /// operations: those it may use again are listed here, with new ones in place of those that were used. A refused request
-    /// gives up nothing and brings nothing.
+    /// A client gives up every block that its request names, whatever becomes of the operations, also when the request is
+    /// refused: those it may use again are listed here, with new ones in place of those that were used.
     pub grants: List<BlockRef, 4>,
 }
