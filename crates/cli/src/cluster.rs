@@ -5,7 +5,7 @@ use std::time::Duration;
 use samite_client::runtime::{
     ClusterDir, ClusterFile, DEFAULT_CLUSTER, ENV_CLUSTER, NodeEntry, RuntimeDir,
 };
-use samite_client::{Client, ClusterConfig, Options, Transport};
+use samite_client::{Client, ClusterConfig, Options, transport_from_env};
 use samite_fs::{Context, FileSystem};
 use samite_types::{Error, ErrorKind};
 
@@ -63,7 +63,7 @@ impl Target {
         nodes: &[NodeEntry],
         timeout: Option<Duration>,
     ) -> samite_types::Result<Client> {
-        let transport = Transport::from_env()?;
+        let transport = transport_from_env()?;
         let mut addresses = Vec::new();
         for node in nodes {
             addresses.push(format!("shm://{}", node.socket.display()));
