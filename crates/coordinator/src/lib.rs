@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use samite_placement::{
-    ClusterMap, DATASETS_MAX, NODES_MAX, assign, check_dataset_spec, check_node_info,
-    partitions_for, wheel,
+    ClusterMap, DATASETS_MAX, NODES_MAX, PARTITIONS_MAX, assign, check_dataset_spec,
+    check_node_info, partitions_for, wheel,
 };
 use samite_types::{DatasetId, Epoch, Error, ErrorKind, NodeId, Result, TargetId};
 use samite_wire::control::{
@@ -26,6 +26,8 @@ pub struct Coordinator {
     cluster: String,
     /// Nodes that must have joined before there is a map.
     expected: usize,
+    /// Partitions of the cluster, fixed with the first map.
+    partitions: u32,
     joined: BTreeMap<NodeId, NodeInfo>,
     map: Option<Arc<ClusterMap>>,
     /// Ids count upwards and are never used again, also not after a drop.
@@ -45,7 +47,26 @@ impl Coordinator {
                 format!("cluster {cluster}: {expected} nodes; 1 to {NODES_MAX} are possible"),
             ));
         }
-        Ok(Self { cluster, expected, joined: BTreeMap::new(), map: None, next_dataset: 1 })
+        let partitions = partitions_for(expected);
+        let joined = BTreeMap::new();
+        Ok(Self { cluster, expected, partitions, joined, map: None, next_dataset: 1 })
+    }
+
+    /// The same, for a cluster of `partitions` partitions in place of [`partitions_for`] its nodes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`]: none, or over [`PARTITIONS_MAX`].
+    pub fn with_partitions(self, partitions: u32) -> Result<Self> {
+        if !(1..=PARTITIONS_MAX).contains(&(partitions as usize)) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!(
+                    "cluster {}: {partitions} partitions; 1 to {PARTITIONS_MAX} are possible",
+                    self.cluster
+                ),
+            ));
+        }
+        Ok(Self { partitions, ..self })
     }
 
     /// The map; none until all expected nodes have joined.
@@ -206,7 +227,7 @@ impl Coordinator {
             cluster: self.cluster.clone(),
             epoch: Epoch(0),
             nodes: self.joined.values().cloned().collect(),
-            partitions: assign(partitions_for(self.expected), &targets)?,
+            partitions: assign(self.partitions, &targets)?,
             datasets: Vec::new(),
         })
         .map(drop)

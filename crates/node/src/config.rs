@@ -32,6 +32,8 @@ pub enum CoordinatorConfig {
     Embedded {
         /// Nodes of the cluster.
         expected: usize,
+        /// Partitions of the cluster, for good; chosen by the number of nodes when `None`.
+        partitions: Option<u32>,
     },
     /// In the node at this address (`unix://PATH` or `tcp://HOST:PORT`).
     At(String),

@@ -62,8 +62,12 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
         }],
     };
     let coordinator = match &config.coordinator {
-        CoordinatorConfig::Embedded { expected } => {
-            Some(Coordinator::new(config.cluster.clone(), *expected)?)
+        CoordinatorConfig::Embedded { expected, partitions } => {
+            let coordinator = Coordinator::new(config.cluster.clone(), *expected)?;
+            Some(match partitions {
+                Some(partitions) => coordinator.with_partitions(*partitions)?,
+                None => coordinator,
+            })
         }
         CoordinatorConfig::At(_) => None,
     };

@@ -84,7 +84,7 @@ impl LocalCluster {
 
     fn launch(&self, node: NodeId, nodes: usize) -> Result<Node> {
         let coordinator = match node {
-            NodeId(0) => CoordinatorConfig::Embedded { expected: nodes },
+            NodeId(0) => CoordinatorConfig::Embedded { expected: nodes, partitions: None },
             _ => {
                 let socket = self.dir.socket_path(NodeId(0))?;
                 CoordinatorConfig::At(format!("unix://{}", socket.display()))

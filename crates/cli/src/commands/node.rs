@@ -67,7 +67,10 @@ pub fn run(args: Args, target: &Target) -> Result<(), Failure> {
         memory_bytes: args.memory,
         shards: args.shards,
         coordinator: if node == NodeId(0) {
-            CoordinatorConfig::Embedded { expected: args.nodes as usize }
+            CoordinatorConfig::Embedded {
+                expected: args.nodes as usize,
+                partitions: args.partitions,
+            }
         } else {
             CoordinatorConfig::At(format!("unix://{}", dir.socket_path(NodeId(0))?.display()))
         },
