@@ -135,8 +135,9 @@ fn check_same(reference: &mut Reference, subject: &mut Subject) -> Result<(), Te
 }
 
 /// Delivers `steps` to both. A target that is full may refuse what the reference does; then nothing must have changed.
-fn run(steps: Vec<Step>, capacity_bytes: u64) -> Result<(), TestCaseError> {
+fn run(steps: Vec<Step>, capacity_bytes: u64, taken: usize) -> Result<(), TestCaseError> {
     let mut subject = Subject::new(capacity_bytes);
+    let elsewhere = subject.backend.arena().map(|arena| arena.grant(taken));
     let mut reference = Reference::default();
     let mut sent: Vec<(u64, u64, u64, Op)> = Vec::new();
     for step in steps {
@@ -169,6 +170,7 @@ fn run(steps: Vec<Step>, capacity_bytes: u64) -> Result<(), TestCaseError> {
     check_same(&mut reference, &mut subject)?;
     // Nothing is kept beside the records.
     drop(subject.partition);
+    drop(elsewhere);
     prop_assert_eq!(subject.backend.usage().used, 0);
     Ok(())
 }
@@ -178,12 +180,12 @@ proptest! {
 
     #[test]
     fn a_partition_does_what_its_reference_does(steps in vec(step(), 1..60)) {
-        run(steps, 16 << 20)?;
+        run(steps, 16 << 20, 0)?;
     }
 
     #[test]
-    fn a_full_partition_refuses_without_a_trace(steps in vec(step(), 1..60)) {
-        run(steps, 1 << 20)?;
+    fn a_full_partition_refuses_without_a_trace(steps in vec(step(), 1..60), taken in 10..16_usize) {
+        run(steps, 1 << 20, taken)?;
     }
 
     #[test]
