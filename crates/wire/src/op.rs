@@ -108,7 +108,8 @@ pub enum Action<'a> {
         /// Key.
         key: &'a [u8],
     },
-    /// Remove every record whose key starts with `prefix`, at most `limit` of them. Result: [`ActionResult::Number`], how many went.
+    /// Remove every record whose key starts with `prefix`, at most `limit` of them and at most a few thousand at a time
+    /// (`samite_partition::limits`). Result: [`ActionResult::Number`], how many went; ask again until none did.
     DeletePrefix {
         /// Prefix.
         prefix: &'a [u8],
@@ -151,7 +152,7 @@ pub enum Action<'a> {
         /// What to add; two's complement for less.
         delta: u64,
     },
-    /// Raise the little-endian `u64` at `offset` to at least `value`; the record must exist. Result: [`ActionResult::Number`], the value before.
+    /// Raise the little-endian `u64` at `offset` to at least `value`; the record must exist, and a short one grows. Result: [`ActionResult::Number`], the value before.
     Max {
         /// Key.
         key: &'a [u8],
@@ -160,7 +161,8 @@ pub enum Action<'a> {
         /// Lower bound to set.
         value: u64,
     },
-    /// List records whose keys start with `prefix`, in key order. Result: [`ActionResult::Listing`].
+    /// List records whose keys start with `prefix`, in key order. Result: [`ActionResult::Listing`], which also ends, incomplete
+    /// and perhaps empty, where the reply is full: ask again after its last entry.
     List {
         /// Prefix; empty for all.
         prefix: &'a [u8],
@@ -170,7 +172,7 @@ pub enum Action<'a> {
         limit: u32,
         /// From the last key to the first.
         reverse: bool,
-        /// Bytes of each value to return with its key; 0 for none.
+        /// Bytes of each value to return with its key; 0 for none, and never more than a few KiB.
         value_len_max: u32,
     },
     /// Raise the partition's lease epoch for this dataset to at least `epoch`. Result: [`ActionResult::Number`], the value before.
