@@ -14,8 +14,10 @@ use crate::grants::GRANTS_PER_CONNECTION;
 const FRAME_BODY_LEN: usize = 64 + 16 * GRANTS_PER_CONNECTION;
 /// Bytes of body for an operation that fails, without the record it reveals; more than a success needs beside its results.
 const FAILURE_LEN: usize = 20;
+/// Bytes of body of a piece in the payload: counted with the value for its first one.
+pub(crate) const FIRST_PIECE_LEN: usize = 5;
 /// Bytes of body of a value with one piece in the payload.
-pub(crate) const VALUE_LEN: usize = 20;
+const VALUE_LEN: usize = 15 + FIRST_PIECE_LEN;
 /// Bytes of body of each further piece of a value: one reference to a block.
 pub(crate) const PIECE_LEN: usize = 19;
 
@@ -95,5 +97,57 @@ fn result_len(action: &Action<'_>, in_mutation: bool) -> usize {
         Action::Get { .. } => VALUE_LEN,
         Action::List { .. } => 12,
         _ => 20,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_types::{DatasetId, Epoch, PartitionId, Seq};
+    use samite_wire::op::RequestHeader;
+
+    use super::*;
+
+    fn request<'a>(operations: impl IntoIterator<Item = Vec<Action<'a>>>) -> Request<'a> {
+        let header = RequestHeader {
+            dataset: DatasetId(1),
+            map_epoch: Epoch(1),
+            lease_epoch: Epoch(0),
+            answered_below: Seq(0),
+            is_retry: false,
+        };
+        let operations = operations.into_iter();
+        let operations = operations.map(|actions| Operation::new(PartitionId(0), actions));
+        Request { header, operations: operations.collect() }
+    }
+
+    fn list() -> Vec<Action<'static>> {
+        vec![Action::List { prefix: b"", after: b"", limit: 9, reverse: false, value_len_max: 0 }]
+    }
+
+    fn get() -> Vec<Action<'static>> {
+        vec![Action::Get { key: b"k", offset: 0, len: u32::MAX }]
+    }
+
+    #[test]
+    fn shares_fill_the_body_and_no_more() {
+        for lists in [1, 7, 64, 4096] {
+            let budget = Budget::of(&request((0..lists).map(|_| list())), PAYLOAD_LEN_MAX).unwrap();
+            assert!(budget.share * lists <= BODY_LEN_MAX);
+            assert!(budget.share * lists > BODY_LEN_MAX / 2);
+            assert_eq!(budget.extra_body, 0);
+        }
+        let mixed = Budget::of(&request([list(), get()]), PAYLOAD_LEN_MAX).unwrap();
+        assert!(mixed.share + mixed.extra_body <= BODY_LEN_MAX && mixed.extra_body > 1 << 18);
+        assert_eq!(mixed.read_payload, PAYLOAD_LEN_MAX);
+    }
+
+    #[test]
+    fn reads_are_free_to_be_many_and_reads_in_mutations_are_not() {
+        assert!(Budget::of(&request((0..4096).map(|_| get())), PAYLOAD_LEN_MAX).is_ok());
+        let update = || [get(), vec![Action::Delete { key: b"k" }]].concat();
+        let some = Budget::of(&request((0..8).map(|_| update())), PAYLOAD_LEN_MAX).unwrap();
+        assert_eq!(some.read_payload, 0);
+        let many = Budget::of(&request((0..9).map(|_| update())), PAYLOAD_LEN_MAX);
+        assert_eq!(many.unwrap_err(), ErrorKind::TooLarge);
     }
 }

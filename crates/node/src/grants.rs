@@ -147,3 +147,58 @@ pub(crate) fn named(operations: &[Operation<'_>]) -> Vec<u64> {
     offsets.dedup();
     offsets
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(granted: BlockRef, len: u32) -> BlockRef {
+        BlockRef { len, ..granted }
+    }
+
+    #[test]
+    fn the_count_follows_every_way_a_block_can_go() {
+        let arena = Arena::create(64 << 20, 1).unwrap();
+        let count = Arc::new(AtomicU64::new(0));
+        let granter = Granter::new(arena, Arc::clone(&count));
+        let held = || count.load(Ordering::Relaxed);
+        let mut mine = granter.nothing();
+        let blocks = granter.grant(&mut mine, 4);
+        assert_eq!((blocks.len(), held()), (4, 4));
+
+        let extent = mine.take(&block(blocks[0], 10)).unwrap();
+        assert_eq!(held(), 3);
+        assert!(mine.take(&block(blocks[0], 10)).is_none(), "taken already");
+        assert!(mine.take(&block(blocks[1], BLOCK_LEN as u32 + 1)).is_none(), "beyond its end");
+        let stale = BlockRef { generation: blocks[1].generation + 2, ..blocks[1] };
+        assert!(mine.take(&stale).is_none(), "another generation");
+        mine.put_back(extent);
+        assert_eq!(held(), 4);
+
+        let mut others = granter.nothing();
+        let data = Data::Blocks(List::from_slice(&blocks[..2]));
+        let put = Operation::new(0.into(), [Action::Put { key: b"k", data }]);
+        mine.split_off(&put, &mut others);
+        assert!(mine.take(&blocks[0]).is_none());
+        drop(others.take(&blocks[0]));
+        mine.merge(others);
+        let offsets = named(std::slice::from_ref(&put));
+        assert_eq!(mine.still_held(&offsets).to_vec(), [blocks[1]]);
+        assert_eq!((mine.count(&offsets), held()), (1, 3));
+        drop(mine);
+        assert_eq!(held(), 0);
+    }
+
+    #[test]
+    fn grants_are_bounded_for_each_and_for_all() {
+        let arena = Arena::create(64 << 20, 1).unwrap();
+        let all = arena.layout().block_count() as usize;
+        let count = Arc::new(AtomicU64::new(0));
+        let granter = Granter::new(arena, count);
+        let mut connections: Vec<ConnectionGrants> = (0..8).map(|_| granter.nothing()).collect();
+        let granted: Vec<usize> =
+            connections.iter_mut().map(|to| granter.grant(to, usize::MAX).len()).collect();
+        assert!(granted.iter().all(|len| *len <= GRANTS_PER_CONNECTION));
+        assert_eq!(granted.iter().sum::<usize>(), all / GRANTED_SHARE as usize);
+    }
+}

@@ -6,7 +6,7 @@ use samite_transport::server::{OutPiece, PIN_LEN_MIN};
 use samite_types::{Epoch, ErrorKind};
 use samite_wire::op::{BlockRef, Failure, ReplyEncoder, ReplyHeader};
 
-use crate::budget::{Budget, PIECE_LEN, VALUE_LEN};
+use crate::budget::{Budget, FIRST_PIECE_LEN, PIECE_LEN};
 
 /// A value of more bytes than this goes by reference to a peer that has mapped the arena.
 const INLINE_LEN_MAX: usize = 16 << 10;
@@ -27,8 +27,25 @@ pub(crate) struct ReplyBuilder {
     /// The payload, in order.
     pieces: Vec<Piece>,
     by_reference: bool,
-    extra_body: usize,
-    read_payload: usize,
+    /// What is left for reads, and what there was at first.
+    left: Room,
+    whole: Room,
+}
+
+/// Room for values in a reply, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    body: usize,
+    payload: usize,
+}
+
+impl Room {
+    fn less(self, taken: Self) -> Option<Self> {
+        Some(Self {
+            body: self.body.checked_sub(taken.body)?,
+            payload: self.payload.checked_sub(taken.payload)?,
+        })
+    }
 }
 
 impl ReplyBuilder {
@@ -39,12 +56,13 @@ impl ReplyBuilder {
         budget: &Budget,
         by_reference: bool,
     ) -> Self {
+        let room = Room { body: budget.extra_body, payload: budget.read_payload };
         Self {
             encoder: ReplyEncoder::new(buffers.body, header),
             pieces: buffers.pieces,
             by_reference,
-            extra_body: budget.extra_body,
-            read_payload: budget.read_payload,
+            left: room,
+            whole: room,
         }
     }
 
@@ -60,9 +78,8 @@ impl ReplyBuilder {
                 return self.encoder.failed(&Failure { kind, index, current });
             }
         };
-        if !mutation && !self.admit(&outputs) {
-            let busy = Failure { kind: ErrorKind::Busy, index: 0, current: None };
-            return self.encoder.failed(&busy);
+        if !mutation && let Err(kind) = self.admit(&outputs) {
+            return self.encoder.failed(&Failure { kind, index: 0, current: None });
         }
         self.encoder.done(outputs.len());
         for output in outputs {
@@ -86,27 +103,28 @@ impl ReplyBuilder {
         }
     }
 
-    /// Whether what was read still fits; if so, it is counted.
-    fn admit(&mut self, outputs: &[ActionOutput]) -> bool {
-        let (mut body, mut payload) = (0, 0);
+    /// Counts what was read.
+    ///
+    /// # Errors
+    /// It does not fit: [`ErrorKind::Busy`] when it would if it came alone, otherwise [`ErrorKind::TooLarge`].
+    fn admit(&mut self, outputs: &[ActionOutput]) -> Result<(), ErrorKind> {
+        let mut taken = Room { body: 0, payload: 0 };
         for output in outputs {
             if let ActionOutput::Value { pieces, .. } = output {
                 let refer = self.refers(pieces);
-                body += (pieces.len() * PIECE_LEN).saturating_sub(VALUE_LEN - 15);
-                payload += pieces
-                    .iter()
-                    .filter(|piece| !goes_by_reference(piece, refer))
-                    .filter(|piece| !matches!(piece, Piece::Zeros(_)))
-                    .map(Piece::len)
-                    .sum::<usize>();
+                let inline = pieces.iter().filter(|piece| {
+                    !goes_by_reference(piece, refer) && !matches!(piece, Piece::Zeros(_))
+                });
+                taken.payload += inline.map(Piece::len).sum::<usize>();
+                taken.body += (pieces.len() * PIECE_LEN).saturating_sub(FIRST_PIECE_LEN);
             }
         }
-        if body > self.extra_body || payload > self.read_payload {
-            return false;
+        match self.left.less(taken) {
+            Some(left) => self.left = left,
+            None if self.whole.less(taken).is_some() => return Err(ErrorKind::Busy),
+            None => return Err(ErrorKind::TooLarge),
         }
-        self.extra_body -= body;
-        self.read_payload -= payload;
-        true
+        Ok(())
     }
 
     fn refers(&self, pieces: &[Piece]) -> bool {

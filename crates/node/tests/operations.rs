@@ -137,6 +137,14 @@ fn what_does_not_fit_one_reply_is_to_be_asked_for_again() {
             rounds += 1;
         }
         assert_eq!(rounds, if transport == SHM { 1 } else { 2 });
+        let all = keys
+            .iter()
+            .map(|key| Action::Get { key, offset: 0, len: u32::MAX })
+            .collect::<Vec<_>>();
+        match raw.one(dataset, Operation::new(p, all)) {
+            Ended::Done(values) => assert_eq!((transport, values.len()), (SHM, 12)),
+            failed => assert_eq!((transport, failed.failure()), (TCP, ErrorKind::TooLarge)),
+        }
     }
 }
 
