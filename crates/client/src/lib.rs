@@ -17,6 +17,7 @@ mod exec;
 mod flight;
 mod frame;
 pub mod kv;
+mod listing;
 pub mod object;
 mod op;
 mod outcome;

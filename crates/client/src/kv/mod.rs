@@ -1,8 +1,37 @@
 //! The key-value view: values of 0 bytes to 1 GiB under keys of 1 byte to 4 KiB.
+//!
+//! A value that fits one record ([`RECORD_LEN_MAX`]) is one, and every operation on it is one operation on one
+//! partition. A larger one lies in chunks behind a manifest; it is read and replaced as a whole all the same. Which of the two a
+//! key has is found out by the operation itself (a guard that there is no manifest), so small values never pay for it.
+//!
+//! Calls block; those called `submit_…` return a [`Pending`](crate::Pending), which is a future and can be waited for.
+//! All are carried out by the client's default deadline.
 
-use samite_types::{Result, Version};
+mod atomic;
+mod batch;
+mod commit;
+mod key;
+mod large;
+mod manifest;
+mod submit;
 
-use crate::Dataset;
+use samite_types::{Error, ErrorKind, Result, Version};
+use samite_wire::limits::{RECORD_LEN_MAX, VALUE_LEN_MAX};
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use crate::listing::{Stream, list_sorted};
+use crate::outcome::{OwnedFailure, OwnedOutcome, OwnedResult};
+use crate::{Dataset, Op};
+
+pub use atomic::Atomic;
+pub use batch::{Batch, BatchOutcome};
+pub use key::GROUP_LEN_MAX;
+
+pub(crate) use key::show;
+
+use commit::{Expect, Stored};
+use key::{Place, Scope};
+use manifest::{HEAD_LEN, MANIFEST_LEN_MAX, total_len_of};
 
 /// A value with its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,24 +56,32 @@ pub struct Entry {
 /// Part of a listing, in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Entries.
+    /// Entries. To go on, list again after the key of the last one.
     pub entries: Vec<Entry>,
     /// There is nothing after the last entry.
     pub complete: bool,
 }
 
-/// Keys and values in a dataset.
-#[derive(Clone)]
+/// Keys and values in a dataset. Cheap to clone.
+#[derive(Clone, Debug)]
 pub struct Kv {
     dataset: Dataset,
+    scope: Scope,
 }
 
-#[allow(clippy::todo, clippy::missing_errors_doc, unused_variables)]
+/// What one try at a small value came to.
+enum Tried {
+    Done(OwnedResult),
+    Failed(OwnedFailure),
+    /// The key has a manifest: its version and bytes, as far as they were revealed.
+    Large(Version, Vec<u8>),
+}
+
 impl Kv {
     /// The view over `dataset`.
     #[must_use]
-    pub const fn new(dataset: Dataset) -> Self {
-        Self { dataset }
+    pub fn new(dataset: Dataset) -> Self {
+        Self { dataset, scope: Scope::ungrouped() }
     }
 
     /// The dataset.
@@ -53,48 +90,246 @@ impl Kv {
         &self.dataset
     }
 
+    /// The group `place`: a space of keys of its own, all in one partition, so that [`Self::atomic`] can change several together.
+    ///
+    /// # Errors
+    /// `TooLarge`: `place` has more than [`GROUP_LEN_MAX`] bytes.
+    pub fn group(&self, place: &[u8]) -> Result<Self> {
+        Ok(Self { dataset: self.dataset.clone(), scope: Scope::group(&self.dataset, place)? })
+    }
+
+    /// Several changes that take effect together or not at all; all keys have to be in one partition, as those of a group are.
+    #[must_use]
+    pub const fn atomic(&self) -> Atomic<'_> {
+        Atomic::new(self)
+    }
+
+    /// Operations on any keys that travel together.
+    #[must_use]
+    pub const fn batch(&self) -> Batch<'_> {
+        Batch::new(self)
+    }
+
+    fn place(&self, key: &[u8]) -> Result<Place> {
+        self.scope.place(&self.dataset, key)
+    }
+
+    /// Tries `action` on the key's value, under the guard that there is no manifest, and `guard` after it.
+    fn try_small(
+        &self,
+        place: &Place,
+        guard: Option<Guard<'_>>,
+        action: Action<'_>,
+        dest: Option<&mut [u8]>,
+    ) -> Result<Tried> {
+        let mut operation = small(place, action);
+        operation.guards.extend(guard);
+        let op = Op { dest, ..Op::new(operation) };
+        Ok(match self.dataset.execute_one(op)? {
+            OwnedOutcome::Done(mut results) => {
+                Tried::Done(results.pop().ok_or(ErrorKind::Internal)?)
+            }
+            OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::Conflict, index: 0, current }) => {
+                let current = current.ok_or(ErrorKind::Internal)?;
+                Tried::Large(current.version, current.bytes)
+            }
+            OwnedOutcome::Failed(failure) => Tried::Failed(failure),
+        })
+    }
+
     /// The value of `key`, or `None`.
+    ///
+    /// # Errors
+    /// `Invalid`, `TooLarge` for a key that cannot be; as [`Dataset::execute`]. So for all methods.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
-        todo!()
+        let place = self.place(key)?;
+        let read = Action::Get { key: &place.value, offset: 0, len: u32::MAX };
+        match self.try_small(&place, None, read, None)? {
+            Tried::Done(OwnedResult::Value { version, data, .. }) => {
+                Ok(Some(Value { version, bytes: data }))
+            }
+            Tried::Done(_) => Err(ErrorKind::Corrupt.into()),
+            Tried::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
+            Tried::Failed(failure) => Err(failure.into_error(format_args!("get {}", show(key)))),
+            Tried::Large(version, manifest) => self.get_large(key, version, manifest),
+        }
     }
 
-    /// Sets the value of `key`.
+    /// Length of the value of `key` in bytes, and its version; or `None`.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn stat(&self, key: &[u8]) -> Result<Option<(u64, Version)>> {
+        let place = self.place(key)?;
+        let read = Action::Get { key: &place.value, offset: 0, len: 0 };
+        match self.try_small(&place, None, read, None)? {
+            Tried::Done(result) => {
+                let (version, total_len, _) = result.value()?;
+                Ok(Some((u64::from(total_len), version)))
+            }
+            Tried::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
+            Tried::Failed(failure) => Err(failure.into_error(format_args!("stat {}", show(key)))),
+            Tried::Large(version, manifest) => {
+                Ok(Some((total_len_of(&manifest).ok_or(ErrorKind::Corrupt)?, version)))
+            }
+        }
+    }
+
+    /// Sets the value of `key`; its version after.
+    ///
+    /// # Errors
+    /// `TooLarge` for more than [`VALUE_LEN_MAX`] bytes; `NoSpace`; as [`Self::get`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Version> {
-        todo!()
+        self.store(key, value, Expect::Any)
     }
 
-    /// Sets the value of `key` if it has none; otherwise fails with `Exists`.
+    /// Sets the value of `key` if it has none.
+    ///
+    /// # Errors
+    /// `Exists`; as [`Self::put`].
     pub fn put_if_absent(&self, key: &[u8], value: &[u8]) -> Result<Version> {
-        todo!()
+        self.store(key, value, Expect::Absent)
     }
 
-    /// Sets the value of `key` if its version is still `expected`; otherwise fails with `Conflict`.
+    /// Sets the value of `key` if its version is still `expected`.
+    ///
+    /// # Errors
+    /// `Conflict`; as [`Self::put`].
     pub fn compare_and_swap(&self, key: &[u8], expected: Version, value: &[u8]) -> Result<Version> {
-        todo!()
+        self.store(key, value, Expect::Version(expected))
+    }
+
+    fn store(&self, key: &[u8], value: &[u8], expect: Expect) -> Result<Version> {
+        check_value_len(value.len() as u64)?;
+        let place = self.place(key)?;
+        if value.len() <= RECORD_LEN_MAX {
+            self.commit(&place, Stored::Small(value), expect)
+        } else {
+            self.put_large(&place, value, expect)
+        }
+        .map_err(|error| error.context(format_args!("put {}", show(key))))
     }
 
     /// Removes `key`; whether it was there.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
     pub fn delete(&self, key: &[u8]) -> Result<bool> {
-        todo!()
+        let place = self.place(key)?;
+        match self.try_small(&place, None, Action::Delete { key: &place.value }, None)? {
+            Tried::Done(result) => result.existed(),
+            Tried::Failed(failure) => Err(failure.into_error(format_args!("delete {}", show(key)))),
+            Tried::Large(..) => self.delete_large(key),
+        }
     }
 
-    /// Appends to the value of `key` (absent counts as empty); the length after.
+    /// Appends to the value of `key` (absent counts as empty); its length after.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
     pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64> {
-        todo!()
-    }
-
-    /// Reads from `offset` into `dest`; how many bytes there were, or `None` without a value.
-    pub fn read_range(&self, key: &[u8], offset: u64, dest: &mut [u8]) -> Result<Option<usize>> {
-        todo!()
+        check_value_len(bytes.len() as u64)?;
+        if bytes.len() <= RECORD_LEN_MAX {
+            let place = self.place(key)?;
+            let data = Data::Inline(bytes);
+            let len_max = RECORD_LEN_MAX as u32;
+            let action = Action::Append { key: &place.value, data, len_max };
+            match self.try_small(&place, None, action, None)? {
+                Tried::Done(result) => return Ok(u64::from(result.written()?.1)),
+                Tried::Failed(failure) if failure.kind != ErrorKind::TooLarge => {
+                    return Err(failure.into_error(format_args!("append to {}", show(key))));
+                }
+                Tried::Failed(_) | Tried::Large(..) => {}
+            }
+        }
+        self.splice(key, None, bytes)
+            .map_err(|error| error.context(format_args!("append to {}", show(key))))
     }
 
     /// Writes at `offset` (a gap becomes zeros, absent counts as empty); the length after.
+    ///
+    /// # Errors
+    /// As [`Self::put`].
     pub fn write_range(&self, key: &[u8], offset: u64, bytes: &[u8]) -> Result<u64> {
-        todo!()
+        let end = offset.saturating_add(bytes.len() as u64);
+        check_value_len(end)?;
+        if end <= RECORD_LEN_MAX as u64 {
+            let place = self.place(key)?;
+            let data = Data::Inline(bytes);
+            // The end fits a record, so the offset fits, too.
+            let action = Action::Write { key: &place.value, offset: offset as u32, data };
+            match self.try_small(&place, None, action, None)? {
+                Tried::Done(result) => return Ok(u64::from(result.written()?.1)),
+                Tried::Failed(failure) => {
+                    return Err(failure.into_error(format_args!("write to {}", show(key))));
+                }
+                Tried::Large(..) => {}
+            }
+        }
+        self.splice(key, Some(offset), bytes)
+            .map_err(|error| error.context(format_args!("write to {}", show(key))))
     }
 
-    /// At most `limit` keys that start with `prefix` and come after `after` (empty: from the first), over all partitions in key order.
-    pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Page> {
-        todo!()
+    /// Reads from `offset` into `dest`; how many bytes there were (fewer only at the end), or `None` without a value.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn read_range(&self, key: &[u8], offset: u64, dest: &mut [u8]) -> Result<Option<usize>> {
+        let place = self.place(key)?;
+        // A small value has nothing at or beyond this offset; a large one is found by its manifest.
+        let small_offset = offset.min(RECORD_LEN_MAX as u64) as u32;
+        let len = u32::try_from(dest.len()).unwrap_or(u32::MAX);
+        let read = Action::Get { key: &place.value, offset: small_offset, len };
+        match self.try_small(&place, None, read, Some(&mut *dest))? {
+            Tried::Done(result) => Ok(Some(result.value()?.2)),
+            Tried::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
+            Tried::Failed(failure) => Err(failure.into_error(format_args!("read {}", show(key)))),
+            Tried::Large(_, manifest) => self.read_large(key, manifest, offset, dest),
+        }
     }
+
+    /// At most `limit` keys that start with `prefix` and come after `after` (empty: from the first), over all partitions in
+    /// key order. What changes meanwhile may or may not show.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Page> {
+        let [values, manifests] = self.scope.prefixes();
+        let streams = [
+            Stream { kind_prefix: values, value_len_max: 0 },
+            Stream { kind_prefix: manifests, value_len_max: HEAD_LEN as u32 },
+        ];
+        let partition = self.scope.partition();
+        let (found, complete) =
+            list_sorted(&self.dataset, partition, &streams, prefix, after, limit)?;
+        let entries = found
+            .into_iter()
+            .map(|found| {
+                let len = match found.stream {
+                    0 => Some(u64::from(found.total_len)),
+                    _ => total_len_of(&found.value),
+                };
+                let len = len.ok_or(ErrorKind::Corrupt)?;
+                Ok(Entry { key: found.key, version: found.version, len })
+            })
+            .collect::<Result<_>>()?;
+        Ok(Page { entries, complete })
+    }
+}
+
+/// An operation on a small value: fails with the manifest if there is one.
+fn small<'a>(place: &'a Place, action: Action<'a>) -> Operation<'a> {
+    Operation::new(place.partition, [action])
+        .guard(Guard::Absent(&place.manifest))
+        .reveal(MANIFEST_LEN_MAX as u32)
+}
+
+fn check_value_len(len: u64) -> Result<()> {
+    if len <= VALUE_LEN_MAX {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::TooLarge,
+        format!("value of {len} bytes; the limit is {VALUE_LEN_MAX}"),
+    ))
 }

@@ -1,0 +1,234 @@
+//! Operations on any keys that travel together: one request per node.
+
+use samite_types::{Error, ErrorKind, Result, Version};
+use samite_wire::limits::RECORD_LEN_MAX;
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use super::key::Place;
+use super::{Kv, Value, check_value_len};
+use crate::outcome::{OwnedFailure, OwnedOutcome, OwnedResult};
+use crate::pending::Step;
+use crate::{Op, Pending};
+
+/// Operations on any keys. Those on one key happen in the order given, as long as all of its values are small; each by itself
+/// is atomic, the batch is not.
+#[derive(Debug)]
+#[must_use = "nothing happens before it is executed or submitted"]
+pub struct Batch<'a> {
+    kv: &'a Kv,
+    items: Vec<Item<'a>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Item<'a> {
+    Get(&'a [u8]),
+    Put(&'a [u8], &'a [u8]),
+    Delete(&'a [u8]),
+}
+
+/// What became of one operation of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BatchOutcome {
+    /// Of a get.
+    Got(Option<Value>),
+    /// Of a put: the version after.
+    Put(Version),
+    /// Of a delete: whether there was a value.
+    Deleted(bool),
+}
+
+/// One outcome for each operation, in their order.
+pub type BatchOutcomes = Vec<Result<BatchOutcome>>;
+
+impl<'a> Batch<'a> {
+    pub(super) const fn new(kv: &'a Kv) -> Self {
+        Self { kv, items: Vec::new() }
+    }
+
+    /// Adds a [`Kv::get`].
+    pub fn get(&mut self, key: &'a [u8]) -> &mut Self {
+        self.items.push(Item::Get(key));
+        self
+    }
+
+    /// Adds a [`Kv::put`].
+    pub fn put(&mut self, key: &'a [u8], value: &'a [u8]) -> &mut Self {
+        self.items.push(Item::Put(key, value));
+        self
+    }
+
+    /// Adds a [`Kv::delete`].
+    pub fn delete(&mut self, key: &'a [u8]) -> &mut Self {
+        self.items.push(Item::Delete(key));
+        self
+    }
+
+    /// How many operations there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// None yet.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Carries all out.
+    ///
+    /// # Errors
+    /// As [`crate::Dataset::execute`], or a key or value over its limit: then nothing was sent. What concerns one operation only is in its outcome.
+    pub fn execute(&self) -> Result<BatchOutcomes> {
+        let places = self.places()?;
+        let (indices, operations) = self.operations(&places);
+        let mut ops: Vec<Op<'_>> = operations.into_iter().map(Op::new).collect();
+        let outcomes = self.kv.dataset.execute(&mut ops, self.kv.dataset.client().deadline())?;
+        let mut by_item: Vec<Option<OwnedOutcome>> = vec![None; self.items.len()];
+        for (index, outcome) in indices.into_iter().zip(outcomes) {
+            by_item[index] = Some(outcome);
+        }
+        Ok(by_item
+            .into_iter()
+            .zip(&self.items)
+            .map(|(outcome, item)| self.kv.finish_item(*item, outcome))
+            .collect())
+    }
+
+    /// Sends all without waiting. Values of more than one record cannot be in it.
+    ///
+    /// # Errors
+    /// As [`Self::execute`] and [`crate::Dataset::submit`].
+    pub fn submit(&self) -> Result<Pending<BatchOutcomes>> {
+        let places = self.places()?;
+        let (indices, operations) = self.operations(&places);
+        if indices.len() < self.items.len() {
+            let cause = "a value of more than one record is put by itself";
+            return Err(Error::new(ErrorKind::TooLarge, cause));
+        }
+        let kv = self.kv.clone();
+        let items: Vec<OwnedItem> = self.items.iter().map(|item| item.own()).collect();
+        let deadline = kv.dataset.client().deadline();
+        Pending::send_then(&self.kv.dataset, &operations, deadline, move |outcomes| {
+            let needs_more = outcomes.iter().any(|outcome| meets_manifest(outcome).is_some());
+            let finish = move || {
+                let pairs = items.iter().zip(outcomes);
+                Ok(pairs.map(|(item, outcome)| item.finish(&kv, outcome)).collect())
+            };
+            if needs_more { Step::Follow(Box::new(finish)) } else { Step::Ready(finish()) }
+        })
+    }
+
+    fn places(&self) -> Result<Vec<Place>> {
+        self.items
+            .iter()
+            .map(|item| match item {
+                Item::Get(key) | Item::Delete(key) => self.kv.place(key),
+                Item::Put(key, value) => {
+                    check_value_len(value.len() as u64)?;
+                    self.kv.place(key)
+                }
+            })
+            .collect()
+    }
+
+    /// The operations of those items that one operation can carry out, and which items these are.
+    fn operations<'p>(&self, places: &'p [Place]) -> (Vec<usize>, Vec<Operation<'p>>)
+    where
+        'a: 'p,
+    {
+        self.items
+            .iter()
+            .zip(places)
+            .enumerate()
+            .filter_map(|(index, (item, place))| Some((index, item.operation(place)?)))
+            .unzip()
+    }
+}
+
+impl<'a> Item<'a> {
+    /// `None`: the value does not fit a record.
+    fn operation<'p>(self, place: &'p Place) -> Option<Operation<'p>>
+    where
+        'a: 'p,
+    {
+        let key = &place.value;
+        let action = match self {
+            Self::Get(_) => Action::Get { key, offset: 0, len: u32::MAX },
+            Self::Put(_, value) if value.len() > RECORD_LEN_MAX => return None,
+            Self::Put(_, value) => Action::Put { key, data: Data::Inline(value) },
+            Self::Delete(_) => Action::Delete { key },
+        };
+        Some(Operation::new(place.partition, [action]).guard(Guard::Absent(&place.manifest)))
+    }
+
+    fn own(self) -> OwnedItem {
+        match self {
+            Self::Get(key) => OwnedItem::Get(key.into()),
+            Self::Put(key, value) => OwnedItem::Put(key.into(), value.into()),
+            Self::Delete(key) => OwnedItem::Delete(key.into()),
+        }
+    }
+}
+
+/// An item that outlives its caller, in case it has to be carried out another way.
+enum OwnedItem {
+    Get(Box<[u8]>),
+    Put(Box<[u8]>, Box<[u8]>),
+    Delete(Box<[u8]>),
+}
+
+impl OwnedItem {
+    fn finish(&self, kv: &Kv, outcome: OwnedOutcome) -> Result<BatchOutcome> {
+        let item = match self {
+            Self::Get(key) => Item::Get(key),
+            Self::Put(key, value) => Item::Put(key, value),
+            Self::Delete(key) => Item::Delete(key),
+        };
+        kv.finish_item(item, Some(outcome))
+    }
+}
+
+/// The failure that says that the key has a manifest.
+fn meets_manifest(outcome: &OwnedOutcome) -> Option<&OwnedFailure> {
+    outcome.failure().filter(|failure| failure.kind == ErrorKind::Conflict && failure.index == 0)
+}
+
+impl Kv {
+    /// Makes an item's outcome of its operation's; carries it out by itself if that did not do it.
+    fn finish_item(&self, item: Item<'_>, outcome: Option<OwnedOutcome>) -> Result<BatchOutcome> {
+        let outcome = outcome.filter(|outcome| meets_manifest(outcome).is_none());
+        match (item, outcome) {
+            (Item::Get(key), None) => self.get(key).map(BatchOutcome::Got),
+            (Item::Put(key, value), None) => self.put(key, value).map(BatchOutcome::Put),
+            (Item::Delete(key), None) => self.delete(key).map(BatchOutcome::Deleted),
+            (Item::Get(_), Some(OwnedOutcome::Failed(failure)))
+                if failure.kind == ErrorKind::NotFound =>
+            {
+                Ok(BatchOutcome::Got(None))
+            }
+            (Item::Get(key), Some(outcome)) => match pop(outcome, "get", key)? {
+                OwnedResult::Value { version, data, .. } => {
+                    Ok(BatchOutcome::Got(Some(Value { version, bytes: data })))
+                }
+                _ => Err(ErrorKind::Corrupt.into()),
+            },
+            (Item::Put(key, _), Some(outcome)) => {
+                Ok(BatchOutcome::Put(pop(outcome, "put", key)?.written()?.0))
+            }
+            (Item::Delete(key), Some(outcome)) => {
+                Ok(BatchOutcome::Deleted(pop(outcome, "delete", key)?.existed()?))
+            }
+        }
+    }
+}
+
+fn pop(outcome: OwnedOutcome, what: &str, key: &[u8]) -> Result<OwnedResult> {
+    let mut results = match outcome {
+        OwnedOutcome::Done(results) => results,
+        OwnedOutcome::Failed(failure) => {
+            return Err(failure.into_error(format_args!("{what} {}", super::show(key))));
+        }
+    };
+    results.pop().ok_or_else(|| ErrorKind::Internal.into())
+}

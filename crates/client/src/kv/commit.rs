@@ -1,0 +1,161 @@
+//! Putting a value in place, small or large, whatever was there.
+
+use samite_types::{Error, ErrorKind, Result, Version};
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use super::key::Place;
+use super::manifest::Manifest;
+use super::{Kv, small};
+use crate::Op;
+use crate::outcome::{OwnedFailure, OwnedOutcome, OwnedResult, Revealed};
+
+/// What is to be there for the change to take effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expect {
+    Any,
+    Absent,
+    Version(Version),
+}
+
+/// What to put in place.
+#[derive(Clone, Copy)]
+pub(super) enum Stored<'a> {
+    /// A value that fits its record.
+    Small(&'a [u8]),
+    /// A manifest whose chunks have been written, and its encoding.
+    Large(&'a Manifest, &'a [u8]),
+}
+
+impl Kv {
+    /// Puts `new` in place, and removes the chunks that its predecessor alone had.
+    pub(super) fn commit(&self, place: &Place, new: Stored<'_>, expect: Expect) -> Result<Version> {
+        let deadline = self.dataset.client().deadline();
+        loop {
+            let old = match self.commit_over_small(place, new, expect)? {
+                Ok(version) => return Ok(version),
+                Err(old) => old,
+            };
+            match expect {
+                Expect::Absent => return Err(exists()),
+                Expect::Version(version) if version != old.version => return Err(conflict()),
+                Expect::Any | Expect::Version(_) => {}
+            }
+            if let Some(version) = self.commit_over_large(place, new, old)? {
+                return Ok(version);
+            }
+            if deadline.remaining().is_none() {
+                return Err(Error::new(ErrorKind::Timeout, "the key keeps changing"));
+            }
+        }
+    }
+
+    /// For a key that has no manifest; otherwise the manifest.
+    fn commit_over_small(
+        &self,
+        place: &Place,
+        new: Stored<'_>,
+        expect: Expect,
+    ) -> Result<Result<Version, Revealed>> {
+        let mut operation = match new {
+            Stored::Small(value) => {
+                small(place, Action::Put { key: &place.value, data: Data::Inline(value) })
+            }
+            Stored::Large(_, raw) => {
+                let put = Action::Put { key: &place.manifest, data: Data::Inline(raw) };
+                let mut operation = small(place, Action::Delete { key: &place.value });
+                operation.actions.push(put);
+                operation
+            }
+        };
+        match expect {
+            Expect::Any => {}
+            Expect::Absent => operation.guards.push(Guard::Absent(&place.value)),
+            Expect::Version(version) => {
+                operation.guards.push(Guard::VersionIs(&place.value, version));
+            }
+        }
+        match self.dataset.execute_one(Op::new(operation))? {
+            OwnedOutcome::Done(results) => last_version(&results).map(Ok),
+            OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::Conflict, index, current }) => {
+                match (index, expect) {
+                    (0, _) => Ok(Err(current.ok_or(ErrorKind::Internal)?)),
+                    (_, Expect::Absent) => Err(exists()),
+                    _ => Err(conflict()),
+                }
+            }
+            OwnedOutcome::Failed(failure) => Err(failure.into_error("the value")),
+        }
+    }
+
+    /// For a key whose manifest is `old`; `None` when it no longer is.
+    fn commit_over_large(
+        &self,
+        place: &Place,
+        new: Stored<'_>,
+        old: Revealed,
+    ) -> Result<Option<Version>> {
+        let actions = match new {
+            Stored::Small(value) => vec![
+                Action::Delete { key: &place.manifest },
+                Action::Put { key: &place.value, data: Data::Inline(value) },
+            ],
+            Stored::Large(_, raw) => {
+                vec![Action::Put { key: &place.manifest, data: Data::Inline(raw) }]
+            }
+        };
+        let operation = Operation::new(place.partition, actions)
+            .guard(Guard::VersionIs(&place.manifest, old.version));
+        match self.dataset.execute_one(Op::new(operation))? {
+            OwnedOutcome::Done(results) => {
+                let version = last_version(&results)?;
+                let kept = match new {
+                    Stored::Small(_) => None,
+                    Stored::Large(manifest, _) => Some(manifest),
+                };
+                self.remove_chunks(&Manifest::decode(&old.bytes)?, kept)?;
+                Ok(Some(version))
+            }
+            OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::Conflict => Ok(None),
+            OwnedOutcome::Failed(failure) => Err(failure.into_error("the value")),
+        }
+    }
+
+    /// Removes a large value.
+    pub(super) fn delete_large(&self, key: &[u8]) -> Result<bool> {
+        let place = self.place(key)?;
+        let deadline = self.dataset.client().deadline();
+        loop {
+            let delete = Action::Delete { key: &place.value };
+            let (version, raw) = match self.try_small(&place, None, delete, None)? {
+                super::Tried::Large(version, raw) => (version, raw),
+                // It has been replaced by a small value, or removed, in the meantime.
+                super::Tried::Done(result) => return result.existed(),
+                super::Tried::Failed(failure) => return Err(failure.into_error("delete")),
+            };
+            let operation =
+                Operation::new(place.partition, [Action::Delete { key: &place.manifest }])
+                    .guard(Guard::VersionIs(&place.manifest, version));
+            match self.dataset.execute_one(Op::new(operation))? {
+                OwnedOutcome::Done(_) => {
+                    self.remove_chunks(&Manifest::decode(&raw)?, None)?;
+                    return Ok(true);
+                }
+                OwnedOutcome::Failed(failure)
+                    if failure.kind == ErrorKind::Conflict && deadline.remaining().is_some() => {}
+                OwnedOutcome::Failed(failure) => return Err(failure.into_error("delete")),
+            }
+        }
+    }
+}
+
+fn last_version(results: &[OwnedResult]) -> Result<Version> {
+    Ok(results.last().ok_or(ErrorKind::Internal)?.written()?.0)
+}
+
+fn exists() -> Error {
+    Error::new(ErrorKind::Exists, "the key has a value")
+}
+
+fn conflict() -> Error {
+    Error::new(ErrorKind::Conflict, "the key has another version")
+}

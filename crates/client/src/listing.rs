@@ -1,0 +1,162 @@
+//! Listing over all partitions, in key order.
+//!
+//! Each partition lists its own keys in order; the client merges them. A cursor is nothing but the last key seen, so a listing can
+//! be taken up again at any time, by anybody, over any number of nodes.
+
+use std::collections::VecDeque;
+
+use samite_types::{Deadline, Error, ErrorKind, PartitionId, Result, Version};
+use samite_wire::limits::LIST_ENTRIES_MAX;
+use samite_wire::op::{Action, Operation};
+
+use crate::outcome::{OwnedEntry, OwnedResult};
+use crate::{Dataset, Op};
+
+/// Most listings in one call: their entries share the body of a reply, and each must have room for at least one.
+const LISTINGS_MAX: usize = 128;
+
+/// Fewest entries to ask a partition for.
+const ENTRIES_MIN: usize = 16;
+
+/// A kind of records whose keys are a prefix and a name.
+pub(crate) struct Stream<'s> {
+    /// Prefix.
+    pub(crate) kind_prefix: &'s [u8],
+    /// Bytes of each value to fetch.
+    pub(crate) value_len_max: u32,
+}
+
+/// One record found.
+pub(crate) struct Found {
+    /// Name: its key without the prefix of its kind.
+    pub(crate) key: Vec<u8>,
+    /// Which kind it is.
+    pub(crate) stream: usize,
+    pub(crate) version: Version,
+    pub(crate) total_len: u32,
+    pub(crate) value: Box<[u8]>,
+}
+
+/// What one partition has of one kind, as far as it is known.
+struct Source {
+    partition: PartitionId,
+    stream: usize,
+    prefix: Vec<u8>,
+    /// Bytes of the prefix that every record of the kind has.
+    kind_len: usize,
+    /// Key of the last record fetched.
+    after: Vec<u8>,
+    fetched: VecDeque<OwnedEntry>,
+    complete: bool,
+}
+
+impl Source {
+    /// The name of a record: its key without the prefix of its kind.
+    fn name<'e>(&self, entry: &'e OwnedEntry) -> &'e [u8] {
+        &entry.key[self.kind_len..]
+    }
+}
+
+/// At most `limit` records of the given kinds whose names start with `prefix` and come after `after` (empty: from the first), by
+/// name; and whether there is nothing behind them. A name that two kinds have comes once.
+pub(crate) fn list_sorted(
+    dataset: &Dataset,
+    partition: Option<PartitionId>,
+    streams: &[Stream<'_>],
+    prefix: &[u8],
+    after: &[u8],
+    limit: usize,
+) -> Result<(Vec<Found>, bool)> {
+    let partitions = match partition {
+        Some(only) => vec![only],
+        None => (0..dataset.partitions()).map(PartitionId).collect(),
+    };
+    let mut sources: Vec<Source> = Vec::with_capacity(partitions.len() * streams.len());
+    for partition in &partitions {
+        for (index, stream) in streams.iter().enumerate() {
+            let after =
+                if after.is_empty() { vec![] } else { [stream.kind_prefix, after].concat() };
+            sources.push(Source {
+                partition: *partition,
+                stream: index,
+                prefix: [stream.kind_prefix, prefix].concat(),
+                kind_len: stream.kind_prefix.len(),
+                after,
+                fetched: VecDeque::new(),
+                complete: false,
+            });
+        }
+    }
+    let share = (limit / partitions.len() * 2).max(ENTRIES_MIN).min(limit.max(1));
+    let deadline = dataset.client().deadline();
+    let mut found: Vec<Found> = Vec::new();
+    while found.len() < limit {
+        fetch(dataset, streams, &mut sources, share, deadline)?;
+        // Every source has its next record at hand, or none at all: the least of them is the next.
+        let next = sources.iter_mut().filter(|source| !source.fetched.is_empty()).min_by(|a, b| {
+            a.fetched
+                .front()
+                .map(|next| a.name(next))
+                .cmp(&b.fetched.front().map(|next| b.name(next)))
+        });
+        let Some(source) = next else { break };
+        let Some(entry) = source.fetched.pop_front() else { break };
+        let key = source.name(&entry);
+        if found.last().is_none_or(|last| last.key != key) {
+            let (key, stream) = (key.to_vec(), source.stream);
+            let OwnedEntry { version, total_len, value, .. } = entry;
+            found.push(Found { key, stream, version, total_len, value });
+        }
+    }
+    let complete = sources.iter().all(|source| source.complete && source.fetched.is_empty());
+    Ok((found, complete))
+}
+
+/// Asks every partition whose records are used up for more.
+fn fetch(
+    dataset: &Dataset,
+    streams: &[Stream<'_>],
+    sources: &mut [Source],
+    share: usize,
+    deadline: Deadline,
+) -> Result<()> {
+    let mut empty: Vec<&mut Source> =
+        sources.iter_mut().filter(|source| source.fetched.is_empty() && !source.complete).collect();
+    for wave in empty.chunks_mut(LISTINGS_MAX) {
+        let mut ops: Vec<Op<'_>> = wave
+            .iter()
+            .map(|source| {
+                let action = Action::List {
+                    prefix: &source.prefix,
+                    after: &source.after,
+                    limit: (share as u32).min(LIST_ENTRIES_MAX),
+                    reverse: false,
+                    value_len_max: streams[source.stream].value_len_max,
+                };
+                Op::new(Operation::new(source.partition, [action]))
+            })
+            .collect();
+        let outcomes = dataset.execute(&mut ops, deadline)?;
+        drop(ops);
+        for (source, outcome) in wave.iter_mut().zip(outcomes) {
+            let mut results = outcome.into_results("list")?;
+            let Some(OwnedResult::Listing { complete, entries }) = results.pop() else {
+                return Err(ErrorKind::Corrupt.into());
+            };
+            if entries.iter().any(|entry| entry.key.len() < source.kind_len)
+                || (entries.is_empty() && !complete)
+            {
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    "list: a partition's answer makes no sense",
+                ));
+            }
+            source.complete = complete;
+            if let Some(last) = entries.last() {
+                source.after = last.key.to_vec();
+            }
+            source.fetched = entries.into();
+        }
+    }
+    Ok(())
+}

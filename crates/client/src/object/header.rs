@@ -1,0 +1,122 @@
+//! The record that stands for an object, and the keys of its chunks.
+//!
+//! ```text
+//! o NAME             header:  format u8 = 1 | unused [u8; 7] | len u64 | id [u8; 16] | chunk_len u32 | unused u32
+//! d id index(be64)   chunk
+//! ```
+
+use samite_types::{Entropy, Error, ErrorKind, Result, SystemEntropy};
+use samite_wire::limits::{RECORD_LEN_MAX, VIEW_KEY_LEN_MAX};
+use smallvec::SmallVec;
+
+const FORMAT: u8 = 1;
+
+/// Bytes of a header.
+pub(super) const HEADER_LEN: usize = 40;
+/// Offset of the object's length within its header.
+pub(super) const LEN_AT: u32 = 8;
+/// Offset of the id within the header.
+pub(super) const ID_AT: u32 = 16;
+
+/// Prefix of the keys of headers.
+pub(super) const HEADER_PREFIX: &[u8] = b"o";
+
+/// An object's identity: a name that is used again is another object.
+pub(super) type ObjectId = [u8; 16];
+/// Key of a header; short ones stay on the stack.
+pub(super) type HeaderKey = SmallVec<[u8; 64]>;
+/// Key of a chunk.
+pub(super) type ChunkKey = [u8; 25];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) len: u64,
+    pub(super) id: ObjectId,
+    pub(super) chunk_len: u32,
+}
+
+impl Header {
+    /// The header of a new object.
+    pub(super) fn fresh(chunk_len: u32) -> Self {
+        let mut id = [0; 16];
+        SystemEntropy.fill(&mut id);
+        Self { len: 0, id, chunk_len }
+    }
+
+    pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
+        let mut raw = [0; HEADER_LEN];
+        raw[0] = FORMAT;
+        raw[8..16].copy_from_slice(&self.len.to_le_bytes());
+        raw[16..32].copy_from_slice(&self.id);
+        raw[32..36].copy_from_slice(&self.chunk_len.to_le_bytes());
+        raw
+    }
+
+    pub(super) fn decode(raw: &[u8]) -> Result<Self> {
+        let corrupt = || Error::new(ErrorKind::Corrupt, "the object's header is damaged");
+        let raw: &[u8; HEADER_LEN] = raw.try_into().map_err(|_| corrupt())?;
+        let field = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| raw[at + i]));
+        let header = Self {
+            len: field(8),
+            id: std::array::from_fn(|i| raw[16 + i]),
+            // The upper half is the unused field behind it.
+            chunk_len: field(32) as u32,
+        };
+        let is_sane = raw[0] == FORMAT
+            && header.chunk_len.is_power_of_two()
+            && header.chunk_len as usize <= RECORD_LEN_MAX;
+        if is_sane { Ok(header) } else { Err(corrupt()) }
+    }
+}
+
+/// The object's length, from the first bytes of its header.
+pub(super) fn len_of(head: &[u8]) -> Option<u64> {
+    head.get(8..16)?.try_into().ok().map(u64::from_le_bytes)
+}
+
+/// Key of the header of the object `name`.
+pub(super) fn header_key(name: &[u8]) -> Result<HeaderKey> {
+    match name.len() {
+        0 => Err(Error::new(ErrorKind::Invalid, "the name is empty")),
+        1..=VIEW_KEY_LEN_MAX => {
+            let mut key = HeaderKey::with_capacity(1 + name.len());
+            key.extend_from_slice(HEADER_PREFIX);
+            key.extend_from_slice(name);
+            Ok(key)
+        }
+        len => Err(Error::new(
+            ErrorKind::TooLarge,
+            format!("name of {len} bytes; the limit is {VIEW_KEY_LEN_MAX}"),
+        )),
+    }
+}
+
+/// What the keys of all chunks of an object start with.
+pub(super) fn chunk_prefix(id: &ObjectId) -> [u8; 17] {
+    let mut key = [b'd'; 17];
+    key[1..].copy_from_slice(id);
+    key
+}
+
+/// Key of chunk `index`.
+pub(super) fn chunk_key(id: &ObjectId, index: u64) -> ChunkKey {
+    let mut key = [0; 25];
+    key[..17].copy_from_slice(&chunk_prefix(id));
+    key[17..].copy_from_slice(&index.to_be_bytes());
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_round_trip_and_damage_is_noticed() {
+        let header = Header { len: 1 << 40, ..Header::fresh(1 << 16) };
+        let raw = header.encode();
+        assert_eq!(Header::decode(&raw).unwrap(), header);
+        assert_eq!(len_of(&raw[..16]), Some(1 << 40));
+        assert!(Header::decode(&raw[..39]).is_err());
+        assert!(Header::decode(&[0; HEADER_LEN]).is_err());
+    }
+}
