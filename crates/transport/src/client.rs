@@ -1,25 +1,65 @@
 //! The client's side: one [`Link`] to one node.
 
+mod connect;
+mod reader;
+mod reply;
+mod rings;
+mod sender;
+mod shared;
+mod stream;
+mod table;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use samite_types::{ClientId, Deadline, Epoch, NodeId, Result};
-use samite_wire::frame::FrameKind;
+use samite_types::{ClientId, Deadline, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
+use samite_wire::frame::{FrameHeader, FrameKind};
 use smallvec::SmallVec;
+use zerocopy::IntoBytes;
 
 use crate::shm::{ArenaView, GrantPool};
 use crate::{Address, ClusterKey, Transport};
+use shared::{Drive, Role, Shared};
+use stream::Patience;
+use table::Turn;
+
+pub use reply::Reply;
+
+/// Payloads longer than this, in bytes, may have to be read with [`Reply::read_payload`]; shorter ones are in place.
+pub const STREAM_LEN_MIN: usize = 16 << 10;
+
+/// Slices of [`Link::submit_many`] that are sent together.
+const SLICES_TOGETHER: usize = 192;
 
 /// One connection to a node: many requests in flight, replies in any order, any number of threads.
 ///
 /// Nobody reads the connection but the threads that wait for replies; each, as it goes, files what is not its own. So a
 /// thread alone pays one send and one receive for a call.
 #[derive(Debug)]
-pub struct Link {}
+pub struct Link {
+    shared: Arc<Shared>,
+}
 
 /// A request in flight. Dropping it gives up the reply, not the request.
 #[derive(Debug)]
 #[must_use = "a request's outcome is in its reply"]
-pub struct Ticket {}
+pub struct Ticket {
+    shared: Arc<Shared>,
+    id: RequestId,
+    /// The request has left, so that a reply may come.
+    is_sent: AtomicBool,
+    /// The table has nothing under this id any more.
+    is_settled: bool,
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.shared.table.give_up(self.id, *self.is_sent.get_mut());
+        }
+    }
+}
 
 /// A request to send.
 #[derive(Clone, Copy, Debug)]
@@ -32,55 +72,11 @@ pub struct Outgoing<'a> {
     pub payload: &'a [&'a [u8]],
 }
 
-/// A reply, seen where it lies: in ring memory, or in the link's receive buffer. Of a large reply on a socket the
-/// payload is still in the kernel, and [`Reply::read_payload`] receives it straight into its destination.
-#[derive(Debug)]
-pub struct Reply<'a> {
-    kind: FrameKind,
-    body: &'a [u8],
-}
-
-impl<'a> Reply<'a> {
-    /// What the body is.
-    #[must_use]
-    pub const fn kind(&self) -> FrameKind {
-        self.kind
-    }
-
-    /// The body.
-    #[must_use]
-    pub const fn body(&self) -> &'a [u8] {
-        self.body
-    }
-
-    /// Bytes of payload that were not read yet.
-    #[must_use]
-    pub const fn payload_left(&self) -> usize {
-        todo!()
-    }
-
-    /// The payload when it is all here already, as is any payload up to [`STREAM_LEN_MIN`] bytes.
-    /// `None`: it is to be read with [`Reply::read_payload`].
-    #[must_use]
-    pub fn payload_in_place(&self) -> Option<&'a [u8]> {
-        todo!()
-    }
-
-    /// Moves the next `dest.len()` bytes of the payload to `dest`.
-    ///
-    /// The checksum is compared after the whole payload has come: when it is wrong, the wait returns an error, and nothing
-    /// that was read counts.
-    ///
-    /// # Errors
-    /// [`samite_types::ErrorKind::Invalid`] when fewer are left; Timeout, Unavailable as for [`Link::wait`].
-    pub fn read_payload(&mut self, dest: &mut [u8]) -> Result<()> {
-        let _ = dest;
-        todo!()
+impl Outgoing<'_> {
+    fn payload_len(&self) -> usize {
+        self.payload.iter().map(|piece| piece.len()).sum()
     }
 }
-
-/// Payloads longer than this, in bytes, may have to be read with [`Reply::read_payload`]; shorter ones are in place.
-pub const STREAM_LEN_MIN: usize = 16 << 10;
 
 impl Link {
     /// Connects and proves the cluster key, both ways.
@@ -94,20 +90,19 @@ impl Link {
         client: ClientId,
         deadline: Deadline,
     ) -> Result<Self> {
-        let _ = (address, key, client, deadline);
-        todo!()
+        Ok(Self { shared: Arc::new(connect::connect(address, key, client, deadline)?) })
     }
 
     /// The node at the other end.
     #[must_use]
     pub fn node(&self) -> NodeId {
-        todo!()
+        self.shared.node
     }
 
     /// Address that the link was made to.
     #[must_use]
     pub fn address(&self) -> &Address {
-        todo!()
+        &self.shared.address
     }
 
     /// How bytes travel.
@@ -119,20 +114,26 @@ impl Link {
     /// Epoch of the cluster map that the node had when the link was made.
     #[must_use]
     pub fn map_epoch_hint(&self) -> Epoch {
-        todo!()
+        self.shared.map_epoch
     }
 
     /// The link is of no use any more; make a new one.
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        todo!()
+        self.shared.socket.raw().is_none() || self.shared.table.is_dead()
     }
 
-    /// Sends one request. Frames that wait together leave in one write. When the connection takes no more, or too many
-    /// requests are in flight, this thread files replies until it does.
+    fn ticket(&self, deadline: Deadline) -> Result<Ticket> {
+        let id = self.shared.open(deadline)?;
+        let shared = self.shared.clone();
+        Ok(Ticket { shared, id, is_sent: AtomicBool::new(false), is_settled: false })
+    }
+
+    /// Sends one request. Frames that wait together leave in one write. When the connection takes no more, or
+    /// [`IN_FLIGHT_MAX`](samite_wire::limits::IN_FLIGHT_MAX) requests are in flight, this thread files replies until it does.
     ///
     /// # Errors
-    /// `Timeout` (nothing was sent), `Unavailable`, `TooLarge`.
+    /// `Timeout` (whether the request was sent is not known), `Unavailable`, `TooLarge`.
     pub fn submit(
         &self,
         kind: FrameKind,
@@ -140,8 +141,10 @@ impl Link {
         payload: &[&[u8]],
         deadline: Deadline,
     ) -> Result<Ticket> {
-        let mut tickets = self.submit_many(&[Outgoing { kind, body, payload }], deadline)?;
-        Ok(tickets.remove(0))
+        let ticket = self.ticket(deadline)?;
+        self.shared.send(ticket.id, &Outgoing { kind, body, payload }, deadline)?;
+        ticket.is_sent.store(true, Ordering::Relaxed);
+        Ok(ticket)
     }
 
     /// Sends several requests together.
@@ -153,23 +156,108 @@ impl Link {
         requests: &[Outgoing<'_>],
         deadline: Deadline,
     ) -> Result<SmallVec<[Ticket; 4]>> {
-        let _ = (requests, deadline);
-        todo!()
+        let mut tickets = SmallVec::with_capacity(requests.len());
+        if self.shared.ring.is_some() {
+            for request in requests {
+                let ticket = self.ticket(deadline)?;
+                self.shared.send(ticket.id, request, deadline)?;
+                ticket.is_sent.store(true, Ordering::Relaxed);
+                tickets.push(ticket);
+            }
+            return Ok(tickets);
+        }
+        let mut rest = requests;
+        while !rest.is_empty() {
+            let mut slices = 0;
+            let fitting = rest.iter().take_while(|request| {
+                slices += 2 + request.payload.len();
+                slices <= SLICES_TOGETHER
+            });
+            let (now, later) = rest.split_at(fitting.count().max(1));
+            self.submit_together(now, deadline, &mut tickets)?;
+            rest = later;
+        }
+        Ok(tickets)
+    }
+
+    fn submit_together(
+        &self,
+        requests: &[Outgoing<'_>],
+        deadline: Deadline,
+        tickets: &mut SmallVec<[Ticket; 4]>,
+    ) -> Result<()> {
+        let first = tickets.len();
+        let mut headers: SmallVec<[FrameHeader; 8]> = SmallVec::new();
+        for request in requests {
+            self.shared.check(request)?;
+            let ticket = self.ticket(deadline)?;
+            let Outgoing { kind, body, payload } = *request;
+            headers.push(FrameHeader::build(kind, ticket.id, 0, body, payload));
+            tickets.push(ticket);
+        }
+        let mut slices: SmallVec<[&[u8]; 32]> = SmallVec::new();
+        for (request, header) in requests.iter().zip(&headers) {
+            slices.extend([header.as_bytes(), request.body]);
+            slices.extend_from_slice(request.payload);
+        }
+        self.shared.send_slices(&slices, deadline)?;
+        tickets[first..].iter().for_each(|ticket| ticket.is_sent.store(true, Ordering::Relaxed));
+        Ok(())
     }
 
     /// Waits for the reply and lets `read` look at it where it lies. `read` should be brief: other threads' replies
-    /// wait behind it.
+    /// wait behind it; and it must not wait for another reply of this link.
     ///
     /// # Errors
     /// `Timeout`, `Unavailable` (names the address and the node), `Corrupt`; after an error nothing that `read` saw counts.
     pub fn wait<R>(
         &self,
-        ticket: Ticket,
+        mut ticket: Ticket,
         deadline: Deadline,
         read: impl FnOnce(&mut Reply<'_>) -> R,
     ) -> Result<R> {
-        let _ = (ticket, deadline, read);
-        todo!()
+        let shared = &*self.shared;
+        debug_assert!(Arc::ptr_eq(&self.shared, &ticket.shared), "ticket of another link");
+        loop {
+            match shared.table.turn(ticket.id, deadline) {
+                Turn::Filed(filed) => {
+                    ticket.is_settled = true;
+                    return Ok(read(&mut Reply::filed(&filed)));
+                }
+                Turn::Read => {}
+                Turn::TimedOut => {
+                    ticket.is_settled = true;
+                    return Err(shared.timed_out("no reply in time"));
+                }
+                Turn::Dead(error) => {
+                    ticket.is_settled = true;
+                    return Err(error);
+                }
+            }
+            let line = shared.line(Patience::Until(deadline))?;
+            let mut role = Role::new(shared);
+            match role.drive(Some(ticket.id), line) {
+                Ok(Drive::Again) => continue,
+                Ok(Drive::Own) => {}
+                Err(stop) => return Err(shared.stopped(stop)),
+            }
+            let Some(view) = role.reader().view() else {
+                return Err(ErrorKind::Internal.into());
+            };
+            let mut reply = Reply::new(view, line);
+            let result = read(&mut reply);
+            let failure = reply.into_failure();
+            let finished = match failure {
+                Some(stop) => Err(stop),
+                None => role.reader().finish(line),
+            };
+            if let Err(stop) = finished {
+                return Err(shared.stopped(stop));
+            }
+            role.done = Some(ticket.id);
+            ticket.is_settled = true;
+            return Ok(result);
+        }
     }
 
     /// Submit and wait in one.
@@ -189,30 +277,61 @@ impl Link {
     /// Whether the reply has come (or the link has died), for futures. `Ready`: [`Link::wait`] returns without waiting.
     /// The first call starts a thread that reads the connection while futures wait on it.
     pub fn poll(&self, ticket: &Ticket, context: &mut Context<'_>) -> Poll<()> {
-        let _ = (ticket, context);
-        todo!()
+        let (ready, start) = self.shared.table.watch(ticket.id, context.waker());
+        if start {
+            let shared = self.shared.clone();
+            let name = format!("samite-{}", self.node());
+            let spawned = std::thread::Builder::new()
+                .name(name)
+                .spawn(move || shared::drive_futures(&shared));
+            if let Err(error) = spawned {
+                self.shared.table.no_driver();
+                let words = format!("start a thread for futures: {error}");
+                self.shared.kill(Error::new(ErrorKind::Busy, words));
+                return Poll::Ready(());
+            }
+        }
+        if ready { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// The node's arena, over shared memory.
     #[must_use]
     pub fn arena(&self) -> Option<&ArenaView> {
-        todo!()
+        self.shared.arena.as_ref()
     }
 
     /// Arena blocks granted to this connection.
     #[must_use]
     pub fn grants(&self) -> &GrantPool {
-        todo!()
+        &self.shared.grants
     }
 
     /// In a forked child: closes what was inherited, without a word to the node, which goes on serving the parent.
     /// Takes no lock. The link is dead afterwards. Not for the process that made the link.
     pub fn abandon(&self) {
-        todo!()
+        self.shared.socket.close();
+        if let Some(ring) = &self.shared.ring {
+            ring.doorbell.close();
+            ring.memory.mapping().detach();
+        }
+        if let Some(arena) = &self.shared.arena {
+            arena.detach();
+        }
     }
 
     /// Descriptors that the link holds open (for a preloaded library, which must keep the program off them).
+    #[must_use]
     pub fn descriptors(&self) -> SmallVec<[i32; 3]> {
-        todo!()
+        let doorbell = self.shared.ring.as_ref().and_then(|ring| ring.doorbell.raw());
+        self.shared.socket.raw().into_iter().chain(doorbell).collect()
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // A driver thread may hold the other end of `shared`; this lets it go at once. In a forked child nothing is to be told.
+        if self.shared.socket.raw().is_some() {
+            self.shared.kill(Error::new(ErrorKind::Unavailable, "link was dropped"));
+        }
     }
 }

@@ -63,11 +63,6 @@ impl RingInput {
         self.doorbell.as_fd()
     }
 
-    #[inline]
-    pub(super) fn is_ready(&mut self) -> bool {
-        self.consumer.is_ready()
-    }
-
     /// The doorbell was rung: poll from now on.
     pub(super) fn wake(&mut self) {
         self.awake = true;

@@ -1,29 +1,109 @@
 //! A client's view of the node's arena.
 
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use rustix::mm::Advice;
+use samite_types::{Error, ErrorKind, Result};
+use samite_wire::arena::{ArenaLayout, HEADER_LEN};
+use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::BlockRef;
 
 use super::Grant;
+use super::mapping::{Mapping, file_len};
 
 /// The node's arena, mapped into the client. References into it are checked, so a wrong one is refused, never followed.
 #[derive(Debug)]
-pub struct ArenaView {}
+pub struct ArenaView {
+    mapping: Mapping,
+    layout: ArenaLayout,
+    /// One bit per block: this process's page table has its pages.
+    touched: Box<[AtomicU64]>,
+}
+
+/// Copies shorter than this, in bytes, fault their pages in one by one.
+const POPULATE_LEN_MIN: u32 = 16 << 10;
 
 impl ArenaView {
-    /// Copies the bytes that `block` names to `dest`, whose length is at least `block.len`.
+    /// Maps the arena in `fd`.
+    pub(crate) fn map(fd: &OwnedFd) -> Result<Self> {
+        let failed = |errno| Error::io("map the node's arena", errno);
+        let len = file_len(fd.as_fd()).map_err(failed)?;
+        let mapped_len = usize::try_from(len)
+            .ok()
+            .filter(|len| *len >= HEADER_LEN)
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, "arena is too short or too long"))?;
+        let mapping = Mapping::new(fd, mapped_len).map_err(failed)?;
+        let mut header = [0; HEADER_LEN];
+        // SAFETY: the mapping is at least that long; the node wrote the header before it shared the file.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                mapping.at(0, HEADER_LEN),
+                header.as_mut_ptr(),
+                HEADER_LEN,
+            );
+        }
+        let layout = ArenaLayout::read(&header, len)?;
+        let words = layout.block_count().div_ceil(64);
+        Ok(Self { mapping, layout, touched: (0..words).map(|_| AtomicU64::new(0)).collect() })
+    }
+
+    /// Copies the bytes that `block` names to the front of `dest`, which is at least that long.
     ///
     /// `false`: the node has used the block for something else since it made the reference (or the reference
     /// is out of bounds); what is in `dest` is worthless, and the caller asks again.
     #[must_use]
     pub fn copy_out(&self, block: &BlockRef, dest: &mut [u8]) -> bool {
-        let _ = (block, dest);
-        todo!()
+        let Some(index) = self.layout.block_of(block.offset, block.len) else { return false };
+        let Some(generation_offset) = self.layout.generation_offset(index) else { return false };
+        let len = block.len as usize;
+        let Some(dest) = dest.get_mut(..len) else { return false };
+        let generation = self.mapping.word(generation_offset);
+        if generation.load(Ordering::Acquire) != block.generation {
+            return false;
+        }
+        self.populate(index, block.len, Advice::LinuxPopulateRead);
+        let source = self.mapping.at(block.offset as usize, len);
+        // SAFETY: both ranges are in bounds and of different memory. The node may change the bytes meanwhile;
+        // then the copy is thrown away, as the generation tells.
+        unsafe { std::ptr::copy_nonoverlapping(source, dest.as_mut_ptr(), len) };
+        fence(Ordering::Acquire);
+        generation.load(Ordering::Relaxed) == block.generation
     }
 
     /// Copies `bytes` (at most one block) to the start of a granted block, and makes the reference to send with a request.
-    /// `None`: the grant lies outside of the arena.
+    /// `None`: the grant lies outside of the arena, or there are too many bytes.
     #[must_use]
     pub fn copy_in(&self, grant: &Grant, bytes: &[u8]) -> Option<BlockRef> {
-        let _ = (grant, bytes);
-        todo!()
+        let len = u32::try_from(bytes.len()).ok().filter(|len| *len as usize <= BLOCK_LEN)?;
+        let index = self.layout.block_of(grant.offset, len)?;
+        self.populate(index, len, Advice::LinuxPopulateWrite);
+        let dest = self.mapping.at(grant.offset as usize, bytes.len());
+        // SAFETY: in bounds; the block is granted to this connection, so that the node does not touch it
+        // until it comes back in a request.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dest, bytes.len()) };
+        Some(BlockRef { offset: grant.offset, len, generation: grant.generation })
+    }
+
+    /// Maps a whole block with one system call before it is first used, instead of a fault for each page.
+    fn populate(&self, index: u32, len: u32, advice: Advice) {
+        if len < POPULATE_LEN_MIN {
+            return;
+        }
+        let (word, bit) = (&self.touched[index as usize / 64], 1 << (index % 64));
+        if word.load(Ordering::Relaxed) & bit != 0 {
+            return;
+        }
+        if let Some(offset) = self.layout.block_offset(index) {
+            let start = self.mapping.at(offset as usize, BLOCK_LEN);
+            // SAFETY: the range is part of the mapping; populating changes no byte. Kernels that cannot do it say so,
+            // and the pages come by faults.
+            let _ = unsafe { rustix::mm::madvise(start.cast(), BLOCK_LEN, advice) };
+        }
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+
+    pub(crate) fn detach(&self) {
+        self.mapping.detach();
     }
 }

@@ -45,10 +45,6 @@ impl Mapping {
         Ok(Self { start: NonNull::new(start.cast()).ok_or(Errno::NOMEM)?, len })
     }
 
-    pub(crate) const fn len(&self) -> usize {
-        self.len
-    }
-
     /// Pointer to `offset .. offset + len`.
     ///
     /// # Panics

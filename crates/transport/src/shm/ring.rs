@@ -195,11 +195,6 @@ impl Producer {
     pub(crate) fn publish(&self) {
         self.memory.words(self.ring).0.store(self.tail, Ordering::SeqCst);
     }
-
-    /// Everything published has been consumed.
-    pub(crate) fn is_drained(&self) -> bool {
-        self.memory.words(self.ring).1.load(Ordering::Acquire) == self.tail
-    }
 }
 
 /// What lies at the head of a ring.

@@ -1,0 +1,184 @@
+//! Reading a connection: from its ring if it has one, from its socket otherwise or when the ring says so.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::thread::futex;
+use samite_types::{Deadline, Error, ErrorKind};
+use samite_wire::frame::{FrameKind, Header};
+
+use super::stream::{Line, Patience, Stop, Stream, View, broken};
+use crate::shm::ring::{Consumer, Item, Word};
+use crate::socket::{WAIT_SLICE, is_hung_up, timespec};
+use crate::spin::Spin;
+
+/// Polling the reply ring before sleeping, at most.
+const SPIN_MAX: Duration = Duration::from_micros(50);
+
+/// The receiving half of a link; used by the thread that has the role of the reader.
+#[derive(Debug)]
+pub(super) struct Reader {
+    ring: Option<RingReader>,
+    stream: Stream,
+}
+
+#[derive(Debug)]
+struct RingReader {
+    consumer: Consumer,
+    spin: Spin,
+    current: Option<Header>,
+    /// The next frame is on the socket.
+    on_socket: bool,
+}
+
+impl Reader {
+    pub(super) fn new(replies: Option<Consumer>) -> Self {
+        let ring = replies.map(|consumer| RingReader {
+            consumer,
+            spin: Spin::new(SPIN_MAX),
+            current: None,
+            on_socket: false,
+        });
+        Self { ring, stream: Stream::new() }
+    }
+
+    /// Waits for the next frame, which stays the current one until it is finished.
+    #[inline]
+    pub(super) fn next(&mut self, line: Line<'_>) -> Result<Header, Stop> {
+        match &mut self.ring {
+            Some(ring) if !ring.on_socket => match ring.next(line)? {
+                Some(header) => Ok(header),
+                None => self.stream.next(line),
+            },
+            _ => self.stream.next(line),
+        }
+    }
+
+    fn in_ring(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| !ring.on_socket)
+    }
+
+    /// See [`Stream::is_long`].
+    pub(super) fn is_long(&self) -> bool {
+        !self.in_ring() && self.stream.is_long()
+    }
+
+    /// See [`Stream::is_begun`].
+    pub(super) fn is_begun(&self) -> bool {
+        !self.in_ring() && self.stream.is_begun()
+    }
+
+    /// The current frame.
+    pub(super) fn view(&mut self) -> Option<View<'_>> {
+        match &mut self.ring {
+            Some(ring) if !ring.on_socket => {
+                let header = ring.current?;
+                let (body, here) = ring.consumer.frame(&header);
+                Some(View { header, body, here, partial: None })
+            }
+            _ => self.stream.view(),
+        }
+    }
+
+    /// See [`Stream::collect`].
+    pub(super) fn collect(&mut self, line: Line<'_>) -> Result<Vec<u8>, Stop> {
+        if self.in_ring() {
+            let view = self.view();
+            return Ok(view.map(|view| [view.body, view.here].concat()).unwrap_or_default());
+        }
+        self.stream.collect(line)
+    }
+
+    /// Ends the current frame.
+    pub(super) fn finish(&mut self, line: Line<'_>) -> Result<(), Stop> {
+        match &mut self.ring {
+            Some(ring) if !ring.on_socket => {
+                if let Some(header) = ring.current.take() {
+                    ring.consumer.consume(&Item::Frame(header));
+                }
+                Ok(())
+            }
+            Some(ring) => {
+                self.stream.finish(line)?;
+                ring.on_socket = false;
+                Ok(())
+            }
+            None => self.stream.finish(line),
+        }
+    }
+}
+
+impl RingReader {
+    /// Waits for the next frame in the ring; `None`: it is on the socket.
+    fn next(&mut self, line: Line<'_>) -> Result<Option<Header>, Stop> {
+        if let Some(header) = self.current {
+            return Ok(Some(header));
+        }
+        loop {
+            match self.consumer.peek()? {
+                Some(Item::Frame(header)) => {
+                    self.spin.found();
+                    let (body, payload) = self.consumer.frame(&header);
+                    header.verify(body, &[payload])?;
+                    self.current = Some(header);
+                    return Ok(Some(header));
+                }
+                Some(Item::Marker) => {
+                    self.consumer.consume(&Item::Marker);
+                    self.on_socket = true;
+                    return Ok(None);
+                }
+                None => {}
+            }
+            match line.patience {
+                Patience::None => return Err(Stop::TimedOut),
+                Patience::Until(deadline) => self.wait(line, deadline)?,
+            }
+        }
+    }
+
+    /// Waits until the ring is not empty.
+    fn wait(&mut self, line: Line<'_>, deadline: Deadline) -> Result<(), Stop> {
+        while self.spin.pass() {
+            if self.consumer.is_ready() {
+                return Ok(());
+            }
+        }
+        self.spin.sleeps();
+        loop {
+            let remaining = deadline.remaining().ok_or(Stop::TimedOut)?;
+            if line.sender.has_rest() {
+                line.sender.send_rest(line.fd).map_err(broken)?;
+            }
+            let sleeps = self.consumer.memory().word(Word::ClientSleeps);
+            sleeps.store(1, Ordering::SeqCst);
+            let (tail, seen) = self.consumer.tail_word();
+            if tail.load(Ordering::SeqCst) != seen {
+                sleeps.store(0, Ordering::Relaxed);
+                return Ok(());
+            }
+            let timeout = timespec(remaining.min(WAIT_SLICE));
+            // Not private: the node wakes us from its own process.
+            let woken = futex::wait(tail, futex::Flags::empty(), seen, Some(&timeout));
+            sleeps.store(0, Ordering::Relaxed);
+            if self.consumer.is_ready() {
+                self.spin.woke();
+                return Ok(());
+            }
+            if woken == Err(rustix::io::Errno::TIMEDOUT) && is_hung_up(line.fd) {
+                return Err(broken(rustix::io::Errno::CONNRESET));
+            }
+        }
+    }
+}
+
+/// What a node's goodbye says.
+pub(super) fn goodbye(body: &[u8]) -> Error {
+    let error = crate::handshake::read_goodbye(body);
+    Error::new(ErrorKind::Unavailable, format!("node ended the connection: {error}"))
+}
+
+/// Only replies are for requests to wait for.
+pub(super) const fn is_reply(kind: FrameKind) -> bool {
+    matches!(kind, FrameKind::Reply | FrameKind::ControlReply)
+}

@@ -1,0 +1,55 @@
+//! The sending half of a link over shared memory.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use samite_types::RequestId;
+use samite_wire::frame::{FrameHeader, HEADER_LEN};
+use zerocopy::IntoBytes;
+
+use super::Outgoing;
+use super::shared::Descriptor;
+use crate::server::ring_bell;
+use crate::shm::ring::{Producer, RING_FLAGS, Ring, RingMemory, Word};
+
+#[derive(Debug)]
+pub(super) struct RingSender {
+    producer: Mutex<Producer>,
+    frame_len_max: usize,
+    pub(super) memory: Arc<RingMemory>,
+    pub(super) doorbell: Descriptor,
+}
+
+impl RingSender {
+    pub(super) fn new(memory: Arc<RingMemory>, doorbell: Descriptor) -> Self {
+        let producer = Producer::new(memory.clone(), Ring::Requests);
+        let frame_len_max = producer.frame_len_max();
+        Self { producer: Mutex::new(producer), frame_len_max, memory, doorbell }
+    }
+
+    /// Whether a request may go through the ring.
+    pub(super) fn takes(&self, request: &Outgoing<'_>) -> bool {
+        HEADER_LEN + request.body.len() + request.payload_len() <= self.frame_len_max
+    }
+
+    /// Publishes a request. `false`: the ring is full.
+    pub(super) fn send(&self, id: RequestId, request: &Outgoing<'_>) -> bool {
+        let Outgoing { kind, body, payload } = *request;
+        let header = FrameHeader::build(kind, id, RING_FLAGS, body, payload);
+        {
+            let mut producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
+            if !producer.write(header.as_bytes(), body, payload) {
+                return false;
+            }
+            producer.publish();
+        }
+        let sleeps = self.memory.word(Word::NodeSleeps);
+        if sleeps.load(Ordering::SeqCst) == 1
+            && sleeps.swap(0, Ordering::SeqCst) == 1
+            && let Some(doorbell) = self.doorbell.get()
+        {
+            ring_bell(doorbell);
+        }
+        true
+    }
+}

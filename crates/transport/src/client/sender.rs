@@ -1,0 +1,147 @@
+//! Sending on a socket from many threads.
+//!
+//! One thread at a time writes. Others that come meanwhile leave their frames in a queue and go on; the writer takes the queue
+//! along before it stops, in one send. If the socket is full, the writer files replies (the node may wait for just that) until
+//! its deadline; what it could not send stays as the *rest*, and whoever writes or reads next sends it first.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use smallvec::SmallVec;
+
+use crate::socket::{SLICES_MAX, send_now};
+
+/// Bytes that may wait for the writer.
+const QUEUE_LEN_MAX: usize = 256 << 10;
+/// Longer frames wait for the writer to finish rather than be copied to its queue.
+const QUEUED_FRAME_LEN_MAX: usize = 32 << 10;
+
+#[derive(Debug, Default)]
+struct State {
+    writing: bool,
+    queue: Vec<u8>,
+}
+
+/// The sending side of a socket.
+#[derive(Debug, Default)]
+pub(super) struct Sender {
+    state: Mutex<State>,
+    /// Bytes of the queue that nobody is writing.
+    rest: AtomicBool,
+}
+
+/// What became of frames to send.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// All is sent, or in the hands of the writer.
+    All,
+    /// Nothing is: the writer is busy and its queue is full. Try again.
+    Busy,
+}
+
+/// What to do when the socket is full: wait until it is worth trying again. `false`: give up.
+pub(super) type Relief<'a> = &'a mut dyn FnMut() -> Result<bool, Errno>;
+
+impl Sender {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends frames, given as the slices that they are made of, in order.
+    pub(super) fn send(
+        &self,
+        fd: BorrowedFd<'_>,
+        slices: &[&[u8]],
+        relief: Relief<'_>,
+    ) -> Result<Sent, Errno> {
+        let mut first = Vec::new();
+        {
+            let mut state = self.lock();
+            if state.writing {
+                let len: usize = slices.iter().map(|slice| slice.len()).sum();
+                if len > QUEUED_FRAME_LEN_MAX || state.queue.len() + len > QUEUE_LEN_MAX {
+                    return Ok(Sent::Busy);
+                }
+                slices.iter().for_each(|slice| state.queue.extend_from_slice(slice));
+                return Ok(Sent::All);
+            }
+            state.writing = true;
+            if !state.queue.is_empty() {
+                first = std::mem::take(&mut state.queue);
+                self.rest.store(false, Ordering::Relaxed);
+            }
+        }
+        let all: SmallVec<[&[u8]; 8]> =
+            std::iter::once(&first[..]).chain(slices.iter().copied()).collect();
+        self.write(fd, &all, relief)?;
+        self.write_queue(fd, relief).map(|()| Sent::All)
+    }
+
+    /// Sends what others have left while this thread was writing, and stops writing.
+    fn write_queue(&self, fd: BorrowedFd<'_>, relief: Relief<'_>) -> Result<(), Errno> {
+        loop {
+            let queue = {
+                let mut state = self.lock();
+                if state.queue.is_empty() || self.rest.load(Ordering::Relaxed) {
+                    state.writing = false;
+                    return Ok(());
+                }
+                std::mem::take(&mut state.queue)
+            };
+            self.write(fd, &[&queue], relief)?;
+        }
+    }
+
+    /// Writes it all, or leaves what could not be written as the rest.
+    fn write(&self, fd: BorrowedFd<'_>, slices: &[&[u8]], relief: Relief<'_>) -> Result<(), Errno> {
+        let mut at = 0;
+        let mut skip = 0;
+        loop {
+            while at < slices.len() && skip >= slices[at].len() {
+                skip -= slices[at].len();
+                at += 1;
+            }
+            if at == slices.len() {
+                return Ok(());
+            }
+            let mut offer: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
+            offer.push(IoSlice::new(&slices[at][skip..]));
+            let others = slices[at + 1..].iter().filter(|slice| !slice.is_empty());
+            offer.extend(others.take(SLICES_MAX - 1).map(|slice| IoSlice::new(slice)));
+            match send_now(fd, &offer) {
+                Ok(sent) => skip += sent,
+                Err(Errno::AGAIN) => {
+                    if !relief()? {
+                        let mut rest = slices[at][skip..].to_vec();
+                        slices[at + 1..].iter().for_each(|slice| rest.extend_from_slice(slice));
+                        let mut state = self.lock();
+                        rest.append(&mut state.queue);
+                        state.queue = rest;
+                        self.rest.store(true, Ordering::Relaxed);
+                        return Ok(());
+                    }
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// Something is left to send that nobody is sending.
+    pub(super) fn has_rest(&self) -> bool {
+        self.rest.load(Ordering::Relaxed)
+    }
+
+    /// Sends what is left, as far as the socket takes it now.
+    pub(super) fn send_rest(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        {
+            let state = self.lock();
+            if state.writing || !self.has_rest() {
+                return Ok(());
+            }
+        }
+        self.send(fd, &[], &mut || Ok(false)).map(drop)
+    }
+}

@@ -1,0 +1,334 @@
+//! What a link, its tickets and its driver thread share.
+
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use samite_types::{Deadline, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
+use samite_wire::frame::{FrameHeader, FrameKind};
+use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
+use smallvec::SmallVec;
+use zerocopy::IntoBytes;
+
+use super::Outgoing;
+use super::reader::{Reader, goodbye, is_reply};
+use super::rings::RingSender;
+use super::sender::{Sender, Sent};
+use super::stream::{Line, Patience, Stop, broken};
+use super::table::{Claim, Filed, Table};
+use crate::Address;
+use crate::shm::{ArenaView, GrantPool};
+use crate::socket::{WAIT_SLICE, poll_for, timespec};
+
+/// A pause before looking again whether another thread has made room.
+const ROOM_PAUSE: Duration = Duration::from_micros(50);
+
+/// An open descriptor that a forked child can close without a lock.
+#[derive(Debug)]
+pub(super) struct Descriptor(AtomicI32);
+
+impl Descriptor {
+    pub(super) fn new(fd: OwnedFd) -> Self {
+        Self(AtomicI32::new(fd.into_raw_fd()))
+    }
+
+    pub(super) fn raw(&self) -> Option<i32> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|raw| *raw >= 0)
+    }
+
+    pub(super) fn get(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the descriptor is open until `close`, which runs when `self` is dropped, or in a forked child that has no
+        // other thread.
+        self.raw().map(|raw| unsafe { BorrowedFd::borrow_raw(raw) })
+    }
+
+    pub(super) fn close(&self) {
+        let raw = self.0.swap(-1, Ordering::Relaxed);
+        if raw >= 0 {
+            // SAFETY: `raw` came from an `OwnedFd`, and the swap has taken it from everybody else.
+            drop(unsafe { OwnedFd::from_raw_fd(raw) });
+        }
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The state of a link.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) address: Address,
+    pub(super) node: NodeId,
+    pub(super) map_epoch: Epoch,
+    pub(super) socket: Descriptor,
+    pub(super) table: Table,
+    pub(super) sender: Sender,
+    pub(super) ring: Option<RingSender>,
+    /// Locked by the thread that has the role of the reader; never waited for.
+    pub(super) reader: Mutex<Reader>,
+    pub(super) arena: Option<ArenaView>,
+    pub(super) grants: GrantPool,
+}
+
+/// The role of the reader. Handed on when dropped.
+pub(super) struct Role<'a> {
+    shared: &'a Shared,
+    reader: Option<MutexGuard<'a, Reader>>,
+    /// The role has gone to somebody else already.
+    handed_over: bool,
+    /// Own request whose reply was taken.
+    pub(super) done: Option<RequestId>,
+}
+
+impl<'a> Role<'a> {
+    /// For a thread to which the table has given the role.
+    pub(super) fn new(shared: &'a Shared) -> Self {
+        // The thread that had the role before may be about to let go of the lock. After a panic of a caller's closure the
+        // reader is sound: the frame is still its current one.
+        let reader = shared.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        Self { shared, reader: Some(reader), handed_over: false, done: None }
+    }
+
+    pub(super) fn reader(&mut self) -> &mut Reader {
+        self.reader.as_mut().expect("the lock is held until the role is dropped")
+    }
+
+    /// Reads until the reply to `own` is the current frame. Files what belongs to others.
+    pub(super) fn drive(&mut self, own: Option<RequestId>, line: Line<'_>) -> Result<Drive, Stop> {
+        loop {
+            if let Some(drive) = self.step(own, line)? {
+                return Ok(drive);
+            }
+        }
+    }
+
+    /// Reads one frame. `None`: it was somebody else's and has been filed.
+    pub(super) fn step(
+        &mut self,
+        own: Option<RequestId>,
+        line: Line<'_>,
+    ) -> Result<Option<Drive>, Stop> {
+        let header = self.reader().next(line)?;
+        let id = header.request_id;
+        if !is_reply(header.kind) {
+            return Err(Stop::Broken(self.refuse(header.kind)));
+        }
+        if Some(id) == own && !self.reader().is_begun() {
+            return Ok(Some(Drive::Own));
+        }
+        let is_long = self.reader().is_long();
+        match self.shared.table.claim(id, is_long) {
+            Claim::HandedOver => {
+                self.handed_over = true;
+                return Ok(Some(Drive::Again));
+            }
+            Claim::Discard => {
+                self.reader().finish(line)?;
+                self.shared.table.discarded(id);
+            }
+            Claim::File => {
+                let bytes = self.reader().collect(line)?;
+                self.reader().finish(line)?;
+                let filed = Filed { kind: header.kind, body_len: header.body_len, bytes };
+                self.shared.table.file(id, filed);
+            }
+            Claim::Unknown => {
+                let words = format!("node answered a request that is not in flight ({id})");
+                return Err(Stop::Broken(Error::new(ErrorKind::Corrupt, words)));
+            }
+        }
+        Ok((Some(id) == own).then_some(Drive::Again))
+    }
+
+    fn refuse(&mut self, kind: FrameKind) -> Error {
+        match self.reader().view() {
+            Some(view) if kind == FrameKind::Goodbye => goodbye(view.body),
+            _ => Error::new(ErrorKind::Corrupt, format!("unexpected {kind:?} frame from a node")),
+        }
+    }
+}
+
+impl Drop for Role<'_> {
+    fn drop(&mut self) {
+        // First the lock, so that the next reader does not wait for it.
+        self.reader = None;
+        if !self.handed_over {
+            self.shared.table.release(self.done);
+        }
+    }
+}
+
+/// How a reader's drive has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Drive {
+    /// The current frame is the one that was asked for.
+    Own,
+    /// The own reply was filed, or the role handed over: look at the table again.
+    Again,
+}
+
+impl Shared {
+    /// The same error, naming the node.
+    fn named(&self, error: Error) -> Error {
+        error.context(format_args!("{} at {}", self.node, self.address))
+    }
+
+    /// Ends the link for everybody.
+    pub(super) fn kill(&self, error: Error) -> Error {
+        let error = self.named(error);
+        self.table.kill(error.clone());
+        self.table.death().unwrap_or(error)
+    }
+
+    fn closed(&self) -> Error {
+        self.named(Error::new(ErrorKind::Unavailable, "link is closed"))
+    }
+
+    pub(super) fn timed_out(&self, what: &'static str) -> Error {
+        self.named(Error::new(ErrorKind::Timeout, what))
+    }
+
+    pub(super) fn line(&self, patience: Patience) -> Result<Line<'_>> {
+        let fd = self.socket.get().ok_or_else(|| self.closed())?;
+        Ok(Line { fd, sender: &self.sender, patience })
+    }
+
+    /// What a stopped reader tells its caller.
+    pub(super) fn stopped(&self, stop: Stop) -> Error {
+        match stop {
+            Stop::TimedOut => self.timed_out("no reply in time"),
+            Stop::Broken(error) => self.kill(error),
+        }
+    }
+
+    /// Files what has come, if nobody else is reading.
+    ///
+    /// # Errors
+    /// The link is dead.
+    fn file_arrived(&self, patience: Patience) -> Result<()> {
+        if self.table.try_read() {
+            match Role::new(self).drive(None, self.line(patience)?) {
+                Ok(_) | Err(Stop::TimedOut) => {}
+                Err(Stop::Broken(error)) => return Err(self.kill(error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes time until there may be room in a ring or a table that was full, filing replies meanwhile.
+    fn make_room(&self, deadline: Deadline) -> Result<()> {
+        let remaining =
+            deadline.remaining().ok_or_else(|| self.timed_out("node takes no more requests"))?;
+        self.file_arrived(Patience::None)?;
+        if let Some(error) = self.table.death() {
+            return Err(error);
+        }
+        if self.ring.is_some() {
+            let fd = self.line(Patience::None)?.fd;
+            if crate::socket::is_hung_up(fd) {
+                return Err(self.stopped(broken(Errno::CONNRESET)));
+            }
+        }
+        let _ = rustix::thread::nanosleep(&timespec(ROOM_PAUSE.min(remaining)));
+        Ok(())
+    }
+
+    /// Makes room for a request to be in flight.
+    pub(super) fn open(&self, deadline: Deadline) -> Result<RequestId> {
+        loop {
+            if let Some(id) = self.table.open()? {
+                return Ok(id);
+            }
+            self.make_room(deadline)?;
+        }
+    }
+
+    /// Sends one request.
+    pub(super) fn send(
+        &self,
+        id: RequestId,
+        request: &Outgoing<'_>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        self.check(request)?;
+        if let Some(ring) = &self.ring
+            && ring.takes(request)
+        {
+            while !ring.send(id, request) {
+                self.make_room(deadline)?;
+            }
+            return Ok(());
+        }
+        let header = FrameHeader::build(request.kind, id, 0, request.body, request.payload);
+        let mut slices: SmallVec<[&[u8]; 8]> = SmallVec::new();
+        slices.extend([header.as_bytes(), request.body]);
+        slices.extend_from_slice(request.payload);
+        self.send_slices(&slices, deadline)
+    }
+
+    /// Sends frames on the socket, in one write if it takes them.
+    pub(super) fn send_slices(&self, slices: &[&[u8]], deadline: Deadline) -> Result<()> {
+        let fd = self.line(Patience::None)?.fd;
+        let mut relief = || self.relieve(fd, deadline);
+        loop {
+            match self.sender.send(fd, slices, &mut relief) {
+                Ok(Sent::All) => return Ok(()),
+                Ok(Sent::Busy) => self.make_room(deadline)?,
+                Err(errno) => return Err(self.stopped(broken(errno))),
+            }
+        }
+    }
+
+    /// The socket is full: files replies, for the node may wait for just that, and waits until the socket is writable.
+    fn relieve(&self, fd: BorrowedFd<'_>, deadline: Deadline) -> Result<bool, Errno> {
+        let Some(remaining) = deadline.remaining() else { return Ok(false) };
+        if self.file_arrived(Patience::None).is_err() {
+            return Err(Errno::CONNRESET);
+        }
+        // Somebody else may read what comes; then waiting for input here would only burn time.
+        let flags = if self.table.is_being_read() {
+            PollFlags::OUT
+        } else {
+            PollFlags::OUT | PollFlags::IN
+        };
+        poll_for(fd, flags, remaining.min(WAIT_SLICE))?;
+        Ok(true)
+    }
+
+    pub(super) fn check(&self, request: &Outgoing<'_>) -> Result<()> {
+        if request.body.len() > BODY_LEN_MAX || request.payload_len() > PAYLOAD_LEN_MAX {
+            let words = format!(
+                "request of {} + {} bytes is over the limits of a frame",
+                request.body.len(),
+                request.payload_len()
+            );
+            return Err(self.named(Error::new(ErrorKind::TooLarge, words)));
+        }
+        Ok(())
+    }
+}
+
+/// Reads the connection while futures wait for replies.
+pub(super) fn drive_futures(shared: &Arc<Shared>) {
+    while shared.table.driver_turn() {
+        let mut role = Role::new(shared);
+        while shared.table.is_watched() {
+            let patience = Patience::Until(Deadline::after(WAIT_SLICE));
+            let Ok(line) = shared.line(patience) else { return };
+            match role.step(None, line) {
+                Ok(None) | Err(Stop::TimedOut) => {}
+                Ok(Some(_)) => break,
+                Err(Stop::Broken(error)) => {
+                    shared.kill(error);
+                    break;
+                }
+            }
+        }
+    }
+}

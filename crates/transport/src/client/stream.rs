@@ -1,0 +1,294 @@
+//! Receiving frames from a socket: small ones through a buffer, the payload of long ones straight to where it belongs.
+
+use std::os::fd::BorrowedFd;
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use samite_types::{Deadline, Error, ErrorKind};
+use samite_wire::WireError;
+use samite_wire::frame::{FrameCheck, HEADER_LEN, Header};
+
+use super::STREAM_LEN_MIN;
+use super::sender::Sender;
+use crate::socket::{WAIT_SLICE, poll_for, receive};
+
+/// Bytes received at once while frames are small.
+const RECEIVE_LEN: usize = 32 << 10;
+/// A buffer grown for a long body is given back above this size.
+const KEPT_LEN_MAX: usize = 128 << 10;
+/// A long payload is received in pieces of this size, so that it is still in the cache when its checksum is computed.
+const PIECE_LEN: usize = 256 << 10;
+
+/// Why reading stops.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// Nothing (more) came in time. The connection is as good as before.
+    TimedOut,
+    /// The connection is of no use any more.
+    Broken(Error),
+}
+
+impl From<WireError> for Stop {
+    fn from(error: WireError) -> Self {
+        Self::Broken(error.into())
+    }
+}
+
+/// How long to wait for bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Patience {
+    Until(Deadline),
+    /// Only what is here already.
+    None,
+}
+
+/// What reading needs besides its buffer.
+#[derive(Clone, Copy)]
+pub(super) struct Line<'a> {
+    pub(super) fd: BorrowedFd<'a>,
+    pub(super) sender: &'a Sender,
+    pub(super) patience: Patience,
+}
+
+impl Line<'_> {
+    /// Receives at least one byte.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<usize, Stop> {
+        loop {
+            let result = match self.patience {
+                Patience::None => receive(self.fd, buffer, false),
+                Patience::Until(deadline) => {
+                    let remaining = deadline.remaining().ok_or(Stop::TimedOut)?;
+                    if self.sender.has_rest() {
+                        self.sender.send_rest(self.fd).map_err(broken)?;
+                        let flags = PollFlags::IN | PollFlags::OUT;
+                        poll_for(self.fd, flags, remaining.min(WAIT_SLICE)).map_err(broken)?;
+                        receive(self.fd, buffer, false)
+                    } else if remaining >= WAIT_SLICE {
+                        // The socket's own timeout is one slice: no other call is needed.
+                        receive(self.fd, buffer, true)
+                    } else {
+                        poll_for(self.fd, PollFlags::IN, remaining).map_err(broken)?;
+                        receive(self.fd, buffer, false)
+                    }
+                }
+            };
+            match (result, self.patience) {
+                (Ok(0), _) => return Err(broken(Errno::CONNRESET)),
+                (Ok(len), _) => return Ok(len),
+                (Err(Errno::AGAIN), Patience::None) => return Err(Stop::TimedOut),
+                (Err(Errno::AGAIN), Patience::Until(_)) => {}
+                (Err(errno), _) => return Err(broken(errno)),
+            }
+        }
+    }
+}
+
+pub(super) fn broken(errno: Errno) -> Stop {
+    Stop::Broken(match errno {
+        Errno::CONNRESET | Errno::PIPE => {
+            Error::new(ErrorKind::Unavailable, "connection closed by the node")
+        }
+        errno => Error::io("connection", errno),
+    })
+}
+
+/// A frame whose payload is still on its way. Its header and body are in the buffer.
+#[derive(Debug)]
+pub(super) struct Partial {
+    check: FrameCheck,
+    /// Payload bytes in the buffer, behind the body.
+    here: usize,
+    /// Payload bytes that were not received yet.
+    pub(super) left: usize,
+    /// For somebody else, who was not there to receive it: body and payload so far.
+    collected: Option<Vec<u8>>,
+    /// Its owner has begun to take it and gone: the rest is thrown away.
+    spoilt: bool,
+}
+
+impl Partial {
+    /// Receives the next bytes of the payload.
+    pub(super) fn receive(&mut self, line: Line<'_>, mut dest: &mut [u8]) -> Result<(), Stop> {
+        self.spoilt = true;
+        while !dest.is_empty() {
+            let piece_len = dest.len().min(PIECE_LEN);
+            let len = line.receive(&mut dest[..piece_len])?;
+            self.check.update(&dest[..len]);
+            self.left -= len;
+            dest = &mut dest[len..];
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, line: Line<'_>) -> Result<(), Stop> {
+        let collected = self.collected.get_or_insert_default();
+        while self.left > 0 {
+            let start = collected.len();
+            collected.resize(start + self.left.min(PIECE_LEN), 0);
+            let result = line.receive(&mut collected[start..]);
+            let len = *result.as_ref().unwrap_or(&0);
+            collected.truncate(start + len);
+            result?;
+            self.check.update(&collected[start..]);
+            self.left -= len;
+        }
+        Ok(())
+    }
+}
+
+/// The frame at the front of the buffer.
+#[derive(Debug)]
+struct Current {
+    header: Header,
+    /// `None`: all of it is in the buffer, and its checksum is right.
+    partial: Option<Partial>,
+}
+
+/// The receive buffer of a socket.
+#[derive(Debug)]
+pub(super) struct Stream {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    current: Option<Current>,
+}
+
+/// A frame as its owner sees it.
+pub(super) struct View<'a> {
+    pub(super) header: Header,
+    pub(super) body: &'a [u8],
+    /// Payload that is in the buffer.
+    pub(super) here: &'a [u8],
+    /// The payload's remainder.
+    pub(super) partial: Option<&'a mut Partial>,
+}
+
+impl Stream {
+    pub(super) const fn new() -> Self {
+        Self { buffer: Vec::new(), start: 0, end: 0, current: None }
+    }
+
+    /// Waits for the next frame: for all of it, or for its header and body when the payload is long. It stays the current one
+    /// until it is finished.
+    pub(super) fn next(&mut self, line: Line<'_>) -> Result<Header, Stop> {
+        loop {
+            if let Some(current) = &self.current {
+                return Ok(current.header);
+            }
+            let bytes = &self.buffer[self.start..self.end];
+            let Some((raw, after)) = bytes.split_first_chunk::<HEADER_LEN>() else {
+                self.fill(HEADER_LEN, line)?;
+                continue;
+            };
+            let header = Header::parse(raw)?;
+            if header.flags != 0 {
+                return Err(WireError::Unknown("frame flags").into());
+            }
+            if let Some(content) = after.get(..header.len_after()) {
+                let (body, payload) = content.split_at(header.body_len);
+                header.verify(body, &[payload])?;
+                self.current = Some(Current { header, partial: None });
+            } else if header.payload_len <= STREAM_LEN_MIN {
+                self.fill(HEADER_LEN + header.len_after(), line)?;
+            } else if after.len() < header.body_len {
+                self.fill(HEADER_LEN + header.body_len, line)?;
+            } else {
+                let (body, here) = after.split_at(header.body_len);
+                let mut check = header.check(body);
+                check.update(here);
+                let partial = Partial {
+                    check,
+                    here: here.len(),
+                    left: header.payload_len - here.len(),
+                    collected: None,
+                    spoilt: false,
+                };
+                self.current = Some(Current { header, partial: Some(partial) });
+            }
+        }
+    }
+
+    /// Receives until `need` bytes are there.
+    fn fill(&mut self, need: usize, line: Line<'_>) -> Result<(), Stop> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        if self.start + need > self.buffer.len() {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            if need > self.buffer.len() || self.buffer.len() < RECEIVE_LEN {
+                self.buffer.resize(need.max(RECEIVE_LEN), 0);
+            }
+        }
+        while self.end - self.start < need {
+            self.end += line.receive(&mut self.buffer[self.end..])?;
+        }
+        Ok(())
+    }
+
+    /// The current frame is long and has not been touched: its owner should receive it.
+    pub(super) fn is_long(&self) -> bool {
+        let partial = self.current.as_ref().and_then(|current| current.partial.as_ref());
+        partial.is_some_and(|partial| partial.collected.is_none() && !partial.spoilt)
+    }
+
+    /// Its owner cannot take the current frame in pieces any more.
+    pub(super) fn is_begun(&self) -> bool {
+        let partial = self.current.as_ref().and_then(|current| current.partial.as_ref());
+        partial.is_some_and(|partial| partial.collected.is_some() || partial.spoilt)
+    }
+
+    /// The current frame.
+    pub(super) fn view(&mut self) -> Option<View<'_>> {
+        let Current { header, partial } = self.current.as_mut()?;
+        let body_at = self.start + HEADER_LEN;
+        let payload_at = body_at + header.body_len;
+        let here = partial.as_ref().map_or(header.payload_len, |partial| partial.here);
+        Some(View {
+            header: *header,
+            body: &self.buffer[body_at..payload_at],
+            here: &self.buffer[payload_at..payload_at + here],
+            partial: partial.as_mut(),
+        })
+    }
+
+    /// Body and payload of the current frame, for somebody else. May be called again after it has stopped.
+    pub(super) fn collect(&mut self, line: Line<'_>) -> Result<Vec<u8>, Stop> {
+        let Some(view) = self.view() else { return Ok(Vec::new()) };
+        let Some(partial) = view.partial else {
+            return Ok([view.body, view.here].concat());
+        };
+        if partial.collected.is_none() {
+            let mut bytes = Vec::with_capacity(view.header.len_after());
+            bytes.extend_from_slice(view.body);
+            bytes.extend_from_slice(view.here);
+            partial.collected = Some(bytes);
+        }
+        partial.collect(line)?;
+        Ok(partial.collected.take().unwrap_or_default())
+    }
+
+    /// Ends the current frame: receives what nobody has taken, and compares the checksum.
+    pub(super) fn finish(&mut self, line: Line<'_>) -> Result<(), Stop> {
+        let Some(current) = &mut self.current else { return Ok(()) };
+        let mut here = current.header.payload_len;
+        if let Some(partial) = &mut current.partial {
+            let mut waste = [0; 4096];
+            while partial.left > 0 {
+                let len = partial.left.min(waste.len());
+                partial.receive(line, &mut waste[..len])?;
+            }
+            partial.check.finish()?;
+            here = partial.here;
+        }
+        self.start += HEADER_LEN + current.header.body_len + here;
+        self.current = None;
+        if self.buffer.len() > KEPT_LEN_MAX && self.end - self.start <= RECEIVE_LEN {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            self.buffer.truncate(RECEIVE_LEN);
+            self.buffer.shrink_to_fit();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,444 @@
+//! Requests in flight, and who reads the connection.
+//!
+//! At most one thread at a time has the *role* of the reader. A thread that waits for a reply takes the role if it is free;
+//! otherwise it sleeps until its reply has been filed, or the role is handed to it. A reader that has got its own
+//! reply hands the role to a sleeping thread before it goes, so that while anybody waits, somebody reads. All of it changes
+//! under one lock, and a sleeper's word is set under that lock as well: no wake-up is lost between a look and a sleep.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use rustix::thread::futex;
+use samite_types::{Deadline, Error, ErrorKind, RequestId};
+use samite_wire::frame::FrameKind;
+use samite_wire::limits::IN_FLIGHT_MAX;
+
+use crate::socket::timespec;
+
+/// A driver thread without work goes after this time.
+const DRIVER_IDLE: Duration = Duration::from_secs(1);
+const INDEX_BITS: u32 = IN_FLIGHT_MAX.ilog2();
+
+/// A reply that somebody else has read.
+#[derive(Debug)]
+pub(super) struct Filed {
+    pub(super) kind: FrameKind,
+    pub(super) body_len: usize,
+    /// Body and payload.
+    pub(super) bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Free,
+    /// No reply yet.
+    Pending,
+    /// No reply yet, and a thread sleeps on it.
+    Waiting,
+    /// The role of the reader was handed to the thread that sleeps on it.
+    Promoted,
+    Arrived(Filed),
+    /// Nobody wants the reply any more; the slot is free when it has come.
+    GivenUp,
+}
+
+#[derive(Debug)]
+struct Slot {
+    id: u64,
+    phase: Phase,
+    waker: Option<Waker>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Driver {
+    Absent,
+    /// Nothing to do.
+    Idle,
+    /// Sleeps until the role is free.
+    Asking,
+    Promoted,
+    Reading,
+}
+
+#[derive(Debug)]
+struct State {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    serial: u64,
+    reading: bool,
+    waiting: Vec<u32>,
+    /// Slots that a future watches.
+    watched: usize,
+    driver: Driver,
+    dead: Option<Error>,
+}
+
+/// What a waiting thread does next.
+#[derive(Debug)]
+pub(super) enum Turn {
+    /// Its reply.
+    Filed(Filed),
+    /// Read the connection; the role is its own.
+    Read,
+    /// The deadline has passed; the reply is given up.
+    TimedOut,
+    Dead(Error),
+}
+
+/// What a reader does with a frame that is not its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    File,
+    /// The owner has been woken and reads it; the role has gone with it.
+    HandedOver,
+    Discard,
+    /// Nobody asked for it.
+    Unknown,
+}
+
+/// Requests in flight.
+#[derive(Debug)]
+pub(super) struct Table {
+    state: Mutex<State>,
+    /// What sleeping threads wait on: one word per slot.
+    signals: Box<[AtomicU32]>,
+    driver_signal: AtomicU32,
+}
+
+fn sleep(signal: &AtomicU32, timeout: Duration) {
+    let _ = futex::wait(signal, futex::Flags::PRIVATE, 0, Some(&timespec(timeout)));
+}
+
+fn wake(signal: &AtomicU32) {
+    signal.store(1, Ordering::Release);
+    let _ = futex::wake(signal, futex::Flags::PRIVATE, 1);
+}
+
+const fn index(id: u64) -> usize {
+    (id & (IN_FLIGHT_MAX as u64 - 1)) as usize
+}
+
+impl State {
+    fn slot(&mut self, id: u64) -> Option<&mut Slot> {
+        self.slots
+            .get_mut(index(id))
+            .filter(|slot| slot.id == id && !matches!(slot.phase, Phase::Free))
+    }
+
+    fn release_slot(&mut self, id: u64) -> Phase {
+        let slot = &mut self.slots[index(id)];
+        let phase = std::mem::replace(&mut slot.phase, Phase::Free);
+        if slot.waker.take().is_some() {
+            self.watched -= 1;
+        }
+        self.free.push(index(id) as u32);
+        phase
+    }
+
+    /// What the owner of a slot can do now; `None`: sleep.
+    fn turn(&mut self, id: u64) -> Option<Turn> {
+        let dead = self.dead.clone();
+        let reading = self.reading;
+        let Some(slot) = self.slot(id) else {
+            let error = dead.unwrap_or_else(|| ErrorKind::Internal.into());
+            return Some(Turn::Dead(error));
+        };
+        if matches!(slot.phase, Phase::Arrived(_)) {
+            let Phase::Arrived(filed) = self.release_slot(id) else { return None };
+            return Some(Turn::Filed(filed));
+        }
+        if let Some(error) = dead {
+            self.stop_waiting(id);
+            self.release_slot(id);
+            return Some(Turn::Dead(error));
+        }
+        if matches!(slot.phase, Phase::Promoted) || !reading {
+            slot.phase = Phase::Pending;
+            self.stop_waiting(id);
+            self.reading = true;
+            return Some(Turn::Read);
+        }
+        None
+    }
+
+    fn stop_waiting(&mut self, id: u64) {
+        self.waiting.retain(|waiting| *waiting as usize != index(id));
+    }
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                slots: Vec::new(),
+                free: Vec::new(),
+                serial: 0,
+                reading: false,
+                waiting: Vec::new(),
+                watched: 0,
+                driver: Driver::Absent,
+                dead: None,
+            }),
+            signals: (0..IN_FLIGHT_MAX).map(|_| AtomicU32::new(0)).collect(),
+            driver_signal: AtomicU32::new(0),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in this file panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A slot for a request to send. `Ok(None)`: too many are in flight.
+    pub(super) fn open(&self) -> Result<Option<RequestId>, Error> {
+        let mut state = self.lock();
+        if let Some(error) = &state.dead {
+            return Err(error.clone());
+        }
+        let index = match state.free.pop() {
+            Some(index) => index,
+            None if state.slots.len() < IN_FLIGHT_MAX => {
+                state.slots.push(Slot { id: 0, phase: Phase::Free, waker: None });
+                state.slots.len() as u32 - 1
+            }
+            None => return Ok(None),
+        };
+        state.serial += 1;
+        let id = state.serial << INDEX_BITS | u64::from(index);
+        let slot = &mut state.slots[index as usize];
+        (slot.id, slot.phase) = (id, Phase::Pending);
+        Ok(Some(RequestId(id)))
+    }
+
+    /// Nobody will wait for this reply. `is_sent`: it may still come.
+    pub(super) fn give_up(&self, id: RequestId, is_sent: bool) {
+        let mut state = self.lock();
+        let is_dead = state.dead.is_some();
+        let Some(slot) = state.slot(id.get()) else { return };
+        if matches!(slot.phase, Phase::Arrived(_)) || !is_sent || is_dead {
+            state.release_slot(id.get());
+        } else {
+            slot.phase = Phase::GivenUp;
+            if slot.waker.take().is_some() {
+                state.watched -= 1;
+            }
+        }
+    }
+
+    /// Waits for a turn: the reply, or the role.
+    pub(super) fn turn(&self, id: RequestId, deadline: Deadline) -> Turn {
+        let signal = &self.signals[index(id.get())];
+        let mut has_slept = false;
+        loop {
+            let mut state = self.lock();
+            if let Some(turn) = state.turn(id.get()) {
+                return turn;
+            }
+            // A thread that has just come sleeps, or looks at a deadline that has passed, in the next round.
+            let left = deadline.remaining();
+            if has_slept && left.is_none() {
+                state.stop_waiting(id.get());
+                if let Some(slot) = state.slot(id.get()) {
+                    slot.phase = Phase::GivenUp;
+                }
+                return Turn::TimedOut;
+            }
+            if let Some(slot) = state.slot(id.get())
+                && !matches!(slot.phase, Phase::Waiting)
+            {
+                slot.phase = Phase::Waiting;
+                state.waiting.push(index(id.get()) as u32);
+            }
+            signal.store(0, Ordering::Relaxed);
+            drop(state);
+            sleep(signal, left.unwrap_or(Duration::ZERO));
+            has_slept = true;
+        }
+    }
+
+    /// Takes the role if it is free, for a thread that waits for no reply of its own.
+    pub(super) fn try_read(&self) -> bool {
+        let mut state = self.lock();
+        let free = !state.reading && state.dead.is_none();
+        state.reading |= free;
+        free
+    }
+
+    /// Some thread has the role.
+    pub(super) fn is_being_read(&self) -> bool {
+        self.lock().reading
+    }
+
+    /// Gives the role to a thread that waits for it, or leaves it free. `done`: the reader's own reply has come, and its
+    /// slot is free now.
+    pub(super) fn release(&self, done: Option<RequestId>) {
+        let mut state = self.lock();
+        if let Some(id) = done
+            && state.slot(id.get()).is_some()
+        {
+            state.release_slot(id.get());
+        }
+        state.reading = false;
+        if state.driver == Driver::Reading {
+            state.driver = Driver::Idle;
+        }
+        if let Some(index) = state.waiting.pop() {
+            state.slots[index as usize].phase = Phase::Promoted;
+            state.reading = true;
+            drop(state);
+            wake(&self.signals[index as usize]);
+        } else if state.driver == Driver::Asking {
+            state.driver = Driver::Promoted;
+            state.reading = true;
+            drop(state);
+            wake(&self.driver_signal);
+        }
+    }
+
+    /// What to do with a frame that is not the reader's own. `is_long`: it is worth waking its owner to receive it.
+    pub(super) fn claim(&self, id: RequestId, is_long: bool) -> Claim {
+        let mut state = self.lock();
+        let Some(slot) = state.slot(id.get()) else { return Claim::Unknown };
+        match slot.phase {
+            Phase::GivenUp => Claim::Discard,
+            Phase::Waiting if is_long => {
+                slot.phase = Phase::Promoted;
+                state.stop_waiting(id.get());
+                if state.driver == Driver::Reading {
+                    state.driver = Driver::Idle;
+                }
+                drop(state);
+                wake(&self.signals[index(id.get())]);
+                Claim::HandedOver
+            }
+            Phase::Pending | Phase::Waiting => Claim::File,
+            // A second reply to one request.
+            Phase::Free | Phase::Promoted | Phase::Arrived(_) => Claim::Unknown,
+        }
+    }
+
+    /// Files a reply and wakes who waits for it.
+    pub(super) fn file(&self, id: RequestId, filed: Filed) {
+        let mut state = self.lock();
+        let Some(slot) = state.slot(id.get()) else { return };
+        match slot.phase {
+            Phase::GivenUp => {
+                state.release_slot(id.get());
+            }
+            Phase::Waiting => {
+                slot.phase = Phase::Arrived(filed);
+                state.stop_waiting(id.get());
+                drop(state);
+                wake(&self.signals[index(id.get())]);
+            }
+            _ => {
+                slot.phase = Phase::Arrived(filed);
+                if let Some(waker) = slot.waker.take() {
+                    state.watched -= 1;
+                    drop(state);
+                    waker.wake();
+                }
+            }
+        }
+    }
+
+    /// A reply has been thrown away: nobody wanted it.
+    pub(super) fn discarded(&self, id: RequestId) {
+        let mut state = self.lock();
+        if state.slot(id.get()).is_some() {
+            state.release_slot(id.get());
+        }
+    }
+
+    /// Ends everything: whoever waits is woken and gets `error`. The first error stays.
+    pub(super) fn kill(&self, error: Error) {
+        let mut state = self.lock();
+        state.dead.get_or_insert(error);
+        let waiting = std::mem::take(&mut state.waiting);
+        let wakers: Vec<Waker> =
+            state.slots.iter_mut().filter_map(|slot| slot.waker.take()).collect();
+        state.watched = 0;
+        drop(state);
+        for index in waiting {
+            wake(&self.signals[index as usize]);
+        }
+        for waker in wakers {
+            waker.wake();
+        }
+        wake(&self.driver_signal);
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.lock().dead.is_some()
+    }
+
+    pub(super) fn death(&self) -> Option<Error> {
+        self.lock().dead.clone()
+    }
+
+    /// Whether a reply is there to be taken. If not, `waker` is told when it is. The second value: a driver thread is to be started.
+    pub(super) fn watch(&self, id: RequestId, waker: &Waker) -> (bool, bool) {
+        let mut state = self.lock();
+        if state.dead.is_some() {
+            return (true, false);
+        }
+        let Some(slot) = state.slot(id.get()) else { return (true, false) };
+        if matches!(slot.phase, Phase::Arrived(_)) {
+            return (true, false);
+        }
+        if slot.waker.replace(waker.clone()).is_none() {
+            state.watched += 1;
+        }
+        match state.driver {
+            Driver::Absent => {
+                state.driver = Driver::Idle;
+                (false, true)
+            }
+            Driver::Idle => {
+                drop(state);
+                wake(&self.driver_signal);
+                (false, false)
+            }
+            _ => (false, false),
+        }
+    }
+
+    /// The driver thread could not be started.
+    pub(super) fn no_driver(&self) {
+        self.lock().driver = Driver::Absent;
+    }
+
+    /// Futures wait for replies.
+    pub(super) fn is_watched(&self) -> bool {
+        self.lock().watched > 0
+    }
+
+    /// Waits until the driver thread has the role. `false`: it has nothing to do any more and ends.
+    pub(super) fn driver_turn(&self) -> bool {
+        let mut slept = false;
+        loop {
+            {
+                let mut state = self.lock();
+                if state.dead.is_some() {
+                    state.driver = Driver::Absent;
+                    return false;
+                }
+                if state.driver == Driver::Promoted || (state.watched > 0 && !state.reading) {
+                    state.driver = Driver::Reading;
+                    state.reading = true;
+                    return true;
+                }
+                if state.watched == 0 && slept && self.driver_signal.load(Ordering::Relaxed) == 0 {
+                    state.driver = Driver::Absent;
+                    return false;
+                }
+                state.driver = if state.watched > 0 { Driver::Asking } else { Driver::Idle };
+                self.driver_signal.store(0, Ordering::Relaxed);
+            }
+            sleep(&self.driver_signal, DRIVER_IDLE);
+            slept = true;
+        }
+    }
+}
