@@ -11,7 +11,10 @@ use samite_wire::hello::{Challenge, Goodbye, Hello, Proof, Welcome};
 use samite_wire::limits::{
     ACTIONS_MAX, BODY_LEN_MAX, KEY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX, RECORD_LEN_MAX,
 };
-use samite_wire::op::{Action, Data, Guard, Operation, Reply, Request, RequestHeader};
+use samite_wire::op::{
+    Action, Data, Guard, Operation, OutcomeHead, PieceHead, Reply, ReplyReader, Request,
+    RequestHeader, ResultHead,
+};
 use zerocopy::IntoBytes;
 
 const HEADER: RequestHeader = RequestHeader {
@@ -42,6 +45,25 @@ fn decode_all(body: &[u8], payload: &[u8]) {
     let _ = control::decode::<Proof>(body);
     let _ = control::decode::<Welcome>(body);
     let _ = control::decode::<Goodbye>(body);
+}
+
+/// Walks through a reply step by step; how many bytes of payload it refers to.
+fn walk(body: &[u8]) -> Result<usize, WireError> {
+    let mut reader = ReplyReader::new(body)?;
+    let mut payload_len = 0;
+    for _ in 0..reader.count() {
+        let OutcomeHead::Done(results) = reader.outcome()? else { continue };
+        for _ in 0..results {
+            let ResultHead::Value { pieces, .. } = reader.result()? else { continue };
+            for _ in 0..pieces {
+                if let PieceHead::Inline(len) = reader.piece()? {
+                    payload_len += len;
+                }
+            }
+        }
+    }
+    reader.finish()?;
+    Ok(payload_len)
 }
 
 /// Changes `raw` as a broken or malicious peer would: bits, whole bytes, cuts and repetitions.
@@ -104,6 +126,9 @@ proptest! {
         let (mut body, payload) = common::encode_reply(&header, &outcomes, &[]);
         mutate(&mut body, &changes);
         decode_all(&body, &payload);
+        // Both ways to read a reply accept the same ones.
+        let whole = Reply::decode(&body, &payload).is_ok();
+        prop_assert_eq!(whole, walk(&body).is_ok_and(|len| len == payload.len()));
     }
 
     #[test]
