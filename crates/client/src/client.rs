@@ -1,8 +1,8 @@
 //! The client: cluster map, links to nodes, control requests.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use samite_placement::{ClusterMap, check_dataset_spec};
@@ -13,7 +13,7 @@ use samite_wire::control::{ControlReply, ControlRequest, DatasetSpec, NodeStatus
 use samite_wire::frame::FrameKind;
 
 use crate::config::transport_from_env;
-use crate::peer::{Credentials, Peer, connect_any, prefer};
+use crate::peer::{Credentials, Peer, connect_any, lock_by, prefer};
 use crate::runtime::{ClusterDir, RuntimeDir};
 use crate::session::{Session, View};
 use crate::stats::{Counters, Stats, count};
@@ -140,7 +140,7 @@ impl Client {
         if let Some(view) = session.view() {
             return Ok(view);
         }
-        let _one = session.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock_by(&session.refreshing, deadline)?;
         if let Some(view) = session.view() {
             return Ok(view);
         }
@@ -158,7 +158,7 @@ impl Client {
         let session = self.session();
         let view = self.view(deadline)?;
         let known = view.map.epoch();
-        let _one = session.refreshing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock_by(&session.refreshing, deadline)?;
         let is_newer = || session.view().is_some_and(|view| view.map.epoch() > known);
         if is_newer() {
             return Ok(true);

@@ -57,6 +57,10 @@ pub(crate) struct Run<'r, 'a> {
     pub(crate) is_retry: bool,
     /// Why the last round left something over.
     pub(crate) again: Option<Again>,
+    /// Operations whose node had no room for them. Mutations among them came so late that their numbers are of no use any more.
+    pub(crate) behind: Vec<u32>,
+    /// Numbers taken in place of those.
+    renumbered: Vec<SeqRange<'r>>,
     pause: Duration,
     breaks: u32,
     torn: u32,
@@ -88,6 +92,8 @@ impl<'r, 'a> Run<'r, 'a> {
             deadline,
             is_retry: false,
             again: None,
+            behind: Vec::new(),
+            renumbered: Vec::new(),
             pause: PAUSE_MIN,
             breaks: 0,
             torn: 0,
@@ -141,7 +147,12 @@ impl<'r, 'a> Run<'r, 'a> {
             None => match answer {
                 Some(Answer::Outcome(outcome)) => match retry_reason(&outcome, peer.node) {
                     None => return Ok(Some(outcome)),
-                    again => self.again = again,
+                    again => {
+                        if matches!(again, Some(Again::Busy(_))) {
+                            self.behind.push(0);
+                        }
+                        self.again = again;
+                    }
                 },
                 Some(Answer::Torn) => self.again = Some(Again::Torn(peer.node)),
                 None => return Err(ErrorKind::Internal.into()),
@@ -171,6 +182,7 @@ impl<'r, 'a> Run<'r, 'a> {
 
     /// Sends every operation without outcome, one request per node (more where limits ask for it).
     pub(crate) fn send(&mut self, view: &View, under_way: &mut Vec<Sent>) -> Result<()> {
+        self.renumber()?;
         let shared = self.shared(view);
         let mut groups: Vec<Vec<u32>> = vec![Vec::new(); view.peers().len()];
         for (index, op) in (0u32..).zip(self.ops.iter()) {
@@ -209,6 +221,19 @@ impl<'r, 'a> Run<'r, 'a> {
         Ok(())
     }
 
+    /// Gives new numbers to mutations that a partition has not done, and will not do under their old ones.
+    fn renumber(&mut self) -> Result<()> {
+        for index in std::mem::take(&mut self.behind) {
+            let operation = &mut self.ops[index as usize].operation;
+            if operation.is_mutation() {
+                let number = self.session.seqs.take(1, self.deadline)?;
+                operation.seq = number.first();
+                self.renumbered.push(number);
+            }
+        }
+        Ok(())
+    }
+
     /// How many of the next operations go into one frame, and the bytes of it and its reply.
     fn frame_of(&self, rest: &[u32]) -> (usize, usize) {
         let mut sum = Footprint::default();
@@ -226,7 +251,8 @@ impl<'r, 'a> Run<'r, 'a> {
     pub(crate) fn settle(&mut self, sent: Sent) -> Result<()> {
         let Sent { peer, link, ticket, ops, .. } = sent;
         let outcomes = &mut self.outcomes;
-        let collected = Collected { node: peer.node, indices: &ops, outcomes, again: None };
+        let behind = &mut self.behind;
+        let collected = Collected { node: peer.node, indices: &ops, outcomes, behind, again: None };
         let mut several = Several { ops: self.ops, collected };
         let summary = link.wait(ticket, self.deadline, |reply| read(reply, &link, &mut several));
         let left_over = several.collected.again;
@@ -427,6 +453,8 @@ pub(crate) struct Collected<'o> {
     pub(crate) node: NodeId,
     pub(crate) indices: &'o [u32],
     pub(crate) outcomes: &'o mut [Option<OwnedOutcome>],
+    /// See [`Run::behind`].
+    pub(crate) behind: &'o mut Vec<u32>,
     pub(crate) again: Option<Again>,
 }
 
@@ -447,7 +475,12 @@ impl Receiver for Collected<'_> {
                     self.outcomes[self.indices[index] as usize] = Some(outcome);
                     None
                 }
-                again => again,
+                again => {
+                    if matches!(again, Some(Again::Busy(_))) {
+                        self.behind.push(self.indices[index]);
+                    }
+                    again
+                }
             },
         };
         // A stale map matters more than a busy node: without it the next round asks the wrong one again.

@@ -30,6 +30,8 @@ pub(crate) struct Flight {
     under_way: Vec<Sent>,
     outcomes: Vec<Option<OwnedOutcome>>,
     again: Option<Again>,
+    /// See [`Run::behind`].
+    behind: Vec<u32>,
 }
 
 impl Flight {
@@ -72,6 +74,7 @@ impl Flight {
             under_way: Vec::new(),
             outcomes: vec![None; operations.len()],
             again: None,
+            behind: Vec::new(),
         };
         flight.depart(&view, operations)?;
         Ok(flight)
@@ -119,10 +122,12 @@ impl Flight {
         let mut run = Run::new(&self.dataset, &mut ops, self.deadline);
         run.outcomes = std::mem::take(&mut self.outcomes);
         run.again = self.again.take();
+        run.behind = std::mem::take(&mut self.behind);
         run.is_retry = run.again.is_some();
         let result = step(&mut run, &mut self.under_way);
         self.outcomes = run.outcomes;
         self.again = run.again;
+        self.behind = run.behind;
         result
     }
 
@@ -162,6 +167,7 @@ impl Flight {
                 node: peer.node,
                 indices: &ops,
                 outcomes: &mut self.outcomes,
+                behind: &mut self.behind,
                 again: None,
             };
             let summary =

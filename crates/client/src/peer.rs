@@ -1,7 +1,7 @@
 //! The link to one node: made when it is first needed, replaced when it has died.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
 use samite_transport::client::Link;
@@ -11,8 +11,8 @@ use samite_wire::control::NodeInfo;
 
 use crate::stats::{Counters, count};
 
-/// How long a thread that finds another one connecting sleeps before it looks again.
-const CONNECTING_PAUSE: Duration = Duration::from_micros(200);
+/// How long a thread that finds another one at work sleeps before it looks again.
+const LOCKED_PAUSE: Duration = Duration::from_micros(200);
 
 /// Writes that go inline after a node has granted too few blocks, before it is asked again.
 const GRANTS_PAUSE_WRITES: u32 = 256;
@@ -74,26 +74,12 @@ impl Peer {
 
     /// A link that lives, made now if there is none.
     pub(crate) fn link(&self, who: &Credentials<'_>, deadline: Deadline) -> Result<Arc<Link>> {
-        loop {
-            if let Some(link) = self.live_link() {
-                return Ok(link);
-            }
-            // One thread connects; the others wait no longer than their own deadlines.
-            match self.connecting.try_lock() {
-                Err(TryLockError::WouldBlock) => {}
-                Ok(_) | Err(TryLockError::Poisoned(_)) => return self.connect(who, deadline),
-            }
-            if deadline.remaining().is_none() {
-                return Err(Error::new(
-                    ErrorKind::Timeout,
-                    format!("connect to {}: no answer by the deadline", self.node),
-                ));
-            }
-            std::thread::sleep(CONNECTING_PAUSE);
+        if let Some(link) = self.live_link() {
+            return Ok(link);
         }
-    }
-
-    fn connect(&self, who: &Credentials<'_>, deadline: Deadline) -> Result<Arc<Link>> {
+        // One thread connects; the others wait for it.
+        let _one = lock_by(&self.connecting, deadline)
+            .map_err(|error| error.context(format_args!("connect to {}", self.node)))?;
         if let Some(link) = self.live_link() {
             return Ok(link);
         }
@@ -127,10 +113,24 @@ impl Peer {
 
     /// In a forked child: closes what was inherited. Takes no lock that another thread may have held at the fork.
     pub(crate) fn abandon(&self) {
-        if let Ok(link) = self.link.try_read() {
-            if let Some(link) = link.as_ref() {
-                link.abandon();
+        if let Ok(link) = self.link.try_read()
+            && let Some(link) = link.as_ref()
+        {
+            link.abandon();
+        }
+    }
+}
+
+/// Locks what its holder may keep for as long as its own deadline allows; waits no longer than this one's.
+pub(crate) fn lock_by(mutex: &Mutex<()>, deadline: Deadline) -> Result<MutexGuard<'_, ()>> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if deadline.remaining().is_none() => {
+                return Err(Error::new(ErrorKind::Timeout, "no answer by the deadline"));
             }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCKED_PAUSE),
         }
     }
 }

@@ -26,7 +26,7 @@ pub struct Pending<T = Vec<OwnedOutcome>> {
 
 enum Stage<T> {
     /// Requests are at the nodes.
-    Flight(Flight, Finish<T>),
+    Flight(Box<Flight>, Finish<T>),
     /// A thread does the rest.
     Work(Arc<Slot<T>>),
     /// Answered.
@@ -98,7 +98,7 @@ impl<T> Pending<T> {
         finish: impl FnOnce(Vec<OwnedOutcome>) -> Step<T> + Send + 'static,
     ) -> Result<Self> {
         let flight = Flight::send(dataset, operations, deadline)?;
-        Ok(Self { stage: Stage::Flight(flight, Box::new(finish)), alarm: None })
+        Ok(Self { stage: Stage::Flight(Box::new(flight), Box::new(finish)), alarm: None })
     }
 
     /// The same with another result, for one that nobody has polled yet.

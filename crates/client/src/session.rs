@@ -94,10 +94,10 @@ impl Session {
     pub(crate) fn adopt(&self, data: ClusterMapData, link: &Arc<Link>) -> Result<Arc<View>> {
         let map = Arc::new(ClusterMap::new(data)?);
         let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(view) = current.as_ref() {
-            if !map.replaces(&view.map)? {
-                return Ok(Arc::clone(view));
-            }
+        if let Some(view) = current.as_ref()
+            && !map.replaces(&view.map)?
+        {
+            return Ok(Arc::clone(view));
         }
         let peers = map
             .nodes()

@@ -99,13 +99,11 @@ impl Kv {
     }
 
     /// Several changes that take effect together or not at all; all keys have to be in one partition, as those of a group are.
-    #[must_use]
     pub const fn atomic(&self) -> Atomic<'_> {
         Atomic::new(self)
     }
 
     /// Operations on any keys that travel together.
-    #[must_use]
     pub const fn batch(&self) -> Batch<'_> {
         Batch::new(self)
     }
