@@ -71,6 +71,9 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Granted blocks, each with how much of it is used.
+type Blocks = Vec<(Extent, u32)>;
+
 /// A store, its reference, and what is held of it.
 struct Pair<'a> {
     backend: &'a dyn Backend,
@@ -87,9 +90,9 @@ fn gathered(pieces: &[Piece]) -> Vec<u8> {
 
 impl Pair<'_> {
     /// Blocks of the given lengths and what is in them; `None` if so many cannot be granted.
-    fn granted(&self, lens: &[u32]) -> Option<(Vec<(Extent, u32)>, Vec<u8>)> {
+    fn granted(&self, lens: &[u32]) -> Option<(Blocks, Vec<u8>)> {
         let extents = self.backend.arena()?.grant(lens.len());
-        let blocks: Vec<_> = extents.into_iter().zip(lens.iter().copied()).collect();
+        let blocks: Blocks = extents.into_iter().zip(lens.iter().copied()).collect();
         let bytes =
             blocks.iter().flat_map(|(extent, len)| &extent.as_slice()[..*len as usize]).copied();
         let bytes = bytes.collect();
