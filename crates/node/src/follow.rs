@@ -65,8 +65,10 @@ impl Follower {
         let deadline = Deadline::after(CONNECT_TIMEOUT);
         let link = Arc::new(Link::connect(&self.coordinator, &self.key, client, deadline)?);
         let join = ControlRequest::Join(self.info.clone());
-        take_up(shared, call(&link, &join, Deadline::after(JOIN_TIMEOUT))?)?;
+        let joined = call(&link, &join, Deadline::after(JOIN_TIMEOUT))?;
+        // Before the map: a node that serves can pass requests on.
         *lock(&shared.upstream) = Some(Arc::clone(&link));
+        take_up(shared, joined)?;
         *pause = PAUSE_MIN;
         tracing::info!(coordinator = %self.coordinator, "joined");
         loop {
