@@ -1,0 +1,260 @@
+//! Asking for and changing attributes.
+
+use samite_client::OwnedOutcome;
+use samite_types::{ErrorKind, Result};
+use samite_wire::op::{Action, Data, Operation};
+
+use crate::at::At;
+use crate::cache::permits;
+use crate::filesystem::named;
+use crate::inode::{Inode, at, owner};
+use crate::store::{Node, fail, identity_of, lives_in};
+use crate::walk::{LOOKUPS_MAX, WRITE, Walk};
+use crate::{Attr, Context, FileKind, FileSystem, OpenFile, SetTime, Timestamp};
+
+/// What is to be changed.
+#[derive(Clone, Copy)]
+enum Change {
+    Perm(u32),
+    Owner(Option<u32>, Option<u32>),
+    Times(SetTime, SetTime),
+}
+
+impl FileSystem {
+    /// Attributes of the file that `at` names; a symbolic link in the last component is followed if `follow`.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong`; `CrossDevice`: see [`FileSystem::way_out`].
+    pub fn stat<'a>(&self, ctx: &Context, at: impl Into<At<'a>>, follow: bool) -> Result<Attr> {
+        named("stat", at, |at| {
+            let node = self.resolve(ctx, at, follow)?;
+            self.attr_of(&node, None)
+        })
+    }
+
+    /// Checks permissions: any of `R_OK` 4, `W_OK` 2, `X_OK` 1; 0 for existence.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::stat`]; `Denied`.
+    pub fn access<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+        mask: u32,
+        follow: bool,
+    ) -> Result<()> {
+        named("access", at, |at| {
+            let inode = self.resolve(ctx, at, follow)?.inode;
+            let mask = (mask & 7) as u16;
+            if permits(ctx, inode.perm, inode.uid, inode.gid, inode.is_directory(), mask) {
+                Ok(())
+            } else {
+                Err(fail(ErrorKind::Denied))
+            }
+        })
+    }
+
+    /// The path from the root of the store with every symbolic link, `.` and `..` resolved; the file must exist.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::stat`].
+    pub fn canonicalize<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<Vec<u8>> {
+        named("realpath", at, |at| {
+            self.under_lease(|epoch| {
+                let mut walk = Walk::start(self, ctx, at, epoch)?;
+                let node = walk.find(true)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
+                let is_here = walk.dir().ino == node.inode.ino;
+                Ok(if is_here { walk.dir_path() } else { walk.entry_path() }.into_vec())
+            })
+        })
+    }
+
+    /// Sets permission bits.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::stat`]; `NotOwner`.
+    pub fn chmod<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+        perm: u32,
+        follow: bool,
+    ) -> Result<()> {
+        named("chmod", at, |at| {
+            self.change(ctx, Change::Perm(perm), || self.resolve(ctx, at, follow))
+        })
+    }
+
+    /// Sets owner and group; `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::stat`]; `NotOwner`: only root gives files away, and an owner can only set a group of his own.
+    pub fn chown<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        follow: bool,
+    ) -> Result<()> {
+        named("chown", at, |at| {
+            self.change(ctx, Change::Owner(uid, gid), || self.resolve(ctx, at, follow))
+        })
+    }
+
+    /// Sets times.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::stat`]; `NotOwner`: times other than now, by another than the owner; `Denied`: now, without write permission.
+    pub fn utimens<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+        atime: SetTime,
+        mtime: SetTime,
+        follow: bool,
+    ) -> Result<()> {
+        named("utimens", at, |at| {
+            self.change(ctx, Change::Times(atime, mtime), || self.resolve(ctx, at, follow))
+        })
+    }
+
+    /// Changes the inode that `find` finds, if the caller may.
+    fn change(
+        &self,
+        ctx: &Context,
+        change: Change,
+        find: impl Fn() -> Result<Node>,
+    ) -> Result<()> {
+        for _ in 0..LOOKUPS_MAX {
+            let node = find()?;
+            let before = node.inode;
+            let now = Timestamp::now();
+            let mut after = Inode { ctime: now, ..before };
+            apply(ctx, change, &mut after, now)?;
+            if after.is_directory() && after.mtime != before.mtime {
+                self.reset_mark_times(after.ino)?;
+            }
+            if !self.put_changes(&node, &before, &after)? {
+                continue;
+            }
+            if after.is_directory() {
+                self.inner.cache.remove(&node.home.key);
+                let is_narrower = before.perm & !after.perm != 0
+                    || (before.uid, before.gid) != (after.uid, after.gid);
+                if is_narrower {
+                    self.raise_leases(&node.home.key, Vec::new)?;
+                }
+            }
+            return Ok(());
+        }
+        Err(fail(ErrorKind::Busy))
+    }
+
+    /// Writes the fields that differ. False: the inode moved on or changed its layout in the meantime.
+    fn put_changes(&self, node: &Node, before: &Inode, after: &Inode) -> Result<bool> {
+        let identity = identity_of(node);
+        let key = &node.home.key;
+        let raw = after.encode();
+        let field = |offset: u32, len: usize| Action::Write {
+            key,
+            offset,
+            data: Data::Inline(&raw[offset as usize..offset as usize + len]),
+        };
+        let mut op = Operation::new(node.home.partition, [field(at::CTIME, 8)]);
+        if before.perm != after.perm {
+            op.actions.push(field(at::PERM, 2));
+        }
+        if owner(before.uid, before.gid) != owner(after.uid, after.gid) {
+            op.actions.push(field(at::OWNER, 8));
+        }
+        if before.atime != after.atime {
+            op.actions.push(field(at::ATIME, 8));
+        }
+        if before.mtime != after.mtime {
+            op.actions.push(field(at::MTIME, 8));
+        }
+        let outcome = self.store().run(op.guard(lives_in(&node.home, &identity)))?;
+        Ok(matches!(outcome, OwnedOutcome::Done(_)))
+    }
+}
+
+/// Applies a change if the caller may make it.
+fn apply(ctx: &Context, change: Change, inode: &mut Inode, now: Timestamp) -> Result<()> {
+    let is_owner = ctx.uid == 0 || ctx.uid == inode.uid;
+    match change {
+        Change::Perm(perm) => {
+            if !is_owner {
+                return Err(fail(ErrorKind::NotOwner));
+            }
+            inode.perm = (perm & 0o7777) as u16;
+            if ctx.uid != 0 && !inode.is_directory() && !ctx.in_group(inode.gid) {
+                inode.perm &= !0o2000;
+            }
+        }
+        Change::Owner(uid, gid) => {
+            let gives_away = uid.is_some_and(|uid| uid != inode.uid);
+            let foreign_group = gid.is_some_and(|gid| gid != inode.gid && !ctx.in_group(gid));
+            if ctx.uid != 0 && (!is_owner || gives_away || foreign_group) {
+                return Err(fail(ErrorKind::NotOwner));
+            }
+            inode.uid = uid.unwrap_or(inode.uid);
+            inode.gid = gid.unwrap_or(inode.gid);
+            if inode.kind == FileKind::File && inode.perm & 0o111 != 0 {
+                // What ran as its owner must not go on doing so for another.
+                inode.perm &= if inode.perm & 0o010 != 0 { !0o6000 } else { !0o4000 };
+            }
+        }
+        Change::Times(atime, mtime) => {
+            if (atime, mtime) == (SetTime::Keep, SetTime::Keep) {
+                return Ok(());
+            }
+            if !is_owner {
+                if (atime, mtime) != (SetTime::Now, SetTime::Now) {
+                    return Err(fail(ErrorKind::NotOwner));
+                }
+                let (perm, uid, gid) = (inode.perm, inode.uid, inode.gid);
+                if !permits(ctx, perm, uid, gid, inode.is_directory(), WRITE) {
+                    return Err(fail(ErrorKind::Denied));
+                }
+            }
+            let set = |time: SetTime, old: Timestamp| match time {
+                SetTime::Keep => old,
+                SetTime::Now => now,
+                SetTime::To(time) => time,
+            };
+            inode.atime = set(atime, inode.atime);
+            inode.mtime = set(mtime, inode.mtime);
+        }
+    }
+    Ok(())
+}
+
+impl OpenFile {
+    /// Sets permission bits.
+    ///
+    /// # Errors
+    /// `NotOwner`; `StaleHandle`.
+    pub fn chmod(&self, ctx: &Context, perm: u32) -> Result<()> {
+        self.context("fchmod", || self.fs.change(ctx, Change::Perm(perm), || self.node()))
+    }
+
+    /// Sets owner and group; `None` leaves one as it is.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::chown`]; `StaleHandle`.
+    pub fn chown(&self, ctx: &Context, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.context("fchown", || self.fs.change(ctx, Change::Owner(uid, gid), || self.node()))
+    }
+
+    /// Sets times. Settles the file first: a later close must not change them.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::utimens`]; `StaleHandle`.
+    pub fn utimens(&self, ctx: &Context, atime: SetTime, mtime: SetTime) -> Result<()> {
+        self.context("futimens", || {
+            self.settle()?;
+            self.fs.change(ctx, Change::Times(atime, mtime), || self.node())
+        })
+    }
+}

@@ -1,0 +1,303 @@
+//! Chunk records: the data of files that are not inline.
+
+use samite_client::{Op, OwnedOutcome, OwnedResult};
+use samite_types::{ErrorKind, PartitionId, Result};
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use crate::key::{self, Key};
+use crate::store::{Home, Store, malformed};
+
+/// Most bytes that one request per node carries.
+pub const IO_LEN_MAX: usize = 8 << 20;
+
+/// Most chunks whose removal names each of them; for more, every partition is asked to remove what it has.
+const NAMED_REMOVALS_MAX: u64 = 1024;
+
+/// Most records that one operation removes or lists.
+const SWEEP_LIMIT: u32 = 1024;
+
+/// The part of a byte range that lies in one chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub chunk_no: u32,
+    /// Offset in the chunk.
+    pub offset: u32,
+    pub len: usize,
+}
+
+/// The parts of `[offset, offset + len)`, in order. The range must lie within [`crate::FILE_LEN_MAX`].
+pub fn parts(chunk_len: u64, offset: u64, len: usize) -> impl Iterator<Item = Part> {
+    let end = offset + len as u64;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let within = at % chunk_len;
+        let part_len = (chunk_len - within).min(end - at);
+        // The file's limit keeps the chunk number in 32 bits.
+        let part = Part {
+            chunk_no: (at / chunk_len) as u32,
+            offset: within as u32,
+            len: part_len as usize,
+        };
+        at += part_len;
+        Some(part)
+    })
+}
+
+impl Store {
+    /// Hash by which the chunks of a file are placed.
+    fn object_hash(ino: u64) -> u64 {
+        samite_placement::hash(&ino.to_be_bytes())
+    }
+
+    pub fn chunk(&self, ino: u64, chunk_no: u32) -> Home {
+        let partition =
+            self.dataset.chunk_partition(Self::object_hash(ino), u64::from(chunk_no));
+        Home { key: key::chunk(ino, chunk_no), partition }
+    }
+
+    /// Reads the parts of a range into `buf`, at most [`IO_LEN_MAX`] bytes. Tells how many bytes of each part were there; what is missing is a
+    /// hole or beyond the end of the file, and its bytes in `buf` are undefined.
+    pub fn read_chunks(&self, ino: u64, buf: &mut [u8], offset: u64) -> Result<Vec<(Part, usize)>> {
+        let chunk_len = self.chunk_len();
+        let wanted: Vec<Part> = parts(chunk_len, offset, buf.len()).collect();
+        let homes: Vec<Home> = wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
+        let mut rest = buf;
+        let mut ops = Vec::with_capacity(wanted.len());
+        for (part, home) in wanted.iter().zip(&homes) {
+            let (window, after) = rest.split_at_mut(part.len);
+            rest = after;
+            let get = Action::Get { key: &home.key, offset: part.offset, len: part.len as u32 };
+            ops.push(Op::new(Operation::new(home.partition, [get])).into_dest(window));
+        }
+        let outcomes = if ops.len() == 1 {
+            ops.pop().map(|op| self.run(op)).into_iter().collect::<Result<Vec<_>>>()?
+        } else {
+            self.run_all(&mut ops)?
+        };
+        wanted.into_iter().zip(outcomes).map(|(part, outcome)| Ok((part, got(outcome)?))).collect()
+    }
+
+    /// Writes `data` at `offset`, at most [`IO_LEN_MAX`] bytes. Returns how many bytes from the start were written; fewer than all, and why, when some
+    /// chunk could not be.
+    pub fn write_chunks(
+        &self,
+        ino: u64,
+        data: &[u8],
+        offset: u64,
+    ) -> Result<(usize, Option<ErrorKind>)> {
+        let wanted: Vec<Part> = parts(self.chunk_len(), offset, data.len()).collect();
+        let homes: Vec<Home> = wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
+        let mut rest = data;
+        let mut ops = Vec::with_capacity(wanted.len());
+        for (part, home) in wanted.iter().zip(&homes) {
+            let (bytes, after) = rest.split_at(part.len);
+            rest = after;
+            let write = Action::Write {
+                key: &home.key,
+                offset: part.offset,
+                data: Data::Inline(bytes),
+            };
+            ops.push(Op::new(Operation::new(home.partition, [write])));
+        }
+        let outcomes = if ops.len() == 1 {
+            ops.pop()
+                .map(|op| self.dataset.execute_one(op))
+                .into_iter()
+                .collect::<Result<Vec<_>>>()?
+        } else {
+            self.dataset.execute(&mut ops, self.client.deadline())?
+        };
+        let mut written = 0;
+        for (part, outcome) in wanted.iter().zip(outcomes) {
+            match outcome {
+                OwnedOutcome::Done(_) => written += part.len,
+                OwnedOutcome::Failed(failure) => return Ok((written, Some(failure.kind))),
+            }
+        }
+        Ok((written, None))
+    }
+
+    /// Writes into chunk 0 unless it exists.
+    pub fn found_chunk(&self, ino: u64, data: &[u8]) -> Result<()> {
+        let home = self.chunk(ino, 0);
+        let op = Operation::new(
+            home.partition,
+            [Action::Write { key: &home.key, offset: 0, data: Data::Inline(data) }],
+        )
+        .guard(Guard::Absent(&home.key));
+        self.run(op).map(drop)
+    }
+
+    /// Where the last byte in any chunk is.
+    pub fn data_end(&self, ino: u64) -> Result<u64> {
+        let prefix = key::chunks(ino);
+        let outcomes = self.run_everywhere(|partition| {
+            let last = Action::List {
+                prefix: &prefix,
+                after: b"",
+                limit: 1,
+                reverse: true,
+                value_len_max: 0,
+            };
+            Operation::new(partition, [last])
+        })?;
+        let mut end = 0;
+        for outcome in outcomes {
+            for entry in listing(outcome)?.0 {
+                let chunk_no = key::parse_chunk(&entry.key).ok_or_else(malformed)?;
+                let start = u64::from(chunk_no) * self.chunk_len();
+                end = end.max(start + u64::from(entry.total_len));
+            }
+        }
+        Ok(end)
+    }
+
+    /// Removes all chunks. `size`: no byte lies beyond it, if it is known.
+    pub fn remove_chunks(&self, ino: u64, size: Option<u64>) -> Result<()> {
+        let count = size.map(|size| size.div_ceil(self.chunk_len()));
+        match count {
+            Some(count) if count <= NAMED_REMOVALS_MAX.min(u64::from(self.dataset.partitions())) => {
+                self.delete_named(ino, 0, count)
+            }
+            _ => self.sweep_all(ino),
+        }
+    }
+
+    /// Cuts the data to `len` bytes: later chunks go, the last one is shortened. `size` is as for [`Store::remove_chunks`].
+    /// Chunk 0 stays, if only empty: it says that inline data were moved already.
+    pub fn cut_chunks(&self, ino: u64, len: u64, size: u64) -> Result<()> {
+        let chunk_len = self.chunk_len();
+        let (boundary, within) = (len / chunk_len, len % chunk_len);
+        let first_gone = if within > 0 || boundary == 0 { boundary + 1 } else { boundary };
+        let count = size.div_ceil(chunk_len).saturating_sub(first_gone);
+        if count <= NAMED_REMOVALS_MAX {
+            self.delete_named(ino, first_gone, count)?;
+        } else {
+            self.sweep_from(ino, first_gone)?;
+        }
+        if first_gone > boundary && size > len {
+            let home = self.chunk(ino, boundary as u32);
+            let op = Operation::new(
+                home.partition,
+                [Action::Truncate { key: &home.key, len: within as u32 }],
+            );
+            // A hole there is no failure.
+            self.run(op)?;
+        }
+        Ok(())
+    }
+
+    fn delete_named(&self, ino: u64, first: u64, count: u64) -> Result<()> {
+        let homes: Vec<Home> =
+            (first..first + count).map(|number| self.chunk(ino, number as u32)).collect();
+        let mut ops: Vec<Op<'_>> = homes
+            .iter()
+            .map(|home| Operation::new(home.partition, [Action::Delete { key: &home.key }]).into())
+            .collect();
+        if ops.is_empty() { Ok(()) } else { self.run_all(&mut ops).map(drop) }
+    }
+
+    fn sweep_all(&self, ino: u64) -> Result<()> {
+        let prefix = key::chunks(ino);
+        let mut left: Vec<PartitionId> = (0..self.dataset.partitions()).map(PartitionId).collect();
+        while !left.is_empty() {
+            let mut ops: Vec<Op<'_>> = left
+                .iter()
+                .map(|partition| {
+                    let sweep = Action::DeletePrefix { prefix: &prefix, limit: SWEEP_LIMIT };
+                    Operation::new(*partition, [sweep]).into()
+                })
+                .collect();
+            let mut outcomes = self.run_all(&mut ops)?.into_iter();
+            let mut more = Vec::new();
+            for partition in left {
+                let results =
+                    outcomes.next().ok_or_else(malformed)?.into_results("remove chunks")?;
+                if results.first().ok_or_else(malformed)?.number()? >= u64::from(SWEEP_LIMIT) {
+                    more.push(partition);
+                }
+            }
+            left = more;
+        }
+        Ok(())
+    }
+
+    fn sweep_from(&self, ino: u64, first: u64) -> Result<()> {
+        let prefix = key::chunks(ino);
+        let after = key::chunk(ino, (first - 1) as u32);
+        loop {
+            let outcomes = self.run_everywhere(|partition| {
+                let list = Action::List {
+                    prefix: &prefix,
+                    after: &after,
+                    limit: SWEEP_LIMIT,
+                    reverse: false,
+                    value_len_max: 0,
+                };
+                Operation::new(partition, [list])
+            })?;
+            let mut found: Vec<(PartitionId, Key)> = Vec::new();
+            let mut is_complete = true;
+            for (partition, outcome) in (0..).map(PartitionId).zip(outcomes) {
+                let (entries, complete) = listing(outcome)?;
+                is_complete &= complete;
+                found.extend(entries.iter().map(|entry| (partition, Key::from_slice(&entry.key))));
+            }
+            let mut ops: Vec<Op<'_>> = found
+                .iter()
+                .map(|(partition, key)| {
+                    Operation::new(*partition, [Action::Delete { key }]).into()
+                })
+                .collect();
+            if !ops.is_empty() {
+                self.run_all(&mut ops)?;
+            }
+            if is_complete {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// How many bytes a chunk read brought.
+fn got(outcome: OwnedOutcome) -> Result<usize> {
+    match outcome {
+        OwnedOutcome::Done(results) => {
+            let (_, _, len) = results.first().ok_or_else(malformed)?.value()?;
+            Ok(len)
+        }
+        OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(0),
+        OwnedOutcome::Failed(failure) => Err(failure.into_error("read chunk")),
+    }
+}
+
+/// Entries of a listing, and whether there are no more.
+pub fn listing(outcome: OwnedOutcome) -> Result<(Vec<samite_client::OwnedEntry>, bool)> {
+    match outcome.into_results("list")?.into_iter().next() {
+        Some(OwnedResult::Listing { entries, complete }) => Ok((entries, complete)),
+        _ => Err(malformed()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_a_range_without_gaps() {
+        let all: Vec<Part> = parts(100, 250, 175).collect();
+        assert_eq!(
+            all,
+            [
+                Part { chunk_no: 2, offset: 50, len: 50 },
+                Part { chunk_no: 3, offset: 0, len: 100 },
+                Part { chunk_no: 4, offset: 0, len: 25 },
+            ]
+        );
+        assert_eq!(parts(100, 200, 0).count(), 0);
+        assert_eq!(parts(100, 200, 100).count(), 1);
+    }
+}

@@ -1,0 +1,117 @@
+//! From inline to chunked: a file that outgrows its inode.
+//!
+//! An empty file needs one operation. Otherwise the inline data are frozen first, then copied into chunk 0 unless it exists, then
+//! dropped. Whoever meets a file half-way does the same steps to the end: all copy the same frozen bytes, and the guard on
+//! chunk 0 keeps a slow copier from overwriting what was written since.
+
+use samite_client::OwnedResult;
+use samite_types::Result;
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use crate::OpenFile;
+use crate::file::Tried;
+use crate::inode::{INODE_LEN, Inode, Layout, at};
+use crate::store::malformed;
+
+const CHUNKED: &[u8] = &[Layout::Chunked as u8];
+const CONVERTING: &[u8] = &[Layout::Converting as u8];
+
+impl OpenFile {
+    /// Takes one step or all towards [`Layout::Chunked`]; `marks`: for writing, so that an empty file gets its writing mark in the same operation.
+    pub(crate) fn convert(&self, marks: bool) -> Result<()> {
+        match self.layout() {
+            Layout::Inline => {
+                if !self.convert_empty(marks)? {
+                    self.freeze_data()?;
+                }
+                Ok(())
+            }
+            Layout::Converting => self.finish_conversion(),
+            _ => self.node().map(drop),
+        }
+    }
+
+    fn convert_empty(&self, marks: bool) -> Result<bool> {
+        let forks = self.fs.forks();
+        let mut mark = self.writing.lock();
+        let token = self.fs.token();
+        let raw_token = token.to_le_bytes();
+        let tried = self.on_inode(Layout::Inline, |home, guard| {
+            let key = &home.key;
+            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let mut op = Operation::new(
+                home.partition,
+                [Action::Get { key, offset: 0, len: INODE_LEN as u32 }, write(at::LAYOUT, CHUNKED)],
+            )
+            .guard(guard)
+            .guard(Guard::LenAtMost(key, INODE_LEN as u32))
+            .reveal(INODE_LEN as u32);
+            if marks {
+                op.actions.push(write(at::MARK, &raw_token));
+            }
+            self.fs.store().run(op)
+        })?;
+        match tried {
+            Tried::Done(results) => {
+                self.set_layout(Layout::Chunked);
+                if marks {
+                    let Some(OwnedResult::Value { data, .. }) = results.first() else {
+                        return Err(malformed());
+                    };
+                    self.note_marked(&mut mark, token, Inode::decode(data)?.cuts, forks);
+                }
+                Ok(true)
+            }
+            Tried::OtherLayout => Ok(true),
+            _ => Ok(false),
+        }
+    }
+
+    fn freeze_data(&self) -> Result<()> {
+        let tried = self.on_inode(Layout::Inline, |home, guard| {
+            let freeze = Action::Write {
+                key: &home.key,
+                offset: at::LAYOUT,
+                data: Data::Inline(CONVERTING),
+            };
+            let op = Operation::new(home.partition, [freeze]).guard(guard);
+            self.fs.store().run(op.reveal(INODE_LEN as u32))
+        })?;
+        if matches!(tried, Tried::Done(_)) {
+            self.set_layout(Layout::Converting);
+            self.finish_conversion()?;
+        }
+        Ok(())
+    }
+
+    fn finish_conversion(&self) -> Result<()> {
+        let tried = self.on_inode(Layout::Converting, |home, guard| {
+            let all = Action::Get { key: &home.key, offset: INODE_LEN as u32, len: u32::MAX };
+            let op = Operation::new(home.partition, [all]).guard(guard);
+            self.fs.store().run(op.reveal(INODE_LEN as u32))
+        })?;
+        let Tried::Done(results) = tried else { return Ok(()) };
+        let Some(OwnedResult::Value { data, .. }) = results.into_iter().next() else {
+            return Err(malformed());
+        };
+        self.fs.store().found_chunk(self.ino(), &data)?;
+        let size = (data.len() as u64).to_le_bytes();
+        let tried = self.on_inode(Layout::Converting, |home, guard| {
+            let key = &home.key;
+            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let op = Operation::new(
+                home.partition,
+                [
+                    write(at::LAYOUT, CHUNKED),
+                    write(at::SIZE, &size),
+                    Action::Truncate { key, len: INODE_LEN as u32 },
+                ],
+            );
+            self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
+        })?;
+        if matches!(tried, Tried::Done(_)) {
+            self.set_layout(Layout::Chunked);
+        }
+        Ok(())
+    }
+}

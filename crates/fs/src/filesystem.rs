@@ -1,0 +1,246 @@
+//! The file system as a whole: opening it, inode numbers, leases.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use samite_client::{Client, Dataset};
+use samite_types::{Entropy, Epoch, Error, ErrorKind, Result, SystemEntropy};
+use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
+use samite_wire::op::{Action, Guard, Operation};
+
+use crate::at::At;
+use crate::cache::DirCache;
+use crate::inode::Inode;
+use crate::key::{INO_COUNTER, LEASE_COUNTER, ROOT_INO};
+use crate::opens::OpenTable;
+use crate::store::{NO_LEASE, Store, fail, only};
+use crate::{FileKind, STAT_BLOCK_LEN, StatFs, Timestamp, NAME_LEN_MAX};
+
+/// Inode numbers that a process takes at a time.
+const INO_RANGE: u64 = 1 << 12;
+
+/// Bytes of a chunk in a dataset that this crate makes.
+const CHUNK_LEN_DEFAULT: u32 = 1 << 20;
+
+/// How often an operation may find its cached directories out of date before it gives up.
+const LEASE_TRIES_MAX: u32 = 1000;
+
+/// Estimate of what one more file takes, for the file counts of `statfs`.
+const FILE_SPACE_ESTIMATE: u64 = 1 << 10;
+
+/// A file system in one dataset. Cheap to clone; shared by threads.
+#[derive(Clone)]
+pub struct FileSystem {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub store: Store,
+    pub cache: DirCache,
+    pub opens: OpenTable,
+    /// Absolute symbolic links start with this to stay in the store; `None`: all do.
+    pub mount_point: Option<Box<[u8]>>,
+    /// Next inode number; a multiple of [`INO_RANGE`] means that a new range is due.
+    next_ino: AtomicU64,
+    /// Forks that this process is away from the one that opened the file system.
+    pub forks: AtomicU32,
+    tokens: AtomicU64,
+}
+
+impl FileSystem {
+    /// The file system in dataset `dataset`, which is made with its root directory if it is missing.
+    ///
+    /// # Errors
+    /// As of the client: the cluster cannot be reached, has another dataset of this name, or is full.
+    pub fn open(client: &Client, dataset: &str) -> Result<Self> {
+        Self::open_mounted(client, dataset, None)
+    }
+
+    /// The same, for callers that see the root of the store at the absolute path `mount_point`: absolute symbolic links
+    /// under it lead back into the store, and others out of it ([`FileSystem::way_out`]).
+    ///
+    /// # Errors
+    /// See [`FileSystem::open`].
+    pub fn open_mounted(
+        client: &Client,
+        dataset: &str,
+        mount_point: Option<&[u8]>,
+    ) -> Result<Self> {
+        let context = |error: Error| error.context(format_args!("open file system {dataset:?}"));
+        let records = find_or_create(client, dataset).map_err(context)?;
+        let inner = Inner {
+            store: Store { client: client.clone(), dataset: records },
+            cache: DirCache::default(),
+            opens: OpenTable::default(),
+            mount_point: mount_point.map(Box::from),
+            next_ino: AtomicU64::new(0),
+            forks: AtomicU32::new(0),
+            tokens: AtomicU64::new(SystemEntropy.next_u64()),
+        };
+        let fs = Self { inner: Arc::new(inner) };
+        fs.ensure_root().map_err(context)?;
+        Ok(fs)
+    }
+
+    /// The client behind it.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.inner.store.client
+    }
+
+    /// To be called in the child after `fork`, after the client's own: inode numbers and writing marks are one process's. Takes no lock.
+    pub fn after_fork_child(&self) {
+        self.inner.next_ino.store(0, Ordering::Relaxed);
+        self.inner.forks.fetch_add(1, Ordering::AcqRel);
+        self.inner.tokens.store(SystemEntropy.next_u64(), Ordering::Relaxed);
+    }
+
+    /// Space of the store, over all nodes.
+    ///
+    /// # Errors
+    /// A node cannot be reached.
+    pub fn statfs(&self) -> Result<StatFs> {
+        let map = self.client().map()?;
+        let (mut capacity, mut used, mut records) = (0u64, 0u64, 0u64);
+        for node in map.nodes() {
+            let status = self.client().node_status(node.node)?;
+            capacity = capacity.saturating_add(status.capacity_bytes);
+            used = used.saturating_add(status.used_bytes);
+            records = records.saturating_add(status.records);
+        }
+        let free = capacity.saturating_sub(used);
+        let files_free = free / FILE_SPACE_ESTIMATE;
+        Ok(StatFs {
+            block_len: STAT_BLOCK_LEN * 8,
+            blocks: capacity / (STAT_BLOCK_LEN * 8),
+            blocks_free: free / (STAT_BLOCK_LEN * 8),
+            files: files_free.saturating_add(records),
+            files_free,
+            name_len_max: NAME_LEN_MAX as u64,
+        })
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// A number that no other process, and no other call, gets; never 0 or all ones.
+    pub(crate) fn token(&self) -> u64 {
+        // Steps of an odd constant from a random start: no repeats before 2^64, and far from other processes' starts.
+        let token = self.inner.tokens.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        token.clamp(1, u64::MAX - 1)
+    }
+
+    /// A new inode number.
+    pub(crate) fn new_ino(&self) -> Result<u64> {
+        let next = &self.inner.next_ino;
+        loop {
+            let ino = next.load(Ordering::Relaxed);
+            if ino % INO_RANGE == 0 {
+                // Two threads may each take a range here; the loser's is dropped, which harms nobody.
+                let range = self.draw(INO_COUNTER)?;
+                next.store(range * INO_RANGE + 1, Ordering::Relaxed);
+            } else if next
+                .compare_exchange_weak(ino, ino + 1, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+            {
+                return Ok(ino);
+            }
+        }
+    }
+
+    /// The next number of a counter, from 1.
+    fn draw(&self, counter: &[u8]) -> Result<u64> {
+        let partition = self.store().dataset.partition_of(counter);
+        let op =
+            Operation::new(partition, [Action::Add { key: counter, offset: 0, delta: 1 }]);
+        let results = self.store().run(op)?.into_results("draw a number")?;
+        Ok(only(&results)?.number()?.wrapping_add(1))
+    }
+
+    /// Makes every client drop its cached directories before its next operation. `key` is the entry of the one directory that changed;
+    /// `also` adds actions in each partition.
+    ///
+    /// The epoch is drawn after the change took effect: whoever knows epoch e sees every change that drew e or less.
+    pub(crate) fn raise_leases<'k>(
+        &self,
+        key: &[u8],
+        also: impl Fn() -> Vec<Action<'k>>,
+    ) -> Result<()> {
+        let epoch = Epoch(self.draw(LEASE_COUNTER)?);
+        self.store().run_everywhere(|partition| {
+            let mut actions = also();
+            actions.push(Action::RaiseLease { epoch });
+            Operation::new(partition, actions)
+        })?;
+        self.inner.cache.step(epoch, key);
+        Ok(())
+    }
+
+    /// Runs `attempt` with the newest lease epoch until its cached directories are up to date.
+    pub(crate) fn under_lease<T>(&self, attempt: impl Fn(Epoch) -> Result<T>) -> Result<T> {
+        for _ in 0..LEASE_TRIES_MAX {
+            let epoch = self.store().dataset.lease_epoch();
+            self.inner.cache.enter(epoch);
+            match attempt(epoch) {
+                Err(error) if error.kind() == ErrorKind::StaleLease => {}
+                result => return result,
+            }
+        }
+        Err(fail(ErrorKind::Busy))
+    }
+
+    fn ensure_root(&self) -> Result<()> {
+        let home = self.store().own(ROOT_INO);
+        if self.store().read(&home, NO_LEASE)?.is_some() {
+            return Ok(());
+        }
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let root = Inode::new(
+            FileKind::Directory,
+            ROOT_INO,
+            0o755,
+            uid.as_raw(),
+            gid.as_raw(),
+            Timestamp::now(),
+        );
+        let value = root.encode();
+        let op = Operation::put(home.partition, &home.key, &value).guard(Guard::Absent(&home.key));
+        // A guard that does not hold: another process was faster.
+        self.store().run(op).map(drop)
+    }
+}
+
+impl fmt::Debug for FileSystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileSystem")
+            .field("dataset", &self.store().dataset.spec().name)
+            .finish_non_exhaustive()
+    }
+}
+
+fn find_or_create(client: &Client, name: &str) -> Result<Dataset> {
+    match client.dataset(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => client.create_dataset(&DatasetSpec {
+            name: name.to_owned(),
+            backend: BackendKind::Memory,
+            distribution: DistributionKind::RoundRobin,
+            semantics: SemanticsKind::Posix,
+            chunk_len: CHUNK_LEN_DEFAULT,
+        }),
+        result => result,
+    }
+}
+
+/// Names the call and its path in an error.
+pub(crate) fn named<'a, T>(
+    call: &'static str,
+    at: impl Into<At<'a>>,
+    run: impl FnOnce(At<'a>) -> Result<T>,
+) -> Result<T> {
+    let at = at.into();
+    run(at).map_err(|error| {
+        error.context(format_args!("{call} {:?}", String::from_utf8_lossy(at.path)))
+    })
+}

@@ -1,0 +1,177 @@
+//! Links: symbolic ones are read, hard ones made.
+//!
+//! A file with one link lives in its entry. With the second link its inode moves to a record of its own, and the entries only
+//! point to it; it stays there.
+
+use samite_client::{Op, OwnedOutcome};
+use samite_types::{Epoch, ErrorKind, Result};
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use crate::at::At;
+use crate::filesystem::named;
+use crate::inode::{INODE_LEN, Inode, Layout, at};
+use crate::key;
+use crate::marks::EntryMark;
+use crate::moving::{Decision, Finish, Move};
+use crate::store::{Home, NO_LEASE, Node, fail};
+use crate::walk::{LOOKUPS_MAX, SEARCH, WRITE, Walk};
+use crate::{Context, FileKind, FileSystem, Timestamp};
+
+/// Most links to one file.
+const LINKS_MAX: u64 = 1 << 31;
+
+impl FileSystem {
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::stat`]; `Invalid`: it is none.
+    pub fn readlink<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<Vec<u8>> {
+        named("readlink", at, |at| {
+            let node = self.resolve(ctx, at, false)?;
+            if node.inode.kind != FileKind::Symlink {
+                return Err(fail(ErrorKind::Invalid));
+            }
+            match node.target {
+                Some(target) => Ok(target),
+                None => Err(fail(ErrorKind::NotFound)),
+            }
+        })
+    }
+
+    /// Makes `to` another name of the file `from`; a symbolic link in the last component of `from` is followed if `follow`.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::mkdir`] for `to` and of [`FileSystem::stat`] for `from`; `NotOwner`: a directory; `CrossDevice`.
+    pub fn link<'a, 'b>(
+        &self,
+        ctx: &Context,
+        from: impl Into<At<'a>>,
+        to: impl Into<At<'b>>,
+        follow: bool,
+    ) -> Result<()> {
+        let from = from.into();
+        named("link", to, |to| {
+            self.under_lease(|epoch| {
+                let mut walk = Walk::start(self, ctx, from, epoch)?;
+                let node = walk.find(follow)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
+                self.link_node(ctx, node, to, epoch)
+            })
+        })
+    }
+
+    fn link_node(&self, ctx: &Context, node: Node, to: At<'_>, epoch: Epoch) -> Result<()> {
+        if node.inode.is_directory() {
+            return Err(fail(ErrorKind::NotOwner));
+        }
+        let mut walk = Walk::start(self, ctx, to, epoch)?;
+        if !walk.advance()? {
+            return Err(fail(ErrorKind::Exists));
+        }
+        if walk.wants_directory {
+            return Err(fail(ErrorKind::NotFound));
+        }
+        walk.require(WRITE | SEARCH)?;
+        let home = walk.entry();
+        if self.lookup_home(&home, epoch)?.is_some() {
+            return Err(fail(ErrorKind::Exists));
+        }
+        let inode = self.own_record(node)?;
+        self.add_link(inode.ino)?;
+        match self.put_pointer(&walk, &home, &inode) {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                self.drop_link(inode.ino)?;
+                Err(fail(ErrorKind::StaleLease))
+            }
+            Err(error) => {
+                // The error to tell is the first one.
+                let _ = self.drop_link(inode.ino);
+                Err(error)
+            }
+        }
+    }
+
+    fn put_pointer(&self, walk: &Walk<'_>, home: &Home, inode: &Inode) -> Result<bool> {
+        let value = Inode { layout: Layout::Elsewhere, ..*inode }.encode();
+        let seal = key::seal(walk.dir().ino);
+        let mark = EntryMark::new(&home.key, Timestamp::now());
+        let mut op = Operation::put(home.partition, &home.key, &value)
+            .guard(Guard::Absent(&home.key))
+            .guard(Guard::Absent(&seal));
+        op.actions.extend(mark.actions(0));
+        match self.store().run(Op::new(op).under_lease(walk.epoch))? {
+            OwnedOutcome::Done(_) => Ok(true),
+            OwnedOutcome::Failed(failure) => {
+                if failure.index == 1 {
+                    self.outlast_seal(walk.dir().ino, home.partition)?;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    fn add_link(&self, ino: u64) -> Result<()> {
+        let home = self.store().own(ino);
+        let now = Timestamp::now().0.to_le_bytes();
+        let op = Operation::new(
+            home.partition,
+            [
+                Action::Add { key: &home.key, offset: at::NLINK, delta: 1 },
+                Action::Write { key: &home.key, offset: at::CTIME, data: Data::Inline(&now) },
+            ],
+        )
+        .guard(Guard::Exists(&home.key));
+        match self.store().run(op)? {
+            OwnedOutcome::Done(_) => Ok(()),
+            OwnedOutcome::Failed(_) => Err(fail(ErrorKind::NotFound)),
+        }
+    }
+
+    /// Sees to it that the inode lives in its own record.
+    fn own_record(&self, node: Node) -> Result<Inode> {
+        let own = self.store().own(node.inode.ino);
+        let mut node = node;
+        for _ in 0..LOOKUPS_MAX {
+            if node.home == own {
+                if node.inode.nlink >= LINKS_MAX {
+                    return Err(fail(ErrorKind::Unsupported));
+                }
+                return Ok(node.inode);
+            }
+            self.move_out(&node, &own)?;
+            let now = self.lookup_home(&node.home, NO_LEASE)?;
+            match now {
+                Some(now) if now.inode.ino == node.inode.ino => node = now,
+                _ => return Err(fail(ErrorKind::StaleLease)),
+            }
+        }
+        Err(fail(ErrorKind::Busy))
+    }
+
+    /// Tries to move the inode from its entry to its own record.
+    fn move_out(&self, node: &Node, own: &Home) -> Result<()> {
+        let intended = Move {
+            token: self.token(),
+            source: node.home.clone(),
+            layout: node.inode.layout,
+            finish: Finish::Point,
+            is_directory: false,
+            destination: own.clone(),
+        };
+        let Some((version, value)) = self.store().value(&node.home)? else { return Ok(()) };
+        let fresh = Node { version, inode: Inode::decode(&value)?, ..node.clone() };
+        if fresh.inode.ino != node.inode.ino
+            || matches!(fresh.inode.layout, Layout::Moving | Layout::Elsewhere)
+        {
+            return Ok(());
+        }
+        let intended = Move { layout: fresh.inode.layout, ..intended };
+        if self.freeze(&fresh, &intended)? {
+            let guards = [Guard::Absent(&own.key)];
+            let decision = self.decide(&intended, &value, NO_LEASE, guards, [])?;
+            debug_assert!(!matches!(decision, Decision::Refused(_)), "one entry, one inode");
+        }
+        debug_assert!(value.len() >= INODE_LEN, "it was decoded");
+        Ok(())
+    }
+}

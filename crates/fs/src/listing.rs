@@ -1,0 +1,227 @@
+//! Listing a directory.
+//!
+//! The order is by partition, then by name. The first request asks many partitions for a few entries each, so that a small
+//! directory takes one request per node; what is left of large ones is fetched partition by partition. Memory is that of one batch.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use samite_client::{Op, OwnedEntry};
+use samite_types::{PartitionId, Result};
+use samite_wire::op::{Action, Operation};
+
+use crate::chunks::listing;
+use crate::inode::{INODE_LEN, Inode, Layout};
+use crate::key::{self, Key};
+use crate::store::malformed;
+use crate::{Attr, FileKind, FileSystem};
+
+/// Partitions asked at once.
+const PARTITIONS_AT_ONCE: u32 = 128;
+/// Entries asked for at once, over all partitions.
+const ENTRIES_AT_ONCE: u32 = 1024;
+/// Fewest entries asked of one partition.
+const ENTRIES_MIN: u32 = 8;
+
+/// Cookie after `.`; one more after `..`; then the entries'.
+const DOT: u64 = 1;
+const DOTDOT: u64 = 2;
+
+/// One entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Inode number.
+    pub ino: u64,
+    /// Kind.
+    pub kind: FileKind,
+    /// Position after this entry, for [`DirHandle::seek`]; never 0.
+    pub cookie: u64,
+    /// Name.
+    pub name: Box<[u8]>,
+    /// Attributes as of the listing (the size of a file that is being written may lag behind): `readdirplus`. None for `.` and `..`, directories and
+    /// files with several links: they have to be asked for.
+    pub attr: Option<Attr>,
+}
+
+/// Where a batch starts.
+#[derive(Clone, Debug)]
+struct Position {
+    /// Cookie before the first entry of the batch.
+    cookie: u64,
+    partition: u32,
+    /// Key of the entry before it in this partition; empty at its start.
+    after: Key,
+}
+
+/// Part of a listing that is still to be given out.
+struct Run {
+    partition: u32,
+    entries: std::vec::IntoIter<OwnedEntry>,
+    is_complete: bool,
+}
+
+/// An open listing of a directory: `.`, `..`, then every entry once, in an order that does not change. Entries made or removed meanwhile may
+/// or may not be seen; all others are seen exactly once.
+pub struct DirHandle {
+    fs: FileSystem,
+    ino: u64,
+    parent: u64,
+    cookie: u64,
+    /// Batches begun so far, by cookie: one for about a thousand entries.
+    begun: Vec<Position>,
+    /// Where the next batch starts.
+    next: Position,
+    runs: VecDeque<Run>,
+}
+
+impl DirHandle {
+    pub(crate) fn new(fs: &FileSystem, ino: u64, parent: u64) -> Self {
+        let next = Position { cookie: DOTDOT, partition: 0, after: Key::new() };
+        Self {
+            fs: fs.clone(),
+            ino,
+            parent,
+            cookie: 0,
+            begun: Vec::new(),
+            next,
+            runs: VecDeque::new(),
+        }
+    }
+
+    /// The next entry, or `None` at the end. Holds one batch of entries at a time.
+    ///
+    /// # Errors
+    /// As of the nodes that hold the directory.
+    pub fn next_entry(&mut self) -> Result<Option<DirEntry>> {
+        match self.cookie {
+            0 => return Ok(Some(self.dot(b".", self.ino, DOT))),
+            DOT => return Ok(Some(self.dot(b"..", self.parent, DOTDOT))),
+            _ => {}
+        }
+        loop {
+            let Some(run) = self.runs.front_mut() else {
+                if self.next.partition >= self.fs.store().dataset.partitions() {
+                    return Ok(None);
+                }
+                self.fetch()?;
+                continue;
+            };
+            if let Some(entry) = run.entries.next() {
+                self.cookie += 1;
+                self.next = Position {
+                    cookie: self.cookie,
+                    partition: run.partition,
+                    after: Key::from_slice(&entry.key),
+                };
+                return to_entry(&entry, self.cookie).map(Some);
+            }
+            let (partition, is_complete) = (run.partition, run.is_complete);
+            self.runs.pop_front();
+            if is_complete {
+                self.next =
+                    Position { cookie: self.cookie, partition: partition + 1, after: Key::new() };
+            } else {
+                // The rest of this partition comes first.
+                self.runs.clear();
+                self.next.partition = partition;
+            }
+        }
+    }
+
+    /// Position of the next entry; 0 at the start.
+    #[must_use]
+    pub fn tell(&self) -> u64 {
+        self.cookie
+    }
+
+    /// Goes to a position that [`DirHandle::tell`] or an entry's cookie of this handle gave; 0 starts again and sees new entries.
+    ///
+    /// # Errors
+    /// As of [`DirHandle::next_entry`].
+    pub fn seek(&mut self, cookie: u64) -> Result<()> {
+        if cookie == self.cookie {
+            return Ok(());
+        }
+        self.runs.clear();
+        if cookie <= DOTDOT {
+            self.begun.clear();
+        }
+        let known = self.begun.partition_point(|position| position.cookie <= cookie);
+        self.begun.truncate(known);
+        self.next = self.begun.pop().unwrap_or(Position {
+            cookie: DOTDOT,
+            partition: 0,
+            after: Key::new(),
+        });
+        self.cookie = if cookie <= DOTDOT { cookie } else { self.next.cookie };
+        while self.cookie < cookie {
+            if self.next_entry()?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn dot(&mut self, name: &[u8], ino: u64, cookie: u64) -> DirEntry {
+        self.cookie = cookie;
+        DirEntry { ino, kind: FileKind::Directory, cookie, name: name.into(), attr: None }
+    }
+
+    /// Fetches a batch from `next` on: the rest of one partition, or the start of many.
+    fn fetch(&mut self) -> Result<()> {
+        let start = self.next.clone();
+        let all = self.fs.store().dataset.partitions();
+        let count = if start.after.is_empty() {
+            PARTITIONS_AT_ONCE.min(all - start.partition)
+        } else {
+            1
+        };
+        let prefix = key::entries(self.ino);
+        let limit = (ENTRIES_AT_ONCE / count).max(ENTRIES_MIN);
+        let after = &start.after;
+        let mut ops: Vec<Op<'_>> = (start.partition..start.partition + count)
+            .map(|partition| {
+                let list = Action::List {
+                    prefix: &prefix,
+                    after,
+                    limit,
+                    reverse: false,
+                    value_len_max: INODE_LEN as u32,
+                };
+                Operation::new(PartitionId(partition), [list]).into()
+            })
+            .collect();
+        let outcomes = self.fs.store().run_all(&mut ops)?;
+        drop(ops);
+        for (partition, outcome) in (start.partition..).zip(outcomes) {
+            let (entries, is_complete) = listing(outcome)?;
+            self.runs.push_back(Run { partition, entries: entries.into_iter(), is_complete });
+        }
+        if self.begun.last().is_none_or(|last| last.cookie < start.cookie) {
+            self.begun.push(start);
+        }
+        Ok(())
+    }
+}
+
+fn to_entry(entry: &OwnedEntry, cookie: u64) -> Result<DirEntry> {
+    let (_, name) = key::parse_entry(&entry.key).ok_or_else(malformed)?;
+    let inode = Inode::decode(&entry.value)?;
+    let data_len = u64::from(entry.total_len).saturating_sub(INODE_LEN as u64);
+    let size = match inode.layout {
+        Layout::Inline | Layout::Converting => Some(data_len),
+        Layout::Chunked => Some(inode.size),
+        Layout::Elsewhere | Layout::Moving => None,
+    };
+    let attr = size.filter(|_| !inode.is_directory()).map(|size| inode.attr(size));
+    Ok(DirEntry { ino: inode.ino, kind: inode.kind, cookie, name: name.into(), attr })
+}
+
+impl fmt::Debug for DirHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DirHandle")
+            .field("ino", &self.ino)
+            .field("cookie", &self.cookie)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,89 @@
+//! Change marks: when a directory last changed, and how many directories are in it.
+//!
+//! A directory's inode does not change when something is made in it. Instead, the operation on the entry also leaves a mark
+//! beside it, in the entry's own partition: the time (8 bytes), and the number of directories made less those removed (8 bytes).
+//! The directory's time is the maximum over the partitions and its link count the sum, asked for when someone wants them.
+
+use samite_client::{OwnedOutcome, OwnedResult};
+use samite_types::{ErrorKind, Result};
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use crate::key::{self, Key};
+use crate::{FileSystem, Timestamp};
+
+const SUBDIRECTORIES_AT: u32 = 8;
+
+/// The mark that a change of one entry leaves.
+pub struct EntryMark {
+    key: Option<Key>,
+    now: [u8; 8],
+}
+
+impl EntryMark {
+    /// For the entry with this key; no mark when it is no entry's.
+    pub fn new(entry: &[u8], now: Timestamp) -> Self {
+        let key = key::parse_entry(entry).map(|(parent, _)| key::mark(parent));
+        Self { key, now: now.0.to_le_bytes() }
+    }
+
+    /// What leaves the mark; `directories` is how many directories came, or went if negative.
+    pub fn actions(&self, directories: i64) -> impl Iterator<Item = Action<'_>> {
+        self.key.iter().flat_map(move |key| {
+            let count = (directories != 0).then_some(Action::Add {
+                key,
+                offset: SUBDIRECTORIES_AT,
+                delta: directories.cast_unsigned(),
+            });
+            let time = Action::Write { key, offset: 0, data: Data::Inline(&self.now) };
+            std::iter::once(time).chain(count)
+        })
+    }
+}
+
+/// What the marks of a directory say together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Last change of an entry; 0 when there was none.
+    pub changed: Timestamp,
+    /// Directories in it.
+    pub directories: u64,
+}
+
+impl FileSystem {
+    /// Asks every partition for the directory's mark.
+    pub(crate) fn marks(&self, directory: u64) -> Result<Marks> {
+        let key = key::mark(directory);
+        let outcomes = self.store().run_everywhere(|partition| Operation::get(partition, &key))?;
+        let (mut changed, mut directories) = (0, 0i64);
+        for outcome in outcomes {
+            let data = match outcome {
+                OwnedOutcome::Done(results) => match results.into_iter().next() {
+                    Some(OwnedResult::Value { data, .. }) => data,
+                    _ => continue,
+                },
+                OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => continue,
+                OwnedOutcome::Failed(failure) => return Err(failure.into_error("read marks")),
+            };
+            let number = |offset: usize| {
+                data.get(offset..).and_then(<[u8]>::first_chunk).map_or(0, |raw| i64::from_le_bytes(*raw))
+            };
+            changed = changed.max(number(0));
+            directories += number(SUBDIRECTORIES_AT as usize);
+        }
+        Ok(Marks {
+            changed: Timestamp(changed),
+            directories: directories.try_into().unwrap_or(0),
+        })
+    }
+
+    /// Forgets the times of the marks, so that the inode's own holds.
+    pub(crate) fn reset_mark_times(&self, directory: u64) -> Result<()> {
+        let key = key::mark(directory);
+        self.store()
+            .run_everywhere(|partition| {
+                let zero = Action::Write { key: &key, offset: 0, data: Data::Inline(&[0; 8]) };
+                Operation::new(partition, [zero]).guard(Guard::Exists(&key))
+            })
+            .map(drop)
+    }
+}

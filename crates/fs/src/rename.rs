@@ -1,0 +1,352 @@
+//! Rename.
+//!
+//! Within one partition it is one operation; across partitions it is a move ([`crate::moving`]). A directory that moves to another
+//! parent does so under a lock of the whole file system, so that two moves cannot put each into the other.
+
+use samite_client::{Op, OwnedOutcome};
+use samite_types::{Epoch, ErrorKind, Result};
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use crate::at::At;
+use crate::filesystem::named;
+use crate::inode::{FLAG_RENAMED, INODE_LEN, Inode, Layout, at, identity};
+use crate::key::{self, DIRECTORY_MOVE_LOCK};
+use crate::marks::EntryMark;
+use crate::moving::{Decision, Finish, Move};
+use crate::removal::{check_sticky, first_value};
+use crate::seal::Sealed;
+use crate::store::{Home, NO_LEASE, Node, fail};
+use crate::walk::{SEARCH, WRITE, Walk};
+use crate::{Context, FileSystem, RenameFlags, Timestamp};
+
+/// One end of a rename.
+struct End {
+    home: Home,
+    /// Number of the directory.
+    parent: u64,
+}
+
+/// A rename that was checked and is ready to go.
+struct Plan {
+    from: End,
+    to: End,
+    /// What moves, as the entry has it (possibly only a pointer).
+    node: Node,
+    /// What it replaces.
+    replaced: Option<Node>,
+    epoch: Epoch,
+}
+
+/// How one attempt ended.
+enum Attempt {
+    Done,
+    /// A directory changes its parent: take the lock and start again.
+    NeedsLock,
+}
+
+impl FileSystem {
+    /// Renames `from` to `to`, replacing what is there: a file by anything but a directory, an empty directory by a directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the paths; `Exists` with `no_replace`; `IsDirectory`, `NotDirectory`,
+    /// `NotEmpty` for what would be replaced; `Invalid`: a directory into itself; `InUse`: the root, `.` or `..`; `NotOwner`: a directory is
+    /// sticky; `Unsupported`: `exchange`.
+    pub fn rename<'a, 'b>(
+        &self,
+        ctx: &Context,
+        from: impl Into<At<'a>>,
+        to: impl Into<At<'b>>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let to = to.into();
+        named("rename", from, |from| {
+            if flags.exchange {
+                return Err(fail(ErrorKind::Unsupported));
+            }
+            let attempt = |is_locked| {
+                self.under_lease(|epoch| self.try_rename(ctx, from, to, flags, epoch, is_locked))
+            };
+            if let Attempt::NeedsLock = attempt(false)? {
+                let token = self.lock_moves()?;
+                let result = attempt(true);
+                self.unlock_moves(token)?;
+                result?;
+            }
+            Ok(())
+        })
+    }
+
+    fn try_rename(
+        &self,
+        ctx: &Context,
+        from: At<'_>,
+        to: At<'_>,
+        flags: RenameFlags,
+        epoch: Epoch,
+        is_locked: bool,
+    ) -> Result<Attempt> {
+        let mut from_walk = Walk::start(self, ctx, from, epoch)?;
+        let mut to_walk = Walk::start(self, ctx, to, epoch)?;
+        if !from_walk.advance()? || !to_walk.advance()? {
+            return Err(fail(ErrorKind::InUse));
+        }
+        from_walk.require(WRITE | SEARCH)?;
+        to_walk.require(WRITE | SEARCH)?;
+        let from = End { home: from_walk.entry(), parent: from_walk.dir().ino };
+        let to = End { home: to_walk.entry(), parent: to_walk.dir().ino };
+        let node = self.entry_at_rest(&from.home, epoch)?;
+        let node = node.ok_or_else(|| fail(ErrorKind::NotFound))?;
+        let replaced = self.entry_at_rest(&to.home, epoch)?;
+        let is_directory = node.inode.is_directory();
+        if (from_walk.wants_directory || to_walk.wants_directory) && !is_directory {
+            return Err(fail(ErrorKind::NotDirectory));
+        }
+        if is_directory && to_walk.came_through(node.inode.ino) {
+            return Err(fail(ErrorKind::Invalid));
+        }
+        self.check_owner(ctx, &from_walk, &node)?;
+        if let Some(there) = &replaced {
+            if flags.no_replace {
+                return Err(fail(ErrorKind::Exists));
+            }
+            if there.inode.ino == node.inode.ino {
+                return Ok(Attempt::Done);
+            }
+            match (is_directory, there.inode.is_directory()) {
+                (false, true) => return Err(fail(ErrorKind::IsDirectory)),
+                (true, false) => return Err(fail(ErrorKind::NotDirectory)),
+                _ => {}
+            }
+            if from_walk.came_through(there.inode.ino) {
+                return Err(fail(ErrorKind::NotEmpty));
+            }
+            self.check_owner(ctx, &to_walk, there)?;
+        }
+        if is_directory && from.parent != to.parent && !is_locked {
+            return Ok(Attempt::NeedsLock);
+        }
+        self.carry_out(Plan { from, to, node, replaced, epoch })?;
+        Ok(Attempt::Done)
+    }
+
+    /// The entry itself, not what it points to, once it does not move.
+    fn entry_at_rest(&self, home: &Home, epoch: Epoch) -> Result<Option<Node>> {
+        match self.store().read(home, epoch)? {
+            Some(node) if node.inode.layout == Layout::Moving => {
+                self.await_move(home)?;
+                Err(fail(ErrorKind::StaleLease))
+            }
+            Some(node) if node.inode.removal != 0 => {
+                self.outlast_removal(home, node.inode.ino, node.inode.removal)?;
+                Err(fail(ErrorKind::StaleLease))
+            }
+            found => Ok(found),
+        }
+    }
+
+    fn check_owner(&self, ctx: &Context, walk: &Walk<'_>, entry: &Node) -> Result<()> {
+        if !crate::removal::needs_owner(ctx, walk.dir()) {
+            return Ok(());
+        }
+        let node = self.lookup_home(&entry.home, walk.epoch)?;
+        let node = node.ok_or_else(|| fail(ErrorKind::StaleLease))?;
+        check_sticky(ctx, walk.dir(), node.inode.uid)
+    }
+
+    fn carry_out(&self, plan: Plan) -> Result<()> {
+        let sealed = match &plan.replaced {
+            Some(there) if there.inode.is_directory() => {
+                Some(self.seal(&plan.to.home, there.inode.ino, plan.epoch)?)
+            }
+            _ => None,
+        };
+        let moved = self.move_entry(&plan, sealed.as_ref());
+        let value = match (moved, &sealed) {
+            (Ok(value), _) => value,
+            (Err(error), Some(sealed)) => {
+                self.unseal(sealed)?;
+                return Err(error);
+            }
+            (Err(error), None) => return Err(error),
+        };
+        if let Some(sealed) = &sealed {
+            self.forget_directory(sealed)?;
+            self.inner.cache.remove(&plan.from.home.key);
+        } else if plan.node.inode.is_directory() {
+            self.raise_leases(&plan.from.home.key, Vec::new)?;
+        }
+        match value {
+            Some(value) if sealed.is_none() => self.clean_up(value),
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves the entry. Returns the value of the record that it replaced.
+    fn move_entry(&self, plan: &Plan, sealed: Option<&Sealed>) -> Result<Option<Vec<u8>>> {
+        let stale = || fail(ErrorKind::StaleLease);
+        let (version, mut value) = self.store().value(&plan.from.home)?.ok_or_else(stale)?;
+        if version != plan.node.version {
+            return Err(stale());
+        }
+        if plan.node.inode.layout != Layout::Elsewhere {
+            self.note_location(plan.node.inode.ino, &plan.to.home)?;
+            value[at::FLAGS as usize] |= FLAG_RENAMED;
+        }
+        let now = Timestamp::now();
+        let ctime = at::CTIME as usize;
+        value[ctime..ctime + 8].copy_from_slice(&now.0.to_le_bytes());
+        let _removal = self.inner.opens.begin_removal();
+        if plan.from.home.partition == plan.to.home.partition {
+            self.move_within(plan, sealed, &value, now)
+        } else {
+            self.move_across(plan, sealed, &value, now)
+        }
+    }
+
+    fn move_within(
+        &self,
+        plan: &Plan,
+        sealed: Option<&Sealed>,
+        value: &[u8],
+        now: Timestamp,
+    ) -> Result<Option<Vec<u8>>> {
+        let from = &plan.from.home;
+        let target = Target::new(plan, sealed);
+        let from_mark = EntryMark::new(&from.key, now);
+        let to_mark = EntryMark::new(&plan.to.home.key, now);
+        let mut op = Operation::new(from.partition, []).reveal(INODE_LEN as u32);
+        op.guards.push(Guard::VersionIs(&from.key, plan.node.version));
+        op.guards.extend(target.guards());
+        op.actions.extend(target.reads());
+        op.actions.push(Action::Put { key: &plan.to.home.key, data: Data::Inline(value) });
+        op.actions.push(Action::Delete { key: &from.key });
+        op.actions.extend(from_mark.actions(-target.directories));
+        op.actions.extend(to_mark.actions(target.directories_after));
+        match self.store().run(Op::new(op).under_lease(plan.epoch))? {
+            OwnedOutcome::Done(results) if plan.replaced.is_some() => {
+                first_value(results).map(Some)
+            }
+            OwnedOutcome::Done(_) => Ok(None),
+            OwnedOutcome::Failed(failure) if failure.index == 0 => {
+                Err(fail(ErrorKind::StaleLease))
+            }
+            OwnedOutcome::Failed(failure) => {
+                self.refused(plan, usize::from(failure.index) - 1)
+            }
+        }
+    }
+
+    fn move_across(
+        &self,
+        plan: &Plan,
+        sealed: Option<&Sealed>,
+        value: &[u8],
+        now: Timestamp,
+    ) -> Result<Option<Vec<u8>>> {
+        let intended = Move {
+            token: self.token(),
+            source: plan.from.home.clone(),
+            layout: plan.node.inode.layout,
+            finish: Finish::Delete,
+            is_directory: plan.node.inode.is_directory(),
+            destination: plan.to.home.clone(),
+        };
+        // Both ends under the same leases: what is frozen by a stale resolution is thawed again.
+        if !self.freeze(&plan.node, &intended)? {
+            return Err(fail(ErrorKind::StaleLease));
+        }
+        let target = Target::new(plan, sealed);
+        let mark = EntryMark::new(&plan.to.home.key, now);
+        let actions = target.reads().chain(mark.actions(target.directories_after));
+        match self.decide(&intended, value, plan.epoch, target.guards(), actions)? {
+            Decision::Done(OwnedOutcome::Done(results)) if plan.replaced.is_some() => {
+                first_value(results).map(Some)
+            }
+            Decision::Done(_) => Ok(None),
+            Decision::Refused(index) => self.refused(plan, index),
+            Decision::Recovered => Err(fail(ErrorKind::StaleLease)),
+        }
+    }
+
+    /// A guard on the target did not hold: waits if the new parent is sealed; then the rename starts again.
+    fn refused(&self, plan: &Plan, index: usize) -> Result<Option<Vec<u8>>> {
+        if index == 0 {
+            self.outlast_seal(plan.to.parent, plan.to.home.partition)?;
+        }
+        Err(fail(ErrorKind::StaleLease))
+    }
+
+    fn lock_moves(&self) -> Result<u64> {
+        let home = self.store().home(key::Key::from_slice(DIRECTORY_MOVE_LOCK));
+        let token = self.token();
+        let raw_token = token.to_le_bytes();
+        loop {
+            let op = Operation::put(home.partition, &home.key, &raw_token)
+                .guard(Guard::Absent(&home.key));
+            if self.store().run(Op::new(op).under_lease(NO_LEASE))?.is_done() {
+                return Ok(token);
+            }
+            if let Some(held) = self.outlast(&home)? {
+                self.release(&home, &held)?;
+            }
+        }
+    }
+
+    fn unlock_moves(&self, token: u64) -> Result<()> {
+        let home = self.store().home(key::Key::from_slice(DIRECTORY_MOVE_LOCK));
+        self.release(&home, &token.to_le_bytes())
+    }
+
+    fn release(&self, home: &Home, held: &[u8]) -> Result<()> {
+        let op = Operation::new(home.partition, [Action::Delete { key: &home.key }])
+            .guard(Guard::BytesAre { key: &home.key, offset: 0, bytes: held });
+        self.store().run(op).map(drop)
+    }
+}
+
+/// What a rename demands and reads at its target.
+struct Target<'p> {
+    home: &'p Home,
+    seal: key::Key,
+    replaced: Option<([u8; 9], Option<[u8; 8]>)>,
+    /// 1 when a directory moves.
+    directories: i64,
+    /// Directories more at the target after.
+    directories_after: i64,
+}
+
+impl<'p> Target<'p> {
+    fn new(plan: &'p Plan, sealed: Option<&Sealed>) -> Self {
+        let directories = i64::from(plan.node.inode.is_directory());
+        let identity_of = |inode: &Inode| identity(inode.ino, inode.layout);
+        Self {
+            home: &plan.to.home,
+            seal: key::seal(plan.to.parent),
+            replaced: plan.replaced.as_ref().map(|there| {
+                (identity_of(&there.inode), sealed.map(|sealed| sealed.token.to_le_bytes()))
+            }),
+            directories,
+            directories_after: directories - i64::from(sealed.is_some()),
+        }
+    }
+
+    /// The seal's first.
+    fn guards(&self) -> impl Iterator<Item = Guard<'_>> {
+        let key = &self.home.key;
+        let (there, token) = match &self.replaced {
+            None => (Guard::Absent(key), None),
+            Some((identity, token)) => (
+                Guard::BytesAre { key, offset: at::INO, bytes: identity },
+                token
+                    .as_ref()
+                    .map(|token| Guard::BytesAre { key, offset: at::REMOVAL, bytes: token }),
+            ),
+        };
+        [Guard::Absent(&self.seal), there].into_iter().chain(token)
+    }
+
+    fn reads(&self) -> impl Iterator<Item = Action<'_>> {
+        let get = Action::Get { key: &self.home.key, offset: 0, len: u32::MAX };
+        self.replaced.is_some().then_some(get).into_iter()
+    }
+}

@@ -1,0 +1,311 @@
+//! The size of a file: asked for, settled, set.
+
+use samite_client::OwnedResult;
+use samite_types::{ErrorKind, Result};
+use samite_wire::op::{Action, Data, Guard, List, Operation};
+
+use crate::at::At;
+use crate::filesystem::named;
+use crate::file::Tried;
+use crate::inode::{INODE_LEN, Inode, Layout, MARK_SHARED, at, changed, cuts_and_mark};
+use crate::store::{Node, fail, malformed, only};
+use crate::writing::{DISTRUST, Mark, Seen, Writing};
+use crate::{
+    Attr, Context, FILE_LEN_MAX, FileKind, FileSystem, INLINE_LEN_MAX, OpenFile, OpenFlags,
+    Timestamp,
+};
+
+/// What `stat` says of a directory's size.
+const DIRECTORY_SIZE: u64 = 4096;
+
+/// How often settling may meet a change of the mark before it gives up.
+const SETTLE_TRIES_MAX: u32 = 100;
+
+impl FileSystem {
+    /// Attributes of a node. `own`: what this handle has written itself.
+    pub(crate) fn attr_of(&self, node: &Node, own: Option<&Writing>) -> Result<Attr> {
+        let mut attr = node.inode.attr(self.size_of(node, own)?);
+        if node.inode.is_directory() {
+            let marks = self.marks(node.inode.ino)?;
+            attr.mtime = attr.mtime.max(marks.changed);
+            attr.ctime = attr.ctime.max(marks.changed);
+            attr.nlink = u32::try_from(marks.directories.saturating_add(2)).unwrap_or(u32::MAX);
+            attr.blocks = 0;
+        }
+        Ok(attr)
+    }
+
+    /// Size of a node. Costs nothing unless somebody is writing to a chunked file.
+    pub(crate) fn size_of(&self, node: &Node, own: Option<&Writing>) -> Result<u64> {
+        let inode = &node.inode;
+        if inode.is_directory() {
+            return Ok(DIRECTORY_SIZE);
+        }
+        if !node.is_chunked() {
+            return Ok(node.data_len);
+        }
+        if inode.mark == 0 {
+            return Ok(inode.size);
+        }
+        if let Some(own) = own
+            && own.is_marked(self.forks())
+        {
+            let mark = *own.lock();
+            if mark.token == inode.mark && mark.token != MARK_SHARED && mark.cuts == inode.cuts {
+                return Ok(inode.size.max(own.end()));
+            }
+        }
+        Ok(inode.size.max(self.store().data_end(inode.ino)?))
+    }
+
+    /// Sets the length of a file; what is added reads as zeros.
+    ///
+    /// # Errors
+    /// As of opening for writing; `Invalid`: no regular file; `FileTooLarge`.
+    pub fn truncate<'a>(&self, ctx: &Context, at: impl Into<At<'a>>, len: u64) -> Result<()> {
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        named("truncate", at, |at: At<'_>| {
+            let file = self.open_file(ctx, at, flags, 0)?;
+            file.truncate(len)?;
+            file.close()
+        })
+    }
+
+    pub(crate) fn forks(&self) -> u32 {
+        self.inner.forks.load(std::sync::atomic::Ordering::Acquire)
+    }
+}
+
+impl OpenFile {
+    /// Sets the length; what is added reads as zeros.
+    ///
+    /// # Errors
+    /// `BadDescriptor`: not open for writing; `Invalid`: no regular file; `FileTooLarge`; `StaleHandle`.
+    pub fn truncate(&self, len: u64) -> Result<()> {
+        self.context("ftruncate", || {
+            if self.kind() != FileKind::File {
+                return Err(fail(ErrorKind::Invalid));
+            }
+            if !self.flags().write {
+                return Err(fail(ErrorKind::BadDescriptor));
+            }
+            self.cut(len)
+        })
+    }
+
+    /// Makes sure that `[offset, offset + len)` is within the file (`posix_fallocate`); space is not reserved.
+    ///
+    /// # Errors
+    /// As of [`OpenFile::truncate`].
+    pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
+        let end = offset.checked_add(len).ok_or_else(|| fail(ErrorKind::FileTooLarge))?;
+        if len == 0 {
+            return Err(fail(ErrorKind::Invalid).context("fallocate"));
+        }
+        if self.attr()?.size < end { self.truncate(end) } else { Ok(()) }
+    }
+
+    /// Settles size and times of a file that was written to.
+    ///
+    /// # Errors
+    /// As of the nodes.
+    pub fn fsync(&self) -> Result<()> {
+        self.context("fsync", || self.settle())
+    }
+
+    /// Sets the length, without a check of how the file was opened.
+    pub(crate) fn cut(&self, len: u64) -> Result<()> {
+        if len > FILE_LEN_MAX {
+            return Err(fail(ErrorKind::FileTooLarge));
+        }
+        loop {
+            let done = match self.layout() {
+                Layout::Chunked => self.cut_chunked(len)?,
+                Layout::Inline if len <= INLINE_LEN_MAX => self.cut_inline(len as u32)?,
+                _ => {
+                    self.convert(false)?;
+                    false
+                }
+            };
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    fn cut_inline(&self, len: u32) -> Result<bool> {
+        let times = changed(Timestamp::now());
+        let tried = self.on_inode(Layout::Inline, |home, guard| {
+            let op = Operation::new(
+                home.partition,
+                [
+                    Action::Truncate { key: &home.key, len: INODE_LEN as u32 + len },
+                    Action::Write { key: &home.key, offset: at::MTIME, data: Data::Inline(&times) },
+                ],
+            );
+            self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
+        })?;
+        Ok(matches!(tried, Tried::Done(_)))
+    }
+
+    fn cut_chunked(&self, len: u64) -> Result<bool> {
+        let node = self.node()?;
+        if !node.is_chunked() {
+            return Ok(false);
+        }
+        let size = self.fs.size_of(&node, Some(&self.writing))?;
+        // Data first: were it the other way round, a crash in between would leave bytes beyond the end that a longer file shows again.
+        if len < size {
+            self.fs.store().cut_chunks(self.ino(), len, size)?;
+        }
+        let (times, raw_len) = (changed(Timestamp::now()), len.to_le_bytes());
+        let cuts = node.inode.cuts.to_le_bytes();
+        let ends_open = [u8::from(len > 0)];
+        let tried = self.on_inode(Layout::Chunked, |home, guard| {
+            let key = &home.key;
+            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let mut op = Operation::new(home.partition, [write(at::MTIME, &times)])
+                .guard(guard)
+                .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &cuts })
+                .reveal(INODE_LEN as u32);
+            if len < size {
+                op.actions.push(write(at::SIZE, &raw_len));
+                op.actions.push(Action::Add { key, offset: at::CUTS, delta: 1 });
+            } else {
+                op.actions.push(Action::Max { key, offset: at::SIZE, value: len });
+            }
+            if len != size {
+                op.actions.push(write(at::ENDS_OPEN, &ends_open));
+            }
+            self.fs.store().run(op)
+        })?;
+        Ok(matches!(tried, Tried::Done(_)))
+    }
+
+    /// Sets the writing mark, once. False: the file is not chunked after all.
+    pub(crate) fn ensure_marked(&self) -> Result<bool> {
+        let forks = self.fs.forks();
+        if self.writing.is_marked(forks) {
+            return Ok(true);
+        }
+        let mut mark = self.writing.lock();
+        let token = self.fs.token();
+        let mut expected = 0u64;
+        while !self.writing.is_marked(forks) {
+            let (set, was) = if expected == 0 {
+                (token, 0)
+            } else {
+                (MARK_SHARED, expected)
+            };
+            match self.try_mark(was, set)? {
+                Tried::Done(results) => {
+                    let inode = inode_of(&results)?;
+                    self.note_marked(&mut mark, set, inode.cuts, forks);
+                }
+                Tried::Refused { inode, .. } if inode.mark == MARK_SHARED => {
+                    self.note_marked(&mut mark, MARK_SHARED, inode.cuts, forks);
+                }
+                Tried::Refused { inode, .. } => expected = inode.mark,
+                Tried::OtherLayout | Tried::TooLarge => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Notes that the mark is set. What was written under an earlier mark counts only if the file was not cut since.
+    pub(crate) fn note_marked(&self, mark: &mut Mark, token: u64, cuts: u64, forks: u32) {
+        let trusted = self.writing.end() == 0 || mark.cuts == cuts;
+        *mark = Mark { token, cuts: if trusted { cuts } else { DISTRUST } };
+        self.writing.set_marked(forks);
+    }
+
+    fn try_mark(&self, was: u64, set: u64) -> Result<Tried> {
+        let (was, set) = (was.to_le_bytes(), set.to_le_bytes());
+        self.on_inode(Layout::Chunked, |home, guard| {
+            let key = &home.key;
+            let op = Operation::new(
+                home.partition,
+                [
+                    Action::Get { key, offset: 0, len: INODE_LEN as u32 },
+                    Action::Write { key, offset: at::MARK, data: Data::Inline(&set) },
+                ],
+            )
+            .guard(guard)
+            .guard(Guard::BytesAre { key, offset: at::MARK, bytes: &was })
+            .reveal(INODE_LEN as u32);
+            self.fs.store().run(op)
+        })
+    }
+
+    /// After a write that failed half-way: how far this handle has written says nothing about the size any more.
+    pub(crate) fn distrust_end(&self) {
+        self.writing.lock().cuts = DISTRUST;
+    }
+
+    /// Raises the settled size to what was written, and takes the mark off.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let forks = self.fs.forks();
+        if !self.writing.is_marked(forks) {
+            return Ok(());
+        }
+        let mark = self.writing.lock();
+        if !self.writing.is_marked(forks) {
+            return Ok(());
+        }
+        self.writing.clear_marked();
+        let (mut cuts, mut found) = (mark.cuts, mark.token);
+        for _ in 0..SETTLE_TRIES_MAX {
+            let end = if cuts == mark.cuts && cuts != DISTRUST {
+                self.writing.end()
+            } else {
+                self.fs.store().data_end(self.ino())?
+            };
+            let takes_off = found == mark.token && found != MARK_SHARED;
+            match self.try_settle(cuts, found, end, takes_off) {
+                Ok(Tried::Refused { inode, .. }) => (cuts, found) = (inode.cuts, inode.mark),
+                // Removed by another process: there is no size to settle.
+                Err(error) if error.kind() != ErrorKind::StaleHandle => {
+                    self.writing.set_marked(forks);
+                    return Err(error);
+                }
+                _ => return Ok(()),
+            }
+        }
+        Err(fail(ErrorKind::Busy))
+    }
+
+    fn try_settle(&self, cuts: u64, found: u64, end: u64, takes_off: bool) -> Result<Tried> {
+        let expected = cuts_and_mark(cuts, found);
+        let times = changed(Timestamp::now());
+        self.on_inode(Layout::Chunked, |home, guard| {
+            let key = &home.key;
+            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let mut op = Operation::new(
+                home.partition,
+                [Action::Max { key, offset: at::SIZE, value: end }, write(at::MTIME, &times)],
+            )
+            .guard(guard)
+            .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &expected })
+            .reveal(INODE_LEN as u32);
+            if takes_off {
+                op.actions.push(write(at::MARK, &[0; 8]));
+            }
+            self.fs.store().run(op)
+        })
+    }
+
+    /// The size now; notes it.
+    pub(crate) fn size_now(&self) -> Result<(u64, Inode)> {
+        let node = self.node()?;
+        let size = self.fs.size_of(&node, Some(&self.writing))?;
+        self.writing.see(Seen { size, cuts: node.inode.cuts });
+        Ok((size, node.inode))
+    }
+}
+
+fn inode_of(results: &List<OwnedResult, 2>) -> Result<Inode> {
+    match only(results)? {
+        OwnedResult::Value { data, .. } => Inode::decode(data),
+        _ => Err(malformed()),
+    }
+}

@@ -1,0 +1,216 @@
+//! Records, as the file system uses them.
+
+use samite_client::{Client, Dataset, Op, OwnedOutcome, OwnedResult, Revealed};
+use samite_types::{Epoch, Error, ErrorKind, PartitionId, Result, Version};
+use samite_wire::limits::OPERATIONS_MAX;
+use samite_wire::op::{Action, Guard, List, Operation};
+
+use crate::inode::{INODE_LEN, Inode, Layout, at, identity};
+use crate::key::{self, Key};
+
+/// Lease epoch of an operation that relies on no cached directory.
+pub const NO_LEASE: Epoch = Epoch(u64::MAX);
+
+/// Bytes that a look-up brings: the inode, and the target of most symbolic links.
+pub const LOOKUP_LEN: usize = 512;
+
+/// The record in which an inode lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    pub key: Key,
+    pub partition: PartitionId,
+}
+
+/// A look-up's find.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// The record that was asked for, or the one that it named ([`Layout::Elsewhere`]).
+    pub home: Home,
+    pub inode: Inode,
+    /// Bytes after the inode.
+    pub data_len: u64,
+    pub version: Version,
+    /// Of a symbolic link.
+    pub target: Option<Vec<u8>>,
+}
+
+impl Node {
+    /// Length of what is not chunked.
+    pub const fn is_chunked(&self) -> bool {
+        matches!(self.inode.layout, Layout::Chunked)
+    }
+}
+
+/// The records of one file system.
+#[derive(Clone)]
+pub struct Store {
+    pub client: Client,
+    pub dataset: Dataset,
+}
+
+impl Store {
+    /// The record with this key, in the partition of its hash.
+    pub fn home(&self, key: Key) -> Home {
+        let partition = self.dataset.partition_of(&key);
+        Home { key, partition }
+    }
+
+    pub fn entry(&self, parent: u64, name: &[u8]) -> Home {
+        self.home(key::entry(parent, name))
+    }
+
+    pub fn own(&self, ino: u64) -> Home {
+        self.home(key::own(ino))
+    }
+
+    pub fn chunk_len(&self) -> u64 {
+        u64::from(self.dataset.spec().chunk_len)
+    }
+
+    /// Carries out one operation. What a caller has to handle (a guard, a missing record, a full inode) stays
+    /// an outcome; every other failure is an error.
+    pub fn run<'k>(&self, op: impl Into<Op<'k>>) -> Result<OwnedOutcome> {
+        expected(self.dataset.execute_one(op.into())?)
+    }
+
+    /// Carries out operations in one request per node; see [`Store::run`].
+    pub fn run_all(&self, ops: &mut [Op<'_>]) -> Result<Vec<OwnedOutcome>> {
+        let deadline = self.client.deadline();
+        let mut outcomes = Vec::with_capacity(ops.len());
+        for part in ops.chunks_mut(OPERATIONS_MAX) {
+            for outcome in self.dataset.execute(part, deadline)? {
+                outcomes.push(expected(outcome)?);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    /// Carries out an operation in every partition.
+    pub fn run_everywhere<'k>(
+        &self,
+        build: impl Fn(PartitionId) -> Operation<'k>,
+    ) -> Result<Vec<OwnedOutcome>> {
+        let mut ops: Vec<Op<'k>> =
+            (0..self.dataset.partitions()).map(|index| build(PartitionId(index)).into()).collect();
+        self.run_all(&mut ops)
+    }
+
+    /// What is in `home` itself.
+    pub fn read(&self, home: &Home, lease: Epoch) -> Result<Option<Node>> {
+        let mut buf = [0; LOOKUP_LEN];
+        let op = Operation::new(
+            home.partition,
+            [Action::Get { key: &home.key, offset: 0, len: LOOKUP_LEN as u32 }],
+        );
+        let outcome = self.run(Op::new(op).into_dest(&mut buf).under_lease(lease))?;
+        match outcome {
+            OwnedOutcome::Done(results) => {
+                let (version, total_len, len) = only(&results)?.value()?;
+                self.node(home.clone(), version, total_len, &buf[..len]).map(Some)
+            }
+            OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
+            OwnedOutcome::Failed(failure) => Err(failure.into_error("look up")),
+        }
+    }
+
+    /// What a failed guard revealed of `home`.
+    pub fn node_of_reveal(&self, home: &Home, revealed: &Revealed) -> Result<Node> {
+        self.node(home.clone(), revealed.version, revealed.total_len, &revealed.bytes)
+    }
+
+    fn node(&self, home: Home, version: Version, total_len: u32, start: &[u8]) -> Result<Node> {
+        let inode = Inode::decode(start)?;
+        let mut node = Node {
+            home,
+            inode,
+            data_len: u64::from(total_len).saturating_sub(INODE_LEN as u64),
+            version,
+            target: None,
+        };
+        if inode.kind == crate::FileKind::Symlink && inode.layout == Layout::Inline {
+            node.target = Some(if start.len() == total_len as usize {
+                start[INODE_LEN..].to_vec()
+            } else {
+                self.value(&node.home)?.map(|(_, value)| value).unwrap_or_default()
+                    .get(INODE_LEN..).unwrap_or_default().to_vec()
+            });
+        }
+        Ok(node)
+    }
+
+    /// The whole value of a record.
+    pub fn value(&self, home: &Home) -> Result<Option<(Version, Vec<u8>)>> {
+        match self.run(Operation::get(home.partition, &home.key))? {
+            OwnedOutcome::Done(results) => match results.into_iter().next() {
+                Some(OwnedResult::Value { version, data, .. }) => Ok(Some((version, data))),
+                _ => Err(malformed()),
+            },
+            OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
+            OwnedOutcome::Failed(failure) => Err(failure.into_error("read record")),
+        }
+    }
+}
+
+/// Keeps failures that callers handle, and makes errors of the others.
+fn expected(outcome: OwnedOutcome) -> Result<OwnedOutcome> {
+    match outcome {
+        OwnedOutcome::Failed(failure)
+            if !matches!(
+                failure.kind,
+                ErrorKind::Conflict | ErrorKind::NotFound | ErrorKind::TooLarge
+            ) =>
+        {
+            Err(failure.into_error("operation"))
+        }
+        outcome => Ok(outcome),
+    }
+}
+
+/// The guard that `home` is where inode `ino` lives with its data in `layout`. `identity` is a buffer for its bytes.
+pub fn lives_in<'k>(home: &'k Home, identity: &'k [u8; 9]) -> Guard<'k> {
+    Guard::BytesAre { key: &home.key, offset: at::INO, bytes: identity }
+}
+
+/// Bytes for [`lives_in`].
+pub fn identity_of(node: &Node) -> [u8; 9] {
+    identity(node.inode.ino, node.inode.layout)
+}
+
+/// Result of the only, or first, action.
+pub fn only(results: &List<OwnedResult, 2>) -> Result<&OwnedResult> {
+    results.first().ok_or_else(malformed)
+}
+
+pub fn malformed() -> Error {
+    Error::new(ErrorKind::Corrupt, "reply: not what was asked for")
+}
+
+/// An error with fixed words.
+pub const fn words(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::NotFound => "no such file or directory",
+        ErrorKind::Exists => "it exists",
+        ErrorKind::Denied => "permission denied",
+        ErrorKind::NotOwner => "only its owner may do this",
+        ErrorKind::IsDirectory => "it is a directory",
+        ErrorKind::NotDirectory => "not a directory",
+        ErrorKind::NotEmpty => "the directory is not empty",
+        ErrorKind::Loop => "too many symbolic links",
+        ErrorKind::NameTooLong => "name too long",
+        ErrorKind::BadDescriptor => "not open for this",
+        ErrorKind::FileTooLarge => "file too large",
+        ErrorKind::StaleHandle => "the file exists no more",
+        ErrorKind::StaleLease => "cached directories are out of date",
+        ErrorKind::CrossDevice => "it leads out of the store",
+        ErrorKind::InUse => "in use",
+        ErrorKind::NoAttribute => "no such attribute",
+        ErrorKind::Unsupported => "not supported",
+        ErrorKind::Busy => "others keep changing it",
+        _ => "invalid",
+    }
+}
+
+/// An error of `kind` with its usual words.
+pub fn fail(kind: ErrorKind) -> Error {
+    Error::new(kind, words(kind))
+}
