@@ -120,12 +120,7 @@ impl FileSystem {
     }
 
     /// Changes the inode that `find` finds, if the caller may.
-    fn change(
-        &self,
-        ctx: &Context,
-        change: Change,
-        find: impl Fn() -> Result<Node>,
-    ) -> Result<()> {
+    fn change(&self, ctx: &Context, change: Change, find: impl Fn() -> Result<Node>) -> Result<()> {
         for _ in 0..LOOKUPS_MAX {
             let node = find()?;
             let before = node.inode;

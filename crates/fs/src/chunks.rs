@@ -53,8 +53,7 @@ impl Store {
     }
 
     pub fn chunk(&self, ino: u64, chunk_no: u32) -> Home {
-        let partition =
-            self.dataset.chunk_partition(Self::object_hash(ino), u64::from(chunk_no));
+        let partition = self.dataset.chunk_partition(Self::object_hash(ino), u64::from(chunk_no));
         Home { key: key::chunk(ino, chunk_no), partition }
     }
 
@@ -95,11 +94,8 @@ impl Store {
         for (part, home) in wanted.iter().zip(&homes) {
             let (bytes, after) = rest.split_at(part.len);
             rest = after;
-            let write = Action::Write {
-                key: &home.key,
-                offset: part.offset,
-                data: Data::Inline(bytes),
-            };
+            let write =
+                Action::Write { key: &home.key, offset: part.offset, data: Data::Inline(bytes) };
             ops.push(Op::new(Operation::new(home.partition, [write])));
         }
         let outcomes = if ops.len() == 1 {
@@ -159,7 +155,9 @@ impl Store {
     pub fn remove_chunks(&self, ino: u64, size: Option<u64>) -> Result<()> {
         let count = size.map(|size| size.div_ceil(self.chunk_len()));
         match count {
-            Some(count) if count <= NAMED_REMOVALS_MAX.min(u64::from(self.dataset.partitions())) => {
+            Some(count)
+                if count <= NAMED_REMOVALS_MAX.min(u64::from(self.dataset.partitions())) =>
+            {
                 self.delete_named(ino, 0, count)
             }
             _ => self.sweep_all(ino),
@@ -248,9 +246,7 @@ impl Store {
             }
             let mut ops: Vec<Op<'_>> = found
                 .iter()
-                .map(|(partition, key)| {
-                    Operation::new(*partition, [Action::Delete { key }]).into()
-                })
+                .map(|(partition, key)| Operation::new(*partition, [Action::Delete { key }]).into())
                 .collect();
             if !ops.is_empty() {
                 self.run_all(&mut ops)?;

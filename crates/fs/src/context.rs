@@ -96,8 +96,6 @@ impl OpenFlags {
         }
     }
 
-    pub(crate) const CODE_LEN: usize = 1;
-
     pub(crate) fn code(self) -> u8 {
         [self.read, self.write, self.append, self.directory]
             .iter()

@@ -26,13 +26,8 @@ pub enum Tried {
     Done(List<OwnedResult, 2>),
     /// The inode has another layout; the file knows it now.
     OtherLayout,
-    /// Another guard did not hold: which, counted from 0 after the first, and the inode as it is.
-    Refused {
-        /// Which one.
-        guard: usize,
-        /// The inode.
-        inode: Inode,
-    },
+    /// Another guard did not hold; this is the inode as it is.
+    Refused(Inode),
     /// The value would grow over its limit.
     TooLarge,
 }
@@ -229,8 +224,7 @@ impl OpenFile {
                     if inode.ino != self.ino {
                         self.relocate()?;
                     } else if inode.layout == layout {
-                        let index = usize::from(failure.index).saturating_sub(1);
-                        return Ok(Tried::Refused { guard: index, inode });
+                        return Ok(Tried::Refused(inode));
                     } else {
                         match inode.layout {
                             Layout::Moving => self.fs.await_move(&home)?,

@@ -15,7 +15,7 @@ use crate::inode::Inode;
 use crate::key::{INO_COUNTER, LEASE_COUNTER, ROOT_INO};
 use crate::opens::OpenTable;
 use crate::store::{NO_LEASE, Store, fail, only};
-use crate::{FileKind, STAT_BLOCK_LEN, StatFs, Timestamp, NAME_LEN_MAX};
+use crate::{FileKind, NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
 
 /// Inode numbers that a process takes at a time.
 const INO_RANGE: u64 = 1 << 12;
@@ -153,8 +153,7 @@ impl FileSystem {
     /// The next number of a counter, from 1.
     fn draw(&self, counter: &[u8]) -> Result<u64> {
         let partition = self.store().dataset.partition_of(counter);
-        let op =
-            Operation::new(partition, [Action::Add { key: counter, offset: 0, delta: 1 }]);
+        let op = Operation::new(partition, [Action::Add { key: counter, offset: 0, delta: 1 }]);
         let results = self.store().run(op)?.into_results("draw a number")?;
         Ok(only(&results)?.number()?.wrapping_add(1))
     }

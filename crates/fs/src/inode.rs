@@ -169,9 +169,7 @@ impl Inode {
         if raw[..2] != VERSION.to_le_bytes() {
             return Err(corrupt("unknown version"));
         }
-        let u32_at = |offset: u32| {
-            u32::from_le_bytes(field(raw, offset))
-        };
+        let u32_at = |offset: u32| u32::from_le_bytes(field(raw, offset));
         let u64_at = |offset: u32| u64::from_le_bytes(field(raw, offset));
         let time_at = |offset: u32| Timestamp(i64::from_le_bytes(field(raw, offset)));
         Ok(Self {

@@ -108,11 +108,8 @@ impl OpenFile {
         let start = offset.min(INLINE_LEN_MAX) as u32;
         let len = buf.len().min(INLINE_LEN_MAX as usize);
         let tried = self.on_inode(layout, |home, guard| {
-            let get = Action::Get {
-                key: &home.key,
-                offset: INODE_LEN as u32 + start,
-                len: len as u32,
-            };
+            let get =
+                Action::Get { key: &home.key, offset: INODE_LEN as u32 + start, len: len as u32 };
             let op = Operation::new(home.partition, [get]).guard(guard).reveal(INODE_LEN as u32);
             self.fs.store().run(Op::new(op).into_dest(&mut buf[..len]))
         })?;
@@ -161,7 +158,7 @@ impl OpenFile {
                 Ok(Some(u64::from(offset).saturating_sub(INODE_LEN as u64)))
             }
             Tried::TooLarge => self.convert(false).map(|()| None),
-            Tried::OtherLayout | Tried::Refused { .. } => Ok(None),
+            Tried::OtherLayout | Tried::Refused(_) => Ok(None),
         }
     }
 
@@ -247,7 +244,7 @@ impl OpenFile {
                     let before = results.get(usize::from(behind.is_some()));
                     return before.ok_or_else(malformed)?.number().map(Some);
                 }
-                Tried::Refused { inode, .. } => behind = self.catch_up(&inode)?,
+                Tried::Refused(inode) => behind = self.catch_up(&inode)?,
                 Tried::OtherLayout | Tried::TooLarge => return Ok(None),
             }
         }

@@ -150,14 +150,6 @@ impl FileSystem {
 
     /// Tries to move the inode from its entry to its own record.
     fn move_out(&self, node: &Node, own: &Home) -> Result<()> {
-        let intended = Move {
-            token: self.token(),
-            source: node.home.clone(),
-            layout: node.inode.layout,
-            finish: Finish::Point,
-            is_directory: false,
-            destination: own.clone(),
-        };
         let Some((version, value)) = self.store().value(&node.home)? else { return Ok(()) };
         let fresh = Node { version, inode: Inode::decode(&value)?, ..node.clone() };
         if fresh.inode.ino != node.inode.ino
@@ -165,7 +157,13 @@ impl FileSystem {
         {
             return Ok(());
         }
-        let intended = Move { layout: fresh.inode.layout, ..intended };
+        let intended = Move::new(
+            self.token(),
+            node.home.clone(),
+            (fresh.inode.layout, false),
+            Finish::Point,
+            own.clone(),
+        );
         if self.freeze(&fresh, &intended)? {
             let guards = [Guard::Absent(&own.key)];
             let decision = self.decide(&intended, &value, NO_LEASE, guards, [])?;

@@ -10,11 +10,12 @@ use samite_client::{Op, OwnedEntry};
 use samite_types::{PartitionId, Result};
 use samite_wire::op::{Action, Operation};
 
+use crate::at::At;
 use crate::chunks::listing;
 use crate::inode::{INODE_LEN, Inode, Layout};
 use crate::key::{self, Key};
 use crate::store::malformed;
-use crate::{Attr, FileKind, FileSystem};
+use crate::{Attr, Context, FileKind, FileSystem, OpenFlags};
 
 /// Partitions asked at once.
 const PARTITIONS_AT_ONCE: u32 = 128;
@@ -171,11 +172,8 @@ impl DirHandle {
     fn fetch(&mut self) -> Result<()> {
         let start = self.next.clone();
         let all = self.fs.store().dataset.partitions();
-        let count = if start.after.is_empty() {
-            PARTITIONS_AT_ONCE.min(all - start.partition)
-        } else {
-            1
-        };
+        let count =
+            if start.after.is_empty() { PARTITIONS_AT_ONCE.min(all - start.partition) } else { 1 };
         let prefix = key::entries(self.ino);
         let limit = (ENTRIES_AT_ONCE / count).max(ENTRIES_MIN);
         let after = &start.after;
@@ -201,6 +199,17 @@ impl DirHandle {
             self.begun.push(start);
         }
         Ok(())
+    }
+}
+
+impl FileSystem {
+    /// Opens the listing of a directory.
+    ///
+    /// # Errors
+    /// As of opening it for reading; `NotDirectory`.
+    pub fn read_dir<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<DirHandle> {
+        let flags = OpenFlags { directory: true, ..OpenFlags::reading() };
+        self.open_file(ctx, at, flags, 0)?.read_dir()
     }
 }
 

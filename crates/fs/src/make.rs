@@ -91,8 +91,7 @@ impl FileSystem {
                 return Err(fail(ErrorKind::NameTooLong));
             }
             let everyone = Context { umask: 0, ..ctx.clone() };
-            let new =
-                Blueprint { kind: FileKind::Symlink, perm: 0o777, rdev: 0, data: target };
+            let new = Blueprint { kind: FileKind::Symlink, perm: 0o777, rdev: 0, data: target };
             self.make(&everyone, at, &new)
         })
     }

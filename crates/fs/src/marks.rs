@@ -65,15 +65,14 @@ impl FileSystem {
                 OwnedOutcome::Failed(failure) => return Err(failure.into_error("read marks")),
             };
             let number = |offset: usize| {
-                data.get(offset..).and_then(<[u8]>::first_chunk).map_or(0, |raw| i64::from_le_bytes(*raw))
+                data.get(offset..)
+                    .and_then(<[u8]>::first_chunk)
+                    .map_or(0, |raw| i64::from_le_bytes(*raw))
             };
             changed = changed.max(number(0));
             directories += number(SUBDIRECTORIES_AT as usize);
         }
-        Ok(Marks {
-            changed: Timestamp(changed),
-            directories: directories.try_into().unwrap_or(0),
-        })
+        Ok(Marks { changed: Timestamp(changed), directories: directories.try_into().unwrap_or(0) })
     }
 
     /// Forgets the times of the marks, so that the inode's own holds.

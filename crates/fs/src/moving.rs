@@ -51,6 +51,15 @@ pub struct Move {
     pub finish: Finish,
     pub is_directory: bool,
     pub destination: Home,
+    keys: MoveKeys,
+}
+
+/// What operations of a move refer to.
+#[derive(Clone, Debug)]
+struct MoveKeys {
+    token: [u8; 8],
+    intent: Key,
+    verdict: Key,
 }
 
 const INTENT_HEADER_LEN: usize = 11;
@@ -67,6 +76,21 @@ pub enum Decision {
 }
 
 impl Move {
+    pub fn new(
+        token: u64,
+        source: Home,
+        (layout, is_directory): (Layout, bool),
+        finish: Finish,
+        destination: Home,
+    ) -> Self {
+        let keys = MoveKeys {
+            token: token.to_le_bytes(),
+            intent: key::intent(&source.key),
+            verdict: key::verdict(token),
+        };
+        Self { token, source, layout, finish, is_directory, destination, keys }
+    }
+
     fn intent(&self) -> Vec<u8> {
         let mut value = Vec::with_capacity(INTENT_HEADER_LEN + self.destination.key.len());
         value.extend_from_slice(&self.token.to_le_bytes());
@@ -85,20 +109,21 @@ impl FileSystem {
         let (token, rest) = value.split_first_chunk::<8>().ok_or_else(malformed)?;
         let ([layout, finish, is_directory], destination) =
             rest.split_first_chunk::<3>().ok_or_else(malformed)?;
-        Ok(Move {
-            token: u64::from_le_bytes(*token),
-            source: source.clone(),
-            layout: Layout::from_code(*layout).ok_or_else(malformed)?,
-            finish: if *finish == Finish::Delete as u8 { Finish::Delete } else { Finish::Point },
-            is_directory: *is_directory == 1,
-            destination: self.store().home(Key::from_slice(destination)),
-        })
+        let layout = Layout::from_code(*layout).ok_or_else(malformed)?;
+        let finish = if *finish == Finish::Delete as u8 { Finish::Delete } else { Finish::Point };
+        Ok(Move::new(
+            u64::from_le_bytes(*token),
+            source.clone(),
+            (layout, *is_directory == 1),
+            finish,
+            self.store().home(Key::from_slice(destination)),
+        ))
     }
 
     /// Freezes `node`. False: it has changed since it was read.
     pub(crate) fn freeze(&self, node: &Node, intended: &Move) -> Result<bool> {
         let source = &intended.source;
-        let intent_key = key::intent(&source.key);
+        let intent_key = &intended.keys.intent;
         let intent = intended.intent();
         let op = Operation::new(
             source.partition,
@@ -109,11 +134,11 @@ impl FileSystem {
                     offset: at::LAYOUT,
                     data: Data::Inline(&[Layout::Moving as u8]),
                 },
-                Action::Put { key: &intent_key, data: Data::Inline(&intent) },
+                Action::Put { key: intent_key, data: Data::Inline(&intent) },
             ],
         )
         .guard(Guard::VersionIs(&source.key, node.version))
-        .guard(Guard::Absent(&intent_key));
+        .guard(Guard::Absent(intent_key));
         Ok(self.store().run(op)?.is_done())
     }
 
@@ -127,14 +152,13 @@ impl FileSystem {
         guards: impl IntoIterator<Item = Guard<'k>>,
         actions: impl IntoIterator<Item = Action<'k>>,
     ) -> Result<Decision> {
-        let verdict = key::verdict(decided.token);
+        let verdict = &decided.keys.verdict;
         let mut op = Operation::new(decided.destination.partition, []).reveal(INODE_LEN as u32);
-        op.guards.push(Guard::Absent(&verdict));
+        op.guards.push(Guard::Absent(verdict));
         op.guards.extend(guards);
         op.actions.extend(actions);
-        op.actions
-            .push(Action::Put { key: &decided.destination.key, data: Data::Inline(value) });
-        op.actions.push(Action::Put { key: &verdict, data: Data::Inline(YES) });
+        op.actions.push(Action::Put { key: &decided.destination.key, data: Data::Inline(value) });
+        op.actions.push(Action::Put { key: verdict, data: Data::Inline(YES) });
         let outcome = match self.store().run(Op::new(op).under_lease(epoch)) {
             // The node said that it did nothing.
             Err(error)
@@ -165,9 +189,8 @@ impl FileSystem {
     }
 
     fn forget_verdict(&self, decided: &Move) -> Result<()> {
-        let verdict = key::verdict(decided.token);
-        let op =
-            Operation::new(decided.destination.partition, [Action::Delete { key: &verdict }]);
+        let verdict = &decided.keys.verdict;
+        let op = Operation::new(decided.destination.partition, [Action::Delete { key: verdict }]);
         self.store().run(op).map(drop)
     }
 
@@ -208,13 +231,11 @@ impl FileSystem {
     }
 
     /// Runs `op` at the source and removes the intent, unless somebody else has done it.
-    fn end(&self, decided: &Move, mut op: Operation<'_>) -> Result<()> {
-        let intent_key = key::intent(&decided.source.key);
-        let token = decided.token.to_le_bytes();
-        let mut last = Operation::new(op.partition, op.actions.drain(..))
-            .guard(Guard::BytesAre { key: &intent_key, offset: 0, bytes: &token });
-        last.actions.push(Action::Delete { key: &intent_key });
-        self.store().run(last).map(drop)
+    fn end<'k>(&self, decided: &'k Move, mut op: Operation<'k>) -> Result<()> {
+        let MoveKeys { token, intent, .. } = &decided.keys;
+        op.guards.push(Guard::BytesAre { key: intent, offset: 0, bytes: token });
+        op.actions.push(Action::Delete { key: intent });
+        self.store().run(op).map(drop)
     }
 
     /// Waits until the move from `source` has ended; ends it when nothing happens for [`PATIENCE`].
@@ -264,10 +285,7 @@ fn state(home: &Home, is_directory: bool, is_frozen: bool) -> Action<'_> {
 
 /// Sleeps for a moment.
 pub fn pause() {
-    let nap = rustix::time::Timespec {
-        tv_sec: 0,
-        tv_nsec: LOOK_EVERY.as_nanos() as i64,
-    };
+    let nap = rustix::time::Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.as_nanos() as i64 };
     // Woken early by a signal: the caller looks again, which does no harm.
     let _ = rustix::thread::nanosleep(&nap);
 }

@@ -88,9 +88,9 @@ impl FileSystem {
         if !permits(ctx, inode.perm, inode.uid, inode.gid, inode.is_directory(), mask) {
             return Err(fail(ErrorKind::Denied));
         }
-        let path = inode.is_directory().then(|| {
-            if walk.dir().ino == inode.ino { walk.dir_path() } else { walk.entry_path() }
-        });
+        let path = inode
+            .is_directory()
+            .then(|| if walk.dir().ino == inode.ino { walk.dir_path() } else { walk.entry_path() });
         let is_empty = !node.is_chunked() && node.data_len == 0;
         let file = OpenFile::new(self, node, flags, path);
         if flags.truncate && inode.kind == FileKind::File && !is_empty {

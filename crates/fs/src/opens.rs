@@ -59,10 +59,6 @@ impl OpenTable {
         counts.get_mut(&ino).map(|open| open.is_orphan = true).is_some()
     }
 
-    pub fn contains(&self, ino: u64) -> bool {
-        !self.is_empty() && self.lock().contains_key(&ino)
-    }
-
     pub fn is_empty(&self) -> bool {
         self.files.load(Ordering::Acquire) == 0
     }

@@ -37,8 +37,7 @@ impl FileSystem {
         walk.require(WRITE | SEARCH)?;
         let home = walk.entry();
         if walk.wants_directory || needs_owner(ctx, walk.dir()) {
-            let node =
-                self.lookup_home(&home, epoch)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
+            let node = self.lookup_home(&home, epoch)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
             if walk.wants_directory && !node.inode.is_directory() {
                 return Err(fail(ErrorKind::NotDirectory));
             }
@@ -204,8 +203,7 @@ impl FileSystem {
     /// Removes the entry of a sealed directory. `None`: somebody took this process for dead and stopped the removal.
     fn delete_sealed(&self, sealed: &Sealed) -> Result<Option<Inode>> {
         let home = &sealed.home;
-        let (identity, token) =
-            (identity(sealed.ino, Layout::Inline), sealed.token.to_le_bytes());
+        let (identity, token) = (identity(sealed.ino, Layout::Inline), sealed.token.to_le_bytes());
         let mark = EntryMark::new(&home.key, Timestamp::now());
         let get = Action::Get { key: &home.key, offset: 0, len: INODE_LEN as u32 };
         let mut op = Operation::new(home.partition, [get, Action::Delete { key: &home.key }])
@@ -239,9 +237,7 @@ pub fn check_sticky(ctx: &Context, dir: DirNode, owner: u32) -> Result<()> {
 }
 
 /// Bytes that the first action, a `Get`, brought.
-pub fn first_value(
-    results: samite_wire::op::List<OwnedResult, 2>,
-) -> Result<Vec<u8>> {
+pub fn first_value(results: samite_wire::op::List<OwnedResult, 2>) -> Result<Vec<u8>> {
     match results.into_iter().next() {
         Some(OwnedResult::Value { data, .. }) => Ok(data),
         _ => Err(malformed()),

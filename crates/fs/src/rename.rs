@@ -227,12 +227,8 @@ impl FileSystem {
                 first_value(results).map(Some)
             }
             OwnedOutcome::Done(_) => Ok(None),
-            OwnedOutcome::Failed(failure) if failure.index == 0 => {
-                Err(fail(ErrorKind::StaleLease))
-            }
-            OwnedOutcome::Failed(failure) => {
-                self.refused(plan, usize::from(failure.index) - 1)
-            }
+            OwnedOutcome::Failed(failure) if failure.index == 0 => Err(fail(ErrorKind::StaleLease)),
+            OwnedOutcome::Failed(failure) => self.refused(plan, usize::from(failure.index) - 1),
         }
     }
 
@@ -243,14 +239,13 @@ impl FileSystem {
         value: &[u8],
         now: Timestamp,
     ) -> Result<Option<Vec<u8>>> {
-        let intended = Move {
-            token: self.token(),
-            source: plan.from.home.clone(),
-            layout: plan.node.inode.layout,
-            finish: Finish::Delete,
-            is_directory: plan.node.inode.is_directory(),
-            destination: plan.to.home.clone(),
-        };
+        let intended = Move::new(
+            self.token(),
+            plan.from.home.clone(),
+            (plan.node.inode.layout, plan.node.inode.is_directory()),
+            Finish::Delete,
+            plan.to.home.clone(),
+        );
         // Both ends under the same leases: what is frozen by a stale resolution is thawed again.
         if !self.freeze(&plan.node, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
@@ -337,9 +332,11 @@ impl<'p> Target<'p> {
             None => (Guard::Absent(key), None),
             Some((identity, token)) => (
                 Guard::BytesAre { key, offset: at::INO, bytes: identity },
-                token
-                    .as_ref()
-                    .map(|token| Guard::BytesAre { key, offset: at::REMOVAL, bytes: token }),
+                token.as_ref().map(|token| Guard::BytesAre {
+                    key,
+                    offset: at::REMOVAL,
+                    bytes: token,
+                }),
             ),
         };
         [Guard::Absent(&self.seal), there].into_iter().chain(token)

@@ -54,7 +54,11 @@ impl FileSystem {
         loop {
             let op = Operation::new(
                 home.partition,
-                [Action::Write { key: &home.key, offset: at::REMOVAL, data: Data::Inline(&raw_token) }],
+                [Action::Write {
+                    key: &home.key,
+                    offset: at::REMOVAL,
+                    data: Data::Inline(&raw_token),
+                }],
             )
             .guard(Guard::BytesAre { key: &home.key, offset: at::INO, bytes: &identity })
             .guard(Guard::BytesAre { key: &home.key, offset: at::REMOVAL, bytes: &[0; 8] })

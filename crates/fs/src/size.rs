@@ -5,8 +5,8 @@ use samite_types::{ErrorKind, Result};
 use samite_wire::op::{Action, Data, Guard, List, Operation};
 
 use crate::at::At;
-use crate::filesystem::named;
 use crate::file::Tried;
+use crate::filesystem::named;
 use crate::inode::{INODE_LEN, Inode, Layout, MARK_SHARED, at, changed, cuts_and_mark};
 use crate::store::{Node, fail, malformed, only};
 use crate::writing::{DISTRUST, Mark, Seen, Writing};
@@ -192,20 +192,16 @@ impl OpenFile {
         let token = self.fs.token();
         let mut expected = 0u64;
         while !self.writing.is_marked(forks) {
-            let (set, was) = if expected == 0 {
-                (token, 0)
-            } else {
-                (MARK_SHARED, expected)
-            };
+            let (set, was) = if expected == 0 { (token, 0) } else { (MARK_SHARED, expected) };
             match self.try_mark(was, set)? {
                 Tried::Done(results) => {
                     let inode = inode_of(&results)?;
                     self.note_marked(&mut mark, set, inode.cuts, forks);
                 }
-                Tried::Refused { inode, .. } if inode.mark == MARK_SHARED => {
+                Tried::Refused(inode) if inode.mark == MARK_SHARED => {
                     self.note_marked(&mut mark, MARK_SHARED, inode.cuts, forks);
                 }
-                Tried::Refused { inode, .. } => expected = inode.mark,
+                Tried::Refused(inode) => expected = inode.mark,
                 Tried::OtherLayout | Tried::TooLarge => return Ok(false),
             }
         }
@@ -262,7 +258,7 @@ impl OpenFile {
             };
             let takes_off = found == mark.token && found != MARK_SHARED;
             match self.try_settle(cuts, found, end, takes_off) {
-                Ok(Tried::Refused { inode, .. }) => (cuts, found) = (inode.cuts, inode.mark),
+                Ok(Tried::Refused(inode)) => (cuts, found) = (inode.cuts, inode.mark),
                 // Removed by another process: there is no size to settle.
                 Err(error) if error.kind() != ErrorKind::StaleHandle => {
                     self.writing.set_marked(forks);

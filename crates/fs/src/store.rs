@@ -131,8 +131,12 @@ impl Store {
             node.target = Some(if start.len() == total_len as usize {
                 start[INODE_LEN..].to_vec()
             } else {
-                self.value(&node.home)?.map(|(_, value)| value).unwrap_or_default()
-                    .get(INODE_LEN..).unwrap_or_default().to_vec()
+                self.value(&node.home)?
+                    .map(|(_, value)| value)
+                    .unwrap_or_default()
+                    .get(INODE_LEN..)
+                    .unwrap_or_default()
+                    .to_vec()
             });
         }
         Ok(node)

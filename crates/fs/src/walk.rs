@@ -49,12 +49,7 @@ pub struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     /// Starts at the root, or at the directory of `at`.
-    pub fn start(
-        fs: &'a FileSystem,
-        ctx: &'a Context,
-        at: At<'a>,
-        epoch: Epoch,
-    ) -> Result<Self> {
+    pub fn start(fs: &'a FileSystem, ctx: &'a Context, at: At<'a>, epoch: Epoch) -> Result<Self> {
         if at.path.is_empty() {
             return Err(fail(ErrorKind::NotFound));
         }

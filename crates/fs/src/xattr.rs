@@ -76,8 +76,7 @@ impl FileSystem {
             }
             self.flag_attributes(node)?;
             let key = key::attribute(node.inode.ino, name);
-            let mut op =
-                Operation::put(self.attribute_partition(node.inode.ino), &key, value);
+            let mut op = Operation::put(self.attribute_partition(node.inode.ino), &key, value);
             if flags.create {
                 op.guards.push(Guard::Absent(&key));
             } else if flags.replace {
@@ -103,11 +102,7 @@ impl FileSystem {
                 [Action::Delete { key: &key }],
             )
             .guard(Guard::Exists(&key));
-            if self.store().run(op)?.is_done() {
-                Ok(())
-            } else {
-                Err(fail(ErrorKind::NoAttribute))
-            }
+            if self.store().run(op)?.is_done() { Ok(()) } else { Err(fail(ErrorKind::NoAttribute)) }
         })
     }
 
@@ -124,8 +119,7 @@ impl FileSystem {
             let prefix = key::attribute(ino, b"");
             let mut names: Vec<Box<[u8]>> = Vec::new();
             loop {
-                let after =
-                    names.last().map(|name| key::attribute(ino, name)).unwrap_or_default();
+                let after = names.last().map(|name| key::attribute(ino, name)).unwrap_or_default();
                 let list = Action::List {
                     prefix: &prefix,
                     after: &after,
