@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::cluster::Target;
 use crate::failure::{ExitCode, Failure};
 use crate::local;
@@ -76,8 +78,11 @@ fn down(target: &Target) -> Result<String, Failure> {
     }
     let count = living.len();
     if !living.is_empty() {
-        ask_to_stop(target);
-        if !local::wait_all(&living, if exists { STOP_TIMEOUT } else { Duration::ZERO }) {
+        let asked = ask_to_stop(target);
+        for node in living.iter().filter(|node| !asked.contains(&node.pid())) {
+            node.signal(Signal::TERM);
+        }
+        if !local::wait_all(&living, STOP_TIMEOUT) {
             local::stop_all(&living)?;
         }
     }
@@ -86,14 +91,20 @@ fn down(target: &Target) -> Result<String, Failure> {
     Ok(format!("cluster {}: down, {count} node{plural} stopped", dir.name()))
 }
 
-/// Asks politely; who does not hear it gets a signal, so nothing that fails here matters.
-fn ask_to_stop(target: &Target) {
-    let Ok(file) = target.dir.read_cluster_file() else { return };
+/// Asks the nodes over the wire, and gives the pids of those that agreed. Who does not hear it gets a signal, so
+/// nothing that fails here matters.
+fn ask_to_stop(target: &Target) -> Vec<u32> {
+    let Ok(file) = target.dir.read_cluster_file() else { return Vec::new() };
+    let mut asked = Vec::new();
     // The node with the cluster map last: the others may still need it.
     for entry in file.nodes.iter().rev() {
         let nodes = std::slice::from_ref(entry);
-        if let Ok(client) = target.connect_to(nodes, Some(ASK_TIMEOUT)) {
-            let _ = client.shutdown_node(entry.node);
+        let answer = target
+            .connect_to(nodes, Some(ASK_TIMEOUT))
+            .and_then(|client| client.shutdown_node(entry.node));
+        if answer.is_ok() {
+            asked.push(entry.pid);
         }
     }
+    asked
 }

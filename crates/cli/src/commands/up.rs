@@ -77,19 +77,18 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     signals::on_stop(move || flag.store(true, Ordering::Relaxed))?;
     target.runtime.create()?;
     let _lock = claim(dir)?;
-    let mut nodes = Starting { dir, children: Vec::new(), memory };
+    let mut nodes = Starting { dir, children: Vec::new(), memory, serves: false };
     let until = begun + Duration::from_secs(args.wait);
     let started =
         nodes.start(args).and_then(|()| nodes.wait_until_serving(target, until, &interrupted));
     match started {
         Ok((file, client)) => {
             dir.write_cluster_file(&file)?;
+            nodes.serves = true;
             report(args, &file, &client, memory, begun.elapsed())
         }
         Err(failure) => {
             let tails = nodes.log_tails();
-            nodes.kill();
-            local::sweep(dir)?;
             let message =
                 format!("cluster {}: not started: {}{tails}", dir.name(), failure.message);
             Err(Failure::new(failure.code, message))
@@ -163,11 +162,28 @@ fn claim(dir: &ClusterDir) -> Result<local::Lock, Failure> {
     }
 }
 
-/// The nodes of a cluster that is not up yet.
+/// The nodes of a cluster that is not up yet. Dropped before it serves, it leaves nothing behind.
 struct Starting<'a> {
     dir: &'a ClusterDir,
     children: Vec<(NodeId, Child)>,
     memory: u64,
+    serves: bool,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        if self.serves {
+            return;
+        }
+        for (_, child) in &mut self.children {
+            // Both fail only when it has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if let Err(failure) = local::sweep(self.dir) {
+            crate::output::complain(&failure.message);
+        }
+    }
 }
 
 impl Starting<'_> {
@@ -269,14 +285,6 @@ impl Starting<'_> {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let cluster = self.dir.name().to_owned();
         Ok((ClusterFile { cluster, nodes, created_s: since.as_secs() }, client))
-    }
-
-    fn kill(&mut self) {
-        for (_, child) in &mut self.children {
-            // Both fail only when it has ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 
     /// The ends of the logs, for the person who has to find out why.
