@@ -90,14 +90,12 @@ impl Target {
     pub fn files(&self) -> Result<Files, Failure> {
         let client = self.connect()?;
         let fs = FileSystem::open(&client, FILES_DATASET)?;
-        Ok(Files { client, fs, context: context() })
+        Ok(Files { fs, context: context() })
     }
 }
 
 /// The file system of a cluster, and who asks.
 pub struct Files {
-    /// The client behind it.
-    pub client: Client,
     /// The file system.
     pub fs: FileSystem,
     /// This process's user, groups and umask.

@@ -228,7 +228,6 @@ impl Starting<'_> {
         until: Instant,
         interrupted: &AtomicBool,
     ) -> Result<(ClusterFile, Client), Failure> {
-        let mut waited_for = "the nodes have not answered yet".to_owned();
         loop {
             for (node, child) in &mut self.children {
                 if let Some(status) = child.try_wait().doing("wait for a node")? {
@@ -240,13 +239,13 @@ impl Starting<'_> {
             }
             match self.try_serving(target) {
                 Ok(up) => return Ok(up),
-                Err(error) => waited_for = error.to_string(),
-            }
-            if Instant::now() >= until {
-                return Err(Failure::new(
-                    ExitCode::Unreachable,
-                    format!("it does not serve in time: {waited_for}"),
-                ));
+                Err(error) if Instant::now() >= until => {
+                    return Err(Failure::new(
+                        ExitCode::Unreachable,
+                        format!("it does not serve in time: {error}"),
+                    ));
+                }
+                Err(_) => {}
             }
             std::thread::sleep(Duration::from_millis(5));
         }

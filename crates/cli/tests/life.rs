@@ -1,0 +1,133 @@
+//! The life of local clusters, seen from outside: up, status, down, and what is left when something is killed.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Samite, kill, list};
+
+#[test]
+fn a_cluster_comes_up_serves_and_leaves_nothing() {
+    let samite = Samite::new();
+    let said = samite.ok(["up", "--local", "2", "--memory", "64M"]);
+    assert!(said.contains("cluster default: serving, 2 nodes of 64.0 MiB"), "{said}");
+    let status: serde_json::Value = serde_json::from_str(&samite.ok(["status", "--json"])).unwrap();
+    assert_eq!(status["nodes"].as_array().unwrap().len(), 2);
+    assert_eq!(status["nodes"][1]["serving"], true);
+    assert_eq!(status["datasets"][0], "files");
+    assert_eq!(status["partitions"], 64);
+    assert!(samite.ok(["status"]).contains("serving"));
+    let said = samite.fails(5, ["up", "--local", "1"]);
+    assert!(said.contains("cluster default: up already"), "{said}");
+    assert_eq!(samite.ok(["down"]), "cluster default: down, 2 nodes stopped\n");
+    samite.assert_nothing_left();
+    assert!(samite.fails(3, ["down"]).contains("cluster default: not up"));
+    assert!(samite.fails(3, ["status"]).contains("cluster default: not up"));
+    assert!(samite.fails(3, ["ls"]).contains("samite up --local"));
+}
+
+#[test]
+fn clusters_live_side_by_side() {
+    let samite = Samite::new();
+    samite.ok(["up", "--local", "1", "--memory", "64M", "--name", "one", "--no-tcp"]);
+    samite.ok(["up", "--local", "1", "--memory", "64M", "--name", "two", "--partitions", "8"]);
+    samite.ok(["mkdir", "/only-in-one", "--name", "one"]);
+    let output = samite.command(["ls"]).env("SAMITE_CLUSTER", "one").output().unwrap();
+    assert_eq!(output.stdout, b"only-in-one\n");
+    assert_eq!(samite.ok(["ls", "--name", "two"]), "");
+    let status = samite.ok(["status", "--json", "--name", "two"]);
+    assert!(status.contains("\"partitions\":8"), "{status}");
+    let all = samite.ok(["status", "--all"]);
+    assert_eq!(all, "one  1 of 1 nodes live\ntwo  1 of 1 nodes live\n");
+    samite.ok(["down", "--name", "one"]);
+    assert_eq!(samite.ok(["ls", "--name", "two"]), "");
+    samite.ok(["down", "--all"]);
+    samite.assert_nothing_left();
+}
+
+#[test]
+fn a_killed_node_is_named_and_down_leaves_nothing() {
+    let samite = Samite::up(2);
+    let pids = samite.pids("default");
+    kill(pids[1]);
+    let begun = Instant::now();
+    let said = samite.fails(3, ["status"]);
+    assert!(said.contains("n1"), "{said}");
+    let said = samite.fails(3, ["ls", "-l", "/", "--timeout", "2"]);
+    assert!(said.contains("n1"), "{said}");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    samite.ok(["down"]);
+    samite.assert_nothing_left();
+}
+
+#[test]
+fn all_nodes_killed_and_a_stopped_one_are_cleared_away() {
+    let samite = Samite::up(2);
+    for pid in samite.pids("default") {
+        kill(pid);
+    }
+    // A dead cluster is no hindrance to a new one.
+    samite.ok(["up", "--local", "1", "--memory", "64M"]);
+    let pid = samite.pids("default")[0].to_string();
+    assert!(std::process::Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    samite.ok(["down"]);
+    samite.assert_nothing_left();
+}
+
+#[test]
+fn an_up_that_was_killed_half_way_is_cleared_away() {
+    let samite = Samite::new();
+    for pause_ms in [0, 2, 10, 40] {
+        let mut up = samite.command(["up", "--local", "3", "--memory", "64M"]).spawn().unwrap();
+        while !samite.runtime().join("default/key").exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        up.kill().unwrap();
+        up.wait().unwrap();
+        samite.ok(["down"]);
+        samite.assert_nothing_left();
+    }
+}
+
+#[test]
+fn a_recorded_pid_that_belongs_to_a_stranger_is_left_alone() {
+    let samite = Samite::up(1);
+    let path = samite.runtime().join("default/cluster.json");
+    kill(samite.pids("default")[0]);
+    let mut stranger = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mut file: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    file["nodes"][0]["pid"] = stranger.id().into();
+    std::fs::write(&path, file.to_string()).unwrap();
+    samite.ok(["down"]);
+    assert!(stranger.try_wait().unwrap().is_none(), "the stranger lives");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    samite.assert_nothing_left();
+}
+
+#[test]
+fn a_failed_start_says_why_and_leaves_nothing() {
+    let samite = Samite::new();
+    let said = samite.fails(2, ["up", "--local", "2", "--memory", "900T"]);
+    assert!(said.contains("more than the"), "{said}");
+    let said = samite.fails(2, ["up", "--local", "0"]);
+    assert!(said.contains("--local"), "{said}");
+    let said = samite.fails(2, ["up", "--local", "1", "--memory", "1K"]);
+    assert!(said.contains("too little"), "{said}");
+    // Too short a time to serve: cleaned up, with the log's end.
+    let said = samite.fails(3, ["up", "--local", "1", "--memory", "64M", "--wait", "0"]);
+    assert!(said.contains("not started"), "{said}");
+    samite.assert_nothing_left();
+}
+
+#[test]
+fn foreign_files_are_never_removed() {
+    let samite = Samite::up(1);
+    let notes = samite.runtime().join("default/notes.txt");
+    std::fs::write(&notes, "mine").unwrap();
+    assert!(samite.fails(1, ["down"]).contains("notes.txt"));
+    assert_eq!(list(&samite.runtime().join("default")), ["notes.txt"]);
+    assert_eq!(samite.processes(), [] as [u32; 0]);
+}
