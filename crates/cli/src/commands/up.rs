@@ -27,6 +27,8 @@ const MEMORY_MIN: u64 = 16 << 20;
 const NODES_MAX: u32 = 64;
 /// How long another `up` or `down` of the same cluster is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long nodes that are just ending are waited for before the cluster counts as up.
+const END_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long a step of the start may take before it is asked again whether the nodes still live.
 const STEP_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much of a node's log is shown when it fails.
@@ -137,7 +139,8 @@ fn claim(dir: &ClusterDir) -> Result<local::Lock, Failure> {
         let Some(lock) = local::lock(dir, LOCK_TIMEOUT)? else { continue };
         let living = local::living_nodes(dir);
         let is_up = dir.cluster_file_path().exists();
-        if is_up && !living.is_empty() {
+        // One that was killed a moment ago is not gone at once.
+        if is_up && !local::wait_all(&living, END_TIMEOUT) {
             let pids: Vec<String> = living.iter().map(|node| node.pid().to_string()).collect();
             return Err(Failure::new(
                 ExitCode::Conflict,
