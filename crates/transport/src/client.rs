@@ -9,6 +9,7 @@ mod shared;
 mod stream;
 mod table;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
@@ -36,13 +37,17 @@ const SLICES_TOGETHER: usize = 192;
 ///
 /// Nobody reads the connection but the threads that wait for replies; each, as it goes, files what is not its own. So a
 /// thread alone pays one send and one receive for a call.
-#[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,
 }
 
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link({} at {})", self.node(), self.address())
+    }
+}
+
 /// A request in flight. Dropping it gives up the reply, not the request.
-#[derive(Debug)]
 #[must_use = "a request's outcome is in its reply"]
 pub struct Ticket {
     shared: Arc<Shared>,
@@ -53,9 +58,16 @@ pub struct Ticket {
     is_settled: bool,
 }
 
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ticket({} to {})", self.id, self.shared.node)
+    }
+}
+
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if !self.is_settled {
+        // In a forked child the table's lock may be held for ever.
+        if !self.is_settled && self.shared.socket.raw().is_some() {
             self.shared.table.give_up(self.id, *self.is_sent.get_mut());
         }
     }
@@ -218,6 +230,7 @@ impl Link {
     ) -> Result<R> {
         let shared = &*self.shared;
         debug_assert!(Arc::ptr_eq(&self.shared, &ticket.shared), "ticket of another link");
+        shared.line(Patience::None)?;
         loop {
             match shared.table.turn(ticket.id, deadline) {
                 Turn::Filed(filed) => {

@@ -44,6 +44,11 @@ impl Spin {
             // Polling on beyond the short pause was right.
             self.budget = (self.budget * 2).min(self.max);
         }
+        self.start_over();
+    }
+
+    fn start_over(&mut self) {
+        self.idle_since = None;
         self.spent = Duration::ZERO;
         self.pauses = 0;
     }
@@ -66,7 +71,7 @@ impl Spin {
 
     /// The caller goes to sleep now: polling was in vain.
     pub(crate) fn sleeps(&mut self) {
-        self.found();
+        self.start_over();
         self.slept_at = SystemClock.monotonic();
         self.budget = (self.budget / 2).max(PAUSE.min(self.max));
     }

@@ -61,7 +61,6 @@ impl Drop for Descriptor {
 }
 
 /// The state of a link.
-#[derive(Debug)]
 pub(super) struct Shared {
     pub(super) address: Address,
     pub(super) node: NodeId,
@@ -241,6 +240,8 @@ impl Shared {
 
     /// Makes room for a request to be in flight.
     pub(super) fn open(&self, deadline: Deadline) -> Result<RequestId> {
+        // Before any lock: a forked child has inherited them in whatever state they were.
+        self.line(Patience::None)?;
         loop {
             if let Some(id) = self.table.open()? {
                 return Ok(id);

@@ -505,13 +505,9 @@ impl EventLoop {
         } else {
             let uid = connection.uid;
             tracing::warn!(kind = ?error.kind(), uid, "{id} dropped: {error}");
-            if self.replies.stalled(id).is_none()
-                && let Some(fd) = self.replies.fd(id)
-            {
-                let bytes = goodbye(error);
-                // A courtesy; whether it arrives does not matter.
-                let _ = socket::send_now(fd, &[std::io::IoSlice::new(&bytes)]);
-            }
+            // A courtesy; whether it arrives does not matter.
+            self.replies.push_raw(id, &goodbye(error));
+            self.replies.flush(id);
         }
         if let Some(rings) = &connection.rings {
             // The client holds this descriptor too, so that closing it here would not end the watch.
