@@ -35,7 +35,7 @@ pub use child::run as peer;
 /// What `samite bench` was asked for.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Run only the benchmarks whose names match: a substring, or a pattern with `*`. All when `None`.
+    /// Run only the benchmark of this name, or those whose names match: a substring, or a pattern with `*`. All when `None`.
     pub pattern: Option<String>,
     /// One JSON object a line in place of the table.
     pub json: bool,
@@ -52,12 +52,7 @@ pub struct Options {
 /// [`ErrorKind::NotFound`]: the pattern matches no benchmark.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let all = catalogue();
-    let chosen: Vec<&Entry> = all
-        .iter()
-        .filter(|entry| {
-            options.pattern.as_deref().is_none_or(|pattern| matches(pattern, &entry.name))
-        })
-        .collect();
+    let chosen = choose(&all, options.pattern.as_deref());
     if chosen.is_empty() {
         let pattern = options.pattern.as_deref().unwrap_or_default();
         return Err(Error::new(
@@ -139,6 +134,15 @@ fn measure_one(
     Ok(result)
 }
 
+/// The one whose name the pattern is, or all that it matches.
+fn choose<'a>(all: &'a [Entry], pattern: Option<&str>) -> Vec<&'a Entry> {
+    let Some(pattern) = pattern else { return all.iter().collect() };
+    match all.iter().find(|entry| entry.name == pattern) {
+        Some(entry) => vec![entry],
+        None => all.iter().filter(|entry| matches(pattern, &entry.name)).collect(),
+    }
+}
+
 /// Whether `pattern` matches `name`: anywhere in it, or with `*` for any run of characters, the whole of it.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
@@ -168,6 +172,14 @@ mod tests {
         assert!(!matches("/kv/*/tcp", "/kv/get/100B/unix"));
         assert!(!matches("kv/*", "/kv/get"));
         assert!(!matches("put", "/kv/get/100B/tcp"));
+    }
+
+    #[test]
+    fn a_whole_name_chooses_that_one_alone() {
+        let all = catalogue();
+        assert_eq!(choose(&all, Some("/kv/get/100B/tcp")).len(), 1);
+        assert!(choose(&all, Some("/kv/get/100B/tc")).len() > 1);
+        assert_eq!(choose(&all, None).len(), all.len());
     }
 
     #[test]
