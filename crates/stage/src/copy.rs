@@ -175,13 +175,13 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         buffer: &mut Buffer,
         offer: impl FnOnce(Arc<Large<S::File, D::File>>),
     ) -> Result<()> {
-        // Only the owner gets in before the file is whole.
-        let created = match self.destination.create(&job.to, job.meta.perm & 0o700) {
+        let perm = job.meta.perm & 0o777;
+        let created = match self.destination.create(&job.to, perm) {
             Err(error) if error.kind() == ErrorKind::Exists => {
                 if self.is_there(job, buffer)? {
                     return Ok(());
                 }
-                self.destination.create(&job.to, job.meta.perm & 0o700)?
+                self.destination.create(&job.to, perm)?
             }
             created => created?,
         };

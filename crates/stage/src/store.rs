@@ -116,10 +116,10 @@ impl Tree for StoreTree {
             file.fsync()?;
             if self.needs_chown(meta, with_owner) {
                 file.chown(&self.context, Some(meta.uid), Some(meta.gid))?;
-                if meta.perm & 0o6000 != 0 {
-                    // A change of owner takes the set-id bits away.
-                    file.chmod(&self.context, meta.perm)?;
-                }
+            }
+            if meta.perm & 0o7000 != 0 {
+                // Not given when the file was made, for writing and a change of owner take them away.
+                file.chmod(&self.context, meta.perm)?;
             }
             let (atime, mtime) = times_of(meta);
             file.utimens(&self.context, atime, mtime)?;

@@ -110,7 +110,8 @@ pub trait Tree: Sync {
     /// Of the tree.
     fn set_len(&self, file: &Self::File, path: &[u8], len: u64) -> Result<()>;
 
-    /// Sets owner (if `with_owner`), mode and times of a file made by [`Tree::create`], and closes it.
+    /// Sets owner (if `with_owner`), mode and times of a file that [`Tree::create`] made with the permissions of `meta`,
+    /// and closes it.
     ///
     /// # Errors
     /// Of the tree.

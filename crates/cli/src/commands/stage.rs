@@ -102,6 +102,8 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             let files = target.files()?;
             make_parents(&files, destination)?;
             let store = StoreTree::new(files.fs, files.context);
+            // A link given by name means what it points to.
+            let source = std::fs::canonicalize(source).unwrap_or_else(|_| source.clone());
             let source = source.as_os_str().as_bytes();
             stage(options, |how, progress, on_error| {
                 copy_tree(
@@ -120,16 +122,14 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
                 .stat(&files.context, source.bytes(), false)
                 .map_err(|error| error.context(format_args!("stage out {}", source.show())))?;
             make_local_parents(destination)?;
+            let source = files
+                .fs
+                .canonicalize(&files.context, source.bytes())
+                .unwrap_or_else(|_| source.bytes().to_vec());
             let store = StoreTree::new(files.fs, files.context);
             let destination = destination.as_os_str().as_bytes();
             stage(options, |how, progress, on_error| {
-                copy_tree(
-                    (&store, source.bytes()),
-                    (&LocalTree, destination),
-                    how,
-                    progress,
-                    on_error,
-                )
+                copy_tree((&store, &source), (&LocalTree, destination), how, progress, on_error)
             })
         }
     }
