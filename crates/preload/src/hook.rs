@@ -1,0 +1,159 @@
+//! What every hook does around its work.
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::io::Errno;
+
+use crate::gate;
+use crate::real::{errno, set_errno};
+
+thread_local! {
+    /// Set while this thread works on the store. Plain memory: no allocation, no destructor.
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// How a C function says that it failed.
+pub trait Answer {
+    const FAILED: Self;
+}
+
+impl Answer for c_int {
+    const FAILED: Self = -1;
+}
+
+impl Answer for i64 {
+    const FAILED: Self = -1;
+}
+
+impl Answer for isize {
+    const FAILED: Self = -1;
+}
+
+impl<T> Answer for *mut T {
+    const FAILED: Self = std::ptr::null_mut();
+}
+
+/// Runs one call on the store. An error becomes `errno`; after success `errno` is what it was before, as with libc;
+/// a panic becomes `EIO` and never unwinds into the program.
+///
+/// A signal handler that arrives here while its own thread is at work on the store may have interrupted it under a lock, so
+/// its call fails with `EDEADLK` instead of waiting for ever. `EINTR` and `EAGAIN` would make it try again for ever.
+pub fn guard<T: Answer>(work: impl FnOnce() -> Result<T, Errno>) -> T {
+    match attempt(work) {
+        Ok(value) => value,
+        Err(errno) => {
+            set_errno(errno.raw_os_error());
+            T::FAILED
+        }
+    }
+}
+
+/// As [`guard`], for the functions that return the error itself (`posix_fallocate`).
+pub fn guard_code(work: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    match attempt(work) {
+        Ok(()) => 0,
+        Err(errno) => errno.raw_os_error(),
+    }
+}
+
+/// As [`guard`], for work of our own whose outcome the program does not see.
+pub fn attempt<T>(work: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    if BUSY.replace(true) {
+        return Err(Errno::DEADLK);
+    }
+    let before = errno();
+    gate::enter();
+    let outcome = catch_unwind(AssertUnwindSafe(work));
+    gate::leave();
+    BUSY.set(false);
+    set_errno(before);
+    outcome.unwrap_or(Err(Errno::IO))
+}
+
+/// Whether this thread is at work on the store: a call that arrives now comes from a signal handler.
+pub fn is_busy() -> bool {
+    BUSY.get()
+}
+
+/// Defines the hooks of libc functions.
+///
+/// Each becomes an exported C function, and one more for each alias after `=`; inside its body `real(...)` is the function
+/// that the program meant to call. Variadic functions (`open`, `fcntl`) are declared with their optional
+/// argument fixed: in the calling conventions of x86-64 and AArch64 Linux the first variadic arguments travel in the same
+/// registers, and one that was not passed is never looked at.
+macro_rules! hooks {
+    ($($(#[$meta:meta])* fn $name:ident $(= $alias:ident)* ($($arguments:tt)*) -> $result:ty $body:block)*) => {
+        $($crate::hook::names! { $(#[$meta])* [$name $($alias)*] ($($arguments)*) $result, $body })*
+    };
+}
+
+macro_rules! names {
+    ($(#[$meta:meta])* [$name:ident $($alias:ident)*] $arguments:tt $result:ty, $body:block) => {
+        $crate::hook::hook! { $(#[$meta])* fn $name $arguments -> $result $body }
+        $($crate::hook::alias! { $alias $name $arguments $result })*
+    };
+}
+
+macro_rules! hook {
+    ($(#[$meta:meta])* fn $name:ident ($($arg:ident: $type:ty),* $(,)?) -> $result:ty $body:block) => {
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($($arg: $type),*) -> $result {
+            /// What the program meant to call.
+            #[inline]
+            #[allow(dead_code, reason = "a few hooks never need it")]
+            fn real($($arg: $type),*) -> $result {
+                const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(
+                    concat!(stringify!($name), "\0").as_bytes(),
+                ) {
+                    Ok(name) => name,
+                    Err(_) => c"",
+                };
+                static NEXT: $crate::real::Symbol = $crate::real::Symbol::new(NAME);
+                let next = NEXT.address();
+                // SAFETY: the symbol of this name has this signature in libc.
+                let next = unsafe {
+                    std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn($($type),*) -> $result>(next)
+                };
+                next($($arg),*)
+            }
+            $body
+        }
+    };
+}
+
+macro_rules! alias {
+    ($alias:ident $name:ident ($($arg:ident: $type:ty),* $(,)?) $result:ty) => {
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $alias($($arg: $type),*) -> $result {
+            $name($($arg),*)
+        }
+    };
+}
+
+/// A hook's body for a function of one path: `by_path!(dirfd, path, real(...), |place| work)`.
+/// A path that leaves the store through `..` is given to the real function under its plain name.
+macro_rules! by_path {
+    ($dir:expr, $path:ident, $real:expr, |$place:ident| $work:expr) => {{
+        let mut room = $crate::route::PathRoom::new();
+        match $crate::route::route($dir, $path, &mut room) {
+            $crate::route::Route::Real => $real,
+            $crate::route::Route::Elsewhere($path) => $real,
+            $crate::route::Route::Store($place) => $crate::hook::guard(move || $work),
+        }
+    }};
+}
+
+/// A hook's body for a function of one descriptor: `by_fd!(fd, real(...), |open| work)`.
+macro_rules! by_fd {
+    ($fd:expr, $real:expr, |$open:ident| $work:expr) => {{
+        match $crate::table::get($fd) {
+            None => $real,
+            Some($open) => $crate::hook::guard(move || $work),
+        }
+    }};
+}
+
+pub(crate) use {alias, by_fd, by_path, hook, hooks, names};

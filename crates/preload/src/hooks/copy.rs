@@ -1,0 +1,138 @@
+//! Copies between descriptors.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use libc::{loff_t, off_t, size_t, ssize_t};
+use rustix::io::Errno;
+
+use crate::hook::{guard, hooks};
+use crate::hooks::reading::{
+    check_readable, check_writable, read_at, read_next, write_at, write_next,
+};
+use crate::real::set_errno;
+use crate::table::{self, Open};
+use crate::{foreign, raw};
+
+/// Memory for one copying call, in bytes.
+const COPY_LEN: usize = 1 << 20;
+
+/// Where bytes come from or go to: a file of the store, or a kernel descriptor.
+enum End {
+    Store(Open),
+    Kernel(c_int),
+}
+
+impl End {
+    fn new(fd: c_int) -> Self {
+        table::get(fd).map_or(Self::Kernel(fd), Self::Store)
+    }
+
+    fn read(&self, into: &mut [u8], at: Option<off_t>) -> Result<usize, Errno> {
+        match (self, at) {
+            (Self::Store(open), None) => read_next(open, into),
+            (Self::Store(open), Some(at)) => read_at(open, into, at),
+            (Self::Kernel(fd), at) => raw::read(*fd, into, at),
+        }
+    }
+
+    fn write(&self, from: &[u8], at: Option<off_t>) -> Result<usize, Errno> {
+        match (self, at) {
+            (Self::Store(open), None) => write_next(open, from),
+            (Self::Store(open), Some(at)) => write_at(open, from, at),
+            (Self::Kernel(fd), at) => raw::write(*fd, from, at),
+        }
+    }
+
+    fn seek_back(&self, by: usize) {
+        let by = by.cast_signed() as off_t;
+        match self {
+            // Where the offset cannot go back, as in a pipe, the bytes are lost, as they are for the kernel's sendfile.
+            Self::Store(open) => drop(crate::hooks::reading::seek(open, -by, libc::SEEK_CUR)),
+            Self::Kernel(fd) => drop(raw::seek_by(*fd, -by)),
+        }
+    }
+}
+
+/// One piece of a copy; both calls may copy less than they were asked to.
+fn copy(
+    from: &End,
+    from_at: *mut off_t,
+    to: &End,
+    to_at: *mut off_t,
+    len: size_t,
+) -> Result<ssize_t, Errno> {
+    if let End::Store(open) = from {
+        check_readable(open)?;
+    }
+    if let End::Store(open) = to {
+        check_writable(open)?;
+    }
+    let (read_from, write_to) = (foreign::get(from_at), foreign::get(to_at));
+    let mut room = vec![0; len.min(COPY_LEN)];
+    let read = from.read(&mut room, read_from)?;
+    if read == 0 {
+        return Ok(0);
+    }
+    let written = match to.write(&room[..read], write_to) {
+        Ok(written) => written,
+        Err(errno) => {
+            if read_from.is_none() {
+                from.seek_back(read);
+            }
+            return Err(errno);
+        }
+    };
+    if written < read && read_from.is_none() {
+        from.seek_back(read - written);
+    }
+    if let Some(at) = read_from {
+        foreign::put(from_at, at + written as off_t)?;
+    }
+    if let Some(at) = write_to {
+        foreign::put(to_at, at + written as off_t)?;
+    }
+    Ok(written.cast_signed())
+}
+
+hooks! {
+    fn copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint) -> ssize_t {
+        match (table::has(from), table::has(to)) {
+            (false, false) => real(from, from_at, to, to_at, len, flags),
+            (true, true) if flags == 0 => guard(|| copy(&End::new(from), from_at, &End::new(to), to_at, len)),
+            (true, true) => guard(|| Err(Errno::INVAL)),
+            // Between file systems, as for the kernel: programs fall back to reading and writing.
+            _ => guard(|| Err(Errno::XDEV)),
+        }
+    }
+
+    fn sendfile = sendfile64 (to: c_int, from: c_int, from_at: *mut off_t, len: size_t) -> ssize_t {
+        if !table::has(from) && !table::has(to) {
+            return real(to, from, from_at, len);
+        }
+        guard(|| copy(&End::new(from), from_at, &End::new(to), std::ptr::null_mut(), len))
+    }
+
+    fn splice(from: c_int, from_at: *mut loff_t, to: c_int, to_at: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t {
+        if table::has(from) || table::has(to) {
+            set_errno(libc::EINVAL);
+            return -1;
+        }
+        real(from, from_at, to, to_at, len, flags)
+    }
+
+    fn vmsplice(fd: c_int, parts: *const c_void, count: size_t, flags: c_uint) -> ssize_t {
+        if table::has(fd) {
+            set_errno(libc::EBADF);
+            return -1;
+        }
+        real(fd, parts, count, flags)
+    }
+
+    fn tee(from: c_int, to: c_int, len: size_t, flags: c_uint) -> ssize_t {
+        if table::has(from) || table::has(to) {
+            set_errno(libc::EINVAL);
+            return -1;
+        }
+        real(from, to, len, flags)
+    }
+}

@@ -1,0 +1,194 @@
+//! `close`, `dup`, `fcntl`, and what must not happen to this library's own descriptors.
+
+use std::ffi::{c_int, c_uint};
+use std::sync::atomic::Ordering;
+
+use libc::c_ulong;
+use rustix::io::Errno;
+
+use crate::hook::{attempt, guard, hooks};
+use crate::hooks::stdio;
+use crate::real::set_errno;
+use crate::table::{self, Open};
+use crate::{kept, raw};
+
+/// Closes a descriptor of the store. The program hears of a failure to settle what was written: nobody can tell it later.
+pub fn close_open(fd: c_int) -> Result<c_int, Errno> {
+    let open = table::remove(fd).ok_or(Errno::BADF)?;
+    // The number is free from here on, and the placeholder has nothing to lose.
+    raw::close(fd);
+    let settled = open.settle();
+    drop(open);
+    settled.map(|()| 0)
+}
+
+/// What `dup` and its kin leave behind at `fd`, now that it stands for `open`, or for a file of the kernel's.
+fn became(fd: c_int, open: Option<Open>) -> Result<c_int, Errno> {
+    match open {
+        Some(open) => table::set(fd, open)?,
+        None => drop(table::remove(fd)),
+    }
+    stdio::redirect(fd);
+    Ok(fd)
+}
+
+fn duplicate(old: c_int, floor: c_int, close_on_exec: bool) -> Result<c_int, Errno> {
+    let open = table::get(old).ok_or(Errno::BADF)?;
+    became(raw::duplicate_from(old, floor, close_on_exec)?, Some(open))
+}
+
+fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Result<c_int, Errno> {
+    if kept::is_ours(new) || kept::is_ours(old) {
+        return Err(Errno::BADF);
+    }
+    let open = table::get(old);
+    let before = table::get(new);
+    raw::duplicate_to(old, new, flags)?;
+    if let Some(before) = before {
+        // As close(2) does at this point, dup2 keeps a failure to itself.
+        let _ = before.settle();
+    }
+    became(new, open)
+}
+
+/// Whether `dup2` concerns the store.
+fn concerns(old: c_int, new: c_int) -> bool {
+    table::has(old) || table::has(new) || kept::is_ours(new) || kept::is_ours(old)
+}
+
+const SETTABLE: c_int =
+    libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_DIRECT | libc::O_ASYNC;
+/// Linux tells this of every file opened by a 64-bit program.
+const LARGE_FILE: c_int = 0o100_000;
+
+fn control(fd: c_int, command: c_int, argument: c_ulong) -> Result<c_int, Errno> {
+    let open = table::get(fd).ok_or(Errno::BADF)?;
+    let number = c_int::try_from(argument.cast_signed()).unwrap_or(-1);
+    match command {
+        libc::F_DUPFD => duplicate(fd, number, false),
+        libc::F_DUPFD_CLOEXEC => duplicate(fd, number, true),
+        // The kernel keeps the close-on-exec flag, on the placeholder.
+        libc::F_GETFD | libc::F_SETFD => raw::control(fd, command, argument),
+        libc::F_GETFL if open.status() & libc::O_PATH != 0 => Ok(open.status()),
+        libc::F_GETFL => Ok(open.status() | LARGE_FILE),
+        libc::F_SETFL => {
+            if open.status() & libc::O_PATH != 0 {
+                return Err(Errno::BADF);
+            }
+            let status = (open.status() & !SETTABLE) | (number & SETTABLE);
+            open.slot().status.store(status.cast_unsigned(), Ordering::Relaxed);
+            open.file()?.set_append(status & libc::O_APPEND != 0);
+            Ok(0)
+        }
+        // Locks between processes do not exist yet; saying that one was taken would be a lie.
+        libc::F_SETLK
+        | libc::F_SETLKW
+        | libc::F_GETLK
+        | libc::F_OFD_SETLK
+        | libc::F_OFD_SETLKW
+        | libc::F_OFD_GETLK => Err(Errno::NOLCK),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Closes every descriptor of `first..=last` except this library's own.
+fn close_span(
+    first: c_uint,
+    last: c_uint,
+    flags: c_uint,
+    close: impl Fn(c_uint, c_uint) -> c_int,
+) -> c_int {
+    if flags & libc::CLOSE_RANGE_CLOEXEC == 0 {
+        let open = attempt(|| {
+            for (fd, _) in table::each_from(c_int::try_from(first).unwrap_or(c_int::MAX)) {
+                if fd.cast_unsigned() > last {
+                    break;
+                }
+                // There is no way to tell the program of one file among many.
+                let _ = close_open(fd);
+            }
+            Ok(())
+        });
+        if open.is_err() {
+            set_errno(libc::EDEADLK);
+            return -1;
+        }
+    }
+    let mut from = first;
+    for ours in kept::each() {
+        let ours = ours.cast_unsigned();
+        if ours < from || ours > last {
+            continue;
+        }
+        if ours > from && close(from, ours - 1) != 0 {
+            return -1;
+        }
+        from = ours + 1;
+    }
+    if from <= last { close(from, last) } else { 0 }
+}
+
+hooks! {
+    fn close = __close (fd: c_int) -> c_int {
+        if table::has(fd) {
+            return guard(|| close_open(fd));
+        }
+        if kept::is_ours(fd) {
+            set_errno(libc::EBADF);
+            return -1;
+        }
+        real(fd)
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if first > last {
+            return real(first, last, flags);
+        }
+        close_span(first, last, flags.cast_unsigned(), |first, last| real(first, last, flags))
+    }
+
+    fn closefrom(first: c_int) -> () {
+        let first = first.max(0).cast_unsigned();
+        close_span(first, c_uint::MAX, 0, |first, last| {
+            if raw::close_range(first, last).is_err() {
+                // A kernel without close_range: one by one, as libc does.
+                for fd in first..=last.min(kept::LIMIT) {
+                    raw::close(fd.cast_signed());
+                }
+            }
+            0
+        });
+    }
+
+    fn dup(old: c_int) -> c_int {
+        if table::has(old) { guard(|| duplicate(old, 0, false)) } else { real(old) }
+    }
+
+    fn dup2 = __dup2 (old: c_int, new: c_int) -> c_int {
+        if !concerns(old, new) {
+            return real(old, new);
+        }
+        if old == new && table::has(old) {
+            return new;
+        }
+        guard(|| duplicate_to(old, new, 0))
+    }
+
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        if old == new || !concerns(old, new) {
+            return real(old, new, flags);
+        }
+        guard(|| duplicate_to(old, new, flags))
+    }
+
+    fn fcntl = fcntl64 = __fcntl (fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+        if table::has(fd) {
+            return guard(|| control(fd, command, argument));
+        }
+        if kept::is_ours(fd) {
+            set_errno(libc::EBADF);
+            return -1;
+        }
+        real(fd, command, argument)
+    }
+}

@@ -1,0 +1,221 @@
+//! Making, removing, renaming and linking.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use libc::{AT_FDCWD, dev_t, mode_t, size_t, ssize_t};
+use rustix::io::Errno;
+use samite_fs::RenameFlags;
+
+use crate::hook::{by_path, guard, hooks};
+use crate::hooks::status::means_descriptor;
+use crate::real::set_errno;
+use crate::route::{PathRoom, Place, Route, route};
+use crate::{foreign, store};
+
+/// A call with two paths: both must be on the same side.
+fn by_two_paths(
+    (from_dir, from): (c_int, *const c_char),
+    (to_dir, to): (c_int, *const c_char),
+    real: impl FnOnce(*const c_char, *const c_char) -> c_int,
+    work: impl FnOnce(&Place<'_>, &Place<'_>) -> Result<(), Errno>,
+) -> c_int {
+    let (mut from_room, mut to_room) = (PathRoom::new(), PathRoom::new());
+    let plain = |route: &Route<'_>, path| match route {
+        Route::Elsewhere(path) => *path,
+        _ => path,
+    };
+    match (route(from_dir, from, &mut from_room), route(to_dir, to, &mut to_room)) {
+        (Route::Store(from), Route::Store(to)) => guard(move || work(&from, &to).map(|()| 0)),
+        (Route::Store(_), _) | (_, Route::Store(_)) => {
+            set_errno(libc::EXDEV);
+            -1
+        }
+        (from_route, to_route) => real(plain(&from_route, from), plain(&to_route, to)),
+    }
+}
+
+fn rename_flags(flags: c_uint) -> Result<RenameFlags, Errno> {
+    let (no_replace, exchange) =
+        (flags & libc::RENAME_NOREPLACE != 0, flags & libc::RENAME_EXCHANGE != 0);
+    if (no_replace && exchange) || flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+        return Err(Errno::INVAL);
+    }
+    Ok(RenameFlags { no_replace, exchange })
+}
+
+fn rename_places(from: &Place<'_>, to: &Place<'_>, flags: c_uint) -> Result<(), Errno> {
+    let flags = rename_flags(flags)?;
+    let (from, to) = (from.at()?, to.at()?);
+    store::call_as(|fs, caller| fs.rename(caller, from, to, flags))
+}
+
+fn link_places(from: &Place<'_>, to: &Place<'_>, follow: bool) -> Result<(), Errno> {
+    let (from, to) = (from.at()?, to.at()?);
+    store::call_as(|fs, caller| fs.link(caller, from, to, follow))
+}
+
+pub fn make_directory(place: &Place<'_>, mode: mode_t) -> Result<c_int, Errno> {
+    let at = place.at()?;
+    store::call_as(|fs, caller| fs.mkdir(caller, at, mode & 0o7777)).map(|()| 0)
+}
+
+fn make_node(place: &Place<'_>, mode: mode_t, device: dev_t) -> Result<c_int, Errno> {
+    let at = place.at()?;
+    store::call_as(|fs, caller| fs.mknod(caller, at, mode, device)).map(|()| 0)
+}
+
+fn remove_directory(place: &Place<'_>) -> Result<c_int, Errno> {
+    let at = place.at()?;
+    store::call_as(|fs, caller| fs.rmdir(caller, at)).map(|()| 0)
+}
+
+fn remove_name(place: &Place<'_>) -> Result<c_int, Errno> {
+    let at = place.at()?;
+    store::call_as(|fs, caller| fs.unlink(caller, at)).map(|()| 0)
+}
+
+fn make_symlink(target: *const c_char, place: &Place<'_>) -> Result<c_int, Errno> {
+    let (target, at) = (foreign::text(target)?, place.at()?);
+    store::call_as(|fs, caller| fs.symlink(caller, target, at)).map(|()| 0)
+}
+
+fn read_link(place: &Place<'_>, out: *mut c_char, room: size_t) -> Result<ssize_t, Errno> {
+    if room == 0 {
+        return Err(Errno::INVAL);
+    }
+    let at = place.at()?;
+    let target = store::call_as(|fs, caller| fs.readlink(caller, at))?;
+    let room = foreign::room(out.cast(), room)?;
+    let len = target.len().min(room.len());
+    room[..len].copy_from_slice(&target[..len]);
+    Ok(len.cast_signed())
+}
+
+hooks! {
+    fn mkdir(path: *const c_char, mode: mode_t) -> c_int {
+        by_path!(AT_FDCWD, path, real(path, mode), |place| make_directory(&place, mode))
+    }
+
+    fn mkdirat(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
+        by_path!(dirfd, path, real(dirfd, path, mode), |place| make_directory(&place, mode))
+    }
+
+    fn mknod(path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+        by_path!(AT_FDCWD, path, real(path, mode, device), |place| make_node(&place, mode, device))
+    }
+
+    fn mknodat(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
+        by_path!(dirfd, path, real(dirfd, path, mode, device), |place| make_node(&place, mode, device))
+    }
+
+    fn __xmknod(version: c_int, path: *const c_char, mode: mode_t, device: *mut dev_t) -> c_int {
+        by_path!(AT_FDCWD, path, real(version, path, mode, device), |place| {
+            make_node(&place, mode, foreign::get(device).ok_or(Errno::FAULT)?)
+        })
+    }
+
+    fn __xmknodat(version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, device: *mut dev_t) -> c_int {
+        by_path!(dirfd, path, real(version, dirfd, path, mode, device), |place| {
+            make_node(&place, mode, foreign::get(device).ok_or(Errno::FAULT)?)
+        })
+    }
+
+    fn mkfifo(path: *const c_char, mode: mode_t) -> c_int {
+        by_path!(AT_FDCWD, path, real(path, mode), |place| make_node(&place, libc::S_IFIFO | (mode & 0o7777), 0))
+    }
+
+    fn mkfifoat(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
+        by_path!(dirfd, path, real(dirfd, path, mode), |place| {
+            make_node(&place, libc::S_IFIFO | (mode & 0o7777), 0)
+        })
+    }
+
+    fn rmdir(path: *const c_char) -> c_int {
+        by_path!(AT_FDCWD, path, real(path), |place| remove_directory(&place))
+    }
+
+    fn unlink(path: *const c_char) -> c_int {
+        by_path!(AT_FDCWD, path, real(path), |place| remove_name(&place))
+    }
+
+    fn unlinkat(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
+        by_path!(dirfd, path, real(dirfd, path, flags), |place| match flags {
+            0 => remove_name(&place),
+            libc::AT_REMOVEDIR => remove_directory(&place),
+            _ => Err(Errno::INVAL),
+        })
+    }
+
+    fn remove(path: *const c_char) -> c_int {
+        by_path!(AT_FDCWD, path, real(path), |place| match remove_name(&place) {
+            Err(Errno::ISDIR | Errno::PERM) => remove_directory(&place),
+            outcome => outcome,
+        })
+    }
+
+    fn rename(from: *const c_char, to: *const c_char) -> c_int {
+        by_two_paths((AT_FDCWD, from), (AT_FDCWD, to), |from, to| real(from, to), |from, to| {
+            rename_places(from, to, 0)
+        })
+    }
+
+    fn renameat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int {
+        by_two_paths((from_dir, from), (to_dir, to), |from, to| real(from_dir, from, to_dir, to), |from, to| {
+            rename_places(from, to, 0)
+        })
+    }
+
+    fn renameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint) -> c_int {
+        by_two_paths(
+            (from_dir, from),
+            (to_dir, to),
+            |from, to| real(from_dir, from, to_dir, to, flags),
+            |from, to| rename_places(from, to, flags),
+        )
+    }
+
+    fn link(from: *const c_char, to: *const c_char) -> c_int {
+        by_two_paths((AT_FDCWD, from), (AT_FDCWD, to), |from, to| real(from, to), |from, to| {
+            link_places(from, to, false)
+        })
+    }
+
+    fn linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
+        if means_descriptor(from_dir, from, flags) {
+            set_errno(libc::EOPNOTSUPP);
+            return -1;
+        }
+        by_two_paths(
+            (from_dir, from),
+            (to_dir, to),
+            |from, to| real(from_dir, from, to_dir, to, flags),
+            |from, to| link_places(from, to, flags & libc::AT_SYMLINK_FOLLOW != 0),
+        )
+    }
+
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int {
+        by_path!(AT_FDCWD, path, real(target, path), |place| make_symlink(target, &place))
+    }
+
+    fn symlinkat(target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int {
+        by_path!(dirfd, path, real(target, dirfd, path), |place| make_symlink(target, &place))
+    }
+
+    fn readlink(path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t {
+        by_path!(AT_FDCWD, path, real(path, out, room), |place| read_link(&place, out, room))
+    }
+
+    fn __readlink_chk(path: *const c_char, out: *mut c_char, room: size_t, whole: size_t) -> ssize_t {
+        by_path!(AT_FDCWD, path, real(path, out, room, whole), |place| read_link(&place, out, room.min(whole)))
+    }
+
+    fn readlinkat(dirfd: c_int, path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t {
+        by_path!(dirfd, path, real(dirfd, path, out, room), |place| read_link(&place, out, room))
+    }
+
+    fn __readlinkat_chk(dirfd: c_int, path: *const c_char, out: *mut c_char, room: size_t, whole: size_t) -> ssize_t {
+        by_path!(dirfd, path, real(dirfd, path, out, room, whole), |place| {
+            read_link(&place, out, room.min(whole))
+        })
+    }
+}

@@ -1,0 +1,68 @@
+//! `realpath` and what is known of paths without asking the store.
+
+use std::ffi::{c_char, c_int, c_long};
+
+use libc::{AT_FDCWD, size_t};
+use rustix::io::Errno;
+use samite_fs::{NAME_LEN_MAX, PATH_LEN_MAX};
+
+use crate::hook::{by_fd, by_path, hooks};
+use crate::hooks::working_directory::named;
+use crate::route::Place;
+use crate::{foreign, store};
+
+const PATH_MAX: size_t = PATH_LEN_MAX + 1;
+const LINK_MAX: c_long = 65_000;
+const PIPE_BUF: c_long = 4096;
+const FILE_SIZE_BITS: c_long = 64;
+
+fn resolve(place: &Place<'_>, out: *mut c_char, room: size_t) -> Result<*mut c_char, Errno> {
+    let at = place.at()?;
+    let name = named(&store::call_as(|fs, caller| fs.canonicalize(caller, at))?);
+    if out.is_null() {
+        let given = foreign::give_text(&name);
+        return if given.is_null() { Err(Errno::NOMEM) } else { Ok(given) };
+    }
+    foreign::put_text(out, room, &name).ok_or(Errno::NAMETOOLONG)?;
+    Ok(out)
+}
+
+fn limit(name: c_int) -> Result<c_long, Errno> {
+    match name {
+        libc::_PC_LINK_MAX => Ok(LINK_MAX),
+        libc::_PC_NAME_MAX => Ok(NAME_LEN_MAX as c_long),
+        libc::_PC_PATH_MAX => Ok(PATH_MAX as c_long),
+        libc::_PC_PIPE_BUF => Ok(PIPE_BUF),
+        libc::_PC_FILESIZEBITS => Ok(FILE_SIZE_BITS),
+        libc::_PC_CHOWN_RESTRICTED | libc::_PC_NO_TRUNC | libc::_PC_2_SYMLINKS => Ok(1),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+hooks! {
+    fn realpath(path: *const c_char, out: *mut c_char) -> *mut c_char {
+        by_path!(AT_FDCWD, path, real(path, out), |place| resolve(&place, out, PATH_MAX))
+    }
+
+    fn __realpath_chk(path: *const c_char, out: *mut c_char, room: size_t) -> *mut c_char {
+        by_path!(AT_FDCWD, path, real(path, out, room), |place| resolve(&place, out, room.min(PATH_MAX)))
+    }
+
+    fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+        by_path!(AT_FDCWD, path, real(path), |place| resolve(&place, std::ptr::null_mut(), 0))
+    }
+
+    fn pathconf(path: *const c_char, name: c_int) -> c_long {
+        by_path!(AT_FDCWD, path, real(path, name), |place| {
+            place.at()?;
+            limit(name)
+        })
+    }
+
+    fn fpathconf(fd: c_int, name: c_int) -> c_long {
+        by_fd!(fd, real(fd, name), |open| {
+            let _ = &open;
+            limit(name)
+        })
+    }
+}

@@ -1,0 +1,272 @@
+//! Reading, writing and seeking.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use libc::{iovec, off_t, size_t, ssize_t};
+use rustix::io::Errno;
+use samite_fs::OpenFile;
+use samite_types::Error;
+
+use crate::foreign;
+use crate::hook::{by_fd, hooks};
+use crate::hooks::exit::is_exiting;
+use crate::table::Description;
+
+pub fn errno(error: &Error) -> Errno {
+    error.kind().errno()
+}
+
+pub fn check_readable(open: &Description) -> Result<(), Errno> {
+    let status = open.status();
+    if status & libc::O_PATH != 0 || status & libc::O_ACCMODE == libc::O_WRONLY {
+        return Err(Errno::BADF);
+    }
+    Ok(())
+}
+
+pub fn check_writable(open: &Description) -> Result<(), Errno> {
+    let status = open.status();
+    if status & libc::O_PATH != 0 || status & libc::O_ACCMODE == libc::O_RDONLY {
+        return Err(Errno::BADF);
+    }
+    Ok(())
+}
+
+/// Reads at the file offset, which several processes may share: the one that moves it from where it read has the bytes, the
+/// other reads again. No lock that a killed process could keep.
+pub fn read_next(open: &Description, into: &mut [u8]) -> Result<usize, Errno> {
+    check_readable(open)?;
+    let file = open.file()?;
+    let offset = &open.slot().offset;
+    loop {
+        let at = offset.load(Ordering::Acquire);
+        let len = file.read_at(into, at).map_err(|error| errno(&error))?;
+        let next = at + len as u64;
+        if len == 0
+            || offset.compare_exchange(at, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        {
+            return Ok(len);
+        }
+    }
+}
+
+/// Writes at the file offset, or at the end with `O_APPEND`. The range is taken before the bytes go out, so that writers who
+/// share an offset never overlap.
+pub fn write_next(open: &Description, from: &[u8]) -> Result<usize, Errno> {
+    check_writable(open)?;
+    let file = open.file()?;
+    if from.is_empty() {
+        return Ok(0);
+    }
+    open.mark_dirty();
+    let outcome = write_range(open, file, from);
+    if is_exiting() {
+        open.settle()?;
+    }
+    outcome
+}
+
+fn write_range(open: &Description, file: &OpenFile, from: &[u8]) -> Result<usize, Errno> {
+    let offset = &open.slot().offset;
+    if open.status() & libc::O_APPEND != 0 {
+        let at = file.append(from).map_err(|error| errno(&error))?;
+        offset.store(at + from.len() as u64, Ordering::Release);
+        return Ok(from.len());
+    }
+    let at = offset.fetch_add(from.len() as u64, Ordering::AcqRel);
+    let outcome = file.write_at(from, at).map_err(|error| errno(&error));
+    let written = *outcome.as_ref().unwrap_or(&0);
+    if written < from.len() {
+        let (there, here) = (at + from.len() as u64, at + written as u64);
+        // Another writer went on from there: then the gap stays, as after a short write with a shared offset anywhere.
+        let _ = offset.compare_exchange(there, here, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    outcome
+}
+
+pub fn read_at(open: &Description, into: &mut [u8], at: off_t) -> Result<usize, Errno> {
+    check_readable(open)?;
+    let at = u64::try_from(at).map_err(|_| Errno::INVAL)?;
+    open.file()?.read_at(into, at).map_err(|error| errno(&error))
+}
+
+pub fn write_at(open: &Description, from: &[u8], at: off_t) -> Result<usize, Errno> {
+    check_writable(open)?;
+    let at = u64::try_from(at).map_err(|_| Errno::INVAL)?;
+    open.mark_dirty();
+    if open.status() & libc::O_APPEND != 0 {
+        // As Linux does: with O_APPEND, pwrite goes to the end too.
+        open.file()?.append(from).map_err(|error| errno(&error))?;
+        return Ok(from.len());
+    }
+    open.file()?.write_at(from, at).map_err(|error| errno(&error))
+}
+
+/// Moves the file offset.
+pub fn seek(open: &Description, by: off_t, whence: c_int) -> Result<off_t, Errno> {
+    if open.status() & libc::O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    let offset = &open.slot().offset;
+    let size = || open.file()?.attr().map(|attr| attr.size).map_err(|error| errno(&error));
+    let signed = |value: u64| off_t::try_from(value).map_err(|_| Errno::OVERFLOW);
+    let target = match whence {
+        libc::SEEK_SET => by,
+        libc::SEEK_CUR => {
+            signed(offset.load(Ordering::Acquire))?.checked_add(by).ok_or(Errno::OVERFLOW)?
+        }
+        libc::SEEK_END => signed(size()?)?.checked_add(by).ok_or(Errno::OVERFLOW)?,
+        // The whole file is data as far as it is known here: what POSIX allows a file system without holes to say.
+        libc::SEEK_DATA | libc::SEEK_HOLE => {
+            let size = signed(size()?)?;
+            if by < 0 || by >= size {
+                return Err(Errno::NXIO);
+            }
+            if whence == libc::SEEK_DATA { by } else { size }
+        }
+        _ => return Err(Errno::INVAL),
+    };
+    offset.store(u64::try_from(target).map_err(|_| Errno::INVAL)?, Ordering::Release);
+    Ok(target)
+}
+
+pub fn total_len(parts: &[iovec]) -> Result<usize, Errno> {
+    const PARTS_MAX: usize = 1024;
+    if parts.len() > PARTS_MAX {
+        return Err(Errno::INVAL);
+    }
+    parts
+        .iter()
+        .try_fold(0_usize, |sum, part| sum.checked_add(part.iov_len))
+        .filter(|sum| isize::try_from(*sum).is_ok())
+        .ok_or(Errno::INVAL)
+}
+
+/// Reads once, into several pieces.
+fn scatter(
+    parts: &[iovec],
+    read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
+) -> Result<ssize_t, Errno> {
+    let total = total_len(parts)?;
+    if let [one] = parts {
+        return read(foreign::room(one.iov_base, one.iov_len)?).map(|len| len.cast_signed());
+    }
+    let mut whole = vec![0; total.min(foreign::IO_LEN_MAX)];
+    let len = read(&mut whole)?;
+    let mut rest = &whole[..len];
+    for part in parts {
+        let room = foreign::room(part.iov_base, part.iov_len)?;
+        let (now, later) = rest.split_at(rest.len().min(room.len()));
+        room[..now.len()].copy_from_slice(now);
+        rest = later;
+    }
+    Ok(len.cast_signed())
+}
+
+/// Writes several pieces at once: one append, one range.
+fn gather(
+    parts: &[iovec],
+    write: impl FnOnce(&[u8]) -> Result<usize, Errno>,
+) -> Result<ssize_t, Errno> {
+    let total = total_len(parts)?;
+    if let [one] = parts {
+        return write(foreign::bytes(one.iov_base, one.iov_len)?).map(|len| len.cast_signed());
+    }
+    let mut whole = Vec::with_capacity(total.min(foreign::IO_LEN_MAX));
+    for part in parts {
+        whole.extend_from_slice(foreign::bytes(part.iov_base, part.iov_len)?);
+    }
+    write(&whole).map(|len| len.cast_signed())
+}
+
+hooks! {
+    fn read = __read (fd: c_int, into: *mut c_void, len: size_t) -> ssize_t {
+        by_fd!(fd, real(fd, into, len), |open| {
+            read_next(&open, foreign::room(into, len)?).map(usize::cast_signed)
+        })
+    }
+
+    fn __read_chk(fd: c_int, into: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+        by_fd!(fd, real(fd, into, len, room), |open| {
+            read_next(&open, foreign::room(into, len.min(room))?).map(usize::cast_signed)
+        })
+    }
+
+    fn write = __write (fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+        by_fd!(fd, real(fd, from, len), |open| {
+            write_next(&open, foreign::bytes(from, len)?).map(usize::cast_signed)
+        })
+    }
+
+    fn pread = pread64 = __pread64 (fd: c_int, into: *mut c_void, len: size_t, at: off_t) -> ssize_t {
+        by_fd!(fd, real(fd, into, len, at), |open| {
+            read_at(&open, foreign::room(into, len)?, at).map(usize::cast_signed)
+        })
+    }
+
+    fn __pread_chk = __pread64_chk (fd: c_int, into: *mut c_void, len: size_t, at: off_t, room: size_t) -> ssize_t {
+        by_fd!(fd, real(fd, into, len, at, room), |open| {
+            read_at(&open, foreign::room(into, len.min(room))?, at).map(usize::cast_signed)
+        })
+    }
+
+    fn pwrite = pwrite64 = __pwrite64 (fd: c_int, from: *const c_void, len: size_t, at: off_t) -> ssize_t {
+        by_fd!(fd, real(fd, from, len, at), |open| {
+            write_at(&open, foreign::bytes(from, len)?, at).map(usize::cast_signed)
+        })
+    }
+
+    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        by_fd!(fd, real(fd, parts, count), |open| {
+            scatter(foreign::array(parts, count)?, |room| read_next(&open, room))
+        })
+    }
+
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        by_fd!(fd, real(fd, parts, count), |open| {
+            gather(foreign::array(parts, count)?, |bytes| write_next(&open, bytes))
+        })
+    }
+
+    fn preadv = preadv64 (fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t {
+        by_fd!(fd, real(fd, parts, count, at), |open| {
+            scatter(foreign::array(parts, count)?, |room| read_at(&open, room, at))
+        })
+    }
+
+    fn pwritev = pwritev64 (fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t {
+        by_fd!(fd, real(fd, parts, count, at), |open| {
+            gather(foreign::array(parts, count)?, |bytes| write_at(&open, bytes, at))
+        })
+    }
+
+    fn preadv2 = preadv64v2 (fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+        by_fd!(fd, real(fd, parts, count, at, flags), |open| {
+            let parts = foreign::array(parts, count)?;
+            if at == -1 {
+                scatter(parts, |room| read_next(&open, room))
+            } else {
+                scatter(parts, |room| read_at(&open, room, at))
+            }
+        })
+    }
+
+    fn pwritev2 = pwritev64v2 (fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+        by_fd!(fd, real(fd, parts, count, at, flags), |open| {
+            let parts = foreign::array(parts, count)?;
+            if flags & libc::RWF_APPEND != 0 {
+                return Err(Errno::OPNOTSUPP);
+            }
+            if at == -1 {
+                gather(parts, |bytes| write_next(&open, bytes))
+            } else {
+                gather(parts, |bytes| write_at(&open, bytes, at))
+            }
+        })
+    }
+
+    fn lseek = lseek64 = __lseek (fd: c_int, by: off_t, whence: c_int) -> off_t {
+        by_fd!(fd, real(fd, by, whence), |open| seek(&open, by, whence))
+    }
+}

@@ -1,0 +1,109 @@
+//! Length of files, and making what was written final.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use libc::{AT_FDCWD, off_t, size_t, ssize_t};
+use rustix::io::Errno;
+
+use crate::hook::{attempt, by_fd, by_path, guard_code, hooks};
+use crate::hooks::memory;
+use crate::hooks::reading::{check_writable, errno};
+use crate::table::Description;
+use crate::{store, table};
+
+fn cut(open: &Description, len: off_t) -> Result<c_int, Errno> {
+    let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
+    check_writable(open).map_err(|_| Errno::INVAL)?;
+    open.mark_dirty();
+    open.file()?.truncate(len).map_err(|error| errno(&error))?;
+    Ok(0)
+}
+
+fn allocate(open: &Description, mode: c_int, at: off_t, len: off_t) -> Result<c_int, Errno> {
+    check_writable(open)?;
+    if mode != 0 {
+        // Punching holes and the like; programs fall back to writing zeros, or do without.
+        return Err(Errno::OPNOTSUPP);
+    }
+    let at = u64::try_from(at).map_err(|_| Errno::INVAL)?;
+    let len = u64::try_from(len).ok().filter(|len| *len > 0).ok_or(Errno::INVAL)?;
+    open.mark_dirty();
+    open.file()?.allocate(at, len).map_err(|error| errno(&error))?;
+    Ok(0)
+}
+
+fn sync_open(open: &Description) -> Result<c_int, Errno> {
+    if open.status() & libc::O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    open.settle()?;
+    open.file()?.fsync().map_err(|error| errno(&error))?;
+    Ok(0)
+}
+
+hooks! {
+    fn truncate = truncate64 (path: *const c_char, len: off_t) -> c_int {
+        by_path!(AT_FDCWD, path, real(path, len), |place| {
+            let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
+            let at = place.at()?;
+            store::call_as(|fs, caller| fs.truncate(caller, at, len)).map(|()| 0)
+        })
+    }
+
+    fn ftruncate = ftruncate64 (fd: c_int, len: off_t) -> c_int {
+        by_fd!(fd, real(fd, len), |open| cut(&open, len))
+    }
+
+    fn fallocate = fallocate64 (fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int {
+        by_fd!(fd, real(fd, mode, at, len), |open| allocate(&open, mode, at, len))
+    }
+
+    fn posix_fallocate = posix_fallocate64 (fd: c_int, at: off_t, len: off_t) -> c_int {
+        match table::get(fd) {
+            None => real(fd, at, len),
+            Some(open) => guard_code(move || allocate(&open, 0, at, len).map(drop)),
+        }
+    }
+
+    fn posix_fadvise = posix_fadvise64 (fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
+        if table::has(fd) { 0 } else { real(fd, at, len, advice) }
+    }
+
+    fn readahead(fd: c_int, at: off_t, len: size_t) -> ssize_t {
+        by_fd!(fd, real(fd, at, len), |open| { let _ = &open; Ok(0) })
+    }
+
+    fn fsync(fd: c_int) -> c_int {
+        by_fd!(fd, real(fd), |open| sync_open(&open))
+    }
+
+    fn fdatasync(fd: c_int) -> c_int {
+        by_fd!(fd, real(fd), |open| sync_open(&open))
+    }
+
+    fn sync_file_range(fd: c_int, at: off_t, len: off_t, flags: c_uint) -> c_int {
+        by_fd!(fd, real(fd, at, len, flags), |open| sync_open(&open))
+    }
+
+    fn syncfs(fd: c_int) -> c_int {
+        by_fd!(fd, real(fd), |open| {
+            let _ = &open;
+            settle_all().map(|()| 0)
+        })
+    }
+
+    fn sync() -> () {
+        // sync(2) tells of no failure.
+        let _ = attempt(settle_all);
+        real();
+    }
+}
+
+/// Settles everything that this process wrote.
+pub fn settle_all() -> Result<(), Errno> {
+    let mut outcome = memory::write_back_all();
+    for (_, open) in table::each_from(0) {
+        outcome = outcome.and(open.settle());
+    }
+    outcome
+}

@@ -1,0 +1,248 @@
+//! Start of the library in a process, and what it takes from the environment.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `SAMITE_CLUSTER`, `SAMITE_RUNTIME_DIR`, … | which store; kept for every program started from here |
+//! | `SAMITE_MOUNT` | absolute path under which the store appears |
+//! | `SAMITE_FDS` | open files of the store that the program inherits: `fd:session.slot,…` |
+//! | `SAMITE_CWD` | its working directory, when that is in the store |
+//!
+//! The last two are set by the hooks of `exec` and taken out again here, so that they never go stale.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::Errno;
+use samite_client::Client;
+use samite_client::runtime::{DEFAULT_CLUSTER, DEFAULT_MOUNT, ENV_CLUSTER, ENV_MOUNT};
+use samite_types::Result;
+
+use crate::hooks::stdio;
+use crate::session::SlotId;
+use crate::table::Open;
+use crate::{cwd, gate, hook, route, session, store, table};
+
+/// Open files that an `exec` hands on.
+pub const FDS: &[u8] = b"SAMITE_FDS=";
+/// Working directory in the store that an `exec` hands on.
+pub const CWD: &[u8] = b"SAMITE_CWD=";
+/// Variables that every program started from here gets too.
+const LASTING: &[u8] = b"SAMITE_";
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const LIBRARY: &[u8] = b"libsamite_preload";
+
+/// The part of the environment that programs started from here must have, as NUL-terminated strings; and this library's path.
+pub struct Lasting {
+    /// `SAMITE_*=…`.
+    pub variables: Vec<&'static CStr>,
+    /// Path by which the loader was told of this library.
+    pub library: Option<&'static [u8]>,
+}
+
+static LASTING_KEPT: OnceLock<Lasting> = OnceLock::new();
+
+/// What [`start`] kept; `None` before.
+pub fn lasting() -> Option<&'static Lasting> {
+    LASTING_KEPT.get()
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = start;
+
+/// Called by the loader before the program's `main`. Touches no store and makes no system call unless descriptors were inherited.
+extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_char) {
+    // A panic is answered with EIO; the default hook would print it into the program's output.
+    std::panic::set_hook(Box::new(|_| {}));
+    // Nor must one reach the loader; without what was not set up, every call goes to libc.
+    let _ = std::panic::catch_unwind(|| {
+        let environment = Environment::take(envp);
+        route::set_prefix(environment.mount);
+        if let Some(path) = environment.cwd {
+            cwd::enter(path);
+        }
+        if let Some(fds) = environment.fds {
+            inherit(fds);
+        }
+        // Set once: the loader calls this once.
+        let _ = LASTING_KEPT.set(environment.lasting);
+    });
+}
+
+struct Environment {
+    mount: &'static [u8],
+    fds: Option<&'static [u8]>,
+    cwd: Option<&'static [u8]>,
+    lasting: Lasting,
+}
+
+impl Environment {
+    /// Reads the environment, and takes the two variables out that hold for this program only. Everything is copied: a program may
+    /// write over its first environment.
+    fn take(envp: *mut *mut c_char) -> Self {
+        let mut found = Self {
+            mount: DEFAULT_MOUNT.as_bytes(),
+            fds: None,
+            cwd: None,
+            lasting: Lasting { variables: Vec::new(), library: None },
+        };
+        if envp.is_null() {
+            return found;
+        }
+        let (mut from, mut to) = (envp, envp);
+        loop {
+            // SAFETY: the loader's environment ends with a null pointer, where this loop ends too.
+            let entry = unsafe { *from };
+            let stays = entry.is_null() || {
+                // SAFETY: entries are NUL-terminated strings.
+                found.visit(unsafe { CStr::from_ptr(entry) })
+            };
+            if stays {
+                // SAFETY: `to` never overtakes `from`.
+                unsafe {
+                    *to = entry;
+                    to = to.add(1);
+                }
+            }
+            if entry.is_null() {
+                return found;
+            }
+            // SAFETY: not at the end yet.
+            from = unsafe { from.add(1) };
+        }
+    }
+
+    fn visit(&mut self, entry: &CStr) -> bool {
+        let bytes = entry.to_bytes();
+        if let Some(list) = bytes.strip_prefix(PRELOAD) {
+            let ours = list
+                .split(|byte| matches!(byte, b':' | b' '))
+                .find(|path| path.windows(LIBRARY.len()).any(|part| part == LIBRARY));
+            self.lasting.library = ours.map(|path| &*path.to_vec().leak());
+        } else if bytes.starts_with(LASTING) {
+            let kept: &'static CStr = Box::leak(entry.to_owned().into_boxed_c_str());
+            let bytes = kept.to_bytes();
+            if let Some(fds) = bytes.strip_prefix(FDS) {
+                self.fds = Some(fds);
+                return false;
+            }
+            if let Some(path) = bytes.strip_prefix(CWD) {
+                self.cwd = Some(path);
+                return false;
+            }
+            if let Some(mount) = value(bytes, ENV_MOUNT)
+                && mount.first() == Some(&b'/')
+            {
+                let end = mount.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+                if end > 0 {
+                    self.mount = &mount[..end];
+                }
+            }
+            self.lasting.variables.push(kept);
+        }
+        true
+    }
+}
+
+fn value<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
+}
+
+/// Connects to the cluster that the environment named at the start.
+pub fn client() -> Result<Client> {
+    let named = lasting().and_then(|lasting| {
+        lasting.variables.iter().find_map(|entry| value(entry.to_bytes(), ENV_CLUSTER))
+    });
+    let name =
+        named.and_then(|name| std::str::from_utf8(name).ok()).filter(|name| !name.is_empty());
+    Client::from_runtime(name.unwrap_or(DEFAULT_CLUSTER))
+}
+
+/// Takes over the open files of the program before `exec`.
+fn inherit(list: &[u8]) {
+    const SESSIONS: usize = session::SESSIONS_MAX;
+    // Number of a session there → its number here.
+    let mut sessions: [Option<u32>; SESSIONS] = [None; SESSIONS];
+    let mut known: Vec<(SlotId, Open)> = Vec::new();
+    for (fd, there) in list.split(|byte| *byte == b',').filter_map(parse) {
+        let Some(session) = sessions.get_mut(there.session as usize) else { continue };
+        if session.is_none() {
+            *session = session::attach(fd);
+        }
+        let Some(session) = *session else { continue };
+        let id = SlotId { session, slot: there.slot };
+        let open = match known.iter().find(|(other, _)| *other == id) {
+            Some((_, open)) => Some(open.clone()),
+            None => table::inherited(id),
+        };
+        if let Some(open) = open {
+            known.push((id, open.clone()));
+            // A number beyond the table cannot have been put in the list.
+            let _ = table::set(fd, open);
+        }
+    }
+    if !known.is_empty() {
+        watch_forks();
+        for fd in 0..=2 {
+            stdio::redirect(fd);
+        }
+    }
+}
+
+/// `fd:session.slot`
+fn parse(entry: &[u8]) -> Option<(c_int, SlotId)> {
+    let text = std::str::from_utf8(entry).ok()?;
+    let (fd, rest) = text.split_once(':')?;
+    let (session, slot) = rest.split_once('.')?;
+    let id = SlotId { session: session.parse().ok()?, slot: slot.parse().ok()? };
+    Some((fd.parse().ok()?, id))
+}
+
+/// Asks libc to tell of forks, once.
+pub fn watch_forks() {
+    static WATCHED: AtomicBool = AtomicBool::new(false);
+    if WATCHED.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    type Handler = extern "C" fn();
+    unsafe extern "C" {
+        safe fn __register_atfork(
+            prepare: Option<Handler>,
+            parent: Option<Handler>,
+            child: Option<Handler>,
+            object: *mut c_void,
+        ) -> c_int;
+    }
+    // Fails without memory only; then a child has no descriptors of the store, and says EBADF.
+    let _ = __register_atfork(
+        Some(before_fork),
+        Some(after_fork_parent),
+        Some(after_fork_child),
+        std::ptr::null_mut(),
+    );
+}
+
+extern "C" fn before_fork() {
+    if hook::is_busy() {
+        return;
+    }
+    // What cannot be described, the child cannot hand on over `exec`.
+    let _ = hook::attempt(|| {
+        table::describe_all();
+        Ok::<_, Errno>(())
+    });
+    gate::close();
+    table::hold_for_child();
+}
+
+extern "C" fn after_fork_parent() {
+    gate::open();
+}
+
+extern "C" fn after_fork_child() {
+    gate::reset_in_child();
+    session::after_fork_child();
+    table::after_fork_child();
+    store::after_fork_child();
+}

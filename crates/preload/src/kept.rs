@@ -1,0 +1,62 @@
+//! Descriptors of our own, out of the program's way.
+//!
+//! A shell expects `exec 3>f` to get 3, and closes whatever it finds up to some number. So our own descriptors
+//! live high, in a range of numbers of which this module remembers what is ours: hooks of `close` and `dup2` refuse those.
+
+use std::ffi::c_int;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+/// Numbers in the range.
+const RANGE: i32 = 256;
+/// Highest number that [`keep`] gives.
+pub const LIMIT: u32 = 1 << 20;
+const WORDS: usize = RANGE as usize / 64;
+
+/// First number of the range; 0 before the first descriptor.
+static FLOOR: AtomicI32 = AtomicI32::new(0);
+static OURS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+
+/// The range ends where the soft limit of open files does, so it is the last to be used up.
+fn floor() -> i32 {
+    let known = FLOOR.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let limit =
+        getrlimit(Resource::Nofile).current.unwrap_or(u64::from(LIMIT)).min(u64::from(LIMIT));
+    let floor = (i32::try_from(limit).unwrap_or(1024) - RANGE).max(16);
+    FLOOR.store(floor, Ordering::Relaxed);
+    floor
+}
+
+/// Moves a descriptor up, for the rest of this process's life.
+pub fn keep(fd: OwnedFd) -> Result<c_int, Errno> {
+    let high = rustix::io::fcntl_dupfd_cloexec(&fd, floor())?.into_raw_fd();
+    let place = high - floor();
+    if (0..RANGE).contains(&place) {
+        OURS[place as usize / 64].fetch_or(1 << (place % 64), Ordering::Release);
+    }
+    Ok(high)
+}
+
+/// Whether the program must not touch this number.
+#[inline]
+pub fn is_ours(fd: c_int) -> bool {
+    let floor = FLOOR.load(Ordering::Relaxed);
+    if floor == 0 || fd < floor || fd >= floor + RANGE {
+        return false;
+    }
+    let place = fd - floor;
+    OURS[place as usize / 64].load(Ordering::Acquire) & (1 << (place % 64)) != 0
+}
+
+/// Our own descriptors, in order.
+pub fn each() -> impl Iterator<Item = c_int> {
+    let floor = FLOOR.load(Ordering::Relaxed);
+    let range = if floor == 0 { 0..0 } else { floor..floor + RANGE };
+    range.filter(|fd| is_ours(*fd))
+}

@@ -1,0 +1,98 @@
+//! System calls on placeholders by number, where an owned descriptor has no meaning: the program owns the numbers.
+
+use std::ffi::{c_int, c_uint};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+
+use libc::c_ulong;
+use rustix::io::{DupFlags, Errno, FdFlags};
+
+fn borrow<'a>(fd: c_int) -> Result<BorrowedFd<'a>, Errno> {
+    if fd < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: not -1; used for one system call, which answers EBADF if the program has closed it.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Closes a number that the program gave up.
+pub fn close(fd: c_int) {
+    // SAFETY: close(2) of a bare number; the table has let go of it, so it is no one else's.
+    unsafe { rustix::io::close(fd) };
+}
+
+/// `F_DUPFD` and `F_DUPFD_CLOEXEC`.
+pub fn duplicate_from(fd: c_int, floor: c_int, close_on_exec: bool) -> Result<c_int, Errno> {
+    if floor < 0 {
+        return Err(Errno::INVAL);
+    }
+    if floor == 0 && !close_on_exec {
+        return rustix::io::dup(borrow(fd)?).map(IntoRawFd::into_raw_fd);
+    }
+    let new = rustix::io::fcntl_dupfd_cloexec(borrow(fd)?, floor)?;
+    if !close_on_exec {
+        rustix::io::fcntl_setfd(&new, FdFlags::empty())?;
+    }
+    Ok(new.into_raw_fd())
+}
+
+/// `dup3`.
+pub fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Result<(), Errno> {
+    let old = borrow(old)?;
+    if new < 0 {
+        return Err(Errno::BADF);
+    }
+    // SAFETY: dup3 overwrites a bare number that the program chose; ownership stays with the program.
+    let mut target = unsafe { OwnedFd::from_raw_fd(new) };
+    let outcome =
+        rustix::io::dup3(old, &mut target, DupFlags::from_bits_retain(flags.cast_unsigned()));
+    // The program's number, not ours to close.
+    let _ = target.into_raw_fd();
+    outcome
+}
+
+/// `F_GETFD` and `F_SETFD`.
+pub fn control(fd: c_int, command: c_int, argument: c_ulong) -> Result<c_int, Errno> {
+    let fd = borrow(fd)?;
+    if command == libc::F_GETFD {
+        return Ok(rustix::io::fcntl_getfd(fd)?.bits().cast_signed());
+    }
+    rustix::io::fcntl_setfd(fd, FdFlags::from_bits_truncate(argument as u32))?;
+    Ok(0)
+}
+
+/// Whether `fd` closes on exec.
+pub fn closes_on_exec(fd: c_int) -> bool {
+    borrow(fd).and_then(rustix::io::fcntl_getfd).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
+}
+
+/// `close_range(2)`, which rustix does not have; it fails on kernels before 5.9.
+pub fn close_range(first: c_uint, last: c_uint) -> Result<(), Errno> {
+    // SAFETY: the program asked for these numbers to be closed.
+    let outcome = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    if outcome == 0 { Ok(()) } else { Err(Errno::NOSYS) }
+}
+
+/// `read`, or `pread` at an offset.
+pub fn read(fd: c_int, into: &mut [u8], at: Option<i64>) -> Result<usize, Errno> {
+    match at {
+        None => rustix::io::read(borrow(fd)?, into),
+        Some(at) => {
+            rustix::io::pread(borrow(fd)?, into, u64::try_from(at).map_err(|_| Errno::INVAL)?)
+        }
+    }
+}
+
+/// `write`, or `pwrite` at an offset.
+pub fn write(fd: c_int, from: &[u8], at: Option<i64>) -> Result<usize, Errno> {
+    match at {
+        None => rustix::io::write(borrow(fd)?, from),
+        Some(at) => {
+            rustix::io::pwrite(borrow(fd)?, from, u64::try_from(at).map_err(|_| Errno::INVAL)?)
+        }
+    }
+}
+
+/// Moves the file offset relative to where it is.
+pub fn seek_by(fd: c_int, by: i64) -> Result<(), Errno> {
+    rustix::fs::seek(borrow(fd)?, rustix::fs::SeekFrom::Current(by)).map(drop)
+}

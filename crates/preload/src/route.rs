@@ -1,0 +1,236 @@
+//! Whose path is it: the store's, or the kernel's?
+
+use std::ffi::{c_char, c_int};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+use rustix::io::Errno;
+use samite_fs::{At, PATH_LEN_MAX};
+
+use crate::table::Open;
+use crate::{cwd, foreign, hook, table};
+
+/// Where the store appears: an absolute path without a slash at its end. Null until the library has started.
+static PREFIX: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static PREFIX_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets the mount prefix, once, at start.
+pub fn set_prefix(prefix: &'static [u8]) {
+    PREFIX_LEN.store(prefix.len(), Ordering::Relaxed);
+    PREFIX.store(prefix.as_ptr().cast_mut(), Ordering::Release);
+}
+
+/// The mount prefix; empty before the library has started.
+pub fn prefix() -> &'static [u8] {
+    let start = PREFIX.load(Ordering::Acquire);
+    if start.is_null() {
+        return &[];
+    }
+    // SAFETY: `set_prefix` had a static slice of this start and length.
+    unsafe { std::slice::from_raw_parts(start, PREFIX_LEN.load(Ordering::Relaxed)) }
+}
+
+/// Memory for a path that had to be put together; takes none until then.
+pub struct PathRoom(Vec<u8>);
+
+impl PathRoom {
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+}
+
+/// A path in the store.
+pub struct Place<'a> {
+    dir: Option<Open>,
+    path: &'a [u8],
+}
+
+impl Place<'_> {
+    /// For the file system's calls.
+    pub fn at(&self) -> Result<At<'_>, Errno> {
+        if self.path.is_empty() {
+            return Err(Errno::NOENT);
+        }
+        if self.path.len() > PATH_LEN_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        match &self.dir {
+            None => Ok(At::from(self.path)),
+            Some(dir) => Ok(At::dir(dir.file()?, self.path)),
+        }
+    }
+}
+
+/// Where a call goes.
+pub enum Route<'a> {
+    /// To libc, as it is.
+    Real,
+    /// To libc, with this absolute path: the program's path leaves the store.
+    Elsewhere(*const c_char),
+    /// To the store.
+    Store(Place<'a>),
+}
+
+/// Decides where a call on `path`, relative to `dirfd`, goes.
+#[inline]
+pub fn route<'a>(dirfd: c_int, path: *const c_char, room: &'a mut PathRoom) -> Route<'a> {
+    let Some(first) = foreign::get(path.cast::<u8>()) else { return Route::Real };
+    if first == b'/' {
+        if starts_with_prefix(path) || has_detours(path) {
+            absolute(path, room)
+        } else {
+            Route::Real
+        }
+    } else if dirfd == libc::AT_FDCWD {
+        if cwd::is_inside() { relative_to_cwd(path, room) } else { Route::Real }
+    } else if table::has(dirfd) {
+        relative_to_dir(dirfd, path, room)
+    } else {
+        Route::Real
+    }
+}
+
+/// The one comparison that any absolute path pays.
+#[inline]
+fn starts_with_prefix(path: *const c_char) -> bool {
+    let prefix = prefix();
+    for (index, byte) in prefix.iter().enumerate() {
+        // SAFETY: every byte before this one was equal to one of the prefix, so not the terminating NUL.
+        if unsafe { path.add(index).cast::<u8>().read() } != *byte {
+            return false;
+        }
+    }
+    // SAFETY: as above.
+    !prefix.is_empty() && matches!(unsafe { path.add(prefix.len()).cast::<u8>().read() }, 0 | b'/')
+}
+
+/// Whether the path has `//`, `/.` or `/..` in it, so that it may name the store in other words.
+#[inline]
+fn has_detours(path: *const c_char) -> bool {
+    let Ok(path) = foreign::text(path) else { return false };
+    path.windows(2).any(|pair| pair == b"//" || pair == b"/.") && components_have_detours(path)
+}
+
+fn components_have_detours(path: &[u8]) -> bool {
+    path[1..].split(|byte| *byte == b'/').any(|name| matches!(name, b"" | b"." | b".."))
+}
+
+/// What of a whole path is below the prefix: empty, or starting with `/`.
+pub fn below_prefix(path: &[u8]) -> Option<&[u8]> {
+    let prefix = prefix();
+    let rest = path.strip_prefix(prefix)?;
+    (!prefix.is_empty() && (rest.is_empty() || rest[0] == b'/')).then_some(rest)
+}
+
+#[cold]
+fn absolute<'a>(path: *const c_char, room: &'a mut PathRoom) -> Route<'a> {
+    let Ok(text) = foreign::text(path) else { return Route::Real };
+    match below_prefix(text) {
+        Some(rest) if !climbs(rest) => in_store(rest),
+        Some(_) => plain(text, room),
+        None => {
+            normalise(text, &mut room.0);
+            match below_prefix(&room.0) {
+                Some(rest) => in_store(rest),
+                None => Route::Real,
+            }
+        }
+    }
+}
+
+const fn in_store(rest: &[u8]) -> Route<'_> {
+    Route::Store(Place { dir: None, path: if rest.is_empty() { b"/" } else { rest } })
+}
+
+#[cold]
+fn relative_to_cwd<'a>(path: *const c_char, room: &'a mut PathRoom) -> Route<'a> {
+    let Ok(text) = foreign::text(path) else { return Route::Real };
+    if text.is_empty() {
+        return Route::Store(Place { dir: None, path: b"" });
+    }
+    let mut whole = cwd::path();
+    whole.push(b'/');
+    whole.extend_from_slice(text);
+    leave_or_stay(whole, room)
+}
+
+#[cold]
+fn relative_to_dir<'a>(dirfd: c_int, path: *const c_char, room: &'a mut PathRoom) -> Route<'a> {
+    let (Ok(text), Some(dir)) = (foreign::text(path), table::get(dirfd)) else {
+        return Route::Real;
+    };
+    // SAFETY: the program vouches for its path for the length of the call (module `foreign`).
+    let text: &'a [u8] = unsafe { std::slice::from_raw_parts(text.as_ptr(), text.len()) };
+    if climbs(text) {
+        let above = hook::attempt(|| {
+            let path = dir.file()?.dir_path().ok_or(Errno::NOTDIR)?;
+            Ok(path.to_vec())
+        });
+        if let Ok(mut whole) = above {
+            whole.push(b'/');
+            whole.extend_from_slice(text);
+            if climbs(&whole) {
+                return leave_or_stay(whole, room);
+            }
+        }
+    }
+    Route::Store(Place { dir: Some(dir), path: text })
+}
+
+/// `whole` is a path below the store's root that may climb above it.
+fn leave_or_stay(whole: Vec<u8>, room: &mut PathRoom) -> Route<'_> {
+    if climbs(&whole) {
+        let mut absolute = prefix().to_vec();
+        absolute.extend_from_slice(&whole);
+        return plain(&absolute, room);
+    }
+    room.0 = whole;
+    Route::Store(Place { dir: None, path: &room.0 })
+}
+
+/// A path that crosses the root of the store, by its plain name.
+fn plain<'a>(text: &[u8], room: &'a mut PathRoom) -> Route<'a> {
+    normalise(text, &mut room.0);
+    match below_prefix(&room.0) {
+        Some(_) => in_store(&room.0[prefix().len()..]),
+        None => {
+            room.0.push(0);
+            Route::Elsewhere(room.0.as_ptr().cast())
+        }
+    }
+}
+
+/// Whether `..` leads above where the path starts.
+fn climbs(path: &[u8]) -> bool {
+    let mut depth = 0_usize;
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." if depth == 0 => return true,
+            b".." => depth -= 1,
+            _ => depth += 1,
+        }
+    }
+    false
+}
+
+/// An absolute path without `//`, `.` and `..`. Lexical: a symbolic link before `..` is not looked at.
+pub fn normalise(path: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => {
+                let parent = out.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                out.truncate(parent);
+            }
+            _ => {
+                out.push(b'/');
+                out.extend_from_slice(name);
+            }
+        }
+    }
+    if out.is_empty() {
+        out.push(b'/');
+    }
+}

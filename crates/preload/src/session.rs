@@ -1,0 +1,318 @@
+//! What open file descriptions share between processes.
+//!
+//! A session is a memory file of one page per open file description of the process that made it. A *placeholder*, the kernel
+//! descriptor that stands for an open file of the store, is a duplicate of an `O_PATH` descriptor of that memory file:
+//!
+//! * nothing can be read from or written to it behind our back: the kernel answers `EBADF`, which is loud, where any other
+//!   kind of file would take the bytes;
+//! * it survives `fork` and `exec` like any descriptor, under the close-on-exec flag that the kernel keeps for it;
+//! * the program after an `exec` opens the memory file through it (`/proc/self/fd/N`) and maps it.
+//!
+//! ```text
+//! page 0          magic, version
+//! page 1 …        one [`Slot`] each
+//! ```
+//!
+//! Only the process that made a session takes slots of it; a forked child makes its own when it opens a file. So a process
+//! that is killed leaks no slot of another.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::kept;
+
+const PAGE_LEN: usize = 4096;
+/// Slots of a session, with page 0.
+const SLOTS: usize = 1024;
+const SESSION_LEN: usize = SLOTS * PAGE_LEN;
+/// Sessions that one process can have, made or inherited; with the slots this bounds its open files of the store.
+pub const SESSIONS_MAX: usize = 128;
+const MAGIC: u64 = u64::from_le_bytes(*b"samite\x00\x01");
+const WORDS: usize = SLOTS / 64;
+
+/// Longest [`Slot::state`], in bytes. A directory whose state is longer (its path is part of it) does not survive `exec`.
+pub const STATE_LEN_MAX: usize = PAGE_LEN - 64;
+
+/// The shared part of an open file description.
+#[repr(C, align(4096))]
+pub struct Slot {
+    /// Processes that hold it. Page 0 keeps [`MAGIC`] in `offset`.
+    holders: AtomicU32,
+    /// `O_*` flags as `F_GETFL` tells them.
+    pub status: AtomicU32,
+    /// File offset, in bytes.
+    pub offset: AtomicU64,
+    /// Length of `state`; 0 while the file was not described.
+    state_len: AtomicU32,
+    /// 1: by `fork` or `exec` another process may hold it.
+    pub is_shared: AtomicU32,
+    unused: [u64; 5],
+    state: UnsafeCell<[u8; STATE_LEN_MAX]>,
+}
+
+// SAFETY: `state` is written once, before `state_len` is stored, by a process whose other holders start after that.
+unsafe impl Sync for Slot {}
+
+const _: () = assert!(size_of::<Slot>() == PAGE_LEN);
+
+impl Slot {
+    /// A slot of no session.
+    pub const EMPTY: Self = Self {
+        holders: AtomicU32::new(1),
+        status: AtomicU32::new(0),
+        offset: AtomicU64::new(0),
+        state_len: AtomicU32::new(0),
+        is_shared: AtomicU32::new(0),
+        unused: [0; 5],
+        state: UnsafeCell::new([0; STATE_LEN_MAX]),
+    };
+
+    /// The description of the file for other processes; `None` before [`Slot::describe`].
+    pub fn state(&self) -> Option<&[u8]> {
+        let len = self.state_len.load(Ordering::Acquire) as usize;
+        if len == 0 || len > STATE_LEN_MAX {
+            return None;
+        }
+        // SAFETY: within the array; not changed once the length is set.
+        Some(unsafe { std::slice::from_raw_parts(self.state.get().cast(), len) })
+    }
+
+    /// Keeps the description; one that is too long is left out.
+    pub fn describe(&self, state: &[u8]) {
+        let Ok(len @ 1..) = u32::try_from(state.len()) else { return };
+        if state.len() > STATE_LEN_MAX || self.state_len.load(Ordering::Acquire) != 0 {
+            return;
+        }
+        // SAFETY: it fits, and nobody reads it while the length is 0.
+        unsafe {
+            self.state.get().cast::<u8>().copy_from_nonoverlapping(state.as_ptr(), state.len());
+        }
+        self.state_len.store(len, Ordering::Release);
+    }
+
+    /// One process more holds it.
+    pub fn hold(&self) {
+        self.is_shared.store(1, Ordering::Relaxed);
+        self.holders.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// This process holds it no more. Whether it was the last one.
+    pub fn let_go(&self) -> bool {
+        self.holders.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+struct Session {
+    base: AtomicPtr<Slot>,
+    /// Which slots are taken, known to the process that made the session.
+    taken: [AtomicU64; WORDS],
+    /// Process that made it, 0 for an inherited one.
+    owner: AtomicU32,
+    /// `O_PATH` descriptor of the memory file; -1 in an inherited session.
+    path_fd: AtomicU32,
+}
+
+#[expect(clippy::declare_interior_mutable_const, reason = "start value of the array")]
+const NONE: Session = Session {
+    base: AtomicPtr::new(std::ptr::null_mut()),
+    taken: [const { AtomicU64::new(0) }; WORDS],
+    owner: AtomicU32::new(0),
+    path_fd: AtomicU32::new(u32::MAX),
+};
+
+static SESSIONS: [Session; SESSIONS_MAX] = [NONE; SESSIONS_MAX];
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Process id, as of the last fork; asking the kernel at each open would cost a system call.
+static PID: AtomicU32 = AtomicU32::new(0);
+
+/// Where a slot is: session of this process, and number within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotId {
+    pub session: u32,
+    pub slot: u32,
+}
+
+/// The slot behind an id that this process took or was given.
+pub fn slot(id: SlotId) -> Option<&'static Slot> {
+    let base = SESSIONS.get(id.session as usize)?.base.load(Ordering::Acquire);
+    if base.is_null() || id.slot == 0 || id.slot as usize >= SLOTS {
+        return None;
+    }
+    // SAFETY: a session's mapping has SLOTS slots and is never unmapped.
+    Some(unsafe { &*base.add(id.slot as usize) })
+}
+
+/// In the child of a fork: sessions of the parent are inherited ones from here on.
+pub fn after_fork_child() {
+    PID.store(0, Ordering::Relaxed);
+}
+
+fn pid() -> u32 {
+    match PID.load(Ordering::Relaxed) {
+        0 => {
+            let pid = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
+            PID.store(pid, Ordering::Relaxed);
+            pid
+        }
+        pid => pid,
+    }
+}
+
+/// Takes a free slot, held once, offset 0. Called by one thread at a time.
+pub fn take(status: u32) -> Result<SlotId, Errno> {
+    let count = COUNT.load(Ordering::Acquire);
+    for index in (0..count).rev() {
+        if SESSIONS[index].owner.load(Ordering::Relaxed) == pid()
+            && let Some(id) = take_from(index, status)
+        {
+            return Ok(id);
+        }
+    }
+    let index = create()?;
+    take_from(index, status).ok_or(Errno::NFILE)
+}
+
+fn take_from(index: usize, status: u32) -> Option<SlotId> {
+    let session = &SESSIONS[index];
+    for sweep in [false, true] {
+        if sweep {
+            reclaim(index);
+        }
+        for (word, taken) in session.taken.iter().enumerate() {
+            let bits = taken.load(Ordering::Relaxed);
+            if bits == u64::MAX {
+                continue;
+            }
+            let bit = bits.trailing_ones();
+            taken.fetch_or(1 << bit, Ordering::Relaxed);
+            let id = SlotId { session: index as u32, slot: (word as u32) * 64 + bit };
+            let slot = slot(id)?;
+            slot.status.store(status, Ordering::Relaxed);
+            slot.offset.store(0, Ordering::Relaxed);
+            slot.state_len.store(0, Ordering::Relaxed);
+            slot.is_shared.store(0, Ordering::Relaxed);
+            slot.holders.store(1, Ordering::Release);
+            return Some(id);
+        }
+    }
+    None
+}
+
+/// Finds slots that another process let go of last.
+fn reclaim(index: usize) {
+    for number in 1..SLOTS as u32 {
+        let id = SlotId { session: index as u32, slot: number };
+        if slot(id).is_some_and(|slot| slot.holders.load(Ordering::Acquire) == 0) {
+            free(id);
+        }
+    }
+}
+
+/// Gives back a slot that nobody holds.
+pub fn free(id: SlotId) {
+    let session = &SESSIONS[id.session as usize];
+    if session.owner.load(Ordering::Relaxed) == pid() {
+        session.taken[id.slot as usize / 64].fetch_and(!(1 << (id.slot % 64)), Ordering::Relaxed);
+    }
+}
+
+fn create() -> Result<usize, Errno> {
+    let index = COUNT.load(Ordering::Acquire);
+    if index >= SESSIONS_MAX {
+        return Err(Errno::NFILE);
+    }
+    let file = rustix::fs::memfd_create(c"samite-descriptors", MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&file, SESSION_LEN as u64)?;
+    let base = map(&file)?;
+    let path_fd = kept::keep(open_again(file.as_fd(), OFlags::PATH | OFlags::CLOEXEC)?)?;
+    // SAFETY: page 0 of the mapping that was just made.
+    unsafe { &*base }.offset.store(MAGIC, Ordering::Relaxed);
+    let session = &SESSIONS[index];
+    session.taken[0].store(1, Ordering::Relaxed);
+    for word in &session.taken[1..] {
+        word.store(0, Ordering::Relaxed);
+    }
+    session.owner.store(pid(), Ordering::Relaxed);
+    session.path_fd.store(path_fd.unsigned_abs(), Ordering::Relaxed);
+    session.base.store(base, Ordering::Release);
+    COUNT.store(index + 1, Ordering::Release);
+    Ok(index)
+}
+
+fn map(file: &OwnedFd) -> Result<*mut Slot, Errno> {
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let base = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            SESSION_LEN,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED,
+            file,
+            0,
+        )
+    }?;
+    Ok(base.cast())
+}
+
+fn open_again(file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut number = file.as_raw_fd().unsigned_abs();
+    let mut digits = [0_u8; 10];
+    let mut len = 0;
+    loop {
+        digits[len] = b'0' + (number % 10) as u8;
+        len += 1;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    for (place, digit) in path[14..].iter_mut().zip(digits[..len].iter().rev()) {
+        *place = *digit;
+    }
+    rustix::fs::openat(CWD, &path[..14 + len], flags, Mode::empty())
+}
+
+/// A new placeholder for a slot, at the lowest free number.
+pub fn placeholder(id: SlotId, close_on_exec: bool) -> Result<c_int, Errno> {
+    let raw = SESSIONS[id.session as usize].path_fd.load(Ordering::Relaxed);
+    let Ok(raw @ 0..) = c_int::try_from(raw) else { return Err(Errno::BADF) };
+    // SAFETY: sessions that this process made keep their descriptor for its life; `kept` keeps the program off it.
+    let path_fd = unsafe { BorrowedFd::borrow_raw(raw) };
+    let fd = if close_on_exec {
+        rustix::io::fcntl_dupfd_cloexec(path_fd, 0)?
+    } else {
+        rustix::io::dup(path_fd)?
+    };
+    Ok(std::os::fd::IntoRawFd::into_raw_fd(fd))
+}
+
+/// Maps the session behind an inherited placeholder. Its number in this process, or `None` when it is not one.
+pub fn attach(placeholder: c_int) -> Option<u32> {
+    let index = COUNT.load(Ordering::Acquire);
+    if index >= SESSIONS_MAX || placeholder < 0 {
+        return None;
+    }
+    // SAFETY: only borrowed for the call; a number that is not open is an error.
+    let fd = unsafe { BorrowedFd::borrow_raw(placeholder) };
+    let file = open_again(fd, OFlags::RDWR | OFlags::CLOEXEC).ok()?;
+    let stat = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH).ok()?;
+    if stat.st_size != SESSION_LEN as i64 {
+        return None;
+    }
+    let base = map(&file).ok()?;
+    // SAFETY: page 0 of the mapping that was just made.
+    if unsafe { &*base }.offset.load(Ordering::Relaxed) != MAGIC {
+        return None;
+    }
+    SESSIONS[index].owner.store(0, Ordering::Relaxed);
+    SESSIONS[index].base.store(base, Ordering::Release);
+    COUNT.store(index + 1, Ordering::Release);
+    Some(index as u32)
+}

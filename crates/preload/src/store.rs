@@ -1,0 +1,111 @@
+//! The connection to the store, and who the caller is.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use samite_client::Client;
+use samite_fs::{Context, FileSystem};
+use samite_types::Result;
+
+use crate::init;
+
+/// Dataset of files that programs see.
+const DATASET: &str = "files";
+
+struct Store {
+    client: Client,
+    fs: FileSystem,
+}
+
+static STORE: OnceLock<Store> = OnceLock::new();
+static CONNECTING: Mutex<()> = Mutex::new(());
+
+fn store() -> Result<&'static Store, Errno> {
+    if let Some(store) = STORE.get() {
+        return Ok(store);
+    }
+    connect()
+}
+
+/// First touch. A failure is not remembered: the store may be there the next time.
+#[cold]
+fn connect() -> Result<&'static Store, Errno> {
+    let _one_at_a_time = CONNECTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(store) = STORE.get() {
+        return Ok(store);
+    }
+    init::watch_forks();
+    let open = || {
+        let client = init::client()?;
+        let fs = FileSystem::open(&client, DATASET)?;
+        Ok(Store { client, fs })
+    };
+    let store = open().map_err(|error: samite_types::Error| error.kind().errno())?;
+    Ok(STORE.get_or_init(|| store))
+}
+
+/// Runs a call of the file system.
+pub fn call<T>(work: impl FnOnce(&FileSystem) -> Result<T>) -> Result<T, Errno> {
+    work(&store()?.fs).map_err(|error| error.kind().errno())
+}
+
+/// Runs a call of the file system in the name of the calling process.
+pub fn call_as<T>(work: impl FnOnce(&FileSystem, &Context) -> Result<T>) -> Result<T, Errno> {
+    let fs = &store()?.fs;
+    work(fs, &context()).map_err(|error| error.kind().errno())
+}
+
+/// In the child of a fork.
+pub fn after_fork_child() {
+    if let Some(store) = STORE.get() {
+        store.client.after_fork_child();
+        store.fs.after_fork_child();
+    }
+}
+
+const UMASK_UNKNOWN: u32 = u32::MAX;
+static UMASK: AtomicU32 = AtomicU32::new(UMASK_UNKNOWN);
+static IDENTITY_CHANGED: AtomicBool = AtomicBool::new(false);
+static IDENTITY: Mutex<Option<Context>> = Mutex::new(None);
+
+/// The program set its umask.
+pub fn set_umask(umask: u32) {
+    UMASK.store(umask & 0o777, Ordering::Relaxed);
+}
+
+/// The program set its user or groups.
+pub fn identity_changed() {
+    IDENTITY_CHANGED.store(true, Ordering::Release);
+}
+
+/// Who asks: asked of the kernel once, and again after the program changed it.
+pub fn context() -> Context {
+    let umask = match UMASK.load(Ordering::Relaxed) {
+        UMASK_UNKNOWN => {
+            let umask = read_umask().unwrap_or(0o022);
+            set_umask(umask);
+            umask
+        }
+        umask => umask,
+    };
+    let mut known = IDENTITY.lock().unwrap_or_else(PoisonError::into_inner);
+    if IDENTITY_CHANGED.swap(false, Ordering::AcqRel) {
+        *known = None;
+    }
+    let mut context = known.get_or_insert_with(|| Context::of_process(0)).clone();
+    context.umask = umask;
+    context
+}
+
+/// The umask, from `/proc`: umask(2) tells it only by changing it, which other threads would notice.
+fn read_umask() -> Option<u32> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(CWD, c"/proc/self/status", flags, Mode::empty()).ok()?;
+    let mut text = [0; 256];
+    let len = rustix::io::read(&file, &mut text).ok()?;
+    let line =
+        text[..len].split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Umask:"))?;
+    u32::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 8).ok()
+}

@@ -1,0 +1,331 @@
+//! Which descriptor is which open file of the store.
+//!
+//! A hook on any other descriptor pays one array load. The array holds pointers to [`Description`]s, which are never freed but
+//! used again, so that a reader may look at one that is just being closed: it counts itself in, then checks that the
+//! descriptor still means the same.
+
+use std::ffi::c_int;
+use std::ops::Deref;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::io::Errno;
+use samite_fs::{FileSystem, OpenFile, OpenState};
+
+use crate::session::{self, Slot, SlotId};
+use crate::store;
+
+/// Numbers that can be open files of the store; untouched parts of the array cost nothing.
+const NUMBERS: usize = 1 << 20;
+
+static TABLE: [AtomicPtr<Description>; NUMBERS] = [const { AtomicPtr::new(null_mut()) }; NUMBERS];
+/// One more than the highest number ever used.
+static END: AtomicI32 = AtomicI32::new(0);
+/// Descriptions that are not in use, and the right to take slots.
+static SPARE: Mutex<Vec<&'static Description>> = Mutex::new(Vec::new());
+
+/// An open file description: what several descriptors share after `dup`.
+pub struct Description {
+    /// Descriptors and calls in progress that use it; 0: spare.
+    users: AtomicU32,
+    /// [`SlotId`], packed.
+    slot: AtomicU64,
+    /// Null until needed when the description was inherited over `exec`.
+    file: AtomicPtr<OpenFile>,
+    /// This process wrote since it last settled the file.
+    dirty: AtomicBool,
+    /// Scratch of `exec`: some descriptor of it stays open.
+    pub survives: AtomicBool,
+    /// Scratch of `exec`: let go of already, unless the `exec` fails.
+    pub is_gone: AtomicBool,
+}
+
+/// A use of a [`Description`].
+pub struct Open(&'static Description);
+
+impl Deref for Open {
+    type Target = Description;
+
+    fn deref(&self) -> &Description {
+        self.0
+    }
+}
+
+impl Clone for Open {
+    fn clone(&self) -> Self {
+        self.0.users.fetch_add(1, Ordering::Relaxed);
+        Self(self.0)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.retire();
+        }
+    }
+}
+
+impl Description {
+    fn slot_id(&self) -> SlotId {
+        let packed = self.slot.load(Ordering::Relaxed);
+        SlotId { session: (packed >> 32) as u32, slot: packed as u32 }
+    }
+
+    /// The part shared with other processes.
+    pub fn slot(&self) -> &'static Slot {
+        static LOST: Slot = Slot::EMPTY;
+        session::slot(self.slot_id()).unwrap_or(&LOST)
+    }
+
+    /// `O_*` flags as `F_GETFL` tells them.
+    pub fn status(&self) -> c_int {
+        self.slot().status.load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// The open file; opened again first when it was inherited over `exec`.
+    pub fn file(&self) -> Result<&OpenFile, Errno> {
+        let known = self.file.load(Ordering::Acquire);
+        if !known.is_null() {
+            // SAFETY: the file lives until the last use of the description ends, and `self` is one.
+            return Ok(unsafe { &*known });
+        }
+        let state = self.slot().state().ok_or(Errno::BADF)?;
+        let state = OpenState::decode(state).map_err(|error| error.kind().errno())?;
+        let file = store::call(|fs: &FileSystem| fs.reopen(&state))?;
+        let fresh = Box::into_raw(Box::new(file));
+        let winner = match self.file.compare_exchange(
+            null_mut(),
+            fresh,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => fresh,
+            Err(other) => {
+                // SAFETY: nobody else has seen `fresh`.
+                drop(unsafe { Box::from_raw(fresh) });
+                other
+            }
+        };
+        // SAFETY: as above.
+        Ok(unsafe { &*winner })
+    }
+
+    /// The open file, if it was used in this process.
+    fn file_if_used(&self) -> Option<&OpenFile> {
+        // SAFETY: as in `file`.
+        unsafe { self.file.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// The program writes.
+    pub fn mark_dirty(&self) {
+        self.dirty.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes size and times of what this process wrote final.
+    pub fn settle(&self) -> Result<(), Errno> {
+        if self.dirty.swap(false, Ordering::Relaxed)
+            && let Some(file) = self.file_if_used()
+        {
+            file.fsync().map_err(|error| error.kind().errno())?;
+        }
+        Ok(())
+    }
+
+    /// Writes down what another process needs to go on with the file.
+    fn describe(&self) {
+        if self.slot().state().is_none()
+            && let Some(file) = self.file_if_used()
+            && let Ok(state) = file.state()
+        {
+            self.slot().describe(&state.encode());
+        }
+    }
+
+    /// At the end of the process: as the last close of it, except that libc may still write.
+    pub fn let_go_at_exit(&self) {
+        if self.slot().let_go()
+            && let Some(file) = self.file_if_used()
+        {
+            // Nobody is left to hear of a failure.
+            let _ = file.close();
+        }
+    }
+
+    /// The last use has ended.
+    #[cold]
+    fn retire(&'static self) {
+        let file = self.file.swap(null_mut(), Ordering::AcqRel);
+        if self.slot().let_go() {
+            // A file that this process inherited and never used has nothing to close but for its last holder.
+            // SAFETY: as in `file`; the box is dropped below only.
+            if let Some(file) = unsafe { file.as_ref() } {
+                // close(2) here has no one to report to: the program's own close settled the file before.
+                let _ = file.close();
+            }
+            session::free(self.slot_id());
+        }
+        if !file.is_null() {
+            // SAFETY: it came from Box::into_raw, and this was its last use.
+            drop(unsafe { Box::from_raw(file) });
+        }
+        self.dirty.store(false, Ordering::Relaxed);
+        SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+    }
+}
+
+/// The open file of the store behind a descriptor.
+#[inline]
+pub fn get(fd: c_int) -> Option<Open> {
+    let entry = TABLE.get(usize::try_from(fd).ok()?)?;
+    if entry.load(Ordering::Relaxed).is_null() { None } else { get_slow(entry) }
+}
+
+/// Whether a descriptor is of the store.
+#[inline]
+pub fn has(fd: c_int) -> bool {
+    usize::try_from(fd)
+        .ok()
+        .and_then(|fd| TABLE.get(fd))
+        .is_some_and(|entry| !entry.load(Ordering::Relaxed).is_null())
+}
+
+fn get_slow(entry: &AtomicPtr<Description>) -> Option<Open> {
+    loop {
+        let found = entry.load(Ordering::Acquire);
+        // SAFETY: descriptions are never freed.
+        let description: &'static Description = unsafe { found.as_ref() }?;
+        let users = description.users.load(Ordering::Relaxed);
+        if users == 0 {
+            // Retired between the two loads; the entry has changed.
+            std::hint::spin_loop();
+            continue;
+        }
+        let counted = description.users.compare_exchange_weak(
+            users,
+            users + 1,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+        if counted.is_ok() {
+            let open = Open(description);
+            if entry.load(Ordering::Acquire) == found {
+                return Some(open);
+            }
+        }
+    }
+}
+
+fn spare() -> &'static Description {
+    let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let description = spare.unwrap_or_else(|| {
+        Box::leak(Box::new(Description {
+            users: AtomicU32::new(0),
+            slot: AtomicU64::new(0),
+            file: AtomicPtr::new(null_mut()),
+            dirty: AtomicBool::new(false),
+            survives: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
+        }))
+    });
+    description.users.store(1, Ordering::Release);
+    description
+}
+
+/// Gives an open file the lowest free descriptor.
+pub fn install(file: OpenFile, status: c_int, close_on_exec: bool) -> Result<c_int, Errno> {
+    static TAKING: Mutex<()> = Mutex::new(());
+    let id = {
+        let _one_at_a_time = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        session::take(status.cast_unsigned())?
+    };
+    let description = spare();
+    description.slot.store(pack(id), Ordering::Relaxed);
+    description.file.store(Box::into_raw(Box::new(file)), Ordering::Release);
+    let open = Open(description);
+    let fd = session::placeholder(id, close_on_exec)?;
+    set(fd, open)?;
+    Ok(fd)
+}
+
+fn pack(id: SlotId) -> u64 {
+    u64::from(id.session) << 32 | u64::from(id.slot)
+}
+
+/// Takes over a description from before `exec`, for one descriptor or several.
+pub fn inherited(id: SlotId) -> Option<Open> {
+    session::slot(id)?;
+    let description = spare();
+    description.slot.store(pack(id), Ordering::Relaxed);
+    Some(Open(description))
+}
+
+/// Lets `fd` mean `open`; what it meant before is closed.
+pub fn set(fd: c_int, open: Open) -> Result<(), Errno> {
+    let entry = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd)).ok_or(Errno::MFILE)?;
+    END.fetch_max(fd + 1, Ordering::AcqRel);
+    let before = entry.swap(std::ptr::from_ref(open.0).cast_mut(), Ordering::AcqRel);
+    std::mem::forget(open);
+    end_use(before);
+    Ok(())
+}
+
+/// `fd` is of the store no more; its description, when it was.
+pub fn remove(fd: c_int) -> Option<Open> {
+    let entry = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd))?;
+    let before = entry.swap(null_mut(), Ordering::AcqRel);
+    // SAFETY: descriptions are never freed; the entry's use passes to the caller.
+    unsafe { before.as_ref() }.map(Open)
+}
+
+fn end_use(before: *mut Description) {
+    // SAFETY: descriptions are never freed; the entry's use ends here.
+    drop(unsafe { before.as_ref() }.map(Open));
+}
+
+/// Whether no file of the store was ever open here.
+pub fn is_unused() -> bool {
+    END.load(Ordering::Relaxed) == 0
+}
+
+/// Every descriptor of the store from `first` on.
+pub fn each_from(first: c_int) -> impl Iterator<Item = (c_int, Open)> {
+    (first.max(0)..END.load(Ordering::Acquire)).filter_map(|fd| get(fd).map(|open| (fd, open)))
+}
+
+/// Where a description lies, for [`inherited`] in another program.
+pub fn slot_id(open: &Open) -> SlotId {
+    open.slot_id()
+}
+
+/// Before `fork` or `exec`: describes every open file for the other process.
+pub fn describe_all() {
+    for (_, open) in each_from(0) {
+        open.describe();
+    }
+}
+
+/// Before `fork`: the child holds everything too.
+pub fn hold_for_child() {
+    each_description(|open| open.slot().hold());
+}
+
+/// Calls `visit` once for each description.
+pub fn each_description(mut visit: impl FnMut(&Open)) {
+    for (_, open) in each_from(0) {
+        open.survives.store(false, Ordering::Relaxed);
+    }
+    for (_, open) in each_from(0) {
+        if !open.survives.swap(true, Ordering::Relaxed) {
+            visit(&open);
+        }
+    }
+}
+
+/// In the child of a fork: what the parent wrote is the parent's to settle.
+pub fn after_fork_child() {
+    for (_, open) in each_from(0) {
+        open.dirty.store(false, Ordering::Relaxed);
+    }
+}
