@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 use std::sync::{Mutex, PoisonError};
 
 use rustix::io::Errno;
-use samite_fs::{FileSystem, OpenFile, OpenState};
+use samite_fs::{OpenFile, OpenState};
 
 use crate::session::{self, Slot, SlotId};
 use crate::store;
@@ -93,7 +93,7 @@ impl Description {
         }
         let state = self.slot().state().ok_or(Errno::BADF)?;
         let state = OpenState::decode(state).map_err(|error| error.kind().errno())?;
-        let file = store::call(|fs: &FileSystem| fs.reopen(&state))?;
+        let file = store::call(|fs| Ok(fs.reopen(&state)))?;
         let fresh = Box::into_raw(Box::new(file));
         let winner = match self.file.compare_exchange(
             null_mut(),
