@@ -69,6 +69,11 @@ fn next(handle: &mut DirHandle, into: &mut dirent64) -> Result<Option<()>, Errno
     Ok(Some(()))
 }
 
+/// Neither `rewinddir` nor `seekdir` can fail; a position that does not exist is left to the next read.
+fn go_to(stream: &mut Stream, position: u64) -> c_int {
+    guard(|| stream.handle.seek(position).map(|()| 0).map_err(|error| errno(&error)))
+}
+
 type Filter = Option<extern "C" fn(*const dirent64) -> c_int>;
 type Compare = Option<extern "C" fn(*mut *const dirent64, *mut *const dirent64) -> c_int>;
 
@@ -200,7 +205,9 @@ hooks! {
 
     fn rewinddir(dir: *mut DIR) -> () {
         match stream(dir) {
-            Some(stream) => { guard(|| { stream.handle.seek(0); Ok(0) }); }
+            Some(stream) => {
+                go_to(stream, 0);
+            }
             None => real(dir),
         }
     }
@@ -212,7 +219,9 @@ hooks! {
 
     fn seekdir(dir: *mut DIR, position: c_long) -> () {
         match stream(dir) {
-            Some(stream) => { guard(|| { stream.handle.seek(position.cast_unsigned()); Ok(0) }); }
+            Some(stream) => {
+                go_to(stream, position.cast_unsigned());
+            }
             None => real(dir, position),
         }
     }
