@@ -346,6 +346,14 @@ impl Client {
         Deadline::after(self.shared.options.timeout)
     }
 
+    /// Descriptors that the connections of this process hold open, as far as they can be told now: what a preloaded library
+    /// must keep its program off.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<i32> {
+        let view = self.session().view();
+        view.iter().flat_map(|view| view.peers()).flat_map(|peer| peer.descriptors()).collect()
+    }
+
     /// To be called in the child after a fork, before it uses the client: forgets the parent's session, and closes its inherited
     /// descriptors without a word to the nodes. The next call connects anew, under a new identity. Takes no lock
     /// that another thread may have held at the fork, and neither allocates nor frees.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use samite_transport::client::{Link, Ticket};
 use samite_transport::shm::Grant;
-use samite_types::{Deadline, Epoch, Result, Seq};
+use samite_types::{DatasetId, Deadline, Epoch, ErrorKind, Result, Seq};
 use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::{BLOCK_LEN, BODY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX};
@@ -62,7 +62,7 @@ pub(crate) fn fits(sum: &mut Footprint, count: usize, next: Footprint) -> bool {
 /// What all operations of a frame share.
 #[derive(Clone, Copy)]
 pub(crate) struct Shared {
-    pub(crate) dataset: samite_types::DatasetId,
+    pub(crate) dataset: DatasetId,
     pub(crate) map_epoch: Epoch,
     pub(crate) answered_below: Seq,
     pub(crate) is_retry: bool,
@@ -98,7 +98,8 @@ pub(crate) fn send<'o, 'a: 'o>(
     let (body, payload) = encoder.finish();
     let ticket = link.submit(FrameKind::Request, &body, &payload, deadline);
     put_scratch(body);
-    if ticket.is_err() {
+    if matches!(&ticket, Err(error) if error.kind() == ErrorKind::TooLarge) {
+        // After any other failure the node may have got the request, and the blocks with it.
         link.grants().add(placed.used);
     }
     ticket

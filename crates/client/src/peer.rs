@@ -111,6 +111,11 @@ impl Peer {
         self.grants_pause.store(GRANTS_PAUSE_WRITES, Ordering::Relaxed);
     }
 
+    /// Descriptors that the link holds open.
+    pub(crate) fn descriptors(&self) -> Vec<i32> {
+        self.live_link().map(|link| link.descriptors().to_vec()).unwrap_or_default()
+    }
+
     /// In a forked child: closes what was inherited. Takes no lock that another thread may have held at the fork.
     pub(crate) fn abandon(&self) {
         if let Ok(link) = self.link.try_read()

@@ -1,0 +1,59 @@
+//! What the tests of the client share.
+#![allow(dead_code, reason = "each test uses its own part")]
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use samite_client::{Client, Dataset, Options, Transport};
+use samite_testkit::LocalCluster;
+use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
+
+pub const TRANSPORTS: [Transport; 3] = [Transport::Shm, Transport::Unix, Transport::Tcp];
+
+pub fn cluster(nodes: usize, memory_mib: u64) -> LocalCluster {
+    let options = samite_testkit::Options { memory_bytes: memory_mib << 20, ..Default::default() };
+    LocalCluster::start(nodes, options).expect("the cluster starts")
+}
+
+pub fn client(cluster: &LocalCluster, transport: Transport) -> Client {
+    let options = Options { transport: Some(transport), timeout: Duration::from_secs(20) };
+    cluster.client(options).expect("the client connects")
+}
+
+pub fn spec(name: &str) -> DatasetSpec {
+    DatasetSpec {
+        name: name.into(),
+        backend: BackendKind::Memory,
+        distribution: DistributionKind::RoundRobin,
+        semantics: SemanticsKind::Posix,
+        chunk_len: 64 << 10,
+    }
+}
+
+pub fn dataset(client: &Client, name: &str) -> Dataset {
+    client.create_dataset(&spec(name)).expect("the dataset is made")
+}
+
+/// Breaks every connection of the client, as a network or a node that dies would.
+pub fn break_links(client: &Client) {
+    for fd in client.descriptors() {
+        // SAFETY: the client has just said that it holds this one open. Should it close it at this moment, shutdown fails.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        // A doorbell is no socket; that fails, too.
+        let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
+    }
+}
+
+/// Bytes that differ from place to place.
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}

@@ -1,0 +1,177 @@
+//! Broken connections, dead nodes, nodes that do not answer: exactly once, never a success that was none, never a hang.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{TRANSPORTS, break_links, client, cluster, dataset, spec};
+use samite_client::kv::Kv;
+use samite_client::{Op, Options};
+use samite_types::{Deadline, ErrorKind, NodeId};
+use samite_wire::op::{Action, Operation};
+
+#[test]
+fn additions_happen_once_however_often_connections_break() {
+    const THREADS: u64 = 3;
+    const ADDITIONS: u64 = 400;
+    let cluster = cluster(2, 64);
+    for transport in TRANSPORTS {
+        let client = client(&cluster, transport);
+        let dataset = dataset(&client, &format!("once-{transport}"));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    break_links(&client);
+                    std::thread::sleep(Duration::from_millis(3));
+                }
+            });
+            let adders: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let dataset = &dataset;
+                    scope.spawn(move || {
+                        for index in 0..ADDITIONS {
+                            // Alone and in batches, spread over both nodes.
+                            let keys: Vec<[u8; 2]> =
+                                (0..1 + index % 3).map(|key| [thread as u8, key as u8]).collect();
+                            add_one(dataset, &keys);
+                        }
+                    })
+                })
+                .collect();
+            let done: Vec<_> = adders.into_iter().map(|adder| adder.join()).collect();
+            over.store(true, Ordering::Relaxed);
+            done.into_iter().for_each(|done| done.expect("every addition is acknowledged"));
+        });
+        assert!(client.stats().retries > 0, "{transport}: no connection broke at the right time");
+        for thread in 0..THREADS {
+            for key in 0..3u8 {
+                let expected = (0..ADDITIONS).filter(|index| index % 3 >= u64::from(key)).count();
+                let found = number(&dataset, &[thread as u8, key]);
+                assert_eq!(found, expected as u64, "{transport}: {thread} {key}");
+            }
+        }
+    }
+}
+
+fn add_one(dataset: &samite_client::Dataset, keys: &[[u8; 2]]) {
+    let operations: Vec<Operation<'_>> = keys
+        .iter()
+        .map(|key| {
+            let add = Action::Add { key, offset: 0, delta: 1 };
+            Operation::new(dataset.partition_of(key), [add])
+        })
+        .collect();
+    let outcomes = if keys.len() == 2 {
+        dataset.submit(&operations).unwrap().wait().unwrap()
+    } else {
+        let mut ops: Vec<Op<'_>> = operations.into_iter().map(Op::new).collect();
+        dataset.execute(&mut ops, dataset.client().deadline()).unwrap()
+    };
+    assert!(outcomes.iter().all(samite_client::OwnedOutcome::is_done));
+}
+
+fn number(dataset: &samite_client::Dataset, key: &[u8]) -> u64 {
+    let mut raw = [0; 8];
+    let op = Op::new(Operation::get(dataset.partition_of(key), key)).into_dest(&mut raw);
+    dataset.execute_one(op).unwrap().into_results("get").unwrap();
+    u64::from_le_bytes(raw)
+}
+
+#[test]
+fn a_dead_node_is_named_at_once_and_the_others_go_on() {
+    for transport in TRANSPORTS {
+        let mut cluster = cluster(2, 64);
+        let client = client(&cluster, transport);
+        let kv = Kv::new(dataset(&client, "kv"));
+        let map = client.map().unwrap();
+        let on = |node| {
+            (0u32..)
+                .map(|index| index.to_be_bytes())
+                .find(|key| map.node_of(map.partition_of(key)) == Some(NodeId(node)))
+                .unwrap()
+        };
+        let (here, there) = (on(0), on(1));
+        kv.put(&here, b"1").unwrap();
+        kv.put(&there, b"1").unwrap();
+        cluster.stop_node(NodeId(1)).unwrap();
+
+        let start = Instant::now();
+        for _ in 0..2 {
+            let error = kv.put(&there, b"2").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{transport}: {error}");
+            assert!(error.message().contains("n1"), "{transport}: {error}");
+            let error = kv.get(&there).unwrap_err();
+            assert!(error.message().contains("get") && error.message().contains("n1"), "{error}");
+        }
+        let mut batch = kv.batch();
+        batch.get(&here).get(&there);
+        assert!(batch.execute().unwrap_err().message().contains("n1"));
+        assert!(start.elapsed() < Duration::from_secs(3), "{transport}: {:?}", start.elapsed());
+        assert_eq!(kv.get(&here).unwrap().unwrap().bytes, b"1");
+    }
+}
+
+#[test]
+fn nobody_there_is_an_error_that_says_where() {
+    let cluster = cluster(1, 64);
+    let mut config = cluster.config();
+    config.addresses = vec!["unix:///nonexistent/n0.sock".into(), "tcp://127.0.0.1:1".into()];
+    let error = samite_client::Client::connect(&config, Options::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    config.addresses = cluster.config().addresses;
+    config.key[0] ^= 1;
+    let error = samite_client::Client::connect(&config, Options::default()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");
+}
+
+#[test]
+fn limits_are_told_before_anything_is_sent() {
+    let cluster = cluster(1, 64);
+    let client = client(&cluster, TRANSPORTS[0]);
+    let dataset = dataset(&client, "limits");
+    let before = client.stats();
+    let long = vec![b'k'; samite_wire::limits::KEY_LEN_MAX + 1];
+    let op = Op::new(Operation::get(dataset.partition_of(&long), &long));
+    assert_eq!(dataset.execute_one(op).unwrap_err().kind(), ErrorKind::TooLarge);
+    let big = vec![0; samite_wire::limits::RECORD_LEN_MAX + 1];
+    let op = Op::new(Operation::put(dataset.partition_of(b"k"), b"k", &big));
+    assert_eq!(dataset.execute_one(op).unwrap_err().kind(), ErrorKind::TooLarge);
+    let op = Op::new(Operation::get(samite_types::PartitionId(1 << 20), b"k"));
+    assert_eq!(dataset.execute_one(op).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(client.stats(), before);
+}
+
+#[test]
+fn a_deadline_that_has_passed_is_kept() {
+    let cluster = cluster(1, 64);
+    let client = client(&cluster, TRANSPORTS[1]);
+    let dataset = dataset(&client, "late");
+    let op = Op::new(Operation::get(dataset.partition_of(b"k"), b"k"));
+    let error = dataset.execute_one_by(op, Deadline::after(Duration::ZERO)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.message().contains("n0") && error.message().contains("get"), "{error}");
+}
+
+#[test]
+fn datasets_are_made_once_and_seen_by_everybody() {
+    let cluster = cluster(2, 64);
+    let clients = TRANSPORTS.map(|transport| client(&cluster, transport));
+    let made = dataset(&clients[0], "shared");
+    for client in &clients {
+        assert_eq!(client.dataset("shared").unwrap().id(), made.id());
+        assert_eq!(dataset(client, "shared").id(), made.id());
+    }
+    let mut other = spec("shared");
+    other.chunk_len *= 2;
+    assert_eq!(clients[1].create_dataset(&other).unwrap_err().kind(), ErrorKind::Exists);
+    other.name = "../x".into();
+    assert_eq!(clients[1].create_dataset(&other).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(clients[1].dataset("none").unwrap_err().kind(), ErrorKind::NotFound);
+    let kv = Kv::new(made);
+    kv.put(b"k", b"v").unwrap();
+    clients[2].drop_dataset("shared").unwrap();
+    assert!(kv.get(b"k").is_err());
+    assert_eq!(clients[0].node_status(NodeId(0)).unwrap().pid, std::process::id());
+}

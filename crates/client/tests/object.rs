@@ -1,0 +1,225 @@
+//! The object view against a model.
+
+mod common;
+
+use std::sync::LazyLock;
+
+use common::{TRANSPORTS, client, cluster, dataset, pattern, spec};
+use proptest::prelude::*;
+use samite_client::Transport;
+use samite_client::object::Objects;
+use samite_testkit::LocalCluster;
+use samite_types::{ErrorKind, NodeId, TargetId};
+use samite_wire::control::DistributionKind;
+
+static CLUSTER: LazyLock<LocalCluster> = LazyLock::new(|| cluster(2, 128));
+
+fn objects(transport: Transport, distribution: DistributionKind, name: &str) -> Objects {
+    let client = client(&CLUSTER, transport);
+    let mut spec = spec(name);
+    spec.distribution = distribution;
+    Objects::new(client.create_dataset(&spec).unwrap())
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(usize, usize),
+    SubmitWrite(usize, usize),
+    Read(usize, usize),
+    SubmitRead(usize, usize),
+    Append(usize),
+    Truncate(usize),
+    Reopen,
+}
+
+/// Mostly around the borders of chunks (64 KiB).
+fn place() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        0usize..300_000,
+        (0usize..8, 0usize..5).prop_map(|(chunk, more)| (chunk * 65_536 + more).saturating_sub(2)),
+        Just(2_000_000),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (place(), place()).prop_map(|(at, len)| Step::Write(at, len)),
+        1 => (place(), place()).prop_map(|(at, len)| Step::SubmitWrite(at, len)),
+        3 => (place(), place()).prop_map(|(at, len)| Step::Read(at, len)),
+        1 => (place(), place()).prop_map(|(at, len)| Step::SubmitRead(at, len)),
+        2 => place().prop_map(Step::Append),
+        2 => place().prop_map(Step::Truncate),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+fn write(model: &mut Vec<u8>, at: usize, data: &[u8]) {
+    if !data.is_empty() {
+        model.resize(model.len().max(at + data.len()), 0);
+        model[at..at + data.len()].copy_from_slice(data);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_steps_do_what_a_vector_does(
+        steps in proptest::collection::vec(step(), 1..20),
+        transport in proptest::sample::select(TRANSPORTS.to_vec()),
+        kind in 0usize..3,
+    ) {
+        let distribution = match kind {
+            0 => DistributionKind::RoundRobin,
+            1 => DistributionKind::Single,
+            _ => DistributionKind::Weighted(vec![(TargetId(0), 1), (TargetId(1), 3)]),
+        };
+        let objects = objects(transport, distribution, &format!("model-{transport}-{kind}"));
+        let mut object = objects.create(b"object").unwrap();
+        let mut model = Vec::new();
+        for (seed, step) in steps.iter().enumerate() {
+            match *step {
+                Step::Write(at, len) => {
+                    let data = pattern(len, seed as u64);
+                    object.write_at(&data, at as u64).unwrap();
+                    write(&mut model, at, &data);
+                }
+                Step::SubmitWrite(at, len) => {
+                    let data = pattern(len, seed as u64);
+                    object.submit_write_at(&data, at as u64).unwrap().wait().unwrap();
+                    write(&mut model, at, &data);
+                }
+                Step::Read(at, len) => {
+                    let mut dest = vec![0xee; len];
+                    let got = object.read_at(&mut dest, at as u64).unwrap();
+                    let expected = &model[at.min(model.len())..(at + len).min(model.len()).max(at.min(model.len()))];
+                    prop_assert!(dest[..got] == *expected);
+                }
+                Step::SubmitRead(at, len) => {
+                    let got = object.submit_read_at(len, at as u64).unwrap().wait().unwrap();
+                    let expected = &model[at.min(model.len())..(at + len).min(model.len()).max(at.min(model.len()))];
+                    prop_assert!(got == expected);
+                }
+                Step::Append(len) => {
+                    let data = pattern(len, seed as u64);
+                    prop_assert_eq!(object.append(&data).unwrap(), model.len() as u64);
+                    model.extend(data);
+                }
+                Step::Truncate(len) => {
+                    object.truncate(len as u64).unwrap();
+                    model.resize(len, 0);
+                }
+                Step::Reopen => object = objects.open(b"object").unwrap(),
+            }
+            prop_assert_eq!(object.len().unwrap(), model.len() as u64);
+        }
+        let mut all = vec![0; model.len() + 1];
+        prop_assert_eq!(object.read_at(&mut all, 0).unwrap(), model.len());
+        prop_assert!(all[..model.len()] == *model);
+        prop_assert!(objects.delete(b"object").unwrap());
+        prop_assert_eq!(object.len().unwrap_err().kind(), ErrorKind::NotFound);
+        let records: u64 = (0..2)
+            .map(|node| objects.dataset().client().node_status(NodeId(node)).unwrap().records)
+            .sum();
+        prop_assert_eq!(records, 0);
+    }
+}
+
+#[test]
+fn names_mean_nothing_and_are_listed_in_order() {
+    let cluster = cluster(2, 64);
+    let objects = Objects::new(dataset(&client(&cluster, TRANSPORTS[2]), "names"));
+    let mut names: Vec<Vec<u8>> =
+        [&b".."[..], b"/", b"../../etc/passwd", b"a\nb", b"\xff\xfe", b"\0"]
+            .iter()
+            .map(|name| name.to_vec())
+            .collect();
+    names.push(vec![b'n'; 4096]);
+    for name in &names {
+        let object = objects.create(name).unwrap();
+        object.write_at(name, 3).unwrap();
+        assert_eq!(objects.create(name).unwrap_err().kind(), ErrorKind::Exists);
+        assert_eq!(objects.open_or_create(name).unwrap().len().unwrap(), 3 + name.len() as u64);
+    }
+    names.sort();
+    let page = objects.list(b"", b"", 3).unwrap();
+    let rest = objects.list(b"", &page.entries[2].name, 100).unwrap();
+    assert!(!page.complete && rest.complete);
+    let listed: Vec<_> = page.entries.into_iter().chain(rest.entries).collect();
+    assert!(listed.iter().map(|entry| &entry.name).eq(&names));
+    assert!(listed.iter().all(|entry| entry.len == 3 + entry.name.len() as u64));
+    assert_eq!(objects.create(b"").unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(objects.create(&[b'n'; 4097]).unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(objects.open(b"none").unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(!objects.delete(b"none").unwrap());
+}
+
+#[test]
+fn a_large_read_is_one_request_per_node_and_frame() {
+    let cluster = cluster(2, 64);
+    for transport in TRANSPORTS {
+        let client = client(&cluster, transport);
+        let objects = Objects::new(dataset(&client, "cost"));
+        let object = objects.open_or_create(b"object").unwrap();
+        let data = pattern(4 << 20, 1);
+        object.write_at(&data, 0).unwrap();
+        object.write_at(&data, 0).unwrap();
+        let mut dest = vec![0; data.len()];
+        let before = client.stats();
+        assert_eq!(object.read_at(&mut dest, 0).unwrap(), data.len());
+        let cost = client.stats() - before;
+        assert_eq!((cost.requests, cost.operations), (2, 64), "{transport}");
+        assert_eq!(cost.received_bytes, 4 << 20);
+        assert!(dest == data);
+        let before = client.stats();
+        object.write_at(&data, 0).unwrap();
+        let cost = client.stats() - before;
+        assert_eq!((cost.requests, cost.operations), (2, 65), "{transport}");
+        assert_eq!(cost.sent_bytes, 4 << 20);
+    }
+}
+
+#[test]
+fn objects_may_be_sparse_and_far_beyond_memory() {
+    let cluster = cluster(2, 64);
+    let objects = Objects::new(dataset(&client(&cluster, TRANSPORTS[0]), "sparse"));
+    let object = objects.create(b"sparse").unwrap();
+    object.write_at(b"end", 10 << 30).unwrap();
+    assert_eq!(object.len().unwrap(), (10 << 30) + 3);
+    let mut dest = [1; 10];
+    assert_eq!(object.read_at(&mut dest, 5 << 30).unwrap(), 10);
+    assert_eq!(dest, [0; 10]);
+    assert_eq!(object.read_at(&mut dest, (10 << 30) - 2).unwrap(), 5);
+    assert_eq!(&dest[..5], b"\0\0end");
+    object.truncate(1 << 40).unwrap();
+    object.truncate(1).unwrap();
+    object.truncate(11 << 30).unwrap();
+    assert_eq!(object.read_at(&mut dest, 10 << 30).unwrap(), 10);
+    assert_eq!(dest, [0; 10]);
+    assert_eq!(object.write_at(b"x", u64::MAX).unwrap_err().kind(), ErrorKind::FileTooLarge);
+}
+
+#[test]
+fn appends_of_many_writers_do_not_overlap() {
+    const WRITERS: u8 = 4;
+    const APPENDS: usize = 50;
+    let cluster = cluster(2, 64);
+    std::thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let client = client(&cluster, TRANSPORTS[usize::from(writer) % 3]);
+            scope.spawn(move || {
+                let object = Objects::new(dataset(&client, "log")).open_or_create(b"log").unwrap();
+                for _ in 0..APPENDS {
+                    object.append(&[b'a' + writer; 1000]).unwrap();
+                }
+            });
+        }
+    });
+    let objects = Objects::new(dataset(&client(&cluster, TRANSPORTS[0]), "log"));
+    let mut all = vec![0; usize::from(WRITERS) * APPENDS * 1000 + 1];
+    let len = objects.open(b"log").unwrap().read_at(&mut all, 0).unwrap();
+    assert_eq!(len, all.len() - 1);
+    for piece in all[..len].chunks(1000) {
+        assert!(piece[0] >= b'a' && piece.iter().all(|byte| *byte == piece[0]));
+    }
+}
