@@ -41,9 +41,9 @@ impl Flight {
         operations: &[Operation<'_>],
         deadline: Deadline,
     ) -> Result<Self> {
-        if operations.is_empty() || operations.len() > OPERATIONS_MAX {
+        if operations.len() > OPERATIONS_MAX {
             let cause =
-                format!("{} operations; 1 to {OPERATIONS_MAX} go together", operations.len());
+                format!("{} operations; at most {OPERATIONS_MAX} go together", operations.len());
             return Err(Error::new(ErrorKind::TooLarge, cause));
         }
         operations.iter().try_for_each(crate::op::check)?;
@@ -69,7 +69,7 @@ impl Flight {
             deadline,
             body,
             payload,
-            name: crate::op::name(&operations[0]),
+            name: operations.first().map_or("nothing", crate::op::name),
             numbers: numbers.leak(),
             under_way: Vec::new(),
             outcomes: vec![None; operations.len()],
@@ -81,7 +81,8 @@ impl Flight {
     }
 
     fn depart(&mut self, view: &View, operations: &[Operation<'_>]) -> Result<()> {
-        let peer = view.peer_index(operations[0].partition)?;
+        let Some(first) = operations.first() else { return Ok(()) };
+        let peer = view.peer_index(first.partition)?;
         let same_node = |operation: &Operation<'_>| {
             view.peer_index(operation.partition).is_ok_and(|other| other == peer)
         };

@@ -214,7 +214,7 @@ impl Object {
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let parts = self.parts(offset, data.len())?;
         let end = offset + data.len() as u64;
-        let grows = self.grows(end);
+        let grows = self.grows(data.len(), end);
         let mut ops: Vec<Op<'_>> =
             self.write_operations(&parts, data, end, grows).into_iter().map(Op::new).collect();
         let outcomes = self.inner.dataset.execute(&mut ops, self.deadline())?;
@@ -238,14 +238,15 @@ impl Object {
             rest = after;
             operations.push(part.write(piece));
         }
-        if !grows {
+        if !grows && !data.is_empty() {
             operations.push(self.raise_len_operation(end));
         }
         operations
     }
 
-    pub(super) fn grows(&self, end: u64) -> bool {
-        end > self.inner.seen_len.load(Ordering::Relaxed)
+    /// Whether a write of `len` bytes up to `end` makes the object longer, as far as is known here.
+    pub(super) fn grows(&self, len: usize, end: u64) -> bool {
+        len > 0 && end > self.inner.seen_len.load(Ordering::Relaxed)
     }
 
     fn raise_len_operation(&self, end: u64) -> Operation<'_> {

@@ -47,7 +47,7 @@ impl Object {
     pub fn submit_write_at(&self, data: &[u8], offset: u64) -> Result<Pending<()>> {
         let parts = self.parts(offset, data.len())?;
         let end = offset + data.len() as u64;
-        let grows = self.grows(end);
+        let grows = self.grows(data.len(), end);
         let operations = self.write_operations(&parts, data, end, grows);
         let object = self.clone();
         let deadline = self.dataset().client().deadline();

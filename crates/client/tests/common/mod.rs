@@ -4,9 +4,11 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use samite_client::{Client, Dataset, Options, Transport};
+use samite_client::{Client, Dataset, Op, Options, OwnedResult, Transport};
 use samite_testkit::LocalCluster;
+use samite_types::PartitionId;
 use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
+use samite_wire::op::{Action, Operation};
 
 pub const TRANSPORTS: [Transport; 3] = [Transport::Shm, Transport::Unix, Transport::Tcp];
 
@@ -56,4 +58,22 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
+}
+
+/// Keys of all records of a dataset.
+pub fn records(dataset: &Dataset) -> Vec<Box<[u8]>> {
+    let list =
+        Action::List { prefix: b"", after: b"", limit: 1000, reverse: false, value_len_max: 0 };
+    let partitions = (0..dataset.partitions()).map(PartitionId);
+    let mut ops: Vec<Op<'_>> =
+        partitions.map(|partition| Op::new(Operation::new(partition, [list.clone()]))).collect();
+    let outcomes = dataset.execute(&mut ops, dataset.client().deadline()).unwrap();
+    let results = outcomes.into_iter().flat_map(|outcome| outcome.into_results("list").unwrap());
+    results
+        .flat_map(|result| match result {
+            OwnedResult::Listing { entries, .. } => entries,
+            other => panic!("{other:?}"),
+        })
+        .map(|entry| entry.key)
+        .collect()
 }
