@@ -8,27 +8,31 @@ use std::time::{Duration, Instant};
 use samite_client::runtime::{
     ClusterFile, DEFAULT_CLUSTER, ENV_CLUSTER, ENV_RUNTIME_DIR, RuntimeDir,
 };
+use samite_client::{Client, ClusterConfig, Options};
 use samite_types::{Error, ErrorKind, NodeId, Result};
 
 /// Names the binary to test.
 pub const ENV_BINARY: &str = "SAMITE_BIN";
 
-/// Path of the `samite` binary: the one that [`ENV_BINARY`] names, or the one in the target directory from which the test itself runs.
+/// Path of the `samite` binary: the one that [`ENV_BINARY`] names, or one in the target directory from which the test itself runs.
 /// None when it was not built.
 #[must_use]
 pub fn samite_binary() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os(ENV_BINARY).filter(|path| !path.is_empty()) {
         return Some(path.into());
     }
-    // target/<profile>/deps/<test>: one or two levels above it.
+    // The test is target/<profile>/deps/<test>; its own profile first.
     let test = std::env::current_exe().ok()?;
-    test.ancestors().skip(1).take(2).map(|dir| dir.join("samite")).find(|path| path.is_file())
+    let profile = test.parent()?.parent()?;
+    let places = [profile.join("samite"), profile.parent()?.join("release/samite")];
+    places.into_iter().find(|path| path.is_file())
 }
 
 /// A cluster started by `samite up --local N`. Taken down when dropped.
 pub struct ProcessCluster {
     binary: PathBuf,
     scratch: tempfile::TempDir,
+    is_down: bool,
 }
 
 impl ProcessCluster {
@@ -44,7 +48,7 @@ impl ProcessCluster {
         let scratch = tempfile::Builder::new().prefix("samite-test-").tempdir_in("/tmp");
         let scratch = scratch
             .map_err(|error| Error::new(ErrorKind::Io, format!("temporary directory: {error}")))?;
-        let cluster = Self { binary, scratch };
+        let cluster = Self { binary, scratch, is_down: false };
         let count = nodes.to_string();
         let mut args = vec!["up", "--local", &count];
         args.extend_from_slice(up_args);
@@ -98,6 +102,38 @@ impl ProcessCluster {
         RuntimeDir::at(self.runtime_path())?.cluster(DEFAULT_CLUSTER)?.read_cluster_file()
     }
 
+    /// What a client needs to reach the cluster.
+    ///
+    /// # Errors
+    /// It is not up.
+    pub fn config(&self) -> Result<ClusterConfig> {
+        let dir = RuntimeDir::at(self.runtime_path())?.cluster(DEFAULT_CLUSTER)?;
+        let file = dir.read_cluster_file()?;
+        let addresses = file.nodes.iter().flat_map(|node| {
+            let socket = node.socket.display();
+            let tcp = node.tcp.iter().map(|address| format!("tcp://{address}"));
+            [format!("shm://{socket}"), format!("unix://{socket}")].into_iter().chain(tcp)
+        });
+        Ok(ClusterConfig {
+            cluster: file.cluster.clone(),
+            addresses: addresses.collect(),
+            key: dir.read_key()?,
+        })
+    }
+
+    /// A client of the cluster.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn client(&self, options: Options) -> Result<Client> {
+        Client::connect(&self.config()?, options)
+    }
+
+    /// The test has taken the cluster down itself.
+    pub fn end(mut self) {
+        self.is_down = true;
+    }
+
     /// Kills a node with SIGKILL and waits until it is gone.
     ///
     /// # Errors
@@ -129,6 +165,9 @@ impl ProcessCluster {
 
 impl Drop for ProcessCluster {
     fn drop(&mut self) {
+        if self.is_down {
+            return;
+        }
         if let Err(error) = self.run(["down"])
             && !std::thread::panicking()
         {

@@ -1,0 +1,115 @@
+//! A client and the nodes of a cluster together: what travels, and what a lost node does.
+
+use std::time::{Duration, Instant};
+
+use samite_client::{Op, Options, Transport};
+use samite_testkit::LocalCluster;
+use samite_types::{ErrorKind, NodeId};
+use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
+use samite_wire::op::Operation;
+
+const TRANSPORTS: [Transport; 3] = [Transport::Shm, Transport::Unix, Transport::Tcp];
+
+fn spec(name: &str) -> DatasetSpec {
+    DatasetSpec {
+        name: name.into(),
+        backend: BackendKind::Memory,
+        distribution: DistributionKind::RoundRobin,
+        semantics: SemanticsKind::Posix,
+        chunk_len: 1 << 20,
+    }
+}
+
+fn options(transport: Transport, timeout: Duration) -> Options {
+    Options { timeout, transport: Some(transport) }
+}
+
+#[test]
+fn a_batch_of_a_thousand_puts_is_one_request_for_each_node() {
+    let cluster = LocalCluster::start(3, samite_testkit::Options::default()).unwrap();
+    for transport in TRANSPORTS {
+        let client = cluster.client(options(transport, Duration::from_secs(10))).unwrap();
+        let dataset = client.create_dataset(&spec(&format!("d{transport}"))).unwrap();
+        let keys: Vec<String> = (0..1000).map(|i| format!("key {i}")).collect();
+        let mut puts: Vec<Op<'_>> = keys
+            .iter()
+            .map(|key| {
+                let partition = dataset.partition_of(key.as_bytes());
+                Op::new(Operation::put(partition, key.as_bytes(), b"value"))
+            })
+            .collect();
+        let status = |node| client.node_status(NodeId(node)).unwrap();
+        let before: Vec<_> = (0..3).map(status).collect();
+        let sent = client.stats().requests;
+        let outcomes = dataset.execute(&mut puts, client.deadline()).unwrap();
+        assert_eq!(outcomes.len(), 1000);
+        assert_eq!(client.stats().requests - sent, 3);
+        let mut operations = 0;
+        for (node, before) in (0..3).zip(before) {
+            let after = status(node);
+            // Asking for the status is a request, too.
+            assert_eq!(after.requests - before.requests, 2, "{transport}: n{node}");
+            operations += after.operations - before.operations;
+        }
+        assert_eq!(operations, 1000);
+    }
+}
+
+#[test]
+fn a_lost_node_is_named_within_the_deadline() {
+    let mut cluster = LocalCluster::start(2, samite_testkit::Options::default()).unwrap();
+    let timeout = Duration::from_millis(800);
+    let clients: Vec<_> = TRANSPORTS
+        .iter()
+        .map(|transport| cluster.client(options(*transport, timeout)).unwrap())
+        .collect();
+    let datasets: Vec<_> =
+        clients.iter().map(|client| client.create_dataset(&spec("d")).unwrap()).collect();
+    let map = clients[0].map().unwrap();
+    let keys: Vec<String> = (0..64).map(|i| format!("key {i}")).collect();
+    let on = |node: u32| {
+        let map = &map;
+        keys.iter()
+            .filter(move |key| map.node_of(map.partition_of(key.as_bytes())) == Some(NodeId(node)))
+    };
+    for dataset in &datasets {
+        for key in on(1).take(1) {
+            let put = Operation::put(dataset.partition_of(key.as_bytes()), key.as_bytes(), b"v");
+            dataset.execute_one(Op::new(put)).unwrap();
+        }
+    }
+    cluster.stop_node(NodeId(1)).unwrap();
+    for dataset in &datasets {
+        for key in on(1).take(2) {
+            let start = Instant::now();
+            let put = Operation::put(dataset.partition_of(key.as_bytes()), key.as_bytes(), b"v");
+            let error = dataset.execute_one(Op::new(put)).expect_err("the node is gone");
+            assert!(start.elapsed() < timeout * 2, "{:?}", start.elapsed());
+            assert!(
+                matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout),
+                "{error:?}"
+            );
+            assert!(error.message().contains("n1"), "{error}");
+        }
+        for key in on(0).take(2) {
+            let put = Operation::put(dataset.partition_of(key.as_bytes()), key.as_bytes(), b"v");
+            dataset.execute_one(Op::new(put)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_node_that_comes_back_elsewhere_is_in_the_next_map() {
+    let mut cluster = LocalCluster::start(2, samite_testkit::Options::default()).unwrap();
+    let client = cluster.client(options(Transport::Tcp, Duration::from_secs(5))).unwrap();
+    let dataset = client.create_dataset(&spec("d")).unwrap();
+    let epoch = client.map().unwrap().epoch();
+    // It comes back with another port, so the map has to change.
+    cluster.restart_node(NodeId(1)).unwrap();
+    assert!(client.refresh_map().unwrap().epoch() > epoch);
+    for i in 0..64u32 {
+        let key = i.to_le_bytes();
+        let put = Operation::put(dataset.partition_of(&key), &key, b"v");
+        dataset.execute_one(Op::new(put)).unwrap();
+    }
+}
