@@ -108,11 +108,15 @@ fn execute(root: &Path, name: &str, script: &str) -> Result<(), String> {
     path.push(std::env::var_os("PATH").unwrap_or_default());
     let mut shell = Command::new("timeout");
     shell.args(["120", "bash", "-c", script]).current_dir(directory.path());
-    shell.env("PATH", &path).env("SAMITE_RUNTIME_DIR", runtime.path());
+    shell.env("PATH", &path).env("SAMITE_RUNTIME_DIR", runtime.path().join("run"));
     let output = shell.output().map_err(|error| format!("{name}: run bash: {error}"))?;
     // Whatever the page left running must not outlive it; a page that cleans up makes this a no-op.
     let mut down = Command::new("samite");
-    let _ = down.arg("down").env("PATH", &path).env("SAMITE_RUNTIME_DIR", runtime.path()).output();
+    let _ = down
+        .arg("down")
+        .env("PATH", &path)
+        .env("SAMITE_RUNTIME_DIR", runtime.path().join("run"))
+        .output();
     if output.status.success() {
         return Ok(());
     }
