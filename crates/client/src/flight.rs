@@ -202,6 +202,9 @@ impl Drop for Flight {
     fn drop(&mut self) {
         if self.check_session().is_ok() {
             self.dataset.client().session().seqs.give_back(self.numbers.0, self.numbers.1);
+        } else {
+            // In a forked child: their links' locks may have been held by threads of the parent.
+            std::mem::forget(std::mem::take(&mut self.under_way));
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What a batch costs, counted in messages; and that the outcomes are those of its operations.
 
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 mod common;
 
 use common::{TRANSPORTS, client, cluster, dataset, pattern};

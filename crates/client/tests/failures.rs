@@ -1,5 +1,7 @@
 //! Broken connections, dead nodes, nodes that do not answer: exactly once, never a success that was none, never a hang.
 
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,7 @@
 //! The object view against a model.
 
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
 mod common;
 
 use std::sync::LazyLock;

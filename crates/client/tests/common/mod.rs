@@ -1,4 +1,5 @@
 //! What the tests of the client share.
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 #![allow(dead_code, reason = "each test uses its own part")]
 
 use std::os::fd::BorrowedFd;
