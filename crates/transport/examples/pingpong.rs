@@ -1,6 +1,7 @@
 //! Round trips and streams over the three transports, beside what the machine gives without us.
 //!
 //! `cargo run --release -p samite-transport --example pingpong [ROUNDS]`
+#![allow(clippy::unwrap_used, reason = "a test or a measurement may end with a panic")]
 
 #[path = "../tests/common/mod.rs"]
 #[allow(dead_code)]

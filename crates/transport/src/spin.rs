@@ -1,8 +1,9 @@
 //! How long to poll before sleeping.
 //!
 //! Polling finds what comes soon without the cost of a wake-up on either side; but it takes a core that somebody else may need.
-//! So it starts with pauses, goes on with yields, and its time shrinks when it was fruitless and grows when what came,
-//! came soon after.
+//! So it starts with pauses and goes on with yields; its time shrinks when it was fruitless, and grows when what came, came
+//! soon after. A yield from which this thread comes back late has shown that the machine is crowded: then sleeping at
+//! once is better, for a sleeper that is woken runs before those who have run for long.
 
 use std::time::Duration;
 
@@ -10,8 +11,21 @@ use samite_types::{Clock, SystemClock};
 
 /// Polling without yielding the core, at most.
 const PAUSE: Duration = Duration::from_micros(2);
-/// Pauses between two looks at the clock.
-const PAUSES_PER_LOOK: u32 = 16;
+/// Cheap polls between two looks at the clock.
+const POLLS_PER_LOOK: u32 = 16;
+/// A yield that takes longer than this has given the core to somebody who works.
+const CROWDED: Duration = Duration::from_micros(100);
+/// First and longest time for which not to yield again.
+const CROWDED_FOR: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// What one look costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Poll {
+    /// A few loads.
+    Memory,
+    /// A system call.
+    Kernel,
+}
 
 /// The time that polling may take, learned from how it went.
 #[derive(Debug)]
@@ -21,8 +35,11 @@ pub(crate) struct Spin {
     /// When polling began without finding anything.
     idle_since: Option<Duration>,
     spent: Duration,
-    pauses: u32,
+    polls: u32,
     slept_at: Duration,
+    is_crowded: bool,
+    crowded_until: Duration,
+    crowded_for: Duration,
 }
 
 impl Spin {
@@ -32,15 +49,18 @@ impl Spin {
             budget: max,
             idle_since: None,
             spent: Duration::ZERO,
-            pauses: 0,
+            polls: 0,
             slept_at: Duration::ZERO,
+            is_crowded: false,
+            crowded_until: Duration::ZERO,
+            crowded_for: CROWDED_FOR.0,
         }
     }
 
     /// Polling has found something.
     #[inline]
     pub(crate) fn found(&mut self) {
-        if self.idle_since.take().is_some() && self.spent >= PAUSE {
+        if self.spent >= PAUSE {
             // Polling on beyond the short pause was right.
             self.budget = (self.budget * 2).min(self.max);
         }
@@ -50,23 +70,47 @@ impl Spin {
     fn start_over(&mut self) {
         self.idle_since = None;
         self.spent = Duration::ZERO;
-        self.pauses = 0;
+        self.polls = 0;
     }
 
     /// Passes a little time before the next poll. `false`: the time is over, sleep instead.
-    pub(crate) fn pass(&mut self) -> bool {
-        if self.spent < PAUSE {
-            std::hint::spin_loop();
-            self.pauses += 1;
-            if !self.pauses.is_multiple_of(PAUSES_PER_LOOK) {
-                return true;
-            }
-        } else {
-            rustix::thread::sched_yield();
+    pub(crate) fn pass(&mut self, poll: Poll) -> bool {
+        if self.spent >= PAUSE && !self.is_crowded {
+            return self.pass_on();
+        }
+        std::hint::spin_loop();
+        self.polls += 1;
+        if poll == Poll::Memory && !self.polls.is_multiple_of(POLLS_PER_LOOK) {
+            return true;
         }
         let now = SystemClock.monotonic();
         self.spent = now.saturating_sub(*self.idle_since.get_or_insert(now));
-        self.spent < self.budget
+        self.is_crowded = now < self.crowded_until;
+        let limit = match (self.is_crowded, poll) {
+            (false, _) => self.max,
+            (true, Poll::Memory) => PAUSE,
+            (true, Poll::Kernel) => Duration::ZERO,
+        };
+        self.spent < self.budget.min(limit)
+    }
+
+    /// Passes time by giving the core away.
+    fn pass_on(&mut self) -> bool {
+        let before = SystemClock.monotonic();
+        rustix::thread::sched_yield();
+        let now = SystemClock.monotonic();
+        if now.saturating_sub(before) > CROWDED {
+            self.is_crowded = true;
+            self.crowded_until = now + self.crowded_for;
+            self.crowded_for = (self.crowded_for * 2).min(CROWDED_FOR.1);
+            return false;
+        }
+        self.spent = now.saturating_sub(*self.idle_since.get_or_insert(now));
+        let is_over = self.spent >= self.budget;
+        if is_over {
+            self.crowded_for = CROWDED_FOR.0;
+        }
+        !is_over
     }
 
     /// The caller goes to sleep now: polling was in vain.
@@ -89,13 +133,13 @@ mod tests {
     use super::*;
 
     fn run_out(spin: &mut Spin) {
-        while spin.pass() {}
+        while spin.pass(Poll::Memory) {}
         spin.sleeps();
     }
 
     #[test]
     fn fruitless_polling_shrinks_and_short_sleeps_grow_it() {
-        let max = Duration::from_millis(4);
+        let max = Duration::from_millis(40);
         let mut spin = Spin::new(max);
         run_out(&mut spin);
         assert_eq!(spin.budget, max / 2);

@@ -1,4 +1,5 @@
 //! Requests and replies over all transports.
+#![allow(clippy::unwrap_used, reason = "a test or a measurement may end with a panic")]
 
 #[allow(dead_code)]
 mod common;

@@ -1,4 +1,5 @@
 //! Peers that do not keep to the protocol are dropped, and nobody else notices.
+#![allow(clippy::unwrap_used, reason = "a test or a measurement may end with a panic")]
 
 #[allow(dead_code)]
 mod common;

@@ -10,7 +10,7 @@ use samite_wire::frame::{FrameKind, Header};
 use super::stream::{Line, Patience, Stop, Stream, View, broken};
 use crate::shm::ring::{Consumer, Item, Word};
 use crate::socket::{WAIT_SLICE, is_hung_up, timespec};
-use crate::spin::Spin;
+use crate::spin::{Poll, Spin};
 
 /// Polling the reply ring before sleeping, at most.
 const SPIN_MAX: Duration = Duration::from_micros(50);
@@ -139,7 +139,7 @@ impl RingReader {
 
     /// Waits until the ring is not empty.
     fn wait(&mut self, line: Line<'_>, deadline: Deadline) -> Result<(), Stop> {
-        while self.spin.pass() {
+        while self.spin.pass(Poll::Memory) {
             if self.consumer.is_ready() {
                 return Ok(());
             }

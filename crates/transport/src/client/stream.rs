@@ -1,6 +1,7 @@
 //! Receiving frames from a socket: small ones through a buffer, the payload of long ones straight to where it belongs.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -11,6 +12,7 @@ use samite_wire::frame::{FrameCheck, HEADER_LEN, Header};
 use super::STREAM_LEN_MIN;
 use super::sender::Sender;
 use crate::socket::{WAIT_SLICE, poll_for, receive};
+use crate::spin::{Poll, Spin};
 
 /// Bytes received at once while frames are small.
 const RECEIVE_LEN: usize = 32 << 10;
@@ -18,6 +20,9 @@ const RECEIVE_LEN: usize = 32 << 10;
 const KEPT_LEN_MAX: usize = 128 << 10;
 /// A long payload is received in pieces of this size, so that it is still in the cache when its checksum is computed.
 const PIECE_LEN: usize = 256 << 10;
+
+/// Polling a socket before sleeping, at most.
+const SPIN_MAX: Duration = Duration::from_micros(30);
 
 /// Why reading stops.
 #[derive(Debug)]
@@ -51,6 +56,27 @@ pub(super) struct Line<'a> {
 }
 
 impl Line<'_> {
+    /// Receives at least one byte, polling first.
+    fn receive_soon(&self, buffer: &mut [u8], spin: &mut Spin) -> Result<usize, Stop> {
+        if matches!(self.patience, Patience::None) {
+            return self.receive(buffer);
+        }
+        loop {
+            match receive(self.fd, buffer, false) {
+                Ok(len) if len > 0 => {
+                    spin.found();
+                    return Ok(len);
+                }
+                Err(Errno::AGAIN) if spin.pass(Poll::Kernel) => {}
+                _ => break,
+            }
+        }
+        spin.sleeps();
+        let received = self.receive(buffer);
+        spin.woke();
+        received
+    }
+
     /// Receives at least one byte.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<usize, Stop> {
         loop {
@@ -151,6 +177,7 @@ pub(super) struct Stream {
     start: usize,
     end: usize,
     current: Option<Current>,
+    spin: Spin,
 }
 
 /// A frame as its owner sees it.
@@ -165,7 +192,7 @@ pub(super) struct View<'a> {
 
 impl Stream {
     pub(super) const fn new() -> Self {
-        Self { buffer: Vec::new(), start: 0, end: 0, current: None }
+        Self { buffer: Vec::new(), start: 0, end: 0, current: None, spin: Spin::new(SPIN_MAX) }
     }
 
     /// Waits for the next frame: for all of it, or for its header and body when the payload is long. It stays the current one
@@ -221,7 +248,7 @@ impl Stream {
             }
         }
         while self.end - self.start < need {
-            self.end += line.receive(&mut self.buffer[self.end..])?;
+            self.end += line.receive_soon(&mut self.buffer[self.end..], &mut self.spin)?;
         }
         Ok(())
     }

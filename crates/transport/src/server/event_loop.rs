@@ -25,7 +25,7 @@ use super::{ConnId, Listener, Options, Peer, Replies, Service};
 use crate::handshake::{frame, goodbye, may_share_memory};
 use crate::key::ClusterKey;
 use crate::socket::{self, timespec};
-use crate::spin::Spin;
+use crate::spin::{Poll, Spin};
 
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
@@ -65,6 +65,8 @@ pub struct EventLoop {
     replies: Replies,
     /// Connections whose rings are polled.
     awake: Vec<usize>,
+    /// Sockets are polled, for something came lately.
+    sockets_awake: bool,
     scratch: Vec<u8>,
     watch: Watch,
     spin: Spin,
@@ -108,6 +110,7 @@ impl EventLoop {
             serial: 0,
             replies: Replies::new(options.output_len_max),
             awake: Vec::new(),
+            sockets_awake: false,
             scratch: vec![0; SCRATCH_LEN],
             watch: Watch::new(options.tick),
             spin: Spin::new(options.spin),
@@ -128,23 +131,29 @@ impl EventLoop {
     pub fn run(mut self, service: &mut dyn Service, stop: &AtomicBool) -> Result<()> {
         let mut turns = 0u32;
         while !stop.load(Ordering::Relaxed) {
-            if self.awake.is_empty() {
+            if self.awake.is_empty() && !self.sockets_awake {
                 let timeout = self.watch.timeout();
                 self.look(timeout, service)?;
+                self.spin.woke();
             } else {
                 turns = turns.wrapping_add(1);
-                let served = self.serve_rings(service);
+                let mut served = self.serve_rings(service);
+                let poll = if self.sockets_awake { Poll::Kernel } else { Poll::Memory };
+                let turns_per_look = match (self.sockets_awake, served) {
+                    (true, _) => 1,
+                    (false, true) => BUSY_TURNS_PER_LOOK,
+                    (false, false) => IDLE_TURNS_PER_LOOK,
+                };
+                if turns.is_multiple_of(turns_per_look) || self.waker.is_rung() {
+                    served |= self.look(Some(Duration::ZERO), service)?;
+                }
                 if served {
                     self.spin.found();
-                } else if !self.spin.pass() {
-                    self.sleep_rings();
+                } else if !self.spin.pass(poll) {
+                    self.sleep();
                 }
                 if turns.is_multiple_of(RING_TURNS_PER_SORTING) {
                     self.sort_rings();
-                }
-                let turns_per_look = if served { BUSY_TURNS_PER_LOOK } else { IDLE_TURNS_PER_LOOK };
-                if turns.is_multiple_of(turns_per_look) || self.waker.is_rung() {
-                    self.look(Some(Duration::ZERO), service)?;
                 }
             }
             self.send_all(service);
@@ -156,8 +165,8 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Takes what the kernel has, waiting for it up to `timeout`, and serves it.
-    fn look(&mut self, timeout: Option<Duration>, service: &mut dyn Service) -> Result<()> {
+    /// Takes what the kernel has, waiting for it up to `timeout`, and serves it. Returns whether there was anything.
+    fn look(&mut self, timeout: Option<Duration>, service: &mut dyn Service) -> Result<bool> {
         let timeout = if self.waker.may_sleep() { timeout } else { Some(Duration::ZERO) };
         // Not kept in the loop: events hold a pointer-sized union, which would tie the loop to one thread.
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
@@ -174,7 +183,8 @@ impl EventLoop {
         for event in events {
             self.event(event.data.u64(), event.flags, service);
         }
-        Ok(())
+        self.send_all(service);
+        Ok(!events.is_empty())
     }
 
     fn event(&mut self, data: u64, flags: epoll::EventFlags, service: &mut dyn Service) {
@@ -192,9 +202,9 @@ impl EventLoop {
         }
         if source == Source::Doorbell as u64 {
             self.wake_rings(index);
-            self.spin.woke();
         } else if source == Source::Socket as u64 {
             let id = connection.id;
+            self.sockets_awake = true;
             if flags.contains(epoll::EventFlags::OUT) {
                 self.replies.flush(id);
                 self.set_interest(index);
@@ -364,17 +374,20 @@ impl EventLoop {
         served
     }
 
-    /// Puts rings to sleep that were quiet since the last time.
+    /// Polls no more what was quiet since the last time.
     fn sort_rings(&mut self) {
         let connections = &mut self.connections;
         self.awake.retain(|index| {
             let Some(rings) = rings(connections, *index) else { return false };
             std::mem::take(&mut rings.used) || !rings.sleep()
         });
+        // The next socket that has something wakes them again.
+        self.sockets_awake = false;
     }
 
-    /// Polling has paid no more: puts all rings to sleep in which nothing has just come.
-    fn sleep_rings(&mut self) {
+    /// Polling has paid no more: stop it, but for rings in which something has just come.
+    fn sleep(&mut self) {
+        self.sockets_awake = false;
         let connections = &mut self.connections;
         self.awake.retain(|index| rings(connections, *index).is_some_and(|rings| !rings.sleep()));
         if self.awake.is_empty() {
