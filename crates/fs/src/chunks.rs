@@ -25,6 +25,13 @@ pub struct Part {
     pub len: usize,
 }
 
+impl Part {
+    /// Offset in the file.
+    pub fn start(&self, chunk_len: u64) -> u64 {
+        u64::from(self.chunk_no) * chunk_len + u64::from(self.offset)
+    }
+}
+
 /// The parts of `[offset, offset + len)`, in order. The range must lie within [`crate::FILE_LEN_MAX`].
 pub fn parts(chunk_len: u64, offset: u64, len: usize) -> impl Iterator<Item = Part> {
     let end = offset + len as u64;

@@ -4,7 +4,7 @@ use samite_client::Op;
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::op::{Action, Data, Guard, Operation};
 
-use crate::chunks::{IO_LEN_MAX, Part};
+use crate::chunks::{IO_LEN_MAX, Part, parts};
 use crate::file::Tried;
 use crate::inode::{INODE_LEN, Inode, Layout, at, changed};
 use crate::store::{fail, malformed, words};
@@ -195,11 +195,12 @@ impl OpenFile {
             self.give_back_end(offset, buf.len() as u64)?;
             return Err(fail(ErrorKind::FileTooLarge));
         }
-        let mut written = 0;
-        for piece in buf.chunks(IO_LEN_MAX) {
-            let at = offset + written as u64;
-            let (len, failed) = self.fs.store().write_chunks(self.ino(), piece, at)?;
-            written += len;
+        // One chunk after the other: a reader that finds bytes in one can count on those before.
+        for part in parts(self.fs.store().chunk_len(), offset, buf.len()) {
+            let start = part.start(self.fs.store().chunk_len());
+            let from = (start - offset) as usize;
+            let bytes = &buf[from..from + part.len];
+            let (_, failed) = self.fs.store().write_chunks(self.ino(), bytes, start)?;
             if let Some(kind) = failed {
                 self.give_back_end(offset, buf.len() as u64)?;
                 return Err(Error::new(kind, words(kind)));
@@ -308,6 +309,10 @@ impl OpenFile {
         // What lay beyond the end when it was read, and within it now, may have been written in between.
         if before.cuts != inode.cuts || before.size < offset + len as u64 {
             parts = self.fs.store().read_chunks(self.ino(), &mut buf[..len], offset)?;
+            if has_gap(&parts) {
+                // The earlier chunk may have been read before an append came, and the later one after.
+                parts = self.fs.store().read_chunks(self.ino(), &mut buf[..len], offset)?;
+            }
         }
         let clip = !inode.ends_open;
         Ok(fill_holes(&mut buf[..len], &parts, |part| {
@@ -326,6 +331,12 @@ fn first_missing(parts: &[(Part, usize)]) -> Option<usize> {
         start += part.len;
     }
     None
+}
+
+/// Whether bytes are missing before some that are there.
+fn has_gap(parts: &[(Part, usize)]) -> bool {
+    let first_short = parts.iter().position(|(part, got)| *got < part.len);
+    first_short.is_some_and(|index| parts[index + 1..].iter().any(|(_, got)| *got > 0))
 }
 
 /// Zeros what was not there, up to the end of `buf`. Returns the length of what counts: in a part that `ends_with_data`, the file ends

@@ -40,10 +40,13 @@ impl EntryMark {
     }
 }
 
+/// Before every other time.
+const NEVER: Timestamp = Timestamp(i64::MIN);
+
 /// What the marks of a directory say together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// Last change of an entry; 0 when there was none.
+    /// Last change of an entry; [`NEVER`] when there was none.
     pub changed: Timestamp,
     /// Directories in it.
     pub directories: u64,
@@ -54,7 +57,7 @@ impl FileSystem {
     pub(crate) fn marks(&self, directory: u64) -> Result<Marks> {
         let key = key::mark(directory);
         let outcomes = self.store().run_everywhere(|partition| Operation::get(partition, &key))?;
-        let (mut changed, mut directories) = (0, 0i64);
+        let (mut changed, mut directories) = (NEVER, 0i64);
         for outcome in outcomes {
             let data = match outcome {
                 OwnedOutcome::Done(results) => match results.into_iter().next() {
@@ -69,19 +72,20 @@ impl FileSystem {
                     .and_then(<[u8]>::first_chunk)
                     .map_or(0, |raw| i64::from_le_bytes(*raw))
             };
-            changed = changed.max(number(0));
+            changed = changed.max(Timestamp(number(0)));
             directories += number(SUBDIRECTORIES_AT as usize);
         }
-        Ok(Marks { changed: Timestamp(changed), directories: directories.try_into().unwrap_or(0) })
+        Ok(Marks { changed, directories: directories.try_into().unwrap_or(0) })
     }
 
     /// Forgets the times of the marks, so that the inode's own holds.
     pub(crate) fn reset_mark_times(&self, directory: u64) -> Result<()> {
         let key = key::mark(directory);
+        let never = NEVER.0.to_le_bytes();
         self.store()
             .run_everywhere(|partition| {
-                let zero = Action::Write { key: &key, offset: 0, data: Data::Inline(&[0; 8]) };
-                Operation::new(partition, [zero]).guard(Guard::Exists(&key))
+                let reset = Action::Write { key: &key, offset: 0, data: Data::Inline(&never) };
+                Operation::new(partition, [reset]).guard(Guard::Exists(&key))
             })
             .map(drop)
     }

@@ -45,13 +45,22 @@ impl FileSystem {
         }
         let _removal = self.inner.opens.begin_removal();
         let mark = EntryMark::new(&home.key, Timestamp::now());
+        let mut marks = true;
         for _ in 0..LOOKUPS_MAX {
             let get = Action::Get { key: &home.key, offset: 0, len: removal_len(self) };
             let mut op = Operation::new(home.partition, [get, Action::Delete { key: &home.key }])
                 .guard(Guard::BytesAre { key: &home.key, offset: at::STATE, bytes: &[0] })
                 .reveal(INODE_LEN as u32);
-            op.actions.extend(mark.actions(0));
-            match self.store().run(Op::new(op).under_lease(epoch))? {
+            op.actions.extend(mark.actions(0).filter(|_| marks));
+            let outcome = match self.store().run(Op::new(op).under_lease(epoch)) {
+                // Removing must work on a full target, where there may be no room for the first mark.
+                Err(error) if error.kind() == ErrorKind::NoSpace && marks => {
+                    marks = false;
+                    continue;
+                }
+                outcome => outcome?,
+            };
+            match outcome {
                 OwnedOutcome::Done(results) => return self.clean_up(first_value(results)?),
                 OwnedOutcome::Failed(failure) => {
                     let found = failure.current.ok_or_else(|| fail(ErrorKind::NotFound))?;

@@ -33,6 +33,16 @@ impl PlannedChange<'_> {
         };
         record_charge(self.key()) + storage
     }
+
+    /// Whether it only overwrites bytes that `value` has, and so leaves it as long as it is.
+    fn stays_within(&self, value: &Value) -> bool {
+        match self {
+            Self::Put { .. } => false,
+            Self::Write { offset, source, .. } => {
+                u64::from(*offset) + source.len() as u64 <= u64::from(value.len())
+            }
+        }
+    }
 }
 
 impl MemoryStore {
@@ -45,13 +55,14 @@ impl MemoryStore {
         let mut demand = Demand::default();
         for (index, change) in changes.iter().enumerate() {
             let key = change.key();
-            if changes[..index].iter().any(|earlier| earlier.key() == key) {
+            let none = Value::default();
+            let value = self.records.get(key).map_or(&none, |record| &record.value);
+            let mut earlier = changes[..index].iter().filter(|earlier| earlier.key() == key);
+            if earlier.any(|earlier| !earlier.stays_within(value)) {
                 // What an earlier change leaves is not known yet.
                 demand.add_heap(change.charge_max());
                 continue;
             }
-            let none = Value::default();
-            let value = self.records.get(key).map_or(&none, |record| &record.value);
             if !self.records.contains_key(key) {
                 demand.add_heap(record_charge(key));
             }

@@ -1,0 +1,74 @@
+//! What calls cost in requests, whatever the number of nodes.
+
+mod common;
+
+use common::{Rig, create, get, noise, put, root};
+use samite_client::Client;
+use samite_fs::OpenFlags;
+
+fn cost(client: &Client, call: impl FnOnce()) -> u64 {
+    let before = client.stats();
+    call();
+    let spent = client.stats() - before;
+    assert_eq!(spent.retries, 0, "nothing is sent twice");
+    spent.requests
+}
+
+fn check(nodes: usize) {
+    let rig = Rig::with_memory(nodes, 128 << 20);
+    let (fs, client) = (&rig.fs, &rig.client);
+    fs.mkdir(&root(), b"/a", 0o755).unwrap();
+    fs.mkdir(&root(), b"/a/b", 0o755).unwrap();
+    create(fs, b"/a/b/warm").close().unwrap();
+    let expect = |what: &str, requests: u64, call: &mut dyn FnMut()| {
+        assert_eq!(cost(client, call), requests, "{what} on {nodes} nodes");
+    };
+    expect("create and close", 1, &mut || create(fs, b"/a/b/empty").close().unwrap());
+    expect("stat", 1, &mut || {
+        fs.stat(&root(), b"/a/b/empty", true).unwrap();
+    });
+    expect("unlink", 1, &mut || fs.unlink(&root(), b"/a/b/empty").unwrap());
+    expect("mkdir", 1, &mut || fs.mkdir(&root(), b"/a/b/c", 0o755).unwrap());
+    expect("create in a fresh directory", 1, &mut || drop(create(fs, b"/a/b/c/f")));
+    expect("create, write, close", 2, &mut || put(fs, b"/a/b/small", b"hello"));
+    expect("open, read, close", 2, &mut || {
+        let file = fs.open_file(&root(), b"/a/b/small", OpenFlags::reading(), 0).unwrap();
+        assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 5);
+        file.close().unwrap();
+    });
+    expect("unlink a small file", 1, &mut || fs.unlink(&root(), b"/a/b/small").unwrap());
+    let chunk = noise(1 << 20, 1);
+    let file = create(fs, b"/a/b/big");
+    // The inode becomes chunked and marked, then the data go.
+    expect("first large write", 2, &mut || assert!(file.write_at(&chunk, 0).unwrap() > 0));
+    expect("write of one chunk", 1, &mut || assert!(file.write_at(&chunk, 1 << 20).unwrap() > 0));
+    expect("read of one chunk", 1, &mut || {
+        assert_eq!(file.read_at(&mut vec![0; 1 << 20], 0).unwrap(), 1 << 20);
+    });
+    expect("stat of what one writes", 1, &mut || {
+        assert_eq!(file.attr().unwrap().size, 2 << 20);
+    });
+    expect("close after writes", 1, &mut || file.close().unwrap());
+    let many = noise(8 << 20, 2);
+    let file = create(fs, b"/a/b/many");
+    file.write_at(&chunk, 0).unwrap();
+    let requests = cost(client, || assert!(file.write_at(&many, 0).unwrap() > 0));
+    assert!(requests <= nodes as u64, "8 chunks: {requests} requests on {nodes} nodes");
+    file.close().unwrap();
+    assert!(get(fs, b"/a/b/many").unwrap() == many);
+    let requests = cost(client, || {
+        let mut listing = fs.read_dir(&root(), b"/a/b").unwrap();
+        while listing.next_entry().unwrap().is_some() {}
+    });
+    assert!(requests <= 1 + nodes as u64, "listing: {requests} requests on {nodes} nodes");
+}
+
+#[test]
+fn on_one_node() {
+    check(1);
+}
+
+#[test]
+fn on_three_nodes() {
+    check(3);
+}
