@@ -153,8 +153,29 @@ impl Link {
         payload: &[&[u8]],
         deadline: Deadline,
     ) -> Result<Ticket> {
+        self.send(&Outgoing { kind, body, payload }, false, deadline)
+    }
+
+    /// Leaves a short request to be sent together with others: with the next [`Link::submit`], when somebody waits for a
+    /// reply or polls for one, at [`Link::flush`], or when enough bytes wait. Over shared memory it is sent at once.
+    ///
+    /// # Errors
+    /// As [`Link::submit`].
+    pub fn enqueue(&self, request: Outgoing<'_>, deadline: Deadline) -> Result<Ticket> {
+        self.send(&request, true, deadline)
+    }
+
+    /// Sends what was enqueued.
+    ///
+    /// # Errors
+    /// `Unavailable`: the link is dead.
+    pub fn flush(&self) -> Result<()> {
+        self.shared.flush()
+    }
+
+    fn send(&self, request: &Outgoing<'_>, later: bool, deadline: Deadline) -> Result<Ticket> {
         let ticket = self.ticket(deadline)?;
-        self.shared.send(ticket.id, &Outgoing { kind, body, payload }, deadline)?;
+        self.shared.send(ticket.id, request, later, deadline)?;
         ticket.is_sent.store(true, Ordering::Relaxed);
         Ok(ticket)
     }
@@ -171,10 +192,7 @@ impl Link {
         let mut tickets = SmallVec::with_capacity(requests.len());
         if self.shared.ring.is_some() {
             for request in requests {
-                let ticket = self.ticket(deadline)?;
-                self.shared.send(ticket.id, request, deadline)?;
-                ticket.is_sent.store(true, Ordering::Relaxed);
-                tickets.push(ticket);
+                tickets.push(self.send(request, false, deadline)?);
             }
             return Ok(tickets);
         }
@@ -231,6 +249,10 @@ impl Link {
         let shared = &*self.shared;
         debug_assert!(Arc::ptr_eq(&self.shared, &ticket.shared), "ticket of another link");
         shared.line(Patience::None)?;
+        // A reader sends what was enqueued before it receives; one that is receiving already may not look for a while.
+        if shared.sender.has_rest() && shared.table.is_being_read() {
+            shared.flush()?;
+        }
         loop {
             match shared.table.turn(ticket.id, deadline) {
                 Turn::Filed(filed) => {
@@ -290,6 +312,9 @@ impl Link {
     /// Whether the reply has come (or the link has died), for futures. `Ready`: [`Link::wait`] returns without waiting.
     /// The first call starts a thread that reads the connection while futures wait on it.
     pub fn poll(&self, ticket: &Ticket, context: &mut Context<'_>) -> Poll<()> {
+        if self.flush().is_err() {
+            return Poll::Ready(());
+        }
         let (ready, start) = self.shared.table.watch(ticket.id, context.waker());
         if start {
             let shared = self.shared.clone();

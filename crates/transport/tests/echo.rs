@@ -410,3 +410,42 @@ fn the_node_learns_of_clients_that_go() {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
+
+#[test]
+fn what_is_enqueued_leaves_when_somebody_waits() {
+    let node = Node::start(Options::default());
+    for link in links(&node) {
+        let link = &link;
+        let enqueue = |number: u64, len: usize| {
+            let (body, payload) = message(command::ECHO, number, len);
+            let payload = [&payload[..]];
+            let request = Outgoing { kind: FrameKind::Request, body: &body, payload: &payload };
+            (link.enqueue(request, soon()).unwrap(), number, len)
+        };
+        let mut tickets: std::collections::VecDeque<_> =
+            (0..64).map(|number| enqueue(number, 100)).collect();
+        for number in 64..2000 {
+            let (ticket, number_then, len) = tickets.pop_front().unwrap();
+            check(link, ticket, number_then, len);
+            tickets.push_back(enqueue(number, if number % 500 == 0 { 70_000 } else { 100 }));
+        }
+        // While another thread is receiving already.
+        std::thread::scope(|scope| {
+            let (never, ..) = enqueue(0, 0);
+            let late = Deadline::after(Duration::from_millis(200));
+            let body = [command::NEVER];
+            let other = link.submit(FrameKind::Request, &body, &[], soon()).unwrap();
+            scope.spawn(move || link.wait(other, late, |_| ()).unwrap_err());
+            std::thread::sleep(Duration::from_millis(20));
+            let start = Instant::now();
+            let (ticket, number, len) = enqueue(5, 10);
+            check(link, ticket, number, len);
+            assert!(start.elapsed() < Duration::from_millis(30));
+            check(link, never, 0, 0);
+        });
+        for (ticket, number, len) in tickets {
+            check(link, ticket, number, len);
+        }
+        link.flush().unwrap();
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! One thread at a time writes. Others that come meanwhile leave their frames in a queue and go on; the writer takes the queue
 //! along before it stops, in one send. If the socket is full, the writer files replies (the node may wait for just that) until
-//! its deadline; what it could not send stays as the *rest*, and whoever writes or reads next sends it first.
+//! its deadline; what it could not send, or what was left on purpose, stays as the *rest*, and whoever writes or reads next
+//! sends it first.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -16,6 +17,8 @@ use crate::socket::{SLICES_MAX, send_now};
 
 /// Bytes that may wait for the writer.
 const QUEUE_LEN_MAX: usize = 256 << 10;
+/// Bytes that may be left for a later send.
+const LEFT_LEN_MAX: usize = 48 << 10;
 /// Longer frames wait for the writer to finish rather than be copied to its queue.
 const QUEUED_FRAME_LEN_MAX: usize = 32 << 10;
 
@@ -78,6 +81,20 @@ impl Sender {
             std::iter::once(&first[..]).chain(slices.iter().copied()).collect();
         self.write(fd, &all, relief)?;
         self.write_queue(fd, relief).map(|()| Sent::All)
+    }
+
+    /// Leaves a frame to be sent with the next one, or when somebody waits. `false`: there is no room for it; send it now.
+    pub(super) fn leave(&self, slices: &[&[u8]]) -> bool {
+        let mut state = self.lock();
+        let len: usize = slices.iter().map(|slice| slice.len()).sum();
+        if len > QUEUED_FRAME_LEN_MAX || state.queue.len() + len > LEFT_LEN_MAX {
+            return false;
+        }
+        slices.iter().for_each(|slice| state.queue.extend_from_slice(slice));
+        if !state.writing {
+            self.rest.store(true, Ordering::Relaxed);
+        }
+        true
     }
 
     /// Sends what others have left while this thread was writing, and stops writing.

@@ -250,11 +250,12 @@ impl Shared {
         }
     }
 
-    /// Sends one request.
+    /// Sends one request. `later`: with the next one, or when somebody waits, if it is short and goes by socket.
     pub(super) fn send(
         &self,
         id: RequestId,
         request: &Outgoing<'_>,
+        later: bool,
         deadline: Deadline,
     ) -> Result<()> {
         self.check(request)?;
@@ -270,6 +271,9 @@ impl Shared {
         let mut slices: SmallVec<[&[u8]; 8]> = SmallVec::new();
         slices.extend([header.as_bytes(), request.body]);
         slices.extend_from_slice(request.payload);
+        if later && self.sender.leave(&slices) {
+            return Ok(());
+        }
         self.send_slices(&slices, deadline)
     }
 
@@ -300,6 +304,15 @@ impl Shared {
         };
         poll_for(fd, flags, remaining.min(WAIT_SLICE))?;
         Ok(true)
+    }
+
+    /// Sends what was left to be sent.
+    pub(super) fn flush(&self) -> Result<()> {
+        if self.sender.has_rest() {
+            let fd = self.line(Patience::None)?.fd;
+            self.sender.send_rest(fd).map_err(|errno| self.stopped(broken(errno)))?;
+        }
+        Ok(())
     }
 
     pub(super) fn check(&self, request: &Outgoing<'_>) -> Result<()> {

@@ -61,6 +61,9 @@ impl Line<'_> {
         if matches!(self.patience, Patience::None) {
             return self.receive(buffer);
         }
+        if self.sender.has_rest() {
+            self.sender.send_rest(self.fd).map_err(broken)?;
+        }
         loop {
             match receive(self.fd, buffer, false) {
                 Ok(len) if len > 0 => {

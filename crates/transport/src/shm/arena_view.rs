@@ -107,3 +107,86 @@ impl ArenaView {
         self.mapping.detach();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::shm::mapping::memory_file;
+
+    fn arena() -> (Mapping, ArenaView, ArenaLayout) {
+        let layout = ArenaLayout::new(4, 1).unwrap();
+        let len = layout.total_len() as usize;
+        let file = memory_file("test-arena", len).unwrap();
+        let node = Mapping::new(&file, len).unwrap();
+        let header = layout.header();
+        // SAFETY: the mapping is longer than a header.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                header.as_bytes().as_ptr(),
+                node.at(0, HEADER_LEN),
+                HEADER_LEN,
+            );
+        }
+        (node, ArenaView::map(&file).unwrap(), layout)
+    }
+
+    #[test]
+    fn what_is_copied_in_is_copied_out() {
+        let (node, view, layout) = arena();
+        for (block, len) in [(0, 1), (1, 5000), (3, BLOCK_LEN)] {
+            node.word(layout.generation_offset(block).unwrap()).store(7, Ordering::SeqCst);
+            let grant = Grant { offset: layout.block_offset(block).unwrap(), generation: 7 };
+            let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let reference = view.copy_in(&grant, &bytes).unwrap();
+            let mut dest = vec![0xff; len + 3];
+            assert!(view.copy_out(&reference, &mut dest));
+            assert_eq!(dest[..len], bytes);
+            assert_eq!(dest[len..], [0xff; 3]);
+        }
+    }
+
+    #[test]
+    fn a_block_that_was_used_again_is_noticed() {
+        let (node, view, layout) = arena();
+        let offset = layout.block_offset(2).unwrap();
+        let reference = BlockRef { offset, len: 10, generation: 2 };
+        assert!(!view.copy_out(&reference, &mut [0; 10]));
+        node.word(layout.generation_offset(2).unwrap()).store(2, Ordering::SeqCst);
+        assert!(view.copy_out(&reference, &mut [0; 10]));
+        node.word(layout.generation_offset(2).unwrap()).store(3, Ordering::SeqCst);
+        assert!(!view.copy_out(&reference, &mut [0; 10]));
+    }
+
+    #[test]
+    fn references_that_lead_outside_are_refused() {
+        let (_node, view, layout) = arena();
+        let offset = layout.block_offset(0).unwrap();
+        let mut dest = vec![0; 2 * BLOCK_LEN];
+        for (offset, len) in [
+            (0, 10),
+            (offset - 1, 10),
+            (offset + 1, BLOCK_LEN as u32),
+            (layout.total_len(), 1),
+            (u64::MAX, 1),
+            (offset, u32::MAX),
+        ] {
+            let generation = 0;
+            assert!(!view.copy_out(&BlockRef { offset, len, generation }, &mut dest), "{offset}");
+        }
+        assert!(!view.copy_out(&BlockRef { offset, len: 10, generation: 0 }, &mut dest[..9]));
+        let grant = Grant { offset: layout.total_len(), generation: 0 };
+        assert!(view.copy_in(&grant, &[1]).is_none());
+        let grant = Grant { offset, generation: 0 };
+        assert!(view.copy_in(&grant, &vec![0; BLOCK_LEN + 1]).is_none());
+    }
+
+    #[test]
+    fn memory_that_is_no_arena_is_refused() {
+        let file = memory_file("test-arena", 1 << 20).unwrap();
+        assert_eq!(ArenaView::map(&file).unwrap_err().kind(), ErrorKind::Corrupt);
+        let file = memory_file("test-arena", 8).unwrap();
+        assert_eq!(ArenaView::map(&file).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}

@@ -309,3 +309,113 @@ impl Consumer {
 
 /// Flags of frames on rings: no wire can corrupt them, so their payload goes unchecked.
 pub(crate) const RING_FLAGS: u16 = frame::FLAG_PAYLOAD_UNCHECKED;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+    use samite_types::RequestId;
+    use samite_wire::frame::{FrameHeader, FrameKind};
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::shm::mapping::memory_file;
+
+    fn rings() -> Arc<RingMemory> {
+        let layout = RingLayout { request_len: 4096, reply_len: 8192, arena_len: 0 };
+        let file = memory_file("test-rings", memory_len(&layout).unwrap()).unwrap();
+        RingMemory::map(&file, &layout).unwrap()
+    }
+
+    fn ends(ring: Ring) -> (Producer, Consumer) {
+        let memory = rings();
+        (Producer::new(memory.clone(), ring), Consumer::new(memory, ring))
+    }
+
+    #[test]
+    fn layouts_that_make_no_sense_are_refused() {
+        for (request_len, reply_len) in [(0, 4096), (4096, 5000), (1 << 31, 4096), (64, 64)] {
+            assert_eq!(memory_len(&RingLayout { request_len, reply_len, arena_len: 0 }), None);
+        }
+    }
+
+    proptest! {
+        /// A ring is a queue: what goes in comes out, in order, whatever the lengths; a full ring takes nothing.
+        #[test]
+        fn a_ring_is_a_queue(
+            steps in proptest::collection::vec(proptest::option::of(0usize..900), 1..300),
+            replies in any::<bool>(),
+        ) {
+            let (mut producer, mut consumer) =
+                ends(if replies { Ring::Replies } else { Ring::Requests });
+            let mut model: VecDeque<Option<(u64, usize)>> = VecDeque::new();
+            let mut number = 0;
+            for step in steps {
+                if let Some(len) = step {
+                    number += 1;
+                    if len == 0 {
+                        if producer.write_marker() {
+                            model.push_back(None);
+                        }
+                    } else {
+                        let body = vec![number as u8; len / 2];
+                        let payload = vec![!number as u8; len - len / 2];
+                        let (kind, id) = (FrameKind::Request, RequestId(number));
+                        let header =
+                            FrameHeader::build(kind, id, RING_FLAGS, &body, &[&payload]);
+                        let (start, end) = payload.split_at(payload.len() / 3);
+                        if producer.write(header.as_bytes(), &body, &[start, end]) {
+                            model.push_back(Some((number, len)));
+                        } else {
+                            prop_assert!(!model.is_empty(), "an empty ring takes any frame");
+                        }
+                    }
+                    producer.publish();
+                    continue;
+                }
+                let item = consumer.peek().unwrap();
+                match (&item, model.pop_front()) {
+                    (None, None) => continue,
+                    (Some(Item::Marker), Some(None)) => {}
+                    (Some(Item::Frame(header)), Some(Some((number, len)))) => {
+                        let (body, payload) = consumer.frame(header);
+                        header.verify(body, &[payload]).unwrap();
+                        prop_assert_eq!(header.request_id, RequestId(number));
+                        prop_assert_eq!(body.len() + payload.len(), len);
+                        prop_assert!(body.iter().all(|byte| *byte == number as u8));
+                        prop_assert!(payload.iter().all(|byte| *byte == !number as u8));
+                    }
+                    (item, expected) => prop_assert!(false, "{:?} for {:?}", item, expected),
+                }
+                consumer.consume(&item.unwrap());
+            }
+        }
+
+        /// Whatever a client writes into its ring, the node sees an error or a frame inside the ring.
+        #[test]
+        fn garbage_in_a_ring_is_no_danger(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200),
+            frame_first in any::<bool>(),
+            at in 0usize..4000,
+            tail in any::<u32>(),
+        ) {
+            let (mut producer, mut consumer) = ends(Ring::Requests);
+            if frame_first {
+                let (kind, id) = (FrameKind::Request, RequestId(1));
+                let header = FrameHeader::build(kind, id, RING_FLAGS, &[1; 50], &[]);
+                prop_assert!(producer.write(header.as_bytes(), &[1; 50], &[]));
+            }
+            producer.copy(at.min(4096 - bytes.len()), &bytes);
+            consumer.memory().word(Word::RequestTail).store(tail, Ordering::SeqCst);
+            for _ in 0..600 {
+                let Ok(Some(item)) = consumer.peek() else { break };
+                if let Item::Frame(header) = &item {
+                    let (body, payload) = consumer.frame(header);
+                    prop_assert!(body.len() + payload.len() < 4096);
+                }
+                consumer.consume(&item);
+            }
+        }
+    }
+}

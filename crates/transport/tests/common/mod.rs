@@ -126,13 +126,18 @@ pub fn client() -> ClientId {
 }
 
 impl Node {
+    /// A node that answers what it kept every few milliseconds.
     pub fn start(options: Options) -> Self {
+        Self::start_with(Options { tick: Some(Duration::from_millis(5)), ..options })
+    }
+
+    /// A node with just these options.
+    pub fn start_with(options: Options) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n.sock");
         let unix = Listener::unix(&path).unwrap();
         let tcp = Listener::tcp("127.0.0.1", 0).unwrap();
         let tcp_address = tcp.address().clone();
-        let options = Options { tick: Some(Duration::from_millis(5)), ..options };
         let event_loop = EventLoop::new(NodeId(3), key(), vec![unix, tcp], options).unwrap();
         let waker = event_loop.waker();
         let stop = Arc::new(AtomicBool::new(false));
