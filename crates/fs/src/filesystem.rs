@@ -137,7 +137,7 @@ impl FileSystem {
         let next = &self.inner.next_ino;
         loop {
             let ino = next.load(Ordering::Relaxed);
-            if ino % INO_RANGE == 0 {
+            if ino.is_multiple_of(INO_RANGE) {
                 // Two threads may each take a range here; the loser's is dropped, which harms nobody.
                 let range = self.draw(INO_COUNTER)?;
                 next.store(range * INO_RANGE + 1, Ordering::Relaxed);

@@ -32,6 +32,9 @@ mod walk;
 mod writing;
 mod xattr;
 
+#[cfg(test)]
+mod recovery_tests;
+
 pub use at::At;
 pub use attr::{Attr, FileKind, STAT_BLOCK_LEN, SetTime, StatFs, Timestamp};
 pub use context::{Context, OpenFlags, RenameFlags};

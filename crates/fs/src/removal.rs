@@ -210,7 +210,7 @@ impl FileSystem {
     }
 
     /// Removes the entry of a sealed directory. `None`: somebody took this process for dead and stopped the removal.
-    fn delete_sealed(&self, sealed: &Sealed) -> Result<Option<Inode>> {
+    pub(crate) fn delete_sealed(&self, sealed: &Sealed) -> Result<Option<Inode>> {
         let home = &sealed.home;
         let (identity, token) = (identity(sealed.ino, Layout::Inline), sealed.token.to_le_bytes());
         let mark = EntryMark::new(&home.key, Timestamp::now());

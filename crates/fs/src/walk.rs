@@ -77,12 +77,12 @@ impl<'a> Walk<'a> {
                 walk.base = (node.ino != ROOT_INO).then_some(home);
                 walk.stack.push(node);
             }
-            _ => walk.to_root()?,
+            _ => walk.start_at_root()?,
         }
         Ok(walk)
     }
 
-    fn to_root(&mut self) -> Result<()> {
+    fn start_at_root(&mut self) -> Result<()> {
         let root = match self.fs.inner.cache.get(self.epoch, ROOT_KEY) {
             Some(root) => root,
             None => {
@@ -197,7 +197,7 @@ impl<'a> Walk<'a> {
             // Above an open directory: come down again from the root.
             self.drop_last_of_canon();
             let above = std::mem::take(&mut self.canon);
-            self.to_root()?;
+            self.start_at_root()?;
             let mut down = Walk {
                 path: Cow::Owned(above.to_vec()),
                 stack: self.stack.clone(),
@@ -269,7 +269,7 @@ impl<'a> Walk<'a> {
                 };
                 rest = below;
             }
-            self.to_root()?;
+            self.start_at_root()?;
         }
         let path = [rest, &self.path[self.name.end..]].concat();
         if path.len() > PATH_LEN_MAX {

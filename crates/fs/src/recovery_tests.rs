@@ -1,0 +1,159 @@
+//! What happens when someone dies half-way: the others go on.
+
+use samite_client::{Client, Op, OwnedOutcome};
+use samite_testkit::{LocalCluster, Options};
+use samite_types::ErrorKind;
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use crate::inode::Inode;
+use crate::key;
+use crate::moving::{Finish, Move};
+use crate::store::{NO_LEASE, Node};
+use crate::{Context, FileSystem, OpenFlags, RenameFlags};
+
+struct Rig {
+    fs: FileSystem,
+    /// What another process sees.
+    other: FileSystem,
+    _cluster: LocalCluster,
+}
+
+fn rig() -> Rig {
+    let cluster = LocalCluster::start(3, Options::default()).unwrap();
+    let connect = || -> Client { cluster.client(samite_client::Options::default()).unwrap() };
+    let fs = FileSystem::open(&connect(), "files").unwrap();
+    let other = FileSystem::open(&connect(), "files").unwrap();
+    Rig { fs, other, _cluster: cluster }
+}
+
+fn ctx() -> Context {
+    Context::root()
+}
+
+fn put(fs: &FileSystem, path: &[u8], data: &[u8]) -> Node {
+    let file = fs.open_file(&ctx(), path, OpenFlags::creating(), 0o644).unwrap();
+    file.write_at(data, 0).unwrap();
+    file.node().unwrap()
+}
+
+fn get(fs: &FileSystem, path: &[u8]) -> Vec<u8> {
+    let file = fs.open_file(&ctx(), path, OpenFlags::reading(), 0).unwrap();
+    let mut buf = vec![0; 100];
+    let len = file.read_at(&mut buf, 0).unwrap();
+    buf[..len].to_vec()
+}
+
+/// A rename of `/from` to `/to` up to the freeze; names such that the two are in different partitions.
+fn frozen(fs: &FileSystem) -> (Move, Vec<u8>) {
+    let node = put(fs, b"/from", b"data");
+    let to = fs.store().entry(key::ROOT_INO, b"to");
+    assert_ne!(node.home.partition, to.partition, "pick other names");
+    let moved =
+        Move::new(fs.token(), node.home.clone(), (node.inode.layout, false), Finish::Delete, to);
+    let (_, value) = fs.store().value(&node.home).unwrap().unwrap();
+    assert!(fs.freeze(&node, &moved).unwrap());
+    (moved, value)
+}
+
+#[test]
+fn a_move_that_was_not_decided_is_undone() {
+    let rig = rig();
+    let (moved, value) = frozen(&rig.fs);
+    assert_eq!(get(&rig.other, b"/from"), b"data");
+    put(&rig.other, b"/from", b"DATA");
+    assert_eq!(rig.other.stat(&ctx(), b"/to", true).unwrap_err().kind(), ErrorKind::NotFound);
+    // The mover was only slow: it finds out that it may not decide any more.
+    let late = rig.fs.decide(&moved, &value, NO_LEASE, [], []).unwrap();
+    assert!(matches!(late, crate::moving::Decision::Recovered), "{late:?}");
+    assert_eq!(rig.fs.stat(&ctx(), b"/to", true).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(get(&rig.fs, b"/from"), b"DATA");
+    rig.fs.rename(&ctx(), b"/from", b"/to", RenameFlags::default()).unwrap();
+}
+
+#[test]
+fn a_move_that_was_decided_is_finished() {
+    let rig = rig();
+    let (moved, value) = frozen(&rig.fs);
+    let verdict = key::verdict(moved.token);
+    let decide = Operation::new(
+        moved.destination.partition,
+        [
+            Action::Put { key: &moved.destination.key, data: Data::Inline(&value) },
+            Action::Put { key: &verdict, data: Data::Inline(&[1]) },
+        ],
+    );
+    assert!(rig.fs.store().run(decide).unwrap().is_done());
+    assert_eq!(get(&rig.other, b"/to"), b"data");
+    assert_eq!(rig.other.stat(&ctx(), b"/from", true).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(get(&rig.other, b"/to"), b"data");
+    let left = rig
+        .fs
+        .store()
+        .value(&crate::store::Home { key: verdict, partition: moved.destination.partition });
+    assert!(left.unwrap().is_none(), "the verdict is gone too");
+}
+
+#[test]
+fn a_directory_that_was_sealed_is_opened_again() {
+    let rig = rig();
+    rig.fs.mkdir(&ctx(), b"/d", 0o755).unwrap();
+    let home = rig.fs.store().entry(key::ROOT_INO, b"d");
+    let ino = rig.fs.stat(&ctx(), b"/d", true).unwrap().ino;
+    let sealed = rig.fs.seal(&home, ino, NO_LEASE).unwrap();
+    put(&rig.other, b"/d/f", b"x");
+    assert!(rig.fs.delete_sealed(&sealed).unwrap().is_none(), "the remover was too slow");
+    assert_eq!(get(&rig.fs, b"/d/f"), b"x");
+}
+
+#[test]
+fn a_directory_that_was_removed_without_word_stays_removed() {
+    let rig = rig();
+    rig.fs.mkdir(&ctx(), b"/d", 0o755).unwrap();
+    let home = rig.fs.store().entry(key::ROOT_INO, b"d");
+    let ino = rig.other.stat(&ctx(), b"/d", true).unwrap().ino;
+    // The other process has the directory in its cache.
+    rig.other.stat(&ctx(), b"/d/f", true).unwrap_err();
+    let sealed = rig.fs.seal(&home, ino, NO_LEASE).unwrap();
+    assert!(rig.fs.delete_sealed(&sealed).unwrap().is_some());
+    // The remover dies here, before it revokes leases.
+    let made = rig.other.open_file(&ctx(), b"/d/f", OpenFlags::creating(), 0o644);
+    assert_eq!(made.unwrap_err().kind(), ErrorKind::NotFound);
+    rig.other.mkdir(&ctx(), b"/d", 0o755).unwrap();
+    put(&rig.other, b"/d/f", b"x");
+}
+
+#[test]
+fn a_lock_whose_holder_died_is_taken_over() {
+    let rig = rig();
+    for dir in [&b"/a"[..], b"/b"] {
+        rig.fs.mkdir(&ctx(), dir, 0o755).unwrap();
+    }
+    let home = rig.fs.store().home(key::Key::from_slice(key::DIRECTORY_MOVE_LOCK));
+    let dead = Operation::put(home.partition, &home.key, &[7; 8]);
+    assert!(rig.fs.store().run(dead).unwrap().is_done());
+    rig.other.rename(&ctx(), b"/a", b"/b/a", RenameFlags::default()).unwrap();
+    assert!(rig.fs.store().value(&home).unwrap().is_none());
+}
+
+#[test]
+fn a_conversion_that_was_begun_is_finished() {
+    let rig = rig();
+    let node = put(&rig.fs, b"/f", b"inline");
+    let freeze = Operation::new(
+        node.home.partition,
+        [Action::Write {
+            key: &node.home.key,
+            offset: crate::inode::at::LAYOUT,
+            data: Data::Inline(&[crate::inode::Layout::Converting as u8]),
+        }],
+    )
+    .guard(Guard::Exists(&node.home.key));
+    let outcome = rig.fs.store().run(Op::new(freeze)).unwrap();
+    assert!(matches!(outcome, OwnedOutcome::Done(_)));
+    assert_eq!(get(&rig.other, b"/f"), b"inline");
+    put(&rig.other, b"/f", b"INL");
+    assert_eq!(get(&rig.fs, b"/f"), b"INLine");
+    let (_, value) = rig.fs.store().value(&node.home).unwrap().unwrap();
+    assert_eq!(Inode::decode(&value).unwrap().layout, crate::inode::Layout::Chunked);
+    rig.fs.unlink(&ctx(), b"/f").unwrap();
+}
