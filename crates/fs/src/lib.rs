@@ -6,6 +6,7 @@
 mod at;
 mod attr;
 mod attributes;
+mod batch;
 mod cache;
 mod chunks;
 mod context;
@@ -37,6 +38,7 @@ mod recovery_tests;
 
 pub use at::At;
 pub use attr::{Attr, FileKind, STAT_BLOCK_LEN, SetTime, StatFs, Timestamp};
+pub use batch::{NewFile, WholeFile};
 pub use context::{Context, OpenFlags, RenameFlags};
 pub use file::OpenFile;
 pub use filesystem::FileSystem;

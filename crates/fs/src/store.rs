@@ -85,6 +85,16 @@ impl Store {
         Ok(outcomes)
     }
 
+    /// Carries out operations in one request per node; every failure stays an outcome.
+    pub fn run_each(&self, ops: &mut [Op<'_>]) -> Result<Vec<OwnedOutcome>> {
+        let deadline = self.client.deadline();
+        let mut outcomes = Vec::with_capacity(ops.len());
+        for part in ops.chunks_mut(OPERATIONS_MAX) {
+            outcomes.extend(self.dataset.execute(part, deadline)?);
+        }
+        Ok(outcomes)
+    }
+
     /// Carries out an operation in every partition.
     pub fn run_everywhere<'k>(
         &self,

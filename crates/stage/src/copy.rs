@@ -8,7 +8,7 @@ use samite_types::{Error, ErrorKind, Result};
 
 use crate::progress::{Progress, add};
 use crate::queue::Shared;
-use crate::tree::{Meta, Range, Tree};
+use crate::tree::{Meta, Range, Small, Tree};
 use crate::{Options, verify};
 
 /// What is read and written at a time: the largest chunk of a file in the store.
@@ -51,6 +51,8 @@ pub struct Large<S, D> {
     next: AtomicU64,
     /// Pieces not yet done.
     left: AtomicU64,
+    /// The byte after the last that was written.
+    written_end: AtomicU64,
     failed: AtomicBool,
 }
 
@@ -169,6 +171,52 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         }
     }
 
+    /// Copies small files together. Those that are there already, or that turn out not to be small, are copied one by one.
+    pub fn small_files(&self, jobs: &[FileJob], buffer: &mut Buffer) {
+        let from: Vec<&[u8]> = jobs.iter().map(|job| &*job.from).collect();
+        let mut files = Vec::with_capacity(jobs.len());
+        let mut batch = Vec::with_capacity(jobs.len());
+        for (job, read) in jobs.iter().zip(self.source.read_small(&from)) {
+            match read {
+                Ok(Some((meta, data))) => {
+                    files.push(Small { path: &job.to, meta, data });
+                    batch.push(job);
+                }
+                Ok(None) => self.file(job, buffer, |_| {}),
+                Err(error) => self.small_failed(&error),
+            }
+        }
+        let made = self.destination.create_small(&files, self.options.keep_owner);
+        for ((job, file), made) in batch.into_iter().zip(&files).zip(made) {
+            match made.and_then(|()| self.verify_if_asked(job, buffer)) {
+                Ok(()) => {
+                    let tally = &self.progress.tally;
+                    add(&tally.files, 1);
+                    add(&tally.bytes, file.meta.size);
+                    add(&self.progress.bytes_done, file.meta.size);
+                    add(&self.progress.files_done, 1);
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::Exists | ErrorKind::Busy) => {
+                    self.file(job, buffer, |_| {});
+                }
+                Err(error) => self.small_failed(&error),
+            }
+        }
+    }
+
+    fn small_failed(&self, error: &Error) {
+        self.failed(error);
+        add(&self.progress.files_done, 1);
+    }
+
+    fn verify_if_asked(&self, job: &FileJob, buffer: &mut Buffer) -> Result<()> {
+        if self.options.checksum {
+            verify::compare(self, job, buffer)?;
+            add(&self.progress.tally.verified, 1);
+        }
+        Ok(())
+    }
+
     fn try_file(
         &self,
         job: &FileJob,
@@ -208,6 +256,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
             meta,
             next: AtomicU64::new(0),
             left: AtomicU64::new(meta.size.div_ceil(PIECE_LEN).max(1)),
+            written_end: AtomicU64::new(0),
             failed: AtomicBool::new(false),
         });
         if meta.size >= LARGE_LEN {
@@ -290,8 +339,9 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         offset: u64,
     ) -> Result<()> {
         let write = |start: usize, end: usize| {
-            let at = offset + start as u64;
-            self.destination.write_at(&large.destination, &large.to, &bytes[start..end], at)
+            let (from, until) = (offset + start as u64, offset + end as u64);
+            large.written_end.fetch_max(until, Ordering::Relaxed);
+            self.destination.write_at(&large.destination, &large.to, &bytes[start..end], from)
         };
         let mut run_start = 0;
         let mut at = 0;
@@ -328,33 +378,23 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     }
 
     fn end_file(&self, large: &Large<S::File, D::File>, buffer: &mut Buffer) -> Result<()> {
+        let (file, path) = (&large.destination, &large.to);
         let ended = (|| {
-            if large.meta.size > 0 {
-                // Unneeded unless the file ends with a hole; it must not cost a request otherwise.
-                let there = self.destination.file_meta(&large.destination, &large.to)?;
-                if there.size != large.meta.size {
-                    let (file, path) = (&large.destination, &large.to);
-                    self.destination.set_len(file, path, large.meta.size)?;
-                }
+            if large.written_end.load(Ordering::Relaxed) < large.meta.size {
+                // It ends with a hole.
+                self.destination.set_len(file, path, large.meta.size)?;
             }
             let after = self.source.file_meta(&large.source, &large.from)?;
-            if !large.meta.is_copied_as(&after) {
-                return Err(self.changed(&large.from));
-            }
-            Ok(())
+            if large.meta.is_copied_as(&after) { Ok(()) } else { Err(self.changed(&large.from)) }
         })();
         if let Err(error) = ended {
-            self.give_up(&large.destination, &large.to);
+            self.give_up(file, path);
             return Err(error);
         }
-        let (file, path) = (&large.destination, &large.to);
         self.destination.finish(file, path, &large.meta, self.options.keep_owner)?;
+        let job = FileJob { from: large.from.clone(), to: large.to.clone(), meta: large.meta };
+        self.verify_if_asked(&job, buffer)?;
         let tally = &self.progress.tally;
-        if self.options.checksum {
-            let job = FileJob { from: large.from.clone(), to: large.to.clone(), meta: large.meta };
-            verify::compare(self, &job, buffer)?;
-            add(&tally.verified, 1);
-        }
         add(&tally.files, 1);
         add(&tally.bytes, large.meta.size);
         Ok(())

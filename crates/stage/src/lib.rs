@@ -1,6 +1,7 @@
 //! Staging: trees of files copied into the store, out of it, or within it.
 //!
-//! One thread walks the source and makes the directories; a few threads copy the files, large ones in pieces that they share.
+//! One thread walks the source and makes the directories; a few threads copy the files: small ones in batches that cost one request per
+//! node, large ones in pieces that the threads share.
 //! Modes, times (to the nanosecond), symbolic and hard links and holes are kept, and owners when run by root.
 //!
 //! **Resuming.** The modification time of a file is set last. A file that is at the destination with the same length and time
@@ -21,7 +22,7 @@ mod walk;
 pub use local::LocalTree;
 pub use progress::{Progress, Summary};
 pub use store::StoreTree;
-pub use tree::{Meta, Range, Tree, join};
+pub use tree::{Meta, Range, SMALL_LEN, Small, Tree, Whole, join};
 
 use samite_types::{Error, Result};
 

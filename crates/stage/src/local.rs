@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use samite_fs::{FileKind, Timestamp};
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::tree::{Meta, Range, Tree};
+use crate::tree::{Meta, Range, SMALL_LEN, Small, Tree, Whole};
 
 /// The local file system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -77,6 +77,28 @@ fn mode_of(perm: u32) -> Mode {
     Mode::from_raw_mode(perm & 0o7777)
 }
 
+impl LocalTree {
+    fn read_whole(self, path: &[u8]) -> Result<Option<Whole>> {
+        let file = self.open(path)?;
+        let meta = self.file_meta(&file, path)?;
+        if meta.kind != FileKind::File || meta.size > SMALL_LEN {
+            return Ok(None);
+        }
+        // One byte more than there should be, to see that nothing was added.
+        let mut data = vec![0; usize::try_from(meta.size).unwrap_or_default() + 1];
+        let mut len = 0;
+        while len < data.len() {
+            match self.read_at(&file, path, &mut data[len..], len as u64)? {
+                0 => break,
+                more => len += more,
+            }
+        }
+        data.truncate(len);
+        let is_whole = len as u64 == meta.size && meta.is_copied_as(&self.file_meta(&file, path)?);
+        Ok(is_whole.then_some((meta, data)))
+    }
+}
+
 impl Tree for LocalTree {
     type File = File;
 
@@ -88,14 +110,29 @@ impl Tree for LocalTree {
         rustix::fs::lstat(as_path(path)).map(|stat| meta_of(&stat)).map_err(failed("stat", path))
     }
 
-    fn list(&self, path: &[u8], visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
-        for entry in std::fs::read_dir(as_path(path)).map_err(io_failed("read", path))? {
-            let entry = entry.map_err(io_failed("read", path))?;
-            if !visit(entry.file_name().as_bytes()) {
-                break;
-            }
-        }
-        Ok(())
+    fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Option<Meta>)>> {
+        std::fs::read_dir(as_path(path))
+            .map_err(io_failed("read", path))?
+            .map(|entry| {
+                let entry = entry.map_err(io_failed("read", path))?;
+                Ok((entry.file_name().into_vec(), None))
+            })
+            .collect()
+    }
+
+    fn read_small(&self, paths: &[&[u8]]) -> Vec<Result<Option<Whole>>> {
+        paths.iter().map(|path| self.read_whole(path)).collect()
+    }
+
+    fn create_small(&self, files: &[Small<'_>], with_owner: bool) -> Vec<Result<()>> {
+        let create = |small: &Small<'_>| {
+            let file = self.create(small.path, small.meta.perm & 0o777)?;
+            self.write_at(&file, small.path, &small.data, 0)
+                .and_then(|()| self.finish(&file, small.path, &small.meta, with_owner))
+                // Nothing half-made stays; the first error is the one to tell.
+                .inspect_err(|_| drop(self.unlink(small.path)))
+        };
+        files.iter().map(create).collect()
     }
 
     fn open(&self, path: &[u8]) -> Result<File> {

@@ -1,11 +1,11 @@
 //! The store as a [`Tree`].
 
-use samite_fs::{Attr, Context, FileKind, FileSystem, OpenFile, OpenFlags, SetTime};
+use samite_fs::{Attr, Context, FileKind, FileSystem, NewFile, OpenFile, OpenFlags, SetTime};
 use samite_types::Result;
 
-use crate::tree::{Meta, Range, Tree};
+use crate::tree::{Meta, Range, Small, Tree, Whole};
 
-/// A store's file system, as one user.
+/// A store's file system, as one user. Errors of calls that take a path name it themselves.
 #[derive(Clone)]
 pub struct StoreTree {
     fs: FileSystem,
@@ -47,7 +47,7 @@ impl Tree for StoreTree {
     type File = OpenFile;
 
     fn show(&self, path: &[u8]) -> String {
-        format!("store:{}", String::from_utf8_lossy(path))
+        format!("{:?}", String::from_utf8_lossy(path))
     }
 
     fn meta(&self, path: &[u8]) -> Result<Meta> {
@@ -57,30 +57,51 @@ impl Tree for StoreTree {
             .map_err(|error| error.context(format_args!("stat {}", self.show(path))))
     }
 
-    fn list(&self, path: &[u8], visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
-        let failed =
-            |error: samite_types::Error| error.context(format_args!("read {}", self.show(path)));
-        let mut listing = self.fs.read_dir(&self.context, path).map_err(failed)?;
-        while let Some(entry) = listing.next_entry().map_err(failed)? {
-            if !matches!(&*entry.name, b"." | b"..") && !visit(&entry.name) {
-                break;
+    fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Option<Meta>)>> {
+        let mut listing = self.fs.read_dir(&self.context, path)?;
+        let mut entries = Vec::new();
+        while let Some(entry) = listing.next_entry()? {
+            if !matches!(&*entry.name, b"." | b"..") {
+                entries.push((entry.name.into_vec(), entry.attr.as_ref().map(meta_of)));
             }
         }
-        Ok(())
+        Ok(entries)
+    }
+
+    fn read_small(&self, paths: &[&[u8]]) -> Vec<Result<Option<Whole>>> {
+        match self.fs.get_files(&self.context, paths) {
+            Ok(files) => files
+                .into_iter()
+                .map(|file| Ok(file?.map(|file| (meta_of(&file.attr), file.data))))
+                .collect(),
+            Err(error) => vec![Err(error); paths.len()],
+        }
+    }
+
+    fn create_small(&self, files: &[Small<'_>], with_owner: bool) -> Vec<Result<()>> {
+        let new: Vec<NewFile<'_>> = files
+            .iter()
+            .map(|small| NewFile {
+                path: small.path,
+                perm: small.meta.perm,
+                owner: with_owner.then_some((small.meta.uid, small.meta.gid)),
+                atime: small.meta.atime,
+                mtime: small.meta.mtime,
+                data: &small.data,
+            })
+            .collect();
+        let made = self.fs.put_files(&self.context, &new);
+        made.unwrap_or_else(|error| vec![Err(error); files.len()])
     }
 
     fn open(&self, path: &[u8]) -> Result<OpenFile> {
         let flags = OpenFlags { nofollow: true, ..OpenFlags::reading() };
-        self.fs
-            .open_file(&self.context, path, flags, 0)
-            .map_err(|error| error.context(format_args!("open {}", self.show(path))))
+        self.fs.open_file(&self.context, path, flags, 0)
     }
 
     fn create(&self, path: &[u8], perm: u32) -> Result<OpenFile> {
         let flags = OpenFlags { excl: true, ..OpenFlags::creating() };
-        self.fs
-            .open_file(&self.context, path, flags, perm)
-            .map_err(|error| error.context(format_args!("create {}", self.show(path))))
+        self.fs.open_file(&self.context, path, flags, perm)
     }
 
     fn file_meta(&self, file: &OpenFile, path: &[u8]) -> Result<Meta> {
@@ -112,8 +133,6 @@ impl Tree for StoreTree {
 
     fn finish(&self, file: &OpenFile, path: &[u8], meta: &Meta, with_owner: bool) -> Result<()> {
         let settle = || {
-            // What was written is settled first, for settling sets the time of the last write.
-            file.fsync()?;
             if self.needs_chown(meta, with_owner) {
                 file.chown(&self.context, Some(meta.uid), Some(meta.gid))?;
             }
@@ -121,6 +140,7 @@ impl Tree for StoreTree {
                 // Not given when the file was made, for writing and a change of owner take them away.
                 file.chmod(&self.context, meta.perm)?;
             }
+            // Last, for every write sets the time; this settles what was written, too.
             let (atime, mtime) = times_of(meta);
             file.utimens(&self.context, atime, mtime)?;
             file.close()
@@ -134,54 +154,37 @@ impl Tree for StoreTree {
     }
 
     fn set_meta(&self, path: &[u8], meta: &Meta, with_owner: bool) -> Result<()> {
-        let failed = |error: samite_types::Error| {
-            error.context(format_args!("set the attributes of {}", self.show(path)))
-        };
         if self.needs_chown(meta, with_owner) {
-            self.fs
-                .chown(&self.context, path, Some(meta.uid), Some(meta.gid), false)
-                .map_err(failed)?;
+            self.fs.chown(&self.context, path, Some(meta.uid), Some(meta.gid), false)?;
         }
         if meta.kind != FileKind::Symlink {
-            self.fs.chmod(&self.context, path, meta.perm, false).map_err(failed)?;
+            self.fs.chmod(&self.context, path, meta.perm, false)?;
         }
         let (atime, mtime) = times_of(meta);
-        self.fs.utimens(&self.context, path, atime, mtime, false).map_err(failed)
+        self.fs.utimens(&self.context, path, atime, mtime, false)
     }
 
     fn mkdir(&self, path: &[u8], perm: u32) -> Result<()> {
-        self.fs
-            .mkdir(&self.context, path, perm)
-            .map_err(|error| error.context(format_args!("make directory {}", self.show(path))))
+        self.fs.mkdir(&self.context, path, perm)
     }
 
     fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
-        self.fs
-            .readlink(&self.context, path)
-            .map_err(|error| error.context(format_args!("read link {}", self.show(path))))
+        self.fs.readlink(&self.context, path)
     }
 
     fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
-        self.fs
-            .symlink(&self.context, target, path)
-            .map_err(|error| error.context(format_args!("make link {}", self.show(path))))
+        self.fs.symlink(&self.context, target, path)
     }
 
     fn link(&self, existing: &[u8], path: &[u8]) -> Result<()> {
-        self.fs
-            .link(&self.context, existing, path, false)
-            .map_err(|error| error.context(format_args!("make hard link {}", self.show(path))))
+        self.fs.link(&self.context, existing, path, false)
     }
 
     fn mknod(&self, path: &[u8], meta: &Meta) -> Result<()> {
-        self.fs
-            .mknod(&self.context, path, meta.kind.mode_bits() | meta.perm, meta.rdev)
-            .map_err(|error| error.context(format_args!("make special file {}", self.show(path))))
+        self.fs.mknod(&self.context, path, meta.kind.mode_bits() | meta.perm, meta.rdev)
     }
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
-        self.fs
-            .unlink(&self.context, path)
-            .map_err(|error| error.context(format_args!("remove {}", self.show(path))))
+        self.fs.unlink(&self.context, path)
     }
 }

@@ -45,6 +45,23 @@ pub struct Range {
     pub end: u64,
 }
 
+/// What is known of a small file, and all that is in it.
+pub type Whole = (Meta, Vec<u8>);
+
+/// A small regular file to be made.
+#[derive(Clone, Debug)]
+pub struct Small<'a> {
+    /// Path.
+    pub path: &'a [u8],
+    /// What is known of it.
+    pub meta: Meta,
+    /// All that is in it.
+    pub data: Vec<u8>,
+}
+
+/// A regular file of at most this length is read and made whole, together with others: what fits into an inode's record.
+pub const SMALL_LEN: u64 = samite_fs::INLINE_LEN_MAX;
+
 /// A tree of files. Paths are bytes, and name links themselves, never what they point to.
 ///
 /// Every error names the path and what was being done to it.
@@ -61,11 +78,18 @@ pub trait Tree: Sync {
     /// Of the tree.
     fn meta(&self, path: &[u8]) -> Result<Meta>;
 
-    /// Calls `visit` with every name in the directory `path`; stops when it returns `false`.
+    /// Every name in the directory `path`, with what the listing happens to know of it (a size may lag behind a writer).
     ///
     /// # Errors
     /// Of the tree.
-    fn list(&self, path: &[u8], visit: &mut dyn FnMut(&[u8]) -> bool) -> Result<()>;
+    fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Option<Meta>)>>;
+
+    /// Reads regular files whole, in few requests. One result for each path: `None` for one that turns out not to be small.
+    fn read_small(&self, paths: &[&[u8]]) -> Vec<Result<Option<Whole>>>;
+
+    /// Makes regular files that must not exist, with their attributes (owners if `with_owner`), in few requests. One result for each:
+    /// [`samite_types::ErrorKind::Exists`], [`samite_types::ErrorKind::Busy`] (to be made by [`Tree::create`]), or of the tree.
+    fn create_small(&self, files: &[Small<'_>], with_owner: bool) -> Vec<Result<()>>;
 
     /// Opens a regular file for reading.
     ///

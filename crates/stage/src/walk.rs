@@ -11,7 +11,7 @@ use crate::Summary;
 use crate::copy::{Buffer, Copy, FileJob, Large};
 use crate::progress::add;
 use crate::queue::{Queue, Work};
-use crate::tree::{Meta, Tree, join};
+use crate::tree::{Meta, SMALL_LEN, Tree, join};
 
 /// What is left for the end of the walk.
 #[derive(Default)]
@@ -22,6 +22,17 @@ struct Later {
     links: Vec<(Vec<u8>, FileJob)>,
     /// First name at the destination of each file with several names.
     names: HashMap<(u64, u64), Vec<u8>>,
+    /// Small files that wait for a batch to be full.
+    small: Vec<FileJob>,
+}
+
+/// Small files that travel together: at most this many times [`SMALL_LEN`] bytes.
+const BATCH_LEN: usize = 64;
+
+/// Work for a copying thread.
+enum Job {
+    One(FileJob),
+    Small(Vec<FileJob>),
 }
 
 /// Copies `from`, which is `root`, to `to`.
@@ -32,7 +43,7 @@ pub fn run<S: Tree, D: Tree>(
     root: Meta,
 ) -> Result<Summary> {
     let begun = Instant::now();
-    let queue: Queue<FileJob, Large<S::File, D::File>> = Queue::new();
+    let queue: Queue<Job, Large<S::File, D::File>> = Queue::new();
     std::thread::scope(|scope| {
         for number in 0..copy.options.threads.max(1) {
             let name = format!("stage-{number}");
@@ -45,6 +56,7 @@ pub fn run<S: Tree, D: Tree>(
         }
         let mut later = Later::default();
         visit_all(copy, &queue, &mut later, from, to, root);
+        queue.push(Job::Small(std::mem::take(&mut later.small)));
         copy.progress.walked.store(true, Ordering::Release);
         queue.close();
         Ok(later)
@@ -55,19 +67,22 @@ pub fn run<S: Tree, D: Tree>(
     })
 }
 
-fn work<S: Tree, D: Tree>(copy: &Copy<'_, S, D>, queue: &Queue<FileJob, Large<S::File, D::File>>) {
+fn work<S: Tree, D: Tree>(copy: &Copy<'_, S, D>, queue: &Queue<Job, Large<S::File, D::File>>) {
     let mut buffer = Buffer::new();
     while let Some(work) = queue.next() {
         match work {
             Work::Help(large) => copy.help(&large, &mut buffer),
-            Work::Job(job, _busy) => copy.file(&job, &mut buffer, |large| queue.offer(large)),
+            Work::Job(Job::One(job), _busy) => {
+                copy.file(&job, &mut buffer, |large| queue.offer(large));
+            }
+            Work::Job(Job::Small(jobs), _busy) => copy.small_files(&jobs, &mut buffer),
         }
     }
 }
 
 fn visit_all<S: Tree, D: Tree>(
     copy: &Copy<'_, S, D>,
-    queue: &Queue<FileJob, Large<S::File, D::File>>,
+    queue: &Queue<Job, Large<S::File, D::File>>,
     later: &mut Later,
     from: &[u8],
     to: &[u8],
@@ -83,19 +98,15 @@ fn visit_all<S: Tree, D: Tree>(
         FileJob { from: from.into(), to: to.into(), meta: root },
     );
     while let Some((from, to)) = unread.pop() {
-        let mut names = Vec::new();
-        let listed = copy.source.list(&from, &mut |name| {
-            names.push(name.to_vec());
-            true
-        });
-        if let Err(error) = listed {
+        let mut entries = copy.source.list(&from).unwrap_or_else(|error| {
             copy.failed(&error);
-        }
+            Vec::new()
+        });
         // A fixed order makes runs alike and resuming predictable.
-        names.sort_unstable();
-        for name in names {
+        entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        for (name, known) in entries {
             let (from, to) = (join(&from, &name), join(&to, &name));
-            match copy.source.meta(&from) {
+            match known.map_or_else(|| copy.source.meta(&from), Ok) {
                 Ok(meta) => visit(copy, queue, later, &mut unread, FileJob { from, to, meta }),
                 Err(error) => copy.failed(&error),
             }
@@ -107,7 +118,7 @@ type Unread = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn visit<S: Tree, D: Tree>(
     copy: &Copy<'_, S, D>,
-    queue: &Queue<FileJob, Large<S::File, D::File>>,
+    queue: &Queue<Job, Large<S::File, D::File>>,
     later: &mut Later,
     unread: &mut Unread,
     job: FileJob,
@@ -131,7 +142,14 @@ fn visit<S: Tree, D: Tree>(
             }
             add(&copy.progress.files_found, 1);
             add(&copy.progress.bytes_found, job.meta.size);
-            queue.push(job);
+            if job.meta.size > SMALL_LEN {
+                queue.push(Job::One(job));
+                return;
+            }
+            later.small.push(job);
+            if later.small.len() == BATCH_LEN {
+                queue.push(Job::Small(std::mem::take(&mut later.small)));
+            }
         }
         FileKind::Symlink => match copy.symlink(&job) {
             Ok(()) => add(&copy.progress.tally.symlinks, 1),
