@@ -104,7 +104,8 @@ fn pipelined(name: &str, link: &Link, in_flight: usize, rounds: usize) {
             link.wait(ticket, common::soon(), |_| ()).unwrap();
         }
         if round < rounds {
-            tickets.push_back(link.submit(FrameKind::Request, &body, &[], common::soon()).unwrap());
+            let request = Outgoing { kind: FrameKind::Request, body: &body, payload: &[] };
+            tickets.push_back(link.enqueue(request, common::soon()).unwrap());
         }
     }
     let rate = rounds as f64 / start.elapsed().as_secs_f64() / 1e3;
@@ -163,6 +164,22 @@ fn main() {
         println!("{:<28} {:>8.2} x floor", "", median / floor);
         pipelined(&format!("{name} pipelined"), &link, 64, rounds * 5);
         batched(&format!("{name} batched"), &link, 64, rounds * 5);
+    }
+    for address in node.addresses() {
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for client in 1..=2 {
+                scope.spawn(move || {
+                    let link =
+                        Link::connect(address, &common::key(), common::client(), common::soon())
+                            .unwrap();
+                    let name = format!("{}, client {client} of 2", address.transport());
+                    percentiles(&name, || call(&link, &[0; MESSAGE_LEN]), rounds);
+                });
+            }
+        });
+        let rate = rounds as f64 * 2.2 / start.elapsed().as_secs_f64() / 1e3;
+        println!("{:<28} {rate:>8.1} k/s together", "");
     }
     let (near, far) = tcp_pair();
     let tcp_floor = raw_stream("floor tcp stream", near, far);

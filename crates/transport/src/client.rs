@@ -230,6 +230,7 @@ impl Link {
             slices.extend([header.as_bytes(), request.body]);
             slices.extend_from_slice(request.payload);
         }
+        self.shared.sender.count(requests.len());
         self.shared.send_slices(&slices, deadline)?;
         tickets[first..].iter().for_each(|ticket| ticket.is_sent.store(true, Ordering::Relaxed));
         Ok(())

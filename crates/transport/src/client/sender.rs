@@ -7,7 +7,7 @@
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
@@ -34,6 +34,10 @@ pub(super) struct Sender {
     state: Mutex<State>,
     /// Bytes of the queue that nobody is writing.
     rest: AtomicBool,
+    /// Frames ever sent or left to be sent.
+    frames: AtomicU32,
+    /// Of those, the ones that were left since the last send.
+    left: AtomicU32,
 }
 
 /// What became of frames to send.
@@ -75,6 +79,7 @@ impl Sender {
             if !state.queue.is_empty() {
                 first = std::mem::take(&mut state.queue);
                 self.rest.store(false, Ordering::Relaxed);
+                self.left.store(0, Ordering::Relaxed);
             }
         }
         let all: SmallVec<[&[u8]; 8]> =
@@ -93,8 +98,20 @@ impl Sender {
         slices.iter().for_each(|slice| state.queue.extend_from_slice(slice));
         if !state.writing {
             self.rest.store(true, Ordering::Relaxed);
+            self.left.fetch_add(1, Ordering::Relaxed);
         }
         true
+    }
+
+    /// Counts frames that are about to be sent or left.
+    pub(super) fn count(&self, frames: usize) {
+        self.frames.fetch_add(frames as u32, Ordering::Relaxed);
+    }
+
+    /// What was left should be sent now: it is as much as what the node still works on, or more. `answered`: replies received.
+    pub(super) fn is_rest_due(&self, answered: u32) -> bool {
+        let unanswered = self.frames.load(Ordering::Relaxed).wrapping_sub(answered);
+        self.has_rest() && self.left.load(Ordering::Relaxed) >= unanswered / 2
     }
 
     /// Sends what others have left while this thread was writing, and stops writing.

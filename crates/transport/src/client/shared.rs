@@ -271,6 +271,7 @@ impl Shared {
         let mut slices: SmallVec<[&[u8]; 8]> = SmallVec::new();
         slices.extend([header.as_bytes(), request.body]);
         slices.extend_from_slice(request.payload);
+        self.sender.count(1);
         if later && self.sender.leave(&slices) {
             return Ok(());
         }

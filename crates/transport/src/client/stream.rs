@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use samite_types::{Deadline, Error, ErrorKind};
+use samite_types::{Clock, Deadline, Error, ErrorKind, SystemClock};
 use samite_wire::WireError;
 use samite_wire::frame::{FrameCheck, HEADER_LEN, Header};
 
@@ -23,6 +23,9 @@ const PIECE_LEN: usize = 256 << 10;
 
 /// Polling a socket before sleeping, at most.
 const SPIN_MAX: Duration = Duration::from_micros(30);
+
+/// For how long requests that were left to leave together wait for more replies, which may bring more requests.
+const HOLD: Duration = Duration::from_micros(10);
 
 /// Why reading stops.
 #[derive(Debug)]
@@ -56,15 +59,25 @@ pub(super) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Receives at least one byte, polling first.
-    fn receive_soon(&self, buffer: &mut [u8], spin: &mut Spin) -> Result<usize, Stop> {
+    /// Receives at least one byte, polling first. `answered`: replies received so far.
+    fn receive_soon(
+        &self,
+        buffer: &mut [u8],
+        spin: &mut Spin,
+        answered: u32,
+    ) -> Result<usize, Stop> {
         if matches!(self.patience, Patience::None) {
             return self.receive(buffer);
         }
-        if self.sender.has_rest() {
-            self.sender.send_rest(self.fd).map_err(broken)?;
-        }
+        let mut hold_until = None;
         loop {
+            if self.sender.has_rest() {
+                let now = SystemClock.monotonic();
+                let hold_until = *hold_until.get_or_insert(now + HOLD);
+                if now >= hold_until || self.sender.is_rest_due(answered) {
+                    self.sender.send_rest(self.fd).map_err(broken)?;
+                }
+            }
             match receive(self.fd, buffer, false) {
                 Ok(len) if len > 0 => {
                     spin.found();
@@ -181,6 +194,8 @@ pub(super) struct Stream {
     end: usize,
     current: Option<Current>,
     spin: Spin,
+    /// Frames finished.
+    answered: u32,
 }
 
 /// A frame as its owner sees it.
@@ -195,7 +210,14 @@ pub(super) struct View<'a> {
 
 impl Stream {
     pub(super) const fn new() -> Self {
-        Self { buffer: Vec::new(), start: 0, end: 0, current: None, spin: Spin::new(SPIN_MAX) }
+        Self {
+            buffer: Vec::new(),
+            start: 0,
+            end: 0,
+            current: None,
+            spin: Spin::new(SPIN_MAX),
+            answered: 0,
+        }
     }
 
     /// Waits for the next frame: for all of it, or for its header and body when the payload is long. It stays the current one
@@ -251,7 +273,8 @@ impl Stream {
             }
         }
         while self.end - self.start < need {
-            self.end += line.receive_soon(&mut self.buffer[self.end..], &mut self.spin)?;
+            self.end +=
+                line.receive_soon(&mut self.buffer[self.end..], &mut self.spin, self.answered)?;
         }
         Ok(())
     }
@@ -313,6 +336,7 @@ impl Stream {
         }
         self.start += HEADER_LEN + current.header.body_len + here;
         self.current = None;
+        self.answered = self.answered.wrapping_add(1);
         if self.buffer.len() > KEPT_LEN_MAX && self.end - self.start <= RECEIVE_LEN {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
