@@ -96,16 +96,6 @@ impl Arena {
         &self.layout
     }
 
-    /// The word of a shard: [`samite_wire::arena::SLEEPING`] or [`AWAKE`](samite_wire::arena::AWAKE).
-    ///
-    /// # Panics
-    /// If `shard` is not below the number given to [`create`](Self::create).
-    #[must_use]
-    pub fn shard_word(&self, shard: usize) -> &AtomicU32 {
-        let offset = self.layout.shard_word_offset(shard);
-        self.mapping.word(offset.expect("a shard of this arena"))
-    }
-
     /// Up to `count` blocks for a client to fill; fewer when the target is nearly full.
     ///
     /// Their generation is odd until they become part of a record. Drop them only when the client can write to them no

@@ -1,20 +1,17 @@
 //! Layout of an arena: the memory file in which a node keeps values and which clients on its host map.
 //!
 //! ```text
-//! 0        4 KiB             12 KiB                        a multiple of 2 MiB
-//! ┌────────┬─────────────────┬──────────────────┬── … ─────┬───────────┬───────────┬──
-//! │ header │ shard words     │ generation table │ (unused) │ block 0   │ block 1   │ …
-//! │        │ 64 × 128 bytes  │ u32 per block    │          │ 64 KiB    │ 64 KiB    │
-//! └────────┴─────────────────┴──────────────────┴── … ─────┴───────────┴───────────┴──
+//! 0        4 KiB                        a multiple of 2 MiB
+//! ┌────────┬──────────────────┬── … ─────┬───────────┬───────────┬──
+//! │ header │ generation table │ (unused) │ block 0   │ block 1   │ …
+//! │        │ u32 per block    │          │ 64 KiB    │ 64 KiB    │
+//! └────────┴──────────────────┴── … ─────┴───────────┴───────────┴──
 //! ```
 //!
 //! **Generations.** A block's generation is even while its bytes stand still and odd while they may change (also for as
 //! long as the block is granted to a client). Whoever changes bytes makes it odd first and even, and new, after. A reader
 //! holds a [`BlockRef`](crate::op::BlockRef) with the generation at which it was made, copies, then looks again
 //! (acquire fence between the two): the same number means that the copy is whole.
-//!
-//! **Shard words.** A shard that is about to wait in the kernel stores 1 in its word, looks at its rings once more, and waits.
-//! A client that has published a request swaps the word to 0 and, if it was 1, rings the doorbell of its connection.
 //!
 //! The two sides are processes of one user. A node takes no length or offset from this memory: it has its own copy.
 
@@ -28,23 +25,14 @@ use crate::limits::BLOCK_LEN;
 pub const MAGIC: [u8; 8] = *b"SMTarena";
 /// Version of this layout.
 pub const VERSION: u32 = 1;
-/// Most shards that have a word.
+/// Most shards of a node.
 pub const SHARDS_MAX: usize = 64;
-/// Where the shard words begin, in bytes.
-pub const SHARD_WORDS_OFFSET: usize = 4096;
-/// Bytes from one shard's word to the next: two cache lines, because processors fetch them in pairs.
-pub const SHARD_WORD_STRIDE: usize = 128;
 /// Where the generation table begins, in bytes.
-pub const GENERATIONS_OFFSET: usize = SHARD_WORDS_OFFSET + SHARDS_MAX * SHARD_WORD_STRIDE;
+pub const GENERATIONS_OFFSET: usize = 4096;
 /// The first block lies at a multiple of this, in bytes, so that huge pages can hold it.
 pub const BLOCKS_ALIGN: usize = 2 << 20;
 /// Most blocks of an arena (16 TiB).
 pub const BLOCK_COUNT_MAX: u32 = 1 << 28;
-
-/// Value of a shard's word: the shard polls its rings.
-pub const AWAKE: u32 = 0;
-/// Value of a shard's word: the shard waits in the kernel for its doorbell.
-pub const SLEEPING: u32 = 1;
 
 /// The header at the start of an arena.
 #[derive(
@@ -72,7 +60,7 @@ pub struct ArenaLayout {
 }
 
 impl ArenaLayout {
-    /// The layout with `block_count` blocks and `shards` shard words in use.
+    /// The layout with `block_count` blocks, for a node of `shards` shards.
     ///
     /// # Errors
     /// [`WireError::OverLimit`]: too many or no blocks or shards.
@@ -128,7 +116,7 @@ impl ArenaLayout {
         self.block_count
     }
 
-    /// Shards that have a word.
+    /// Shards of the node.
     #[must_use]
     pub const fn shards(&self) -> usize {
         self.shards as usize
@@ -176,16 +164,6 @@ impl ArenaLayout {
     pub const fn generation_offset(&self, block: u32) -> Option<usize> {
         if block < self.block_count { Some(GENERATIONS_OFFSET + block as usize * 4) } else { None }
     }
-
-    /// Offset of the word (a `u32`) of a shard, in bytes; `None` if there is no such shard.
-    #[must_use]
-    pub const fn shard_word_offset(&self, shard: usize) -> Option<usize> {
-        if shard < self.shards as usize {
-            Some(SHARD_WORDS_OFFSET + shard * SHARD_WORD_STRIDE)
-        } else {
-            None
-        }
-    }
 }
 
 #[cfg(test)]
@@ -220,7 +198,6 @@ mod tests {
         assert_eq!(first % BLOCKS_ALIGN as u64, 0);
         assert_eq!(layout.block_offset(2), None);
         assert_eq!(layout.generation_offset(2), None);
-        assert_eq!(layout.shard_word_offset(1), None);
         assert_eq!(layout.block_of(first, BLOCK_LEN as u32), Some(0));
         assert_eq!(layout.block_of(first + 1, BLOCK_LEN as u32), None);
         assert_eq!(layout.block_of(first - 1, 1), None);
