@@ -274,3 +274,61 @@ fn a_socket_file_that_was_left_behind_is_replaced_and_a_living_one_is_not() {
     drop(clone);
     assert!(!path.exists());
 }
+
+/// A peer that has proved the key and then sends what it should not.
+#[test]
+fn an_insider_that_breaks_the_protocol() {
+    let request = |body: &[u8], payload: &[u8]| {
+        let (kind, id) = (FrameKind::Request, RequestId(1));
+        let header = FrameHeader::build(kind, id, 0, body, &[payload]);
+        [header.as_bytes(), body, payload].concat()
+    };
+    let damaged = |mut bytes: Vec<u8>| {
+        *bytes.last_mut().unwrap() ^= 1;
+        bytes
+    };
+    let cut = |mut bytes: Vec<u8>| {
+        bytes.truncate(bytes.len() - 1);
+        bytes
+    };
+    let huge = {
+        let mut header = FrameHeader::build(FrameKind::Request, RequestId(1), 0, &[], &[]);
+        header.as_mut_bytes()[16..20].fill(0xff);
+        header.as_bytes().to_vec()
+    };
+    let node = Node::start(quick());
+    let honest = Link::connect(&node.shm, &key(), client(), soon()).unwrap();
+    for bytes in [
+        vec![0; 100],
+        huge,
+        damaged(request(&[0; 100], &[])),
+        damaged(request(&[0; 10], &vec![0; 500_000])),
+        cut(request(&[0; 10], &[0; 10])),
+        cut(request(&vec![0; 200_000], &vec![0; 500_000])),
+        frame(FrameKind::Reply, &[0]),
+        hello((1, 1)),
+    ] {
+        for address in node.addresses() {
+            let insider = Link::connect(address, &key(), client(), soon()).unwrap();
+            let closed = || node.closed.load(std::sync::atomic::Ordering::Relaxed);
+            let before = closed();
+            // SAFETY: the link holds this descriptor open.
+            let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(insider.descriptors()[0]) };
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let len = rustix::io::write(fd, rest).unwrap();
+                rest = &rest[len..];
+            }
+            let start = Instant::now();
+            while closed() == before {
+                assert!(start.elapsed() < Duration::from_secs(5), "{address}");
+                works(&honest);
+            }
+            let error = insider
+                .submit(FrameKind::Request, &[common::command::NEVER], &[], soon())
+                .and_then(|ticket| insider.wait(ticket, soon(), |_| ()))
+                .unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Unavailable), "{error}");
+        }
+    }
+}

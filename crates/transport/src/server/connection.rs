@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::event::epoll;
 use samite_types::{Error, ErrorKind, NodeId, Result, SystemEntropy};
 use samite_wire::WireError;
-use samite_wire::frame::{FrameKind, HEADER_LEN, Header};
+use samite_wire::frame::{FrameCheck, FrameKind, HEADER_LEN, Header};
 
 use super::rings::RingInput;
 use super::{ConnId, Peer, Replies, Service};
@@ -44,6 +44,8 @@ pub(super) struct Connection {
     long: Vec<u8>,
     /// Its whole length; 0 when there is none.
     long_len: usize,
+    /// Its header, and the checksum of what has come so far once the body has: computed while the bytes are in the cache.
+    long_check: Option<(Header, FrameCheck)>,
     /// Complete frames were kept because the peer does not take its replies.
     paused: bool,
     /// Bytes ever received: shows progress.
@@ -82,6 +84,7 @@ impl Connection {
             partial: Vec::new(),
             long: Vec::new(),
             long_len: 0,
+            long_check: None,
             paused: false,
             progress: 0,
             stalled_since: None,
@@ -140,6 +143,7 @@ impl Connection {
             };
             self.progress += received as u64;
             if self.long_len > 0 {
+                self.check_long(received)?;
                 if self.long.len() < self.long_len {
                     continue;
                 }
@@ -192,16 +196,35 @@ impl Connection {
         Ok(Next::Wait)
     }
 
-    fn serve_long(&mut self, place: &mut Place<'_>) -> Result<()> {
-        let long = std::mem::take(&mut self.long);
-        self.long_len = 0;
-        if let Some((raw, content)) = long.split_first_chunk::<HEADER_LEN>() {
+    /// Takes the `received` bytes at the end of a long frame into its checksum.
+    fn check_long(&mut self, received: usize) -> Result<()> {
+        if let Some((_, check)) = &mut self.long_check {
+            check.update(&self.long[self.long.len() - received..]);
+        } else if let Some((raw, content)) = self.long.split_first_chunk::<HEADER_LEN>() {
             let header = Header::parse(raw)?;
-            self.frame(&header, content, place)?;
+            if let Some((body, payload)) = content.split_at_checked(header.body_len) {
+                let mut check = header.check(body);
+                check.update(payload);
+                self.long_check = Some((header, check));
+            }
+        }
+        Ok(())
+    }
+
+    fn serve_long(&mut self, place: &mut Place<'_>) -> Result<()> {
+        let mut long = std::mem::take(&mut self.long);
+        self.long_len = 0;
+        if let Some((header, check)) = self.long_check.take() {
+            check.finish()?;
+            // Only a peer that has proved the key may send long frames.
+            if let Phase::Open(peer) = &self.phase {
+                let (body, payload) = long[HEADER_LEN..].split_at(header.body_len);
+                serve_request(self.id, peer, &header, body, payload, place)?;
+            }
         }
         if long.capacity() <= KEPT_BUFFER_LEN_MAX {
+            long.clear();
             self.long = long;
-            self.long.clear();
         }
         Ok(())
     }
