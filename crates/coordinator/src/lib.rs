@@ -30,6 +30,7 @@ pub struct Coordinator {
     partitions: u32,
     joined: BTreeMap<NodeId, NodeInfo>,
     map: Option<Arc<ClusterMap>>,
+    first_epoch: Epoch,
     /// Ids count upwards and are never used again, also not after a drop.
     next_dataset: u32,
 }
@@ -49,7 +50,18 @@ impl Coordinator {
         }
         let partitions = partitions_for(expected);
         let joined = BTreeMap::new();
-        Ok(Self { cluster, expected, partitions, joined, map: None, next_dataset: 1 })
+        let (first_epoch, next_dataset) = (Epoch(1), 1);
+        Ok(Self { cluster, expected, partitions, joined, map: None, first_epoch, next_dataset })
+    }
+
+    /// The same, with epochs and dataset ids that begin at `start` in place of 1.
+    ///
+    /// This coordinator remembers nothing of one that went before it, while nodes and clients may. With a start above all that the
+    /// other gave out (seconds since 1970 serve), its map replaces the old one everywhere, and no dataset of it is taken for an old one.
+    #[must_use]
+    pub fn starting_at(self, start: u32) -> Self {
+        let start = start.max(1);
+        Self { first_epoch: Epoch(start.into()), next_dataset: start, ..self }
     }
 
     /// The same, for a cluster of `partitions` partitions in place of [`partitions_for`] its nodes.
@@ -119,7 +131,7 @@ impl Coordinator {
             Some(map) => {
                 let mut data = map.data().clone();
                 data.nodes = self.joined.values().cloned().collect();
-                self.publish(data)?;
+                self.publish_next(data)?;
             }
             None if self.joined.len() == self.expected => {
                 if let Err(error) = self.found() {
@@ -166,7 +178,7 @@ impl Coordinator {
             DistributionKind::RoundRobin | DistributionKind::Single => Vec::new(),
         };
         data.datasets.push(DatasetData { id: DatasetId(self.next_dataset), spec, wheel });
-        let map = self.publish(data)?;
+        let map = self.publish_next(data)?;
         self.next_dataset += 1;
         Ok(map)
     }
@@ -185,7 +197,7 @@ impl Coordinator {
                 format!("dataset {name}: no such dataset"),
             ));
         }
-        self.publish(data)
+        self.publish_next(data)
     }
 
     /// A target belongs to one node for good: partitions are placed on it.
@@ -225,7 +237,7 @@ impl Coordinator {
             .collect();
         self.publish(ClusterMapData {
             cluster: self.cluster.clone(),
-            epoch: Epoch(0),
+            epoch: self.first_epoch,
             nodes: self.joined.values().cloned().collect(),
             partitions: assign(self.partitions, &targets)?,
             datasets: Vec::new(),
@@ -233,9 +245,14 @@ impl Coordinator {
         .map(drop)
     }
 
-    /// Gives `data` the next epoch and makes it the map.
-    fn publish(&mut self, mut data: ClusterMapData) -> Result<Arc<ClusterMap>> {
+    /// Gives `data`, made from the map, the next epoch and makes it the map.
+    fn publish_next(&mut self, mut data: ClusterMapData) -> Result<Arc<ClusterMap>> {
         data.epoch = Epoch(data.epoch.get() + 1);
+        self.publish(data)
+    }
+
+    /// Makes `data` the map.
+    fn publish(&mut self, data: ClusterMapData) -> Result<Arc<ClusterMap>> {
         let len = control::encode(&data).len();
         if len > MAP_LEN_MAX {
             return Err(Error::new(

@@ -53,6 +53,18 @@ fn the_map_is_made_when_the_last_node_joins() {
 }
 
 #[test]
+fn a_successor_gives_out_nothing_that_was_given_out_before() {
+    let mut first = complete(1);
+    let old = first.create_dataset(spec("a")).unwrap();
+    let mut second = Coordinator::new("c", 1).unwrap().starting_at(1000);
+    let fresh = second.join(node(0, "tcp://h:1")).unwrap().unwrap();
+    assert!(fresh.replaces(&old).unwrap());
+    let made = second.create_dataset(spec("a")).unwrap();
+    assert_eq!(made.epoch(), Epoch(1001));
+    assert!(made.dataset("a").unwrap().id > old.dataset("a").unwrap().id);
+}
+
+#[test]
 fn a_rejoin_changes_the_address_and_nothing_else() {
     let mut coordinator = complete(2);
     let before = coordinator.map().unwrap().clone();

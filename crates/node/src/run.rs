@@ -12,7 +12,7 @@ use samite_backend::{Arena, Backend};
 use samite_coordinator::Coordinator;
 use samite_transport::server::{EventLoop, Listener, Options};
 use samite_transport::{Address, ClusterKey};
-use samite_types::{Error, ErrorKind, Result, ShardId, TargetId};
+use samite_types::{Clock, Error, ErrorKind, Result, ShardId, SystemClock, TargetId};
 use samite_wire::arena::SHARDS_MAX;
 use samite_wire::control::{NodeInfo, TargetInfo};
 
@@ -63,7 +63,9 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     };
     let coordinator = match &config.coordinator {
         CoordinatorConfig::Embedded { expected, partitions } => {
-            let coordinator = Coordinator::new(config.cluster.clone(), *expected)?;
+            // Seconds: more than any earlier coordinator of this cluster has given out.
+            let now = u32::try_from(SystemClock.realtime().as_secs()).unwrap_or(u32::MAX / 2);
+            let coordinator = Coordinator::new(config.cluster.clone(), *expected)?.starting_at(now);
             Some(match partitions {
                 Some(partitions) => coordinator.with_partitions(*partitions)?,
                 None => coordinator,

@@ -149,6 +149,24 @@ fn a_lost_node_is_an_error_and_the_others_go_on() {
 }
 
 #[test]
+fn a_new_coordinator_begins_anew_everywhere() {
+    let mut cluster = cluster(2, 1);
+    let mut other = Raw::connect(&cluster, 1, UNIX);
+    let old = other.create("old", BackendKind::Memory);
+    let p = other.partition(0, 1);
+    other.one(old, Operation::put(p, b"k", b"v"));
+    // Epochs and ids of the new one begin at its second.
+    std::thread::sleep(Duration::from_millis(1100));
+    cluster.restart_node(NodeId(0)).unwrap();
+    let fresh = Raw::connect(&cluster, 0, TCP).create("new", BackendKind::Memory);
+    assert_ne!(fresh, old);
+    let gone = other.try_send(&other.header(old), &[Operation::get(p, b"k")]).unwrap();
+    assert_eq!(gone.refused, Some(ErrorKind::NotFound));
+    assert!(gone.map_epoch > other.map.epoch());
+    assert_eq!(other.one(fresh, Operation::get(p, b"k")).failure(), ErrorKind::NotFound);
+}
+
+#[test]
 fn a_node_stops_when_a_client_says_so() {
     let mut cluster = cluster(2, 2);
     let raw = Raw::connect(&cluster, 1, UNIX);
