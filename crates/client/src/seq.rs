@@ -97,6 +97,9 @@ impl Seqs {
 
     /// Takes `count` consecutive numbers unless too many are unanswered.
     pub(crate) fn try_take(&self, count: u64) -> Option<SeqRange<'_>> {
+        if count == 0 {
+            return Some(SeqRange { seqs: self, first: 0, count });
+        }
         let mut window = self.lock();
         if window.next + count - window.oldest > SPAN_MAX {
             return None;

@@ -51,5 +51,7 @@ counters! {
 }
 
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
-    counter.fetch_add(by, Ordering::Relaxed);
+    if by > 0 {
+        counter.fetch_add(by, Ordering::Relaxed);
+    }
 }
