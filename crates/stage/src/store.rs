@@ -121,9 +121,16 @@ impl Tree for StoreTree {
     }
 
     fn write_at(&self, file: &OpenFile, path: &[u8], bytes: &[u8], offset: u64) -> Result<()> {
-        file.write_at(bytes, offset)
-            .map(drop)
-            .map_err(|error| error.context(format_args!("write {}", self.show(path))))
+        let (mut rest, mut at) = (bytes, offset);
+        while !rest.is_empty() {
+            // Less than all when space ran out on the way; then the next call says so.
+            let len = file
+                .write_at(rest, at)
+                .map_err(|error| error.context(format_args!("write {}", self.show(path))))?;
+            rest = &rest[len..];
+            at += len as u64;
+        }
+        Ok(())
     }
 
     fn set_len(&self, file: &OpenFile, path: &[u8], len: u64) -> Result<()> {

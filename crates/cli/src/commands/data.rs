@@ -82,10 +82,7 @@ pub fn put(args: &PutArgs, target: &Target) -> Result<(), Failure> {
     let name = args.local.file_name().map(std::os::unix::ffi::OsStrExt::as_bytes);
     let path = into_directory(&files, &args.path, name.filter(|_| !is_stdin))?;
     let flags = OpenFlags { read: false, truncate: true, ..OpenFlags::creating() };
-    let file = files
-        .fs
-        .open_file(&files.context, path.bytes(), flags, perm)
-        .map_err(|error| error.context(format_args!("put {}", path.show())))?;
+    let file = files.fs.open_file(&files.context, path.bytes(), flags, perm)?;
     let mut buffer = vec![0; BUFFER_LEN];
     let mut offset = 0;
     loop {
@@ -94,9 +91,15 @@ pub fn put(args: &PutArgs, target: &Target) -> Result<(), Failure> {
         if len == 0 {
             break;
         }
-        file.write_at(&buffer[..len], offset)
-            .map_err(|error| error.context(format_args!("put {}", path.show())))?;
-        offset += len as u64;
+        let mut rest = &buffer[..len];
+        while !rest.is_empty() {
+            // Less than all when space ran out on the way; then the next call says so.
+            let len = file
+                .write_at(rest, offset)
+                .map_err(|error| error.context(format_args!("put {}", path.show())))?;
+            rest = &rest[len..];
+            offset += len as u64;
+        }
     }
     file.close().map_err(|error| error.context(format_args!("put {}", path.show())))?;
     Ok(())
@@ -159,15 +162,12 @@ pub fn into_directory(
         }
         Ok(_) => Ok(path.clone()),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(path.clone()),
-        Err(error) => Err(error.context(format_args!("stat {}", path.show())).into()),
+        Err(error) => Err(error.into()),
     }
 }
 
 fn open_to_read(files: &Files, path: &StorePath) -> Result<OpenFile, Failure> {
-    let file = files
-        .fs
-        .open_file(&files.context, path.bytes(), OpenFlags::reading(), 0)
-        .map_err(|error| error.context(format_args!("open {}", path.show())))?;
+    let file = files.fs.open_file(&files.context, path.bytes(), OpenFlags::reading(), 0)?;
     if file.kind() == FileKind::Directory {
         return Err(Failure::failed(format!("{}: is a directory", path.show())));
     }

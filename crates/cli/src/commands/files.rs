@@ -41,9 +41,7 @@ fn copy_one(
 ) -> Result<(), Failure> {
     let (fs, context) = (&files.fs, &files.context);
     // A symbolic link given by name means what it points to, as with cp.
-    let source = fs
-        .canonicalize(context, from.bytes())
-        .map_err(|error| error.context(format_args!("copy {}", from.show())))?;
+    let source = fs.canonicalize(context, from.bytes())?;
     let attr = fs.stat(context, &source, true)?;
     if attr.kind == FileKind::Directory && !recursive {
         return Err(Failure::failed(format!("{}: is a directory; use -r", from.show())));
@@ -99,9 +97,7 @@ pub fn mv(args: &MvArgs, target: &Target) -> Result<(), Failure> {
     let files = target.files()?;
     let flags = RenameFlags { no_replace: args.no_clobber, ..RenameFlags::default() };
     each_into(&files, &args.paths, |from, to| {
-        files.fs.rename(&files.context, from.bytes(), to.bytes(), flags).map_err(|error| {
-            error.context(format_args!("rename {} to {}", from.show(), to.show())).into()
-        })
+        Ok(files.fs.rename(&files.context, from.bytes(), to.bytes(), flags)?)
     })
 }
 
@@ -177,8 +173,7 @@ pub fn rm(args: &RmArgs, target: &Target) -> Result<(), Failure> {
         };
         match removed {
             Err(error) if args.force && error.kind() == ErrorKind::NotFound => Ok(()),
-            removed => removed
-                .map_err(|error| error.context(format_args!("remove {}", path.show())).into()),
+            removed => Ok(removed?),
         }
     })
 }
@@ -255,14 +250,10 @@ pub fn mkdir(args: &MkdirArgs, target: &Target) -> Result<(), Failure> {
                 }
                 return Ok(());
             }
-            Err(error) => {
-                return Err(error.context(format_args!("make directory {}", path.show())).into());
-            }
+            Err(error) => return Err(error.into()),
         }
         match args.mode {
-            Some(mode) => fs
-                .chmod(context, path.bytes(), mode, true)
-                .map_err(|error| error.context(format_args!("chmod {}", path.show())).into()),
+            Some(mode) => Ok(fs.chmod(context, path.bytes(), mode, true)?),
             None => Ok(()),
         }
     })
@@ -274,10 +265,7 @@ pub fn make_parents(files: &Files, path: &StorePath) -> Result<(), Failure> {
     prefixes.pop();
     for prefix in prefixes {
         match files.fs.mkdir(&files.context, prefix, 0o777) {
-            Err(error) if error.kind() != ErrorKind::Exists => {
-                let prefix = crate::output::escaped(prefix);
-                return Err(error.context(format_args!("make directory {prefix}")).into());
-            }
+            Err(error) if error.kind() != ErrorKind::Exists => return Err(error.into()),
             _ => {}
         }
     }

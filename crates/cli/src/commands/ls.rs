@@ -5,7 +5,7 @@ use samite_stage::join;
 
 use crate::cluster::{Files, Target};
 use crate::failure::{ExitCode, Failure};
-use crate::output::{Output, complain, escaped, mode_text, utc};
+use crate::output::{Output, complain, mode_text, utc};
 use crate::paths::{StorePath, store_path};
 
 /// List directories and files of the store
@@ -48,7 +48,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
                 listing.tree(path.bytes(), titled, number == 0)?;
             }
             Ok(attr) => listing.entry(path.bytes(), path.bytes(), &attr)?,
-            Err(error) => listing.failed(error.context(format_args!("ls {}", path.show()))),
+            Err(error) => listing.failed(error),
         }
     }
     listing.out.finish()?;
@@ -76,7 +76,7 @@ impl Listing<'_> {
             let entries = match self.read(&dir) {
                 Ok(entries) => entries,
                 Err(error) => {
-                    self.failed(error.context(format_args!("ls {}", escaped(&dir))));
+                    self.failed(error);
                     continue;
                 }
             };
@@ -94,9 +94,7 @@ impl Listing<'_> {
                     match self.files.fs.stat(&self.files.context, &path, false) {
                         Ok(attr) => self.entry(&entry.name, &path, &attr)?,
                         Err(error) if error.kind() == samite_types::ErrorKind::NotFound => continue,
-                        Err(error) => {
-                            self.failed(error.context(format_args!("stat {}", escaped(&path))));
-                        }
+                        Err(error) => self.failed(error),
                     }
                 } else {
                     self.out.name(&entry.name)?;

@@ -117,10 +117,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         }
         Direction::Out { source, destination, options } => {
             let files = target.files()?;
-            files
-                .fs
-                .stat(&files.context, source.bytes(), false)
-                .map_err(|error| error.context(format_args!("stage out {}", source.show())))?;
+            files.fs.stat(&files.context, source.bytes(), false)?;
             make_local_parents(destination)?;
             let source = files
                 .fs

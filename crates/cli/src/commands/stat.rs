@@ -36,7 +36,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         let attr = match fs.stat(context, path.bytes(), args.dereference) {
             Ok(attr) => attr,
             Err(error) => {
-                let failure = Failure::from(error.context(format_args!("stat {}", path.show())));
+                let failure = Failure::from(error);
                 complain(&failure.message);
                 first.get_or_insert(failure.code);
                 continue;
