@@ -1,4 +1,5 @@
 //! What happens when someone dies half-way: the others go on.
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 use samite_client::{Client, Op, OwnedOutcome};
 use samite_testkit::{LocalCluster, Options};

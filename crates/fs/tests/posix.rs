@@ -1,4 +1,5 @@
 //! What single calls do.
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Many at once: clients of their own, as processes have them.
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
 

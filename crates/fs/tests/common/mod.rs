@@ -1,4 +1,5 @@
 //! A cluster with a file system, for the tests of this crate.
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use samite_client::Client;
