@@ -105,7 +105,8 @@ impl FileSystem {
     /// Sets times.
     ///
     /// # Errors
-    /// As of [`FileSystem::stat`]; `NotOwner`: times other than now, by another than the owner; `Denied`: now, without write permission.
+    /// As of [`FileSystem::stat`]; `NotOwner`: times other than now, by another than the owner; `Denied`: now, without
+    /// write permission.
     pub fn utimens<'a>(
         &self,
         ctx: &Context,

@@ -123,7 +123,8 @@ impl DirCache {
         self.write().clear();
     }
 
-    /// After this process alone moved the leases from `epoch - 1` to `epoch`, for the directory behind `key`: the rest still holds.
+    /// After this process alone moved the leases from `epoch - 1` to `epoch`, for the directory behind `key`: the rest
+    /// still holds.
     pub fn step(&self, epoch: Epoch, key: &[u8]) {
         let mut map = self.write();
         map.remove(key);

@@ -64,7 +64,8 @@ impl Store {
         Home { key: key::chunk(ino, chunk_no), partition }
     }
 
-    /// Reads the parts of a range into `buf`, at most [`IO_LEN_MAX`] bytes. Tells how many bytes of each part were there; what is missing is a
+    /// Reads the parts of a range into `buf`, at most [`IO_LEN_MAX`] bytes. Tells how many bytes of each part were
+    /// there; what is missing is a
     /// hole or beyond the end of the file, and its bytes in `buf` are undefined.
     pub fn read_chunks(&self, ino: u64, buf: &mut [u8], offset: u64) -> Result<Vec<(Part, usize)>> {
         let chunk_len = self.chunk_len();
@@ -86,7 +87,8 @@ impl Store {
         wanted.into_iter().zip(outcomes).map(|(part, outcome)| Ok((part, got(outcome)?))).collect()
     }
 
-    /// Writes `data` at `offset`, at most [`IO_LEN_MAX`] bytes. Returns how many bytes from the start were written; fewer than all, and why, when some
+    /// Writes `data` at `offset`, at most [`IO_LEN_MAX`] bytes. Returns how many bytes from the start were written;
+    /// fewer than all, and why, when some
     /// chunk could not be.
     pub fn write_chunks(
         &self,

@@ -1,6 +1,7 @@
 //! From inline to chunked: a file that outgrows its inode.
 //!
-//! An empty file needs one operation. Otherwise the inline data are frozen first, then copied into chunk 0 unless it exists, then
+//! An empty file needs one operation. Otherwise the inline data are frozen first, then copied into chunk 0 unless it
+//! exists, then
 //! dropped. Whoever meets a file half-way does the same steps to the end: all copy the same frozen bytes, and the guard on
 //! chunk 0 keeps a slow copier from overwriting what was written since.
 
@@ -17,7 +18,8 @@ const CHUNKED: &[u8] = &[Layout::Chunked as u8];
 const CONVERTING: &[u8] = &[Layout::Converting as u8];
 
 impl OpenFile {
-    /// Takes one step or all towards [`Layout::Chunked`]; `marks`: for writing, so that an empty file gets its writing mark in the same operation.
+    /// Takes one step or all towards [`Layout::Chunked`]; `marks`: for writing, so that an empty file gets its writing
+    /// mark in the same operation.
     pub(crate) fn convert(&self, marks: bool) -> Result<()> {
         match self.layout() {
             Layout::Inline => {

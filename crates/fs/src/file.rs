@@ -34,7 +34,8 @@ pub enum Tried {
 
 /// An open file or directory. Shared by threads behind an `Arc`; the file offset is the caller's.
 ///
-/// It follows its file when that is renamed, by this process or by another. When another process removes the file, calls fail with
+/// It follows its file when that is renamed, by this process or by another. When another process removes the file,
+/// calls fail with
 /// `StaleHandle`; when this process does, they go on until [`OpenFile::close`].
 pub struct OpenFile {
     pub(crate) fs: FileSystem,

@@ -89,7 +89,8 @@ impl FileSystem {
         &self.inner.store.client
     }
 
-    /// To be called in the child after `fork`, after the client's own: inode numbers and writing marks are one process's. Takes no lock.
+    /// To be called in the child after `fork`, after the client's own: inode numbers and writing marks are one
+    /// process's. Takes no lock.
     pub fn after_fork_child(&self) {
         self.inner.next_ino.store(0, Ordering::Relaxed);
         self.inner.forks.fetch_add(1, Ordering::AcqRel);
@@ -158,7 +159,8 @@ impl FileSystem {
         Ok(only(&results)?.number()?.wrapping_add(1))
     }
 
-    /// Makes every client drop its cached directories before its next operation. `key` is the entry of the one directory that changed;
+    /// Makes every client drop its cached directories before its next operation. `key` is the entry of the one
+    /// directory that changed;
     /// `also` adds actions in each partition.
     ///
     /// The epoch is drawn after the change took effect: whoever knows epoch e sees every change that drew e or less.

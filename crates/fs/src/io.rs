@@ -251,7 +251,8 @@ impl OpenFile {
         }
     }
 
-    /// What [`OpenFile::take_end`] needs to know of a file with a writing mark; `None` when the mark was this handle's, and is off now.
+    /// What [`OpenFile::take_end`] needs to know of a file with a writing mark; `None` when the mark was this
+    /// handle's, and is off now.
     fn catch_up(&self, inode: &Inode) -> Result<Option<(u64, [u8; 16])>> {
         if inode.mark == 0 {
             return Ok(None);
@@ -296,7 +297,8 @@ impl OpenFile {
         Ok(done)
     }
 
-    /// Reads at most [`IO_LEN_MAX`] bytes. Only when some are missing it asks for the size: they are a hole, or beyond the end.
+    /// Reads at most [`IO_LEN_MAX`] bytes. Only when some are missing it asks for the size: they are a hole, or beyond
+    /// the end.
     fn read_piece(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let before = self.writing.seen();
         let mut parts = self.fs.store().read_chunks(self.ino(), buf, offset)?;
@@ -339,7 +341,8 @@ fn has_gap(parts: &[(Part, usize)]) -> bool {
     first_short.is_some_and(|index| parts[index + 1..].iter().any(|(_, got)| *got > 0))
 }
 
-/// Zeros what was not there, up to the end of `buf`. Returns the length of what counts: in a part that `ends_with_data`, the file ends
+/// Zeros what was not there, up to the end of `buf`. Returns the length of what counts: in a part that
+/// `ends_with_data`, the file ends
 /// where its data do (an append has taken its place, and its bytes are on their way).
 fn fill_holes(
     buf: &mut [u8],

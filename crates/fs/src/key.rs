@@ -14,7 +14,8 @@
 //! | `x` ino name | extended attribute | hash of `x` ino |
 //! | `n` word | counters and locks of the whole file system | hash of the key |
 //!
-//! Numbers are big-endian, so that key order is number order. Seals, marks and intents lie in the partition of the entries they
+//! Numbers are big-endian, so that key order is number order. Seals, marks and intents lie in the partition of the
+//! entries they
 //! speak of: one operation can check or change both.
 
 use smallvec::SmallVec;

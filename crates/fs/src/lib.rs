@@ -2,6 +2,33 @@
 //!
 //! [`FileSystem`] names files; [`OpenFile`] reads and writes one. Paths are bytes relative to the
 //! root of the store. Every error is a [`samite_types::Error`] whose kind has the errno that POSIX asks for.
+//!
+//! # How it is built
+//!
+//! `key.rs` and `inode.rs` say what a file system is as records. `walk.rs` resolves paths over `cache.rs`; `make.rs`,
+//! `removal.rs`,
+//! `rename.rs` and `link.rs` change names, the latter two with `moving.rs`, and directories go with `seal.rs`.
+//! `file.rs` is an open
+//! file, `io.rs` reads and writes it, `convert.rs` moves its data from the inode to chunks, `size.rs` knows how long it is.
+//!
+//! # What holds
+//!
+//! - What a call has done is what every later call of any process sees, also in names, sizes and times of directories.
+//! - With the directories of the path known, a create, a stat, an unlink of a file without chunks, a read and a write
+//! within a chunk
+//!   cost one request each, a close without writes none. Reading at the end of a file or in a hole costs one more, to
+//! learn the size; so
+//!   does the first write beyond the inode, and the close after it.
+//! - An append takes its place atomically. While several append at once, a reader that overtakes the slower of them
+//! can see zeros
+//!   in its place; with one appender never.
+//! - A rename is atomic for those who look up either name. A listing meanwhile can show both names, or none.
+//! - Times of access are not kept up (`noatime`). The time of modification of a large file is settled when it is
+//! closed or synced.
+//! - A file that is unlinked or replaced lives on for the process that did it, and for those that inherit its
+//! descriptors. Others
+//!   that have it open get `StaleHandle` from then on.
+//! - Whoever dies half-way leaves nothing that others cannot finish or undo; they wait up to 2 s for that.
 
 mod at;
 mod attr;

@@ -1,6 +1,7 @@
 //! Links: symbolic ones are read, hard ones made.
 //!
-//! A file with one link lives in its entry. With the second link its inode moves to a record of its own, and the entries only
+//! A file with one link lives in its entry. With the second link its inode moves to a record of its own, and the
+//! entries only
 //! point to it; it stays there.
 
 use samite_client::{Op, OwnedOutcome};

@@ -1,7 +1,8 @@
 //! Listing a directory.
 //!
 //! The order is by partition, then by name. The first request asks many partitions for a few entries each, so that a small
-//! directory takes one request per node; what is left of large ones is fetched partition by partition. Memory is that of one batch.
+//! directory takes one request per node; what is left of large ones is fetched partition by partition. Memory is that
+//! of one batch.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -39,7 +40,8 @@ pub struct DirEntry {
     pub cookie: u64,
     /// Name.
     pub name: Box<[u8]>,
-    /// Attributes as of the listing (the size of a file that is being written may lag behind): `readdirplus`. None for `.` and `..`, directories and
+    /// Attributes as of the listing (the size of a file that is being written may lag behind): `readdirplus`. None for
+    /// `.` and `..`, directories and
     /// files with several links: they have to be asked for.
     pub attr: Option<Attr>,
 }
@@ -61,7 +63,8 @@ struct Run {
     is_complete: bool,
 }
 
-/// An open listing of a directory: `.`, `..`, then every entry once, in an order that does not change. Entries made or removed meanwhile may
+/// An open listing of a directory: `.`, `..`, then every entry once, in an order that does not change. Entries made or
+/// removed meanwhile may
 /// or may not be seen; all others are seen exactly once.
 pub struct DirHandle {
     fs: FileSystem,
@@ -135,7 +138,8 @@ impl DirHandle {
         self.cookie
     }
 
-    /// Goes to a position that [`DirHandle::tell`] or an entry's cookie of this handle gave; 0 starts again and sees new entries.
+    /// Goes to a position that [`DirHandle::tell`] or an entry's cookie of this handle gave; 0 starts again and sees
+    /// new entries.
     ///
     /// # Errors
     /// As of [`DirHandle::next_entry`].

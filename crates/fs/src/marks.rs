@@ -1,7 +1,8 @@
 //! Change marks: when a directory last changed, and how many directories are in it.
 //!
 //! A directory's inode does not change when something is made in it. Instead, the operation on the entry also leaves a mark
-//! beside it, in the entry's own partition: the time (8 bytes), and the number of directories made less those removed (8 bytes).
+//! beside it, in the entry's own partition: the time (8 bytes), and the number of directories made less those removed
+//! (8 bytes).
 //! The directory's time is the maximum over the partitions and its link count the sum, asked for when someone wants them.
 
 use samite_client::{OwnedOutcome, OwnedResult};

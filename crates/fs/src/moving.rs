@@ -1,13 +1,16 @@
 //! Moving an inode to another record, in any partition, so that nothing is lost or doubled whoever dies.
 //!
-//! 1. *Freeze*: the source's layout becomes [`Layout::Moving`] and an **intent** is put beside it. From now on every operation on
+//! 1. *Freeze*: the source's layout becomes [`Layout::Moving`] and an **intent** is put beside it. From now on every
+//! operation on
 //!    the inode fails its identity guard, and whoever made it waits for the move to end.
-//! 2. *Decide*: one operation at the destination puts the copy there together with a **verdict** record. This is the moment at which
+//! 2. *Decide*: one operation at the destination puts the copy there together with a **verdict** record. This is the
+//! moment at which
 //!    the move happens.
 //! 3. *Finish*: the source and the intent go (or the source becomes a pointer to the destination).
 //! 4. The verdict goes.
 //!
-//! Someone who has waited too long recovers from the intent alone: he tries to put the verdict "no". If it goes in, the move can not
+//! Someone who has waited too long recovers from the intent alone: he tries to put the verdict "no". If it goes in,
+//! the move can not
 //! happen any more, and he thaws the source. If there is a verdict already, he does what it says. A "no" stays until
 //! the mover itself has seen it: a slow mover can never decide after a recovery.
 
@@ -42,7 +45,8 @@ pub enum Finish {
     Point = 1,
 }
 
-/// A move, as its intent describes it: token, layout of the source, [`Finish`], whether it is a directory, key of the destination.
+/// A move, as its intent describes it: token, layout of the source, [`Finish`], whether it is a directory, key of the
+/// destination.
 #[derive(Clone, Debug)]
 pub struct Move {
     pub token: u64,
@@ -120,12 +124,14 @@ impl FileSystem {
         ))
     }
 
-    /// Freezes `node`. False: it has changed since it was read.
+    /// Freezes `node`, and notes where handles on it will find it. False: it has changed since it was read.
     pub(crate) fn freeze(&self, node: &Node, intended: &Move) -> Result<bool> {
         let source = &intended.source;
+        let location = self.store().home(key::location(node.inode.ino));
+        let destination = &intended.destination.key;
         let intent_key = &intended.keys.intent;
         let intent = intended.intent();
-        let op = Operation::new(
+        let freeze = Operation::new(
             source.partition,
             [
                 state(source, intended.is_directory, true),
@@ -139,7 +145,22 @@ impl FileSystem {
         )
         .guard(Guard::VersionIs(&source.key, node.version))
         .guard(Guard::Absent(intent_key));
-        Ok(self.store().run(op)?.is_done())
+        let mut ops = vec![Op::new(freeze)];
+        if node.has_location() && intended.finish == Finish::Delete {
+            let note = Operation::put(location.partition, &location.key, destination);
+            ops.push(Op::new(note));
+        }
+        let outcomes = self.store().run_all(&mut ops)?;
+        Ok(outcomes.first().is_some_and(OwnedOutcome::is_done))
+    }
+
+    /// Notes where handles on `node` will find it, before it goes there in one operation.
+    pub(crate) fn note_location(&self, node: &Node, destination: &Home) -> Result<()> {
+        if !node.has_location() {
+            return Ok(());
+        }
+        let home = self.store().home(key::location(node.inode.ino));
+        self.store().run(Operation::put(home.partition, &home.key, &destination.key)).map(drop)
     }
 
     /// Decides a move whose source is frozen: `value` goes to the destination if `guards` hold; `actions` run in the same

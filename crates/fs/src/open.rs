@@ -14,7 +14,8 @@ impl FileSystem {
     /// Opens a file or directory, or makes a file with `perm` (less the umask) when `flags` say so.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the path; `Exists` with `create` and `excl`; `IsDirectory`: opened for writing;
+    /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the path; `Exists` with `create` and `excl`;
+    /// `IsDirectory`: opened for writing;
     /// `Unsupported`: a fifo, socket or device, unless only named; `CrossDevice`: see [`FileSystem::way_out`].
     pub fn open_file<'a>(
         &self,

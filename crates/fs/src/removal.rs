@@ -11,20 +11,23 @@ use crate::inode::{FLAG_ATTRIBUTES, FLAG_RENAMED, INODE_LEN, Inode, Layout, at, 
 use crate::key;
 use crate::marks::EntryMark;
 use crate::seal::Sealed;
-use crate::store::{Home, NO_LEASE, fail, malformed};
+use crate::store::{NO_LEASE, fail, malformed};
 use crate::walk::{LOOKUPS_MAX, SEARCH, WRITE, Walk};
 use crate::{Context, FileSystem, Timestamp};
 
-/// Bytes of a name's record that its removal brings along: only the inode, unless a file is open here that may have to live on.
+/// Bytes of a name's record that its removal brings along: only the inode, unless a file is open here that may have to
+/// live on.
 fn removal_len(fs: &FileSystem) -> u32 {
     if fs.inner.opens.is_empty() { INODE_LEN as u32 } else { u32::MAX }
 }
 
 impl FileSystem {
-    /// Removes a name, and the file with its last name. A file that this process has open lives on until its last handle is closed.
+    /// Removes a name, and the file with its last name. A file that this process has open lives on until its last
+    /// handle is closed.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the path; `IsDirectory`; `NotOwner`: the directory is sticky.
+    /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the path; `IsDirectory`; `NotOwner`: the
+    /// directory is sticky.
     pub fn unlink<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<()> {
         named("unlink", at, |at| self.under_lease(|epoch| self.try_unlink(ctx, at, epoch)))
     }
@@ -46,13 +49,19 @@ impl FileSystem {
         let _removal = self.inner.opens.begin_removal();
         let mark = EntryMark::new(&home.key, Timestamp::now());
         let mut marks = true;
+        let mut buf = [0; INODE_LEN];
         for _ in 0..LOOKUPS_MAX {
-            let get = Action::Get { key: &home.key, offset: 0, len: removal_len(self) };
+            let len = removal_len(self);
+            let get = Action::Get { key: &home.key, offset: 0, len };
             let mut op = Operation::new(home.partition, [get, Action::Delete { key: &home.key }])
                 .guard(Guard::BytesAre { key: &home.key, offset: at::STATE, bytes: &[0] })
                 .reveal(INODE_LEN as u32);
             op.actions.extend(mark.actions(0).filter(|_| marks));
-            let outcome = match self.store().run(Op::new(op).under_lease(epoch)) {
+            let mut op = Op::new(op).under_lease(epoch);
+            if len as usize <= buf.len() {
+                op = op.into_dest(&mut buf);
+            }
+            let outcome = match self.store().run(op) {
                 // Removing must work on a full target, where there may be no room for the first mark.
                 Err(error) if error.kind() == ErrorKind::NoSpace && marks => {
                     marks = false;
@@ -61,7 +70,8 @@ impl FileSystem {
                 outcome => outcome?,
             };
             match outcome {
-                OwnedOutcome::Done(results) => return self.clean_up(first_value(results)?),
+                OwnedOutcome::Done(_) if len as usize <= buf.len() => return self.clean_up(&buf),
+                OwnedOutcome::Done(results) => return self.clean_up(&first_value(results)?),
                 OwnedOutcome::Failed(failure) => {
                     let found = failure.current.ok_or_else(|| fail(ErrorKind::NotFound))?;
                     let inode = Inode::decode(&found.bytes)?;
@@ -77,8 +87,8 @@ impl FileSystem {
     }
 
     /// After the record with this value, which was an entry of a file, is gone.
-    pub(crate) fn clean_up(&self, value: Vec<u8>) -> Result<()> {
-        let inode = Inode::decode(&value)?;
+    pub(crate) fn clean_up(&self, value: &[u8]) -> Result<()> {
+        let inode = Inode::decode(value)?;
         if inode.layout == Layout::Elsewhere {
             self.drop_link(inode.ino)
         } else {
@@ -87,7 +97,7 @@ impl FileSystem {
     }
 
     /// After an inode with its last name is gone.
-    fn clean_up_inode(&self, inode: &Inode, value: Vec<u8>) -> Result<()> {
+    fn clean_up_inode(&self, inode: &Inode, value: &[u8]) -> Result<()> {
         if self.inner.opens.set_orphan(inode.ino) {
             return self.keep_orphan(inode.ino, value);
         }
@@ -120,7 +130,8 @@ impl FileSystem {
     }
 
     /// Keeps an inode without a name for the handles that this process has on it.
-    fn keep_orphan(&self, ino: u64, mut value: Vec<u8>) -> Result<()> {
+    fn keep_orphan(&self, ino: u64, value: &[u8]) -> Result<()> {
+        let mut value = value.to_vec();
         let none = 0u64.to_le_bytes();
         let at = at::NLINK as usize;
         value.get_mut(at..at + 8).ok_or_else(malformed)?.copy_from_slice(&none);
@@ -161,7 +172,7 @@ impl FileSystem {
         let op = Operation::new(home.partition, [Action::Delete { key: &home.key }])
             .guard(Guard::BytesAre { key: &home.key, offset: at::NLINK, bytes: &[0; 8] });
         if self.store().run(op)?.is_done() {
-            self.clean_up_inode(&Inode::decode(&value)?, value)?;
+            self.clean_up_inode(&Inode::decode(&value)?, &value)?;
         }
         Ok(())
     }
@@ -223,12 +234,6 @@ impl FileSystem {
             OwnedOutcome::Done(results) => Inode::decode(&first_value(results)?).map(Some),
             OwnedOutcome::Failed(_) => Ok(None),
         }
-    }
-
-    /// Puts `home`'s key where handles of a renamed inode look for it.
-    pub(crate) fn note_location(&self, ino: u64, home: &Home) -> Result<()> {
-        let location = self.store().home(key::location(ino));
-        self.store().run(Operation::put(location.partition, &location.key, &home.key)).map(drop)
     }
 }
 

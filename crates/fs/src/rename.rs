@@ -1,6 +1,7 @@
 //! Rename.
 //!
-//! Within one partition it is one operation; across partitions it is a move ([`crate::moving`]). A directory that moves to another
+//! Within one partition it is one operation; across partitions it is a move ([`crate::moving`]). A directory that
+//! moves to another
 //! parent does so under a lock of the whole file system, so that two moves cannot put each into the other.
 
 use samite_client::{Op, OwnedOutcome};
@@ -15,7 +16,7 @@ use crate::marks::EntryMark;
 use crate::moving::{Decision, Finish, Move};
 use crate::removal::{check_sticky, first_value};
 use crate::seal::Sealed;
-use crate::store::{Home, NO_LEASE, Node, fail};
+use crate::store::{Home, NO_LEASE, Node, fail, malformed};
 use crate::walk::{SEARCH, WRITE, Walk};
 use crate::{Context, FileSystem, RenameFlags, Timestamp};
 
@@ -32,10 +33,15 @@ struct Plan {
     to: End,
     /// What moves, as the entry has it (possibly only a pointer).
     node: Node,
+    /// The whole value of its record.
+    value: Vec<u8>,
     /// What it replaces.
     replaced: Option<Node>,
     epoch: Epoch,
 }
+
+/// What is at both ends: what moves with the whole value of its record, and what is replaced.
+type Ends = (Option<(Node, Vec<u8>)>, Option<Node>);
 
 /// How one attempt ended.
 enum Attempt {
@@ -45,11 +51,14 @@ enum Attempt {
 }
 
 impl FileSystem {
-    /// Renames `from` to `to`, replacing what is there: a file by anything but a directory, an empty directory by a directory.
+    /// Renames `from` to `to`, replacing what is there: a file by anything but a directory, an empty directory by a
+    /// directory.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the paths; `Exists` with `no_replace`; `IsDirectory`, `NotDirectory`,
-    /// `NotEmpty` for what would be replaced; `Invalid`: a directory into itself; `InUse`: the root, `.` or `..`; `NotOwner`: a directory is
+    /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the paths; `Exists` with `no_replace`;
+    /// `IsDirectory`, `NotDirectory`,
+    /// `NotEmpty` for what would be replaced; `Invalid`: a directory into itself; `InUse`: the root, `.` or `..`;
+    /// `NotOwner`: a directory is
     /// sticky; `Unsupported`: `exchange`.
     pub fn rename<'a, 'b>(
         &self,
@@ -94,9 +103,8 @@ impl FileSystem {
         to_walk.require(WRITE | SEARCH)?;
         let from = End { home: from_walk.entry(), parent: from_walk.dir().ino };
         let to = End { home: to_walk.entry(), parent: to_walk.dir().ino };
-        let node = self.entry_at_rest(&from.home, epoch)?;
-        let node = node.ok_or_else(|| fail(ErrorKind::NotFound))?;
-        let replaced = self.entry_at_rest(&to.home, epoch)?;
+        let (moving, replaced) = self.read_ends(&from.home, &to.home, epoch)?;
+        let (node, value) = moving.ok_or_else(|| fail(ErrorKind::NotFound))?;
         let is_directory = node.inode.is_directory();
         if (from_walk.wants_directory || to_walk.wants_directory) && !is_directory {
             return Err(fail(ErrorKind::NotDirectory));
@@ -125,23 +133,39 @@ impl FileSystem {
         if is_directory && from.parent != to.parent && !is_locked {
             return Ok(Attempt::NeedsLock);
         }
-        self.carry_out(Plan { from, to, node, replaced, epoch })?;
+        self.carry_out(Plan { from, to, node, value, replaced, epoch })?;
         Ok(Attempt::Done)
     }
 
-    /// The entry itself, not what it points to, once it does not move.
-    fn entry_at_rest(&self, home: &Home, epoch: Epoch) -> Result<Option<Node>> {
-        match self.store().read(home, epoch)? {
-            Some(node) if node.inode.layout == Layout::Moving => {
-                self.await_move(home)?;
-                Err(fail(ErrorKind::StaleLease))
+    /// The entries themselves, not what they point to, once they do not move: with the whole value of the first. One
+    /// request per node.
+    fn read_ends(&self, from: &Home, to: &Home, epoch: Epoch) -> Result<Ends> {
+        let mut ops = [(from, u32::MAX), (to, INODE_LEN as u32)].map(|(home, len)| {
+            let get = Action::Get { key: &home.key, offset: 0, len };
+            Op::new(Operation::new(home.partition, [get])).under_lease(epoch)
+        });
+        let mut outcomes = self.store().run_all(&mut ops)?.into_iter();
+        let mut next = |home: &Home| -> Result<Option<(Node, Vec<u8>)>> {
+            let found = self.store().found(home, outcomes.next().ok_or_else(malformed)?)?;
+            if let Some((node, _)) = &found {
+                self.wait_for_rest(node)?;
             }
-            Some(node) if node.inode.removal != 0 => {
-                self.outlast_removal(home, node.inode.ino, node.inode.removal)?;
-                Err(fail(ErrorKind::StaleLease))
-            }
-            found => Ok(found),
+            Ok(found)
+        };
+        let moving = next(from)?;
+        Ok((moving, next(to)?.map(|(node, _)| node)))
+    }
+
+    /// Fails with `StaleLease`, after a wait, when the entry is moving or being removed.
+    fn wait_for_rest(&self, node: &Node) -> Result<()> {
+        if node.inode.layout == Layout::Moving {
+            self.await_move(&node.home)?;
+        } else if node.inode.removal != 0 {
+            self.outlast_removal(&node.home, node.inode.ino, node.inode.removal)?;
+        } else {
+            return Ok(());
         }
+        Err(fail(ErrorKind::StaleLease))
     }
 
     fn check_owner(&self, ctx: &Context, walk: &Walk<'_>, entry: &Node) -> Result<()> {
@@ -176,20 +200,15 @@ impl FileSystem {
             self.raise_leases(&plan.from.home.key, Vec::new)?;
         }
         match value {
-            Some(value) if sealed.is_none() => self.clean_up(value),
+            Some(value) if sealed.is_none() => self.clean_up(&value),
             _ => Ok(()),
         }
     }
 
     /// Moves the entry. Returns the value of the record that it replaced.
     fn move_entry(&self, plan: &Plan, sealed: Option<&Sealed>) -> Result<Option<Vec<u8>>> {
-        let stale = || fail(ErrorKind::StaleLease);
-        let (version, mut value) = self.store().value(&plan.from.home)?.ok_or_else(stale)?;
-        if version != plan.node.version {
-            return Err(stale());
-        }
+        let mut value = plan.value.clone();
         if plan.node.inode.layout != Layout::Elsewhere {
-            self.note_location(plan.node.inode.ino, &plan.to.home)?;
             value[at::FLAGS as usize] |= FLAG_RENAMED;
         }
         let now = Timestamp::now();
@@ -197,6 +216,7 @@ impl FileSystem {
         value[ctime..ctime + 8].copy_from_slice(&now.0.to_le_bytes());
         let _removal = self.inner.opens.begin_removal();
         if plan.from.home.partition == plan.to.home.partition {
+            self.note_location(&plan.node, &plan.to.home)?;
             self.move_within(plan, sealed, &value, now)
         } else {
             self.move_across(plan, sealed, &value, now)
@@ -246,7 +266,6 @@ impl FileSystem {
             Finish::Delete,
             plan.to.home.clone(),
         );
-        // Both ends under the same leases: what is frozen by a stale resolution is thawed again.
         if !self.freeze(&plan.node, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
         }

@@ -1,8 +1,11 @@
 //! Seals: a directory that is being removed, or replaced by a rename, takes no new entries.
 //!
-//! The removal token in the directory's inode says who removes it. A seal with that token goes into every partition, by an operation that
-//! fails where the directory has entries. Making an entry carries the guard that there is no seal, in the entry's own partition: one operation still.
-//! The removal itself is guarded by the token, so that anyone who finds an abandoned seal can stop it by clearing the token first.
+//! The removal token in the directory's inode says who removes it. A seal with that token goes into every partition,
+//! by an operation that
+//! fails where the directory has entries. Making an entry carries the guard that there is no seal, in the entry's own
+//! partition: one operation still.
+//! The removal itself is guarded by the token, so that anyone who finds an abandoned seal can stop it by clearing the
+//! token first.
 
 use samite_client::{Op, OwnedOutcome};
 use samite_types::{Epoch, ErrorKind, PartitionId, Result};

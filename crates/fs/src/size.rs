@@ -154,7 +154,8 @@ impl OpenFile {
             return Ok(false);
         }
         let size = self.fs.size_of(&node, Some(&self.writing))?;
-        // Data first: were it the other way round, a crash in between would leave bytes beyond the end that a longer file shows again.
+        // Data first: were it the other way round, a crash in between would leave bytes beyond the end that a longer
+        // file shows again.
         if len < size {
             self.fs.store().cut_chunks(self.ino(), len, size)?;
         }

@@ -9,7 +9,8 @@ use crate::{FileKind, FileSystem, OpenFile, OpenFlags, PATH_LEN_MAX, Timestamp};
 
 const VERSION: u8 = 1;
 
-/// An open file as bytes: version, flags, kind, layout, inode number (8), length of the key (2), key of the inode's record, and of a directory the path.
+/// An open file as bytes: version, flags, kind, layout, inode number (8), length of the key (2), key of the inode's
+/// record, and of a directory the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenState {
     ino: u64,
@@ -96,7 +97,8 @@ impl OpenFile {
 }
 
 impl FileSystem {
-    /// Opens again what another process, or this one before `exec`, had open. Costs nothing: permission was checked when it was first opened,
+    /// Opens again what another process, or this one before `exec`, had open. Costs nothing: permission was checked
+    /// when it was first opened,
     /// and where it is now shows when it is used.
     #[must_use]
     pub fn reopen(&self, state: &OpenState) -> OpenFile {

@@ -35,9 +35,14 @@ pub struct Node {
 }
 
 impl Node {
-    /// Length of what is not chunked.
+    /// Whether its data are in chunks.
     pub const fn is_chunked(&self) -> bool {
         matches!(self.inode.layout, Layout::Chunked)
+    }
+
+    /// Whether a location record says where it goes: not for what only points to an inode that stays where it is.
+    pub const fn has_location(&self) -> bool {
+        !matches!(self.inode.layout, Layout::Elsewhere)
     }
 }
 
@@ -118,6 +123,23 @@ impl Store {
                 let (version, total_len, len) = only(&results)?.value()?;
                 self.node(home.clone(), version, total_len, &buf[..len]).map(Some)
             }
+            OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
+            OwnedOutcome::Failed(failure) => Err(failure.into_error("look up")),
+        }
+    }
+
+    /// The node in a record that was read from its start, and the bytes that were read.
+    pub fn found(&self, home: &Home, outcome: OwnedOutcome) -> Result<Option<(Node, Vec<u8>)>> {
+        match outcome {
+            OwnedOutcome::Done(results) => match results.into_iter().next() {
+                Some(OwnedResult::Value { version, total_len, data, .. }) => {
+                    let inode = Inode::decode(&data)?;
+                    let data_len = u64::from(total_len).saturating_sub(INODE_LEN as u64);
+                    let home = home.clone();
+                    Ok(Some((Node { home, inode, data_len, version, target: None }, data)))
+                }
+                _ => Err(malformed()),
+            },
             OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
             OwnedOutcome::Failed(failure) => Err(failure.into_error("look up")),
         }

@@ -1,6 +1,7 @@
 //! Path resolution.
 //!
-//! A [`Walk`] stands in a directory and has the rest of a path before it. It knows the directories that it came through, so `..` goes
+//! A [`Walk`] stands in a directory and has the rest of a path before it. It knows the directories that it came
+//! through, so `..` goes
 //! back to where it really came from, also behind symbolic links.
 
 use std::borrow::Cow;
@@ -281,7 +282,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The file that the path names; what is a symbolic link itself is followed if `follow`. `None`: there is no such entry, and the walk stands in the directory
+    /// The file that the path names; what is a symbolic link itself is followed if `follow`. `None`: there is no such
+    /// entry, and the walk stands in the directory
     /// where it would be.
     pub fn find(&mut self, follow: bool) -> Result<Option<Node>> {
         loop {

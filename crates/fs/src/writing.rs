@@ -1,10 +1,13 @@
 //! What an open file knows of its own writes.
 //!
-//! Writing to a chunked file sends data only. Before the first such write, a handle sets the *writing mark* in the inode: while it stands, the
-//! settled size in the inode is only a lower bound, and whoever wants the size asks the holders of the chunks. Settling (close, fsync)
+//! Writing to a chunked file sends data only. Before the first such write, a handle sets the *writing mark* in the
+//! inode: while it stands, the
+//! settled size in the inode is only a lower bound, and whoever wants the size asks the holders of the chunks.
+//! Settling (close, fsync)
 //! raises the settled size to where this handle has written and takes its mark off again.
 //!
-//! The mark is the handle's token. A second writer turns it into [`MARK_SHARED`](crate::inode::MARK_SHARED), which stays: then asking
+//! The mark is the handle's token. A second writer turns it into [`MARK_SHARED`](crate::inode::MARK_SHARED), which
+//! stays: then asking
 //! for the size costs one request more, and is right whoever writes. A child after `fork` has a mark of its own to set.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -41,7 +41,8 @@ impl FileSystem {
     /// Value of an extended attribute.
     ///
     /// # Errors
-    /// As of [`FileSystem::stat`]; `NoAttribute`; `Denied`; `Unsupported`: not in the namespace `user.`, `trusted.` or `security.`.
+    /// As of [`FileSystem::stat`]; `NoAttribute`; `Denied`; `Unsupported`: not in the namespace `user.`, `trusted.` or
+    /// `security.`.
     pub fn get_xattr(&self, ctx: &Context, file: &Subject<'_>, name: &[u8]) -> Result<Vec<u8>> {
         self.on_subject("getxattr", file, |node| {
             check_name(ctx, node, name, READ)?;
@@ -60,7 +61,8 @@ impl FileSystem {
     /// Sets an extended attribute.
     ///
     /// # Errors
-    /// As of [`FileSystem::get_xattr`]; `Exists` with `create`; `NoAttribute` with `replace`; `TooLarge`: over [`ATTRIBUTE_LEN_MAX`].
+    /// As of [`FileSystem::get_xattr`]; `Exists` with `create`; `NoAttribute` with `replace`; `TooLarge`: over
+    /// [`ATTRIBUTE_LEN_MAX`].
     pub fn set_xattr(
         &self,
         ctx: &Context,
