@@ -15,18 +15,18 @@
 //!
 //! - What a call has done is what every later call of any process sees, also in names, sizes and times of directories.
 //! - With the directories of the path known, a create, a stat, an unlink of a file without chunks, a read and a write
-//! within a chunk
+//!   within a chunk
 //!   cost one request each, a close without writes none. Reading at the end of a file or in a hole costs one more, to
-//! learn the size; so
+//!   learn the size; so
 //!   does the first write beyond the inode, and the close after it.
 //! - An append takes its place atomically. While several append at once, a reader that overtakes the slower of them
-//! can see zeros
+//!   can see zeros
 //!   in its place; with one appender never.
 //! - A rename is atomic for those who look up either name. A listing meanwhile can show both names, or none.
 //! - Times of access are not kept up (`noatime`). The time of modification of a large file is settled when it is
-//! closed or synced.
+//!   closed or synced.
 //! - A file that is unlinked or replaced lives on for the process that did it, and for those that inherit its
-//! descriptors. Others
+//!   descriptors. Others
 //!   that have it open get `StaleHandle` from then on.
 //! - Whoever dies half-way leaves nothing that others cannot finish or undo; they wait up to 2 s for that.
 
