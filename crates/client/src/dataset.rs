@@ -135,6 +135,9 @@ impl Dataset {
 
     /// Sends operations, in one request per node, without waiting. At most [`OPERATIONS_MAX`] of them.
     ///
+    /// A single small one may stay here for a little while, to leave together with others to the same node: until
+    /// any [`Pending`] is waited for or polled, or enough has come together.
+    ///
     /// # Errors
     /// As [`Self::execute`]; `Busy`: too many operations wait for their answers, let some finish first.
     pub fn submit(&self, ops: &[Operation<'_>]) -> Result<Pending> {

@@ -1,7 +1,9 @@
 //! Requests that were sent without waiting, with all it takes to send them again.
 
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
+use samite_transport::client::Outgoing;
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result, Seq};
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::{BODY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX};
@@ -99,7 +101,15 @@ impl Flight {
         count(&counters.operations, operations.len() as u64);
         count(&counters.sent_bytes, self.payload.len() as u64);
         let payload: &[&[u8]] = if self.payload.is_empty() { &[] } else { &[&self.payload] };
-        match link.submit(FrameKind::Request, &self.body, payload, self.deadline) {
+        // A single operation may wait a little for others, to leave together with them.
+        let sent = if operations.len() == 1 {
+            let request = Outgoing { kind: FrameKind::Request, body: &self.body, payload };
+            client.session().has_left.store(true, Ordering::Relaxed);
+            link.enqueue(request, self.deadline)
+        } else {
+            link.submit(FrameKind::Request, &self.body, payload, self.deadline)
+        };
+        match sent {
             Ok(ticket) => {
                 let ops = (0..operations.len() as u32).collect();
                 self.under_way.push(Sent::new(peer, link, ticket, ops));
@@ -139,8 +149,30 @@ impl Flight {
         Err(Error::new(ErrorKind::Unavailable, "the operation was sent before the fork"))
     }
 
+    /// Sends what was left to be sent later to other nodes than this flight's, whose links see to theirs when they are read.
+    fn send_left(&self) {
+        let session = self.dataset.client().session();
+        if !session.has_left.load(Ordering::Relaxed)
+            || !session.has_left.swap(false, Ordering::Relaxed)
+        {
+            return;
+        }
+        let Some(view) = session.view() else { return };
+        for peer in view.peers() {
+            if self.under_way.iter().all(|sent| sent.peer.node != peer.node)
+                && let Some(link) = peer.live_link()
+            {
+                // Whoever waits for a reply of that link is told what went wrong with it.
+                let _ = link.flush();
+            }
+        }
+    }
+
     /// Whether every reply is there or the time is up.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.check_session().is_ok() {
+            self.send_left();
+        }
         if self.deadline.remaining().is_none() {
             return Poll::Ready(());
         }
@@ -162,6 +194,7 @@ impl Flight {
     /// Takes the replies in; whether every operation has its outcome.
     pub(crate) fn land(&mut self) -> Result<bool> {
         self.check_session()?;
+        self.send_left();
         for sent in std::mem::take(&mut self.under_way) {
             let Sent { peer, link, ticket, ops, .. } = sent;
             let mut collected = Collected {

@@ -1,5 +1,6 @@
 //! What belongs to one process's use of a cluster: identity, sequence numbers, cluster map, links.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rustix::fs::{Mode, OFlags};
@@ -21,6 +22,8 @@ pub(crate) struct Session {
     pub(crate) id: ClientId,
     pub(crate) seqs: Seqs,
     pub(crate) timer: Timer,
+    /// Requests were left with links to be sent later.
+    pub(crate) has_left: AtomicBool,
     host: String,
     only: Option<Transport>,
     view: RwLock<Option<Arc<View>>>,
@@ -78,6 +81,7 @@ impl Session {
             id: ClientId(SystemEntropy.next_u64()),
             seqs: Seqs::new(),
             timer: Timer::default(),
+            has_left: AtomicBool::new(false),
             host: host_name(),
             only,
             view: RwLock::new(None),
