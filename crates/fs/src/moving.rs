@@ -1,10 +1,10 @@
 //! Moving an inode to another record, in any partition, so that nothing is lost or doubled whoever dies.
 //!
 //! 1. *Freeze*: the source's layout becomes [`Layout::Moving`] and an **intent** is put beside it. From now on every
-//! operation on
+//!    operation on
 //!    the inode fails its identity guard, and whoever made it waits for the move to end.
 //! 2. *Decide*: one operation at the destination puts the copy there together with a **verdict** record. This is the
-//! moment at which
+//!    moment at which
 //!    the move happens.
 //! 3. *Finish*: the source and the intent go (or the source becomes a pointer to the destination).
 //! 4. The verdict goes.
