@@ -41,7 +41,12 @@ impl<T> Answer for *mut T {
 /// A signal handler that arrives here while its own thread is at work on the store may have interrupted it under a lock, so
 /// its call fails with `EDEADLK` instead of waiting for ever. `EINTR` and `EAGAIN` would make it try again for ever.
 pub fn guard<T: Answer>(work: impl FnOnce() -> Result<T, Errno>) -> T {
-    match attempt(work) {
+    answer(attempt(work))
+}
+
+/// What a C function returns for an outcome.
+pub fn answer<T: Answer>(outcome: Result<T, Errno>) -> T {
+    match outcome {
         Ok(value) => value,
         Err(errno) => {
             set_errno(errno.raw_os_error());
@@ -134,14 +139,26 @@ macro_rules! alias {
 }
 
 /// A hook's body for a function of one path: `by_path!(dirfd, path, real(...), |place| work)`.
-/// A path that leaves the store through `..` is given to the real function under its plain name.
+/// A path that leaves the store, through `..` or a symbolic link, is given to the real function under its plain name.
 macro_rules! by_path {
     ($dir:expr, $path:ident, $real:expr, |$place:ident| $work:expr) => {{
         let mut room = $crate::route::PathRoom::new();
         match $crate::route::route($dir, $path, &mut room) {
             $crate::route::Route::Real => $real,
             $crate::route::Route::Elsewhere($path) => $real,
-            $crate::route::Route::Store($place) => $crate::hook::guard(move || $work),
+            $crate::route::Route::Store(place) => {
+                let outcome = $crate::hook::attempt(|| {
+                    let $place = &place;
+                    $work
+                });
+                match $crate::route::way_out(&place, &outcome) {
+                    Some(outside) => {
+                        let $path = outside.as_ptr();
+                        $real
+                    }
+                    None => $crate::hook::answer(outcome),
+                }
+            }
         }
     }};
 }

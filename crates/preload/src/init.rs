@@ -14,8 +14,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
-use samite_client::Client;
-use samite_client::runtime::{DEFAULT_CLUSTER, DEFAULT_MOUNT, ENV_CLUSTER, ENV_MOUNT};
+use samite_client::runtime::{
+    DEFAULT_CLUSTER, DEFAULT_MOUNT, ENV_CLUSTER, ENV_MOUNT, ENV_RUNTIME_DIR, RuntimeDir,
+};
+use samite_client::{Client, ENV_TRANSPORT, Options, parse_transport};
 use samite_types::Result;
 
 use crate::hooks::stdio;
@@ -151,12 +153,18 @@ fn value<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
 
 /// Connects to the cluster that the environment named at the start.
 pub fn client() -> Result<Client> {
-    let named = lasting().and_then(|lasting| {
-        lasting.variables.iter().find_map(|entry| value(entry.to_bytes(), ENV_CLUSTER))
-    });
-    let name =
-        named.and_then(|name| std::str::from_utf8(name).ok()).filter(|name| !name.is_empty());
-    Client::from_runtime(name.unwrap_or(DEFAULT_CLUSTER))
+    let named = |name: &str| {
+        let lasting = lasting()?;
+        let value = lasting.variables.iter().find_map(|entry| value(entry.to_bytes(), name))?;
+        std::str::from_utf8(value).ok().filter(|value| !value.is_empty())
+    };
+    let runtime = match named(ENV_RUNTIME_DIR) {
+        Some(path) => RuntimeDir::at(path)?,
+        None => RuntimeDir::for_user()?,
+    };
+    let transport = named(ENV_TRANSPORT).map(parse_transport).transpose()?;
+    let cluster = runtime.cluster(named(ENV_CLUSTER).unwrap_or(DEFAULT_CLUSTER))?;
+    Client::from_cluster_dir(&cluster, Options { transport, ..Options::default() })
 }
 
 /// Takes over the open files of the program before `exec`.

@@ -10,10 +10,14 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::{hook, store};
+
 /// Numbers in the range.
 const RANGE: i32 = 256;
 /// Highest number that [`keep`] gives.
 pub const LIMIT: u32 = 1 << 20;
+/// Connections of the store lie no lower (`samite_transport` moves them up).
+const CONNECTION_MIN: c_int = 900;
 const WORDS: usize = RANGE as usize / 64;
 
 /// First number of the range; 0 before the first descriptor.
@@ -46,6 +50,11 @@ pub fn keep(fd: OwnedFd) -> Result<c_int, Errno> {
 /// Whether the program must not touch this number.
 #[inline]
 pub fn is_ours(fd: c_int) -> bool {
+    is_kept(fd) || (fd >= CONNECTION_MIN && is_connection(fd))
+}
+
+#[inline]
+fn is_kept(fd: c_int) -> bool {
     let floor = FLOOR.load(Ordering::Relaxed);
     if floor == 0 || fd < floor || fd >= floor + RANGE {
         return false;
@@ -54,9 +63,19 @@ pub fn is_ours(fd: c_int) -> bool {
     OURS[place as usize / 64].load(Ordering::Acquire) & (1 << (place % 64)) != 0
 }
 
+/// A signal handler that interrupts a call on the store cannot ask: then every high number may be one.
+#[cold]
+fn is_connection(fd: c_int) -> bool {
+    hook::is_busy() || store::is_connection(fd)
+}
+
 /// Our own descriptors, in order.
-pub fn each() -> impl Iterator<Item = c_int> {
+pub fn each() -> Vec<c_int> {
     let floor = FLOOR.load(Ordering::Relaxed);
     let range = if floor == 0 { 0..0 } else { floor..floor + RANGE };
-    range.filter(|fd| is_ours(*fd))
+    let mut all: Vec<c_int> = range.filter(|fd| is_kept(*fd)).collect();
+    all.extend(store::connections());
+    all.sort_unstable();
+    all.dedup();
+    all
 }

@@ -1,6 +1,6 @@
 //! Whose path is it: the store's, or the kernel's?
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CString, c_char, c_int};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use samite_fs::{At, PATH_LEN_MAX};
 
 use crate::table::Open;
-use crate::{cwd, foreign, hook, table};
+use crate::{cwd, foreign, hook, store, table};
 
 /// Where the store appears: an absolute path without a slash at its end. Null until the library has started.
 static PREFIX: AtomicPtr<u8> = AtomicPtr::new(null_mut());
@@ -61,6 +61,21 @@ impl Place<'_> {
     }
 }
 
+/// The absolute path outside the store to which a symbolic link on the way to `place` leads; told by `outcome`.
+#[inline]
+pub fn way_out<T>(place: &Place<'_>, outcome: &Result<T, Errno>) -> Option<CString> {
+    if matches!(outcome, Err(Errno::XDEV)) { find_way_out(place) } else { None }
+}
+
+#[cold]
+fn find_way_out(place: &Place<'_>) -> Option<CString> {
+    let outside = hook::attempt(|| {
+        let at = place.at()?;
+        store::call_as(|fs, caller| fs.way_out(caller, at, true))
+    });
+    CString::new(outside.ok()??).ok()
+}
+
 /// Where a call goes.
 pub enum Route<'a> {
     /// To libc, as it is.
@@ -102,6 +117,29 @@ fn starts_with_prefix(path: *const c_char) -> bool {
     }
     // SAFETY: as above.
     !prefix.is_empty() && matches!(unsafe { path.add(prefix.len()).cast::<u8>().read() }, 0 | b'/')
+}
+
+/// The descriptor of the store that a path like `/dev/stdin` or `/proc/self/fd/3` names. The kernel would open the
+/// placeholder's own memory under it.
+#[inline]
+pub fn named_descriptor(path: *const c_char) -> Option<c_int> {
+    if table::is_unused() || path.is_null() { None } else { find_named_descriptor(path) }
+}
+
+fn find_named_descriptor(path: *const c_char) -> Option<c_int> {
+    let path = foreign::text(path).ok()?;
+    let number = match path {
+        b"/dev/stdin" => 0,
+        b"/dev/stdout" => 1,
+        b"/dev/stderr" => 2,
+        _ => {
+            let digits = [&b"/dev/fd/"[..], b"/proc/self/fd/"]
+                .iter()
+                .find_map(|directory| path.strip_prefix(*directory))?;
+            std::str::from_utf8(digits).ok()?.parse().ok()?
+        }
+    };
+    table::has(number).then_some(number)
 }
 
 /// Whether the path has `//`, `/.` or `/..` in it, so that it may name the store in other words.

@@ -36,8 +36,10 @@ pub const SESSIONS_MAX: usize = 128;
 const MAGIC: u64 = u64::from_le_bytes(*b"samite\x00\x01");
 const WORDS: usize = SLOTS / 64;
 
-/// Longest [`Slot::state`], in bytes. A directory whose state is longer (its path is part of it) does not survive `exec`.
-pub const STATE_LEN_MAX: usize = PAGE_LEN - 64;
+/// Room for [`Slot::state`], in bytes. A directory whose state is longer (its path is part of it) does not survive `exec`.
+const STATES_LEN: usize = PAGE_LEN - 64;
+/// A state up to this length can be replaced: the new one is written beside it.
+const HALF_LEN: usize = STATES_LEN / 2;
 
 /// The shared part of an open file description.
 #[repr(C, align(4096))]
@@ -48,15 +50,16 @@ pub struct Slot {
     pub status: AtomicU32,
     /// File offset, in bytes.
     pub offset: AtomicU64,
-    /// Length of `state`; 0 while the file was not described.
-    state_len: AtomicU32,
+    /// Where in `states` the state lies (upper half), and its length; 0 while the file was not described.
+    state_at: AtomicU32,
     /// 1: by `fork` or `exec` another process may hold it.
     pub is_shared: AtomicU32,
     unused: [u64; 5],
-    state: UnsafeCell<[u8; STATE_LEN_MAX]>,
+    states: UnsafeCell<[u8; STATES_LEN]>,
 }
 
-// SAFETY: `state` is written once, before `state_len` is stored, by a process whose other holders start after that.
+// SAFETY: a part of `states` is written while `state_at` leads to another one, and by one process at a time: the one that
+// is about to fork or exec with the file open.
 unsafe impl Sync for Slot {}
 
 const _: () = assert!(size_of::<Slot>() == PAGE_LEN);
@@ -67,33 +70,43 @@ impl Slot {
         holders: AtomicU32::new(1),
         status: AtomicU32::new(0),
         offset: AtomicU64::new(0),
-        state_len: AtomicU32::new(0),
+        state_at: AtomicU32::new(0),
         is_shared: AtomicU32::new(0),
         unused: [0; 5],
-        state: UnsafeCell::new([0; STATE_LEN_MAX]),
+        states: UnsafeCell::new([0; STATES_LEN]),
     };
 
     /// The description of the file for other processes; `None` before [`Slot::describe`].
     pub fn state(&self) -> Option<&[u8]> {
-        let len = self.state_len.load(Ordering::Acquire) as usize;
-        if len == 0 || len > STATE_LEN_MAX {
+        let packed = self.state_at.load(Ordering::Acquire);
+        let (start, len) = ((packed >> 16) as usize, (packed & 0xffff) as usize);
+        if len == 0 || start + len > STATES_LEN {
             return None;
         }
-        // SAFETY: within the array; not changed once the length is set.
-        Some(unsafe { std::slice::from_raw_parts(self.state.get().cast(), len) })
+        // SAFETY: within the array, and not written to while `state_at` leads there.
+        Some(unsafe { std::slice::from_raw_parts(self.states.get().cast::<u8>().add(start), len) })
     }
 
-    /// Keeps the description; one that is too long is left out.
+    /// Keeps the description, in place of an older one; one that is too long is left out.
     pub fn describe(&self, state: &[u8]) {
-        let Ok(len @ 1..) = u32::try_from(state.len()) else { return };
-        if state.len() > STATE_LEN_MAX || self.state_len.load(Ordering::Acquire) != 0 {
+        let known = self.state();
+        if known == Some(state) || state.is_empty() || state.len() > STATES_LEN {
             return;
         }
-        // SAFETY: it fits, and nobody reads it while the length is 0.
+        let is_first_half = self.state_at.load(Ordering::Relaxed) >> 16 == 0;
+        let start = match known {
+            None => 0,
+            Some(known) if known.len().max(state.len()) > HALF_LEN => return,
+            Some(_) if is_first_half => HALF_LEN,
+            Some(_) => 0,
+        };
+        // SAFETY: it fits, and `state_at` does not lead there.
         unsafe {
-            self.state.get().cast::<u8>().copy_from_nonoverlapping(state.as_ptr(), state.len());
+            let states = self.states.get().cast::<u8>().add(start);
+            states.copy_from_nonoverlapping(state.as_ptr(), state.len());
         }
-        self.state_len.store(len, Ordering::Release);
+        // Both are below 4096.
+        self.state_at.store((start as u32) << 16 | state.len() as u32, Ordering::Release);
     }
 
     /// One process more holds it.
@@ -195,7 +208,7 @@ fn take_from(index: usize, status: u32) -> Option<SlotId> {
             let slot = slot(id)?;
             slot.status.store(status, Ordering::Relaxed);
             slot.offset.store(0, Ordering::Relaxed);
-            slot.state_len.store(0, Ordering::Relaxed);
+            slot.state_at.store(0, Ordering::Relaxed);
             slot.is_shared.store(0, Ordering::Relaxed);
             slot.holders.store(1, Ordering::Release);
             return Some(id);

@@ -1,5 +1,6 @@
 //! The connection to the store, and who the caller is.
 
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -9,7 +10,7 @@ use samite_client::Client;
 use samite_fs::{Context, FileSystem};
 use samite_types::Result;
 
-use crate::init;
+use crate::{init, route};
 
 /// Dataset of files that programs see.
 const DATASET: &str = "files";
@@ -39,7 +40,7 @@ fn connect() -> Result<&'static Store, Errno> {
     init::watch_forks();
     let open = || {
         let client = init::client()?;
-        let fs = FileSystem::open(&client, DATASET)?;
+        let fs = FileSystem::open_mounted(&client, DATASET, Some(route::prefix()))?;
         Ok(Store { client, fs })
     };
     let store = open().map_err(|error: samite_types::Error| error.kind().errno())?;
@@ -55,6 +56,16 @@ pub fn call<T>(work: impl FnOnce(&FileSystem) -> Result<T>) -> Result<T, Errno> 
 pub fn call_as<T>(work: impl FnOnce(&FileSystem, &Context) -> Result<T>) -> Result<T, Errno> {
     let fs = &store()?.fs;
     work(fs, &context()).map_err(|error| error.kind().errno())
+}
+
+/// Whether a descriptor belongs to a connection of the store.
+pub fn is_connection(fd: c_int) -> bool {
+    STORE.get().is_some_and(|store| store.client.descriptors().contains(&fd))
+}
+
+/// Descriptors of the connections.
+pub fn connections() -> Vec<c_int> {
+    STORE.get().map(|store| store.client.descriptors()).unwrap_or_default()
 }
 
 /// In the child of a fork.

@@ -135,8 +135,7 @@ impl Description {
 
     /// Writes down what another process needs to go on with the file.
     fn describe(&self) {
-        if self.slot().state().is_none()
-            && let Some(file) = self.file_if_used()
+        if let Some(file) = self.file_if_used()
             && let Ok(state) = file.state()
         {
             self.slot().describe(&state.encode());

@@ -12,8 +12,8 @@ use crate::hooks::program::{self, Program};
 use crate::hooks::space::settle_all;
 use crate::init::{self, CWD, FDS};
 use crate::real::set_errno;
-use crate::route::{PathRoom, Route, route};
-use crate::{cwd, raw, table};
+use crate::route::{PathRoom, Route, route, way_out};
+use crate::{cwd, hook, raw, table};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
@@ -168,42 +168,43 @@ pub fn prepare_child() {
     });
 }
 
-/// Becomes the program at `path`.
-pub fn become_program(
-    path: *const c_char,
-    arguments: *const *const c_char,
-    environment: *const *const c_char,
-    real: &dyn Fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int,
-) -> c_int {
-    become_program_at((AT_FDCWD, path), arguments, environment, real)
-}
+/// libc's function behind the hook that was called.
+type Real<'a> = &'a dyn Fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int;
 
-fn become_program_at(
+/// Longest chain of scripts that run scripts.
+const INTERPRETERS_MAX: u32 = 4;
+
+/// Becomes the program at `path`, relative to `dirfd`.
+fn become_program(
     (dirfd, path): (c_int, *const c_char),
     arguments: *const *const c_char,
     environment: *const *const c_char,
-    real: &dyn Fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int,
+    depth: u32,
+    real: Real<'_>,
 ) -> c_int {
     let mut room = PathRoom::new();
-    match route(dirfd, path, &mut room) {
-        Route::Real => run(path, arguments, environment, real),
-        Route::Elsewhere(path) => run(path, arguments, environment, real),
-        Route::Store(place) => match attempt(|| program::load(&place)) {
-            Ok(Program::Binary(file)) => run(file.path().as_ptr(), arguments, environment, real),
-            Ok(Program::Script { interpreter, option }) => {
-                let mut new: Vec<*const c_char> = vec![interpreter.as_ptr()];
-                new.extend(option.as_ref().map(|option| option.as_ptr()));
-                new.push(path);
-                new.extend(strings(arguments).skip(1).map(CStr::as_ptr));
-                new.push(std::ptr::null());
-                // The interpreter may be in the store too; one that is a script itself is refused by `load`.
-                become_program(interpreter.as_ptr(), new.as_ptr(), environment, real)
-            }
-            Err(errno) => {
-                set_errno(errno.raw_os_error());
-                -1
-            }
-        },
+    let place = match route(dirfd, path, &mut room) {
+        Route::Real => return run(path, arguments, environment, real),
+        Route::Elsewhere(path) => return run(path, arguments, environment, real),
+        Route::Store(place) => place,
+    };
+    let program = attempt(|| program::load(&place));
+    if let Some(outside) = way_out(&place, &program) {
+        return run(outside.as_ptr(), arguments, environment, real);
+    }
+    match program {
+        Ok(Program::Binary(file)) => run(file.path().as_ptr(), arguments, environment, real),
+        Ok(Program::Script { interpreter, option }) if depth < INTERPRETERS_MAX => {
+            let mut new: Vec<*const c_char> = vec![interpreter.as_ptr()];
+            new.extend(option.as_ref().map(|option| option.as_ptr()));
+            new.push(path);
+            new.extend(strings(arguments).skip(1).map(CStr::as_ptr));
+            new.push(std::ptr::null());
+            let interpreter = (AT_FDCWD, interpreter.as_ptr());
+            become_program(interpreter, new.as_ptr(), environment, depth + 1, real)
+        }
+        Ok(Program::Script { .. }) => hook::answer(Err(Errno::LOOP)),
+        Err(errno) => hook::answer(Err(errno)),
     }
 }
 
@@ -211,7 +212,7 @@ fn run(
     path: *const c_char,
     arguments: *const *const c_char,
     environment: *const *const c_char,
-    real: &dyn Fn(*const c_char, *const *const c_char, *const *const c_char) -> c_int,
+    real: Real<'_>,
 ) -> c_int {
     prepare();
     let environment = Environment::new(environment);
@@ -384,7 +385,7 @@ execl_entry!(execlp, EXECLP);
 
 hooks! {
     fn execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
-        become_program(path, arguments, environment, &|path, arguments, environment| {
+        become_program((AT_FDCWD, path), arguments, environment, 0, &|path, arguments, environment| {
             real(path, arguments, environment)
         })
     }
@@ -421,7 +422,7 @@ hooks! {
         if flags & libc::AT_EMPTY_PATH != 0 && crate::foreign::get(path).unwrap_or(0) == 0 {
             return fexecve(dirfd, arguments, environment);
         }
-        become_program_at((dirfd, path), arguments, environment, &|path, arguments, environment| {
+        become_program((dirfd, path), arguments, environment, 0, &|path, arguments, environment| {
             real(dirfd, path, arguments, environment, flags)
         })
     }

@@ -6,10 +6,15 @@ use libc::{AT_FDCWD, mode_t};
 use rustix::io::Errno;
 use samite_fs::OpenFlags;
 
-use crate::hook::{by_path, hooks};
+use crate::hook::{by_path, guard, hooks};
+use crate::hooks::reading::errno;
 use crate::hooks::stdio;
-use crate::route::Place;
+use crate::route::{self, Place};
 use crate::{store, table};
+
+/// How a file was made is not what `F_GETFL` tells.
+const FORGOTTEN: c_int =
+    libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC;
 
 /// Opens a file of the store and gives it the lowest free descriptor.
 pub fn open_place(place: &Place<'_>, flags: c_int, mode: mode_t) -> Result<c_int, Errno> {
@@ -19,9 +24,26 @@ pub fn open_place(place: &Place<'_>, flags: c_int, mode: mode_t) -> Result<c_int
     let how = OpenFlags::from_oflags(flags.cast_unsigned());
     let at = place.at()?;
     let file = store::call_as(|fs, caller| fs.open_file(caller, at, how, mode & 0o7777))?;
-    // What F_GETFL tells: how it was made is forgotten.
-    let forgotten = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC;
-    let fd = table::install(file, flags & !forgotten, flags & libc::O_CLOEXEC != 0)?;
+    let fd = table::install(file, flags & !FORGOTTEN, flags & libc::O_CLOEXEC != 0)?;
+    stdio::redirect(fd);
+    Ok(fd)
+}
+
+/// Opens the file behind a descriptor once more, as opening `/dev/fd/N` does: with an offset of its own. What the descriptor may
+/// not do, the new one may not either.
+pub fn open_again(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
+    let open = table::get(fd).ok_or(Errno::BADF)?;
+    let (had, wants) = (open.status() & libc::O_ACCMODE, flags & libc::O_ACCMODE);
+    if open.status() & libc::O_PATH != 0 || (had != libc::O_RDWR && had != wants) {
+        return Err(Errno::ACCESS);
+    }
+    let state = open.file()?.state().map_err(|error| errno(&error))?;
+    let file = store::call(|fs| Ok(fs.reopen(&state)))?;
+    file.set_append(flags & libc::O_APPEND != 0);
+    if flags & libc::O_TRUNC != 0 && wants != libc::O_RDONLY {
+        file.truncate(0).map_err(|error| errno(&error))?;
+    }
+    let fd = table::install(file, flags & !FORGOTTEN, flags & libc::O_CLOEXEC != 0)?;
     stdio::redirect(fd);
     Ok(fd)
 }
@@ -41,7 +63,10 @@ fn open_at(
     mode: mode_t,
     real: impl FnOnce(*const c_char) -> c_int,
 ) -> c_int {
-    by_path!(dirfd, path, fresh(real(path)), |place| open_place(&place, flags, mode))
+    if let Some(fd) = route::named_descriptor(path) {
+        return guard(|| open_again(fd, flags));
+    }
+    by_path!(dirfd, path, fresh(real(path)), |place| open_place(place, flags, mode))
 }
 
 hooks! {

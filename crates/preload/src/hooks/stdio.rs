@@ -8,19 +8,19 @@
 //! once and for good: the cookie asks the table at each call, so it serves the kernel's files as well. What the old stream had not
 //! written yet moves into the new one's buffer, where it would have been.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{AT_FDCWD, FILE, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
-use crate::hook::{guard, hooks};
+use crate::hook::{attempt, guard, hooks};
 use crate::hooks::descriptors::{close, close_open, dup2};
-use crate::hooks::open::open_place;
+use crate::hooks::open::{open_again, open_place};
 use crate::hooks::reading::{lseek, read, write};
 use crate::real::{errno, set_errno};
-use crate::route::{PathRoom, Route, route};
+use crate::route::{PathRoom, Route, named_descriptor, route, way_out};
 use crate::{foreign, table};
 
 /// Buffer of a stream, in bytes: a read of the store costs a message, so fewer and larger ones pay.
@@ -109,11 +109,7 @@ extern "C" fn cookie_close(raw: *mut c_void) -> c_int {
 }
 
 /// A stream of our own on `fd`, with room for `pending` bytes. `mode` is NUL-terminated.
-fn stream_on(
-    fd: c_int,
-    mode: &'static std::ffi::CStr,
-    pending: usize,
-) -> Option<(*mut FILE, *mut c_void)> {
+fn stream_on(fd: c_int, mode: &'static CStr, pending: usize) -> Option<(*mut FILE, *mut c_void)> {
     let buffer = vec![0; BUFFER_LEN.max(pending + 1)].into_boxed_slice();
     let cookie = Box::into_raw(Box::new(Cookie { fd, buffer }));
     // SAFETY: the cookie lives until `cookie_close`.
@@ -223,7 +219,7 @@ fn redirect_standard(fd: c_int) {
 }
 
 /// The flags of open(2) and the mode for `fopencookie` behind a mode of `fopen`.
-fn parse_mode(mode: *const c_char) -> Result<(c_int, &'static std::ffi::CStr), Errno> {
+fn parse_mode(mode: *const c_char) -> Result<(c_int, &'static CStr), Errno> {
     let mode = foreign::text(mode)?;
     // What follows a comma names a character set.
     let mode = mode.split(|byte| *byte == b',').next().unwrap_or(mode);
@@ -242,35 +238,70 @@ fn parse_mode(mode: *const c_char) -> Result<(c_int, &'static std::ffi::CStr), E
     Ok((access | exclusive | close_on_exec, plain))
 }
 
-/// Opens a path of the store; `None`: it is not one.
-fn open_path(
-    path: *const c_char,
-    mode: *const c_char,
-) -> Option<Result<(c_int, &'static std::ffi::CStr), c_int>> {
+/// What opening a path came to.
+enum Opened {
+    /// It is libc's to open, under this name.
+    Real(*const c_char),
+    /// As [`Opened::Real`]: a symbolic link leads out of the store.
+    Outside(CString),
+    /// An open file of the store, and the mode for `fopencookie`.
+    Store(c_int, &'static CStr),
+    /// `errno` says why not.
+    Failed,
+}
+
+fn open_path(path: *const c_char, mode: *const c_char) -> Opened {
+    if let Some(fd) = named_descriptor(path) {
+        return opened(attempt(|| {
+            let (flags, mode) = parse_mode(mode)?;
+            Ok((open_again(fd, flags)?, mode))
+        }));
+    }
     let mut room = PathRoom::new();
-    let Route::Store(place) = route(AT_FDCWD, path, &mut room) else { return None };
-    let mut plain = c"r";
-    let fd = guard(|| {
+    let place = match route(AT_FDCWD, path, &mut room) {
+        Route::Real => return Opened::Real(path),
+        Route::Elsewhere(path) => return Opened::Outside(plain_name(path)),
+        Route::Store(place) => place,
+    };
+    let outcome = attempt(|| {
         let (flags, mode) = parse_mode(mode)?;
-        plain = mode;
-        open_place(&place, flags, 0o666)
+        Ok((open_place(&place, flags, 0o666)?, mode))
     });
-    Some(if fd < 0 { Err(fd) } else { Ok((fd, plain)) })
+    match way_out(&place, &outcome) {
+        Some(outside) => Opened::Outside(outside),
+        None => opened(outcome),
+    }
+}
+
+fn opened(outcome: Result<(c_int, &'static CStr), Errno>) -> Opened {
+    match outcome {
+        Ok((fd, mode)) => Opened::Store(fd, mode),
+        Err(errno) => {
+            set_errno(errno.raw_os_error());
+            Opened::Failed
+        }
+    }
+}
+
+/// A copy of a path that lies in memory about to go.
+fn plain_name(path: *const c_char) -> CString {
+    foreign::text(path).ok().and_then(|path| CString::new(path).ok()).unwrap_or_default()
 }
 
 fn open_stream(
     path: *const c_char,
     mode: *const c_char,
-    real: impl FnOnce() -> *mut FILE,
+    real: impl FnOnce(*const c_char) -> *mut FILE,
 ) -> *mut FILE {
     match open_path(path, mode) {
-        None => real(),
-        Some(Err(_)) => null_mut(),
-        Some(Ok((fd, mode))) => stream_or_close(fd, mode),
+        Opened::Real(path) => real(path),
+        Opened::Outside(path) => real(path.as_ptr()),
+        Opened::Store(fd, mode) => stream_or_close(fd, mode),
+        Opened::Failed => null_mut(),
     }
 }
 
-fn stream_or_close(fd: c_int, mode: &'static std::ffi::CStr) -> *mut FILE {
+fn stream_or_close(fd: c_int, mode: &'static CStr) -> *mut FILE {
     match stream_on(fd, mode, 0) {
         Some((stream, _)) => stream,
         None => {
@@ -290,17 +321,18 @@ fn reopen(
     path: *const c_char,
     mode: *const c_char,
     stream: *mut FILE,
-    real: impl FnOnce() -> *mut FILE,
+    real: impl FnOnce(*const c_char) -> *mut FILE,
 ) -> *mut FILE {
     if path.is_null() {
         let ours = !stream.is_null() && table::has(number_of(stream));
         // A file of the store has one way to be read and written, whatever the mode.
-        return if ours { stream } else { real() };
+        return if ours { stream } else { real(path) };
     }
     let (fd, mode) = match open_path(path, mode) {
-        None => return real(),
-        Some(Err(_)) => return null_mut(),
-        Some(Ok(opened)) => opened,
+        Opened::Real(path) => return real(path),
+        Opened::Outside(path) => return real(path.as_ptr()),
+        Opened::Store(fd, mode) => (fd, mode),
+        Opened::Failed => return null_mut(),
     };
     // SAFETY: the program vouches for its stream.
     unsafe { libc::fflush(stream) };
@@ -323,7 +355,7 @@ fn reopen(
 
 hooks! {
     fn fopen = fopen64 (path: *const c_char, mode: *const c_char) -> *mut FILE {
-        open_stream(path, mode, || real(path, mode))
+        open_stream(path, mode, |path| real(path, mode))
     }
 
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
@@ -340,7 +372,7 @@ hooks! {
     }
 
     fn freopen = freopen64 (path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
-        reopen(path, mode, stream, || real(path, mode, stream))
+        reopen(path, mode, stream, |path| real(path, mode, stream))
     }
 
     fn perror(text: *const c_char) -> () {

@@ -1,0 +1,124 @@
+//! Runs the same program in a plain directory and, under the preload library, in the store, and compares.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use samite_testkit::{LocalCluster, Options};
+
+/// A program that takes longer hangs.
+const SECONDS_MAX: &str = "120";
+/// Where the store appears.
+pub const MOUNT: &str = "/samite";
+const MEMORY_BYTES: u64 = 256 << 20;
+
+/// The library under test: named by `SAMITE_PRELOAD`, or where cargo puts it.
+pub fn library() -> PathBuf {
+    if let Some(path) = std::env::var_os("SAMITE_PRELOAD").filter(|path| !path.is_empty()) {
+        return path.into();
+    }
+    // The test is target/<profile>/deps/<test>.
+    let test = std::env::current_exe().expect("path of the test");
+    let profile = test.parent().and_then(Path::parent).expect("target directory");
+    let library = profile.join("libsamite_preload.so");
+    assert!(library.is_file(), "{}: not built", library.display());
+    library
+}
+
+/// Whether a program is on this machine.
+pub fn has(program: &str) -> bool {
+    let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output();
+    found.is_ok_and(|output| output.status.success())
+}
+
+/// A cluster, and a plain directory beside it.
+pub struct Stage {
+    cluster: LocalCluster,
+    plain: tempfile::TempDir,
+}
+
+impl Stage {
+    pub fn new(nodes: usize) -> Self {
+        let options = Options { memory_bytes: MEMORY_BYTES, ..Options::default() };
+        Self {
+            cluster: LocalCluster::start(nodes, options).expect("start a cluster"),
+            plain: tempfile::tempdir().expect("temporary directory"),
+        }
+    }
+
+    /// A command that sees the store.
+    pub fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("timeout");
+        command.arg("-k1").arg(SECONDS_MAX).arg(program);
+        command
+            .env("LD_PRELOAD", library())
+            .env("SAMITE_MOUNT", MOUNT)
+            .env("SAMITE_CLUSTER", self.cluster.name())
+            .env("SAMITE_RUNTIME_DIR", self.cluster.runtime_path());
+        settle(&mut command);
+        command
+    }
+
+    fn plain_command(program: &str) -> Command {
+        let mut command = Command::new("timeout");
+        command.arg("-k1").arg(SECONDS_MAX).arg(program);
+        settle(&mut command);
+        command
+    }
+
+    /// Runs `script` with `bash`, with the store's root in `$D`.
+    pub fn run(&self, script: &str) -> Output {
+        let mut command = self.command("bash");
+        command.args(["-c", script]).env("D", MOUNT).output().expect("run bash")
+    }
+
+    /// Runs `script` both ways; output and exit code must be the same.
+    pub fn compare(&self, script: &str) {
+        let plain_dir = self.plain.path().to_str().expect("path");
+        let mut plain = Self::plain_command("bash");
+        let plain = plain.args(["-c", script]).env("D", plain_dir).output().expect("run bash");
+        let store = self.run(script);
+        assert_same(script, &told(&plain, plain_dir), &told(&store, MOUNT));
+    }
+
+    /// Runs a Python program both ways, with the directory as its first argument.
+    pub fn compare_python(&self, program: &str) {
+        let plain_dir = self.plain.path().to_str().expect("path");
+        let mut plain = Self::plain_command("python3");
+        let plain = plain.args(["-c", program, plain_dir]).output().expect("run python3");
+        let store = self.command("python3").args(["-c", program, MOUNT]).output();
+        assert_same(program, &told(&plain, plain_dir), &told(&store.expect("run python3"), MOUNT));
+    }
+
+    pub fn cluster(&mut self) -> &mut LocalCluster {
+        &mut self.cluster
+    }
+}
+
+fn settle(command: &mut Command) {
+    command.env("LC_ALL", "C.UTF-8").env("TZ", "UTC").stdin(Stdio::null()).current_dir("/");
+}
+
+/// Everything that a program told, with its directory called `D`.
+fn told(output: &Output, dir: &str) -> String {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(dir, "D");
+    format!("{}\n-- stderr\n{}\n-- {}\n", text(&output.stdout), text(&output.stderr), output.status)
+}
+
+fn assert_same(what: &str, plain: &str, store: &str) {
+    if plain == store {
+        return;
+    }
+    let (mut plain_lines, mut store_lines) = (plain.lines(), store.lines());
+    let mut number = 0;
+    loop {
+        number += 1;
+        let pair = (plain_lines.next(), store_lines.next());
+        if pair.0 != pair.1 || pair == (None, None) {
+            panic!(
+                "differs in line {number}:\nplain: {:?}\nstore: {:?}\n{what}\n-- store said\n{store}",
+                pair.0, pair.1
+            );
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Python programs on files of the store.
+
+mod common;
+
+use common::{Stage, has};
+
+fn compare(program: &str) {
+    if has("python3") {
+        let head = "import os,sys,mmap,shutil,subprocess,tempfile,select\nD=sys.argv[1]\np=lambda n: os.path.join(D,n)\n";
+        Stage::new(2).compare_python(&format!("{head}{program}"));
+    }
+}
+
+#[test]
+fn files() {
+    compare(
+        r"
+with open(p('f'),'w') as f: f.write('hello\n'*1000)
+print(os.path.getsize(p('f')), open(p('f')).read(12))
+with open(p('f'),'a') as f: f.write('tail')
+with open(p('f'),'rb') as f:
+    f.seek(-4,2); print(f.read()); f.seek(0); print(f.readline(), f.tell(), len(f.readlines()))
+with open(p('f'),'r+b') as f:
+    f.seek(3); f.write(b'XYZ'); f.flush(); f.seek(0); print(f.read(8)); f.truncate(20); print(os.fstat(f.fileno()).st_size)
+fd=os.open(p('fd'),os.O_RDWR|os.O_CREAT,0o644); os.write(fd,b'0123456789')
+print(os.lseek(fd,2,0),os.read(fd,3),os.pread(fd,2,8),os.pwrite(fd,b'AB',0))
+d=os.dup(fd); os.lseek(d,0,0); print(os.read(fd,4)); os.close(d); os.fsync(fd); print(os.isatty(fd))
+print(os.writev(fd,[b'aa',b'bbb']), os.preadv(fd,[bytearray(2)],1)); os.ftruncate(fd,4); print(os.fstat(fd).st_size)
+os.posix_fallocate(fd,0,100); print(os.fstat(fd).st_size); os.close(fd)
+for call in (lambda: os.read(fd,1), lambda: os.open(p('fd'),os.O_CREAT|os.O_EXCL), lambda: open(p('none')), lambda: os.mkdir(p('fd/x')), lambda: os.rmdir(p('fd')), lambda: os.unlink(D), lambda: open(p('fd')).write('x'), lambda: os.listdir(p('fd')), lambda: open(D,'w'), lambda: os.rename(p('none'),p('x')), lambda: os.open(p('f'*256),os.O_CREAT), lambda: os.readlink(p('fd'))):
+    try: call(); print('no error')
+    except OSError as e: print(type(e).__name__, e.errno)
+h=0
+with open(p('big'),'wb') as f:
+    for i in range(50): f.write(bytes([i])*100003)
+with open(p('big'),'rb') as f:
+    while b:=f.read(65537): h=(h*31+sum(b[:100])+len(b))%1000003
+print(h,os.path.getsize(p('big')))
+a=os.open(p('f'),os.O_RDONLY); b=os.open(p('sf'),os.O_CREAT|os.O_WRONLY,0o644); print(os.sendfile(b,a,0,10)); print(os.copy_file_range(a,b,5)); print(open(p('sf'),'rb').read())
+with open(p('hole'),'wb') as f: f.seek(1<<30); f.write(b'end')
+with open(p('hole'),'rb') as f: print(f.read(10), f.seek(0,2)); f.seek(-5,2); print(f.read())
+print(os.stat(p('hole')).st_blocks*512 < 1<<29)
+with open(p('gone'),'w+b') as f: f.write(b'x'*20000); os.unlink(p('gone')); f.seek(0); print(len(f.read()), os.path.exists(p('gone')))
+",
+    );
+}
+
+#[test]
+fn directories() {
+    compare(
+        r"
+os.makedirs(p('pd/a/b'),exist_ok=True); open(p('pd/a/x'),'w').write('x'); open(p('pd/a/b/y'),'w').write('y')
+print(sorted(os.listdir(p('pd/a')))); print(sorted(e.name+str(e.is_dir()) for e in os.scandir(p('pd/a'))))
+for r,d,f in os.walk(p('pd')): print(r,sorted(d),sorted(f))
+shutil.copytree(p('pd'),p('pd2')); print(sorted(os.listdir(p('pd2/a')))); shutil.copy2(p('pd/a/x'),p('x2')); shutil.move(p('x2'),p('x3'))
+shutil.rmtree(p('pd2')); print(os.path.exists(p('pd2')), os.path.exists(p('x3')))
+os.rename(p('x3'),p('x4')); os.replace(p('x4'),p('x5')); os.symlink('x5',p('s')); print(os.readlink(p('s')),os.path.islink(p('s')),os.path.realpath(p('s')))
+os.link(p('x5'),p('x6')); print(os.stat(p('x6')).st_nlink); os.unlink(p('x6')); os.chmod(p('x5'),0o600); print(oct(os.stat(p('x5')).st_mode)); os.utime(p('x5'),(1,2)); print(os.stat(p('x5')).st_mtime)
+os.chdir(p('pd')); print(os.getcwd(),os.listdir('.'),open('a/x').read(),os.path.abspath('q')); os.chdir('..'); print(os.path.exists('pd')); os.chdir('/')
+dfd=os.open(p('pd'),os.O_RDONLY|os.O_DIRECTORY); print(os.stat('a',dir_fd=dfd).st_mode, os.listdir(dfd))
+f=os.open('new',os.O_CREAT|os.O_WRONLY,dir_fd=dfd); os.close(f); os.unlink('new',dir_fd=dfd); os.mkdir('nd',dir_fd=dfd); os.rmdir('nd',dir_fd=dfd); os.fchdir(dfd); print(os.getcwd()); os.chdir('/'); os.close(dfd)
+with tempfile.TemporaryDirectory(dir=D) as t: open(os.path.join(t,'z'),'w').write('z'); print(os.listdir(t))
+with tempfile.NamedTemporaryFile(dir=D) as t: t.write(b'q'); t.flush(); print(os.path.getsize(t.name))
+with tempfile.TemporaryFile(dir=D) as t: t.write(b'q'); t.seek(0); print(t.read())
+for i in range(3000): os.close(os.open(p('pd/%d'%i),os.O_CREAT))
+print(len(set(os.listdir(p('pd')))))
+print(os.statvfs(D).f_namemax,os.access(p('x5'),os.R_OK),os.access(p('nope'),os.F_OK))
+os.setxattr(p('x5'),'user.k',b'v'); print(os.listxattr(p('x5')),os.getxattr(p('x5'),'user.k')); os.removexattr(p('x5'),'user.k'); print(os.listxattr(p('x5')))
+",
+    );
+}
+
+#[test]
+fn mappings() {
+    compare(
+        r"
+open(p('f'),'wb').write(bytes(range(256))*100)
+with open(p('f'),'rb') as f:
+    m=mmap.mmap(f.fileno(),0,access=mmap.ACCESS_READ); print(m[:8],len(m),m.find(b'\xff\x00')); m.close()
+    m=mmap.mmap(f.fileno(),100,access=mmap.ACCESS_COPY,offset=8192); m[0:3]=b'zzz'; print(m[:5]); m.close()
+print(open(p('f'),'rb').read()[8192:8195])
+with open(p('f'),'r+b') as f:
+    m=mmap.mmap(f.fileno(),0); m[0:3]=b'ABC'; m[20000:20002]=b'ZZ'; m.flush(); print(open(p('f'),'rb').read()[:5]); m[10]=0; m.close()
+print(open(p('f'),'rb').read()[:12], open(p('f'),'rb').read()[20000:20003])
+with open(p('f'),'r+b') as f: m=mmap.mmap(f.fileno(),0); m[1]=90
+del m
+print(open(p('f'),'rb').read()[:3])
+",
+    );
+}
+
+#[test]
+fn processes_share_offsets_and_inherit_descriptors() {
+    compare(
+        r#"
+pid=os.fork()
+if pid==0:
+    open(p('child'),'w').write('child'); os._exit(0)
+os.waitpid(pid,0); print(open(p('child')).read())
+f=open(p('shared'),'wb',buffering=0); f.write(b'parent1\n')
+pid=os.fork()
+if pid==0:
+    f.write(b'child\n'); os._exit(0)
+os.waitpid(pid,0); f.write(b'parent2\n'); f.close(); print(open(p('shared')).read())
+open(p('j'),'w').write('text\n')
+r=subprocess.run(['cat'],stdin=open(p('j')),stdout=open(p('out'),'w')); print(open(p('out')).read())
+r=subprocess.run('cat; echo err >&2',shell=True,stdin=open(p('j')),stdout=open(p('out'),'w'),stderr=subprocess.STDOUT); print(open(p('out')).read())
+r=subprocess.run(['/bin/cat'],stdin=open(p('j')),stdout=open(p('out'),'w'),close_fds=False); print(open(p('out')).read())
+r=os.posix_spawn('/bin/cat',['cat',p('j')],os.environ,file_actions=[(os.POSIX_SPAWN_OPEN,1,p('sp'),os.O_WRONLY|os.O_CREAT,0o644)]); os.waitpid(r,0); print(open(p('sp')).read())
+fd=os.open(p('j'),os.O_RDONLY); r=os.posix_spawn('/bin/cat',['cat'],os.environ,file_actions=[(os.POSIX_SPAWN_DUP2,fd,0)]); os.waitpid(r,0)
+print(subprocess.run(['ls'],cwd=D,capture_output=True,text=True).stdout)
+print(os.popen('cat '+p('j')).read(), flush=True)
+r=subprocess.run([sys.executable,'-c','import os; print("a",flush=True); os.system("echo sys"); print("b")'],stdout=open(p('o'),'w')); print(open(p('o')).read())
+fd=os.open(p('seq'),os.O_CREAT|os.O_RDWR); os.write(fd,b'line1\nline2\nline3\n'); os.lseek(fd,6,0); os.set_inheritable(fd,True)
+subprocess.run('head -c6 <&%d; cat <&%d'%(fd,fd),shell=True,pass_fds=[fd]); print(os.lseek(fd,0,1),flush=True)
+os.set_inheritable(fd,False); print(subprocess.run(['ls','/proc/self/fd'],capture_output=True,close_fds=False).returncode)
+import multiprocessing as m
+def w(i):
+    with open(p('mp'),'a') as f: f.write('%d\n'%i)
+ps=[m.Process(target=w,args=(i,)) for i in range(8)]; [x.start() for x in ps]; [x.join() for x in ps]; print(sorted(open(p('mp')).read().split()))
+f=open(p('j')); print(len(select.select([f],[],[],1)[0])); po=select.poll(); po.register(f,select.POLLIN); print(len(po.poll(100)))
+import threading
+def t(i):
+    for k in range(30):
+        with open(p('th'),'a') as f: f.write('%d\n'%k)
+ts=[threading.Thread(target=t,args=(i,)) for i in range(4)]; [x.start() for x in ts]; [x.join() for x in ts]; print(len(open(p('th')).readlines()))
+"#,
+    );
+}
