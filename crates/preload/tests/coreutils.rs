@@ -42,7 +42,7 @@ fn names_and_attributes() {
         (umask 077; touch $D/um; mkdir $D/umd); stat -c %a $D/um $D/umd; install -m 755 $D/back $D/inst; stat -c %a $D/inst
         find $D -type l; find $D -name 'e*' | sort; find $D -perm 755 -type f; find $D -empty -type f
         rmdir $D/d; rm -r $D/d3; ls $D/d3; rm $D/d; rm -f $D/nothere; rm $D/nothere; unlink $D/hard; ls $D | sort
-        mktemp -d $D/td.XXXXXX | wc -c; mktemp -p $D | wc -l; realpath $D/link/../back; readlink -f $D/link
+        mktemp -d $D/td.XXXXXX | wc -l; mktemp -p $D | wc -l; realpath $D/link/../back; readlink -f $D/link
         mkdir $D/d; mkfifo $D/fifo; stat -c %F $D/fifo; test -p $D/fifo && echo fifo; rm $D/fifo
         test -f $D/back && test -d $D/d && test -L $D/link && test ! -e $D/no && test -s $D/back && echo tests
         mv $D/back $D/um; cat $D/um; mv -n $D/um $D/inst; ls $D/um; mkdir $D/m1 $D/m2; touch $D/m2/x; mv -T $D/m1 $D/m2; mv $D/m1 $D/m2; ls $D/m2

@@ -146,8 +146,9 @@ impl Spawn<'_> {
 
     /// `fork`, the actions, `exec`. The error that the child met, or its process id.
     fn run(&self) -> Result<pid_t, Errno> {
-        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
-        let writer = rustix::io::fcntl_dupfd_cloexec(&writer, ERROR_PIPE_FLOOR)?;
+        let (reader, low) = pipe_with(PipeFlags::CLOEXEC)?;
+        let writer = rustix::io::fcntl_dupfd_cloexec(&low, ERROR_PIPE_FLOOR)?;
+        drop(low);
         // SAFETY: the child runs hooks only, all of which may run after fork.
         let child = unsafe { libc::fork() };
         if child < 0 {

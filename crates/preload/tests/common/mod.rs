@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
 
 use samite_testkit::{LocalCluster, Options};
 
@@ -12,17 +13,25 @@ const SECONDS_MAX: &str = "120";
 pub const MOUNT: &str = "/samite";
 const MEMORY_BYTES: u64 = 256 << 20;
 
-/// The library under test: named by `SAMITE_PRELOAD`, or where cargo puts it.
-pub fn library() -> PathBuf {
-    if let Some(path) = std::env::var_os("SAMITE_PRELOAD").filter(|path| !path.is_empty()) {
-        return path.into();
-    }
-    // The test is target/<profile>/deps/<test>.
-    let test = std::env::current_exe().expect("path of the test");
-    let profile = test.parent().and_then(Path::parent).expect("target directory");
-    let library = profile.join("libsamite_preload.so");
-    assert!(library.is_file(), "{}: not built", library.display());
-    library
+/// The library under test: named by `SAMITE_PRELOAD`, or built now. Cargo does not build a `cdylib` for the tests of its package.
+pub fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        if let Some(path) = std::env::var_os("SAMITE_PRELOAD").filter(|path| !path.is_empty()) {
+            return path.into();
+        }
+        // The profile of the tests: what it links is built already.
+        let build = Command::new(env!("CARGO"))
+            .args(["build", "--quiet", "--profile", "test", "--package", "samite-preload"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .expect("run cargo");
+        assert!(build.status.success(), "{}", String::from_utf8_lossy(&build.stderr));
+        // The test is target/<profile>/deps/<test>.
+        let test = std::env::current_exe().expect("path of the test");
+        let profile = test.parent().and_then(Path::parent).expect("target directory");
+        profile.join("libsamite_preload.so")
+    })
 }
 
 /// Whether a program is on this machine.
