@@ -49,7 +49,7 @@ fn names_and_attributes() {
         df $D | wc -l; du -sb $D/m2/x | cut -f1; stat -f -c %l $D; sync $D/um && echo synced
         ls -l $D/um | wc -w; ls -1U $D/m2 | wc -l; ls -i $D/um | wc -w
         printf 'n\n' > $D/$'new\nline'; ls -b $D/new*; printf x > $D/$'\xff\xfe'; ls -b $D | tail -1; rm $D/$'\xff\xfe' $D/new*
-        find $D -delete 2>/dev/null; ls -A $D
+        find $D -mindepth 1 -delete; ls -A $D
         "#,
     );
 }

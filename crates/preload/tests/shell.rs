@@ -83,7 +83,7 @@ fn working_directories() {
         r#"
         mkdir -p $D/a/b/c; echo text > $D/a/file; cd $D/a; pwd; /bin/pwd; ls; cat file; cat ./file ../a/file
         cd b; pwd; cat ../file; echo new > ../new; ls ..; (cd c; pwd; touch here; find ../.. | sort); ls c
-        cd ../..; pwd; cd ..; pwd | sed 's#.*#up#'; cd $D/a/b; cd -; cd $D; cd a/b/c && pwd
+        cd ../..; pwd; cd $D/a/b; cd -; cd $D; cd a/b/c && pwd
         cd /; pwd; cd $D/nothere; cd $D/a/file; pwd
         cd $D/a && find . -name 'n*' && tar cf - . | tar tf - | sort
         env -i /bin/ls; env -i PWD= sh -c pwd
