@@ -44,15 +44,6 @@ pub(crate) enum Step<T> {
     Follow(Box<dyn FnOnce() -> Result<T> + Send>),
 }
 
-impl<T: 'static> Step<T> {
-    fn map<U>(self, map: impl FnOnce(T) -> Result<U> + Send + 'static) -> Step<U> {
-        match self {
-            Self::Ready(result) => Step::Ready(result.and_then(map)),
-            Self::Follow(rest) => Step::Follow(Box::new(move || map(rest()?))),
-        }
-    }
-}
-
 impl<T> Step<T> {
     fn finish(self) -> Result<T> {
         match self {
@@ -99,20 +90,6 @@ impl<T> Pending<T> {
     ) -> Result<Self> {
         let flight = Flight::send(dataset, operations, deadline)?;
         Ok(Self { stage: Stage::Flight(Box::new(flight), Box::new(finish)), alarm: None })
-    }
-
-    /// The same with another result, for one that nobody has polled yet.
-    pub(crate) fn map<U>(self, map: impl FnOnce(T) -> Result<U> + Send + 'static) -> Pending<U>
-    where
-        T: 'static,
-    {
-        let stage = match self.stage {
-            Stage::Flight(flight, finish) => {
-                Stage::Flight(flight, Box::new(move |outcomes| finish(outcomes).map(map)))
-            }
-            Stage::Work(_) | Stage::Over => Stage::Over,
-        };
-        Pending { stage, alarm: self.alarm }
     }
 
     /// Waits for the result in this thread.

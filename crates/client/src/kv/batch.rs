@@ -6,7 +6,7 @@ use samite_wire::op::{Action, Data, Guard, Operation};
 
 use super::key::Place;
 use super::{Kv, Value, check_value_len};
-use crate::outcome::{OwnedFailure, OwnedOutcome, OwnedResult};
+use crate::outcome::{OwnedOutcome, OwnedResult};
 use crate::pending::Step;
 use crate::{Op, Pending};
 
@@ -20,10 +20,18 @@ pub struct Batch<'a> {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Item<'a> {
+pub(super) enum Item<'a> {
     Get(&'a [u8]),
     Put(&'a [u8], &'a [u8]),
     Delete(&'a [u8]),
+}
+
+/// What an item does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Get,
+    Put,
+    Delete,
 }
 
 /// What became of one operation of a batch.
@@ -110,7 +118,7 @@ impl<'a> Batch<'a> {
         let items: Vec<OwnedItem> = self.items.iter().map(|item| item.own()).collect();
         let deadline = kv.dataset.client().deadline();
         Pending::send_then(&self.kv.dataset, &operations, deadline, move |outcomes| {
-            let needs_more = outcomes.iter().any(|outcome| meets_manifest(outcome).is_some());
+            let needs_more = outcomes.iter().any(meets_manifest);
             let finish = move || {
                 let pairs = items.iter().zip(outcomes);
                 Ok(pairs.map(|(item, outcome)| item.finish(&kv, outcome)).collect())
@@ -122,12 +130,11 @@ impl<'a> Batch<'a> {
     fn places(&self) -> Result<Vec<Place>> {
         self.items
             .iter()
-            .map(|item| match item {
-                Item::Get(key) | Item::Delete(key) => self.kv.place(key),
-                Item::Put(key, value) => {
+            .map(|item| {
+                if let Item::Put(_, value) = item {
                     check_value_len(value.len() as u64)?;
-                    self.kv.place(key)
                 }
+                self.kv.place(item.key())
             })
             .collect()
     }
@@ -147,6 +154,20 @@ impl<'a> Batch<'a> {
 }
 
 impl<'a> Item<'a> {
+    pub(super) const fn key(self) -> &'a [u8] {
+        match self {
+            Self::Get(key) | Self::Put(key, _) | Self::Delete(key) => key,
+        }
+    }
+
+    pub(super) const fn kind(self) -> Kind {
+        match self {
+            Self::Get(_) => Kind::Get,
+            Self::Put(..) => Kind::Put,
+            Self::Delete(_) => Kind::Delete,
+        }
+    }
+
     /// `None`: the value does not fit a record.
     fn operation<'p>(self, place: &'p Place) -> Option<Operation<'p>>
     where
@@ -189,46 +210,57 @@ impl OwnedItem {
     }
 }
 
-/// The failure that says that the key has a manifest.
-fn meets_manifest(outcome: &OwnedOutcome) -> Option<&OwnedFailure> {
-    outcome.failure().filter(|failure| failure.kind == ErrorKind::Conflict && failure.index == 0)
+/// Whether an operation failed because its key has a manifest.
+pub(super) fn meets_manifest(outcome: &OwnedOutcome) -> bool {
+    outcome
+        .failure()
+        .is_some_and(|failure| failure.kind == ErrorKind::Conflict && failure.index == 0)
 }
 
 impl Kv {
     /// Makes an item's outcome of its operation's; carries it out by itself if that did not do it.
     fn finish_item(&self, item: Item<'_>, outcome: Option<OwnedOutcome>) -> Result<BatchOutcome> {
-        let outcome = outcome.filter(|outcome| meets_manifest(outcome).is_none());
-        match (item, outcome) {
-            (Item::Get(key), None) => self.get(key).map(BatchOutcome::Got),
-            (Item::Put(key, value), None) => self.put(key, value).map(BatchOutcome::Put),
-            (Item::Delete(key), None) => self.delete(key).map(BatchOutcome::Deleted),
-            (Item::Get(_), Some(OwnedOutcome::Failed(failure)))
-                if failure.kind == ErrorKind::NotFound =>
-            {
-                Ok(BatchOutcome::Got(None))
-            }
-            (Item::Get(key), Some(outcome)) => match pop(outcome, "get", key)? {
-                OwnedResult::Value { version, data, .. } => {
-                    Ok(BatchOutcome::Got(Some(Value { version, bytes: data })))
-                }
-                _ => Err(ErrorKind::Corrupt.into()),
+        match outcome.filter(|outcome| !meets_manifest(outcome)) {
+            Some(outcome) => item.kind().outcome(outcome).map_err(|error| {
+                error.context(format_args!("{} {}", item.kind().name(), super::show(item.key())))
+            }),
+            None => match item {
+                Item::Get(key) => self.get(key).map(BatchOutcome::Got),
+                Item::Put(key, value) => self.put(key, value).map(BatchOutcome::Put),
+                Item::Delete(key) => self.delete(key).map(BatchOutcome::Deleted),
             },
-            (Item::Put(key, _), Some(outcome)) => {
-                Ok(BatchOutcome::Put(pop(outcome, "put", key)?.written()?.0))
-            }
-            (Item::Delete(key), Some(outcome)) => {
-                Ok(BatchOutcome::Deleted(pop(outcome, "delete", key)?.existed()?))
-            }
         }
     }
 }
 
-fn pop(outcome: OwnedOutcome, what: &str, key: &[u8]) -> Result<OwnedResult> {
-    let mut results = match outcome {
-        OwnedOutcome::Done(results) => results,
-        OwnedOutcome::Failed(failure) => {
-            return Err(failure.into_error(format_args!("{what} {}", super::show(key))));
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Put => "put",
+            Self::Delete => "delete",
         }
-    };
-    results.pop().ok_or_else(|| ErrorKind::Internal.into())
+    }
+
+    /// What the outcome of an operation of this kind means.
+    pub(super) fn outcome(self, outcome: OwnedOutcome) -> Result<BatchOutcome> {
+        let mut results = match outcome {
+            OwnedOutcome::Done(results) => results,
+            OwnedOutcome::Failed(failure)
+                if matches!(self, Self::Get) && failure.kind == ErrorKind::NotFound =>
+            {
+                return Ok(BatchOutcome::Got(None));
+            }
+            OwnedOutcome::Failed(failure) => return Err(failure.into_error("the operation")),
+        };
+        let result = results.pop().ok_or(ErrorKind::Internal)?;
+        Ok(match (self, result) {
+            (Self::Get, OwnedResult::Value { version, data, .. }) => {
+                BatchOutcome::Got(Some(Value { version, bytes: data }))
+            }
+            (Self::Get, _) => return Err(ErrorKind::Corrupt.into()),
+            (Self::Put, result) => BatchOutcome::Put(result.written()?.0),
+            (Self::Delete, result) => BatchOutcome::Deleted(result.existed()?),
+        })
+    }
 }

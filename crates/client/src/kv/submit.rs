@@ -1,9 +1,13 @@
 //! Single operations that are sent without waiting.
 
 use samite_types::{Error, ErrorKind, Result, Version};
+use samite_wire::limits::RECORD_LEN_MAX;
+use samite_wire::op::{Action, Data, Guard, Operation};
 
-use super::{BatchOutcome, Kv, Value};
+use super::batch::{BatchOutcome, Item, meets_manifest};
+use super::{Kv, Value};
 use crate::Pending;
+use crate::pending::Step;
 
 impl Kv {
     /// [`Kv::get`] without waiting.
@@ -11,12 +15,15 @@ impl Kv {
     /// # Errors
     /// A key that cannot be; as [`crate::Dataset::submit`].
     pub fn submit_get(&self, key: &[u8]) -> Result<Pending<Option<Value>>> {
-        let mut batch = self.batch();
-        batch.get(key);
-        Ok(batch.submit()?.map(|outcomes| match only(outcomes)? {
-            BatchOutcome::Got(value) => Ok(value),
-            _ => Err(ErrorKind::Internal.into()),
-        }))
+        let owned: Box<[u8]> = key.into();
+        self.submit(
+            Item::Get(key),
+            move |kv| kv.get(&owned),
+            |outcome| match outcome {
+                BatchOutcome::Got(value) => Some(value),
+                _ => None,
+            },
+        )
     }
 
     /// [`Kv::put`] without waiting, for a value of at most one record.
@@ -24,12 +31,12 @@ impl Kv {
     /// # Errors
     /// `TooLarge` for a longer one; as [`Self::submit_get`].
     pub fn submit_put(&self, key: &[u8], value: &[u8]) -> Result<Pending<Version>> {
-        let mut batch = self.batch();
-        batch.put(key, value);
-        Ok(batch.submit()?.map(|outcomes| match only(outcomes)? {
-            BatchOutcome::Put(version) => Ok(version),
-            _ => Err(ErrorKind::Internal.into()),
-        }))
+        let owned: (Box<[u8]>, Box<[u8]>) = (key.into(), value.into());
+        let put = move |kv: &Self| kv.put(&owned.0, &owned.1);
+        self.submit(Item::Put(key, value), put, |outcome| match outcome {
+            BatchOutcome::Put(version) => Some(version),
+            _ => None,
+        })
     }
 
     /// [`Kv::delete`] without waiting.
@@ -37,15 +44,53 @@ impl Kv {
     /// # Errors
     /// As [`Self::submit_get`].
     pub fn submit_delete(&self, key: &[u8]) -> Result<Pending<bool>> {
-        let mut batch = self.batch();
-        batch.delete(key);
-        Ok(batch.submit()?.map(|outcomes| match only(outcomes)? {
-            BatchOutcome::Deleted(existed) => Ok(existed),
-            _ => Err(ErrorKind::Internal.into()),
-        }))
+        let owned: Box<[u8]> = key.into();
+        self.submit(
+            Item::Delete(key),
+            move |kv| kv.delete(&owned),
+            |outcome| match outcome {
+                BatchOutcome::Deleted(existed) => Some(existed),
+                _ => None,
+            },
+        )
     }
-}
 
-fn only(mut outcomes: Vec<Result<BatchOutcome>>) -> Result<BatchOutcome> {
-    outcomes.pop().unwrap_or_else(|| Err(Error::from(ErrorKind::Internal)))
+    /// Submits `item`. If its key turns out to have a manifest, `otherwise` does it in calls that block; else `pick` takes
+    /// the result out of the item's outcome.
+    fn submit<T>(
+        &self,
+        item: Item<'_>,
+        otherwise: impl FnOnce(&Self) -> Result<T> + Send + 'static,
+        pick: impl FnOnce(BatchOutcome) -> Option<T> + Send + 'static,
+    ) -> Result<Pending<T>> {
+        let place = self.place(item.key())?;
+        let key = &place.value;
+        let action = match item {
+            Item::Get(_) => Action::Get { key, offset: 0, len: u32::MAX },
+            Item::Put(_, value) if value.len() > RECORD_LEN_MAX => {
+                let cause = "a value of more than one record is put by waiting for it";
+                return Err(Error::new(ErrorKind::TooLarge, cause));
+            }
+            Item::Put(_, value) => Action::Put { key, data: Data::Inline(value) },
+            Item::Delete(_) => Action::Delete { key },
+        };
+        let operation =
+            Operation::new(place.partition, [action]).guard(Guard::Absent(&place.manifest));
+        let kv = self.clone();
+        let kind = item.kind();
+        let deadline = self.dataset.client().deadline();
+        let operations = std::slice::from_ref(&operation);
+        Pending::send_then(&self.dataset, operations, deadline, move |mut outcomes| {
+            let Some(outcome) = outcomes.pop() else {
+                return Step::Ready(Err(ErrorKind::Internal.into()));
+            };
+            if meets_manifest(&outcome) {
+                return Step::Follow(Box::new(move || otherwise(&kv)));
+            }
+            let picked = kind
+                .outcome(outcome)
+                .and_then(|outcome| pick(outcome).ok_or_else(|| ErrorKind::Internal.into()));
+            Step::Ready(picked)
+        })
+    }
 }
