@@ -192,11 +192,18 @@ impl Tree for LocalTree {
     }
 
     fn finish(&self, file: &File, path: &[u8], meta: &Meta, with_owner: bool) -> Result<()> {
-        if with_owner {
+        // Looking is much cheaper than changing, and most files are made as they should be.
+        let made = self.file_meta(file, path)?;
+        let mut perm = made.perm;
+        if with_owner && (made.uid, made.gid) != (meta.uid, meta.gid) {
             let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
             rustix::fs::fchown(file, Some(uid), Some(gid)).map_err(failed("chown", path))?;
+            // A change of owner may take set-id bits away.
+            perm &= 0o777;
         }
-        rustix::fs::fchmod(file, mode_of(meta.perm)).map_err(failed("chmod", path))?;
+        if perm != meta.perm {
+            rustix::fs::fchmod(file, mode_of(meta.perm)).map_err(failed("chmod", path))?;
+        }
         rustix::fs::futimens(file, &times_of(meta)).map_err(failed("set the times of", path))
     }
 
