@@ -5,6 +5,24 @@
 //! and repeats what has to be repeated (stale map, broken connection, busy node) until the deadline. A mutation that
 //! is sent again keeps its sequence number, so that the partition applies it once.
 //!
+//! ```no_run
+//! # fn main() -> samite_types::Result<()> {
+//! use samite_client::{Client, kv::Kv};
+//!
+//! let client = Client::from_runtime("default")?;
+//! let kv = Kv::new(client.dataset("kv")?);
+//! kv.put(b"key", b"value")?;
+//!
+//! // Many operations, one request per node; and one that nobody waits for yet.
+//! let mut batch = kv.batch();
+//! batch.put(b"a", b"1").put(b"b", b"2").get(b"key");
+//! let outcomes = batch.execute()?;
+//! let pending = kv.submit_get(b"a")?;
+//! assert_eq!(pending.wait()?.map(|value| value.bytes), Some(b"1".to_vec()));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! [`kv`] and [`object`] are views over records; the file system is one too, in a crate of its own.
 //!
 //! What is here is linked into the preloaded library: all I/O goes through raw system calls, and no thread is started
