@@ -116,10 +116,37 @@ fn a_failed_start_says_why_and_leaves_nothing() {
     assert!(said.contains("--local"), "{said}");
     let said = samite.fails(2, ["up", "--local", "1", "--memory", "1K"]);
     assert!(said.contains("too little"), "{said}");
-    // Too short a time to serve: cleaned up, with the log's end.
-    let said = samite.fails(3, ["up", "--local", "1", "--memory", "64M", "--wait", "0"]);
-    assert!(said.contains("not started"), "{said}");
+    // With hardly any descriptors `up` gets on, but the node does not: its log's end says why.
+    let line = "ulimit -n 9; exec \"$0\" up --local 1 --memory 64M";
+    let mut up = std::process::Command::new("sh");
+    up.args(["-c", line, env!("CARGO_BIN_EXE_samite")]);
+    let output = up.env("SAMITE_RUNTIME_DIR", samite.runtime()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("not started: node n0 ended"), "{said}");
+    assert!(said.contains("Too many open files"), "{said}");
     samite.assert_nothing_left();
+}
+
+#[test]
+fn an_interrupted_up_leaves_nothing() {
+    let samite = Samite::new();
+    for pause_ms in [0, 5] {
+        let mut up = samite.command(["up", "--local", "8", "--memory", "64M"]).spawn().unwrap();
+        while !samite.runtime().join("default/key").exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(pause_ms));
+        let pid = up.id().to_string();
+        assert!(
+            std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success()
+        );
+        // It may have been up before the signal came.
+        if up.wait().unwrap().success() {
+            samite.ok(["down"]);
+        }
+        samite.assert_nothing_left();
+    }
 }
 
 #[test]

@@ -205,7 +205,9 @@ impl Starting<'_> {
     fn spawn(&self, args: &Args, node: NodeId) -> Result<Child, Failure> {
         let program = std::env::current_exe().doing("find the samite binary")?;
         let log_path = self.dir.log_path(node);
-        let log = File::create(&log_path).doing(format_args!("create {}", log_path.display()))?;
+        // To be appended to, for the node writes its log through a descriptor of its own.
+        let log = File::options().append(true).create(true).open(&log_path);
+        let log = log.doing(format_args!("create {}", log_path.display()))?;
         let mut command = Command::new(&program);
         // `--dir` first: that is how `down` knows a node whose pid was never written down.
         command.arg("node").arg("--dir").arg(self.dir.path());
