@@ -29,7 +29,7 @@ pub fn path() -> Vec<u8> {
     let mut path = Vec::new();
     for _ in 0..READS_MAX {
         let generation = GENERATION.load(Ordering::Acquire);
-        if generation % 2 == 0 {
+        if generation.is_multiple_of(2) {
             let len = LEN.load(Ordering::Relaxed).min(LEN_MAX);
             path.clear();
             for word in &PATH[..len.div_ceil(8)] {

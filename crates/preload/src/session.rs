@@ -52,9 +52,7 @@ pub struct Slot {
     pub offset: AtomicU64,
     /// Where in `states` the state lies (upper half), and its length; 0 while the file was not described.
     state_at: AtomicU32,
-    /// 1: by `fork` or `exec` another process may hold it.
-    pub is_shared: AtomicU32,
-    unused: [u64; 5],
+    unused: [u32; 11],
     states: UnsafeCell<[u8; STATES_LEN]>,
 }
 
@@ -66,15 +64,16 @@ const _: () = assert!(size_of::<Slot>() == PAGE_LEN);
 
 impl Slot {
     /// A slot of no session.
-    pub const EMPTY: Self = Self {
-        holders: AtomicU32::new(1),
-        status: AtomicU32::new(0),
-        offset: AtomicU64::new(0),
-        state_at: AtomicU32::new(0),
-        is_shared: AtomicU32::new(0),
-        unused: [0; 5],
-        states: UnsafeCell::new([0; STATES_LEN]),
-    };
+    pub const fn none() -> Self {
+        Self {
+            holders: AtomicU32::new(1),
+            status: AtomicU32::new(0),
+            offset: AtomicU64::new(0),
+            state_at: AtomicU32::new(0),
+            unused: [0; 11],
+            states: UnsafeCell::new([0; STATES_LEN]),
+        }
+    }
 
     /// The description of the file for other processes; `None` before [`Slot::describe`].
     pub fn state(&self) -> Option<&[u8]> {
@@ -111,7 +110,6 @@ impl Slot {
 
     /// One process more holds it.
     pub fn hold(&self) {
-        self.is_shared.store(1, Ordering::Relaxed);
         self.holders.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -209,7 +207,6 @@ fn take_from(index: usize, status: u32) -> Option<SlotId> {
             slot.status.store(status, Ordering::Relaxed);
             slot.offset.store(0, Ordering::Relaxed);
             slot.state_at.store(0, Ordering::Relaxed);
-            slot.is_shared.store(0, Ordering::Relaxed);
             slot.holders.store(1, Ordering::Release);
             return Some(id);
         }

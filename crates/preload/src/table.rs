@@ -75,7 +75,7 @@ impl Description {
 
     /// The part shared with other processes.
     pub fn slot(&self) -> &'static Slot {
-        static LOST: Slot = Slot::EMPTY;
+        static LOST: Slot = Slot::none();
         session::slot(self.slot_id()).unwrap_or(&LOST)
     }
 

@@ -62,11 +62,11 @@ const LINK: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
 hooks! {
     fn chmod(path: *const c_char, mode: mode_t) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, mode), |place| set_mode(&place, mode, true))
+        by_path!(AT_FDCWD, path, real(path, mode), |place| set_mode(place, mode, true))
     }
 
     fn lchmod(path: *const c_char, mode: mode_t) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, mode), |place| set_mode(&place, mode, false))
+        by_path!(AT_FDCWD, path, real(path, mode), |place| set_mode(place, mode, false))
     }
 
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {
@@ -77,15 +77,15 @@ hooks! {
     }
 
     fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
-        by_path!(dirfd, path, real(dirfd, path, mode, flags), |place| set_mode(&place, mode, flags & LINK == 0))
+        by_path!(dirfd, path, real(dirfd, path, mode, flags), |place| set_mode(place, mode, flags & LINK == 0))
     }
 
     fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, uid, gid), |place| set_owner(&place, uid, gid, true))
+        by_path!(AT_FDCWD, path, real(path, uid, gid), |place| set_owner(place, uid, gid, true))
     }
 
     fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, uid, gid), |place| set_owner(&place, uid, gid, false))
+        by_path!(AT_FDCWD, path, real(path, uid, gid), |place| set_owner(place, uid, gid, false))
     }
 
     fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
@@ -97,20 +97,20 @@ hooks! {
             return by_fd!(dirfd, real(dirfd, path, uid, gid, flags), |open| set_owner_open(&open, uid, gid));
         }
         by_path!(dirfd, path, real(dirfd, path, uid, gid, flags), |place| {
-            set_owner(&place, uid, gid, flags & LINK == 0)
+            set_owner(place, uid, gid, flags & LINK == 0)
         })
     }
 
     fn utime(path: *const c_char, times: *const utimbuf) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, times), |place| set_times(&place, times_seconds(times), true))
+        by_path!(AT_FDCWD, path, real(path, times), |place| set_times(place, times_seconds(times), true))
     }
 
     fn utimes(path: *const c_char, times: *const timeval) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, times), |place| set_times(&place, attr::times_us(times)?, true))
+        by_path!(AT_FDCWD, path, real(path, times), |place| set_times(place, attr::times_us(times)?, true))
     }
 
     fn lutimes(path: *const c_char, times: *const timeval) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, times), |place| set_times(&place, attr::times_us(times)?, false))
+        by_path!(AT_FDCWD, path, real(path, times), |place| set_times(place, attr::times_us(times)?, false))
     }
 
     fn futimes(fd: c_int, times: *const timeval) -> c_int {
@@ -121,7 +121,7 @@ hooks! {
         if path.is_null() {
             return by_fd!(dirfd, real(dirfd, path, times), |open| set_times_open(&open, attr::times_us(times)?));
         }
-        by_path!(dirfd, path, real(dirfd, path, times), |place| set_times(&place, attr::times_us(times)?, true))
+        by_path!(dirfd, path, real(dirfd, path, times), |place| set_times(place, attr::times_us(times)?, true))
     }
 
     fn utimensat(dirfd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
@@ -129,7 +129,7 @@ hooks! {
             return by_fd!(dirfd, real(dirfd, path, times, flags), |open| set_times_open(&open, attr::times(times)?));
         }
         by_path!(dirfd, path, real(dirfd, path, times, flags), |place| {
-            set_times(&place, attr::times(times)?, flags & LINK == 0)
+            set_times(place, attr::times(times)?, flags & LINK == 0)
         })
     }
 

@@ -165,7 +165,7 @@ fn open_for_scan(dirfd: c_int, path: *const c_char) -> Option<*mut DIR> {
 
 hooks! {
     fn opendir(path: *const c_char) -> *mut DIR {
-        by_path!(AT_FDCWD, path, real(path), |place| open_directory(&place))
+        by_path!(AT_FDCWD, path, real(path), |place| open_directory(place))
     }
 
     fn fdopendir(fd: c_int) -> *mut DIR {

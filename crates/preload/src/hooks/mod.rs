@@ -23,5 +23,6 @@ pub mod spawn;
 pub mod status;
 pub mod stdio;
 pub mod temporary;
+pub mod walk;
 pub mod wide;
 pub mod working_directory;

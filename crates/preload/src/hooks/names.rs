@@ -93,68 +93,68 @@ fn read_link(place: &Place<'_>, out: *mut c_char, room: size_t) -> Result<ssize_
 
 hooks! {
     fn mkdir(path: *const c_char, mode: mode_t) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, mode), |place| make_directory(&place, mode))
+        by_path!(AT_FDCWD, path, real(path, mode), |place| make_directory(place, mode))
     }
 
     fn mkdirat(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
-        by_path!(dirfd, path, real(dirfd, path, mode), |place| make_directory(&place, mode))
+        by_path!(dirfd, path, real(dirfd, path, mode), |place| make_directory(place, mode))
     }
 
     fn mknod(path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, mode, device), |place| make_node(&place, mode, device))
+        by_path!(AT_FDCWD, path, real(path, mode, device), |place| make_node(place, mode, device))
     }
 
     fn mknodat(dirfd: c_int, path: *const c_char, mode: mode_t, device: dev_t) -> c_int {
-        by_path!(dirfd, path, real(dirfd, path, mode, device), |place| make_node(&place, mode, device))
+        by_path!(dirfd, path, real(dirfd, path, mode, device), |place| make_node(place, mode, device))
     }
 
     fn __xmknod(version: c_int, path: *const c_char, mode: mode_t, device: *mut dev_t) -> c_int {
         by_path!(AT_FDCWD, path, real(version, path, mode, device), |place| {
-            make_node(&place, mode, foreign::get(device).ok_or(Errno::FAULT)?)
+            make_node(place, mode, foreign::get(device).ok_or(Errno::FAULT)?)
         })
     }
 
     fn __xmknodat(version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, device: *mut dev_t) -> c_int {
         by_path!(dirfd, path, real(version, dirfd, path, mode, device), |place| {
-            make_node(&place, mode, foreign::get(device).ok_or(Errno::FAULT)?)
+            make_node(place, mode, foreign::get(device).ok_or(Errno::FAULT)?)
         })
     }
 
     fn mkfifo(path: *const c_char, mode: mode_t) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, mode), |place| make_node(&place, libc::S_IFIFO | (mode & 0o7777), 0))
+        by_path!(AT_FDCWD, path, real(path, mode), |place| make_node(place, libc::S_IFIFO | (mode & 0o7777), 0))
     }
 
     fn mkfifoat(dirfd: c_int, path: *const c_char, mode: mode_t) -> c_int {
         by_path!(dirfd, path, real(dirfd, path, mode), |place| {
-            make_node(&place, libc::S_IFIFO | (mode & 0o7777), 0)
+            make_node(place, libc::S_IFIFO | (mode & 0o7777), 0)
         })
     }
 
     fn rmdir(path: *const c_char) -> c_int {
-        by_path!(AT_FDCWD, path, real(path), |place| remove_directory(&place))
+        by_path!(AT_FDCWD, path, real(path), |place| remove_directory(place))
     }
 
     fn unlink(path: *const c_char) -> c_int {
-        by_path!(AT_FDCWD, path, real(path), |place| remove_name(&place))
+        by_path!(AT_FDCWD, path, real(path), |place| remove_name(place))
     }
 
     fn unlinkat(dirfd: c_int, path: *const c_char, flags: c_int) -> c_int {
         by_path!(dirfd, path, real(dirfd, path, flags), |place| match flags {
-            0 => remove_name(&place),
-            libc::AT_REMOVEDIR => remove_directory(&place),
+            0 => remove_name(place),
+            libc::AT_REMOVEDIR => remove_directory(place),
             _ => Err(Errno::INVAL),
         })
     }
 
     fn remove(path: *const c_char) -> c_int {
-        by_path!(AT_FDCWD, path, real(path), |place| match remove_name(&place) {
-            Err(Errno::ISDIR | Errno::PERM) => remove_directory(&place),
+        by_path!(AT_FDCWD, path, real(path), |place| match remove_name(place) {
+            Err(Errno::ISDIR | Errno::PERM) => remove_directory(place),
             outcome => outcome,
         })
     }
 
     fn rename(from: *const c_char, to: *const c_char) -> c_int {
-        by_two_paths((AT_FDCWD, from), (AT_FDCWD, to), |from, to| real(from, to), |from, to| {
+        by_two_paths((AT_FDCWD, from), (AT_FDCWD, to), real, |from, to| {
             rename_places(from, to, 0)
         })
     }
@@ -175,7 +175,7 @@ hooks! {
     }
 
     fn link(from: *const c_char, to: *const c_char) -> c_int {
-        by_two_paths((AT_FDCWD, from), (AT_FDCWD, to), |from, to| real(from, to), |from, to| {
+        by_two_paths((AT_FDCWD, from), (AT_FDCWD, to), real, |from, to| {
             link_places(from, to, false)
         })
     }
@@ -194,28 +194,28 @@ hooks! {
     }
 
     fn symlink(target: *const c_char, path: *const c_char) -> c_int {
-        by_path!(AT_FDCWD, path, real(target, path), |place| make_symlink(target, &place))
+        by_path!(AT_FDCWD, path, real(target, path), |place| make_symlink(target, place))
     }
 
     fn symlinkat(target: *const c_char, dirfd: c_int, path: *const c_char) -> c_int {
-        by_path!(dirfd, path, real(target, dirfd, path), |place| make_symlink(target, &place))
+        by_path!(dirfd, path, real(target, dirfd, path), |place| make_symlink(target, place))
     }
 
     fn readlink(path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t {
-        by_path!(AT_FDCWD, path, real(path, out, room), |place| read_link(&place, out, room))
+        by_path!(AT_FDCWD, path, real(path, out, room), |place| read_link(place, out, room))
     }
 
     fn __readlink_chk(path: *const c_char, out: *mut c_char, room: size_t, whole: size_t) -> ssize_t {
-        by_path!(AT_FDCWD, path, real(path, out, room, whole), |place| read_link(&place, out, room.min(whole)))
+        by_path!(AT_FDCWD, path, real(path, out, room, whole), |place| read_link(place, out, room.min(whole)))
     }
 
     fn readlinkat(dirfd: c_int, path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t {
-        by_path!(dirfd, path, real(dirfd, path, out, room), |place| read_link(&place, out, room))
+        by_path!(dirfd, path, real(dirfd, path, out, room), |place| read_link(place, out, room))
     }
 
     fn __readlinkat_chk(dirfd: c_int, path: *const c_char, out: *mut c_char, room: size_t, whole: size_t) -> ssize_t {
         by_path!(dirfd, path, real(dirfd, path, out, room, whole), |place| {
-            read_link(&place, out, room.min(whole))
+            read_link(place, out, room.min(whole))
         })
     }
 }

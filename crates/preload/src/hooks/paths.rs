@@ -41,15 +41,15 @@ fn limit(name: c_int) -> Result<c_long, Errno> {
 
 hooks! {
     fn realpath(path: *const c_char, out: *mut c_char) -> *mut c_char {
-        by_path!(AT_FDCWD, path, real(path, out), |place| resolve(&place, out, PATH_MAX))
+        by_path!(AT_FDCWD, path, real(path, out), |place| resolve(place, out, PATH_MAX))
     }
 
     fn __realpath_chk(path: *const c_char, out: *mut c_char, room: size_t) -> *mut c_char {
-        by_path!(AT_FDCWD, path, real(path, out, room), |place| resolve(&place, out, room.min(PATH_MAX)))
+        by_path!(AT_FDCWD, path, real(path, out, room), |place| resolve(place, out, room.min(PATH_MAX)))
     }
 
     fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
-        by_path!(AT_FDCWD, path, real(path), |place| resolve(&place, std::ptr::null_mut(), 0))
+        by_path!(AT_FDCWD, path, real(path), |place| resolve(place, std::ptr::null_mut(), 0))
     }
 
     fn pathconf(path: *const c_char, name: c_int) -> c_long {

@@ -28,8 +28,6 @@ pub struct Glob {
     look: Option<extern "C" fn(*const c_char, *mut libc::stat) -> c_int>,
 }
 
-const GLOB_ALTDIRFUNC: c_int = 1 << 6;
-
 /// Whether a pattern may lead into the store.
 fn is_of_store(pattern: *const c_char) -> bool {
     let mut room = PathRoom::new();
@@ -52,7 +50,7 @@ hooks! {
     fn glob = glob64 (
         pattern: *const c_char, flags: c_int, failed: Option<extern "C" fn(*const c_char, c_int) -> c_int>, out: *mut Glob,
     ) -> c_int {
-        if flags & GLOB_ALTDIRFUNC != 0 || !is_of_store(pattern) {
+        if flags & libc::GLOB_ALTDIRFUNC != 0 || !is_of_store(pattern) {
             return real(pattern, flags, failed, out);
         }
         // SAFETY: the program vouches for its structure.
@@ -63,7 +61,7 @@ hooks! {
             out.look_link = Some(lstat);
             out.look = Some(stat);
         }
-        real(pattern, flags | GLOB_ALTDIRFUNC, failed, out)
+        real(pattern, flags | libc::GLOB_ALTDIRFUNC, failed, out)
     }
 
     fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void {

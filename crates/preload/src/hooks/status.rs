@@ -39,7 +39,7 @@ fn stat_path(
     }
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     by_path!(dirfd, path, real(path), |place| {
-        foreign::put(out, attr::stat(&look(&place, follow)?)).map(|()| 0)
+        foreign::put(out, attr::stat(&look(place, follow)?)).map(|()| 0)
     })
 }
 
@@ -105,7 +105,7 @@ hooks! {
         }
         let follow = flags & LINK == 0;
         by_path!(dirfd, path, real(dirfd, path, flags, mask, out), |place| {
-            foreign::put(out, attr::extended(&look(&place, follow)?)).map(|()| 0)
+            foreign::put(out, attr::extended(&look(place, follow)?)).map(|()| 0)
         })
     }
 
@@ -123,7 +123,7 @@ hooks! {
 
     fn statfs = statfs64 (path: *const c_char, out: *mut libc::statfs) -> c_int {
         by_path!(AT_FDCWD, path, real(path, out), |place| {
-            look(&place, true)?;
+            look(place, true)?;
             foreign::put(out, attr::file_system(&store::call(|fs| fs.statfs())?)).map(|()| 0)
         })
     }
@@ -137,7 +137,7 @@ hooks! {
 
     fn statvfs = statvfs64 (path: *const c_char, out: *mut libc::statvfs) -> c_int {
         by_path!(AT_FDCWD, path, real(path, out), |place| {
-            look(&place, true)?;
+            look(place, true)?;
             foreign::put(out, attr::file_system_posix(&store::call(|fs| fs.statfs())?)).map(|()| 0)
         })
     }
