@@ -208,6 +208,7 @@ pub struct Operation<'a> {
 
 impl<'a> Operation<'a> {
     /// An operation with the given actions and no guards.
+    #[inline]
     #[must_use]
     pub fn new(partition: PartitionId, actions: impl IntoIterator<Item = Action<'a>>) -> Self {
         Self {
@@ -220,6 +221,7 @@ impl<'a> Operation<'a> {
     }
 
     /// The same with one more guard.
+    #[inline]
     #[must_use]
     pub fn guard(mut self, guard: Guard<'a>) -> Self {
         self.guards.push(guard);
@@ -227,6 +229,7 @@ impl<'a> Operation<'a> {
     }
 
     /// The same, returning up to `len` bytes of the record that made a guard fail.
+    #[inline]
     #[must_use]
     pub const fn reveal(mut self, len: u32) -> Self {
         self.reveal_len = len;
@@ -234,18 +237,21 @@ impl<'a> Operation<'a> {
     }
 
     /// Read the whole value of `key`.
+    #[inline]
     #[must_use]
     pub fn get(partition: PartitionId, key: &'a [u8]) -> Self {
         Self::new(partition, [Action::Get { key, offset: 0, len: u32::MAX }])
     }
 
     /// Set the value of `key`.
+    #[inline]
     #[must_use]
     pub fn put(partition: PartitionId, key: &'a [u8], value: &'a [u8]) -> Self {
         Self::new(partition, [Action::Put { key, data: Data::Inline(value) }])
     }
 
     /// Whether any action may change the partition; such an operation needs a sequence number.
+    #[inline]
     #[must_use]
     pub fn is_mutation(&self) -> bool {
         self.actions.iter().any(Action::is_mutation)
