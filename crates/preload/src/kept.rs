@@ -14,8 +14,8 @@ use crate::{hook, store};
 
 /// Numbers in the range.
 const RANGE: i32 = 256;
-/// Highest number that [`keep`] gives.
-pub const LIMIT: u32 = 1 << 20;
+/// The range ends here at the latest: the kernel keeps an array up to the highest number in use, and copies it at every fork.
+const END: u64 = 1024;
 /// Connections of the store lie no lower (`samite_transport` moves them up).
 const CONNECTION_MIN: c_int = 900;
 const WORDS: usize = RANGE as usize / 64;
@@ -24,14 +24,13 @@ const WORDS: usize = RANGE as usize / 64;
 static FLOOR: AtomicI32 = AtomicI32::new(0);
 static OURS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 
-/// The range ends where the soft limit of open files does, so it is the last to be used up.
+/// The range ends where the soft limit of open files does, if that is lower than [`END`].
 fn floor() -> i32 {
     let known = FLOOR.load(Ordering::Relaxed);
     if known != 0 {
         return known;
     }
-    let limit =
-        getrlimit(Resource::Nofile).current.unwrap_or(u64::from(LIMIT)).min(u64::from(LIMIT));
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(END).min(END);
     let floor = (i32::try_from(limit).unwrap_or(1024) - RANGE).max(16);
     FLOOR.store(floor, Ordering::Relaxed);
     floor

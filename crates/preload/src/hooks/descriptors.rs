@@ -91,6 +91,9 @@ fn control(fd: c_int, command: c_int, argument: c_ulong) -> Result<c_int, Errno>
     }
 }
 
+/// Highest number that any kernel's default limit of open files allows.
+const NUMBERS_MAX: c_uint = 1 << 20;
+
 /// Closes every descriptor of `first..=last` except this library's own.
 fn close_span(
     first: c_uint,
@@ -152,7 +155,7 @@ hooks! {
         close_span(first, c_uint::MAX, 0, |first, last| {
             if raw::close_range(first, last).is_err() {
                 // A kernel without close_range: one by one, as libc does.
-                for fd in first..=last.min(kept::LIMIT) {
+                for fd in first..=last.min(NUMBERS_MAX) {
                     raw::close(fd.cast_signed());
                 }
             }
