@@ -170,6 +170,50 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     assert_eq!(samite.ok(["cat", "/some/where/other-name"]), "changed");
 }
 
+/// Many files, small and large.
+fn large_tree(root: &Path) {
+    for dir in 0..10 {
+        let dir = root.join(format!("dir-{dir}"));
+        fs::create_dir_all(&dir).unwrap();
+        for file in 0..300 {
+            fs::write(dir.join(format!("file-{file}")), vec![b'x'; file * 40]).unwrap();
+        }
+        fs::write(dir.join("large"), vec![b'y'; 5 << 20]).unwrap();
+    }
+}
+
+#[test]
+fn a_copy_that_was_killed_goes_on_where_it_stopped() {
+    let samite = Samite::up(2);
+    let (from, back) = (samite.scratch().join("from"), samite.scratch().join("back"));
+    large_tree(&from);
+    for pause_ms in [10, 50, 100] {
+        let args = ["stage", "in", "--quiet", from.to_str().unwrap(), "/tree"];
+        let mut stage = samite.command(args).stdout(std::process::Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(pause_ms));
+        stage.kill().unwrap();
+        stage.wait().unwrap();
+    }
+    let said = samite.ok(["stage", "in", "--checksum", from.to_str().unwrap(), "/tree"]);
+    assert!(said.contains("0 errors") && said.contains("3010 files read back"), "{said}");
+    samite.ok(["stage", "out", "/tree", back.to_str().unwrap()]);
+    assert_same(&from, &back);
+}
+
+#[test]
+fn a_node_that_dies_ends_a_copy_at_once() {
+    let samite = Samite::up(2);
+    let from = samite.scratch().join("from");
+    large_tree(&from);
+    common::kill(samite.pids("default")[1]);
+    let begun = std::time::Instant::now();
+    let args = ["stage", "in", "--timeout", "2", from.to_str().unwrap(), "/tree"];
+    let said = samite.fails(3, args);
+    assert!(said.contains("n1"), "{said}");
+    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(said.lines().count() < 20, "one error for a lost node is enough: {said}");
+}
+
 #[test]
 fn a_full_store_says_so_names_the_file_and_stays_healthy() {
     let samite = Samite::new();

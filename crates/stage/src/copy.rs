@@ -69,13 +69,23 @@ pub struct Copy<'a, S, D> {
     pub options: &'a Options,
     pub progress: &'a Progress,
     pub on_error: &'a (dyn Fn(&Error) + Sync),
+    /// A node cannot be reached: all that is left would wait for it in vain.
+    pub lost: AtomicBool,
 }
 
 impl<S: Tree, D: Tree> Copy<'_, S, D> {
     /// Counts and tells a failure.
     pub fn failed(&self, error: &Error) {
         add(&self.progress.tally.errors, 1);
+        if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
+            self.lost.store(true, Ordering::Relaxed);
+        }
         (self.on_error)(error);
+    }
+
+    /// Whether there is no sense in going on.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Makes a directory, open to its owner until all is in it. One that is there will do.
@@ -183,6 +193,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
                     batch.push(job);
                 }
                 Ok(None) => self.file(job, buffer, |_| {}),
+                Err(_) if self.is_lost() => {}
                 Err(error) => self.small_failed(&error),
             }
         }
@@ -196,6 +207,8 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
                     add(&self.progress.bytes_done, file.meta.size);
                     add(&self.progress.files_done, 1);
                 }
+                // One error for a lost node is enough.
+                Err(_) if self.is_lost() => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Exists | ErrorKind::Busy) => {
                     self.file(job, buffer, |_| {});
                 }
@@ -294,6 +307,9 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
                 return;
             }
             let piece = Range { start, end: large.meta.size.min(start + PIECE_LEN) };
+            if self.is_lost() {
+                large.failed.store(true, Ordering::Relaxed);
+            }
             if !large.failed.load(Ordering::Relaxed)
                 && let Err(error) = self.piece(large, piece, buffer.bytes())
                 && !large.failed.swap(true, Ordering::Relaxed)
@@ -402,6 +418,10 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
 
     /// Leaves nothing half-copied behind; the error that led here is the one to tell.
     fn give_up(&self, file: &D::File, path: &[u8]) {
+        if self.is_lost() {
+            // It would wait for the lost node once more. The time is not set, so nobody takes the file for whole.
+            return;
+        }
         self.destination.close(file);
         let _ = self.destination.unlink(path);
     }

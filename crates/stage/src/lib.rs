@@ -8,7 +8,7 @@
 //! was copied to its end and is skipped; any other one is removed and copied anew. A directory gets its mode and times after
 //! all that is in it.
 //!
-//! **Errors** name the file, are told as they happen, and do not stop the rest.
+//! **Errors** name the file, are told as they happen, and do not stop the rest; but when a node cannot be reached, the copy is given up.
 
 mod copy;
 mod local;
@@ -66,6 +66,7 @@ pub fn copy_tree<S: Tree, D: Tree>(
     on_error: &(dyn Fn(&Error) + Sync),
 ) -> Result<Summary> {
     let root = source.meta(from)?;
-    let job = copy::Copy { source, destination, options, progress, on_error };
+    let lost = std::sync::atomic::AtomicBool::new(false);
+    let job = copy::Copy { source, destination, options, progress, on_error, lost };
     walk::run(&job, from, to, root)
 }

@@ -61,12 +61,14 @@ pub struct Summary {
     pub verified: u64,
     /// Failures, each of which was told.
     pub errors: u64,
+    /// A node could not be reached, and the rest was not tried.
+    pub given_up: bool,
     /// Time it took.
     pub elapsed: Duration,
 }
 
 impl Progress {
-    pub(crate) fn summary(&self, elapsed: Duration) -> Summary {
+    pub(crate) fn summary(&self, elapsed: Duration, given_up: bool) -> Summary {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tally = &self.tally;
         Summary {
@@ -80,6 +82,7 @@ impl Progress {
             special: get(&tally.special),
             verified: get(&tally.verified),
             errors: get(&tally.errors),
+            given_up,
             elapsed,
         }
     }

@@ -63,7 +63,7 @@ pub fn run<S: Tree, D: Tree>(
     })
     .map(|later| {
         finish(copy, later);
-        copy.progress.summary(begun.elapsed())
+        copy.progress.summary(begun.elapsed(), copy.is_lost())
     })
 }
 
@@ -72,6 +72,7 @@ fn work<S: Tree, D: Tree>(copy: &Copy<'_, S, D>, queue: &Queue<Job, Large<S::Fil
     while let Some(work) = queue.next() {
         match work {
             Work::Help(large) => copy.help(&large, &mut buffer),
+            Work::Job(..) if copy.is_lost() => {}
             Work::Job(Job::One(job), _busy) => {
                 copy.file(&job, &mut buffer, |large| queue.offer(large));
             }
@@ -98,6 +99,9 @@ fn visit_all<S: Tree, D: Tree>(
         FileJob { from: from.into(), to: to.into(), meta: root },
     );
     while let Some((from, to)) = unread.pop() {
+        if copy.is_lost() {
+            return;
+        }
         let mut entries = copy.source.list(&from).unwrap_or_else(|error| {
             copy.failed(&error);
             Vec::new()
@@ -105,6 +109,9 @@ fn visit_all<S: Tree, D: Tree>(
         // A fixed order makes runs alike and resuming predictable.
         entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         for (name, known) in entries {
+            if copy.is_lost() {
+                return;
+            }
             let (from, to) = (join(&from, &name), join(&to, &name));
             match known.map_or_else(|| copy.source.meta(&from), Ok) {
                 Ok(meta) => visit(copy, queue, later, &mut unread, FileJob { from, to, meta }),
@@ -168,6 +175,9 @@ fn visit<S: Tree, D: Tree>(
 fn finish<S: Tree, D: Tree>(copy: &Copy<'_, S, D>, later: Later) {
     let mut buffer = Buffer::new();
     for (first, job) in &later.links {
+        if copy.is_lost() {
+            return;
+        }
         match copy.hard_link(first, job) {
             Ok(()) => add(&copy.progress.tally.hard_links, 1),
             Err(error)
@@ -180,6 +190,9 @@ fn finish<S: Tree, D: Tree>(copy: &Copy<'_, S, D>, later: Later) {
         }
     }
     for (path, meta) in later.directories.iter().rev() {
+        if copy.is_lost() {
+            return;
+        }
         if let Err(error) = copy.destination.set_meta(path, meta, copy.options.keep_owner) {
             copy.failed(&error);
         }

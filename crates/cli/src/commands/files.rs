@@ -1,12 +1,12 @@
 //! `samite cp`, `mv`, `rm` and `mkdir`: names and trees within the store.
 
 use samite_fs::{FileKind, RenameFlags};
-use samite_stage::{Options, Progress, StoreTree, copy_tree, join};
+use samite_stage::{Options, Progress, StoreTree, Summary, copy_tree, join};
 use samite_types::ErrorKind;
 
 use super::data::into_directory;
 use crate::cluster::{Files, Target};
-use crate::failure::{Failure, IoContext};
+use crate::failure::{ExitCode, Failure, IoContext};
 use crate::output::complain;
 use crate::paths::{StorePath, store_path};
 
@@ -65,7 +65,13 @@ fn copy_one(
         &Progress::default(),
         &|error| complain(error.message()),
     )?;
-    if summary.errors == 0 { Ok(()) } else { Err(Failure::reported()) }
+    match summary {
+        Summary { given_up: true, .. } => {
+            Err(Failure::new(ExitCode::Unreachable, "given up: a node cannot be reached"))
+        }
+        Summary { errors: 0, .. } => Ok(()),
+        _ => Err(Failure::reported()),
+    }
 }
 
 /// Whether the directory with inode `ino` lies on the way to `path`.
@@ -128,6 +134,10 @@ fn each(
     let mut first = None;
     for path in paths {
         if let Err(failure) = act(path) {
+            if failure.code == ExitCode::Unreachable {
+                // The others would wait for the node again.
+                return Err(failure);
+            }
             if !failure.message.is_empty() {
                 complain(&failure.message);
             }

@@ -48,7 +48,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
                 listing.tree(path.bytes(), titled, number == 0)?;
             }
             Ok(attr) => listing.entry(path.bytes(), path.bytes(), &attr)?,
-            Err(error) => listing.failed(error),
+            Err(error) => listing.failed(error)?,
         }
     }
     listing.out.finish()?;
@@ -63,10 +63,15 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    fn failed(&mut self, error: samite_types::Error) {
+    fn failed(&mut self, error: samite_types::Error) -> Result<(), Failure> {
         let failure = Failure::from(error);
+        if failure.code == ExitCode::Unreachable {
+            // Each further entry would wait for the node again.
+            return Err(failure);
+        }
         complain(&failure.message);
         self.worst.get_or_insert(failure.code);
+        Ok(())
     }
 
     fn tree(&mut self, root: &[u8], titled: bool, first: bool) -> Result<(), Failure> {
@@ -76,7 +81,7 @@ impl Listing<'_> {
             let entries = match self.read(&dir) {
                 Ok(entries) => entries,
                 Err(error) => {
-                    self.failed(error);
+                    self.failed(error)?;
                     continue;
                 }
             };
@@ -94,7 +99,7 @@ impl Listing<'_> {
                     match self.files.fs.stat(&self.files.context, &path, false) {
                         Ok(attr) => self.entry(&entry.name, &path, &attr)?,
                         Err(error) if error.kind() == samite_types::ErrorKind::NotFound => continue,
-                        Err(error) => self.failed(error),
+                        Err(error) => self.failed(error)?,
                     }
                 } else {
                     self.out.name(&entry.name)?;

@@ -13,7 +13,7 @@ use samite_types::Error;
 
 use super::files::{make_local_parents, make_parents};
 use crate::cluster::Target;
-use crate::failure::Failure;
+use crate::failure::{ExitCode, Failure};
 use crate::output::{Output, human_bytes};
 use crate::paths::{StorePath, store_path};
 
@@ -162,7 +162,14 @@ fn stage(
     })?;
     bar.finish_and_clear();
     report(how, &summary)?;
-    if summary.errors == 0 { Ok(()) } else { Err(Failure::reported()) }
+    match summary {
+        Summary { given_up: true, .. } => Err(Failure::new(
+            ExitCode::Unreachable,
+            "given up: a node cannot be reached; the same command goes on where this one stopped",
+        )),
+        Summary { errors: 0, .. } => Ok(()),
+        _ => Err(Failure::reported()),
+    }
 }
 
 fn new_bar() -> ProgressBar {
@@ -207,6 +214,7 @@ fn report(how: &How, summary: &Summary) -> Result<(), Failure> {
             "special": summary.special,
             "verified": summary.verified,
             "errors": summary.errors,
+            "given_up": summary.given_up,
             "seconds": seconds,
             "mb_per_s": rate,
         }))?;
