@@ -1,10 +1,13 @@
 //! System calls on placeholders by number, where an owned descriptor has no meaning: the program owns the numbers.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use libc::c_ulong;
 use rustix::io::{DupFlags, Errno, FdFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::real::Symbol;
 
 fn borrow<'a>(fd: c_int) -> Result<BorrowedFd<'a>, Errno> {
     if fd < 0 {
@@ -65,11 +68,43 @@ pub fn closes_on_exec(fd: c_int) -> bool {
     borrow(fd).and_then(rustix::io::fcntl_getfd).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
 }
 
-/// `close_range(2)`, which rustix does not have; it fails on kernels before 5.9.
+/// libc's `close_range`, which rustix does not have; libcs before 2.34 and kernels before 5.9 do not either.
 pub fn close_range(first: c_uint, last: c_uint) -> Result<(), Errno> {
-    // SAFETY: the program asked for these numbers to be closed.
-    let outcome = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
-    if outcome == 0 { Ok(()) } else { Err(Errno::NOSYS) }
+    static NEXT: Symbol = Symbol::new(c"close_range");
+    // SAFETY: the symbol of this name has this signature in libc.
+    let next = unsafe {
+        std::mem::transmute::<*mut c_void, extern "C" fn(c_uint, c_uint, c_int) -> c_int>(
+            NEXT.address(),
+        )
+    };
+    if next(first, last, 0) == 0 { Ok(()) } else { Err(Errno::NOSYS) }
+}
+
+/// `mmap` with the program's own arguments.
+pub fn map(
+    hint: *mut c_void,
+    len: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    at: i64,
+) -> Result<*mut c_void, Errno> {
+    let protection = ProtFlags::from_bits_retain(protection.cast_unsigned());
+    let kept = MapFlags::from_bits_retain(flags.cast_unsigned());
+    // SAFETY: the program asked for this mapping.
+    unsafe {
+        if flags & libc::MAP_ANONYMOUS != 0 {
+            rustix::mm::mmap_anonymous(hint, len, protection, kept)
+        } else {
+            rustix::mm::mmap(hint, len, protection, kept, borrow(fd)?, at.cast_unsigned())
+        }
+    }
+}
+
+/// `munmap` with the program's own arguments.
+pub fn unmap(start: *mut c_void, len: usize) -> Result<(), Errno> {
+    // SAFETY: the program asked for this.
+    unsafe { rustix::mm::munmap(start, len) }
 }
 
 /// `read`, or `pread` at an offset.

@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::hook::{attempt, guard, hooks, is_busy};
 use crate::hooks::reading::{check_readable, errno};
+use crate::raw;
 use crate::real::set_errno;
 use crate::table::{self, Open};
 
@@ -222,9 +223,13 @@ hooks! {
             let start = guard(move || map(open, hint, len, protection, flags, at));
             return if start.is_null() { MAP_FAILED } else { start };
         }
-        // SAFETY: the program's own call.
-        let start = unsafe { libc::syscall(libc::SYS_mmap, hint, len, protection, flags, fd, at) };
-        if start == -1 { MAP_FAILED } else { start as *mut c_void }
+        match raw::map(hint, len, protection, flags, fd, at) {
+            Ok(start) => start,
+            Err(failed) => {
+                set_errno(failed.raw_os_error());
+                MAP_FAILED
+            }
+        }
     }
 
     fn munmap(start: *mut c_void, len: size_t) -> c_int {
@@ -242,8 +247,13 @@ hooks! {
                 return -1;
             }
         }
-        // SAFETY: the program's own call.
-        unsafe { libc::syscall(libc::SYS_munmap, start, len) as c_int }
+        match raw::unmap(start, len) {
+            Ok(()) => 0,
+            Err(failed) => {
+                set_errno(failed.raw_os_error());
+                -1
+            }
+        }
     }
 
     fn msync(start: *mut c_void, len: size_t, flags: c_int) -> c_int {

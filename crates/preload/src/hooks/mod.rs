@@ -22,6 +22,7 @@ pub mod space;
 pub mod spawn;
 pub mod status;
 pub mod stdio;
+pub mod syscall;
 pub mod temporary;
 pub mod walk;
 pub mod wide;
