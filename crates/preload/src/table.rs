@@ -6,6 +6,7 @@
 
 use std::ffi::c_int;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -160,8 +161,8 @@ impl Description {
             // A file that this process inherited and never used has nothing to close but for its last holder.
             // SAFETY: as in `file`; the box is dropped below only.
             if let Some(file) = unsafe { file.as_ref() } {
-                // close(2) here has no one to report to: the program's own close settled the file before.
-                let _ = file.close();
+                // This has no one to report to: the program's own close settled the file before. It may run outside a guard.
+                let _ = catch_unwind(AssertUnwindSafe(|| file.close()));
             }
             session::free(self.slot_id());
         }

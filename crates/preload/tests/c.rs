@@ -21,3 +21,28 @@ fn libc_surface() {
     let stage = Stage::new(2);
     stage.compare(&format!("{} $D; cat $D/at_exit", program.display()));
 }
+
+#[test]
+fn libraries_are_found_beside_the_caller_and_in_the_store() {
+    if !has("cc") {
+        return;
+    }
+    let stage = Stage::new(1);
+    stage.compare(
+        r#"
+        mkdir /tmp/samite-dl.$$ && cd /tmp/samite-dl.$$ && mkdir lib && trap 'rm -r /tmp/samite-dl.$$' EXIT
+        echo 'int f(void) { return 42; }' > f.c; cc -shared -fPIC -o lib/libf.so f.c
+        cat > m.c <<X
+#include <dlfcn.h>
+#include <stdio.h>
+int main(int c, char **v) {
+    void *h = dlopen(v[1], RTLD_NOW);
+    if (!h) return puts(dlerror()), 1;
+    return printf("%d\n", ((int (*)(void))dlsym(h, "f"))()), 0;
+}
+X
+        cc -o m m.c -Wl,-rpath,'$ORIGIN/lib'; ./m libf.so; cp lib/libf.so $D; ./m $D/libf.so; cd $D; /tmp/samite-dl.$$/m ./libf.so
+        /tmp/samite-dl.$$/m $D/none.so
+        "#,
+    );
+}

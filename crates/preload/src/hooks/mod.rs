@@ -9,6 +9,7 @@ pub mod exec;
 pub mod exit;
 pub mod extended;
 pub mod identity;
+pub mod library;
 pub mod locks;
 pub mod memory;
 pub mod names;

@@ -321,6 +321,20 @@ hooks! {
         unsafe { libc::fork() }
     }
 
+    fn daemon(stay: c_int, keep_streams: c_int) -> c_int {
+        let outcome = real(stay, keep_streams);
+        if outcome == 0 && keep_streams == 0 {
+            // libc sent the standard descriptors to /dev/null with its own dup2.
+            for fd in 0..=2 {
+                drop(table::remove(fd));
+            }
+        }
+        if outcome == 0 && stay == 0 {
+            cwd::leave();
+        }
+        outcome
+    }
+
     fn system(command: *const c_char) -> c_int {
         with_environment(|| real(command))
     }
