@@ -21,6 +21,9 @@ fn redirections_of_every_kind() {
         exec 5<>$D/seven; read -r line <&5; echo got $line; echo over >&5; exec 5>&-; cat $D/seven
         exec 3< $D/seven 4<&3; read -u 3 a; read -u 4 b; echo $a $b; exec 3<&- 4<&-
         echo gone >&3
+        echo text > $D/t; cat /dev/stdin < $D/t; cat /dev/fd/3 3< $D/t; sh -c 'echo e > /dev/stderr' 2> $D/e; cat $D/e
+        sh -c 'echo a; echo b > /dev/stdout; echo c' > $D/o; cat $D/o; cp /dev/stdin $D/cp < $D/t; cat $D/cp
+        cat $D/t | tee /dev/stderr 2> $D/e2 > $D/o2; cat $D/e2 $D/o2; cat $D/t - < $D/t; sh < /dev/null > $D/empty; wc -c < $D/empty
         cat < $D/nothere
         echo in > $D/nodir/x
         "#,

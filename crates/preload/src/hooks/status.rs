@@ -8,7 +8,7 @@ use samite_fs::Attr;
 
 use crate::hook::{by_fd, by_path, hooks};
 use crate::hooks::reading::errno;
-use crate::route::Place;
+use crate::route::{self, Place};
 use crate::table::Description;
 use crate::{attr, foreign, store, table};
 
@@ -38,6 +38,9 @@ fn stat_path(
             .map(|()| 0));
     }
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    if follow && let Some(fd) = route::named_descriptor(path) {
+        return stat_fd(fd, out, || real(path));
+    }
     by_path!(dirfd, path, real(path), |place| {
         foreign::put(out, attr::stat(&look(place, follow)?)).map(|()| 0)
     })
@@ -98,12 +101,14 @@ hooks! {
     }
 
     fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int {
-        if means_descriptor(dirfd, path, flags) {
-            return by_fd!(dirfd, real(dirfd, path, flags, mask, out), |open| {
+        let follow = flags & LINK == 0;
+        let named = if follow { route::named_descriptor(path) } else { None };
+        let meant = if means_descriptor(dirfd, path, flags) { Some(dirfd) } else { named };
+        if let Some(fd) = meant {
+            return by_fd!(fd, real(dirfd, path, flags, mask, out), |open| {
                 foreign::put(out, attr::extended(&look_open(&open)?)).map(|()| 0)
             });
         }
-        let follow = flags & LINK == 0;
         by_path!(dirfd, path, real(dirfd, path, flags, mask, out), |place| {
             foreign::put(out, attr::extended(&look(place, follow)?)).map(|()| 0)
         })
