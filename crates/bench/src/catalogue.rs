@@ -22,6 +22,8 @@ pub struct Entry {
     pub name: String,
     /// What it is judged by.
     pub what: What,
+    /// Operations in a second that it should reach, whatever the floor.
+    pub per_s_min: Option<f64>,
     /// What it is measured against, in the same run.
     pub against: Vec<Reference>,
     /// Makes the workload, starting what it needs.
@@ -40,7 +42,7 @@ impl Entry {
         what: What,
         make: impl Fn(&mut Place) -> Result<Box<dyn Workload>> + 'static,
     ) -> Self {
-        Self { name: name.into(), what, against: Vec::new(), make: Box::new(make) }
+        Self { name: name.into(), what, per_s_min: None, against: Vec::new(), make: Box::new(make) }
     }
 
     fn beside(mut self, name: impl Into<String>, aim: impl Into<Option<Aim>>) -> Self {
@@ -210,8 +212,13 @@ fn file_work() -> Vec<Entry> {
         let bulk = matches!(work, Work::Read | Work::Write);
         let aim = (bulk && processes == 1).then_some(Aim::AtLeast(0.8));
         let name = format!("/fs/{}{tail}", work.name());
-        let entry =
+        let mut entry =
             Entry::new(name, What::Rate, move |place| files::in_store(work, processes, place));
+        entry.per_s_min = match work {
+            Work::Create | Work::Unlink => Some(40_000.0),
+            Work::Stat => Some(100_000.0),
+            Work::Read | Work::Write => None,
+        };
         all.push(entry.beside(format!("/floor/tmpfs/{}{tail}", work.name()), aim));
     }
     all

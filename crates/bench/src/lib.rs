@@ -79,11 +79,13 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
 }
 
 /// One benchmark and what it was measured against.
-struct Result1 {
+struct Measured {
     name: String,
     /// Why it was not measured.
     skipped: Option<String>,
     figures: Figures,
+    /// Operations in a second that it should reach.
+    per_s_min: Option<f64>,
     against: Vec<report::Against>,
 }
 
@@ -92,11 +94,12 @@ fn measure_one(
     entry: &Entry,
     place: &mut Place,
     length: Duration,
-) -> Result<Result1> {
-    let mut result = Result1 {
+) -> Result<Measured> {
+    let mut result = Measured {
         name: entry.name.clone(),
         skipped: None,
         figures: Figures::default(),
+        per_s_min: entry.per_s_min,
         against: Vec::new(),
     };
     let mut workloads: Vec<Box<dyn Workload>> = Vec::new();

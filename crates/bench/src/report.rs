@@ -5,7 +5,7 @@ use std::io::Write;
 use samite_types::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
-use crate::Result1;
+use crate::Measured;
 use crate::measure::{Aim, Comparison, Figures, What};
 
 /// What a benchmark was measured against.
@@ -24,11 +24,16 @@ pub fn line(out: &mut dyn Write, line: &str) -> Result<()> {
 }
 
 /// A block of lines: the benchmark, then one line for each that it was measured against.
-pub fn table(out: &mut dyn Write, result: &Result1) -> Result<()> {
+pub fn table(out: &mut dyn Write, result: &Measured) -> Result<()> {
     if let Some(why) = &result.skipped {
         return line(out, &format!("{:<36} skipped: {why}", result.name));
     }
-    line(out, &format!("{:<36} {}", result.name, figures(&result.figures)))?;
+    let aim = result.per_s_min.map_or_else(String::new, |least| {
+        let held = if result.figures.ops_per_s >= least { "ok" } else { "MISSED" };
+        format!("(aim ≥ {}/s: {held})", count(least))
+    });
+    let text = format!("{:<36} {:<52} {aim}", result.name, figures(&result.figures));
+    line(out, text.trim_end())?;
     for against in &result.against {
         let text = format!(
             "  {:<34} {:<52} {}",
@@ -83,12 +88,15 @@ fn count(value: f64) -> String {
 }
 
 /// One JSON object on a line of its own.
-pub fn json(out: &mut dyn Write, result: &Result1) -> Result<()> {
+pub fn json(out: &mut dyn Write, result: &Measured) -> Result<()> {
     let mut object = match &result.skipped {
         Some(why) => json!({ "skipped": why }),
         None => figures_json(&result.figures),
     };
     object["name"] = result.name.clone().into();
+    if let Some(least) = result.per_s_min {
+        object["aim_ops_per_s_min"] = least.into();
+    }
     if result.skipped.is_none() {
         object["against"] = result.against.iter().map(against_json).collect();
     }
@@ -132,11 +140,11 @@ fn figures_json(figures: &Figures) -> Value {
 mod tests {
     use super::*;
 
-    fn sample(skipped: Option<String>) -> Result1 {
+    fn sample(skipped: Option<String>) -> Measured {
         let figures = Figures { ops: 9, ops_per_s: 51_000.0, p50_ns: 19_600, ..Figures::default() };
         let comparison = Comparison { what: What::Time, value: 1.3, aim: Some(Aim::AtMost(1.25)) };
         let against = vec![Against { name: "/floor".into(), figures, comparison }];
-        Result1 { name: "/kv/get".into(), skipped, figures, against }
+        Measured { name: "/kv/get".into(), skipped, figures, per_s_min: Some(60e3), against }
     }
 
     #[test]
@@ -146,6 +154,7 @@ mod tests {
         let text = String::from_utf8(text).expect("text");
         assert!(text.contains("time × 1.30  (aim ≤ 1.25: MISSED)"), "{text}");
         assert!(text.contains("p50 19.60 µs") && text.contains("51.0k/s"), "{text}");
+        assert!(text.contains("(aim ≥ 60.0k/s: MISSED)"), "{text}");
 
         let mut raw = Vec::new();
         json(&mut raw, &sample(None)).expect("writes");
