@@ -152,7 +152,8 @@ impl Default for Options {
             handshake_timeout: Duration::from_secs(5),
             output_len_max: 1 << 20,
             stall_timeout: Duration::from_secs(30),
-            spin: Duration::from_micros(50),
+            // Longer than a client takes to copy 1 MiB, so that it finds the loop awake when it asks for the next.
+            spin: Duration::from_micros(200),
             tick: None,
         }
     }

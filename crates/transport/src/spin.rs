@@ -2,8 +2,9 @@
 //!
 //! Polling finds what comes soon without the cost of a wake-up on either side; but it takes a core that somebody else may need.
 //! So it starts with pauses and goes on with yields; its time shrinks when it was fruitless, and grows when what came, came
-//! soon after. A yield from which this thread comes back late has shown that the machine is crowded: then sleeping at
-//! once is better, for a sleeper that is woken runs before those who have run for long.
+//! soon after. Yields from which this thread comes back late have shown that the machine is crowded: then sleeping at
+//! once is better, for a sleeper that is woken runs before those who have run for long. One late yield alone shows nothing: a
+//! passing interrupt, or the host of a virtual machine, makes one too.
 
 use std::time::Duration;
 
@@ -15,6 +16,8 @@ const PAUSE: Duration = Duration::from_micros(2);
 const POLLS_PER_LOOK: u32 = 16;
 /// A yield that takes longer than this has given the core to somebody who works.
 const CROWDED: Duration = Duration::from_micros(100);
+/// Two late yields within this time are no accident.
+const LATE_AGAIN: Duration = Duration::from_millis(20);
 /// First and longest time for which not to yield again.
 const CROWDED_FOR: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
@@ -37,6 +40,7 @@ pub(crate) struct Spin {
     spent: Duration,
     polls: u32,
     slept_at: Duration,
+    late_at: Duration,
     is_crowded: bool,
     crowded_until: Duration,
     crowded_for: Duration,
@@ -51,6 +55,7 @@ impl Spin {
             spent: Duration::ZERO,
             polls: 0,
             slept_at: Duration::ZERO,
+            late_at: Duration::ZERO,
             is_crowded: false,
             crowded_until: Duration::ZERO,
             crowded_for: CROWDED_FOR.0,
@@ -99,18 +104,26 @@ impl Spin {
         let before = SystemClock.monotonic();
         rustix::thread::sched_yield();
         let now = SystemClock.monotonic();
-        if now.saturating_sub(before) > CROWDED {
-            self.is_crowded = true;
-            self.crowded_until = now + self.crowded_for;
-            self.crowded_for = (self.crowded_for * 2).min(CROWDED_FOR.1);
+        if now.saturating_sub(before) > CROWDED && self.late(now) {
             return false;
         }
         self.spent = now.saturating_sub(*self.idle_since.get_or_insert(now));
-        let is_over = self.spent >= self.budget;
-        if is_over {
-            self.crowded_for = CROWDED_FOR.0;
+        self.spent < self.budget
+    }
+
+    /// A yield that ended at `now` took long. Returns whether the machine counts as crowded from now on.
+    fn late(&mut self, now: Duration) -> bool {
+        let again = now.saturating_sub(self.late_at) < LATE_AGAIN;
+        self.late_at = now;
+        if again {
+            // Calm for longer than it was given up for: that crowd has gone, this is another one.
+            let is_new = now.saturating_sub(self.crowded_until) > self.crowded_for;
+            self.crowded_for =
+                if is_new { CROWDED_FOR.0 } else { (self.crowded_for * 2).min(CROWDED_FOR.1) };
+            self.crowded_until = now + self.crowded_for;
+            self.is_crowded = true;
         }
-        !is_over
+        again
     }
 
     /// The caller goes to sleep now: polling was in vain.
@@ -154,5 +167,20 @@ mod tests {
         let _ = rustix::thread::nanosleep(&crate::socket::timespec(2 * max));
         spin.woke();
         assert_eq!(spin.budget, PAUSE);
+    }
+
+    #[test]
+    fn only_repeated_late_yields_are_a_crowd_and_calm_is_remembered() {
+        let at = Duration::from_millis;
+        let mut spin = Spin::new(at(1));
+        assert!(!spin.late(at(1000)));
+        assert!(!spin.late(at(1100)));
+        assert!(spin.late(at(1110)));
+        assert_eq!(spin.crowded_until, at(1120));
+        assert!(spin.late(at(1125)));
+        assert_eq!(spin.crowded_until, at(1145));
+        assert!(!spin.late(at(1500)));
+        assert!(spin.late(at(1510)));
+        assert_eq!(spin.crowded_until, at(1520));
     }
 }

@@ -13,8 +13,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use samite_types::RequestId;
 
-use crate::WireError;
 use crate::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
+use crate::{WireError, checksum};
 
 /// First two bytes of every frame.
 pub const MAGIC: [u8; 2] = *b"Sm";
@@ -80,7 +80,7 @@ impl FrameCheck {
     /// Takes in the next bytes of the payload.
     pub fn update(&mut self, payload: &[u8]) {
         if self.covers_payload {
-            self.checksum = crc32c::crc32c_append(self.checksum, payload);
+            self.checksum = checksum::append(self.checksum, payload);
         }
     }
 
@@ -148,10 +148,10 @@ impl FrameHeader {
             flags: U16::new(flags),
             checksum: U32::new(0),
         };
-        let mut checksum = crc32c::crc32c_append(crc32c::crc32c(header.as_bytes()), body);
+        let mut checksum = checksum::append(checksum::of(header.as_bytes()), body);
         if flags & FLAG_PAYLOAD_UNCHECKED == 0 {
             for piece in payload {
-                checksum = crc32c::crc32c_append(checksum, piece);
+                checksum = checksum::append(checksum, piece);
             }
         }
         header.checksum = U32::new(checksum);
@@ -182,7 +182,7 @@ impl Header {
             payload_len: header.payload_len.get() as usize,
             flags: header.flags.get(),
             checksum,
-            seed: crc32c::crc32c(header.as_bytes()),
+            seed: checksum::of(header.as_bytes()),
         };
         if parsed.body_len > BODY_LEN_MAX {
             return Err(WireError::OverLimit("frame body"));
@@ -198,10 +198,10 @@ impl Header {
     /// # Errors
     /// [`WireError::Checksum`].
     pub fn verify(&self, body: &[u8], payload: &[&[u8]]) -> Result<(), WireError> {
-        let mut checksum = crc32c::crc32c_append(self.seed, body);
+        let mut checksum = checksum::append(self.seed, body);
         if self.flags & FLAG_PAYLOAD_UNCHECKED == 0 {
             for piece in payload {
-                checksum = crc32c::crc32c_append(checksum, piece);
+                checksum = checksum::append(checksum, piece);
             }
         }
         if checksum == self.checksum { Ok(()) } else { Err(WireError::Checksum("frame")) }
@@ -211,7 +211,7 @@ impl Header {
     #[must_use]
     pub fn check(&self, body: &[u8]) -> FrameCheck {
         FrameCheck {
-            checksum: crc32c::crc32c_append(self.seed, body),
+            checksum: checksum::append(self.seed, body),
             expected: self.checksum,
             covers_payload: self.flags & FLAG_PAYLOAD_UNCHECKED == 0,
         }

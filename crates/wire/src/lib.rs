@@ -10,6 +10,7 @@
 //! limit of [`limits`] before memory is taken for it.
 
 pub mod arena;
+mod checksum;
 mod codec;
 pub mod control;
 pub mod frame;
