@@ -32,8 +32,8 @@ static const char *dir;
 static char buffer[1 << 16];
 
 static const char *in(const char *name) {
-    static char paths[8][PATH_MAX];
-    static int next;
+    static __thread char paths[8][PATH_MAX];
+    static __thread int next;
     char *path = paths[next++ % 8];
     snprintf(path, PATH_MAX, "%s/%s", dir, name);
     return path;
