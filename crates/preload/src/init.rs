@@ -11,7 +11,6 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 use samite_client::runtime::{
@@ -59,6 +58,8 @@ extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_cha
     std::panic::set_hook(Box::new(|_| {}));
     // Nor must one reach the loader; without what was not set up, every call goes to libc.
     let _ = std::panic::catch_unwind(|| {
+        // Before any thread can touch the store: a fork that libc has begun does not ask for handlers again.
+        watch_forks();
         let environment = Environment::take(envp);
         route::set_prefix(environment.mount);
         if let Some(path) = environment.cwd {
@@ -191,7 +192,6 @@ fn inherit(list: &[u8]) {
         }
     }
     if !known.is_empty() {
-        watch_forks();
         for fd in 0..=2 {
             stdio::redirect(fd);
         }
@@ -207,12 +207,8 @@ fn parse(entry: &[u8]) -> Option<(c_int, SlotId)> {
     Some((fd.parse().ok()?, id))
 }
 
-/// Asks libc to tell of forks, once.
-pub fn watch_forks() {
-    static WATCHED: AtomicBool = AtomicBool::new(false);
-    if WATCHED.swap(true, Ordering::AcqRel) {
-        return;
-    }
+/// Asks libc to tell of forks.
+fn watch_forks() {
     type Handler = extern "C" fn();
     unsafe extern "C" {
         safe fn __register_atfork(

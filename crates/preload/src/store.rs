@@ -37,7 +37,6 @@ fn connect() -> Result<&'static Store, Errno> {
     if let Some(store) = STORE.get() {
         return Ok(store);
     }
-    init::watch_forks();
     let open = || {
         let client = init::client()?;
         let fs = FileSystem::open_mounted(&client, DATASET, Some(route::prefix()))?;

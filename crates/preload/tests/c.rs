@@ -2,9 +2,21 @@
 
 mod common;
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Stage, has};
+
+/// Builds the program `name` of `tests/c` into `room`.
+fn build(name: &str, room: &Path) -> PathBuf {
+    let program = room.join(name);
+    let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let built =
+        Command::new("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(source).output();
+    let built = built.expect("run cc");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
 
 #[test]
 fn libc_surface() {
@@ -12,14 +24,20 @@ fn libc_surface() {
         return;
     }
     let room = tempfile::tempdir().expect("temporary directory");
-    let program = room.path().join("libc_surface");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/libc_surface.c");
-    let built =
-        Command::new("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(source).output();
-    let built = built.expect("run cc");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let program = build("libc_surface", room.path());
     let stage = Stage::new(2);
     stage.compare(&format!("{} $D; cat $D/at_exit", program.display()));
+}
+
+#[test]
+fn a_fork_while_threads_touch_the_store_first() {
+    if !has("cc") {
+        return;
+    }
+    let room = tempfile::tempdir().expect("temporary directory");
+    let program = build("fork_at_first_touch", room.path());
+    let stage = Stage::new(2);
+    stage.compare(&format!("{} $D", program.display()));
 }
 
 #[test]
