@@ -5,7 +5,7 @@ use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, Seq, Version};
 use super::encode::tag;
 use super::{
     Action, ActionResult, BlockRef, Data, Failure, Guard, List, ListEntry, Listing, Operation,
-    Outcome, Reply, ReplyHeader, Request, RequestHeader,
+    Outcome, Reply, ReplyReader, Request, RequestHeader,
 };
 use crate::codec::{Decoder, WireError};
 use crate::limits::{
@@ -213,21 +213,8 @@ impl<'a> Reply<'a> {
     /// # Errors
     /// [`WireError`]: the peer does not speak the protocol and is to be disconnected.
     pub fn decode(body: &'a [u8], payload: &'a [u8]) -> Result<Self, WireError> {
-        let mut decoder = Decoder::new(body);
+        let ReplyReader { mut decoder, header, count } = ReplyReader::new(body)?;
         let mut payload = Payload(Decoder::new(payload));
-        let refused = match decoder.u8("status")? {
-            0 => None,
-            code => Some(ErrorKind::from_code(code).ok_or(WireError::Unknown("status"))?),
-        };
-        let header = ReplyHeader {
-            refused,
-            map_epoch: Epoch(decoder.u64("map epoch")?),
-            lease_epoch: Epoch(decoder.u64("lease epoch")?),
-        };
-        let count = usize::from(decoder.u16("outcome count")?);
-        if count > OPERATIONS_MAX {
-            return Err(WireError::OverLimit("outcome count"));
-        }
         let mut outcomes = Vec::with_capacity(count.min(body.len() / 2));
         for _ in 0..count {
             outcomes.push(outcome(&mut decoder, &mut payload)?);

@@ -82,9 +82,9 @@ impl<'a> BlockRefs<'a> {
 /// Reads a reply's body in order.
 #[derive(Clone, Debug)]
 pub struct ReplyReader<'a> {
-    decoder: Decoder<'a>,
-    header: ReplyHeader,
-    count: usize,
+    pub(super) decoder: Decoder<'a>,
+    pub(super) header: ReplyHeader,
+    pub(super) count: usize,
 }
 
 impl<'a> ReplyReader<'a> {
