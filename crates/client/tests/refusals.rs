@@ -4,14 +4,12 @@
 
 mod common;
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{JoinHandle, Thread};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use common::block_on;
 use samite_client::{Client, ClusterConfig, Dataset, Op, Options, OwnedResult};
 use samite_transport::ClusterKey;
 use samite_transport::server::{
@@ -178,26 +176,6 @@ impl Drop for Stage {
 
 fn add(dataset: &Dataset) -> Operation<'static> {
     Operation::new(dataset.partition_of(b"k"), [Action::Add { key: b"k", offset: 0, delta: 1 }])
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
-            return output;
-        }
-        std::thread::park();
-    }
 }
 
 #[test]

@@ -2,7 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 #![allow(dead_code, reason = "each test uses its own part")]
 
+use std::future::Future;
 use std::os::fd::BorrowedFd;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 use std::time::Duration;
 
 use samite_client::{Client, Dataset, Op, Options, OwnedResult, Transport};
@@ -77,4 +82,25 @@ pub fn records(dataset: &Dataset) -> Vec<Box<[u8]>> {
         })
         .map(|entry| entry.key)
         .collect()
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future to its end on this thread.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        std::thread::park();
+    }
 }
