@@ -103,3 +103,40 @@ fn appenders_lose_nothing() {
     );
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "600", "{output:?}");
 }
+
+#[test]
+fn programs_that_do_not_see_the_store_are_named_once() {
+    if !has("cc") {
+        return;
+    }
+    let stage = Stage::new(1);
+    let room = tempfile::tempdir().expect("temporary directory");
+    let program = room.path().join("static");
+    let script = format!(
+        "echo 'int main(void) {{ return 0; }}' | cc -static -x c -o {} -",
+        program.display()
+    );
+    if !stage.run(&script).status.success() {
+        // No static libc on this machine.
+        return;
+    }
+    let run = |script: &str| {
+        let output = stage.run(&format!("P={}; {script}", program.display()));
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert_eq!(run("$P /etc/passwd; cat $D/none 2> /dev/null; true"), "");
+    assert_eq!(run("SAMITE_QUIET=1 $P $D/f; true"), "");
+    let said = run("for i in 1 2 3; do $P --in=$D/f; done; cd $D; $P; true");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("is statically linked") && said.contains("samite mount"), "{said}");
+    if !stage.run("unshare --pid --fork true").status.success() {
+        // Only root makes a process namespace.
+        return;
+    }
+    // As in a container: the terminal session has no number there.
+    let other = room.path().join("other");
+    std::fs::copy(&program, &other).expect("copy of the program");
+    let inside = run(&format!("unshare --pid --fork bash -c '{} $D/f; true'", other.display()));
+    assert_eq!(inside.lines().count(), 1, "{inside}");
+    assert!(inside.contains("is statically linked"), "{inside}");
+}
