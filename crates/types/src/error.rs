@@ -77,10 +77,18 @@ pub enum ErrorKind {
     InUse = 30,
     /// The handle names a file that exists no more.
     StaleHandle = 31,
+    /// Whoever waits for this lock would wait for itself.
+    Deadlock = 32,
+    /// No more locks can be kept.
+    NoLocks = 33,
+    /// A signal came while it was waited for.
+    Interrupted = 34,
+    /// More files are open than the store keeps track of.
+    TooManyOpen = 35,
 }
 
 impl ErrorKind {
-    const ALL: [Self; 31] = [
+    const ALL: [Self; 35] = [
         Self::NotFound,
         Self::Exists,
         Self::NoSpace,
@@ -112,6 +120,10 @@ impl ErrorKind {
         Self::NoAttribute,
         Self::InUse,
         Self::StaleHandle,
+        Self::Deadlock,
+        Self::NoLocks,
+        Self::Interrupted,
+        Self::TooManyOpen,
     ];
 
     /// The kind behind a wire code; `None` for a code this build does not know.
@@ -149,6 +161,10 @@ impl ErrorKind {
             Self::NoAttribute => Errno::NODATA,
             Self::InUse => Errno::BUSY,
             Self::StaleHandle => Errno::STALE,
+            Self::Deadlock => Errno::DEADLK,
+            Self::NoLocks => Errno::NOLCK,
+            Self::Interrupted => Errno::INTR,
+            Self::TooManyOpen => Errno::NFILE,
             Self::Conflict
             | Self::Unavailable
             | Self::Timeout
@@ -245,6 +261,6 @@ mod tests {
             assert_eq!(ErrorKind::from_code(kind.code()), Some(kind));
         }
         assert_eq!(ErrorKind::from_code(0), None);
-        assert_eq!(ErrorKind::from_code(32), None);
+        assert_eq!(ErrorKind::from_code(36), None);
     }
 }

@@ -1,11 +1,11 @@
 //! Layout of an arena: the memory file in which a node keeps values and which clients on its host map.
 //!
 //! ```text
-//! 0        4 KiB                        a multiple of 2 MiB
-//! ┌────────┬──────────────────┬── … ─────┬───────────┬───────────┬──
-//! │ header │ generation table │ (unused) │ block 0   │ block 1   │ …
-//! │        │ u32 per block    │          │ 64 KiB    │ 64 KiB    │
-//! └────────┴──────────────────┴── … ─────┴───────────┴───────────┴──
+//! 0        4 KiB              a multiple of 4 KiB  a multiple of 2 MiB
+//! ┌────────┬──────────────────┬────────────────────┬───────────┬───────────┬──
+//! │ header │ generation table │ board (see         │ block 0   │ block 1   │ …
+//! │        │ u32 per block    │ heads.rs)          │ 64 KiB    │ 64 KiB    │
+//! └────────┴──────────────────┴────────────────────┴───────────┴───────────┴──
 //! ```
 //!
 //! **Generations.** A block's generation is even while its bytes stand still and odd while they may change (also for as
@@ -19,12 +19,13 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::WireError;
+use crate::heads::{SET_SLOTS, SLOT_LEN, WORDS_LEN, sets_for};
 use crate::limits::BLOCK_LEN;
 
 /// First bytes of an arena.
 pub const MAGIC: [u8; 8] = *b"SMTarena";
 /// Version of this layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Most shards of a node.
 pub const SHARDS_MAX: usize = 64;
 /// Where the generation table begins, in bytes.
@@ -132,8 +133,27 @@ impl ArenaLayout {
     /// Offset of the first block, in bytes.
     #[must_use]
     pub const fn blocks_offset(&self) -> u64 {
-        (GENERATIONS_OFFSET as u64 + self.block_count as u64 * 4)
-            .next_multiple_of(BLOCKS_ALIGN as u64)
+        let sets_len = self.board_sets() * (SET_SLOTS * SLOT_LEN) as u64;
+        (self.board_offset() + WORDS_LEN as u64 + sets_len).next_multiple_of(BLOCKS_ALIGN as u64)
+    }
+
+    /// Offset of the [board](crate::heads), in bytes.
+    #[must_use]
+    pub const fn board_offset(&self) -> u64 {
+        (GENERATIONS_OFFSET as u64 + self.block_count as u64 * 4).next_multiple_of(4096)
+    }
+
+    /// Sets of the board: a power of two.
+    #[must_use]
+    pub const fn board_sets(&self) -> u64 {
+        sets_for(self.block_count as u64 * BLOCK_LEN as u64)
+    }
+
+    /// Offset of the first slot of the set for records of this hash, in bytes.
+    #[must_use]
+    pub const fn board_set_offset(&self, hash: u64) -> usize {
+        let set = hash & (self.board_sets() - 1);
+        self.board_offset() as usize + WORDS_LEN + set as usize * SET_SLOTS * SLOT_LEN
     }
 
     /// Offset of a block, in bytes; `None` if there is no such block.

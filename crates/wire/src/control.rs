@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::WireError;
 use crate::limits::BODY_LEN_MAX;
+use crate::lock::{LockAnswer, LockOwner, LockRequest};
 
 /// Asks a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +41,21 @@ pub enum ControlRequest {
         /// Epoch by which it serves.
         known: Epoch,
     },
+    /// Which leases on records ([`crate::op::Action::Lease`]) are to be given back? The reply ([`ControlReply::Revoked`]) comes when there are
+    /// some. While a client asks, it may have leases longer than a moment. A second question ends the first.
+    Revocations {
+        /// Everything up to the answer with this number was acted on: the leases that it named are given back. 0 at first.
+        done: u64,
+    },
+    /// Take, release or test a file lock. Reply: [`ControlReply::Lock`], for a waiting one when it has been taken.
+    Lock(LockRequest),
+    /// Ends a wait for a lock that was asked for on this connection; then *its* answer comes. Reply: [`ControlReply::Ok`].
+    CancelLock {
+        /// Number of the wait.
+        wait: u64,
+    },
+    /// For whom does this owner wait at this node? Reply: [`ControlReply::LockOwners`].
+    LockWaits(LockOwner),
 }
 
 /// Answers a [`ControlRequest`].
@@ -53,6 +69,17 @@ pub enum ControlReply {
     Granted(Vec<(u64, u32)>),
     /// Done.
     Ok,
+    /// Leases on records that are to be given back, by asking again.
+    Revoked {
+        /// Number of this answer.
+        number: u64,
+        /// The records; none when a second question has ended this one.
+        records: Vec<RevokedRecord>,
+    },
+    /// What came of a [`ControlRequest::Lock`].
+    Lock(LockAnswer),
+    /// Owners of locks.
+    LockOwners(Vec<LockOwner>),
     /// Refused.
     Failed {
         /// Code of an [`ErrorKind`].
@@ -68,6 +95,17 @@ impl ControlReply {
     pub fn failed(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self::Failed { kind: kind.code(), message: message.into() }
     }
+}
+
+/// A record on which a lease is called back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevokedRecord {
+    /// Dataset.
+    pub dataset: DatasetId,
+    /// Partition.
+    pub partition: PartitionId,
+    /// Key.
+    pub key: Vec<u8>,
 }
 
 /// Where a node can be reached, and what it serves.
@@ -182,6 +220,8 @@ pub struct NodeStatus {
     pub populated_bytes: u64,
     /// Records held.
     pub records: u64,
+    /// Records without a name that nobody holds any more: left behind by clients that died, to be swept.
+    pub abandoned: u64,
     /// Connections open.
     pub connections: u64,
     /// Requests served since start.

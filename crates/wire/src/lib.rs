@@ -14,8 +14,10 @@ mod checksum;
 mod codec;
 pub mod control;
 pub mod frame;
+pub mod heads;
 pub mod hello;
 pub mod limits;
+pub mod lock;
 pub mod op;
 
 pub use codec::{Decoder, WireError};

@@ -26,5 +26,7 @@ pub const BLOCK_LEN: usize = 64 << 10;
 pub const IN_FLIGHT_MAX: usize = 1024;
 /// Most mutations of one client session whose results a partition remembers.
 pub const SESSION_WINDOW: usize = 4096;
+/// Longest list of the holders of one record that travels, in bytes: 16 for each.
+pub const HOLDERS_LEN_MAX: usize = 64 << 10;
 /// Most entries that one listing returns.
 pub const LIST_ENTRIES_MAX: u32 = 4096;

@@ -175,18 +175,117 @@ pub enum Action<'a> {
         /// Bytes of each value to return with its key; 0 for none, and never more than a few KiB.
         value_len_max: u32,
     },
+    /// Zero `len` bytes of the value from `offset`, as far as it has them, and give back the space that they took where that
+    /// can be done; the value stays as long as it is. Result: [`ActionResult::Number`], how many bytes of the value lie in that range; an
+    /// absent record is no error.
+    Punch {
+        /// Key.
+        key: &'a [u8],
+        /// Byte offset in the value.
+        offset: u32,
+        /// Bytes to zero.
+        len: u32,
+    },
+    /// Where the records whose keys start with `prefix` have data, in key order: each entry's value is the list of ranges that
+    /// are no holes ([`extents`]). Result: [`ActionResult::Listing`], as of [`Action::List`].
+    Extents {
+        /// Prefix; empty for all.
+        prefix: &'a [u8],
+        /// Only keys after this one; empty for no bound.
+        after: &'a [u8],
+        /// Most entries to return.
+        limit: u32,
+    },
     /// Raise the partition's lease epoch for this dataset to at least `epoch`. Result: [`ActionResult::Number`], the value before.
     RaiseLease {
         /// New least epoch.
         epoch: Epoch,
     },
+    /// Ask for a lease on the record, which may be absent: a promise that no other client's change of it takes effect before
+    /// the term is over, counted from when the node grants it, or before the holder has acknowledged a revocation
+    /// ([`crate::control::ControlRequest::Revocations`]). Changes nothing.
+    /// Result: [`ActionResult::Number`], the term granted in microseconds; 0 when refused, which is no failure.
+    Lease {
+        /// Key.
+        key: &'a [u8],
+        /// Term asked for, in microseconds.
+        term_us: u32,
+    },
+    /// Hold the record, which must exist, under `token`: see [`Action::Detach`]. A token that holds a record already stays where it is.
+    /// Volatile: the hold ends with [`Action::Release`], with the record, or when its client has been gone for a while.
+    /// Result: [`ActionResult::Number`], how many hold the record now.
+    Hold {
+        /// Key.
+        key: &'a [u8],
+        /// A number that nobody else uses; not 0.
+        token: u64,
+    },
+    /// End the hold under `token`, whoever took it. Result: [`ActionResult::Number`], how many still hold the record; a token that is not
+    /// known is no error (0).
+    Release {
+        /// Token.
+        token: u64,
+    },
+    /// The key of the record that is held under `token`, as the bytes of an [`ActionResult::Value`];
+    /// [`ErrorKind::NotFound`] when there is none.
+    Locate {
+        /// Token.
+        token: u64,
+    },
+    /// Take the record's key away: a record that is held gets the key `to` and its holds follow, any other is removed. `to` is no longer
+    /// than `key`; when both are the same, a record that is held stays. Result: [`ActionResult::Number`]: [`DETACHED_NONE`],
+    /// [`DETACHED_REMOVED`] or [`DETACHED_KEPT`].
+    Detach {
+        /// Key.
+        key: &'a [u8],
+        /// Key that a held record gets.
+        to: &'a [u8],
+    },
+    /// Who holds the record, as the bytes of an [`ActionResult::Value`]: token and client, 8 bytes each, for every hold.
+    /// [`ErrorKind::TooLarge`] over [`crate::limits::HOLDERS_LEN_MAX`].
+    Holders {
+        /// Key.
+        key: &'a [u8],
+    },
+    /// Let the record be held by exactly `holders`, as [`Action::Holders`] gave them. Result: [`ActionResult::Number`], how many there were.
+    SetHolders {
+        /// Key.
+        key: &'a [u8],
+        /// Tokens and clients.
+        holders: &'a [u8],
+    },
+    /// Let those who hold `from` hold `to` instead, both keys of this partition. Result: [`ActionResult::Number`], how many they are.
+    MoveHolds {
+        /// Key.
+        from: &'a [u8],
+        /// Key.
+        to: &'a [u8],
+    },
 }
 
+/// Result of [`Action::Detach`]: there was no such record.
+pub const DETACHED_NONE: u64 = 0;
+/// Result of [`Action::Detach`]: nobody held the record, it is gone.
+pub const DETACHED_REMOVED: u64 = 1;
+/// Result of [`Action::Detach`]: somebody holds the record, it has the other key now.
+pub const DETACHED_KEPT: u64 = 2;
+
 impl Action<'_> {
-    /// Whether this action may change the partition.
+    /// Whether this action may change records, or holds in a way that must happen exactly once. Holding and releasing are neither: doing
+    /// them again does no harm.
     #[must_use]
     pub const fn is_mutation(&self) -> bool {
-        !matches!(self, Self::Get { .. } | Self::List { .. })
+        !matches!(
+            self,
+            Self::Get { .. }
+                | Self::List { .. }
+                | Self::Extents { .. }
+                | Self::Lease { .. }
+                | Self::Hold { .. }
+                | Self::Release { .. }
+                | Self::Locate { .. }
+                | Self::Holders { .. }
+        )
     }
 }
 
@@ -261,7 +360,7 @@ impl<'a> Operation<'a> {
 /// What one action did or found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActionResult<'a> {
-    /// Of [`Action::Get`].
+    /// Of [`Action::Get`], [`Action::Locate`], [`Action::Holders`].
     Value {
         /// Version of the record.
         version: Version,
@@ -286,9 +385,10 @@ pub enum ActionResult<'a> {
         /// The record existed.
         existed: bool,
     },
-    /// Of [`Action::Add`], [`Action::Max`], [`Action::DeletePrefix`], [`Action::RaiseLease`].
+    /// Of [`Action::Add`], [`Action::Max`], [`Action::DeletePrefix`], [`Action::Punch`], [`Action::RaiseLease`],
+    /// [`Action::Lease`], and of most actions on holds.
     Number(u64),
-    /// Of [`Action::List`].
+    /// Of [`Action::List`], [`Action::Extents`].
     Listing(Listing<'a>),
 }
 
@@ -314,6 +414,16 @@ pub struct ListEntry<'a> {
     pub total_len: u32,
     /// The first bytes of the value, as many as were asked for.
     pub value: &'a [u8],
+}
+
+/// The ranges of a value that are no holes, from the value of an entry that [`Action::Extents`] listed: first byte and the
+/// one after the last, in order. Bytes that are no whole range are not looked at.
+pub fn extents(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
+    let (ranges, _) = value.as_chunks::<{ 2 * size_of::<u32>() }>();
+    ranges.iter().map(|range| {
+        let (halves, _) = range.as_chunks::<{ size_of::<u32>() }>();
+        (u32::from_le_bytes(halves[0]), u32::from_le_bytes(halves[1]))
+    })
 }
 
 /// Why an operation had no effect.

@@ -6,6 +6,7 @@ use common::{OutcomeModel, ResultModel};
 use proptest::prelude::*;
 use samite_types::{ClientId, NodeId, RequestId, Version};
 use samite_wire::frame::{FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN, Header};
+use samite_wire::lock::{LockCall, LockHolder, LockMode, LockRange, LockRequest, LockSpace};
 use samite_wire::op::{ActionResult, Outcome, Reply, Request};
 use samite_wire::{control, hello};
 use zerocopy::IntoBytes;
@@ -107,5 +108,48 @@ proptest! {
         let raw = control::encode(&challenge);
         prop_assert!(raw.len() <= samite_wire::limits::HANDSHAKE_LEN_MAX);
         prop_assert_eq!(control::decode::<hello::Challenge>(&raw), Ok(challenge));
+    }
+}
+
+fn lock_range() -> impl Strategy<Value = LockRange> {
+    (any::<u64>(), any::<u64>()).prop_map(|(start, last)| LockRange { start, last })
+}
+
+fn lock_call() -> impl Strategy<Value = LockCall> {
+    let mode = || prop_oneof![Just(LockMode::Shared), Just(LockMode::Exclusive)];
+    prop_oneof![
+        (lock_range(), mode(), any::<(u64, u32)>(), any::<Option<u64>>(), any::<bool>()).prop_map(
+            |(range, mode, (host, pid), wait, detects_deadlock)| LockCall::Take {
+                range,
+                mode,
+                holder: LockHolder { host, pid },
+                wait,
+                detects_deadlock,
+            }
+        ),
+        lock_range().prop_map(|range| LockCall::Release { range }),
+        (lock_range(), mode()).prop_map(|(range, mode)| LockCall::Test { range, mode }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn lock_messages_round_trip_and_mangled_ones_are_refused_or_decode(
+        call in lock_call(), numbers in any::<(u32, u32, u64, u64)>(), whole in any::<bool>(),
+        at in any::<prop::sample::Index>(), byte in any::<u8>(),
+    ) {
+        let request = control::ControlRequest::Lock(LockRequest {
+            dataset: numbers.0.into(),
+            partition: numbers.1.into(),
+            object: numbers.2,
+            space: if whole { LockSpace::Whole } else { LockSpace::Ranges },
+            token: numbers.3,
+            call,
+        });
+        let mut raw = control::encode(&request);
+        prop_assert_eq!(control::decode(&raw), Ok(request));
+        let at = at.index(raw.len());
+        raw[at] = byte;
+        let _ = control::decode::<control::ControlRequest>(&raw);
     }
 }

@@ -9,8 +9,8 @@ use super::{
 };
 use crate::codec::{Decoder, WireError};
 use crate::limits::{
-    ACTIONS_MAX, BLOCKS_MAX, KEY_LEN_MAX, LIST_ENTRIES_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX,
-    RECORD_LEN_MAX,
+    ACTIONS_MAX, BLOCKS_MAX, HOLDERS_LEN_MAX, KEY_LEN_MAX, LIST_ENTRIES_MAX, OPERATIONS_MAX,
+    PAYLOAD_LEN_MAX, RECORD_LEN_MAX,
 };
 
 /// The payload, handed out front to back as the body refers to it.
@@ -157,6 +157,14 @@ fn guard<'a>(decoder: &mut Decoder<'a>) -> Result<Guard<'a>, WireError> {
     })
 }
 
+fn holders<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
+    let len = decoder.u32("holders length")? as usize;
+    if len > HOLDERS_LEN_MAX {
+        return Err(WireError::OverLimit("holders"));
+    }
+    decoder.bytes(len, "holders")
+}
+
 fn action<'a>(
     decoder: &mut Decoder<'a>,
     payload: &mut Payload<'a>,
@@ -202,7 +210,25 @@ fn action<'a>(
             reverse: flag(decoder, "reverse flag")?,
             value_len_max: decoder.u32("value length limit")?,
         },
+        tag::PUNCH => Action::Punch {
+            key: key(decoder)?,
+            offset: decoder.u32("offset")?,
+            len: decoder.u32("length")?,
+        },
+        tag::EXTENTS => Action::Extents {
+            prefix: key(decoder)?,
+            after: key(decoder)?,
+            limit: decoder.u32("limit")?.min(LIST_ENTRIES_MAX),
+        },
         tag::RAISE_LEASE => Action::RaiseLease { epoch: Epoch(decoder.u64("lease epoch")?) },
+        tag::LEASE => Action::Lease { key: key(decoder)?, term_us: decoder.u32("lease term")? },
+        tag::HOLD => Action::Hold { key: key(decoder)?, token: decoder.u64("token")? },
+        tag::RELEASE => Action::Release { token: decoder.u64("token")? },
+        tag::LOCATE => Action::Locate { token: decoder.u64("token")? },
+        tag::DETACH => Action::Detach { key: key(decoder)?, to: key(decoder)? },
+        tag::HOLDERS => Action::Holders { key: key(decoder)? },
+        tag::SET_HOLDERS => Action::SetHolders { key: key(decoder)?, holders: holders(decoder)? },
+        tag::MOVE_HOLDS => Action::MoveHolds { from: key(decoder)?, to: key(decoder)? },
         _ => return Err(WireError::Unknown("action tag")),
     })
 }

@@ -24,6 +24,17 @@ pub(super) mod tag {
     pub const MAX: u8 = 9;
     pub const LIST: u8 = 10;
     pub const RAISE_LEASE: u8 = 11;
+    pub const HOLD: u8 = 12;
+    pub const RELEASE: u8 = 13;
+    pub const DETACH: u8 = 14;
+    pub const LEASE: u8 = 15;
+    pub const LOCATE: u8 = 16;
+    pub const HOLDERS: u8 = 17;
+    pub const SET_HOLDERS: u8 = 18;
+    pub const MOVE_HOLDS: u8 = 19;
+
+    pub const PUNCH: u8 = 30;
+    pub const EXTENTS: u8 = 31;
 
     pub const VALUE: u8 = 1;
     pub const WRITTEN: u8 = 2;
@@ -208,11 +219,76 @@ impl<'a> RequestEncoder<'a> {
                 self.body.put_u8(u8::from(*reverse));
                 self.body.put_u32(*value_len_max);
             }
+            Action::Punch { key, offset, len } => {
+                self.head(tag::PUNCH, key);
+                self.body.put_u32(*offset);
+                self.body.put_u32(*len);
+            }
+            Action::Extents { prefix, after, limit } => {
+                self.head(tag::EXTENTS, prefix);
+                self.body.put_short_bytes(after);
+                self.body.put_u32(*limit);
+            }
+            Action::RaiseLease { .. }
+            | Action::Lease { .. }
+            | Action::Hold { .. }
+            | Action::Release { .. }
+            | Action::Locate { .. }
+            | Action::Detach { .. }
+            | Action::Holders { .. }
+            | Action::SetHolders { .. }
+            | Action::MoveHolds { .. } => self.promise(action),
+        }
+    }
+
+    /// The actions that are about leases and holds.
+    fn promise(&mut self, action: &Action<'a>) {
+        match action {
             Action::RaiseLease { epoch } => {
                 self.body.put_u8(tag::RAISE_LEASE);
                 self.body.put_u64(epoch.get());
             }
+            Action::Lease { key, term_us } => {
+                self.head(tag::LEASE, key);
+                self.body.put_u32(*term_us);
+            }
+            Action::Hold { key, token } => {
+                self.head(tag::HOLD, key);
+                self.body.put_u64(*token);
+            }
+            Action::Release { token } => self.token(tag::RELEASE, *token),
+            Action::Locate { token } => self.token(tag::LOCATE, *token),
+            Action::Detach { key, to } => self.pair(tag::DETACH, key, to),
+            Action::Holders { key } => self.head(tag::HOLDERS, key),
+            Action::SetHolders { key, holders } => {
+                self.head(tag::SET_HOLDERS, key);
+                self.body.put_u32(holders.len() as u32);
+                self.body.extend_from_slice(holders);
+            }
+            Action::MoveHolds { from, to } => self.pair(tag::MOVE_HOLDS, from, to),
+            Action::Get { .. }
+            | Action::Put { .. }
+            | Action::Delete { .. }
+            | Action::DeletePrefix { .. }
+            | Action::Write { .. }
+            | Action::Append { .. }
+            | Action::Truncate { .. }
+            | Action::Add { .. }
+            | Action::Max { .. }
+            | Action::List { .. }
+            | Action::Punch { .. }
+            | Action::Extents { .. } => {}
         }
+    }
+
+    fn token(&mut self, tag: u8, token: u64) {
+        self.body.put_u8(tag);
+        self.body.put_u64(token);
+    }
+
+    fn pair(&mut self, tag: u8, key: &[u8], other: &[u8]) {
+        self.head(tag, key);
+        self.body.put_short_bytes(other);
     }
 
     fn head(&mut self, tag: u8, key: &[u8]) {

@@ -99,7 +99,31 @@ pub fn action() -> impl Strategy<Value = Action<'static>> {
                 value_len_max
             }
         ),
+        (key(), any::<u32>(), any::<u32>()).prop_map(|(key, offset, len)| Action::Punch {
+            key,
+            offset,
+            len
+        }),
+        (key(), key(), 0..=4096_u32).prop_map(|(prefix, after, limit)| Action::Extents {
+            prefix,
+            after,
+            limit
+        }),
         any::<u64>().prop_map(|epoch| Action::RaiseLease { epoch: Epoch(epoch) }),
+        (key(), any::<u32>()).prop_map(|(key, term_us)| Action::Lease { key, term_us }),
+        hold_action(),
+    ]
+}
+
+fn hold_action() -> impl Strategy<Value = Action<'static>> {
+    prop_oneof![
+        (key(), any::<u64>()).prop_map(|(key, token)| Action::Hold { key, token }),
+        any::<u64>().prop_map(|token| Action::Release { token }),
+        any::<u64>().prop_map(|token| Action::Locate { token }),
+        (key(), key()).prop_map(|(key, to)| Action::Detach { key, to }),
+        key().prop_map(|key| Action::Holders { key }),
+        (key(), bytes(100)).prop_map(|(key, holders)| Action::SetHolders { key, holders }),
+        (key(), key()).prop_map(|(from, to)| Action::MoveHolds { from, to }),
     ]
 }
 

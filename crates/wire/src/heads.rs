@@ -1,0 +1,230 @@
+//! The board: a table in the [arena](crate::arena) of the first bytes of records, which clients on the node's host read for themselves.
+//!
+//! ```text
+//! 0           4 KiB
+//! ┌───────────┬────────────────────────────────────┬── …
+//! │ words     │ set 0: 4 slots of 256 bytes        │ set 1 …
+//! └───────────┴────────────────────────────────────┴── …
+//! ```
+//!
+//! A slot shows one record as it is, or nothing: before a record changes, the node takes it off the board, and shows it
+//! again when it is next looked up. So whoever finds a record on the board has what a look-up at that moment would have
+//! brought. A record that is not there may exist all the same: ask the node.
+//!
+//! What a reader must see beside the slot: that the node lives (the kernel clears [`ALIVE_OFFSET`] when it dies), that
+//! the slot has the board's [`GENERATION_OFFSET`] (a new one wipes the board), and that no lease epoch newer than the one it stands
+//! on has been asked for ([`LEASE_OFFSET`]). A slot's sequence number is odd while it is being written; a reader looks at
+//! it before and after it copies.
+
+use samite_types::{DatasetId, PartitionId, Version};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Bytes before the first set.
+pub const WORDS_LEN: usize = 4096;
+/// Offset of the word that is the thread id of the node's main thread for as long as it lives.
+pub const ALIVE_OFFSET: usize = 0;
+/// Bits of that word which hold the thread id; the kernel clears them when the thread ends, however it ends.
+pub const ALIVE_MASK: u32 = 0x3fff_ffff;
+/// Offset of the board's generation, a `u32`.
+pub const GENERATION_OFFSET: usize = 128;
+/// Offset of the newest lease epoch asked for in any partition, a `u64`.
+pub const LEASE_OFFSET: usize = 256;
+/// Slots of a set: where a record may be.
+pub const SET_SLOTS: usize = 4;
+/// Bytes of a slot.
+pub const SLOT_LEN: usize = size_of::<Slot>();
+/// Most bytes of a value that a slot shows.
+pub const HEAD_LEN: usize = 128;
+/// Longest key that is shown, in bytes.
+pub const KEY_LEN_MAX: usize = 84;
+/// Bytes of a node's memory for each byte of its board.
+const MEMORY_RATIO: u64 = 64;
+/// Most sets of a board.
+const SETS_MAX: u64 = 1 << 16;
+
+/// Which record of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordId<'k> {
+    /// Dataset.
+    pub dataset: DatasetId,
+    /// Partition.
+    pub partition: PartitionId,
+    /// Key.
+    pub key: &'k [u8],
+}
+
+impl RecordId<'_> {
+    /// What says where the record may be: the set by its low bits, the record in it by all. Never 0.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let place = u64::from(self.dataset.get()) << 32 | u64::from(self.partition.get());
+        let mut state = place ^ (self.key.len() as u64).wrapping_mul(ODD);
+        let mut mix = |word: u64| {
+            let product = u128::from(state ^ word) * u128::from(ODD);
+            state = (product as u64) ^ (product >> 64) as u64 ^ word.rotate_left(17);
+        };
+        let mut words = self.key.chunks_exact(8);
+        for word in &mut words {
+            mix(word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
+        }
+        let mut last = [0; 8];
+        last[..words.remainder().len()].copy_from_slice(words.remainder());
+        mix(u64::from_le_bytes(last));
+        mix(ODD);
+        state.max(1)
+    }
+}
+
+/// What a slot shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// Version of the record.
+    pub version: Version,
+    /// Length of its value in bytes.
+    pub total_len: u32,
+    /// Bytes of the value that are here.
+    pub len: usize,
+}
+
+/// A slot.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct Slot {
+    /// Odd while the rest is being written. First, and only ever accessed as an atomic.
+    sequence: U32,
+    generation: U32,
+    hash: U64,
+    version: U64,
+    dataset: U32,
+    partition: U32,
+    total_len: U32,
+    key_len: u8,
+    head_len: u8,
+    spare: [u8; 6],
+    key: [u8; KEY_LEN_MAX],
+    head: [u8; HEAD_LEN],
+}
+
+/// Offset of the sequence number in a slot.
+pub const SEQUENCE_OFFSET: usize = 0;
+/// Offset of the hash of its record in a slot, a `u64`: where it is another one, the rest need not be looked at.
+pub const HASH_OFFSET: usize = 8;
+
+impl Slot {
+    /// A slot that shows the first bytes of a value, of which `value` has as many as there are, up to [`HEAD_LEN`]. `None`: the key is too long.
+    #[must_use]
+    pub fn new(
+        id: &RecordId<'_>,
+        generation: u32,
+        version: Version,
+        total_len: u32,
+        value: &[u8],
+    ) -> Option<Self> {
+        let (mut key, mut head) = ([0; KEY_LEN_MAX], [0; HEAD_LEN]);
+        key.get_mut(..id.key.len())?.copy_from_slice(id.key);
+        let value = &value[..value.len().min(HEAD_LEN)];
+        head[..value.len()].copy_from_slice(value);
+        Some(Self {
+            sequence: 0.into(),
+            generation: generation.into(),
+            hash: id.hash().into(),
+            version: version.get().into(),
+            dataset: id.dataset.get().into(),
+            partition: id.partition.get().into(),
+            total_len: total_len.into(),
+            key_len: id.key.len() as u8,
+            head_len: value.len() as u8,
+            spare: [0; 6],
+            key,
+            head,
+        })
+    }
+
+    /// What it shows of record `id` in a board of this generation, with the bytes put to the front of `dest`; `None`: it shows
+    /// something else.
+    #[must_use]
+    pub fn show(
+        &self,
+        id: &RecordId<'_>,
+        generation: u32,
+        dest: &mut [u8; HEAD_LEN],
+    ) -> Option<Head> {
+        let is_same = self.generation.get() == generation
+            && self.dataset.get() == id.dataset.get()
+            && self.partition.get() == id.partition.get()
+            && self.key.get(..usize::from(self.key_len)) == Some(id.key);
+        let head = self.head.get(..usize::from(self.head_len)).filter(|_| is_same)?;
+        dest[..head.len()].copy_from_slice(head);
+        let version = Version(self.version.get());
+        Some(Head { version, total_len: self.total_len.get(), len: head.len() })
+    }
+}
+
+/// Sets of the board of a node with `capacity` bytes of memory: a power of two.
+#[must_use]
+pub(crate) const fn sets_for(capacity: u64) -> u64 {
+    let wanted = capacity / MEMORY_RATIO / (SET_SLOTS * SLOT_LEN) as u64;
+    let wanted = if wanted == 0 { 1 } else { wanted };
+    let power = 1 << (63 - wanted.leading_zeros());
+    if power < SETS_MAX { power } else { SETS_MAX }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_slot_fills_whole_cache_lines() {
+        assert_eq!(SLOT_LEN, 256);
+        assert_eq!(std::mem::offset_of!(Slot, sequence), SEQUENCE_OFFSET);
+        assert_eq!(std::mem::offset_of!(Slot, hash), HASH_OFFSET);
+    }
+
+    #[test]
+    fn sets_are_a_power_of_two_and_bounded() {
+        assert_eq!(sets_for(0), 1);
+        assert_eq!(sets_for(1 << 30), 1 << 14);
+        assert_eq!(sets_for((1 << 30) + 12345), 1 << 14);
+        assert_eq!(sets_for(1 << 50), SETS_MAX);
+    }
+
+    fn id(key: &[u8]) -> RecordId<'_> {
+        RecordId { dataset: DatasetId(7), partition: PartitionId(9), key }
+    }
+
+    proptest! {
+        /// A slot shows its own record alone, whatever bytes it has.
+        #[test]
+        fn only_the_same_record_is_shown(
+            key in proptest::collection::vec(any::<u8>(), 0..100),
+            other in proptest::collection::vec(any::<u8>(), 0..100),
+            value in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let mut dest = [0; HEAD_LEN];
+            let slot = Slot::new(&id(&key), 3, Version(5), value.len() as u32, &value);
+            prop_assert_eq!(slot.is_some(), key.len() <= KEY_LEN_MAX);
+            let Some(slot) = slot else { return Ok(()) };
+            let head = slot.show(&id(&key), 3, &mut dest).unwrap();
+            prop_assert_eq!((head.version, head.total_len), (Version(5), value.len() as u32));
+            prop_assert_eq!(&dest[..head.len], &value[..value.len().min(HEAD_LEN)]);
+            prop_assert_eq!(slot.show(&id(&other), 3, &mut dest).is_some(), other == key);
+            prop_assert_eq!(slot.show(&id(&key), 4, &mut dest), None);
+            let elsewhere = RecordId { partition: PartitionId(8), ..id(&key) };
+            prop_assert_eq!(slot.show(&elsewhere, 3, &mut dest), None);
+        }
+
+        /// What lies in shared memory may be anything; lengths are checked.
+        #[test]
+        fn garbage_is_no_danger(raw in proptest::collection::vec(any::<u8>(), SLOT_LEN)) {
+            let slot = Slot::read_from_bytes(&raw).unwrap();
+            let generation = slot.generation.get();
+            let _ = slot.show(&id(b"key"), generation, &mut [0; HEAD_LEN]);
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! File locks: what a client asks of the node that keeps the locks of a file.
+//!
+//! A lock belongs to an *owner*, a token within a client, and lives as long as a connection of that client does.
+
+use samite_types::{ClientId, DatasetId, PartitionId};
+use serde::{Deserialize, Serialize};
+
+/// Last byte that a lock can cover: the end of the largest file that POSIX knows.
+pub const LOCK_LAST: u64 = i64::MAX as u64;
+
+/// Locks of different spaces do not meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum LockSpace {
+    /// Byte ranges: `fcntl`, `lockf` and locks of open file descriptions. Taking a range again changes its mode at once.
+    Ranges,
+    /// Whole files: `flock`. A change of mode lets the old lock go before it asks for the new one.
+    Whole,
+}
+
+/// How a lock excludes others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum LockMode {
+    /// Beside other shared ones.
+    Shared,
+    /// Alone.
+    Exclusive,
+}
+
+/// Bytes from `start` to `last`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LockRange {
+    /// First byte.
+    pub start: u64,
+    /// Last byte, at most [`LOCK_LAST`].
+    pub last: u64,
+}
+
+impl LockRange {
+    /// Every byte.
+    pub const WHOLE: Self = Self { start: 0, last: LOCK_LAST };
+
+    /// Whether it is a range at all.
+    #[must_use]
+    pub const fn is_valid(self) -> bool {
+        self.start <= self.last && self.last <= LOCK_LAST
+    }
+
+    /// Whether both have a byte in common.
+    #[must_use]
+    pub const fn meets(self, other: Self) -> bool {
+        self.start <= other.last && other.start <= self.last
+    }
+}
+
+/// Whose lock it is, for whoever asks who is in the way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct LockHolder {
+    /// What tells its host from others.
+    pub host: u64,
+    /// Process on that host; 0 for none in particular.
+    pub pid: u32,
+}
+
+/// Within one client, who shares locks: a process, an open file description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LockOwner {
+    /// The client, whose connections keep the lock alive.
+    pub client: ClientId,
+    /// Chosen by the client.
+    pub token: u64,
+}
+
+/// One request on the locks of one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockRequest {
+    /// Dataset of the object.
+    pub dataset: DatasetId,
+    /// Partition by which the node was chosen.
+    pub partition: PartitionId,
+    /// The object, an inode number for files.
+    pub object: u64,
+    /// Which of its locks.
+    pub space: LockSpace,
+    /// Owner within the asking client.
+    pub token: u64,
+    /// What to do.
+    pub call: LockCall,
+}
+
+/// What to do with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockCall {
+    /// Lock it, or change the mode of what the owner holds of it.
+    Take {
+        /// Bytes.
+        range: LockRange,
+        /// Mode.
+        mode: LockMode,
+        /// Shown to others.
+        holder: LockHolder,
+        /// Wait until it can be had, under this number, which the client has not in use. `None`: answer at once.
+        wait: Option<u64>,
+        /// A wait that would be part of a circle of waits is refused.
+        detects_deadlock: bool,
+    },
+    /// Let go of what the owner holds of it.
+    Release {
+        /// Bytes.
+        range: LockRange,
+    },
+    /// Who would be in the way of such a lock?
+    Test {
+        /// Bytes.
+        range: LockRange,
+        /// Mode.
+        mode: LockMode,
+    },
+}
+
+impl LockCall {
+    /// The bytes concerned.
+    #[must_use]
+    pub const fn range(&self) -> LockRange {
+        match self {
+            Self::Take { range, .. } | Self::Release { range } | Self::Test { range, .. } => *range,
+        }
+    }
+}
+
+/// A lock that is in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockFound {
+    /// Bytes.
+    pub range: LockRange,
+    /// Mode.
+    pub mode: LockMode,
+    /// Owner.
+    pub owner: LockOwner,
+    /// As told when it was taken.
+    pub holder: LockHolder,
+}
+
+/// Answer to a [`LockRequest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockAnswer {
+    /// Taken, released; nothing in the way.
+    Done,
+    /// This one is in the way.
+    Held(LockFound),
+    /// The wait would never end.
+    Deadlock,
+    /// The wait was cancelled.
+    Cancelled,
+    /// The node keeps as many locks as it can.
+    Full,
+}
