@@ -9,6 +9,7 @@
 //! The arena also counts: everything that a target keeps, in blocks or on the heap, is charged to one limit before it
 //! is stored, so that "no space" is known at once and honest.
 
+mod board;
 mod extent;
 mod mapping;
 mod populate;
@@ -19,10 +20,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use samite_types::{Error, ErrorKind, Result};
+use samite_types::{Epoch, Error, ErrorKind, Result, Version};
 use samite_wire::arena::ArenaLayout;
+use samite_wire::heads::{ALIVE_OFFSET, RecordId};
 use samite_wire::limits::BLOCK_LEN;
 
+use board::Board;
 pub use extent::Extent;
 use mapping::Mapping;
 use populate::Populator;
@@ -41,6 +44,7 @@ pub struct Arena {
     capacity: u64,
     used: AtomicU64,
     free: Mutex<FreeBlocks>,
+    board: Board,
     populator: Populator,
 }
 
@@ -73,6 +77,7 @@ impl Arena {
             .map_err(|_| refuse("too many blocks".into()))?;
         let layout = ArenaLayout::new(blocks, shards).map_err(|error| refuse(error.to_string()))?;
         let mapping = Arc::new(Mapping::create(&layout)?);
+        let board = Board::new(Arc::clone(&mapping), &layout);
         let populator = Populator::start(Arc::clone(&mapping), &layout);
         Ok(Arc::new(Self {
             mapping,
@@ -80,6 +85,7 @@ impl Arena {
             capacity: capacity_bytes,
             used: AtomicU64::new(0),
             free: Mutex::default(),
+            board,
             populator,
         }))
     }
@@ -94,6 +100,32 @@ impl Arena {
     #[must_use]
     pub const fn layout(&self) -> &ArenaLayout {
         &self.layout
+    }
+
+    /// Shows clients of this host a record with `value`, the first bytes of its value. They see it until it is hidden.
+    pub(crate) fn show(&self, id: &RecordId<'_>, version: Version, total_len: u32, value: &[u8]) {
+        self.board.show(id, version, total_len, value);
+    }
+
+    /// Hides a record that is about to change.
+    pub(crate) fn hide(&self, id: &RecordId<'_>) {
+        self.board.hide(id);
+    }
+
+    /// Hides all records.
+    pub(crate) fn hide_all(&self) {
+        self.board.wipe();
+    }
+
+    /// From now on shows records only to clients that stand on `epoch` or a newer one.
+    pub(crate) fn require_lease(&self, epoch: Epoch) {
+        self.board.require_lease(epoch);
+    }
+
+    /// The word that tells clients of this host whether the node lives: see [`samite_wire::heads`]. They are shown nothing while it is zero.
+    #[must_use]
+    pub fn alive(&self) -> &AtomicU32 {
+        self.mapping.word(self.layout.board_offset() as usize + ALIVE_OFFSET)
     }
 
     /// Up to `count` blocks for a client to fill; fewer when the target is nearly full.

@@ -18,6 +18,7 @@ pub fn run(make: &dyn Fn() -> Box<dyn Backend>) {
     writes_land_where_they_should(make().as_mut());
     cut_bytes_do_not_come_back(make().as_mut());
     what_was_read_stands_still(make().as_mut());
+    a_renamed_record_keeps_its_value_and_takes_no_space(make().as_mut());
     scans_are_ordered_and_bounded(make().as_mut());
     partitions_are_apart_and_give_back_what_they_took(make().as_mut());
     a_full_target_refuses_and_recovers(make().as_mut());
@@ -181,6 +182,29 @@ fn what_was_read_stands_still(backend: &mut dyn Backend) {
         held.iter().for_each(|piece| piece.append_to(&mut bytes));
         same(keeps, &bytes, &value, "held while the record changed");
     }
+}
+
+fn a_renamed_record_keeps_its_value_and_takes_no_space(backend: &mut dyn Backend) {
+    let keeps = backend.keeps_values();
+    let mut store = open(backend);
+    for len in LENS {
+        let value = pattern(len, len);
+        store.put(b"long name", Source::Bytes(&value), Version(1)).expect("put");
+        store.put(b"other", Source::Bytes(b"goes"), Version(2)).expect("put");
+        let used = backend.usage().used;
+        assert!(store.rename(b"long name", b"other", Version(3)).expect("rename"), "it is there");
+        assert!(backend.usage().used <= used, "renaming takes space");
+        assert!(store.meta(b"long name").expect("meta").is_none(), "the old key stays");
+        let meta = store.meta(b"other").expect("meta").expect("the new key");
+        assert_eq!((meta.version, meta.len), (Version(3), len));
+        same(keeps, &read(&*store, b"other", 0, u32::MAX).expect("read"), &value, "renamed");
+        assert!(store.rename(b"other", b"other", Version(4)).expect("rename"), "to itself");
+        assert!(!store.rename(b"none", b"x", Version(5)).expect("rename"), "what is not there");
+        assert_eq!(store.record_count(), 1);
+        store.delete(b"other").expect("delete");
+    }
+    drop(store);
+    assert_eq!(backend.usage().used, 0, "space is left over");
 }
 
 fn listed(store: &dyn RecordStore, prefix: &[u8], after: &[u8], reverse: bool) -> Vec<Vec<u8>> {

@@ -17,7 +17,8 @@ use std::collections::btree_map::Entry;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
-use samite_types::{DatasetId, PartitionId, Result, Version};
+use samite_types::{DatasetId, Epoch, PartitionId, Result, Version};
+use samite_wire::heads::{HEAD_LEN, RecordId};
 use smallvec::SmallVec;
 
 use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
@@ -56,9 +57,11 @@ impl Clone for MemoryBackend {
 }
 
 impl Backend for MemoryBackend {
-    fn open(&mut self, _: DatasetId, _: PartitionId) -> Result<Box<dyn RecordStore>> {
+    fn open(&mut self, dataset: DatasetId, partition: PartitionId) -> Result<Box<dyn RecordStore>> {
         let space = Space::new(Arc::clone(&self.arena), Arc::clone(&self.pool));
-        Ok(Box::new(MemoryStore { records: BTreeMap::new(), space, reserved: false }))
+        let arena = Arc::clone(&self.arena);
+        let records = BTreeMap::new();
+        Ok(Box::new(MemoryStore { records, space, reserved: false, arena, dataset, partition }))
     }
 
     fn usage(&self) -> Usage {
@@ -80,7 +83,19 @@ struct Record {
     value: Value,
 }
 
+/// Whether records with values of this length are shown to clients of the host: shorter ones change too often.
+const fn is_shown(len: u32) -> bool {
+    len as usize >= HEAD_LEN
+}
+
 impl Record {
+    /// Takes it off the board, if it may be there, before it changes or goes.
+    fn hide(&self, arena: &Arena, id: &RecordId<'_>) {
+        if is_shown(self.value.len()) {
+            arena.hide(id);
+        }
+    }
+
     const fn meta(&self) -> RecordMeta {
         RecordMeta { version: self.version, len: self.value.len() }
     }
@@ -93,6 +108,9 @@ struct MemoryStore {
     space: Space,
     /// Between `reserve` and `settle`.
     reserved: bool,
+    arena: Arc<Arena>,
+    dataset: DatasetId,
+    partition: PartitionId,
 }
 
 const fn record_charge(key: &[u8]) -> u64 {
@@ -100,6 +118,10 @@ const fn record_charge(key: &[u8]) -> u64 {
 }
 
 impl MemoryStore {
+    const fn id<'k>(&self, key: &'k [u8]) -> RecordId<'k> {
+        RecordId { dataset: self.dataset, partition: self.partition, key }
+    }
+
     /// The record at `key`, made if it is not there, handed to `change`; a new record that cannot be made leaves no trace.
     fn upsert(
         &mut self,
@@ -107,10 +129,12 @@ impl MemoryStore {
         version: Version,
         change: impl FnOnce(&mut Space, &mut Value) -> Result<()>,
     ) -> Result<Changed> {
-        let Self { records, space, .. } = self;
+        let id = self.id(key);
+        let Self { records, space, arena, .. } = self;
         match records.entry(Key::from_slice(key)) {
             Entry::Occupied(mut entry) => {
                 let record = entry.get_mut();
+                record.hide(arena, &id);
                 change(space, &mut record.value)?;
                 record.version = version;
                 Ok(Changed { len: record.value.len(), created: false })
@@ -188,7 +212,9 @@ impl RecordStore for MemoryStore {
     }
 
     fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<Changed>> {
+        let id = self.id(key);
         let Some(record) = self.records.get_mut(key) else { return Ok(None) };
+        record.hide(&self.arena, &id);
         if len < record.value.len() {
             record.value.cut(&mut self.space, len);
         }
@@ -199,8 +225,22 @@ impl RecordStore for MemoryStore {
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
         let Some(record) = self.records.remove(key) else { return Ok(false) };
+        record.hide(&self.arena, &self.id(key));
         record.value.free(&mut self.space);
         self.space.free_heap(record_charge(key));
+        Ok(true)
+    }
+
+    fn rename(&mut self, key: &[u8], to: &[u8], version: Version) -> Result<bool> {
+        self.arena.hide(&self.id(key));
+        if key == to {
+            return Ok(self.records.get_mut(key).map(|record| record.version = version).is_some());
+        }
+        debug_assert!(to.len() <= key.len(), "a longer key takes space");
+        let Some(record) = self.records.remove(key) else { return Ok(false) };
+        self.delete(to)?;
+        self.space.free_heap(record_charge(key) - record_charge(to));
+        self.records.insert(Key::from_slice(to), Record { version, ..record });
         Ok(true)
     }
 
@@ -236,6 +276,22 @@ impl RecordStore for MemoryStore {
 
     fn record_count(&self) -> u64 {
         self.records.len() as u64
+    }
+
+    fn show(&self, key: &[u8], meta: RecordMeta, head: &[u8]) {
+        if is_shown(meta.len) {
+            self.arena.show(&self.id(key), meta.version, meta.len, head);
+        }
+    }
+
+    fn require_lease(&self, epoch: Epoch) {
+        self.arena.require_lease(epoch);
+    }
+}
+
+impl Drop for MemoryStore {
+    fn drop(&mut self) {
+        self.arena.hide_all();
     }
 }
 

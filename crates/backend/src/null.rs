@@ -138,9 +138,13 @@ impl RecordStore for NullStore {
     fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
         let mut bytes = 0;
         for (index, change) in changes.iter().enumerate() {
+            if matches!(change, PlannedChange::Moves { .. }) {
+                continue;
+            }
             let key = change.key();
+            let moved = changes[..index].iter().any(|earlier| earlier.moves(key));
             let repeats = changes[..index].iter().any(|earlier| earlier.key() == key);
-            if !repeats && !self.records.contains_key(key) {
+            if moved || !repeats && !self.records.contains_key(key) {
                 bytes += charge_of(key);
             }
         }
@@ -180,6 +184,18 @@ impl RecordStore for NullStore {
             self.limit.uncharge(charge_of(key));
         }
         Ok(existed)
+    }
+
+    fn rename(&mut self, key: &[u8], to: &[u8], version: Version) -> Result<bool> {
+        let Some(meta) = self.records.remove(key) else { return Ok(false) };
+        if key != to {
+            self.delete(to)?;
+        }
+        let freed = charge_of(key) - charge_of(to);
+        self.charged -= freed;
+        self.limit.uncharge(freed);
+        self.records.insert(to.into(), RecordMeta { version, ..meta });
+        Ok(true)
     }
 
     fn scan(

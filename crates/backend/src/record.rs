@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use samite_types::{DatasetId, PartitionId, Result, Version};
+use samite_types::{DatasetId, Epoch, PartitionId, Result, Version};
 
 use crate::arena::{Arena, Extent};
 use crate::bytes::Bytes;
@@ -130,6 +130,14 @@ pub enum PlannedChange<'a> {
         /// Bytes to write.
         source: &'a Source<'a>,
     },
+    /// A [`RecordStore::rename`], or (with `to` as `key`) a read whose pieces are kept: takes nothing, but what comes after it may find
+    /// neither record where it was, or shared.
+    Moves {
+        /// Key.
+        key: &'a [u8],
+        /// Key after.
+        to: &'a [u8],
+    },
 }
 
 impl<'a> PlannedChange<'a> {
@@ -137,8 +145,13 @@ impl<'a> PlannedChange<'a> {
     #[must_use]
     pub const fn key(&self) -> &'a [u8] {
         match self {
-            Self::Put { key, .. } | Self::Write { key, .. } => key,
+            Self::Put { key, .. } | Self::Write { key, .. } | Self::Moves { key, .. } => key,
         }
+    }
+
+    /// Whether it may leave the record at `key` another one.
+    pub(crate) fn moves(&self, key: &[u8]) -> bool {
+        matches!(self, Self::Moves { key: from, to } if *from == key || *to == key)
     }
 }
 
@@ -200,6 +213,10 @@ pub trait RecordStore: Send {
     /// Removes a record. Returns whether there was one. Takes no space.
     fn delete(&mut self, key: &[u8]) -> Result<bool>;
 
+    /// Gives a record the key `to`, which is no longer than its own; what has that key now is removed. Returns whether there was a
+    /// record. Takes no space.
+    fn rename(&mut self, key: &[u8], to: &[u8], version: Version) -> Result<bool>;
+
     /// Visits the records whose keys start with `prefix`, in key order, or backwards: those after `after` (before it,
     /// backwards) if it is not empty, with up to `value_len` bytes of each value, until `visit` breaks.
     fn scan(
@@ -213,6 +230,14 @@ pub trait RecordStore: Send {
 
     /// Records held.
     fn record_count(&self) -> u64;
+
+    /// Lets clients of this host read the first bytes of a record for themselves ([`samite_wire::heads`]) until it changes, if the store can.
+    /// `head` is at least [`HEAD_LEN`](samite_wire::heads::HEAD_LEN) of them; records with fewer are not shown. Not to be called between the
+    /// actions of one operation.
+    fn show(&self, _key: &[u8], _meta: RecordMeta, _head: &[u8]) {}
+
+    /// From now on shows records only to clients that stand on lease epoch `epoch` or a newer one.
+    fn require_lease(&self, _epoch: Epoch) {}
 }
 
 /// How full a target is.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -78,6 +78,15 @@ impl Mapping {
     pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.len);
         // SAFETY: within the mapping, aligned, and only ever used as an atomic, by all who map it.
+        unsafe { self.base.add(offset).cast().as_ref() }
+    }
+}
+
+impl Mapping {
+    /// A shared word of eight bytes.
+    pub(super) fn long_word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
+        // SAFETY: as of `word`.
         unsafe { self.base.add(offset).cast().as_ref() }
     }
 }

@@ -32,7 +32,7 @@ impl Populator {
     /// Starts it. Without it (no thread could be made) the arena works the same, with slower first touches.
     pub(super) fn start(mapping: Arc<Mapping>, layout: &ArenaLayout) -> Self {
         let shared = Arc::new(Shared::default());
-        let start = layout.blocks_offset() as usize;
+        let start = layout.board_offset() as usize;
         let end = layout.total_len() as usize;
         let thread = std::thread::Builder::new().name("populate".into()).spawn({
             let shared = Arc::clone(&shared);

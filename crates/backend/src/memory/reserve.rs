@@ -15,6 +15,7 @@ impl PlannedChange<'_> {
     /// The most it can take, in bytes, whatever the record is like.
     fn charge_max(&self) -> u64 {
         let storage = match self {
+            Self::Moves { .. } => return 0,
             Self::Put { source, .. } => {
                 let len = source.len() as u64;
                 if len <= u64::from(HEAP_LEN_MAX) {
@@ -37,7 +38,7 @@ impl PlannedChange<'_> {
     /// Whether it only overwrites bytes that `value` has, and so leaves it as long as it is.
     fn stays_within(&self, value: &Value) -> bool {
         match self {
-            Self::Put { .. } => false,
+            Self::Put { .. } | Self::Moves { .. } => false,
             Self::Write { offset, source, .. } => {
                 u64::from(*offset) + source.len() as u64 <= u64::from(value.len())
             }
@@ -57,10 +58,15 @@ impl MemoryStore {
             let key = change.key();
             let none = Value::default();
             let value = self.records.get(key).map_or(&none, |record| &record.value);
-            let mut earlier = changes[..index].iter().filter(|earlier| earlier.key() == key);
-            if earlier.any(|earlier| !earlier.stays_within(value)) {
+            let mut earlier = changes[..index].iter();
+            if earlier.any(|earlier| {
+                earlier.moves(key) || earlier.key() == key && !earlier.stays_within(value)
+            }) {
                 // What an earlier change leaves is not known yet.
                 demand.add_heap(change.charge_max());
+                continue;
+            }
+            if matches!(change, PlannedChange::Moves { .. }) {
                 continue;
             }
             if !self.records.contains_key(key) {
@@ -71,6 +77,7 @@ impl MemoryStore {
                 PlannedChange::Write { offset, source, .. } => {
                     write_demand(&mut demand, value, *offset, source);
                 }
+                PlannedChange::Moves { .. } => {}
             }
         }
         let exact = self.space.charge_for(&demand);
