@@ -37,6 +37,8 @@ impl Bench {
             operation.seq = Seq(self.seq);
         }
         let context = Context {
+            now: std::time::Duration::ZERO,
+            lease_term_max: std::time::Duration::ZERO,
             answered_below: Seq((self.seq + 1).saturating_sub(self.window)),
             is_retry: false,
             lease_epoch: Epoch(u64::MAX),

@@ -1,9 +1,10 @@
 //! Checks of an operation that need no record: lengths, counts and what makes no sense.
 
 use samite_types::ErrorKind;
-use samite_wire::limits::{ACTIONS_MAX, KEY_LEN_MAX, RECORD_LEN_MAX};
+use samite_wire::limits::{ACTIONS_MAX, HOLDERS_LEN_MAX, KEY_LEN_MAX, RECORD_LEN_MAX};
 use samite_wire::op::{Action, Guard, Operation};
 
+use crate::holds::HOLDER_LEN;
 use crate::outcome::Failure;
 
 /// Refuses what is over a limit or makes no sense.
@@ -34,7 +35,9 @@ fn check_guard(guard: &Guard<'_>) -> Result<(), ErrorKind> {
 
 fn check_action(action: &Action<'_>) -> Result<(), ErrorKind> {
     match action {
-        Action::Get { key, .. } | Action::Delete { key } => check_key(key),
+        Action::Get { key, .. } | Action::Delete { key } | Action::Lease { key, .. } => {
+            check_key(key)
+        }
         Action::Put { key, data } | Action::Append { key, data, .. } => {
             check_key(key)?;
             check_end(0, data.len())
@@ -52,11 +55,42 @@ fn check_action(action: &Action<'_>) -> Result<(), ErrorKind> {
             check_end(*offset, size_of::<u64>())
         }
         Action::DeletePrefix { prefix, .. } => check_prefix(prefix),
-        Action::List { prefix, after, .. } => {
+        // A hole may reach beyond the value.
+        Action::Punch { key, .. } => check_key(key),
+        Action::List { prefix, after, .. } | Action::Extents { prefix, after, .. } => {
             check_prefix(prefix)?;
             check_prefix(after)
         }
-        Action::RaiseLease { .. } => Ok(()),
+        Action::RaiseLease { .. } | Action::Release { .. } | Action::Locate { .. } => Ok(()),
+        Action::Hold { key, token } => {
+            check_key(key)?;
+            if *token == 0 { Err(ErrorKind::Invalid) } else { Ok(()) }
+        }
+        Action::Holders { key } => check_key(key),
+        Action::SetHolders { key, holders } => {
+            check_key(key)?;
+            check_holders(holders)
+        }
+        Action::Detach { key, to } => {
+            check_key(key)?;
+            check_key(to)?;
+            // So that it takes no space.
+            if to.len() > key.len() { Err(ErrorKind::Invalid) } else { Ok(()) }
+        }
+        Action::MoveHolds { from, to } => {
+            check_key(from)?;
+            check_key(to)
+        }
+    }
+}
+
+const fn check_holders(holders: &[u8]) -> Result<(), ErrorKind> {
+    if holders.len() > HOLDERS_LEN_MAX {
+        Err(ErrorKind::TooLarge)
+    } else if holders.len().is_multiple_of(HOLDER_LEN) {
+        Ok(())
+    } else {
+        Err(ErrorKind::Invalid)
     }
 }
 

@@ -14,25 +14,32 @@
 //! 6. its actions are done, in order; the partition's version grows by one and is the version of every record they change.
 
 pub mod limits;
+pub mod locks;
 
 mod check;
 mod guard;
+mod holds;
 mod outcome;
 mod plan;
+mod record_leases;
 mod run;
 mod sessions;
+mod show;
 
 use std::fmt;
+use std::time::Duration;
 
 use samite_backend::{Extent, RecordStore};
 use samite_types::{ClientId, Epoch, ErrorKind, Result, Seq, Version};
-use samite_wire::op::{BlockRef, Operation};
+use samite_wire::op::{Action, BlockRef, Operation};
 use smallvec::SmallVec;
 
+use holds::Holds;
 use outcome::Failure;
 pub use outcome::{ActionOutput, Current, Outcome};
 use plan::Plan;
-use run::Run;
+pub use record_leases::{Holder, RecordLeases};
+use run::{Lender, Run};
 use sessions::{Applied, Known, Remembered, Results, Sessions};
 
 /// What the operations of one request share.
@@ -47,6 +54,11 @@ pub struct Context {
     /// Most bytes that the operation's listings, or the record it reveals, may take in the reply's body. A listing
     /// for which nothing is left has no entries and is not complete.
     pub body_len_max: usize,
+    /// The time, on a clock that never goes back; leases on records are counted by it. Zero when neither this operation nor one
+    /// before it has to do with them.
+    pub now: Duration,
+    /// Longest term of a lease on a record that this client may have.
+    pub lease_term_max: Duration,
 }
 
 /// Blocks that were granted to the connection by which an operation came.
@@ -75,13 +87,22 @@ pub struct Partition {
     version: Version,
     lease_epoch: Epoch,
     sessions: Sessions,
+    leases: RecordLeases,
+    holds: Holds,
 }
 
 impl Partition {
     /// A partition whose records are in `store`, which is empty.
     #[must_use]
     pub fn new(store: Box<dyn RecordStore>) -> Self {
-        Self { store, version: Version(0), lease_epoch: Epoch(0), sessions: Sessions::default() }
+        Self {
+            store,
+            version: Version(0),
+            lease_epoch: Epoch(0),
+            sessions: Sessions::default(),
+            leases: RecordLeases::default(),
+            holds: Holds::default(),
+        }
     }
 
     /// Number of the last mutation that took effect.
@@ -96,10 +117,32 @@ impl Partition {
         self.lease_epoch
     }
 
+    /// The leases on its records.
+    pub const fn leases(&mut self) -> &mut RecordLeases {
+        &mut self.leases
+    }
+
+    /// Whether the guards of `operation` hold as things are.
+    #[must_use]
+    pub fn would_run(&self, operation: &Operation<'_>) -> bool {
+        guard::check_guards(&*self.store, operation, 0).is_ok()
+    }
+
     /// Records held.
     #[must_use]
     pub fn record_count(&self) -> u64 {
         self.store.record_count()
+    }
+
+    /// Detached records that nobody holds any more.
+    #[must_use]
+    pub const fn abandoned(&self) -> u64 {
+        self.holds.abandoned()
+    }
+
+    /// Ends all holds of a client that is gone.
+    pub fn drop_client(&mut self, client: ClientId) {
+        self.holds.drop_client(client);
     }
 
     /// Applies one operation of `client`. It takes effect whole, exactly once however often it comes, or not at all.
@@ -118,7 +161,7 @@ impl Partition {
         let outputs = if operation.is_mutation() {
             self.mutate(client, context, operation, grants)
         } else {
-            self.ask(context, operation)
+            self.ask(client, context, operation)
         };
         match outputs {
             Ok(outputs) => Outcome::Done(outputs),
@@ -126,14 +169,36 @@ impl Partition {
         }
     }
 
-    fn ask(&mut self, context: &Context, operation: &Operation<'_>) -> Result<Outputs, Failure> {
+    /// Holds are taken and released last, once nothing can fail any more.
+    fn ask(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+    ) -> Result<Outputs, Failure> {
         check::check(operation)?;
         self.admit(context, operation)?;
-        let mut run = self.run(context);
+        let mut run = self.run((client, true), context);
+        run.shows = true;
         let mut outputs = Outputs::new();
+        let mut holds = 0;
         for (index, action) in operation.actions.iter().enumerate() {
-            outputs.push(run.ask(action).map_err(|kind| Failure::new(kind, index))?);
+            let output = match action {
+                Action::Hold { key, .. } => {
+                    holds += 1;
+                    run.check_hold(key, holds).map(|()| ActionOutput::Number(0))
+                }
+                Action::Release { .. } => Ok(ActionOutput::Number(0)),
+                _ => run.ask(action),
+            };
+            outputs.push(output.map_err(|kind| Failure::new(kind, index))?);
         }
+        for (index, action) in operation.actions.iter().enumerate() {
+            if matches!(action, Action::Hold { .. } | Action::Release { .. }) {
+                outputs[index] = run.ask(action).map_err(|kind| Failure::new(kind, index))?;
+            }
+        }
+        show::found(&*self.store, operation, &outputs);
         Ok(outputs)
     }
 
@@ -153,23 +218,25 @@ impl Partition {
             Known::New => {}
             Known::Applied(Applied { version, results, .. }) => {
                 let (version, results) = (*version, results.clone());
-                return self.replay(context, operation, version, &results);
+                return self.replay(client, context, operation, version, &results);
             }
             Known::Lost => return Err(Failure::new(ErrorKind::SessionLost, 0)),
             Known::Behind => return Err(Failure::new(ErrorKind::Busy, 0)),
         }
         self.admit(context, operation)?;
-        let plan = plan::plan(&mut *self.store, operation, grants)?;
-        let done = self.change(context, operation, plan);
+        let plan = plan::plan(&mut *self.store, (&self.holds, client), operation, grants)?;
+        let done = self.change(client, context, operation, plan);
         self.store.settle();
         let (outputs, results) = done?;
+        show::made(&*self.store, operation, self.version);
+        self.leases.changed(client, operation, context.now);
         self.sessions.remember(client, seq, answered_below, self.version, results);
         Ok(outputs)
     }
 
     /// Steps 3 and 4.
     fn admit(&self, context: &Context, operation: &Operation<'_>) -> Result<(), Failure> {
-        if context.lease_epoch < self.lease_epoch {
+        if context.lease_epoch < self.lease_epoch && !only_releases(operation) {
             return Err(Failure::new(ErrorKind::StaleLease, 0));
         }
         guard::check_guards(&*self.store, operation, context.body_len_max)
@@ -178,27 +245,30 @@ impl Partition {
     /// Step 6. Nothing here can fail unless the store breaks its promise to have set the space aside.
     fn change(
         &mut self,
+        client: ClientId,
         context: &Context,
         operation: &Operation<'_>,
         plan: Plan<'_>,
     ) -> Result<(Outputs, Results), Failure> {
         self.version = Version(self.version.get() + 1);
-        let mut run = self.run(context);
+        let mut run = self.run((client, true), context);
         let (mut outputs, mut results) = (Outputs::new(), Results::new());
         for (index, (action, step)) in operation.actions.iter().zip(plan).enumerate() {
             let output = run.change(action, step).map_err(|kind| {
                 debug_assert!(false, "planned action {index} failed: {kind:?}");
                 Failure::new(kind, index)
             })?;
-            results.push(remembered(&output));
+            results.push(remembered(action, &output));
             outputs.push(output);
         }
         Ok((outputs, results))
     }
 
-    /// Answers a mutation that took effect before. What it read beside is read again, as it is now.
+    /// Answers a mutation that took effect before. What it read beside is read again, as it is now; a lease that it was given
+    /// is the one of then.
     fn replay(
         &mut self,
+        client: ClientId,
         context: &Context,
         operation: &Operation<'_>,
         version: Version,
@@ -208,7 +278,7 @@ impl Partition {
             // The client has given one number to two operations.
             return Err(Failure::new(ErrorKind::Invalid, 0));
         }
-        let mut run = self.run(context);
+        let mut run = self.run((client, false), context);
         let mut outputs = Outputs::new();
         for (action, result) in operation.actions.iter().zip(results) {
             outputs.push(match *result {
@@ -223,12 +293,23 @@ impl Partition {
         Ok(outputs)
     }
 
-    fn run(&mut self, context: &Context) -> Run<'_> {
+    /// `borrows`: the client is given the leases that it asks for.
+    fn run(&mut self, (client, borrows): (ClientId, bool), context: &Context) -> Run<'_> {
+        let leases = &mut self.leases;
         Run {
             store: &mut *self.store,
+            holds: &mut self.holds,
+            client,
             lease_epoch: &mut self.lease_epoch,
             version: self.version,
             body_left: context.body_len_max,
+            shows: false,
+            lender: borrows.then_some(Lender {
+                leases,
+                client,
+                term_max: context.lease_term_max,
+                now: context.now,
+            }),
         }
     }
 }
@@ -240,7 +321,16 @@ fn gone() -> ActionOutput {
     ActionOutput::Value { version: Version(0), total_len: 0, pieces: SmallVec::new() }
 }
 
-const fn remembered(output: &ActionOutput) -> Remembered {
+/// Whether an operation does nothing but let go, which needs no cached directory.
+fn only_releases(operation: &Operation<'_>) -> bool {
+    let mut actions = operation.actions.iter();
+    actions.all(|action| matches!(action, Action::Release { .. } | Action::Locate { .. }))
+}
+
+const fn remembered(action: &Action<'_>, output: &ActionOutput) -> Remembered {
+    if !action.is_mutation() {
+        return Remembered::Asked;
+    }
     match output {
         ActionOutput::Written { offset, total_len, created, .. } => {
             Remembered::Written { offset: *offset, total_len: *total_len, created: *created }

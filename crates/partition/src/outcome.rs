@@ -41,7 +41,7 @@ impl Failure {
 /// What one action did or found. See [`samite_wire::op::ActionResult`], its form on the wire.
 #[derive(Debug)]
 pub enum ActionOutput {
-    /// Of a `Get`.
+    /// Of a `Get`, `Locate` or `Holders`.
     Value {
         /// Version of the record.
         version: Version,
@@ -66,7 +66,7 @@ pub enum ActionOutput {
         /// The record existed.
         existed: bool,
     },
-    /// Of an `Add`, `Max`, `DeletePrefix` or `RaiseLease`.
+    /// Of an `Add`, `Max`, `DeletePrefix`, `RaiseLease` or `Lease`, and of most actions on holds.
     Number(u64),
     /// Of a `List`.
     Listing {

@@ -1,12 +1,13 @@
 //! Planning: everything that can refuse an operation is found out before anything changes.
 
 use samite_backend::{Extent, PlannedChange, RecordStore, Source};
-use samite_types::ErrorKind;
-use samite_wire::limits::RECORD_LEN_MAX;
+use samite_types::{ClientId, ErrorKind};
+use samite_wire::limits::{HOLDERS_LEN_MAX, RECORD_LEN_MAX};
 use samite_wire::op::{Action, BlockRef, Data, Operation};
 use smallvec::SmallVec;
 
 use crate::Grants;
+use crate::holds::{HOLDER_LEN, Holds};
 use crate::outcome::Failure;
 
 /// What an action needs beside itself.
@@ -27,11 +28,12 @@ const NUMBER: Source<'static> = Source::Bytes(&[0; size_of::<u64>()]);
 /// Plans the actions of a mutation and sets their space aside. Whether it succeeds or not, blocks of a plan that is not carried out are given back.
 pub(crate) fn plan<'a>(
     store: &mut dyn RecordStore,
+    holds: (&Holds, ClientId),
     operation: &Operation<'a>,
     grants: &mut dyn Grants,
 ) -> Result<Plan<'a>, Failure> {
     let mut plan = Plan::new();
-    let result = plan_steps(store, operation, grants, &mut plan)
+    let result = plan_steps((store, holds), operation, grants, &mut plan)
         .and_then(|()| reserve(store, operation, &plan));
     match result {
         Ok(()) => Ok(plan),
@@ -53,7 +55,7 @@ fn give_back(plan: Plan<'_>, grants: &mut dyn Grants) {
 }
 
 fn plan_steps<'a>(
-    store: &dyn RecordStore,
+    (store, (holds, client)): (&dyn RecordStore, (&Holds, ClientId)),
     operation: &Operation<'a>,
     grants: &mut dyn Grants,
     plan: &mut Plan<'a>,
@@ -63,6 +65,9 @@ fn plan_steps<'a>(
         tracks: operation.actions.len() > 1,
         known: SmallVec::new(),
         wiped: SmallVec::new(),
+        holds,
+        client,
+        more_holds: 0,
     };
     for (index, action) in operation.actions.iter().enumerate() {
         let mut step = Step { offset: 0, source: None };
@@ -91,12 +96,16 @@ fn reserve(
             (Action::Write { key, offset, .. }, Some(source)) => {
                 PlannedChange::Write { key, offset: *offset, source }
             }
-            (Action::Append { key, .. }, Some(source)) => {
+            (Action::Punch { .. }, Some(Source::Zeros(0))) => continue,
+            (Action::Append { key, .. } | Action::Punch { key, .. }, Some(source)) => {
                 PlannedChange::Write { key, offset: step.offset, source }
             }
             (Action::Add { key, offset, .. } | Action::Max { key, offset, .. }, _) => {
                 PlannedChange::Write { key, offset: *offset, source: &NUMBER }
             }
+            (Action::Detach { key, to }, _) => PlannedChange::Moves { key, to },
+            // What was read is kept for the reply: a change of it goes elsewhere.
+            (Action::Get { key, .. }, _) => PlannedChange::Moves { key, to: key },
             _ => continue,
         };
         changes.push(change);
@@ -153,6 +162,10 @@ struct Shadow<'a, 's> {
     known: SmallVec<[(&'a [u8], Fate); 2]>,
     /// Prefixes of which an earlier action removes records, nobody knows yet which.
     wiped: SmallVec<[&'a [u8]; 1]>,
+    holds: &'s Holds,
+    client: ClientId,
+    /// Holds that the actions planned so far take.
+    more_holds: usize,
 }
 
 impl<'a> Shadow<'a, '_> {
@@ -204,17 +217,49 @@ impl<'a> Shadow<'a, '_> {
                 let len = self.existing(key)?;
                 (*key, Fate::Len(len.max(*offset + size_of::<u64>() as u32)))
             }
+            Action::Punch { key, offset, len } => {
+                let there = self.len(key)?.unwrap_or(0).saturating_sub(*offset).min(*len);
+                step.offset = *offset;
+                step.source = Some(Source::Zeros(there));
+                return Ok(());
+            }
             Action::DeletePrefix { prefix, .. } => {
                 self.known.retain(|(key, _)| !key.starts_with(prefix));
                 self.wiped.push(prefix);
                 return Ok(());
             }
-            Action::List { .. } | Action::RaiseLease { .. } => return Ok(()),
+            _ => return self.plan_hold(action),
         };
         if self.tracks {
             self.known.push((key, fate));
         }
         Ok(())
+    }
+
+    /// The same, of an action on holds or one that nothing stands in the way of.
+    fn plan_hold(&mut self, action: &Action<'a>) -> Result<(), ErrorKind> {
+        match action {
+            Action::Hold { key, .. } => {
+                self.existing(key)?;
+                self.more_holds += 1;
+                self.holds.check_room(self.client, self.more_holds)
+            }
+            Action::SetHolders { key, holders } => {
+                self.existing(key)?;
+                self.more_holds += holders.len() / HOLDER_LEN;
+                self.holds.check_room(self.client, self.more_holds)
+            }
+            Action::Holders { key } if self.holds.list(key).len() > HOLDERS_LEN_MAX => {
+                Err(ErrorKind::TooLarge)
+            }
+            Action::Detach { key, to } => {
+                // Whether the record goes or gets the other key, no later action of this operation needs to know.
+                self.known.push((key, if key == to { Fate::Unknown } else { Fate::Absent }));
+                self.known.push((to, Fate::Unknown));
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What a write of `len` bytes at `offset` leaves; not found out when nobody will ask.

@@ -1,15 +1,19 @@
 //! Carrying out the actions of an operation.
 
 use std::ops::ControlFlow;
+use std::time::Duration;
 
-use samite_backend::{RecordStore, Source};
-use samite_types::{Epoch, ErrorKind, Version};
-use samite_wire::op::{Action, ReplyEncoder};
+use samite_backend::{Piece, RecordMeta, RecordStore, Source};
+use samite_types::{ClientId, Epoch, ErrorKind, Version};
+use samite_wire::heads::HEAD_LEN;
+use samite_wire::op::{Action, DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED, ReplyEncoder};
 use smallvec::SmallVec;
 
+use crate::holds::Holds;
 use crate::limits::{DELETE_PREFIX_MAX, LISTING_LEN_MAX, REVEAL_LEN_MAX};
 use crate::outcome::ActionOutput;
 use crate::plan::Step;
+use crate::record_leases::RecordLeases;
 
 /// An action that cannot be done says why without words: an absent record is an everyday answer.
 type Result<T> = std::result::Result<T, ErrorKind>;
@@ -18,10 +22,25 @@ type Result<T> = std::result::Result<T, ErrorKind>;
 pub(crate) struct Run<'a> {
     pub(crate) store: &'a mut dyn RecordStore,
     pub(crate) lease_epoch: &'a mut Epoch,
+    pub(crate) holds: &'a mut Holds,
+    /// Who asks.
+    pub(crate) client: ClientId,
     /// The version that changed records get.
     pub(crate) version: Version,
     /// Bytes that listings may still take in the reply's body.
     pub(crate) body_left: usize,
+    /// What is listed may be shown to clients of the host: nothing changes.
+    pub(crate) shows: bool,
+    /// Gives leases; `None`: they are refused.
+    pub(crate) lender: Option<Lender<'a>>,
+}
+
+/// What it takes to give a lease.
+pub(crate) struct Lender<'a> {
+    pub(crate) leases: &'a mut RecordLeases,
+    pub(crate) client: ClientId,
+    pub(crate) term_max: Duration,
+    pub(crate) now: Duration,
 }
 
 impl Run<'_> {
@@ -42,10 +61,18 @@ impl Run<'_> {
                 (*len, changed.ok_or(ErrorKind::NotFound)?)
             }
             Action::Delete { key } => {
+                self.holds.forget(key);
                 return Ok(ActionOutput::Deleted { existed: self.store.delete(key)? });
             }
             Action::DeletePrefix { prefix, limit } => {
                 return self.delete_prefix(prefix, *limit).map(ActionOutput::Number);
+            }
+            Action::Punch { key, offset, .. } => {
+                let len = source.len();
+                if len > 0 {
+                    self.store.write(key, *offset, source, version)?;
+                }
+                return Ok(ActionOutput::Number(len as u64));
             }
             Action::Add { key, offset, delta } => {
                 let (before, _) = self.number(key, *offset)?;
@@ -62,15 +89,25 @@ impl Run<'_> {
             Action::RaiseLease { epoch } => {
                 let before = *self.lease_epoch;
                 *self.lease_epoch = before.max(*epoch);
+                self.store.require_lease(*epoch);
                 return Ok(ActionOutput::Number(before.get()));
             }
-            Action::Get { .. } | Action::List { .. } => return self.ask(action),
+            Action::Detach { key, to } => return self.detach(key, to).map(ActionOutput::Number),
+            Action::SetHolders { key, holders } => {
+                return Ok(ActionOutput::Number(self.holds.set(key, holders)));
+            }
+            Action::MoveHolds { from, to } => {
+                return Ok(ActionOutput::Number(self.holds.move_all(from, to)));
+            }
+            // Planned when it was there: an earlier action of the same operation has let it go.
+            Action::Locate { .. } => return Ok(self.ask(action).unwrap_or_else(|_| bytes(&[]))),
+            _ => return self.ask(action),
         };
         let (total_len, created) = (changed.len, changed.created);
         Ok(ActionOutput::Written { version, offset, total_len, created })
     }
 
-    /// Answers a `Get` or `List`.
+    /// Answers what changes no record.
     pub(crate) fn ask(&mut self, action: &Action<'_>) -> Result<ActionOutput> {
         match action {
             Action::Get { key, offset, len } => {
@@ -83,8 +120,54 @@ impl Run<'_> {
                 let value_len = (*value_len_max).min(REVEAL_LEN_MAX);
                 self.list(prefix, after, *limit, *reverse, value_len)
             }
+            Action::Extents { prefix, after, limit } => self.extents(prefix, after, *limit),
+            Action::Lease { key, term_us } => {
+                let term = Duration::from_micros(u64::from(*term_us));
+                let granted = self.lender.as_mut().map_or(Duration::ZERO, |lender| {
+                    let term = term.min(lender.term_max);
+                    lender.leases.grant(lender.client, key, term, lender.now)
+                });
+                // No longer than what was asked for, which fits.
+                Ok(ActionOutput::Number(granted.as_micros() as u64))
+            }
+            Action::Hold { key, token } => {
+                self.check_hold(key, 1)?;
+                Ok(ActionOutput::Number(self.holds.hold(self.client, key, *token)))
+            }
+            Action::Release { token } => Ok(ActionOutput::Number(self.holds.release(*token))),
+            Action::Locate { token } => {
+                self.holds.locate(*token).map(bytes).ok_or(ErrorKind::NotFound)
+            }
+            Action::Holders { key } => Ok(bytes(&self.holds.list(key))),
             _ => Err(ErrorKind::Internal),
         }
+    }
+
+    /// Fails unless the record at `key` can be held, as one of `count` holds of this operation.
+    pub(crate) fn check_hold(&self, key: &[u8], count: usize) -> Result<()> {
+        self.holds.check_room(self.client, count)?;
+        match self.store.meta(key)? {
+            Some(_) => Ok(()),
+            None => Err(ErrorKind::NotFound),
+        }
+    }
+
+    fn detach(&mut self, key: &[u8], to: &[u8]) -> Result<u64> {
+        if !self.holds.is_held(key) {
+            self.holds.forget(key);
+            let existed = self.store.delete(key)?;
+            return Ok(if existed { DETACHED_REMOVED } else { DETACHED_NONE });
+        }
+        let is_there = match key == to {
+            true => self.store.meta(key)?.is_some(),
+            false => self.store.rename(key, to, self.version)?,
+        };
+        if !is_there {
+            self.holds.forget(key);
+            return Ok(DETACHED_NONE);
+        }
+        self.holds.detached(key, to);
+        Ok(DETACHED_KEPT)
     }
 
     fn list(
@@ -95,30 +178,37 @@ impl Run<'_> {
         reverse: bool,
         value_len: u32,
     ) -> Result<ActionOutput> {
-        let len_max = self.body_left.min(LISTING_LEN_MAX);
-        let (mut complete, mut count, mut entries) = (true, 0, Vec::new());
-        self.store.scan(prefix, after, reverse, value_len, &mut |record| {
-            let end = entries.len();
-            if count < limit {
-                let meta = record.meta;
-                ReplyEncoder::encode_list_entry(
-                    &mut entries,
-                    record.key,
-                    meta.version,
-                    meta.len,
-                    record.value,
-                );
+        let mut page = Page::new(limit, self.body_left);
+        let (store, shows) = (&*self.store, self.shows && value_len as usize >= HEAD_LEN);
+        store.scan(prefix, after, reverse, value_len, &mut |record| {
+            let flow = page.add(record.key, record.meta, record.value);
+            // Whoever lists a directory with attributes mostly looks the entries up next.
+            if shows && flow.is_continue() {
+                store.show(record.key, record.meta, record.value);
             }
-            if count == limit || entries.len() > len_max {
-                entries.truncate(end);
-                complete = false;
-                return ControlFlow::Break(());
-            }
-            count += 1;
-            ControlFlow::Continue(())
+            flow
         })?;
-        self.body_left -= entries.len();
-        Ok(ActionOutput::Listing { complete, count, entries })
+        self.body_left -= page.entries.len();
+        Ok(page.listing())
+    }
+
+    fn extents(&mut self, prefix: &[u8], after: &[u8], limit: u32) -> Result<ActionOutput> {
+        let mut page = Page::new(limit, self.body_left);
+        let store = &*self.store;
+        let (mut ranges, mut result) = (Vec::new(), Ok(()));
+        store.scan(prefix, after, false, 0, &mut |record| {
+            ranges.clear();
+            match data_ranges(store, record.key, &mut ranges) {
+                Ok(()) => page.add(record.key, record.meta, &ranges),
+                Err(kind) => {
+                    result = Err(kind);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        result?;
+        self.body_left -= page.entries.len();
+        Ok(page.listing())
     }
 
     fn delete_prefix(&mut self, prefix: &[u8], limit: u32) -> Result<u64> {
@@ -132,6 +222,7 @@ impl Run<'_> {
             ControlFlow::Continue(())
         })?;
         for key in &keys {
+            self.holds.forget(key);
             self.store.delete(key)?;
         }
         Ok(keys.len() as u64)
@@ -155,4 +246,77 @@ impl Run<'_> {
         self.store.write(key, offset, Source::Bytes(&raw), self.version)?;
         Ok(())
     }
+}
+
+/// A listing under way.
+struct Page {
+    limit: u32,
+    len_max: usize,
+    complete: bool,
+    count: u32,
+    entries: Vec<u8>,
+}
+
+impl Page {
+    fn new(limit: u32, body_left: usize) -> Self {
+        let len_max = body_left.min(LISTING_LEN_MAX);
+        Self { limit, len_max, complete: true, count: 0, entries: Vec::new() }
+    }
+
+    /// Adds a record, unless the page is full.
+    fn add(&mut self, key: &[u8], meta: RecordMeta, value: &[u8]) -> ControlFlow<()> {
+        let end = self.entries.len();
+        if self.count < self.limit {
+            let (version, len) = (meta.version, meta.len);
+            ReplyEncoder::encode_list_entry(&mut self.entries, key, version, len, value);
+        }
+        if self.count == self.limit || self.entries.len() > self.len_max {
+            self.entries.truncate(end);
+            self.complete = false;
+            return ControlFlow::Break(());
+        }
+        self.count += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn listing(self) -> ActionOutput {
+        let Self { complete, count, entries, .. } = self;
+        ActionOutput::Listing { complete, count, entries }
+    }
+}
+
+/// The ranges of a value that are no holes, as [`samite_wire::op::extents`] reads them.
+fn data_ranges(store: &dyn RecordStore, key: &[u8], out: &mut Vec<u8>) -> Result<()> {
+    let mut at = 0u32;
+    let mut open: Option<(u32, u32)> = None;
+    let mut close = |open: Option<(u32, u32)>| {
+        if let Some((start, end)) = open {
+            out.extend_from_slice(&start.to_le_bytes());
+            out.extend_from_slice(&end.to_le_bytes());
+        }
+    };
+    store.read(key, 0, u32::MAX, &mut |piece| {
+        let start = at;
+        at += piece.len() as u32;
+        open = match (&piece, open) {
+            (Piece::Zeros(_), _) => {
+                close(open);
+                None
+            }
+            (_, Some((first, _))) => Some((first, at)),
+            (_, None) => Some((start, at)),
+        };
+    })?;
+    close(open);
+    Ok(())
+}
+
+/// A value of these bytes, of no record.
+fn bytes(bytes: &[u8]) -> ActionOutput {
+    let mut pieces = SmallVec::new();
+    if !bytes.is_empty() {
+        pieces.push(Piece::Bytes(bytes.into()));
+    }
+    // Keys and lists of holders are far shorter.
+    ActionOutput::Value { version: Version(0), total_len: bytes.len() as u32, pieces }
 }

@@ -63,7 +63,28 @@ fn act() -> impl Strategy<Value = Act> {
             .prop_map(|(prefix, after, limit, reverse, value_len_max)| {
                 Act::List { prefix, after, limit, reverse, value_len_max }
             }),
+        2 => (key(), place(), prop_oneof![place(), Just(u32::MAX)])
+            .prop_map(|(key, offset, len)| Act::Punch { key, offset, len }),
         1 => (0..4_u64).prop_map(|epoch| Act::RaiseLease { epoch }),
+        8 => hold_act(),
+    ]
+}
+
+fn hold_act() -> impl Strategy<Value = Act> {
+    let token = || 1..6_u64;
+    prop_oneof![
+        4 => (key(), token()).prop_map(|(key, token)| Act::Hold { key, token }),
+        1 => token().prop_map(|token| Act::Release { token }),
+        1 => token().prop_map(|token| Act::Locate { token }),
+        2 => (key(), key()).prop_filter_map("a longer key", |(key, to)| {
+            (to.len() <= key.len()).then_some(Act::Detach { key, to })
+        }),
+        1 => key().prop_map(|key| Act::Holders { key }),
+        1 => (key(), vec((token(), 1..3_u64), 0..3)).prop_map(|(key, mut holders)| {
+            holders.dedup_by_key(|(token, _)| *token);
+            Act::SetHolders { key, holders }
+        }),
+        1 => (key(), key()).prop_map(|(from, to)| Act::MoveHolds { from, to }),
     ]
 }
 
@@ -89,8 +110,18 @@ fn op() -> impl Strategy<Value = Op> {
 /// One delivery: a new operation of one of two clients, or an earlier one again.
 #[derive(Clone, Debug)]
 enum Step {
-    New { client: u64, lease: u64, op: Op },
-    Again { which: prop::sample::Index },
+    New {
+        client: u64,
+        lease: u64,
+        op: Op,
+    },
+    Again {
+        which: prop::sample::Index,
+    },
+    /// A client is gone.
+    Gone {
+        client: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -98,6 +129,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1..3_u64, prop_oneof![Just(u64::MAX), 0..4_u64], op())
             .prop_map(|(client, lease, op)| Step::New { client, lease, op }),
         1 => any::<prop::sample::Index>().prop_map(|which| Step::Again { which }),
+        1 => (1..3_u64).prop_map(|client| Step::Gone { client }),
     ]
 }
 
@@ -131,6 +163,13 @@ fn check_same(reference: &mut Reference, subject: &mut Subject) -> Result<(), Te
     }
     prop_assert_eq!(subject.partition.version().get(), reference.version);
     prop_assert_eq!(subject.partition.lease_epoch().get(), reference.lease);
+    prop_assert_eq!(subject.partition.abandoned(), reference.abandoned());
+    for token in 1..6 {
+        let locate = Op { guards: Vec::new(), acts: vec![Act::Locate { token }], reveal_len: 0 };
+        let expected = reference.apply(ClientId(9), 0, u64::MAX, &locate);
+        let found = subject.apply(ClientId(9), 0, (0, false), u64::MAX, &locate);
+        prop_assert_eq!(found, Some(expected));
+    }
     Ok(())
 }
 
@@ -143,6 +182,11 @@ fn run(steps: Vec<Step>, capacity_bytes: u64, taken: usize) -> Result<(), TestCa
     for step in steps {
         let (client, seq, lease, op, is_retry) = match step {
             Step::New { client, lease, op } => (client, sent.len() as u64 + 1, lease, op, false),
+            Step::Gone { client } => {
+                subject.partition.drop_client(ClientId(client));
+                reference.drop_client(client);
+                continue;
+            }
             Step::Again { .. } if sent.is_empty() => continue,
             Step::Again { which } => {
                 let (client, seq, lease, op) = which.get(&sent).clone();

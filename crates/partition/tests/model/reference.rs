@@ -1,6 +1,6 @@
 //! The reference: a partition as plain maps, with every operation tried on a copy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use samite_types::{ClientId, ErrorKind, Version};
 use samite_wire::op::ReplyEncoder;
@@ -18,7 +18,38 @@ pub enum Act {
     Add { key: Vec<u8>, offset: u32, delta: u64 },
     Max { key: Vec<u8>, offset: u32, value: u64 },
     List { prefix: Vec<u8>, after: Vec<u8>, limit: u32, reverse: bool, value_len_max: u32 },
+    Punch { key: Vec<u8>, offset: u32, len: u32 },
     RaiseLease { epoch: u64 },
+    Hold { key: Vec<u8>, token: u64 },
+    Release { token: u64 },
+    Locate { token: u64 },
+    Detach { key: Vec<u8>, to: Vec<u8> },
+    Holders { key: Vec<u8> },
+    SetHolders { key: Vec<u8>, holders: Vec<(u64, u64)> },
+    MoveHolds { from: Vec<u8>, to: Vec<u8> },
+}
+
+impl Act {
+    /// What is asked anew when the operation is repeated.
+    fn asks(&self) -> bool {
+        matches!(
+            self,
+            Self::Get { .. }
+                | Self::List { .. }
+                | Self::Hold { .. }
+                | Self::Release { .. }
+                | Self::Locate { .. }
+                | Self::Holders { .. }
+        )
+    }
+}
+
+/// A list of holders as it travels.
+pub fn holders(list: &[(u64, u64)]) -> Vec<u8> {
+    list.iter()
+        .flat_map(|(token, client)| [token.to_le_bytes(), client.to_le_bytes()])
+        .flatten()
+        .collect()
 }
 
 /// Bytes to store, and how they travel.
@@ -80,6 +111,11 @@ pub struct Reference {
     pub records: Records,
     pub version: u64,
     pub lease: u64,
+    /// Holds in the order in which they came: token, client, key.
+    pub holds: Vec<(u64, u64, Vec<u8>)>,
+    pub detached: BTreeSet<Vec<u8>>,
+    client: u64,
+    is_changing: bool,
     done: BTreeMap<(ClientId, u64), Vec<Out>>,
 }
 
@@ -88,12 +124,20 @@ pub struct Reference {
 struct Doubt {
     wiped: Vec<Vec<u8>>,
     settled: Vec<Vec<u8>>,
+    /// Keys that a detached record may have now.
+    unsure: Vec<Vec<u8>>,
 }
 
 impl Doubt {
     fn about(&self, key: &[u8]) -> bool {
-        !self.settled.iter().any(|settled| settled == key)
-            && self.wiped.iter().any(|prefix| key.starts_with(prefix))
+        self.unsure.iter().any(|unsure| unsure == key)
+            || !self.settled.iter().any(|settled| settled == key)
+                && self.wiped.iter().any(|prefix| key.starts_with(prefix))
+    }
+
+    fn settle(&mut self, key: &[u8]) {
+        self.unsure.retain(|unsure| unsure != key);
+        self.settled.push(key.to_vec());
     }
 
     fn ask(&self, key: &[u8]) -> Result<(), ErrorKind> {
@@ -103,18 +147,21 @@ impl Doubt {
 
 impl Op {
     pub fn is_mutation(&self) -> bool {
-        self.acts.iter().any(|act| !matches!(act, Act::Get { .. } | Act::List { .. }))
+        self.acts.iter().any(|act| !act.asks())
     }
 }
 
 impl Reference {
     pub fn apply(&mut self, client: ClientId, seq: u64, lease: u64, op: &Op) -> End {
+        self.client = client.get();
+        self.is_changing = op.is_mutation();
         if op.is_mutation()
             && let Some(outs) = self.done.get(&(client, seq)).cloned()
         {
             return Ok(self.again(op, outs));
         }
-        if lease < self.lease {
+        let lets_go = |act: &Act| matches!(act, Act::Release { .. } | Act::Locate { .. });
+        if lease < self.lease && !op.acts.iter().all(lets_go) {
             return Err((ErrorKind::StaleLease, 0, None));
         }
         for (index, guard) in op.guards.iter().enumerate() {
@@ -132,8 +179,22 @@ impl Reference {
         next.version += u64::from(op.is_mutation());
         let mut doubt = Doubt::default();
         let mut outs = Vec::new();
+        let mut later = Vec::new();
         for (index, act) in op.acts.iter().enumerate() {
-            outs.push(next.act(act, &mut doubt).map_err(|kind| (kind, index as u16, None))?);
+            let fail = |kind| (kind, index as u16, None);
+            if let (false, Act::Hold { .. } | Act::Release { .. }) = (op.is_mutation(), act) {
+                // A record cannot go before these are done, when nothing else changes.
+                if let Act::Hold { key, .. } = act {
+                    self.records.get(key).ok_or(fail(ErrorKind::NotFound))?;
+                }
+                later.push((index, act));
+                outs.push(Out::Number(0));
+                continue;
+            }
+            outs.push(next.act(act, &mut doubt).map_err(fail)?);
+        }
+        for (index, act) in later {
+            outs[index] = next.act(act, &mut doubt).map_err(|kind| (kind, index as u16, None))?;
         }
         if op.is_mutation() {
             next.done.insert((client, seq), outs.clone());
@@ -146,11 +207,10 @@ impl Reference {
     fn again(&mut self, op: &Op, outs: Vec<Out>) -> Vec<Out> {
         let mut fresh = Vec::new();
         for (act, out) in op.acts.iter().zip(outs) {
-            fresh.push(match act {
-                Act::Get { .. } | Act::List { .. } => {
-                    self.act(act, &mut Doubt::default()).unwrap_or(Out::Value(0, 0, Vec::new()))
-                }
-                _ => out,
+            fresh.push(if act.asks() {
+                self.act(act, &mut Doubt::default()).unwrap_or(Out::Value(0, 0, Vec::new()))
+            } else {
+                out
             });
         }
         fresh
@@ -193,7 +253,7 @@ impl Reference {
                 Ok(Out::Value(*version, value.len() as u32, value[start..end].to_vec()))
             }
             Act::Put { key, data } => {
-                doubt.settled.push(key.clone());
+                doubt.settle(key);
                 let created =
                     self.records.insert(key.clone(), (self.version, data.to_vec())).is_none();
                 Ok(self.written(key, 0, created))
@@ -208,6 +268,7 @@ impl Reference {
                 }
                 self.write(key, offset as u32, &data)
             }
+            Act::Punch { key, offset, len } => self.punch(key, *offset, *len, doubt),
             Act::Truncate { key, len } => {
                 doubt.ask(key)?;
                 let (version, value) = self.records.get_mut(key).ok_or(ErrorKind::NotFound)?;
@@ -216,17 +277,11 @@ impl Reference {
                 Ok(self.written(key, *len, false))
             }
             Act::Delete { key } => {
-                doubt.settled.push(key.clone());
+                doubt.settle(key);
+                self.forget(key);
                 Ok(Out::Deleted(self.records.remove(key).is_some()))
             }
-            Act::DeletePrefix { prefix, limit } => {
-                doubt.settled.retain(|key| !key.starts_with(prefix));
-                doubt.wiped.push(prefix.clone());
-                let matching = self.records.keys().filter(|key| key.starts_with(prefix));
-                let keys: Vec<_> = matching.take(*limit as usize).cloned().collect();
-                keys.iter().for_each(|key| drop(self.records.remove(key)));
-                Ok(Out::Number(keys.len() as u64))
-            }
+            Act::DeletePrefix { prefix, limit } => Ok(self.delete_prefix(prefix, *limit, doubt)),
             Act::Add { key, offset, delta } => {
                 let before = self.number(key, *offset);
                 self.write(key, *offset, &before.wrapping_add(*delta).to_le_bytes())?;
@@ -250,7 +305,144 @@ impl Reference {
                 self.lease = before.max(*epoch);
                 Ok(Out::Number(before))
             }
+            _ => self.hold_act(act, doubt),
         }
+    }
+
+    fn punch(
+        &mut self,
+        key: &[u8],
+        offset: u32,
+        len: u32,
+        doubt: &mut Doubt,
+    ) -> Result<Out, ErrorKind> {
+        doubt.ask(key)?;
+        let Some((version, value)) = self.records.get_mut(key) else {
+            return Ok(Out::Number(0));
+        };
+        let start = value.len().min(offset as usize);
+        let end = value.len().min(offset.saturating_add(len) as usize).max(start);
+        value[start..end].fill(0);
+        if start < end {
+            *version = self.version;
+        }
+        Ok(Out::Number((end - start) as u64))
+    }
+
+    fn delete_prefix(&mut self, prefix: &[u8], limit: u32, doubt: &mut Doubt) -> Out {
+        doubt.settled.retain(|key| !key.starts_with(prefix));
+        doubt.wiped.push(prefix.to_vec());
+        let matching = self.records.keys().filter(|key| key.starts_with(prefix));
+        let keys: Vec<_> = matching.take(limit as usize).cloned().collect();
+        for key in &keys {
+            self.forget(key);
+            self.records.remove(key);
+        }
+        Out::Number(keys.len() as u64)
+    }
+
+    fn hold_act(&mut self, act: &Act, doubt: &mut Doubt) -> Result<Out, ErrorKind> {
+        Ok(match act {
+            Act::Hold { key, token } => {
+                doubt.ask(key)?;
+                self.records.get(key).ok_or(ErrorKind::NotFound)?;
+                if !self.holds.iter().any(|(known, ..)| known == token) {
+                    self.holds.push((*token, self.client, key.clone()));
+                }
+                let at = self.held_by(*token).unwrap_or_default();
+                Out::Number(self.holders(&at).len() as u64)
+            }
+            Act::Release { token } => {
+                let at = self.held_by(*token);
+                self.holds.retain(|(known, ..)| known != token);
+                Out::Number(at.map_or(0, |key| self.holders(&key).len() as u64))
+            }
+            Act::Locate { token } => {
+                let key = match self.held_by(*token) {
+                    Some(key) => key,
+                    None if self.is_changing => Vec::new(),
+                    None => return Err(ErrorKind::NotFound),
+                };
+                Out::Value(0, key.len() as u32, key)
+            }
+            Act::Holders { key } => {
+                let list = holders(&self.holders(key));
+                Out::Value(0, list.len() as u32, list)
+            }
+            Act::Detach { key, to } => self.detach(key, to, doubt)?,
+            Act::SetHolders { key, holders } => {
+                doubt.ask(key)?;
+                self.records.get(key).ok_or(ErrorKind::NotFound)?;
+                let before = self.holders(key).len();
+                self.forget(key);
+                for (token, client) in holders {
+                    self.holds.retain(|(known, ..)| known != token);
+                    self.holds.push((*token, *client, key.clone()));
+                }
+                Out::Number(before as u64)
+            }
+            Act::MoveHolds { from, to } => {
+                let moved = self.holders(from);
+                self.move_holds(from, to);
+                Out::Number(moved.len() as u64)
+            }
+            _ => unreachable!("an action on holds"),
+        })
+    }
+
+    fn detach(&mut self, key: &[u8], to: &[u8], doubt: &mut Doubt) -> Result<Out, ErrorKind> {
+        if to.len() > key.len() {
+            return Err(ErrorKind::Invalid);
+        }
+        doubt.settle(key);
+        doubt.unsure.push(to.to_vec());
+        let is_there = self.records.contains_key(key);
+        if self.holders(key).is_empty() || !is_there {
+            self.forget(key);
+            return Ok(Out::Number(u64::from(self.records.remove(key).is_some())));
+        }
+        if key != to {
+            self.forget(to);
+            if let Some((_, value)) = self.records.remove(key) {
+                self.records.insert(to.to_vec(), (self.version, value));
+            }
+            self.move_holds(key, to);
+        }
+        self.detached.insert(to.to_vec());
+        Ok(Out::Number(2))
+    }
+
+    fn held_by(&self, token: u64) -> Option<Vec<u8>> {
+        self.holds.iter().find(|(known, ..)| *known == token).map(|(_, _, key)| key.clone())
+    }
+
+    /// Token and client of those who hold `key`.
+    fn holders(&self, key: &[u8]) -> Vec<(u64, u64)> {
+        let of_key = self.holds.iter().filter(|(.., held)| held == key);
+        of_key.map(|(token, client, _)| (*token, *client)).collect()
+    }
+
+    fn forget(&mut self, key: &[u8]) {
+        self.holds.retain(|(.., held)| held != key);
+        self.detached.remove(key);
+    }
+
+    fn move_holds(&mut self, from: &[u8], to: &[u8]) {
+        if from == to {
+            return;
+        }
+        self.detached.remove(from);
+        // They come behind those that are there.
+        let moved: Vec<_> = self.holds.extract_if(.., |(.., held)| held == from).collect();
+        self.holds.extend(moved.into_iter().map(|(token, client, _)| (token, client, to.to_vec())));
+    }
+
+    pub fn drop_client(&mut self, client: u64) {
+        self.holds.retain(|(_, owner, _)| *owner != client);
+    }
+
+    pub fn abandoned(&self) -> u64 {
+        self.detached.iter().filter(|key| self.holders(key).is_empty()).count() as u64
     }
 
     fn written(&self, key: &[u8], offset: u32, created: bool) -> Out {

@@ -8,7 +8,7 @@ use samite_partition::{ActionOutput, Context, Grants, Outcome, Partition};
 use samite_types::{ClientId, DatasetId, Epoch, PartitionId, Seq};
 use samite_wire::op::{Action, BlockRef, Data, Guard, Operation};
 
-use super::reference::{Act, Bytes, Cond, End, Op, Out};
+use super::reference::{Act, Bytes, Cond, End, Op, Out, holders};
 
 pub struct Subject {
     pub backend: MemoryBackend,
@@ -80,7 +80,17 @@ impl Granted {
                 reverse: *reverse,
                 value_len_max: *value_len_max,
             },
+            Act::Punch { key, offset, len } => Action::Punch { key, offset: *offset, len: *len },
             Act::RaiseLease { epoch } => Action::RaiseLease { epoch: Epoch(*epoch) },
+            Act::Hold { key, token } => Action::Hold { key, token: *token },
+            Act::Release { token } => Action::Release { token: *token },
+            Act::Locate { token } => Action::Locate { token: *token },
+            Act::Detach { key, to } => Action::Detach { key, to },
+            Act::Holders { key } => Action::Holders { key },
+            Act::SetHolders { key, holders: list } => {
+                Action::SetHolders { key, holders: holders(list).leak() }
+            }
+            Act::MoveHolds { from, to } => Action::MoveHolds { from, to },
         })
     }
 }
@@ -128,6 +138,8 @@ impl Subject {
             operation.seq = Seq(seq);
         }
         let context = Context {
+            now: std::time::Duration::ZERO,
+            lease_term_max: std::time::Duration::ZERO,
             answered_below: Seq(answered_below),
             is_retry,
             lease_epoch: Epoch(lease),
