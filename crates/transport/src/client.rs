@@ -1,6 +1,7 @@
 //! The client's side: one [`Link`] to one node.
 
 mod connect;
+mod interruptible;
 mod reader;
 mod reply;
 mod rings;
@@ -25,6 +26,7 @@ use shared::{Drive, Role, Shared};
 use stream::Patience;
 use table::Turn;
 
+pub use interruptible::Woken;
 pub use reply::Reply;
 
 /// Payloads longer than this, in bytes, may have to be read with [`Reply::read_payload`]; shorter ones are in place.

@@ -84,6 +84,11 @@ pub trait Service {
         out: &mut Replies,
     );
 
+    /// A peer has proved the key: its requests come next.
+    fn opened(&mut self, conn: ConnId, peer: &Peer) {
+        let _ = (conn, peer);
+    }
+
     /// The connection is gone; replies to it are dropped from now on.
     fn closed(&mut self, conn: ConnId);
 
@@ -92,6 +97,16 @@ pub trait Service {
 
     /// Called about every [`Options::tick`], also when nothing happens.
     fn tick(&mut self, out: &mut Replies) {
+        let _ = out;
+    }
+
+    /// When [`Service::alarm`] is to be called, on the monotonic clock; asked before the loop sleeps.
+    fn alarm_at(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Called when that time has come.
+    fn alarm(&mut self, out: &mut Replies) {
         let _ = out;
     }
 

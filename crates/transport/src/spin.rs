@@ -5,6 +5,9 @@
 //! soon after. Yields from which this thread comes back late have shown that the machine is crowded: then sleeping at
 //! once is better, for a sleeper that is woken runs before those who have run for long. One late yield alone shows nothing: a
 //! passing interrupt, or the host of a virtual machine, makes one too.
+//!
+//! Where there are more threads than cores, the two ends of a connection share one. A thread notices by a yield in which somebody
+//! else ran; then pausing helps nobody, and it yields at once whenever it waits, and after it has served.
 
 use std::time::Duration;
 
@@ -15,7 +18,11 @@ const PAUSE: Duration = Duration::from_micros(2);
 /// Cheap polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 16;
 /// A yield that takes longer than this has given the core to somebody who works.
-const CROWDED: Duration = Duration::from_micros(100);
+const CROWDED: Duration = Duration::from_millis(1);
+/// A yield that takes longer than this has let somebody else run: this core is shared.
+const SWITCHED: Duration = Duration::from_nanos(900);
+/// Turns in a row that found something, after which a thread that has its core to itself looks whether that is still so.
+const FOUND_PER_YIELD: u32 = 16;
 /// Two late yields within this time are no accident.
 const LATE_AGAIN: Duration = Duration::from_millis(20);
 /// First and longest time for which not to yield again.
@@ -44,6 +51,10 @@ pub(crate) struct Spin {
     is_crowded: bool,
     crowded_until: Duration,
     crowded_for: Duration,
+    /// The last yield let somebody else run on this core.
+    is_shared: bool,
+    /// Turns that found something since the last yield.
+    streak: u32,
 }
 
 impl Spin {
@@ -59,7 +70,28 @@ impl Spin {
             is_crowded: false,
             crowded_until: Duration::ZERO,
             crowded_for: CROWDED_FOR.0,
+            is_shared: false,
+            streak: 0,
         }
+    }
+
+    /// For a thread that serves others, after it has served: lets those who share its core go on with what they got.
+    #[inline]
+    pub(crate) fn share(&mut self) {
+        self.streak += 1;
+        if self.is_shared || self.streak >= FOUND_PER_YIELD {
+            self.give_way();
+        }
+    }
+
+    /// Yields. Returns when it began and ended.
+    fn give_way(&mut self) -> (Duration, Duration) {
+        let before = SystemClock.monotonic();
+        rustix::thread::sched_yield();
+        let now = SystemClock.monotonic();
+        self.is_shared = now.saturating_sub(before) > SWITCHED;
+        self.streak = 0;
+        (before, now)
     }
 
     /// Polling has found something.
@@ -80,7 +112,7 @@ impl Spin {
 
     /// Passes a little time before the next poll. `false`: the time is over, sleep instead.
     pub(crate) fn pass(&mut self, poll: Poll) -> bool {
-        if self.spent >= PAUSE && !self.is_crowded {
+        if (self.spent >= PAUSE || self.is_shared) && !self.is_crowded {
             return self.pass_on();
         }
         std::hint::spin_loop();
@@ -101,9 +133,7 @@ impl Spin {
 
     /// Passes time by giving the core away.
     fn pass_on(&mut self) -> bool {
-        let before = SystemClock.monotonic();
-        rustix::thread::sched_yield();
-        let now = SystemClock.monotonic();
+        let (before, now) = self.give_way();
         if now.saturating_sub(before) > CROWDED && self.late(now) {
             return false;
         }

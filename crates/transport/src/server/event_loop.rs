@@ -132,7 +132,7 @@ impl EventLoop {
         let mut turns = 0u32;
         while !stop.load(Ordering::Relaxed) {
             if self.awake.is_empty() && !self.sockets_awake {
-                let timeout = self.watch.timeout();
+                let timeout = self.watch.timeout(service.alarm_at());
                 self.look(timeout, service)?;
                 self.spin.woke();
             } else {
@@ -149,6 +149,8 @@ impl EventLoop {
                 }
                 if served {
                     self.spin.found();
+                    self.send_all(service);
+                    self.spin.share();
                 } else if !self.spin.pass(poll) {
                     self.sleep();
                 }
@@ -159,6 +161,10 @@ impl EventLoop {
             self.send_all(service);
             if self.watch.is_due() {
                 self.keep_watch(service);
+            }
+            if service.alarm_at().is_some_and(|at| at <= SystemClock.monotonic()) {
+                service.alarm(&mut self.replies);
+                self.send_all(service);
             }
         }
         self.finish(service);
@@ -337,6 +343,7 @@ impl EventLoop {
         } else {
             self.replies.push_raw(id, &bytes);
         }
+        service.opened(id, &peer);
         connection.phase = Phase::Open(peer);
         self.replies.proved(id, memory);
         self.watch.forget_handshake(id);

@@ -44,9 +44,10 @@ impl Watch {
         [self.next_check, self.next_tick, self.next_retry].into_iter().flatten().min()
     }
 
-    /// How long the loop may sleep; `None` for ever.
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        self.next().map(|next| next.saturating_sub(now()))
+    /// How long the loop may sleep, with an appointment `other` beside its own; `None` for ever.
+    pub(super) fn timeout(&self, other: Option<Duration>) -> Option<Duration> {
+        let next = self.next().into_iter().chain(other).min();
+        next.map(|next| next.saturating_sub(now()))
     }
 
     pub(super) fn is_due(&self) -> bool {

@@ -4,10 +4,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rustix::mm::Advice;
-use samite_types::{Error, ErrorKind, Result};
+use samite_types::{Epoch, Error, ErrorKind, Result};
 use samite_wire::arena::{ArenaLayout, HEADER_LEN};
+use samite_wire::heads::{
+    ALIVE_MASK, ALIVE_OFFSET, GENERATION_OFFSET, HASH_OFFSET, HEAD_LEN as SHOWN_LEN, Head,
+    LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SET_SLOTS, SLOT_LEN, Slot,
+};
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::BlockRef;
+use zerocopy::FromBytes;
 
 use super::Grant;
 use super::mapping::{Mapping, file_len};
@@ -77,12 +82,53 @@ impl ArenaView {
     pub fn copy_in(&self, grant: &Grant, bytes: &[u8]) -> Option<BlockRef> {
         let len = u32::try_from(bytes.len()).ok().filter(|len| *len as usize <= BLOCK_LEN)?;
         let index = self.layout.block_of(grant.offset, len)?;
-        self.populate(index, len, Advice::LinuxPopulateWrite);
+        // Pages of a shared mapping are writable once they are there; those that the file has already come sixteen at a time this way.
+        self.populate(index, len, Advice::LinuxPopulateRead);
         let dest = self.mapping.at(grant.offset as usize, bytes.len());
         // SAFETY: in bounds; the block is granted to this connection, so that the node does not touch it
         // until it comes back in a request.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dest, bytes.len()) };
         Some(BlockRef { offset: grant.offset, len, generation: grant.generation })
+    }
+
+    /// The record `id` as the node shows it to clients of its host ([`samite_wire::heads`]), for a caller that stands on lease epoch `lease`;
+    /// its first bytes are put to the front of `dest`. `None`: ask the node.
+    #[must_use]
+    pub fn head(
+        &self,
+        id: &RecordId<'_>,
+        lease: Epoch,
+        dest: &mut [u8; SHOWN_LEN],
+    ) -> Option<Head> {
+        let board = self.layout.board_offset() as usize;
+        let generation = self.mapping.word(board + GENERATION_OFFSET).load(Ordering::Acquire);
+        let hash = id.hash();
+        let set = self.layout.board_set_offset(hash);
+        let head = (0..SET_SLOTS)
+            .map(|slot| set + slot * SLOT_LEN)
+            .filter(|slot| {
+                let shown = self.mapping.long_word(slot + HASH_OFFSET).load(Ordering::Relaxed);
+                u64::from_le(shown) == hash
+            })
+            .find_map(|slot| self.slot(slot)?.show(id, generation, dest))?;
+        // After the slot: whoever raised an epoch, or stopped the node, before this call began is seen.
+        let required = self.mapping.long_word(board + LEASE_OFFSET).load(Ordering::Acquire);
+        let alive = self.mapping.word(board + ALIVE_OFFSET).load(Ordering::Acquire);
+        (lease.get() >= required && alive & ALIVE_MASK != 0).then_some(head)
+    }
+
+    /// A slot of the board, unless it is being written.
+    fn slot(&self, offset: usize) -> Option<Slot> {
+        let sequence = self.mapping.word(offset + SEQUENCE_OFFSET);
+        let before = sequence.load(Ordering::Acquire);
+        let mut raw = [0; SLOT_LEN];
+        let source = self.mapping.at(offset, SLOT_LEN);
+        // SAFETY: in bounds, as the layout says. The node may change the bytes meanwhile; then the copy is thrown away,
+        // as the sequence number tells.
+        unsafe { std::ptr::copy_nonoverlapping(source, raw.as_mut_ptr(), SLOT_LEN) };
+        fence(Ordering::Acquire);
+        let is_whole = before.is_multiple_of(2) && sequence.load(Ordering::Relaxed) == before;
+        Slot::read_from_bytes(&raw).ok().filter(|_| is_whole)
     }
 
     /// Maps a whole block with one system call before it is first used, instead of a fault for each page.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -61,6 +61,13 @@ impl Mapping {
         // SAFETY: in bounds and aligned, as checked; the memory lives as long as `self`, and words are only
         // ever accessed atomically.
         unsafe { &*self.at(offset, 4).cast::<AtomicU32>() }
+    }
+
+    /// The word of eight bytes at `offset`, a multiple of 8.
+    pub(crate) fn long_word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8), "word offset is not aligned");
+        // SAFETY: as of `word`.
+        unsafe { &*self.at(offset, 8).cast::<AtomicU64>() }
     }
 
     /// In a forked child: lets go of the shared memory and puts zeros in its place, so that whatever still looks there

@@ -1,0 +1,55 @@
+//! Waiting that something else can end: for requests whose answers may take as long as they like, like those for locks.
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use samite_types::{Error, Result};
+
+use super::Link;
+use super::stream::Patience;
+use crate::socket::timespec;
+
+/// Silence after which a peer over tcp is asked whether it is there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// Something has come in, or the connection has ended: [`Link::wait`] does not wait long.
+    Arrived,
+    /// The other descriptor has something.
+    Interrupted,
+    /// Neither, in the time given; or a signal has been handled.
+    TimedOut,
+}
+
+impl Link {
+    /// Waits until something comes in, or there is something to read from `other`, or `timeout` is over. Only for a link over a socket that
+    /// one thread uses alone, with one request in flight.
+    ///
+    /// # Errors
+    /// The link is dead.
+    pub fn wait_beside(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<Woken> {
+        let failed = |errno| Error::io("wait for a reply", errno);
+        let fd = self.shared.line(Patience::None)?.fd;
+        if self.address().is_tcp() {
+            // A node whose host is gone says nothing more.
+            sockopt::set_socket_keepalive(fd, true).map_err(failed)?;
+            sockopt::set_tcp_keepidle(fd, KEEPALIVE_IDLE).map_err(failed)?;
+        }
+        let second = other.unwrap_or(fd);
+        let mut fds = [fd, second].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        match rustix::event::poll(&mut fds, Some(&timespec(timeout))) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(failed(errno)),
+        }
+        Ok(match fds.map(|fd| fd.revents()) {
+            [flags, _] if !flags.is_empty() => Woken::Arrived,
+            [_, flags] if !flags.is_empty() => Woken::Interrupted,
+            _ => Woken::TimedOut,
+        })
+    }
+}
