@@ -4,8 +4,12 @@
 //! mutations are counted in advance; what is left is for reads, and a read that no longer fits has had no effect: it is
 //! answered [`ErrorKind::Busy`], and the client asks again in another request.
 
+use std::time::Duration;
+
 use samite_types::ErrorKind;
-use samite_wire::limits::{BLOCKS_MAX, BODY_LEN_MAX, PAYLOAD_LEN_MAX, RECORD_LEN_MAX};
+use samite_wire::limits::{
+    BLOCKS_MAX, BODY_LEN_MAX, HOLDERS_LEN_MAX, PAYLOAD_LEN_MAX, RECORD_LEN_MAX,
+};
 use samite_wire::op::{Action, Data, Operation, Request};
 
 use crate::grants::GRANTS_PER_CONNECTION;
@@ -32,6 +36,8 @@ pub(crate) struct Budget {
     pub read_payload: usize,
     /// The request names blocks.
     pub has_blocks: bool,
+    /// Longest term of the leases on records that the request asks for; zero: it asks for none.
+    pub lease_term: Duration,
 }
 
 impl Budget {
@@ -45,6 +51,7 @@ impl Budget {
         let mut sharers = 0usize;
         let mut has_values = false;
         let mut has_blocks = false;
+        let mut lease_term = Duration::ZERO;
         for operation in &request.operations {
             let mutates = operation.is_mutation();
             body += FAILURE_LEN;
@@ -61,6 +68,16 @@ impl Budget {
                     Action::Put { data, .. }
                     | Action::Write { data, .. }
                     | Action::Append { data, .. } => has_blocks |= matches!(data, Data::Blocks(_)),
+                    Action::Locate { .. } => has_values = true,
+                    Action::Holders { .. } => {
+                        has_values = true;
+                        if mutates {
+                            payload += HOLDERS_LEN_MAX;
+                        }
+                    }
+                    Action::Lease { term_us, .. } => {
+                        lease_term = lease_term.max(Duration::from_micros(u64::from(*term_us)));
+                    }
                     _ => {}
                 }
             }
@@ -81,21 +98,25 @@ impl Budget {
             extra_body,
             read_payload: payload_max - payload,
             has_blocks,
+            lease_term,
         })
     }
 }
 
 fn shares(operation: &Operation<'_>) -> bool {
     operation.reveal_len > 0
-        || operation.actions.iter().any(|action| matches!(action, Action::List { .. }))
+        || operation
+            .actions
+            .iter()
+            .any(|action| matches!(action, Action::List { .. } | Action::Extents { .. }))
 }
 
 /// Most bytes of body that the result of `action` takes, shares and extra pieces of pure reads apart.
 fn result_len(action: &Action<'_>, in_mutation: bool) -> usize {
     match action {
         Action::Get { .. } if in_mutation => VALUE_LEN + (BLOCKS_MAX + 1) * PIECE_LEN,
-        Action::Get { .. } => VALUE_LEN,
-        Action::List { .. } => 12,
+        Action::Get { .. } | Action::Locate { .. } | Action::Holders { .. } => VALUE_LEN,
+        Action::List { .. } | Action::Extents { .. } => 12,
         _ => 20,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use samite_coordinator::Coordinator;
 use samite_placement::ClusterMap;
-use samite_transport::server::{ConnId, Replies};
+use samite_transport::server::{ConnId, Peer, Replies};
 use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::control::{self, ControlReply, ControlRequest, NodeInfo};
 use samite_wire::frame::FrameKind;
@@ -27,6 +27,7 @@ impl Shard {
     pub(crate) fn control(
         &mut self,
         conn: ConnId,
+        peer: &Peer,
         request: RequestId,
         body: &[u8],
         out: &mut Replies,
@@ -46,6 +47,12 @@ impl Shard {
                 Ok(Some(ControlReply::Ok))
             }
             ControlRequest::Watch { node, known } => self.watch(to, node, known, out),
+            ControlRequest::Revocations { done } => {
+                Ok(self.revocations(to, peer.client, done, out))
+            }
+            ControlRequest::Lock(asked) => self.lock_request(to, peer.client, &asked, out),
+            ControlRequest::CancelLock { wait } => Ok(self.cancel_lock(conn, wait, out)),
+            ControlRequest::LockWaits(owner) => Ok(self.lock_waits(owner)),
             ControlRequest::Join(info) => self.join(to, info, out),
             change @ (ControlRequest::CreateDataset(_) | ControlRequest::DropDataset { .. }) => {
                 self.change(to, change, out)

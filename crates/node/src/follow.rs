@@ -100,7 +100,11 @@ fn take_up(shared: &Shared, reply: ControlReply) -> Result<()> {
             let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal);
             Err(Error::new(kind, message))
         }
-        ControlReply::Status(_) | ControlReply::Granted(_) => {
+        ControlReply::Status(_)
+        | ControlReply::Granted(_)
+        | ControlReply::Revoked { .. }
+        | ControlReply::Lock(_)
+        | ControlReply::LockOwners(_) => {
             Err(Error::new(ErrorKind::Corrupt, "the coordinator's node answers another question"))
         }
     }

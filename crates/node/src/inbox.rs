@@ -10,6 +10,7 @@ use samite_types::{ClientId, Epoch, ShardId};
 use samite_wire::control::ControlReply;
 
 use crate::grants::ConnectionGrants;
+use crate::revocations::Returned;
 use crate::shared::{ReplyTo, lock};
 
 /// Most bytes of requests that wait in one inbox or are under way from it.
@@ -47,8 +48,12 @@ pub(crate) enum Message {
     Task(Task),
     /// At most one for each task that this shard has sent, so their number is bounded by the tasks'.
     Answer(Answer),
-    /// At most one for each job that the worker has accepted.
+    /// At most one for each answer that has named the leases to give back, and of these one waits for a client.
+    Returned(Returned),
+    /// At most one for each job that the worker has accepted, and for each question that waits.
     Control(ReplyTo, ControlReply),
+    /// A client is gone for good. At most one for each connection that was closed.
+    Gone(ClientId),
 }
 
 /// The inbox of one shard.

@@ -5,7 +5,7 @@
 //! Operations on one partition stay in order: a connection's tasks for it go through one queue.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use samite_partition::{Grants, NoGrants, Outcome};
 use samite_placement::shard_of;
@@ -17,6 +17,7 @@ use samite_wire::op::Request;
 use crate::budget::Budget;
 use crate::grants::ConnectionGrants;
 use crate::inbox::{Answer, Cost, Message, Task};
+use crate::parked::{Turn, Work};
 use crate::reply::ReplyBuilder;
 use crate::shard::{NamedBlocks, Shard, context};
 
@@ -46,6 +47,7 @@ impl Shard {
         (body, payload): (&[u8], &[u8]),
         request: &Request<'_>,
         budget: &Budget,
+        now: Duration,
         out: &mut Replies,
     ) {
         let Some(room) = self.reserve(request, body.len() + payload.len()) else {
@@ -93,7 +95,7 @@ impl Shard {
                 held.split_off(operation, &mut own);
             }
         }
-        let answer = self.apply_mine(number, peer.client, request, budget, own);
+        let answer = self.apply_mine(number, peer.client, request, budget, now, own);
         self.joined(answer, out);
     }
 
@@ -124,10 +126,12 @@ impl Shard {
         client: samite_types::ClientId,
         request: &Request<'_>,
         budget: &Budget,
+        now: Duration,
         mut grants: ConnectionGrants,
     ) -> Answer {
         let shards = self.shared.shards();
-        let context = context(&request.header, budget);
+        let term_max = self.lease_term_max(client, budget.lease_term);
+        let context = context(&request.header, budget, now, term_max);
         let mut lease_epoch = Epoch(0);
         let mut outcomes = Vec::new();
         let slot =
@@ -146,7 +150,7 @@ impl Shard {
             };
             outcomes.push((index, outcome));
         }
-        self.figures().records.store(self.partitions.records(), Ordering::Relaxed);
+        self.note_figures();
         Answer { join, outcomes, lease_epoch, unused: grants }
     }
 
@@ -187,21 +191,32 @@ impl Shard {
                 None => return,
                 Some(Message::Task(task)) => self.task(task),
                 Some(Message::Answer(answer)) => self.joined(answer, out),
+                Some(Message::Returned(returned)) => self.returned(&returned, out),
                 Some(Message::Control(to, reply)) => self.send_control(to, &reply, out),
+                Some(Message::Gone(client)) => self.drop_client(client),
             }
         }
         // There may be more: come back after the connections have had their turn.
         self.shared.inboxes[usize::from(self.id.get())].wake();
     }
 
-    fn task(&mut self, task: Task) {
+    /// Carries out the operations of a task, or parks it.
+    pub(crate) fn task(&mut self, task: Task) {
         // The sender has decoded the same bytes, and made the same budget of them.
-        let decoded = Request::decode(&task.body, &task.payload).ok();
+        let (body, payload) = (Arc::clone(&task.body), Arc::clone(&task.payload));
+        let decoded = Request::decode(&body, &payload).ok();
         let budgeted = decoded
             .and_then(|request| Some((Budget::of(&request, task.payload_max).ok()?, request)));
         let answer = match budgeted {
             Some((budget, request)) => {
-                self.apply_mine(task.join, task.client, &request, &budget, task.grants)
+                let now = self.time_for(&budget);
+                let map = self.map.as_ref();
+                let slot = map.and_then(|map| self.partitions.dataset(map, request.header.dataset));
+                let turn = slot.map(|slot| self.turn(&slot, task.client, &request, now, None));
+                if let Some(Turn::Later(until)) = turn {
+                    return self.park(Work::Task(task), until);
+                }
+                self.apply_mine(task.join, task.client, &request, &budget, now, task.grants)
             }
             None => Answer {
                 join: task.join,

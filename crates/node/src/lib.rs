@@ -4,6 +4,7 @@
 //! shard count is its own: it receives, applies and answers without handing anything to another thread. What a request holds for
 //! partitions of another shard goes there over a bounded queue, and one reply carries the outcomes of all.
 
+mod alive;
 mod budget;
 mod config;
 mod control;
@@ -11,8 +12,12 @@ mod follow;
 mod grants;
 mod inbox;
 mod join;
+mod locks;
+mod parked;
 mod partitions;
+mod presence;
 mod reply;
+mod revocations;
 mod run;
 mod shard;
 mod shared;

@@ -16,6 +16,7 @@ use samite_types::{Clock, Error, ErrorKind, Result, ShardId, SystemClock, Target
 use samite_wire::arena::SHARDS_MAX;
 use samite_wire::control::{NodeInfo, TargetInfo};
 
+use crate::alive::Alive;
 use crate::config::{CoordinatorConfig, Event, NodeConfig};
 use crate::follow::Follower;
 use crate::inbox::Inbox;
@@ -61,18 +62,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
             capacity_bytes: memory.usage().capacity,
         }],
     };
-    let coordinator = match &config.coordinator {
-        CoordinatorConfig::Embedded { expected, partitions } => {
-            // Seconds: more than any earlier coordinator of this cluster has given out.
-            let now = u32::try_from(SystemClock.realtime().as_secs()).unwrap_or(u32::MAX / 2);
-            let coordinator = Coordinator::new(config.cluster.clone(), *expected)?.starting_at(now);
-            Some(match partitions {
-                Some(partitions) => coordinator.with_partitions(*partitions)?,
-                None => coordinator,
-            })
-        }
-        CoordinatorConfig::At(_) => None,
-    };
+    let coordinator = coordinator(&config)?;
     let (worker, jobs) = mpsc::sync_channel(WORKER_QUEUE_LEN);
     let (notices, notice) = mpsc::channel();
     let shared = Arc::new(Shared::new(Parts {
@@ -86,6 +76,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     }));
     let null = NullBackend::new(config.memory_bytes);
     let threads = start_shards(&shared, loops, &memory, &null, &arena)?;
+    let _alive = Alive::new(&arena);
     drop((memory, null, arena));
     let worker_thread = spawn("worker", {
         let shared = Arc::clone(&shared);
@@ -103,6 +94,20 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     shared.release_target();
     tracing::info!(node = %config.node, "stopped");
     ended
+}
+
+/// The coordinator, if it lives in this node.
+fn coordinator(config: &NodeConfig) -> Result<Option<Coordinator>> {
+    let CoordinatorConfig::Embedded { expected, partitions } = &config.coordinator else {
+        return Ok(None);
+    };
+    // Seconds: more than any earlier coordinator of this cluster has given out.
+    let now = u32::try_from(SystemClock.realtime().as_secs()).unwrap_or(u32::MAX / 2);
+    let coordinator = Coordinator::new(config.cluster.clone(), *expected)?.starting_at(now);
+    Ok(Some(match partitions {
+        Some(partitions) => coordinator.with_partitions(*partitions)?,
+        None => coordinator,
+    }))
 }
 
 fn listen(config: &NodeConfig) -> Result<Vec<Listener>> {

@@ -6,15 +6,16 @@
 //!                                                apply mine ─── join the answers ───────┴───── send
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use samite_backend::Arena;
 use samite_partition::{Context, Grants, NoGrants};
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::{ConnId, Peer, Replies, Service, SharedArena};
-use samite_types::{Epoch, ErrorKind, RequestId, ShardId};
+use samite_types::{ClientId, Clock, Epoch, ErrorKind, RequestId, ShardId, SystemClock};
 use samite_wire::frame::{FrameKind, Header};
 use samite_wire::limits::PAYLOAD_LEN_MAX;
 use samite_wire::op::{BlockRef, List, ReplyHeader, Request, RequestHeader};
@@ -22,10 +23,13 @@ use samite_wire::op::{BlockRef, List, ReplyHeader, Request, RequestHeader};
 use crate::budget::Budget;
 use crate::control::Watch;
 use crate::grants::{ConnectionGrants, Granter, named};
+use crate::inbox::Message;
 use crate::join::Join;
+use crate::parked::{Parked, Turn, Work};
 use crate::partitions::{Partitions, Slot};
+use crate::presence::Departures;
 use crate::reply::{Buffers, ReplyBuilder};
-use crate::shared::{Figures, Shared};
+use crate::shared::{Figures, Shared, lock};
 
 /// The service behind one event loop.
 pub(crate) struct Shard {
@@ -37,8 +41,14 @@ pub(crate) struct Shard {
     pub(crate) granter: Granter,
     pub(crate) grants: HashMap<ConnId, ConnectionGrants>,
     pub(crate) watches: HashMap<ConnId, Watch>,
+    /// Whose connections these are.
+    clients: HashMap<ConnId, ClientId>,
+    departures: Departures,
+    /// Connections on which file locks were asked for.
+    pub(crate) has_locks: HashSet<ConnId>,
     pub(crate) joins: HashMap<u64, Join>,
     pub(crate) next_join: u64,
+    pub(crate) parked: Parked,
     arena: Arc<Arena>,
     buffers: Buffers,
 }
@@ -59,8 +69,12 @@ impl Shard {
             granter: Granter::new(Arc::clone(&arena), granted),
             grants: HashMap::new(),
             watches: HashMap::new(),
+            clients: HashMap::new(),
+            departures: Departures::default(),
+            has_locks: HashSet::new(),
             joins: HashMap::new(),
             next_join: 0,
+            parked: Parked::default(),
             arena,
             buffers: Buffers::default(),
         }
@@ -79,25 +93,59 @@ impl Shard {
         payload: &[u8],
         out: &mut Replies,
     ) {
+        let id = header.request_id;
+        if let Some(until) = self.serve(conn, peer, id, body, payload, out) {
+            let (body, payload) = (body.to_vec(), payload.to_vec());
+            self.park(Work::Request { conn, peer: *peer, id, body, payload }, until);
+        }
+    }
+
+    /// Carries out a request. `Some`: it has to wait, at most until then, and nothing was done.
+    pub(crate) fn serve(
+        &mut self,
+        conn: ConnId,
+        peer: &Peer,
+        id: RequestId,
+        body: &[u8],
+        payload: &[u8],
+        out: &mut Replies,
+    ) -> Option<Duration> {
         let request = match Request::decode(body, payload) {
             Ok(request) => request,
-            Err(error) => return out.close(conn, ErrorKind::Corrupt, &format!("request: {error}")),
+            Err(error) => {
+                out.close(conn, ErrorKind::Corrupt, &format!("request: {error}"));
+                return None;
+            }
         };
-        count(&self.figures().operations, request.operations.len() as u64);
         let admitted = self
             .admit(&request.header, &request)
             .and_then(|slot| Ok((slot, Budget::of(&request, PAYLOAD_LEN_MAX)?)));
         let (slot, budget) = match admitted {
             Ok(admitted) => admitted,
-            Err(kind) => return self.refuse(conn, header.request_id, &request, kind, out),
+            Err(kind) => {
+                self.refuse(conn, id, &request, kind, out);
+                return None;
+            }
         };
+        let now = self.time_for(&budget);
+        let len = body.len() + payload.len();
+        match self.turn(&slot, peer.client, &request, now, Some(len)) {
+            Turn::Now => {}
+            Turn::Later(until) => return Some(until),
+            Turn::Never => {
+                self.refuse(conn, id, &request, ErrorKind::Busy, out);
+                return None;
+            }
+        }
+        count(&self.figures().operations, request.operations.len() as u64);
         let shards = self.shared.shards();
         let mine = |partition| shards == 1 || shard_of(partition, shards) == self.id;
         if request.operations.iter().all(|operation| mine(operation.partition)) {
-            self.apply_all(conn, peer, header.request_id, &request, &slot, &budget, out);
+            self.apply_all(conn, peer, id, &request, &slot, &budget, now, out);
         } else {
-            self.scatter(conn, peer, header.request_id, (body, payload), &request, &budget, out);
+            self.scatter(conn, peer, id, (body, payload), &request, &budget, now, out);
         }
+        None
     }
 
     /// Checks that this node may carry out the request, by the newest map it has.
@@ -166,13 +214,15 @@ impl Shard {
         request: &Request<'_>,
         slot: &Slot,
         budget: &Budget,
+        now: Duration,
         out: &mut Replies,
     ) {
         let header = self.reply_header(None);
         let mut builder =
             ReplyBuilder::new(self.take_buffers(), &header, budget, out.shares_arena(conn));
         let blocks = self.named_blocks(conn, request, budget);
-        let context = context(&request.header, budget);
+        let term_max = self.lease_term_max(peer.client, budget.lease_term);
+        let context = context(&request.header, budget, now, term_max);
         let mut lease_epoch = Epoch(0);
         let grants: &mut dyn Grants = match self.grants.get_mut(&conn) {
             Some(grants) if budget.has_blocks => grants,
@@ -190,7 +240,7 @@ impl Shard {
             builder.outcome(outcome, operation.is_mutation());
         }
         let grants = self.regrant(conn, &blocks);
-        self.figures().records.store(self.partitions.records(), Ordering::Relaxed);
+        self.note_figures();
         let buffers = builder.finish(lease_epoch, &grants);
         self.send(conn, id, buffers, out);
     }
@@ -222,6 +272,35 @@ impl Shard {
         back
     }
 
+    /// Ends what clients held that have been gone for a while.
+    fn see_off(&mut self) {
+        let now = SystemClock.monotonic();
+        while let Some(client) = self.departures.take(now) {
+            if lock(&self.shared.presence).is_here(client) {
+                continue;
+            }
+            for (inbox, index) in self.shared.inboxes.iter().zip(0..) {
+                if ShardId(index) != self.id {
+                    inbox.send(Message::Gone(client));
+                }
+            }
+            self.drop_client(client);
+        }
+    }
+
+    /// Ends the holds of a client that is gone.
+    pub(crate) fn drop_client(&mut self, client: ClientId) {
+        self.partitions.drop_client(client);
+        self.note_figures();
+    }
+
+    /// Lets others see how much there is.
+    pub(crate) fn note_figures(&self) {
+        let figures = self.figures();
+        figures.records.store(self.partitions.records(), Ordering::Relaxed);
+        figures.abandoned.store(self.partitions.abandoned(), Ordering::Relaxed);
+    }
+
     /// Takes up the newest map, if there is one.
     pub(crate) fn refresh(&mut self, out: &mut Replies) {
         let served = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());
@@ -230,7 +309,7 @@ impl Shard {
         }
         let Some(map) = self.shared.map() else { return };
         self.partitions.retain(&map);
-        self.figures().records.store(self.partitions.records(), Ordering::Relaxed);
+        self.note_figures();
         self.map = Some(Arc::clone(&map));
         self.shared.shard_serves(self.id, map.epoch());
         self.answer_watches(&map, out);
@@ -244,12 +323,19 @@ pub(crate) struct NamedBlocks {
     held: usize,
 }
 
-pub(crate) const fn context(header: &RequestHeader, budget: &Budget) -> Context {
+pub(crate) const fn context(
+    header: &RequestHeader,
+    budget: &Budget,
+    now: Duration,
+    lease_term_max: Duration,
+) -> Context {
     Context {
         answered_below: header.answered_below,
         is_retry: header.is_retry,
         lease_epoch: header.lease_epoch,
         body_len_max: budget.share,
+        now,
+        lease_term_max,
     }
 }
 
@@ -273,14 +359,26 @@ impl Service for Shard {
         self.figures().connections.store(out.connections() as u64, Ordering::Relaxed);
         match header.kind {
             FrameKind::Request => self.data(conn, peer, header, body, payload, out),
-            FrameKind::Control => self.control(conn, header.request_id, body, out),
+            FrameKind::Control => self.control(conn, peer, header.request_id, body, out),
             _ => out.close(conn, ErrorKind::Corrupt, "a frame that is no request"),
         }
     }
 
+    fn opened(&mut self, conn: ConnId, peer: &Peer) {
+        self.clients.insert(conn, peer.client);
+        lock(&self.shared.presence).came(peer.client);
+    }
+
     fn closed(&mut self, conn: ConnId) {
+        if let Some(client) = self.clients.remove(&conn)
+            && lock(&self.shared.presence).left(client)
+        {
+            self.departures.add(client, SystemClock.monotonic());
+        }
         self.grants.remove(&conn);
         self.watches.remove(&conn);
+        self.locks_closed(conn);
+        self.revocations_closed(conn);
         self.shared.follower_left((self.id, conn));
         let connections = &self.figures().connections;
         connections.store(connections.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
@@ -289,6 +387,15 @@ impl Service for Shard {
     fn wakeup(&mut self, out: &mut Replies) {
         self.refresh(out);
         self.take_messages(out);
+    }
+
+    fn alarm_at(&self) -> Option<Duration> {
+        self.parked.next().into_iter().chain(self.departures.next()).min()
+    }
+
+    fn alarm(&mut self, out: &mut Replies) {
+        self.see_off();
+        self.retry_parked(out);
     }
 
     fn map_epoch(&self) -> Epoch {

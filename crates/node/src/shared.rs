@@ -16,6 +16,9 @@ use samite_wire::control::{ControlReply, ControlRequest, NodeStatus};
 
 use crate::Stop;
 use crate::inbox::Inbox;
+use crate::locks::Locks;
+use crate::presence::Presence;
+use crate::revocations::Revocations;
 
 /// Most control requests that wait for the worker.
 pub(crate) const WORKER_QUEUE_LEN: usize = 64;
@@ -58,6 +61,7 @@ pub(crate) struct Figures {
     pub requests: AtomicU64,
     pub operations: AtomicU64,
     pub records: AtomicU64,
+    pub abandoned: AtomicU64,
 }
 
 /// By which map everybody serves.
@@ -73,10 +77,15 @@ pub(crate) struct Shared {
     pub stop: Stop,
     pub inboxes: Vec<Inbox>,
     pub figures: Vec<Figures>,
+    /// File locks, of all shards.
+    pub locks: Mutex<Locks>,
     /// The coordinator, when it lives in this node.
     pub coordinator: Option<Mutex<Coordinator>>,
     /// The connection to the coordinator's node, when it lives elsewhere.
     pub upstream: Mutex<Option<Arc<Link>>>,
+    /// Who is connected.
+    pub presence: Mutex<Presence>,
+    pub revocations: Revocations,
     started: Instant,
     map: RwLock<Option<Arc<ClusterMap>>>,
     /// Epoch of `map`, to be looked at once for each request.
@@ -112,9 +121,12 @@ impl Shared {
             node: parts.node,
             stop: parts.stop,
             inboxes: parts.inboxes,
+            locks: Mutex::default(),
             figures: (0..shards).map(|_| Figures::default()).collect(),
             coordinator: parts.coordinator.map(Mutex::new),
             upstream: Mutex::new(None),
+            presence: Mutex::default(),
+            revocations: Revocations::default(),
             started: Instant::now(),
             map: RwLock::new(None),
             epoch: AtomicU64::new(0),
@@ -236,6 +248,7 @@ impl Shared {
             populated_bytes: usage.populated,
             records: sum(|figures| &figures.records),
             connections: sum(|figures| &figures.connections),
+            abandoned: sum(|figures| &figures.abandoned),
             requests: sum(|figures| &figures.requests),
             operations: sum(|figures| &figures.operations),
         }

@@ -51,6 +51,7 @@ pub struct Raw {
     pub link: Link,
     pub map: ClusterMap,
     pub node: NodeId,
+    client: ClientId,
     seq: Cell<u64>,
 }
 
@@ -124,7 +125,14 @@ impl Raw {
             ControlReply::Map(Some(data)) => ClusterMap::new(data).unwrap(),
             other => panic!("{other:?}"),
         };
-        Self { link, map, node, seq: Cell::new(0) }
+        Self { link, map, node, client, seq: Cell::new(0) }
+    }
+
+    /// One more connection of the same client.
+    pub fn another(&self, cluster: &LocalCluster, node: u32, transport: usize) -> Link {
+        let address: Address = cluster.addresses(NodeId(node))[transport].parse().unwrap();
+        let key = ClusterKey::new(*cluster.key());
+        Link::connect(&address, &key, self.client, deadline()).unwrap()
     }
 
     pub fn control(&self, request: &ControlRequest) -> ControlReply {

@@ -1,0 +1,120 @@
+//! File locks at a node: taken, waited for, and freed by the end of a connection.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Raw, TCP, UNIX, ask, cluster, deadline};
+use samite_transport::client::{Link, Ticket};
+use samite_types::{DatasetId, ErrorKind};
+use samite_wire::control::{self, ControlReply, ControlRequest};
+use samite_wire::frame::FrameKind;
+use samite_wire::lock::{
+    LockAnswer, LockCall, LockHolder, LockMode, LockRange, LockRequest, LockSpace,
+};
+
+const WAIT: u64 = 5;
+
+fn request(raw: &Raw, call: LockCall) -> ControlRequest {
+    let partition = raw.partition(0, 1);
+    let (dataset, object, space) = (DatasetId(9), 77, LockSpace::Ranges);
+    ControlRequest::Lock(LockRequest { dataset, partition, object, space, token: 1, call })
+}
+
+fn take(raw: &Raw, range: LockRange, wait: Option<u64>) -> ControlRequest {
+    let (mode, holder) = (LockMode::Exclusive, LockHolder { host: 1, pid: 42 });
+    request(raw, LockCall::Take { range, mode, holder, wait, detects_deadlock: true })
+}
+
+fn answer(raw: &Raw, request: &ControlRequest) -> LockAnswer {
+    match raw.control(request) {
+        ControlReply::Lock(answer) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn submit(link: &Link, request: &ControlRequest) -> Ticket {
+    link.submit(FrameKind::Control, &control::encode(request), &[], deadline()).expect("send")
+}
+
+fn wait(link: &Link, ticket: Ticket) -> LockAnswer {
+    let reply =
+        link.wait(ticket, deadline(), |reply| control::decode(reply.body()).expect("decode"));
+    match reply.expect("a reply") {
+        ControlReply::Lock(answer) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_lock_excludes_is_waited_for_and_ends_with_its_connection() {
+    // Two shards: the connections may be served by different ones.
+    let cluster = cluster(1, 2);
+    let whole = LockRange::WHOLE;
+    for transport in [UNIX, TCP] {
+        let (first, second) =
+            (Raw::connect(&cluster, 0, transport), Raw::connect(&cluster, 0, UNIX));
+        assert_eq!(answer(&first, &take(&first, whole, None)), LockAnswer::Done);
+        let LockAnswer::Held(found) = answer(&second, &take(&second, whole, None)) else {
+            panic!("two exclusive locks")
+        };
+        assert_eq!((found.holder.pid, found.range), (42, whole));
+
+        let waiting = submit(&second.link, &take(&second, whole, Some(WAIT)));
+        // Answered behind it, so the wait has begun.
+        second.status();
+        let release = request(&first, LockCall::Release { range: whole });
+        assert_eq!(answer(&first, &release), LockAnswer::Done);
+        assert_eq!(wait(&second.link, waiting), LockAnswer::Done);
+
+        let waiting = submit(&first.link, &take(&first, whole, Some(WAIT)));
+        first.status();
+        drop(second);
+        assert_eq!(wait(&first.link, waiting), LockAnswer::Done);
+    }
+}
+
+#[test]
+fn waits_are_cancelled_and_circles_of_waits_refused() {
+    let cluster = cluster(1, 1);
+    let (first, second) = (Raw::connect(&cluster, 0, UNIX), Raw::connect(&cluster, 0, UNIX));
+    let (low, high) = (LockRange { start: 0, last: 9 }, LockRange { start: 10, last: 19 });
+    assert_eq!(answer(&first, &take(&first, low, None)), LockAnswer::Done);
+    assert_eq!(answer(&second, &take(&second, high, None)), LockAnswer::Done);
+
+    let waiting = submit(&first.link, &take(&first, high, Some(WAIT)));
+    first.status();
+    assert_eq!(answer(&second, &take(&second, low, Some(WAIT))), LockAnswer::Deadlock);
+    assert_eq!(first.control(&ControlRequest::CancelLock { wait: WAIT }), ControlReply::Ok);
+    assert_eq!(wait(&first.link, waiting), LockAnswer::Cancelled);
+    assert!(matches!(answer(&second, &take(&second, low, None)), LockAnswer::Held(_)));
+
+    // A wait whose connection goes, goes with it.
+    let third = Raw::connect(&cluster, 0, UNIX);
+    let waiting = submit(&third.link, &take(&third, low, Some(WAIT)));
+    third.status();
+    drop((waiting, third));
+    std::thread::sleep(Duration::from_millis(50));
+    let release = request(&first, LockCall::Release { range: low });
+    assert_eq!(answer(&first, &release), LockAnswer::Done);
+    assert_eq!(answer(&second, &take(&second, low, None)), LockAnswer::Done);
+}
+
+#[test]
+fn nonsense_and_foreign_partitions_are_refused() {
+    let cluster = cluster(2, 1);
+    let raw = Raw::connect(&cluster, 0, UNIX);
+    let kind = |request: &ControlRequest| match ask(&raw.link, request).unwrap() {
+        ControlReply::Failed { kind, .. } => ErrorKind::from_code(kind).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let backwards = LockRange { start: 5, last: 4 };
+    assert_eq!(kind(&take(&raw, backwards, None)), ErrorKind::Invalid);
+    let beyond = LockRange { start: 0, last: u64::MAX };
+    assert_eq!(kind(&take(&raw, beyond, None)), ErrorKind::Invalid);
+    let ControlRequest::Lock(mut foreign) = take(&raw, LockRange::WHOLE, None) else {
+        unreachable!()
+    };
+    foreign.partition = Raw::connect(&cluster, 1, UNIX).partition(0, 1);
+    assert_eq!(kind(&ControlRequest::Lock(foreign)), ErrorKind::StaleMap);
+}
