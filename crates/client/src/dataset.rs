@@ -3,16 +3,19 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use samite_placement::{ClusterMap, Distribution, hash};
-use samite_types::{DatasetId, Deadline, Epoch, PartitionId, Result};
+use samite_types::{DatasetId, Deadline, Epoch, NodeId, PartitionId, Result};
 use samite_wire::control::{DatasetData, DatasetSpec};
+use samite_wire::heads::{HEAD_LEN, Head, RecordId};
 use samite_wire::limits::OPERATIONS_MAX;
 use samite_wire::op::Operation;
 
+use crate::changes::mask_of;
 use crate::exec::Run;
 use crate::op::check;
-use crate::{Client, Op, OwnedOutcome, Pending};
+use crate::{Client, Moment, Op, OwnedOutcome, Pending};
 
 /// A dataset of a cluster. Cheap to clone.
 #[derive(Clone)]
@@ -77,6 +80,15 @@ impl Dataset {
         PartitionId((hash % u64::from(self.inner.partitions)) as u32)
     }
 
+    /// The node that serves a partition, as far as is known.
+    ///
+    /// # Errors
+    /// No cluster map can be had.
+    pub fn node_of(&self, partition: PartitionId) -> Result<NodeId> {
+        let view = self.inner.client.view(self.inner.client.deadline())?;
+        Ok(view.peer_at(view.peer_index(partition)?).node)
+    }
+
     /// The partition of chunk `chunk_no` of the object whose key hashes to `object_hash`.
     #[must_use]
     pub fn chunk_partition(&self, object_hash: u64, chunk_no: u64) -> PartitionId {
@@ -94,6 +106,44 @@ impl Dataset {
         if epoch > self.lease_epoch() {
             self.inner.lease_epoch.fetch_max(epoch.get(), Ordering::AcqRel);
         }
+    }
+
+    /// To be taken before a request is sent that asks for a lease ([`samite_wire::op::Action::Lease`]) on a record in `partition`. `None`: a
+    /// change by this session is under way there, and what is read now cannot be relied on.
+    #[must_use]
+    pub fn moment(&self, partition: PartitionId) -> Option<Moment> {
+        let session = self.inner.client.session();
+        session.changes.moment(session.id, mask_of(partition))
+    }
+
+    /// The same for records in any partition.
+    #[must_use]
+    pub fn moment_everywhere(&self) -> Option<Moment> {
+        let session = self.inner.client.session();
+        session.changes.moment(session.id, u64::MAX)
+    }
+
+    /// For how long nobody else can change what was asked for at `moment`, under a lease that was given for `term`. `None`: it may not be what a node
+    /// would answer, for the term is over, or this session has changed something itself, or this is a forked child.
+    #[must_use]
+    pub fn holds(&self, moment: &Moment, term: Duration) -> Option<Duration> {
+        let session = self.inner.client.session();
+        session.changes.holds(session.id, moment, term)
+    }
+
+    /// The record at `key` in `partition`, as its node shows it to clients on its host, without a request: what a look-up now, under lease
+    /// epoch `lease`, would bring. Its first bytes are put to the front of `dest`. `None`: it is not shown, ask for it; it may exist.
+    #[must_use]
+    pub fn head(
+        &self,
+        partition: PartitionId,
+        key: &[u8],
+        lease: Epoch,
+        dest: &mut [u8; HEAD_LEN],
+    ) -> Option<Head> {
+        let view = self.inner.client.session().view()?;
+        let link = view.peer_at(view.peer_index(partition).ok()?).live_link()?;
+        link.arena()?.head(&RecordId { dataset: self.id(), partition, key }, lease, dest)
     }
 
     /// Carries out operations, in one request per node, and returns their outcomes in the same order.
@@ -142,6 +192,14 @@ impl Dataset {
     /// As [`Self::execute`]; `Busy`: too many operations wait for their answers, let some finish first.
     pub fn submit(&self, ops: &[Operation<'_>]) -> Result<Pending> {
         Pending::send(self, ops, self.inner.client.deadline())
+    }
+
+    /// As [`Self::submit`], standing on leases of `lease_epoch` ([`Op::lease_epoch`]).
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn submit_under(&self, ops: &[Operation<'_>], lease_epoch: Epoch) -> Result<Pending> {
+        Pending::send_under(self, ops, lease_epoch, self.inner.client.deadline())
     }
 }
 

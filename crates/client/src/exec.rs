@@ -11,6 +11,7 @@ use std::time::Duration;
 use samite_transport::client::{Link, Ticket};
 use samite_types::{Deadline, Error, ErrorKind, NodeId, Result, Seq};
 
+use crate::changes::{Changing, mask_of};
 use crate::op::Footprint;
 use crate::outcome::{OwnedFailure, OwnedOutcome};
 use crate::peer::Peer;
@@ -112,7 +113,9 @@ impl<'r, 'a> Run<'r, 'a> {
     /// Carries all out; appends their outcomes.
     pub(crate) fn finish(mut self, outcomes: &mut Vec<OwnedOutcome>) -> Result<()> {
         let _numbers = self.begin()?;
+        let changing = self.changing();
         self.rounds()?;
+        changing.end();
         outcomes.extend(self.outcomes.into_iter().flatten());
         Ok(())
     }
@@ -120,11 +123,21 @@ impl<'r, 'a> Run<'r, 'a> {
     /// Carries the only operation out.
     pub(crate) fn finish_one(mut self) -> Result<OwnedOutcome> {
         let _number = self.begin()?;
+        let changing = self.changing();
         if let Some(outcome) = self.first_try()? {
+            changing.end();
             return Ok(outcome);
         }
         self.rounds()?;
+        changing.end();
         self.outcomes.pop().flatten().ok_or_else(|| ErrorKind::Internal.into())
+    }
+
+    /// Counts what is about to be changed.
+    fn changing(&self) -> Changing<'r> {
+        let changes = self.ops.iter().filter(|op| op.operation.is_mutation());
+        let mask = changes.fold(0, |mask, op| mask | mask_of(op.operation.partition));
+        self.session.changes.begin(mask)
     }
 
     /// The short way for one operation: nothing is collected that only several need.

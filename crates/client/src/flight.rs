@@ -9,6 +9,7 @@ use samite_wire::frame::FrameKind;
 use samite_wire::limits::{BODY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX};
 use samite_wire::op::{Operation, Request, RequestEncoder, RequestHeader};
 
+use crate::changes::mask_of;
 use crate::exec::{Again, Collected, Run, Sent, judge};
 use crate::frame::INLINE_LEN_MAX;
 use crate::reply::read;
@@ -23,12 +24,16 @@ pub(crate) struct Flight {
     /// Address of the session that sent them: a forked child has another one.
     session: usize,
     deadline: Deadline,
+    /// See [`Op::lease_epoch`].
+    lease_epoch: Epoch,
     /// All operations as one request, with their data: what is sent again is decoded from here.
     body: Vec<u8>,
     payload: Vec<u8>,
     name: &'static str,
     /// Numbers in use: the first, and how many.
     numbers: (Seq, u64),
+    /// See [`Changes`](crate::changes::Changes).
+    changing: u64,
     under_way: Vec<Sent>,
     outcomes: Vec<Option<OwnedOutcome>>,
     again: Option<Again>,
@@ -41,6 +46,7 @@ impl Flight {
     pub(crate) fn send(
         dataset: &Dataset,
         operations: &[Operation<'_>],
+        lease_epoch: Epoch,
         deadline: Deadline,
     ) -> Result<Self> {
         if operations.len() > OPERATIONS_MAX {
@@ -57,10 +63,13 @@ impl Flight {
             let cause = "too many operations wait for their answers; let some finish first";
             Error::new(ErrorKind::Busy, cause)
         })?;
+        let changes = operations.iter().filter(|operation| operation.is_mutation());
+        let mask = changes.fold(0, |mask, operation| mask | mask_of(operation.partition));
+        let changing = session.changes.begin(mask).leave();
         let header = RequestHeader {
             dataset: dataset.id(),
             map_epoch: view.map.epoch(),
-            lease_epoch: Epoch(u64::MAX),
+            lease_epoch,
             answered_below: session.seqs.answered_below(),
             is_retry: false,
         };
@@ -69,10 +78,12 @@ impl Flight {
             dataset: dataset.clone(),
             session: address_of(session),
             deadline,
+            lease_epoch,
             body,
             payload,
             name: operations.first().map_or("nothing", crate::op::name),
             numbers: numbers.leak(),
+            changing,
             under_way: Vec::new(),
             outcomes: vec![None; operations.len()],
             again: None,
@@ -129,7 +140,8 @@ impl Flight {
     ) -> Result<()> {
         self.check_session()?;
         let request = Request::decode(&self.body, &self.payload)?;
-        let mut ops: Vec<Op<'_>> = request.operations.into_iter().map(Op::new).collect();
+        let under_lease = |operation| Op::new(operation).under_lease(self.lease_epoch);
+        let mut ops: Vec<Op<'_>> = request.operations.into_iter().map(under_lease).collect();
         let mut run = Run::new(&self.dataset, &mut ops, self.deadline);
         run.outcomes = std::mem::take(&mut self.outcomes);
         run.again = self.again.take();
@@ -217,6 +229,12 @@ impl Flight {
         Ok(self.again.is_none())
     }
 
+    /// The same, to be over by another time.
+    pub(crate) fn by(mut self, deadline: Deadline) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
     /// Waits for everything, sending again what needs it.
     pub(crate) fn wait(mut self) -> Result<Vec<OwnedOutcome>> {
         if !self.land()? {
@@ -227,6 +245,9 @@ impl Flight {
 
     /// The outcomes, once all are there.
     pub(crate) fn into_outcomes(mut self) -> Vec<OwnedOutcome> {
+        if self.check_session().is_ok() {
+            self.dataset.client().session().changes.end(self.changing);
+        }
         std::mem::take(&mut self.outcomes).into_iter().flatten().collect()
     }
 }

@@ -28,6 +28,7 @@
 //! What is here is linked into the preloaded library: all I/O goes through raw system calls, and no thread is started
 //! unless a future is polled.
 
+mod changes;
 mod client;
 mod config;
 mod dataset;
@@ -36,12 +37,15 @@ mod flight;
 mod frame;
 pub mod kv;
 mod listing;
+pub mod locks;
 pub mod object;
 mod op;
 mod outcome;
 mod peer;
 mod pending;
+pub mod reach;
 mod reply;
+mod revocations;
 pub mod runtime;
 mod seq;
 mod session;
@@ -49,10 +53,13 @@ pub mod stats;
 mod timer;
 mod torn;
 
+pub use changes::Moment;
 pub use client::Client;
 pub use config::{ClusterConfig, ENV_TRANSPORT, Options, parse_transport, transport_from_env};
 pub use dataset::Dataset;
 pub use op::Op;
 pub use outcome::{OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult, Revealed};
 pub use pending::Pending;
+pub use revocations::Revocations;
 pub use samite_transport::Transport;
+pub use samite_transport::client::Woken;

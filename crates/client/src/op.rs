@@ -121,6 +121,9 @@ impl Op<'_> {
                 sum.body += 16 * (data.len() / BLOCK_LEN + 1);
                 sum.payload += data.len();
             }
+            if let Action::SetHolders { holders, .. } = action {
+                sum.body += holders.len();
+            }
             if let Action::Get { len, .. } = action {
                 // Without a destination nobody has said how much is expected: the node answers what fits, and is asked again.
                 sum.reply_payload += self.dest.as_ref().map_or(0, |_| *len as usize);
@@ -157,7 +160,17 @@ pub(crate) fn name(operation: &Operation<'_>) -> &'static str {
         Some(Action::Add { .. }) => "add",
         Some(Action::Max { .. }) => "max",
         Some(Action::List { .. }) => "list",
+        Some(Action::Punch { .. }) => "punch",
+        Some(Action::Extents { .. }) => "list extents",
         Some(Action::RaiseLease { .. }) => "raise lease",
+        Some(Action::Lease { .. }) => "lease",
+        Some(Action::Hold { .. }) => "hold",
+        Some(Action::Release { .. }) => "release",
+        Some(Action::Locate { .. }) => "locate",
+        Some(Action::Detach { .. }) => "detach",
+        Some(Action::Holders { .. } | Action::SetHolders { .. } | Action::MoveHolds { .. }) => {
+            "holders"
+        }
     }
 }
 
@@ -185,9 +198,19 @@ fn action_parts<'g, 'a>(action: &'g Action<'a>) -> (&'g [u8], &'g [u8], Option<&
         | Action::Delete { key }
         | Action::Truncate { key, .. }
         | Action::Add { key, .. }
-        | Action::Max { key, .. } => (key, &[], None),
+        | Action::Max { key, .. }
+        | Action::Punch { key, .. }
+        | Action::Lease { key, .. }
+        | Action::Hold { key, .. }
+        | Action::Holders { key }
+        | Action::SetHolders { key, .. } => (key, &[], None),
         Action::DeletePrefix { prefix, .. } => (prefix, &[], None),
-        Action::List { prefix, after, .. } => (prefix, after, None),
-        Action::RaiseLease { .. } => (&[], &[], None),
+        Action::List { prefix, after, .. } | Action::Extents { prefix, after, .. } => {
+            (prefix, after, None)
+        }
+        Action::RaiseLease { .. } | Action::Release { .. } | Action::Locate { .. } => {
+            (&[], &[], None)
+        }
+        Action::Detach { key, to } | Action::MoveHolds { from: key, to } => (key, to, None),
     }
 }

@@ -42,9 +42,9 @@ pub enum OwnedResult {
         /// The record existed.
         existed: bool,
     },
-    /// Of an `Add`, `Max`, `DeletePrefix` or `RaiseLease`.
+    /// Of an `Add`, `Max`, `DeletePrefix`, `Punch`, `RaiseLease` or `Lease`.
     Number(u64),
-    /// Of a `List`.
+    /// Of a `List` or `Extents`.
     Listing {
         /// There is nothing after the last entry.
         complete: bool,

@@ -98,6 +98,22 @@ impl Peer {
         Ok(link)
     }
 
+    /// Another connection, over a socket, which nobody else uses.
+    pub(crate) fn connect_apart(&self, who: &Credentials<'_>, deadline: Deadline) -> Result<Link> {
+        let mut sockets: Vec<Address> = Vec::new();
+        for address in &self.addresses {
+            let socket = match address {
+                Address::Shm(path) => Address::Unix(path.clone()),
+                other => other.clone(),
+            };
+            if !sockets.contains(&socket) {
+                sockets.push(socket);
+            }
+        }
+        connect_any(&sockets, who, deadline)
+            .map_err(|error| error.context(format_args!("connect to {}", self.node)))
+    }
+
     /// Whether it is worth asking the node for blocks.
     pub(crate) fn may_ask_for_grants(&self) -> bool {
         let pause = &self.grants_pause;

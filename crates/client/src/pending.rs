@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use samite_types::{Deadline, Error, ErrorKind, Result};
+use samite_types::{Deadline, Epoch, Error, ErrorKind, Result};
 use samite_wire::op::Operation;
 
 use crate::flight::Flight;
@@ -32,6 +32,9 @@ enum Stage<T> {
     /// Answered.
     Over,
 }
+
+/// Lease epoch of operations that rely on nothing cached.
+const NO_LEASE: Epoch = Epoch(u64::MAX);
 
 /// Makes a result of the outcomes.
 pub(crate) type Finish<T> = Box<dyn FnOnce(Vec<OwnedOutcome>) -> Step<T> + Send>;
@@ -78,6 +81,18 @@ impl Pending {
     ) -> Result<Self> {
         Self::send_then(dataset, operations, deadline, |outcomes| Step::Ready(Ok(outcomes)))
     }
+
+    /// Sends operations that stand on leases of `lease_epoch`.
+    pub(crate) fn send_under(
+        dataset: &Dataset,
+        operations: &[Operation<'_>],
+        lease_epoch: Epoch,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        let flight = Flight::send(dataset, operations, lease_epoch, deadline)?;
+        let finish = Box::new(|outcomes| Step::Ready(Ok(outcomes)));
+        Ok(Self { stage: Stage::Flight(Box::new(flight), finish), alarm: None })
+    }
 }
 
 impl<T> Pending<T> {
@@ -88,7 +103,7 @@ impl<T> Pending<T> {
         deadline: Deadline,
         finish: impl FnOnce(Vec<OwnedOutcome>) -> Step<T> + Send + 'static,
     ) -> Result<Self> {
-        let flight = Flight::send(dataset, operations, deadline)?;
+        let flight = Flight::send(dataset, operations, NO_LEASE, deadline)?;
         Ok(Self { stage: Stage::Flight(Box::new(flight), Box::new(finish)), alarm: None })
     }
 
@@ -96,9 +111,27 @@ impl<T> Pending<T> {
     ///
     /// # Errors
     /// As [`Dataset::execute`].
-    pub fn wait(mut self) -> Result<T> {
+    pub fn wait(self) -> Result<T> {
+        self.wait_until(None)
+    }
+
+    /// The same, by `deadline` in place of the one that held when it was sent: for those who let answers lie.
+    ///
+    /// # Errors
+    /// As [`Dataset::execute`].
+    pub fn wait_by(self, deadline: Deadline) -> Result<T> {
+        self.wait_until(Some(deadline))
+    }
+
+    fn wait_until(mut self, deadline: Option<Deadline>) -> Result<T> {
         match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Flight(flight, finish) => finish(flight.wait()?).finish(),
+            Stage::Flight(flight, finish) => {
+                let flight = match deadline {
+                    Some(deadline) => flight.by(deadline),
+                    None => *flight,
+                };
+                finish(flight.wait()?).finish()
+            }
             // Somebody polled it before: the thread that works for it wakes whoever parks here.
             Stage::Work(slot) => wait_for(&slot),
             Stage::Over => Err(over()),

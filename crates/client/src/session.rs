@@ -12,6 +12,7 @@ use samite_types::{
 };
 use samite_wire::control::ClusterMapData;
 
+use crate::changes::Changes;
 use crate::peer::Peer;
 use crate::seq::Seqs;
 use crate::timer::Timer;
@@ -21,6 +22,7 @@ use crate::timer::Timer;
 pub(crate) struct Session {
     pub(crate) id: ClientId,
     pub(crate) seqs: Seqs,
+    pub(crate) changes: Changes,
     pub(crate) timer: Timer,
     /// Requests were left with links to be sent later.
     pub(crate) has_left: AtomicBool,
@@ -80,6 +82,7 @@ impl Session {
         Self {
             id: ClientId(SystemEntropy.next_u64()),
             seqs: Seqs::new(),
+            changes: Changes::new(),
             timer: Timer::default(),
             has_left: AtomicBool::new(false),
             host: host_name(),
@@ -87,6 +90,11 @@ impl Session {
             view: RwLock::new(None),
             refreshing: Mutex::new(()),
         }
+    }
+
+    /// Name of this host.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
     }
 
     /// The cluster as known; `None` before the first map has come.

@@ -1,0 +1,170 @@
+//! What this session changes itself: against these changes no lease on a record protects it.
+//!
+//! A node holds back others' changes of a leased record, not the holder's own. So whoever relies on what was read
+//! under a lease asks here whether this session has changed anything since. Partitions share counters, so an own change may
+//! seem to touch more than it does; it never seems to touch less.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use samite_types::{ClientId, Clock, PartitionId, SystemClock};
+
+/// Counters; one bit for each in a mask of those that a request touches.
+const STRIPES: u32 = u64::BITS;
+
+/// Parts of a term, of which the last is not used: clocks of two hosts differ a little in speed.
+const CLOCK_MARGIN: u32 = 16;
+
+/// Changes begun and ended in some of the partitions.
+#[derive(Debug, Default)]
+struct Stripe {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+/// The counters of one session.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    stripes: [Stripe; STRIPES as usize],
+}
+
+/// A change that has begun. It ends by [`Changing::end`], when its outcome is known; until then, and for ever if it never
+/// is, nothing that it may touch is relied on.
+#[must_use]
+pub(crate) struct Changing<'c> {
+    changes: &'c Changes,
+    mask: u64,
+}
+
+/// When something was asked for under a lease, on this session's clock and among its own changes.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    client: ClientId,
+    mask: u64,
+    /// Sum of the counters; they only grow, so it is the same only if each of them is.
+    begun: u64,
+    at: Duration,
+}
+
+impl Moment {
+    /// Of an answer that tells what a change of this session did, which is sent after this moment: it holds until the next one.
+    #[must_use]
+    pub const fn past_own_change(self) -> Self {
+        Self { begun: self.begun.wrapping_add(1), ..self }
+    }
+}
+
+/// The mask of a change in `partition`.
+pub(crate) const fn mask_of(partition: PartitionId) -> u64 {
+    1 << (partition.get() % STRIPES)
+}
+
+impl Changes {
+    pub(crate) fn new() -> Self {
+        Self { stripes: std::array::from_fn(|_| Stripe::default()) }
+    }
+
+    /// Changes of all that `mask` names are about to be sent.
+    pub(crate) fn begin(&self, mask: u64) -> Changing<'_> {
+        self.for_each(mask, |stripe| {
+            // Before the request leaves: who finds the old number has its answer before ours.
+            stripe.begun.fetch_add(1, Ordering::SeqCst);
+        });
+        Changing { changes: self, mask }
+    }
+
+    /// The changes of `mask` have all had their outcomes.
+    pub(crate) fn end(&self, mask: u64) {
+        self.for_each(mask, |stripe| {
+            stripe.ended.fetch_add(1, Ordering::SeqCst);
+        });
+    }
+
+    fn for_each(&self, mask: u64, mut visit: impl FnMut(&Stripe)) {
+        let mut rest = mask;
+        while rest != 0 {
+            visit(&self.stripes[rest.trailing_zeros() as usize]);
+            rest &= rest - 1;
+        }
+    }
+
+    /// This moment; `None` while an own change under `mask` is under way, whose effect a reply may show or not.
+    pub(crate) fn moment(&self, client: ClientId, mask: u64) -> Option<Moment> {
+        let mut ended = 0u64;
+        self.for_each(mask, |stripe| ended += stripe.ended.load(Ordering::SeqCst));
+        let begun = self.begun(mask);
+        // No counter's end exceeds its beginning: equal now, they were equal when the first was looked at.
+        (begun == ended).then(|| Moment { client, mask, begun, at: SystemClock.monotonic() })
+    }
+
+    fn begun(&self, mask: u64) -> u64 {
+        let mut begun = 0u64;
+        self.for_each(mask, |stripe| begun += stripe.begun.load(Ordering::SeqCst));
+        begun
+    }
+
+    /// How long nobody else can change what was asked for at `moment` under a lease of `term`; `None`: the term is over, or this session
+    /// has changed something since.
+    pub(crate) fn holds(
+        &self,
+        client: ClientId,
+        moment: &Moment,
+        term: Duration,
+    ) -> Option<Duration> {
+        let end = moment.at + (term - term / CLOCK_MARGIN);
+        let left = end.checked_sub(SystemClock.monotonic()).filter(|left| !left.is_zero())?;
+        let is_same = client == moment.client && self.begun(moment.mask) == moment.begun;
+        is_same.then_some(left)
+    }
+}
+
+impl Changing<'_> {
+    /// Its outcome is known.
+    pub(crate) fn end(self) {
+        self.changes.end(self.mask);
+    }
+
+    /// Goes on until [`Changes::end`] is called with the mask that this returns.
+    pub(crate) fn leave(self) -> u64 {
+        self.mask
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ME: ClientId = ClientId(1);
+    const P: PartitionId = PartitionId(5);
+    const TERM: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn own_changes_end_what_was_read_and_what_is_read_meanwhile() {
+        let changes = Changes::new();
+        let holds = |moment: &Moment| changes.holds(ME, moment, TERM).is_some();
+        let before = changes.moment(ME, mask_of(P)).unwrap();
+        assert!(holds(&before));
+        assert!(changes.holds(ClientId(2), &before, TERM).is_none());
+        assert!(changes.holds(ME, &before, Duration::ZERO).is_none());
+        let everywhere = changes.moment(ME, u64::MAX).unwrap();
+        let elsewhere = changes.begin(mask_of(PartitionId(6)));
+        assert!(holds(&before) && !holds(&everywhere));
+        elsewhere.end();
+        let change = changes.begin(mask_of(P) | mask_of(PartitionId(63)));
+        assert!(!holds(&before));
+        assert!(changes.moment(ME, mask_of(P)).is_none());
+        assert!(changes.moment(ME, u64::MAX).is_none());
+        let second = changes.begin(mask_of(P)).leave();
+        change.end();
+        assert!(changes.moment(ME, mask_of(P)).is_none());
+        changes.end(second);
+        let after = changes.moment(ME, mask_of(P)).unwrap();
+        assert!(holds(&after) && !holds(&before));
+        let past = after.past_own_change();
+        assert!(!holds(&past));
+        changes.begin(mask_of(P)).end();
+        assert!(holds(&past) && !holds(&after));
+        changes.begin(mask_of(P)).end();
+        assert!(!holds(&past));
+    }
+}

@@ -1,0 +1,58 @@
+//! Long leases are called back: who holds some listens, on a thread of its own for each node.
+
+use std::time::Duration;
+
+use samite_transport::client::Link;
+use samite_types::{Deadline, ErrorKind, NodeId, Result};
+use samite_wire::control::{ControlReply, ControlRequest, RevokedRecord};
+
+use crate::Client;
+use crate::changes::mask_of;
+
+/// Listens for the leases on records that one node calls back. While somebody does, that node gives this client
+/// leases longer than a moment.
+#[derive(Debug)]
+pub struct Revocations {
+    client: Client,
+    link: Link,
+    /// Number of the last answer, on which whoever listens has acted when it asks for the next.
+    done: u64,
+}
+
+impl Client {
+    /// Listens to `node`, over a connection that nothing else uses.
+    ///
+    /// # Errors
+    /// `NotFound`: the map has no such node; `Unavailable`, `Timeout`.
+    pub fn revocations(&self, node: NodeId) -> Result<Revocations> {
+        let deadline = self.deadline();
+        let view = self.view(deadline)?;
+        let link = view.peer(node)?.connect_apart(&self.credentials(), deadline)?;
+        Ok(Revocations { client: self.clone(), link, done: 0 })
+    }
+}
+
+impl Revocations {
+    /// Gives back the leases that the last call has named, and waits for the node to name others, for at most `timeout`; none came if the
+    /// list is empty. Before it returns, nothing that was read under these leases [holds](crate::Dataset::holds) any more.
+    ///
+    /// # Errors
+    /// `Unavailable`: the connection broke. Leases that are called back from now on run out.
+    pub fn next(&mut self, timeout: Duration) -> Result<Vec<RevokedRecord>> {
+        let request = ControlRequest::Revocations { done: self.done };
+        match self.client.control(&self.link, &request, Deadline::after(timeout)) {
+            Ok(ControlReply::Revoked { number, records }) => {
+                let masks = records.iter().map(|record| mask_of(record.partition));
+                let mask = masks.fold(0, |mask, one| mask | one);
+                self.client.session().changes.begin(mask).end();
+                self.done = number;
+                Ok(records)
+            }
+            Ok(_) => Err(ErrorKind::Corrupt.into()),
+            Err(error) if error.kind() == ErrorKind::Timeout && !self.link.is_dead() => {
+                Ok(Vec::new())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
