@@ -115,7 +115,7 @@ pub struct Attr {
     pub rdev: u64,
     /// Length in bytes.
     pub size: u64,
-    /// Space taken, in units of [`STAT_BLOCK_LEN`]; an upper bound for files with holes.
+    /// Space taken, in units of [`STAT_BLOCK_LEN`]; holes of whole 64 KiB blocks take none.
     pub blocks: u64,
     /// Preferred unit of I/O, in bytes.
     pub block_len: u32,

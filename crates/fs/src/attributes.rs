@@ -1,5 +1,7 @@
 //! Asking for and changing attributes.
 
+use std::sync::atomic::Ordering;
+
 use samite_client::OwnedOutcome;
 use samite_types::{ErrorKind, Result};
 use samite_wire::op::{Action, Data, Operation};
@@ -10,7 +12,7 @@ use crate::filesystem::named;
 use crate::inode::{Inode, at, owner};
 use crate::store::{Node, fail, identity_of, lives_in};
 use crate::walk::{LOOKUPS_MAX, WRITE, Walk};
-use crate::{Attr, Context, FileKind, FileSystem, OpenFile, SetTime, Timestamp};
+use crate::{Attr, Context, FileSystem, OpenFile, Semantics, SetTime, Timestamp};
 
 /// What is to be changed.
 #[derive(Clone, Copy)]
@@ -18,6 +20,7 @@ enum Change {
     Perm(u32),
     Owner(Option<u32>, Option<u32>),
     Times(SetTime, SetTime),
+    Semantics(Semantics),
 }
 
 impl FileSystem {
@@ -120,6 +123,36 @@ impl FileSystem {
         })
     }
 
+    /// What the directory that `at` names promises to those who use the files in it, or of another file its directory.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::stat`].
+    pub fn semantics<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<Semantics> {
+        named("semantics of", at, |at| {
+            self.under_lease(|epoch| {
+                let mut walk = Walk::start(self, ctx, at, epoch)?;
+                let node = walk.find(true)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
+                let is_directory = node.inode.is_directory();
+                Ok(if is_directory { node.inode.semantics } else { walk.dir().semantics })
+            })
+        })
+    }
+
+    /// Sets what a directory promises to those who use the files in it; directories made in it from now on inherit it.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::stat`]; `NotDirectory`; `NotOwner`.
+    pub fn set_semantics<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+        semantics: Semantics,
+    ) -> Result<()> {
+        named("set semantics of", at, |at| {
+            self.change(ctx, Change::Semantics(semantics), || self.resolve(ctx, at, true))
+        })
+    }
+
     /// Changes the inode that `find` finds, if the caller may.
     fn change(&self, ctx: &Context, change: Change, find: impl Fn() -> Result<Node>) -> Result<()> {
         for _ in 0..LOOKUPS_MAX {
@@ -127,8 +160,18 @@ impl FileSystem {
             let before = node.inode;
             let now = Timestamp::now();
             let mut after = Inode { ctime: now, ..before };
+            if let Change::Times(SetTime::Keep, SetTime::Keep) = change {
+                return Ok(());
+            }
             apply(ctx, change, &mut after, now)?;
-            if after.is_directory() && after.mtime != before.mtime {
+            let sets_mtime = matches!(change, Change::Times(_, mtime) if mtime != SetTime::Keep);
+            if sets_mtime && node.is_chunked() && before.mark != 0 {
+                // Writers settle no older time over it: they find that the file was cut, and look.
+                self.store().drop_stamps(before.ino)?;
+                after.cuts = after.cuts.wrapping_add(1);
+            }
+            // Also when the inode has this time already: its marks may be younger.
+            if after.is_directory() && sets_mtime {
                 self.reset_mark_times(after.ino)?;
             }
             if !self.put_changes(&node, &before, &after)? {
@@ -137,7 +180,8 @@ impl FileSystem {
             if after.is_directory() {
                 self.inner.cache.remove(&node.home.key);
                 let is_narrower = before.perm & !after.perm != 0
-                    || (before.uid, before.gid) != (after.uid, after.gid);
+                    || (before.uid, before.gid) != (after.uid, after.gid)
+                    || before.semantics != after.semantics;
                 if is_narrower {
                     self.raise_leases(&node.home.key, Vec::new)?;
                 }
@@ -170,6 +214,12 @@ impl FileSystem {
         if before.mtime != after.mtime {
             op.actions.push(field(at::MTIME, 8));
         }
+        if before.cuts != after.cuts {
+            op.actions.push(Action::Add { key, offset: at::CUTS, delta: 1 });
+        }
+        if before.semantics != after.semantics {
+            op.actions.push(field(at::SEMANTICS, 1));
+        }
         let outcome = self.store().run(op.guard(lives_in(&node.home, &identity)))?;
         Ok(matches!(outcome, OwnedOutcome::Done(_)))
     }
@@ -177,34 +227,40 @@ impl FileSystem {
 
 /// Applies a change if the caller may make it.
 fn apply(ctx: &Context, change: Change, inode: &mut Inode, now: Timestamp) -> Result<()> {
-    let is_owner = ctx.uid == 0 || ctx.uid == inode.uid;
+    let is_owner = ctx.may_all() || ctx.uid == inode.uid;
     match change {
         Change::Perm(perm) => {
             if !is_owner {
                 return Err(fail(ErrorKind::NotOwner));
             }
             inode.perm = (perm & 0o7777) as u16;
-            if ctx.uid != 0 && !inode.is_directory() && !ctx.in_group(inode.gid) {
+            if !ctx.may_all() && !inode.is_directory() && !ctx.in_group(inode.gid) {
                 inode.perm &= !0o2000;
             }
         }
         Change::Owner(uid, gid) => {
             let gives_away = uid.is_some_and(|uid| uid != inode.uid);
             let foreign_group = gid.is_some_and(|gid| gid != inode.gid && !ctx.in_group(gid));
-            if ctx.uid != 0 && (!is_owner || gives_away || foreign_group) {
+            if !ctx.may_all() && (!is_owner || gives_away || foreign_group) {
                 return Err(fail(ErrorKind::NotOwner));
             }
             inode.uid = uid.unwrap_or(inode.uid);
             inode.gid = gid.unwrap_or(inode.gid);
-            if inode.kind == FileKind::File && inode.perm & 0o111 != 0 {
+            if !inode.is_directory() {
                 // What ran as its owner must not go on doing so for another.
-                inode.perm &= if inode.perm & 0o010 != 0 { !0o6000 } else { !0o4000 };
+                inode.perm = without_set_id(inode.perm);
             }
         }
-        Change::Times(atime, mtime) => {
-            if (atime, mtime) == (SetTime::Keep, SetTime::Keep) {
-                return Ok(());
+        Change::Semantics(semantics) => {
+            if !inode.is_directory() {
+                return Err(fail(ErrorKind::NotDirectory));
             }
+            if !is_owner {
+                return Err(fail(ErrorKind::NotOwner));
+            }
+            inode.semantics = semantics;
+        }
+        Change::Times(atime, mtime) => {
             if !is_owner {
                 if (atime, mtime) != (SetTime::Now, SetTime::Now) {
                     return Err(fail(ErrorKind::NotOwner));
@@ -226,7 +282,31 @@ fn apply(ctx: &Context, change: Change, inode: &mut Inode, now: Timestamp) -> Re
     Ok(())
 }
 
+/// Permission bits after the data or the owner changed. A group bit without execution is a lock mode of old, and stays.
+const fn without_set_id(perm: u16) -> u16 {
+    perm & if perm & 0o010 == 0 { !0o4000 } else { !0o6000 }
+}
+
 impl OpenFile {
+    /// Before the first change of the data by a user who may not keep the set-id bits: takes them off.
+    pub(crate) fn strip_set_id(&self) -> Result<()> {
+        if !self.strips_set_id.load(Ordering::Relaxed)
+            || !self.strips_set_id.swap(false, Ordering::AcqRel)
+        {
+            return Ok(());
+        }
+        for _ in 0..LOOKUPS_MAX {
+            let node = self.node()?;
+            let before = node.inode;
+            let perm = without_set_id(before.perm);
+            let after = Inode { perm, ctime: Timestamp::now(), ..before };
+            if before.perm == perm || self.fs.put_changes(&node, &before, &after)? {
+                return Ok(());
+            }
+        }
+        Err(fail(ErrorKind::Busy))
+    }
+
     /// Sets permission bits.
     ///
     /// # Errors

@@ -7,8 +7,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use samite_types::Epoch;
 
-use crate::Context;
 use crate::inode::Inode;
+use crate::{Context, Semantics};
 
 /// Most directories cached; the cache starts anew when it is full.
 const DIRECTORIES_MAX: usize = 1 << 16;
@@ -20,11 +20,18 @@ pub struct DirNode {
     pub perm: u16,
     pub uid: u32,
     pub gid: u32,
+    pub semantics: Semantics,
 }
 
 impl DirNode {
     pub const fn of(inode: &Inode) -> Self {
-        Self { ino: inode.ino, perm: inode.perm, uid: inode.uid, gid: inode.gid }
+        Self {
+            ino: inode.ino,
+            perm: inode.perm,
+            uid: inode.uid,
+            gid: inode.gid,
+            semantics: inode.semantics,
+        }
     }
 
     /// Whether the caller has all of `mask` (4 read, 2 write, 1 search) here.
@@ -44,7 +51,7 @@ impl DirNode {
 /// Whether the caller has all of `mask` (4 read, 2 write, 1 execute) on a file. Root may do all, but execute only what
 /// someone may execute.
 pub fn permits(ctx: &Context, perm: u16, uid: u32, gid: u32, is_dir: bool, mask: u16) -> bool {
-    if ctx.uid == 0 {
+    if ctx.may_all() {
         return mask & 1 == 0 || is_dir || perm & 0o111 != 0;
     }
     let granted = if ctx.uid == uid {
@@ -147,7 +154,8 @@ impl DirCache {
 mod tests {
     use super::*;
 
-    const NODE: DirNode = DirNode { ino: 7, perm: 0o750, uid: 1, gid: 2 };
+    const NODE: DirNode =
+        DirNode { ino: 7, perm: 0o750, uid: 1, gid: 2, semantics: Semantics::Posix };
 
     #[test]
     fn a_newer_epoch_empties_it_and_late_finds_are_dropped() {

@@ -4,6 +4,7 @@ use samite_client::{Op, OwnedOutcome, OwnedResult};
 use samite_types::{ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, Data, Guard, Operation};
 
+use crate::Timestamp;
 use crate::key::{self, Key};
 use crate::store::{Home, Store, malformed};
 
@@ -87,7 +88,7 @@ impl Store {
         wanted.into_iter().zip(outcomes).map(|(part, outcome)| Ok((part, got(outcome)?))).collect()
     }
 
-    /// Writes `data` at `offset`, at most [`IO_LEN_MAX`] bytes. Returns how many bytes from the start were written;
+    /// Writes `data` at `offset`, at most [`IO_LEN_MAX`] bytes, and tells when, if so. Returns how many bytes from the start were written;
     /// fewer than all, and why, when some
     /// chunk could not be.
     pub fn write_chunks(
@@ -95,7 +96,9 @@ impl Store {
         ino: u64,
         data: &[u8],
         offset: u64,
+        written: Option<Timestamp>,
     ) -> Result<(usize, Option<ErrorKind>)> {
+        let stamp = key::stamp(ino);
         let wanted: Vec<Part> = parts(self.chunk_len(), offset, data.len()).collect();
         let homes: Vec<Home> = wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
         let mut rest = data;
@@ -106,6 +109,14 @@ impl Store {
             let write =
                 Action::Write { key: &home.key, offset: part.offset, data: Data::Inline(bytes) };
             ops.push(Op::new(Operation::new(home.partition, [write])));
+        }
+        if let (Some(op), Some(written)) = (ops.first_mut(), written) {
+            // Two actions without data: what is full of data stays one request. The first makes the record.
+            let (key, offset) = (&stamp, 0);
+            op.operation.actions.extend([
+                Action::Add { key, offset, delta: 0 },
+                Action::Max { key, offset, value: written.0.cast_unsigned() },
+            ]);
         }
         let outcomes = if ops.len() == 1 {
             ops.pop()
@@ -138,7 +149,12 @@ impl Store {
 
     /// Where the last byte in any chunk is.
     pub fn data_end(&self, ino: u64) -> Result<u64> {
-        let prefix = key::chunks(ino);
+        self.data_state(ino).map(|(end, _)| end)
+    }
+
+    /// Where the last byte in any chunk is, and when chunks were last written as far as the inode does not say it.
+    pub fn data_state(&self, ino: u64) -> Result<(u64, Option<Timestamp>)> {
+        let (prefix, stamp) = (key::chunks(ino), key::stamp(ino));
         let outcomes = self.run_everywhere(|partition| {
             let last = Action::List {
                 prefix: &prefix,
@@ -147,22 +163,42 @@ impl Store {
                 reverse: true,
                 value_len_max: 0,
             };
-            Operation::new(partition, [last])
+            let stamps = Action::List {
+                prefix: &stamp,
+                after: b"",
+                limit: 1,
+                reverse: false,
+                value_len_max: size_of::<i64>() as u32,
+            };
+            Operation::new(partition, [last, stamps])
         })?;
-        let mut end = 0;
+        let (mut end, mut written) = (0, None);
         for outcome in outcomes {
-            for entry in listing(outcome)?.0 {
+            let [chunks, stamps] = listings(outcome)?;
+            for entry in chunks {
                 let chunk_no = key::parse_chunk(&entry.key).ok_or_else(malformed)?;
                 let start = u64::from(chunk_no) * self.chunk_len();
                 end = end.max(start + u64::from(entry.total_len));
             }
+            for entry in stamps {
+                let raw = entry.value.first_chunk().ok_or_else(malformed)?;
+                written = written.max(Some(Timestamp(i64::from_le_bytes(*raw))));
+            }
         }
-        Ok(end)
+        Ok((end, written))
+    }
+
+    /// Forgets when chunks were written.
+    pub fn drop_stamps(&self, ino: u64) -> Result<()> {
+        let key = key::stamp(ino);
+        let drop_one = |partition| Operation::new(partition, [Action::Delete { key: &key }]);
+        self.run_everywhere(drop_one).map(drop)
     }
 
     /// Removes all chunks. `size`: no byte lies beyond it, if it is known.
     pub fn remove_chunks(&self, ino: u64, size: Option<u64>) -> Result<()> {
-        let count = size.map(|size| size.div_ceil(self.chunk_len()));
+        // Chunk 0 is there even when the file was cut to nothing.
+        let count = size.map(|size| size.div_ceil(self.chunk_len()).max(1));
         match count {
             Some(count)
                 if count <= NAMED_REMOVALS_MAX.min(u64::from(self.dataset.partitions())) =>
@@ -198,16 +234,22 @@ impl Store {
     }
 
     fn delete_named(&self, ino: u64, first: u64, count: u64) -> Result<()> {
+        let stamp = key::stamp(ino);
         let homes: Vec<Home> =
             (first..first + count).map(|number| self.chunk(ino, number as u32)).collect();
         let mut ops: Vec<Op<'_>> = homes
             .iter()
-            .map(|home| Operation::new(home.partition, [Action::Delete { key: &home.key }]).into())
+            .map(|home| {
+                // A cut has a time of its own, which is newer.
+                let keys = [&home.key, &stamp];
+                Operation::new(home.partition, keys.map(|key| Action::Delete { key })).into()
+            })
             .collect();
         if ops.is_empty() { Ok(()) } else { self.run_all(&mut ops).map(drop) }
     }
 
     fn sweep_all(&self, ino: u64) -> Result<()> {
+        self.drop_stamps(ino)?;
         let prefix = key::chunks(ino);
         let mut left: Vec<PartitionId> = (0..self.dataset.partitions()).map(PartitionId).collect();
         while !left.is_empty() {
@@ -277,6 +319,16 @@ fn got(outcome: OwnedOutcome) -> Result<usize> {
         OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(0),
         OwnedOutcome::Failed(failure) => Err(failure.into_error("read chunk")),
     }
+}
+
+/// Entries of two listings, neither of which has more than one.
+fn listings(outcome: OwnedOutcome) -> Result<[Vec<samite_client::OwnedEntry>; 2]> {
+    let mut results = outcome.into_results("list")?.into_iter();
+    let mut next = || match results.next() {
+        Some(OwnedResult::Listing { entries, .. }) => Ok(entries),
+        _ => Err(malformed()),
+    };
+    Ok([next()?, next()?])
 }
 
 /// Entries of a listing, and whether there are no more.

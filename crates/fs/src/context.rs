@@ -14,6 +14,9 @@ pub struct Context {
     pub groups: SmallVec<[u32; 8]>,
     /// Permission bits that new files do not get.
     pub umask: u32,
+    /// The operating system has checked already that the caller may do it (the kernel does, for a mount): permissions are not
+    /// checked again. What is made belongs to `uid` and `gid` all the same.
+    pub is_checked: bool,
 }
 
 impl Context {
@@ -32,7 +35,13 @@ impl Context {
             gid: rustix::process::getegid().as_raw(),
             groups: groups.iter().map(|group| group.as_raw()).collect(),
             umask: umask & 0o777,
+            is_checked: false,
         }
+    }
+
+    /// Whether no permission is asked for.
+    pub(crate) const fn may_all(&self) -> bool {
+        self.uid == 0 || self.is_checked
     }
 
     /// Whether `gid` is one of the caller's groups.

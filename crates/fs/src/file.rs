@@ -1,18 +1,18 @@
 //! An open file: where its inode lives, and how its data lie.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use samite_client::{OwnedOutcome, OwnedResult};
-use samite_types::{Epoch, ErrorKind, Result};
+use samite_types::{Epoch, ErrorKind, PartitionId, Result};
 use samite_wire::op::{Guard, List};
 
 use crate::cache::DirNode;
+use crate::holds::Release;
 use crate::inode::{Inode, Layout, at, identity};
+use crate::kept::{Brought, Kept};
 use crate::key::{self, Key};
-use crate::moving::pause;
-use crate::opens::Left;
 use crate::store::{Home, NO_LEASE, Node, fail};
 use crate::writing::Writing;
 use crate::{Attr, DirHandle, FileKind, FileSystem, OpenFlags};
@@ -34,19 +34,29 @@ pub enum Tried {
 
 /// An open file or directory. Shared by threads behind an `Arc`; the file offset is the caller's.
 ///
-/// It follows its file when that is renamed, by this process or by another. When another process removes the file,
-/// calls fail with
-/// `StaleHandle`; when this process does, they go on until [`OpenFile::close`].
+/// It follows its file when that is renamed, by this process or by another, and keeps it when its last name goes, until
+/// [`OpenFile::close`]. Dropped without, it lets go of the file too, but does not settle it; see [`OpenFile::leave`].
 pub struct OpenFile {
     pub(crate) fs: FileSystem,
-    ino: u64,
+    /// Changes once, when a file that was made without asking turns out to have been there.
+    ino: AtomicU64,
     kind: FileKind,
     flags: OpenFlags,
     append: AtomicBool,
     closed: AtomicBool,
+    /// The file may be one that this process has told nobody of yet ([`crate::deferred`]).
+    pub(crate) deferred: AtomicBool,
+    /// The first change of the data takes the set-id bits off.
+    pub(crate) strips_set_id: AtomicBool,
+    /// Token of its hold on the file, 0 for none.
+    hold: AtomicU64,
+    /// Token of the hold of the process that opened the file, when this one inherited it and took a hold of its own.
+    inherited: AtomicU64,
     home: RwLock<Home>,
     layout: AtomicU8,
     pub(crate) writing: Writing,
+    /// Inode and data as the open found them.
+    pub(crate) kept: Kept,
     /// Of a directory.
     path: Option<Box<[u8]>>,
     /// Of a directory: what it was like under which lease epoch.
@@ -60,27 +70,78 @@ impl OpenFile {
         flags: OpenFlags,
         path: Option<Box<[u8]>>,
     ) -> Self {
-        fs.inner.opens.add(node.inode.ino);
+        Self::build(fs, node, flags, path, false)
+    }
+
+    /// A handle that only names the file: it follows the file, but does not keep it when its last name goes.
+    pub(crate) fn of_node(fs: &FileSystem, node: Node) -> Self {
+        Self::build(fs, node, OpenFlags::default(), None, true)
+    }
+
+    /// Another handle of this file, that only names it.
+    #[must_use]
+    pub fn naming(&self) -> Self {
+        let home = self.home();
+        self.fs.note_directory(self.kind, self.ino(), &home);
+        Self {
+            fs: self.fs.clone(),
+            ino: AtomicU64::new(self.ino()),
+            deferred: AtomicBool::new(false),
+            strips_set_id: AtomicBool::new(false),
+            kind: self.kind,
+            flags: OpenFlags::default(),
+            append: AtomicBool::new(false),
+            closed: AtomicBool::new(true),
+            hold: AtomicU64::new(0),
+            inherited: AtomicU64::new(0),
+            layout: AtomicU8::new(self.layout() as u8),
+            writing: Writing::new(0, 0),
+            kept: Kept::default(),
+            home: RwLock::new(home),
+            path: None,
+            directory: Mutex::new(None),
+        }
+    }
+
+    fn build(
+        fs: &FileSystem,
+        node: Node,
+        flags: OpenFlags,
+        path: Option<Box<[u8]>>,
+        closed: bool,
+    ) -> Self {
         let size = if node.is_chunked() { node.inode.size } else { node.data_len };
+        fs.note_directory(node.inode.kind, node.inode.ino, &node.home);
         Self {
             fs: fs.clone(),
-            ino: node.inode.ino,
+            ino: AtomicU64::new(node.inode.ino),
+            deferred: AtomicBool::new(false),
+            strips_set_id: AtomicBool::new(false),
             kind: node.inode.kind,
             flags,
             append: AtomicBool::new(flags.append),
-            closed: AtomicBool::new(false),
+            closed: AtomicBool::new(closed),
+            hold: AtomicU64::new(node.hold),
+            inherited: AtomicU64::new(0),
             layout: AtomicU8::new(node.inode.layout as u8),
             writing: Writing::new(size, node.inode.cuts),
+            kept: Kept::default(),
             home: RwLock::new(node.home),
             path,
             directory: Mutex::new(None),
         }
     }
 
+    /// The same, with what opening it brought along.
+    pub(crate) fn keeping(mut self, brought: Option<Brought>) -> Self {
+        self.kept = Kept::new(brought);
+        self
+    }
+
     /// Inode number.
     #[must_use]
     pub fn ino(&self) -> u64 {
-        self.ino
+        self.ino.load(Ordering::Acquire)
     }
 
     /// Kind of the file.
@@ -115,9 +176,12 @@ impl OpenFile {
     /// Attributes.
     ///
     /// # Errors
-    /// `StaleHandle`: another process removed it.
+    /// `StaleHandle`: it was removed, and this handle only names it.
     pub fn attr(&self) -> Result<Attr> {
         self.context("fstat", || {
+            if let Some(inode) = self.deferred_attr()? {
+                return Ok(inode);
+            }
             let node = self.node()?;
             self.fs.attr_of(&node, Some(&self.writing))
         })
@@ -131,12 +195,16 @@ impl OpenFile {
         if self.kind != FileKind::Directory {
             return Err(fail(ErrorKind::NotDirectory).context("readdir"));
         }
-        let parent = key::parse_entry(&self.home().key).map_or(self.ino, |(parent, _)| parent);
-        Ok(DirHandle::new(&self.fs, self.ino, parent))
+        let home = self.home();
+        if key::is_orphan(&home.key) {
+            return Ok(DirHandle::empty(&self.fs, self.ino()));
+        }
+        let parent = key::parse_entry(&home.key).map_or(self.ino(), |(parent, _)| parent);
+        Ok(DirHandle::new(&self.fs, self.ino(), parent))
     }
 
     pub(crate) fn context<T>(&self, call: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
-        run().map_err(|error| error.context(format_args!("{call} inode {}", self.ino)))
+        run().map_err(|error| error.context(format_args!("{call} inode {}", self.ino())))
     }
 
     pub(crate) fn home(&self) -> Home {
@@ -149,6 +217,12 @@ impl OpenFile {
 
     pub(crate) fn set_layout(&self, layout: Layout) {
         self.layout.store(layout as u8, Ordering::Release);
+    }
+
+    /// The file is another one than it seemed.
+    pub(crate) fn rebind(&self, node: &Node) {
+        self.ino.store(node.inode.ino, Ordering::Release);
+        self.settle_at(node.home.clone(), node.inode.layout);
     }
 
     fn settle_at(&self, home: Home, layout: Layout) {
@@ -171,6 +245,10 @@ impl OpenFile {
             ErrorKind::StaleHandle => fail(ErrorKind::NotFound),
             _ => error,
         })?;
+        if key::is_orphan(&node.home.key) {
+            // Removed: nothing is in it, and nothing can be made.
+            return Err(fail(ErrorKind::NotFound));
+        }
         let directory = DirNode::of(&node.inode);
         *self.lock_directory() = Some((epoch, directory));
         Ok((directory, node.home))
@@ -182,13 +260,17 @@ impl OpenFile {
 
     /// The inode, wherever it is now.
     pub(crate) fn node(&self) -> Result<Node> {
+        self.make_known()?;
+        if let Some(node) = self.kept_node() {
+            return Ok(node);
+        }
         for _ in 0..RELOCATIONS_MAX {
             let home = self.home();
             match self.fs.store().read(&home, NO_LEASE)? {
-                Some(node) if node.inode.ino == self.ino => match node.inode.layout {
+                Some(node) if node.inode.ino == self.ino() => match node.inode.layout {
                     Layout::Moving => self.fs.await_move(&home)?,
                     Layout::Elsewhere => {
-                        self.settle_at(self.fs.store().own(self.ino), Layout::Inline);
+                        self.settle_at(self.fs.store().own(self.ino()), Layout::Inline);
                     }
                     layout => {
                         self.set_layout(layout);
@@ -201,6 +283,19 @@ impl OpenFile {
         Err(fail(ErrorKind::Busy))
     }
 
+    /// The inode, held for another handle.
+    pub(crate) fn node_to_open(&self) -> Result<Node> {
+        for _ in 0..RELOCATIONS_MAX {
+            match self.fs.lookup_to_open(&self.home(), NO_LEASE, None)? {
+                Some((node, _)) if node.inode.ino == self.ino() => return Ok(node),
+                Some((node, _)) => self.fs.let_go(&node)?,
+                None => {}
+            }
+            self.relocate()?;
+        }
+        Err(fail(ErrorKind::Busy))
+    }
+
     /// Runs an operation on the inode, wherever it is now. `run` makes it for a home, with the given guard (home and
     /// layout are right) as the first, and lets it reveal the inode.
     pub(crate) fn on_inode(
@@ -208,9 +303,10 @@ impl OpenFile {
         layout: Layout,
         mut run: impl for<'k> FnMut(&'k Home, Guard<'k>) -> Result<OwnedOutcome>,
     ) -> Result<Tried> {
+        self.make_known()?;
         for _ in 0..RELOCATIONS_MAX {
             let home = self.home();
-            let identity = identity(self.ino, layout);
+            let identity = identity(self.ino(), layout);
             let guard = Guard::BytesAre { key: &home.key, offset: at::INO, bytes: &identity };
             let failure = match run(&home, guard)? {
                 OwnedOutcome::Done(results) => return Ok(Tried::Done(results)),
@@ -222,7 +318,7 @@ impl OpenFile {
             match failure.current {
                 Some(revealed) => {
                     let inode = Inode::decode(&revealed.bytes)?;
-                    if inode.ino != self.ino {
+                    if inode.ino != self.ino() {
                         self.relocate()?;
                     } else if inode.layout == layout {
                         return Ok(Tried::Refused(inode));
@@ -230,7 +326,7 @@ impl OpenFile {
                         match inode.layout {
                             Layout::Moving => self.fs.await_move(&home)?,
                             Layout::Elsewhere => {
-                                self.settle_at(self.fs.store().own(self.ino), layout);
+                                self.settle_at(self.fs.store().own(self.ino()), layout);
                             }
                             now => {
                                 self.set_layout(now);
@@ -245,63 +341,191 @@ impl OpenFile {
         Err(fail(ErrorKind::Busy))
     }
 
+    /// Looks where the inode may be; settles there if it is.
+    fn is_at(&self, home: Home) -> Result<bool> {
+        let store = self.fs.store();
+        let found = store.value(&home)?.map(|(_, value)| Inode::decode(&value));
+        let Some(Ok(inode)) =
+            found.filter(|inode| matches!(inode, Ok(inode) if inode.ino == self.ino()))
+        else {
+            return Ok(false);
+        };
+        let layout = match inode.layout {
+            // Whoever works on it next sees that it moves on.
+            Layout::Moving | Layout::Elsewhere => self.layout(),
+            layout => layout,
+        };
+        self.settle_at(home, layout);
+        Ok(true)
+    }
+
+    /// Asks `partition` where the file is held for this handle.
+    fn is_held_in(&self, partition: PartitionId) -> Result<bool> {
+        match self.fs.store().locate(partition, self.hold())? {
+            Some(home) => self.is_at(home),
+            None => Ok(false),
+        }
+    }
+
     /// The inode is not where it was: finds it.
     fn relocate(&self) -> Result<()> {
         let store = self.fs.store();
-        let removing = self.fs.inner.opens.is_removing();
+        if self.is_held_in(self.home().partition)? {
+            return Ok(());
+        }
         let mut homes: List<Home, 4> = List::new();
-        let location = store.home(key::location(self.ino));
+        let location = store.home(key::location(self.ino()));
         if let Some((_, entry)) = store.value(&location)? {
             homes.push(store.home(Key::from_slice(&entry)));
         }
-        homes.push(store.own(self.ino));
-        homes.push(store.home(key::orphan(self.ino)));
+        let coming = homes.first().cloned();
+        homes.push(store.own(self.ino()));
         for home in homes {
-            if let Some(node) = store.read(&home, NO_LEASE)?
-                && node.inode.ino == self.ino
-            {
-                if home.key.first() == Some(&b'o') {
-                    self.fs.inner.opens.set_orphan(self.ino);
-                }
-                let layout = match node.inode.layout {
-                    // Whoever works on it next sees that it moves on.
-                    Layout::Moving | Layout::Elsewhere => self.layout(),
-                    layout => layout,
-                };
-                self.settle_at(home, layout);
+            let partition = home.partition;
+            if self.is_at(home)? || self.is_held_in(partition)? {
                 return Ok(());
             }
         }
-        if removing {
-            // Another thread is between removing the name and keeping the inode.
-            pause();
-            return Ok(());
+        if let Some(home) = coming
+            && let Some(node) = store.read(&home, NO_LEASE)?
+            && node.inode.layout == Layout::Moving
+        {
+            // An exchange brings it there.
+            return self.fs.await_move(&home);
         }
         Err(fail(ErrorKind::StaleHandle))
     }
 
-    /// Last close of the open file description: settles it, and frees a file that has no name any more.
-    /// Dropping an `OpenFile` does nothing of this: another process may still use the description.
+    /// Last close of the open file description: settles it, and lets go of the file.
     ///
     /// # Errors
     /// Those of writes that could not be settled.
     pub fn close(&self) -> Result<()> {
         self.context("close", || {
-            let settled = self.settle();
-            if !self.closed.swap(true, Ordering::AcqRel)
-                && self.fs.inner.opens.remove(self.ino) == Left::Orphan
-            {
-                self.fs.free_orphan(self.ino)?;
+            let was_closed = self.closed.swap(true, Ordering::AcqRel);
+            let sent = match self.leave_deferred() {
+                // No node knows of it yet.
+                Ok(true) => return Ok(()),
+                sent => sent.map(drop),
+            };
+            // Ahead of settling: so both go in one request.
+            if !was_closed {
+                // What cannot be told now ends with this process at the latest; no data depend on it.
+                let _ = self.let_go(true);
             }
-            settled
+            let settled = self.settle();
+            let _ = self.fs.inner.store.flush_urgent();
+            sent.and(settled)
         })
+    }
+
+    /// Another process still uses the open file description: this handle lets go of nothing but what [`OpenFile::hold_again`] took.
+    pub fn leave(&self) {
+        if !self.closed.swap(true, Ordering::AcqRel) && self.inherited.load(Ordering::Acquire) != 0
+        {
+            // The hold ends with this process at the latest.
+            let _ = self.let_go(false);
+        }
+    }
+
+    /// Opens the file once more, as it is open here: an open file description of its own.
+    ///
+    /// # Errors
+    /// As of [`OpenFile::fsync`]; `StaleHandle`.
+    pub fn duplicate(&self) -> Result<Self> {
+        self.fsync()?;
+        self.context("open", || {
+            let node = self.node_to_open()?;
+            Ok(Self::new(&self.fs, node, self.flags(), self.dir_path().map(Box::from)))
+        })
+    }
+
+    /// Holds the file in the name of this process too. For a handle that was inherited over `fork` or `exec`: the hold that came with
+    /// it ends with the process that opened the file.
+    ///
+    /// # Errors
+    /// `StaleHandle`: it is too late; as of the nodes.
+    pub fn hold_again(&self) -> Result<()> {
+        if self.hold() == 0 {
+            return Ok(());
+        }
+        let node = self.node_to_open()?;
+        let before = self.hold.swap(node.hold, Ordering::AcqRel);
+        // Whoever closes it last lets go for the process that opened it too.
+        let _ = self.inherited.compare_exchange(0, before, Ordering::AcqRel, Ordering::Acquire);
+        self.settle_at(node.home, node.inode.layout);
+        Ok(())
+    }
+
+    pub(crate) fn inherited(&self) -> u64 {
+        self.inherited.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn inheriting(self, token: u64) -> Self {
+        self.inherited.store(token, Ordering::Release);
+        self
+    }
+
+    /// Whether others than this process may have to wait for its close: the file has no name any more, or takes much space.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        is_urgent(&self.home(), self.layout())
+    }
+
+    /// Token of its hold on the file; 0 for none.
+    pub(crate) fn hold(&self) -> u64 {
+        self.hold.load(Ordering::Acquire)
+    }
+
+    /// `is_last`: nobody holds the description any more.
+    fn let_go(&self, is_last: bool) -> Result<()> {
+        if self.hold() == 0 {
+            return Ok(());
+        }
+        let (partition, is_urgent) = (self.home().partition, self.is_urgent());
+        let inherited = self.inherited();
+        if is_last && inherited != 0 {
+            // It may be gone already: not looked for.
+            let release = Release { partition, token: inherited, ino: 0, is_urgent };
+            self.fs.inner.store.release(release)?;
+        }
+        self.fs.inner.store.release(Release {
+            partition,
+            token: self.hold(),
+            ino: self.ino(),
+            is_urgent,
+        })
+    }
+}
+
+/// See [`OpenFile::is_urgent`].
+pub fn is_urgent(home: &Home, layout: Layout) -> bool {
+    key::is_orphan(&home.key) || !matches!(layout, Layout::Inline)
+}
+
+impl FileSystem {
+    /// A handle on a file is made.
+    fn note_directory(&self, kind: FileKind, ino: u64, home: &Home) {
+        if kind == FileKind::Directory {
+            self.inner.directories.add(ino, &home.key);
+        }
     }
 }
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
+        if *self.deferred.get_mut() {
+            // Nobody is left to hear of a failure but those who ask for late ones.
+            if let Ok(true) = self.leave_deferred() {
+                *self.closed.get_mut() = true;
+            }
+        }
+        if self.kind == FileKind::Directory {
+            self.fs.inner.directories.remove(self.ino());
+        }
         if !*self.closed.get_mut() {
-            self.fs.inner.opens.remove(self.ino);
+            // Nobody is there to hear of a failure; the hold ends with this process at the latest.
+            let _ = self.let_go(true).and_then(|()| self.fs.inner.store.flush_urgent());
         }
     }
 }
@@ -309,7 +533,7 @@ impl Drop for OpenFile {
 impl fmt::Debug for OpenFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenFile")
-            .field("ino", &self.ino)
+            .field("ino", &self.ino())
             .field("kind", &self.kind)
             .field("flags", &self.flags())
             .finish_non_exhaustive()

@@ -9,11 +9,12 @@ use samite_types::{Entropy, Epoch, Error, ErrorKind, Result, SystemEntropy};
 use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
 use samite_wire::op::{Action, Guard, Operation};
 
+use crate::ancestry::KnownDirectories;
 use crate::at::At;
 use crate::cache::DirCache;
+use crate::deferred::Deferred;
 use crate::inode::Inode;
 use crate::key::{INO_COUNTER, LEASE_COUNTER, ROOT_INO};
-use crate::opens::OpenTable;
 use crate::store::{NO_LEASE, Store, fail, only};
 use crate::{FileKind, NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
 
@@ -33,12 +34,15 @@ const FILE_SPACE_ESTIMATE: u64 = 1 << 10;
 #[derive(Clone)]
 pub struct FileSystem {
     pub(crate) inner: Arc<Inner>,
+    /// Sends deferred files before anything else; off where just that happens.
+    pub(crate) sends_deferred: bool,
 }
 
 pub(crate) struct Inner {
     pub store: Store,
     pub cache: DirCache,
-    pub opens: OpenTable,
+    pub deferred: Deferred,
+    pub directories: KnownDirectories,
     /// Absolute symbolic links start with this to stay in the store; `None`: all do.
     pub mount_point: Option<Box<[u8]>>,
     /// Next inode number; a multiple of [`INO_RANGE`] means that a new range is due.
@@ -70,15 +74,16 @@ impl FileSystem {
         let context = |error: Error| error.context(format_args!("open file system {dataset:?}"));
         let records = find_or_create(client, dataset).map_err(context)?;
         let inner = Inner {
-            store: Store { client: client.clone(), dataset: records },
+            store: Store { client: client.clone(), dataset: records, releases: Arc::default() },
             cache: DirCache::default(),
-            opens: OpenTable::default(),
+            deferred: Deferred::default(),
+            directories: KnownDirectories::default(),
             mount_point: mount_point.map(Box::from),
             next_ino: AtomicU64::new(0),
             forks: AtomicU32::new(0),
             tokens: AtomicU64::new(SystemEntropy.next_u64()),
         };
-        let fs = Self { inner: Arc::new(inner) };
+        let fs = Self { inner: Arc::new(inner), sends_deferred: true };
         fs.ensure_root().map_err(context)?;
         Ok(fs)
     }
@@ -93,6 +98,8 @@ impl FileSystem {
     /// process's. Takes no lock.
     pub fn after_fork_child(&self) {
         self.inner.next_ino.store(0, Ordering::Relaxed);
+        self.inner.deferred.after_fork_child();
+        self.inner.store.forget_releases();
         self.inner.forks.fetch_add(1, Ordering::AcqRel);
         self.inner.tokens.store(SystemEntropy.next_u64(), Ordering::Relaxed);
     }
@@ -103,6 +110,8 @@ impl FileSystem {
     /// A node cannot be reached.
     pub fn statfs(&self) -> Result<StatFs> {
         let map = self.client().map()?;
+        // Space that nobody uses any more is free.
+        self.sweep_orphans()?;
         let (mut capacity, mut used, mut records) = (0u64, 0u64, 0u64);
         for node in map.nodes() {
             let status = self.client().node_status(node.node)?;
@@ -122,7 +131,11 @@ impl FileSystem {
         })
     }
 
+    /// The records, with everything in them that this process has made.
     pub(crate) fn store(&self) -> &Store {
+        if self.sends_deferred && !self.inner.deferred.is_empty() {
+            self.send_deferred();
+        }
         &self.inner.store
     }
 
@@ -182,7 +195,7 @@ impl FileSystem {
     /// Runs `attempt` with the newest lease epoch until its cached directories are up to date.
     pub(crate) fn under_lease<T>(&self, attempt: impl Fn(Epoch) -> Result<T>) -> Result<T> {
         for _ in 0..LEASE_TRIES_MAX {
-            let epoch = self.store().dataset.lease_epoch();
+            let epoch = self.inner.store.dataset.lease_epoch();
             self.inner.cache.enter(epoch);
             match attempt(epoch) {
                 Err(error) if error.kind() == ErrorKind::StaleLease => {}

@@ -3,7 +3,7 @@
 //! | offset | bytes | field |
 //! |---|---|---|
 //! | 0 | 2 | version of this layout: 1 |
-//! | 2 | 1 | flags: 1 renamed (has a location record), 2 has extended attributes |
+//! | 2 | 1 | flags: 1 renamed (has a location record), 2 has extended attributes, 4 never had a name and may be given one |
 //! | 3 | 1 | 1 when the file may end in a hole: its length was set, not written |
 //! | 4 | 2 | permission bits |
 //! | 6 | 1 | state: 1 for a directory, 2 more while it is frozen |
@@ -18,14 +18,16 @@
 //! | 88 | 8 | writing mark |
 //! | 96 | 8 | removal token of a directory |
 //! | 104 | 8 | device numbers |
-//! | 112 | 16 | zero |
+//! | 112 | 1 | 1 when a chunked file may have holes: what it takes has to be asked for |
+//! | 113 | 1 | semantics of a directory: 0 posix, 1 session, 2 temporary |
+//! | 114 | 14 | zero |
 //!
 //! Number and layout stand side by side, so that one guard checks that a record is still the home of an inode and how its
 //! data lie. Data of an inline file and the target of a symbolic link follow the inode.
 
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::{Attr, FileKind, STAT_BLOCK_LEN, Timestamp};
+use crate::{Attr, FileKind, STAT_BLOCK_LEN, Semantics, Timestamp};
 
 /// Length of the encoded inode, in bytes.
 pub const INODE_LEN: usize = 128;
@@ -49,12 +51,16 @@ pub mod at {
     pub const CUTS: u32 = 80;
     pub const MARK: u32 = 88;
     pub const REMOVAL: u32 = 96;
+    pub const SPARSE: u32 = 112;
+    pub const SEMANTICS: u32 = 113;
 }
 
 /// Flag: the file was renamed, so a location record tells open handles where it went.
 pub const FLAG_RENAMED: u8 = 1;
 /// Flag: it has extended attributes.
 pub const FLAG_ATTRIBUTES: u8 = 2;
+/// Flag: it was made without a name and may be given one.
+pub const FLAG_NAMEABLE: u8 = 4;
 
 /// Added to the state of a record whose inode is moving.
 pub const STATE_FROZEN: u8 = 2;
@@ -112,6 +118,8 @@ pub struct Inode {
     pub mark: u64,
     pub removal: u64,
     pub rdev: u64,
+    pub sparse: bool,
+    pub semantics: Semantics,
 }
 
 impl Inode {
@@ -136,6 +144,8 @@ impl Inode {
             mark: 0,
             removal: 0,
             rdev: 0,
+            sparse: false,
+            semantics: Semantics::Posix,
         }
     }
 
@@ -160,6 +170,7 @@ impl Inode {
         put(at::MARK, &self.mark.to_le_bytes());
         put(at::REMOVAL, &self.removal.to_le_bytes());
         put(at::REMOVAL + 8, &self.rdev.to_le_bytes());
+        put(at::SPARSE, &[u8::from(self.sparse), self.semantics as u8]);
         out
     }
 
@@ -193,6 +204,9 @@ impl Inode {
             mark: u64_at(at::MARK),
             removal: u64_at(at::REMOVAL),
             rdev: u64_at(at::REMOVAL + 8),
+            sparse: raw[at::SPARSE as usize] != 0,
+            semantics: Semantics::from_code(raw[at::SEMANTICS as usize])
+                .ok_or_else(|| corrupt("unknown semantics"))?,
         })
     }
 
@@ -277,16 +291,18 @@ mod tests {
 
     prop_compose! {
         fn inodes()(
-            (flags, ends_open, perm, kind, layout) in (0..4u8, any::<bool>(), 0..0o10000u16, 1..8u8, 0..5u8),
+            (flags, ends_open, sparse, semantics) in (0..4u8, any::<bool>(), any::<bool>(), 0..3u8),
+            (perm, kind, layout) in (0..0o10000u16, 1..8u8, 0..5u8),
             (ino, nlink, size, cuts, mark, removal, rdev) in any::<(u64, u64, u64, u64, u64, u64, u64)>(),
             (uid, gid) in any::<(u32, u32)>(),
             times in any::<[i64; 4]>(),
         ) -> Inode {
             let [atime, mtime, ctime, btime] = times.map(Timestamp);
             Inode {
-                flags, ends_open, perm, ino, nlink, uid, gid, size, atime, mtime, ctime, btime, cuts, mark, removal, rdev,
+                flags, ends_open, perm, ino, nlink, uid, gid, size, atime, mtime, ctime, btime, cuts, mark, removal, rdev, sparse,
                 kind: FileKind::from_code(kind).unwrap(),
                 layout: Layout::from_code(layout).unwrap(),
+                semantics: Semantics::from_code(semantics).unwrap(),
             }
         }
     }

@@ -18,8 +18,14 @@ impl OpenFile {
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.context("read", || {
             self.check_data(self.flags().read)?;
+            if let Some(len) = self.read_deferred(buf, offset)? {
+                return Ok(len);
+            }
             if buf.is_empty() || offset >= FILE_LEN_MAX {
                 return Ok(0);
+            }
+            if let Some(len) = self.read_kept(buf, offset) {
+                return Ok(len);
             }
             loop {
                 match self.layout() {
@@ -48,15 +54,23 @@ impl OpenFile {
             if buf.is_empty() {
                 return Ok(0);
             }
+            self.strip_set_id()?;
+            if self.write_deferred(buf, Some(offset))?.is_some() {
+                return Ok(buf.len());
+            }
             loop {
                 match self.layout() {
                     Layout::Chunked => {
                         if self.ensure_marked()? {
+                            if self.writing.may_leave_hole(offset) {
+                                self.tell_of_hole(offset)?;
+                            }
                             return self.write_chunked(buf, offset);
                         }
                     }
                     Layout::Inline if end <= INLINE_LEN_MAX => {
                         if self.write_inline(buf, offset as u32)? {
+                            self.writing.see_end(end);
                             return Ok(buf.len());
                         }
                     }
@@ -75,6 +89,10 @@ impl OpenFile {
             self.check_data(self.flags().write)?;
             if buf.is_empty() {
                 return Ok(self.size_now()?.0);
+            }
+            self.strip_set_id()?;
+            if let Some(offset) = self.write_deferred(buf, None)? {
+                return Ok(offset);
             }
             loop {
                 let offset = match self.layout() {
@@ -165,9 +183,10 @@ impl OpenFile {
     fn write_chunked(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let mut written = 0;
         let mut failed: Option<Error> = None;
+        let time = self.writing.begin(Timestamp::now());
         for piece in buf.chunks(IO_LEN_MAX) {
             let at = offset + written as u64;
-            match self.fs.store().write_chunks(self.ino(), piece, at) {
+            match self.fs.store().write_chunks(self.ino(), piece, at, time) {
                 Ok((len, kind)) => {
                     written += len;
                     failed = kind.map(fail);
@@ -200,7 +219,7 @@ impl OpenFile {
             let start = part.start(self.fs.store().chunk_len());
             let from = (start - offset) as usize;
             let bytes = &buf[from..from + part.len];
-            let (_, failed) = self.fs.store().write_chunks(self.ino(), bytes, start)?;
+            let (_, failed) = self.fs.store().write_chunks(self.ino(), bytes, start, None)?;
             if let Some(kind) = failed {
                 self.give_back_end(offset, buf.len() as u64)?;
                 return Err(Error::new(kind, words(kind)));

@@ -4,8 +4,9 @@
 //! |---|---|---|
 //! | `e` parent-ino name | inode, then inline data: a directory entry | hash of the key |
 //! | `h` ino | inode that lives apart from its entries: the root, files with several links | hash of the key |
-//! | `o` ino | inode without a name that a process still has open | hash of the key |
+//! | `o` token | inode without a name that a process still has open | that of the name it had last |
 //! | `c` ino chunk-no | file data | the dataset's distribution |
+//! | `w` ino | when the chunks here were last written, as far as it is not settled | those of the file's chunks |
 //! | `s` directory-ino | seal: the directory is being removed, nothing may be made in it | every partition |
 //! | `t` directory-ino | change mark: when an entry here changed, how many of them are directories | each partition that has or had entries |
 //! | `l` ino | key of the entry that a renamed file lives in now | hash of the key |
@@ -59,8 +60,23 @@ pub fn own(ino: u64) -> Key {
     keyed(b'h', ino, b"")
 }
 
-pub fn orphan(ino: u64) -> Key {
-    keyed(b'o', ino, b"")
+/// The inode behind the key of its own record or of a directory's marks.
+pub fn parse_inode(key: &[u8]) -> Option<u64> {
+    let (tag, rest) = key.split_first()?;
+    let ino = u64::from_be_bytes(rest.try_into().ok()?);
+    matches!(tag, b'h' | b't').then_some(ino)
+}
+
+/// A place for an inode that loses its name; no longer than any key that an inode can have before.
+pub fn orphan(token: u64) -> Key {
+    keyed(b'o', token, b"")
+}
+
+/// Prefix of all orphans.
+pub const ORPHANS: &[u8] = b"o";
+
+pub fn is_orphan(key: &[u8]) -> bool {
+    key.starts_with(ORPHANS)
 }
 
 pub fn chunk(ino: u64, chunk_no: u32) -> Key {
@@ -70,6 +86,11 @@ pub fn chunk(ino: u64, chunk_no: u32) -> Key {
 /// Prefix of all chunks of a file.
 pub fn chunks(ino: u64) -> Key {
     keyed(b'c', ino, b"")
+}
+
+/// When the chunks of a file in one partition were last written.
+pub fn stamp(ino: u64) -> Key {
+    keyed(b'w', ino, b"")
 }
 
 /// Number of the chunk behind its key.

@@ -8,51 +8,68 @@
 //! `key.rs` and `inode.rs` say what a file system is as records. `walk.rs` resolves paths over `cache.rs`; `make.rs`,
 //! `removal.rs`,
 //! `rename.rs` and `link.rs` change names, the latter two with `moving.rs`, and directories go with `seal.rs`.
-//! `file.rs` is an open
-//! file, `io.rs` reads and writes it, `convert.rs` moves its data from the inode to chunks, `size.rs` knows how long it is.
+//! `exchange.rs` swaps names. `holds.rs` keeps open files alive without a name. `file.rs` is an open
+//! file, `io.rs` reads and writes it, `convert.rs` moves its data from the inode to chunks, `size.rs` knows how long it is,
+//! `writing.rs` what a handle wrote and when, `holes.rs` and `extents.rs` where there is nothing. `deferred.rs` keeps new files of temporary
+//! directories until they leave together.
 //!
 //! # What holds
 //!
 //! - What a call has done is what every later call of any process sees, also in names, sizes and times of directories.
 //! - With the directories of the path known, a create, a stat, an unlink of a file without chunks, a read and a write
 //!   within a chunk
-//!   cost one request each, a close without writes none. Reading at the end of a file or in a hole costs one more, to
+//!   cost one request each, a close without writes none. Opening, reading and closing a file of up to [`INLINE_LEN_MAX`]
+//!   bytes costs one together: what an open for reading has brought is good for 2 ms, for which others' changes
+//!   wait (`kept.rs`). Reading at the end of a file or in a hole costs one more, to
 //!   learn the size; so
 //!   does the first write beyond the inode, and the close after it.
 //! - An append takes its place atomically. While several append at once, a reader that overtakes the slower of them
 //!   can see zeros
 //!   in its place; with one appender never.
+//! - Holes take no space in units of 64 KiB, and are found in one request per node, however long the file is. The attributes of a file
+//!   with holes cost as much.
 //! - A rename is atomic for those who look up either name. A listing meanwhile can show both names, or none.
-//! - Times of access are not kept up (`noatime`). The time of modification of a large file is settled when it is
-//!   closed or synced.
-//! - A file that is unlinked or replaced lives on for the process that did it, and for those that inherit its
-//!   descriptors. Others
-//!   that have it open get `StaleHandle` from then on.
+//! - Times of access are not kept up (`noatime`). A write shows its time at once; writes of one handle within 4 ms may show one time until
+//!   the file is closed or synced.
+//! - Where a directory says so ([`Semantics`]), less holds: an open file may stay as it was, and new files may be seen late.
+//! - A file that loses its last name lives on for whoever has it open, in any process on any node, until the last close. Its space is
+//!   free after that; when the holders were killed, once somebody sweeps ([`FileSystem::sweep_orphans`]).
 //! - Whoever dies half-way leaves nothing that others cannot finish or undo; they wait up to 2 s for that.
 
+mod ancestry;
 mod at;
 mod attr;
 mod attributes;
 mod batch;
+mod by_inode;
 mod cache;
 mod chunks;
 mod context;
 mod convert;
+mod copy;
+mod deferred;
+mod exchange;
+mod extents;
 mod file;
 mod filesystem;
+mod holds;
+mod holes;
 mod inode;
 mod io;
+mod kept;
 mod key;
+mod leased;
 mod link;
 mod listing;
+mod locks;
 mod make;
 mod marks;
 mod moving;
 mod open;
-mod opens;
 mod removal;
 mod rename;
 mod seal;
+mod semantics;
 mod size;
 mod state;
 mod store;
@@ -66,10 +83,17 @@ mod recovery_tests;
 pub use at::At;
 pub use attr::{Attr, FileKind, STAT_BLOCK_LEN, SetTime, StatFs, Timestamp};
 pub use batch::{NewFile, WholeFile};
+pub use by_inode::{Entered, Found};
 pub use context::{Context, OpenFlags, RenameFlags};
 pub use file::OpenFile;
 pub use filesystem::FileSystem;
+pub use holes::AllocateMode;
+pub use leased::{Named, Promise, RecordOf};
 pub use listing::{DirEntry, DirHandle};
+pub use locks::{
+    FileLocks, LOCK_LAST, LockFound, LockMode, LockPlace, LockRange, LockSpace, WantedLock,
+};
+pub use semantics::Semantics;
 pub use state::OpenState;
 pub use xattr::{ATTRIBUTE_LEN_MAX, Subject, XattrFlags};
 

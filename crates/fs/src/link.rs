@@ -10,7 +10,7 @@ use samite_wire::op::{Action, Data, Guard, Operation};
 
 use crate::at::At;
 use crate::filesystem::named;
-use crate::inode::{INODE_LEN, Inode, Layout, at};
+use crate::inode::{FLAG_NAMEABLE, FLAG_RENAMED, INODE_LEN, Inode, Layout, at};
 use crate::key;
 use crate::marks::EntryMark;
 use crate::moving::{Decision, Finish, Move};
@@ -60,7 +60,13 @@ impl FileSystem {
         })
     }
 
-    fn link_node(&self, ctx: &Context, node: Node, to: At<'_>, epoch: Epoch) -> Result<()> {
+    pub(crate) fn link_node(
+        &self,
+        ctx: &Context,
+        node: Node,
+        to: At<'_>,
+        epoch: Epoch,
+    ) -> Result<()> {
         if node.inode.is_directory() {
             return Err(fail(ErrorKind::NotOwner));
         }
@@ -76,6 +82,9 @@ impl FileSystem {
         if self.lookup_home(&home, epoch)?.is_some() {
             return Err(fail(ErrorKind::Exists));
         }
+        if key::is_orphan(&node.home.key) {
+            return self.name_orphan(&node, &walk, &home);
+        }
         let inode = self.own_record(node)?;
         self.add_link(inode.ino)?;
         match self.put_pointer(&walk, &home, &inode) {
@@ -89,6 +98,40 @@ impl FileSystem {
                 let _ = self.drop_link(inode.ino);
                 Err(error)
             }
+        }
+    }
+
+    /// Gives a file that was made without a name its first one.
+    fn name_orphan(&self, node: &Node, walk: &Walk<'_>, home: &Home) -> Result<()> {
+        let found = self.store().value(&node.home)?;
+        let (version, mut value) = found.ok_or_else(|| fail(ErrorKind::NotFound))?;
+        let fresh = Node { version, inode: Inode::decode(&value)?, ..node.clone() };
+        if fresh.inode.layout == Layout::Moving {
+            self.await_move(&node.home)?;
+            return Err(fail(ErrorKind::StaleLease));
+        }
+        if fresh.inode.flags & FLAG_NAMEABLE == 0 {
+            return Err(fail(ErrorKind::NotFound));
+        }
+        // Handles find it by its location.
+        value[at::FLAGS as usize] = fresh.inode.flags & !FLAG_NAMEABLE | FLAG_RENAMED;
+        let layout = (fresh.inode.layout, false);
+        let source = node.home.clone();
+        let intended = Move::new(self.token(), source, layout, Finish::Delete, home.clone());
+        if !self.freeze(&fresh, &intended)? {
+            return Err(fail(ErrorKind::StaleLease));
+        }
+        let seal = key::seal(walk.dir().ino);
+        let mark = EntryMark::new(&home.key, Timestamp::now());
+        let guards = [Guard::Absent(&home.key), Guard::Absent(&seal)];
+        match self.decide(&intended, &value, walk.epoch, guards, mark.actions(0))? {
+            Decision::Done(_) => Ok(()),
+            Decision::Refused(0) => Err(fail(ErrorKind::Exists)),
+            Decision::Refused(_) => {
+                self.outlast_seal(walk.dir().ino, home.partition)?;
+                Err(fail(ErrorKind::StaleLease))
+            }
+            Decision::Recovered => Err(fail(ErrorKind::StaleLease)),
         }
     }
 

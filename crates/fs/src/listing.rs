@@ -24,6 +24,10 @@ const PARTITIONS_AT_ONCE: u32 = 128;
 const ENTRIES_AT_ONCE: u32 = 1024;
 /// Fewest entries asked of one partition.
 const ENTRIES_MIN: u32 = 8;
+/// Entries whose positions a handle knows by name, so that they stay good when others make and remove entries.
+const RECENT_MAX: usize = 16 << 10;
+/// Batches whose start a handle knows.
+const BEGUN_MAX: usize = 4 << 10;
 
 /// Cookie after `.`; one more after `..`; then the entries'.
 const DOT: u64 = 1;
@@ -42,7 +46,7 @@ pub struct DirEntry {
     pub name: Box<[u8]>,
     /// Attributes as of the listing (the size of a file that is being written may lag behind): `readdirplus`. None for
     /// `.` and `..`, directories and
-    /// files with several links: they have to be asked for.
+    /// files with several links: they have to be asked for, and so do files with holes.
     pub attr: Option<Attr>,
 }
 
@@ -54,6 +58,13 @@ struct Position {
     partition: u32,
     /// Key of the entry before it in this partition; empty at its start.
     after: Key,
+}
+
+/// Where an entry was that has been given out.
+struct Given {
+    cookie: u64,
+    partition: u32,
+    key: Box<[u8]>,
 }
 
 /// Part of a listing that is still to be given out.
@@ -71,8 +82,13 @@ pub struct DirHandle {
     ino: u64,
     parent: u64,
     cookie: u64,
-    /// Batches begun so far, by cookie: one for about a thousand entries.
-    begun: Vec<Position>,
+    /// Last cookie that was given out. None is given to another entry later, so that those from before a seek stay good.
+    issued: u64,
+    /// Entries given out last, by cookie.
+    recent: VecDeque<Given>,
+    /// Batches begun so far, by the cookie before their first entry: for positions that are not recent. Those are counted from
+    /// there, and so move with what was made and removed in their batch.
+    begun: VecDeque<Position>,
     /// Where the next batch starts.
     next: Position,
     runs: VecDeque<Run>,
@@ -86,10 +102,20 @@ impl DirHandle {
             ino,
             parent,
             cookie: 0,
-            begun: Vec::new(),
+            issued: DOTDOT,
+            recent: VecDeque::new(),
+            begun: VecDeque::new(),
             next,
             runs: VecDeque::new(),
         }
+    }
+
+    /// Of a directory that was removed.
+    pub(crate) fn empty(fs: &FileSystem, ino: u64) -> Self {
+        let mut listing = Self::new(fs, ino, ino);
+        listing.cookie = DOTDOT;
+        listing.next.partition = fs.store().dataset.partitions();
+        listing
     }
 
     /// The next entry, or `None` at the end. Holds one batch of entries at a time.
@@ -111,12 +137,8 @@ impl DirHandle {
                 continue;
             };
             if let Some(entry) = run.entries.next() {
-                self.cookie += 1;
-                self.next = Position {
-                    cookie: self.cookie,
-                    partition: run.partition,
-                    after: Key::from_slice(&entry.key),
-                };
+                let partition = run.partition;
+                self.given(partition, &entry.key);
                 return to_entry(&entry, self.cookie).map(Some);
             }
             let (partition, is_complete) = (run.partition, run.is_complete);
@@ -139,7 +161,7 @@ impl DirHandle {
     }
 
     /// Goes to a position that [`DirHandle::tell`] or an entry's cookie of this handle gave; 0 starts again and sees
-    /// new entries.
+    /// new entries. The positions of the last 16,384 entries are exact, whatever was made and removed meanwhile.
     ///
     /// # Errors
     /// As of [`DirHandle::next_entry`].
@@ -148,23 +170,53 @@ impl DirHandle {
             return Ok(());
         }
         self.runs.clear();
-        if cookie <= DOTDOT {
-            self.begun.clear();
+        if let Some(position) = self.recent(cookie) {
+            self.next = position;
+            self.cookie = cookie;
+            return Ok(());
+        }
+        let start = Position { cookie: DOTDOT, partition: 0, after: Key::new() };
+        if cookie > self.issued {
+            // Of another handle on the same directory, as after an exec: as many entries from the start.
+            self.next = self.recent(self.issued).unwrap_or(start);
+            self.cookie = self.issued;
+            while self.issued < cookie && self.next_entry()?.is_some() {}
+            return Ok(());
         }
         let known = self.begun.partition_point(|position| position.cookie <= cookie);
-        self.begun.truncate(known);
-        self.next = self.begun.pop().unwrap_or(Position {
-            cookie: DOTDOT,
-            partition: 0,
-            after: Key::new(),
-        });
-        self.cookie = if cookie <= DOTDOT { cookie } else { self.next.cookie };
-        while self.cookie < cookie {
-            if self.next_entry()?.is_none() {
-                break;
-            }
-        }
+        let begun = known.checked_sub(1).filter(|_| cookie > DOTDOT);
+        self.next = begun.map_or(start, |index| self.begun[index].clone());
+        self.cookie = cookie.min(self.next.cookie);
+        while self.cookie < cookie && self.next_entry()?.is_some() {}
         Ok(())
+    }
+
+    /// Where the entry with this cookie was, if it was given out lately.
+    fn recent(&self, cookie: u64) -> Option<Position> {
+        let index = self.recent.partition_point(|given| given.cookie < cookie);
+        let given = self.recent.get(index).filter(|given| given.cookie == cookie)?;
+        let after = Key::from_slice(&given.key);
+        Some(Position { cookie, partition: given.partition, after })
+    }
+
+    /// An entry is given out. One that is where it was when it was given out before has the same cookie again.
+    fn given(&mut self, partition: u32, key: &[u8]) {
+        let again = self.cookie + 1;
+        let first = self.recent.front().map_or(self.issued + 1, |given| given.cookie);
+        let known = again.checked_sub(first).and_then(|index| self.recent.get(index as usize));
+        let is_same =
+            known.map_or(again < first, |known| known.partition == partition && &*known.key == key);
+        if is_same {
+            self.cookie = again;
+        } else {
+            self.issued += 1;
+            self.cookie = self.issued;
+            if self.recent.len() == RECENT_MAX {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(Given { cookie: self.cookie, partition, key: key.into() });
+        }
+        self.next = Position { cookie: self.cookie, partition, after: Key::from_slice(key) };
     }
 
     fn dot(&mut self, name: &[u8], ino: u64, cookie: u64) -> DirEntry {
@@ -199,8 +251,11 @@ impl DirHandle {
             let (entries, is_complete) = listing(outcome)?;
             self.runs.push_back(Run { partition, entries: entries.into_iter(), is_complete });
         }
-        if self.begun.last().is_none_or(|last| last.cookie < start.cookie) {
-            self.begun.push(start);
+        if self.begun.back().is_none_or(|last| last.cookie < self.cookie) {
+            if self.begun.len() == BEGUN_MAX {
+                self.begun.pop_front();
+            }
+            self.begun.push_back(Position { cookie: self.cookie, ..start });
         }
         Ok(())
     }
@@ -213,7 +268,9 @@ impl FileSystem {
     /// As of opening it for reading; `NotDirectory`.
     pub fn read_dir<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<DirHandle> {
         let flags = OpenFlags { directory: true, ..OpenFlags::reading() };
-        self.open_file(ctx, at, flags, 0)?.read_dir()
+        let dir = self.open_file(ctx, at, flags, 0)?;
+        let listing = dir.read_dir();
+        dir.close().and(listing)
     }
 }
 
@@ -226,6 +283,7 @@ fn to_entry(entry: &OwnedEntry, cookie: u64) -> Result<DirEntry> {
         Layout::Chunked => Some(inode.size),
         Layout::Elsewhere | Layout::Moving => None,
     };
+    let size = size.filter(|_| !inode.sparse);
     let attr = size.filter(|_| !inode.is_directory()).map(|size| inode.attr(size));
     Ok(DirEntry { ino: inode.ino, kind: inode.kind, cookie, name: name.into(), attr })
 }

@@ -2,7 +2,7 @@
 
 use samite_client::{Op, OwnedOutcome};
 use samite_types::{Error, ErrorKind, Result, Version};
-use samite_wire::op::{Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation};
 use smallvec::SmallVec;
 
 use crate::at::At;
@@ -10,9 +10,10 @@ use crate::cache::DirNode;
 use crate::filesystem::named;
 use crate::inode::{INODE_LEN, Inode};
 use crate::key;
+use crate::leased::{Promise, long_lease};
 use crate::marks::EntryMark;
 use crate::store::{LOOKUP_LEN, Node, fail};
-use crate::walk::{LOOKUPS_MAX, SEARCH, WRITE, Walk};
+use crate::walk::{LOOKUPS_MAX, New, SEARCH, WRITE, Walk};
 use crate::{Context, FileKind, FileSystem, PATH_LEN_MAX, Timestamp};
 
 /// What is to be made.
@@ -22,6 +23,39 @@ pub struct Blueprint<'a> {
     pub rdev: u64,
     /// Bytes after the inode.
     pub data: &'a [u8],
+}
+
+impl<'a> Blueprint<'a> {
+    /// For mknod: `mode` has the kind in its `S_IFMT` bits (none: regular) and the permissions.
+    pub fn node(ctx: &Context, mode: u32, rdev: u64) -> Result<Self> {
+        let kinds = [
+            FileKind::File,
+            FileKind::Fifo,
+            FileKind::Socket,
+            FileKind::CharDevice,
+            FileKind::BlockDevice,
+        ];
+        let kind = match mode & 0o170_000 {
+            0 => Some(FileKind::File),
+            bits => kinds.into_iter().find(|kind| kind.mode_bits() == bits),
+        };
+        let kind = kind.ok_or_else(|| fail(ErrorKind::Invalid))?;
+        let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+        if is_device && !ctx.may_all() {
+            return Err(fail(ErrorKind::NotOwner));
+        }
+        let rdev = if is_device { rdev } else { 0 };
+        Ok(Self { kind, perm: mode & 0o7777, rdev, data: b"" })
+    }
+
+    /// For a symbolic link.
+    pub fn link_to(target: &'a [u8]) -> Result<Self> {
+        match target.len() {
+            0 => Err(fail(ErrorKind::NotFound)),
+            len if len > PATH_LEN_MAX => Err(fail(ErrorKind::NameTooLong)),
+            _ => Ok(Self { kind: FileKind::Symlink, perm: 0o777, rdev: 0, data: target }),
+        }
+    }
 }
 
 /// What came of it.
@@ -39,7 +73,7 @@ impl FileSystem {
     /// `Exists`; `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the path; `NoSpace`.
     pub fn mkdir<'a>(&self, ctx: &Context, at: impl Into<At<'a>>, perm: u32) -> Result<()> {
         let new = Blueprint { kind: FileKind::Directory, perm, rdev: 0, data: b"" };
-        named("mkdir", at, |at| self.make(ctx, at, &new))
+        named("mkdir", at, |at| self.make(ctx, at, &new).map(drop))
     }
 
     /// Makes a fifo, socket or device node, or an empty regular file. `mode` has the kind in its `S_IFMT` bits
@@ -54,28 +88,7 @@ impl FileSystem {
         mode: u32,
         rdev: u64,
     ) -> Result<()> {
-        let kind = match mode & 0o170_000 {
-            0 => Ok(FileKind::File),
-            bits => [
-                FileKind::File,
-                FileKind::Fifo,
-                FileKind::Socket,
-                FileKind::CharDevice,
-                FileKind::BlockDevice,
-            ]
-            .into_iter()
-            .find(|kind| kind.mode_bits() == bits)
-            .ok_or_else(|| fail(ErrorKind::Invalid)),
-        };
-        named("mknod", at, |at| {
-            let kind = kind?;
-            let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
-            if is_device && ctx.uid != 0 {
-                return Err(fail(ErrorKind::NotOwner));
-            }
-            let rdev = if is_device { rdev } else { 0 };
-            self.make(ctx, at, &Blueprint { kind, perm: mode & 0o7777, rdev, data: b"" })
-        })
+        named("mknod", at, |at| self.make(ctx, at, &Blueprint::node(ctx, mode, rdev)?).map(drop))
     }
 
     /// Makes a symbolic link to `target`, any bytes but NUL.
@@ -84,35 +97,38 @@ impl FileSystem {
     /// As of [`FileSystem::mkdir`]; `NotFound`: the target is empty; `NameTooLong`: it is longer than a path may be.
     pub fn symlink<'a>(&self, ctx: &Context, target: &[u8], at: impl Into<At<'a>>) -> Result<()> {
         named("symlink", at, |at| {
-            if target.is_empty() {
-                return Err(fail(ErrorKind::NotFound));
-            }
-            if target.len() > PATH_LEN_MAX {
-                return Err(fail(ErrorKind::NameTooLong));
-            }
             let everyone = Context { umask: 0, ..ctx.clone() };
-            let new = Blueprint { kind: FileKind::Symlink, perm: 0o777, rdev: 0, data: target };
-            self.make(&everyone, at, &new)
+            self.make(&everyone, at, &Blueprint::link_to(target)?).map(drop)
         })
     }
 
-    fn make(&self, ctx: &Context, at: At<'_>, new: &Blueprint<'_>) -> Result<()> {
+    pub(crate) fn make(&self, ctx: &Context, at: At<'_>, new: &Blueprint<'_>) -> Result<Node> {
         self.under_lease(|epoch| {
             let mut walk = Walk::start(self, ctx, at, epoch)?;
-            if !walk.advance()? {
-                return Err(fail(ErrorKind::Exists));
-            }
-            if walk.wants_directory && new.kind != FileKind::Directory {
-                return Err(match self.lookup_home(&walk.entry(), epoch)? {
-                    Some(_) => fail(ErrorKind::Exists),
-                    None => fail(ErrorKind::NotFound),
-                });
-            }
-            match self.make_entry(ctx, &mut walk, new)? {
-                Made::New(_) => Ok(()),
-                Made::Exists(_) => Err(fail(ErrorKind::Exists)),
-            }
+            self.make_walked(ctx, &mut walk, new)
         })
+    }
+
+    /// Makes what the walk leads to, where nothing may be.
+    pub(crate) fn make_walked(
+        &self,
+        ctx: &Context,
+        walk: &mut Walk<'_>,
+        new: &Blueprint<'_>,
+    ) -> Result<Node> {
+        if !walk.advance()? {
+            return Err(fail(ErrorKind::Exists));
+        }
+        if walk.wants_directory && new.kind != FileKind::Directory {
+            return Err(match self.lookup_home(&walk.entry(), walk.epoch)? {
+                Some(_) => fail(ErrorKind::Exists),
+                None => fail(ErrorKind::NotFound),
+            });
+        }
+        match self.make_entry(ctx, walk, new)? {
+            Made::New(node) => Ok(node),
+            Made::Exists(_) => Err(fail(ErrorKind::Exists)),
+        }
     }
 
     /// Makes the entry that the walk has come to, in one operation. When something is there already, says what.
@@ -136,16 +152,28 @@ impl FileSystem {
         let home = walk.entry();
         let seal = key::seal(walk.dir().ino);
         let mark = EntryMark::new(&home.key, now);
-        let mut made = false;
+        let hold = if walk.opens { self.token() } else { 0 };
         for _ in 0..LOOKUPS_MAX {
             let mut op = Operation::put(home.partition, &home.key, &value)
                 .guard(Guard::Absent(&home.key))
                 .guard(Guard::Absent(&seal))
                 .reveal(LOOKUP_LEN as u32);
             op.actions.extend(mark.actions(i64::from(inode.is_directory())));
+            if hold != 0 {
+                op.actions.push(Action::Hold { key: &home.key, token: hold });
+            }
+            let dataset = &self.store().dataset;
+            let moment = walk.leases.then(|| dataset.moment(home.partition)).flatten();
+            if moment.is_some() {
+                op.actions.push(long_lease(&home.key));
+            }
             let failure = match self.store().run(Op::new(op).under_lease(walk.epoch))? {
-                OwnedOutcome::Done(_) => {
-                    made = true;
+                OwnedOutcome::Done(results) => {
+                    let promise = match moment {
+                        Some(moment) => Promise::of_change(moment, results.last())?,
+                        None => None,
+                    };
+                    walk.made = Some(New { inode, promise });
                     break;
                 }
                 OwnedOutcome::Failed(failure) => failure,
@@ -163,7 +191,7 @@ impl FileSystem {
                 None => return Err(failure.into_error("make entry")),
             }
         }
-        if !made {
+        if walk.made.is_none() {
             return Err(fail(ErrorKind::Busy));
         }
         if inode.is_directory() {
@@ -171,10 +199,10 @@ impl FileSystem {
         }
         // The version is not asked for: whoever needs it reads the record again.
         let data_len = new.data.len() as u64;
-        Ok(Made::New(Node { home, inode, data_len, version: Version(0), target: None }))
+        Ok(Made::New(Node { home, inode, data_len, version: Version(0), target: None, hold }))
     }
 
-    fn new_inode(
+    pub(crate) fn new_inode(
         &self,
         ctx: &Context,
         parent: DirNode,
@@ -187,10 +215,15 @@ impl FileSystem {
             gid = parent.gid;
             if new.kind == FileKind::Directory {
                 perm |= 0o2000;
+            } else if perm & 0o2010 == 0o2010 && !ctx.in_group(gid) && !ctx.may_all() {
+                perm &= !0o2000;
             }
         }
         let mut inode = Inode::new(new.kind, self.new_ino()?, perm, ctx.uid, gid, now);
         inode.rdev = new.rdev;
+        if inode.is_directory() {
+            inode.semantics = parent.semantics;
+        }
         Ok(inode)
     }
 }

@@ -6,7 +6,7 @@
 //! The directory's time is the maximum over the partitions and its link count the sum, asked for when someone wants them.
 
 use samite_client::{OwnedOutcome, OwnedResult};
-use samite_types::{ErrorKind, Result};
+use samite_types::{ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, Data, Guard, Operation};
 
 use crate::key::{self, Key};
@@ -49,34 +49,52 @@ const NEVER: Timestamp = Timestamp(i64::MIN);
 pub struct Marks {
     /// Last change of an entry; [`NEVER`] when there was none.
     pub changed: Timestamp,
+    /// Directories made in it, less those removed.
+    directories: i64,
+}
+
+impl Marks {
+    /// Bytes of one mark.
+    pub const RECORD_LEN: usize = 16;
+    /// Nothing was ever made in it.
+    pub const NONE: Self = Self { changed: NEVER, directories: 0 };
+
+    /// Adds what one partition's mark says.
+    pub fn add(&mut self, record: &[u8]) {
+        let number = |offset: usize| {
+            record
+                .get(offset..)
+                .and_then(<[u8]>::first_chunk)
+                .map_or(0, |raw| i64::from_le_bytes(*raw))
+        };
+        self.changed = self.changed.max(Timestamp(number(0)));
+        self.directories += number(SUBDIRECTORIES_AT as usize);
+    }
+
     /// Directories in it.
-    pub directories: u64,
+    pub fn directories(&self) -> u64 {
+        self.directories.try_into().unwrap_or(0)
+    }
 }
 
 impl FileSystem {
-    /// Asks every partition for the directory's mark.
+    /// Asks every partition for the directory's mark. What a node knew that cannot be reached is left out: it is gone with the
+    /// entries, and the directory's other entries can be reached only by those who can ask for its attributes.
     pub(crate) fn marks(&self, directory: u64) -> Result<Marks> {
         let key = key::mark(directory);
-        let outcomes = self.store().run_everywhere(|partition| Operation::get(partition, &key))?;
-        let (mut changed, mut directories) = (NEVER, 0i64);
-        for outcome in outcomes {
-            let data = match outcome {
-                OwnedOutcome::Done(results) => match results.into_iter().next() {
-                    Some(OwnedResult::Value { data, .. }) => data,
-                    _ => continue,
-                },
-                OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => continue,
-                OwnedOutcome::Failed(failure) => return Err(failure.into_error("read marks")),
-            };
-            let number = |offset: usize| {
-                data.get(offset..)
-                    .and_then(<[u8]>::first_chunk)
-                    .map_or(0, |raw| i64::from_le_bytes(*raw))
-            };
-            changed = changed.max(Timestamp(number(0)));
-            directories += number(SUBDIRECTORIES_AT as usize);
+        let mut marks = Marks::NONE;
+        match self.store().run_everywhere(|partition| Operation::get(partition, &key)) {
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                for partition in (0..self.store().dataset.partitions()).map(PartitionId) {
+                    match self.store().run(Operation::get(partition, &key)) {
+                        Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                        outcome => add(&mut marks, outcome?)?,
+                    }
+                }
+            }
+            outcomes => outcomes?.into_iter().try_for_each(|outcome| add(&mut marks, outcome))?,
         }
-        Ok(Marks { changed, directories: directories.try_into().unwrap_or(0) })
+        Ok(marks)
     }
 
     /// Forgets the times of the marks, so that the inode's own holds.
@@ -89,5 +107,18 @@ impl FileSystem {
                 Operation::new(partition, [reset]).guard(Guard::Exists(&key))
             })
             .map(drop)
+    }
+}
+
+fn add(marks: &mut Marks, outcome: OwnedOutcome) -> Result<()> {
+    match outcome {
+        OwnedOutcome::Done(results) => {
+            if let Some(OwnedResult::Value { data, .. }) = results.first() {
+                marks.add(data);
+            }
+            Ok(())
+        }
+        OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(()),
+        OwnedOutcome::Failed(failure) => Err(failure.into_error("read marks")),
     }
 }

@@ -13,16 +13,25 @@
 //! the move can not
 //! happen any more, and he thaws the source. If there is a verdict already, he does what it says. A "no" stays until
 //! the mover itself has seen it: a slow mover can never decide after a recovery.
+//!
+//! Who holds the inode ([`crate::holds`]) moves with it: the freeze tells who they are, the decision lets them hold the
+//! destination, and the finish ends the holds of those who have let go of the source in between.
+//!
+//! An exchange is a move whose decision also takes the value that was at the destination into the verdict, from where the
+//! finish brings it to the source.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
-use samite_client::{Op, OwnedOutcome};
+use samite_client::{Op, OwnedOutcome, OwnedResult};
 use samite_types::{Deadline, Epoch, ErrorKind, Result};
 use samite_wire::op::{Action, Data, Guard, Operation};
 
-use crate::inode::{INODE_LEN, Layout, STATE_FROZEN, at};
+use crate::holds::{HOLDER_LEN, Release};
+use crate::inode::{INODE_LEN, Inode, Layout, STATE_FROZEN, at};
 use crate::key::{self, Key};
 use crate::marks::EntryMark;
+use crate::removal::first_value;
 use crate::store::{Home, Node, malformed};
 use crate::{FileSystem, Timestamp};
 
@@ -43,10 +52,23 @@ pub enum Finish {
     Delete = 0,
     /// It becomes a pointer ([`Layout::Elsewhere`]).
     Point = 1,
+    /// What was at the destination comes here. Until then its value is in the verdict.
+    Swap = 2,
+}
+
+impl Finish {
+    const fn from_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::Delete,
+            1 => Self::Point,
+            2 => Self::Swap,
+            _ => return None,
+        })
+    }
 }
 
 /// A move, as its intent describes it: token, layout of the source, [`Finish`], whether it is a directory, key of the
-/// destination.
+/// destination with its length, and who held the source.
 #[derive(Clone, Debug)]
 pub struct Move {
     pub token: u64,
@@ -56,6 +78,8 @@ pub struct Move {
     pub is_directory: bool,
     pub destination: Home,
     keys: MoveKeys,
+    /// Who held the source when it was frozen.
+    holders: OnceCell<Vec<u8>>,
 }
 
 /// What operations of a move refer to.
@@ -64,9 +88,11 @@ struct MoveKeys {
     token: [u8; 8],
     intent: Key,
     verdict: Key,
+    /// The verdict that it happens; for [`Finish::Swap`] with the value that comes to the source.
+    yes: Vec<u8>,
 }
 
-const INTENT_HEADER_LEN: usize = 11;
+const INTENT_HEADER_LEN: usize = 13;
 
 /// How a decision went.
 #[derive(Debug)]
@@ -91,8 +117,16 @@ impl Move {
             token: token.to_le_bytes(),
             intent: key::intent(&source.key),
             verdict: key::verdict(token),
+            yes: YES.to_vec(),
         };
-        Self { token, source, layout, finish, is_directory, destination, keys }
+        let holders = OnceCell::new();
+        Self { token, source, layout, finish, is_directory, destination, keys, holders }
+    }
+
+    /// The same, bringing `value` from the destination to the source ([`Finish::Swap`]).
+    pub fn bringing(mut self, value: &[u8]) -> Self {
+        self.keys.yes.extend_from_slice(value);
+        self
     }
 
     fn intent(&self) -> Vec<u8> {
@@ -103,25 +137,42 @@ impl Move {
             self.finish as u8,
             u8::from(self.is_directory),
         ]);
+        // A key is far shorter than 64 KiB.
+        value.extend_from_slice(&(self.destination.key.len() as u16).to_le_bytes());
         value.extend_from_slice(&self.destination.key);
         value
+    }
+
+    fn holders(&self) -> &[u8] {
+        self.holders.get().map_or(&[], Vec::as_slice)
+    }
+
+    fn verdict(&self) -> Home {
+        Home { key: self.keys.verdict.clone(), partition: self.destination.partition }
+    }
+
+    fn is_within(&self) -> bool {
+        self.source.partition == self.destination.partition
     }
 }
 
 impl FileSystem {
     fn parse_intent(&self, source: &Home, value: &[u8]) -> Result<Move> {
         let (token, rest) = value.split_first_chunk::<8>().ok_or_else(malformed)?;
-        let ([layout, finish, is_directory], destination) =
-            rest.split_first_chunk::<3>().ok_or_else(malformed)?;
+        let ([layout, finish, is_directory, low, high], rest) =
+            rest.split_first_chunk::<5>().ok_or_else(malformed)?;
+        let key_len = usize::from(u16::from_le_bytes([*low, *high]));
+        let (destination, holders) = rest.split_at_checked(key_len).ok_or_else(malformed)?;
         let layout = Layout::from_code(*layout).ok_or_else(malformed)?;
-        let finish = if *finish == Finish::Delete as u8 { Finish::Delete } else { Finish::Point };
-        Ok(Move::new(
+        let finish = Finish::from_code(*finish).ok_or_else(malformed)?;
+        let intended = Move::new(
             u64::from_le_bytes(*token),
             source.clone(),
             (layout, *is_directory == 1),
             finish,
             self.store().home(Key::from_slice(destination)),
-        ))
+        );
+        Ok(Move { holders: OnceCell::from(holders.to_vec()), ..intended })
     }
 
     /// Freezes `node`, and notes where handles on it will find it. False: it has changed since it was read.
@@ -141,17 +192,37 @@ impl FileSystem {
                     data: Data::Inline(&[Layout::Moving as u8]),
                 },
                 Action::Put { key: intent_key, data: Data::Inline(&intent) },
+                Action::Holders { key: &source.key },
             ],
         )
         .guard(Guard::VersionIs(&source.key, node.version))
         .guard(Guard::Absent(intent_key));
         let mut ops = vec![Op::new(freeze)];
-        if node.has_location() && intended.finish == Finish::Delete {
+        if node.has_location() && intended.finish != Finish::Point {
             let note = Operation::put(location.partition, &location.key, destination);
             ops.push(Op::new(note));
         }
-        let outcomes = self.store().run_all(&mut ops)?;
-        Ok(outcomes.first().is_some_and(OwnedOutcome::is_done))
+        let frozen = self.store().run_all(&mut ops)?.into_iter().next();
+        let Some(OwnedOutcome::Done(results)) = frozen else { return Ok(false) };
+        let Some(OwnedResult::Value { data: holders, .. }) = results.into_iter().nth(3) else {
+            return Err(malformed());
+        };
+        if !holders.is_empty() {
+            // Whoever finishes the move has to know of them.
+            let add =
+                Action::Append { key: intent_key, data: Data::Inline(&holders), len_max: u32::MAX };
+            let op = Operation::new(source.partition, [add]).guard(Guard::BytesAre {
+                key: intent_key,
+                offset: 0,
+                bytes: &intended.keys.token,
+            });
+            if !self.store().run(op)?.is_done() {
+                return Ok(false);
+            }
+            // Set once: a move is frozen once.
+            let _ = intended.holders.set(holders);
+        }
+        Ok(true)
     }
 
     /// Notes where handles on `node` will find it, before it goes there in one operation.
@@ -178,8 +249,17 @@ impl FileSystem {
         op.guards.push(Guard::Absent(verdict));
         op.guards.extend(guards);
         op.actions.extend(actions);
-        op.actions.push(Action::Put { key: &decided.destination.key, data: Data::Inline(value) });
-        op.actions.push(Action::Put { key: verdict, data: Data::Inline(YES) });
+        let to = &decided.destination.key;
+        if decided.finish == Finish::Swap {
+            op.actions.push(Action::MoveHolds { from: to, to: verdict });
+        }
+        op.actions.push(Action::Put { key: to, data: Data::Inline(value) });
+        if decided.is_within() {
+            op.actions.push(Action::MoveHolds { from: &decided.source.key, to });
+        } else if !decided.holders().is_empty() {
+            op.actions.push(Action::SetHolders { key: to, holders: decided.holders() });
+        }
+        op.actions.push(Action::Put { key: verdict, data: Data::Inline(&decided.keys.yes) });
         let outcome = match self.store().run(Op::new(op).under_lease(epoch)) {
             // The node said that it did nothing.
             Err(error)
@@ -219,19 +299,72 @@ impl FileSystem {
         let source = &decided.source.key;
         let elsewhere = [Layout::Elsewhere as u8];
         let mark = EntryMark::new(source, Timestamp::now());
-        let mut op = Operation::new(decided.source.partition, []);
+        let incoming = match decided.finish {
+            Finish::Swap => match self.incoming(decided)? {
+                Some(value) => value,
+                // Nothing is left of the verdict: another one has finished it.
+                None => return Ok(()),
+            },
+            _ => Vec::new(),
+        };
+        let coming = match decided.finish {
+            Finish::Swap => self.holders_of(&decided.verdict())?,
+            _ => Vec::new(),
+        };
+        let mut op = Operation::new(decided.source.partition, [Action::Holders { key: source }]);
         match decided.finish {
             Finish::Delete => {
                 op.actions.push(Action::Delete { key: source });
-                op.actions.extend(mark.actions(if decided.is_directory { -1 } else { 0 }));
+                op.actions.extend(mark.actions(-i64::from(decided.is_directory)));
+            }
+            Finish::Swap => {
+                let comes = i64::from(Inode::decode(&incoming)?.is_directory());
+                op.actions.push(Action::Put { key: source, data: Data::Inline(&incoming) });
+                op.actions.push(Action::SetHolders { key: source, holders: &coming });
+                op.actions.extend(mark.actions(comes - i64::from(decided.is_directory)));
             }
             Finish::Point => op.actions.extend([
                 state(&decided.source, decided.is_directory, false),
                 Action::Write { key: source, offset: at::LAYOUT, data: Data::Inline(&elsewhere) },
                 Action::Truncate { key: source, len: INODE_LEN as u32 },
+                Action::SetHolders { key: source, holders: &[] },
             ]),
         }
-        self.end(decided, op)
+        match self.end(decided, op)? {
+            OwnedOutcome::Done(results) if !decided.is_within() => {
+                let left = first_value(results)?;
+                self.release_missing(decided, &left)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn holders_of(&self, home: &Home) -> Result<Vec<u8>> {
+        let op = Operation::new(home.partition, [Action::Holders { key: &home.key }]);
+        first_value(self.store().run(op)?.into_results("who holds it")?)
+    }
+
+    /// Those who have let go of the source since it was frozen hold nothing at the destination either.
+    fn release_missing(&self, decided: &Move, left: &[u8]) -> Result<()> {
+        let of = |list: &[u8]| list.as_chunks::<HOLDER_LEN>().0.to_vec();
+        let left = of(left);
+        for holder in of(decided.holders()).into_iter().filter(|holder| !left.contains(holder)) {
+            let token = holder.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
+            let partition = decided.destination.partition;
+            self.store().release(Release { partition, token, ino: 0, is_urgent: true })?;
+        }
+        self.store().flush_urgent()
+    }
+
+    /// The value that comes to the source of an exchange: the mover knows it, others find it in the verdict.
+    fn incoming(&self, decided: &Move) -> Result<Option<Vec<u8>>> {
+        if let [_, value @ ..] = &decided.keys.yes[..]
+            && !value.is_empty()
+        {
+            return Ok(Some(value.to_vec()));
+        }
+        let found = self.store().value(&decided.verdict())?;
+        Ok(found.and_then(|(_, value)| value.strip_prefix(YES).map(<[u8]>::to_vec)))
     }
 
     /// Undoes a freeze.
@@ -248,15 +381,15 @@ impl FileSystem {
                 },
             ],
         );
-        self.end(decided, op)
+        self.end(decided, op).map(drop)
     }
 
     /// Runs `op` at the source and removes the intent, unless somebody else has done it.
-    fn end<'k>(&self, decided: &'k Move, mut op: Operation<'k>) -> Result<()> {
+    fn end<'k>(&self, decided: &'k Move, mut op: Operation<'k>) -> Result<OwnedOutcome> {
         let MoveKeys { token, intent, .. } = &decided.keys;
         op.guards.push(Guard::BytesAre { key: intent, offset: 0, bytes: token });
         op.actions.push(Action::Delete { key: intent });
-        self.store().run(op).map(drop)
+        self.store().run(op)
     }
 
     /// Waits until the move from `source` has ended; ends it when nothing happens for [`PATIENCE`].

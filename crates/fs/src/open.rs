@@ -1,14 +1,19 @@
 //! Opening files and directories.
 
-use samite_types::{Epoch, ErrorKind, Result};
+use std::sync::atomic::Ordering;
+
+use samite_types::{ErrorKind, Result, Version};
+use samite_wire::op::{Action, Data, Operation};
 
 use crate::at::At;
-use crate::cache::permits;
+use crate::cache::{DirNode, permits};
 use crate::filesystem::named;
+use crate::inode::FLAG_NAMEABLE;
+use crate::key;
 use crate::make::{Blueprint, Made};
-use crate::store::{Node, fail};
-use crate::walk::{READ, WRITE, Walk};
-use crate::{Context, FileKind, FileSystem, OpenFile, OpenFlags};
+use crate::store::{Home, Node, fail};
+use crate::walk::{READ, SEARCH, WRITE, Walk};
+use crate::{Context, FileKind, FileSystem, OpenFile, OpenFlags, Timestamp};
 
 impl FileSystem {
     /// Opens a file or directory, or makes a file with `perm` (less the umask) when `flags` say so.
@@ -24,21 +29,27 @@ impl FileSystem {
         flags: OpenFlags,
         perm: u32,
     ) -> Result<OpenFile> {
-        named("open", at, |at| self.under_lease(|epoch| self.try_open(ctx, at, flags, perm, epoch)))
+        named("open", at, |at| {
+            self.under_lease(|epoch| {
+                let mut walk = Walk::start(self, ctx, at, epoch)?;
+                self.open_at(ctx, &mut walk, flags, perm)
+            })
+        })
     }
 
-    fn try_open(
+    /// Opens, or makes, what the walk leads to.
+    pub(crate) fn open_at(
         &self,
         ctx: &Context,
-        at: At<'_>,
+        walk: &mut Walk<'_>,
         flags: OpenFlags,
         perm: u32,
-        epoch: Epoch,
     ) -> Result<OpenFile> {
-        let mut walk = Walk::start(self, ctx, at, epoch)?;
+        walk.opens = true;
         if !flags.create {
+            walk.reads = flags.read && !flags.write && !flags.truncate && !flags.directory;
             let node = walk.find(!flags.nofollow)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
-            return self.open_node(ctx, &walk, node, flags);
+            return self.open_walked(ctx, walk, node, flags);
         }
         let new = Blueprint { kind: FileKind::File, perm, rdev: 0, data: b"" };
         while walk.advance()? {
@@ -49,54 +60,136 @@ impl FileSystem {
                     ErrorKind::IsDirectory
                 }));
             }
-            match self.make_entry(ctx, &mut walk, &new)? {
+            if let Some(file) = self.defer(ctx, walk, &new, flags)? {
+                return Ok(file);
+            }
+            match self.make_entry(ctx, walk, &new)? {
                 Made::New(node) => return Ok(OpenFile::new(self, node, flags, None)),
                 Made::Exists(_) if flags.excl => return Err(fail(ErrorKind::Exists)),
                 Made::Exists(node) => match &node.target {
                     Some(target) if !flags.nofollow => walk.follow(target)?,
-                    _ => return self.open_node(ctx, &walk, node, flags),
+                    _ => {
+                        walk.reads = flags.read && !flags.write && !flags.truncate;
+                        let home = walk.entry();
+                        // Gone again: from the start.
+                        let node =
+                            walk.look_up(&home)?.ok_or_else(|| fail(ErrorKind::StaleLease))?;
+                        return self.open_walked(ctx, walk, node, flags);
+                    }
                 },
             }
         }
         Err(fail(if flags.excl { ErrorKind::Exists } else { ErrorKind::IsDirectory }))
     }
 
-    fn open_node(
+    /// Opens a new file that has no name (`O_TMPFILE`), as a file of the directory `at`. It goes with its last close, unless it is
+    /// given a name before ([`OpenFile::link`]), which `excl` forbids.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::open_file`] for making a file in the directory; `NotDirectory`; `Invalid`: not for writing.
+    pub fn open_unnamed<'a>(
         &self,
         ctx: &Context,
-        walk: &Walk<'_>,
+        at: impl Into<At<'a>>,
+        flags: OpenFlags,
+        perm: u32,
+    ) -> Result<OpenFile> {
+        named("open", at, |at| {
+            if !flags.write {
+                return Err(fail(ErrorKind::Invalid));
+            }
+            let found = self.resolve(ctx, at, true)?.inode;
+            let dir = DirNode::of(&found);
+            if !found.is_directory() {
+                return Err(fail(ErrorKind::NotDirectory));
+            }
+            if !dir.permits(ctx, WRITE | SEARCH) {
+                return Err(fail(ErrorKind::Denied));
+            }
+            let new = Blueprint { kind: FileKind::File, perm, rdev: 0, data: b"" };
+            let mut inode = self.new_inode(ctx, dir, &new, Timestamp::now())?;
+            inode.flags |= if flags.excl { 0 } else { FLAG_NAMEABLE };
+            let value = inode.encode();
+            let hold = self.token();
+            let key = key::orphan(self.token());
+            let partition = self.store().own(inode.ino).partition;
+            let op = Operation::new(
+                partition,
+                [
+                    Action::Put { key: &key, data: Data::Inline(&value) },
+                    Action::Hold { key: &key, token: hold },
+                    Action::Detach { key: &key, to: &key },
+                ],
+            );
+            self.store().run(op)?.into_results("make")?;
+            let home = Home { key, partition };
+            let version = Version(0);
+            inode.nlink = 0;
+            let node = Node { home, inode, data_len: 0, version, target: None, hold };
+            Ok(OpenFile::new(self, node, OpenFlags { create: false, ..flags }, None))
+        })
+    }
+
+    fn open_walked(
+        &self,
+        ctx: &Context,
+        walk: &mut Walk<'_>,
         node: Node,
         flags: OpenFlags,
     ) -> Result<OpenFile> {
+        let path = node.inode.is_directory().then(|| {
+            if walk.dir().ino == node.inode.ino { walk.dir_path() } else { walk.entry_path() }
+        });
+        let brought = walk.brought.take();
+        Ok(self.open_node(ctx, node, flags, path)?.keeping(brought))
+    }
+
+    /// Opens what was found and is held; `path` is a directory's.
+    pub(crate) fn open_node(
+        &self,
+        ctx: &Context,
+        node: Node,
+        flags: OpenFlags,
+        path: Option<Box<[u8]>>,
+    ) -> Result<OpenFile> {
+        let checked = may_open(ctx, &node, flags);
+        if checked.is_err() {
+            self.let_go(&node)?;
+        }
+        checked?;
         let inode = node.inode;
-        let names_only = !flags.read && !flags.write;
-        match inode.kind {
-            FileKind::Symlink if !names_only => return Err(fail(ErrorKind::Loop)),
-            FileKind::Directory if flags.write || flags.create || flags.truncate => {
-                return Err(fail(ErrorKind::IsDirectory));
-            }
-            FileKind::Directory | FileKind::File => {}
-            _ if flags.directory => return Err(fail(ErrorKind::NotDirectory)),
-            FileKind::Symlink => {}
-            _ if names_only => {}
-            _ => return Err(fail(ErrorKind::Unsupported)),
-        }
-        if flags.directory && !inode.is_directory() {
-            return Err(fail(ErrorKind::NotDirectory));
-        }
-        let mask = if flags.read { READ } else { 0 }
-            | if flags.write || flags.truncate { WRITE } else { 0 };
-        if !permits(ctx, inode.perm, inode.uid, inode.gid, inode.is_directory(), mask) {
-            return Err(fail(ErrorKind::Denied));
-        }
-        let path = inode
-            .is_directory()
-            .then(|| if walk.dir().ino == inode.ino { walk.dir_path() } else { walk.entry_path() });
-        let is_empty = !node.is_chunked() && node.data_len == 0;
         let file = OpenFile::new(self, node, flags, path);
-        if flags.truncate && inode.kind == FileKind::File && !is_empty {
+        if inode.perm & 0o6000 != 0 && inode.kind == FileKind::File && !ctx.may_all() {
+            file.strips_set_id.store(true, Ordering::Relaxed);
+        }
+        if flags.truncate && inode.kind == FileKind::File {
+            file.strip_set_id()?;
             file.cut(0)?;
         }
         Ok(file)
     }
+}
+
+/// Fails unless the caller may open `node` with these flags.
+fn may_open(ctx: &Context, node: &Node, flags: OpenFlags) -> Result<()> {
+    let inode = node.inode;
+    let names_only = !flags.read && !flags.write;
+    match inode.kind {
+        _ if flags.directory && !inode.is_directory() => {
+            return Err(fail(ErrorKind::NotDirectory));
+        }
+        FileKind::Symlink if !names_only => return Err(fail(ErrorKind::Loop)),
+        FileKind::Directory if flags.write || flags.create || flags.truncate => {
+            return Err(fail(ErrorKind::IsDirectory));
+        }
+        FileKind::Directory | FileKind::File | FileKind::Symlink => {}
+        _ if names_only => {}
+        _ => return Err(fail(ErrorKind::Unsupported)),
+    }
+    let mask =
+        if flags.read { READ } else { 0 } | if flags.write || flags.truncate { WRITE } else { 0 };
+    if !permits(ctx, inode.perm, inode.uid, inode.gid, inode.is_directory(), mask) {
+        return Err(fail(ErrorKind::Denied));
+    }
+    Ok(())
 }

@@ -10,7 +10,7 @@ use crate::inode::Inode;
 use crate::key;
 use crate::moving::{Finish, Move};
 use crate::store::{NO_LEASE, Node};
-use crate::{Context, FileSystem, OpenFlags, RenameFlags};
+use crate::{Context, FileSystem, OpenFlags, RenameFlags, Timestamp};
 
 struct Rig {
     fs: FileSystem,
@@ -94,6 +94,55 @@ fn a_move_that_was_decided_is_finished() {
     assert!(left.unwrap().is_none(), "the verdict is gone too");
 }
 
+/// An exchange of `/from` and `/to` up to the freeze, and the values of both.
+fn frozen_exchange(fs: &FileSystem) -> (Move, Vec<u8>) {
+    let (node, there) = (put(fs, b"/from", b"data"), put(fs, b"/to", b"other"));
+    assert_ne!(node.home.partition, there.home.partition, "pick other names");
+    let value = |node: &Node| fs.store().value(&node.home).unwrap().unwrap().1;
+    let layout = (node.inode.layout, false);
+    let moved = Move::new(fs.token(), node.home.clone(), layout, Finish::Swap, there.home.clone())
+        .bringing(&value(&there));
+    let first = value(&node);
+    assert!(fs.freeze(&node, &moved).unwrap());
+    (moved, first)
+}
+
+#[test]
+fn an_exchange_that_was_not_decided_is_undone() {
+    let rig = rig();
+    let (moved, value) = frozen_exchange(&rig.fs);
+    assert_eq!(get(&rig.other, b"/to"), b"other");
+    assert_eq!(get(&rig.other, b"/from"), b"data");
+    let late = rig.fs.decide(&moved, &value, NO_LEASE, [], []).unwrap();
+    assert!(matches!(late, crate::moving::Decision::Recovered), "{late:?}");
+    assert_eq!(get(&rig.fs, b"/to"), b"other");
+}
+
+#[test]
+fn an_exchange_that_was_decided_is_finished() {
+    let rig = rig();
+    let held = rig.other.open_file(&ctx(), b"/to", OpenFlags::creating(), 0o644).unwrap();
+    let (moved, value) = frozen_exchange(&rig.fs);
+    let (_, there) = rig.fs.store().value(&moved.destination).unwrap().unwrap();
+    let node = rig.fs.store().read(&moved.destination, NO_LEASE).unwrap().unwrap();
+    rig.fs.note_location(&node, &moved.source).unwrap();
+    let verdict = key::verdict(moved.token);
+    let yes = [&[1], &there[..]].concat();
+    let decide = Operation::new(
+        moved.destination.partition,
+        [
+            Action::Put { key: &moved.destination.key, data: Data::Inline(&value) },
+            Action::Put { key: &verdict, data: Data::Inline(&yes) },
+        ],
+    );
+    assert!(rig.fs.store().run(decide).unwrap().is_done());
+    assert_eq!(get(&rig.other, b"/to"), b"data");
+    // The handle finds its file where the end of the exchange brings it.
+    held.write_at(b"OTHER", 0).unwrap();
+    assert_eq!(get(&rig.other, b"/from"), b"OTHER");
+    assert_eq!(get(&rig.fs, b"/from"), b"OTHER");
+}
+
 #[test]
 fn a_directory_that_was_sealed_is_opened_again() {
     let rig = rig();
@@ -102,7 +151,10 @@ fn a_directory_that_was_sealed_is_opened_again() {
     let ino = rig.fs.stat(&ctx(), b"/d", true).unwrap().ino;
     let sealed = rig.fs.seal(&home, ino, NO_LEASE).unwrap();
     put(&rig.other, b"/d/f", b"x");
-    assert!(rig.fs.delete_sealed(&sealed).unwrap().is_none(), "the remover was too slow");
+    assert!(
+        rig.fs.delete_sealed(&sealed, Timestamp::now()).unwrap().is_none(),
+        "the remover was too slow"
+    );
     assert_eq!(get(&rig.fs, b"/d/f"), b"x");
 }
 
@@ -115,7 +167,7 @@ fn a_directory_that_was_removed_without_word_stays_removed() {
     // The other process has the directory in its cache.
     rig.other.stat(&ctx(), b"/d/f", true).unwrap_err();
     let sealed = rig.fs.seal(&home, ino, NO_LEASE).unwrap();
-    assert!(rig.fs.delete_sealed(&sealed).unwrap().is_some());
+    assert!(rig.fs.delete_sealed(&sealed, Timestamp::now()).unwrap().is_some());
     // The remover dies here, before it revokes leases.
     let made = rig.other.open_file(&ctx(), b"/d/f", OpenFlags::creating(), 0o644);
     assert_eq!(made.unwrap_err().kind(), ErrorKind::NotFound);

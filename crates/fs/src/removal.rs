@@ -7,7 +7,8 @@ use samite_wire::op::{Action, Data, Guard, Operation};
 use crate::at::At;
 use crate::cache::DirNode;
 use crate::filesystem::named;
-use crate::inode::{FLAG_ATTRIBUTES, FLAG_RENAMED, INODE_LEN, Inode, Layout, at, identity};
+use crate::holds::Removed;
+use crate::inode::{INODE_LEN, Inode, Layout, at, identity};
 use crate::key;
 use crate::marks::EntryMark;
 use crate::seal::Sealed;
@@ -15,24 +16,30 @@ use crate::store::{NO_LEASE, fail, malformed};
 use crate::walk::{LOOKUPS_MAX, SEARCH, WRITE, Walk};
 use crate::{Context, FileSystem, Timestamp};
 
-/// Bytes of a name's record that its removal brings along: only the inode, unless a file is open here that may have to
-/// live on.
-fn removal_len(fs: &FileSystem) -> u32 {
-    if fs.inner.opens.is_empty() { INODE_LEN as u32 } else { u32::MAX }
-}
-
 impl FileSystem {
-    /// Removes a name, and the file with its last name. A file that this process has open lives on until its last
+    /// Removes a name, and the file with its last name. A file that anybody has open lives on until its last
     /// handle is closed.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the path; `IsDirectory`; `NotOwner`: the
     /// directory is sticky.
     pub fn unlink<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<()> {
+        self.unlink_timed(ctx, at).map(drop)
+    }
+
+    /// The same, and says when the directory changed; `None`: not as far as its times tell.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::unlink`].
+    pub fn unlink_timed<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+    ) -> Result<Option<Timestamp>> {
         named("unlink", at, |at| self.under_lease(|epoch| self.try_unlink(ctx, at, epoch)))
     }
 
-    fn try_unlink(&self, ctx: &Context, at: At<'_>, epoch: Epoch) -> Result<()> {
+    fn try_unlink(&self, ctx: &Context, at: At<'_>, epoch: Epoch) -> Result<Option<Timestamp>> {
         let mut walk = Walk::start(self, ctx, at, epoch)?;
         if !walk.advance()? {
             return Err(fail(ErrorKind::IsDirectory));
@@ -46,22 +53,16 @@ impl FileSystem {
             }
             check_sticky(ctx, walk.dir(), node.inode.uid)?;
         }
-        let _removal = self.inner.opens.begin_removal();
-        let mark = EntryMark::new(&home.key, Timestamp::now());
+        let orphan = key::orphan(self.token());
+        let now = Timestamp::now();
+        let mark = EntryMark::new(&home.key, now);
         let mut marks = true;
-        let mut buf = [0; INODE_LEN];
         for _ in 0..LOOKUPS_MAX {
-            let len = removal_len(self);
-            let get = Action::Get { key: &home.key, offset: 0, len };
-            let mut op = Operation::new(home.partition, [get, Action::Delete { key: &home.key }])
+            let mut op = Operation::new(home.partition, take_away(&home.key, &orphan))
                 .guard(Guard::BytesAre { key: &home.key, offset: at::STATE, bytes: &[0] })
                 .reveal(INODE_LEN as u32);
             op.actions.extend(mark.actions(0).filter(|_| marks));
-            let mut op = Op::new(op).under_lease(epoch);
-            if len as usize <= buf.len() {
-                op = op.into_dest(&mut buf);
-            }
-            let outcome = match self.store().run(op) {
+            let outcome = match self.store().run_removal(Op::new(op).under_lease(epoch)) {
                 // Removing must work on a full target, where there may be no room for the first mark.
                 Err(error) if error.kind() == ErrorKind::NoSpace && marks => {
                     marks = false;
@@ -70,8 +71,10 @@ impl FileSystem {
                 outcome => outcome?,
             };
             match outcome {
-                OwnedOutcome::Done(_) if len as usize <= buf.len() => return self.clean_up(&buf),
-                OwnedOutcome::Done(results) => return self.clean_up(&first_value(results)?),
+                OwnedOutcome::Done(results) => {
+                    self.clean_up(&Removed::of(results)?)?;
+                    return Ok(marks.then_some(now));
+                }
                 OwnedOutcome::Failed(failure) => {
                     let found = failure.current.ok_or_else(|| fail(ErrorKind::NotFound))?;
                     let inode = Inode::decode(&found.bytes)?;
@@ -86,68 +89,16 @@ impl FileSystem {
         Err(fail(ErrorKind::Busy))
     }
 
-    /// After the record with this value, which was an entry of a file, is gone.
-    pub(crate) fn clean_up(&self, value: &[u8]) -> Result<()> {
-        let inode = Inode::decode(value)?;
+    /// After what was an entry of a file is one no more.
+    pub(crate) fn clean_up(&self, removed: &Removed) -> Result<()> {
+        let inode = removed.inode()?;
         if inode.layout == Layout::Elsewhere {
             self.drop_link(inode.ino)
+        } else if removed.is_kept {
+            // Whoever closes it last removes it.
+            Ok(())
         } else {
-            self.clean_up_inode(&inode, value)
-        }
-    }
-
-    /// After an inode with its last name is gone.
-    fn clean_up_inode(&self, inode: &Inode, value: &[u8]) -> Result<()> {
-        if self.inner.opens.set_orphan(inode.ino) {
-            return self.keep_orphan(inode.ino, value);
-        }
-        self.free(inode)
-    }
-
-    /// Removes what belongs to an inode that is gone.
-    fn free(&self, inode: &Inode) -> Result<()> {
-        match inode.layout {
-            Layout::Chunked => {
-                let size = (inode.mark == 0).then_some(inode.size);
-                self.store().remove_chunks(inode.ino, size)?;
-            }
-            Layout::Converting => self.store().remove_chunks(inode.ino, Some(1))?,
-            _ => {}
-        }
-        if inode.flags & FLAG_RENAMED != 0 {
-            self.forget_location(inode.ino)?;
-        }
-        if inode.flags & FLAG_ATTRIBUTES != 0 {
-            self.remove_attributes(inode.ino)?;
-        }
-        Ok(())
-    }
-
-    fn forget_location(&self, ino: u64) -> Result<()> {
-        let home = self.store().home(key::location(ino));
-        let op = Operation::new(home.partition, [Action::Delete { key: &home.key }]);
-        self.store().run(op).map(drop)
-    }
-
-    /// Keeps an inode without a name for the handles that this process has on it.
-    fn keep_orphan(&self, ino: u64, value: &[u8]) -> Result<()> {
-        let mut value = value.to_vec();
-        let none = 0u64.to_le_bytes();
-        let at = at::NLINK as usize;
-        value.get_mut(at..at + 8).ok_or_else(malformed)?.copy_from_slice(&none);
-        let home = self.store().home(key::orphan(ino));
-        self.store().run(Operation::put(home.partition, &home.key, &value)).map(drop)
-    }
-
-    /// After the last handle of an orphan was closed.
-    pub(crate) fn free_orphan(&self, ino: u64) -> Result<()> {
-        let home = self.store().home(key::orphan(ino));
-        let get = Action::Get { key: &home.key, offset: 0, len: INODE_LEN as u32 };
-        let op = Operation::new(home.partition, [get, Action::Delete { key: &home.key }]);
-        match self.store().run(op)? {
-            OwnedOutcome::Done(results) => self.free(&Inode::decode(&first_value(results)?)?),
-            // Another process was faster.
-            OwnedOutcome::Failed(_) => Ok(()),
+            self.store().free(&inode)
         }
     }
 
@@ -158,23 +109,25 @@ impl FileSystem {
         let op = Operation::new(
             home.partition,
             [
-                Action::Get { key: &home.key, offset: 0, len: removal_len(self) },
+                Action::Get { key: &home.key, offset: 0, len: INODE_LEN as u32 },
                 Action::Add { key: &home.key, offset: at::NLINK, delta: u64::MAX },
                 Action::Write { key: &home.key, offset: at::CTIME, data: Data::Inline(&now) },
             ],
         );
-        let OwnedOutcome::Done(results) = self.store().run(op)? else { return Ok(()) };
-        let value = first_value(results)?;
-        if Inode::decode(&value)?.nlink > 1 {
+        let OwnedOutcome::Done(results) = self.store().run_removal(Op::new(op))? else {
+            return Ok(());
+        };
+        if Inode::decode(&first_value(results)?)?.nlink > 1 {
             return Ok(());
         }
         // Unless somebody made another link from an open handle.
-        let op = Operation::new(home.partition, [Action::Delete { key: &home.key }])
+        let orphan = key::orphan(self.token());
+        let op = Operation::new(home.partition, take_away(&home.key, &orphan))
             .guard(Guard::BytesAre { key: &home.key, offset: at::NLINK, bytes: &[0; 8] });
-        if self.store().run(op)?.is_done() {
-            self.clean_up_inode(&Inode::decode(&value)?, &value)?;
+        match self.store().run(op)? {
+            OwnedOutcome::Done(results) => self.clean_up(&Removed::of(results)?),
+            OwnedOutcome::Failed(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// Removes an empty directory.
@@ -182,10 +135,22 @@ impl FileSystem {
     /// # Errors
     /// As of [`FileSystem::unlink`]; `NotDirectory`; `NotEmpty`; `Invalid`: the path ends in `.`; `InUse`: the root.
     pub fn rmdir<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<()> {
+        self.rmdir_timed(ctx, at).map(drop)
+    }
+
+    /// The same, and says which directory it was, by its inode number, and when the one changed that it was in.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::rmdir`].
+    pub fn rmdir_timed<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+    ) -> Result<(u64, Timestamp)> {
         named("rmdir", at, |at| self.under_lease(|epoch| self.try_rmdir(ctx, at, epoch)))
     }
 
-    fn try_rmdir(&self, ctx: &Context, at: At<'_>, epoch: Epoch) -> Result<()> {
+    fn try_rmdir(&self, ctx: &Context, at: At<'_>, epoch: Epoch) -> Result<(u64, Timestamp)> {
         let mut walk = Walk::start(self, ctx, at, epoch)?;
         if !walk.advance()? {
             let trimmed = at.path.trim_ascii_end();
@@ -212,34 +177,41 @@ impl FileSystem {
         };
         check_sticky(ctx, walk.dir(), dir.uid)?;
         let sealed = self.seal(&home, dir.ino, epoch)?;
-        let Some(inode) = self.delete_sealed(&sealed)? else {
+        let now = Timestamp::now();
+        let Some(removed) = self.delete_sealed(&sealed, now)? else {
             self.unseal(&sealed)?;
             return Err(fail(ErrorKind::StaleLease));
         };
         self.forget_directory(&sealed)?;
-        self.free(&inode)
+        self.clean_up(&removed)?;
+        Ok((sealed.ino, now))
     }
 
     /// Removes the entry of a sealed directory. `None`: somebody took this process for dead and stopped the removal.
-    pub(crate) fn delete_sealed(&self, sealed: &Sealed) -> Result<Option<Inode>> {
+    pub(crate) fn delete_sealed(&self, sealed: &Sealed, now: Timestamp) -> Result<Option<Removed>> {
         let home = &sealed.home;
         let (identity, token) = (identity(sealed.ino, Layout::Inline), sealed.token.to_le_bytes());
-        let mark = EntryMark::new(&home.key, Timestamp::now());
-        let get = Action::Get { key: &home.key, offset: 0, len: INODE_LEN as u32 };
-        let mut op = Operation::new(home.partition, [get, Action::Delete { key: &home.key }])
+        let mark = EntryMark::new(&home.key, now);
+        let orphan = key::orphan(self.token());
+        let mut op = Operation::new(home.partition, take_away(&home.key, &orphan))
             .guard(Guard::BytesAre { key: &home.key, offset: at::INO, bytes: &identity })
             .guard(Guard::BytesAre { key: &home.key, offset: at::REMOVAL, bytes: &token });
         op.actions.extend(mark.actions(-1));
-        match self.store().run(Op::new(op).under_lease(NO_LEASE))? {
-            OwnedOutcome::Done(results) => Inode::decode(&first_value(results)?).map(Some),
+        match self.store().run_removal(Op::new(op).under_lease(NO_LEASE))? {
+            OwnedOutcome::Done(results) => Removed::of(results).map(Some),
             OwnedOutcome::Failed(_) => Ok(None),
         }
     }
 }
 
+/// Reads the inode of a record and takes its key away; for [`Removed`].
+pub fn take_away<'k>(key: &'k [u8], orphan: &'k [u8]) -> [Action<'k>; 2] {
+    [Action::Get { key, offset: 0, len: INODE_LEN as u32 }, Action::Detach { key, to: orphan }]
+}
+
 /// Whether only owners may remove names from `dir`, and the caller does not own it.
 pub fn needs_owner(ctx: &Context, dir: DirNode) -> bool {
-    dir.is_sticky() && ctx.uid != 0 && ctx.uid != dir.uid
+    dir.is_sticky() && !ctx.may_all() && ctx.uid != dir.uid
 }
 
 /// Fails when `dir` is sticky and the caller owns neither it nor the file of `owner`.

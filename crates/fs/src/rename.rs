@@ -9,22 +9,24 @@ use samite_types::{Epoch, ErrorKind, Result};
 use samite_wire::op::{Action, Data, Guard, Operation};
 
 use crate::at::At;
+use crate::cache::permits;
 use crate::filesystem::named;
+use crate::holds::Removed;
 use crate::inode::{FLAG_RENAMED, INODE_LEN, Inode, Layout, at, identity};
 use crate::key::{self, DIRECTORY_MOVE_LOCK};
 use crate::marks::EntryMark;
 use crate::moving::{Decision, Finish, Move};
-use crate::removal::{check_sticky, first_value};
+use crate::removal::{check_sticky, take_away};
 use crate::seal::Sealed;
 use crate::store::{Home, NO_LEASE, Node, fail, malformed};
 use crate::walk::{SEARCH, WRITE, Walk};
 use crate::{Context, FileSystem, RenameFlags, Timestamp};
 
 /// One end of a rename.
-struct End {
-    home: Home,
+pub struct End {
+    pub home: Home,
     /// Number of the directory.
-    parent: u64,
+    pub parent: u64,
 }
 
 /// A rename that was checked and is ready to go.
@@ -40,11 +42,12 @@ struct Plan {
     epoch: Epoch,
 }
 
-/// What is at both ends: what moves with the whole value of its record, and what is replaced.
-type Ends = (Option<(Node, Vec<u8>)>, Option<Node>);
+/// What is at both ends, each with the value of its record: the whole of what moves, and as much as was asked for of
+/// what is at the other end.
+type Ends = [Option<(Node, Vec<u8>)>; 2];
 
 /// How one attempt ended.
-enum Attempt {
+pub enum Attempt {
     Done,
     /// A directory changes its parent: take the lock and start again.
     NeedsLock,
@@ -52,14 +55,13 @@ enum Attempt {
 
 impl FileSystem {
     /// Renames `from` to `to`, replacing what is there: a file by anything but a directory, an empty directory by a
-    /// directory.
+    /// directory. With `exchange` both must be there, whatever they are, and swap their names in one step.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the paths; `Exists` with `no_replace`;
     /// `IsDirectory`, `NotDirectory`,
-    /// `NotEmpty` for what would be replaced; `Invalid`: a directory into itself; `InUse`: the root, `.` or `..`;
-    /// `NotOwner`: a directory is
-    /// sticky; `Unsupported`: `exchange`.
+    /// `NotEmpty` for what would be replaced; `Invalid`: a directory into itself, or both flags; `InUse`: the root, `.` or
+    /// `..`; `NotOwner`: a directory is sticky.
     pub fn rename<'a, 'b>(
         &self,
         ctx: &Context,
@@ -69,8 +71,8 @@ impl FileSystem {
     ) -> Result<()> {
         let to = to.into();
         named("rename", from, |from| {
-            if flags.exchange {
-                return Err(fail(ErrorKind::Unsupported));
+            if flags.exchange && flags.no_replace {
+                return Err(fail(ErrorKind::Invalid));
             }
             let attempt = |is_locked| {
                 self.under_lease(|epoch| self.try_rename(ctx, from, to, flags, epoch, is_locked))
@@ -103,8 +105,12 @@ impl FileSystem {
         to_walk.require(WRITE | SEARCH)?;
         let from = End { home: from_walk.entry(), parent: from_walk.dir().ino };
         let to = End { home: to_walk.entry(), parent: to_walk.dir().ino };
-        let (moving, replaced) = self.read_ends(&from.home, &to.home, epoch)?;
+        if flags.exchange {
+            return self.exchange(ctx, (&from_walk, from), (&to_walk, to), is_locked);
+        }
+        let [moving, replaced] = self.read_ends(&from.home, &to.home, INODE_LEN as u32, epoch)?;
         let (node, value) = moving.ok_or_else(|| fail(ErrorKind::NotFound))?;
+        let replaced = replaced.map(|(node, _)| node);
         let is_directory = node.inode.is_directory();
         if (from_walk.wants_directory || to_walk.wants_directory) && !is_directory {
             return Err(fail(ErrorKind::NotDirectory));
@@ -113,6 +119,7 @@ impl FileSystem {
             return Err(fail(ErrorKind::Invalid));
         }
         self.check_owner(ctx, &from_walk, &node)?;
+        check_parent_change(ctx, (&from, &to), &node.inode)?;
         if let Some(there) = &replaced {
             if flags.no_replace {
                 return Err(fail(ErrorKind::Exists));
@@ -133,18 +140,27 @@ impl FileSystem {
         if is_directory && from.parent != to.parent && !is_locked {
             return Ok(Attempt::NeedsLock);
         }
+        if is_directory && is_locked {
+            to_walk.check_outside(node.inode.ino)?;
+        }
         self.carry_out(Plan { from, to, node, value, replaced, epoch })?;
         Ok(Attempt::Done)
     }
 
-    /// The entries themselves, not what they point to, once they do not move: with the whole value of the first. One
-    /// request per node.
-    fn read_ends(&self, from: &Home, to: &Home, epoch: Epoch) -> Result<Ends> {
-        let mut ops = [(from, u32::MAX), (to, INODE_LEN as u32)].map(|(home, len)| {
+    /// The entries themselves, not what they point to, once they do not move: with the whole value of the first, and
+    /// `to_len` bytes of the second. One request per node.
+    pub(crate) fn read_ends(
+        &self,
+        from: &Home,
+        to: &Home,
+        to_len: u32,
+        epoch: Epoch,
+    ) -> Result<Ends> {
+        let ops = [(from, u32::MAX), (to, to_len)].map(|(home, len)| {
             let get = Action::Get { key: &home.key, offset: 0, len };
             Op::new(Operation::new(home.partition, [get])).under_lease(epoch)
         });
-        let mut outcomes = self.store().run_all(&mut ops)?.into_iter();
+        let mut outcomes = self.store().run_all_removals(ops)?.into_iter();
         let mut next = |home: &Home| -> Result<Option<(Node, Vec<u8>)>> {
             let found = self.store().found(home, outcomes.next().ok_or_else(malformed)?)?;
             if let Some((node, _)) = &found {
@@ -152,8 +168,7 @@ impl FileSystem {
             }
             Ok(found)
         };
-        let moving = next(from)?;
-        Ok((moving, next(to)?.map(|(node, _)| node)))
+        Ok([next(from)?, next(to)?])
     }
 
     /// Fails with `StaleLease`, after a wait, when the entry is moving or being removed.
@@ -168,7 +183,7 @@ impl FileSystem {
         Err(fail(ErrorKind::StaleLease))
     }
 
-    fn check_owner(&self, ctx: &Context, walk: &Walk<'_>, entry: &Node) -> Result<()> {
+    pub(crate) fn check_owner(&self, ctx: &Context, walk: &Walk<'_>, entry: &Node) -> Result<()> {
         if !crate::removal::needs_owner(ctx, walk.dir()) {
             return Ok(());
         }
@@ -185,8 +200,8 @@ impl FileSystem {
             _ => None,
         };
         let moved = self.move_entry(&plan, sealed.as_ref());
-        let value = match (moved, &sealed) {
-            (Ok(value), _) => value,
+        let removed = match (moved, &sealed) {
+            (Ok(removed), _) => removed,
             (Err(error), Some(sealed)) => {
                 self.unseal(sealed)?;
                 return Err(error);
@@ -199,22 +214,13 @@ impl FileSystem {
         } else if plan.node.inode.is_directory() {
             self.raise_leases(&plan.from.home.key, Vec::new)?;
         }
-        match value {
-            Some(value) if sealed.is_none() => self.clean_up(&value),
-            _ => Ok(()),
-        }
+        removed.map_or(Ok(()), |removed| self.clean_up(&removed))
     }
 
-    /// Moves the entry. Returns the value of the record that it replaced.
-    fn move_entry(&self, plan: &Plan, sealed: Option<&Sealed>) -> Result<Option<Vec<u8>>> {
-        let mut value = plan.value.clone();
-        if plan.node.inode.layout != Layout::Elsewhere {
-            value[at::FLAGS as usize] |= FLAG_RENAMED;
-        }
+    /// Moves the entry. Returns what it replaced.
+    fn move_entry(&self, plan: &Plan, sealed: Option<&Sealed>) -> Result<Option<Removed>> {
         let now = Timestamp::now();
-        let ctime = at::CTIME as usize;
-        value[ctime..ctime + 8].copy_from_slice(&now.0.to_le_bytes());
-        let _removal = self.inner.opens.begin_removal();
+        let value = renamed(&plan.node, &plan.value, now);
         if plan.from.home.partition == plan.to.home.partition {
             self.note_location(&plan.node, &plan.to.home)?;
             self.move_within(plan, sealed, &value, now)
@@ -229,9 +235,9 @@ impl FileSystem {
         sealed: Option<&Sealed>,
         value: &[u8],
         now: Timestamp,
-    ) -> Result<Option<Vec<u8>>> {
+    ) -> Result<Option<Removed>> {
         let from = &plan.from.home;
-        let target = Target::new(plan, sealed);
+        let target = Target::new(plan, sealed, self.token());
         let from_mark = EntryMark::new(&from.key, now);
         let to_mark = EntryMark::new(&plan.to.home.key, now);
         let mut op = Operation::new(from.partition, []).reveal(INODE_LEN as u32);
@@ -239,12 +245,13 @@ impl FileSystem {
         op.guards.extend(target.guards());
         op.actions.extend(target.reads());
         op.actions.push(Action::Put { key: &plan.to.home.key, data: Data::Inline(value) });
+        op.actions.push(Action::MoveHolds { from: &from.key, to: &plan.to.home.key });
         op.actions.push(Action::Delete { key: &from.key });
         op.actions.extend(from_mark.actions(-target.directories));
         op.actions.extend(to_mark.actions(target.directories_after));
         match self.store().run(Op::new(op).under_lease(plan.epoch))? {
             OwnedOutcome::Done(results) if plan.replaced.is_some() => {
-                first_value(results).map(Some)
+                Removed::of(results).map(Some)
             }
             OwnedOutcome::Done(_) => Ok(None),
             OwnedOutcome::Failed(failure) if failure.index == 0 => Err(fail(ErrorKind::StaleLease)),
@@ -258,7 +265,7 @@ impl FileSystem {
         sealed: Option<&Sealed>,
         value: &[u8],
         now: Timestamp,
-    ) -> Result<Option<Vec<u8>>> {
+    ) -> Result<Option<Removed>> {
         let intended = Move::new(
             self.token(),
             plan.from.home.clone(),
@@ -269,12 +276,12 @@ impl FileSystem {
         if !self.freeze(&plan.node, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
         }
-        let target = Target::new(plan, sealed);
+        let target = Target::new(plan, sealed, self.token());
         let mark = EntryMark::new(&plan.to.home.key, now);
         let actions = target.reads().chain(mark.actions(target.directories_after));
         match self.decide(&intended, value, plan.epoch, target.guards(), actions)? {
             Decision::Done(OwnedOutcome::Done(results)) if plan.replaced.is_some() => {
-                first_value(results).map(Some)
+                Removed::of(results).map(Some)
             }
             Decision::Done(_) => Ok(None),
             Decision::Refused(index) => self.refused(plan, index),
@@ -283,7 +290,7 @@ impl FileSystem {
     }
 
     /// A guard on the target did not hold: waits if the new parent is sealed; then the rename starts again.
-    fn refused(&self, plan: &Plan, index: usize) -> Result<Option<Vec<u8>>> {
+    fn refused(&self, plan: &Plan, index: usize) -> Result<Option<Removed>> {
         if index == 0 {
             self.outlast_seal(plan.to.parent, plan.to.home.partition)?;
         }
@@ -318,10 +325,31 @@ impl FileSystem {
     }
 }
 
+/// The value of a renamed node's record, from what it was.
+pub fn renamed(node: &Node, value: &[u8], now: Timestamp) -> Vec<u8> {
+    let mut value = value.to_vec();
+    if node.inode.layout != Layout::Elsewhere {
+        value[at::FLAGS as usize] |= FLAG_RENAMED;
+    }
+    let ctime = at::CTIME as usize;
+    value[ctime..ctime + 8].copy_from_slice(&now.0.to_le_bytes());
+    value
+}
+
+/// A directory that changes its parent changes itself: its `..`.
+pub fn check_parent_change(ctx: &Context, (from, to): (&End, &End), inode: &Inode) -> Result<()> {
+    let changes = inode.is_directory() && from.parent != to.parent;
+    if changes && !permits(ctx, inode.perm, inode.uid, inode.gid, true, WRITE) {
+        return Err(fail(ErrorKind::Denied));
+    }
+    Ok(())
+}
+
 /// What a rename demands and reads at its target.
 struct Target<'p> {
     home: &'p Home,
     seal: key::Key,
+    orphan: key::Key,
     replaced: Option<([u8; 9], Option<[u8; 8]>)>,
     /// 1 when a directory moves.
     directories: i64,
@@ -330,12 +358,13 @@ struct Target<'p> {
 }
 
 impl<'p> Target<'p> {
-    fn new(plan: &'p Plan, sealed: Option<&Sealed>) -> Self {
+    fn new(plan: &'p Plan, sealed: Option<&Sealed>, token: u64) -> Self {
         let directories = i64::from(plan.node.inode.is_directory());
         let identity_of = |inode: &Inode| identity(inode.ino, inode.layout);
         Self {
             home: &plan.to.home,
             seal: key::seal(plan.to.parent),
+            orphan: key::orphan(token),
             replaced: plan.replaced.as_ref().map(|there| {
                 (identity_of(&there.inode), sealed.map(|sealed| sealed.token.to_le_bytes()))
             }),
@@ -361,8 +390,9 @@ impl<'p> Target<'p> {
         [Guard::Absent(&self.seal), there].into_iter().chain(token)
     }
 
+    /// Takes what is there away.
     fn reads(&self) -> impl Iterator<Item = Action<'_>> {
-        let get = Action::Get { key: &self.home.key, offset: 0, len: u32::MAX };
-        self.replaced.is_some().then_some(get).into_iter()
+        let replaces = self.replaced.is_some();
+        take_away(&self.home.key, &self.orphan).into_iter().filter(move |_| replaces)
     }
 }

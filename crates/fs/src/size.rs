@@ -8,6 +8,8 @@ use crate::at::At;
 use crate::file::Tried;
 use crate::filesystem::named;
 use crate::inode::{INODE_LEN, Inode, Layout, MARK_SHARED, at, changed, cuts_and_mark};
+use crate::key;
+use crate::marks::Marks;
 use crate::store::{Node, fail, malformed, only};
 use crate::writing::{DISTRUST, Mark, Seen, Writing};
 use crate::{
@@ -16,7 +18,7 @@ use crate::{
 };
 
 /// What `stat` says of a directory's size.
-const DIRECTORY_SIZE: u64 = 4096;
+pub const DIRECTORY_SIZE: u64 = 4096;
 
 /// How often settling may meet a change of the mark before it gives up.
 const SETTLE_TRIES_MAX: u32 = 100;
@@ -24,38 +26,65 @@ const SETTLE_TRIES_MAX: u32 = 100;
 impl FileSystem {
     /// Attributes of a node. `own`: what this handle has written itself.
     pub(crate) fn attr_of(&self, node: &Node, own: Option<&Writing>) -> Result<Attr> {
-        let mut attr = node.inode.attr(self.size_of(node, own)?);
-        if node.inode.is_directory() {
-            let marks = self.marks(node.inode.ino)?;
-            attr.mtime = attr.mtime.max(marks.changed);
-            attr.ctime = attr.ctime.max(marks.changed);
-            attr.nlink = u32::try_from(marks.directories.saturating_add(2)).unwrap_or(u32::MAX);
+        let (size, written) = self.data_state(node, own)?;
+        let mut attr = node.inode.attr(size);
+        if let Some(written) = written {
+            attr.mtime = attr.mtime.max(written);
+            attr.ctime = attr.ctime.max(written);
+        }
+        if node.is_chunked() && node.inode.sparse {
+            attr.blocks = self.store().blocks(node.inode.ino)?;
+        }
+        if node.inode.is_directory() && key::is_orphan(&node.home.key) {
             attr.blocks = 0;
+        } else if node.inode.is_directory() {
+            attr = Self::attr_of_directory(node, &self.marks(node.inode.ino)?);
         }
         Ok(attr)
     }
 
+    /// Attributes of a directory with these marks.
+    pub(crate) fn attr_of_directory(node: &Node, marks: &Marks) -> Attr {
+        let mut attr = node.inode.attr(DIRECTORY_SIZE);
+        attr.mtime = attr.mtime.max(marks.changed);
+        attr.ctime = attr.ctime.max(marks.changed);
+        attr.nlink = u32::try_from(marks.directories().saturating_add(2)).unwrap_or(u32::MAX);
+        attr.blocks = 0;
+        attr
+    }
+
     /// Size of a node. Costs nothing unless somebody is writing to a chunked file.
     pub(crate) fn size_of(&self, node: &Node, own: Option<&Writing>) -> Result<u64> {
+        self.data_state(node, own).map(|(size, _)| size)
+    }
+
+    /// Size of a node, and when its data changed after what the inode says. Costs nothing unless somebody is writing to a chunked
+    /// file.
+    pub(crate) fn data_state(
+        &self,
+        node: &Node,
+        own: Option<&Writing>,
+    ) -> Result<(u64, Option<Timestamp>)> {
         let inode = &node.inode;
         if inode.is_directory() {
-            return Ok(DIRECTORY_SIZE);
+            return Ok((DIRECTORY_SIZE, None));
         }
         if !node.is_chunked() {
-            return Ok(node.data_len);
+            return Ok((node.data_len, None));
         }
         if inode.mark == 0 {
-            return Ok(inode.size);
+            return Ok((inode.size, None));
         }
         if let Some(own) = own
             && own.is_marked(self.forks())
         {
             let mark = *own.lock();
             if mark.token == inode.mark && mark.token != MARK_SHARED && mark.cuts == inode.cuts {
-                return Ok(inode.size.max(own.end()));
+                return Ok((inode.size.max(own.end()), Some(own.told())));
             }
         }
-        Ok(inode.size.max(self.store().data_end(inode.ino)?))
+        let (end, written) = self.store().data_state(inode.ino)?;
+        Ok((inode.size.max(end), written))
     }
 
     /// Sets the length of a file; what is added reads as zeros.
@@ -89,20 +118,9 @@ impl OpenFile {
             if !self.flags().write {
                 return Err(fail(ErrorKind::BadDescriptor));
             }
+            self.strip_set_id()?;
             self.cut(len)
         })
-    }
-
-    /// Makes sure that `[offset, offset + len)` is within the file (`posix_fallocate`); space is not reserved.
-    ///
-    /// # Errors
-    /// As of [`OpenFile::truncate`].
-    pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
-        let end = offset.checked_add(len).ok_or_else(|| fail(ErrorKind::FileTooLarge))?;
-        if len == 0 {
-            return Err(fail(ErrorKind::Invalid).context("fallocate"));
-        }
-        if self.attr()?.size < end { self.truncate(end) } else { Ok(()) }
     }
 
     /// Settles size and times of a file that was written to.
@@ -110,50 +128,71 @@ impl OpenFile {
     /// # Errors
     /// As of the nodes.
     pub fn fsync(&self) -> Result<()> {
-        self.context("fsync", || self.settle())
+        self.context("fsync", || {
+            self.make_known()?;
+            self.settle()
+        })
     }
 
     /// Sets the length, without a check of how the file was opened.
     pub(crate) fn cut(&self, len: u64) -> Result<()> {
+        self.set_len(len, false)
+    }
+
+    /// Sets the length, or only makes sure that the file is that long.
+    pub(crate) fn set_len(&self, len: u64, only_grows: bool) -> Result<()> {
         if len > FILE_LEN_MAX {
             return Err(fail(ErrorKind::FileTooLarge));
         }
         loop {
             let done = match self.layout() {
-                Layout::Chunked => self.cut_chunked(len)?,
-                Layout::Inline if len <= INLINE_LEN_MAX => self.cut_inline(len as u32)?,
+                Layout::Chunked => self.cut_chunked(len, only_grows)?,
+                Layout::Inline if len <= INLINE_LEN_MAX => {
+                    self.cut_inline(len as u32, only_grows)?
+                }
                 _ => {
                     self.convert(false)?;
                     false
                 }
             };
             if done {
+                if !only_grows {
+                    self.writing.cut(len);
+                }
                 return Ok(());
             }
         }
     }
 
-    fn cut_inline(&self, len: u32) -> Result<bool> {
+    fn cut_inline(&self, len: u32, only_grows: bool) -> Result<bool> {
         let times = changed(Timestamp::now());
         let tried = self.on_inode(Layout::Inline, |home, guard| {
-            let op = Operation::new(
+            let mut op = Operation::new(
                 home.partition,
                 [
                     Action::Truncate { key: &home.key, len: INODE_LEN as u32 + len },
                     Action::Write { key: &home.key, offset: at::MTIME, data: Data::Inline(&times) },
                 ],
-            );
-            self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
+            )
+            .guard(guard);
+            if only_grows {
+                op.guards.push(Guard::LenAtMost(&home.key, INODE_LEN as u32 + len));
+            }
+            self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
-        Ok(matches!(tried, Tried::Done(_)))
+        // The guard that refuses says that it is longer already.
+        Ok(matches!(tried, Tried::Done(_) | Tried::Refused(_)))
     }
 
-    fn cut_chunked(&self, len: u64) -> Result<bool> {
+    fn cut_chunked(&self, len: u64, only_grows: bool) -> Result<bool> {
         let node = self.node()?;
         if !node.is_chunked() {
             return Ok(false);
         }
         let size = self.fs.size_of(&node, Some(&self.writing))?;
+        if only_grows && len <= size {
+            return Ok(true);
+        }
         // Data first: were it the other way round, a crash in between would leave bytes beyond the end that a longer
         // file shows again.
         if len < size {
@@ -177,6 +216,9 @@ impl OpenFile {
             }
             if len != size {
                 op.actions.push(write(at::ENDS_OPEN, &ends_open));
+            }
+            if len > size || len == 0 {
+                op.actions.push(write(at::SPARSE, &ends_open));
             }
             self.fs.store().run(op)
         })?;
@@ -251,6 +293,7 @@ impl OpenFile {
         }
         self.writing.clear_marked();
         let (mut cuts, mut found) = (mark.cuts, mark.token);
+        let mut written = Some(self.writing.written());
         for _ in 0..SETTLE_TRIES_MAX {
             let end = if cuts == mark.cuts && cuts != DISTRUST {
                 self.writing.end()
@@ -258,8 +301,12 @@ impl OpenFile {
                 self.fs.store().data_end(self.ino())?
             };
             let takes_off = found == mark.token && found != MARK_SHARED;
-            match self.try_settle(cuts, found, end, takes_off) {
-                Ok(Tried::Refused(inode)) => (cuts, found) = (inode.cuts, inode.mark),
+            match self.try_settle((cuts, found), end, written, takes_off) {
+                Ok(Tried::Refused(inode)) => {
+                    (cuts, found) = (inode.cuts, inode.mark);
+                    // Cut, or its times were set, after this handle wrote.
+                    written = written.filter(|written| *written > inode.ctime);
+                }
                 // Removed by another process: there is no size to settle.
                 Err(error) if error.kind() != ErrorKind::StaleHandle => {
                     self.writing.set_marked(forks);
@@ -271,19 +318,25 @@ impl OpenFile {
         Err(fail(ErrorKind::Busy))
     }
 
-    fn try_settle(&self, cuts: u64, found: u64, end: u64, takes_off: bool) -> Result<Tried> {
+    fn try_settle(
+        &self,
+        (cuts, found): (u64, u64),
+        end: u64,
+        written: Option<Timestamp>,
+        takes_off: bool,
+    ) -> Result<Tried> {
         let expected = cuts_and_mark(cuts, found);
-        let times = changed(Timestamp::now());
         self.on_inode(Layout::Chunked, |home, guard| {
             let key = &home.key;
             let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
-            let mut op = Operation::new(
-                home.partition,
-                [Action::Max { key, offset: at::SIZE, value: end }, write(at::MTIME, &times)],
-            )
-            .guard(guard)
-            .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &expected })
-            .reveal(INODE_LEN as u32);
+            let max = |offset, value| Action::Max { key, offset, value };
+            let mut op = Operation::new(home.partition, [max(at::SIZE, end)])
+                .guard(guard)
+                .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &expected })
+                .reveal(INODE_LEN as u32);
+            if let Some(time) = written.map(|written| written.0.cast_unsigned()) {
+                op.actions.extend([max(at::MTIME, time), max(at::CTIME, time)]);
+            }
             if takes_off {
                 op.actions.push(write(at::MARK, &[0; 8]));
             }
@@ -293,7 +346,10 @@ impl OpenFile {
 
     /// The size now; notes it.
     pub(crate) fn size_now(&self) -> Result<(u64, Inode)> {
-        let node = self.node()?;
+        let node = match self.kept_node() {
+            Some(node) => node,
+            None => self.node()?,
+        };
         let size = self.fs.size_of(&node, Some(&self.writing))?;
         self.writing.see(Seen { size, cuts: node.inode.cuts });
         Ok((size, node.inode))

@@ -1,27 +1,31 @@
 //! What a process needs to open a file again that another process, or this one before `exec`, has open.
 
-use samite_types::{Error, ErrorKind, Result};
+use samite_types::{Error, ErrorKind, PartitionId, Result};
 
+use crate::file::is_urgent;
 use crate::inode::{Inode, Layout};
 use crate::key::{KEY_LEN_MAX, Key};
-use crate::store::Node;
+use crate::store::{Home, Node};
 use crate::{FileKind, FileSystem, OpenFile, OpenFlags, PATH_LEN_MAX, Timestamp};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
-/// An open file as bytes: version, flags, kind, layout, inode number (8), length of the key (2), key of the inode's
-/// record, and of a directory the path.
+/// An open file as bytes: version, flags, kind, layout, inode number (8), token of its hold (8), token of the hold of
+/// whoever opened it (8), partition (4), length of the key
+/// (2), key of the inode's record, and of a directory the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenState {
     ino: u64,
     flags: OpenFlags,
     kind: FileKind,
     layout: Layout,
-    key: Key,
+    hold: u64,
+    inherited: u64,
+    home: Home,
     path: Option<Box<[u8]>>,
 }
 
-const HEADER_LEN: usize = 14;
+const HEADER_LEN: usize = 34;
 
 impl OpenState {
     /// Longest encoding of an open file, in bytes; an open directory adds its path.
@@ -33,15 +37,24 @@ impl OpenState {
         self.ino
     }
 
+    /// As [`OpenFile::is_urgent`], when it was described.
+    #[must_use]
+    pub fn is_urgent(&self) -> bool {
+        is_urgent(&self.home, self.layout)
+    }
+
     /// Bytes for [`OpenState::decode`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(Self::LEN_MAX);
         out.extend([VERSION, self.flags.code(), self.kind as u8, self.layout as u8]);
         out.extend_from_slice(&self.ino.to_le_bytes());
+        out.extend_from_slice(&self.hold.to_le_bytes());
+        out.extend_from_slice(&self.inherited.to_le_bytes());
+        out.extend_from_slice(&self.home.partition.get().to_le_bytes());
         // A key is far shorter than 64 KiB.
-        out.extend_from_slice(&(self.key.len() as u16).to_le_bytes());
-        out.extend_from_slice(&self.key);
+        out.extend_from_slice(&(self.home.key.len() as u16).to_le_bytes());
+        out.extend_from_slice(&self.home.key);
         out.extend_from_slice(self.path.as_deref().unwrap_or_default());
         out
     }
@@ -59,7 +72,10 @@ impl OpenState {
         let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>()?;
         let [version, flags, kind, layout, ..] = *header;
         let ino = u64::from_le_bytes(*header[4..].first_chunk()?);
-        let key_len = usize::from(u16::from_le_bytes(*header[12..].first_chunk()?));
+        let hold = u64::from_le_bytes(*header[12..].first_chunk()?);
+        let inherited = u64::from_le_bytes(*header[20..].first_chunk()?);
+        let partition = PartitionId(u32::from_le_bytes(*header[28..].first_chunk()?));
+        let key_len = usize::from(u16::from_le_bytes(*header[32..].first_chunk()?));
         let (key, path) = rest.split_at_checked(key_len)?;
         let kind = FileKind::from_code(kind)?;
         let is_directory = kind == FileKind::Directory;
@@ -72,7 +88,9 @@ impl OpenState {
             flags: OpenFlags::from_code(flags),
             kind,
             layout: Layout::from_code(layout).unwrap_or(Layout::Inline),
-            key: Key::from_slice(key),
+            hold,
+            inherited,
+            home: Home { key: Key::from_slice(key), partition },
             path: is_directory.then(|| path.into()),
         })
     }
@@ -90,7 +108,9 @@ impl OpenFile {
             flags: self.flags(),
             kind: self.kind(),
             layout: self.layout(),
-            key: self.home().key,
+            hold: self.hold(),
+            inherited: self.inherited(),
+            home: self.home(),
             path: self.dir_path().map(Box::from),
         })
     }
@@ -104,19 +124,15 @@ impl FileSystem {
     pub fn reopen(&self, state: &OpenState) -> OpenFile {
         let mut inode = Inode::new(state.kind, state.ino, 0, 0, 0, Timestamp::default());
         inode.layout = state.layout;
-        let is_orphan = state.key.first() == Some(&b'o');
         let node = Node {
-            home: self.store().home(state.key.clone()),
+            home: state.home.clone(),
             inode,
             data_len: 0,
             version: samite_types::Version(0),
             target: None,
+            hold: state.hold,
         };
-        let file = OpenFile::new(self, node, state.flags, state.path.clone());
-        if is_orphan {
-            self.inner.opens.set_orphan(state.ino);
-        }
-        file
+        OpenFile::new(self, node, state.flags, state.path.clone()).inheriting(state.inherited)
     }
 }
 
@@ -134,7 +150,9 @@ mod tests {
             flags: OpenFlags { read: true, append: true, ..OpenFlags::default() },
             kind: FileKind::File,
             layout: Layout::Chunked,
-            key: key::entry(1, &[b'n'; 255]),
+            hold: 99,
+            inherited: 7,
+            home: Home { key: key::entry(1, &[b'n'; 255]), partition: PartitionId(63) },
             path: None,
         };
         let raw = state.encode();

@@ -1,10 +1,14 @@
 //! Records, as the file system uses them.
 
+use std::sync::Arc;
+
 use samite_client::{Client, Dataset, Op, OwnedOutcome, OwnedResult, Revealed};
 use samite_types::{Epoch, Error, ErrorKind, PartitionId, Result, Version};
+use samite_wire::heads::HEAD_LEN;
 use samite_wire::limits::OPERATIONS_MAX;
 use samite_wire::op::{Action, Guard, List, Operation};
 
+use crate::holds::Releases;
 use crate::inode::{INODE_LEN, Inode, Layout, at, identity};
 use crate::key::{self, Key};
 
@@ -32,6 +36,8 @@ pub struct Node {
     pub version: Version,
     /// Of a symbolic link.
     pub target: Option<Vec<u8>>,
+    /// Token under which it is held for whoever looked it up, 0 for none.
+    pub hold: u64,
 }
 
 impl Node {
@@ -51,6 +57,8 @@ impl Node {
 pub struct Store {
     pub client: Client,
     pub dataset: Dataset,
+    /// Holds that are to end.
+    pub releases: Arc<Releases>,
 }
 
 impl Store {
@@ -70,12 +78,6 @@ impl Store {
 
     pub fn chunk_len(&self) -> u64 {
         u64::from(self.dataset.spec().chunk_len)
-    }
-
-    /// Carries out one operation. What a caller has to handle (a guard, a missing record, a full inode) stays
-    /// an outcome; every other failure is an error.
-    pub fn run<'k>(&self, op: impl Into<Op<'k>>) -> Result<OwnedOutcome> {
-        expected(self.dataset.execute_one(op.into())?)
     }
 
     /// Carries out operations in one request per node; see [`Store::run`].
@@ -112,6 +114,9 @@ impl Store {
 
     /// What is in `home` itself.
     pub fn read(&self, home: &Home, lease: Epoch) -> Result<Option<Node>> {
+        if let Some(node) = self.shown(home, lease)? {
+            return Ok(Some(node));
+        }
         let mut buf = [0; LOOKUP_LEN];
         let op = Operation::new(
             home.partition,
@@ -128,15 +133,30 @@ impl Store {
         }
     }
 
+    /// What is in `home`, if its node shows it to clients on its host, and all that a look-up needs.
+    fn shown(&self, home: &Home, lease: Epoch) -> Result<Option<Node>> {
+        let mut start = [0; HEAD_LEN];
+        let Some(head) = self.dataset.head(home.partition, &home.key, lease, &mut start) else {
+            return Ok(None);
+        };
+        let start = &start[..head.len];
+        // The target of a symbolic link lies behind the inode.
+        let is_link = Inode::decode(start)?.kind == crate::FileKind::Symlink;
+        if is_link && head.len < head.total_len as usize {
+            return Ok(None);
+        }
+        self.node(home.clone(), head.version, head.total_len, start).map(Some)
+    }
+
     /// The node in a record that was read from its start, and the bytes that were read.
     pub fn found(&self, home: &Home, outcome: OwnedOutcome) -> Result<Option<(Node, Vec<u8>)>> {
         match outcome {
             OwnedOutcome::Done(results) => match results.into_iter().next() {
                 Some(OwnedResult::Value { version, total_len, data, .. }) => {
-                    let inode = Inode::decode(&data)?;
+                    let inode = inode_in(home, &data)?;
                     let data_len = u64::from(total_len).saturating_sub(INODE_LEN as u64);
                     let home = home.clone();
-                    Ok(Some((Node { home, inode, data_len, version, target: None }, data)))
+                    Ok(Some((Node { home, inode, data_len, version, target: None, hold: 0 }, data)))
                 }
                 _ => Err(malformed()),
             },
@@ -150,14 +170,21 @@ impl Store {
         self.node(home.clone(), revealed.version, revealed.total_len, &revealed.bytes)
     }
 
-    fn node(&self, home: Home, version: Version, total_len: u32, start: &[u8]) -> Result<Node> {
-        let inode = Inode::decode(start)?;
+    pub(crate) fn node(
+        &self,
+        home: Home,
+        version: Version,
+        total_len: u32,
+        start: &[u8],
+    ) -> Result<Node> {
+        let inode = inode_in(&home, start)?;
         let mut node = Node {
             home,
             inode,
             data_len: u64::from(total_len).saturating_sub(INODE_LEN as u64),
             version,
             target: None,
+            hold: 0,
         };
         if inode.kind == crate::FileKind::Symlink && inode.layout == Layout::Inline {
             node.target = Some(if start.len() == total_len as usize {
@@ -187,8 +214,17 @@ impl Store {
     }
 }
 
+/// The inode at the start of the record in `home`.
+fn inode_in(home: &Home, value: &[u8]) -> Result<Inode> {
+    let mut inode = Inode::decode(value)?;
+    if key::is_orphan(&home.key) {
+        inode.nlink = 0;
+    }
+    Ok(inode)
+}
+
 /// Keeps failures that callers handle, and makes errors of the others.
-fn expected(outcome: OwnedOutcome) -> Result<OwnedOutcome> {
+pub fn expected(outcome: OwnedOutcome) -> Result<OwnedOutcome> {
     match outcome {
         OwnedOutcome::Failed(failure)
             if !matches!(

@@ -12,8 +12,10 @@ use smallvec::SmallVec;
 
 use crate::at::At;
 use crate::cache::DirNode;
-use crate::inode::Layout;
+use crate::inode::{Inode, Layout};
+use crate::kept::Brought;
 use crate::key::{self, ROOT_INO};
+use crate::leased::Promise;
 use crate::store::{Home, Node, fail};
 use crate::{Context, FileKind, FileSystem, NAME_LEN_MAX, PATH_LEN_MAX, SYMLINKS_MAX};
 
@@ -46,6 +48,25 @@ pub struct Walk<'a> {
     outside: Option<Vec<u8>>,
     /// Slashes follow the last component: it must be a directory.
     pub wants_directory: bool,
+    /// What is found is about to be opened: it is held.
+    pub opens: bool,
+    /// And then to be read.
+    pub reads: bool,
+    /// What looking it up for that brought along.
+    pub brought: Option<Brought>,
+    /// What is made is to be relied on.
+    pub leases: bool,
+    /// What was made.
+    pub made: Option<New>,
+}
+
+/// What a walk has ended in making.
+#[derive(Clone, Copy)]
+pub struct New {
+    /// As it was made.
+    pub inode: Inode,
+    /// For how long it stays so.
+    pub promise: Option<Promise>,
 }
 
 impl<'a> Walk<'a> {
@@ -70,6 +91,11 @@ impl<'a> Walk<'a> {
             links: 0,
             outside: None,
             wants_directory: false,
+            opens: false,
+            reads: false,
+            brought: None,
+            leases: false,
+            made: None,
         };
         match at.dir {
             Some(dir) if at.path[0] != b'/' => {
@@ -114,7 +140,7 @@ impl<'a> Walk<'a> {
 
     /// Home of the last component's entry.
     pub fn entry(&self) -> Home {
-        self.fs.store().entry(self.dir().ino, self.name())
+        self.fs.inner.store.entry(self.dir().ino, self.name())
     }
 
     /// Path of the directory that the walk stands in, without symbolic links; `/` for the root.
@@ -132,9 +158,19 @@ impl<'a> Walk<'a> {
         self.stack.iter().any(|dir| dir.ino == ino)
     }
 
+    /// Fails when this way leads through directory `ino`, which is to move to where it ends. The caller holds the lock of moves.
+    pub fn check_outside(&self, ino: u64) -> Result<()> {
+        let is_inside = self.came_through(ino)
+            || match &self.base {
+                Some(base) => self.fs.lies_within(base, ino)?,
+                None => false,
+            };
+        if is_inside { Err(fail(ErrorKind::Invalid)) } else { Ok(()) }
+    }
+
     /// Home of the directory that the walk stands in.
     pub fn dir_home(&self) -> Home {
-        let store = self.fs.store();
+        let store = &self.fs.inner.store;
         if let [.., parent, _] = self.stack.as_slice() {
             let name = self.canon.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             return store.entry(parent.ino, name);
@@ -205,6 +241,7 @@ impl<'a> Walk<'a> {
                 canon: SmallVec::new(),
                 base: None,
                 outside: None,
+                brought: None,
                 done: 0,
                 name: 0..0,
                 ..*self
@@ -282,6 +319,25 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
+    fn look_up_last(&mut self) -> Result<Option<Node>> {
+        let home = self.entry();
+        self.look_up(&home)
+    }
+
+    /// What lives in `home`; held if it is about to be opened.
+    pub fn look_up(&mut self, home: &Home) -> Result<Option<Node>> {
+        if !self.opens {
+            return self.fs.lookup_home(home, self.epoch);
+        }
+        let reads = self.reads.then(|| self.dir().semantics);
+        let found = self.fs.lookup_to_open(home, self.epoch, reads)?;
+        let Some((node, brought)) = found else {
+            return Ok(None);
+        };
+        self.brought = brought;
+        Ok(Some(node))
+    }
+
     /// The file that the path names; what is a symbolic link itself is followed if `follow`. `None`: there is no such
     /// entry, and the walk stands in the directory
     /// where it would be.
@@ -289,20 +345,25 @@ impl<'a> Walk<'a> {
         loop {
             if !self.advance()? {
                 let home = self.dir_home();
-                return match self.fs.lookup_home(&home, self.epoch)? {
+                return match self.look_up(&home)? {
                     Some(node) if node.inode.ino == self.dir().ino => Ok(Some(node)),
-                    _ => {
+                    found => {
+                        if let Some(node) = found {
+                            self.fs.let_go(&node)?;
+                        }
                         self.fs.inner.cache.clear();
                         Err(fail(ErrorKind::StaleLease))
                     }
                 };
             }
-            let Some(node) = self.fs.lookup_home(&self.entry(), self.epoch)? else {
-                return Ok(None);
-            };
+            let Some(node) = self.look_up_last()? else { return Ok(None) };
             match &node.target {
-                Some(target) if follow || self.wants_directory => self.follow(target)?,
+                Some(target) if follow || self.wants_directory => {
+                    self.fs.let_go(&node)?;
+                    self.follow(target)?;
+                }
                 _ if self.wants_directory && !node.inode.is_directory() => {
+                    self.fs.let_go(&node)?;
                     return Err(fail(ErrorKind::NotDirectory));
                 }
                 _ => return Ok(Some(node)),

@@ -1,6 +1,6 @@
 //! Extended attributes: a record each, beside no inode.
 
-use samite_client::{OwnedOutcome, OwnedResult};
+use samite_client::{Op, OwnedOutcome, OwnedResult};
 use samite_types::{ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, Data, Guard, Operation};
 
@@ -10,7 +10,7 @@ use crate::chunks::listing;
 use crate::filesystem::named;
 use crate::inode::{FLAG_ATTRIBUTES, at};
 use crate::key;
-use crate::store::{Node, fail, identity_of, lives_in, malformed};
+use crate::store::{Node, Store, fail, identity_of, lives_in, malformed};
 use crate::walk::{LOOKUPS_MAX, READ, WRITE};
 use crate::{Context, FileKind, FileSystem, NAME_LEN_MAX, OpenFile};
 
@@ -183,17 +183,18 @@ impl FileSystem {
         }
         Err(fail(ErrorKind::Busy))
     }
+}
 
-    /// Removes all attributes of a file that is gone.
-    pub(crate) fn remove_attributes(&self, ino: u64) -> Result<()> {
-        let prefix = key::attribute(ino, b"");
-        loop {
-            let sweep = Action::DeletePrefix { prefix: &prefix, limit: ATTRIBUTES_AT_ONCE };
-            let op = Operation::new(self.attribute_partition(ino), [sweep]);
-            let results = self.store().run(op)?.into_results("remove attributes")?;
-            if results.first().ok_or_else(malformed)?.number()? < u64::from(ATTRIBUTES_AT_ONCE) {
-                return Ok(());
-            }
+/// Removes all attributes of an inode that is gone.
+pub fn remove_all(store: &Store, ino: u64) -> Result<()> {
+    let prefix = key::attribute(ino, b"");
+    let partition = store.dataset.partition_of(&prefix);
+    loop {
+        let sweep = Action::DeletePrefix { prefix: &prefix, limit: ATTRIBUTES_AT_ONCE };
+        let outcome = store.dataset.execute_one(Op::new(Operation::new(partition, [sweep])))?;
+        let results = outcome.into_results("remove attributes")?;
+        if results.first().ok_or_else(malformed)?.number()? < u64::from(ATTRIBUTES_AT_ONCE) {
+            return Ok(());
         }
     }
 }
@@ -216,5 +217,5 @@ fn check_name(ctx: &Context, node: &Node, name: &[u8], mask: u16) -> Result<()> 
     if !name.starts_with(b"trusted.") && !name.starts_with(b"security.") {
         return Err(fail(ErrorKind::Unsupported));
     }
-    if mask == WRITE && ctx.uid != 0 { Err(fail(ErrorKind::NotOwner)) } else { Ok(()) }
+    if mask == WRITE && !ctx.may_all() { Err(fail(ErrorKind::NotOwner)) } else { Ok(()) }
 }

@@ -4,8 +4,7 @@
 mod common;
 
 use common::{Rig, create, get, noise, put, root};
-use samite_client::Client;
-use samite_fs::OpenFlags;
+use samite_client::{Client, Transport};
 
 fn cost(client: &Client, call: impl FnOnce()) -> u64 {
     let before = client.stats();
@@ -15,28 +14,29 @@ fn cost(client: &Client, call: impl FnOnce()) -> u64 {
     spent.requests
 }
 
-fn check(nodes: usize) {
-    let rig = Rig::with_memory(nodes, 128 << 20);
+fn check(nodes: usize, transport: Transport) {
+    let rig = Rig::over(transport, nodes, 64 << 20);
     let (fs, client) = (&rig.fs, &rig.client);
     fs.mkdir(&root(), b"/a", 0o755).unwrap();
     fs.mkdir(&root(), b"/a/b", 0o755).unwrap();
     create(fs, b"/a/b/warm").close().unwrap();
     let expect = |what: &str, requests: u64, call: &mut dyn FnMut()| {
-        assert_eq!(cost(client, call), requests, "{what} on {nodes} nodes");
+        assert_eq!(cost(client, call), requests, "{what} on {nodes} nodes over {transport:?}");
     };
+    // On the node's host a client reads for itself what was made or looked up lately.
+    let look_up = u64::from(transport != Transport::Shm);
     expect("create and close", 1, &mut || create(fs, b"/a/b/empty").close().unwrap());
-    expect("stat", 1, &mut || {
+    expect("stat", look_up, &mut || {
         fs.stat(&root(), b"/a/b/empty", true).unwrap();
     });
     expect("unlink", 1, &mut || fs.unlink(&root(), b"/a/b/empty").unwrap());
     expect("mkdir", 1, &mut || fs.mkdir(&root(), b"/a/b/c", 0o755).unwrap());
     expect("create in a fresh directory", 1, &mut || drop(create(fs, b"/a/b/c/f")));
     expect("create, write, close", 2, &mut || put(fs, b"/a/b/small", b"hello"));
-    expect("open, read, close", 2, &mut || {
-        let file = fs.open_file(&root(), b"/a/b/small", OpenFlags::reading(), 0).unwrap();
-        assert_eq!(file.read_at(&mut [0; 100], 0).unwrap(), 5);
-        file.close().unwrap();
-    });
+    // What the open brought counts for 2 ms; on a crowded machine the rest may come later than that.
+    let least =
+        (0..50).map(|_| cost(client, || assert_eq!(get(fs, b"/a/b/small").unwrap(), b"hello")));
+    assert_eq!(least.min(), Some(1), "open, read, close on {nodes} nodes over {transport:?}");
     expect("unlink a small file", 1, &mut || fs.unlink(&root(), b"/a/b/small").unwrap());
     let chunk = noise(1 << 20, 1);
     let file = create(fs, b"/a/b/big");
@@ -65,11 +65,22 @@ fn check(nodes: usize) {
 }
 
 #[test]
-fn on_one_node() {
-    check(1);
+fn over_shared_memory() {
+    for nodes in [1, 3, 5] {
+        check(nodes, Transport::Shm);
+    }
 }
 
 #[test]
-fn on_three_nodes() {
-    check(3);
+fn over_unix_sockets() {
+    for nodes in [1, 3, 5] {
+        check(nodes, Transport::Unix);
+    }
+}
+
+#[test]
+fn over_tcp() {
+    for nodes in [1, 3, 5] {
+        check(nodes, Transport::Tcp);
+    }
 }

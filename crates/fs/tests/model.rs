@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use common::{Rig, create, get, names, noise, root};
 use proptest::prelude::*;
-use samite_fs::{Attr, FileKind, FileSystem, OpenFlags, RenameFlags};
+use samite_fs::{AllocateMode, Attr, FileKind, FileSystem, OpenFlags, RenameFlags};
 use samite_types::ErrorKind;
 
 type Path = Vec<u8>;
@@ -18,11 +18,17 @@ enum Op {
     Write(Path, usize, usize),
     Append(Path, usize),
     Truncate(Path, usize),
+    Punch(Path, usize, usize),
+    Zero(Path, usize, usize),
+    Copy(Path, usize, Path, usize, usize),
+    Holes(Path),
     Read(Path, usize, usize),
     Mkdir(Path),
     Rmdir(Path),
     Unlink(Path),
     Rename(Path, Path),
+    RenameNew(Path, Path),
+    Exchange(Path, Path),
     Link(Path, Path),
     List(Path),
     Stat(Path),
@@ -47,17 +53,29 @@ fn length() -> impl Strategy<Value = usize> {
     prop_oneof![0..300usize, 8000..8400usize, Just(150_000), Just(1 << 20)]
 }
 
+/// Lengths of ranges, none empty.
+fn extent() -> impl Strategy<Value = usize> {
+    prop_oneof![1..300usize, 60_000..70_000usize, 1..2_500_000usize]
+}
+
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => path().prop_map(Op::Create),
         4 => (path(), place(), length()).prop_map(|(path, at, len)| Op::Write(path, at, len)),
         3 => (path(), length()).prop_map(|(path, len)| Op::Append(path, len)),
         2 => (path(), place()).prop_map(|(path, len)| Op::Truncate(path, len)),
+        2 => (path(), place(), extent()).prop_map(|(path, at, len)| Op::Punch(path, at, len)),
+        1 => (path(), place(), extent()).prop_map(|(path, at, len)| Op::Zero(path, at, len)),
+        2 => (path(), place(), path(), place(), extent())
+            .prop_map(|(from, at, to, to_at, len)| Op::Copy(from, at, to, to_at, len)),
+        1 => path().prop_map(Op::Holes),
         4 => (path(), place(), length()).prop_map(|(path, at, len)| Op::Read(path, at, len)),
         3 => path().prop_map(Op::Mkdir),
         1 => path().prop_map(Op::Rmdir),
         1 => path().prop_map(Op::Unlink),
         3 => (path(), path()).prop_map(|(from, to)| Op::Rename(from, to)),
+        1 => (path(), path()).prop_map(|(from, to)| Op::RenameNew(from, to)),
+        2 => (path(), path()).prop_map(|(from, to)| Op::Exchange(from, to)),
         1 => (path(), path()).prop_map(|(from, to)| Op::Link(from, to)),
         1 => path().prop_map(Op::List),
         2 => path().prop_map(Op::Stat),
@@ -121,16 +139,53 @@ impl Model {
                 _ => {}
             }
         }
-        let prefix = [from, b"/"].concat();
-        let below: Vec<Path> =
-            self.tree.keys().filter(|key| key.starts_with(&prefix)).cloned().collect();
-        for key in below {
-            let value = self.tree.remove(&key).unwrap();
-            self.tree.insert([to, &key[from.len()..]].concat(), value);
-        }
-        self.tree.remove(from);
-        self.tree.insert(to.to_vec(), moved);
+        let taken = self.take(from);
+        self.tree.remove(to);
+        self.place(to, taken);
         Ok(())
+    }
+
+    fn rename_new(&mut self, from: &[u8], to: &[u8]) -> Result<(), ErrorKind> {
+        self.parent(from)?;
+        self.parent(to)?;
+        let moved = *self.tree.get(from).ok_or(ErrorKind::NotFound)?;
+        if moved.is_none() && to.starts_with(&[from, b"/"].concat()) {
+            return Err(ErrorKind::Invalid);
+        }
+        if self.tree.contains_key(to) { Err(ErrorKind::Exists) } else { self.rename(from, to) }
+    }
+
+    fn exchange(&mut self, from: &[u8], to: &[u8]) -> Result<(), ErrorKind> {
+        self.parent(from)?;
+        self.parent(to)?;
+        for path in [from, to] {
+            self.tree.get(path).ok_or(ErrorKind::NotFound)?;
+        }
+        let is_below = |a: &[u8], b: &[u8]| a.starts_with(&[b, b"/"].concat());
+        if is_below(from, to) || is_below(to, from) {
+            return Err(ErrorKind::Invalid);
+        }
+        let (first, second) = (self.take(from), if from == to { vec![] } else { self.take(to) });
+        self.place(to, first);
+        self.place(from, second);
+        Ok(())
+    }
+
+    /// Removes a path with all below it; gives what follows the path in each, and what it was.
+    fn take(&mut self, path: &[u8]) -> Vec<(Vec<u8>, Option<usize>)> {
+        let prefix = [path, b"/"].concat();
+        let is_part = |key: &Path| key == path || key.starts_with(&prefix);
+        let keys: Vec<Path> = self.tree.keys().filter(|key| is_part(key)).cloned().collect();
+        let taken = keys.into_iter().map(|key| {
+            let value = self.tree.remove(&key).unwrap();
+            (key[path.len()..].to_vec(), value)
+        });
+        taken.collect()
+    }
+
+    fn place(&mut self, path: &[u8], taken: Vec<(Vec<u8>, Option<usize>)>) {
+        let placed = taken.into_iter().map(|(rest, value)| ([path, &rest].concat(), value));
+        self.tree.extend(placed);
     }
 }
 
@@ -203,7 +258,87 @@ fn step(fs: &FileSystem, model: &mut Model, op: &Op, seed: u64) {
             }
             assert_eq!(real.map(drop), expected.map(drop), "{op:?}");
         }
+        _ => step_ranges(fs, model, op),
+    }
+}
+
+fn step_ranges(fs: &FileSystem, model: &mut Model, op: &Op) {
+    match op {
+        Op::Punch(path, at, len) | Op::Zero(path, at, len) => {
+            let (real, expected) = (open(fs, path), model.file(path));
+            if let (Ok(file), Ok(index)) = (&real, &expected) {
+                let data = &mut model.files[*index];
+                let zeros = matches!(op, Op::Zero(..));
+                let mode = match op {
+                    Op::Punch(..) => AllocateMode::PunchHole,
+                    _ => AllocateMode::ZeroRange { keep_size: false },
+                };
+                file.allocate(mode, *at as u64, *len as u64).unwrap();
+                if zeros && data.len() < at + len {
+                    data.resize(at + len, 0);
+                }
+                let (from, to) = (data.len().min(*at), data.len().min(at + len));
+                data[from..to].fill(0);
+                assert_eq!(file.attr().unwrap().size, data.len() as u64, "{op:?}");
+                file.close().unwrap();
+            }
+            assert_eq!(real.map(drop), expected.map(drop), "{op:?}");
+        }
+        Op::Copy(from, at, to, to_at, len) => {
+            let (source, target) = (open(fs, from), open(fs, to));
+            assert_eq!(source.as_ref().map(drop).map_err(|kind| *kind), model.file(from).map(drop));
+            assert_eq!(target.as_ref().map(drop).map_err(|kind| *kind), model.file(to).map(drop));
+            let (Ok(source), Ok(target)) = (source, target) else { return };
+            let (first, second) = (model.file(from).unwrap(), model.file(to).unwrap());
+            let data = &model.files[first];
+            let bytes = data[data.len().min(*at)..data.len().min(at + len)].to_vec();
+            let real = fs.copy_range(&source, *at as u64, &target, *to_at as u64, *len as u64);
+            let real = real.map_err(|error| error.kind());
+            let overlaps = first == second && at.abs_diff(*to_at) < bytes.len();
+            if overlaps {
+                assert_eq!(real, Err(ErrorKind::Invalid), "{op:?}");
+            } else {
+                assert_eq!(real, Ok(bytes.len() as u64), "{op:?}");
+                write(&mut model.files[second], *to_at, &bytes);
+            }
+            target.close().unwrap();
+        }
+        Op::Holes(path) => {
+            let (Ok(file), Ok(index)) = (open(fs, path), model.file(path)) else { return };
+            let data = &model.files[index];
+            let mut at = 0;
+            while (at as usize) < data.len() {
+                let found = file.seek_data(at).unwrap();
+                let next = found.unwrap_or(data.len() as u64);
+                assert!(data[at as usize..next as usize].iter().all(|byte| *byte == 0), "{op:?}");
+                at = if found.is_some() { file.seek_hole(next).unwrap().unwrap() } else { next };
+            }
+            assert_eq!(file.seek_hole(at).unwrap(), None, "{op:?}");
+        }
         _ => step_names(fs, model, op),
+    }
+}
+
+fn rename(
+    fs: &FileSystem,
+    model: &mut Model,
+    op: &Op,
+) -> (Result<(), ErrorKind>, Result<(), ErrorKind>) {
+    let run = |from: &Path, to: &Path, flags| {
+        fs.rename(&root(), from, to, flags).map_err(|error| error.kind())
+    };
+    let plain = RenameFlags::default();
+    match op {
+        Op::Rename(from, to) => (run(from, to, plain), model.rename(from, to)),
+        Op::RenameNew(from, to) => {
+            let flags = RenameFlags { no_replace: true, ..plain };
+            (run(from, to, flags), model.rename_new(from, to))
+        }
+        Op::Exchange(from, to) => {
+            let flags = RenameFlags { exchange: true, ..plain };
+            (run(from, to, flags), model.exchange(from, to))
+        }
+        _ => unreachable!("{op:?} is of the other kind"),
     }
 }
 
@@ -238,10 +373,7 @@ fn step_names(fs: &FileSystem, model: &mut Model, op: &Op) {
             });
             (kind(fs.unlink(&root(), path)), expected)
         }
-        Op::Rename(from, to) => {
-            let real = fs.rename(&root(), from, to, RenameFlags::default());
-            (kind(real), model.rename(from, to))
-        }
+        Op::Rename(..) | Op::RenameNew(..) | Op::Exchange(..) => rename(fs, model, op),
         Op::Link(from, to) => {
             let expected = model.get(from).and_then(|file| {
                 file.ok_or(ErrorKind::NotOwner)?;

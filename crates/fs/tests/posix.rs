@@ -483,6 +483,50 @@ fn large_directories_are_listed_once_and_in_a_steady_order() {
 }
 
 #[test]
+fn a_directory_has_the_time_that_was_set_last() {
+    let rig = Rig::new(2);
+    let fs = &rig.fs;
+    fs.mkdir(&root(), b"/d", 0o755).unwrap();
+    let time = SetTime::To(Timestamp(1_000_000_007));
+    // As rsync does: before and after it is filled.
+    for name in [b"/d/1", b"/d/2"] {
+        fs.utimens(&root(), b"/d", time, time, true).unwrap();
+        assert_eq!(fs.stat(&root(), b"/d", true).unwrap().mtime, Timestamp(1_000_000_007));
+        create(fs, name);
+        assert!(fs.stat(&root(), b"/d", true).unwrap().mtime > Timestamp(1_000_000_007));
+    }
+}
+
+#[test]
+fn positions_stay_while_entries_come_and_go() {
+    let rig = Rig::new(2);
+    let fs = &rig.fs;
+    for index in 0..100 {
+        create(fs, format!("/{index}").as_bytes());
+    }
+    let mut handle = fs.read_dir(&root(), b"/").unwrap();
+    let mut entries = Vec::new();
+    while let Some(entry) = handle.next_entry().unwrap() {
+        entries.push(entry);
+    }
+    for entry in &entries[2..50] {
+        fs.unlink(&root(), &[b"/", &*entry.name].concat()).unwrap();
+    }
+    create(fs, b"/new");
+    for at in [60, 30, 101, 80, 5] {
+        handle.seek(entries[at].cookie).unwrap();
+        let mut left = Vec::new();
+        while let Some(entry) = handle.next_entry().unwrap() {
+            left.push(entry.name);
+        }
+        left.retain(|name| &**name != b"new");
+        let expected: Vec<_> =
+            entries[50.max(at + 1)..].iter().map(|entry| entry.name.clone()).collect();
+        assert_eq!(left, expected, "after entry {at}");
+    }
+}
+
+#[test]
 fn links_out_of_a_mounted_store() {
     let rig = Rig::new(1);
     let fs = samite_fs::FileSystem::open_mounted(&rig.client, "files", Some(b"/samite")).unwrap();

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use samite_client::Client;
+use samite_client::{Client, Transport};
 use samite_fs::{Context, DirEntry, FileSystem, OpenFile, OpenFlags};
 use samite_testkit::{LocalCluster, Options};
 use samite_types::{ErrorKind, Result};
@@ -23,6 +23,16 @@ impl Rig {
         let options = Options { memory_bytes, ..Options::default() };
         let cluster = LocalCluster::start(nodes, options).unwrap();
         let client = connect(&cluster);
+        let fs = FileSystem::open(&client, "files").unwrap();
+        Self { fs, client, cluster }
+    }
+
+    /// The same, over one transport.
+    pub fn over(transport: Transport, nodes: usize, memory_bytes: u64) -> Self {
+        let options = Options { memory_bytes, ..Options::default() };
+        let cluster = LocalCluster::start(nodes, options).unwrap();
+        let options = samite_client::Options { transport: Some(transport), ..Default::default() };
+        let client = cluster.client(options).unwrap();
         let fs = FileSystem::open(&client, "files").unwrap();
         Self { fs, client, cluster }
     }

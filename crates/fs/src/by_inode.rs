@@ -1,0 +1,203 @@
+//! Files by handle, for callers that resolve names themselves one by one, as the kernel does for a mount.
+//!
+//! A handle that a look-up gives names the file and follows it, but keeps nothing open: the file goes with its last name.
+//! [`OpenFile::open_again`] opens it.
+
+use samite_types::{ErrorKind, Result};
+
+use crate::at::At;
+use crate::filesystem::named;
+use crate::key::ROOT_INO;
+use crate::leased::Promise;
+use crate::make::Blueprint;
+use crate::size::DIRECTORY_SIZE;
+use crate::store::{NO_LEASE, Node, fail};
+use crate::walk::Walk;
+use crate::{Attr, Context, FileKind, FileSystem, OpenFile, OpenFlags};
+
+/// A file and what it was like when it was found.
+#[derive(Debug)]
+pub struct Found {
+    /// A handle that only names it, or the open file.
+    pub file: OpenFile,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+/// A file behind a name that was made if it was missing. What was made stays so while the promises hold.
+#[derive(Debug)]
+pub struct Entered {
+    /// The file.
+    pub found: Found,
+    /// It was made. The directory's times are then its time of birth, unless they are later.
+    pub is_new: bool,
+    /// For how long the name means that.
+    pub name: Option<Promise>,
+    /// For how long the file has these attributes.
+    pub attributes: Option<Promise>,
+}
+
+impl FileSystem {
+    /// The root directory.
+    ///
+    /// # Errors
+    /// As of the nodes.
+    pub fn root(&self) -> Result<Found> {
+        named("look up", b"/", |_| {
+            let home = self.store().own(ROOT_INO);
+            let node = self.lookup_home(&home, NO_LEASE)?;
+            self.found(node.ok_or_else(|| fail(ErrorKind::NotFound))?)
+        })
+    }
+
+    /// The file that `at` names; a symbolic link in the last component is not followed.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::stat`].
+    pub fn look_up<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<Found> {
+        named("look up", at, |at| self.found(self.resolve(ctx, at, false)?))
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::mkdir`].
+    pub fn make_directory<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+        perm: u32,
+    ) -> Result<Entered> {
+        let new = Blueprint { kind: FileKind::Directory, perm, rdev: 0, data: b"" };
+        named("mkdir", at, |at| self.enter_new(ctx, at, &new))
+    }
+
+    /// Makes a fifo, socket or device node, or an empty regular file.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::mknod`].
+    pub fn make_node<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Entered> {
+        named("mknod", at, |at| self.enter_new(ctx, at, &Blueprint::node(ctx, mode, rdev)?))
+    }
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::symlink`].
+    pub fn make_symlink<'a>(
+        &self,
+        ctx: &Context,
+        target: &[u8],
+        at: impl Into<At<'a>>,
+    ) -> Result<Entered> {
+        named("symlink", at, |at| {
+            let everyone = Context { umask: 0, ..ctx.clone() };
+            self.enter_new(&everyone, at, &Blueprint::link_to(target)?)
+        })
+    }
+
+    /// Makes what is not there yet.
+    fn enter_new(&self, ctx: &Context, at: At<'_>, new: &Blueprint<'_>) -> Result<Entered> {
+        self.under_lease(|epoch| {
+            let mut walk = Walk::start(self, ctx, at, epoch)?;
+            walk.leases = true;
+            let node = self.make_walked(ctx, &mut walk, new)?;
+            let promise = walk.made.and_then(|made| made.promise);
+            let mut attr = node.inode.attr(node.data_len);
+            let is_directory = node.inode.is_directory();
+            if is_directory {
+                // Nothing is in it yet.
+                (attr.nlink, attr.size, attr.blocks) = (2, DIRECTORY_SIZE, 0);
+            }
+            let found = Found { file: OpenFile::of_node(self, node), attr };
+            // Nobody has promised anything about what is in it.
+            let attributes = promise.filter(|_| !is_directory);
+            Ok(Entered { found, is_new: true, name: promise, attributes })
+        })
+    }
+
+    /// Opens a file, or makes it when the flags say so; see [`FileSystem::open_file`].
+    ///
+    /// # Errors
+    /// As of [`FileSystem::open_file`].
+    pub fn open_found<'a>(
+        &self,
+        ctx: &Context,
+        at: impl Into<At<'a>>,
+        flags: OpenFlags,
+        perm: u32,
+    ) -> Result<Entered> {
+        let (file, new) = named("open", at, |at| {
+            self.under_lease(|epoch| {
+                let mut walk = Walk::start(self, ctx, at, epoch)?;
+                walk.leases = true;
+                let file = self.open_at(ctx, &mut walk, flags, perm)?;
+                Ok((file, walk.made))
+            })
+        })?;
+        let promise = new.and_then(|new| new.promise);
+        let attr = match &new {
+            Some(new) => new.inode.attr(0),
+            None => file.attr()?,
+        };
+        let found = Found { file, attr };
+        Ok(Entered { found, is_new: new.is_some(), name: promise, attributes: promise })
+    }
+
+    pub(crate) fn found(&self, node: Node) -> Result<Found> {
+        let attr = self.attr_of(&node, None)?;
+        Ok(Found { file: OpenFile::of_node(self, node), attr })
+    }
+}
+
+impl OpenFile {
+    /// Opens this file once more, with other flags; of these, those about making and following names mean nothing.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::open_file`]; `StaleHandle`.
+    pub fn open_again(&self, ctx: &Context, flags: OpenFlags) -> Result<Self> {
+        let flags = OpenFlags { create: false, excl: false, ..flags };
+        self.context("open", || {
+            let node = self.node_to_open()?;
+            let path = self.dir_path().map(Box::from);
+            self.fs.open_node(ctx, node, flags, path)
+        })
+    }
+
+    /// Makes another name of this file.
+    ///
+    /// # Errors
+    /// As of [`FileSystem::link`]; `StaleHandle`.
+    pub fn link<'a>(&self, ctx: &Context, to: impl Into<At<'a>>) -> Result<Attr> {
+        named("link", to, |to| {
+            self.fs.under_lease(|epoch| self.fs.link_node(ctx, self.node()?, to, epoch))?;
+            self.attr()
+        })
+    }
+
+    /// Target of this symbolic link.
+    ///
+    /// # Errors
+    /// `Invalid`: it is none; `StaleHandle`.
+    pub fn target(&self) -> Result<Vec<u8>> {
+        self.context("readlink", || self.node()?.target.ok_or_else(|| fail(ErrorKind::Invalid)))
+    }
+
+    /// Sets the length of this regular file, however it was opened; the caller has checked that it may be written.
+    ///
+    /// # Errors
+    /// `IsDirectory`; `Invalid`: no regular file; `FileTooLarge`; `StaleHandle`.
+    pub fn resize(&self, len: u64) -> Result<()> {
+        self.context("truncate", || match self.kind() {
+            FileKind::File => self.cut(len),
+            FileKind::Directory => Err(fail(ErrorKind::IsDirectory)),
+            _ => Err(fail(ErrorKind::Invalid)),
+        })
+    }
+}

@@ -1,0 +1,541 @@
+//! Files made in directories with [`Semantics::Temporary`]: a process keeps them to itself until there are many, then sends them together.
+//!
+//! A new file with what is written to it from its start waits here until [`FILES_MAX`] files do. They leave in one request per node, and
+//! while the nodes work the next ones gather. All are sent and waited for when they have [`DATA_LEN_MAX`] bytes, or the
+//! process does anything else with the file system ([`FileSystem::store`] sends them first), or asks for it
+//! ([`FileSystem::flush`], `fsync`). So this process itself never sees a difference. Others see the files when they are sent. A process that
+//! is killed loses those that were not.
+//!
+//! Whether the name was free shows only then. An existing file is opened then as it would have been before, with what was written.
+//! Failures are told to the handle (`fsync`, `close`, the next call), and if it is closed already, kept for
+//! [`FileSystem::late_failures`].
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use samite_client::{Op, OwnedOutcome, Pending};
+use samite_types::{Epoch, Error, ErrorKind, Result, Version};
+use samite_wire::op::{Action, Guard, Operation};
+
+use crate::cache::permits;
+use crate::inode::{INODE_LEN, Inode, at, changed};
+use crate::key::{self, Key};
+use crate::make::Blueprint;
+use crate::marks::EntryMark;
+use crate::store::{Home, Node, fail, malformed};
+use crate::walk::{LOOKUPS_MAX, READ, SEARCH, WRITE, Walk};
+use crate::{
+    Attr, Context, FileKind, FileSystem, INLINE_LEN_MAX, OpenFile, OpenFlags, Semantics, Timestamp,
+};
+
+/// Files that wait here at most.
+const FILES_MAX: usize = 64;
+
+/// Bytes of data that wait here at most.
+const DATA_LEN_MAX: usize = 256 << 10;
+
+/// Failures kept for those who ask for them.
+const FAILURES_MAX: usize = 64;
+
+/// A file that nobody knows of yet.
+struct Unsent {
+    ino: u64,
+    home: Home,
+    place: Arc<Place>,
+    /// Inode and data.
+    value: Vec<u8>,
+    flags: OpenFlags,
+    /// Token of the handle's hold.
+    hold: u64,
+    is_open: bool,
+}
+
+/// Where files were made, and by whom.
+#[derive(PartialEq, Eq)]
+struct Place {
+    /// The directory: its number and where it lives.
+    dir: u64,
+    dir_home: Home,
+    seal: Key,
+    epoch: Epoch,
+    ctx: Context,
+}
+
+/// What became of a file that was sent, when it is not simply there.
+enum Surprise {
+    /// It was there before.
+    Existed(Box<Node>),
+    Failed(Error),
+}
+
+/// The files that wait.
+#[derive(Default)]
+pub struct Deferred {
+    is_on: AtomicBool,
+    /// Files that wait or are being sent.
+    count: AtomicUsize,
+    waiting: Mutex<Waiting>,
+    /// Answers under way, to the files that fly. Held while files are sent, so that others wait until they are there.
+    sending: Mutex<Option<Pending>>,
+    /// By the number that the handle has; taken out by it.
+    surprises: Mutex<HashMap<u64, Surprise>>,
+    failures: Mutex<Vec<Error>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    files: Vec<Unsent>,
+    data_len: usize,
+    /// Sent, with no answer yet.
+    flying: Vec<Unsent>,
+    /// That of the last file.
+    place: Option<Arc<Place>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Deferred {
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    fn take_waiting(&self) -> Vec<Unsent> {
+        let mut waiting = lock(&self.waiting);
+        waiting.data_len = 0;
+        std::mem::take(&mut waiting.files)
+    }
+
+    /// What waits is the parent's, who has sent it before the fork.
+    pub fn after_fork_child(&self) {
+        if let Ok(mut waiting) = self.waiting.try_lock() {
+            *waiting = Waiting::default();
+        }
+        if let Ok(mut sending) = self.sending.try_lock() {
+            // Its connection is the parent's.
+            std::mem::forget(sending.take());
+        }
+        self.count.store(0, Ordering::Release);
+    }
+}
+
+impl FileSystem {
+    /// Lets this process keep new files in directories with [`Semantics::Temporary`] to itself for a while. Whoever
+    /// turns it on calls [`FileSystem::flush`] before `fork`, `exec` and the end of the process.
+    pub fn defer_files(&self, is_on: bool) {
+        self.inner.deferred.is_on.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Sends the files that this process has kept to itself.
+    ///
+    /// # Errors
+    /// The first failure that was not told to a handle; the others are in [`FileSystem::late_failures`].
+    pub fn flush(&self) -> Result<()> {
+        self.send_early();
+        let mut failures = lock(&self.inner.deferred.failures);
+        if failures.is_empty() { Ok(()) } else { Err(failures.remove(0)) }
+    }
+
+    /// Sends them without a word: what fails is told by [`FileSystem::flush`] and the handles.
+    pub fn send_early(&self) {
+        if !self.inner.deferred.is_empty() {
+            self.send_deferred();
+        }
+    }
+
+    /// What failed after the handle was closed; forgets it.
+    #[must_use]
+    pub fn late_failures(&self) -> Vec<Error> {
+        std::mem::take(&mut lock(&self.inner.deferred.failures))
+    }
+
+    /// Makes a file here and tells nobody, if that is allowed where the walk has come to. `None`: it is not.
+    pub(crate) fn defer(
+        &self,
+        ctx: &Context,
+        walk: &Walk<'_>,
+        new: &Blueprint<'_>,
+        flags: OpenFlags,
+    ) -> Result<Option<OpenFile>> {
+        let (deferred, dir) = (&self.inner.deferred, walk.dir());
+        let is_allowed = dir.semantics == Semantics::Temporary
+            && deferred.is_on.load(Ordering::Relaxed)
+            && flags.write
+            && dir.permits(ctx, WRITE | SEARCH);
+        if !is_allowed {
+            return Ok(None);
+        }
+        let home = walk.entry();
+        let is_known = |files: &[Unsent]| files.iter().any(|file| file.home == home);
+        let mut waiting = lock(&deferred.waiting);
+        if is_known(&waiting.files) || is_known(&waiting.flying) {
+            return Ok(None);
+        }
+        let is_full = waiting.files.len() >= FILES_MAX;
+        let place = waiting.place(ctx, walk);
+        drop(waiting);
+        if is_full {
+            self.let_fly();
+        }
+        let inode = self.new_inode(ctx, dir, new, Timestamp::now())?;
+        let hold = self.token();
+        let node = Node {
+            home: home.clone(),
+            inode,
+            data_len: 0,
+            version: Version(0),
+            target: None,
+            hold,
+        };
+        let file = OpenFile::new(self, node, flags, None);
+        file.deferred.store(true, Ordering::Release);
+        let value = inode.encode().to_vec();
+        let unsent = Unsent { ino: inode.ino, home, place, value, flags, hold, is_open: true };
+        let mut waiting = lock(&deferred.waiting);
+        waiting.files.push(unsent);
+        deferred.count.fetch_add(1, Ordering::AcqRel);
+        Ok(Some(file))
+    }
+
+    /// Sends what waits and does not wait for the answer, but for that to what was sent before.
+    fn let_fly(&self) {
+        let deferred = &self.inner.deferred;
+        let mut sending = lock(&deferred.sending);
+        let quiet = Self { sends_deferred: false, ..self.clone() };
+        quiet.land(&mut sending);
+        let files = deferred.take_waiting();
+        let epoch = files.first().map(|file| file.place.epoch);
+        let is_one = files.iter().all(|file| Some(file.place.epoch) == epoch);
+        let sent = match epoch {
+            Some(epoch) if is_one => with_operations(&files, |operations| {
+                self.inner.store.dataset.submit_under(&operations, epoch).ok()
+            }),
+            _ => None,
+        };
+        match sent {
+            Some(sent) => {
+                lock(&deferred.waiting).flying = files;
+                *sending = Some(sent);
+            }
+            // It can still be sent the slow way.
+            None => quiet.send_all(files),
+        }
+    }
+
+    /// Sends what waits, and waits until all is there; notes what went wrong.
+    #[cold]
+    pub(crate) fn send_deferred(&self) {
+        let mut sending = lock(&self.inner.deferred.sending);
+        let quiet = Self { sends_deferred: false, ..self.clone() };
+        quiet.land(&mut sending);
+        quiet.send_all(self.inner.deferred.take_waiting());
+    }
+
+    /// Waits for the answer to what was sent before.
+    fn land(&self, sending: &mut Option<Pending>) {
+        let Some(pending) = sending.take() else { return };
+        let outcomes = pending.wait_by(self.client().deadline());
+        let files = std::mem::take(&mut lock(&self.inner.deferred.waiting).flying);
+        let count = files.len();
+        let again = self.judge_all(files, outcomes);
+        self.send_files(again);
+        self.inner.deferred.count.fetch_sub(count, Ordering::AcqRel);
+    }
+
+    fn send_all(&self, files: Vec<Unsent>) {
+        let count = files.len();
+        self.send_files(files);
+        self.inner.deferred.count.fetch_sub(count, Ordering::AcqRel);
+    }
+
+    fn send_files(&self, mut files: Vec<Unsent>) {
+        for _ in 0..LOOKUPS_MAX {
+            if files.is_empty() {
+                return;
+            }
+            let outcomes = with_operations(&files, |operations| {
+                let pairs = operations.into_iter().zip(&files);
+                let mut ops: Vec<Op<'_>> = pairs
+                    .map(|(operation, file)| Op::new(operation).under_lease(file.place.epoch))
+                    .collect();
+                self.inner.store.run_each(&mut ops)
+            });
+            files = self.judge_all(files, outcomes);
+        }
+        files.iter().for_each(|file| self.note(file, &fail(ErrorKind::Busy)));
+    }
+
+    /// Sees to the end of files; returns those to be sent again.
+    fn judge_all(&self, files: Vec<Unsent>, outcomes: Result<Vec<OwnedOutcome>>) -> Vec<Unsent> {
+        let outcomes = match outcomes {
+            Ok(outcomes) if outcomes.len() == files.len() => outcomes,
+            outcomes => {
+                let error = outcomes.err().unwrap_or_else(malformed);
+                files.iter().for_each(|file| self.note(file, &error));
+                return Vec::new();
+            }
+        };
+        let mut again = Vec::new();
+        for (mut file, outcome) in files.into_iter().zip(outcomes) {
+            match self.judge(&mut file, outcome) {
+                Ok(true) => {}
+                Ok(false) => again.push(file),
+                Err(error) => self.note(&file, &error),
+            }
+        }
+        again
+    }
+
+    /// Sees to the end of one file. False: it is to be sent again.
+    fn judge(&self, file: &mut Unsent, outcome: OwnedOutcome) -> Result<bool> {
+        let OwnedOutcome::Failed(failure) = outcome else { return Ok(true) };
+        match (failure.kind, failure.index) {
+            (ErrorKind::Conflict, 0) => self.open_existing(file),
+            (ErrorKind::Conflict, _) => {
+                self.outlast_seal(file.place.dir, file.home.partition)?;
+                self.find_directory(file)
+            }
+            (ErrorKind::StaleLease, _) => self.find_directory(file),
+            _ => Err(failure.into_error("make")),
+        }
+    }
+
+    /// Cached directories were out of date: the file's own must still be there, wherever it is by now.
+    fn find_directory(&self, file: &mut Unsent) -> Result<bool> {
+        let store = &self.inner.store;
+        let epoch = store.dataset.lease_epoch();
+        let dir = file.place.dir;
+        let is_it = |node: &Node| node.inode.ino == dir;
+        let mut found = self.lookup_home(&file.place.dir_home, epoch)?.filter(is_it);
+        if found.is_none() {
+            let location = store.home(key::location(dir));
+            if let Some((_, entry)) = store.value(&location)? {
+                let home = store.home(Key::from_slice(&entry));
+                found = self.lookup_home(&home, epoch)?.filter(is_it);
+            }
+        }
+        let found = found.ok_or_else(|| fail(ErrorKind::NotFound))?;
+        let Place { seal, ctx, .. } = &*file.place;
+        let (seal, ctx, dir_home) = (seal.clone(), ctx.clone(), found.home);
+        file.place = Arc::new(Place { dir, dir_home, seal, epoch, ctx });
+        Ok(false)
+    }
+
+    /// The name was taken: does to the file of that name what was done to the one that was made.
+    fn open_existing(&self, file: &Unsent) -> Result<bool> {
+        let Some(node) = self.lookup_home(&file.home, file.place.epoch)? else { return Ok(false) };
+        let inode = node.inode;
+        match inode.kind {
+            _ if file.flags.excl => return Err(fail(ErrorKind::Exists)),
+            FileKind::File => {}
+            FileKind::Directory => return Err(fail(ErrorKind::IsDirectory)),
+            _ => return Err(fail(ErrorKind::Exists)),
+        }
+        let mask = if file.flags.read { READ | WRITE } else { WRITE };
+        if !permits(&file.place.ctx, inode.perm, inode.uid, inode.gid, false, mask) {
+            return Err(fail(ErrorKind::Denied));
+        }
+        if file.is_open {
+            let (key, token) = (&node.home.key, file.hold);
+            let hold = Operation::new(node.home.partition, [Action::Hold { key, token }]);
+            if !self.inner.store.run(hold)?.is_done() {
+                return Ok(false);
+            }
+        }
+        let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+        let existing = OpenFile::new(self, node.clone(), flags, None);
+        if file.flags.truncate {
+            existing.cut(0)?;
+        }
+        let data = &file.value[INODE_LEN..];
+        if file.flags.append && !data.is_empty() {
+            existing.append(data)?;
+        } else if !data.is_empty() {
+            existing.write_at(data, 0)?;
+        }
+        existing.close()?;
+        if file.is_open {
+            let surprise = Surprise::Existed(Box::new(node));
+            lock(&self.inner.deferred.surprises).insert(file.ino, surprise);
+        }
+        Ok(true)
+    }
+
+    fn note(&self, file: &Unsent, error: &Error) {
+        let name = key::parse_entry(&file.home.key).map_or(&b""[..], |(_, name)| name);
+        let message = format!("make {:?}: {}", String::from_utf8_lossy(name), error.message());
+        let error = Error::new(error.kind(), message);
+        if file.is_open {
+            lock(&self.inner.deferred.surprises).insert(file.ino, Surprise::Failed(error));
+            return;
+        }
+        let mut failures = lock(&self.inner.deferred.failures);
+        if failures.len() < FAILURES_MAX {
+            failures.push(error);
+        }
+    }
+}
+
+/// Runs `work` with the operations that make the files.
+fn with_operations<T>(files: &[Unsent], work: impl FnOnce(Vec<Operation<'_>>) -> T) -> T {
+    let marks: Vec<EntryMark> =
+        files.iter().map(|file| EntryMark::new(&file.home.key, file.changed())).collect();
+    let operations = files.iter().zip(&marks).map(|(file, mark)| {
+        let key = &file.home.key;
+        let mut operation = Operation::put(file.home.partition, key, &file.value)
+            .guard(Guard::Absent(key))
+            .guard(Guard::Absent(&file.place.seal));
+        operation.actions.extend(mark.actions(0));
+        if file.is_open {
+            operation.actions.push(Action::Hold { key, token: file.hold });
+        }
+        operation
+    });
+    work(operations.collect())
+}
+
+impl Waiting {
+    /// Where the walk has come to, as a place that files share.
+    fn place(&mut self, ctx: &Context, walk: &Walk<'_>) -> Arc<Place> {
+        let dir = walk.dir().ino;
+        if let Some(place) = &self.place
+            && (place.dir, place.epoch) == (dir, walk.epoch)
+            && place.ctx == *ctx
+        {
+            return Arc::clone(place);
+        }
+        let (dir_home, seal) = (walk.dir_home(), key::seal(dir));
+        let place = Arc::new(Place { dir, dir_home, seal, epoch: walk.epoch, ctx: ctx.clone() });
+        self.place = Some(Arc::clone(&place));
+        place
+    }
+}
+
+impl Unsent {
+    /// When its directory changed: when it was made.
+    fn changed(&self) -> Timestamp {
+        let at = at::CTIME as usize + 8;
+        let raw = self.value.get(at..).and_then(<[u8]>::first_chunk).copied();
+        Timestamp(i64::from_le_bytes(raw.unwrap_or_default()))
+    }
+}
+
+impl OpenFile {
+    /// Works on the file if it waits to be sent. `None`: it does not (any more).
+    fn on_deferred<T>(
+        &self,
+        work: impl FnOnce(&mut Unsent, &mut usize) -> Option<T>,
+    ) -> Result<Option<T>> {
+        if !self.deferred.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let deferred = &self.fs.inner.deferred;
+        let ino = self.ino();
+        let mut waiting = lock(&deferred.waiting);
+        let Waiting { files, data_len, .. } = &mut *waiting;
+        if let Some(file) = files.iter_mut().rev().find(|file| file.ino == ino) {
+            if let Some(done) = work(file, data_len) {
+                return Ok(Some(done));
+            }
+            drop(waiting);
+            self.make_known()?;
+        } else {
+            drop(waiting);
+            self.find_out()?;
+        }
+        Ok(None)
+    }
+
+    /// The file has been sent, or is being sent: finds out what became of it.
+    fn find_out(&self) -> Result<()> {
+        let deferred = &self.fs.inner.deferred;
+        if self.fs.sends_deferred {
+            self.fs.send_early();
+        }
+        if !self.deferred.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        match lock(&deferred.surprises).remove(&self.ino()) {
+            None => Ok(()),
+            Some(Surprise::Existed(node)) => {
+                self.rebind(&node);
+                Ok(())
+            }
+            Some(Surprise::Failed(error)) => Err(error),
+        }
+    }
+
+    /// Sends the file if it waits, and tells what came of it.
+    pub(crate) fn make_known(&self) -> Result<()> {
+        if !self.deferred.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.fs.send_deferred();
+        self.find_out()
+    }
+
+    pub(crate) fn deferred_attr(&self) -> Result<Option<Attr>> {
+        let found = self.on_deferred(|file, _| {
+            let inode = Inode::decode(&file.value);
+            Some(inode.map(|inode| inode.attr((file.value.len() - INODE_LEN) as u64)))
+        })?;
+        found.transpose()
+    }
+
+    pub(crate) fn read_deferred(&self, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+        self.on_deferred(|file, _| {
+            let data = &file.value[INODE_LEN..];
+            let start = usize::try_from(offset).map_or(data.len(), |start| start.min(data.len()));
+            let len = buf.len().min(data.len() - start);
+            buf[..len].copy_from_slice(&data[start..start + len]);
+            // Beyond what was written here, there may be more in a file that was there before.
+            (len == buf.len() || file.flags.excl || file.flags.truncate).then_some(len)
+        })
+    }
+
+    /// Writes at `offset`, or at the end; returns where. `None`: the file does not wait, or the write is none that can.
+    pub(crate) fn write_deferred(&self, buf: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
+        self.on_deferred(|file, data_len| {
+            let len = file.value.len() - INODE_LEN;
+            let start = offset.unwrap_or(len as u64);
+            // An append is one to whatever turns out to be there; with other writes between, it would not be known where.
+            let is_known = start <= len as u64 && file.flags.append == offset.is_none();
+            let end = start + buf.len() as u64;
+            let grown = (end as usize).saturating_sub(len);
+            if !is_known || end > INLINE_LEN_MAX || *data_len + grown > DATA_LEN_MAX {
+                return None;
+            }
+            let first = INODE_LEN + start as usize;
+            if grown > 0 {
+                file.value.resize(INODE_LEN + end as usize, 0);
+            }
+            file.value[first..first + buf.len()].copy_from_slice(buf);
+            *data_len += grown;
+            let times = changed(Timestamp::now());
+            file.value[at::MTIME as usize..at::MTIME as usize + times.len()]
+                .copy_from_slice(&times);
+            Some(start)
+        })
+    }
+
+    /// The last handle goes. True: the file waits on without one.
+    pub(crate) fn leave_deferred(&self) -> Result<bool> {
+        if !self.deferred.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let ino = self.ino();
+        let mut waiting = lock(&self.fs.inner.deferred.waiting);
+        let Waiting { files, flying, .. } = &mut *waiting;
+        let is_it = |file: &&mut Unsent| file.ino == ino;
+        let found = files.iter_mut().rev().find(is_it);
+        if let Some(file) = found.or_else(|| flying.iter_mut().find(is_it)) {
+            file.is_open = false;
+            self.deferred.store(false, Ordering::Release);
+            return Ok(true);
+        }
+        drop(waiting);
+        self.find_out().map(|()| false)
+    }
+}

@@ -1,0 +1,133 @@
+//! Exchange: two names swap what they name, in one step.
+//!
+//! Within one partition it is one operation. Across partitions it is a move with [`Finish::Swap`]: the first is frozen, one
+//! operation at the second puts the first there and keeps what was there in the verdict, and the end brings that to
+//! where the first was. Meanwhile whoever looks up the first waits.
+
+use samite_client::{Op, OwnedOutcome};
+use samite_types::{Epoch, ErrorKind, Result};
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use crate::key;
+use crate::marks::EntryMark;
+use crate::moving::{Decision, Finish, Move};
+use crate::rename::{Attempt, End, check_parent_change, renamed};
+use crate::store::{Node, fail};
+use crate::walk::Walk;
+use crate::{Context, FileSystem, Timestamp};
+
+/// One of the two: where it is, what it is, and the value of its record after.
+struct Side {
+    end: End,
+    node: Node,
+    value: Vec<u8>,
+}
+
+impl Side {
+    fn is_directory(&self) -> bool {
+        self.node.inode.is_directory()
+    }
+}
+
+impl FileSystem {
+    /// Swaps what is at two names.
+    pub(crate) fn exchange(
+        &self,
+        ctx: &Context,
+        (from_walk, from): (&Walk<'_>, End),
+        (to_walk, to): (&Walk<'_>, End),
+        is_locked: bool,
+    ) -> Result<Attempt> {
+        let epoch = from_walk.epoch;
+        let [first, second] = self.read_ends(&from.home, &to.home, u32::MAX, epoch)?;
+        let (first, first_value) = first.ok_or_else(|| fail(ErrorKind::NotFound))?;
+        let (second, second_value) = second.ok_or_else(|| fail(ErrorKind::NotFound))?;
+        let is_file_as_directory = (from_walk.wants_directory && !first.inode.is_directory())
+            || (to_walk.wants_directory && !second.inode.is_directory());
+        if is_file_as_directory {
+            return Err(fail(ErrorKind::NotDirectory));
+        }
+        if to_walk.came_through(first.inode.ino) || from_walk.came_through(second.inode.ino) {
+            return Err(fail(ErrorKind::Invalid));
+        }
+        self.check_owner(ctx, from_walk, &first)?;
+        self.check_owner(ctx, to_walk, &second)?;
+        for node in [&first, &second] {
+            check_parent_change(ctx, (&from, &to), &node.inode)?;
+        }
+        if first.inode.ino == second.inode.ino {
+            return Ok(Attempt::Done);
+        }
+        let has_directory = first.inode.is_directory() || second.inode.is_directory();
+        if has_directory && from.parent != to.parent && !is_locked {
+            return Ok(Attempt::NeedsLock);
+        }
+        if is_locked {
+            to_walk.check_outside(first.inode.ino)?;
+            from_walk.check_outside(second.inode.ino)?;
+        }
+        let now = Timestamp::now();
+        let first = Side { value: renamed(&first, &first_value, now), end: from, node: first };
+        let second = Side { value: renamed(&second, &second_value, now), end: to, node: second };
+        if first.end.home.partition == second.end.home.partition {
+            self.swap_within(&first, &second, epoch, now)?;
+        } else {
+            self.swap_across(&first, &second, epoch, now)?;
+        }
+        if has_directory {
+            self.inner.cache.remove(&second.end.home.key);
+            self.raise_leases(&first.end.home.key, Vec::new)?;
+            self.inner.cache.remove(&second.end.home.key);
+        }
+        Ok(Attempt::Done)
+    }
+
+    fn swap_within(&self, first: &Side, second: &Side, epoch: Epoch, now: Timestamp) -> Result<()> {
+        self.note_location(&first.node, &second.end.home)?;
+        self.note_location(&second.node, &first.end.home)?;
+        let (key, other) = (&first.end.home.key, &second.end.home.key);
+        let directories = i64::from(first.is_directory()) - i64::from(second.is_directory());
+        let aside = key::orphan(self.token());
+        let marks = [key, other].map(|key| EntryMark::new(key, now));
+        let mut op = Operation::new(
+            first.end.home.partition,
+            [
+                Action::Put { key, data: Data::Inline(&second.value) },
+                Action::Put { key: other, data: Data::Inline(&first.value) },
+                Action::MoveHolds { from: key, to: &aside },
+                Action::MoveHolds { from: other, to: key },
+                Action::MoveHolds { from: &aside, to: other },
+            ],
+        )
+        .guard(Guard::VersionIs(key, first.node.version))
+        .guard(Guard::VersionIs(other, second.node.version));
+        op.actions.extend(marks[0].actions(-directories));
+        op.actions.extend(marks[1].actions(directories));
+        match self.store().run(Op::new(op).under_lease(epoch))? {
+            OwnedOutcome::Done(_) => Ok(()),
+            OwnedOutcome::Failed(_) => Err(fail(ErrorKind::StaleLease)),
+        }
+    }
+
+    fn swap_across(&self, first: &Side, second: &Side, epoch: Epoch, now: Timestamp) -> Result<()> {
+        let intended = Move::new(
+            self.token(),
+            first.end.home.clone(),
+            (first.node.inode.layout, first.is_directory()),
+            Finish::Swap,
+            second.end.home.clone(),
+        )
+        .bringing(&second.value);
+        self.note_location(&second.node, &first.end.home)?;
+        if !self.freeze(&first.node, &intended)? {
+            return Err(fail(ErrorKind::StaleLease));
+        }
+        let directories = i64::from(first.is_directory()) - i64::from(second.is_directory());
+        let mark = EntryMark::new(&second.end.home.key, now);
+        let guard = Guard::VersionIs(&second.end.home.key, second.node.version);
+        match self.decide(&intended, &first.value, epoch, [guard], mark.actions(directories))? {
+            Decision::Done(_) => Ok(()),
+            Decision::Refused(_) | Decision::Recovered => Err(fail(ErrorKind::StaleLease)),
+        }
+    }
+}

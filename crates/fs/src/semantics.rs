@@ -1,0 +1,58 @@
+//! What a directory promises to those who use the files in it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use samite_types::{Error, ErrorKind};
+
+/// A promise. The discriminants are stored in inodes: append only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Semantics {
+    /// What a call has done is what every later call of any process sees.
+    #[default]
+    Posix = 0,
+    /// What was written before a close is what those see who open after it. Until then an open file may show what it was when
+    /// it was opened.
+    Session = 1,
+    /// A process may keep new files and small writes to them to itself for a while, and loses them when it is killed.
+    Temporary = 2,
+}
+
+impl Semantics {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Posix, Self::Session, Self::Temporary];
+
+    /// The one behind a stored code.
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Posix => "posix",
+            Self::Session => "session",
+            Self::Temporary => "temporary",
+        }
+    }
+}
+
+impl fmt::Display for Semantics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Semantics {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        let found = Self::ALL.into_iter().find(|semantics| semantics.name() == name);
+        found.ok_or_else(|| {
+            let cause = format!("semantics {name:?}: it is posix, session or temporary");
+            Error::new(ErrorKind::Invalid, cause)
+        })
+    }
+}

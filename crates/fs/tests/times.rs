@@ -1,0 +1,192 @@
+//! Times, and the bits that go when data or owner change.
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
+
+mod common;
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use common::{Rig, create, noise, put, root, user};
+use samite_fs::{Attr, FileSystem, OpenFlags, SetTime, Timestamp};
+
+const PAST: Timestamp = Timestamp(1_000_000_007);
+
+fn attr(fs: &FileSystem, path: &[u8]) -> Attr {
+    fs.stat(&root(), path, false).unwrap()
+}
+
+/// Longer than writes count as one, in time.
+fn nap() {
+    sleep(Duration::from_millis(10));
+}
+
+fn chunked_writes(nodes: usize) {
+    let rig = Rig::new(nodes);
+    let (fs, other) = (&rig.fs, rig.another());
+    let file = create(fs, b"/f");
+    for round in 0..3 {
+        nap();
+        let before = Timestamp::now();
+        file.write_at(&noise(100_000, 1), (round * 3) << 20).unwrap();
+        let after = Timestamp::now();
+        nap();
+        for found in [attr(&other, b"/f"), attr(fs, b"/f"), file.attr().unwrap()] {
+            assert!(before <= found.mtime && found.mtime <= after, "{round}: {found:?}");
+            assert!(found.ctime >= found.mtime);
+        }
+        if round == 1 {
+            file.fsync().unwrap();
+            assert!(attr(&other, b"/f").mtime <= after, "settling is no change");
+        }
+    }
+    let written = attr(&other, b"/f").mtime;
+    fs.chmod(&root(), b"/f", 0o600, true).unwrap();
+    assert_eq!(attr(&other, b"/f").mtime, written);
+    file.close().unwrap();
+    assert_eq!(attr(&other, b"/f").mtime, written, "nor is closing");
+}
+
+#[test]
+fn a_write_shows_its_time_at_once_on_one_node() {
+    chunked_writes(1);
+}
+
+#[test]
+fn a_write_shows_its_time_at_once_on_three_nodes() {
+    chunked_writes(3);
+}
+
+#[test]
+fn the_handle_that_wrote_shows_the_time_that_others_see() {
+    let rig = Rig::new(1);
+    let (file, other) = (create(&rig.fs, b"/f"), rig.another());
+    for round in 0..200 {
+        file.write_at(&noise(100_000, 1), round % 7).unwrap();
+        let (own, seen) = (file.attr().unwrap(), attr(&other, b"/f"));
+        assert!(own.mtime <= seen.mtime, "round {round}: the time goes back");
+    }
+}
+
+#[test]
+fn a_time_that_was_set_stays_until_the_next_write() {
+    let rig = Rig::new(3);
+    let (fs, other) = (&rig.fs, rig.another());
+    let (one, two) = (create(fs, b"/f"), create(&other, b"/f"));
+    for shared in [false, true] {
+        one.write_at(&noise(100_000, 1), 0).unwrap();
+        if shared {
+            two.write_at(&noise(100_000, 1), 1 << 20).unwrap();
+        }
+        nap();
+        other.utimens(&root(), b"/f", SetTime::Keep, SetTime::To(PAST), true).unwrap();
+        assert_eq!(attr(fs, b"/f").mtime, PAST);
+        one.fsync().unwrap();
+        two.fsync().unwrap();
+        assert_eq!(attr(fs, b"/f").mtime, PAST, "shared: {shared}");
+        nap();
+        let before = Timestamp::now();
+        one.write_at(b"x", 7).unwrap();
+        assert!(attr(&other, b"/f").mtime >= before);
+        one.fsync().unwrap();
+        assert!(attr(&other, b"/f").mtime >= before);
+        assert_eq!(attr(&other, b"/f").size, if shared { (1 << 20) + 100_000 } else { 100_000 });
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_file() {
+    let rig = Rig::new(1);
+    let node = rig.client.map().unwrap().nodes()[0].node;
+    let records = || rig.client.node_status(node).unwrap().records;
+    // The directory's mark stays.
+    put(&rig.fs, b"/f", b"");
+    rig.fs.unlink(&root(), b"/f").unwrap();
+    let before = records();
+    for size in [100_000usize, 5_000_000] {
+        for cut in [None, Some(70_000), Some(0)] {
+            let file = create(&rig.fs, b"/f");
+            for at in (0..size).step_by(1 << 20) {
+                nap();
+                file.write_at(&noise(100_000, 1), at as u64).unwrap();
+            }
+            if let Some(cut) = cut {
+                file.truncate(cut).unwrap();
+            }
+            file.close().unwrap();
+            rig.fs.unlink(&root(), b"/f").unwrap();
+            assert_eq!(records(), before, "{size} bytes, cut to {cut:?}");
+        }
+    }
+}
+
+#[test]
+fn what_changes_nothing_and_what_does() {
+    let rig = Rig::new(1);
+    let fs = &rig.fs;
+    put(fs, b"/f", b"");
+    let before = attr(fs, b"/f");
+    nap();
+    fs.utimens(&root(), b"/f", SetTime::Keep, SetTime::Keep, true).unwrap();
+    assert_eq!(attr(fs, b"/f"), before);
+    let cut = OpenFlags { write: true, truncate: true, ..OpenFlags::default() };
+    fs.open_file(&root(), b"/f", cut, 0).unwrap().close().unwrap();
+    let after = attr(fs, b"/f");
+    assert!(after.mtime > before.mtime && after.ctime > before.ctime, "an empty file is cut, too");
+    nap();
+    fs.chown(&root(), b"/f", None, None, true).unwrap();
+    let owned = attr(fs, b"/f");
+    assert!(owned.ctime > after.ctime && owned.mtime == after.mtime);
+    let exact = Timestamp(1_234_567_890_123_456_789);
+    fs.utimens(&root(), b"/f", SetTime::To(PAST), SetTime::To(exact), true).unwrap();
+    let set = attr(fs, b"/f");
+    assert_eq!((set.atime, set.mtime), (PAST, exact));
+    nap();
+    fs.utimens(&root(), b"/f", SetTime::Now, SetTime::Keep, true).unwrap();
+    let now = attr(fs, b"/f");
+    assert!(now.atime > PAST && now.mtime == exact && now.ctime > set.ctime);
+}
+
+#[test]
+fn set_id_bits_go_with_what_they_stood_for() {
+    let rig = Rig::new(1);
+    let fs = &rig.fs;
+    let someone = user(77, 77);
+    let perm = || attr(fs, b"/f").perm;
+    let with = |bits: u32| {
+        put(fs, b"/f", b"data");
+        fs.chown(&root(), b"/f", Some(1), Some(2), true).unwrap();
+        fs.chmod(&root(), b"/f", bits, true).unwrap();
+    };
+    let write = |flags: OpenFlags| {
+        let flags = OpenFlags { write: true, ..flags };
+        let file = fs.open_file(&someone, b"/f", flags, 0).unwrap();
+        if !flags.truncate {
+            assert_eq!(perm() & 0o6000, 0o6000, "opening takes nothing off");
+            file.write_at(b"x", 0).unwrap();
+        }
+        file.close().unwrap();
+    };
+    with(0o6777);
+    write(OpenFlags::default());
+    assert_eq!(perm(), 0o777);
+    with(0o6777);
+    write(OpenFlags { truncate: true, ..OpenFlags::default() });
+    assert_eq!(perm(), 0o777);
+    with(0o6777);
+    put(fs, b"/f", b"by root");
+    assert_eq!(perm(), 0o6777);
+    fs.chown(&root(), b"/f", Some(5), None, true).unwrap();
+    assert_eq!(perm(), 0o777);
+    with(0o6666);
+    fs.chown(&root(), b"/f", None, Some(5), true).unwrap();
+    assert_eq!(perm(), 0o2666, "a lock mode of old");
+    fs.mkdir(&root(), b"/d", 0o777).unwrap();
+    fs.chown(&root(), b"/d", None, Some(5), true).unwrap();
+    fs.chmod(&root(), b"/d", 0o2777, true).unwrap();
+    let flags = OpenFlags::creating();
+    drop(fs.open_file(&someone, b"/d/f", flags, 0o2755).unwrap());
+    let made = attr(fs, b"/d/f");
+    assert_eq!((made.gid, made.perm), (5, 0o755));
+    fs.mkdir(&someone, b"/d/d", 0o755).unwrap();
+    assert_eq!((attr(fs, b"/d/d").gid, attr(fs, b"/d/d").perm), (5, 0o2755));
+}
