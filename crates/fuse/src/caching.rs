@@ -1,0 +1,267 @@
+//! What the kernel may keep for a moment, and how it is told when it may not.
+//!
+//! The nodes promise that what was looked up stays as it is, and call a promise back before they let somebody change it. The kernel
+//! is told to keep an answer for less than the promise lasts. One thread for each node hears what is called back, makes
+//! the kernel forget it, and only then gives the lease back: so no program sees anything older than the store holds.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use fuser::{INodeNo, Notifier};
+use samite_client::Revocations;
+use samite_fs::{FileSystem, Promise, RecordOf};
+use samite_types::NodeId;
+
+use crate::directories::{Directories, Standing};
+use crate::ops::Ops;
+
+/// How much of a promise has to be left for the kernel to believe what it was told.
+const LEFT_MIN: Duration = Duration::from_secs(2);
+/// By how much the kernel stops to believe it before the promise is over: for what the answer takes on its way into the kernel.
+const SLACK: Duration = Duration::from_secs(1);
+/// How long a question to a node stays open.
+const LISTEN: Duration = Duration::from_secs(1);
+/// Pause before a node is asked again that does not answer.
+const RETRY: Duration = Duration::from_millis(100);
+/// Most inodes whose attributes the kernel is let keep by the name they live in.
+const KEPT_MAX: usize = 1 << 17;
+/// For how long they are known: longer than any promise lasts.
+const KEPT_FOR: Duration = Duration::from_secs(4);
+/// Time between two looks for those that need not be known any more.
+const SWEEP_EVERY: Duration = Duration::from_millis(200);
+/// How long an answer that has left may take to become an inode in the kernel.
+const ARRIVAL: Duration = Duration::from_millis(50);
+
+/// Directory and name → inode number, and until when.
+type Names = HashMap<(u64, Box<[u8]>), (u64, Instant)>;
+
+/// Where inodes live whose attributes the kernel keeps.
+#[derive(Default)]
+struct Kept {
+    names: Names,
+    /// When it was last looked for those that have ended.
+    swept: Option<Instant>,
+}
+
+impl Kept {
+    /// Whether one more has room.
+    fn has_room(&mut self, now: Instant) -> bool {
+        if self.names.len() >= KEPT_MAX
+            && self.swept.is_none_or(|swept| now.saturating_duration_since(swept) >= SWEEP_EVERY)
+        {
+            self.swept = Some(now);
+            self.names.retain(|_, (_, until)| *until > now);
+        }
+        self.names.len() < KEPT_MAX
+    }
+}
+
+/// What the kernel was let keep.
+pub struct Caching {
+    fs: FileSystem,
+    is_on: bool,
+    /// Shared from the look at a promise until the kernel has its answer. Whoever has heard that promises are called back takes it
+    /// alone, once: then all answers that relied on them are in the kernel, where it can be told.
+    gate: RwLock<()>,
+    kept: Mutex<Kept>,
+    /// Attributes that the kernel asks for after each change of its own.
+    pub directories: Directories,
+}
+
+/// What an answer relies on.
+#[derive(Clone, Copy, Debug)]
+pub enum Relied {
+    /// A promise of the nodes.
+    Promise(Promise),
+    /// What is kept of a directory.
+    Directory(Standing),
+}
+
+impl Caching {
+    /// For a mount of `fs`; nothing is kept unless it `is_on`.
+    pub fn new(fs: FileSystem, is_on: bool) -> Self {
+        Self {
+            fs,
+            is_on,
+            gate: RwLock::default(),
+            kept: Mutex::default(),
+            directories: Directories::default(),
+        }
+    }
+
+    /// Whether anything is kept at all.
+    pub const fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Sends an answer that relies on promises: `send` is given how long each may be relied on.
+    pub fn answer<const N: usize>(
+        &self,
+        relied: [Option<Relied>; N],
+        send: impl FnOnce([Duration; N]),
+    ) {
+        let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        send(relied.map(|relied| match relied.and_then(|relied| self.left(relied)) {
+            Some(left) if left >= LEFT_MIN => left.saturating_sub(SLACK),
+            _ => Duration::ZERO,
+        }));
+    }
+
+    fn left(&self, relied: Relied) -> Option<Duration> {
+        match relied {
+            Relied::Promise(promise) => promise.left(&self.fs),
+            Relied::Directory(standing) => self.directories.left(standing),
+        }
+    }
+
+    /// The kernel is about to be let keep attributes of inode `ino`, which lives in `record`. False: it must not.
+    pub fn keeps(&self, record: Option<RecordOf>, ino: u64) -> bool {
+        match record {
+            Some(RecordOf::Inode(_)) => true,
+            Some(RecordOf::Name { parent, name }) => {
+                let (now, mut kept) = (Instant::now(), self.lock());
+                let has_room = kept.has_room(now);
+                if has_room {
+                    kept.names.insert((parent, name), (ino, now + KEPT_FOR));
+                }
+                has_room
+            }
+            None => false,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes the kernel forget.
+struct Kernel {
+    notifier: Notifier,
+    /// Its device.
+    device: OwnedFd,
+}
+
+impl Kernel {
+    /// Names mean nothing any more until they were looked up again.
+    fn forget_names(&self) -> io::Result<()> {
+        /// Length, code and number of the message, as `struct fuse_out_header` has them.
+        const MESSAGE_LEN: u32 = 16;
+        /// `FUSE_NOTIFY_INC_EPOCH`, since Linux 6.16.
+        const INC_EPOCH: i32 = 8;
+        let mut message = [0; MESSAGE_LEN as usize];
+        message[..4].copy_from_slice(&MESSAGE_LEN.to_ne_bytes());
+        message[4..8].copy_from_slice(&INC_EPOCH.to_ne_bytes());
+        rustix::io::write(&self.device, &message)?;
+        Ok(())
+    }
+
+    /// Whether the kernel knows how to forget names that way.
+    fn can_forget_names(&self) -> bool {
+        self.forget_names().is_ok()
+    }
+
+    /// The attributes of an inode have to be asked for again. One that the kernel has been told of may still be on its way there.
+    fn forget_attributes(&self, ino: u64, is_known: impl Fn() -> bool) {
+        let end = Instant::now() + ARRIVAL;
+        while let Err(error) = self.notifier.inval_inode(INodeNo(ino), -1, 0) {
+            let is_missing = error.kind() == io::ErrorKind::NotFound;
+            if !is_missing || !is_known() || Instant::now() >= end {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Listens to the nodes for as long as it lives.
+pub struct Listening {
+    is_over: Arc<AtomicBool>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Listening {
+    /// Begins to listen, on one thread for each node. Without it nodes give no promise that the kernel could rely on.
+    ///
+    /// # Errors
+    /// A thread or descriptor cannot be had.
+    pub fn begin(
+        ops: &Arc<Ops>,
+        notifier: &Notifier,
+        device: &impl std::os::fd::AsFd,
+    ) -> io::Result<Self> {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let listening = Self { is_over: Arc::clone(&is_over) };
+        if !ops.caching.is_on {
+            return Ok(listening);
+        }
+        let map = ops.fs.client().map().map_err(io::Error::other)?;
+        for node in map.nodes() {
+            let kernel =
+                Kernel { notifier: notifier.clone(), device: device.as_fd().try_clone_to_owned()? };
+            if !kernel.can_forget_names() {
+                tracing::info!("this kernel cannot be told to forget names: nothing is cached");
+                return Ok(listening);
+            }
+            let (ops, is_over, node) = (Arc::clone(ops), Arc::clone(&is_over), node.node);
+            std::thread::Builder::new()
+                .name(format!("revoke-{}", node.get()))
+                .spawn(move || listen(&ops, &kernel, node, &is_over))?;
+        }
+        Ok(listening)
+    }
+}
+
+fn listen(ops: &Ops, kernel: &Kernel, node: NodeId, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) {
+        let heard = ops.fs.client().revocations(node).and_then(|mut revocations| {
+            while !is_over.load(Ordering::Relaxed) {
+                hear(ops, kernel, &mut revocations)?;
+            }
+            Ok(())
+        });
+        if let Err(error) = heard {
+            // What it has promised runs out, and it promises nothing more until it is listened to again.
+            tracing::debug!(%error, %node, "listen for revocations");
+            std::thread::sleep(RETRY);
+        }
+    }
+}
+
+/// Hears of one batch of promises that are called back, and has the kernel forget what relied on them.
+fn hear(ops: &Ops, kernel: &Kernel, revocations: &mut Revocations) -> samite_types::Result<()> {
+    let records = revocations.next(LISTEN)?;
+    if records.is_empty() {
+        return Ok(());
+    }
+    let caching = &ops.caching;
+    drop(caching.gate.write().unwrap_or_else(PoisonError::into_inner));
+    let of = |record| caching.fs.record_of(record);
+    let records: Vec<RecordOf> = records.iter().filter_map(|record| of(&record.key)).collect();
+    if records.iter().any(|record| matches!(record, RecordOf::Name { .. })) {
+        // It can fail only for a mount that is over.
+        let _ = kernel.forget_names();
+    }
+    for record in records {
+        let ino = match record {
+            RecordOf::Inode(ino) => Some(ino),
+            RecordOf::Name { parent, name } => {
+                caching.lock().names.remove(&(parent, name)).map(|(ino, _)| ino)
+            }
+        };
+        if let Some(ino) = ino {
+            caching.directories.forget(ino);
+            kernel.forget_attributes(ino, || ops.nodes.knows(ino));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Mounting the store and serving the mount.
+
+use std::path::Path;
+use std::sync::Arc;
+
+pub use fuser::SessionUnmounter as Unmounter;
+use fuser::{Config, MountOption, Session, SessionACL};
+use rustix::fs::Access;
+use samite_fs::FileSystem;
+use samite_types::{Error, ErrorKind, Result};
+
+use crate::caching::{Caching, Listening};
+use crate::ops::Ops;
+use crate::server::Server;
+use crate::sweeping::Sweeping;
+
+/// Workers of a mount, unless told otherwise.
+pub const THREADS_DEFAULT: usize = 8;
+/// Most workers of a mount.
+pub const THREADS_MAX: usize = 64;
+
+/// What `df` and `mount` say the file system is, after `fuse.`.
+pub const SUBTYPE: &str = "samite";
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Name of the cluster: what `df` and `mount` show as the source is `samite:NAME`.
+    pub cluster: String,
+    /// Refuse to change anything.
+    pub is_read_only: bool,
+    /// Let users in who did not mount it.
+    pub allow_other: bool,
+    /// Workers: requests that are served at a time, 1 to [`THREADS_MAX`].
+    pub threads: usize,
+    /// Let the kernel keep names and attributes for as long as nobody changes them.
+    pub caches: bool,
+}
+
+/// A mounted store. The kernel's requests wait until [`Mount::serve`].
+pub struct Mount {
+    session: Session<Server>,
+    ops: Arc<Ops>,
+}
+
+impl Mount {
+    /// Mounts `fs` on the directory `path`. Its client is to be this mount's alone: what else goes through it is not taken for a change by others,
+    /// of which the kernel is told.
+    ///
+    /// # Errors
+    /// The root of the store cannot be read; the system does not let this user mount there (without root,
+    /// `fusermount3` is needed).
+    pub fn new(fs: &FileSystem, path: &Path, options: &MountOptions) -> Result<Self> {
+        let root = fs.root()?;
+        let caching = Caching::new(fs.clone(), options.caches);
+        let ops = Arc::new(Ops::new(fs.clone(), root.file, caching));
+        let server = Server::new(Arc::clone(&ops));
+        let mut config = Config::default();
+        config.n_threads = Some(options.threads.clamp(1, THREADS_MAX));
+        config.clone_fd = true;
+        config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+        config.mount_options = vec![
+            MountOption::FSName(format!("{SUBTYPE}:{}", options.cluster)),
+            MountOption::Subtype(SUBTYPE.to_owned()),
+            MountOption::DefaultPermissions,
+            if options.is_read_only { MountOption::RO } else { MountOption::RW },
+        ];
+        if rustix::process::geteuid().is_root() {
+            // As on any file system that root mounts. For others the kernel refuses both.
+            config.mount_options.extend([MountOption::Dev, MountOption::Suid]);
+        }
+        let session = Session::new(server, path, &config).map_err(|error| {
+            let hint = hint();
+            Error::new(ErrorKind::Io, format!("mount {}: {error}{hint}", path.display()))
+        })?;
+        Ok(Self { session, ops })
+    }
+
+    /// What ends the mount from another thread: then [`Mount::serve`] returns.
+    pub fn unmounter(&mut self) -> Unmounter {
+        self.session.unmount_callable()
+    }
+
+    /// Serves until it is unmounted.
+    ///
+    /// # Errors
+    /// The kernel's device failed.
+    pub fn serve(self) -> Result<()> {
+        let failed = |error| Error::new(ErrorKind::Io, format!("serve the mount: {error}"));
+        let notifier = self.session.notifier();
+        let _listening = Listening::begin(&self.ops, &notifier, &self.session).map_err(failed)?;
+        let _sweeping = Sweeping::begin(&self.ops.fs).map_err(failed)?;
+        self.session.run().map_err(failed)
+    }
+}
+
+/// What may be in the way of a mount that failed, as far as that can be seen.
+fn hint() -> &'static str {
+    let device = Path::new("/dev/fuse");
+    let can_use = Access::READ_OK | Access::WRITE_OK;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if !device.exists() {
+        " (there is no /dev/fuse)"
+    } else if rustix::fs::access(device, can_use).is_err() {
+        " (this user may not use /dev/fuse)"
+    } else if !rustix::process::geteuid().is_root()
+        && !std::env::split_paths(&path).any(|dir| dir.join("fusermount3").exists())
+    {
+        " (only root mounts without fusermount3, which the package fuse3 brings)"
+    } else {
+        ""
+    }
+}
+
+impl std::fmt::Debug for Mount {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mount").finish_non_exhaustive()
+    }
+}

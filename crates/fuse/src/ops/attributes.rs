@@ -1,0 +1,137 @@
+//! Attributes, plain and extended.
+
+use fuser::{Errno, FileAttr, TimeOrNow};
+use samite_fs::{Context, FileKind, OpenFile, SetTime, Subject, XattrFlags};
+use samite_types::{Error, ErrorKind};
+
+use super::{Answer, Ops, failed};
+use crate::caching::Relied;
+use crate::directories::Effect;
+use crate::kernel;
+
+/// What is to be changed.
+#[derive(Clone, Copy, Default)]
+pub struct Changes {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<TimeOrNow>,
+    pub mtime: Option<TimeOrNow>,
+}
+
+const XATTR_CREATE: i32 = 1;
+const XATTR_REPLACE: i32 = 2;
+
+impl Ops {
+    /// Attributes of an inode, or of an open file, and for how long it has them.
+    pub fn attr(&self, ino: u64, handle: Option<u64>) -> Answer<(FileAttr, Option<Relied>)> {
+        if let Some((attr, standing)) = self.caching.directories.get(ino) {
+            return Ok((kernel::file_attr(&attr), Some(Relied::Directory(standing))));
+        }
+        let file = match handle {
+            Some(handle) => self.file(handle)?.file.clone(),
+            None => self.nodes.get(ino)?,
+        };
+        // The kernel asks on behalf of calls on names in a directory: one that is gone has none.
+        let failed = |error: Error| match (file.kind(), error.kind()) {
+            (FileKind::Directory, ErrorKind::StaleHandle) => Errno::ENOENT,
+            _ => failed(error),
+        };
+        if !self.caching.is_on() {
+            return Ok((kernel::file_attr(&file.attr().map_err(failed)?), None));
+        }
+        let (attr, promise) = file.attr_leased().map_err(failed)?;
+        let promise = promise.filter(|_| self.caching.keeps(file.record(), ino));
+        if let Some(promise) = promise.filter(|_| attr.kind == FileKind::Directory) {
+            self.caching.directories.keep(&self.fs, &attr, &promise);
+        }
+        Ok((kernel::file_attr(&attr), promise.map(Relied::Promise)))
+    }
+
+    /// Changes attributes, and tells what they are then.
+    pub fn set_attr(
+        &self,
+        context: &Context,
+        ino: u64,
+        handle: Option<u64>,
+        changes: &Changes,
+    ) -> Answer<FileAttr> {
+        let file = match handle {
+            Some(handle) => self.file(handle)?.file.clone(),
+            None => self.nodes.get(ino)?,
+        };
+        let change = || change(context, &file, changes);
+        self.caching.directories.change(ino, change, |_| Effect::Unknown).map_err(failed)?;
+        Ok(kernel::file_attr(&file.attr().map_err(failed)?))
+    }
+
+    /// Value of an extended attribute.
+    pub fn get_xattr(&self, context: &Context, ino: u64, name: &[u8]) -> Answer<Vec<u8>> {
+        let file = self.nodes.get(ino)?;
+        self.fs.get_xattr(context, &Subject::Open(&file), name).map_err(failed)
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(
+        &self,
+        context: &Context,
+        ino: u64,
+        (name, value): (&[u8], &[u8]),
+        flags: i32,
+    ) -> Answer<()> {
+        if flags & !(XATTR_CREATE | XATTR_REPLACE) != 0 {
+            return Err(Errno::EINVAL);
+        }
+        let flags =
+            XattrFlags { create: flags & XATTR_CREATE != 0, replace: flags & XATTR_REPLACE != 0 };
+        let file = self.nodes.get(ino)?;
+        let set = || self.fs.set_xattr(context, &Subject::Open(&file), name, value, flags);
+        self.caching.directories.change(ino, set, |_| Effect::Unknown).map_err(failed)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, context: &Context, ino: u64, name: &[u8]) -> Answer<()> {
+        let file = self.nodes.get(ino)?;
+        let remove = || self.fs.remove_xattr(context, &Subject::Open(&file), name);
+        self.caching.directories.change(ino, remove, |_| Effect::Unknown).map_err(failed)
+    }
+
+    /// Names of all extended attributes, each with a NUL behind it.
+    pub fn list_xattrs(&self, context: &Context, ino: u64) -> Answer<Vec<u8>> {
+        let file = self.nodes.get(ino)?;
+        let names = self.fs.list_xattrs(context, &Subject::Open(&file)).map_err(failed)?;
+        let may_see = |name: &[u8]| context.uid == 0 || !name.starts_with(b"trusted.");
+        let mut list = Vec::new();
+        for name in names.iter().filter(|name| may_see(name)) {
+            list.extend_from_slice(name);
+            list.push(0);
+        }
+        Ok(list)
+    }
+
+    /// Figures of the store.
+    pub fn statfs(&self) -> Answer<samite_fs::StatFs> {
+        self.fs.statfs().map_err(failed)
+    }
+}
+
+fn change(context: &Context, file: &OpenFile, changes: &Changes) -> samite_types::Result<()> {
+    if changes.uid.is_some() || changes.gid.is_some() {
+        file.chown(context, changes.uid, changes.gid)?;
+    }
+    // After the owner, whose change takes set-id bits off: the kernel says what the mode is in the end.
+    if let Some(mode) = changes.mode {
+        file.chmod(context, mode & 0o7777)?;
+    }
+    if let Some(size) = changes.size {
+        file.resize(size)?;
+    }
+    let (atime, mtime) = (kernel::set_time(changes.atime), kernel::set_time(changes.mtime));
+    // A new length has set the time of modification.
+    let mtime = if changes.size.is_some() && mtime == SetTime::Now { SetTime::Keep } else { mtime };
+    if (atime, mtime) != (SetTime::Keep, SetTime::Keep) {
+        file.utimens(context, atime, mtime)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! Names: looking them up, making and removing them.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use fuser::{Errno, FileAttr};
+use samite_fs::{
+    At, Context, Entered, FileKind, Named, OpenFile, OpenFlags, RenameFlags, Timestamp,
+};
+use samite_types::Result;
+
+use super::{Answer, Ops, failed};
+use crate::caching::Relied;
+use crate::directories::Effect;
+use crate::kernel;
+
+/// A name in a directory, as the kernel gives it.
+#[derive(Clone, Copy)]
+pub struct Name<'a> {
+    /// Inode number of the directory.
+    pub parent: u64,
+    /// The name.
+    pub name: &'a OsStr,
+}
+
+/// What is behind a name, and for how long.
+pub struct Seen<T> {
+    /// Its attributes.
+    pub attr: T,
+    /// For how long the name means that.
+    pub name: Option<Relied>,
+    /// For how long the attributes are these.
+    pub attributes: Option<Relied>,
+}
+
+/// A new kind of file.
+#[derive(Clone, Copy)]
+pub enum New<'a> {
+    /// Directory with these permissions.
+    Directory(u32),
+    /// File, fifo, socket or device: `st_mode` and device numbers.
+    Node(u32, u32),
+    /// Symbolic link to this.
+    Symlink(&'a [u8]),
+}
+
+impl Ops {
+    /// The file behind a name, if there is one.
+    pub fn look_up(&self, context: &Context, at: Name<'_>) -> Answer<Seen<Option<FileAttr>>> {
+        let directory = self.nodes.get(at.parent)?;
+        let place = within(&directory, at.name);
+        if !self.caching.is_on() {
+            let found = self.fs.look_up(context, place).map_err(failed)?;
+            return Ok(Seen { attr: Some(self.remember(found)), name: None, attributes: None });
+        }
+        let Named { found, name, attributes } =
+            self.fs.look_up_leased(context, place).map_err(failed)?;
+        let attributes = attributes.filter(|_| {
+            found
+                .as_ref()
+                .is_some_and(|found| self.caching.keeps(found.file.record(), found.attr.ino))
+        });
+        if let (Some(found), Some(promise)) = (&found, &attributes)
+            && found.file.kind() == FileKind::Directory
+        {
+            self.caching.directories.keep(&self.fs, &found.attr, promise);
+        }
+        let attr = found.map(|found| self.remember(found));
+        let (name, attributes) = (name.map(Relied::Promise), attributes.map(Relied::Promise));
+        Ok(Seen { attr, name, attributes })
+    }
+
+    /// Lets the kernel keep what was made or found, as far as it was promised.
+    fn entered(&self, entered: &Entered) -> Seen<FileAttr> {
+        let Entered { found, name, attributes, .. } = entered;
+        let attributes = attributes
+            .filter(|_| self.caching.is_on())
+            .filter(|_| self.caching.keeps(found.file.record(), found.attr.ino));
+        let name = name.filter(|_| self.caching.is_on());
+        Seen {
+            attr: kernel::file_attr(&found.attr),
+            name: name.map(Relied::Promise),
+            attributes: attributes.map(Relied::Promise),
+        }
+    }
+
+    /// Makes a name with a new file behind it.
+    pub fn make(&self, context: &Context, at: Name<'_>, new: New<'_>) -> Answer<Seen<FileAttr>> {
+        let directory = self.nodes.get(at.parent)?;
+        let place = within(&directory, at.name);
+        let make = || match new {
+            New::Directory(perm) => self.fs.make_directory(context, place, perm),
+            New::Node(mode, rdev) => self.fs.make_node(context, place, mode, rdev.into()),
+            New::Symlink(target) => self.fs.make_symlink(context, target, place),
+        };
+        let entered =
+            self.caching.directories.change(at.parent, make, of_entering).map_err(failed)?;
+        let seen = self.entered(&entered);
+        self.nodes.remember(entered.found.file);
+        Ok(seen)
+    }
+
+    /// Makes a file if it is missing, and opens it.
+    pub fn create(
+        &self,
+        context: &Context,
+        at: Name<'_>,
+        mode: u32,
+        flags: i32,
+    ) -> Answer<(Seen<FileAttr>, u64)> {
+        let directory = self.nodes.get(at.parent)?;
+        let flags = OpenFlags {
+            create: true,
+            nofollow: true,
+            ..OpenFlags::from_oflags(flags.cast_unsigned())
+        };
+        let place = within(&directory, at.name);
+        let create = || self.fs.open_found(context, place, flags, mode & 0o7777);
+        let entered =
+            self.caching.directories.change(at.parent, create, of_entering).map_err(failed)?;
+        let seen = self.entered(&entered);
+        let file = entered.found.file;
+        self.nodes.remember(file.naming());
+        let file = Arc::new(file);
+        let handle = self.handles.add(file.clone());
+        self.nodes.opened(handle, &file);
+        Ok((seen, handle))
+    }
+
+    /// Makes another name of a file.
+    pub fn link(&self, context: &Context, ino: u64, at: Name<'_>) -> Answer<FileAttr> {
+        let (file, directory) = (self.nodes.get(ino)?, self.nodes.get(at.parent)?);
+        let link = || file.link(context, within(&directory, at.name));
+        let attr = self.caching.directories.change(at.parent, link, |_| Effect::Unknown);
+        let attr = attr.map_err(failed)?;
+        self.nodes.remember_again(ino);
+        Ok(kernel::file_attr(&attr))
+    }
+
+    /// Removes the name of a file.
+    pub fn unlink(&self, context: &Context, at: Name<'_>) -> Answer<()> {
+        let directory = self.nodes.get(at.parent)?;
+        let unlink = || self.fs.unlink_timed(context, within(&directory, at.name));
+        let effect = |result: &Result<Option<Timestamp>>| match result {
+            Ok(Some(time)) => Effect::Entries(*time, 0),
+            _ => Effect::Unknown,
+        };
+        self.caching.directories.change(at.parent, unlink, effect).map(drop).map_err(failed)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, context: &Context, at: Name<'_>) -> Answer<()> {
+        let directory = self.nodes.get(at.parent)?;
+        let directories = &self.caching.directories;
+        let rmdir = || {
+            let place = within(&directory, at.name);
+            let removed =
+                |result: &Result<(u64, Timestamp)>| result.as_ref().ok().map(|gone| gone.0);
+            directories.change_any(|| self.fs.rmdir_timed(context, place), removed)
+        };
+        let effect = |result: &Result<(u64, Timestamp)>| match result {
+            Ok((_, time)) => Effect::Entries(*time, -1),
+            Err(_) => Effect::Unknown,
+        };
+        directories.change(at.parent, rmdir, effect).map(drop).map_err(failed)
+    }
+
+    /// Renames.
+    pub fn rename(
+        &self,
+        context: &Context,
+        from: Name<'_>,
+        to: Name<'_>,
+        flags: fuser::RenameFlags,
+    ) -> Answer<()> {
+        let known = fuser::RenameFlags::RENAME_NOREPLACE | fuser::RenameFlags::RENAME_EXCHANGE;
+        if !(flags - known).is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        let flags = RenameFlags {
+            no_replace: flags.contains(fuser::RenameFlags::RENAME_NOREPLACE),
+            exchange: flags.contains(fuser::RenameFlags::RENAME_EXCHANGE),
+        };
+        let (old, new) = (self.nodes.get(from.parent)?, self.nodes.get(to.parent)?);
+        // A directory may be among what is renamed.
+        let rename =
+            || self.fs.rename(context, within(&old, from.name), within(&new, to.name), flags);
+        self.caching.directories.change_any(rename, |_| None).map_err(failed)
+    }
+
+    /// Target of a symbolic link.
+    pub fn target(&self, ino: u64) -> Answer<Vec<u8>> {
+        self.nodes.get(ino)?.target().map_err(failed)
+    }
+}
+
+/// What making a file does to the directory: it has the time of the file's birth.
+fn of_entering(result: &Result<Entered>) -> Effect {
+    match result {
+        Ok(Entered { found, is_new: true, .. }) => {
+            let is_directory = found.file.kind() == FileKind::Directory;
+            Effect::Entries(found.attr.btime, i32::from(is_directory))
+        }
+        Ok(_) => Effect::None,
+        Err(_) => Effect::Unknown,
+    }
+}
+
+fn within<'a>(directory: &'a OpenFile, name: &'a OsStr) -> At<'a> {
+    At::dir(directory, name.as_bytes())
+}

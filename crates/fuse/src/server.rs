@@ -1,0 +1,586 @@
+//! The kernel's requests.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags,
+    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents,
+    PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use samite_fs::LockSpace;
+
+use crate::kernel::{NO_FILE, caller};
+use crate::locks::{LockAsk, UNLOCKED, space_of};
+use crate::ops::{Answer, Changes, Name, New, Ops, Seen, read_into};
+
+/// Largest request to read or write, in bytes.
+const IO_LEN_MAX: u32 = 1 << 20;
+/// Requests that the kernel may have under way that nobody waits for.
+const BACKGROUND_MAX: u16 = 64;
+
+/// How long the kernel may believe what it was told without a promise.
+const TTL: Duration = Duration::ZERO;
+/// Inode numbers are never used again.
+const GENERATION: Generation = Generation(0);
+
+/// Data go to the store directly, several writers at a time; mappings have pages all the same.
+const OPEN_FLAGS: FopenFlags =
+    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+
+/// What is asked of the kernel where it knows it.
+const WISHES: [InitFlags; 11] = [
+    InitFlags::FUSE_ASYNC_READ,
+    InitFlags::FUSE_ASYNC_DIO,
+    InitFlags::FUSE_BIG_WRITES,
+    InitFlags::FUSE_ATOMIC_O_TRUNC,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_AUTO_INVAL_DATA,
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+    // A symbolic link never changes, and its number is never used again.
+    InitFlags::FUSE_CACHE_SYMLINKS,
+    InitFlags::FUSE_NO_EXPORT_SUPPORT,
+    InitFlags::FUSE_POSIX_LOCKS,
+    InitFlags::FUSE_FLOCK_LOCKS,
+];
+
+/// Answers the kernel.
+pub struct Server {
+    ops: Arc<Ops>,
+}
+
+impl Server {
+    /// For these operations.
+    pub const fn new(ops: Arc<Ops>) -> Self {
+        Self { ops }
+    }
+}
+
+impl Server {
+    /// Answers with what was made.
+    fn made(&self, answer: Answer<Seen<FileAttr>>, reply: ReplyEntry) {
+        match answer {
+            Ok(Seen { attr, name, attributes }) => {
+                self.ops.caching.answer([name, attributes], |[name, attributes]| {
+                    reply.entry_with_ttls(&attributes, &name, &attr, GENERATION);
+                });
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// Waits in a thread of its own: workers are for what ends soon.
+    fn wait_for_lock(&self, ask: LockAsk, thread: u32, reply: ReplyEmpty) {
+        let ops = self.ops.clone();
+        let wait = move || {
+            let answer = ops.run(|ops| match ops.locks.waiter() {
+                Some(waiter) => waiter.wait(&ask, thread),
+                None => Err(Errno::ENOLCK),
+            });
+            empty(answer, reply);
+        };
+        // A thread that cannot be had drops the reply, which answers EIO.
+        if let Err(error) = std::thread::Builder::new().name("lock".to_owned()).spawn(wait) {
+            tracing::warn!("wait for a lock: {error}");
+        }
+    }
+}
+
+fn entry(answer: Answer<FileAttr>, reply: ReplyEntry) {
+    match answer {
+        Ok(attr) => reply.entry(&TTL, &attr, GENERATION),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn attributes(answer: Answer<FileAttr>, reply: ReplyAttr) {
+    match answer {
+        Ok(attr) => reply.attr(&TTL, &attr),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn empty(answer: Answer<()>, reply: ReplyEmpty) {
+    match answer {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn written(answer: Answer<usize>, reply: ReplyWrite) {
+    match answer {
+        Ok(len) => reply.written(u32::try_from(len).unwrap_or(u32::MAX)),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+fn value(answer: Answer<Vec<u8>>, size: u32, reply: ReplyXattr) {
+    match answer {
+        Ok(bytes) if size == 0 => reply.size(u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+const fn name(parent: INodeNo, name: &OsStr) -> Name<'_> {
+    Name { parent: parent.0, name }
+}
+
+impl Filesystem for Server {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for wish in WISHES {
+            // What this kernel does not know is done without.
+            let _ = config.add_capabilities(wish);
+        }
+        // Both answer with the nearest value that can be had, and that is taken.
+        if let Err(nearest) = config.set_max_write(IO_LEN_MAX) {
+            let _ = config.set_max_write(nearest);
+        }
+        if let Err(nearest) = config.set_max_readahead(IO_LEN_MAX) {
+            let _ = config.set_max_readahead(nearest);
+        }
+        let _ = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEntry) {
+        match self.ops.run(|ops| ops.look_up(&caller(req), name(parent, child))) {
+            Ok(seen) => {
+                self.ops.caching.answer([seen.name, seen.attributes], |[name, attributes]| {
+                    match &seen.attr {
+                        Some(attr) => reply.entry_with_ttls(&attributes, &name, attr, GENERATION),
+                        None if name.is_zero() => reply.error(Errno::ENOENT),
+                        None => reply.entry_with_ttls(&TTL, &name, &NO_FILE, GENERATION),
+                    }
+                })
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.ops.nodes.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+        match self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from))) {
+            Ok((attr, promise)) => {
+                self.ops.caching.answer([promise], |[ttl]| reply.attr(&ttl, &attr));
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let changes = Changes { mode, uid, gid, size, atime, mtime };
+        let fh = fh.map(u64::from);
+        attributes(self.ops.run(|ops| ops.set_attr(&caller(req), ino.0, fh, &changes)), reply);
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        match self.ops.run(|ops| ops.target(ino.0)) {
+            Ok(target) => reply.data(&target),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        child: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let new = New::Node(mode, rdev);
+        self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, child), new)), reply);
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        child: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let new = New::Directory(mode & 0o7777);
+        self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, child), new)), reply);
+    }
+
+    fn unlink(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
+        empty(self.ops.run(|ops| ops.unlink(&caller(req), name(parent, child))), reply);
+    }
+
+    fn rmdir(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
+        empty(self.ops.run(|ops| ops.rmdir(&caller(req), name(parent, child))), reply);
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let new = New::Symlink(target.as_os_str().as_bytes());
+        self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, link_name), new)), reply);
+    }
+
+    fn rename(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        child: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let (from, to) = (name(parent, child), name(newparent, newname));
+        empty(self.ops.run(|ops| ops.rename(&caller(req), from, to, flags)), reply);
+    }
+
+    fn link(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        entry(self.ops.run(|ops| ops.link(&caller(req), ino.0, name(newparent, newname))), reply);
+    }
+
+    fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.ops.run(|ops| ops.open(&caller(req), ino.0, flags.0)) {
+            Ok(handle) => reply.opened(FileHandle(handle), OPEN_FLAGS),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        child: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.ops.run(|ops| ops.create(&caller(req), name(parent, child), mode, flags)) {
+            Ok((Seen { attr, name, attributes }, handle)) => {
+                self.ops.caching.answer([name, attributes], |ttls| {
+                    let ttl = ttls[0].min(ttls[1]);
+                    reply.created(&ttl, &attr, GENERATION, FileHandle(handle), OPEN_FLAGS);
+                });
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        read_into(size.min(IO_LEN_MAX) as usize, |buffer| {
+            match self.ops.run(|ops| ops.read(fh.0, buffer, offset)) {
+                Ok(len) => reply.data(&buffer[..len]),
+                Err(errno) => reply.error(errno),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let flags = (flags.0, write_flags);
+        written(self.ops.run(|ops| ops.write(fh.0, data, offset, flags)), reply);
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        empty(self.ops.run(|ops| ops.flush(fh.0, lock_owner.0)), reply);
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty(self.ops.run(|ops| ops.release(fh.0)), reply);
+    }
+
+    fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
+        empty(self.ops.run(|ops| ops.settle(fh.0)), reply);
+    }
+
+    fn opendir(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        match self.ops.run(|ops| ops.open(&caller(req), ino.0, flags.0)) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        match self.ops.run(|ops| ops.list(fh.0, offset, &mut reply)) {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        empty(self.ops.run(|ops| ops.release(fh.0)), reply);
+    }
+
+    fn fsyncdir(&self, _req: &Request, _ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        // What a call on a directory has done is done.
+        reply.ok();
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        match self.ops.run(Ops::statfs) {
+            Ok(stat) => reply.statfs(
+                stat.blocks,
+                stat.blocks_free,
+                stat.blocks_free,
+                stat.files,
+                stat.files_free,
+                stat.block_len as u32,
+                stat.name_len_max as u32,
+                stat.block_len as u32,
+            ),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setxattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        key: &OsStr,
+        bytes: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let attribute = (key.as_bytes(), bytes);
+        empty(self.ops.run(|ops| ops.set_xattr(&caller(req), ino.0, attribute, flags)), reply);
+    }
+
+    fn getxattr(&self, req: &Request, ino: INodeNo, key: &OsStr, size: u32, reply: ReplyXattr) {
+        let found = self.ops.run(|ops| ops.get_xattr(&caller(req), ino.0, key.as_bytes()));
+        value(found, size, reply);
+    }
+
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        value(self.ops.run(|ops| ops.list_xattrs(&caller(req), ino.0)), size, reply);
+    }
+
+    fn removexattr(&self, req: &Request, ino: INodeNo, key: &OsStr, reply: ReplyEmpty) {
+        empty(self.ops.run(|ops| ops.remove_xattr(&caller(req), ino.0, key.as_bytes())), reply);
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        empty(self.ops.run(|ops| ops.allocate(fh.0, offset, length, mode)), reply);
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        match self.ops.run(|ops| ops.seek(fh.0, offset, whence)) {
+            Ok(found) => reply.offset(found),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        _ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        _ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = ((fh_in.0, offset_in), (fh_out.0, offset_out));
+        written(self.ops.run(|ops| ops.copy(from, to, len)), reply);
+    }
+
+    fn getlk(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let ask = LockAsk {
+            ino: ino.0,
+            handle: fh.0,
+            owner: lock_owner.0,
+            space: LockSpace::Ranges,
+            range: (start, end),
+            kind: typ,
+            pid,
+        };
+        match self.ops.run(|ops| ops.locks.test(&ask)) {
+            Ok(found) => {
+                let (start, last, kind, pid) = found.unwrap_or(UNLOCKED);
+                reply.locked(start, last, kind, pid);
+            }
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn setlk(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let ask = LockAsk {
+            ino: ino.0,
+            handle: fh.0,
+            owner: lock_owner.0,
+            space: space_of(req),
+            range: (start, end),
+            kind: typ,
+            pid,
+        };
+        match self.ops.run(|ops| ops.locks.try_set(&ask)) {
+            Ok(true) => reply.ok(),
+            Ok(false) if sleep => self.wait_for_lock(ask, req.pid(), reply),
+            Ok(false) => reply.error(Errno::EAGAIN),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    fn poll(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _ph: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        // The kernel takes files for always ready then.
+        reply.error(Errno::ENOSYS);
+    }
+}
