@@ -15,8 +15,14 @@ thread_local! {
 }
 
 /// How a C function says that it failed.
-pub trait Answer {
+pub trait Answer: PartialEq + Sized {
     const FAILED: Self;
+}
+
+/// Whether a C function said that it failed.
+#[inline]
+pub fn has_failed<T: Answer>(outcome: &T) -> bool {
+    *outcome == T::FAILED
 }
 
 impl Answer for c_int {
@@ -143,21 +149,32 @@ macro_rules! alias {
 macro_rules! by_path {
     ($dir:expr, $path:ident, $real:expr, |$place:ident| $work:expr) => {{
         let mut room = $crate::route::PathRoom::new();
-        match $crate::route::route($dir, $path, &mut room) {
-            $crate::route::Route::Real => $real,
-            $crate::route::Route::Elsewhere($path) => $real,
-            $crate::route::Route::Store(place) => {
-                let outcome = $crate::hook::attempt(|| {
-                    let $place = &place;
-                    $work
-                });
-                match $crate::route::way_out(&place, &outcome) {
-                    Some(outside) => {
-                        let $path = outside.as_ptr();
-                        $real
+        let mut link_room = $crate::route::PathRoom::new();
+        'done: {
+            let place = match $crate::route::route($dir, $path, &mut room) {
+                $crate::route::Route::Real => {
+                    let outcome = $real;
+                    if !$crate::hook::has_failed(&outcome) {
+                        break 'done outcome;
                     }
-                    None => $crate::hook::answer(outcome),
+                    match $crate::outside::through_link($dir, $path, &mut link_room) {
+                        Some(place) => place,
+                        None => break 'done outcome,
+                    }
                 }
+                $crate::route::Route::Elsewhere($path) => break 'done $real,
+                $crate::route::Route::Store(place) => place,
+            };
+            let outcome = $crate::hook::attempt(|| {
+                let $place = &place;
+                $work
+            });
+            match $crate::route::way_out(&place, &outcome) {
+                Some(outside) => {
+                    let $path = outside.as_ptr();
+                    $real
+                }
+                None => $crate::hook::answer(outcome),
             }
         }
     }};

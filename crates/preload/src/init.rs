@@ -4,28 +4,32 @@
 //! |---|---|
 //! | `SAMITE_CLUSTER`, `SAMITE_RUNTIME_DIR`, … | which store; kept for every program started from here |
 //! | `SAMITE_MOUNT` | absolute path under which the store appears |
-//! | `SAMITE_FDS` | open files of the store that the program inherits: `fd:session.slot,…` |
+//! | `SAMITE_FDS` | open files of the store that the program inherits: `fd:session.slot.lifeline,…` |
+//! | `SAMITE_LOCKS` | file locks that the process had before `exec` |
 //! | `SAMITE_CWD` | its working directory, when that is in the store |
 //!
-//! The last two are set by the hooks of `exec` and taken out again here, so that they never go stale.
+//! The last three are set by the hooks of `exec` and taken out again here, so that they never go stale.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
 use rustix::io::Errno;
 use samite_client::runtime::{
-    DEFAULT_CLUSTER, DEFAULT_MOUNT, ENV_CLUSTER, ENV_MOUNT, ENV_RUNTIME_DIR, RuntimeDir,
+    ClusterDir, DEFAULT_CLUSTER, DEFAULT_MOUNT, ENV_CLUSTER, ENV_MOUNT, ENV_RUNTIME_DIR, RuntimeDir,
 };
 use samite_client::{Client, ENV_TRANSPORT, Options, parse_transport};
 use samite_types::Result;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::hooks::stdio;
 use crate::session::SlotId;
 use crate::table::Open;
-use crate::{cwd, gate, hook, route, session, store, table};
+use crate::{cwd, gate, hook, locks, mapped, route, session, store, table};
 
 /// Open files that an `exec` hands on.
 pub const FDS: &[u8] = b"SAMITE_FDS=";
+/// Locks of the process that an `exec` hands on.
+pub const LOCKS: &[u8] = b"SAMITE_LOCKS=";
 /// Working directory in the store that an `exec` hands on.
 pub const CWD: &[u8] = b"SAMITE_CWD=";
 /// Variables that every program started from here gets too.
@@ -68,6 +72,9 @@ extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_cha
         if let Some(fds) = environment.fds {
             inherit(fds);
         }
+        if let Some(text) = environment.locks {
+            locks::inherit(text);
+        }
         // Set once: the loader calls this once.
         let _ = LASTING_KEPT.set(environment.lasting);
     });
@@ -76,17 +83,19 @@ extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_cha
 struct Environment {
     mount: &'static [u8],
     fds: Option<&'static [u8]>,
+    locks: Option<&'static [u8]>,
     cwd: Option<&'static [u8]>,
     lasting: Lasting,
 }
 
 impl Environment {
-    /// Reads the environment, and takes the two variables out that hold for this program only. Everything is copied: a program may
+    /// Reads the environment, and takes the variables out that hold for this program only. Everything is copied: a program may
     /// write over its first environment.
     fn take(envp: *mut *mut c_char) -> Self {
         let mut found = Self {
             mount: DEFAULT_MOUNT.as_bytes(),
             fds: None,
+            locks: None,
             cwd: None,
             lasting: Lasting { variables: Vec::new(), library: None },
         };
@@ -130,6 +139,10 @@ impl Environment {
                 self.fds = Some(fds);
                 return false;
             }
+            if let Some(text) = bytes.strip_prefix(LOCKS) {
+                self.locks = Some(text);
+                return false;
+            }
             if let Some(path) = bytes.strip_prefix(CWD) {
                 self.cwd = Some(path);
                 return false;
@@ -154,18 +167,34 @@ fn value<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
 
 /// Connects to the cluster that the environment named at the start.
 pub fn client() -> Result<Client> {
-    let named = |name: &str| {
-        let lasting = lasting()?;
-        let value = lasting.variables.iter().find_map(|entry| value(entry.to_bytes(), name))?;
-        std::str::from_utf8(value).ok().filter(|value| !value.is_empty())
-    };
+    let transport = named(ENV_TRANSPORT).map(parse_transport).transpose()?;
+    Client::from_cluster_dir(&cluster()?, Options { transport, ..Options::default() })
+}
+
+/// A number that tells the cluster from all others, earlier ones of its name included.
+pub fn cluster_hash() -> Result<u64> {
+    static KNOWN: OnceLock<u64> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let hash = xxh3_64(&cluster()?.read_key()?);
+    Ok(*KNOWN.get_or_init(|| hash))
+}
+
+/// A variable of the environment at the start.
+fn named(name: &str) -> Option<&'static str> {
+    let lasting = lasting()?;
+    let value = lasting.variables.iter().find_map(|entry| value(entry.to_bytes(), name))?;
+    std::str::from_utf8(value).ok().filter(|value| !value.is_empty())
+}
+
+/// The directory of the cluster that the environment named at the start.
+pub fn cluster() -> Result<ClusterDir> {
     let runtime = match named(ENV_RUNTIME_DIR) {
         Some(path) => RuntimeDir::at(path)?,
         None => RuntimeDir::for_user()?,
     };
-    let transport = named(ENV_TRANSPORT).map(parse_transport).transpose()?;
-    let cluster = runtime.cluster(named(ENV_CLUSTER).unwrap_or(DEFAULT_CLUSTER))?;
-    Client::from_cluster_dir(&cluster, Options { transport, ..Options::default() })
+    runtime.cluster(named(ENV_CLUSTER).unwrap_or(DEFAULT_CLUSTER))
 }
 
 /// Takes over the open files of the program before `exec`.
@@ -174,7 +203,7 @@ fn inherit(list: &[u8]) {
     // Number of a session there → its number here.
     let mut sessions: [Option<u32>; SESSIONS] = [None; SESSIONS];
     let mut known: Vec<(SlotId, Open)> = Vec::new();
-    for (fd, there) in list.split(|byte| *byte == b',').filter_map(parse) {
+    for (fd, there, lifeline) in list.split(|byte| *byte == b',').filter_map(parse) {
         let Some(session) = sessions.get_mut(there.session as usize) else { continue };
         if session.is_none() {
             *session = session::attach(fd);
@@ -186,6 +215,7 @@ fn inherit(list: &[u8]) {
             None => table::inherited(id),
         };
         if let Some(open) = open {
+            open.locks.inherit(lifeline);
             known.push((id, open.clone()));
             // A number beyond the table cannot have been put in the list.
             let _ = table::set(fd, open);
@@ -198,13 +228,14 @@ fn inherit(list: &[u8]) {
     }
 }
 
-/// `fd:session.slot`
-fn parse(entry: &[u8]) -> Option<(c_int, SlotId)> {
+/// `fd:session.slot.lifeline`
+fn parse(entry: &[u8]) -> Option<(c_int, SlotId, c_int)> {
     let text = std::str::from_utf8(entry).ok()?;
     let (fd, rest) = text.split_once(':')?;
-    let (session, slot) = rest.split_once('.')?;
+    let (session, rest) = rest.split_once('.')?;
+    let (slot, lifeline) = rest.split_once('.')?;
     let id = SlotId { session: session.parse().ok()?, slot: slot.parse().ok()? };
-    Some((fd.parse().ok()?, id))
+    Some((fd.parse().ok()?, id, lifeline.parse().ok()?))
 }
 
 /// Asks libc to tell of forks.
@@ -233,20 +264,27 @@ extern "C" fn before_fork() {
     }
     // What cannot be described, the child cannot hand on over `exec`.
     let _ = hook::attempt(|| {
+        // What fails is told by later calls.
+        store::send_early();
         table::describe_all();
+        table::share_locks();
         Ok::<_, Errno>(())
     });
     gate::close();
     table::hold_for_child();
+    mapped::before_fork();
 }
 
 extern "C" fn after_fork_parent() {
+    mapped::after_fork(false);
     gate::open();
 }
 
 extern "C" fn after_fork_child() {
     gate::reset_in_child();
     session::after_fork_child();
+    mapped::after_fork(true);
     table::after_fork_child();
+    locks::after_fork_child();
     store::after_fork_child();
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
-use crate::{hook, store};
+use crate::{hook, raw, store};
 
 /// Numbers in the range.
 const RANGE: i32 = 256;
@@ -36,14 +36,42 @@ fn floor() -> i32 {
     floor
 }
 
-/// Moves a descriptor up, for the rest of this process's life.
+/// Moves a descriptor up, until [`release`] or the end of this process.
 pub fn keep(fd: OwnedFd) -> Result<c_int, Errno> {
     let high = rustix::io::fcntl_dupfd_cloexec(&fd, floor())?.into_raw_fd();
-    let place = high - floor();
+    adopt(high);
+    Ok(high)
+}
+
+/// Moves a descriptor up that its owner closes soon.
+pub fn out_of_the_way(fd: OwnedFd) -> OwnedFd {
+    rustix::io::fcntl_dupfd_cloexec(&fd, floor()).unwrap_or(fd)
+}
+
+/// Takes over a descriptor from before `exec`, under its number.
+pub fn adopt(fd: c_int) {
+    let place = fd - floor();
     if (0..RANGE).contains(&place) {
         OURS[place as usize / 64].fetch_or(1 << (place % 64), Ordering::Release);
     }
-    Ok(high)
+}
+
+/// Closes one that was kept.
+pub fn release(fd: c_int) {
+    let place = fd - FLOOR.load(Ordering::Relaxed);
+    if (0..RANGE).contains(&place) {
+        OURS[place as usize / 64].fetch_and(!(1 << (place % 64)), Ordering::Release);
+    }
+    raw::close(fd);
+}
+
+/// Closes a descriptor that [`keep`] moved up.
+pub fn give_up(fd: c_int) {
+    if is_kept(fd) {
+        let place = fd - floor();
+        OURS[place as usize / 64].fetch_and(!(1 << (place % 64)), Ordering::Release);
+    }
+    raw::close(fd);
 }
 
 /// Whether the program must not touch this number.

@@ -13,7 +13,7 @@
 //! * libc's stdio calls its own `read` and `write`, not the symbols. Streams on the store's files are therefore made
 //!   with `fopencookie` ([`hooks::stdio`]).
 //! * Our own system calls go through rustix, which makes them itself, so they never meet the hooks.
-//! * Nothing is ever printed, and a panic becomes `EIO` ([`hook`]). The store is connected to when first touched.
+//! * Nothing is printed but the line of [`hooks::unreached`], and a panic becomes `EIO` ([`hook`]). The store is connected to when first touched.
 #![cfg_attr(
     not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")),
     allow(unused)
@@ -30,9 +30,14 @@ mod hook;
 mod hooks;
 mod init;
 mod kept;
+mod lifeline;
+mod locks;
+mod mapped;
+mod outside;
 mod raw;
 mod real;
 mod route;
 mod session;
+mod signals;
 mod store;
 mod table;

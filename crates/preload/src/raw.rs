@@ -9,7 +9,8 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::real::Symbol;
 
-fn borrow<'a>(fd: c_int) -> Result<BorrowedFd<'a>, Errno> {
+/// A number that the program, or this library, keeps open.
+pub fn borrow<'a>(fd: c_int) -> Result<BorrowedFd<'a>, Errno> {
     if fd < 0 {
         return Err(Errno::BADF);
     }

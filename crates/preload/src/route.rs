@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use samite_fs::{At, PATH_LEN_MAX};
 
 use crate::table::Open;
-use crate::{cwd, foreign, hook, store, table};
+use crate::{cwd, foreign, hook, outside, store, table};
 
 /// Where the store appears: an absolute path without a slash at its end. Null until the library has started.
 static PREFIX: AtomicPtr<u8> = AtomicPtr::new(null_mut());
@@ -31,7 +31,7 @@ pub fn prefix() -> &'static [u8] {
 }
 
 /// Memory for a path that had to be put together; takes none until then.
-pub struct PathRoom(Vec<u8>);
+pub struct PathRoom(pub Vec<u8>);
 
 impl PathRoom {
     pub const fn new() -> Self {
@@ -96,10 +96,12 @@ pub fn route<'a>(dirfd: c_int, path: *const c_char, room: &'a mut PathRoom) -> R
         } else {
             Route::Real
         }
-    } else if dirfd == libc::AT_FDCWD {
-        if cwd::is_inside() { relative_to_cwd(path, room) } else { Route::Real }
-    } else if table::has(dirfd) {
+    } else if dirfd == libc::AT_FDCWD && cwd::is_inside() {
+        relative_to_cwd(path, room)
+    } else if dirfd != libc::AT_FDCWD && table::has(dirfd) {
         relative_to_dir(dirfd, path, room)
+    } else if outside::may_lead_in(path) {
+        outside::relative(dirfd, path, room)
     } else {
         Route::Real
     }
@@ -158,6 +160,14 @@ pub fn below_prefix(path: &[u8]) -> Option<&[u8]> {
     let prefix = prefix();
     let rest = path.strip_prefix(prefix)?;
     (!prefix.is_empty() && (rest.is_empty() || rest[0] == b'/')).then_some(rest)
+}
+
+/// The place that `whole`, an absolute plain path, names in the store; `None`: it is not in the store.
+pub fn place_of<'a>(whole: Vec<u8>, room: &'a mut PathRoom) -> Option<Place<'a>> {
+    below_prefix(&whole)?;
+    room.0 = whole;
+    let rest = &room.0[prefix().len()..];
+    Some(Place { dir: None, path: if rest.is_empty() { b"/" } else { rest } })
 }
 
 #[cold]

@@ -20,12 +20,13 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::kept;
+use crate::{kept, raw};
 
 const PAGE_LEN: usize = 4096;
 /// Slots of a session, with page 0.
@@ -52,7 +53,9 @@ pub struct Slot {
     pub offset: AtomicU64,
     /// Where in `states` the state lies (upper half), and its length; 0 while the file was not described.
     state_at: AtomicU32,
-    unused: [u32; 11],
+    /// Identity of the description's locks; 0 while it has had none.
+    pub lock_client: AtomicU64,
+    unused: [u32; 8],
     states: UnsafeCell<[u8; STATES_LEN]>,
 }
 
@@ -70,7 +73,8 @@ impl Slot {
             status: AtomicU32::new(0),
             offset: AtomicU64::new(0),
             state_at: AtomicU32::new(0),
-            unused: [0; 11],
+            lock_client: AtomicU64::new(0),
+            unused: [0; 8],
             states: UnsafeCell::new([0; STATES_LEN]),
         }
     }
@@ -127,6 +131,8 @@ struct Session {
     owner: AtomicU32,
     /// `O_PATH` descriptor of the memory file; -1 in an inherited session.
     path_fd: AtomicU32,
+    /// Inode number of the memory file.
+    ino: AtomicU64,
 }
 
 #[expect(clippy::declare_interior_mutable_const, reason = "start value of the array")]
@@ -135,10 +141,13 @@ const NONE: Session = Session {
     taken: [const { AtomicU64::new(0) }; WORDS],
     owner: AtomicU32::new(0),
     path_fd: AtomicU32::new(u32::MAX),
+    ino: AtomicU64::new(0),
 };
 
 static SESSIONS: [Session; SESSIONS_MAX] = [NONE; SESSIONS_MAX];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The right to add one.
+static GROWING: Mutex<()> = Mutex::new(());
 /// Process id, as of the last fork; asking the kernel at each open would cost a system call.
 static PID: AtomicU32 = AtomicU32::new(0);
 
@@ -164,7 +173,8 @@ pub fn after_fork_child() {
     PID.store(0, Ordering::Relaxed);
 }
 
-fn pid() -> u32 {
+/// This process.
+pub fn pid() -> u32 {
     match PID.load(Ordering::Relaxed) {
         0 => {
             let pid = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
@@ -207,6 +217,7 @@ fn take_from(index: usize, status: u32) -> Option<SlotId> {
             slot.status.store(status, Ordering::Relaxed);
             slot.offset.store(0, Ordering::Relaxed);
             slot.state_at.store(0, Ordering::Relaxed);
+            slot.lock_client.store(0, Ordering::Relaxed);
             slot.holders.store(1, Ordering::Release);
             return Some(id);
         }
@@ -233,6 +244,7 @@ pub fn free(id: SlotId) {
 }
 
 fn create() -> Result<usize, Errno> {
+    let _one_at_a_time = GROWING.lock().unwrap_or_else(PoisonError::into_inner);
     let index = COUNT.load(Ordering::Acquire);
     if index >= SESSIONS_MAX {
         return Err(Errno::NFILE);
@@ -248,6 +260,7 @@ fn create() -> Result<usize, Errno> {
     for word in &session.taken[1..] {
         word.store(0, Ordering::Relaxed);
     }
+    session.ino.store(rustix::fs::fstat(&file)?.st_ino, Ordering::Relaxed);
     session.owner.store(pid(), Ordering::Relaxed);
     session.path_fd.store(path_fd.unsigned_abs(), Ordering::Relaxed);
     session.base.store(base, Ordering::Release);
@@ -303,6 +316,53 @@ pub fn placeholder(id: SlotId, close_on_exec: bool) -> Result<c_int, Errno> {
     Ok(std::os::fd::IntoRawFd::into_raw_fd(fd))
 }
 
+/// File offset of a ticket of slot 0: behind the end, so that nothing can be read.
+const TICKET_AT: u64 = 1 << 40;
+/// Name of the memory file, as `/proc/self/fd` tells it.
+const LINK: &[u8] = b"/memfd:samite-descriptors (deleted)";
+
+/// A descriptor that names a slot to another process, through a socket.
+pub fn ticket(placeholder: c_int, id: SlotId) -> Result<OwnedFd, Errno> {
+    // SAFETY: only borrowed for the call; a number that is not open is an error.
+    let fd = unsafe { BorrowedFd::borrow_raw(placeholder) };
+    let file = open_again(fd, OFlags::RDONLY | OFlags::CLOEXEC)?;
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(TICKET_AT + u64::from(id.slot)))?;
+    Ok(file)
+}
+
+/// The slot that a ticket names; `None`: it is not one.
+pub fn redeem(fd: c_int) -> Result<Option<SlotId>, Errno> {
+    let mut link = [0; LINK.len() + 1];
+    let path = format!("/proc/self/fd/{fd}");
+    let len = rustix::fs::readlinkat_raw(CWD, path.as_str(), &mut link)?;
+    if link[..len] != *LINK || fd < 0 {
+        return Ok(None);
+    }
+    // SAFETY: as above.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    // A placeholder that came without this library has no offset.
+    let Ok(at) = rustix::fs::tell(file) else { return Ok(None) };
+    let Some(slot) = at.checked_sub(TICKET_AT).filter(|slot| (1..SLOTS as u64).contains(slot))
+    else {
+        return Ok(None);
+    };
+    let ino = rustix::fs::fstat(file)?.st_ino;
+    let _one_at_a_time = GROWING.lock().unwrap_or_else(PoisonError::into_inner);
+    let known = (0..COUNT.load(Ordering::Acquire))
+        .find(|index| SESSIONS[*index].ino.load(Ordering::Relaxed) == ino);
+    let session = known.map(|index| index as u32).or_else(|| attach(fd)).ok_or(Errno::NFILE)?;
+    Ok(Some(SlotId { session, slot: slot as u32 }))
+}
+
+/// Makes a ticket a placeholder, at the same number.
+pub fn replace(ticket: c_int, close_on_exec: bool) -> Result<(), Errno> {
+    // SAFETY: as above.
+    let fd = unsafe { BorrowedFd::borrow_raw(ticket) };
+    let placeholder = open_again(fd, OFlags::PATH | OFlags::CLOEXEC)?;
+    let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
+    raw::duplicate_to(placeholder.as_raw_fd(), ticket, flags)
+}
+
 /// Maps the session behind an inherited placeholder. Its number in this process, or `None` when it is not one.
 pub fn attach(placeholder: c_int) -> Option<u32> {
     let index = COUNT.load(Ordering::Acquire);
@@ -322,6 +382,7 @@ pub fn attach(placeholder: c_int) -> Option<u32> {
         return None;
     }
     SESSIONS[index].owner.store(0, Ordering::Relaxed);
+    SESSIONS[index].ino.store(stat.st_ino, Ordering::Relaxed);
     SESSIONS[index].base.store(base, Ordering::Release);
     COUNT.store(index + 1, Ordering::Release);
     Some(index as u32)

@@ -10,7 +10,8 @@ use samite_client::Client;
 use samite_fs::{Context, FileSystem};
 use samite_types::Result;
 
-use crate::{init, route};
+use crate::hooks::identity;
+use crate::{init, locks, raw, route};
 
 /// Dataset of files that programs see.
 const DATASET: &str = "files";
@@ -40,6 +41,8 @@ fn connect() -> Result<&'static Store, Errno> {
     let open = || {
         let client = init::client()?;
         let fs = FileSystem::open_mounted(&client, DATASET, Some(route::prefix()))?;
+        // They leave with `flush`, before this process forks or ends.
+        fs.defer_files(true);
         Ok(Store { client, fs })
     };
     let store = open().map_err(|error: samite_types::Error| error.kind().errno())?;
@@ -57,14 +60,42 @@ pub fn call_as<T>(work: impl FnOnce(&FileSystem, &Context) -> Result<T>) -> Resu
     work(fs, &context()).map_err(|error| error.kind().errno())
 }
 
+/// Sends what this process has kept to itself.
+pub fn flush() -> Result<(), Errno> {
+    STORE.get().map_or(Ok(()), |store| store.fs.flush().map_err(|error| error.kind().errno()))
+}
+
+/// Sends what this process has kept to itself; what fails is told later.
+pub fn send_early() {
+    if let Some(store) = STORE.get() {
+        store.fs.send_early();
+    }
+}
+
+/// Sends what this process has kept to itself, and says on its standard error what can be said nowhere else any more.
+pub fn flush_at_end() {
+    const STANDARD_ERROR: c_int = 2;
+    let Some(store) = STORE.get() else { return };
+    let first = store.fs.flush().err();
+    for failure in first.into_iter().chain(store.fs.late_failures()) {
+        let line = format!("samite: {failure}\n");
+        // A program may have closed it.
+        let _ = raw::write(STANDARD_ERROR, line.as_bytes(), None);
+    }
+}
+
 /// Whether a descriptor belongs to a connection of the store.
 pub fn is_connection(fd: c_int) -> bool {
-    STORE.get().is_some_and(|store| store.client.descriptors().contains(&fd))
+    STORE.get().is_some_and(|store| {
+        store.client.descriptors().contains(&fd) || locks::descriptors().contains(&fd)
+    })
 }
 
 /// Descriptors of the connections.
 pub fn connections() -> Vec<c_int> {
-    STORE.get().map(|store| store.client.descriptors()).unwrap_or_default()
+    let mut all = STORE.get().map(|store| store.client.descriptors()).unwrap_or_default();
+    all.extend(locks::descriptors());
+    all
 }
 
 /// In the child of a fork.
@@ -78,6 +109,7 @@ pub fn after_fork_child() {
 const UMASK_UNKNOWN: u32 = u32::MAX;
 static UMASK: AtomicU32 = AtomicU32::new(UMASK_UNKNOWN);
 static IDENTITY_CHANGED: AtomicBool = AtomicBool::new(false);
+static EACH_THREAD: AtomicBool = AtomicBool::new(false);
 static IDENTITY: Mutex<Option<Context>> = Mutex::new(None);
 
 /// The program set its umask.
@@ -90,6 +122,26 @@ pub fn identity_changed() {
     IDENTITY_CHANGED.store(true, Ordering::Release);
 }
 
+/// A thread of the program set its own user or groups, past libc, which keeps all threads the same.
+pub fn identity_is_the_threads_own() {
+    EACH_THREAD.store(true, Ordering::Release);
+}
+
+/// Who the calling thread is: file systems look at ids of their own, which are the effective ones until set.
+fn of_thread() -> Context {
+    let mut context = Context::of_process(0);
+    (context.uid, context.gid) = identity::file_system_ids();
+    context
+}
+
+/// The context for `access`, which asks for the real user unless told otherwise.
+pub fn real_context() -> Context {
+    let mut context = context();
+    context.uid = rustix::process::getuid().as_raw();
+    context.gid = rustix::process::getgid().as_raw();
+    context
+}
+
 /// Who asks: asked of the kernel once, and again after the program changed it.
 pub fn context() -> Context {
     let umask = match UMASK.load(Ordering::Relaxed) {
@@ -100,6 +152,11 @@ pub fn context() -> Context {
         }
         umask => umask,
     };
+    if EACH_THREAD.load(Ordering::Acquire) {
+        let mut context = of_thread();
+        context.umask = umask;
+        return context;
+    }
     let mut known = IDENTITY.lock().unwrap_or_else(PoisonError::into_inner);
     if IDENTITY_CHANGED.swap(false, Ordering::AcqRel) {
         *known = None;

@@ -14,6 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 use samite_fs::{OpenFile, OpenState};
 
+use crate::locks::DescriptionLocks;
 use crate::session::{self, Slot, SlotId};
 use crate::store;
 
@@ -36,6 +37,10 @@ pub struct Description {
     file: AtomicPtr<OpenFile>,
     /// This process wrote since it last settled the file.
     dirty: AtomicBool,
+    /// It was inherited over `fork`: the file is held by another process only.
+    is_borrowed: AtomicBool,
+    /// Locks that belong to it.
+    pub locks: DescriptionLocks,
     /// Scratch of `exec`: some descriptor of it stays open.
     pub survives: AtomicBool,
     /// Scratch of `exec`: let go of already, unless the `exec` fails.
@@ -90,7 +95,11 @@ impl Description {
         let known = self.file.load(Ordering::Acquire);
         if !known.is_null() {
             // SAFETY: the file lives until the last use of the description ends, and `self` is one.
-            return Ok(unsafe { &*known });
+            let file = unsafe { &*known };
+            if self.is_borrowed.load(Ordering::Relaxed) {
+                self.hold(file);
+            }
+            return Ok(file);
         }
         let state = self.slot().state().ok_or(Errno::BADF)?;
         let state = OpenState::decode(state).map_err(|error| error.kind().errno())?;
@@ -102,15 +111,28 @@ impl Description {
             Ordering::AcqRel,
             Ordering::Acquire,
         ) {
-            Ok(_) => fresh,
+            Ok(_) => {
+                // SAFETY: as above.
+                self.hold(unsafe { &*fresh });
+                fresh
+            }
             Err(other) => {
                 // SAFETY: nobody else has seen `fresh`.
-                drop(unsafe { Box::from_raw(fresh) });
+                let fresh = unsafe { Box::from_raw(fresh) };
+                fresh.leave();
                 other
             }
         };
         // SAFETY: as above.
         Ok(unsafe { &*winner })
+    }
+
+    /// The first use of a file that was opened by another process.
+    #[cold]
+    fn hold(&self, file: &OpenFile) {
+        self.is_borrowed.store(false, Ordering::Relaxed);
+        // What is too late shows when it is used.
+        let _ = file.hold_again();
     }
 
     /// The open file, if it was used in this process.
@@ -145,32 +167,66 @@ impl Description {
 
     /// At the end of the process: as the last close of it, except that libc may still write.
     pub fn let_go_at_exit(&self) {
-        if self.slot().let_go()
-            && let Some(file) = self.file_if_used()
+        if self.slot().let_go() {
+            self.free_locks();
+            match self.file_if_used() {
+                // Nobody is left to hear of a failure.
+                Some(file) => drop(file.close()),
+                None => self.close_unused(),
+            }
+        }
+    }
+
+    /// The last close of a file that this process inherited and never used: worth a connection only when much may depend on it. Otherwise
+    /// the file is let go of with the process that opened it.
+    fn close_unused(&self) {
+        let state = self.slot().state().and_then(|state| OpenState::decode(state).ok());
+        if let Some(state) = state
+            && state.is_urgent()
         {
-            // Nobody is left to hear of a failure.
-            let _ = file.close();
+            let _ = store::call(|fs| fs.reopen(&state).close());
+        }
+    }
+
+    /// Nobody holds the description any more: nor its locks.
+    fn free_locks(&self) {
+        if self.slot().lock_client.load(Ordering::Acquire) != 0 {
+            // This may run outside a guard.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                if let Ok(file) = self.file() {
+                    self.locks.release(self.slot(), file.ino());
+                }
+            }));
         }
     }
 
     /// The last use has ended.
     #[cold]
     fn retire(&'static self) {
+        let was_last = self.slot().let_go();
+        if was_last {
+            self.free_locks();
+        }
+        self.locks.end();
         let file = self.file.swap(null_mut(), Ordering::AcqRel);
-        if self.slot().let_go() {
-            // A file that this process inherited and never used has nothing to close but for its last holder.
-            // SAFETY: as in `file`; the box is dropped below only.
-            if let Some(file) = unsafe { file.as_ref() } {
-                // This has no one to report to: the program's own close settled the file before. It may run outside a guard.
-                let _ = catch_unwind(AssertUnwindSafe(|| file.close()));
-            }
+        if was_last {
+            // This has no one to report to: the program's own close settled the file before. It may run outside a guard.
+            let _ = catch_unwind(AssertUnwindSafe(|| {
+                // SAFETY: as in `file`; the box is dropped below only.
+                match unsafe { file.as_ref() } {
+                    Some(file) => drop(file.close()),
+                    None => self.close_unused(),
+                }
+            }));
             session::free(self.slot_id());
         }
         if !file.is_null() {
             // SAFETY: it came from Box::into_raw, and this was its last use.
-            drop(unsafe { Box::from_raw(file) });
+            let file = unsafe { Box::from_raw(file) };
+            file.leave();
         }
         self.dirty.store(false, Ordering::Relaxed);
+        self.is_borrowed.store(false, Ordering::Relaxed);
         SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(self);
     }
 }
@@ -225,6 +281,8 @@ fn spare() -> &'static Description {
             slot: AtomicU64::new(0),
             file: AtomicPtr::new(null_mut()),
             dirty: AtomicBool::new(false),
+            is_borrowed: AtomicBool::new(false),
+            locks: DescriptionLocks::new(),
             survives: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
         }))
@@ -294,6 +352,14 @@ pub fn each_from(first: c_int) -> impl Iterator<Item = (c_int, Open)> {
     (first.max(0)..END.load(Ordering::Acquire)).filter_map(|fd| get(fd).map(|open| (fd, open)))
 }
 
+/// Describes an open file for another process.
+pub fn describe(open: &Open) -> Result<(), Errno> {
+    // What was inherited and not used is described already.
+    open.file()?;
+    open.describe();
+    if open.slot().state().is_some() { Ok(()) } else { Err(Errno::NAMETOOLONG) }
+}
+
 /// Where a description lies, for [`inherited`] in another program.
 pub fn slot_id(open: &Open) -> SlotId {
     open.slot_id()
@@ -309,6 +375,11 @@ pub fn describe_all() {
 /// Before `fork`: the child holds everything too.
 pub fn hold_for_child() {
     each_description(|open| open.slot().hold());
+}
+
+/// Before `fork`: locks are kept for whoever holds their descriptions.
+pub fn share_locks() {
+    each_description(|open| open.locks.share());
 }
 
 /// Calls `visit` once for each description.
@@ -327,5 +398,7 @@ pub fn each_description(mut visit: impl FnMut(&Open)) {
 pub fn after_fork_child() {
     for (_, open) in each_from(0) {
         open.dirty.store(false, Ordering::Relaxed);
+        open.is_borrowed.store(true, Ordering::Relaxed);
+        open.locks.after_fork_child();
     }
 }

@@ -2,21 +2,7 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use common::{Stage, has};
-
-/// Builds the program `name` of `tests/c` into `room`.
-fn build(name: &str, room: &Path) -> PathBuf {
-    let program = room.join(name);
-    let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
-    let built =
-        Command::new("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(source).output();
-    let built = built.expect("run cc");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    program
-}
+use common::{Stage, build, has};
 
 #[test]
 fn libc_surface() {
@@ -29,15 +15,34 @@ fn libc_surface() {
     stage.compare(&format!("{} $D; cat $D/at_exit", program.display()));
 }
 
-#[test]
-fn a_fork_while_threads_touch_the_store_first() {
+/// Runs the program `name` of `tests/c` both ways.
+fn compare(name: &str) {
     if !has("cc") {
         return;
     }
     let room = tempfile::tempdir().expect("temporary directory");
-    let program = build("fork_at_first_touch", room.path());
-    let stage = Stage::new(2);
-    stage.compare(&format!("{} $D", program.display()));
+    let program = build(name, room.path());
+    Stage::new(2).compare(&format!("{} $D", program.display()));
+}
+
+#[test]
+fn sent_and_asynchronous() {
+    compare("sent_and_asynchronous");
+}
+
+#[test]
+fn named_sockets() {
+    compare("named_sockets");
+}
+
+#[test]
+fn mappings() {
+    compare("mappings");
+}
+
+#[test]
+fn a_fork_while_threads_touch_the_store_first() {
+    compare("fork_at_first_touch");
 }
 
 #[test]

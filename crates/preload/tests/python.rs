@@ -126,3 +126,43 @@ ts=[threading.Thread(target=t,args=(i,)) for i in range(4)]; [x.start() for x in
 "#,
     );
 }
+
+/// Processes that map the same pages again and again, each with bytes of its own in every page: whatever one finds there of its
+/// own is what it wrote last, and in the end the file has everything.
+#[test]
+fn mapped_by_several() {
+    if !has("python3") {
+        return;
+    }
+    const PROGRAM: &str = r"
+import mmap, os, random, sys, multiprocessing as mp
+name = sys.argv[1] + '/raced'
+PAGES, ROUNDS, WORKERS = 600, 60, 4
+def work(me):
+    mine = random.Random(me)
+    last = {}
+    for round in range(ROUNDS):
+        fd = os.open(name, os.O_RDWR)
+        start = mine.randrange(0, PAGES - 100) * 4096
+        with mmap.mmap(fd, 100 * 4096, offset=start) as found:
+            os.close(fd)
+            for _ in range(30):
+                at = mine.randrange(0, 100) * 4096 + me * 1000 + mine.randrange(1000)
+                value = mine.randrange(1, 256)
+                was = last.get(start + at, 0)
+                assert found[at] == was, (me, round, start + at, found[at], was)
+                found[at] = value
+                last[start + at] = value
+            if round % 3 == 0: found.flush()
+    return last
+if __name__ == '__main__':
+    with open(name, 'wb') as made: made.truncate(PAGES * 4096)
+    with mp.Pool(WORKERS) as pool: parts = pool.map(work, range(WORKERS))
+    whole = open(name, 'rb').read()
+    for part in parts:
+        for at, value in part.items(): assert whole[at] == value, (at, whole[at], value)
+    assert sum(1 for byte in whole if byte) == sum(map(len, parts))
+    print('as written')
+";
+    Stage::new(2).compare_python(PROGRAM);
+}

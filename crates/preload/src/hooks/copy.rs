@@ -1,17 +1,18 @@
 //! Copies between descriptors.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::Ordering;
 
 use libc::{loff_t, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
 use crate::hook::{guard, hooks};
 use crate::hooks::reading::{
-    check_readable, check_writable, read_at, read_next, write_at, write_next,
+    check_readable, check_writable, errno, read_at, read_next, write_at, write_next,
 };
 use crate::real::set_errno;
 use crate::table::{self, Open};
-use crate::{foreign, raw};
+use crate::{foreign, mapped, raw};
 
 /// Memory for one copying call, in bytes.
 const COPY_LEN: usize = 1 << 20;
@@ -94,11 +95,51 @@ fn copy(
     Ok(written.cast_signed())
 }
 
+/// A copy within the store.
+fn copy_within(
+    from: c_int,
+    from_at: *mut off_t,
+    to: c_int,
+    to_at: *mut off_t,
+    len: size_t,
+) -> Result<ssize_t, Errno> {
+    let bad = || Errno::BADF;
+    let (from, to) = (table::get(from).ok_or_else(bad)?, table::get(to).ok_or_else(bad)?);
+    check_readable(&from)?;
+    check_writable(&to)?;
+    // The offsets of the descriptors, unless the caller has given others.
+    let place = |open: &Open, at: *mut off_t| match foreign::get(at) {
+        Some(at) => u64::try_from(at).map_err(|_| Errno::INVAL),
+        None => Ok(open.slot().offset.load(Ordering::Acquire)),
+    };
+    let (start, target) = (place(&from, from_at)?, place(&to, to_at)?);
+    if !mapped::is_none() {
+        mapped::before_read(&from, start, len)?;
+    }
+    from.settle()?;
+    to.mark_dirty();
+    let (source, sink) = (from.file()?, to.file()?);
+    let copied = source.file_system().copy_range(source, start, sink, target, len as u64);
+    let copied = copied.map_err(|error| errno(&error))?;
+    if !mapped::is_none() {
+        mapped::refresh(&to)?;
+    }
+    for (open, at, before) in [(&from, from_at, start), (&to, to_at, target)] {
+        let after = before + copied;
+        if at.is_null() {
+            open.slot().offset.store(after, Ordering::Release);
+        } else {
+            foreign::put(at, off_t::try_from(after).map_err(|_| Errno::OVERFLOW)?)?;
+        }
+    }
+    Ok(isize::try_from(copied).unwrap_or(isize::MAX))
+}
+
 hooks! {
     fn copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint) -> ssize_t {
         match (table::has(from), table::has(to)) {
             (false, false) => real(from, from_at, to, to_at, len, flags),
-            (true, true) if flags == 0 => guard(|| copy(&End::new(from), from_at, &End::new(to), to_at, len)),
+            (true, true) if flags == 0 => guard(|| copy_within(from, from_at, to, to_at, len)),
             (true, true) => guard(|| Err(Errno::INVAL)),
             // Between file systems, as for the kernel: programs fall back to reading and writing.
             _ => guard(|| Err(Errno::XDEV)),

@@ -7,14 +7,16 @@ use libc::c_ulong;
 use rustix::io::Errno;
 
 use crate::hook::{attempt, guard, hooks};
+use crate::hooks::locks::{self as locks_of, is_lock_command};
 use crate::hooks::stdio;
 use crate::real::set_errno;
 use crate::table::{self, Open};
-use crate::{kept, raw};
+use crate::{kept, locks, raw};
 
 /// Closes a descriptor of the store. The program hears of a failure to settle what was written: nobody can tell it later.
 pub fn close_open(fd: c_int) -> Result<c_int, Errno> {
     let open = table::remove(fd).ok_or(Errno::BADF)?;
+    locks::process_closes(&open);
     // The number is free from here on, and the placeholder has nothing to lose.
     raw::close(fd);
     let settled = open.settle();
@@ -47,6 +49,7 @@ fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Result<c_int, Errno> {
     if let Some(before) = before {
         // As close(2) does at this point, dup2 keeps a failure to itself.
         let _ = before.settle();
+        locks::process_closes(&before);
     }
     became(new, open)
 }
@@ -80,13 +83,6 @@ fn control(fd: c_int, command: c_int, argument: c_ulong) -> Result<c_int, Errno>
             open.file()?.set_append(status & libc::O_APPEND != 0);
             Ok(0)
         }
-        // Locks between processes do not exist yet; saying that one was taken would be a lie.
-        libc::F_SETLK
-        | libc::F_SETLKW
-        | libc::F_GETLK
-        | libc::F_OFD_SETLK
-        | libc::F_OFD_SETLKW
-        | libc::F_OFD_GETLK => Err(Errno::NOLCK),
         _ => Err(Errno::INVAL),
     }
 }
@@ -186,6 +182,9 @@ hooks! {
 
     fn fcntl = fcntl64 = __fcntl (fd: c_int, command: c_int, argument: c_ulong) -> c_int {
         if table::has(fd) {
+            if is_lock_command(command) {
+                return locks_of::control(fd, command, argument as *mut libc::flock);
+            }
             return guard(|| control(fd, command, argument));
         }
         if kept::is_ours(fd) {

@@ -5,17 +5,19 @@
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
 
-use libc::{AT_FDCWD, DIR, dirent64, size_t};
+use libc::{AT_FDCWD, DIR, dirent64, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use samite_fs::DirHandle;
 
-use crate::hook::{by_path, guard, guard_code, hooks};
+use crate::hook::{by_fd, by_path, guard, guard_code, hooks};
 use crate::hooks::descriptors::close_open;
 use crate::hooks::open::open_place;
 use crate::hooks::reading::errno;
 use crate::real::set_errno;
 use crate::route::Place;
+use crate::table::Open;
 use crate::{foreign, real, table};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"\xffsamiteD");
@@ -163,7 +165,42 @@ fn open_for_scan(dirfd: c_int, path: *const c_char) -> Option<*mut DIR> {
     }
 }
 
+/// Fills `room` with entries of an open directory, from its offset on.
+fn read_entries(open: &Open, room: &mut [u8]) -> Result<usize, Errno> {
+    let mut handle = open.file()?.read_dir().map_err(|error| errno(&error))?;
+    let offset = &open.slot().offset;
+    handle.seek(offset.load(Ordering::Acquire)).map_err(|error| errno(&error))?;
+    // SAFETY: a structure of numbers, for which zeros are valid.
+    let mut entry: dirent64 = unsafe { std::mem::zeroed() };
+    let mut used = 0;
+    while next(&mut handle, &mut entry)?.is_some() {
+        let len = usize::from(entry.d_reclen);
+        if len > room.len() - used {
+            return if used == 0 { Err(Errno::INVAL) } else { Ok(used) };
+        }
+        // SAFETY: an entry has `len` bytes, at most those of the structure.
+        let bytes = unsafe { std::slice::from_raw_parts((&raw const entry).cast::<u8>(), len) };
+        room[used..][..len].copy_from_slice(bytes);
+        used += len;
+        offset.store(entry.d_off.cast_unsigned(), Ordering::Release);
+    }
+    Ok(used)
+}
+
 hooks! {
+    fn getdents64(fd: c_int, out: *mut c_void, room: size_t) -> ssize_t {
+        by_fd!(fd, real(fd, out, room), |open| {
+            read_entries(&open, foreign::room(out, room)?).map(usize::cast_signed)
+        })
+    }
+
+    fn getdirentries = getdirentries64 (fd: c_int, out: *mut c_char, room: size_t, base: *mut off_t) -> ssize_t {
+        by_fd!(fd, real(fd, out, room, base), |open| {
+            foreign::put(base, open.slot().offset.load(Ordering::Acquire).cast_signed())?;
+            read_entries(&open, foreign::room(out.cast(), room)?).map(usize::cast_signed)
+        })
+    }
+
     fn opendir(path: *const c_char) -> *mut DIR {
         by_path!(AT_FDCWD, path, real(path), |place| open_directory(place))
     }

@@ -37,25 +37,29 @@ fn control(
 const FICLONE: c_ulong = 0x4004_9409;
 const FICLONERANGE: c_ulong = 0x4020_940d;
 
+fn not_a_terminal(fd: c_int) -> bool {
+    let ours = table::has(fd);
+    if ours {
+        set_errno(libc::ENOTTY);
+    }
+    ours
+}
+
 hooks! {
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
         by_fd!(fd, real(fd, request, argument), |open| control(fd, &open, request, argument))
     }
 
     fn isatty(fd: c_int) -> c_int {
-        if table::has(fd) {
-            set_errno(libc::ENOTTY);
-            return 0;
-        }
-        real(fd)
+        if not_a_terminal(fd) { 0 } else { real(fd) }
     }
 
     fn ttyname(fd: c_int) -> *mut c_char {
-        if table::has(fd) {
-            set_errno(libc::ENOTTY);
-            return null_mut();
-        }
-        real(fd)
+        if not_a_terminal(fd) { null_mut() } else { real(fd) }
+    }
+
+    fn __ttyname_r_chk(fd: c_int, out: *mut c_char, room: size_t, whole: size_t) -> c_int {
+        if table::has(fd) { libc::ENOTTY } else { real(fd, out, room, whole) }
     }
 
     fn ttyname_r(fd: c_int, out: *mut c_char, room: size_t) -> c_int {
@@ -63,10 +67,38 @@ hooks! {
     }
 
     fn tcgetattr(fd: c_int, out: *mut c_void) -> c_int {
-        if table::has(fd) {
-            set_errno(libc::ENOTTY);
-            return -1;
-        }
-        real(fd, out)
+        if not_a_terminal(fd) { -1 } else { real(fd, out) }
+    }
+
+    fn tcsetattr(fd: c_int, actions: c_int, to: *const c_void) -> c_int {
+        if not_a_terminal(fd) { -1 } else { real(fd, actions, to) }
+    }
+
+    fn tcgetpgrp(fd: c_int) -> c_int {
+        if not_a_terminal(fd) { -1 } else { real(fd) }
+    }
+
+    fn tcsetpgrp(fd: c_int, group: c_int) -> c_int {
+        if not_a_terminal(fd) { -1 } else { real(fd, group) }
+    }
+
+    fn tcgetsid(fd: c_int) -> c_int {
+        if not_a_terminal(fd) { -1 } else { real(fd) }
+    }
+
+    fn tcdrain(fd: c_int) -> c_int {
+        if not_a_terminal(fd) { -1 } else { real(fd) }
+    }
+
+    fn tcflow(fd: c_int, action: c_int) -> c_int {
+        if not_a_terminal(fd) { -1 } else { real(fd, action) }
+    }
+
+    fn tcflush(fd: c_int, queue: c_int) -> c_int {
+        if not_a_terminal(fd) { -1 } else { real(fd, queue) }
+    }
+
+    fn tcsendbreak(fd: c_int, duration: c_int) -> c_int {
+        if not_a_terminal(fd) { -1 } else { real(fd, duration) }
     }
 }

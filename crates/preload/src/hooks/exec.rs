@@ -10,10 +10,11 @@ use rustix::io::Errno;
 use crate::hook::{attempt, hooks};
 use crate::hooks::program::{self, Program};
 use crate::hooks::space::settle_all;
-use crate::init::{self, CWD, FDS};
+use crate::hooks::unreached;
+use crate::init::{self, CWD, FDS, LOCKS};
 use crate::real::set_errno;
 use crate::route::{PathRoom, Route, route, way_out};
-use crate::{cwd, hook, raw, table};
+use crate::{cwd, hook, locks, raw, store, table};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
@@ -34,7 +35,7 @@ impl Environment {
         let mut library = lasting.and_then(|lasting| lasting.library);
         for entry in strings(given) {
             let bytes = entry.to_bytes();
-            if bytes.starts_with(FDS) || bytes.starts_with(CWD) {
+            if [FDS, CWD, LOCKS].iter().any(|ours| bytes.starts_with(ours)) {
                 continue;
             }
             if let (Some(list), Some(ours)) = (bytes.strip_prefix(PRELOAD), library) {
@@ -59,6 +60,15 @@ impl Environment {
         }
         environment.pointers.push(std::ptr::null());
         environment
+    }
+
+    /// The next program is this process: it goes on with the process's locks.
+    fn hand_on_locks(&mut self) {
+        if let Some(text) = locks::hand_on() {
+            self.pointers.pop();
+            self.add(&[LOCKS, text.as_bytes()]);
+            self.pointers.push(std::ptr::null());
+        }
     }
 
     fn add(&mut self, parts: &[&[u8]]) {
@@ -97,14 +107,15 @@ pub fn strings<'a>(array: *const *const c_char) -> impl Iterator<Item = &'a CStr
     })
 }
 
-/// `fd:session.slot,…` of every open file that survives; `None` when there is none.
+/// `fd:session.slot.lifeline,…` of every open file that survives; `None` when there is none.
 fn inherited_list() -> Option<String> {
     let mut list = String::new();
     for (fd, open) in table::each_from(0) {
         if open.slot().state().is_some() && !raw::closes_on_exec(fd) {
             let id = table::slot_id(&open);
             // Writing to a String does not fail.
-            let _ = write!(list, "{fd}:{}.{},", id.session, id.slot);
+            let line = open.locks.lifeline();
+            let _ = write!(list, "{fd}:{}.{}.{line},", id.session, id.slot);
         }
     }
     (!list.is_empty()).then_some(list)
@@ -114,6 +125,7 @@ fn inherited_list() -> Option<String> {
 fn prepare() {
     // What fails here shows in the next program as EBADF; the exec itself goes on.
     let _ = attempt(|| {
+        store::flush_at_end();
         table::describe_all();
         let _ = settle_all();
         let_go_of_closing();
@@ -125,7 +137,13 @@ fn prepare() {
 fn let_go_of_closing() {
     mark_survivors();
     for (_, open) in table::each_from(0) {
-        if !open.survives.load(Ordering::Relaxed) && !open.is_gone.swap(true, Ordering::Relaxed) {
+        let survives = open.survives.load(Ordering::Relaxed);
+        if survives {
+            open.locks.share();
+        }
+        open.locks.set_survives(survives);
+        if !survives && !open.is_gone.swap(true, Ordering::Relaxed) {
+            locks::process_closes(&open);
             open.let_go_at_exit();
         }
     }
@@ -137,7 +155,9 @@ fn take_back() {
         if open.is_gone.swap(false, Ordering::Relaxed) {
             open.slot().hold();
         }
+        open.locks.set_survives(true);
     }
+    locks::take_back();
 }
 
 fn mark_survivors() {
@@ -161,6 +181,7 @@ pub fn prepare_child() {
         mark_survivors();
         for (_, open) in table::each_from(0) {
             if open.survives.swap(false, Ordering::Relaxed) {
+                open.locks.share();
                 open.slot().hold();
             }
         }
@@ -214,8 +235,10 @@ fn run(
     environment: *const *const c_char,
     real: Real<'_>,
 ) -> c_int {
+    unreached::tell(path, arguments, environment);
     prepare();
-    let environment = Environment::new(environment);
+    let mut environment = Environment::new(environment);
+    environment.hand_on_locks();
     let failed = real(path, arguments, environment.as_ptr());
     take_back();
     failed

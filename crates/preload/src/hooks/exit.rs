@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::hook::{attempt, hooks};
 use crate::hooks::space::settle_all;
-use crate::table;
+use crate::{locks, mapped, store, table};
 
 static EXITING: AtomicBool = AtomicBool::new(false);
 
@@ -34,7 +34,10 @@ extern "C" fn finish() {
 fn end() {
     // Nobody is left to hear of a failure; what is not settled here is found by the writing mark.
     let _ = attempt(|| {
+        store::flush_at_end();
         let _ = settle_all();
+        mapped::leave_all();
+        locks::process_ends();
         table::each_description(|open| open.let_go_at_exit());
         Ok(())
     });

@@ -1,15 +1,30 @@
 //! Who the program is: libc does the work, and this library asks again afterwards.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 
 use libc::{gid_t, mode_t, size_t, uid_t};
 
 use crate::hook::hooks;
+use crate::real::Symbol;
 use crate::store;
 
 fn changed<T>(outcome: T) -> T {
     store::identity_changed();
     outcome
+}
+
+/// User and group of the calling thread for files.
+pub fn file_system_ids() -> (u32, u32) {
+    static USER: Symbol = Symbol::new(c"setfsuid");
+    static GROUP: Symbol = Symbol::new(c"setfsgid");
+    type Set = extern "C" fn(u32) -> c_int;
+    // An id that is none changes nothing; the answer is the one that is set.
+    let ask = |symbol: &Symbol| {
+        // SAFETY: both symbols have this signature in libc.
+        let set = unsafe { std::mem::transmute::<*mut c_void, Set>(symbol.address()) };
+        set(u32::MAX).cast_unsigned()
+    };
+    (ask(&USER), ask(&GROUP))
 }
 
 hooks! {
@@ -26,7 +41,10 @@ hooks! {
 
     fn setresuid(ruid: uid_t, euid: uid_t, suid: uid_t) -> c_int { changed(real(ruid, euid, suid)) }
 
-    fn setfsuid(uid: uid_t) -> c_int { changed(real(uid)) }
+    fn setfsuid(uid: uid_t) -> c_int {
+        store::identity_is_the_threads_own();
+        real(uid)
+    }
 
     fn setgid(gid: gid_t) -> c_int { changed(real(gid)) }
 
@@ -36,7 +54,10 @@ hooks! {
 
     fn setresgid(rgid: gid_t, egid: gid_t, sgid: gid_t) -> c_int { changed(real(rgid, egid, sgid)) }
 
-    fn setfsgid(gid: gid_t) -> c_int { changed(real(gid)) }
+    fn setfsgid(gid: gid_t) -> c_int {
+        store::identity_is_the_threads_own();
+        real(gid)
+    }
 
     fn setgroups(count: size_t, groups: *const gid_t) -> c_int { changed(real(count, groups)) }
 

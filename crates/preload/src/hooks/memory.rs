@@ -1,251 +1,152 @@
-//! `mmap` of files of the store.
-//!
-//! A mapping is anonymous memory into which the file's bytes are read when it is made. What is written to a shared mapping goes back to
-//! the file at `msync`, `munmap` and the end of the process, page by page, and only pages that changed, told by a hash, so that two processes who map the same file do not overwrite each other's pages.
-//! Between these points mappings of one file in different processes do not see each other.
+//! `mmap` of files of the store; how it works is told in [`crate::mapped`].
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::{AsFd, AsRawFd};
 
 use libc::{off_t, size_t};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::hook::{attempt, guard, hooks, is_busy};
-use crate::hooks::reading::{check_readable, errno};
+use crate::hooks::reading::check_readable;
+use crate::mapped::{self, Mapping, PAGE_LEN, Range};
 use crate::raw;
 use crate::real::set_errno;
 use crate::table::{self, Open};
 
-const PAGE_LEN: usize = 4096;
 const MAP_FAILED: *mut c_void = libc::MAP_FAILED;
 
-/// A shared mapping that can be written to.
-struct Mapping {
-    start: usize,
-    len: usize,
-    open: Open,
-    /// Offset of `start` in the file, in bytes.
-    at: u64,
-    /// Of each page, as it is in the file.
-    hashes: Vec<u64>,
-}
-
-static MAPPINGS: Mutex<Vec<Mapping>> = Mutex::new(Vec::new());
-/// How many there are: `munmap` of anything else pays one load.
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-
-fn page(start: usize, index: usize) -> &'static [u8] {
-    // SAFETY: within a mapping of whole pages that is in the list, so not unmapped yet; the program may write to it
-    // meanwhile, as with any shared memory, which at worst makes a hash stale and the page be written once more.
-    unsafe { std::slice::from_raw_parts((start + index * PAGE_LEN) as *const u8, PAGE_LEN) }
-}
-
-impl Mapping {
-    /// Writes the changed pages of `[from, to)` to the file; bytes past its end have nowhere to go.
-    fn write_back(&mut self, from: usize, to: usize) -> Result<(), Errno> {
-        let file = self.open.file()?;
-        let size = file.attr().map_err(|error| errno(&error))?.size;
-        let first = from.saturating_sub(self.start) / PAGE_LEN;
-        let end = (to.min(self.start + self.len).saturating_sub(self.start)).div_ceil(PAGE_LEN);
-        let mut outcome = Ok(());
-        for index in first..end {
-            let bytes = page(self.start, index);
-            let hash = xxh3_64(bytes);
-            let at = self.at + (index * PAGE_LEN) as u64;
-            if hash == self.hashes[index] || at >= size {
-                continue;
-            }
-            let len = usize::try_from(size - at).unwrap_or(PAGE_LEN).min(PAGE_LEN);
-            self.open.mark_dirty();
-            match file.write_at(&bytes[..len], at) {
-                Ok(_) => self.hashes[index] = hash,
-                Err(error) => outcome = Err(errno(&error)),
-            }
-        }
-        outcome.and(self.open.settle())
-    }
-
-    /// What is left of it outside `[from, to)`.
-    fn without(self, from: usize, to: usize) -> impl Iterator<Item = Self> {
-        let end = self.start + self.len;
-        let part = |start: usize, end: usize| {
-            let skip = start - self.start;
-            Self {
-                start,
-                len: end - start,
-                open: self.open.clone(),
-                at: self.at + skip as u64,
-                hashes: self.hashes
-                    [skip / PAGE_LEN..end.saturating_sub(self.start).div_ceil(PAGE_LEN)]
-                    .to_vec(),
-            }
-        };
-        let before = (from > self.start).then(|| part(self.start, from));
-        let after = (to < end).then(|| part(to, end));
-        before.into_iter().chain(after)
-    }
-}
-
-/// Calls `visit` for each mapping that touches `[start, start + len)`.
-fn touching(
-    start: usize,
-    len: usize,
-    mut visit: impl FnMut(&mut Mapping) -> Result<(), Errno>,
-) -> Result<(), Errno> {
-    let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut outcome = Ok(());
-    for mapping in mappings.iter_mut() {
-        if mapping.start < start.saturating_add(len) && start < mapping.start + mapping.len {
-            outcome = outcome.and(visit(mapping));
-        }
-    }
-    outcome
-}
-
-/// Writes every shared mapping back.
-pub fn write_back_all() -> Result<(), Errno> {
-    if COUNT.load(Ordering::Relaxed) == 0 {
-        return Ok(());
-    }
-    touching(0, usize::MAX, |mapping| mapping.write_back(0, usize::MAX))
-}
-
-fn forget(start: usize, len: usize) {
-    let end = start.saturating_add(len);
-    let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
-    let (hit, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *mappings)
-        .into_iter()
-        .partition(|mapping| mapping.start < end && start < mapping.start + mapping.len);
-    *mappings = rest;
-    mappings.extend(hit.into_iter().flat_map(|mapping| mapping.without(start, end)));
-    COUNT.store(mappings.len(), Ordering::Relaxed);
-}
-
-fn fill(open: &Open, memory: &mut [u8], at: u64) -> Result<(), Errno> {
-    let file = open.file()?;
-    let mut done = 0;
-    while done < memory.len() {
-        let len =
-            file.read_at(&mut memory[done..], at + done as u64).map_err(|error| errno(&error))?;
-        if len == 0 {
-            break;
-        }
-        done += len;
-    }
-    Ok(())
-}
-
-/// Maps `len` bytes of the file from `at`.
-fn map(
-    open: Open,
+/// What a program asks of `mmap`.
+struct Asked {
     hint: *mut c_void,
     len: usize,
     protection: c_int,
     flags: c_int,
     at: off_t,
-) -> Result<*mut c_void, Errno> {
+}
+
+/// Maps `len` bytes of the file from `at`.
+fn map(open: Open, asked: &Asked) -> Result<*mut c_void, Errno> {
     check_readable(&open).map_err(|_| Errno::ACCESS)?;
-    let at = u64::try_from(at).ok().filter(|at| at % PAGE_LEN as u64 == 0).ok_or(Errno::INVAL)?;
-    if len == 0 {
+    let file = open.file()?;
+    if file.kind() != samite_fs::FileKind::File {
+        return Err(Errno::NODEV);
+    }
+    let page_len = PAGE_LEN as u64;
+    let at = u64::try_from(asked.at).ok().filter(|at| at % page_len == 0).ok_or(Errno::INVAL)?;
+    if asked.len == 0 {
         return Err(Errno::INVAL);
     }
-    let writes = open.status() & libc::O_ACCMODE == libc::O_RDWR;
-    let shared = matches!(flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
-    if shared && protection & libc::PROT_WRITE != 0 && !writes {
+    let len = asked.len.checked_next_multiple_of(PAGE_LEN).ok_or(Errno::NOMEM)?;
+    let end = at.checked_add(len as u64).filter(|end| *end <= samite_fs::FILE_LEN_MAX);
+    end.ok_or(Errno::OVERFLOW)?;
+    let can_write = open.status() & libc::O_ACCMODE == libc::O_RDWR;
+    let shared =
+        matches!(asked.flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
+    if shared && asked.protection & libc::PROT_WRITE != 0 && !can_write {
         return Err(Errno::ACCESS);
     }
-    let kind = if shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
-    let place = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE);
-    let len = len.checked_next_multiple_of(PAGE_LEN).ok_or(Errno::NOMEM)?;
-    if flags & libc::MAP_FIXED != 0 && COUNT.load(Ordering::Relaxed) > 0 {
-        forget(hint as usize, len);
+    let backing = mapped::backing(file.ino())?;
+    let range = Range { start: 0, len };
+    let mut new = Mapping { range, open, at, backing, writes: shared && can_write };
+    new.load()?;
+    if asked.flags & libc::MAP_FIXED != 0 {
+        replace(asked.hint, len)?;
     }
-    // SAFETY: the place is the program's choice, as it is for the kernel's mmap.
-    let start = unsafe {
-        rustix::mm::mmap_anonymous(
-            hint,
-            len,
-            ProtFlags::READ | ProtFlags::WRITE,
-            kind | MapFlags::from_bits_retain(place.cast_unsigned()),
-        )
-    }?;
-    // SAFETY: the memory was just mapped, and nobody else knows of it.
-    let memory = unsafe { std::slice::from_raw_parts_mut(start.cast::<u8>(), len) };
-    let filled = fill(&open, memory, at).and_then(|()| {
-        let hashes = if shared && writes {
-            memory.chunks(PAGE_LEN).map(xxh3_64).collect()
-        } else {
-            Vec::new()
-        };
-        // SAFETY: as above.
-        unsafe {
-            rustix::mm::mprotect(
-                start,
-                len,
-                MprotectFlags::from_bits_retain(protection.cast_unsigned()),
-            )
-        }?;
-        Ok(hashes)
-    });
-    match filled {
-        Ok(hashes) if shared && writes => {
-            let mut mappings = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
-            mappings.push(Mapping { start: start as usize, len, open, at, hashes });
-            COUNT.store(mappings.len(), Ordering::Relaxed);
-        }
-        Ok(_) => {}
-        Err(failed) => {
-            // SAFETY: as above.
-            let _ = unsafe { rustix::mm::munmap(start, len) };
-            return Err(failed);
-        }
-    }
+    // A mapping of a file that is open for reading only must stay so, whatever `mprotect` is asked for.
+    let read_only = if shared && !can_write { Some(new.backing.read_only()?) } else { None };
+    let kernel = read_only.as_ref().map_or(new.backing.file(), AsFd::as_fd);
+    // As for the kernel's own files: MAP_SYNC and the like are for hardware that this is not.
+    let flags = asked.flags & !libc::MAP_SYNC;
+    let start =
+        raw::map(asked.hint, len, asked.protection, flags, kernel.as_raw_fd(), at.cast_signed())?;
+    new.range.start = start as usize;
+    mapped::add(new);
     Ok(start)
 }
 
+/// Something else is about to be mapped over this range.
+fn replace(start: *mut c_void, len: usize) -> Result<(), Errno> {
+    let range = Range { start: start as usize, len };
+    let outcome = mapped::write_back(range);
+    mapped::forget(range);
+    outcome
+}
+
+/// Whether a call on this range concerns mappings of the store. An allocator that is called while this thread is at work on the
+/// store does not mean one of these.
 fn is_mapped(start: *mut c_void, len: size_t) -> bool {
-    // An allocator that unmaps while this thread holds the list is not unmapping one of these.
-    COUNT.load(Ordering::Relaxed) > 0
+    !mapped::is_none()
         && !is_busy()
-        && touching(start as usize, len, |_| Err(Errno::EXIST)) == Err(Errno::EXIST)
+        && attempt(|| Ok(!mapped::parts(Range { start: start as usize, len }).is_empty()))
+            .unwrap_or(false)
+}
+
+/// Gives a mapping another length, and perhaps another place.
+fn resize(
+    old: Range,
+    new_len: usize,
+    flags: c_int,
+    place: *mut c_void,
+    real: impl FnOnce() -> *mut c_void,
+) -> Result<*mut c_void, Errno> {
+    let found = mapped::parts(Range { start: old.start, len: old.len.max(PAGE_LEN) });
+    let mut new = found.into_iter().next().ok_or(Errno::FAULT)?;
+    let new_len = new_len.checked_next_multiple_of(PAGE_LEN).ok_or(Errno::NOMEM)?;
+    new.range.len = new_len;
+    if new_len > old.len {
+        new.load()?;
+    } else {
+        mapped::write_back(Range { start: old.start + new_len, len: old.len - new_len })?;
+    }
+    if flags & libc::MREMAP_FIXED != 0 {
+        replace(place, new_len)?;
+    }
+    let start = real();
+    if start == MAP_FAILED {
+        return Err(Errno::from_raw_os_error(crate::real::errno()));
+    }
+    // With length 0 and with DONTUNMAP, the old mapping stays.
+    if old.len > 0 && flags & libc::MREMAP_DONTUNMAP == 0 {
+        mapped::forget(old);
+    }
+    new.range.start = start as usize;
+    mapped::add(new);
+    Ok(start)
+}
+
+fn or_failed(outcome: Result<*mut c_void, Errno>) -> *mut c_void {
+    outcome.unwrap_or_else(|failed| {
+        set_errno(failed.raw_os_error());
+        MAP_FAILED
+    })
 }
 
 // Mapping is what allocators do before anything else works, dlsym included: calls that are not the store's go
 // straight to the kernel.
 hooks! {
-    fn mmap = mmap64 (hint: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, at: off_t) -> *mut c_void {
+    fn mmap = mmap64 = __mmap (hint: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, at: off_t) -> *mut c_void {
         if flags & libc::MAP_ANONYMOUS == 0
             && let Some(open) = table::get(fd)
         {
-            let start = guard(move || map(open, hint, len, protection, flags, at));
-            return if start.is_null() { MAP_FAILED } else { start };
+            let asked = Asked { hint, len, protection, flags, at };
+            return or_failed(attempt(move || map(open, &asked)));
         }
-        match raw::map(hint, len, protection, flags, fd, at) {
-            Ok(start) => start,
-            Err(failed) => {
-                set_errno(failed.raw_os_error());
-                MAP_FAILED
-            }
+        if flags & libc::MAP_FIXED != 0 && is_mapped(hint, len) {
+            // What cannot be written back now is lost, as the kernel's own would be after a failed write.
+            let _ = attempt(|| replace(hint, len));
         }
+        or_failed(raw::map(hint, len, protection, flags, fd, at))
     }
 
-    fn munmap(start: *mut c_void, len: size_t) -> c_int {
+    fn munmap = __munmap (start: *mut c_void, len: size_t) -> c_int {
         if is_mapped(start, len) {
-            let len = len.next_multiple_of(PAGE_LEN);
-            let back = attempt(|| {
-                let outcome = touching(start as usize, len, |mapping| {
-                    mapping.write_back(start as usize, (start as usize).saturating_add(len))
-                });
-                forget(start as usize, len);
-                outcome
+            let range = Range { start: start as usize, len: len.next_multiple_of(PAGE_LEN) };
+            return guard(|| {
+                mapped::write_back(range)?;
+                // First out of the list: once unmapped, another thread may be given these addresses.
+                mapped::forget(range);
+                raw::unmap(start, len).map(|()| 0)
             });
-            if let Err(failed) = back {
-                set_errno(failed.raw_os_error());
-                return -1;
-            }
         }
         match raw::unmap(start, len) {
             Ok(()) => 0,
@@ -259,20 +160,30 @@ hooks! {
     fn msync(start: *mut c_void, len: size_t, flags: c_int) -> c_int {
         if is_mapped(start, len) {
             return guard(|| {
-                touching(start as usize, len, |mapping| {
-                    mapping.write_back(start as usize, (start as usize).saturating_add(len))
-                })
-                .map(|()| 0)
+                let range = Range { start: start as usize, len };
+                mapped::write_back(range)?;
+                if flags & libc::MS_INVALIDATE != 0 {
+                    mapped::parts(range).iter().try_for_each(Mapping::load)?;
+                }
+                Ok(0)
             });
         }
         real(start, len, flags)
     }
 
     fn mremap(start: *mut c_void, len: size_t, new_len: size_t, flags: c_int, place: *mut c_void) -> *mut c_void {
-        if is_mapped(start, len) {
-            set_errno(libc::ENOMEM);
-            return MAP_FAILED;
+        if is_mapped(start, len.max(1)) {
+            let old = Range { start: start as usize, len: len.next_multiple_of(PAGE_LEN) };
+            return or_failed(attempt(|| resize(old, new_len, flags, place, || real(start, len, new_len, flags, place))));
         }
         real(start, len, new_len, flags, place)
+    }
+
+    fn remap_file_pages(start: *mut c_void, len: size_t, protection: c_int, page: size_t, flags: c_int) -> c_int {
+        if is_mapped(start, len) {
+            set_errno(libc::EINVAL);
+            return -1;
+        }
+        real(start, len, protection, page, flags)
     }
 }

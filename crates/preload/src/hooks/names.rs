@@ -8,9 +8,10 @@ use samite_fs::RenameFlags;
 
 use crate::hook::{by_path, guard, hooks};
 use crate::hooks::status::means_descriptor;
+use crate::outside::through_link;
 use crate::real::set_errno;
-use crate::route::{PathRoom, Place, Route, route};
-use crate::{foreign, store};
+use crate::route::{PathRoom, Place, Route, named_descriptor, route};
+use crate::{foreign, store, table};
 
 /// A call with two paths: both must be on the same side.
 fn by_two_paths(
@@ -30,7 +31,28 @@ fn by_two_paths(
             set_errno(libc::EXDEV);
             -1
         }
-        (from_route, to_route) => real(plain(&from_route, from), plain(&to_route, to)),
+        (from_route, to_route) => {
+            let outcome = real(plain(&from_route, from), plain(&to_route, to));
+            if outcome == 0 { outcome } else { through_links((from_dir, from), (to_dir, to), work) }
+        }
+    }
+}
+
+/// After libc found nothing: a symbolic link of the kernel's may lead into the store, on one side or both.
+fn through_links(
+    (from_dir, from): (c_int, *const c_char),
+    (to_dir, to): (c_int, *const c_char),
+    work: impl FnOnce(&Place<'_>, &Place<'_>) -> Result<(), Errno>,
+) -> c_int {
+    let (mut from_room, mut to_room) = (PathRoom::new(), PathRoom::new());
+    let from = through_link(from_dir, from, &mut from_room);
+    match (from, through_link(to_dir, to, &mut to_room)) {
+        (Some(from), Some(to)) => guard(move || work(&from, &to).map(|()| 0)),
+        (None, None) => -1,
+        _ => {
+            set_errno(libc::EXDEV);
+            -1
+        }
     }
 }
 
@@ -47,6 +69,13 @@ fn rename_places(from: &Place<'_>, to: &Place<'_>, flags: c_uint) -> Result<(), 
     let flags = rename_flags(flags)?;
     let (from, to) = (from.at()?, to.at()?);
     store::call_as(|fs, caller| fs.rename(caller, from, to, flags))
+}
+
+/// Another name, or the first one, for an open file.
+fn link_open(fd: c_int, to: &Place<'_>) -> Result<c_int, Errno> {
+    let open = table::get(fd).ok_or(Errno::BADF)?;
+    let linked = open.file()?.link(&store::context(), to.at()?);
+    linked.map(|_| 0).map_err(|error| error.kind().errno())
 }
 
 fn link_places(from: &Place<'_>, to: &Place<'_>, follow: bool) -> Result<(), Errno> {
@@ -181,9 +210,13 @@ hooks! {
     }
 
     fn linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
-        if means_descriptor(from_dir, from, flags) {
-            set_errno(libc::EOPNOTSUPP);
-            return -1;
+        let named = if flags & libc::AT_SYMLINK_FOLLOW != 0 { named_descriptor(from) } else { None };
+        if let Some(fd) = named.or_else(|| means_descriptor(from_dir, from, flags).then_some(from_dir)) {
+            let elsewhere = |_: *const c_char| {
+                set_errno(libc::EXDEV);
+                -1
+            };
+            return by_path!(to_dir, to, elsewhere(to), |place| link_open(fd, place));
         }
         by_two_paths(
             (from_dir, from),

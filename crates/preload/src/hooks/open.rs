@@ -1,16 +1,16 @@
 //! `open` and its kin.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_long};
 
 use libc::{AT_FDCWD, mode_t};
 use rustix::io::Errno;
 use samite_fs::OpenFlags;
 
-use crate::hook::{by_path, guard, hooks};
+use crate::hook::{answer, by_path, guard, hooks};
 use crate::hooks::reading::errno;
-use crate::hooks::stdio;
-use crate::route::{self, Place};
-use crate::{store, table};
+use crate::hooks::{special, stdio};
+use crate::route::{self, Place, Route};
+use crate::{foreign, store, table};
 
 /// How a file was made is not what `F_GETFL` tells.
 const FORGOTTEN: c_int =
@@ -18,10 +18,12 @@ const FORGOTTEN: c_int =
 
 /// Opens a file of the store and gives it the lowest free descriptor.
 pub fn open_place(place: &Place<'_>, flags: c_int, mode: mode_t) -> Result<c_int, Errno> {
-    if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-        return Err(Errno::OPNOTSUPP);
-    }
     let how = OpenFlags::from_oflags(flags.cast_unsigned());
+    if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+        let at = place.at()?;
+        let file = store::call_as(|fs, caller| fs.open_unnamed(caller, at, how, mode & 0o7777))?;
+        return table::install(file, flags & !FORGOTTEN, flags & libc::O_CLOEXEC != 0);
+    }
     let at = place.at()?;
     let file = store::call_as(|fs, caller| fs.open_file(caller, at, how, mode & 0o7777))?;
     let fd = table::install(file, flags & !FORGOTTEN, flags & libc::O_CLOEXEC != 0)?;
@@ -37,8 +39,7 @@ pub fn open_again(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
     if open.status() & libc::O_PATH != 0 || (had != libc::O_RDWR && had != wants) {
         return Err(Errno::ACCESS);
     }
-    let state = open.file()?.state().map_err(|error| errno(&error))?;
-    let file = store::call(|fs| Ok(fs.reopen(&state)))?;
+    let file = open.file()?.duplicate().map_err(|error| errno(&error))?;
     file.set_append(flags & libc::O_APPEND != 0);
     if flags & libc::O_TRUNC != 0 && wants != libc::O_RDONLY {
         file.truncate(0).map_err(|error| errno(&error))?;
@@ -61,12 +62,58 @@ fn open_at(
     path: *const c_char,
     flags: c_int,
     mode: mode_t,
-    real: impl FnOnce(*const c_char) -> c_int,
+    real: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
     if let Some(fd) = route::named_descriptor(path) {
         return guard(|| open_again(fd, flags));
     }
-    by_path!(dirfd, path, fresh(real(path)), |place| open_place(place, flags, mode))
+    let before = crate::real::errno();
+    let fd = by_path!(dirfd, path, fresh(real(path)), |place| open_place(place, flags, mode));
+    if fd >= 0 || crate::real::errno() != libc::EOPNOTSUPP {
+        return fd;
+    }
+    let opened = special::open(dirfd, path, flags);
+    if opened.is_ok() {
+        crate::real::set_errno(before);
+    }
+    answer(opened.map(fresh))
+}
+
+/// `struct open_how`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct How {
+    flags: u64,
+    mode: u64,
+    resolve: u64,
+}
+
+/// `openat2`, which libc has no function for. Of the ways to resolve, those that forbid to leave a directory mean that nothing
+/// outside the store may be reached; the store itself does not tell such paths apart.
+pub fn openat2(
+    dirfd: c_int,
+    path: *const c_char,
+    how: *const How,
+    len: usize,
+    real: impl Fn() -> c_long,
+) -> c_long {
+    let mut room = route::PathRoom::new();
+    let place = match route::route(dirfd, path, &mut room) {
+        Route::Store(place) => place,
+        _ => return real(),
+    };
+    c_long::from(guard(|| {
+        if len < size_of::<How>() {
+            return Err(Errno::INVAL);
+        }
+        let how = foreign::get(how).ok_or(Errno::FAULT)?;
+        let flags = c_int::try_from(how.flags).map_err(|_| Errno::INVAL)?;
+        if how.resolve != 0 {
+            // Programs fall back to looking at each name of the path.
+            return Err(Errno::NOSYS);
+        }
+        open_place(&place, flags, how.mode as mode_t)
+    }))
 }
 
 hooks! {

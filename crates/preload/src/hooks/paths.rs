@@ -1,12 +1,13 @@
 //! `realpath` and what is known of paths without asking the store.
 
-use std::ffi::{c_char, c_int, c_long};
+use std::ffi::{c_char, c_int, c_long, c_void};
 
 use libc::{AT_FDCWD, size_t};
 use rustix::io::Errno;
 use samite_fs::{NAME_LEN_MAX, PATH_LEN_MAX};
 
-use crate::hook::{by_fd, by_path, hooks};
+use crate::hook::{answer, by_fd, by_path, hooks};
+use crate::hooks::status::means_descriptor;
 use crate::hooks::working_directory::named;
 use crate::route::Place;
 use crate::{foreign, store};
@@ -50,6 +51,16 @@ hooks! {
 
     fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
         by_path!(AT_FDCWD, path, real(path), |place| resolve(place, std::ptr::null_mut(), 0))
+    }
+
+    fn name_to_handle_at(dirfd: c_int, path: *const c_char, handle: *mut c_void, mount: *mut c_int, flags: c_int) -> c_int {
+        if means_descriptor(dirfd, path, flags) {
+            return answer(Err(Errno::OPNOTSUPP));
+        }
+        by_path!(dirfd, path, real(dirfd, path, handle, mount, flags), |place| {
+            place.at()?;
+            Err(Errno::OPNOTSUPP)
+        })
     }
 
     fn pathconf(path: *const c_char, name: c_int) -> c_long {

@@ -89,7 +89,7 @@ fn concerns(count: c_int, sets: [*mut fd_set; 2]) -> bool {
 static NO_TIME: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
 hooks! {
-    fn poll(entries: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    fn poll = __poll (entries: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
         match list(entries, count) {
             Some(list) => poll_mixed(list, |list| real(list.as_mut_ptr(), count, 0)),
             None => real(entries, count, timeout),
@@ -117,7 +117,7 @@ hooks! {
         }
     }
 
-    fn select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
+    fn select = __select (count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
         if !concerns(count, [read, write]) {
             return real(count, read, write, except, timeout);
         }

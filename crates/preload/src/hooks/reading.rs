@@ -8,10 +8,11 @@ use rustix::io::Errno;
 use samite_fs::OpenFile;
 use samite_types::Error;
 
-use crate::foreign;
 use crate::hook::{by_fd, hooks};
 use crate::hooks::exit::is_exiting;
+use crate::hooks::limits;
 use crate::table::Description;
+use crate::{foreign, mapped};
 
 pub fn errno(error: &Error) -> Errno {
     error.kind().errno()
@@ -41,6 +42,9 @@ pub fn read_next(open: &Description, into: &mut [u8]) -> Result<usize, Errno> {
     let offset = &open.slot().offset;
     loop {
         let at = offset.load(Ordering::Acquire);
+        if !mapped::is_none() {
+            mapped::before_read(open, at, into.len())?;
+        }
         let len = file.read_at(into, at).map_err(|error| errno(&error))?;
         let next = at + len as u64;
         if len == 0
@@ -70,12 +74,13 @@ pub fn write_next(open: &Description, from: &[u8]) -> Result<usize, Errno> {
 fn write_range(open: &Description, file: &OpenFile, from: &[u8]) -> Result<usize, Errno> {
     let offset = &open.slot().offset;
     if open.status() & libc::O_APPEND != 0 {
-        let at = file.append(from).map_err(|error| errno(&error))?;
+        let from = &from[..limits::allowed_at_end(open, from.len())?];
+        let at = append(open, file, from)?;
         offset.store(at + from.len() as u64, Ordering::Release);
         return Ok(from.len());
     }
     let at = offset.fetch_add(from.len() as u64, Ordering::AcqRel);
-    let outcome = file.write_at(from, at).map_err(|error| errno(&error));
+    let outcome = put(open, file, from, at);
     let written = *outcome.as_ref().unwrap_or(&0);
     if written < from.len() {
         let (there, here) = (at + from.len() as u64, at + written as u64);
@@ -88,6 +93,9 @@ fn write_range(open: &Description, file: &OpenFile, from: &[u8]) -> Result<usize
 pub fn read_at(open: &Description, into: &mut [u8], at: off_t) -> Result<usize, Errno> {
     check_readable(open)?;
     let at = u64::try_from(at).map_err(|_| Errno::INVAL)?;
+    if !mapped::is_none() {
+        mapped::before_read(open, at, into.len())?;
+    }
     open.file()?.read_at(into, at).map_err(|error| errno(&error))
 }
 
@@ -97,10 +105,28 @@ pub fn write_at(open: &Description, from: &[u8], at: off_t) -> Result<usize, Err
     open.mark_dirty();
     if open.status() & libc::O_APPEND != 0 {
         // As Linux does: with O_APPEND, pwrite goes to the end too.
-        open.file()?.append(from).map_err(|error| errno(&error))?;
+        let from = &from[..limits::allowed_at_end(open, from.len())?];
+        append(open, open.file()?, from)?;
         return Ok(from.len());
     }
-    open.file()?.write_at(from, at).map_err(|error| errno(&error))
+    put(open, open.file()?, from, at)
+}
+
+fn put(open: &Description, file: &OpenFile, from: &[u8], at: u64) -> Result<usize, Errno> {
+    let from = &from[..limits::allowed(at, from.len())?];
+    let written = file.write_at(from, at).map_err(|error| errno(&error))?;
+    if !mapped::is_none() {
+        mapped::after_write(open, &from[..written], at)?;
+    }
+    Ok(written)
+}
+
+fn append(open: &Description, file: &OpenFile, from: &[u8]) -> Result<u64, Errno> {
+    let at = file.append(from).map_err(|error| errno(&error))?;
+    if !mapped::is_none() {
+        mapped::after_write(open, from, at)?;
+    }
+    Ok(at)
 }
 
 /// Moves the file offset.
@@ -117,13 +143,12 @@ pub fn seek(open: &Description, by: off_t, whence: c_int) -> Result<off_t, Errno
             signed(offset.load(Ordering::Acquire))?.checked_add(by).ok_or(Errno::OVERFLOW)?
         }
         libc::SEEK_END => signed(size()?)?.checked_add(by).ok_or(Errno::OVERFLOW)?,
-        // The whole file is data as far as it is known here: what POSIX allows a file system without holes to say.
         libc::SEEK_DATA | libc::SEEK_HOLE => {
-            let size = signed(size()?)?;
-            if by < 0 || by >= size {
-                return Err(Errno::NXIO);
-            }
-            if whence == libc::SEEK_DATA { by } else { size }
+            let from = u64::try_from(by).map_err(|_| Errno::NXIO)?;
+            let file = open.file()?;
+            let found =
+                if whence == libc::SEEK_DATA { file.seek_data(from) } else { file.seek_hole(from) };
+            signed(found.map_err(|error| errno(&error))?.ok_or(Errno::NXIO)?)?
         }
         _ => return Err(Errno::INVAL),
     };
@@ -266,7 +291,7 @@ hooks! {
         })
     }
 
-    fn lseek = lseek64 = __lseek (fd: c_int, by: off_t, whence: c_int) -> off_t {
+    fn lseek = lseek64 = __lseek = llseek (fd: c_int, by: off_t, whence: c_int) -> off_t {
         by_fd!(fd, real(fd, by, whence), |open| seek(&open, by, whence))
     }
 }

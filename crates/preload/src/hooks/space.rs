@@ -4,31 +4,37 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use libc::{AT_FDCWD, off_t, size_t, ssize_t};
 use rustix::io::Errno;
+use samite_fs::AllocateMode;
 
 use crate::hook::{attempt, by_fd, by_path, guard_code, hooks};
-use crate::hooks::memory;
+use crate::hooks::limits;
 use crate::hooks::reading::{check_writable, errno};
 use crate::table::Description;
-use crate::{store, table};
+use crate::{mapped, store, table};
 
 fn cut(open: &Description, len: off_t) -> Result<c_int, Errno> {
     let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
     check_writable(open).map_err(|_| Errno::INVAL)?;
+    limits::may_grow(open, len)?;
     open.mark_dirty();
     open.file()?.truncate(len).map_err(|error| errno(&error))?;
+    if !mapped::is_none() {
+        mapped::after_cut(open, len)?;
+    }
     Ok(0)
 }
 
 fn allocate(open: &Description, mode: c_int, at: off_t, len: off_t) -> Result<c_int, Errno> {
     check_writable(open)?;
-    if mode != 0 {
-        // Punching holes and the like; programs fall back to writing zeros, or do without.
-        return Err(Errno::OPNOTSUPP);
-    }
     let at = u64::try_from(at).map_err(|_| Errno::INVAL)?;
     let len = u64::try_from(len).ok().filter(|len| *len > 0).ok_or(Errno::INVAL)?;
     open.mark_dirty();
-    open.file()?.allocate(at, len).map_err(|error| errno(&error))?;
+    limits::may_grow(open, at.saturating_add(len))?;
+    let mode = AllocateMode::from_raw(mode.cast_unsigned()).map_err(|error| errno(&error))?;
+    open.file()?.allocate(mode, at, len).map_err(|error| errno(&error))?;
+    if !mapped::is_none() {
+        mapped::refresh(open)?;
+    }
     Ok(0)
 }
 
@@ -101,7 +107,7 @@ hooks! {
 
 /// Settles everything that this process wrote.
 pub fn settle_all() -> Result<(), Errno> {
-    let mut outcome = memory::write_back_all();
+    let mut outcome = mapped::write_back_all().and(store::flush());
     for (_, open) in table::each_from(0) {
         outcome = outcome.and(open.settle());
     }

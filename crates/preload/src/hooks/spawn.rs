@@ -3,7 +3,7 @@
 //! libc's `posix_spawn` works on descriptors and paths past the hooks. Where its file actions touch the store, it is done here with
 //! `fork` and `exec`; everywhere else libc's own is called with the environment that the next program needs.
 
-use std::ffi::{c_char, c_int, c_short};
+use std::ffi::{c_char, c_int, c_short, c_void};
 use std::os::fd::{AsFd, OwnedFd};
 
 use libc::{AT_FDCWD, FILE, mode_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
@@ -15,6 +15,7 @@ use crate::hooks::descriptors::{close, closefrom, dup2};
 use crate::hooks::exec::{self, Environment, execve, execvpe, prepare_child};
 use crate::hooks::exit::_exit;
 use crate::hooks::open::open;
+use crate::hooks::unreached;
 use crate::hooks::working_directory::{chdir, fchdir};
 use crate::real::errno;
 use crate::route::{PathRoom, Route, route};
@@ -267,6 +268,7 @@ fn spawn(
     real: impl FnOnce(*const *const c_char) -> c_int,
 ) -> c_int {
     if !spawn.concerns_store() {
+        unreached::tell(spawn.path, spawn.arguments, spawn.environment);
         if has_something_to_hand_on() {
             prepare_child();
         }
@@ -316,7 +318,8 @@ hooks! {
     }
 
     // A child of vfork borrows its parent's memory, and with it this library's tables. POSIX lets vfork be fork.
-    fn vfork = __vfork () -> pid_t {
+    // And one of _Fork runs no handlers, so its locks would stay as they are.
+    fn vfork = __vfork = _Fork () -> pid_t {
         // SAFETY: fork has no precondition of its own.
         unsafe { libc::fork() }
     }
@@ -333,6 +336,27 @@ hooks! {
             cwd::leave();
         }
         outcome
+    }
+
+    fn login_tty(fd: c_int) -> c_int {
+        let outcome = real(fd);
+        if outcome == 0 {
+            // As in `daemon`.
+            for fd in 0..=2 {
+                drop(table::remove(fd));
+            }
+        }
+        outcome
+    }
+
+    fn forkpty(terminal: *mut c_int, name: *mut c_char, how: *const c_void, size: *const c_void) -> pid_t {
+        let child = real(terminal, name, how, size);
+        if child == 0 {
+            for fd in 0..=2 {
+                drop(table::remove(fd));
+            }
+        }
+        child
     }
 
     fn system(command: *const c_char) -> c_int {

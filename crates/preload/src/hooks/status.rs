@@ -12,7 +12,7 @@ use crate::route::{self, Place};
 use crate::table::Description;
 use crate::{attr, foreign, store, table};
 
-fn look(place: &Place<'_>, follow: bool) -> Result<Attr, Errno> {
+pub fn look(place: &Place<'_>, follow: bool) -> Result<Attr, Errno> {
     let at = place.at()?;
     store::call_as(|fs, caller| fs.stat(caller, at, follow))
 }
@@ -31,7 +31,7 @@ fn stat_path(
     path: *const c_char,
     out: *mut libc::stat,
     flags: c_int,
-    real: impl FnOnce(*const c_char) -> c_int,
+    real: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
     if means_descriptor(dirfd, path, flags) {
         return by_fd!(dirfd, real(path), |open| foreign::put(out, attr::stat(&look_open(&open)?))
@@ -55,13 +55,15 @@ fn check(
     path: *const c_char,
     mask: c_int,
     flags: c_int,
-    real: impl FnOnce(*const c_char) -> c_int,
+    real: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     by_path!(dirfd, path, real(path), |place| {
         let mask = u32::try_from(mask).ok().filter(|mask| *mask <= 7).ok_or(Errno::INVAL)?;
         let at = place.at()?;
-        store::call_as(|fs, caller| fs.access(caller, at, mask, follow)).map(|()| 0)
+        let caller =
+            if flags & libc::AT_EACCESS == 0 { store::real_context() } else { store::context() };
+        store::call(|fs| fs.access(&caller, at, mask, follow)).map(|()| 0)
     })
 }
 
@@ -114,6 +116,14 @@ hooks! {
         })
     }
 
+    fn ftok(path: *const c_char, project: c_int) -> libc::key_t {
+        by_path!(AT_FDCWD, path, real(path, project), |place| {
+            let attr = attr::stat(&look(place, true)?);
+            let (ino, device) = (attr.st_ino as c_int & 0xffff, attr.st_dev as c_int & 0xff);
+            Ok(project << 24 | device << 16 | ino)
+        })
+    }
+
     fn access(path: *const c_char, mask: c_int) -> c_int {
         check(AT_FDCWD, path, mask, 0, |path| real(path, mask))
     }
@@ -123,10 +133,10 @@ hooks! {
     }
 
     fn euidaccess = eaccess (path: *const c_char, mask: c_int) -> c_int {
-        check(AT_FDCWD, path, mask, 0, |path| real(path, mask))
+        check(AT_FDCWD, path, mask, libc::AT_EACCESS, |path| real(path, mask))
     }
 
-    fn statfs = statfs64 (path: *const c_char, out: *mut libc::statfs) -> c_int {
+    fn statfs = statfs64 = __statfs (path: *const c_char, out: *mut libc::statfs) -> c_int {
         by_path!(AT_FDCWD, path, real(path, out), |place| {
             look(place, true)?;
             foreign::put(out, attr::file_system(&store::call(|fs| fs.statfs())?)).map(|()| 0)

@@ -19,6 +19,8 @@ use crate::hook::{attempt, guard, hooks};
 use crate::hooks::descriptors::{close, close_open, dup2};
 use crate::hooks::open::{open_again, open_place};
 use crate::hooks::reading::{lseek, read, write};
+use crate::hooks::special;
+use crate::outside::through_link;
 use crate::real::{errno, set_errno};
 use crate::route::{PathRoom, Route, named_descriptor, route, way_out};
 use crate::{foreign, table};
@@ -294,10 +296,43 @@ fn open_stream(
     real: impl FnOnce(*const c_char) -> *mut FILE,
 ) -> *mut FILE {
     match open_path(path, mode) {
-        Opened::Real(path) => real(path),
+        Opened::Real(path) => {
+            let stream = real(path);
+            if stream.is_null() { open_through_link(path, mode) } else { stream }
+        }
         Opened::Outside(path) => real(path.as_ptr()),
         Opened::Store(fd, mode) => stream_or_close(fd, mode),
-        Opened::Failed => null_mut(),
+        Opened::Failed => open_special(path, mode),
+    }
+}
+
+/// After libc found nothing: a symbolic link of the kernel's may lead into the store.
+fn open_through_link(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    let mut room = PathRoom::new();
+    let Some(place) = through_link(AT_FDCWD, path, &mut room) else { return null_mut() };
+    let outcome = attempt(|| {
+        let (flags, mode) = parse_mode(mode)?;
+        Ok((open_place(&place, flags, 0o666)?, mode))
+    });
+    match opened(outcome) {
+        Opened::Store(fd, mode) => stream_or_close(fd, mode),
+        _ => null_mut(),
+    }
+}
+
+/// A stream on a pipe or device that has its name in the store: libc's own, on the kernel's descriptor.
+fn open_special(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    if errno() != libc::EOPNOTSUPP {
+        return null_mut();
+    }
+    let special = parse_mode(mode).and_then(|(flags, _)| special::open(AT_FDCWD, path, flags));
+    match special {
+        // SAFETY: a descriptor just opened, and the program's mode.
+        Ok(fd) => unsafe { libc::fdopen(fd, mode) },
+        Err(failed) => {
+            set_errno(failed.raw_os_error());
+            null_mut()
+        }
     }
 }
 
@@ -354,11 +389,11 @@ fn reopen(
 }
 
 hooks! {
-    fn fopen = fopen64 (path: *const c_char, mode: *const c_char) -> *mut FILE {
+    fn fopen = fopen64 = _IO_fopen = setmntent = __setmntent (path: *const c_char, mode: *const c_char) -> *mut FILE {
         open_stream(path, mode, |path| real(path, mode))
     }
 
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    fn fdopen = _IO_fdopen (fd: c_int, mode: *const c_char) -> *mut FILE {
         if !table::has(fd) {
             return real(fd, mode);
         }

@@ -3,7 +3,11 @@
 use std::ffi::{c_int, c_long, c_uint};
 
 use crate::hook::hooks;
-use crate::hooks::{copy, descriptors, exec, names, open, reading, space, status};
+use crate::hooks::{
+    copy, descriptors, directories, exec, exit, kernel_aio, locks, names, open, reading, space,
+    status,
+};
+use crate::store;
 
 /// An argument as the type that the function takes. All arguments travel in whole registers.
 trait Argument {
@@ -76,6 +80,43 @@ hooks! {
             }
             libc::SYS_fallocate => space::fallocate(to(a), to(b), c, d).into(),
             libc::SYS_ftruncate => space::ftruncate(to(a), b).into(),
+            libc::SYS_io_submit => {
+                let kernel = |count, requests: *const *mut kernel_aio::Request| real(number, a, count, requests.addr() as c_long, d, e, f);
+                kernel_aio::submit_by_number((to(a), b, to(c)), kernel).unwrap_or_else(|| real(number, a, b, c, d, e, f))
+            }
+            libc::SYS_io_getevents => {
+                let kernel = |least, count, out: *mut kernel_aio::Event, timeout: *mut libc::timespec| {
+                    real(number, a, least, count, out.addr() as c_long, timeout.addr() as c_long, f)
+                };
+                kernel_aio::events_by_number((to(a), b, c), (to(d), to(e)), kernel)
+                    .unwrap_or_else(|| real(number, a, b, c, d, e, f))
+            }
+            libc::SYS_getdents64 => directories::getdents64(to(a), to(b), to(c)) as c_long,
+            libc::SYS_openat2 => open::openat2(to(a), to(b), to(c), to(d), || real(number, a, b, c, d, e, f)),
+            libc::SYS_fcntl => descriptors::fcntl(to(a), to(b), c.cast_unsigned()).into(),
+            libc::SYS_flock => locks::flock(to(a), to(b)).into(),
+            libc::SYS_lseek => reading::lseek(to(a), b, to(c)),
+            libc::SYS_readv => reading::readv(to(a), to(b), to(c)) as c_long,
+            libc::SYS_writev => reading::writev(to(a), to(b), to(c)) as c_long,
+            libc::SYS_fstat => status::fstat(to(a), to(b)).into(),
+            libc::SYS_fsync => space::fsync(to(a)).into(),
+            libc::SYS_fdatasync => space::fdatasync(to(a)).into(),
+            libc::SYS_setuid
+            | libc::SYS_setreuid
+            | libc::SYS_setresuid
+            | libc::SYS_setfsuid
+            | libc::SYS_setgid
+            | libc::SYS_setregid
+            | libc::SYS_setresgid
+            | libc::SYS_setfsgid
+            | libc::SYS_setgroups => {
+                store::identity_is_the_threads_own();
+                real(number, a, b, c, d, e, f)
+            }
+            libc::SYS_exit_group => {
+                exit::_exit(to(a));
+                0
+            }
             libc::SYS_execve => exec::execve(to(a), to(b), to(c)).into(),
             libc::SYS_execveat => exec::execveat(to(a), to(b), to(c), to(d), to(e)).into(),
             _ => real(number, a, b, c, d, e, f),

@@ -89,6 +89,24 @@ hooks! {
         make_file(template, suffix_len, flags).unwrap_or_else(|| real(template, suffix_len, flags))
     }
 
+    fn tempnam(directory: *const c_char, prefix: *const c_char) -> *mut c_char {
+        // Looked for in this order, as libc does.
+        let wanted = std::env::var_os("TMPDIR").map(|path| path.into_encoded_bytes());
+        let given = foreign::text(directory).ok().map(<[u8]>::to_vec);
+        let prefix_text = foreign::text(prefix).unwrap_or_default();
+        for path in [wanted, given].into_iter().flatten().filter(|path| path.first() == Some(&b'/')) {
+            let name = [&path, &b"/"[..], &prefix_text[..prefix_text.len().min(5)], b"XXXXXX"].concat();
+            let name = foreign::give_text(&name);
+            let mut room = PathRoom::new();
+            if matches!(route(AT_FDCWD, name, &mut room), Route::Store(_)) && foreign::get(mktemp(name)).unwrap_or(0) != 0 {
+                return name;
+            }
+            // SAFETY: from `give_text`, and not handed on.
+            unsafe { libc::free(name.cast()) };
+        }
+        real(directory, prefix)
+    }
+
     fn mkdtemp(template: *mut c_char) -> *mut c_char {
         const PRIVATE: mode_t = 0o700;
         match try_names(template, 0, |place| make_directory(place, PRIVATE)) {

@@ -91,6 +91,10 @@ hooks! {
         if cwd::is_inside() { guard(|| tell(out, PATH_MAX)) } else { real(out) }
     }
 
+    fn __getwd_chk(out: *mut c_char, room: size_t) -> *mut c_char {
+        if cwd::is_inside() { guard(|| tell(out, room)) } else { real(out, room) }
+    }
+
     fn chroot(path: *const c_char) -> c_int {
         by_path!(AT_FDCWD, path, real(path), |place| {
             let _ = place;

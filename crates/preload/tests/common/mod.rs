@@ -34,6 +34,17 @@ pub fn library() -> &'static Path {
     })
 }
 
+/// Builds the program `name` of `tests/c` into `room`.
+pub fn build(name: &str, room: &Path) -> PathBuf {
+    let program = room.join(name);
+    let source = format!("{}/tests/c/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let built =
+        Command::new("cc").args(["-O1", "-w", "-pthread", "-o"]).arg(&program).arg(source).output();
+    let built = built.expect("run cc");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
 /// Whether a program is on this machine.
 pub fn has(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output();
