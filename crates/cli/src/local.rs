@@ -1,5 +1,6 @@
 //! What `up` and `down` do to the processes and files of a local cluster.
 
+pub mod mounts;
 pub mod process;
 
 use std::collections::BTreeMap;
@@ -138,7 +139,11 @@ pub fn sweep(dir: &ClusterDir) -> Result<(), Failure> {
 
 fn is_our_file(name: &str) -> bool {
     let name = name.strip_suffix(".new").unwrap_or(name);
-    if matches!(name, "key" | "cluster.json") {
+    if matches!(name, "key" | "cluster.json") || mounts::is_mount_file(name) {
+        return true;
+    }
+    // Pipes and sockets of programs, and which of those were told that they do not see the store.
+    if ["pipe-", "socket-", "told-"].iter().any(|what| name.starts_with(what)) {
         return true;
     }
     name.strip_prefix('n')
@@ -159,7 +164,15 @@ mod tests {
         runtime.create().unwrap();
         let dir = runtime.cluster("c").unwrap();
         dir.create().unwrap();
-        for name in ["key", "cluster.json", "cluster.json.new", "n0.sock", "n12.log"] {
+        for name in [
+            "key",
+            "cluster.json",
+            "cluster.json.new",
+            "n0.sock",
+            "n12.log",
+            "mount-7.json",
+            "pipe-12",
+        ] {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
         std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();

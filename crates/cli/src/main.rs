@@ -15,7 +15,8 @@ use clap::{Parser, Subcommand};
 
 use cluster::Target;
 use commands::{
-    bench, data, dataset, df, down, files, kv, ls, node, object, run, stage, stat, status, up,
+    bench, data, dataset, df, down, files, kv, ls, mount, node, object, run, set, stage, stat,
+    status, up,
 };
 use failure::{EXIT_CODES, Failure};
 
@@ -59,6 +60,8 @@ enum Command {
     Down(down::Args),
     Node(node::Args),
     Run(run::Args),
+    Mount(mount::MountArgs),
+    Umount(mount::UmountArgs),
     Stage(stage::Args),
     Ls(ls::Args),
     Cat(data::CatArgs),
@@ -69,6 +72,7 @@ enum Command {
     Rm(files::RmArgs),
     Mkdir(files::MkdirArgs),
     Stat(stat::Args),
+    Set(set::Args),
     Df(df::Args),
     Kv(kv::Args),
     Object(object::Args),
@@ -103,6 +107,8 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Down(args) => down::run(&args, &target),
         Command::Node(args) => node::run(args, &target),
         Command::Run(args) => run::run(&args, &target),
+        Command::Mount(args) => mount::mount(&args, &target),
+        Command::Umount(args) => mount::umount(&args, &target),
         Command::Stage(args) => stage::run(&args, &target),
         Command::Ls(args) => ls::run(&args, &target),
         Command::Cat(args) => data::cat(&args, &target),
@@ -113,6 +119,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Rm(args) => files::rm(&args, &target),
         Command::Mkdir(args) => files::mkdir(&args, &target),
         Command::Stat(args) => stat::run(&args, &target),
+        Command::Set(args) => set::run(&args, &target),
         Command::Df(args) => df::run(&args, &target),
         Command::Kv(args) => kv::run(&args, &target),
         Command::Object(args) => object::run(&args, &target),

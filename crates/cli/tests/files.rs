@@ -56,6 +56,18 @@ fn what_is_not_there_is_named() {
 }
 
 #[test]
+fn semantics_are_set_inherited_and_shown() {
+    let samite = Samite::up(1);
+    samite.ok(["mkdir", "-p", "/c/before"]);
+    samite.ok(["set", "/c", "semantics=temporary"]);
+    samite.ok(["mkdir", "/c/inherits"]);
+    assert!(samite.ok(["stat", "/c/inherits"]).contains("semantics: temporary"));
+    assert!(samite.ok(["stat", "--json", "/c/before"]).contains("\"semantics\":\"posix\""));
+    samite.fails(2, ["set", "/c", "semantics=never"]);
+    assert!(samite.fails(4, ["set", "/nope", "semantics=session"]).contains("/nope"));
+}
+
+#[test]
 fn keys_and_objects() {
     let samite = Samite::up(2);
     let version = samite.ok(["kv", "put", "greeting", "hello"]);

@@ -76,6 +76,8 @@ fn down(target: &Target) -> Result<String, Failure> {
             format!("cluster {}: not up (no {})", dir.name(), dir.path().display()),
         ));
     }
+    // While the nodes still serve, so that what was written gets there.
+    local::mounts::end_all(dir);
     let count = living.len();
     if !living.is_empty() {
         let asked = ask_to_stop(target);

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use samite_client::reach::{ENV_QUIET, hidden};
 use samite_client::runtime::{DEFAULT_MOUNT, ENV_CLUSTER, ENV_MOUNT, ENV_PRELOAD, ENV_RUNTIME_DIR};
 
 use crate::cluster::Target;
@@ -50,18 +51,40 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     }
     let (program, arguments) =
         args.command.split_first().ok_or_else(|| Failure::usage("no program given"))?;
+    warn_if_hidden(program, &mount);
     let error = Command::new(program)
         .args(arguments)
         .env("LD_PRELOAD", preload)
         .env(ENV_CLUSTER, target.dir.name())
         .env(ENV_RUNTIME_DIR, target.runtime.path())
-        .env(ENV_MOUNT, mount)
+        .env(ENV_MOUNT, &mount)
         .exec();
     let code = match error.kind() {
         std::io::ErrorKind::NotFound => ExitCode::NoSuchProgram,
         _ => ExitCode::CannotExecute,
     };
     Err(Failure::new(code, format!("run {}: {error}", Path::new(program).display())))
+}
+
+/// A program that does not see the store would fail on paths that are not there.
+fn warn_if_hidden(program: &OsStr, mount: &Path) {
+    if std::env::var_os(ENV_QUIET).is_some() {
+        return;
+    }
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let found = if program.as_bytes().contains(&b'/') {
+        Some(PathBuf::from(program))
+    } else {
+        std::env::split_paths(&search).map(|dir| dir.join(program)).find(|path| path.is_file())
+    };
+    let Some(path) = found else { return };
+    if let Some(why) = hidden(path.as_os_str().as_bytes()) {
+        eprintln!(
+            "samite: {} {why} and does not see {}; `samite mount DIR` shows the store to every program ({ENV_QUIET}=1 silences this)",
+            path.display(),
+            mount.display()
+        );
+    }
 }
 
 /// Checks the path and gives it without needless slashes.

@@ -1,6 +1,6 @@
 //! `samite stat`: all that is known of a file.
 
-use samite_fs::{FileKind, Timestamp};
+use samite_fs::{Attr, FileKind, Timestamp};
 
 use super::ls::{attr_json, kind_name};
 use crate::cluster::Target;
@@ -47,8 +47,14 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         } else {
             None
         };
+        let has_semantics = matches!(attr.kind, FileKind::Directory | FileKind::File);
+        let semantics = has_semantics.then(|| fs.semantics(context, path.bytes())).transpose()?;
         if args.json {
-            out.json(&attr_json(path.bytes(), &attr, link_target.as_deref()))?;
+            let mut json = attr_json(path.bytes(), &attr, link_target.as_deref());
+            if let Some(semantics) = semantics {
+                json["semantics"] = semantics.name().into();
+            }
+            out.json(&json)?;
             continue;
         }
         out.bytes(b"  path: ")?;
@@ -75,17 +81,19 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             attr.uid,
             attr.gid
         ))?;
-        for (label, time) in [
-            ("access", attr.atime),
-            ("modify", attr.mtime),
-            ("change", attr.ctime),
-            (" birth", attr.btime),
-        ] {
+        if let Some(semantics) = semantics {
+            out.line(format!("semantics: {semantics}"))?;
+        }
+        for (label, time) in times(&attr) {
             out.line(format!("{label}: {}", time_text(time)))?;
         }
     }
     out.finish()?;
     first.map_or(Ok(()), |code| Err(Failure::new(code, "")))
+}
+
+fn times(attr: &Attr) -> [(&'static str, Timestamp); 4] {
+    [("access", attr.atime), ("modify", attr.mtime), ("change", attr.ctime), (" birth", attr.btime)]
 }
 
 /// UTC with nanoseconds.

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use samite_client::runtime::NodeEntry;
+use samite_fs::FileSystem;
 use samite_types::Result as SamiteResult;
 use samite_wire::control::NodeStatus;
 
-use crate::cluster::Target;
+use crate::cluster::{FILES_DATASET, Target};
 use crate::failure::{ExitCode, Failure};
 use crate::local;
 use crate::output::{Output, human_bytes};
@@ -64,9 +65,18 @@ fn all(args: &Args, target: &Target) -> Result<(), Failure> {
 
 fn one(args: &Args, target: &Target) -> Result<(), Failure> {
     let file = target.cluster_file()?;
-    let answers: Vec<(&NodeEntry, SamiteResult<NodeStatus>)> =
-        file.nodes.iter().map(|entry| (entry, ask(target, entry))).collect();
+    let ask_all = || -> Vec<(&NodeEntry, SamiteResult<NodeStatus>)> {
+        file.nodes.iter().map(|entry| (entry, ask(target, entry))).collect()
+    };
+    let mut answers = ask_all();
     let client = target.connect_to(&file.nodes, Some(TIMEOUT));
+    let has_abandoned =
+        answers.iter().any(|(_, answer)| answer.as_ref().is_ok_and(|status| status.abandoned > 0));
+    if let (true, Ok(client)) = (has_abandoned, &client)
+        && FileSystem::open(client, FILES_DATASET).and_then(|fs| fs.sweep_orphans()).is_ok()
+    {
+        answers = ask_all();
+    }
     let map = client.and_then(|client| client.map());
     let mut out = Output::new();
     if args.json {

@@ -223,7 +223,7 @@ impl Starting<'_> {
         let errors = log.try_clone().doing("duplicate the log's descriptor")?;
         command.stdin(Stdio::null()).stdout(log).stderr(errors);
         // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
-        unsafe { command.pre_exec(detach) };
+        unsafe { command.pre_exec(process::detach) };
         command.spawn().doing(format_args!("start node {node} ({})", program.display()))
     }
 
@@ -306,18 +306,6 @@ impl Starting<'_> {
         }
         tails
     }
-}
-
-/// Runs in the child before it becomes the node: a session of its own, and no descriptor of whoever called `up`,
-/// who would wait for the end of a pipe that the node holds open.
-fn detach() -> std::io::Result<()> {
-    rustix::process::setsid()?;
-    // SAFETY: a system call with plain numbers; it closes descriptors at exec, when nothing of this process is left to
-    // use them. Old kernels refuse, and then the descriptors stay open: a nuisance, no danger.
-    unsafe {
-        libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
-    }
-    Ok(())
 }
 
 fn report(

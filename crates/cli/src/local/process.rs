@@ -91,6 +91,18 @@ pub fn start_ticks(pid: u32) -> Option<u64> {
     text.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }
 
+/// Runs in the child before it becomes a node or the daemon of a mount: a session of its own, and no descriptor of whoever started it, who
+/// would wait for the end of a pipe that it holds open.
+pub fn detach() -> std::io::Result<()> {
+    rustix::process::setsid()?;
+    // SAFETY: a system call with plain numbers; it closes descriptors at exec, when nothing of this process is left to
+    // use them. Old kernels refuse, and then the descriptors stay open: a nuisance, no danger.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+    }
+    Ok(())
+}
+
 /// This user's processes whose command line is `samite node --dir DIR …`.
 ///
 /// This finds the nodes of an `up` that was killed before it could write their pids down.

@@ -1,0 +1,54 @@
+//! `samite set`: what a directory promises.
+
+use samite_fs::Semantics;
+
+use crate::cluster::Target;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::paths::{StorePath, store_path};
+
+/// Set what a directory promises to the programs that use the files in it
+///
+/// `posix`: what a call has done is what every later call of any process sees. `session`: what was written before a close is
+/// what those see who open after it. `temporary`: a process may keep new files and small writes to them to itself for a while, and loses
+/// them when it is killed. Directories made in it from now on inherit it.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  samite set /scratch semantics=temporary
+  samite set --json /results semantics=posix")]
+pub struct Args {
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+    /// A directory of the store
+    #[arg(value_name = "DIR", value_parser = store_path())]
+    path: StorePath,
+    /// semantics=posix, semantics=session or semantics=temporary
+    #[arg(value_name = "SETTING", value_parser = setting)]
+    semantics: Semantics,
+}
+
+fn setting(text: &str) -> Result<Semantics, String> {
+    match text.split_once('=') {
+        Some(("semantics", value)) => {
+            value.parse().map_err(|error: samite_types::Error| error.message().to_owned())
+        }
+        _ => Err("there is one setting: semantics=posix, session or temporary".to_owned()),
+    }
+}
+
+/// Sets it.
+pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+    let files = target.files()?;
+    files.fs.set_semantics(&files.context, args.path.bytes(), args.semantics)?;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&serde_json::json!({
+            "path": String::from_utf8_lossy(args.path.bytes()),
+            "semantics": args.semantics.name(),
+        }))?;
+    }
+    out.finish()?;
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! Mounts of a local cluster: who serves them, and their orderly end.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use samite_client::runtime::ClusterDir;
+use samite_fuse::{Mounted, users_of};
+use samite_types::ErrorKind;
+use serde::{Deserialize, Serialize};
+
+use super::process::{self, Process};
+use crate::failure::{Failure, IoContext};
+
+/// How long a daemon may take to end once nobody can reach its mount any more.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// Most processes named in a message.
+const USERS_SHOWN_MAX: usize = 8;
+
+/// A mount's daemon, written down in the cluster's directory while it serves.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct MountRecord {
+    /// Where it is mounted.
+    pub path: PathBuf,
+    /// Its daemon.
+    pub pid: u32,
+    /// The daemon's start time; see [`process::start_ticks`].
+    pub start_ticks: u64,
+}
+
+impl MountRecord {
+    /// For a mount at `path` that this process serves.
+    pub fn own(path: PathBuf) -> Self {
+        let pid = std::process::id();
+        Self { path, pid, start_ticks: process::start_ticks(pid).unwrap_or_default() }
+    }
+
+    /// Writes it down; it is gone when the guard is.
+    pub fn write(&self, dir: &ClusterDir) -> Result<RecordGuard, Failure> {
+        let path = record_path(dir, self.pid);
+        let text = serde_json::to_vec_pretty(self)
+            .map_err(|error| Failure::failed(format!("write {}: {error}", path.display())))?;
+        std::fs::write(&path, text).doing(format_args!("write {}", path.display()))?;
+        Ok(RecordGuard(path))
+    }
+
+    /// The daemon, if it lives.
+    pub fn daemon(&self) -> Option<Process> {
+        Process::started_at(self.pid, self.start_ticks)
+    }
+}
+
+/// Removes a record when the mount is over, and a log with nothing in it.
+#[derive(Debug)]
+pub struct RecordGuard(PathBuf);
+
+impl Drop for RecordGuard {
+    fn drop(&mut self) {
+        // `samite down` may have been faster.
+        let _ = std::fs::remove_file(&self.0);
+        let log = self.0.with_extension("log");
+        if std::fs::metadata(&log).is_ok_and(|log| log.len() == 0) {
+            let _ = std::fs::remove_file(log);
+        }
+    }
+}
+
+fn record_path(dir: &ClusterDir, pid: u32) -> PathBuf {
+    dir.path().join(format!("mount-{pid}.json"))
+}
+
+/// Path of the log of the daemon with this pid.
+pub fn log_path(dir: &ClusterDir, pid: u32) -> PathBuf {
+    dir.path().join(format!("mount-{pid}.log"))
+}
+
+/// Whether a file of this name in a cluster's directory belongs to a mount.
+pub fn is_mount_file(name: &str) -> bool {
+    name.strip_prefix("mount-")
+        .and_then(|rest| rest.strip_suffix(".json").or_else(|| rest.strip_suffix(".log")))
+        .is_some_and(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+/// What is written down of the cluster's mounts.
+pub fn records(dir: &ClusterDir) -> Vec<MountRecord> {
+    let Ok(entries) = std::fs::read_dir(dir.path()) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_mount_file))
+        .filter(|entry| entry.path().extension().is_some_and(|ending| ending == "json"))
+        .filter_map(|entry| serde_json::from_slice(&std::fs::read(entry.path()).ok()?).ok())
+        .collect()
+}
+
+/// The record of the mount at `path`.
+pub fn record_of(dir: &ClusterDir, path: &Path) -> Option<MountRecord> {
+    let mut all = records(dir);
+    all.retain(|record| record.path == path);
+    // A dead daemon's record may be left beside that of the one that took its place.
+    let living = all.iter().position(|record| record.daemon().is_some());
+    let index = living.or_else(|| all.len().checked_sub(1))?;
+    Some(all.swap_remove(index))
+}
+
+/// Ends one mount. One that nobody serves any more goes even if it is in use: nothing there answers.
+pub fn end(dir: &ClusterDir, mount: &Mounted, lazy: bool) -> Result<(), Failure> {
+    let record = record_of(dir, &mount.path);
+    let daemon = record.as_ref().and_then(MountRecord::daemon);
+    let lazy = lazy || daemon.is_none();
+    samite_fuse::unmount(&mount.path, lazy).map_err(|error| match error.kind() {
+        ErrorKind::InUse => Failure::failed(format!("{error}{}", used_by(&mount.path))),
+        _ => error.into(),
+    })?;
+    match daemon {
+        Some(daemon) if !lazy && !daemon.wait(END_TIMEOUT) => {
+            let message = format!("unmounted, but its daemon (pid {}) has not ended", daemon.pid());
+            return Err(Failure::failed(message));
+        }
+        Some(_) => {}
+        None => forget(dir, record.as_ref()),
+    }
+    Ok(())
+}
+
+/// Ends all mounts of a cluster, whoever uses them.
+pub fn end_all(dir: &ClusterDir) {
+    for record in records(dir) {
+        let mounted = samite_fuse::find_mount(&record.path);
+        let is_ours = mounted.is_ok_and(|mount| mount.is_some_and(|it| it.cluster == dir.name()));
+        let daemon = record.daemon();
+        if is_ours
+            && samite_fuse::unmount(&record.path, false).is_err()
+            && let Err(error) = samite_fuse::unmount(&record.path, true)
+        {
+            crate::output::complain(error.message());
+        }
+        if let Some(daemon) = daemon
+            && !daemon.wait(END_TIMEOUT)
+        {
+            // Somebody keeps a detached mount busy; the store behind it is about to go.
+            daemon.signal(Signal::KILL);
+            daemon.wait(END_TIMEOUT);
+        }
+        forget(dir, Some(&record));
+    }
+}
+
+/// Removes the files of a mount whose daemon is dead.
+fn forget(dir: &ClusterDir, record: Option<&MountRecord>) {
+    if let Some(record) = record {
+        for path in [record_path(dir, record.pid), log_path(dir, record.pid)] {
+            // The daemon removes its own in an orderly end.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Words about who keeps a mount busy.
+fn used_by(path: &Path) -> String {
+    let users = users_of(path);
+    let names: Vec<String> = users
+        .iter()
+        .take(USERS_SHOWN_MAX)
+        .map(|(pid, name)| format!("{name} (pid {pid})"))
+        .collect();
+    let more = if users.len() > names.len() { " and others" } else { "" };
+    let who = if names.is_empty() {
+        "by processes that cannot be seen from here".to_owned()
+    } else {
+        format!("by {}{more}", names.join(", "))
+    };
+    format!(": used {who}; `samite umount --lazy` takes it away all the same")
+}
