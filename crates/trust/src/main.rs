@@ -1,0 +1,124 @@
+//! The program that makes calls for tests, and the stress test.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+use samite_client::Client;
+use samite_client::runtime::DEFAULT_CLUSTER;
+use samite_trust::door::Door;
+use samite_trust::door::agent::serve;
+use samite_trust::door::library::Library;
+use samite_trust::door::posix::Posix;
+use samite_trust::stage::{Watchdog, Way};
+use samite_trust::stress::driver::{self, Plan};
+use samite_trust::stress::worker;
+
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make calls for a test, which come on standard input
+    Serve {
+        /// Files below this directory; without it, those of the store by the library
+        #[arg(long)]
+        root: Option<String>,
+    },
+    /// Be one process of the stress test, with orders on standard input
+    Work {
+        /// As for serve
+        #[arg(long)]
+        root: Option<String>,
+    },
+    /// Make random calls from 8 processes, 4 of them preloaded and 4 on a mount, and compare with a model
+    Stress {
+        /// How long
+        #[arg(long, default_value_t = 600)]
+        seconds: u64,
+        /// Where the random numbers start; the time of day unless given
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Nodes of the cluster
+        #[arg(long, default_value_t = 2)]
+        nodes: usize,
+        /// Length of a round, after which everything is compared
+        #[arg(long, default_value_t = 2000)]
+        round_milliseconds: u64,
+        /// The processes: l by the library, p preloaded, m on a mount
+        #[arg(long, default_value = "pmpmpmpm")]
+        workers: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Args::parse().command {
+        Command::Serve { root } => {
+            door(root).and_then(|mut door| serve(&mut *door).map_err(|error| error.to_string()))
+        }
+        Command::Work { root } => door(root)
+            .and_then(|mut door| worker::run(&mut *door).map_err(|error| error.to_string())),
+        Command::Stress { seconds, seed, nodes, round_milliseconds, workers } => ways(&workers)
+            .and_then(|workers| {
+                let round = Duration::from_millis(round_milliseconds);
+                let length = Duration::from_secs(seconds);
+                let seed = seed.unwrap_or_else(clock);
+                stress(&Plan { nodes, workers, length, round, seed })
+            }),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("samite-trust: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn door(root: Option<String>) -> Result<Box<dyn Door>, String> {
+    if let Some(root) = root {
+        return Ok(Box::new(Posix::new(&root)));
+    }
+    let client = Client::from_runtime(DEFAULT_CLUSTER).map_err(|error| error.to_string())?;
+    Ok(Box::new(Library::open(&client).map_err(|error| error.to_string())?))
+}
+
+fn clock() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+fn ways(workers: &str) -> Result<Vec<Way>, String> {
+    let way = |letter| match letter {
+        'l' => Ok(Way::Library),
+        'p' => Ok(Way::Preload),
+        'm' => Ok(Way::Mount),
+        other => Err(format!("--workers: {other:?} is none of l, p and m")),
+    };
+    workers.chars().map(way).collect()
+}
+
+fn stress(plan: &Plan) -> Result<(), String> {
+    /// Between two lines about how far it is.
+    const TELL_EVERY: Duration = Duration::from_secs(30);
+    let _watchdog = Watchdog::new("stress", plan.length * 2 + Duration::from_secs(180));
+    let helper = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut told = Instant::now();
+    println!("stress: seed {}, {} s, {} nodes", plan.seed, plan.length.as_secs(), plan.nodes);
+    let result = driver::run(plan, &helper, &mut |summary| {
+        if told.elapsed() > TELL_EVERY {
+            told = Instant::now();
+            println!("stress: {} rounds, {} steps", summary.rounds, summary.steps);
+        }
+    });
+    match result {
+        Ok(summary) => {
+            println!("stress: {} rounds, {} steps: no difference", summary.rounds, summary.steps);
+            Ok(())
+        }
+        Err(wrong) => Err(format!("seed {}: {wrong}", plan.seed)),
+    }
+}

@@ -1,0 +1,181 @@
+//! Starts the processes, gives them their rounds, compares.
+
+use std::io;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use super::model::Tree;
+use super::own::{Wrong, verify};
+use super::shared::{self, Done};
+use super::worker::{Order, Report};
+use crate::door::Door;
+use crate::door::agent::{Agent, receive, send};
+use crate::rng::Rng;
+use crate::stage::{Stage, Way};
+
+/// How long a process may take for a round beyond its length.
+const ROUND_EXTRA: Duration = Duration::from_secs(60);
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Nodes of the cluster.
+    pub nodes: usize,
+    /// The processes, by way.
+    pub workers: Vec<Way>,
+    /// How long, all in all.
+    pub length: Duration,
+    /// Length of a round.
+    pub round: Duration,
+    /// Where the random numbers start.
+    pub seed: u64,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Summary {
+    /// Rounds.
+    pub rounds: u64,
+    /// Steps of all processes; one is one call or a few.
+    pub steps: u64,
+}
+
+/// Runs a plan with the program `helper` (`samite-trust`).
+///
+/// # Errors
+/// What differed, with the last calls of the process that saw it.
+pub fn run(plan: &Plan, helper: &Path, tell: &mut dyn FnMut(Summary)) -> Result<Summary, Wrong> {
+    let stage = Stage::start(plan.nodes, "1G", helper).map_err(|error| error.to_string())?;
+    let mut doors = Way::ALL.map(|way| stage.door(way));
+    shared::set_up(&mut doors[0])?;
+    let mut workers: Vec<Worker> = Vec::new();
+    for (index, way) in plan.workers.iter().enumerate() {
+        doors[0].mkdir(&root(index)).map_err(|errno| format!("mkdir: errno {errno}"))?;
+        workers.push(Worker::start(&stage, *way).map_err(|error| error.to_string())?);
+    }
+    let mut trees = vec![Tree::default(); workers.len()];
+    let mut rng = Rng::new(plan.seed);
+    let (start, mut summary) = (Instant::now(), Summary::default());
+    while start.elapsed() < plan.length {
+        let round = summary.rounds;
+        shared::begin_round(&mut doors[0], round)?;
+        let done = play(plan, &mut workers, &mut trees, round, (&mut rng, &mut summary))
+            .map_err(|wrong| format!("round {round}: {wrong}"))?;
+        compare(&mut doors, round, &mut trees, &done)
+            .map_err(|wrong| format!("after round {round}: {wrong}"))?;
+        summary.rounds += 1;
+        tell(summary);
+    }
+    // Everything once more, by every door.
+    for door in &mut doors {
+        for (index, tree) in trees.iter_mut().enumerate() {
+            verify(door, &root(index), tree)?;
+        }
+    }
+    Ok(summary)
+}
+
+/// One round: every process has a subtree, another one than before.
+fn play(
+    plan: &Plan,
+    workers: &mut [Worker],
+    trees: &mut [Tree],
+    round: u64,
+    (rng, summary): (&mut Rng, &mut Summary),
+) -> Result<Vec<Done>, Wrong> {
+    let subtree = |worker: usize| (worker + round as usize) % trees.len();
+    for (index, worker) in workers.iter_mut().enumerate() {
+        let order = Order {
+            worker: index as u64,
+            round,
+            root: root(subtree(index)),
+            tree: trees[subtree(index)].clone(),
+            seed: rng.number(),
+            milliseconds: plan.round.as_millis() as u64,
+        };
+        worker.order(&order).map_err(|error| format!("process {index}: {error}"))?;
+    }
+    let until = Instant::now() + plan.round + ROUND_EXTRA;
+    let mut done = Vec::new();
+    for (index, worker) in workers.iter().enumerate() {
+        let who = format!("process {index} by {:?}", worker.way);
+        match worker.report(until) {
+            Some(Report::Right { tree, done: its, steps }) => {
+                trees[(index + round as usize) % plan.workers.len()] = tree;
+                done.push(its);
+                summary.steps += steps;
+            }
+            Some(Report::Wrong { what, calls }) => {
+                return Err(format!("{who}: {what}\nits last calls:\n  {}", calls.join("\n  ")));
+            }
+            None => return Err(format!("{who} died, or hangs")),
+        }
+    }
+    Ok(done)
+}
+
+/// Compares after a round, by the doors in turn.
+fn compare(
+    doors: &mut [Agent],
+    round: u64,
+    trees: &mut [Tree],
+    done: &[Done],
+) -> Result<(), Wrong> {
+    let index = round as usize % doors.len();
+    shared::end_round(&mut doors[index], round, done)?;
+    let index = round as usize % trees.len();
+    verify(&mut doors[round as usize % 3], &root(index), &mut trees[index])
+}
+
+fn root(index: usize) -> String {
+    format!("/own{index}")
+}
+
+/// A process under way.
+struct Worker {
+    way: Way,
+    child: Child,
+    input: ChildStdin,
+    reports: Receiver<Report>,
+}
+
+impl Worker {
+    fn start(stage: &Stage, way: Way) -> io::Result<Self> {
+        let mut command = stage.helper(way, &["work"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::Error::other("a child without pipes"));
+        };
+        let (sender, reports) = channel();
+        std::thread::spawn(move || pass_on(output, &sender));
+        Ok(Self { way, child, input, reports })
+    }
+
+    fn order(&mut self, order: &Order) -> io::Result<()> {
+        send(&mut self.input, order)
+    }
+
+    /// What it reports in time.
+    fn report(&self, until: Instant) -> Option<Report> {
+        self.reports.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+    }
+}
+
+/// Reads reports until the process has ended, or nobody wants them.
+fn pass_on(mut output: ChildStdout, reports: &std::sync::mpsc::Sender<Report>) {
+    while let Ok(Some(report)) = receive(&mut output) {
+        if reports.send(report).is_err() {
+            return;
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have died before.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,24 @@
+//! The short form of the stress test; `make stress` is the long one.
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
+
+mod common;
+
+use std::time::Duration;
+
+use samite_trust::stage::{Watchdog, Way};
+use samite_trust::stress::driver::{Plan, run};
+
+#[test]
+fn eight_processes_by_both_doors_agree_with_the_model() {
+    let _watchdog = Watchdog::new("stress", Duration::from_secs(240));
+    let plan = Plan {
+        nodes: 2,
+        workers: [Way::Preload, Way::Mount].repeat(4),
+        length: Duration::from_secs(20),
+        round: Duration::from_millis(1500),
+        seed: 20_260,
+    };
+    let summary =
+        run(&plan, &common::helper(), &mut |_| {}).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(summary.rounds > 1, "{summary:?}");
+}
