@@ -9,10 +9,16 @@ SECONDS ?= 1
 # Time for each fuzz target: make fuzz FUZZ_SECONDS=600
 FUZZ_SECONDS ?= 60
 
-.PHONY: help setup build run test fmt lint tidy unit docs demo bench fuzz clean
+# Which programs are tried, through which door and on how many nodes: make test-programs DOOR=mount NODES=3 PROGRAMS='git tar'
+DOOR ?= run
+NODES ?= 1
+PROGRAMS ?=
+STRESS ?=
+
+.PHONY: help setup build run test test-programs stress test-posix fmt lint tidy unit docs demo bench bench-posix test-million fuzz clean
 
 help: ## what there is to make
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 8
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: ## check, and where possible install, what a build needs
 	@scripts/setup
@@ -25,6 +31,16 @@ run: build ## show it: two nodes, a real tree in, real programs on it, the resul
 
 test: setup ## the whole suite
 	@scripts/test.sh
+
+test-programs: build ## git, sqlite3, compilers, tar, python, fio … on the store, with checks on their results
+	@SAMITE=$(SAMITE) scripts/test-programs.sh $(DOOR) $(NODES) $(PROGRAMS)
+
+stress: build ## random operations of 8 processes by both doors against a model, 10 minutes (STRESS='--seconds 60 --seed 7')
+	@$(CARGO) build --release --quiet --package samite-trust
+	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-trust stress $(STRESS)
+
+test-posix: build ## pjdfstest over the mounted store and on tmpfs (PJDFSTEST=DIR: the suite, built)
+	@SAMITE=$(SAMITE) scripts/test-posix.sh
 
 fmt: ## format the sources
 	$(CARGO) fmt --all
@@ -43,6 +59,12 @@ docs: build ## check the pages: links lead somewhere, commands work
 
 bench: build ## every operation and its ratio to the machine's floor
 	@$(SAMITE) bench $(PATTERN) --seconds $(SECONDS)
+
+bench-posix: build ## the real mdtest and IOR, beside tmpfs and libfuse (IOR_DIR, PASSTHROUGH_HP; bench/posix.sh --help)
+	@SAMITE=$(SAMITE) bench/posix.sh
+
+test-million: build ## a million files in one directory of three nodes, through samite run and samite mount
+	@SAMITE=$(SAMITE) bench/million.sh
 
 fuzz: ## each fuzz target for a while (needs cargo-fuzz and a nightly toolchain)
 	@for target in $$(cd fuzz && $(CARGO) +nightly fuzz list); do \

@@ -44,6 +44,10 @@ step clippy cargo clippy --workspace --all-targets --quiet -- -D warnings
 step build cargo build --release --quiet --package samite-cli --package samite-preload
 cargo_tests
 step docs cargo xtask docs
+for door in run mount; do
+  step "programs, $door" env SAMITE="${CARGO_TARGET_DIR:-target}/release/samite" scripts/test-programs.sh "$door" 1 --short
+done
+step "programs, 3 nodes" env SAMITE="${CARGO_TARGET_DIR:-target}/release/samite" scripts/test-programs.sh run 3 --short bash known_traps sqlite_rollback
 step demo env SAMITE="${CARGO_TARGET_DIR:-target}/release/samite" scripts/demo.sh
 
 if [ "$failed" != 0 ]; then printf 'failed: %s\n' "${broken[@]}"; fi

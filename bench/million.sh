@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# A million files in one directory of three nodes: made by several processes, listed, looked up and removed, through
+# interposition and, where FUSE is there, the mount. bench/million.sh [FILES]
+set -euo pipefail
+
+files=${1:-1000000}
+processes=4
+# What a listing may cost beside the program itself, however long it is.
+memory_max=$((64 << 20))
+here=$(cd "$(dirname "$0")" && pwd)
+SAMITE=${SAMITE:-$(command -v samite)}
+name=bench-million-$$
+work=$(mktemp -d)
+failed=0
+
+clean() {
+  if mountpoint -q "$work/mount"; then "$SAMITE" umount "$work/mount" || umount -l "$work/mount"; fi > /dev/null 2>&1
+  "$SAMITE" down --name "$name" > /dev/null 2>&1 || true
+  rm -rf "$work"
+}
+trap clean EXIT
+
+"$SAMITE" up --local 3 --name "$name" --memory $((files * 300 + (256 << 20))) > "$work/up.log" 2>&1 || { cat "$work/up.log" >&2; exit 1; }
+doors=run
+if [ -w /dev/fuse ] && "$SAMITE" mount --help > /dev/null 2>&1; then
+  mkdir "$work/mount"
+  "$SAMITE" mount --name "$name" "$work/mount"
+  doors='run mount'
+fi
+
+# step DOOR WHAT DIR FIRST LAST: one process
+step() {
+  local door=$1
+  shift
+  if [ "$door" = run ]; then
+    timeout 1200 "$SAMITE" run --name "$name" -- python3 "$here/million.py" "$@"
+  else
+    timeout 1200 python3 "$here/million.py" "$@"
+  fi
+}
+
+# together DOOR WHAT DIR: all processes, each its part; prints files a second
+together() {
+  local i pids=() from=$EPOCHREALTIME
+  for ((i = 0; i < processes; i++)); do
+    step "$1" "$2" "$3" $((files * i / processes)) $((files * (i + 1) / processes)) > /dev/null &
+    pids+=($!)
+  done
+  for i in "${pids[@]}"; do wait "$i"; done
+  awk -v from="$from" -v to="$EPOCHREALTIME" -v n="$files" -v what="$2" -v door="$1" \
+    'BEGIN { printf "%-6s %-8s %12.0f a second\n", door, what, n / (to - from) }'
+}
+
+field() { sed -E "s/.*\"$1\": ([0-9.]+).*/\1/"; }
+
+# expect WHAT CONDITION: awk decides
+expect() {
+  if awk "BEGIN { exit !($2) }"; then echo "       ok       $1"; else echo "       FAILED   $1 ($2)"; failed=1; fi
+}
+
+for door in $doors; do
+  root=$([ "$door" = run ] && echo /samite || echo "$work/mount")
+  "$SAMITE" run --name "$name" -- mkdir "/samite/$door-many" "/samite/$door-few"
+  many=$root/$door-many few=$root/$door-few
+  empty=$(step "$door" create "$few" 0 2000 | field seconds)
+  together "$door" create "$many"
+  full=$(step "$door" create "$many" "$files" $((files + 2000)) | field seconds)
+  expect "a create among $files costs about what it costs in an empty directory: $full and $empty s for 2000" "$full < 4 * $empty"
+  step "$door" remove "$many" "$files" $((files + 2000)) > /dev/null
+
+  short=$(step "$door" list "$few" 0 2000)
+  long=$(step "$door" list "$many" 0 "$files")
+  echo "$door  list $long"
+  expect "every name came once" "$(field count <<< "$long") == $files"
+  expect "the listing took little memory" "$(field memory <<< "$long") < $(field memory <<< "$short") + $memory_max"
+  expect "the listing is linear" \
+    "$(field seconds <<< "$long") / $files < 4 * $(field seconds <<< "$short") / 2000"
+  look=$(step "$door" stat "$many" 0 "$files")
+  echo "$door  stat $look"
+  expect "every file was looked up" "$(field count <<< "$look") == $files"
+  together "$door" remove "$many"
+  expect "nothing is left" "$(step "$door" list "$many" 0 "$files" | field count) == 0"
+  "$SAMITE" run --name "$name" -- rmdir "/samite/$door-many"
+done
+exit $failed

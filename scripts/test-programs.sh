@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Ordinary programs on the store, with checks on what they made.
+#
+#   scripts/test-programs.sh run|mount NODES [--short] [PROGRAM…]
+#
+# `run` starts them under `samite run`, `mount` on a directory where `samite mount` has mounted the store. --short uses
+# smaller trees and files. Without names all programs are tried; a program that is not on the machine is skipped with a
+# message. Uses the binary that SAMITE names, or builds one. KEEP=1 leaves the working directory behind.
+set -euo pipefail
+export LC_ALL=C
+here=$(realpath "$(dirname "$0")")
+# shellcheck source=scripts/programs.sh
+source "$here/programs.sh"
+
+# Inside: one program, in directory $2 of the store, with $3 as a plain directory beside it.
+if [ "${1:-}" = --inside ]; then
+  program=$2 store=$3 plain=$4
+  mkdir -p "$store" "$plain"
+  cd "$store"
+  "program_$program"
+  exit
+fi
+
+usage() {
+  sed -n '4s/^# *//p' "$0" >&2
+  exit 2
+}
+
+door=${1:-} nodes=${2:-}
+case $door in run | mount) ;; *) usage ;; esac
+case $nodes in '' | *[!0-9]*) usage ;; esac
+shift 2
+export SHORT=''
+wanted=()
+for word in "$@"; do
+  case $word in
+    --short) SHORT=1 ;;
+    *) wanted+=("$word") ;;
+  esac
+done
+if [ ${#wanted[@]} = 0 ]; then mapfile -t wanted < <(declare -F | sed -n 's/^declare -f program_//p'); fi
+for program in "${wanted[@]}"; do
+  if ! declare -F "program_$program" >/dev/null; then
+    echo "no program '$program'; there are: $(declare -F | sed -n 's/^declare -f program_//p' | tr '\n' ' ')" >&2
+    exit 2
+  fi
+done
+
+if [ -z "${SAMITE:-}" ]; then
+  (cd "$here/.." && cargo build --release --quiet --package samite-cli --package samite-preload)
+  SAMITE=${CARGO_TARGET_DIR:-$here/../target}/release/samite
+fi
+samite=$(realpath "$SAMITE")
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/samite-programs.XXXXXX")
+export SAMITE_RUNTIME_DIR=$scratch/run SAMITE_CLUSTER=programs SCRATCH=$scratch DOOR=$door
+unset SAMITE_MOUNT SAMITE_TRANSPORT
+# A program that takes longer hangs.
+SECONDS_MAX=${SECONDS_MAX:-300}
+
+clean_up() {
+  if [ "$door" = mount ]; then
+    timeout 20 "$samite" umount "$scratch/mnt" 2>/dev/null || umount -l "$scratch/mnt" 2>/dev/null || true
+  fi
+  if [ -d "$SAMITE_RUNTIME_DIR" ]; then timeout 60 "$samite" down >/dev/null || true; fi
+  if [ -n "${KEEP:-}" ]; then echo "kept $scratch"; else rm -rf --one-file-system "$scratch"; fi
+}
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+timeout 60 "$samite" up --local "$nodes" --memory $((3072 / nodes))M >/dev/null
+case $door in
+  run) root=/samite ;;
+  mount)
+    root=$scratch/mnt
+    mkdir "$root"
+    timeout 30 "$samite" mount "$root"
+    ;;
+esac
+
+# in_store PROGRAM: runs it through the door.
+in_store() {
+  local inside=(bash "$here/test-programs.sh" --inside "$1" "$root/$1" "$scratch/plain/$1")
+  if [ "$door" = run ]; then inside=("$samite" run --at "$root" -- "${inside[@]}"); fi
+  timeout --kill-after=10 "$SECONDS_MAX" "${inside[@]}" >"$scratch/log" 2>&1 </dev/null
+}
+
+passed=0 failed=0
+for program in "${wanted[@]}"; do
+  from=$SECONDS status=0
+  in_store "$program" || status=$?
+  if [ $status = 77 ]; then
+    echo "skipped $program: $(tail -n 1 "$scratch/log")"
+  elif [ $status = 0 ]; then
+    passed=$((passed + 1))
+    echo "ok      $program ($((SECONDS - from)) s)"
+  else
+    failed=$((failed + 1))
+    why="exit code $status"
+    if [ $status = 124 ] || [ $status = 137 ]; then why="not done after $SECONDS_MAX s"; fi
+    echo "FAILED  $program ($((SECONDS - from)) s): $why"
+    tail -n 15 "$scratch/log" | cut -c 1-300 | sed 's/^/        /'
+  fi
+done
+echo "programs through $door on $nodes node(s): $passed passed, $failed failed"
+[ "$failed" = 0 ]
