@@ -9,7 +9,7 @@ fuzz_target!(|raw: &[u8]| {
     let Ok(data) = decode::<ClusterMapData>(raw) else { return };
     let Ok(map) = ClusterMap::new(data) else { return };
     let partition = map.partition_of(raw);
-    assert!(map.node_of(partition).is_some());
+    assert!(map.node_of(Redundancy(1), partition).is_some());
     for dataset in map.datasets() {
         let distribution = map.distribution(dataset);
         for chunk in [0, 1, u64::MAX] {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use samite_client::runtime::{DEFAULT_CLUSTER, ENV_RUNTIME_DIR, RuntimeDir};
 use samite_client::{Client, ClusterConfig, Dataset, Options, Transport};
 use samite_types::{Error, ErrorKind, NodeId, Result};
-use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
+use samite_wire::control::{BackendKind, DatasetSpec};
 
 use crate::child::failed;
 use crate::child::own_executable;
@@ -78,13 +78,8 @@ impl Cluster {
         backend: BackendKind,
     ) -> Result<Dataset> {
         let null = if backend == BackendKind::Null { "-null" } else { "" };
-        self.connect(transport)?.create_dataset(&DatasetSpec {
-            name: format!("{name}{null}"),
-            backend,
-            distribution: DistributionKind::RoundRobin,
-            semantics: SemanticsKind::Posix,
-            chunk_len: 1 << 20,
-        })
+        self.connect(transport)?
+            .create_dataset(&DatasetSpec { backend, ..DatasetSpec::new(format!("{name}{null}")) })
     }
 
     fn wait_for_memory(&self) -> Result<()> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use samite_placement::{ClusterMap, Distribution, hash};
-use samite_types::{DatasetId, Deadline, Epoch, NodeId, PartitionId, Result};
+use samite_types::{DatasetId, Deadline, Epoch, NodeId, PartitionId, Redundancy, Result};
 use samite_wire::control::{DatasetData, DatasetSpec};
 use samite_wire::heads::{HEAD_LEN, Head, RecordId};
 use samite_wire::limits::OPERATIONS_MAX;
@@ -61,6 +61,10 @@ impl Dataset {
         &self.inner.data.spec
     }
 
+    pub(crate) fn redundancy(&self) -> Redundancy {
+        self.inner.data.spec.redundancy
+    }
+
     /// How many partitions there are.
     #[must_use]
     pub fn partitions(&self) -> u32 {
@@ -86,7 +90,7 @@ impl Dataset {
     /// No cluster map can be had.
     pub fn node_of(&self, partition: PartitionId) -> Result<NodeId> {
         let view = self.inner.client.view(self.inner.client.deadline())?;
-        Ok(view.peer_at(view.peer_index(partition)?).node)
+        Ok(view.peer_at(view.peer_index(self.redundancy(), partition)?).node)
     }
 
     /// The partition of chunk `chunk_no` of the object whose key hashes to `object_hash`.
@@ -142,7 +146,7 @@ impl Dataset {
         dest: &mut [u8; HEAD_LEN],
     ) -> Option<Head> {
         let view = self.inner.client.session().view()?;
-        let link = view.peer_at(view.peer_index(partition).ok()?).live_link()?;
+        let link = view.peer_at(view.peer_index(self.redundancy(), partition).ok()?).live_link()?;
         link.arena()?.head(&RecordId { dataset: self.id(), partition, key }, lease, dest)
     }
 

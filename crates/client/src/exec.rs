@@ -143,7 +143,8 @@ impl<'r, 'a> Run<'r, 'a> {
     /// The short way for one operation: nothing is collected that only several need.
     fn first_try(&mut self) -> Result<Option<OwnedOutcome>> {
         let view = self.dataset.client().view(self.deadline)?;
-        let peer = view.peer_at(view.peer_index(self.ops[0].operation.partition)?);
+        let peer = view
+            .peer_at(view.peer_index(self.dataset.redundancy(), self.ops[0].operation.partition)?);
         let link = self.link(peer)?;
         let shared = self.shared(&view);
         let client = self.dataset.client();
@@ -200,7 +201,8 @@ impl<'r, 'a> Run<'r, 'a> {
         let mut groups: Vec<Vec<u32>> = vec![Vec::new(); view.peers().len()];
         for (index, op) in (0u32..).zip(self.ops.iter()) {
             if self.outcomes[index as usize].is_none() {
-                groups[view.peer_index(op.operation.partition)?].push(index);
+                groups[view.peer_index(self.dataset.redundancy(), op.operation.partition)?]
+                    .push(index);
             }
         }
         let mut len_under_way = 0;

@@ -95,9 +95,10 @@ impl Flight {
 
     fn depart(&mut self, view: &View, operations: &[Operation<'_>]) -> Result<()> {
         let Some(first) = operations.first() else { return Ok(()) };
-        let peer = view.peer_index(first.partition)?;
+        let redundancy = self.dataset.redundancy();
+        let peer = view.peer_index(redundancy, first.partition)?;
         let same_node = |operation: &Operation<'_>| {
-            view.peer_index(operation.partition).is_ok_and(|other| other == peer)
+            view.peer_index(redundancy, operation.partition).is_ok_and(|other| other == peer)
         };
         let is_small = self.payload.len() <= INLINE_LEN_MAX && self.body.len() < BODY_LEN_MAX;
         if !is_small || !operations.iter().all(same_node) {

@@ -9,9 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use samite_transport::client::{Link, Ticket, Woken};
-use samite_types::{
-    ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, PartitionId, Result, SystemEntropy,
-};
+use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
 use samite_wire::control::{ControlReply, ControlRequest, decode, encode};
 use samite_wire::frame::FrameKind;
 use samite_wire::lock::{LockAnswer, LockCall, LockOwner, LockRequest};
@@ -114,11 +112,16 @@ impl Locker {
         }
     }
 
-    fn node_of(&self, partition: PartitionId, deadline: Deadline) -> Result<NodeId> {
+    fn node_of(&self, request: &LockRequest, deadline: Deadline) -> Result<NodeId> {
         let view = self.client.view(deadline)?;
-        view.map.node_of(partition).ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, format!("lock: {partition} is not in the map"))
-        })
+        let dataset = view.map.dataset_by_id(request.dataset);
+        dataset
+            .and_then(|dataset| view.map.node_of(dataset.spec.redundancy, request.partition))
+            .ok_or_else(|| {
+                let words =
+                    format!("lock: {} {} is not in the map", request.dataset, request.partition);
+                Error::new(ErrorKind::Invalid, words)
+            })
     }
 
     /// Asks without waiting for a lock: takes, releases or tests.
@@ -128,7 +131,7 @@ impl Locker {
     pub fn ask(&self, request: &LockRequest) -> Result<LockAnswer> {
         let deadline = self.client.deadline();
         for _ in 0..MAPS_MAX {
-            let node = self.node_of(request.partition, deadline)?;
+            let node = self.node_of(request, deadline)?;
             let link = self.link(node, false, deadline)?;
             match self.client.control(&link, &ControlRequest::Lock(*request), deadline) {
                 Ok(ControlReply::Lock(answer)) => return Ok(answer),
@@ -159,7 +162,7 @@ impl Locker {
             *wait = Some(number);
             detects = *detects_deadlock;
         }
-        let link = self.link(self.node_of(request.partition, deadline)?, true, deadline)?;
+        let link = self.link(self.node_of(&request, deadline)?, true, deadline)?;
         let mut wait = LockWait { locker: self, link, ticket: None, number };
         let body = encode(&ControlRequest::Lock(request));
         wait.ticket = Some(wait.link.submit(FrameKind::Control, &body, &[], deadline)?);

@@ -8,7 +8,7 @@ use samite_placement::ClusterMap;
 use samite_transport::Transport;
 use samite_transport::client::Link;
 use samite_types::{
-    ClientId, Entropy, Error, ErrorKind, NodeId, PartitionId, Result, SystemEntropy,
+    ClientId, Entropy, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result, SystemEntropy,
 };
 use samite_wire::control::ClusterMapData;
 
@@ -42,9 +42,13 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Position of the node that holds `partition` among the peers.
-    pub(crate) fn peer_index(&self, partition: PartitionId) -> Result<usize> {
-        let node = self.map.node_of(partition).ok_or_else(|| {
+    /// Position among the peers of the node that serves `partition` of the datasets of this redundancy.
+    pub(crate) fn peer_index(
+        &self,
+        redundancy: Redundancy,
+        partition: PartitionId,
+    ) -> Result<usize> {
+        let node = self.map.node_of(redundancy, partition).ok_or_else(|| {
             Error::new(
                 ErrorKind::Invalid,
                 format!("{partition}: there are {} partitions", self.map.partitions()),

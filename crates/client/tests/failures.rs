@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{TRANSPORTS, break_links, client, cluster, dataset, spec};
 use samite_client::kv::Kv;
 use samite_client::{Op, Options};
-use samite_types::{ErrorKind, NodeId};
+use samite_types::{ErrorKind, NodeId, Redundancy};
 use samite_wire::op::{Action, Operation};
 
 #[test]
@@ -91,7 +91,7 @@ fn a_dead_node_is_named_at_once_and_the_others_go_on() {
         let on = |node| {
             (0u32..)
                 .map(|index| index.to_be_bytes())
-                .find(|key| map.node_of(map.partition_of(key)) == Some(NodeId(node)))
+                .find(|key| map.node_of(Redundancy(1), map.partition_of(key)) == Some(NodeId(node)))
                 .unwrap()
         };
         let (here, there) = (on(0), on(1));

@@ -15,9 +15,10 @@ use samite_transport::ClusterKey;
 use samite_transport::server::{
     ConnId, EventLoop, Listener, Options as LoopOptions, Peer, Replies, Service, SharedArena,
 };
-use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, TargetId};
+use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, Redundancy, TargetId, Term};
 use samite_wire::control::{
-    ClusterMapData, ControlReply, ControlRequest, DatasetData, NodeInfo, TargetInfo, decode, encode,
+    ClusterMapData, Consistency, ControlReply, ControlRequest, DatasetData, Group, Member,
+    NodeInfo, NodeState, PartitionTable, Reachability, TargetInfo, decode, encode,
 };
 use samite_wire::frame::{FrameKind, Header};
 use samite_wire::op::{Action, Failure, Operation, ReplyEncoder, ReplyHeader, Request};
@@ -132,20 +133,25 @@ impl Stage {
         let listener = Listener::unix(&path).unwrap();
         let host = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         let address = format!("unix://{}", path.display());
-        let target = TargetInfo { target: TargetId(0), capacity_bytes: 1 << 20 };
+        let target = TargetInfo { target: TargetId(0), capacity_bytes: 1 << 20, storage: 0 };
         let node = NodeInfo {
             node: NodeId(0),
             host: host.trim().into(),
             addresses: vec![address.clone()],
+            incarnation: 1,
             targets: vec![target],
         };
         let dataset =
             DatasetData { id: DatasetId(1), spec: common::spec("played"), wheel: Vec::new() };
+        let online = NodeState { reachability: Reachability::Online, is_draining: false };
+        let member = Member { target: TargetId(0), consistency: Consistency::Good };
+        let group = Group { term: Term(0), members: vec![member] };
         let map = ClusterMapData {
             cluster: "stage".into(),
             epoch: Epoch(1),
             nodes: vec![node],
-            partitions: vec![TargetId(0); 4],
+            states: vec![online],
+            tables: vec![PartitionTable { redundancy: Redundancy(1), groups: vec![group; 4] }],
             datasets: vec![dataset],
         };
         let script = Arc::new(Script { epoch: AtomicU64::new(1), ..Script::default() });

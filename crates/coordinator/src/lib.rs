@@ -11,9 +11,12 @@ use samite_placement::{
     ClusterMap, DATASETS_MAX, NODES_MAX, PARTITIONS_MAX, assign, check_dataset_spec,
     check_node_info, partitions_for, wheel,
 };
-use samite_types::{DatasetId, Epoch, Error, ErrorKind, NodeId, Result, TargetId};
+use samite_types::{
+    DatasetId, Epoch, Error, ErrorKind, NodeId, Redundancy, Result, TargetId, Term,
+};
 use samite_wire::control::{
-    self, ClusterMapData, DatasetData, DatasetSpec, DistributionKind, NodeInfo, TargetInfo,
+    self, ClusterMapData, Consistency, DatasetData, DatasetSpec, DistributionKind, Group, Member,
+    NodeInfo, NodeState, PartitionTable, Reachability, TargetInfo,
 };
 use samite_wire::limits::BODY_LEN_MAX;
 
@@ -131,6 +134,7 @@ impl Coordinator {
             Some(map) => {
                 let mut data = map.data().clone();
                 data.nodes = self.joined.values().cloned().collect();
+                data.states = vec![ONLINE; data.nodes.len()];
                 self.publish_next(data)?;
             }
             None if self.joined.len() == self.expected => {
@@ -173,8 +177,10 @@ impl Coordinator {
             ));
         }
         let wheel = match &spec.distribution {
-            DistributionKind::Weighted(weights) => wheel(weights, &data.partitions)
-                .map_err(|error| error.context(format_args!("dataset {}", spec.name)))?,
+            DistributionKind::Weighted(weights) => {
+                wheel(weights, &primaries(&data, spec.redundancy))
+                    .map_err(|error| error.context(format_args!("dataset {}", spec.name)))?
+            }
             DistributionKind::RoundRobin | DistributionKind::Single => Vec::new(),
         };
         data.datasets.push(DatasetData { id: DatasetId(self.next_dataset), spec, wheel });
@@ -239,7 +245,11 @@ impl Coordinator {
             cluster: self.cluster.clone(),
             epoch: self.first_epoch,
             nodes: self.joined.values().cloned().collect(),
-            partitions: assign(self.partitions, &targets)?,
+            states: vec![ONLINE; self.joined.len()],
+            tables: vec![PartitionTable {
+                redundancy: Redundancy(1),
+                groups: assign(self.partitions, &targets)?.into_iter().map(alone).collect(),
+            }],
             datasets: Vec::new(),
         })
         .map(drop)
@@ -264,6 +274,21 @@ impl Coordinator {
         self.map = Some(map.clone());
         Ok(map)
     }
+}
+
+const ONLINE: NodeState = NodeState { reachability: Reachability::Online, is_draining: false };
+
+/// The group of a partition that is not mirrored.
+fn alone(target: TargetId) -> Group {
+    let members = vec![Member { target, consistency: Consistency::Good }];
+    Group { term: Term(0), members }
+}
+
+/// The primary's target of each partition.
+fn primaries(data: &ClusterMapData, redundancy: Redundancy) -> Vec<TargetId> {
+    let table = data.tables.iter().find(|table| table.redundancy == redundancy);
+    let groups = table.into_iter().flat_map(|table| &table.groups);
+    groups.filter_map(|group| Some(group.members.first()?.target)).collect()
 }
 
 #[cfg(test)]

@@ -3,30 +3,23 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use samite_types::{Epoch, ErrorKind, NodeId, TargetId};
-use samite_wire::control::{
-    BackendKind, DatasetSpec, DistributionKind, NodeInfo, SemanticsKind, TargetInfo,
-};
+use samite_types::{Epoch, ErrorKind, NodeId, Redundancy, TargetId};
+use samite_wire::control::{DatasetSpec, DistributionKind, NodeInfo, TargetInfo};
 
-use super::Coordinator;
+use super::{Coordinator, primaries};
 
 fn node(id: u32, address: &str) -> NodeInfo {
     NodeInfo {
         node: NodeId(id),
         host: "host".into(),
         addresses: vec![address.into()],
-        targets: vec![TargetInfo { target: TargetId(id), capacity_bytes: 1 << 30 }],
+        incarnation: 1,
+        targets: vec![TargetInfo { target: TargetId(id), capacity_bytes: 1 << 30, storage: 0 }],
     }
 }
 
 fn spec(name: &str) -> DatasetSpec {
-    DatasetSpec {
-        name: name.into(),
-        backend: BackendKind::Memory,
-        distribution: DistributionKind::RoundRobin,
-        semantics: SemanticsKind::Posix,
-        chunk_len: 1 << 20,
-    }
+    DatasetSpec::new(name)
 }
 
 fn complete(nodes: u32) -> Coordinator {
@@ -46,7 +39,10 @@ fn the_map_is_made_when_the_last_node_joins() {
     assert_eq!(early.kind(), ErrorKind::Unavailable);
     let map = coordinator.join(node(0, "tcp://h:0")).unwrap().unwrap();
     assert_eq!(map.epoch(), Epoch(1));
-    let held = map.data().partitions.iter().filter(|target| **target == TargetId(0)).count();
+    let held = primaries(map.data(), Redundancy(1))
+        .iter()
+        .filter(|target| **target == TargetId(0))
+        .count();
     assert_eq!(held as u32 * 2, map.partitions());
     let third = coordinator.join(node(2, "tcp://h:2")).unwrap_err();
     assert_eq!(third.kind(), ErrorKind::Exists);
@@ -73,7 +69,7 @@ fn a_rejoin_changes_the_address_and_nothing_else() {
     let moved = coordinator.join(node(1, "tcp://h:9")).unwrap().unwrap();
     assert_eq!(moved.epoch(), Epoch(2));
     assert_eq!(moved.node(NodeId(1)).unwrap().addresses, ["tcp://h:9"]);
-    assert_eq!(moved.data().partitions, before.data().partitions);
+    assert_eq!(moved.data().tables, before.data().tables);
 }
 
 #[test]
@@ -83,7 +79,7 @@ fn unlawful_nodes_are_refused_and_leave_no_trace() {
     let mut foreign = node(1, "tcp://h:1");
     foreign.targets[0].target = TargetId(0);
     let mut grown = node(1, "tcp://h:1");
-    grown.targets.push(TargetInfo { target: TargetId(7), capacity_bytes: 1 });
+    grown.targets.push(TargetInfo { target: TargetId(7), capacity_bytes: 1, storage: 0 });
     let mut mute = node(1, "tcp://h:1");
     mute.addresses.clear();
     for bad in [foreign, grown, mute] {
@@ -234,7 +230,7 @@ proptest! {
                 prop_assert_eq!(&info.addresses[0], &format!("tcp://h:{address}"));
             }
             if let Some(before) = before {
-                prop_assert_eq!(&before.data().partitions, &map.data().partitions);
+                prop_assert_eq!(&before.data().tables, &map.data().tables);
                 for dataset in map.datasets() {
                     if before.dataset_by_id(dataset.id).is_none() {
                         prop_assert!(dataset.id.get() > last_id, "id used again");

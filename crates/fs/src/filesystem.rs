@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use samite_client::{Client, Dataset};
 use samite_types::{Entropy, Epoch, Error, ErrorKind, Result, SystemEntropy};
-use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
+use samite_wire::control::DatasetSpec;
 use samite_wire::op::{Action, Guard, Operation};
 
 use crate::ancestry::KnownDirectories;
@@ -20,9 +20,6 @@ use crate::{FileKind, NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
 
 /// Inode numbers that a process takes at a time.
 const INO_RANGE: u64 = 1 << 12;
-
-/// Bytes of a chunk in a dataset that this crate makes.
-const CHUNK_LEN_DEFAULT: u32 = 1 << 20;
 
 /// How often an operation may find its cached directories out of date before it gives up.
 const LEASE_TRIES_MAX: u32 = 1000;
@@ -236,13 +233,9 @@ impl fmt::Debug for FileSystem {
 
 fn find_or_create(client: &Client, name: &str) -> Result<Dataset> {
     match client.dataset(name) {
-        Err(error) if error.kind() == ErrorKind::NotFound => client.create_dataset(&DatasetSpec {
-            name: name.to_owned(),
-            backend: BackendKind::Memory,
-            distribution: DistributionKind::RoundRobin,
-            semantics: SemanticsKind::Posix,
-            chunk_len: CHUNK_LEN_DEFAULT,
-        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            client.create_dataset(&DatasetSpec::new(name))
+        }
         result => result,
     }
 }

@@ -152,7 +152,10 @@ impl Shard {
         if !request.call.range().is_valid() {
             return Err(Error::new(ErrorKind::Invalid, "lock: no such range of bytes"));
         }
-        let owner = self.map.as_ref().and_then(|map| map.node_of(request.partition));
+        let owner = self.map.as_ref().and_then(|map| {
+            let dataset = map.dataset_by_id(request.dataset)?;
+            map.node_of(dataset.spec.redundancy, request.partition)
+        });
         if owner != Some(self.shared.node) {
             let words = format!("lock: {} is not here", request.partition);
             return Err(Error::new(ErrorKind::StaleMap, words));

@@ -7,7 +7,7 @@ use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
 use samite_partition::{Context, Grants, Holder, Outcome, Partition};
 use samite_placement::ClusterMap;
-use samite_types::{ClientId, DatasetId, Epoch, PartitionId, Result};
+use samite_types::{ClientId, DatasetId, Epoch, PartitionId, Redundancy, Result};
 use samite_wire::control::BackendKind;
 use samite_wire::op::Operation;
 
@@ -28,6 +28,7 @@ pub(crate) struct Partitions {
 struct Open {
     id: DatasetId,
     backend: BackendKind,
+    redundancy: Redundancy,
     partitions: Vec<Option<Box<Partition>>>,
 }
 
@@ -78,13 +79,23 @@ impl Partitions {
             Ok(index) => index,
             Err(index) => {
                 let partitions = (0..map.partitions()).map(|_| None).collect();
-                let open = Open { id: dataset, backend: known.spec.backend, partitions };
+                let open = Open {
+                    id: dataset,
+                    backend: known.spec.backend,
+                    redundancy: known.spec.redundancy,
+                    partitions,
+                };
                 self.datasets.insert(index, open);
                 index
             }
         };
         self.last = index;
         Some(Slot(index))
+    }
+
+    /// Targets that hold each record of an open dataset.
+    pub(crate) fn redundancy(&self, slot: &Slot) -> Redundancy {
+        self.datasets[slot.0].redundancy
     }
 
     /// Applies one operation; `operation.partition` is below the map's count. Raises `lease_epoch` to the partition's.

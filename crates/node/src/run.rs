@@ -12,7 +12,9 @@ use samite_backend::{Arena, Backend};
 use samite_coordinator::Coordinator;
 use samite_transport::server::{EventLoop, Listener, Options};
 use samite_transport::{Address, ClusterKey};
-use samite_types::{Clock, Error, ErrorKind, Result, ShardId, SystemClock, TargetId};
+use samite_types::{
+    Clock, Entropy, Error, ErrorKind, Result, ShardId, SystemClock, SystemEntropy, TargetId,
+};
 use samite_wire::arena::SHARDS_MAX;
 use samite_wire::control::{NodeInfo, TargetInfo};
 
@@ -57,9 +59,11 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
         node: config.node,
         host: host()?,
         addresses: addresses.clone(),
+        incarnation: SystemEntropy.next_u64(),
         targets: vec![TargetInfo {
             target: TargetId(config.node.get()),
             capacity_bytes: memory.usage().capacity,
+            storage: 0,
         }],
     };
     let coordinator = coordinator(&config)?;

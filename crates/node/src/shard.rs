@@ -153,16 +153,18 @@ impl Shard {
         let map = self.map.as_ref().ok_or(ErrorKind::Busy)?;
         // A client with a newer map knows better: it is to ask again when that map has come here too.
         let behind = header.map_epoch > map.epoch();
+        let unknown = if behind { ErrorKind::Busy } else { ErrorKind::NotFound };
+        let slot = self.partitions.dataset(map, header.dataset).ok_or(unknown)?;
+        let redundancy = self.partitions.redundancy(&slot);
         for operation in &request.operations {
-            match map.node_of(operation.partition) {
+            match map.node_of(redundancy, operation.partition) {
                 Some(node) if node == self.shared.node => {}
                 Some(_) if behind => return Err(ErrorKind::Busy),
                 Some(_) => return Err(ErrorKind::StaleMap),
                 None => return Err(ErrorKind::Invalid),
             }
         }
-        let unknown = if behind { ErrorKind::Busy } else { ErrorKind::NotFound };
-        self.partitions.dataset(map, header.dataset).ok_or(unknown)
+        Ok(slot)
     }
 
     /// Says why nothing was tried. The blocks that the request names stay with the client.

@@ -7,7 +7,7 @@ mod common;
 use common::{Ended, Raw, SHM, TCP, UNIX, cluster, deadline, pattern};
 use samite_testkit::{LocalCluster, Options};
 use samite_transport::client::Outgoing;
-use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Seq};
+use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, Seq};
 use samite_wire::control::{BackendKind, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
 use samite_wire::op::{Action, BlockRef, Data, List, Operation};
@@ -20,7 +20,7 @@ fn requests_for_what_is_not_here_are_refused() {
     let mine = raw.partition(0, 1);
     let others = (0..raw.map.partitions())
         .map(PartitionId)
-        .find(|p| raw.map.node_of(*p) == Some(NodeId(1)))
+        .find(|p| raw.map.node_of(Redundancy(1), *p) == Some(NodeId(1)))
         .unwrap();
     let ask = |dataset, partition, epoch: u64| {
         let mut header = raw.header(dataset);

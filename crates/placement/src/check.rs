@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 
-use samite_types::{Epoch, Error, ErrorKind, Result, TargetId};
-use samite_wire::control::{ClusterMapData, DatasetData, DatasetSpec, DistributionKind, NodeInfo};
+use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result, TargetId};
+use samite_wire::control::{
+    ClusterMapData, DatasetData, DatasetSpec, DistributionKind, Group, NodeInfo, PartitionTable,
+};
 
 use crate::distribution::WHEEL_LEN_MAX;
 
@@ -13,6 +15,8 @@ pub const NODES_MAX: usize = 4096;
 pub const PARTITIONS_MAX: usize = 1 << 16;
 /// Most datasets in a cluster.
 pub const DATASETS_MAX: usize = 4096;
+/// Most targets that hold each record of a dataset.
+pub const REDUNDANCY_MAX: Redundancy = Redundancy(3);
 /// Most addresses of a node.
 pub const ADDRESSES_MAX: usize = 8;
 /// Longest address or host name of a node, in bytes.
@@ -22,6 +26,8 @@ const NAME_LEN_MAX: usize = 255;
 const TARGETS_PER_NODE_MAX: usize = 64;
 const CHUNK_LEN_MIN: u32 = 64 << 10;
 const CHUNK_LEN_MAX: u32 = 1 << 20;
+/// Most targets of a mirror group: more than its redundancy while it moves.
+const MEMBERS_MAX: usize = 2 * REDUNDANCY_MAX.0 as usize;
 
 fn check_name(name: &str) -> std::result::Result<(), String> {
     let lawful = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
@@ -49,6 +55,13 @@ fn spec_fault(spec: &DatasetSpec) -> std::result::Result<(), String> {
     let len = spec.chunk_len;
     if !len.is_power_of_two() || !(CHUNK_LEN_MIN..=CHUNK_LEN_MAX).contains(&len) {
         return Err(format!("chunk length {len}; a power of two from 64 KiB to 1 MiB is needed"));
+    }
+    if !(Redundancy(1)..=REDUNDANCY_MAX).contains(&spec.redundancy) {
+        return Err(format!(
+            "redundancy {}; 1 to {} are possible",
+            spec.redundancy.get(),
+            REDUNDANCY_MAX.get()
+        ));
     }
     if let DistributionKind::Weighted(weights) = &spec.distribution {
         let targets: HashSet<TargetId> = weights.iter().map(|(target, _)| *target).collect();
@@ -105,13 +118,54 @@ pub(crate) fn check_map(data: &ClusterMapData) -> std::result::Result<(), String
             return Err(format!("target {} twice", twice.target));
         }
     }
-    if data.partitions.is_empty() || data.partitions.len() > PARTITIONS_MAX {
-        return Err(format!("{} partitions", data.partitions.len()));
+    if data.states.len() != data.nodes.len() {
+        return Err(format!("{} states of {} nodes", data.states.len(), data.nodes.len()));
     }
-    if let Some(unknown) = data.partitions.iter().find(|target| !targets.contains(target)) {
-        return Err(format!("a partition on unknown target {unknown}"));
-    }
+    check_tables(&data.tables, &targets)?;
     check_datasets(data)
+}
+
+fn check_tables(
+    tables: &[PartitionTable],
+    targets: &HashSet<TargetId>,
+) -> std::result::Result<(), String> {
+    let partitions = tables.first().map_or(0, |table| table.groups.len());
+    if partitions == 0 || partitions > PARTITIONS_MAX {
+        return Err(format!("{partitions} partitions"));
+    }
+    let redundancies = tables.iter().map(|table| table.redundancy);
+    if tables[0].redundancy != Redundancy(1)
+        || tables.len() > usize::from(REDUNDANCY_MAX.get())
+        || !redundancies.is_sorted_by(|a, b| a < b)
+    {
+        return Err("tables out of order".into());
+    }
+    for table in tables {
+        if table.groups.len() != partitions {
+            return Err(format!("{}: {} partitions", table.redundancy, table.groups.len()));
+        }
+        for group in &table.groups {
+            check_group(group, targets)
+                .map_err(|cause| format!("{}: {cause}", table.redundancy))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_group(group: &Group, targets: &HashSet<TargetId>) -> std::result::Result<(), String> {
+    let members = &group.members;
+    if members.is_empty() || members.len() > MEMBERS_MAX {
+        return Err(format!("a group of {} members", members.len()));
+    }
+    for (index, member) in members.iter().enumerate() {
+        if !targets.contains(&member.target) {
+            return Err(format!("a partition on unknown target {}", member.target));
+        }
+        if members[..index].iter().any(|other| other.target == member.target) {
+            return Err(format!("target {} twice in a group", member.target));
+        }
+    }
+    Ok(())
 }
 
 fn check_datasets(data: &ClusterMapData) -> std::result::Result<(), String> {
@@ -127,7 +181,10 @@ fn check_datasets(data: &ClusterMapData) -> std::result::Result<(), String> {
         if !names.insert(&dataset.spec.name) {
             return Err(format!("dataset {:?} twice", dataset.spec.name));
         }
-        check_wheel(dataset, data.partitions.len())?;
+        if !data.tables.iter().any(|table| table.redundancy == dataset.spec.redundancy) {
+            return Err(format!("{}: no table for {}", dataset.id, dataset.spec.redundancy));
+        }
+        check_wheel(dataset, data.tables[0].groups.len())?;
     }
     Ok(())
 }

@@ -2,21 +2,28 @@
 
 use std::collections::HashMap;
 
-use samite_types::{DatasetId, Epoch, Error, ErrorKind, NodeId, PartitionId, Result, TargetId};
-use samite_wire::control::{ClusterMapData, DatasetData, NodeInfo};
+use samite_types::{
+    DatasetId, Epoch, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result, TargetId,
+};
+use samite_wire::control::{
+    ClusterMapData, DatasetData, Group, NodeInfo, NodeState, PartitionTable,
+};
 
 use crate::Distribution;
 use crate::check::check_map;
 use crate::hash::hash;
 
-/// A cluster map that has passed every check: each partition has a target, each target a node, each dataset a lawful policy.
+/// A cluster map that has passed every check: each partition has targets, each target a node, each dataset a lawful policy
+/// and the partition table of its redundancy.
 ///
 /// Immutable; a new epoch is a new value.
 #[derive(Clone, Debug)]
 pub struct ClusterMap {
     data: ClusterMapData,
-    /// Position in `data.nodes` of the node that holds each partition.
-    holders: Vec<u16>,
+    /// For each of `data.tables`: position in `data.nodes` of the node of each partition's primary.
+    primaries: Vec<Vec<u16>>,
+    /// Position in `data.nodes` of the node of each target.
+    nodes: HashMap<TargetId, u16>,
 }
 
 impl ClusterMap {
@@ -27,19 +34,20 @@ impl ClusterMap {
     pub fn new(data: ClusterMapData) -> Result<Self> {
         check_map(&data)
             .map_err(|cause| Error::new(ErrorKind::Corrupt, format!("cluster map: {cause}")))?;
-        let node_of_target: HashMap<TargetId, u16> = data
+        let nodes: HashMap<TargetId, u16> = data
             .nodes
             .iter()
             .zip(0..)
             .flat_map(|(node, index)| node.targets.iter().map(move |info| (info.target, index)))
             .collect();
-        let holders = data
-            .partitions
+        let primary = |group: &Group| nodes.get(&group.members.first()?.target).copied();
+        let primaries = data
+            .tables
             .iter()
-            .map(|target| node_of_target.get(target).copied())
-            .collect::<Option<Vec<u16>>>()
+            .map(|table| table.groups.iter().map(primary).collect::<Option<Vec<u16>>>())
+            .collect::<Option<Vec<_>>>()
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "cluster map: partition without node"))?;
-        Ok(Self { data, holders })
+        Ok(Self { data, primaries, nodes })
     }
 
     /// The map as it travels.
@@ -63,8 +71,8 @@ impl ClusterMap {
     /// How many partitions there are; at least 1, fixed for the life of the cluster.
     #[must_use]
     pub fn partitions(&self) -> u32 {
-        // Checked against PARTITIONS_MAX.
-        self.data.partitions.len() as u32
+        // Checked against PARTITIONS_MAX; there is at least one table.
+        self.primaries[0].len() as u32
     }
 
     /// The partition of a placement key.
@@ -79,21 +87,54 @@ impl ClusterMap {
     #[must_use]
     pub fn partition_of_hash(&self, key_hash: u64) -> PartitionId {
         // The remainder is below the partition count, which fits.
-        PartitionId((key_hash % self.holders.len() as u64) as u32)
+        PartitionId((key_hash % self.primaries[0].len() as u64) as u32)
     }
 
-    /// The node that holds `partition`; `None` when there is no such partition.
+    /// Position of the table of this redundancy among all tables; `None` when no dataset ever asked for it.
     #[inline]
     #[must_use]
-    pub fn node_of(&self, partition: PartitionId) -> Option<NodeId> {
-        let holder = *self.holders.get(partition.get() as usize)?;
-        Some(self.data.nodes[usize::from(holder)].node)
+    pub fn table_index(&self, redundancy: Redundancy) -> Option<usize> {
+        self.data.tables.iter().position(|table| table.redundancy == redundancy)
     }
 
-    /// The target that holds `partition`; `None` when there is no such partition.
+    /// The mirror groups of datasets of this redundancy.
     #[must_use]
-    pub fn target_of(&self, partition: PartitionId) -> Option<TargetId> {
-        self.data.partitions.get(partition.get() as usize).copied()
+    pub fn table(&self, redundancy: Redundancy) -> Option<&PartitionTable> {
+        self.data.tables.iter().find(|table| table.redundancy == redundancy)
+    }
+
+    /// The mirror group that holds `partition` of the datasets of this redundancy.
+    #[must_use]
+    pub fn group(&self, redundancy: Redundancy, partition: PartitionId) -> Option<&Group> {
+        self.table(redundancy)?.groups.get(partition.get() as usize)
+    }
+
+    /// The node of the primary of `partition`, for datasets of this redundancy; `None` when there is no such partition or table.
+    #[inline]
+    #[must_use]
+    pub fn node_of(&self, redundancy: Redundancy, partition: PartitionId) -> Option<NodeId> {
+        let table = &self.primaries[self.table_index(redundancy)?];
+        let primary = *table.get(partition.get() as usize)?;
+        Some(self.data.nodes[usize::from(primary)].node)
+    }
+
+    /// The target of the primary of `partition`, for datasets of this redundancy; `None` when there is no such partition or table.
+    #[must_use]
+    pub fn target_of(&self, redundancy: Redundancy, partition: PartitionId) -> Option<TargetId> {
+        Some(self.group(redundancy, partition)?.members.first()?.target)
+    }
+
+    /// The node that serves a target.
+    #[must_use]
+    pub fn node_of_target(&self, target: TargetId) -> Option<NodeId> {
+        Some(self.data.nodes[usize::from(*self.nodes.get(&target)?)].node)
+    }
+
+    /// What the coordinator says of a node.
+    #[must_use]
+    pub fn state(&self, node: NodeId) -> Option<NodeState> {
+        let index = self.data.nodes.binary_search_by_key(&node, |info| info.node).ok()?;
+        self.data.states.get(index).copied()
     }
 
     /// All nodes, ordered by id.

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, TargetId};
+use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term};
 use samite_wire::control::{
-    BackendKind, ClusterMapData, DatasetData, DatasetSpec, DistributionKind, NodeInfo,
-    SemanticsKind, TargetInfo,
+    ClusterMapData, Consistency, DatasetData, DatasetSpec, DistributionKind, Group, Member,
+    NodeInfo, NodeState, PartitionTable, Reachability, TargetInfo,
 };
 
 use crate::{ClusterMap, assign, partitions_for, rebalance, shard_of, wheel};
@@ -27,6 +27,21 @@ fn moved(before: &[TargetId], after: &[TargetId]) -> usize {
     before.iter().zip(after).filter(|(a, b)| a != b).count()
 }
 
+const ONLINE: NodeState = NodeState { reachability: Reachability::Online, is_draining: false };
+
+/// The table of partitions that are not mirrored.
+fn table(targets: &[TargetId]) -> PartitionTable {
+    let alone = |target: &TargetId| Group {
+        term: Term(0),
+        members: vec![Member { target: *target, consistency: Consistency::Good }],
+    };
+    PartitionTable { redundancy: Redundancy(1), groups: targets.iter().map(alone).collect() }
+}
+
+fn primaries(data: &ClusterMapData) -> Vec<TargetId> {
+    data.tables[0].groups.iter().map(|group| group.members[0].target).collect()
+}
+
 fn map_data(nodes: u32) -> ClusterMapData {
     ClusterMapData {
         cluster: "c".into(),
@@ -36,22 +51,18 @@ fn map_data(nodes: u32) -> ClusterMapData {
                 node: NodeId(id),
                 host: "h".into(),
                 addresses: vec![format!("tcp://h:{id}")],
-                targets: vec![TargetInfo { target: TargetId(id), capacity_bytes: 1 }],
+                incarnation: 1,
+                targets: vec![TargetInfo { target: TargetId(id), capacity_bytes: 1, storage: 0 }],
             })
             .collect(),
-        partitions: assign(partitions_for(nodes as usize), &equal(0..nodes)).unwrap(),
+        states: vec![ONLINE; nodes as usize],
+        tables: vec![table(&assign(partitions_for(nodes as usize), &equal(0..nodes)).unwrap())],
         datasets: Vec::new(),
     }
 }
 
 fn dataset(id: u32, distribution: DistributionKind, wheel: Vec<PartitionId>) -> DatasetData {
-    let spec = DatasetSpec {
-        name: format!("d{id}"),
-        backend: BackendKind::Memory,
-        distribution,
-        semantics: SemanticsKind::Posix,
-        chunk_len: 1 << 20,
-    };
+    let spec = DatasetSpec { distribution, ..DatasetSpec::new(format!("d{id}")) };
     DatasetData { id: DatasetId(id), spec, wheel }
 }
 
@@ -125,14 +136,14 @@ proptest! {
         let nodes = weights.len() as u32;
         let mut data = map_data(nodes);
         let weights: Vec<_> = (0..nodes).map(TargetId).zip(weights).collect();
-        let cycle = wheel(&weights, &data.partitions).unwrap();
+        let cycle = wheel(&weights, &primaries(&data)).unwrap();
         data.datasets.push(dataset(1, DistributionKind::Weighted(weights.clone()), cycle.clone()));
         let map = ClusterMap::new(data).unwrap();
         let distribution = map.distribution(&map.datasets()[0]);
         let mut seen: HashMap<TargetId, usize> = HashMap::new();
         for chunk in 0..cycle.len() as u64 {
             let partition = distribution.chunk_partition(object, chunk);
-            *seen.entry(map.target_of(partition).unwrap()).or_default() += 1;
+            *seen.entry(map.target_of(Redundancy(1), partition).unwrap()).or_default() += 1;
         }
         let total: usize = weights.iter().map(|(_, weight)| *weight as usize).sum();
         for (target, weight) in weights {
@@ -166,7 +177,8 @@ fn keys_spread_within_ten_percent_of_even() {
             let map = ClusterMap::new(map_data(nodes)).unwrap();
             let mut held = vec![0usize; nodes as usize];
             for key in &keys {
-                held[map.node_of(map.partition_of(key)).unwrap().get() as usize] += 1;
+                held[map.node_of(Redundancy(1), map.partition_of(key)).unwrap().get() as usize] +=
+                    1;
             }
             let even = keys.len() as f64 / f64::from(nodes);
             for count in held {
@@ -201,9 +213,12 @@ fn every_kind_of_damage_to_a_map_is_noticed() {
         Box::new(|data| data.nodes[1].targets[0].target = TargetId(0)),
         Box::new(|data| data.nodes[0].addresses.clear()),
         Box::new(|data| data.nodes[0].addresses[0] = "a".repeat(513)),
-        Box::new(|data| data.partitions.clear()),
-        Box::new(|data| data.partitions.resize((1 << 16) + 1, TargetId(0))),
-        Box::new(|data| data.partitions[3] = TargetId(9)),
+        Box::new(|data| data.tables[0].groups.clear()),
+        Box::new(|data| {
+            let group = data.tables[0].groups[0].clone();
+            data.tables[0].groups.resize((1 << 16) + 1, group);
+        }),
+        Box::new(|data| data.tables[0].groups[3].members[0].target = TargetId(9)),
         Box::new(|data| data.datasets[0].spec.name = "a b".into()),
         Box::new(|data| data.datasets[0].wheel = vec![PartitionId(0)]),
         Box::new(|data| data.datasets[0].spec.chunk_len = 0),
@@ -228,8 +243,8 @@ fn every_kind_of_damage_to_a_map_is_noticed() {
 #[test]
 fn questions_outside_the_map_have_no_answer() {
     let map = ClusterMap::new(map_data(2)).unwrap();
-    assert_eq!(map.node_of(PartitionId(map.partitions())), None);
-    assert_eq!(map.target_of(PartitionId(u32::MAX)), None);
+    assert_eq!(map.node_of(Redundancy(1), PartitionId(map.partitions())), None);
+    assert_eq!(map.target_of(Redundancy(1), PartitionId(u32::MAX)), None);
     assert!(map.node(NodeId(2)).is_none());
     assert!(map.dataset("nothing").is_none());
     assert_eq!(shard_of(PartitionId(7), 0).get(), 0);

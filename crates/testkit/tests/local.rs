@@ -4,20 +4,14 @@ use std::time::{Duration, Instant};
 
 use samite_client::{Op, Options, Transport};
 use samite_testkit::LocalCluster;
-use samite_types::{ErrorKind, NodeId};
-use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
+use samite_types::{ErrorKind, NodeId, Redundancy};
+use samite_wire::control::DatasetSpec;
 use samite_wire::op::Operation;
 
 const TRANSPORTS: [Transport; 3] = [Transport::Shm, Transport::Unix, Transport::Tcp];
 
 fn spec(name: &str) -> DatasetSpec {
-    DatasetSpec {
-        name: name.into(),
-        backend: BackendKind::Memory,
-        distribution: DistributionKind::RoundRobin,
-        semantics: SemanticsKind::Posix,
-        chunk_len: 1 << 20,
-    }
+    DatasetSpec::new(name)
 }
 
 fn options(transport: Transport, timeout: Duration) -> Options {
@@ -69,8 +63,9 @@ fn a_lost_node_is_named_within_the_deadline() {
     let keys: Vec<String> = (0..64).map(|i| format!("key {i}")).collect();
     let on = |node: u32| {
         let map = &map;
-        keys.iter()
-            .filter(move |key| map.node_of(map.partition_of(key.as_bytes())) == Some(NodeId(node)))
+        keys.iter().filter(move |key| {
+            map.node_of(Redundancy(1), map.partition_of(key.as_bytes())) == Some(NodeId(node))
+        })
     };
     for dataset in &datasets {
         for key in on(1).take(1) {

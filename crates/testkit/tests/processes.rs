@@ -5,20 +5,14 @@ use std::time::{Duration, Instant};
 
 use samite_client::{Op, Options, Transport};
 use samite_testkit::ProcessCluster;
-use samite_types::{ErrorKind, NodeId};
-use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
+use samite_types::{ErrorKind, NodeId, Redundancy};
+use samite_wire::control::DatasetSpec;
 use samite_wire::op::Operation;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 fn spec() -> DatasetSpec {
-    DatasetSpec {
-        name: "killed".into(),
-        backend: BackendKind::Memory,
-        distribution: DistributionKind::RoundRobin,
-        semantics: SemanticsKind::Posix,
-        chunk_len: 1 << 20,
-    }
+    DatasetSpec::new("killed")
 }
 
 /// What one writer saw until its first error.
@@ -43,7 +37,7 @@ fn write_until_killed(
     for i in 0.. {
         let key = format!("{writer} {i}");
         let partition = map.partition_of(key.as_bytes());
-        let on_killed = map.node_of(partition) == Some(NodeId(1));
+        let on_killed = map.node_of(Redundancy(1), partition) == Some(NodeId(1));
         // Once the node is gone, only its own calls may fail.
         let start = Instant::now();
         // A few records over and over, so that the target never fills up.

@@ -72,6 +72,14 @@ id!(
     Version(u64), "v"
 );
 id!(
+    /// How many targets hold each record of a dataset; at least 1.
+    Redundancy(u8), "x"
+);
+id!(
+    /// Counts the primaries that a mirror group has had. Only grows.
+    Term(u32), "k"
+);
+id!(
     /// Matches a reply to its request on one connection.
     RequestId(u64), "r"
 );

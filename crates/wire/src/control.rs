@@ -1,11 +1,14 @@
 //! The control plane: the cluster map, datasets, status. `postcard` inside a frame body.
 
-use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, TargetId};
+use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::WireError;
 use crate::limits::BODY_LEN_MAX;
 use crate::lock::{LockAnswer, LockOwner, LockRequest};
+
+/// Bytes of a chunk unless said otherwise.
+pub const CHUNK_LEN_DEFAULT: u32 = 1 << 20;
 
 /// Asks a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,6 +120,8 @@ pub struct NodeInfo {
     pub host: String,
     /// Addresses as URLs, best first: `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT`.
     pub addresses: Vec<String>,
+    /// Drawn when the process started: another one means that what was only in memory is gone.
+    pub incarnation: u64,
     /// Targets.
     pub targets: Vec<TargetInfo>,
 }
@@ -128,6 +133,68 @@ pub struct TargetInfo {
     pub target: TargetId,
     /// Bytes it can hold.
     pub capacity_bytes: u64,
+    /// Names the directory in which the target keeps what outlives its node; drawn when that was made. 0: it keeps nothing.
+    pub storage: u64,
+}
+
+/// Whether a node can be reached, as the coordinator sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Reachability {
+    /// Its lease runs.
+    Online,
+    /// It is late.
+    ProbablyOffline,
+    /// Its lease has ended: it serves nothing that has another member.
+    Offline,
+}
+
+/// Whether a member of a mirror group has what the group has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Consistency {
+    /// It has applied every acknowledged operation.
+    Good,
+    /// Its node was started again: what outlives that is complete, what was in memory is gone.
+    Restarted,
+    /// It has missed operations; the primary is to bring it up to date.
+    NeedsResync,
+    /// It cannot be brought up to date (its target is full or broken).
+    Bad,
+}
+
+/// One target in a mirror group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Member {
+    /// The target.
+    pub target: TargetId,
+    /// What it has.
+    pub consistency: Consistency,
+}
+
+/// The targets that hold a partition. The first is the primary. There may be more than the redundancy asks for while a partition moves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Group {
+    /// Grows with each new primary; part of the versions that it makes.
+    pub term: Term,
+    /// At least one, none twice.
+    pub members: Vec<Member>,
+}
+
+/// The mirror groups of all datasets of one redundancy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionTable {
+    /// Targets that hold each partition.
+    pub redundancy: Redundancy,
+    /// The index is the partition.
+    pub groups: Vec<Group>,
+}
+
+/// What the coordinator says of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NodeState {
+    /// Whether it can be reached.
+    pub reachability: Reachability,
+    /// Its partitions are moving away.
+    pub is_draining: bool,
 }
 
 /// Backends of this version.
@@ -176,6 +243,35 @@ pub struct DatasetSpec {
     pub semantics: SemanticsKind,
     /// Bytes of a chunk; a power of two from 64 KiB to 1 MiB.
     pub chunk_len: u32,
+    /// Targets that hold each record.
+    pub redundancy: Redundancy,
+    /// What a restart of all its nodes leaves.
+    pub durability: DurabilityKind,
+}
+
+impl DatasetSpec {
+    /// A dataset in memory, unmirrored, with chunks of 1 MiB spread round-robin and `posix` semantics.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            backend: BackendKind::Memory,
+            distribution: DistributionKind::RoundRobin,
+            semantics: SemanticsKind::Posix,
+            chunk_len: CHUNK_LEN_DEFAULT,
+            redundancy: Redundancy(1),
+            durability: DurabilityKind::Memory,
+        }
+    }
+}
+
+/// What outlives the nodes of a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DurabilityKind {
+    /// Nothing: records are in memory.
+    Memory,
+    /// Every acknowledged operation: it is in a log on each member's flash before.
+    Logged,
 }
 
 /// A dataset as made.
@@ -199,8 +295,10 @@ pub struct ClusterMapData {
     pub epoch: Epoch,
     /// Nodes, ordered by id.
     pub nodes: Vec<NodeInfo>,
-    /// The target that holds each partition; the index is the partition.
-    pub partitions: Vec<TargetId>,
+    /// State of each of `nodes`, in the same order.
+    pub states: Vec<NodeState>,
+    /// Ordered by redundancy, all of the same length; the first is for redundancy 1.
+    pub tables: Vec<PartitionTable>,
     /// Datasets, ordered by id.
     pub datasets: Vec<DatasetData>,
 }

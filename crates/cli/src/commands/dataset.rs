@@ -9,9 +9,6 @@ use crate::failure::Failure;
 use crate::output::{Output, human_bytes};
 use crate::size::parse_size;
 
-/// Bytes of a chunk when nothing is said.
-const CHUNK_LEN_DEFAULT: u32 = 1 << 20;
-
 /// Datasets: create, list, drop
 ///
 /// `samite kv`, `samite object` and the files make theirs (`kv`, `objects`, `files`) when they first need them.
@@ -111,11 +108,11 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     match &args.command {
         Command::Create { dataset, backend, distribution, semantics, chunk } => {
             let spec = DatasetSpec {
-                name: dataset.clone(),
                 backend: *backend,
                 distribution: distribution.clone(),
                 semantics: *semantics,
                 chunk_len: *chunk,
+                ..DatasetSpec::new(dataset)
             };
             client.create_dataset(&spec)?;
             Ok(())
@@ -162,13 +159,7 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
 
 /// The policy of a dataset that a command makes by itself.
 pub fn spec_of(name: &str) -> DatasetSpec {
-    DatasetSpec {
-        name: name.to_owned(),
-        backend: BackendKind::Memory,
-        distribution: DistributionKind::RoundRobin,
-        semantics: SemanticsKind::Posix,
-        chunk_len: CHUNK_LEN_DEFAULT,
-    }
+    DatasetSpec::new(name)
 }
 
 /// The dataset `name`; a view's own one is made when it is missing.

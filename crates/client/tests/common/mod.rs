@@ -13,7 +13,7 @@ use std::time::Duration;
 use samite_client::{Client, Dataset, Op, Options, OwnedResult, Transport};
 use samite_testkit::LocalCluster;
 use samite_types::PartitionId;
-use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
+use samite_wire::control::DatasetSpec;
 use samite_wire::op::{Action, Operation};
 
 pub const TRANSPORTS: [Transport; 3] = [Transport::Shm, Transport::Unix, Transport::Tcp];
@@ -29,13 +29,7 @@ pub fn client(cluster: &LocalCluster, transport: Transport) -> Client {
 }
 
 pub fn spec(name: &str) -> DatasetSpec {
-    DatasetSpec {
-        name: name.into(),
-        backend: BackendKind::Memory,
-        distribution: DistributionKind::RoundRobin,
-        semantics: SemanticsKind::Posix,
-        chunk_len: 64 << 10,
-    }
+    DatasetSpec { chunk_len: 64 << 10, ..DatasetSpec::new(name) }
 }
 
 pub fn dataset(client: &Client, name: &str) -> Dataset {

@@ -11,12 +11,11 @@ use samite_testkit::{LocalCluster, Options};
 use samite_transport::client::{Link, Outgoing};
 use samite_transport::{Address, ClusterKey};
 use samite_types::{
-    ClientId, DatasetId, Deadline, Entropy, Epoch, ErrorKind, NodeId, PartitionId, Result, Seq,
-    SystemEntropy,
+    ClientId, DatasetId, Deadline, Entropy, Epoch, ErrorKind, NodeId, PartitionId, Redundancy,
+    Result, Seq, SystemEntropy,
 };
 use samite_wire::control::{
-    self, BackendKind, ControlReply, ControlRequest, DatasetSpec, DistributionKind, NodeStatus,
-    SemanticsKind,
+    self, BackendKind, ControlReply, ControlRequest, DatasetSpec, NodeStatus,
 };
 use samite_wire::frame::FrameKind;
 use samite_wire::op::{
@@ -37,13 +36,7 @@ pub fn deadline() -> Deadline {
 }
 
 pub fn spec(name: &str, backend: BackendKind) -> DatasetSpec {
-    DatasetSpec {
-        name: name.into(),
-        backend,
-        distribution: DistributionKind::RoundRobin,
-        semantics: SemanticsKind::Posix,
-        chunk_len: 1 << 20,
-    }
+    DatasetSpec { backend, ..DatasetSpec::new(name) }
 }
 
 /// One connection, and the map it was given.
@@ -159,7 +152,9 @@ impl Raw {
     pub fn partition(&self, shard: u32, shards: u32) -> PartitionId {
         (0..self.map.partitions())
             .map(PartitionId)
-            .find(|p| self.map.node_of(*p) == Some(self.node) && p.get() % shards == shard)
+            .find(|p| {
+                self.map.node_of(Redundancy(1), *p) == Some(self.node) && p.get() % shards == shard
+            })
             .unwrap()
     }
 
@@ -167,7 +162,7 @@ impl Raw {
     pub fn partitions(&self) -> Vec<PartitionId> {
         (0..self.map.partitions())
             .map(PartitionId)
-            .filter(|p| self.map.node_of(*p) == Some(self.node))
+            .filter(|p| self.map.node_of(Redundancy(1), *p) == Some(self.node))
             .collect()
     }
 
