@@ -3,6 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use samite_placement::ClusterMap;
+use samite_types::Redundancy;
 use samite_wire::control::{ClusterMapData, decode};
 
 fuzz_target!(|raw: &[u8]| {
