@@ -57,6 +57,9 @@ impl Shard {
             change @ (ControlRequest::CreateDataset(_) | ControlRequest::DropDataset { .. }) => {
                 self.change(to, change, out)
             }
+            ControlRequest::Heartbeat(_)
+            | ControlRequest::Report { .. }
+            | ControlRequest::Wish { .. } => Err(not_here()),
         };
         match reply {
             Ok(Some(reply)) => self.send_control(to, &reply, out),

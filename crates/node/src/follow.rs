@@ -104,7 +104,9 @@ fn take_up(shared: &Shared, reply: ControlReply) -> Result<()> {
         | ControlReply::Granted(_)
         | ControlReply::Revoked { .. }
         | ControlReply::Lock(_)
-        | ControlReply::LockOwners(_) => {
+        | ControlReply::LockOwners(_)
+        | ControlReply::Lease(_)
+        | ControlReply::NotLeader { .. } => {
             Err(Error::new(ErrorKind::Corrupt, "the coordinator's node answers another question"))
         }
     }

@@ -62,6 +62,8 @@ pub(crate) struct Figures {
     pub operations: AtomicU64,
     pub records: AtomicU64,
     pub abandoned: AtomicU64,
+    pub resyncs: AtomicU64,
+    pub resync_bytes: AtomicU64,
 }
 
 /// By which map everybody serves.
@@ -251,6 +253,8 @@ impl Shared {
             abandoned: sum(|figures| &figures.abandoned),
             requests: sum(|figures| &figures.requests),
             operations: sum(|figures| &figures.operations),
+            resyncs: sum(|figures| &figures.resyncs),
+            resync_bytes: sum(|figures| &figures.resync_bytes),
         }
     }
 

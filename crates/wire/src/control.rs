@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::WireError;
 use crate::limits::BODY_LEN_MAX;
 use crate::lock::{LockAnswer, LockOwner, LockRequest};
+use crate::membership::{Heartbeat, Lease, MemberReport, NodeWish};
 
 /// Bytes of a chunk unless said otherwise.
 pub const CHUNK_LEN_DEFAULT: u32 = 1 << 20;
@@ -59,6 +60,22 @@ pub enum ControlRequest {
     },
     /// For whom does this owner wait at this node? Reply: [`ControlReply::LockOwners`].
     LockWaits(LockOwner),
+    /// A node lives. Reply: [`ControlReply::Lease`] from the leader, [`ControlReply::NotLeader`] from any other coordinator instance.
+    Heartbeat(Heartbeat),
+    /// What primaries on a node noticed; at most [`REPORTS_MAX`](crate::membership::REPORTS_MAX). Reply: [`ControlReply::Ok`] when it counts, or not.
+    Report {
+        /// Whose primaries.
+        node: NodeId,
+        /// In the order in which they were noticed.
+        reports: Vec<MemberReport>,
+    },
+    /// A wish about a node. Reply: [`ControlReply::Map`].
+    Wish {
+        /// The node.
+        node: NodeId,
+        /// What is to become of it.
+        wish: NodeWish,
+    },
 }
 
 /// Answers a [`ControlRequest`].
@@ -83,6 +100,13 @@ pub enum ControlReply {
     Lock(LockAnswer),
     /// Owners of locks.
     LockOwners(Vec<LockOwner>),
+    /// The node may go on.
+    Lease(Lease),
+    /// Another coordinator instance leads, or none does yet.
+    NotLeader {
+        /// Node of the one that leads, as far as this one knows.
+        leader: Option<NodeId>,
+    },
     /// Refused.
     Failed {
         /// Code of an [`ErrorKind`].
@@ -326,6 +350,10 @@ pub struct NodeStatus {
     pub requests: u64,
     /// Operations served since start (a request carries many).
     pub operations: u64,
+    /// Members of groups that its primaries bring up to date now.
+    pub resyncs: u64,
+    /// Bytes that its primaries sent for that since start.
+    pub resync_bytes: u64,
 }
 
 /// Encodes a handshake or control message.

@@ -18,6 +18,7 @@ pub mod heads;
 pub mod hello;
 pub mod limits;
 pub mod lock;
+pub mod membership;
 pub mod op;
 
 pub use codec::{Decoder, WireError};

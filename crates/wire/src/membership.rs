@@ -1,0 +1,65 @@
+//! What nodes and coordinator instances tell each other about who lives and which member of a group has missed something.
+
+use samite_types::{Epoch, NodeId, PartitionId, Redundancy, TargetId, Term};
+use serde::{Deserialize, Serialize};
+
+/// Most reports in one message.
+pub const REPORTS_MAX: usize = 4096;
+
+/// A node says that it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Heartbeat {
+    /// Who.
+    pub node: NodeId,
+    /// The process, as in [`crate::control::NodeInfo`].
+    pub incarnation: u64,
+    /// Epoch by which all of its shards serve.
+    pub serves: Epoch,
+}
+
+/// The leader's answer to a [`Heartbeat`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Lease {
+    /// The node may serve mirrored groups for so long, counted from when it sent the heartbeat. 0: it does not belong to the cluster
+    /// as this process; it has to join.
+    pub term_us: u64,
+    /// Newest epoch of the cluster map.
+    pub epoch: Epoch,
+}
+
+/// What has become of a member of a mirror group, as its primary knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum MemberNews {
+    /// It has missed an operation, or cannot be asked whether.
+    Missed,
+    /// It has everything, and the primary waits for it from now on.
+    Synced,
+    /// It cannot be brought up to date.
+    Broken,
+}
+
+/// A primary reports on one member of one of its groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MemberReport {
+    /// Table of the group.
+    pub redundancy: Redundancy,
+    /// Partition of the group.
+    pub partition: PartitionId,
+    /// Term in which the reporter is primary; a report from an older one counts for nothing.
+    pub term: Term,
+    /// The member.
+    pub target: TargetId,
+    /// What has become of it.
+    pub news: MemberNews,
+}
+
+/// What the one who runs a cluster wants of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum NodeWish {
+    /// Move its partitions away.
+    Drain,
+    /// Use it again.
+    Undrain,
+    /// Forget it. It must hold nothing that no other has.
+    Remove,
+}
