@@ -45,6 +45,7 @@ mod peer;
 mod pending;
 pub mod reach;
 mod reply;
+pub mod retry;
 mod revocations;
 pub mod runtime;
 mod seq;

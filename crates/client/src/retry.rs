@@ -1,0 +1,380 @@
+//! What a call does when its answer does not come, or is none: decisions alone. No clock, no link and no cluster map in here,
+//! so that the simulator makes the same ones.
+//!
+//! Whoever carries out a call tells what happened and does what [`Next`] says, until the answer is there:
+//!
+//! ```text
+//!        ┌──────────────────────────── Send ◄─────────────────────────────┐
+//!        ▼                                                                │
+//!   send, sent() ── wait until wait_until() ── answer: over               │
+//!                        │                                                │
+//!                 happened(Event) ── Look ── looked(worth it?) ── Pause ──┤
+//!                        ▲                        │                       │
+//!                        └──────── Wait ◄─────────┘        Fail: over     │
+//!                        happened(Event) ─────────────────────── Send ────┘
+//! ```
+//!
+//! A request that is sent again keeps its sequence numbers, and goes to the primary that the newest known map names. Before that
+//! the old one is given up: what comes for it later counts for nothing.
+//!
+//! Data in one place alone has nobody else to ask: a node that cannot be reached is an error at once, and one that
+//! is silent is waited for. With mirrors, somebody takes over: then a node that is gone is a pause.
+//!
+//! All times are since one moment, whichever.
+
+use std::time::Duration;
+
+/// Most connections that may break under one call on data without mirrors before it gives up.
+const BREAKS_MAX: u32 = 8;
+
+/// How patient a call is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Silence after which a newer cluster map is looked for, again and again.
+    pub patience: Duration,
+    /// Silence after which a request is sent again although nobody knows a newer map. Doubles with each time.
+    pub resend: Duration,
+    /// First pause before a node that was busy, or could not be reached, is asked again. Doubles with each.
+    pub pause_min: Duration,
+    /// Longest pause before a busy node is asked again.
+    pub busy_pause_max: Duration,
+    /// Longest pause before a node that could not be reached is tried again.
+    pub down_pause_max: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_millis(300),
+            resend: Duration::from_secs(1),
+            pause_min: Duration::from_micros(50),
+            busy_pause_max: Duration::from_millis(20),
+            down_pause_max: Duration::from_millis(100),
+        }
+    }
+}
+
+/// What happened to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// Nothing, until [`Retry::wait_until`].
+    Silent,
+    /// The node knows a newer cluster map.
+    Stale,
+    /// The node could not take all of it now.
+    Busy,
+    /// The connection broke under it.
+    Broken,
+    /// No connection could be made.
+    Unreachable,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Go on waiting for the same request, until [`Retry::wait_until`].
+    Wait,
+    /// Ask nodes for a newer cluster map, also others than the one that is silent, then say [`Retry::looked`].
+    Look,
+    /// Sleep for so long, then send.
+    Pause(Duration),
+    /// Send it, or send it again.
+    Send,
+    /// The call ends with an error.
+    Fail(GiveUp),
+}
+
+/// Why a call ends without its answer. Whether it took effect is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GiveUp {
+    /// The deadline has passed; this was in the way last.
+    Timeout(Event),
+    /// The node cannot be reached, and nobody takes its place.
+    Unreachable,
+}
+
+/// The decisions of one call.
+#[derive(Clone, Debug)]
+pub struct Retry {
+    timing: Timing,
+    is_mirrored: bool,
+    deadline: Duration,
+    pause: Duration,
+    breaks: u32,
+    /// When the request under way is to be sent again.
+    resend_at: Duration,
+    resend: Duration,
+    /// Until when to wait for the answer to it before a newer map is looked for.
+    silent_at: Duration,
+    /// Nodes that answer without taking the request are taken at their word until then.
+    doubt_at: Option<Duration>,
+    /// What the look under way is for.
+    reason: Event,
+}
+
+impl Retry {
+    /// For a call on data with or without mirrors, to be over by `deadline`.
+    #[must_use]
+    pub const fn new(timing: Timing, is_mirrored: bool, deadline: Duration) -> Self {
+        Self {
+            timing,
+            is_mirrored,
+            deadline,
+            pause: timing.pause_min,
+            breaks: 0,
+            resend_at: Duration::ZERO,
+            resend: timing.resend,
+            silent_at: Duration::ZERO,
+            doubt_at: None,
+            reason: Event::Silent,
+        }
+    }
+
+    /// Somebody else can take over from the node that is asked.
+    #[must_use]
+    pub const fn is_mirrored(&self) -> bool {
+        self.is_mirrored
+    }
+
+    /// The request leaves, at `now`.
+    #[inline]
+    pub fn sent(&mut self, now: Duration) {
+        self.resend_at = now.saturating_add(self.resend);
+        self.silent_at = now.saturating_add(self.timing.patience);
+    }
+
+    /// Until when to wait for the answer before [`Event::Silent`] is told.
+    #[inline]
+    #[must_use]
+    pub fn wait_until(&self) -> Duration {
+        if self.is_mirrored { self.silent_at.min(self.deadline) } else { self.deadline }
+    }
+
+    /// By when an answer that has begun to come must be here. A call without mirrors waits for all of it.
+    #[must_use]
+    pub fn answer_until(&self) -> Duration {
+        if self.is_mirrored {
+            self.resend_at.max(self.silent_at).min(self.deadline)
+        } else {
+            self.deadline
+        }
+    }
+
+    /// Something else than the answer came, or nothing.
+    #[must_use]
+    pub fn happened(&mut self, event: Event, now: Duration) -> Next {
+        self.reason = event;
+        if !self.is_mirrored && event == Event::Unreachable {
+            return Next::Fail(GiveUp::Unreachable);
+        }
+        if now >= self.deadline {
+            return Next::Fail(self.give_up());
+        }
+        match event {
+            Event::Stale => Next::Look,
+            Event::Silent if self.is_mirrored => Next::Look,
+            Event::Silent => Next::Wait,
+            // It may be cut off from the others, and one of them takes its place already.
+            Event::Busy if self.is_mirrored && self.is_in_doubt(now) => Next::Look,
+            Event::Busy => self.pause(now, self.timing.busy_pause_max),
+            Event::Broken | Event::Unreachable => {
+                self.breaks += 1;
+                match self.breaks {
+                    1 if event == Event::Broken => Next::Send,
+                    _ if self.is_mirrored => Next::Look,
+                    breaks if breaks > BREAKS_MAX => Next::Fail(GiveUp::Unreachable),
+                    _ => self.pause(now, self.timing.busy_pause_max),
+                }
+            }
+        }
+    }
+
+    /// A look is over. `is_worth`: after [`Event::Stale`] that there is a newer map; after others that it names another primary
+    /// than the one that was asked.
+    #[must_use]
+    pub fn looked(&mut self, is_worth: bool, now: Duration) -> Next {
+        if now >= self.deadline {
+            return Next::Fail(self.give_up());
+        }
+        if is_worth {
+            self.pause = self.timing.pause_min;
+            self.resend = self.timing.resend;
+            return Next::Send;
+        }
+        self.silent_at = now.saturating_add(self.timing.patience);
+        self.doubt_at = Some(self.silent_at);
+        match self.reason {
+            Event::Silent if now < self.resend_at => Next::Wait,
+            Event::Silent => {
+                self.resend = self.resend.saturating_mul(2);
+                Next::Send
+            }
+            Event::Stale | Event::Busy => self.pause(now, self.timing.busy_pause_max),
+            Event::Broken | Event::Unreachable => self.pause(now, self.timing.down_pause_max),
+        }
+    }
+
+    fn is_in_doubt(&mut self, now: Duration) -> bool {
+        now >= *self.doubt_at.get_or_insert(now.saturating_add(self.timing.patience))
+    }
+
+    fn give_up(&self) -> GiveUp {
+        match self.reason {
+            Event::Broken | Event::Unreachable => GiveUp::Unreachable,
+            reason => GiveUp::Timeout(reason),
+        }
+    }
+
+    fn pause(&mut self, now: Duration, max: Duration) -> Next {
+        let pause = self.pause.min(max).min(self.deadline.saturating_sub(now));
+        self.pause = self.pause.saturating_mul(2).min(self.timing.down_pause_max);
+        Next::Pause(pause)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TIMING: Timing = Timing {
+        patience: ms(300),
+        resend: ms(1000),
+        pause_min: Duration::from_micros(50),
+        busy_pause_max: ms(20),
+        down_pause_max: ms(100),
+    };
+
+    const fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    fn mirrored(deadline: Duration) -> Retry {
+        Retry::new(TIMING, true, deadline)
+    }
+
+    #[test]
+    fn silence_is_looked_into_and_ends_with_another_primary_or_a_second_sending() {
+        let mut retry = mirrored(ms(30_000));
+        retry.sent(ms(0));
+        for now in [300, 600, 900] {
+            assert_eq!(retry.wait_until(), ms(now));
+            assert_eq!(retry.happened(Event::Silent, ms(now)), Next::Look);
+            assert_eq!(retry.looked(false, ms(now)), Next::Wait);
+        }
+        assert_eq!(retry.happened(Event::Silent, ms(1200)), Next::Look);
+        assert_eq!(retry.looked(false, ms(1200)), Next::Send);
+        retry.sent(ms(1200));
+        assert_eq!(retry.wait_until(), ms(1500));
+        assert_eq!(retry.happened(Event::Silent, ms(1500)), Next::Look);
+        assert_eq!(retry.looked(true, ms(1510)), Next::Send);
+    }
+
+    #[test]
+    fn nobody_takes_the_place_of_a_node_without_mirrors() {
+        let mut retry = Retry::new(TIMING, false, ms(5000));
+        retry.sent(ms(0));
+        assert_eq!((retry.wait_until(), retry.answer_until()), (ms(5000), ms(5000)));
+        let unreachable = Next::Fail(GiveUp::Unreachable);
+        assert_eq!(retry.clone().happened(Event::Unreachable, ms(1)), unreachable);
+        assert_eq!(retry.happened(Event::Broken, ms(1)), Next::Send);
+        for _ in 0..7 {
+            assert!(matches!(retry.happened(Event::Broken, ms(1)), Next::Pause(_)));
+        }
+        assert_eq!(retry.happened(Event::Broken, ms(1)), unreachable);
+        let timeout = Next::Fail(GiveUp::Timeout(Event::Silent));
+        assert_eq!(retry.happened(Event::Silent, ms(5000)), timeout);
+    }
+
+    #[test]
+    fn a_mirrored_node_that_is_gone_is_a_pause_until_the_deadline() {
+        let mut retry = mirrored(ms(4000));
+        let mut now = ms(0);
+        let mut tries = 0;
+        let end = loop {
+            retry.sent(now);
+            tries += 1;
+            match retry.happened(Event::Unreachable, now) {
+                Next::Look => match retry.looked(false, now) {
+                    Next::Pause(pause) => now += pause,
+                    next => break next,
+                },
+                next => break next,
+            }
+        };
+        assert_eq!((end, now), (Next::Fail(GiveUp::Unreachable), ms(4000)));
+        assert!(tries < 60, "{tries}");
+    }
+
+    #[test]
+    fn a_busy_node_that_may_be_cut_off_is_doubted_from_time_to_time() {
+        let mut retry = mirrored(ms(2000));
+        let (mut now, mut looks) = (ms(0), 0);
+        let end = loop {
+            retry.sent(now);
+            match retry.happened(Event::Busy, now) {
+                Next::Pause(pause) => now += pause,
+                Next::Look => {
+                    looks += 1;
+                    let Next::Pause(pause) = retry.looked(false, now) else { panic!() };
+                    now += pause;
+                }
+                next => break next,
+            }
+        };
+        assert_eq!((end, now), (Next::Fail(GiveUp::Timeout(Event::Busy)), ms(2000)));
+        assert!((5..=6).contains(&looks), "{looks}");
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        use Event::{Broken, Busy, Silent, Stale, Unreachable};
+        prop::sample::select(vec![Silent, Stale, Busy, Broken, Unreachable])
+    }
+
+    proptest! {
+        /// Whatever happens: no call goes on past its deadline, none ends before it while somebody may take over, time always passes, and
+        /// nothing is sent at once again and again.
+        #[test]
+        fn calls_end_by_their_deadline_and_not_before(
+            events in prop::collection::vec((event(), any::<bool>(), 0u64..50), 1..200),
+            is_mirrored: bool,
+        ) {
+            let deadline = ms(3000);
+            let mut retry = Retry::new(TIMING, is_mirrored, deadline);
+            let (mut now, mut at_once) = (ms(0), 0);
+            retry.sent(now);
+            for (event, is_worth, delay) in events {
+                now += if event == Event::Silent {
+                    retry.wait_until().saturating_sub(now)
+                } else {
+                    Duration::from_micros(delay)
+                };
+                prop_assert!(now <= deadline);
+                let mut next = retry.happened(event, now);
+                if next == Next::Look {
+                    now = (now + ms(delay)).min(deadline);
+                    next = retry.looked(is_worth, now);
+                    prop_assert!(next != Next::Look);
+                }
+                let is_over = now >= deadline;
+                match next {
+                    Next::Fail(GiveUp::Unreachable) => prop_assert!(is_over || !is_mirrored),
+                    Next::Fail(GiveUp::Timeout(_)) => prop_assert!(is_over),
+                    Next::Wait => prop_assert!(event == Event::Silent && !is_over),
+                    Next::Pause(pause) => now += pause,
+                    Next::Send | Next::Look => {}
+                }
+                at_once = match next {
+                    Next::Send if event != Event::Silent && !is_worth => at_once + 1,
+                    Next::Fail(_) => return Ok(()),
+                    _ => at_once,
+                };
+                prop_assert!(at_once <= 1);
+                if next != Next::Wait {
+                    retry.sent(now);
+                }
+            }
+        }
+    }
+}
