@@ -1,6 +1,6 @@
 //! The client's side: one [`Link`] to one node.
 
-mod connect;
+pub(crate) mod connect;
 mod interruptible;
 mod reader;
 mod reply;

@@ -72,7 +72,7 @@ pub(crate) enum NodeStep {
     /// Send these bytes and wait for the proof.
     Challenge(Vec<u8>),
     /// The client holds the key.
-    Proved { client: ClientId, wants_rings: bool },
+    Proved { client: ClientId, node: Option<NodeId>, wants_rings: bool },
 }
 
 impl NodeSide {
@@ -108,7 +108,8 @@ impl NodeSide {
                         "peer does not hold the cluster key",
                     ));
                 }
-                Ok(NodeStep::Proved { client: hello.client, wants_rings: hello.wants_rings })
+                let Hello { client, node, wants_rings, .. } = hello;
+                Ok(NodeStep::Proved { client, node, wants_rings })
             }
             (_, FrameKind::Goodbye) => Err(read_goodbye(body)),
             (_, kind) => Err(unexpected(kind)),
@@ -137,15 +138,17 @@ pub(crate) struct ClientSide {
 }
 
 impl ClientSide {
-    /// Starts, with the bytes to send first.
+    /// Starts, with the bytes to send first. `node`: who connects, if it is a node.
     pub(crate) fn start(
         client: ClientId,
+        node: Option<NodeId>,
         wants_rings: bool,
         entropy: &dyn Entropy,
     ) -> (Self, Vec<u8>) {
         let mut nonce = [0; 32];
         entropy.fill(&mut nonce);
-        let hello = Hello { versions: (VERSION_OLDEST, VERSION), client, nonce, wants_rings };
+        let versions = (VERSION_OLDEST, VERSION);
+        let hello = Hello { versions, client, nonce, wants_rings, node };
         let bytes = frame(FrameKind::Hello, &hello);
         (Self { hello }, bytes)
     }
@@ -187,8 +190,8 @@ impl ClientSide {
     }
 }
 
-/// Whether a user may map this node's memory: the node's own user, and root, who can anyway.
-pub(crate) const fn may_share_memory(peer_uid: u32, own_uid: u32) -> bool {
+/// Whether a user may map this node's memory, and be a node: the node's own user, and root, who can anyway.
+pub(crate) const fn is_trusted(peer_uid: u32, own_uid: u32) -> bool {
     peer_uid == own_uid || peer_uid == 0
 }
 
@@ -212,7 +215,7 @@ mod tests {
     }
 
     fn exchange(client_key: &ClusterKey, node_key: &ClusterKey) -> Result<NodeStep> {
-        let (client, hello) = ClientSide::start(ClientId(7), true, &SystemEntropy);
+        let (client, hello) = ClientSide::start(ClientId(7), Some(NodeId(9)), true, &SystemEntropy);
         let mut node = NodeSide::Fresh;
         let (kind, bytes) = body(&hello);
         let NodeStep::Challenge(challenge) =
@@ -230,13 +233,14 @@ mod tests {
     #[test]
     fn both_sides_prove_the_key() {
         let step = exchange(&key(1), &key(1)).unwrap();
-        assert!(matches!(step, NodeStep::Proved { client: ClientId(7), wants_rings: true }));
+        let NodeStep::Proved { client, node, wants_rings } = step else { panic!("no proof") };
+        assert_eq!((client, node, wants_rings), (ClientId(7), Some(NodeId(9)), true));
         assert_eq!(exchange(&key(1), &key(2)).unwrap_err().kind(), ErrorKind::WrongKey);
     }
 
     #[test]
     fn a_client_that_skips_its_own_check_is_refused_by_the_node() {
-        let (_, hello) = ClientSide::start(ClientId(7), false, &SystemEntropy);
+        let (_, hello) = ClientSide::start(ClientId(7), None, false, &SystemEntropy);
         let mut node = NodeSide::Fresh;
         let (kind, bytes) = body(&hello);
         node.step(kind, bytes, NodeId(0), &key(1), &SystemEntropy).unwrap();
@@ -248,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_proof_sent_back_to_its_maker_is_no_proof() {
-        let (_, hello) = ClientSide::start(ClientId(7), false, &SystemEntropy);
+        let (_, hello) = ClientSide::start(ClientId(7), None, false, &SystemEntropy);
         let mut node = NodeSide::Fresh;
         let (kind, bytes) = body(&hello);
         let step = node.step(kind, bytes, NodeId(0), &key(1), &SystemEntropy).unwrap();
@@ -267,11 +271,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_own_user_and_root_share_memory() {
-        assert!(may_share_memory(1000, 1000));
-        assert!(may_share_memory(0, 1000));
-        assert!(!may_share_memory(1001, 1000));
-        assert!(!may_share_memory(1000, 0));
+    fn only_the_own_user_and_root_are_trusted() {
+        assert!(is_trusted(1000, 1000));
+        assert!(is_trusted(0, 1000));
+        assert!(!is_trusted(1001, 1000));
+        assert!(!is_trusted(1000, 0));
     }
 
     #[test]
@@ -285,17 +289,17 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_upset_either_side(
-            kind in 1u8..=9,
+            kind in 1u8..=11,
             challenged in any::<bool>(),
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
             let kinds = [
                 FrameKind::Hello, FrameKind::Challenge, FrameKind::Proof, FrameKind::Welcome,
                 FrameKind::Goodbye, FrameKind::Request, FrameKind::Reply, FrameKind::Control,
-                FrameKind::ControlReply,
+                FrameKind::ControlReply, FrameKind::Peer, FrameKind::PeerReply,
             ];
             let kind = kinds[usize::from(kind) - 1];
-            let (client, hello) = ClientSide::start(ClientId(7), false, &SystemEntropy);
+            let (client, hello) = ClientSide::start(ClientId(7), None, false, &SystemEntropy);
             let mut node = NodeSide::Fresh;
             if challenged {
                 let (kind, bytes) = body(&hello);

@@ -2,22 +2,25 @@
 
 mod accept;
 mod connection;
+mod dial;
 mod event_loop;
 mod listener;
 mod output;
 mod replies;
 mod rings;
+mod source;
 mod waker;
 mod watch;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use samite_types::{ClientId, Epoch};
+use samite_types::{ClientId, Epoch, NodeId, Result};
 use samite_wire::frame::Header;
 
 use crate::Transport;
 
+pub use dial::Dialler;
 pub use event_loop::EventLoop;
 pub use listener::Listener;
 pub use replies::Replies;
@@ -54,6 +57,8 @@ impl std::fmt::Display for ConnId {
 pub struct Peer {
     /// Session.
     pub client: ClientId,
+    /// The node that it says it is, if it is one; it holds the cluster key, and runs as this node's user where the kernel tells.
+    pub node: Option<NodeId>,
     /// User, where the kernel tells (not over tcp).
     pub uid: Option<u32>,
     /// How bytes travel.
@@ -71,8 +76,9 @@ pub struct SharedArena<'a> {
 
 /// What a node does with requests.
 pub trait Service {
-    /// A request ([`FrameKind::Request`](samite_wire::frame::FrameKind::Request) or
-    /// [`FrameKind::Control`](samite_wire::frame::FrameKind::Control)). `body` and `payload` are seen where they were
+    /// A request ([`FrameKind::Request`](samite_wire::frame::FrameKind::Request),
+    /// [`FrameKind::Control`](samite_wire::frame::FrameKind::Control), or from a node
+    /// [`FrameKind::Peer`](samite_wire::frame::FrameKind::Peer)). `body` and `payload` are seen where they were
     /// received and are gone when this returns. The reply goes to `out`, now or later.
     fn request(
         &mut self,
@@ -83,6 +89,23 @@ pub trait Service {
         payload: &[u8],
         out: &mut Replies,
     );
+
+    /// What came by a connection that this loop has made ([`FrameKind::PeerReply`](samite_wire::frame::FrameKind::PeerReply)).
+    fn reply(
+        &mut self,
+        conn: ConnId,
+        header: &Header,
+        body: &[u8],
+        payload: &[u8],
+        out: &mut Replies,
+    ) {
+        let _ = (conn, header, body, payload, out);
+    }
+
+    /// The connection that was asked for with this ticket ([`Dialler::dial`]) has been made to that node, or why it has not.
+    fn connected(&mut self, ticket: u64, made: Result<(ConnId, NodeId)>, out: &mut Replies) {
+        let _ = (ticket, made, out);
+    }
 
     /// A peer has proved the key: its requests come next.
     fn opened(&mut self, conn: ConnId, peer: &Peer) {

@@ -49,7 +49,8 @@ fn frame(kind: FrameKind, body: &[u8]) -> Vec<u8> {
 }
 
 fn hello(versions: (u8, u8)) -> Vec<u8> {
-    let hello = Hello { versions, client: ClientId(9), nonce: [1; 32], wants_rings: false };
+    let client = ClientId(9);
+    let hello = Hello { versions, client, nonce: [1; 32], wants_rings: false, node: None };
     frame(FrameKind::Hello, &encode(&hello))
 }
 

@@ -49,6 +49,10 @@ pub enum FrameKind {
     Control = 8,
     /// Control-plane reply ([`crate::control::ControlReply`]).
     ControlReply = 9,
+    /// One node to another, by the connection that it has made.
+    Peer = 10,
+    /// What the other says to that, in its own time.
+    PeerReply = 11,
 }
 
 impl FrameKind {
@@ -63,6 +67,8 @@ impl FrameKind {
             7 => Self::Reply,
             8 => Self::Control,
             9 => Self::ControlReply,
+            10 => Self::Peer,
+            11 => Self::PeerReply,
             _ => return Err(WireError::Unknown("frame kind")),
         })
     }

@@ -10,6 +10,9 @@
 //!
 //! Proofs are HMAC-SHA-256 under the cluster key, over a role label and both nonces, so that neither side's
 //! proof can be replayed as the other's.
+//!
+//! Nodes connect to each other in the same way, and say which one they are. Whoever holds the key is believed: the key is what makes
+//! a node one of the cluster. Where the kernel tells the user, only the node's own user (or root) can be a node.
 
 use samite_types::{ClientId, Epoch, NodeId};
 use serde::{Deserialize, Serialize};
@@ -25,6 +28,8 @@ pub struct Hello {
     pub nonce: [u8; 32],
     /// The client asks for shared-memory rings (unix sockets only).
     pub wants_rings: bool,
+    /// The node that connects, if it is one.
+    pub node: Option<NodeId>,
 }
 
 /// Node's answer.

@@ -29,23 +29,38 @@ pub(super) fn connect(
     deadline: Deadline,
 ) -> Result<Shared> {
     let fd = socket::connect(address, deadline)?;
-    handshake(&fd, address, key, client, deadline)
+    let wants_rings = address.transport() == Transport::Shm;
+    handshake(&fd, (wants_rings, key), client, None, deadline)
         .and_then(|(node, welcome, descriptors)| {
             open(fd, address.clone(), node, &welcome, descriptors)
         })
         .map_err(|error| error.context(format_args!("connect {address}")))
 }
 
-fn handshake(
-    fd: &OwnedFd,
+/// Connects one node to another: a socket, and who is at the other end.
+pub(crate) fn connect_node(
     address: &Address,
     key: &ClusterKey,
+    (client, node): (ClientId, NodeId),
+    deadline: Deadline,
+) -> Result<(OwnedFd, NodeId)> {
+    let fd = socket::connect(address, deadline)?;
+    let made = handshake(&fd, (false, key), client, Some(node), deadline);
+    match made {
+        Ok((peer, ..)) => Ok((fd, peer)),
+        Err(error) => Err(error.context(format_args!("connect {address}"))),
+    }
+}
+
+fn handshake(
+    fd: &OwnedFd,
+    (wants_rings, key): (bool, &ClusterKey),
     client: ClientId,
+    node: Option<NodeId>,
     deadline: Deadline,
 ) -> Result<(NodeId, Welcome, Descriptors)> {
-    let wants_rings = address.transport() == Transport::Shm;
     let mut descriptors = Descriptors::new();
-    let (side, hello) = ClientSide::start(client, wants_rings, &SystemEntropy);
+    let (side, hello) = ClientSide::start(client, node, wants_rings, &SystemEntropy);
     send(fd, &hello)?;
     let (kind, body) = receive(fd, deadline, &mut descriptors)?;
     let (node, proof) = side.challenged(kind, &body, key)?;

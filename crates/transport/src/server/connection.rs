@@ -9,7 +9,7 @@ use samite_wire::frame::{FrameCheck, FrameKind, HEADER_LEN, Header};
 
 use super::rings::RingInput;
 use super::{ConnId, Peer, Replies, Service};
-use crate::handshake::{NodeSide, NodeStep, check_header, read_goodbye};
+use crate::handshake::{NodeSide, NodeStep, check_header, is_trusted, read_goodbye};
 use crate::key::ClusterKey;
 use crate::server::replies::gone;
 use crate::socket;
@@ -28,6 +28,8 @@ const RECEIVES_PER_TURN: usize = 4;
 pub(super) enum Phase {
     Handshake(NodeSide),
     Open(Peer),
+    /// Made by this side; the other end is a node.
+    Outgoing,
 }
 
 /// The receiving half of a connection.
@@ -92,8 +94,20 @@ impl Connection {
         }
     }
 
+    /// The service knows of it.
     pub(super) const fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open(_))
+        matches!(self.phase, Phase::Open(_) | Phase::Outgoing)
+    }
+
+    /// It was made by this side.
+    pub(super) const fn is_outgoing(&self) -> bool {
+        matches!(self.phase, Phase::Outgoing)
+    }
+
+    /// The peer is not read from until it takes what waits for it. What it says by a connection that this side has made is taken
+    /// always: it makes less to send, and two nodes must not wait for each other.
+    pub(super) fn is_held_back(&self, replies: &Replies) -> bool {
+        !self.is_outgoing() && replies.is_full(self.id)
     }
 
     /// Frames have come that were not served.
@@ -106,12 +120,21 @@ impl Connection {
         self.long_len > 0 || (!self.partial.is_empty() && !self.paused)
     }
 
+    /// Whether the peer can be the node that it says it is.
+    fn check_node(&self, node: Option<NodeId>) -> Result<()> {
+        let own = rustix::process::geteuid().as_raw();
+        if node.is_some() && self.uid.is_some_and(|uid| !is_trusted(uid, own)) {
+            return Err(Error::new(ErrorKind::Denied, "nodes run as the same user"));
+        }
+        Ok(())
+    }
+
     /// Receives and serves what has come.
     ///
     /// # Errors
     /// Why the connection is to be ended.
     pub(super) fn read(&mut self, scratch: &mut [u8], place: &mut Place<'_>) -> Result<Next> {
-        if self.paused && !place.replies.is_full(self.id) {
+        if self.paused && !self.is_held_back(place.replies) {
             self.paused = false;
             let kept = std::mem::take(&mut self.partial);
             let next = self.serve(&kept, place)?;
@@ -120,7 +143,7 @@ impl Connection {
             }
         }
         for _ in 0..RECEIVES_PER_TURN {
-            if place.replies.is_full(self.id) {
+            if self.is_held_back(place.replies) {
                 return Ok(Next::Wait);
             }
             let Some(fd) = place.replies.fd(self.id) else { return Ok(Next::Wait) };
@@ -164,7 +187,7 @@ impl Connection {
     fn serve(&mut self, bytes: &[u8], place: &mut Place<'_>) -> Result<Next> {
         let mut rest = bytes;
         while let Some((raw, after)) = rest.split_first_chunk::<HEADER_LEN>() {
-            if place.replies.is_full(self.id) || place.replies.is_closing(self.id) {
+            if self.is_held_back(place.replies) || place.replies.is_closing(self.id) {
                 self.paused = true;
                 break;
             }
@@ -216,10 +239,12 @@ impl Connection {
         self.long_len = 0;
         if let Some((header, check)) = self.long_check.take() {
             check.finish()?;
-            // Only a peer that has proved the key may send long frames.
-            if let Phase::Open(peer) = &self.phase {
-                let (body, payload) = long[HEADER_LEN..].split_at(header.body_len);
-                serve_request(self.id, peer, &header, body, payload, place)?;
+            let (body, payload) = long[HEADER_LEN..].split_at(header.body_len);
+            match &self.phase {
+                Phase::Open(peer) => serve_request(self.id, peer, &header, body, payload, place)?,
+                Phase::Outgoing => serve_reply(self.id, &header, body, payload, place)?,
+                // Only a peer that has proved the key may send long frames.
+                Phase::Handshake(_) => {}
             }
         }
         if long.capacity() <= KEPT_BUFFER_LEN_MAX {
@@ -238,13 +263,18 @@ impl Connection {
                 serve_request(self.id, peer, header, body, payload, place)?;
                 Ok(Next::Wait)
             }
+            Phase::Outgoing => {
+                serve_reply(self.id, header, body, payload, place)?;
+                Ok(Next::Wait)
+            }
             Phase::Handshake(side) => {
                 match side.step(header.kind, body, place.node, place.key, &SystemEntropy)? {
                     NodeStep::Challenge(bytes) => {
                         place.replies.push_raw(self.id, &bytes);
                         Ok(Next::Wait)
                     }
-                    NodeStep::Proved { client, wants_rings } => {
+                    NodeStep::Proved { client, node, wants_rings } => {
+                        self.check_node(node)?;
                         let transport = if self.is_tcp {
                             crate::Transport::Tcp
                         } else if wants_rings {
@@ -252,11 +282,34 @@ impl Connection {
                         } else {
                             crate::Transport::Unix
                         };
-                        let peer = Peer { client, uid: self.uid, transport };
+                        let peer = Peer { client, node, uid: self.uid, transport };
                         Ok(Next::Welcome { peer, wants_rings })
                     }
                 }
             }
+        }
+    }
+}
+
+/// Hands a frame that came by a connection of this side's making to the service.
+fn serve_reply(
+    id: ConnId,
+    header: &Header,
+    body: &[u8],
+    payload: &[u8],
+    place: &mut Place<'_>,
+) -> Result<()> {
+    match header.kind {
+        FrameKind::PeerReply => {
+            place.service.reply(id, header, body, payload, place.replies);
+            Ok(())
+        }
+        FrameKind::Goodbye => {
+            let error = read_goodbye(body);
+            Err(Error::new(ErrorKind::Unavailable, format!("node said goodbye: {error}")))
+        }
+        kind => {
+            Err(Error::new(ErrorKind::Corrupt, format!("unexpected {kind:?} frame from a node")))
         }
     }
 }
@@ -271,7 +324,10 @@ pub(super) fn serve_request(
     place: &mut Place<'_>,
 ) -> Result<()> {
     match header.kind {
-        FrameKind::Request | FrameKind::Control => {
+        FrameKind::Peer if peer.node.is_none() => {
+            Err(Error::new(ErrorKind::Denied, "a client sends what only nodes may"))
+        }
+        FrameKind::Request | FrameKind::Control | FrameKind::Peer => {
             place.service.request(id, peer, header, body, payload, place.replies);
             Ok(())
         }

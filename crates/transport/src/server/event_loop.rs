@@ -18,11 +18,13 @@ use samite_wire::hello::Welcome;
 
 use super::accept::{Accepted, Acceptor};
 use super::connection::{Connection, Next, Phase, Place, SCRATCH_LEN};
+use super::dial::{Dialled, Dialler};
 use super::rings::{NewRings, RingInput};
+use super::source::{Source, token};
 use super::waker::Waker;
 use super::watch::Watch;
 use super::{ConnId, Listener, Options, Peer, Replies, Service};
-use crate::handshake::{frame, goodbye, may_share_memory};
+use crate::handshake::{frame, goodbye, is_trusted};
 use crate::key::ClusterKey;
 use crate::socket::{self, timespec};
 use crate::spin::{Poll, Spin};
@@ -37,20 +39,6 @@ const RING_TURNS_PER_SORTING: u32 = 1024;
 /// Time to send what is left when the loop ends.
 const LAST_FLUSH: Duration = Duration::from_secs(1);
 
-/// What an epoll event is about, and the index of the listener or connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
-    Waker,
-    Listener,
-    Socket,
-    Doorbell,
-}
-
-fn token(source: Source, serial: u32, index: usize) -> epoll::EventData {
-    let serial = u64::from(serial & 0xff_ffff);
-    epoll::EventData::new_u64((source as u64) << 56 | serial << 32 | index as u64)
-}
-
 /// Receives requests and sends replies, on the thread that runs it.
 pub struct EventLoop {
     node: NodeId,
@@ -59,6 +47,7 @@ pub struct EventLoop {
     epoll: OwnedFd,
     acceptor: Acceptor,
     waker: Waker,
+    dialler: Dialler,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     serial: u32,
@@ -101,9 +90,10 @@ impl EventLoop {
         }
         Ok(Self {
             node,
-            key,
             epoll,
             acceptor: Acceptor::new(listeners).map_err(failed)?,
+            dialler: Dialler::new(node, key.clone(), waker.clone()),
+            key,
             waker,
             connections: Vec::new(),
             free: Vec::new(),
@@ -122,6 +112,12 @@ impl EventLoop {
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    /// A handle by which the service has connections to other nodes made.
+    #[must_use]
+    pub fn dialler(&self) -> Dialler {
+        self.dialler.clone()
     }
 
     /// Serves until `stop` is set (and the waker used, to have it seen at once). Then sends what is left, for at most a second.
@@ -184,6 +180,9 @@ impl EventLoop {
             Err(errno) => return Err(Error::io("wait for events", errno)),
         };
         if self.waker.take() {
+            while let Some(dialled) = self.dialler.take() {
+                self.adopt(dialled, service);
+            }
             service.wakeup(&mut self.replies);
         }
         for event in events {
@@ -232,6 +231,21 @@ impl EventLoop {
         }
     }
 
+    /// Takes up a connection that was made for the service, or tells it why there is none.
+    fn adopt(&mut self, dialled: Dialled, service: &mut dyn Service) {
+        let made = dialled.made.and_then(|(accepted, node)| {
+            let id = self
+                .enter(accepted)
+                .map_err(|errno| Error::io(format_args!("watch node {node}"), errno))?;
+            if let Some(Some(connection)) = self.connections.get_mut(id.index()) {
+                connection.phase = Phase::Outgoing;
+            }
+            tracing::debug!("{id}: to node {node}");
+            Ok((id, node))
+        });
+        service.connected(dialled.ticket, made, &mut self.replies);
+    }
+
     fn add(&mut self, accepted: Accepted, service: &mut dyn Service) {
         let open = self.connections.len() - self.free.len();
         if open >= self.options.connections_max {
@@ -245,21 +259,30 @@ impl EventLoop {
                 Error::new(ErrorKind::Busy, "too many connections that have not proved the key");
             self.end(oldest.index(), &error, service);
         }
+        match self.enter(accepted) {
+            Ok(id) => self.watch.handshake(id, self.options.handshake_timeout),
+            Err(errno) => tracing::warn!("refused a connection: {errno}"),
+        }
+    }
+
+    /// Gives a socket its place.
+    fn enter(&mut self, accepted: Accepted) -> std::result::Result<ConnId, Errno> {
         let index = self.free.pop().unwrap_or(self.connections.len());
         self.serial = self.serial.wrapping_add(1);
         let id = ConnId::new(self.serial, index);
         let data = token(Source::Socket, self.serial, index);
         if let Err(errno) = epoll::add(&self.epoll, &accepted.fd, data, epoll::EventFlags::IN) {
-            tracing::warn!("refused a connection: {errno}");
-            self.free.push(index);
-            return;
+            if index < self.connections.len() {
+                self.free.push(index);
+            }
+            return Err(errno);
         }
         if index == self.connections.len() {
             self.connections.push(None);
         }
         self.connections[index] = Some(Connection::new(id, accepted.uid, accepted.is_tcp));
         self.replies.open(id, accepted.fd);
-        self.watch.handshake(id, self.options.handshake_timeout);
+        Ok(id)
     }
 
     /// Receives from a connection's socket and serves what has come.
@@ -311,7 +334,7 @@ impl EventLoop {
         let arena = service.arena();
         let new = if wants_rings {
             let own = rustix::process::geteuid().as_raw();
-            if !peer.uid.is_some_and(|uid| may_share_memory(uid, own)) {
+            if !peer.uid.is_some_and(|uid| is_trusted(uid, own)) {
                 return Err(Error::new(
                     ErrorKind::Denied,
                     "shared memory is for the node's own user",
@@ -431,7 +454,7 @@ impl EventLoop {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let id = connection.id;
         let mut interest = epoll::EventFlags::empty();
-        interest.set(epoll::EventFlags::IN, !self.replies.is_full(id));
+        interest.set(epoll::EventFlags::IN, !connection.is_held_back(&self.replies));
         interest.set(epoll::EventFlags::OUT, self.replies.is_blocked(id));
         let Some(fd) = self.replies.fd(id) else { return };
         if interest != connection.interest {
@@ -535,7 +558,7 @@ impl EventLoop {
             self.awake.retain(|awake| *awake != index);
         }
         self.watch.forget_handshake(id);
-        self.replies.remove(id, connection.is_open());
+        self.replies.remove(id, matches!(connection.phase, Phase::Open(_)));
         self.free.push(index);
         if connection.is_open() {
             service.closed(id);

@@ -231,7 +231,8 @@ impl Replies {
     }
 
     /// So much output waits that no more requests should be taken.
-    pub(super) fn is_full(&self, conn: ConnId) -> bool {
+    #[must_use]
+    pub fn is_full(&self, conn: ConnId) -> bool {
         self.output(conn).is_none_or(|output| {
             let ring_len = output.ring.as_ref().map_or(0, |ring| ring.waiting_len);
             output.socket.len().max(ring_len) > self.output_len_max

@@ -73,7 +73,11 @@ impl Service for Echo {
                 out.send(conn, FrameKind::Reply, id, body, [OutPiece::Pinned(slice)]);
             }
             Some(&command::NEVER) => {}
-            _ => out.send(conn, FrameKind::Reply, id, body, [OutPiece::Copy(payload)]),
+            _ => {
+                let is_peer = header.kind == FrameKind::Peer;
+                let kind = if is_peer { FrameKind::PeerReply } else { FrameKind::Reply };
+                out.send(conn, kind, id, body, [OutPiece::Copy(payload)]);
+            }
         }
     }
 

@@ -1,0 +1,85 @@
+//! Connections that a node makes to others.
+//!
+//! Connecting and proving the key take a few round trips, for which a loop cannot wait: a short-lived thread does it, and the loop takes up
+//! the socket as one more connection.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
+
+use super::Waker;
+use super::accept::Accepted;
+use crate::Address;
+use crate::client::connect::connect_node;
+use crate::key::ClusterKey;
+
+/// What came of a dial.
+pub(super) struct Dialled {
+    pub(super) ticket: u64,
+    pub(super) made: Result<(Accepted, NodeId)>,
+}
+
+/// Makes connections to other nodes for the service of one [`EventLoop`](super::EventLoop).
+#[derive(Clone)]
+pub struct Dialler {
+    node: NodeId,
+    key: ClusterKey,
+    /// At most one for each dial that the service has asked for.
+    dialled: Arc<Mutex<VecDeque<Dialled>>>,
+    waker: Waker,
+}
+
+impl Dialler {
+    pub(super) fn new(node: NodeId, key: ClusterKey, waker: Waker) -> Self {
+        Self { node, key, dialled: Arc::default(), waker }
+    }
+
+    /// Connects to the first of `addresses` that answers, as this node. What came of it is told by
+    /// [`Service::connected`](super::Service::connected) with this ticket. Never waits. The caller sees to it that
+    /// few are under way.
+    pub fn dial(&self, ticket: u64, addresses: Vec<Address>, deadline: Deadline) {
+        let dialler = self.clone();
+        let spawned = std::thread::Builder::new()
+            .name("dial".into())
+            .spawn(move || dialler.done(ticket, dialler.connect(&addresses, deadline)));
+        if let Err(error) = spawned {
+            let errno = rustix::io::Errno::from_io_error(&error);
+            let errno = errno.unwrap_or(rustix::io::Errno::AGAIN);
+            self.done(ticket, Err(Error::io("start a thread", errno)));
+        }
+    }
+
+    fn connect(&self, addresses: &[Address], deadline: Deadline) -> Result<(Accepted, NodeId)> {
+        let client = ClientId(SystemEntropy.next_u64());
+        let mut failed = Error::new(ErrorKind::Unavailable, "node has no address");
+        for address in addresses {
+            match connect_node(address, &self.key, (client, self.node), deadline) {
+                Ok((fd, node)) => {
+                    let is_tcp = address.is_tcp();
+                    return Ok((Accepted { fd, uid: None, is_tcp }, node));
+                }
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+
+    fn done(&self, ticket: u64, made: Result<(Accepted, NodeId)>) {
+        let mut dialled = self.dialled.lock().unwrap_or_else(PoisonError::into_inner);
+        dialled.push_back(Dialled { ticket, made });
+        drop(dialled);
+        self.waker.wake();
+    }
+
+    pub(super) fn take(&self) -> Option<Dialled> {
+        self.dialled.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+}
+
+impl fmt::Debug for Dialler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dialler").field("node", &self.node).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,18 @@
+//! What the loop asks the kernel to tell it.
+
+use rustix::event::epoll;
+
+/// What an epoll event is about, and the index of the listener or connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Waker,
+    Listener,
+    Socket,
+    Doorbell,
+}
+
+/// What the kernel gives back with the event; `serial` tells a connection from an earlier one at the same index.
+pub(super) fn token(source: Source, serial: u32, index: usize) -> epoll::EventData {
+    let serial = u64::from(serial & 0xff_ffff);
+    epoll::EventData::new_u64((source as u64) << 56 | serial << 32 | index as u64)
+}
