@@ -5,6 +5,7 @@
 
 mod env;
 mod error;
+pub mod fault;
 mod ids;
 mod time;
 

@@ -1,0 +1,510 @@
+//! The table as text: parsed, checked, and written again.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::NodeId;
+
+/// Longest table, in bytes.
+const TEXT_LEN_MAX: usize = 64 << 10;
+/// Most rules of a table.
+const RULES_MAX: usize = 1024;
+/// Longest delay of a frame or a write.
+const DELAY_MAX: Duration = Duration::from_secs(60);
+/// Latest start or end of a window.
+const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Party {
+    /// A node.
+    Node(NodeId),
+    /// Whoever is no node.
+    Client,
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(node) => node.fmt(f),
+            Self::Client => f.write_str("c"),
+        }
+    }
+}
+
+/// Which ends a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `*`: any.
+    Any,
+    /// A number, or `c`.
+    Is(Party),
+}
+
+impl End {
+    pub(super) fn takes(self, party: Party) -> bool {
+        self == Self::Any || self == Self::Is(party)
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Is(Party::Node(node)) => node.get().fmt(f),
+            Self::Is(party) => party.fmt(f),
+        }
+    }
+}
+
+/// How many out of a million.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ratio(u32);
+
+impl Ratio {
+    /// All of them.
+    pub const ALL: Self = Self(1_000_000);
+
+    /// Whether an event with this random number is among them.
+    #[must_use]
+    pub const fn takes(self, random: u64) -> bool {
+        (random % Self::ALL.0 as u64) < self.0 as u64
+    }
+}
+
+impl fmt::Display for Ratio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&decimal(u64::from(self.0), 10_000))?;
+        f.write_str("%")
+    }
+}
+
+/// What happens to a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkAction {
+    /// It does not arrive.
+    Drop(Ratio),
+    /// It arrives later by this time.
+    Delay(Duration),
+    /// It arrives twice.
+    Duplicate(Ratio),
+    /// It arrives behind some that were sent after it.
+    Reorder(Ratio),
+    /// It arrives with a wrong bit.
+    Corrupt(Ratio),
+    /// Nothing arrives, and no new connection is made between nodes.
+    Cut,
+}
+
+/// What happens to a write or a sync of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskAction {
+    /// It fails.
+    Error(Ratio),
+    /// It takes longer by this time.
+    Slow(Duration),
+    /// There is no space.
+    Full(Ratio),
+    /// A part of it is written, then it fails.
+    Torn(Ratio),
+}
+
+/// What a rule does, and to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// To frames from one end to another.
+    Link {
+        /// What.
+        action: LinkAction,
+        /// Who sends.
+        from: End,
+        /// Who receives.
+        to: End,
+    },
+    /// To the log of a node.
+    Disk {
+        /// What.
+        action: DiskAction,
+        /// Whose.
+        node: End,
+    },
+}
+
+/// When a rule holds, counted from the start of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// From then on.
+    pub from: Duration,
+    /// Until before then; `None`: for good.
+    pub until: Option<Duration>,
+}
+
+impl Window {
+    pub(super) fn holds(&self, at: Duration) -> bool {
+        at >= self.from && self.until.is_none_or(|until| at < until)
+    }
+}
+
+/// One line of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it does.
+    pub what: What,
+    /// When.
+    pub window: Window,
+}
+
+/// What is to go wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Wall-clock time from which windows count; `None`: from when the table is set.
+    pub start: Option<Duration>,
+    /// Seed of what is random.
+    pub seed: u64,
+    /// The rules; each is asked.
+    pub rules: Vec<Rule>,
+}
+
+/// What is wrong with a table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {reason}")]
+pub struct TableError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Why it means nothing.
+    pub reason: String,
+}
+
+const USAGE: &str = "expected drop, delay, duplicate, reorder, corrupt, cut, disk, start or seed";
+const LINK_USAGE: &str =
+    "expected `FAULT AMOUNT FROM TO [START [END]]`, as `drop 15% 2 3 100ms 200ms`";
+const CUT_USAGE: &str = "expected `cut FROM TO [START [END]]`, as `cut 1 2 1s 3s`";
+const DISK_USAGE: &str =
+    "expected `disk error|slow|full|torn AMOUNT NODE [START [END]]`, as `disk error 1% 2 0 1s`";
+
+impl FromStr for Table {
+    type Err = TableError;
+
+    fn from_str(text: &str) -> Result<Self, TableError> {
+        let mut table = Self::default();
+        if text.len() > TEXT_LEN_MAX {
+            let reason = format!("the table is longer than {TEXT_LEN_MAX} bytes");
+            return Err(TableError { line: 1, reason });
+        }
+        for (line, index) in text.lines().zip(1..) {
+            let words = line.split('#').next().unwrap_or_default();
+            let words: Vec<&str> = words.split_whitespace().collect();
+            if !words.is_empty() {
+                table.line(&words).map_err(|reason| TableError { line: index, reason })?;
+            }
+        }
+        Ok(table)
+    }
+}
+
+impl Table {
+    fn line(&mut self, words: &[&str]) -> Result<(), String> {
+        match words {
+            ["start", rest @ ..] => {
+                let [time] = rest else { return Err("expected `start SECONDS`".to_owned()) };
+                if self.start.is_some() || !self.rules.is_empty() {
+                    return Err("`start` stands once, before the faults".to_owned());
+                }
+                self.start = Some(since_epoch(time)?);
+            }
+            ["seed", rest @ ..] => {
+                let [seed] = rest else { return Err("expected `seed NUMBER`".to_owned()) };
+                self.seed = seed.parse().map_err(|_| format!("{seed:?} is no seed (a number)"))?;
+            }
+            _ => {
+                if self.rules.len() == RULES_MAX {
+                    return Err(format!("a table has at most {RULES_MAX} faults"));
+                }
+                self.rules.push(rule(words)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// When the last rule ends, counted from the start; `None`: never.
+    #[must_use]
+    pub fn end(&self) -> Option<Duration> {
+        self.rules.iter().try_fold(Duration::ZERO, |end, rule| Some(end.max(rule.window.until?)))
+    }
+}
+
+fn rule(words: &[&str]) -> Result<Rule, String> {
+    let (what, times) = match words {
+        ["cut", from, to, times @ ..] => {
+            (What::Link { action: LinkAction::Cut, from: end(from)?, to: end(to)? }, times)
+        }
+        ["cut", ..] => return Err(CUT_USAGE.to_owned()),
+        ["disk", kind, amount, node, times @ ..] => {
+            let node = end(node)?;
+            if node == End::Is(Party::Client) {
+                return Err("clients have no log; name a node".to_owned());
+            }
+            (What::Disk { action: disk_action(kind, amount)?, node }, times)
+        }
+        ["disk", ..] => return Err(DISK_USAGE.to_owned()),
+        [kind, ..] if !["drop", "delay", "duplicate", "reorder", "corrupt"].contains(kind) => {
+            return Err(format!("{kind:?} is no fault: {USAGE}"));
+        }
+        [kind, amount, from, to, times @ ..] => {
+            let action = link_action(kind, amount)?;
+            (What::Link { action, from: end(from)?, to: end(to)? }, times)
+        }
+        _ => return Err(LINK_USAGE.to_owned()),
+    };
+    Ok(Rule { what, window: window(times)? })
+}
+
+fn link_action(kind: &str, amount: &str) -> Result<LinkAction, String> {
+    Ok(match kind {
+        "drop" => LinkAction::Drop(ratio(amount)?),
+        "delay" => LinkAction::Delay(delay(amount)?),
+        "duplicate" => LinkAction::Duplicate(ratio(amount)?),
+        "reorder" => LinkAction::Reorder(ratio(amount)?),
+        _ => LinkAction::Corrupt(ratio(amount)?),
+    })
+}
+
+fn disk_action(kind: &str, amount: &str) -> Result<DiskAction, String> {
+    Ok(match kind {
+        "error" => DiskAction::Error(ratio(amount)?),
+        "slow" => DiskAction::Slow(delay(amount)?),
+        "full" => DiskAction::Full(ratio(amount)?),
+        "torn" => DiskAction::Torn(ratio(amount)?),
+        _ => return Err(format!("{kind:?} is no fault of a disk: {DISK_USAGE}")),
+    })
+}
+
+fn end(word: &str) -> Result<End, String> {
+    match word {
+        "*" => Ok(End::Any),
+        "c" => Ok(End::Is(Party::Client)),
+        _ => {
+            let number = word.strip_prefix('n').unwrap_or(word);
+            let number = number.bytes().all(|byte| byte.is_ascii_digit()).then_some(number);
+            number
+                .and_then(|number| number.parse().ok())
+                .map(|number| End::Is(Party::Node(NodeId(number))))
+                .ok_or_else(|| format!("{word:?} is neither a node's number nor `c` nor `*`"))
+        }
+    }
+}
+
+fn window(times: &[&str]) -> Result<Window, String> {
+    let (from, until) = match times {
+        [] => (Duration::ZERO, None),
+        [from] => (time(from)?, None),
+        [from, until] => (time(from)?, Some(time(until)?)),
+        [_, _, more, ..] => return Err(format!("{more:?} is one word too many")),
+    };
+    if until.is_some_and(|until| until <= from) {
+        return Err("it ends before it begins".to_owned());
+    }
+    Ok(Window { from, until })
+}
+
+fn ratio(word: &str) -> Result<Ratio, String> {
+    let wrong = || format!("{word:?} is no share; expected one from 0% to 100%, as `15%`");
+    let parts = word.strip_suffix('%').and_then(|number| scaled(number, 10_000));
+    let parts = parts.and_then(|parts| u32::try_from(parts).ok()).map(Ratio);
+    parts.filter(|ratio| *ratio <= Ratio::ALL).ok_or_else(wrong)
+}
+
+fn delay(word: &str) -> Result<Duration, String> {
+    let delay = time(word)?;
+    if delay > DELAY_MAX {
+        return Err(format!("{word} is longer than the most that is possible, a minute"));
+    }
+    Ok(delay)
+}
+
+fn time(word: &str) -> Result<Duration, String> {
+    let wrong = || format!("{word:?} is no time; expected one as `120us`, `5ms`, `1.5s` or `0`");
+    if word == "0" {
+        return Ok(Duration::ZERO);
+    }
+    let unit_at = word.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?;
+    let (number, unit) = word.split_at(unit_at);
+    let unit_ns = match unit {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return Err(wrong()),
+    };
+    let time = scaled(number, unit_ns).map(Duration::from_nanos).ok_or_else(wrong)?;
+    if time > TIME_MAX { Err(format!("{word} is more than a year")) } else { Ok(time) }
+}
+
+fn since_epoch(word: &str) -> Result<Duration, String> {
+    scaled(word, 1_000_000_000)
+        .map(Duration::from_nanos)
+        .ok_or_else(|| format!("{word:?} is no wall-clock time (seconds since 1970)"))
+}
+
+/// A decimal number of units as a whole number of parts of which `unit` make one. What is smaller than a part is cut off.
+fn scaled(number: &str, unit: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !digits(whole) || !digits(fraction) {
+        return None;
+    }
+    let mut parts = whole.parse::<u64>().ok()?.checked_mul(unit)?;
+    let mut place = unit;
+    for digit in fraction.bytes().take(18) {
+        // A unit of 60 s does not divide into tenths for ever; the remainder is below a nanosecond.
+        let tenth = u128::from(place) * u128::from(digit - b'0') / 10;
+        parts = parts.checked_add(u64::try_from(tenth).ok()?)?;
+        place /= 10;
+    }
+    Some(parts)
+}
+
+/// `parts` of which `unit` (a power of ten) make one, as a decimal number.
+fn decimal(parts: u64, unit: u64) -> String {
+    let (whole, fraction) = (parts / unit, parts % unit);
+    if fraction == 0 {
+        return whole.to_string();
+    }
+    let digits = unit.ilog10() as usize;
+    let text = format!("{whole}.{fraction:0digits$}");
+    text.trim_end_matches('0').to_owned()
+}
+
+/// A time as the parser takes it.
+fn time_text(time: Duration) -> String {
+    let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    match ns {
+        0 => "0".to_owned(),
+        _ if ns.is_multiple_of(1_000_000_000) => format!("{}s", ns / 1_000_000_000),
+        _ if ns.is_multiple_of(1_000_000) => format!("{}ms", ns / 1_000_000),
+        _ if ns.is_multiple_of(1_000) => format!("{}us", ns / 1_000),
+        _ => format!("{ns}ns"),
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what {
+            What::Link { action, from, to } => {
+                match action {
+                    LinkAction::Drop(ratio) => write!(f, "drop {ratio}")?,
+                    LinkAction::Delay(time) => write!(f, "delay {}", time_text(time))?,
+                    LinkAction::Duplicate(ratio) => write!(f, "duplicate {ratio}")?,
+                    LinkAction::Reorder(ratio) => write!(f, "reorder {ratio}")?,
+                    LinkAction::Corrupt(ratio) => write!(f, "corrupt {ratio}")?,
+                    LinkAction::Cut => f.write_str("cut")?,
+                }
+                write!(f, " {from} {to}")?;
+            }
+            What::Disk { action, node } => {
+                match action {
+                    DiskAction::Error(ratio) => write!(f, "disk error {ratio}")?,
+                    DiskAction::Slow(time) => write!(f, "disk slow {}", time_text(time))?,
+                    DiskAction::Full(ratio) => write!(f, "disk full {ratio}")?,
+                    DiskAction::Torn(ratio) => write!(f, "disk torn {ratio}")?,
+                }
+                write!(f, " {node}")?;
+            }
+        }
+        match self.window {
+            Window { from: Duration::ZERO, until: None } => Ok(()),
+            Window { from, until: None } => write!(f, " {}", time_text(from)),
+            Window { from, until: Some(until) } => {
+                write!(f, " {} {}", time_text(from), time_text(until))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Table {
+    /// Text that means the same table.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(start) = self.start {
+            let ns = u64::try_from(start.as_nanos()).unwrap_or(u64::MAX);
+            writeln!(f, "start {}", decimal(ns, 1_000_000_000))?;
+        }
+        if self.seed != 0 {
+            writeln!(f, "seed {}", self.seed)?;
+        }
+        self.rules.iter().try_for_each(|rule| writeln!(f, "{rule}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+# two nodes and their clients
+start 1763783084.25
+seed 42
+drop 15% 2 3 100ms 200ms
+delay 120us n1 3 0 200ms   # a long cable
+duplicate 5% * *
+reorder 0.5% c 1 1s
+corrupt 12% 1 c 0 300ms
+cut 1 2 1s 3s
+disk error 1% 2 0 1s
+disk slow 5ms *
+disk full 100% 0 1.5s
+disk torn 3% 1
+";
+
+    #[test]
+    fn a_table_is_read_and_written() {
+        let table: Table = TABLE.parse().unwrap();
+        assert_eq!(table.rules.len(), 10);
+        assert_eq!((table.start, table.seed), (Some(Duration::from_millis(1_763_783_084_250)), 42));
+        assert_eq!(table.rules[0].window.until, Some(Duration::from_millis(200)));
+        assert_eq!(table.to_string().parse::<Table>().unwrap(), table);
+        assert_eq!(table.rules[3].to_string(), "reorder 0.5% c 1 1s");
+        assert_eq!(table.end(), None);
+        assert_eq!("cut * * 0 2s".parse::<Table>().unwrap().end(), Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        for (text, words) in [
+            ("\n\nlose 5% 1 2", "line 3: \"lose\" is no fault"),
+            ("drop 5 1 2", "line 1: \"5\" is no share"),
+            ("drop 101% 1 2", "no share"),
+            ("drop 5% 1", "expected `FAULT AMOUNT FROM TO"),
+            ("drop 5% 1 x", "\"x\" is neither a node's number"),
+            ("drop 5% 1 2 3", "\"3\" is no time"),
+            ("drop 5% 1 2 3s 3s", "ends before it begins"),
+            ("drop 5% 1 2 1s 3s 4s", "one word too many"),
+            ("delay 2h 1 2", "a minute"),
+            ("delay -5ms 1 2", "no time"),
+            ("cut 1", "expected `cut FROM TO"),
+            ("disk slow 1ms c", "clients have no log"),
+            ("disk eaten 1% 1", "no fault of a disk"),
+            ("drop 5% 1 2\nstart 5", "line 2: `start` stands once"),
+            ("seed x", "no seed"),
+            ("delay 99999999999999999999s 1 2", "no time"),
+        ] {
+            let error = text.parse::<Table>().unwrap_err().to_string();
+            assert!(error.contains(words), "{text:?}: {error}");
+        }
+        assert!("x".repeat(TEXT_LEN_MAX + 1).parse::<Table>().is_err());
+        let many = "cut 1 2\n".repeat(RULES_MAX + 1);
+        assert!(many.parse::<Table>().unwrap_err().to_string().contains("at most 1024"));
+    }
+
+    #[test]
+    fn numbers_are_exact() {
+        assert_eq!(time("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(time("0.25us"), Ok(Duration::from_nanos(250)));
+        assert_eq!(ratio("0.0001%"), Ok(Ratio(1)));
+        assert_eq!(ratio("100%"), Ok(Ratio::ALL));
+        assert_eq!(scaled("1.", 10), None);
+        assert_eq!(decimal(1_050, 1_000), "1.05");
+    }
+}

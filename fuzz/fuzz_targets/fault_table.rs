@@ -1,0 +1,11 @@
+//! Tables of faults; what is read is written to text that means the same.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use samite_types::fault::Table;
+
+fuzz_target!(|text: &str| {
+    if let Ok(table) = text.parse::<Table>() {
+        assert_eq!(table.to_string().parse(), Ok(table));
+    }
+});
