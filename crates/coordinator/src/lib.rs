@@ -20,6 +20,10 @@ use samite_wire::control::{
 };
 use samite_wire::limits::BODY_LEN_MAX;
 
+mod timing;
+
+pub use timing::Timing;
+
 /// Longest cluster map, in bytes as encoded: it travels in one frame's body.
 const MAP_LEN_MAX: usize = BODY_LEN_MAX - 1024;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::WireError;
 use crate::limits::BODY_LEN_MAX;
 use crate::lock::{LockAnswer, LockOwner, LockRequest};
-use crate::membership::{Heartbeat, Lease, MemberReport, NodeWish};
+use crate::membership::{Heartbeat, Leader, Lease, MemberReport, NodeWish};
 
 /// Bytes of a chunk unless said otherwise.
 pub const CHUNK_LEN_DEFAULT: u32 = 1 << 20;
@@ -62,10 +62,18 @@ pub enum ControlRequest {
     LockWaits(LockOwner),
     /// A node lives. Reply: [`ControlReply::Lease`] from the leader, [`ControlReply::NotLeader`] from any other coordinator instance.
     Heartbeat(Heartbeat),
-    /// What primaries on a node noticed; at most [`REPORTS_MAX`](crate::membership::REPORTS_MAX). Reply: [`ControlReply::Ok`] when it counts, or not.
+    /// What primaries on a node noticed; at most [`REPORTS_MAX`](crate::membership::REPORTS_MAX). Reply: [`ControlReply::Map`], with a map whenever
+    /// there is one newer than `known`.
+    ///
+    /// A report that does not fit the map any more (a newer term, another primary, a group that changed after `known`), or that has to wait until
+    /// the member knows that it was deposed, has no effect: look at the map in the answer, and report again what still holds. A primary goes on
+    /// without a member when it has the map of the *answer*, or a newer one, and that map says so; any other may be older than
+    /// a report of its own that is still under way.
     Report {
         /// Whose primaries.
         node: NodeId,
+        /// Epoch by which they noticed it.
+        known: Epoch,
         /// In the order in which they were noticed.
         reports: Vec<MemberReport>,
     },
@@ -104,8 +112,8 @@ pub enum ControlReply {
     Lease(Lease),
     /// Another coordinator instance leads, or none does yet.
     NotLeader {
-        /// Node of the one that leads, as far as this one knows.
-        leader: Option<NodeId>,
+        /// The one that leads, as far as this one knows.
+        leader: Option<Leader>,
     },
     /// Refused.
     Failed {

@@ -20,11 +20,32 @@ pub struct Heartbeat {
 /// The leader's answer to a [`Heartbeat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lease {
-    /// The node may serve mirrored groups for so long, counted from when it sent the heartbeat. 0: it does not belong to the cluster
-    /// as this process; it has to join.
+    /// The node may serve mirrored groups for so long, counted from when it sent the heartbeat. 0: not at all, because of `standing`.
     pub term_us: u64,
-    /// Newest epoch of the cluster map.
+    /// Newest epoch of the cluster map; 0 when there is none yet.
     pub epoch: Epoch,
+    /// What the node is to the cluster.
+    pub standing: Standing,
+}
+
+/// What a node that sends a heartbeat is to the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Standing {
+    /// It belongs to it.
+    Member,
+    /// It belongs to it, but does not know a map that took something from it: it has to take up the newest one.
+    Behind,
+    /// It does not belong to it as this process: it has to join.
+    Stranger,
+}
+
+/// The coordinator instance that decides.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Leader {
+    /// Node in which it lives.
+    pub node: NodeId,
+    /// Where that can be reached, best first.
+    pub addresses: Vec<String>,
 }
 
 /// What has become of a member of a mirror group, as its primary knows.
@@ -56,10 +77,15 @@ pub struct MemberReport {
 /// What the one who runs a cluster wants of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NodeWish {
+    /// Let it join, though the cluster was founded without it.
+    Add,
     /// Move its partitions away.
     Drain,
     /// Use it again.
     Undrain,
-    /// Forget it. It must hold nothing that no other has.
-    Remove,
+    /// Forget it. It must hold nothing any more; or, when `force` is set, be dead and hold nothing that no other has.
+    Remove {
+        /// It will not come back.
+        force: bool,
+    },
 }

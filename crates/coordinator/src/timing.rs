@@ -1,0 +1,47 @@
+//! How long things may take. One place, and the same for all nodes of a cluster.
+
+use std::time::Duration;
+
+/// Times of membership and mirroring.
+///
+/// What must hold: a node's lease outlives several heartbeats; who decides stops (`leader_validity`) before another begins
+/// (`takeover`), with room for clocks that run differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// A node sends a heartbeat this often.
+    pub heartbeat: Duration,
+    /// A node is called late after this much silence.
+    pub late: Duration,
+    /// A lease of a node, counted from when it sent the heartbeat.
+    pub lease: Duration,
+    /// The leader renews its key this often.
+    pub leader_renewal: Duration,
+    /// A leader that could not renew its key for so long decides nothing any more.
+    pub leader_validity: Duration,
+    /// A follower that saw the leader's key unchanged for so long takes over.
+    pub takeover: Duration,
+    /// A member of a group that did not answer for so long is reported.
+    pub missed: Duration,
+    /// A forward without an answer is sent again after this.
+    pub retransmit: Duration,
+}
+
+impl Timing {
+    /// What is used unless said otherwise: a dead node is replaced within 1.5 s.
+    pub const DEFAULT: Self = Self {
+        heartbeat: Duration::from_millis(200),
+        late: Duration::from_millis(800),
+        lease: Duration::from_millis(1200),
+        leader_renewal: Duration::from_millis(200),
+        leader_validity: Duration::from_millis(800),
+        takeover: Duration::from_millis(1000),
+        missed: Duration::from_millis(600),
+        retransmit: Duration::from_millis(100),
+    };
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
