@@ -33,7 +33,7 @@ pub struct Promise {
 
 impl Promise {
     /// Of a lease that was asked for at `moment`; `None`: it was refused.
-    fn given(moment: Moment, term: Duration) -> Option<Self> {
+    pub(crate) fn given(moment: Moment, term: Duration) -> Option<Self> {
         (!term.is_zero()).then_some(Self { moment, term, also: None })
     }
 
@@ -94,7 +94,7 @@ pub struct Under {
 }
 
 /// The term that a lease action was given.
-fn term(result: Option<&OwnedResult>) -> Result<Duration> {
+pub fn term(result: Option<&OwnedResult>) -> Result<Duration> {
     Ok(Duration::from_micros(result.ok_or_else(malformed)?.number()?))
 }
 

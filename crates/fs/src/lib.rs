@@ -60,6 +60,7 @@ mod kept;
 mod key;
 mod leased;
 mod link;
+mod listed;
 mod listing;
 mod locks;
 mod make;

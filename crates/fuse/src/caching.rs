@@ -104,11 +104,16 @@ impl Caching {
         relied: [Option<Relied>; N],
         send: impl FnOnce([Duration; N]),
     ) {
+        self.answer_many(|left| send(relied.map(left)));
+    }
+
+    /// Sends an answer that relies on many: `send` asks how long each may be relied on, and must ask no node for anything.
+    pub fn answer_many(&self, send: impl FnOnce(&dyn Fn(Option<Relied>) -> Duration)) {
         let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
-        send(relied.map(|relied| match relied.and_then(|relied| self.left(relied)) {
+        send(&|relied| match relied.and_then(|relied| self.left(relied)) {
             Some(left) if left >= LEFT_MIN => left.saturating_sub(SLACK),
             _ => Duration::ZERO,
-        }));
+        });
     }
 
     fn left(&self, relied: Relied) -> Option<Duration> {

@@ -1,11 +1,11 @@
 //! Open files and directories, by the number that the kernel uses for them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use fuser::Errno;
-use samite_fs::{DirEntry, DirHandle, OpenFile};
+use samite_fs::{DirEntry, DirHandle, Named, OpenFile};
 
 const SHARDS: usize = 16;
 
@@ -22,8 +22,17 @@ pub struct Handle {
 /// A listing under way.
 pub struct Listing {
     pub entries: DirHandle,
-    /// Read, but there was no room for it in the last reply.
-    pub held_back: Option<(u64, DirEntry)>,
+    /// Read already, and not in a reply yet.
+    pub ahead: VecDeque<Ahead>,
+}
+
+/// An entry that comes next.
+pub struct Ahead {
+    /// Position before it.
+    pub before: u64,
+    pub entry: DirEntry,
+    /// What it means, if it was looked up.
+    pub named: Option<Named>,
 }
 
 /// Handle number → open file.

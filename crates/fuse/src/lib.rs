@@ -29,6 +29,7 @@ mod ops;
 mod server;
 mod sweeping;
 mod unmount;
+mod wishes;
 
 pub use mount::{Mount, MountOptions, THREADS_DEFAULT, THREADS_MAX, Unmounter};
 pub use unmount::{Mounted, find_mount, mounts_of, unmount, users_of};

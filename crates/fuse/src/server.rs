@@ -9,21 +9,18 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents,
-    PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
+    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use samite_fs::LockSpace;
 
 use crate::kernel::{NO_FILE, caller};
 use crate::locks::{LockAsk, UNLOCKED, space_of};
 use crate::ops::{Answer, Changes, Name, New, Ops, Seen, read_into};
-
-/// Largest request to read or write, in bytes.
-const IO_LEN_MAX: u32 = 1 << 20;
-/// Requests that the kernel may have under way that nobody waits for.
-const BACKGROUND_MAX: u16 = 64;
+use crate::wishes;
+use crate::wishes::{self, IO_LEN_MAX};
 
 /// How long the kernel may believe what it was told without a promise.
 const TTL: Duration = Duration::ZERO;
@@ -33,22 +30,6 @@ const GENERATION: Generation = Generation(0);
 /// Data go to the store directly, several writers at a time; mappings have pages all the same.
 const OPEN_FLAGS: FopenFlags =
     FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
-
-/// What is asked of the kernel where it knows it.
-const WISHES: [InitFlags; 11] = [
-    InitFlags::FUSE_ASYNC_READ,
-    InitFlags::FUSE_ASYNC_DIO,
-    InitFlags::FUSE_BIG_WRITES,
-    InitFlags::FUSE_ATOMIC_O_TRUNC,
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_AUTO_INVAL_DATA,
-    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-    // A symbolic link never changes, and its number is never used again.
-    InitFlags::FUSE_CACHE_SYMLINKS,
-    InitFlags::FUSE_NO_EXPORT_SUPPORT,
-    InitFlags::FUSE_POSIX_LOCKS,
-    InitFlags::FUSE_FLOCK_LOCKS,
-];
 
 /// Answers the kernel.
 pub struct Server {
@@ -135,18 +116,7 @@ const fn name(parent: INodeNo, name: &OsStr) -> Name<'_> {
 
 impl Filesystem for Server {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for wish in WISHES {
-            // What this kernel does not know is done without.
-            let _ = config.add_capabilities(wish);
-        }
-        // Both answer with the nearest value that can be had, and that is taken.
-        if let Err(nearest) = config.set_max_write(IO_LEN_MAX) {
-            let _ = config.set_max_write(nearest);
-        }
-        if let Err(nearest) = config.set_max_readahead(IO_LEN_MAX) {
-            let _ = config.set_max_readahead(nearest);
-        }
-        let _ = config.set_max_background(BACKGROUND_MAX);
+        wishes::ask(config, self.ops.caching.is_on());
         Ok(())
     }
 
@@ -390,6 +360,17 @@ impl Filesystem for Server {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
         }
+    }
+
+    fn readdirplus(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        reply: ReplyDirectoryPlus,
+    ) {
+        self.ops.list_with_attributes(&caller(req), fh.0, offset, reply);
     }
 
     fn releasedir(

@@ -258,3 +258,53 @@ fn a_mount_that_dies_delays_a_change_by_its_leases_and_no_longer() {
     assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
     assert_eq!(fs::metadata(store.path("f")).unwrap().len(), 4);
 }
+
+#[test]
+fn a_listing_brings_the_attributes_along() {
+    on_each_store(|store| {
+        let ctx = Context::root();
+        let other = store.another_mount(true);
+        store.fs.mkdir(&ctx, b"/d", 0o755).unwrap();
+        let count = 1000;
+        for number in 0..count {
+            let path = format!("/d/{number}");
+            let file =
+                store.fs.open_file(&ctx, path.as_bytes(), OpenFlags::creating(), 0o644).unwrap();
+            file.write_at(&vec![b'x'; number], 0).unwrap();
+            file.close().unwrap();
+        }
+        store.fs.mkdir(&ctx, b"/d/below", 0o700).unwrap();
+        store.fs.link(&ctx, b"/d/7", b"/d/again", false).unwrap();
+        // Leases are given again on what was changed a moment ago.
+        std::thread::sleep(Duration::from_millis(50));
+        let list = |mount: &dyn Fn(&str) -> PathBuf| {
+            let mut seen = Vec::new();
+            for entry in fs::read_dir(mount("d")).unwrap() {
+                let entry = entry.unwrap();
+                let meta = entry.metadata().unwrap();
+                assert_eq!(meta.ino(), std::os::unix::fs::DirEntryExt::ino(&entry));
+                seen.push((entry.file_name().into_string().unwrap(), meta.len(), meta.mode()));
+            }
+            seen.sort();
+            seen
+        };
+        let before = other.requests();
+        let seen = list(&|name| other.path(name));
+        let requests = other.requests() - before;
+        assert_eq!(seen.len(), count + 2);
+        for (name, len, mode) in &seen {
+            match name.as_str() {
+                "below" => assert_eq!(mode & 0o7777, 0o700),
+                "again" => assert_eq!(*len, 7),
+                number => assert_eq!(*len, number.parse::<u64>().unwrap()),
+            }
+        }
+        assert!(requests < count as u64 / 4, "{requests} requests for {count} files");
+        // And nothing of it is older than what the store holds.
+        fs::write(store.path("d/3"), b"changed").unwrap();
+        fs::remove_file(store.path("d/4")).unwrap();
+        assert_eq!(fs::metadata(other.path("d/3")).unwrap().len(), 7);
+        assert!(!other.path("d/4").exists());
+        assert_eq!(list(&|name| store.path(name)).len(), count + 1);
+    });
+}

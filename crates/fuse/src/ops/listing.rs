@@ -1,49 +1,153 @@
 //! Listing a directory.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::PoisonError;
 
-use fuser::{INodeNo, ReplyDirectory};
+use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
+use samite_fs::{Context, Named};
 
 use super::{Answer, Ops, failed};
-use crate::handles::Listing;
+use crate::caching::Relied;
+use crate::handles::{Ahead, Handle, Listing};
 use crate::kernel;
+
+/// Entries whose attributes are looked up together: about as many as the kernel has room for.
+const TOGETHER: usize = 128;
 
 impl Ops {
     /// Adds entries after `cookie` to a reply until it is full.
     pub fn list(&self, handle: u64, cookie: u64, reply: &mut ReplyDirectory) -> Answer<()> {
         let handle = self.file(handle)?;
         let mut slot = handle.listing.lock().unwrap_or_else(PoisonError::into_inner);
-        let listing = match &mut *slot {
-            Some(listing) => listing,
-            slot => slot.insert(Listing {
-                entries: handle.file.read_dir().map_err(failed)?,
-                held_back: None,
-            }),
-        };
-        let mut next = listing.held_back.take();
-        if next.as_ref().map_or(listing.entries.tell(), |(before, _)| *before) != cookie {
-            next = None;
-            listing.entries.seek(cookie).map_err(failed)?;
-        }
-        loop {
-            let (before, entry) = match next.take() {
-                Some(held_back) => held_back,
-                None => {
-                    let before = listing.entries.tell();
-                    match listing.entries.next_entry().map_err(failed)? {
-                        Some(entry) => (before, entry),
-                        None => return Ok(()),
-                    }
-                }
-            };
-            let name = OsStr::from_bytes(&entry.name);
+        let listing = listing_at(&handle, &mut slot, cookie)?;
+        while let Some(next) = listing.next()? {
+            let entry = &next.entry;
             let kind = kernel::file_type(entry.kind);
-            if reply.add(INodeNo(entry.ino), entry.cookie, kind, name) {
-                listing.held_back = Some((before, entry));
-                return Ok(());
+            if reply.add(INodeNo(entry.ino), entry.cookie, kind, OsStr::from_bytes(&entry.name)) {
+                listing.ahead.push_front(next);
+                break;
             }
         }
+        Ok(())
     }
+
+    /// The same with the attributes of each, of which the kernel is told as if it had looked the names up.
+    pub fn list_with_attributes(
+        &self,
+        context: &Context,
+        handle: u64,
+        cookie: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let handle = match self.file(handle) {
+            Ok(handle) => handle,
+            Err(errno) => return reply.error(errno),
+        };
+        let mut slot = handle.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        let looked_up = self.run(|ops| {
+            let listing = listing_at(&handle, &mut slot, cookie)?;
+            ops.look_ahead(context, &handle, listing)?;
+            Ok(listing)
+        });
+        match looked_up {
+            Ok(listing) => self.caching.answer_many(|left| {
+                while let Some(next) = listing.ahead.pop_front() {
+                    if !self.add(&next, left, &mut reply) {
+                        listing.ahead.push_front(next);
+                        break;
+                    }
+                }
+                reply.ok();
+            }),
+            Err(errno) => reply.error(errno),
+        }
+    }
+
+    /// Looks up what comes next. Names that mean nothing any more are left out.
+    fn look_ahead(&self, context: &Context, handle: &Handle, listing: &mut Listing) -> Answer<()> {
+        let mut entries = Vec::with_capacity(TOGETHER);
+        while entries.len() < TOGETHER
+            && let Some(next) = listing.next()?
+        {
+            entries.push(next);
+        }
+        let is_asked = |next: &Ahead| next.named.is_none() && !is_dot(&next.entry.name);
+        let asked = entries.iter().filter(|next| is_asked(next));
+        let names: Vec<&[u8]> = asked.map(|next| &*next.entry.name).collect();
+        let mut found = handle.file.look_up_several(context, &names).map_err(failed)?.into_iter();
+        for mut next in entries {
+            if is_asked(&next) {
+                next.named = found.next().map(|named| self.kept(named));
+            }
+            if is_dot(&next.entry.name) || next.named.as_ref().is_some_and(|n| n.found.is_some()) {
+                listing.ahead.push_back(next);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds an entry and what it means to a reply. False: there is no room.
+    fn add(
+        &self,
+        next: &Ahead,
+        left: &dyn Fn(Option<Relied>) -> std::time::Duration,
+        reply: &mut ReplyDirectoryPlus,
+    ) -> bool {
+        let (entry, name) = (&next.entry, OsStr::from_bytes(&next.entry.name));
+        let Some(Named { found: Some(found), name: of_name, attributes }) = &next.named else {
+            // `.` and `..`: the kernel takes no more of them than number and kind.
+            let attr =
+                FileAttr { ino: INodeNo(entry.ino), kind: FileType::Directory, ..kernel::NO_FILE };
+            let none = std::time::Duration::ZERO;
+            return !reply.add(attr.ino, entry.cookie, name, &none, &attr, Generation(0));
+        };
+        let [of_name, attributes] =
+            [of_name, attributes].map(|promise| promise.map(Relied::Promise));
+        let ttl = left(of_name).min(left(attributes));
+        let attr = kernel::file_attr(&found.attr);
+        if reply.add(attr.ino, entry.cookie, name, &ttl, &attr, Generation(0)) {
+            return false;
+        }
+        self.nodes.remember(found.file.naming());
+        true
+    }
+}
+
+/// The listing of an open directory, standing at `cookie`.
+fn listing_at<'l>(
+    handle: &Handle,
+    slot: &'l mut Option<Listing>,
+    cookie: u64,
+) -> Answer<&'l mut Listing> {
+    let listing = match slot {
+        Some(listing) => listing,
+        slot => {
+            let entries = handle.file.read_dir().map_err(failed)?;
+            slot.insert(Listing { entries, ahead: VecDeque::new() })
+        }
+    };
+    let at = listing.ahead.front().map_or(listing.entries.tell(), |next| next.before);
+    if at != cookie {
+        listing.ahead.clear();
+        listing.entries.seek(cookie).map_err(failed)?;
+    }
+    Ok(listing)
+}
+
+impl Listing {
+    /// The next entry; `None` at the end.
+    fn next(&mut self) -> Answer<Option<Ahead>> {
+        if let Some(next) = self.ahead.pop_front() {
+            return Ok(Some(next));
+        }
+        let before = self.entries.tell();
+        let entry = self.entries.next_entry().map_err(failed)?;
+        Ok(entry.map(|entry| Ahead { before, entry, named: None }))
+    }
+}
+
+fn is_dot(name: &[u8]) -> bool {
+    matches!(name, b"." | b"..")
 }

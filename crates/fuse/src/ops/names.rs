@@ -54,8 +54,16 @@ impl Ops {
             let found = self.fs.look_up(context, place).map_err(failed)?;
             return Ok(Seen { attr: Some(self.remember(found)), name: None, attributes: None });
         }
-        let Named { found, name, attributes } =
-            self.fs.look_up_leased(context, place).map_err(failed)?;
+        let named = self.fs.look_up_leased(context, place).map_err(failed)?;
+        let Named { found, name, attributes } = self.kept(named);
+        let attr = found.map(|found| self.remember(found));
+        let (name, attributes) = (name.map(Relied::Promise), attributes.map(Relied::Promise));
+        Ok(Seen { attr, name, attributes })
+    }
+
+    /// What of `named` the kernel can be let keep.
+    pub(super) fn kept(&self, named: Named) -> Named {
+        let Named { found, name, attributes } = named;
         let attributes = attributes.filter(|_| {
             found
                 .as_ref()
@@ -66,9 +74,7 @@ impl Ops {
         {
             self.caching.directories.keep(&self.fs, &found.attr, promise);
         }
-        let attr = found.map(|found| self.remember(found));
-        let (name, attributes) = (name.map(Relied::Promise), attributes.map(Relied::Promise));
-        Ok(Seen { attr, name, attributes })
+        Named { found, name, attributes }
     }
 
     /// Lets the kernel keep what was made or found, as far as it was promised.
