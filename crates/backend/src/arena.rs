@@ -19,10 +19,11 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use samite_types::{Epoch, Error, ErrorKind, Result, Version};
 use samite_wire::arena::ArenaLayout;
-use samite_wire::heads::{ALIVE_OFFSET, RecordId};
+use samite_wire::heads::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
 use samite_wire::limits::BLOCK_LEN;
 
 use board::Board;
@@ -112,9 +113,16 @@ impl Arena {
         self.board.hide(id);
     }
 
-    /// Hides all records.
-    pub(crate) fn hide_all(&self) {
+    /// Hides all records: some of them are not this node's to speak for any more.
+    pub fn hide_all(&self) {
         self.board.wipe();
+    }
+
+    /// Clients may be shown records until `until` on the monotonic clock of this host, which is when others may take over the node's records; `None`:
+    /// for as long as the node lives. With a time that is over already, they are shown nothing.
+    pub fn set_shown_until(&self, until: Option<Duration>) {
+        let nanos = until.map(|until| u64::try_from(until.as_nanos()).unwrap_or(VALID_ALWAYS));
+        self.board.set_valid_until(nanos.unwrap_or(VALID_ALWAYS));
     }
 
     /// From now on shows records only to clients that stand on `epoch` or a newer one.

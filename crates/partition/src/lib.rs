@@ -89,6 +89,8 @@ pub struct Partition {
     sessions: Sessions,
     leases: RecordLeases,
     holds: Holds,
+    /// Clients of the host are shown records.
+    shows: bool,
 }
 
 impl Partition {
@@ -102,7 +104,15 @@ impl Partition {
             sessions: Sessions::default(),
             leases: RecordLeases::default(),
             holds: Holds::default(),
+            shows: true,
         }
+    }
+
+    /// Whether clients of the node's host may be shown records that are made or looked up from now on ([`samite_wire::heads`]); at first they are. Not
+    /// by a member of a mirror group that is not its primary, and not while something is applied that another member may not have: what is
+    /// shown is read without asking. Records that are shown already stay until they change; whoever stops being the primary hides them all.
+    pub const fn set_shows(&mut self, shows: bool) {
+        self.shows = shows;
     }
 
     /// Number of the last mutation that took effect.
@@ -178,8 +188,9 @@ impl Partition {
     ) -> Result<Outputs, Failure> {
         check::check(operation)?;
         self.admit(context, operation)?;
+        let shows = self.shows;
         let mut run = self.run((client, true), context);
-        run.shows = true;
+        run.shows = shows;
         let mut outputs = Outputs::new();
         let mut holds = 0;
         for (index, action) in operation.actions.iter().enumerate() {
@@ -198,7 +209,9 @@ impl Partition {
                 outputs[index] = run.ask(action).map_err(|kind| Failure::new(kind, index))?;
             }
         }
-        show::found(&*self.store, operation, &outputs);
+        if shows {
+            show::found(&*self.store, operation, &outputs);
+        }
         Ok(outputs)
     }
 
@@ -228,7 +241,9 @@ impl Partition {
         let done = self.change(client, context, operation, plan);
         self.store.settle();
         let (outputs, results) = done?;
-        show::made(&*self.store, operation, self.version);
+        if self.shows {
+            show::made(&*self.store, operation, self.version);
+        }
         self.leases.changed(client, operation, context.now);
         self.sessions.remember(client, seq, answered_below, self.version, results);
         Ok(outputs)

@@ -12,8 +12,9 @@
 //! brought. A record that is not there may exist all the same: ask the node.
 //!
 //! What a reader must see beside the slot: that the node lives (the kernel clears [`ALIVE_OFFSET`] when it dies), that
-//! the slot has the board's [`GENERATION_OFFSET`] (a new one wipes the board), and that no lease epoch newer than the one it stands
-//! on has been asked for ([`LEASE_OFFSET`]). A slot's sequence number is odd while it is being written; a reader looks at
+//! the slot has the board's [`GENERATION_OFFSET`] (a new one wipes the board), that no lease epoch newer than the one it stands
+//! on has been asked for ([`LEASE_OFFSET`]), and that the time until which the node speaks for its records ([`VALID_OFFSET`]) is not over: a
+//! node that was stopped, or cut off from the others, says nothing to its board when another takes its place. A slot's sequence number is odd while it is being written; a reader looks at
 //! it before and after it copies.
 
 use samite_types::{DatasetId, PartitionId, Version};
@@ -30,6 +31,11 @@ pub const ALIVE_MASK: u32 = 0x3fff_ffff;
 pub const GENERATION_OFFSET: usize = 128;
 /// Offset of the newest lease epoch asked for in any partition, a `u64`.
 pub const LEASE_OFFSET: usize = 256;
+/// Offset of the time until which the board may be used, a `u64`: nanoseconds of the host's `CLOCK_MONOTONIC`, [`VALID_ALWAYS`] for no end.
+/// Readers look at the clock after they have copied a slot.
+pub const VALID_OFFSET: usize = 384;
+/// The board of a node whose records nobody else can take over.
+pub const VALID_ALWAYS: u64 = u64::MAX;
 /// Slots of a set: where a record may be.
 pub const SET_SLOTS: usize = 4;
 /// Bytes of a slot.

@@ -10,6 +10,7 @@ use samite_types::{Epoch, Version};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::heads::{
     GENERATION_OFFSET, LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SET_SLOTS, SLOT_LEN, Slot,
+    VALID_ALWAYS, VALID_OFFSET,
 };
 use zerocopy::IntoBytes;
 
@@ -54,6 +55,7 @@ impl Board {
         let tags = (0..layout.board_sets()).map(|_| AtomicU64::new(0)).collect();
         let board = Self { mapping, layout: *layout, tags, generation: AtomicU32::new(0) };
         board.wipe();
+        board.set_valid_until(VALID_ALWAYS);
         board
     }
 
@@ -118,6 +120,12 @@ impl Board {
     pub(super) fn require_lease(&self, epoch: Epoch) {
         let offset = self.layout.board_offset() as usize + LEASE_OFFSET;
         self.mapping.long_word(offset).fetch_max(epoch.get(), Ordering::SeqCst);
+    }
+
+    /// The board may be used until then, on the host's monotonic clock.
+    pub(super) fn set_valid_until(&self, nanos: u64) {
+        let offset = self.layout.board_offset() as usize + VALID_OFFSET;
+        self.mapping.long_word(offset).store(nanos, Ordering::SeqCst);
     }
 
     /// Writes a slot of a set that this thread has entered; `bytes` are a slot's.

@@ -2,13 +2,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
 
 use rustix::mm::Advice;
-use samite_types::{Epoch, Error, ErrorKind, Result};
+use samite_types::{Clock, Epoch, Error, ErrorKind, Result, SystemClock};
 use samite_wire::arena::{ArenaLayout, HEADER_LEN};
 use samite_wire::heads::{
     ALIVE_MASK, ALIVE_OFFSET, GENERATION_OFFSET, HASH_OFFSET, HEAD_LEN as SHOWN_LEN, Head,
-    LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SET_SLOTS, SLOT_LEN, Slot,
+    LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SET_SLOTS, SLOT_LEN, Slot, VALID_ALWAYS, VALID_OFFSET,
 };
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::BlockRef;
@@ -114,7 +115,15 @@ impl ArenaView {
         // After the slot: whoever raised an epoch, or stopped the node, before this call began is seen.
         let required = self.mapping.long_word(board + LEASE_OFFSET).load(Ordering::Acquire);
         let alive = self.mapping.word(board + ALIVE_OFFSET).load(Ordering::Acquire);
-        (lease.get() >= required && alive & ALIVE_MASK != 0).then_some(head)
+        let is_valid = lease.get() >= required && alive & ALIVE_MASK != 0 && self.is_board_valid();
+        is_valid.then_some(head)
+    }
+
+    /// Whether the node speaks for its records now, at a moment after this call has begun.
+    fn is_board_valid(&self) -> bool {
+        let offset = self.layout.board_offset() as usize + VALID_OFFSET;
+        let until = self.mapping.long_word(offset).load(Ordering::Acquire);
+        until == VALID_ALWAYS || SystemClock.monotonic() < Duration::from_nanos(until)
     }
 
     /// A slot of the board, unless it is being written.
@@ -156,6 +165,7 @@ impl ArenaView {
 
 #[cfg(test)]
 mod tests {
+    use samite_types::{DatasetId, PartitionId, Version};
     use zerocopy::IntoBytes;
 
     use super::*;
@@ -226,6 +236,30 @@ mod tests {
         assert!(view.copy_in(&grant, &[1]).is_none());
         let grant = Grant { offset, generation: 0 };
         assert!(view.copy_in(&grant, &vec![0; BLOCK_LEN + 1]).is_none());
+    }
+
+    #[test]
+    fn a_record_is_shown_for_as_long_as_its_node_speaks_for_it() {
+        let (node, view, layout) = arena();
+        let id = RecordId { dataset: DatasetId(1), partition: PartitionId(2), key: b"k" };
+        let slot = Slot::new(&id, 0, Version(7), 500, &[9; SHOWN_LEN]).unwrap();
+        let at = layout.board_set_offset(id.hash());
+        // SAFETY: the layout says that a slot is there.
+        unsafe {
+            let raw = slot.as_bytes();
+            std::ptr::copy_nonoverlapping(raw.as_ptr(), node.at(at, SLOT_LEN), SLOT_LEN);
+        }
+        let board = layout.board_offset() as usize;
+        node.word(board + ALIVE_OFFSET).store(1, Ordering::SeqCst);
+        let shown = |until: u64| {
+            node.long_word(board + VALID_OFFSET).store(until, Ordering::SeqCst);
+            view.head(&id, Epoch(0), &mut [0; SHOWN_LEN]).map(|head| head.version)
+        };
+        let now = SystemClock.monotonic().as_nanos() as u64;
+        assert_eq!(shown(VALID_ALWAYS), Some(Version(7)));
+        assert_eq!(shown(now + 3_600_000_000_000), Some(Version(7)));
+        assert_eq!(shown(now), None, "the time is over");
+        assert_eq!(shown(0), None);
     }
 
     #[test]
