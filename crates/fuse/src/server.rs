@@ -19,7 +19,6 @@ use samite_fs::LockSpace;
 use crate::kernel::{NO_FILE, caller};
 use crate::locks::{LockAsk, UNLOCKED, space_of};
 use crate::ops::{Answer, Changes, Name, New, Ops, Seen, read_into};
-use crate::wishes;
 use crate::wishes::{self, IO_LEN_MAX};
 
 /// How long the kernel may believe what it was told without a promise.
