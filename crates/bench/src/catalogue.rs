@@ -12,7 +12,7 @@ use crate::measure::{Aim, What, Workload};
 use crate::place::Place;
 use crate::store::kv::{Setting, Verb};
 use crate::store::object::Direction;
-use crate::store::{files, kv, object};
+use crate::store::{Home, files, kv, object};
 use crate::{floor, peer};
 
 type Make = Box<dyn Fn(&mut Place) -> Result<Box<dyn Workload>>>;
@@ -61,6 +61,7 @@ pub fn catalogue() -> Vec<Entry> {
     all.extend(peers());
     all.extend(key_values());
     all.extend(objects());
+    all.extend(mirrored());
     all.extend(file_work());
     all.push(
         Entry::new("/start/true", What::Excess, |place| {
@@ -131,7 +132,7 @@ fn peers() -> Vec<Entry> {
 fn key_values() -> Vec<Entry> {
     let mut all = Vec::new();
     for (verb, transport) in VERBS.into_iter().flat_map(|verb| TRANSPORTS.map(|t| (verb, t))) {
-        let setting = Setting { verb, transport, backend: BackendKind::Memory };
+        let setting = Setting { verb, transport, backend: BackendKind::Memory, home: Home::One };
         let of = |transport: Transport| format!("/kv/{}/100B/{transport}", verb.name());
         let redis = format!("/peer/redis/{}/100B/{transport}", verb.name());
         let name = of(transport);
@@ -184,12 +185,42 @@ fn objects() -> Vec<Entry> {
                 || (transport == Transport::Tcp && direction == Direction::Read);
             for (tail, pieces) in [("", 1), ("/pipelined8", 8)] {
                 let entry = Entry::new(format!("{name}{tail}"), What::Rate, move |place| {
-                    object::pieces(direction, transport, pieces, place)
+                    object::pieces(direction, transport, (pieces, Home::One), place)
                 });
                 let aim = (aimed && pieces == 1).then_some(Aim::AtLeast(0.7));
                 all.push(entry.beside(&floor, aim));
             }
         }
+    }
+    all
+}
+
+/// Records that both of two nodes hold, beside records that one of the same two holds.
+fn mirrored() -> Vec<Entry> {
+    let mut all = Vec::new();
+    for (verb, transport) in VERBS.into_iter().flat_map(|verb| TRANSPORTS.map(|t| (verb, t))) {
+        let name = format!("/mirror/{}/100B/{transport}", verb.name());
+        let of = move |home| Setting { verb, transport, backend: BackendKind::Memory, home };
+        let alone = format!("{name}/alone");
+        all.push(Entry::new(&alone, What::Time, move |place| kv::one(of(Home::OneOfTwo), place)));
+        let aim = match (verb, transport) {
+            // As fast, but for what two runs of the same differ by.
+            (Verb::Get, _) => Some(Aim::AtMost(1.05)),
+            (Verb::Put, Transport::Tcp) => Some(Aim::AtMost(2.2)),
+            (Verb::Put, _) => None,
+        };
+        let both = Entry::new(&name, What::Time, move |place| kv::one(of(Home::Both), place));
+        all.push(both.beside(alone, aim));
+    }
+    for transport in TRANSPORTS {
+        let name = format!("/mirror/write/1MiB/{transport}");
+        let write = move |home| {
+            move |place: &mut Place| object::pieces(Direction::Write, transport, (1, home), place)
+        };
+        let alone = format!("{name}/alone");
+        all.push(Entry::new(&alone, What::Rate, write(Home::OneOfTwo)));
+        let aim = (transport == Transport::Tcp).then_some(Aim::AtLeast(0.45));
+        all.push(Entry::new(&name, What::Rate, write(Home::Both)).beside(alone, aim));
     }
     all
 }

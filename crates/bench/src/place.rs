@@ -6,11 +6,12 @@ use samite_types::{Error, ErrorKind, Result};
 use tempfile::TempDir;
 
 use crate::peer::Redis;
-use crate::store::Cluster;
+use crate::store::{Cluster, Home};
 
 /// Everything is stopped and removed when this is dropped.
 pub struct Place {
     cluster: Option<Cluster>,
+    pair: Option<Cluster>,
     /// `None`: not tried yet.
     redis: Option<Result<Redis>>,
     /// Below the others: dropped after what lives in it.
@@ -23,7 +24,7 @@ impl Place {
             tempfile::Builder::new().prefix("samite-bench-").tempdir().map_err(|error| {
                 Error::new(ErrorKind::Io, format!("make a temporary directory: {error}"))
             })?;
-        Ok(Self { cluster: None, redis: None, directory })
+        Ok(Self { cluster: None, pair: None, redis: None, directory })
     }
 
     /// The directory.
@@ -34,9 +35,20 @@ impl Place {
     /// A store of one node, started when first asked for.
     pub fn cluster(&mut self) -> Result<&Cluster> {
         if self.cluster.is_none() {
-            self.cluster = Some(Cluster::start(&self.directory.path().join("run"))?);
+            self.cluster = Some(Cluster::start(&self.directory.path().join("run"), 1)?);
         }
         self.cluster.as_ref().ok_or_else(|| ErrorKind::Internal.into())
+    }
+
+    /// The store that has this home, started when first asked for.
+    pub fn store(&mut self, home: Home) -> Result<&Cluster> {
+        if home == Home::One {
+            return self.cluster();
+        }
+        if self.pair.is_none() {
+            self.pair = Some(Cluster::start(&self.directory.path().join("pair"), 2)?);
+        }
+        self.pair.as_ref().ok_or_else(|| ErrorKind::Internal.into())
     }
 
     /// A Redis server, started when first asked for; [`ErrorKind::Unsupported`] when it is not installed.

@@ -1,4 +1,4 @@
-//! The same work in a store: a cluster of one node, started for the run.
+//! The same work in a store: a cluster of one node, or of two, started for the run.
 
 pub mod files;
 pub mod kv;
@@ -10,11 +10,31 @@ use std::time::{Duration, Instant};
 
 use samite_client::runtime::{DEFAULT_CLUSTER, ENV_RUNTIME_DIR, RuntimeDir};
 use samite_client::{Client, ClusterConfig, Dataset, Options, Transport};
-use samite_types::{Error, ErrorKind, NodeId, Result};
+use samite_types::{Error, ErrorKind, NodeId, Redundancy, Result};
 use samite_wire::control::{BackendKind, DatasetSpec};
 
 use crate::child::failed;
 use crate::child::own_executable;
+
+/// Where records lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// On the one node of a cluster.
+    One,
+    /// On one of two nodes.
+    OneOfTwo,
+    /// On both of two nodes.
+    Both,
+}
+
+impl Home {
+    const fn redundancy(self) -> Redundancy {
+        match self {
+            Self::One | Self::OneOfTwo => Redundancy(1),
+            Self::Both => Redundancy(2),
+        }
+    }
+}
 
 const MEMORY: &str = "1G";
 /// Most time to wait until the node's memory is in place, so that this work does not run beside a measurement.
@@ -27,12 +47,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts it, with its runtime directory at `runtime`.
-    pub fn start(runtime: &Path) -> Result<Self> {
+    /// Starts it with `nodes` nodes, and its runtime directory at `runtime`.
+    pub fn start(runtime: &Path, nodes: u32) -> Result<Self> {
         let cluster = Self { samite: own_executable()?, runtime: runtime.to_path_buf() };
         let output = cluster
             .command()
-            .args(["up", "--local", "1", "--memory", MEMORY])
+            .args(["up", "--local", &nodes.to_string(), "--memory", MEMORY])
             .stdin(Stdio::null())
             .output()
             .map_err(failed("samite up"))?;
@@ -40,7 +60,7 @@ impl Cluster {
             let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             return Err(Error::new(ErrorKind::Unavailable, format!("samite up: {text}")));
         }
-        cluster.wait_for_memory()?;
+        cluster.wait_for_memory(nodes)?;
         Ok(cluster)
     }
 
@@ -76,21 +96,28 @@ impl Cluster {
         name: &str,
         transport: Transport,
         backend: BackendKind,
+        home: Home,
     ) -> Result<Dataset> {
         let null = if backend == BackendKind::Null { "-null" } else { "" };
-        self.connect(transport)?
-            .create_dataset(&DatasetSpec { backend, ..DatasetSpec::new(format!("{name}{null}")) })
+        let both = if home == Home::Both { "-both" } else { "" };
+        self.connect(transport)?.create_dataset(&DatasetSpec {
+            backend,
+            redundancy: home.redundancy(),
+            ..DatasetSpec::new(format!("{name}{null}{both}"))
+        })
     }
 
-    fn wait_for_memory(&self) -> Result<()> {
+    fn wait_for_memory(&self, nodes: u32) -> Result<()> {
         let client = self.connect(Transport::Unix)?;
         let until = Instant::now() + POPULATE;
-        while Instant::now() < until {
-            let status = client.node_status(NodeId(0))?;
-            if status.populated_bytes >= status.capacity_bytes {
-                return Ok(());
+        for node in (0..nodes).map(NodeId) {
+            while Instant::now() < until {
+                let status = client.node_status(node)?;
+                if status.populated_bytes >= status.capacity_bytes {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(50));
             }
-            std::thread::sleep(Duration::from_millis(50));
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use samite_wire::op::Operation;
 
 use crate::measure::{Workload, steps};
 use crate::place::Place;
+use crate::store::Home;
 
 /// Keys in use.
 pub const KEYS: usize = 10_000;
@@ -71,11 +72,13 @@ pub struct Setting {
     pub verb: Verb,
     pub transport: Transport,
     pub backend: BackendKind,
+    pub home: Home,
 }
 
 /// One request in flight, through the key-value view.
 pub fn one(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload>> {
-    let dataset = place.cluster()?.dataset("bench-kv", setting.transport, setting.backend)?;
+    let Setting { transport, backend, home, .. } = setting;
+    let dataset = place.store(home)?.dataset("bench-kv", transport, backend, home)?;
     let kv = Kv::new(dataset);
     let mut keys = Keys::new();
     for _ in 0..KEYS {
@@ -96,7 +99,8 @@ pub fn one(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload>> {
 
 /// A dataset with all keys in it as plain records.
 fn records(setting: Setting, place: &mut Place) -> Result<(Dataset, Keys)> {
-    let dataset = place.cluster()?.dataset("bench-records", setting.transport, setting.backend)?;
+    let Setting { transport, backend, home, .. } = setting;
+    let dataset = place.store(home)?.dataset("bench-records", transport, backend, home)?;
     let mut keys = Keys::new();
     for _ in 0..KEYS / BATCH {
         batch(&dataset, Verb::Put, &mut keys)?;

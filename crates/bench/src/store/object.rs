@@ -8,6 +8,7 @@ use samite_wire::control::BackendKind;
 use crate::floor::{COLD_LEN, Cold, PIECE_LEN};
 use crate::measure::{Workload, steps};
 use crate::place::Place;
+use crate::store::Home;
 
 /// Direction of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +30,11 @@ impl Direction {
 pub fn pieces(
     direction: Direction,
     transport: Transport,
-    pieces: usize,
+    (pieces, home): (usize, Home),
     place: &mut Place,
 ) -> Result<Box<dyn Workload>> {
-    let dataset = place.cluster()?.dataset("bench-objects", transport, BackendKind::Memory)?;
+    let store = place.store(home)?;
+    let dataset = store.dataset("bench-objects", transport, BackendKind::Memory, home)?;
     let name = format!("bench-{}", direction.name());
     let object = Objects::new(dataset).open_or_create(name.as_bytes())?;
     let mut all = Cold::new(PIECE_LEN);
