@@ -1,0 +1,137 @@
+//! Checkpoints: files that are there whole or not at all.
+//!
+//! ```text
+//!  frame 1 │ frame 2 │ … │ frame n, which is empty and says that it was the last
+//! ```
+//!
+//! Frames are those of the log, with numbers from 1. A checkpoint is written under another name, synced, and then
+//! given its own; so what has the name is complete, and anything else about it is rot.
+
+use std::sync::Arc;
+
+use samite_types::{Error, ErrorKind, Result};
+
+use crate::disk::{Disk, LogFile};
+use crate::frame::{Batch, FRAME_LEN_MAX, HEAD_LEN, framed_len, read, u32_at};
+
+/// What is being written.
+pub const UNFINISHED: &str = ".new";
+
+/// Bytes that are gathered before they are written.
+const WRITE_LEN: usize = 1 << 20;
+
+/// A checkpoint that is being written. Dropped before [`finish`](Self::finish), it leaves a file to be removed.
+#[derive(Debug)]
+pub struct Writer {
+    disk: Arc<dyn Disk>,
+    id: u64,
+    name: String,
+    file: Box<dyn LogFile>,
+    batch: Batch,
+    /// Number of the first frame in `batch`, and where it goes.
+    first: u64,
+    end: u64,
+}
+
+impl Writer {
+    /// Begins the checkpoint `name` of the log `id`.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn create(disk: Arc<dyn Disk>, id: u64, name: &str) -> Result<Self> {
+        let unfinished = format!("{name}{UNFINISHED}");
+        // Of an attempt that failed.
+        let _ = disk.remove(&unfinished);
+        let file = disk.create(&unfinished)?;
+        let (batch, name) = (Batch::default(), name.to_owned());
+        Ok(Self { disk, id, name, file, batch, first: 1, end: 0 })
+    }
+
+    /// Adds a frame that is not empty.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn add(&mut self, payload: &[u8]) -> Result<()> {
+        debug_assert!(!payload.is_empty());
+        self.batch.add(|out| out.extend_from_slice(payload));
+        if self.batch.len() >= WRITE_LEN { self.write() } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> Result<()> {
+        self.batch.seal(self.id, self.first, 0);
+        self.file.write_at(self.end, self.batch.bytes())?;
+        self.end += self.batch.len() as u64;
+        self.first += self.batch.count();
+        self.batch.clear(WRITE_LEN * 2);
+        Ok(())
+    }
+
+    /// Completes it. Returns its bytes.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn finish(mut self) -> Result<u64> {
+        self.batch.add(|_| {});
+        self.write()?;
+        self.file.sync()?;
+        self.disk.rename(&format!("{}{UNFINISHED}", self.name), &self.name)?;
+        self.disk.sync()?;
+        Ok(self.end)
+    }
+}
+
+/// Reads the checkpoint `name` of the log `id` and hands out its frames. Returns its bytes.
+///
+/// # Errors
+/// `Corrupt`, those of the disk, those of `visit`.
+pub fn read_all(
+    disk: &dyn Disk,
+    id: u64,
+    name: &str,
+    visit: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<u64> {
+    let file = disk.open(name)?;
+    let len = file.len()?;
+    let corrupt = |at: u64| {
+        Error::new(ErrorKind::Corrupt, format!("checkpoint {name}: damaged at byte {at}"))
+    };
+    let (mut at, mut sequence) = (0, 1);
+    let mut bytes = Vec::new();
+    while at < len {
+        let rest = usize::try_from(len - at).unwrap_or(usize::MAX);
+        fill(&*file, at, WRITE_LEN.min(rest), &mut bytes)?;
+        // A frame that is longer than what was read is read by itself.
+        let first = u32_at(&bytes, 4).ok_or_else(|| corrupt(at))? as usize;
+        if first > FRAME_LEN_MAX {
+            return Err(corrupt(at));
+        }
+        if framed_len(first) > bytes.len() {
+            fill(&*file, at, framed_len(first).min(rest), &mut bytes)?;
+        }
+        let mut end = 0;
+        while let Some(frame) = read(id, &bytes, end, |found| found == sequence) {
+            if frame.payload.is_empty() {
+                let whole = at + (frame.end() as u64) == len;
+                return if whole { Ok(len) } else { Err(corrupt(at + frame.end() as u64)) };
+            }
+            if frame.end() > bytes.len() {
+                break;
+            }
+            visit(&bytes[frame.payload.clone()])?;
+            end = frame.end();
+            sequence += 1;
+        }
+        if end == 0 {
+            return Err(corrupt(at));
+        }
+        at += end as u64;
+    }
+    Err(corrupt(len))
+}
+
+fn fill(file: &dyn LogFile, at: u64, len: usize, bytes: &mut Vec<u8>) -> Result<()> {
+    bytes.resize(len.max(HEAD_LEN), 0);
+    let read = file.read_at(at, bytes)?;
+    bytes.truncate(read);
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! The write-ahead log: what is in it outlives the process, and says so only when it does.
+//!
+//! A log is a directory of *segments*, each with the *frames* of consecutive sequence numbers. What a frame holds is the caller's
+//! business: bytes in, bytes out. A segment is set aside whole before it is used, so that what was accepted has its place.
+//!
+//! ```text
+//!  log-0000000000000001      header │ frame 1 │ frame 2 │ … │ frame 7810 │ rest
+//!  log-0000000000001e83      header │ frame 7811 │ … │ torn or zeros
+//!
+//!  header   "samiteL1" │ log id u64 │ first sequence u64 │ 0 u32 │ crc u32
+//!  frame    crc u32 │ payload length u32 │ sequence u64 │ synced u64 │ payload │ zeros up to a multiple of 8
+//! ```
+//!
+//! All numbers are little-endian. A checksum (CRC-32C) covers what follows it in the frame and begins with the log's id, so that bytes of
+//! another log are never taken for this one's.
+//!
+//! Frames are written in batches: one write, one `fdatasync`, and only then the next. Each says in `synced` below which sequence
+//! number everything was on flash when its batch was made. So after a crash the end of the log tells what happened to it:
+//! a frame that cannot be read is the *torn tail* of a batch that nobody was told about, and is cut off, unless a later frame
+//! proves that it had been on flash. Then it is *rot*, and opening the log fails and says where.
+//!
+//! Why a crate of its own: it knows neither records nor partitions, as [`samite_types`] is all it needs, and whoever wants a log
+//! (the node's shards; a coordinator's state) can have one. [`Disk`] stands between it and the operating system, so that tests
+//! lose what was not synced, tear writes at any byte and fail any call ([`memory`]).
+
+mod appender;
+pub mod checkpoint;
+mod disk;
+mod frame;
+mod log;
+mod segment;
+pub mod storage;
+
+pub use appender::{Appender, Figures};
+pub use disk::{DirDisk, Disk, DiskFault, DiskFaults, DiskOp, LogFile, memory};
+pub use frame::{Batch, FRAME_LEN_MAX};
+pub use log::{Log, Settings};

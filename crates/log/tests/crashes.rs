@@ -1,0 +1,210 @@
+//! Whatever call a crash or an error comes in, what is found after it is what was written, from the oldest frame that was not dropped to
+//! at least the last that was acknowledged.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use samite_log::memory::{MemoryDisk, Trouble};
+use samite_log::{Batch, Disk, Log, Settings};
+use samite_types::{ErrorKind, Result};
+
+const SETTINGS: Settings = Settings { id: 0x1234_5678_9abc_def0, segment_len: 4096 };
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Frames of these lengths, as one batch.
+    Write(Vec<usize>),
+    /// So much of what is there is dropped, in percent.
+    Drop(u64),
+    /// Opened again without a crash.
+    Reopen,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => prop::collection::vec(prop_oneof![4 => 0..200usize, 1 => 0..3000usize], 1..6)
+            .prop_map(Step::Write),
+        2 => (0..=100u64).prop_map(Step::Drop),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+/// The payload of frame `sequence` in life `life`, of `len` bytes.
+fn payload(sequence: u64, life: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|at| (at * 31 + sequence * 7 + life * 13) as u8).collect()
+}
+
+struct Subject {
+    disk: MemoryDisk,
+    log: Option<Log>,
+    /// The payload of every frame that was given a number.
+    frames: Vec<Vec<u8>>,
+    /// Frames that were acknowledged, and those that need not be there.
+    acknowledged: u64,
+    dropped: u64,
+    life: u64,
+}
+
+impl Subject {
+    fn new(seed: u64) -> Self {
+        let disk = MemoryDisk::new(seed);
+        Self { disk, log: None, frames: Vec::new(), acknowledged: 0, dropped: 0, life: 0 }
+    }
+
+    /// Opens the log and compares what is there.
+    fn open(&mut self) -> Result<()> {
+        self.log = None;
+        let (mut first, mut found) = (None, 0);
+        let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
+        let frames = &self.frames;
+        let log = Log::open(disk, SETTINGS, &mut |sequence, bytes| {
+            first.get_or_insert(sequence);
+            assert_eq!(bytes, &frames[sequence as usize - 1][..], "frame {sequence}");
+            found = sequence;
+            Ok(())
+        })?;
+        let first = first.unwrap_or(log.next());
+        assert!(first <= self.dropped + 1, "from {first}, dropped below {}", self.dropped + 1);
+        assert!(log.next() > self.acknowledged, "{} acknowledged", self.acknowledged);
+        assert!(found == 0 || log.next() == found + 1);
+        assert!(log.next() <= self.frames.len() as u64 + 1);
+        self.frames.truncate(log.next() as usize - 1);
+        self.acknowledged = log.next() - 1;
+        self.life += 1;
+        self.log = Some(log);
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<()> {
+        let Some(log) = &mut self.log else { return self.open() };
+        match step {
+            Step::Reopen => self.open(),
+            Step::Drop(percent) => {
+                let kept = self.acknowledged - self.dropped;
+                self.dropped += kept * percent / 100;
+                log.drop_below(self.dropped + 1)
+            }
+            Step::Write(lens) => {
+                let mut batch = Batch::default();
+                for len in lens {
+                    let bytes = payload(self.frames.len() as u64, self.life, *len);
+                    batch.add(|out| out.extend_from_slice(&bytes));
+                    self.frames.push(bytes);
+                }
+                log.prepare()?;
+                let before = log.next();
+                let written = log.write(&mut batch);
+                // What was written before an error is on flash all the same.
+                assert!(log.next() >= before);
+                self.acknowledged = log.next() - 1;
+                written
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_acknowledged_is_lost_wherever_it_stops(
+        seed: u64,
+        rounds in prop::collection::vec(
+            (prop::collection::vec(step(), 1..20), 1..80u64, prop::bool::ANY),
+            1..5,
+        ),
+    ) {
+        let mut subject = Subject::new(seed);
+        for (steps, call, stops) in rounds {
+            let trouble = if stops { Trouble::Stop } else { Trouble::Error };
+            subject.disk.trouble_at(subject.disk.calls() + call, trouble);
+            for step in &steps {
+                if let Err(error) = subject.step(step) {
+                    prop_assert_ne!(error.kind(), ErrorKind::Corrupt, "{}", error);
+                    break;
+                }
+            }
+            subject.disk.crash();
+            subject.open().expect("what a crash leaves can be opened");
+        }
+    }
+}
+
+/// A log of three batches; the byte after each.
+fn three_batches(disk: &MemoryDisk) -> Vec<Vec<u8>> {
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let mut log = Log::open(disk, SETTINGS, &mut |_, _| Ok(())).expect("a new log");
+    let mut frames = Vec::new();
+    for batch_index in 0..3 {
+        let mut batch = Batch::default();
+        for index in 0..3 {
+            let bytes = payload(index, batch_index, 20);
+            batch.add(|out| out.extend_from_slice(&bytes));
+            frames.push(bytes);
+        }
+        log.write(&mut batch).expect("written");
+    }
+    frames
+}
+
+#[test]
+fn rot_is_reported_wherever_a_later_batch_proves_it() {
+    let name = "log-0000000000000001";
+    let frame_len = 24 + 24;
+    for at in 0..32 + 9 * frame_len {
+        let disk = MemoryDisk::new(1);
+        let frames = three_batches(&disk);
+        disk.rot(name, at, (at % 8) as u8);
+        let mut found = Vec::new();
+        let again: Arc<dyn Disk> = Arc::new(disk.clone());
+        let opened = Log::open(again, SETTINGS, &mut |_, bytes| {
+            found.push(bytes.to_vec());
+            Ok(())
+        });
+        assert_eq!(found, frames[..found.len()], "nothing wrong is handed out");
+        let is_padding = at >= 32 && (at - 32) % frame_len >= 24 + 20;
+        if is_padding {
+            assert_eq!(opened.unwrap().next(), 10);
+        } else if at < 32 + 6 * frame_len {
+            let error = opened.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}");
+            assert!(error.message().contains(name), "{error}");
+        } else {
+            // Nothing tells the last batch from one that was torn.
+            assert!(opened.unwrap().next() >= 7, "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_segment_is_reported() {
+    let disk = MemoryDisk::new(3);
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let mut log = Log::open(Arc::clone(&shared), SETTINGS, &mut |_, _| Ok(())).unwrap();
+    for _ in 0..10 {
+        let mut batch = Batch::default();
+        batch.add(|out| out.resize(out.len() + 3000, 1));
+        log.write(&mut batch).unwrap();
+    }
+    drop(log);
+    disk.remove("log-0000000000000004").unwrap();
+    let error = Log::open(shared, SETTINGS, &mut |_, _| Ok(())).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.message().contains("missing"), "{error}");
+}
+
+#[test]
+fn the_numbers_go_on_after_everything_was_dropped() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new(4));
+    for life in 0..5 {
+        let mut log = Log::open(Arc::clone(&disk), SETTINGS, &mut |_, _| Ok(())).unwrap();
+        assert_eq!(log.next(), life * 2 + 1);
+        for _ in 0..2 {
+            let mut batch = Batch::default();
+            batch.add(|out| out.resize(out.len() + 3000, 1));
+            log.write(&mut batch).unwrap();
+        }
+        log.drop_below(log.next()).unwrap();
+        assert!(log.len() <= 3 * SETTINGS.segment_len);
+    }
+}
