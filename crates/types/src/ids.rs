@@ -80,6 +80,30 @@ id!(
     Term(u32), "k"
 );
 id!(
+    /// Number of an entry in the log of a mirrored partition: counts from 1, and on over terms.
+    Position(u64), "@"
+);
+id!(
     /// Matches a reply to its request on one connection.
     RequestId(u64), "r"
 );
+
+impl Version {
+    /// Bits of a version that count the changes within a term.
+    pub const COUNTER_BITS: u32 = 44;
+    /// The last term that a version has room for.
+    pub const TERM_MAX: Term = Term((1 << (u64::BITS - Self::COUNTER_BITS)) - 1);
+
+    /// The version before the first that a primary of `term` makes. Primaries of different terms never make the same one.
+    #[must_use]
+    pub const fn before(term: Term) -> Self {
+        let term = if term.0 > Self::TERM_MAX.0 { Self::TERM_MAX.0 } else { term.0 };
+        Self((term as u64) << Self::COUNTER_BITS)
+    }
+
+    /// The term of the primary that made it.
+    #[must_use]
+    pub const fn term(self) -> Term {
+        Term((self.0 >> Self::COUNTER_BITS) as u32)
+    }
+}

@@ -12,7 +12,7 @@ mod time;
 pub use env::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{
-    ClientId, DatasetId, Epoch, NodeId, PartitionId, Redundancy, RequestId, Seq, ShardId, TargetId,
-    Term, Version,
+    ClientId, DatasetId, Epoch, NodeId, PartitionId, Position, Redundancy, RequestId, Seq, ShardId,
+    TargetId, Term, Version,
 };
 pub use time::Deadline;

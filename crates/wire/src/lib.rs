@@ -20,5 +20,6 @@ pub mod limits;
 pub mod lock;
 pub mod membership;
 pub mod op;
+pub mod peer;
 
 pub use codec::{Decoder, WireError};

@@ -30,3 +30,7 @@ pub const SESSION_WINDOW: usize = 4096;
 pub const HOLDERS_LEN_MAX: usize = 64 << 10;
 /// Most entries that one listing returns.
 pub const LIST_ENTRIES_MAX: u32 = 4096;
+/// Most records that one message of a resync lists or carries.
+pub const RESYNC_RECORDS_MAX: usize = 4096;
+/// Longest copy of what a partition keeps beside its records (sessions, holds), in bytes.
+pub const PARTITION_STATE_LEN_MAX: usize = 320 << 20;

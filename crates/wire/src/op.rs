@@ -14,6 +14,8 @@ mod reader;
 use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, Seq, Version};
 use smallvec::SmallVec;
 
+pub(crate) use decode::{Payload, flag, key, operation};
+pub(crate) use encode::operation_flat;
 pub use encode::{ReplyEncoder, RequestEncoder};
 pub use reader::{BlockRefs, OutcomeHead, PieceHead, ReplyReader, ResultHead};
 

@@ -14,15 +14,15 @@ use crate::limits::{
 };
 
 /// The payload, handed out front to back as the body refers to it.
-struct Payload<'a>(Decoder<'a>);
+pub(crate) struct Payload<'a>(pub(crate) Decoder<'a>);
 
 impl<'a> Payload<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
         self.0.bytes(len, "payload")
     }
 }
 
-pub(super) fn flag(decoder: &mut Decoder<'_>, field: &'static str) -> Result<bool, WireError> {
+pub(crate) fn flag(decoder: &mut Decoder<'_>, field: &'static str) -> Result<bool, WireError> {
     match decoder.u8(field)? {
         0 => Ok(false),
         1 => Ok(true),
@@ -30,7 +30,7 @@ pub(super) fn flag(decoder: &mut Decoder<'_>, field: &'static str) -> Result<boo
     }
 }
 
-fn key<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
+pub(crate) fn key<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
     decoder.short_bytes(KEY_LEN_MAX, "key")
 }
 
@@ -111,7 +111,7 @@ impl<'a> Request<'a> {
     }
 }
 
-fn operation<'a>(
+pub(crate) fn operation<'a>(
     decoder: &mut Decoder<'a>,
     payload: &mut Payload<'a>,
 ) -> Result<Operation<'a>, WireError> {

@@ -74,6 +74,8 @@ pub struct RequestEncoder<'a> {
     payload: List<&'a [u8], 4>,
     payload_len: usize,
     count: u16,
+    /// All data that has bytes counts as inline, and the caller sees to the payload.
+    is_flat: bool,
 }
 
 const REQUEST_COUNT_AT: usize = 29;
@@ -90,7 +92,7 @@ impl<'a> RequestEncoder<'a> {
         body.put_u8(u8::from(header.is_retry));
         debug_assert_eq!(body.len(), REQUEST_COUNT_AT);
         body.put_u16(0);
-        Self { body, payload: List::new(), payload_len: 0, count: 0 }
+        Self { body, payload: List::new(), payload_len: 0, count: 0, is_flat: false }
     }
 
     /// Bytes of body so far.
@@ -298,6 +300,10 @@ impl<'a> RequestEncoder<'a> {
 
     fn data(&mut self, data: &Data<'a>, place: &mut Place<'_, 'a>) {
         match data {
+            Data::Inline(_) | Data::Blocks(_) if self.is_flat => {
+                self.body.put_u8(tag::INLINE);
+                self.body.put_u32(data.len() as u32);
+            }
             Data::Inline(bytes) => {
                 if let Some(blocks) = place(bytes) {
                     self.body.put_u8(tag::BLOCKS);
@@ -329,6 +335,20 @@ impl<'a> RequestEncoder<'a> {
             .copy_from_slice(&self.count.to_le_bytes());
         (self.body, self.payload)
     }
+}
+
+/// Appends one operation to `body`. Whether its data lies in the frame or in arena blocks, it is written as inline: the caller puts the
+/// bytes into the payload, in order.
+pub(crate) fn operation_flat(body: &mut Vec<u8>, operation: &Operation<'_>) {
+    let mut encoder = RequestEncoder {
+        body: std::mem::take(body),
+        payload: List::new(),
+        payload_len: 0,
+        count: 0,
+        is_flat: true,
+    };
+    encoder.operation(operation);
+    *body = encoder.body;
 }
 
 /// Builds the body of a reply. The payload's bytes stay with the caller, who sends them, in the order of the

@@ -1,0 +1,224 @@
+//! What the members of a mirror group tell each other.
+//!
+//! A frame ([`FrameKind::Peer`](crate::frame::FrameKind::Peer), [`FrameKind::PeerReply`](crate::frame::FrameKind::PeerReply)) carries
+//! any number of messages, of any partitions and either way. Each may be lost, come twice or come late: whoever needs an answer asks
+//! again. A message is:
+//!
+//! ```text
+//!  0         4            8        12          16     20   24     28      36     37
+//!  | body_len | payload_len | dataset | partition | from | to | term | epoch | tag | fields …
+//! ```
+//!
+//! `body_len` counts from the tag on. The payloads of the messages lie one behind the other in the frame's.
+//!
+//! The **log** of a partition is what its primary did to it, in order: [`Entry`]. Who has applied the same entries has the same state.
+
+mod decode;
+mod encode;
+
+use samite_types::{
+    ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Position, Seq, TargetId, Term, Version,
+};
+
+use crate::op::{Data, List, Operation};
+
+pub use decode::Messages;
+pub use encode::data_of;
+
+/// Bytes of a message before its tag.
+pub const HEAD_LEN: usize = 36;
+
+/// What all messages say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// Dataset.
+    pub dataset: DatasetId,
+    /// Partition.
+    pub partition: PartitionId,
+    /// Who says it.
+    pub from: TargetId,
+    /// To whom.
+    pub to: TargetId,
+    /// Newest term of the group that the sender knows; of a primary, its own.
+    pub term: Term,
+    /// Epoch of the cluster map by which the sender serves.
+    pub epoch: Epoch,
+}
+
+/// A place in the log, and what the partition is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Point {
+    /// Term of the last entry.
+    pub term: Term,
+    /// Its number.
+    pub position: Position,
+    /// The partition's version after it.
+    pub version: Version,
+}
+
+/// One step of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Where the log was before; the entry has the next position.
+    pub before: Point,
+    /// Where it is after.
+    pub after: Point,
+    /// Checksum of what came of it: whoever applies it must get the same.
+    pub outcome: u32,
+    /// What happened.
+    pub event: Event<'a>,
+}
+
+/// What may happen to a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A term begins.
+    Opened,
+    /// An operation took effect.
+    Applied {
+        /// Whose.
+        client: ClientId,
+        /// See [`crate::op::RequestHeader::answered_below`].
+        answered_below: Seq,
+        /// See [`crate::op::RequestHeader::is_retry`].
+        is_retry: bool,
+        /// See [`crate::op::RequestHeader::lease_epoch`].
+        lease_epoch: Epoch,
+        /// As it came, with all of its data inline or zeros.
+        operation: Operation<'a>,
+    },
+    /// An operation that may have been sent before was refused for good.
+    Refused {
+        /// Whose.
+        client: ClientId,
+        /// See [`crate::op::RequestHeader::answered_below`].
+        answered_below: Seq,
+        /// Number of the operation.
+        seq: Seq,
+        /// Why.
+        kind: ErrorKind,
+        /// Which guard or action.
+        index: u16,
+    },
+    /// A client is gone; its holds end.
+    Gone {
+        /// Which.
+        client: ClientId,
+    },
+    /// From here on the primary may have leases on records out, or has none out any more.
+    Lending {
+        /// Whether it may.
+        on: bool,
+    },
+    /// What the records of a range are: a member that finds another digest differs.
+    Digest {
+        /// The range begins behind this key; empty: at the first.
+        after: &'a [u8],
+        /// The range ends with this key; empty: with the last.
+        upto: &'a [u8],
+        /// Digest of their keys, versions and values.
+        digest: u64,
+    },
+    /// The records of a range as the primary has them; there are no others in it.
+    Range {
+        /// The range begins behind this key; empty: at the first.
+        after: &'a [u8],
+        /// The range ends with this key; empty: with the last.
+        upto: &'a [u8],
+        /// All of them, in order.
+        records: Vec<RecordCopy<'a>>,
+    },
+}
+
+/// A record as it travels; with [`Option::None`] as its value one that is no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordCopy<'a> {
+    /// Key.
+    pub key: &'a [u8],
+    /// Version; of no meaning for one that is no more.
+    pub version: Version,
+    /// Its value, in pieces: inline bytes and zeros.
+    pub value: Option<List<Data<'a>, 1>>,
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// To a member: apply this.
+    Entry(Entry<'a>),
+    /// To the primary: everything up to here is applied.
+    Applied {
+        /// The last entry.
+        position: Position,
+    },
+    /// To the primary: an entry came for which others are missing.
+    Gap {
+        /// The last entry that is applied.
+        have: Position,
+    },
+    /// To the primary: this member does not follow the log any more, until it is brought up to date anew.
+    Unfit {
+        /// Why: [`ErrorKind::Corrupt`] when its state differs, else what stood in the way of an entry.
+        kind: ErrorKind,
+    },
+    /// To whoever takes itself for the primary: there is a newer term (that of the envelope).
+    Stale,
+    /// To a member: you will be brought up to date.
+    Begin {
+        /// Which try; grows within a term.
+        attempt: u32,
+    },
+    /// To a member: these are all the records of a range. It deletes others, and says which of these it lacks.
+    Compare {
+        /// Which try.
+        attempt: u32,
+        /// Which step of it.
+        step: u32,
+        /// The range begins behind this key; empty: at the first.
+        after: &'a [u8],
+        /// The range ends with this key; empty: with the last.
+        upto: &'a [u8],
+        /// Keys and versions, in order.
+        records: Vec<(&'a [u8], Version)>,
+    },
+    /// To a member: keep these.
+    Records {
+        /// Which try.
+        attempt: u32,
+        /// Which step of it.
+        step: u32,
+        /// The records.
+        records: Vec<RecordCopy<'a>>,
+    },
+    /// To a member: a part of what the partition is beside its records. With the last part the member is up to date, and follows the log.
+    State {
+        /// Which try.
+        attempt: u32,
+        /// Which step of it.
+        step: u32,
+        /// Bytes of the whole.
+        total_len: u32,
+        /// Where these bytes belong.
+        offset: u32,
+        /// The part.
+        bytes: &'a [u8],
+    },
+    /// To the primary: the step is done.
+    Done {
+        /// Which try.
+        attempt: u32,
+        /// Which step of it; 0 for its beginning.
+        step: u32,
+        /// Not all of it: the step is to be sent again.
+        again: bool,
+        /// Of a [`Message::Compare`]: one bit for each record that is wanted, the first in the lowest bit of the first byte.
+        wanted: &'a [u8],
+    },
+    /// To the primary: this member cannot go on with that try.
+    Lost {
+        /// Which try.
+        attempt: u32,
+        /// [`ErrorKind::NotFound`]: it knows nothing of it; else what stood in the way.
+        kind: ErrorKind,
+    },
+}

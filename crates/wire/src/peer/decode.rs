@@ -1,0 +1,274 @@
+//! Decoding of messages between members: every length against its limit, every tag known, nothing left over.
+
+use samite_types::{
+    ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Position, Seq, TargetId, Term, Version,
+};
+
+use super::encode::{data_of, tag};
+use super::{Entry, Envelope, Event, Message, Point, RecordCopy};
+use crate::codec::{Decoder, WireError};
+use crate::limits::{
+    ACTIONS_MAX, BLOCKS_MAX, PARTITION_STATE_LEN_MAX, RECORD_LEN_MAX, RESYNC_RECORDS_MAX,
+};
+use crate::op::{Data, List, Payload, flag, key, operation};
+
+/// Most pieces of one value: data and holes by turns, and a block may have both.
+const PIECES_MAX: usize = 4 * BLOCKS_MAX;
+
+/// The messages of a frame, one after the other. After an error nothing more comes: the peer does not speak the protocol.
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    body: Decoder<'a>,
+    payload: Decoder<'a>,
+    is_over: bool,
+}
+
+impl<'a> Messages<'a> {
+    /// Those of a frame.
+    #[must_use]
+    pub const fn new(body: &'a [u8], payload: &'a [u8]) -> Self {
+        Self { body: Decoder::new(body), payload: Decoder::new(payload), is_over: false }
+    }
+
+    fn read(&mut self) -> Result<(Envelope, Message<'a>), WireError> {
+        let body_len = self.body.u32("message length")? as usize;
+        let payload_len = self.body.u32("message payload length")? as usize;
+        let envelope = Envelope {
+            dataset: DatasetId(self.body.u32("dataset")?),
+            partition: PartitionId(self.body.u32("partition")?),
+            from: TargetId(self.body.u32("sender")?),
+            to: TargetId(self.body.u32("receiver")?),
+            term: Term(self.body.u32("term")?),
+            epoch: Epoch(self.body.u64("map epoch")?),
+        };
+        let body = self.body.bytes(body_len, "message")?;
+        let payload = self.payload.bytes(payload_len, "message payload")?;
+        Ok((envelope, Message::decode(body, payload)?))
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Result<(Envelope, Message<'a>), WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
+        if self.body.rest().is_empty() {
+            self.is_over = true;
+            let is_clean = self.payload.rest().is_empty();
+            return (!is_clean).then_some(Err(WireError::Trailing("messages")));
+        }
+        let message = self.read();
+        self.is_over = message.is_err();
+        Some(message)
+    }
+}
+
+impl<'a> Message<'a> {
+    /// Reads one message, from its tag on.
+    ///
+    /// # Errors
+    /// [`WireError`]: the peer does not speak the protocol and is to be disconnected.
+    pub fn decode(body: &'a [u8], payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut decoder = Decoder::new(body);
+        let mut payload = Payload(Decoder::new(payload));
+        let message = message(&mut decoder, &mut payload)?;
+        decoder.finish("message")?;
+        payload.0.finish("message payload")?;
+        Ok(message)
+    }
+}
+
+impl<'a> Entry<'a> {
+    /// Reads an entry alone.
+    ///
+    /// # Errors
+    /// [`WireError`]: it is not what [`Entry::encode`] writes.
+    pub fn decode(body: &'a [u8], payload: &'a [u8]) -> Result<Self, WireError> {
+        let mut decoder = Decoder::new(body);
+        let mut payload = Payload(Decoder::new(payload));
+        let entry = entry(&mut decoder, &mut payload)?;
+        decoder.finish("entry")?;
+        payload.0.finish("entry payload")?;
+        Ok(entry)
+    }
+}
+
+fn message<'a>(
+    decoder: &mut Decoder<'a>,
+    payload: &mut Payload<'a>,
+) -> Result<Message<'a>, WireError> {
+    Ok(match decoder.u8("message tag")? {
+        tag::ENTRY => Message::Entry(entry(decoder, payload)?),
+        tag::APPLIED => Message::Applied { position: Position(decoder.u64("position")?) },
+        tag::GAP => Message::Gap { have: Position(decoder.u64("position")?) },
+        tag::UNFIT => Message::Unfit { kind: kind(decoder)? },
+        tag::STALE => Message::Stale,
+        tag::BEGIN => Message::Begin { attempt: decoder.u32("attempt")? },
+        tag::COMPARE => {
+            let (attempt, step) = step(decoder)?;
+            let (after, upto) = (key(decoder)?, key(decoder)?);
+            let count = record_count(decoder)?;
+            // A record is at least 10 bytes: a lying count takes no more memory than the message has.
+            let mut records = Vec::with_capacity(count.min(decoder.rest().len() / 10));
+            for _ in 0..count {
+                records.push((key(decoder)?, Version(decoder.u64("version")?)));
+            }
+            Message::Compare { attempt, step, after, upto, records }
+        }
+        tag::RECORDS => {
+            let (attempt, step) = step(decoder)?;
+            Message::Records { attempt, step, records: records(decoder, payload)? }
+        }
+        tag::STATE => {
+            let (attempt, step) = step(decoder)?;
+            let total_len = decoder.u32("state length")?;
+            let offset = decoder.u32("state offset")?;
+            let bytes = payload.take(decoder.u32("state part length")? as usize)?;
+            let end = offset as usize + bytes.len();
+            if total_len as usize > PARTITION_STATE_LEN_MAX || end > total_len as usize {
+                return Err(WireError::OverLimit("state"));
+            }
+            Message::State { attempt, step, total_len, offset, bytes }
+        }
+        tag::DONE => {
+            let (attempt, step) = step(decoder)?;
+            let again = flag(decoder, "again flag")?;
+            let wanted = decoder.short_bytes(RESYNC_RECORDS_MAX.div_ceil(8), "wanted")?;
+            Message::Done { attempt, step, again, wanted }
+        }
+        tag::LOST => Message::Lost { attempt: decoder.u32("attempt")?, kind: kind(decoder)? },
+        _ => return Err(WireError::Unknown("message tag")),
+    })
+}
+
+fn entry<'a>(decoder: &mut Decoder<'a>, payload: &mut Payload<'a>) -> Result<Entry<'a>, WireError> {
+    let (before, after) = (point(decoder)?, point(decoder)?);
+    if before.position.get().checked_add(1) != Some(after.position.get())
+        || before.term > after.term
+        || before.version > after.version
+    {
+        return Err(WireError::Unknown("position"));
+    }
+    let outcome = decoder.u32("outcome")?;
+    let event = event(decoder, payload)?;
+    Ok(Entry { before, after, outcome, event })
+}
+
+fn event<'a>(decoder: &mut Decoder<'a>, payload: &mut Payload<'a>) -> Result<Event<'a>, WireError> {
+    Ok(match decoder.u8("event tag")? {
+        tag::OPENED => Event::Opened,
+        tag::OPERATION => {
+            let client = ClientId(decoder.u64("client")?);
+            let answered_below = Seq(decoder.u64("answered below")?);
+            let is_retry = flag(decoder, "retry flag")?;
+            let lease_epoch = Epoch(decoder.u64("lease epoch")?);
+            let operation = operation(decoder, payload)?;
+            if data_of(&operation).any(|(_, data)| matches!(data, Data::Blocks(_))) {
+                return Err(WireError::Unknown("data tag"));
+            }
+            Event::Applied { client, answered_below, is_retry, lease_epoch, operation }
+        }
+        tag::REFUSED => Event::Refused {
+            client: ClientId(decoder.u64("client")?),
+            answered_below: Seq(decoder.u64("answered below")?),
+            seq: Seq(decoder.u64("sequence")?),
+            kind: kind(decoder)?,
+            index: index(decoder)?,
+        },
+        tag::GONE => Event::Gone { client: ClientId(decoder.u64("client")?) },
+        tag::LENDING => Event::Lending { on: flag(decoder, "lending flag")? },
+        tag::DIGEST => Event::Digest {
+            after: key(decoder)?,
+            upto: key(decoder)?,
+            digest: decoder.u64("digest")?,
+        },
+        tag::RANGE => Event::Range {
+            after: key(decoder)?,
+            upto: key(decoder)?,
+            records: records(decoder, payload)?,
+        },
+        _ => return Err(WireError::Unknown("event tag")),
+    })
+}
+
+fn records<'a>(
+    decoder: &mut Decoder<'a>,
+    payload: &mut Payload<'a>,
+) -> Result<Vec<RecordCopy<'a>>, WireError> {
+    let count = record_count(decoder)?;
+    // A record is at least 11 bytes.
+    let mut records = Vec::with_capacity(count.min(decoder.rest().len() / 11));
+    for _ in 0..count {
+        let key = key(decoder)?;
+        if key.is_empty() {
+            return Err(WireError::Unknown("key"));
+        }
+        let version = Version(decoder.u64("version")?);
+        let value = match decoder.u8("record tag")? {
+            tag::RECORD_GONE => None,
+            tag::RECORD_KEPT => Some(pieces(decoder, payload)?),
+            _ => return Err(WireError::Unknown("record tag")),
+        };
+        records.push(RecordCopy { key, version, value });
+    }
+    Ok(records)
+}
+
+fn pieces<'a>(
+    decoder: &mut Decoder<'a>,
+    payload: &mut Payload<'a>,
+) -> Result<List<Data<'a>, 1>, WireError> {
+    let count = usize::from(decoder.u16("piece count")?);
+    if count > PIECES_MAX {
+        return Err(WireError::OverLimit("piece count"));
+    }
+    let (mut pieces, mut total) = (List::new(), 0);
+    for _ in 0..count {
+        let tag = decoder.u8("piece tag")?;
+        let len = decoder.u32("piece length")?;
+        total += len as usize;
+        if total > RECORD_LEN_MAX {
+            return Err(WireError::OverLimit("record"));
+        }
+        pieces.push(match tag {
+            tag::INLINE => Data::Inline(payload.take(len as usize)?),
+            tag::ZEROS => Data::Zeros(len),
+            _ => return Err(WireError::Unknown("piece tag")),
+        });
+    }
+    Ok(pieces)
+}
+
+fn record_count(decoder: &mut Decoder<'_>) -> Result<usize, WireError> {
+    let count = usize::from(decoder.u16("record count")?);
+    if count > RESYNC_RECORDS_MAX {
+        return Err(WireError::OverLimit("record count"));
+    }
+    Ok(count)
+}
+
+fn step(decoder: &mut Decoder<'_>) -> Result<(u32, u32), WireError> {
+    Ok((decoder.u32("attempt")?, decoder.u32("step")?))
+}
+
+fn point(decoder: &mut Decoder<'_>) -> Result<Point, WireError> {
+    Ok(Point {
+        term: Term(decoder.u32("term")?),
+        position: Position(decoder.u64("position")?),
+        version: Version(decoder.u64("version")?),
+    })
+}
+
+fn kind(decoder: &mut Decoder<'_>) -> Result<ErrorKind, WireError> {
+    ErrorKind::from_code(decoder.u8("error kind")?).ok_or(WireError::Unknown("error kind"))
+}
+
+fn index(decoder: &mut Decoder<'_>) -> Result<u16, WireError> {
+    let index = decoder.u16("index")?;
+    if usize::from(index) > ACTIONS_MAX {
+        return Err(WireError::OverLimit("index"));
+    }
+    Ok(index)
+}
