@@ -20,6 +20,7 @@ use samite_wire::control::{
 };
 use samite_wire::limits::BODY_LEN_MAX;
 
+pub mod store;
 mod timing;
 
 pub use timing::Timing;

@@ -1,0 +1,77 @@
+//! Where the state of a coordinator is kept, and which of its instances may decide.
+//!
+//! In memory and in a file there is one instance, and it leads. In etcd there may be several: one of them holds the leader key, which it renews
+//! by compare-and-swap ([`election`]), and every state that it saves is written in a transaction that compares that key. So a leader that
+//! was taken over from, and does not know it yet, can save nothing; and what was not saved was not decided.
+
+pub mod election;
+mod etcd;
+mod file;
+mod http;
+mod local;
+
+use std::time::Duration;
+
+use samite_types::Result;
+use samite_wire::membership::Leader;
+
+pub use etcd::{EtcdConfig, EtcdStore};
+pub use file::FileStore;
+pub use local::{ETCD_PROGRAM, LocalMember};
+
+/// What an instance may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Decide, until this point on the monotonic clock.
+    Leads {
+        /// Exclusive.
+        until: Duration,
+    },
+    /// Send callers on.
+    Follows {
+        /// The instance that leads, as far as this one knows.
+        leader: Option<Leader>,
+    },
+}
+
+/// Keeps one coordinator's state. Calls may take time, up to about a second.
+pub trait Store: Send {
+    /// Does what is due for the leadership, and says how things stand. To be called every few tens of milliseconds.
+    fn campaign(&mut self) -> Role;
+
+    /// The state as last saved by whichever instance; `None` before the first.
+    ///
+    /// # Errors
+    /// It cannot be read now.
+    fn load(&mut self) -> Result<Option<Vec<u8>>>;
+
+    /// Takes the place of what was loaded or saved before.
+    ///
+    /// # Errors
+    /// It may or may not have been saved: the caller has to forget what it decided, and load anew.
+    fn save(&mut self, state: &[u8]) -> Result<()>;
+
+    /// Lets another instance lead at once. For an orderly end.
+    fn resign(&mut self) {}
+}
+
+/// Keeps the state as long as the process lives.
+#[derive(Debug, Default)]
+pub struct MemoryStore {
+    state: Option<Vec<u8>>,
+}
+
+impl Store for MemoryStore {
+    fn campaign(&mut self) -> Role {
+        Role::Leads { until: Duration::MAX }
+    }
+
+    fn load(&mut self) -> Result<Option<Vec<u8>>> {
+        Ok(self.state.clone())
+    }
+
+    fn save(&mut self, state: &[u8]) -> Result<()> {
+        self.state = Some(state.to_vec());
+        Ok(())
+    }
+}

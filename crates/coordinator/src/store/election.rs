@@ -1,0 +1,369 @@
+//! Who leads: one key, changed by compare-and-swap. Pure.
+//!
+//! The leader writes the key again and again. A follower that has seen it unchanged for [`Timing::takeover`] writes its own name there. The leader
+//! counts its time from when it *sent* the last renewal that was confirmed, the follower from when it had the answer that showed it a new
+//! revision; so with `leader_validity` below `takeover` there is a moment between them in which nobody leads, however long messages
+//! travel, as long as clocks go equally fast to a few percent. A write that was given up may still arrive: it then compares a revision that has
+//! passed, or it counts as a renewal that its writer does not rely on.
+
+use std::time::Duration;
+
+use samite_wire::membership::Leader;
+use serde::{Deserialize, Serialize};
+
+use crate::Timing;
+
+/// What stands in the leader key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// Whose it is.
+    pub leader: Leader,
+    /// The instance, drawn when it started.
+    pub instance: u64,
+    /// Counts the writes of that instance.
+    pub beat: u64,
+}
+
+/// The leader key at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observed {
+    /// Revision of its last change; 0 when there is no such key.
+    pub revision: u64,
+    /// What stands there; `None` when there is no such key, or something else.
+    pub seat: Option<Seat>,
+}
+
+/// What is to be done now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Read the key.
+    Read,
+    /// Write `seat` if the key still has the revision `expected`.
+    Swap {
+        /// Revision.
+        expected: u64,
+        /// New content.
+        seat: Seat,
+    },
+    /// Nothing yet.
+    Rest,
+}
+
+/// What came of a [`Step::Swap`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Swapped {
+    /// The key has this revision now.
+    Done(u64),
+    /// Somebody else was faster.
+    Lost(Observed),
+    /// No answer: it may have been written, or may be later.
+    Unknown,
+}
+
+/// One instance's part in the election.
+#[derive(Clone, Debug)]
+pub struct Election {
+    timing: Timing,
+    seat: Seat,
+    /// The key as last seen, and when that revision was seen first.
+    seen: Option<(Observed, Duration)>,
+    /// When the last confirmed write of the key was sent, if it was ours.
+    renewed: Option<Duration>,
+    /// When to do something next.
+    due: Duration,
+}
+
+impl Election {
+    /// For the instance `instance` (drawn at random) that is reached as `leader` says.
+    #[must_use]
+    pub const fn new(leader: Leader, instance: u64, timing: Timing) -> Self {
+        let seat = Seat { leader, instance, beat: 0 };
+        Self { timing, seat, seen: None, renewed: None, due: Duration::ZERO }
+    }
+
+    /// Until when this instance leads; in the past if it does not.
+    #[must_use]
+    pub fn leads_until(&self) -> Duration {
+        self.renewed.map_or(Duration::ZERO, |sent| sent + self.timing.leader_validity)
+    }
+
+    /// Whoever holds the key, as last seen.
+    #[must_use]
+    pub fn leader(&self) -> Option<&Leader> {
+        Some(&self.seen.as_ref()?.0.seat.as_ref()?.leader)
+    }
+
+    /// What to do at `now`.
+    #[must_use]
+    pub fn next(&self, now: Duration) -> Step {
+        if now < self.due {
+            return Step::Rest;
+        }
+        let Some((observed, since)) = &self.seen else { return Step::Read };
+        let is_free = observed.revision == 0 || now >= *since + self.timing.takeover;
+        if is_free || self.is_own(observed) { self.renewal(observed.revision) } else { Step::Read }
+    }
+
+    /// A renewal that goes along with another write, whenever that is; `None` when this instance does not lead.
+    #[must_use]
+    pub fn renewal_now(&self, now: Duration) -> Option<(u64, Seat)> {
+        let (observed, _) = self.seen.as_ref().filter(|_| now < self.leads_until())?;
+        match self.renewal(observed.revision) {
+            Step::Swap { expected, seat } if self.is_own(observed) => Some((expected, seat)),
+            _ => None,
+        }
+    }
+
+    fn renewal(&self, expected: u64) -> Step {
+        let beat = self.seat.beat + 1;
+        Step::Swap { expected, seat: Seat { beat, ..self.seat.clone() } }
+    }
+
+    fn is_own(&self, observed: &Observed) -> bool {
+        observed.seat.as_ref().is_some_and(|seat| seat.instance == self.seat.instance)
+    }
+
+    /// The key was read; `now` is when the answer was there.
+    pub fn observed(&mut self, now: Duration, observed: Observed) {
+        if !self.is_own(&observed) {
+            self.renewed = None;
+        }
+        // What can be had is taken at once; for the rest there is time.
+        let waits = !self.is_own(&observed) && observed.revision != 0;
+        if self.seen.as_ref().is_none_or(|(seen, _)| *seen != observed) {
+            self.seen = Some((observed, now));
+        }
+        self.due = if waits { now + self.timing.leader_renewal } else { now };
+    }
+
+    /// The key could not be read.
+    pub fn unreadable(&mut self, now: Duration) {
+        self.due = now + self.timing.leader_renewal / 4;
+    }
+
+    /// A write of the key, sent at `sent`, has ended at `now`.
+    pub fn swapped(&mut self, sent: Duration, now: Duration, swapped: Swapped) {
+        self.seat.beat += 1;
+        match swapped {
+            Swapped::Done(revision) => {
+                self.seen = Some((Observed { revision, seat: Some(self.seat.clone()) }, now));
+                self.renewed = Some(sent);
+                self.due = sent + self.timing.leader_renewal;
+            }
+            Swapped::Lost(observed) => self.observed(now, observed),
+            Swapped::Unknown => {
+                // What was seen may have passed. How long a foreign leader has been silent counts anew.
+                self.seen = None;
+                self.due = now + self.timing.leader_renewal / 4;
+            }
+        }
+    }
+
+    /// Gives up the key, if this instance holds it: the revision to compare when it is removed.
+    pub fn resign(&mut self) -> Option<u64> {
+        let (observed, _) = self.seen.take()?;
+        self.renewed = None;
+        self.is_own(&observed).then_some(observed.revision)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use samite_types::NodeId;
+
+    use super::*;
+
+    /// A key with revisions, as etcd has it.
+    #[derive(Default)]
+    struct Key {
+        revision: u64,
+        seat: Option<Seat>,
+        changes: u64,
+    }
+
+    impl Key {
+        fn observe(&self) -> Observed {
+            Observed { revision: self.revision, seat: self.seat.clone() }
+        }
+
+        fn apply(&mut self, step: Step) -> Answer {
+            match step {
+                Step::Read => Answer::Read(self.observe()),
+                Step::Swap { expected, seat } if expected == self.revision => {
+                    self.changes += 1;
+                    (self.revision, self.seat) = (self.changes, Some(seat));
+                    Answer::Swapped(Swapped::Done(self.revision))
+                }
+                Step::Swap { .. } => Answer::Swapped(Swapped::Lost(self.observe())),
+                Step::Rest => unreachable!(),
+            }
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Answer {
+        Read(Observed),
+        Swapped(Swapped),
+    }
+
+    /// A request under way, and its answer once the key's keeper has seen it.
+    #[derive(Clone, Debug)]
+    struct Call {
+        step: Step,
+        sent: Duration,
+        answer: Option<Answer>,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Start(usize),
+        Apply(usize),
+        Deliver(usize),
+        GiveUp(usize),
+        /// A request that was given up arrives after all.
+        Late(usize),
+        Pass(u64),
+    }
+
+    fn events() -> impl Strategy<Value = Vec<Event>> {
+        let one = prop_oneof![
+            4 => (0..3usize).prop_map(Event::Start),
+            4 => (0..3usize).prop_map(Event::Apply),
+            4 => (0..3usize).prop_map(Event::Deliver),
+            1 => (0..3usize).prop_map(Event::GiveUp),
+            1 => (0..8usize).prop_map(Event::Late),
+            4 => (1..400u64).prop_map(Event::Pass),
+        ];
+        prop::collection::vec(one, 0..400)
+    }
+
+    struct World {
+        now: Duration,
+        key: Key,
+        instances: Vec<(Election, Option<Call>)>,
+        given_up: Vec<Step>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let start = |number: u32| {
+                let leader = Leader { node: NodeId(number), addresses: Vec::new() };
+                (Election::new(leader, number.into(), Timing::DEFAULT), None)
+            };
+            let instances = (0..3).map(start).collect();
+            Self { now: Duration::ZERO, key: Key::default(), instances, given_up: Vec::new() }
+        }
+
+        fn happen(&mut self, event: Event) {
+            let now = self.now;
+            match event {
+                Event::Pass(ms) => self.now += Duration::from_millis(ms),
+                Event::Late(index) => {
+                    if index < self.given_up.len() {
+                        let step = self.given_up.swap_remove(index);
+                        self.key.apply(step);
+                    }
+                }
+                Event::Start(index) => {
+                    let (election, call) = &mut self.instances[index];
+                    let step = election.next(now);
+                    if call.is_none() && step != Step::Rest {
+                        *call = Some(Call { step, sent: now, answer: None });
+                    }
+                }
+                Event::Apply(index) => {
+                    if let Some(call) = &mut self.instances[index].1
+                        && call.answer.is_none()
+                    {
+                        call.answer = Some(self.key.apply(call.step.clone()));
+                    }
+                }
+                Event::Deliver(index) => {
+                    let (election, call) = &mut self.instances[index];
+                    if let Some(Call { sent, answer: Some(answer), .. }) =
+                        call.take_if(|call| call.answer.is_some())
+                    {
+                        match answer {
+                            Answer::Read(observed) => election.observed(now, observed),
+                            Answer::Swapped(swapped) => election.swapped(sent, now, swapped),
+                        }
+                    }
+                }
+                Event::GiveUp(index) => {
+                    let (election, call) = &mut self.instances[index];
+                    if let Some(call) = call.take() {
+                        match call.step {
+                            Step::Swap { .. } => election.swapped(call.sent, now, Swapped::Unknown),
+                            _ => election.unreadable(now),
+                        }
+                        if call.answer.is_none() {
+                            self.given_up.push(call.step);
+                        }
+                    }
+                }
+            }
+        }
+
+        fn leaders(&self) -> Vec<usize> {
+            let leads = |index: &usize| self.now < self.instances[*index].0.leads_until();
+            (0..self.instances.len()).filter(leads).collect()
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn never_two_lead_and_soon_one_does(events in events()) {
+            let mut world = World::new();
+            for event in events {
+                world.happen(event);
+                prop_assert!(world.leaders().len() <= 1, "{:?}", world.leaders());
+            }
+            // From here on everything answers at once.
+            for index in 0..3 {
+                world.happen(Event::GiveUp(index));
+            }
+            for _ in 0..60 {
+                for index in 0..3 {
+                    world.happen(Event::Start(index));
+                    world.happen(Event::Apply(index));
+                    world.happen(Event::Deliver(index));
+                }
+                world.happen(Event::Pass(50));
+                prop_assert!(world.leaders().len() <= 1);
+            }
+            let leaders = world.leaders();
+            prop_assert_eq!(leaders.len(), 1);
+            let leader = world.instances[leaders[0]].0.seat.leader.clone();
+            for (election, _) in &world.instances {
+                prop_assert_eq!(election.leader(), Some(&leader));
+            }
+            // A renewal that goes along with a state that is saved.
+            let now = world.now;
+            for (index, (election, _)) in world.instances.iter().enumerate() {
+                prop_assert_eq!(election.renewal_now(now).is_some(), index == leaders[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn who_resigns_is_followed_at_once() {
+        let mut world = World::new();
+        let all = [Event::Start(0), Event::Apply(0), Event::Deliver(0)];
+        all.into_iter().chain(all).for_each(|event| world.happen(event));
+        assert_eq!(world.leaders(), [0]);
+        let revision = world.instances[0].0.resign().unwrap();
+        assert_eq!(revision, world.key.revision);
+        world.key = Key { changes: world.key.changes, ..Key::default() };
+        assert!(world.leaders().is_empty());
+        for event in [Event::Start(1), Event::Apply(1), Event::Deliver(1)] {
+            world.happen(event);
+        }
+        for event in [Event::Start(1), Event::Apply(1), Event::Deliver(1)] {
+            world.happen(event);
+        }
+        assert_eq!(world.leaders(), [1]);
+    }
+}

@@ -1,0 +1,203 @@
+//! The state in etcd, by the JSON gateway that every etcd serves beside its gRPC.
+//!
+//! Two keys below the cluster's prefix: `leader`, a [`Seat`], and `state`. Bytes travel in base64, 64-bit numbers as strings, and what has
+//! its default value is left out.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
+use samite_wire::membership::Leader;
+use serde_json::{Value, json};
+
+use super::election::{Election, Observed, Seat, Step, Swapped};
+use super::http::Endpoints;
+use super::{Role, Store};
+use crate::Timing;
+
+/// How to reach etcd, and as whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EtcdConfig {
+    /// `http://HOST:PORT` of each member that may be asked; one that answers is enough.
+    pub endpoints: Vec<String>,
+    /// Begins the keys of this cluster, and of no other.
+    pub prefix: String,
+    /// Where this instance is reached.
+    pub leader: Leader,
+    /// Drawn at random for this instance.
+    pub instance: u64,
+    /// Times.
+    pub timing: Timing,
+}
+
+/// Keeps the state in etcd, and takes part in the election of the instance that may change it.
+#[derive(Debug)]
+pub struct EtcdStore {
+    endpoints: Endpoints,
+    leader_key: String,
+    state_key: String,
+    election: Election,
+    /// Revision of the state that this instance decides on; 0: there is none yet.
+    state_revision: u64,
+}
+
+impl EtcdStore {
+    /// Nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`]: the endpoints are none.
+    pub fn new(config: &EtcdConfig) -> Result<Self> {
+        let key = |name: &str| BASE64.encode(format!("{}{name}", config.prefix));
+        Ok(Self {
+            endpoints: Endpoints::new(&config.endpoints)?,
+            leader_key: key("leader"),
+            state_key: key("state"),
+            election: Election::new(config.leader.clone(), config.instance, config.timing),
+            state_revision: 0,
+        })
+    }
+
+    fn read(&mut self, key: &str) -> Result<(u64, Vec<u8>)> {
+        let answer = self.endpoints.call("/v3/kv/range", &json!({ "key": key }))?;
+        revision_and_value(&answer)
+    }
+
+    fn campaign_once(&mut self) -> bool {
+        let sent = SystemClock.monotonic();
+        match self.election.next(sent) {
+            Step::Rest => false,
+            Step::Read => {
+                let key = self.leader_key.clone();
+                let read = self.read(&key);
+                let now = SystemClock.monotonic();
+                match read {
+                    Ok((revision, value)) => {
+                        self.election.observed(now, observed(revision, &value))
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "read the leader key");
+                        self.election.unreadable(now);
+                    }
+                }
+                true
+            }
+            Step::Swap { expected, seat } => {
+                let swapped = self.swap(expected, seat, None).unwrap_or_else(|error| {
+                    tracing::debug!(%error, "write the leader key");
+                    Swapped::Unknown
+                });
+                self.election.swapped(sent, SystemClock.monotonic(), swapped);
+                true
+            }
+        }
+    }
+
+    /// Writes the leader key, and with it a state if there is one, if nobody else has written them.
+    fn swap(&mut self, expected: u64, seat: Seat, state: Option<&[u8]>) -> Result<Swapped> {
+        let seat = serde_json::to_vec(&seat)
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("leader key: {error}")))?;
+        let mut compare = vec![unchanged(&self.leader_key, expected)];
+        let mut success = vec![put(&self.leader_key, &seat)];
+        if let Some(state) = state {
+            compare.push(unchanged(&self.state_key, self.state_revision));
+            success.push(put(&self.state_key, state));
+        }
+        let failure = [json!({ "requestRange": { "key": self.leader_key } })];
+        let body = json!({ "compare": compare, "success": success, "failure": failure });
+        let answer = self.endpoints.call("/v3/kv/txn", &body)?;
+        if answer["succeeded"].as_bool() == Some(true) {
+            let revision = number(&answer["header"]["revision"])?;
+            return Ok(Swapped::Done(revision));
+        }
+        let found = &answer["responses"][0];
+        let range = found.get("response_range").or_else(|| found.get("responseRange"));
+        let (revision, value) = revision_and_value(range.unwrap_or(&Value::Null))?;
+        Ok(Swapped::Lost(observed(revision, &value)))
+    }
+
+    fn deposed(&self) -> Error {
+        Error::new(ErrorKind::Conflict, "another coordinator has taken over")
+    }
+}
+
+impl Store for EtcdStore {
+    fn campaign(&mut self) -> Role {
+        // A read may show that the key can be had now: at most a read, a write, and a read after a lost one.
+        for _ in 0..3 {
+            if !self.campaign_once() {
+                break;
+            }
+        }
+        let until = self.election.leads_until();
+        if SystemClock.monotonic() < until {
+            return Role::Leads { until };
+        }
+        Role::Follows { leader: self.election.leader().cloned() }
+    }
+
+    fn load(&mut self) -> Result<Option<Vec<u8>>> {
+        let key = self.state_key.clone();
+        let (revision, value) = self.read(&key)?;
+        self.state_revision = revision;
+        Ok((revision != 0).then_some(value))
+    }
+
+    fn save(&mut self, state: &[u8]) -> Result<()> {
+        let sent = SystemClock.monotonic();
+        let Some((expected, seat)) = self.election.renewal_now(sent) else {
+            return Err(self.deposed());
+        };
+        let swapped = self.swap(expected, seat, Some(state));
+        let ended = swapped.as_ref().cloned().unwrap_or(Swapped::Unknown);
+        self.election.swapped(sent, SystemClock.monotonic(), ended);
+        match swapped? {
+            Swapped::Done(revision) => {
+                self.state_revision = revision;
+                Ok(())
+            }
+            Swapped::Lost(_) | Swapped::Unknown => Err(self.deposed()),
+        }
+    }
+
+    fn resign(&mut self) {
+        let Some(revision) = self.election.resign() else { return };
+        let body = json!({
+            "compare": [unchanged(&self.leader_key, revision)],
+            "success": [{ "requestDeleteRange": { "key": self.leader_key } }],
+        });
+        // Else the others wait until the key is old.
+        if let Err(error) = self.endpoints.call("/v3/kv/txn", &body) {
+            tracing::debug!(%error, "remove the leader key");
+        }
+    }
+}
+
+fn unchanged(key: &str, revision: u64) -> Value {
+    let revision = revision.to_string();
+    json!({ "key": key, "target": "MOD", "result": "EQUAL", "modRevision": revision })
+}
+
+fn put(key: &str, value: &[u8]) -> Value {
+    json!({ "requestPut": { "key": key, "value": BASE64.encode(value) } })
+}
+
+fn number(value: &Value) -> Result<u64> {
+    let parsed = value.as_str().and_then(|text| text.parse().ok());
+    parsed.ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("etcd: {value} is no revision")))
+}
+
+/// Of the one key in an answer to a range; 0 and nothing when there is no such key.
+fn revision_and_value(answer: &Value) -> Result<(u64, Vec<u8>)> {
+    let pair = &answer["kvs"][0];
+    if pair.is_null() {
+        return Ok((0, Vec::new()));
+    }
+    let revision = number(&pair["mod_revision"])?;
+    // An empty value is left out.
+    let value = BASE64.decode(pair["value"].as_str().unwrap_or_default());
+    let value = value.map_err(|error| Error::new(ErrorKind::Corrupt, format!("etcd: {error}")))?;
+    Ok((revision, value))
+}
+
+fn observed(revision: u64, value: &[u8]) -> Observed {
+    Observed { revision, seat: serde_json::from_slice(value).ok() }
+}
