@@ -2,9 +2,7 @@
 //!
 //! Plain rendezvous hashing balances only in the mean; with tens of partitions for each target the luckiest would hold half
 //! as much again as the mean. So each target gets a *quota*, its weight's share of the partitions rounded so that the quotas sum
-//! up exactly, and a partition goes to the target it scores highest among those with room. When targets come or go,
-//! [`rebalance`] starts from the table that is: a partition stays where it is unless its target is gone or over its new quota.
-//! So what moves is the least that can move: the share of what changed.
+//! up exactly, and a partition goes to the target it scores highest among those with room.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -28,80 +26,54 @@ pub fn partitions_for(nodes: usize) -> u32 {
 /// # Errors
 /// [`ErrorKind::Invalid`]: no target has a weight, or one is named twice.
 pub fn assign(partitions: u32, targets: &[(TargetId, u64)]) -> Result<Vec<TargetId>> {
-    place(vec![None; partitions as usize], targets)
-}
-
-/// Places the partitions of `table` on `targets`, moving as few as it can. The order of `targets` does not matter.
-///
-/// # Errors
-/// As [`assign`].
-pub fn rebalance(table: &[TargetId], targets: &[(TargetId, u64)]) -> Result<Vec<TargetId>> {
-    place(table.iter().copied().map(Some).collect(), targets)
+    let invalid = |cause: &str| Error::new(ErrorKind::Invalid, format!("placement: {cause}"));
+    let mut shares: BTreeMap<TargetId, Share> =
+        targets.iter().map(|&(target, weight)| (target, Share { weight, quota: 0 })).collect();
+    if shares.len() != targets.len() {
+        return Err(invalid("a target is named twice"));
+    }
+    if shares.values().all(|share| share.weight == 0) {
+        return Err(invalid("no target has a weight"));
+    }
+    let wanted: Vec<(u64, usize)> = shares.values().map(|share| (share.weight, 0)).collect();
+    for (share, quota) in shares.values_mut().zip(quotas(&wanted, partitions as usize)) {
+        share.quota = quota;
+    }
+    (0..partitions)
+        .map(|partition| {
+            best(&mut shares, PartitionId(partition))
+                .ok_or_else(|| invalid("quotas do not cover the partitions"))
+        })
+        .collect()
 }
 
 struct Share {
     weight: u64,
-    /// Partitions that the target held before.
-    held: Vec<PartitionId>,
     quota: usize,
 }
 
-fn place(mut table: Vec<Option<TargetId>>, targets: &[(TargetId, u64)]) -> Result<Vec<TargetId>> {
-    let invalid = |cause: &str| Error::new(ErrorKind::Invalid, format!("placement: {cause}"));
-    let mut shares: BTreeMap<TargetId, Share> = targets
-        .iter()
-        .map(|&(target, weight)| (target, Share { weight, held: Vec::new(), quota: 0 }))
-        .collect();
-    if shares.len() != targets.len() {
-        return Err(invalid("a target is named twice"));
-    }
-    for (slot, partition) in table.iter_mut().zip(0..) {
-        match slot.and_then(|target| shares.get_mut(&target)) {
-            Some(share) => share.held.push(PartitionId(partition)),
-            None => *slot = None,
-        }
-    }
-    set_quotas(&mut shares, table.len()).ok_or_else(|| invalid("no target has a weight"))?;
-    for (target, share) in &mut shares {
-        // Over its quota, a target gives up the partitions that want it least.
-        share.held.sort_by_key(|partition| Reverse(score(*partition, *target)));
-        for partition in share.held.drain(share.quota.min(share.held.len())..) {
-            table[partition.get() as usize] = None;
-        }
-        share.quota -= share.held.len();
-    }
-    let mut placed = Vec::with_capacity(table.len());
-    for (slot, partition) in table.into_iter().zip(0..) {
-        placed.push(match slot {
-            Some(target) => target,
-            None => best(&mut shares, PartitionId(partition))
-                .ok_or_else(|| invalid("quotas do not cover the partitions"))?,
-        });
-    }
-    Ok(placed)
-}
-
-/// Shares `partitions` by weight: the whole part to each, the rest to the largest remainders; among equals to those that hold
-/// most already, so that nothing moves for the sake of rounding. `None` when no weight is above zero.
-fn set_quotas(shares: &mut BTreeMap<TargetId, Share>, partitions: usize) -> Option<()> {
-    let total: u128 = shares.values().map(|share| u128::from(share.weight)).sum();
+/// Shares `parts` among those with (weight, parts held): the whole part to each, the rest to the largest remainders; among equals to those
+/// that hold most already, so that nothing moves for the sake of rounding, and then to the first. Nothing when no weight is above zero.
+pub(crate) fn quotas(wanted: &[(u64, usize)], parts: usize) -> Vec<usize> {
+    let total: u128 = wanted.iter().map(|(weight, _)| u128::from(*weight)).sum();
+    let mut quotas = vec![0; wanted.len()];
     if total == 0 {
-        return None;
+        return quotas;
     }
-    let mut left = partitions;
-    let mut rest = Vec::with_capacity(shares.len());
-    for (target, share) in shares.iter_mut() {
-        let exact = u128::from(share.weight) * partitions as u128;
-        // At most `partitions`, which is a usize.
-        share.quota = (exact / total) as usize;
-        left -= share.quota;
-        rest.push((Reverse(exact % total), Reverse(share.held.len()), *target));
+    let mut left = parts;
+    let mut rest = Vec::with_capacity(wanted.len());
+    for (index, (weight, held)) in wanted.iter().enumerate() {
+        let exact = u128::from(*weight) * parts as u128;
+        // At most `parts`, which is a usize.
+        quotas[index] = (exact / total) as usize;
+        left -= quotas[index];
+        rest.push((Reverse(exact % total), Reverse(*held), index));
     }
     rest.sort_unstable();
-    for (_, _, target) in rest.into_iter().take(left) {
-        shares.get_mut(&target)?.quota += 1;
+    for (_, _, index) in rest.into_iter().take(left) {
+        quotas[index] += 1;
     }
-    Some(())
+    quotas
 }
 
 /// Takes a place at the target with room that `partition` scores highest.
@@ -116,7 +88,7 @@ fn best(shares: &mut BTreeMap<TargetId, Share>, partition: PartitionId) -> Optio
     Some(*target)
 }
 
-fn score(partition: PartitionId, target: TargetId) -> u64 {
+pub(crate) fn score(partition: PartitionId, target: TargetId) -> u64 {
     let mut key = [0; 8];
     key[..4].copy_from_slice(&partition.get().to_le_bytes());
     key[4..].copy_from_slice(&target.get().to_le_bytes());

@@ -1,21 +1,23 @@
 //! Where records live: the cluster map, partitions, bounded rendezvous placement, distributions of chunks. Pure.
 //!
 //! A key's [`hash`] picks its partition, the [`ClusterMap`] gives the target and the node that hold it: one table
-//! look-up, nothing to ask. The table is made by the coordinator with [`assign`] and [`rebalance`] and travels with the
+//! look-up, nothing to ask. The table is made by the coordinator with [`assign`] and [`arrange`] and travels with the
 //! map, so that clients and nodes never have to agree on how it was computed.
 
 mod assign;
 mod check;
 mod distribution;
+mod groups;
 mod hash;
 mod map;
 
-pub use assign::{assign, partitions_for, rebalance};
+pub use assign::{assign, partitions_for};
 pub use check::{
     ADDRESS_LEN_MAX, ADDRESSES_MAX, DATASETS_MAX, NODES_MAX, PARTITIONS_MAX, REDUNDANCY_MAX,
     check_dataset_spec, check_node_info,
 };
 pub use distribution::{Distribution, WHEEL_LEN_MAX, wheel};
+pub use groups::{Place, arrange};
 pub use hash::{hash, shard_of};
 pub use map::ClusterMap;
 
