@@ -14,8 +14,11 @@ DOOR ?= run
 NODES ?= 1
 PROGRAMS ?=
 STRESS ?=
+# Seeds for the simulator, and the first of them: make sim SEEDS=100000
+SEEDS ?= 10000
+FROM ?= 0
 
-.PHONY: help setup build run test test-programs stress test-posix fmt lint tidy unit docs demo bench bench-posix test-million fuzz clean
+.PHONY: help setup build run test test-programs stress sim test-posix fmt lint tidy unit docs demo bench bench-posix test-million fuzz clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,6 +41,9 @@ test-programs: build ## git, sqlite3, compilers, tar, python, fio … on the sto
 stress: build ## random operations of 8 processes by both doors against a model, 10 minutes (STRESS='--seconds 60 --seed 7')
 	@$(CARGO) build --release --quiet --package samite-trust
 	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-trust stress $(STRESS)
+
+sim: ## the store's decisions on a simulated network, clocks and disks: SEEDS seeds
+	@$(CARGO) run --release --quiet --package samite-sim -- --seeds $(SEEDS) --from $(FROM)
 
 test-posix: build ## pjdfstest over the mounted store and on tmpfs (PJDFSTEST=DIR: the suite, built)
 	@SAMITE=$(SAMITE) scripts/test-posix.sh

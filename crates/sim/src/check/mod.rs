@@ -1,0 +1,142 @@
+//! Judges a history once it is over.
+
+pub mod linear;
+
+use std::collections::BTreeMap;
+
+use samite_types::PartitionId;
+
+use crate::audit::Audit;
+use crate::history::{Call, History};
+use crate::op::{Act, COUNTER, LOG, Outcome, Seen, numbers};
+use linear::Verdict;
+
+/// Checks everything that the history of one partition must be.
+pub fn partition(history: &History, partition: PartitionId, audit: &mut Audit) {
+    let calls: Vec<&Call> = history.of(partition).collect();
+    appended_once(&calls, partition, audit);
+    added_once(&calls, partition, audit);
+    versions_are_unique(&calls, partition, audit);
+    match linear::check(&calls) {
+        Verdict::Linearizable => {}
+        Verdict::TooHard => audit.too_hard += 1,
+        Verdict::Violated(at) => {
+            let call = calls[at];
+            let outcome =
+                call.ended.as_ref().map_or("?".into(), |(_, outcome)| outcome.to_string());
+            audit.violate(
+                "linearizable",
+                format!(
+                    "{partition}: no order explains {} of c{} at {:?}: {outcome}",
+                    call.op, call.client, call.begun
+                ),
+            );
+        }
+    }
+}
+
+/// The last that was read of `key`.
+fn last_read<'a>(calls: &[&'a Call], key: u8) -> Option<&'a [u8]> {
+    let read =
+        calls.iter().rev().find(|call| call.op.acts == [Act::Get(key)] && call.ended.is_some())?;
+    match &read.ended.as_ref()?.1 {
+        Outcome::Done(seen) => match seen.first()? {
+            Seen::Value(value) => Some(value),
+            _ => None,
+        },
+        Outcome::Failed(_) => Some(&[]),
+    }
+}
+
+/// Nobody removes anything from the log: what was acknowledged is in it, and nothing twice.
+fn appended_once(calls: &[&Call], partition: PartitionId, audit: &mut Audit) {
+    let Some(log) = last_read(calls, LOG) else { return };
+    let mut times: BTreeMap<u64, u32> = BTreeMap::new();
+    for number in numbers(log) {
+        *times.entry(number).or_default() += 1;
+    }
+    for (number, times) in &times {
+        if *times > 1 {
+            audit.violate(
+                "exactly once",
+                format!("{partition}: {number} was appended {times} times"),
+            );
+        }
+    }
+    for call in calls {
+        for act in &call.op.acts {
+            let Act::Append(LOG, number) = act else { continue };
+            match &call.ended {
+                Some((at, Outcome::Done(_))) if !times.contains_key(number) => audit.violate(
+                    "no acknowledged write lost",
+                    format!("{partition}: append of {number}, acknowledged at {at:?}, is gone"),
+                ),
+                Some((at, Outcome::Failed(kind))) if times.contains_key(number) => audit.violate(
+                    "nothing failed takes effect",
+                    format!(
+                        "{partition}: append of {number} failed ({kind:?}) at {at:?}, and is there"
+                    ),
+                ),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The counter is the sum of what was added, give or take what nobody was told.
+fn added_once(calls: &[&Call], partition: PartitionId, audit: &mut Audit) {
+    let Some(value) = last_read(calls, COUNTER) else { return };
+    let total = numbers(value).next().unwrap_or(0);
+    let (mut sure, mut unsure) = (0u64, Vec::new());
+    for call in calls {
+        for act in &call.op.acts {
+            let Act::Add(COUNTER, delta) = act else { continue };
+            match &call.ended {
+                Some((_, Outcome::Done(_))) => sure = sure.wrapping_add(*delta),
+                Some(_) => {}
+                None => unsure.push(*delta),
+            }
+        }
+    }
+    let rest = total.wrapping_sub(sure);
+    // Few calls have no end; more than this many are not worth all sums.
+    let explained = unsure.len() > 12
+        || (0..1u32 << unsure.len()).any(|set| {
+            let chosen = unsure.iter().enumerate().filter(|(bit, _)| set & 1 << bit != 0);
+            chosen.fold(0u64, |sum, (_, delta)| sum.wrapping_add(*delta)) == rest
+        });
+    if !explained {
+        audit.violate(
+            "exactly once",
+            format!("{partition}: the counter is {total}, acknowledged were {sure}"),
+        );
+    }
+}
+
+/// No two changes have one version, and versions grow with time.
+fn versions_are_unique(calls: &[&Call], partition: PartitionId, audit: &mut Audit) {
+    let mut by_version: BTreeMap<u64, &Call> = BTreeMap::new();
+    for call in calls {
+        let Some(version) = call.version.filter(|_| call.op.is_mutation()) else { continue };
+        if let Some(other) = by_version.insert(version.get(), call) {
+            audit.violate(
+                "one version for each change",
+                format!("{partition}: {version} for {} and {}", other.op, call.op),
+            );
+        }
+    }
+    // The latest end of all before: whoever begins after it must have a greater version.
+    let changes: Vec<_> = by_version.into_iter().collect();
+    let mut begun_last = std::time::Duration::ZERO;
+    for (version, call) in changes {
+        if let Some((ended, _)) = &call.ended
+            && *ended < begun_last
+        {
+            audit.violate(
+                "versions grow",
+                format!("{partition}: v{version} of {} was over before a lower one began", call.op),
+            );
+        }
+        begun_last = begun_last.max(call.begun);
+    }
+}

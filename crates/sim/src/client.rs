@@ -1,0 +1,377 @@
+//! A client: one call at a time, carried out by the decisions of [`samite_client::retry`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use samite_client::retry::{Event, Next, Retry, Timing};
+use samite_placement::ClusterMap;
+use samite_types::{
+    ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Redundancy, RequestId, Seq,
+};
+use samite_wire::control::{self, ControlReply, ControlRequest};
+use samite_wire::op::{Reply, RequestEncoder, RequestHeader};
+
+use crate::message::Message;
+use crate::net::Place;
+use crate::op::{Op, Outcome, seen};
+use crate::process::{Context, Process};
+use crate::workload::Workload;
+
+/// How long a call may take before its client gives up.
+const CALL_MAX: Duration = Duration::from_secs(60);
+/// How long a client waits for answers when it looks for a newer map.
+const LOOK_MAX: Duration = Duration::from_millis(100);
+
+/// What a client is to do.
+#[derive(Debug)]
+pub enum Task {
+    /// So many random calls.
+    Random(Workload, u32),
+    /// These calls.
+    Script(VecDeque<(PartitionId, Op)>),
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Between two calls.
+    Idle,
+    /// An answer is waited for.
+    Waiting,
+    /// A newer map is looked for, until then.
+    Looking(Duration),
+    /// It sends again, at that time.
+    Pausing(Duration),
+    /// Everything was done.
+    Over,
+}
+
+/// The call under way.
+#[derive(Debug)]
+struct Current {
+    call: usize,
+    partition: PartitionId,
+    op: Op,
+    seq: Seq,
+    retry: Retry,
+    was_sent: bool,
+    /// Who was asked last, by which map, and the number of that request.
+    asked: Place,
+    asked_epoch: Epoch,
+    id: RequestId,
+}
+
+/// A client process.
+#[derive(Debug)]
+pub struct SimClient {
+    index: usize,
+    id: ClientId,
+    nodes: u32,
+    pause_us: u64,
+    task: Task,
+    map: Option<Arc<ClusterMap>>,
+    phase: Phase,
+    current: Option<Current>,
+    next_seq: u64,
+    next_request: u64,
+    /// Calls of which it will never know how they ended.
+    pub given_up: u32,
+}
+
+impl SimClient {
+    /// A client with a session of its own.
+    #[must_use]
+    pub fn new(index: u32, id: ClientId, nodes: u32, pause_us: u64, task: Task) -> Self {
+        Self {
+            index: index as usize,
+            id,
+            nodes,
+            pause_us,
+            task,
+            map: None,
+            phase: Phase::Idle,
+            current: None,
+            next_seq: 1,
+            // Replies to another process of this place never match.
+            next_request: id.get() << 20,
+            given_up: 0,
+        }
+    }
+
+    /// Whether it has done everything.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Over)
+    }
+
+    /// What it is doing, in words.
+    #[must_use]
+    pub fn doing(&self) -> String {
+        let current = self.current.as_ref().map(|current| {
+            format!("{} {} {} of {}", current.partition, current.seq, current.op, current.asked)
+        });
+        format!("{:?} {}", self.phase, current.unwrap_or_default())
+    }
+
+    fn next_call(&mut self, context: &mut Context<'_>) {
+        let next = match &mut self.task {
+            Task::Random(_, 0) => None,
+            Task::Random(workload, left) => {
+                *left -= 1;
+                Some(workload.next(context.rng))
+            }
+            Task::Script(calls) => calls.pop_front(),
+        };
+        let Some((partition, op)) = next else {
+            self.phase = Phase::Over;
+            return;
+        };
+        let made = context.disk.entry("calls").or_default();
+        made.push(1);
+        let seq = if op.is_mutation() { Seq(self.next_seq) } else { Seq(0) };
+        self.next_seq += u64::from(op.is_mutation());
+        let call = context.history.begin(self.index, partition, op.clone(), context.world_now);
+        context.note(|| format!("call {call}: {partition} {op}"));
+        self.current = Some(Current {
+            call,
+            partition,
+            op,
+            seq,
+            retry: Retry::new(Timing::default(), true, context.now + CALL_MAX),
+            was_sent: false,
+            asked: Place::Node(0),
+            asked_epoch: Epoch(0),
+            id: RequestId(0),
+        });
+        self.send(context);
+    }
+
+    /// The place of the primary by the map it has.
+    fn primary(&self, partition: PartitionId) -> Option<(Place, DatasetId, Epoch)> {
+        let map = self.map.as_ref()?;
+        let dataset = map.dataset(crate::node::DATASET)?;
+        let node = map.node_of(dataset.spec.redundancy, partition)?;
+        Some((Place::Node(node.get()), dataset.id, map.epoch()))
+    }
+
+    fn send(&mut self, context: &mut Context<'_>) {
+        let Some(partition) = self.current.as_ref().map(|current| current.partition) else {
+            return;
+        };
+        let Some((place, dataset, map_epoch)) = self.primary(partition) else {
+            return self.look(context);
+        };
+        let id = self.request_id();
+        // One call at a time: all before it are answered.
+        let answered_below = Seq(self.next_seq - 1);
+        let Some(current) = &mut self.current else { return };
+        let header = RequestHeader {
+            dataset,
+            map_epoch,
+            lease_epoch: Epoch(u64::MAX),
+            answered_below: if current.seq.get() > 0 { current.seq } else { answered_below },
+            is_retry: current.was_sent,
+        };
+        let (body, payload) = current.op.operation(partition, current.seq, |operation| {
+            let mut encoder = RequestEncoder::new(Vec::new(), &header);
+            encoder.operation(operation);
+            let (body, payload) = encoder.finish();
+            (body, payload.concat())
+        });
+        current.was_sent = true;
+        (current.asked, current.asked_epoch, current.id) = (place, map_epoch, id);
+        context.send(place, Message::Request { id, client: self.id, body, payload });
+        current.retry.sent(context.now);
+        self.phase = Phase::Waiting;
+        context.wake_at(current.retry.wait_until());
+    }
+
+    fn request_id(&mut self) -> RequestId {
+        self.next_request += 1;
+        RequestId(self.next_request)
+    }
+
+    fn look(&mut self, context: &mut Context<'_>) {
+        let known = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());
+        for node in 0..self.nodes {
+            let id = self.request_id();
+            context.send(Place::Node(node), Message::control(id, &ControlRequest::Map { known }));
+        }
+        let until = context.now + LOOK_MAX;
+        self.phase = Phase::Looking(until);
+        context.wake_at(until);
+    }
+
+    fn happened(&mut self, event: Event, context: &mut Context<'_>) {
+        let Some(current) = &mut self.current else { return };
+        let next = current.retry.happened(event, context.now);
+        context.note(|| format!("{event:?}: {next:?}"));
+        self.follow(next, context);
+    }
+
+    fn follow(&mut self, next: Next, context: &mut Context<'_>) {
+        match next {
+            Next::Wait => {
+                self.phase = Phase::Waiting;
+                if let Some(current) = &self.current {
+                    context.wake_at(current.retry.wait_until());
+                }
+            }
+            Next::Look => self.look(context),
+            Next::Pause(pause) => {
+                let until = context.now + pause;
+                self.phase = Phase::Pausing(until);
+                context.wake_at(until);
+            }
+            Next::Send => self.send(context),
+            Next::Fail(_) => {
+                self.given_up += 1;
+                self.rest(context);
+            }
+        }
+    }
+
+    /// The look is over.
+    fn looked(&mut self, context: &mut Context<'_>) {
+        let Some(partition) = self.current.as_ref().map(|current| current.partition) else {
+            return;
+        };
+        let found = self.primary(partition);
+        let Some(current) = &mut self.current else { return };
+        let is_worth = match found {
+            // A map was needed to begin with.
+            Some(_) if !current.was_sent => true,
+            Some((place, _, epoch)) => place != current.asked || epoch > current.asked_epoch,
+            None => false,
+        };
+        if found.is_none() {
+            let until = context.now + Duration::from_millis(50);
+            self.phase = Phase::Pausing(until);
+            return context.wake_at(until);
+        }
+        let next = current.retry.looked(is_worth, context.now);
+        context.note(|| format!("looked, worth it: {is_worth}: {next:?}"));
+        self.follow(next, context);
+    }
+
+    fn reply(&mut self, id: RequestId, body: &[u8], payload: &[u8], context: &mut Context<'_>) {
+        let Some(current) = self.current.as_mut().filter(|current| current.id == id) else {
+            return;
+        };
+        let Ok(reply) = Reply::decode(body, payload) else {
+            return context.audit.violate("replies decode", format!("{id}"));
+        };
+        match reply.header.refused {
+            Some(ErrorKind::StaleMap) => return self.happened(Event::Stale, context),
+            Some(ErrorKind::Busy | ErrorKind::NotFound) => {
+                return self.happened(Event::Busy, context);
+            }
+            Some(kind) => return self.lost(kind, context),
+            None => {}
+        }
+        let Some(outcome) = reply.outcomes.first() else {
+            return context.audit.violate("replies have outcomes", format!("{id}"));
+        };
+        let (outcome, version) = seen(outcome);
+        match outcome {
+            Outcome::Failed(ErrorKind::Busy) => {
+                // So late that its number is of no use any more; it was not done.
+                if current.op.is_mutation() {
+                    current.seq = Seq(self.next_seq);
+                    self.next_seq += 1;
+                }
+                self.happened(Event::Busy, context);
+            }
+            Outcome::Failed(kind @ (ErrorKind::SessionLost | ErrorKind::Internal)) => {
+                self.lost(kind, context);
+            }
+            outcome => {
+                let (call, now) = (current.call, context.world_now);
+                context.note(|| format!("call {call} ends: {outcome}"));
+                if let Task::Random(workload, _) = &mut self.task {
+                    workload.learn(current.partition, &current.op, &outcome);
+                }
+                context.history.end(call, now, outcome, version);
+                self.rest(context);
+            }
+        }
+    }
+
+    /// An error that a program would see.
+    fn lost(&mut self, kind: ErrorKind, context: &mut Context<'_>) {
+        let doing = self.doing();
+        context.audit.erred(format!("{}: {kind:?} for {doing}", context.place));
+        self.rest(context);
+    }
+
+    fn rest(&mut self, context: &mut Context<'_>) {
+        self.current = None;
+        self.phase = Phase::Idle;
+        let pause = context.rng.micros(0, self.pause_us);
+        context.wake_at(context.now + pause.max(Duration::from_micros(1)));
+    }
+}
+
+impl Process for SimClient {
+    fn start(&mut self, context: &mut Context<'_>) {
+        if let Task::Random(_, left) = &mut self.task {
+            let made = context.disk.get("calls").map_or(0, Vec::len);
+            *left = left.saturating_sub(made as u32);
+        }
+        self.rest(context);
+    }
+
+    fn receive(&mut self, _: Place, message: Message, context: &mut Context<'_>) {
+        match message {
+            Message::Reply { id, body, payload } => self.reply(id, &body, &payload, context),
+            Message::ControlReply { body, .. } => {
+                let Ok(ControlReply::Map(Some(data))) = control::decode(&body) else { return };
+                let Ok(map) = ClusterMap::new(data) else {
+                    return context.audit.violate("maps are lawful", "from a node".into());
+                };
+                if self.map.as_ref().is_none_or(|known| known.epoch() < map.epoch()) {
+                    context.audit.saw_map(context.place, map.epoch(), context.world_now);
+                    self.map = Some(Arc::new(map));
+                    if matches!(self.phase, Phase::Looking(_)) {
+                        self.looked(context);
+                    }
+                }
+            }
+            Message::Request { .. } | Message::Control { .. } => {}
+        }
+    }
+
+    fn broken(&mut self, peer: Place, context: &mut Context<'_>) {
+        let is_asked = self.current.as_ref().is_some_and(|current| current.asked == peer);
+        if is_asked && matches!(self.phase, Phase::Waiting) {
+            self.happened(Event::Broken, context);
+        }
+    }
+
+    fn wake(&mut self, context: &mut Context<'_>) {
+        match self.phase {
+            Phase::Idle => self.next_call(context),
+            Phase::Waiting => {
+                let Some(current) = &self.current else { return };
+                let until = current.retry.wait_until();
+                if context.now >= until {
+                    self.happened(Event::Silent, context);
+                } else {
+                    context.wake_at(until);
+                }
+            }
+            Phase::Looking(until) | Phase::Pausing(until) if context.now < until => {
+                context.wake_at(until);
+            }
+            Phase::Looking(_) => self.looked(context),
+            Phase::Pausing(_) => self.send(context),
+            Phase::Over => {}
+        }
+    }
+}
+
+/// Redundancy of the simulated dataset, as the map has it.
+#[must_use]
+pub fn redundancy(map: &ClusterMap) -> Redundancy {
+    map.dataset(crate::node::DATASET).map_or(Redundancy(1), |dataset| dataset.spec.redundancy)
+}

@@ -1,0 +1,50 @@
+//! What clients asked for and were told, and when.
+
+use std::time::Duration;
+
+use samite_types::{PartitionId, Version};
+
+use crate::op::{Op, Outcome};
+
+/// One call of one client.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Who.
+    pub client: usize,
+    /// Where.
+    pub partition: PartitionId,
+    /// What.
+    pub op: Op,
+    /// When it began.
+    pub begun: Duration,
+    /// When it ended and how; `None`: nobody was told, so it may have taken effect, or may yet, or never.
+    pub ended: Option<(Duration, Outcome)>,
+    /// Version at which it took effect, if the answer named one.
+    pub version: Option<Version>,
+}
+
+/// All calls of a run, in the order in which they began.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// Calls.
+    pub calls: Vec<Call>,
+}
+
+impl History {
+    /// A call begins. Returns its number.
+    pub fn begin(&mut self, client: usize, partition: PartitionId, op: Op, now: Duration) -> usize {
+        self.calls.push(Call { client, partition, op, begun: now, ended: None, version: None });
+        self.calls.len() - 1
+    }
+
+    /// A call ends.
+    pub fn end(&mut self, call: usize, now: Duration, outcome: Outcome, version: Option<Version>) {
+        self.calls[call].ended = Some((now, outcome));
+        self.calls[call].version = version;
+    }
+
+    /// The calls on one partition.
+    pub fn of(&self, partition: PartitionId) -> impl Iterator<Item = &Call> {
+        self.calls.iter().filter(move |call| call.partition == partition)
+    }
+}

@@ -1,0 +1,22 @@
+//! The deterministic simulator: the real decisions of partition, mirroring, coordinator and client, on a network, on clocks and on disks
+//! that a seed decides.
+pub mod audit;
+pub mod check;
+pub mod client;
+pub mod history;
+pub mod message;
+pub mod model;
+pub mod net;
+pub mod node;
+pub mod op;
+pub mod process;
+pub mod reply;
+pub mod rng;
+pub mod rules;
+pub mod run;
+pub mod scenario;
+pub mod shrink;
+pub mod store;
+pub mod trace;
+pub mod workload;
+pub mod world;

@@ -1,0 +1,265 @@
+//! `samite-sim`: runs seeds, and shows what came of them.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use samite_sim::audit::Violation;
+use samite_sim::rules::{Rules, Wrong};
+use samite_sim::run::{Report, run};
+use samite_sim::scenario::Scenario;
+use samite_sim::shrink::shrink;
+use serde_json::json;
+
+/// Tries the store's own decisions on a simulated network, simulated clocks and simulated disks.
+///
+/// Every run follows from its seed. A run that breaks a rule is made smaller and shown; its seed shows it again.
+#[derive(Debug, Parser)]
+#[command(
+    name = "samite-sim",
+    after_help = "Examples:\n  samite-sim --seeds 10000 --jobs 2\n  samite-sim --seed 42\n  samite-sim --seed 42 --calls 7 --faults 1,3\n  samite-sim --seeds 1000 --wrong no-dedupe"
+)]
+struct Args {
+    /// How many seeds to run
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The first of them
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    /// Threads; every run has one of its own
+    #[arg(long)]
+    jobs: Option<usize>,
+    /// Run this seed alone, and show everything that happens
+    #[arg(long)]
+    seed: Option<u64>,
+    /// With --seed: so many calls for each client
+    #[arg(long, requires = "seed")]
+    calls: Option<u32>,
+    /// With --seed: so many clients
+    #[arg(long, requires = "seed")]
+    clients: Option<u32>,
+    /// With --seed: so many partitions
+    #[arg(long, requires = "seed")]
+    partitions: Option<u32>,
+    /// With --seed: only these of its faults, counted from 0; "none" for none
+    #[arg(long, requires = "seed")]
+    faults: Option<String>,
+    /// Break a rule on purpose: a failure is expected then
+    #[arg(long, value_parser = wrong)]
+    wrong: Option<Wrong>,
+    /// Print the summary as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn wrong(name: &str) -> Result<Wrong, String> {
+    let names = || Wrong::ALL.map(Wrong::name).join(", ");
+    Wrong::ALL
+        .into_iter()
+        .find(|wrong| wrong.name() == name)
+        .ok_or_else(|| format!("one of {}", names()))
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let rules = Rules { wrong: args.wrong };
+    let is_fine = match args.seed {
+        Some(seed) => match one(seed, rules, &args) {
+            Ok(is_fine) => is_fine,
+            Err(cause) => {
+                eprintln!("samite-sim: {cause}");
+                return ExitCode::from(2);
+            }
+        },
+        None => many(rules, &args),
+    };
+    if is_fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Runs one seed and shows it.
+fn one(seed: u64, rules: Rules, args: &Args) -> Result<bool, String> {
+    let mut scenario = Scenario { rules, ..Scenario::new(seed) };
+    scenario.calls = args.calls.unwrap_or(scenario.calls);
+    scenario.clients = args.clients.unwrap_or(scenario.clients);
+    scenario.partitions = args.partitions.unwrap_or(scenario.partitions);
+    if let Some(kept) = &args.faults {
+        scenario.faults = chosen(kept, &scenario)?;
+    }
+    println!(
+        "seed {seed}: {} nodes, {} coordinators, {} clients with {} calls, {} partitions of {} members",
+        scenario.nodes,
+        scenario.coordinators,
+        scenario.clients,
+        scenario.calls,
+        scenario.partitions,
+        scenario.redundancy
+    );
+    for (index, planned) in scenario.faults.iter().enumerate() {
+        println!("fault {index}: at {:?} for {:?}: {:?}", planned.at, planned.lasts, planned.fault);
+    }
+    let report = run(&scenario, true);
+    for line in &report.lines {
+        println!("{line}");
+    }
+    for violation in &report.violations {
+        println!("VIOLATION {violation}");
+    }
+    println!(
+        "{} events, {} calls, {:?} simulated, trace {:016x}",
+        report.events, report.calls, report.time, report.hash
+    );
+    Ok(report.violations.is_empty())
+}
+
+fn chosen(kept: &str, scenario: &Scenario) -> Result<Vec<samite_sim::scenario::Planned>, String> {
+    if kept == "none" {
+        return Ok(Vec::new());
+    }
+    kept.split(',')
+        .map(|index| {
+            let index: usize =
+                index.trim().parse().map_err(|_| format!("--faults: {index:?} is no number"))?;
+            let fault = scenario.faults.get(index).copied();
+            fault.ok_or_else(|| format!("--faults: there are {}", scenario.faults.len()))
+        })
+        .collect()
+}
+
+/// What all runs together came to.
+#[derive(Debug, Default)]
+struct Totals {
+    seeds: u64,
+    events: u64,
+    calls: u64,
+    too_hard: u64,
+    simulated: Duration,
+    failed: BTreeMap<u64, Violation>,
+}
+
+impl Totals {
+    fn add(&mut self, seed: u64, report: Report) {
+        self.seeds += 1;
+        self.events += report.events;
+        self.calls += report.calls as u64;
+        self.too_hard += u64::from(report.too_hard);
+        self.simulated += report.time;
+        if let Some(violation) = report.violations.into_iter().next() {
+            self.failed.insert(seed, violation);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.seeds += other.seeds;
+        self.events += other.events;
+        self.calls += other.calls;
+        self.too_hard += other.too_hard;
+        self.simulated += other.simulated;
+        self.failed.extend(other.failed);
+    }
+}
+
+/// Failures after which no more seeds are run.
+const FAILURES_MAX: u64 = 20;
+
+fn many(rules: Rules, args: &Args) -> bool {
+    let jobs = args.jobs.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
+    let (next, failures) = (AtomicU64::new(args.from), AtomicU64::new(0));
+    let is_over = AtomicBool::new(false);
+    let end = args.from.saturating_add(args.seeds);
+    let begun = Instant::now();
+    let work = || {
+        let mut totals = Totals::default();
+        while !is_over.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end {
+                break;
+            }
+            let report = run(&Scenario { rules, ..Scenario::new(seed) }, false);
+            if !report.violations.is_empty()
+                && failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX
+            {
+                is_over.store(true, Ordering::Relaxed);
+            }
+            totals.add(seed, report);
+        }
+        totals
+    };
+    let mut totals = Totals::default();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs.unwrap_or(1).max(1)).map(|_| scope.spawn(work)).collect();
+        for thread in threads {
+            if let Ok(part) = thread.join() {
+                totals.merge(part);
+            } else {
+                failures.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    show(&totals, begun.elapsed(), rules, args.json);
+    failures.into_inner() == 0
+}
+
+fn show(totals: &Totals, took: Duration, rules: Rules, as_json: bool) {
+    let per_minute = totals.seeds as f64 * 60.0 / took.as_secs_f64().max(1e-9);
+    if as_json {
+        let failed: Vec<_> = totals
+            .failed
+            .iter()
+            .map(|(seed, violation)| {
+                json!({"seed": seed, "rule": violation.rule, "words": violation.words})
+            })
+            .collect();
+        let summary = json!({
+            "seeds": totals.seeds,
+            "failed": failed,
+            "calls": totals.calls,
+            "events": totals.events,
+            "not_judged": totals.too_hard,
+            "simulated_s": totals.simulated.as_secs(),
+            "took_s": took.as_secs_f64(),
+            "seeds_per_minute": per_minute.round(),
+        });
+        println!("{summary}");
+        return;
+    }
+    for (seed, violation) in &totals.failed {
+        println!("seed {seed}: {violation}");
+    }
+    if let Some(seed) = totals.failed.keys().next() {
+        show_small(*seed, rules);
+    }
+    println!(
+        "{} seeds, {} failed; {} calls, {} events, {} h simulated in {:.1} s ({per_minute:.0} seeds/min), {} histories too long to judge",
+        totals.seeds,
+        totals.failed.len(),
+        totals.calls,
+        totals.events,
+        totals.simulated.as_secs() / 3600,
+        took.as_secs_f64(),
+        totals.too_hard
+    );
+}
+
+/// Says how to see the first failure, as small as it can be made.
+fn show_small(seed: u64, rules: Rules) {
+    let whole = Scenario { rules, ..Scenario::new(seed) };
+    let Some((small, report)) = shrink(&whole) else { return };
+    let kept: Vec<String> = whole
+        .faults
+        .iter()
+        .enumerate()
+        .filter(|(_, fault)| small.faults.contains(fault))
+        .map(|(index, _)| index.to_string())
+        .collect();
+    let kept = if kept.is_empty() { "none".to_owned() } else { kept.join(",") };
+    let wrong = rules.wrong.map_or(String::new(), |wrong| format!(" --wrong {wrong}"));
+    println!(
+        "smallest: samite-sim --seed {seed} --calls {} --clients {} --partitions {} --faults {kept}{wrong}",
+        small.calls, small.clients, small.partitions
+    );
+    for violation in &report.violations {
+        println!("  {violation}");
+    }
+}

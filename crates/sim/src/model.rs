@@ -1,0 +1,110 @@
+//! What one partition must amount to: the same operations on a plain map.
+
+use std::collections::BTreeMap;
+
+use samite_types::ErrorKind;
+use samite_wire::op::{DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED};
+
+use crate::op::{Act, Cond, Key, Op, Outcome, Seen, name};
+
+/// The state of a partition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Model {
+    records: BTreeMap<Key, Vec<u8>>,
+    /// Which token holds which record.
+    holds: BTreeMap<u64, Key>,
+}
+
+impl Model {
+    /// Carries `op` out, and says what its caller must be told.
+    pub fn apply(&mut self, op: &Op) -> Outcome {
+        if !op.conds.iter().all(|cond| self.holds_true(cond)) {
+            return Outcome::Failed(ErrorKind::Conflict);
+        }
+        let missing = op.acts.iter().any(|act| match act {
+            Act::Get(key) | Act::Hold(key, _) => !self.records.contains_key(key),
+            _ => false,
+        });
+        if missing {
+            return Outcome::Failed(ErrorKind::NotFound);
+        }
+        Outcome::Done(op.acts.iter().map(|act| self.step(*act)).collect())
+    }
+
+    fn holds_true(&self, cond: &Cond) -> bool {
+        match cond {
+            Cond::Exists(key) => self.records.contains_key(key),
+            Cond::Absent(key) => !self.records.contains_key(key),
+            Cond::Is(key, bytes) => {
+                self.records.get(key).is_some_and(|value| value.starts_with(bytes))
+            }
+        }
+    }
+
+    fn step(&mut self, act: Act) -> Seen {
+        match act {
+            Act::Get(key) => Seen::Value(self.records.get(&key).cloned().unwrap_or_default()),
+            Act::Put(key, number) => {
+                let value = number.to_le_bytes().to_vec();
+                let created = self.records.insert(key, value).is_none();
+                Seen::Written { offset: 0, len: 8, created }
+            }
+            Act::Append(key, number) => {
+                let created = !self.records.contains_key(&key);
+                let value = self.records.entry(key).or_default();
+                let offset = value.len() as u32;
+                value.extend_from_slice(&number.to_le_bytes());
+                Seen::Written { offset, len: offset + 8, created }
+            }
+            Act::Add(key, delta) => {
+                let value = self.records.entry(key).or_insert_with(|| vec![0; 8]);
+                let before = value.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
+                *value = before.wrapping_add(delta).to_le_bytes().to_vec();
+                Seen::Number(before)
+            }
+            Act::Delete(key) => {
+                self.forget(key);
+                Seen::Deleted(self.records.remove(&key).is_some())
+            }
+            Act::List => {
+                let mut entries: Vec<_> = self
+                    .records
+                    .iter()
+                    .map(|(key, value)| (name(*key).to_vec(), value.clone()))
+                    .collect();
+                entries.sort();
+                Seen::Listing(entries)
+            }
+            Act::Hold(key, token) => {
+                let key = *self.holds.entry(token).or_insert(key);
+                Seen::Number(self.holders(key))
+            }
+            Act::Release(token) => {
+                let key = self.holds.remove(&token);
+                Seen::Number(key.map_or(0, |key| self.holders(key)))
+            }
+            Act::Detach(key, to) => Seen::Number(self.detach(key, to)),
+        }
+    }
+
+    fn detach(&mut self, key: Key, to: Key) -> u64 {
+        let Some(value) = self.records.remove(&key) else { return DETACHED_NONE };
+        if self.holders(key) == 0 {
+            return DETACHED_REMOVED;
+        }
+        self.forget(to);
+        self.records.insert(to, value);
+        for holds in self.holds.values_mut().filter(|holds| **holds == key) {
+            *holds = to;
+        }
+        DETACHED_KEPT
+    }
+
+    fn holders(&self, key: Key) -> u64 {
+        self.holds.values().filter(|held| **held == key).count() as u64
+    }
+
+    fn forget(&mut self, key: Key) {
+        self.holds.retain(|_, held| *held != key);
+    }
+}

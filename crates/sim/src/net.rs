@@ -1,0 +1,132 @@
+//! The simulated network: who hears what, when, how often.
+//!
+//! Links behave like connections (what one sends to another arrives in order, once) until a fault says otherwise. A process that dies breaks its
+//! connections: the other end hears of it, unless a cut keeps that from it, too.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::rng::Rng;
+
+/// Where a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Place {
+    /// A node, by its id.
+    Node(u32),
+    /// An instance of the coordinator.
+    Coordinator(u32),
+    /// The store in which the coordinator keeps the map.
+    Store,
+    /// A client.
+    Client(u32),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(id) => write!(f, "n{id}"),
+            Self::Coordinator(id) => write!(f, "k{id}"),
+            Self::Store => f.write_str("store"),
+            Self::Client(id) => write!(f, "c{id}"),
+        }
+    }
+}
+
+/// How well links work. Chances are in a thousand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quality {
+    /// A message is lost.
+    pub loss: u16,
+    /// A message comes twice.
+    pub duplicate: u16,
+    /// A message does not wait for those before it, and takes up to ten times as long.
+    pub reorder: u16,
+    /// Longest way, in microseconds; the shortest is a tenth of it.
+    pub latency_us: u32,
+}
+
+impl Quality {
+    /// A quick network that loses nothing.
+    pub const GOOD: Self = Self { loss: 0, duplicate: 0, reorder: 0, latency_us: 500 };
+}
+
+/// All links.
+#[derive(Debug)]
+pub struct Network {
+    rng: Rng,
+    quality: Quality,
+    /// How many cuts are on each ordered pair.
+    cuts: BTreeMap<(Place, Place), u32>,
+    /// When the last message in order arrives, for each ordered pair.
+    last: BTreeMap<(Place, Place), Duration>,
+}
+
+impl Network {
+    /// A good network.
+    #[must_use]
+    pub const fn new(rng: Rng, quality: Quality) -> Self {
+        Self { rng, quality, cuts: BTreeMap::new(), last: BTreeMap::new() }
+    }
+
+    /// From now on all links are so.
+    pub const fn set_quality(&mut self, quality: Quality) {
+        self.quality = quality;
+    }
+
+    /// Nothing from `from` reaches `to` until [`Self::mend`] was called as often.
+    pub fn cut(&mut self, from: Place, to: Place) {
+        *self.cuts.entry((from, to)).or_default() += 1;
+    }
+
+    /// Takes a cut back.
+    pub fn mend(&mut self, from: Place, to: Place) {
+        if let Some(cuts) = self.cuts.get_mut(&(from, to)) {
+            *cuts = cuts.saturating_sub(1);
+        }
+    }
+
+    /// Takes all cuts back, and makes the links good.
+    pub fn heal(&mut self) {
+        self.cuts.clear();
+        self.quality = Quality::GOOD;
+    }
+
+    /// Whether what `from` sends reaches `to`.
+    #[must_use]
+    pub fn reaches(&self, from: Place, to: Place) -> bool {
+        self.cuts.get(&(from, to)).is_none_or(|cuts| *cuts == 0)
+    }
+
+    /// When a message that is sent now arrives: not at all, once or twice.
+    pub fn deliveries(&mut self, now: Duration, from: Place, to: Place) -> [Option<Duration>; 2] {
+        let Quality { loss, duplicate, reorder, latency_us } = self.quality;
+        if !self.reaches(from, to) || self.rng.chance(loss.into()) {
+            return [None, None];
+        }
+        let latency = u64::from(latency_us);
+        let hurries = self.rng.chance(reorder.into());
+        let first = if hurries {
+            now + self.rng.micros(latency / 10, latency * 10)
+        } else {
+            let last = self.last.get(&(from, to)).copied().unwrap_or_default();
+            let arrival = last.max(now + self.rng.micros(latency / 10, latency));
+            self.last.insert((from, to), arrival);
+            arrival
+        };
+        let second = self.rng.chance(duplicate.into()).then(|| {
+            let late = self.rng.chance(200);
+            first + self.rng.micros(0, if late { 2_000_000 } else { latency * 4 })
+        });
+        [Some(first), second]
+    }
+
+    /// When `to` hears that its connection to `from` is broken; `None`: it does not.
+    pub fn break_reaches(&mut self, now: Duration, from: Place, to: Place) -> Option<Duration> {
+        let hears = self.reaches(from, to) && self.reaches(to, from);
+        let latency = u64::from(self.quality.latency_us);
+        hears.then(|| now + self.rng.micros(latency / 10, latency))
+    }
+}

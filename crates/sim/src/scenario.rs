@@ -1,0 +1,138 @@
+//! What a run is made of: everything that a seed decides before the first event.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::net::{Place, Quality};
+use crate::rng::Rng;
+use crate::rules::Rules;
+
+/// A fault, for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fault {
+    /// Links are worse.
+    Links(Quality),
+    /// Nothing gets from the first to the second.
+    CutOneWay(Place, Place),
+    /// Nothing gets from one to the other.
+    Cut(Place, Place),
+    /// Nothing gets to it or from it.
+    Isolate(Place),
+    /// The process dies, and another one starts afterwards, which knows what was on its disk.
+    Crash(Place),
+    /// The process stands still, and goes on where it was.
+    Pause(Place),
+    /// Its clock jumps ahead by half the fault's length, at once.
+    Jump(Place),
+}
+
+/// A fault, when it begins and how long it lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planned {
+    /// What.
+    pub fault: Fault,
+    /// When, from the start of the run.
+    pub at: Duration,
+    /// For how long.
+    pub lasts: Duration,
+}
+
+/// Everything about a run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed of all chance in it.
+    pub seed: u64,
+    /// Nodes.
+    pub nodes: u32,
+    /// Instances of the coordinator.
+    pub coordinators: u32,
+    /// Clients.
+    pub clients: u32,
+    /// Partitions.
+    pub partitions: u32,
+    /// Members of each mirror group.
+    pub redundancy: u8,
+    /// Calls that each client makes.
+    pub calls: u32,
+    /// Longest pause of a client between two calls, in microseconds.
+    pub pause_us: u64,
+    /// Links outside of faults.
+    pub links: Quality,
+    /// Faults, by beginning.
+    pub faults: Vec<Planned>,
+    /// The rules by which the parts play.
+    pub rules: Rules,
+}
+
+/// No fault begins or lasts longer than this; after it the world is well.
+pub const TROUBLE_MAX: Duration = Duration::from_secs(14);
+
+impl Scenario {
+    /// The scenario of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed).fork(1);
+        let redundancy = if rng.chance(700) { 2 } else { 3 };
+        let nodes = rng.between(u64::from(redundancy), 5) as u32;
+        let mut scenario = Self {
+            seed,
+            nodes,
+            coordinators: if rng.chance(500) { 1 } else { 3 },
+            clients: rng.between(2, 5) as u32,
+            partitions: rng.between(1, 4) as u32,
+            redundancy,
+            calls: rng.between(15, 60) as u32,
+            pause_us: *rng.pick(&[1_000, 50_000, 300_000]),
+            links: Quality { latency_us: *rng.pick(&[200, 1_000, 20_000]), ..Quality::GOOD },
+            faults: Vec::new(),
+            rules: Rules::default(),
+        };
+        let faults = if rng.chance(50) { 0 } else { rng.between(1, 6) };
+        for _ in 0..faults {
+            let planned = scenario.fault(&mut rng);
+            scenario.faults.push(planned);
+        }
+        scenario.faults.sort_by_key(|planned| planned.at);
+        scenario
+    }
+
+    fn fault(&self, rng: &mut Rng) -> Planned {
+        let node = Place::Node(rng.below(u64::from(self.nodes)) as u32);
+        let place = self.place(rng);
+        let other = self.place(rng);
+        let fault = match rng.below(100) {
+            0..15 => Fault::Links(Quality {
+                loss: rng.between(0, 150) as u16,
+                duplicate: rng.between(0, 150) as u16,
+                reorder: rng.between(0, 300) as u16,
+                latency_us: *rng.pick(&[500, 5_000, 50_000]),
+            }),
+            15..25 => Fault::CutOneWay(node, other),
+            25..40 => Fault::Cut(node, other),
+            40..50 => Fault::Isolate(place),
+            50..75 => Fault::Crash(Place::Client(rng.below(self.clients.into()) as u32)),
+            75..92 => Fault::Pause(if rng.chance(700) { node } else { place }),
+            _ => Fault::Jump(place),
+        };
+        let at = Duration::from_micros(rng.below(8_000_000));
+        let longest = *rng.pick(&[100_000, 1_000_000, 3_000_000, 6_000_000]);
+        Planned { fault, at, lasts: rng.micros(longest / 20, longest) }
+    }
+
+    fn place(&self, rng: &mut Rng) -> Place {
+        match rng.below(100) {
+            0..60 => Place::Node(rng.below(self.nodes.into()) as u32),
+            60..75 => Place::Coordinator(rng.below(self.coordinators.into()) as u32),
+            75..80 => Place::Store,
+            _ => Place::Client(rng.below(self.clients.into()) as u32),
+        }
+    }
+
+    /// When the last fault is over.
+    #[must_use]
+    pub fn well_at(&self) -> Duration {
+        let ends = self.faults.iter().map(|planned| planned.at + planned.lasts);
+        ends.max().unwrap_or_default()
+    }
+}

@@ -1,0 +1,402 @@
+//! The world: one queue of events, in the order of a clock that only the queue moves.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::audit::Audit;
+use crate::history::History;
+use crate::message::Message;
+use crate::net::{Network, Place, Quality};
+use crate::process::{Context, Disk, Process};
+use crate::rng::Rng;
+use crate::scenario::Fault;
+use crate::trace::Trace;
+
+/// Makes the process of a place, with a number that no process before it had.
+pub type Boot = Box<dyn Fn(Place, u64) -> Box<dyn Process>>;
+
+enum Event {
+    Deliver { from: Place, to: Place, life: u64, message: Message },
+    Broken { at: Place, life: u64, peer: Place },
+    Wake { place: Place, life: u64 },
+    Begin(Fault, Duration),
+    End(Fault),
+}
+
+/// Something that waits for a process that stands still.
+enum Held {
+    Message(Place, Message),
+    Broken(Place),
+    Wake,
+}
+
+/// Where a process runs, and what is true of that place.
+struct Site {
+    process: Option<Box<dyn Process>>,
+    /// Counts processes here; the first has 1.
+    life: u64,
+    disk: Disk,
+    /// Faults that keep it from running or living.
+    crashes: u32,
+    pauses: u32,
+    held: VecDeque<Held>,
+    wake: Option<Duration>,
+    /// Its clock: what it shows beyond the world's, and how much faster it goes, in millionths.
+    ahead: Duration,
+    drift_ppm: i64,
+}
+
+impl Site {
+    fn clock(&self, now: Duration) -> Duration {
+        let drift = now.as_nanos() as i128 * i128::from(self.drift_ppm) / 1_000_000;
+        let shown = (now.as_nanos() as i128 + drift + self.ahead.as_nanos() as i128).max(0);
+        Duration::from_nanos(shown as u64)
+    }
+
+    /// The world's time at which its clock shows `at`.
+    fn world_time(&self, at: Duration) -> Duration {
+        let since = (at.as_nanos() as i128 - self.ahead.as_nanos() as i128).max(0);
+        let scaled = since * 1_000_000 / i128::from(1_000_000 + self.drift_ppm);
+        Duration::from_nanos(scaled as u64 + 1)
+    }
+}
+
+/// Everything.
+pub struct World {
+    now: Duration,
+    queue: BTreeMap<(Duration, u64), Event>,
+    next: u64,
+    sites: BTreeMap<Place, Site>,
+    boot: Boot,
+    rng: Rng,
+    /// The links.
+    pub network: Network,
+    /// Life of the process at the other end of each connection.
+    connections: BTreeMap<(Place, Place), u64>,
+    usual_links: Quality,
+    /// What clients did.
+    pub history: History,
+    /// What observers noticed.
+    pub audit: Audit,
+    /// What happened.
+    pub trace: Trace,
+}
+
+impl World {
+    /// A world without places.
+    #[must_use]
+    pub fn new(seed: u64, links: Quality, trace: Trace, boot: Boot) -> Self {
+        let rng = Rng::new(seed);
+        Self {
+            now: Duration::ZERO,
+            queue: BTreeMap::new(),
+            next: 0,
+            sites: BTreeMap::new(),
+            boot,
+            network: Network::new(rng.fork(2), links),
+            rng: rng.fork(3),
+            connections: BTreeMap::new(),
+            usual_links: links,
+            history: History::default(),
+            audit: Audit::default(),
+            trace,
+        }
+    }
+
+    /// The world's time.
+    #[must_use]
+    pub const fn now(&self) -> Duration {
+        self.now
+    }
+
+    /// Adds a place, and starts its process.
+    pub fn add(&mut self, place: Place, ahead: Duration, drift_ppm: i64) {
+        let site = Site {
+            process: None,
+            life: 0,
+            disk: Disk::new(),
+            crashes: 0,
+            pauses: 0,
+            held: VecDeque::new(),
+            wake: None,
+            ahead,
+            drift_ppm,
+        };
+        self.sites.insert(place, site);
+        self.start(place);
+    }
+
+    /// Plans a fault.
+    pub fn plan(&mut self, fault: Fault, at: Duration, lasts: Duration) {
+        self.push(at, Event::Begin(fault, lasts));
+        self.push(at + lasts, Event::End(fault));
+    }
+
+    /// Mends all links, once no fault is planned any more.
+    pub fn heal(&mut self) {
+        self.network.heal();
+    }
+
+    /// The process at a place, if one lives there.
+    #[must_use]
+    pub fn process<P: Process>(&self, place: Place) -> Option<&P> {
+        let process: &dyn std::any::Any = &**self.sites.get(&place)?.process.as_ref()?;
+        process.downcast_ref()
+    }
+
+    /// The same, to be asked.
+    pub fn process_mut<P: Process>(&mut self, place: Place) -> Option<&mut P> {
+        let process: &mut dyn std::any::Any =
+            &mut **self.sites.get_mut(&place)?.process.as_mut()?;
+        process.downcast_mut()
+    }
+
+    /// Lets the next event happen. `false`: there is none before `until`.
+    pub fn step(&mut self, until: Duration) -> bool {
+        let Some(entry) = self.queue.first_entry() else { return false };
+        if entry.key().0 > until {
+            return false;
+        }
+        let ((at, _), event) = entry.remove_entry();
+        self.now = at;
+        match event {
+            Event::Deliver { from, to, life, message } => self.deliver(from, to, life, message),
+            Event::Broken { at, life, peer } => self.break_off(at, life, peer),
+            Event::Wake { place, life } => self.alarm(place, life),
+            Event::Begin(fault, lasts) => self.begin(fault, lasts),
+            Event::End(fault) => self.end(fault),
+        }
+        true
+    }
+
+    fn push(&mut self, at: Duration, event: Event) {
+        self.next += 1;
+        self.queue.insert((at, self.next), event);
+    }
+
+    fn deliver(&mut self, from: Place, to: Place, life: u64, message: Message) {
+        let Some(site) = self.sites.get_mut(&to) else { return };
+        if site.process.is_none() || site.life != life {
+            return;
+        }
+        let (tag, body, payload) = message.parts();
+        self.trace.event(self.now, &[tag]);
+        self.trace.event(self.now, body);
+        self.trace.event(self.now, payload);
+        self.trace.line(self.now, || format!("{from} -> {to}: {message}"));
+        if site.pauses > 0 {
+            site.held.push_back(Held::Message(from, message));
+            return;
+        }
+        self.act(to, |process, context| process.receive(from, message, context));
+    }
+
+    fn break_off(&mut self, at: Place, life: u64, peer: Place) {
+        let Some(site) = self.sites.get_mut(&at) else { return };
+        if site.process.is_none() || site.life != life {
+            return;
+        }
+        self.trace.event(self.now, b"broken");
+        self.trace.line(self.now, || format!("{at}: connection to {peer} is broken"));
+        self.connections.remove(&(at, peer));
+        if site.pauses > 0 {
+            site.held.push_back(Held::Broken(peer));
+            return;
+        }
+        self.act(at, |process, context| process.broken(peer, context));
+    }
+
+    fn alarm(&mut self, place: Place, life: u64) {
+        let now = self.now;
+        let Some(site) = self.sites.get_mut(&place) else { return };
+        if site.process.is_none() || site.life != life || site.wake.is_none_or(|wake| wake > now) {
+            return;
+        }
+        site.wake = None;
+        if site.pauses > 0 {
+            site.held.push_back(Held::Wake);
+            return;
+        }
+        self.trace.event(self.now, b"wake");
+        self.act(place, |process, context| process.wake(context));
+    }
+
+    /// Lets a process do something, and carries out what it asks for.
+    fn act(&mut self, place: Place, does: impl FnOnce(&mut dyn Process, &mut Context<'_>)) {
+        let Some(site) = self.sites.get_mut(&place) else { return };
+        let Some(mut process) = site.process.take() else { return };
+        let mut context = Context {
+            now: site.clock(self.now),
+            world_now: self.now,
+            rng: &mut self.rng,
+            disk: &mut site.disk,
+            history: &mut self.history,
+            audit: &mut self.audit,
+            trace: &mut self.trace,
+            place,
+            sends: Vec::new(),
+            wake: None,
+        };
+        does(&mut *process, &mut context);
+        let Context { sends, wake, .. } = context;
+        site.process = Some(process);
+        if let Some(at) = wake {
+            let at = site.world_time(at).max(self.now);
+            if site.wake.is_none_or(|wake| wake > at || wake < self.now) {
+                site.wake = Some(at);
+                let life = site.life;
+                self.push(at, Event::Wake { place, life });
+            }
+        }
+        for (to, message) in sends {
+            self.send(place, to, message);
+        }
+    }
+
+    fn send(&mut self, from: Place, to: Place, message: Message) {
+        let Some(site) = self.sites.get(&to) else { return };
+        let (lives, life) = (site.process.is_some(), site.life);
+        let Some(sender) = self.sites.get(&from).map(|site| site.life) else { return };
+        if !lives && !self.connections.contains_key(&(from, to)) {
+            if let Some(at) = self.network.break_reaches(self.now, to, from) {
+                self.push(at, Event::Broken { at: from, life: sender, peer: to });
+            }
+            return;
+        }
+        // What a connection was made to is who hears what is sent over it.
+        let life = *self.connections.entry((from, to)).or_insert(life);
+        let copies = self.network.deliveries(self.now, from, to);
+        if copies[0].is_none() {
+            self.trace.line(self.now, || format!("{from} -> {to}: lost: {message}"));
+        }
+        for at in copies.into_iter().flatten() {
+            self.push(at, Event::Deliver { from, to, life, message: message.clone() });
+        }
+    }
+
+    fn start(&mut self, place: Place) {
+        let Some(site) = self.sites.get_mut(&place) else { return };
+        site.life += 1;
+        let number = self.rng.next() | 1;
+        site.process = Some((self.boot)(place, number));
+        site.wake = None;
+        self.audit.restarted(place);
+        self.trace.event(self.now, b"start");
+        self.trace.line(self.now, || format!("{place}: starts"));
+        self.act(place, |process, context| process.start(context));
+    }
+
+    fn crash(&mut self, place: Place) {
+        let Some(site) = self.sites.get_mut(&place) else { return };
+        site.process = None;
+        site.held.clear();
+        site.wake = None;
+        self.trace.event(self.now, b"crash");
+        let ends: Vec<Place> = self
+            .connections
+            .keys()
+            .filter(|(from, to)| *from == place || *to == place)
+            .map(|(from, to)| if *from == place { *to } else { *from })
+            .collect();
+        self.connections.retain(|(from, _), _| *from != place);
+        for peer in ends {
+            let Some(life) = self.sites.get(&peer).map(|site| site.life) else { continue };
+            if let Some(at) = self.network.break_reaches(self.now, place, peer) {
+                self.push(at, Event::Broken { at: peer, life, peer: place });
+            } else {
+                // It finds out when it next sends something that arrives.
+                self.connections.remove(&(peer, place));
+            }
+        }
+    }
+
+    fn begin(&mut self, fault: Fault, lasts: Duration) {
+        self.trace.event(self.now, b"fault");
+        self.trace.line(self.now, || format!("fault begins: {fault:?} for {lasts:?}"));
+        match fault {
+            Fault::Links(quality) => self.network.set_quality(quality),
+            Fault::CutOneWay(from, to) => self.network.cut(from, to),
+            Fault::Cut(from, to) => {
+                self.network.cut(from, to);
+                self.network.cut(to, from);
+            }
+            Fault::Isolate(place) => self.isolate(place, Network::cut),
+            Fault::Crash(place) => {
+                if let Some(site) = self.sites.get_mut(&place) {
+                    site.crashes += 1;
+                    if site.crashes == 1 {
+                        self.crash(place);
+                    }
+                }
+            }
+            Fault::Pause(place) => {
+                if let Some(site) = self.sites.get_mut(&place) {
+                    site.pauses += 1;
+                }
+            }
+            Fault::Jump(place) => {
+                if let Some(site) = self.sites.get_mut(&place) {
+                    site.ahead += lasts / 2;
+                    let life = site.life;
+                    if site.wake.is_some() {
+                        site.wake = Some(self.now);
+                        self.push(self.now, Event::Wake { place, life });
+                    }
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, fault: Fault) {
+        self.trace.event(self.now, b"fault ends");
+        self.trace.line(self.now, || format!("fault ends: {fault:?}"));
+        match fault {
+            Fault::Links(_) => self.network.set_quality(self.usual_links),
+            Fault::CutOneWay(from, to) => self.network.mend(from, to),
+            Fault::Cut(from, to) => {
+                self.network.mend(from, to);
+                self.network.mend(to, from);
+            }
+            Fault::Isolate(place) => self.isolate(place, Network::mend),
+            Fault::Crash(place) => {
+                if let Some(site) = self.sites.get_mut(&place) {
+                    site.crashes -= 1;
+                    if site.crashes == 0 {
+                        self.start(place);
+                    }
+                }
+            }
+            Fault::Pause(place) => self.resume(place),
+            Fault::Jump(_) => {}
+        }
+    }
+
+    fn isolate(&mut self, place: Place, change: impl Fn(&mut Network, Place, Place)) {
+        let others: Vec<Place> =
+            self.sites.keys().copied().filter(|other| *other != place).collect();
+        for other in others {
+            change(&mut self.network, place, other);
+            change(&mut self.network, other, place);
+        }
+    }
+
+    /// A process that stood still finds everything that came meanwhile.
+    fn resume(&mut self, place: Place) {
+        let Some(site) = self.sites.get_mut(&place) else { return };
+        site.pauses -= 1;
+        if site.pauses > 0 {
+            return;
+        }
+        for held in std::mem::take(&mut site.held) {
+            match held {
+                Held::Message(from, message) => {
+                    self.act(place, |process, context| process.receive(from, message, context));
+                }
+                Held::Broken(peer) => {
+                    self.act(place, |process, context| process.broken(peer, context));
+                }
+                Held::Wake => self.act(place, |process, context| process.wake(context)),
+            }
+        }
+    }
+}
