@@ -147,7 +147,9 @@ fn is_our_file(name: &str) -> bool {
         return true;
     }
     name.strip_prefix('n')
-        .and_then(|rest| rest.strip_suffix(".sock").or_else(|| rest.strip_suffix(".log")))
+        .and_then(|rest| rest.rsplit_once('.'))
+        .filter(|(_, kind)| ["sock", "log", "faults"].contains(kind))
+        .map(|(number, _)| number)
         .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
@@ -170,6 +172,7 @@ mod tests {
             "cluster.json.new",
             "n0.sock",
             "n12.log",
+            "n12.faults",
             "mount-7.json",
             "pipe-12",
         ] {

@@ -227,7 +227,9 @@ impl Client {
         check_dataset_spec(spec)?;
         let deadline = self.deadline();
         let view = self.view(deadline)?;
-        if let Some(data) = view.map.dataset(&spec.name).filter(|data| data.spec == *spec) {
+        if let Some(data) =
+            view.map.dataset(&spec.name).filter(|data| data.spec.is_same_policy(spec))
+        {
             return Ok(Dataset::new(self.clone(), data, &view.map));
         }
         self.change_map(&ControlRequest::CreateDataset(spec.clone()), deadline)?;

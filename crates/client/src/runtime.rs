@@ -177,6 +177,12 @@ impl ClusterDir {
         self.path.join(format!("{node}.log"))
     }
 
+    /// Path of the file that tells of a node's faults made on purpose.
+    #[must_use]
+    pub fn fault_log_path(&self, node: NodeId) -> PathBuf {
+        self.path.join(format!("{node}.faults"))
+    }
+
     /// Path of a node's unix socket.
     ///
     /// # Errors

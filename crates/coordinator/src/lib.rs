@@ -166,7 +166,7 @@ impl Coordinator {
         check_dataset_spec(&spec)?;
         let map = self.ready_map()?;
         if let Some(present) = map.dataset(&spec.name) {
-            if present.spec == spec {
+            if present.spec.is_same_policy(&spec) {
                 return Ok(map.clone());
             }
             return Err(Error::new(
@@ -208,6 +208,28 @@ impl Coordinator {
                 format!("dataset {name}: no such dataset"),
             ));
         }
+        self.publish_next(data)
+    }
+
+    /// Gives a dataset another owner or mode.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]: no dataset has this name. [`ErrorKind::Invalid`]: that is no mode. [`ErrorKind::Unavailable`]: there is no map yet.
+    pub fn set_access(
+        &mut self,
+        name: &str,
+        owner: Option<u32>,
+        mode: Option<u16>,
+    ) -> Result<Arc<ClusterMap>> {
+        let mut data = self.ready_map()?.data().clone();
+        let named = data.datasets.iter_mut().find(|dataset| dataset.spec.name == name);
+        let dataset = named.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("dataset {name}: no such dataset"))
+        })?;
+        let access = &mut dataset.spec.access;
+        access.owner = owner.unwrap_or(access.owner);
+        access.mode = mode.unwrap_or(access.mode);
+        check_dataset_spec(&dataset.spec)?;
         self.publish_next(data)
     }
 

@@ -17,6 +17,8 @@ pub struct NodeConfig {
     pub tcp: Option<String>,
     /// Cluster key.
     pub key: [u8; 32],
+    /// File that tells of faults made on purpose; made with the first. None: nobody is told.
+    pub fault_log: Option<PathBuf>,
     /// Bytes that the target may hold.
     pub memory_bytes: u64,
     /// Shard threads; at least 1.

@@ -9,6 +9,7 @@ use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::control::{self, ControlReply, ControlRequest, NodeInfo};
 use samite_wire::frame::FrameKind;
 
+use crate::access::is_trusted;
 use crate::shard::Shard;
 use crate::shared::{Job, ReplyTo, lock};
 
@@ -41,6 +42,10 @@ impl Shard {
             ControlRequest::Map { known } => self.map_after(known),
             ControlRequest::Status => Ok(Some(ControlReply::Status(self.shared.status()))),
             ControlRequest::Grant { count } => Ok(Some(self.grant(conn, count, out))),
+            ControlRequest::Shutdown if !is_trusted(peer) => Err(Error::new(
+                ErrorKind::Denied,
+                format!("uid {} may not stop {}", peer.uid, self.shared.node),
+            )),
             ControlRequest::Shutdown => {
                 tracing::info!("asked to shut down");
                 self.shared.stop.stop();
@@ -54,9 +59,12 @@ impl Shard {
             ControlRequest::CancelLock { wait } => Ok(self.cancel_lock(conn, wait, out)),
             ControlRequest::LockWaits(owner) => Ok(self.lock_waits(owner)),
             ControlRequest::Join(info) => self.join(to, info, out),
-            change @ (ControlRequest::CreateDataset(_) | ControlRequest::DropDataset { .. }) => {
-                self.change(to, change, out)
+            change @ (ControlRequest::CreateDataset(_)
+            | ControlRequest::DropDataset { .. }
+            | ControlRequest::SetAccess { .. }) => {
+                self.permitted(peer, change).and_then(|change| self.change(to, change, out))
             }
+            ControlRequest::Faults(asked) => self.shared.faults(peer, asked).map(Some),
             ControlRequest::Heartbeat(_)
             | ControlRequest::Report { .. }
             | ControlRequest::Wish { .. } => Err(not_here()),
@@ -190,6 +198,11 @@ fn decide(
         }
         ControlRequest::DropDataset { name } => {
             (coordinator.drop_dataset(&name)?, ControlReply::Ok)
+        }
+        ControlRequest::SetAccess { name, owner, mode } => {
+            let map = coordinator.set_access(&name, owner, mode)?;
+            let reply = ControlReply::Map(Some(map.data().clone()));
+            (map, reply)
         }
         _ => return Err(Error::new(ErrorKind::Internal, "not a change of the cluster map")),
     })

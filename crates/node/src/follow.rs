@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_placement::ClusterMap;
-use samite_transport::client::Link;
+use samite_transport::client::{Identity, Link};
 use samite_transport::{Address, ClusterKey};
-use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, Result, SystemEntropy};
+use samite_types::{Deadline, Error, ErrorKind, Result};
 use samite_wire::control::{ControlReply, ControlRequest, NodeInfo};
 
 use crate::shared::{Notice, Shared, lock};
@@ -61,9 +61,9 @@ impl Follower {
 
     /// Joins, and takes up maps until something fails.
     fn follow(&self, shared: &Shared, pause: &mut Duration) -> Result<std::convert::Infallible> {
-        let client = ClientId(SystemEntropy.next_u64());
+        let who = Identity::node(&shared.faults);
         let deadline = Deadline::after(CONNECT_TIMEOUT);
-        let link = Arc::new(Link::connect(&self.coordinator, &self.key, client, deadline)?);
+        let link = Arc::new(Link::connect_as(&self.coordinator, &self.key, &who, deadline)?);
         let join = ControlRequest::Join(self.info.clone());
         let joined = call(&link, &join, Deadline::after(JOIN_TIMEOUT))?;
         // Before the map: a node that serves can pass requests on.
@@ -105,6 +105,7 @@ fn take_up(shared: &Shared, reply: ControlReply) -> Result<()> {
         | ControlReply::Revoked { .. }
         | ControlReply::Lock(_)
         | ControlReply::LockOwners(_)
+        | ControlReply::Faults(_)
         | ControlReply::Lease(_)
         | ControlReply::NotLeader { .. } => {
             Err(Error::new(ErrorKind::Corrupt, "the coordinator's node answers another question"))

@@ -4,10 +4,12 @@
 //! shard count is its own: it receives, applies and answers without handing anything to another thread. What a request holds for
 //! partitions of another shard goes there over a bounded queue, and one reply carries the outcomes of all.
 
+mod access;
 mod alive;
 mod budget;
 mod config;
 mod control;
+mod faults;
 mod follow;
 mod grants;
 mod inbox;

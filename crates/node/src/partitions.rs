@@ -8,6 +8,7 @@ use samite_backend::null::NullBackend;
 use samite_partition::{Context, Grants, Holder, Outcome, Partition};
 use samite_placement::ClusterMap;
 use samite_types::{ClientId, DatasetId, Epoch, PartitionId, Redundancy, Result};
+use samite_wire::access::Access;
 use samite_wire::control::BackendKind;
 use samite_wire::op::Operation;
 
@@ -29,6 +30,7 @@ struct Open {
     id: DatasetId,
     backend: BackendKind,
     redundancy: Redundancy,
+    access: Access,
     partitions: Vec<Option<Box<Partition>>>,
 }
 
@@ -83,6 +85,7 @@ impl Partitions {
                     id: dataset,
                     backend: known.spec.backend,
                     redundancy: known.spec.redundancy,
+                    access: known.spec.access,
                     partitions,
                 };
                 self.datasets.insert(index, open);
@@ -91,6 +94,11 @@ impl Partitions {
         };
         self.last = index;
         Some(Slot(index))
+    }
+
+    /// Who may use an open dataset.
+    pub(crate) fn access(&self, slot: &Slot) -> Access {
+        self.datasets[slot.0].access
     }
 
     /// Targets that hold each record of an open dataset.
@@ -214,6 +222,11 @@ impl Partitions {
     pub(crate) fn retain(&mut self, map: &ClusterMap) {
         self.datasets.retain(|open| map.dataset_by_id(open.id).is_some());
         self.last = 0;
+        for open in &mut self.datasets {
+            if let Some(known) = map.dataset_by_id(open.id) {
+                open.access = known.spec.access;
+            }
+        }
         let mut counts = (0, 0);
         for partition in self.datasets.iter().flat_map(|open| open.partitions.iter().flatten()) {
             counts.0 += partition.record_count();

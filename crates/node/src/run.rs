@@ -12,6 +12,7 @@ use samite_backend::{Arena, Backend};
 use samite_coordinator::Coordinator;
 use samite_transport::server::{EventLoop, Listener, Options};
 use samite_transport::{Address, ClusterKey};
+use samite_types::fault::Faults;
 use samite_types::{
     Clock, Entropy, Error, ErrorKind, Result, ShardId, SystemClock, SystemEntropy, TargetId,
 };
@@ -25,7 +26,7 @@ use crate::inbox::Inbox;
 use crate::partitions::Partitions;
 use crate::shard::Shard;
 use crate::shared::{Job, Notice, Parts, Shared, WORKER_QUEUE_LEN, lock};
-use crate::{Stop, worker};
+use crate::{Stop, faults, worker};
 
 /// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; sends what is under way before it
 /// returns. `events` is told, on this thread, how far the node has come.
@@ -52,7 +53,8 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
         .ok_or_else(|| Error::new(ErrorKind::Internal, "the memory backend has no arena"))?;
     let listeners = listen(&config)?;
     let addresses = addresses(&config.socket, &listeners);
-    let loops = event_loops(&config, &key, listeners)?;
+    let faults = faults::faults(config.node, config.fault_log.clone());
+    let loops = event_loops(&config, &key, &faults, listeners)?;
     let inboxes: Vec<Inbox> = loops.iter().map(|events| Inbox::new(events.waker())).collect();
     stop.watch(loops.iter().map(EventLoop::waker).collect());
     let info = NodeInfo {
@@ -72,6 +74,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     let shared = Arc::new(Shared::new(Parts {
         node: config.node,
         stop: stop.clone(),
+        faults,
         inboxes,
         coordinator,
         target: Box::new(memory.clone()),
@@ -137,9 +140,11 @@ fn addresses(socket: &Path, listeners: &[Listener]) -> Vec<String> {
 fn event_loops(
     config: &NodeConfig,
     key: &ClusterKey,
+    faults: &Arc<Faults>,
     listeners: Vec<Listener>,
 ) -> Result<Vec<EventLoop>> {
-    let make = |listeners| EventLoop::new(config.node, key.clone(), listeners, Options::default());
+    let options = Options { faults: Some(Arc::clone(faults)), ..Options::default() };
+    let make = |listeners| EventLoop::new(config.node, key.clone(), listeners, options.clone());
     let mut loops = Vec::new();
     for _ in 1..config.shards {
         let clones: Result<Vec<Listener>> = listeners.iter().map(Listener::try_clone).collect();

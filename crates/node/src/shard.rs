@@ -30,6 +30,7 @@ use crate::partitions::{Partitions, Slot};
 use crate::presence::Departures;
 use crate::reply::{Buffers, ReplyBuilder};
 use crate::shared::{Figures, Shared, lock};
+use crate::{access, faults};
 
 /// The service behind one event loop.
 pub(crate) struct Shard {
@@ -127,6 +128,10 @@ impl Shard {
                 return None;
             }
         };
+        if let Err(kind) = access::check(&self.partitions.access(&slot), peer, &request) {
+            self.refuse(conn, id, &request, kind, out);
+            return None;
+        }
         let now = self.time_for(&budget);
         let len = body.len() + payload.len();
         match self.turn(&slot, peer.client, &request, now, Some(len)) {
@@ -384,6 +389,10 @@ impl Service for Shard {
         self.shared.follower_left((self.id, conn));
         let connections = &self.figures().connections;
         connections.store(connections.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+    }
+
+    fn is_about_faults(&self, header: &Header, body: &[u8]) -> bool {
+        faults::is_about_faults(header, body)
     }
 
     fn wakeup(&mut self, out: &mut Replies) {

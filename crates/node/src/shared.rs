@@ -11,6 +11,7 @@ use samite_coordinator::Coordinator;
 use samite_placement::ClusterMap;
 use samite_transport::client::Link;
 use samite_transport::server::ConnId;
+use samite_types::fault::Faults;
 use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result, ShardId};
 use samite_wire::control::{ControlReply, ControlRequest, NodeStatus};
 
@@ -77,6 +78,8 @@ struct Spread {
 pub(crate) struct Shared {
     pub node: NodeId,
     pub stop: Stop,
+    /// What goes wrong on purpose.
+    pub faults: Arc<Faults>,
     pub inboxes: Vec<Inbox>,
     pub figures: Vec<Figures>,
     /// File locks, of all shards.
@@ -109,6 +112,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Parts {
     pub node: NodeId,
     pub stop: Stop,
+    pub faults: Arc<Faults>,
     pub inboxes: Vec<Inbox>,
     pub coordinator: Option<Coordinator>,
     pub target: Box<dyn Backend>,
@@ -122,6 +126,7 @@ impl Shared {
         Self {
             node: parts.node,
             stop: parts.stop,
+            faults: parts.faults,
             inboxes: parts.inboxes,
             locks: Mutex::default(),
             figures: (0..shards).map(|_| Figures::default()).collect(),

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result, TargetId};
+use samite_wire::access::Access;
 use samite_wire::control::{
     ClusterMapData, DatasetData, DatasetSpec, DistributionKind, Group, NodeInfo, PartitionTable,
 };
@@ -62,6 +63,9 @@ fn spec_fault(spec: &DatasetSpec) -> std::result::Result<(), String> {
             spec.redundancy.get(),
             REDUNDANCY_MAX.get()
         ));
+    }
+    if spec.access.mode & !Access::MODE_MASK != 0 {
+        return Err(format!("mode {:o}; 0 to 777 are possible", spec.access.mode));
     }
     if let DistributionKind::Weighted(weights) = &spec.distribution {
         let targets: HashSet<TargetId> = weights.iter().map(|(target, _)| *target).collect();

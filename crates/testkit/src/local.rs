@@ -91,6 +91,7 @@ impl LocalCluster {
             }
         };
         let config = NodeConfig {
+            fault_log: None,
             node,
             cluster: self.options.name.clone(),
             socket: self.dir.socket_path(node)?,

@@ -1,6 +1,7 @@
 //! The client's side: one [`Link`] to one node.
 
 pub(crate) mod connect;
+mod harm;
 mod interruptible;
 mod reader;
 mod reply;
@@ -26,6 +27,7 @@ use shared::{Drive, Role, Shared};
 use stream::Patience;
 use table::Turn;
 
+pub use connect::Identity;
 pub use interruptible::Woken;
 pub use reply::Reply;
 
@@ -104,7 +106,20 @@ impl Link {
         client: ClientId,
         deadline: Deadline,
     ) -> Result<Self> {
-        Ok(Self { shared: Arc::new(connect::connect(address, key, client, deadline)?) })
+        Self::connect_as(address, key, &Identity::client(client), deadline)
+    }
+
+    /// Connects as whoever is said.
+    ///
+    /// # Errors
+    /// As [`Link::connect`].
+    pub fn connect_as(
+        address: &Address,
+        key: &ClusterKey,
+        who: &Identity,
+        deadline: Deadline,
+    ) -> Result<Self> {
+        Ok(Self { shared: Arc::new(connect::connect(address, key, who, deadline)?) })
     }
 
     /// The node at the other end.
@@ -192,7 +207,7 @@ impl Link {
         deadline: Deadline,
     ) -> Result<SmallVec<[Ticket; 4]>> {
         let mut tickets = SmallVec::with_capacity(requests.len());
-        if self.shared.ring.is_some() {
+        if self.shared.ring.is_some() || self.shared.has_faults() {
             for request in requests {
                 tickets.push(self.send(request, false, deadline)?);
             }

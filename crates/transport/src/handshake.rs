@@ -69,10 +69,10 @@ pub(crate) enum NodeSide {
 /// What the node does next.
 #[derive(Debug)]
 pub(crate) enum NodeStep {
-    /// Send these bytes and wait for the proof.
-    Challenge(Vec<u8>),
+    /// Send these bytes and wait for the proof; `node`: the node that the peer says it is.
+    Challenge { bytes: Vec<u8>, node: Option<NodeId> },
     /// The client holds the key.
-    Proved { client: ClientId, node: Option<NodeId>, wants_rings: bool },
+    Proved { client: ClientId, node: Option<NodeId>, uid: u32, wants_rings: bool },
 }
 
 impl NodeSide {
@@ -97,8 +97,9 @@ impl NodeSide {
                 let mut challenge = Challenge { version, node, nonce, proof: [0; 32] };
                 challenge.proof = key.prove(Role::Node, &hello, &challenge);
                 let bytes = frame(FrameKind::Challenge, &challenge);
+                let node = hello.node;
                 *self = Self::Challenged { hello, challenge };
-                Ok(NodeStep::Challenge(bytes))
+                Ok(NodeStep::Challenge { bytes, node })
             }
             (Self::Challenged { hello, challenge }, FrameKind::Proof) => {
                 let Proof { proof } = decode(body)?;
@@ -108,8 +109,8 @@ impl NodeSide {
                         "peer does not hold the cluster key",
                     ));
                 }
-                let Hello { client, node, wants_rings, .. } = hello;
-                Ok(NodeStep::Proved { client, node, wants_rings })
+                let Hello { client, node, uid, wants_rings, .. } = hello;
+                Ok(NodeStep::Proved { client, node, uid, wants_rings })
             }
             (_, FrameKind::Goodbye) => Err(read_goodbye(body)),
             (_, kind) => Err(unexpected(kind)),
@@ -148,7 +149,8 @@ impl ClientSide {
         let mut nonce = [0; 32];
         entropy.fill(&mut nonce);
         let versions = (VERSION_OLDEST, VERSION);
-        let hello = Hello { versions, client, nonce, wants_rings, node };
+        let uid = rustix::process::geteuid().as_raw();
+        let hello = Hello { versions, client, uid, nonce, wants_rings, node };
         let bytes = frame(FrameKind::Hello, &hello);
         (Self { hello }, bytes)
     }
@@ -218,7 +220,7 @@ mod tests {
         let (client, hello) = ClientSide::start(ClientId(7), Some(NodeId(9)), true, &SystemEntropy);
         let mut node = NodeSide::Fresh;
         let (kind, bytes) = body(&hello);
-        let NodeStep::Challenge(challenge) =
+        let NodeStep::Challenge { bytes: challenge, .. } =
             node.step(kind, bytes, NodeId(3), node_key, &SystemEntropy)?
         else {
             panic!("no challenge");
@@ -233,8 +235,9 @@ mod tests {
     #[test]
     fn both_sides_prove_the_key() {
         let step = exchange(&key(1), &key(1)).unwrap();
-        let NodeStep::Proved { client, node, wants_rings } = step else { panic!("no proof") };
+        let NodeStep::Proved { client, node, uid, wants_rings } = step else { panic!("no proof") };
         assert_eq!((client, node, wants_rings), (ClientId(7), Some(NodeId(9)), true));
+        assert_eq!(uid, rustix::process::geteuid().as_raw());
         assert_eq!(exchange(&key(1), &key(2)).unwrap_err().kind(), ErrorKind::WrongKey);
     }
 
@@ -256,7 +259,7 @@ mod tests {
         let mut node = NodeSide::Fresh;
         let (kind, bytes) = body(&hello);
         let step = node.step(kind, bytes, NodeId(0), &key(1), &SystemEntropy).unwrap();
-        let NodeStep::Challenge(challenge) = step else { panic!("no challenge") };
+        let NodeStep::Challenge { bytes: challenge, .. } = step else { panic!("no challenge") };
         let Challenge { proof, .. } = decode(body(&challenge).1).unwrap();
         let echoed = frame(FrameKind::Proof, &Proof { proof });
         let (kind, bytes) = body(&echoed);

@@ -65,6 +65,7 @@ impl ClusterKey {
         mac.update(&[hello.versions.0, hello.versions.1, challenge.version]);
         mac.update(&[u8::from(hello.wants_rings)]);
         mac.update(&hello.client.get().to_le_bytes());
+        mac.update(&hello.uid.to_le_bytes());
         if let Some(node) = hello.node {
             mac.update(b"node");
             mac.update(&node.get().to_le_bytes());

@@ -10,6 +10,7 @@
 //! lead back into its own hooks.
 
 mod address;
+mod fault;
 mod handshake;
 mod key;
 mod socket;

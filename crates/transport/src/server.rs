@@ -3,7 +3,9 @@
 mod accept;
 mod connection;
 mod dial;
+mod ending;
 mod event_loop;
+mod harm;
 mod listener;
 mod output;
 mod replies;
@@ -13,8 +15,10 @@ mod waker;
 mod watch;
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
+use samite_types::fault::Faults;
 use samite_types::{ClientId, Epoch, NodeId, Result};
 use samite_wire::frame::Header;
 
@@ -32,7 +36,7 @@ pub(crate) use waker::ring as ring_bell;
 pub struct ConnId(u64);
 
 impl ConnId {
-    const fn new(serial: u32, index: usize) -> Self {
+    pub(crate) const fn new(serial: u32, index: usize) -> Self {
         Self((serial as u64) << 32 | index as u64)
     }
 
@@ -59,8 +63,8 @@ pub struct Peer {
     pub client: ClientId,
     /// The node that it says it is, if it is one; it holds the cluster key, and runs as this node's user where the kernel tells.
     pub node: Option<NodeId>,
-    /// User, where the kernel tells (not over tcp).
-    pub uid: Option<u32>,
+    /// User: as the kernel tells, or over tcp as the peer says, which holds the cluster key.
+    pub uid: u32,
     /// How bytes travel.
     pub transport: Transport,
 }
@@ -114,6 +118,13 @@ pub trait Service {
 
     /// The connection is gone; replies to it are dropped from now on.
     fn closed(&mut self, conn: ConnId);
+
+    /// Whether a request is about the node's faults: it meets none, and neither does anything else on its connection from then on, so that whoever
+    /// made them can always end them.
+    fn is_about_faults(&self, header: &Header, body: &[u8]) -> bool {
+        let _ = (header, body);
+        false
+    }
 
     /// A [`Waker`] was used since the last call.
     fn wakeup(&mut self, out: &mut Replies);
@@ -180,6 +191,8 @@ pub struct Options {
     pub spin: Duration,
     /// Time between calls of [`Service::tick`]; `None` for none.
     pub tick: Option<Duration>,
+    /// The node's faults; `None`: it never has any.
+    pub faults: Option<Arc<Faults>>,
 }
 
 impl Default for Options {
@@ -193,6 +206,7 @@ impl Default for Options {
             // Longer than a client takes to copy 1 MiB, so that it finds the loop awake when it asks for the next.
             spin: Duration::from_micros(200),
             tick: None,
+            faults: None,
         }
     }
 }

@@ -50,7 +50,7 @@ fn frame(kind: FrameKind, body: &[u8]) -> Vec<u8> {
 
 fn hello(versions: (u8, u8)) -> Vec<u8> {
     let client = ClientId(9);
-    let hello = Hello { versions, client, nonce: [1; 32], wants_rings: false, node: None };
+    let hello = Hello { versions, client, uid: 0, nonce: [1; 32], wants_rings: false, node: None };
     frame(FrameKind::Hello, &encode(&hello))
 }
 

@@ -12,5 +12,5 @@ mod switch;
 mod table;
 
 pub use plan::{DiskFault, DiskOp, DiskVerdict, LinkVerdict, Plan};
-pub use switch::{Faults, FrameWords, Injected};
+pub use switch::{Faults, FrameWords, Injected, Sink};
 pub use table::{DiskAction, End, LinkAction, Party, Ratio, Rule, Table, TableError, What, Window};

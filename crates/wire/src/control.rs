@@ -4,6 +4,7 @@ use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy,
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::WireError;
+use crate::access::Access;
 use crate::limits::BODY_LEN_MAX;
 use crate::lock::{LockAnswer, LockOwner, LockRequest};
 use crate::membership::{Heartbeat, Leader, Lease, MemberReport, NodeWish};
@@ -60,6 +61,18 @@ pub enum ControlRequest {
     },
     /// For whom does this owner wait at this node? Reply: [`ControlReply::LockOwners`].
     LockWaits(LockOwner),
+    /// Give a dataset another owner or mode: for its owner, and for root. Reply: [`ControlReply::Map`].
+    SetAccess {
+        /// Name of the dataset.
+        name: String,
+        /// User that it is to belong to; only root may say so.
+        owner: Option<u32>,
+        /// Mode that it is to have.
+        mode: Option<u16>,
+    },
+    /// Set, clear or show this node's faults (`samite_types::fault`). No fault harms the question or its answer.
+    /// Reply: [`ControlReply::Faults`].
+    Faults(FaultRequest),
     /// A node lives. Reply: [`ControlReply::Lease`] from the leader, [`ControlReply::NotLeader`] from any other coordinator instance.
     Heartbeat(Heartbeat),
     /// What primaries on a node noticed; at most [`REPORTS_MAX`](crate::membership::REPORTS_MAX). Reply: [`ControlReply::Map`], with a map whenever
@@ -108,6 +121,8 @@ pub enum ControlReply {
     Lock(LockAnswer),
     /// Owners of locks.
     LockOwners(Vec<LockOwner>),
+    /// The node's faults.
+    Faults(FaultStatus),
     /// The node may go on.
     Lease(Lease),
     /// Another coordinator instance leads, or none does yet.
@@ -130,6 +145,28 @@ impl ControlReply {
     pub fn failed(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self::Failed { kind: kind.code(), message: message.into() }
     }
+}
+
+/// What is to become of a node's faults.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FaultRequest {
+    /// Go by this table, as text, instead of the present one.
+    Set(String),
+    /// Go by none.
+    Clear,
+    /// Nothing: only tell.
+    List,
+}
+
+/// A node's faults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FaultStatus {
+    /// Table, as text; `None`: there is none.
+    pub table: Option<String>,
+    /// Frames that were harmed since it was set.
+    pub frames: u64,
+    /// Writes to the log that were.
+    pub writes: u64,
 }
 
 /// A record on which a lease is called back.
@@ -279,6 +316,8 @@ pub struct DatasetSpec {
     pub redundancy: Redundancy,
     /// What a restart of all its nodes leaves.
     pub durability: DurabilityKind,
+    /// Who may do what with it.
+    pub access: Access,
 }
 
 impl DatasetSpec {
@@ -293,7 +332,14 @@ impl DatasetSpec {
             chunk_len: CHUNK_LEN_DEFAULT,
             redundancy: Redundancy(1),
             durability: DurabilityKind::Memory,
+            access: Access::default(),
         }
+    }
+
+    /// Whether the two differ in nothing but who may use them.
+    #[must_use]
+    pub fn is_same_policy(&self, other: &Self) -> bool {
+        *self == Self { access: self.access, ..other.clone() }
     }
 }
 

@@ -56,6 +56,24 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
+    /// Its name, for logs.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hello => "Hello",
+            Self::Challenge => "Challenge",
+            Self::Proof => "Proof",
+            Self::Welcome => "Welcome",
+            Self::Goodbye => "Goodbye",
+            Self::Request => "Request",
+            Self::Reply => "Reply",
+            Self::Control => "Control",
+            Self::ControlReply => "ControlReply",
+            Self::Peer => "Peer",
+            Self::PeerReply => "PeerReply",
+        }
+    }
+
     fn from_code(code: u8) -> Result<Self, WireError> {
         Ok(match code {
             1 => Self::Hello,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client                                   node
-//!   Hello {versions, client, nonce}   ──▶
+//!   Hello {versions, client, …}       ──▶
 //!                                     ◀──  Challenge {version, node, nonce, proof over both nonces}
 //!   Proof {proof over both nonces}    ──▶
 //!                                     ◀──  Welcome {…}        (shared memory: with descriptors)
@@ -24,6 +24,8 @@ pub struct Hello {
     pub versions: (u8, u8),
     /// Session identity.
     pub client: ClientId,
+    /// User. Where the kernel tells the peer's user, that one counts.
+    pub uid: u32,
     /// Random.
     pub nonce: [u8; 32],
     /// The client asks for shared-memory rings (unix sockets only).

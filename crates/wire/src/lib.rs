@@ -9,6 +9,7 @@
 //! control plane ([`control`]: `postcard`, clarity before speed). Both refuse anything that is over a
 //! limit of [`limits`] before memory is taken for it.
 
+pub mod access;
 pub mod arena;
 mod checksum;
 mod codec;

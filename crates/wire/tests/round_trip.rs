@@ -102,7 +102,7 @@ proptest! {
 
     #[test]
     fn handshakes(client in any::<u64>(), node in any::<u32>(), nonce in any::<[u8; 32]>(), wants_rings in any::<bool>()) {
-        let hello = hello::Hello { versions: (1, 1), client: ClientId(client), nonce, wants_rings, node: Some(NodeId(3)) };
+        let hello = hello::Hello { versions: (1, 1), client: ClientId(client), uid: node, nonce, wants_rings, node: Some(NodeId(3)) };
         prop_assert_eq!(control::decode::<hello::Hello>(&control::encode(&hello)), Ok(hello));
         let challenge = hello::Challenge { version: 1, node: NodeId(node), nonce, proof: nonce };
         let raw = control::encode(&challenge);

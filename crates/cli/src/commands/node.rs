@@ -63,6 +63,7 @@ pub fn run(args: Args, target: &Target) -> Result<(), Failure> {
         cluster: dir.name().to_owned(),
         socket: dir.socket_path(node)?,
         tcp: args.tcp,
+        fault_log: Some(dir.fault_log_path(node)),
         key: dir.read_key()?,
         memory_bytes: args.memory,
         shards: args.shards,

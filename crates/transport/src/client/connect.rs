@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use rustix::event::PollFlags;
-use samite_types::{ClientId, Deadline, Error, ErrorKind, NodeId, Result, SystemEntropy};
+use samite_types::fault::Faults;
+use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
 use samite_wire::frame::{FrameKind, HEADER_LEN, Header};
 use samite_wire::hello::{RingLayout, Welcome};
 
@@ -21,18 +22,48 @@ use crate::shm::{ArenaView, GrantPool};
 use crate::socket::{self, Descriptors, poll_for, receive_with_descriptors, send_now};
 use crate::{Address, Transport};
 
+/// Who connects.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Session.
+    pub client: ClientId,
+    /// For a node: its number and its faults, which meet what is sent by the connection.
+    pub faults: Option<Arc<Faults>>,
+}
+
+impl Identity {
+    /// A client.
+    #[must_use]
+    pub const fn client(client: ClientId) -> Self {
+        Self { client, faults: None }
+    }
+
+    /// A node, in a session of its own.
+    #[must_use]
+    pub fn node(faults: &Arc<Faults>) -> Self {
+        let client = ClientId(SystemEntropy.next_u64());
+        Self { client, faults: Some(Arc::clone(faults)) }
+    }
+
+    fn node_id(&self) -> Option<NodeId> {
+        self.faults.as_ref().map(|faults| faults.node())
+    }
+}
+
 /// Connects and proves the cluster key, both ways.
 pub(super) fn connect(
     address: &Address,
     key: &ClusterKey,
-    client: ClientId,
+    who: &Identity,
     deadline: Deadline,
 ) -> Result<Shared> {
     let fd = socket::connect(address, deadline)?;
     let wants_rings = address.transport() == Transport::Shm;
-    handshake(&fd, (wants_rings, key), client, None, deadline)
+    handshake(&fd, (wants_rings, key), who, deadline)
         .and_then(|(node, welcome, descriptors)| {
-            open(fd, address.clone(), node, &welcome, descriptors)
+            let mut shared = open(fd, address.clone(), node, &welcome, descriptors)?;
+            shared.faults = who.faults.clone();
+            Ok(shared)
         })
         .map_err(|error| error.context(format_args!("connect {address}")))
 }
@@ -41,11 +72,11 @@ pub(super) fn connect(
 pub(crate) fn connect_node(
     address: &Address,
     key: &ClusterKey,
-    (client, node): (ClientId, NodeId),
+    who: &Identity,
     deadline: Deadline,
 ) -> Result<(OwnedFd, NodeId)> {
     let fd = socket::connect(address, deadline)?;
-    let made = handshake(&fd, (false, key), client, Some(node), deadline);
+    let made = handshake(&fd, (false, key), who, deadline);
     match made {
         Ok((peer, ..)) => Ok((fd, peer)),
         Err(error) => Err(error.context(format_args!("connect {address}"))),
@@ -55,16 +86,18 @@ pub(crate) fn connect_node(
 fn handshake(
     fd: &OwnedFd,
     (wants_rings, key): (bool, &ClusterKey),
-    client: ClientId,
-    node: Option<NodeId>,
+    who: &Identity,
     deadline: Deadline,
 ) -> Result<(NodeId, Welcome, Descriptors)> {
     let mut descriptors = Descriptors::new();
-    let (side, hello) = ClientSide::start(client, node, wants_rings, &SystemEntropy);
+    let (side, hello) = ClientSide::start(who.client, who.node_id(), wants_rings, &SystemEntropy);
     send(fd, &hello)?;
     let (kind, body) = receive(fd, deadline, &mut descriptors)?;
     let (node, proof) = side.challenged(kind, &body, key)?;
-    send(fd, &proof)?;
+    // A node that is cut off from the other one waits in vain.
+    if !who.faults.as_ref().is_some_and(|faults| faults.is_cut(node)) {
+        send(fd, &proof)?;
+    }
     let (kind, body) = receive(fd, deadline, &mut descriptors)?;
     Ok((node, ClientSide::welcomed(kind, &body)?, descriptors))
 }
@@ -147,6 +180,7 @@ fn open(
         reader: Mutex::new(Reader::new(replies)),
         arena,
         grants: GrantPool::default(),
+        faults: None,
     })
 }
 

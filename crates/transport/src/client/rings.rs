@@ -36,9 +36,14 @@ impl RingSender {
     pub(super) fn send(&self, id: RequestId, request: &Outgoing<'_>) -> bool {
         let Outgoing { kind, body, payload } = *request;
         let header = FrameHeader::build(kind, id, RING_FLAGS, body, payload);
+        self.send_frame(header.as_bytes(), body, payload)
+    }
+
+    /// Publishes a frame in its parts. `false`: the ring is full.
+    pub(super) fn send_frame(&self, header: &[u8], body: &[u8], payload: &[&[u8]]) -> bool {
         {
             let mut producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
-            if !producer.write(header.as_bytes(), body, payload) {
+            if !producer.write(header, body, payload) {
                 return false;
             }
             producer.publish();

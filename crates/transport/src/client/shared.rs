@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use samite_types::fault::Faults;
 use samite_types::{Deadline, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::frame::{FrameHeader, FrameKind};
 use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
@@ -73,6 +74,8 @@ pub(super) struct Shared {
     pub(super) reader: Mutex<Reader>,
     pub(super) arena: Option<ArenaView>,
     pub(super) grants: GrantPool,
+    /// Of the node whose link this is.
+    pub(super) faults: Option<Arc<Faults>>,
 }
 
 /// The role of the reader. Handed on when dropped.
@@ -131,6 +134,7 @@ impl<'a> Role<'a> {
                 self.reader().finish(line)?;
                 self.shared.table.discarded(id);
             }
+            Claim::Again => self.reader().finish(line)?,
             Claim::File => {
                 let bytes = self.reader().collect(line)?;
                 self.reader().finish(line)?;
@@ -178,6 +182,11 @@ impl Shared {
         error.context(format_args!("{} at {}", self.node, self.address))
     }
 
+    /// What is sent may meet faults.
+    pub(super) fn has_faults(&self) -> bool {
+        self.faults.as_ref().is_some_and(|faults| faults.is_active())
+    }
+
     /// Ends the link for everybody.
     pub(super) fn kill(&self, error: Error) -> Error {
         let error = self.named(error);
@@ -221,7 +230,7 @@ impl Shared {
     }
 
     /// Passes time until there may be room in a ring or a table that was full, filing replies meanwhile.
-    fn make_room(&self, deadline: Deadline) -> Result<()> {
+    pub(super) fn make_room(&self, deadline: Deadline) -> Result<()> {
         let remaining =
             deadline.remaining().ok_or_else(|| self.timed_out("node takes no more requests"))?;
         self.file_arrived(Patience::None)?;
@@ -259,6 +268,9 @@ impl Shared {
         deadline: Deadline,
     ) -> Result<()> {
         self.check(request)?;
+        if self.has_faults() && self.is_harmed(id, request, deadline)? {
+            return Ok(());
+        }
         if let Some(ring) = &self.ring
             && ring.takes(request)
         {

@@ -94,6 +94,8 @@ pub(super) enum Claim {
     /// The owner has been woken and reads it; the role has gone with it.
     HandedOver,
     Discard,
+    /// It has been answered already: the request or the reply came twice.
+    Again,
     /// Nobody asked for it.
     Unknown,
 }
@@ -300,7 +302,10 @@ impl Table {
     /// What to do with a frame that is not the reader's own. `is_long`: it is worth waking its owner to receive it.
     pub(super) fn claim(&self, id: RequestId, is_long: bool) -> Claim {
         let mut state = self.lock();
-        let Some(slot) = state.slot(id.get()) else { return Claim::Unknown };
+        let was_asked = (1..=state.serial).contains(&(id.get() >> INDEX_BITS));
+        let Some(slot) = state.slot(id.get()) else {
+            return if was_asked { Claim::Again } else { Claim::Unknown };
+        };
         match slot.phase {
             Phase::GivenUp => Claim::Discard,
             Phase::Waiting if is_long => {
@@ -314,8 +319,7 @@ impl Table {
                 Claim::HandedOver
             }
             Phase::Pending | Phase::Waiting => Claim::File,
-            // A second reply to one request.
-            Phase::Free | Phase::Promoted | Phase::Arrived(_) => Claim::Unknown,
+            Phase::Free | Phase::Promoted | Phase::Arrived(_) => Claim::Again,
         }
     }
 

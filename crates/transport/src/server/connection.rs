@@ -7,6 +7,7 @@ use samite_types::{Error, ErrorKind, NodeId, Result, SystemEntropy};
 use samite_wire::WireError;
 use samite_wire::frame::{FrameCheck, FrameKind, HEADER_LEN, Header};
 
+use super::harm::is_request_harmed;
 use super::rings::RingInput;
 use super::{ConnId, Peer, Replies, Service};
 use crate::handshake::{NodeSide, NodeStep, check_header, is_trusted, read_goodbye};
@@ -269,11 +270,16 @@ impl Connection {
             }
             Phase::Handshake(side) => {
                 match side.step(header.kind, body, place.node, place.key, &SystemEntropy)? {
-                    NodeStep::Challenge(bytes) => {
+                    NodeStep::Challenge { node, .. }
+                        if node.is_some_and(|node| place.replies.faults.is_cut(node)) =>
+                    {
+                        Ok(Next::Wait)
+                    }
+                    NodeStep::Challenge { bytes, .. } => {
                         place.replies.push_raw(self.id, &bytes);
                         Ok(Next::Wait)
                     }
-                    NodeStep::Proved { client, node, wants_rings } => {
+                    NodeStep::Proved { client, node, uid, wants_rings } => {
                         self.check_node(node)?;
                         let transport = if self.is_tcp {
                             crate::Transport::Tcp
@@ -282,7 +288,8 @@ impl Connection {
                         } else {
                             crate::Transport::Unix
                         };
-                        let peer = Peer { client, node, uid: self.uid, transport };
+                        let uid = self.uid.unwrap_or(uid);
+                        let peer = Peer { client, node, uid, transport };
                         Ok(Next::Welcome { peer, wants_rings })
                     }
                 }
@@ -328,6 +335,11 @@ pub(super) fn serve_request(
             Err(Error::new(ErrorKind::Denied, "a client sends what only nodes may"))
         }
         FrameKind::Request | FrameKind::Control | FrameKind::Peer => {
+            if place.replies.faults.is_active()
+                && is_request_harmed(id, peer, header, (body, payload), place)?
+            {
+                return Ok(());
+            }
             place.service.request(id, peer, header, body, payload, place.replies);
             Ok(())
         }

@@ -7,11 +7,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
+use samite_types::fault::Faults;
+use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 
 use super::Waker;
 use super::accept::Accepted;
 use crate::Address;
+use crate::client::Identity;
 use crate::client::connect::connect_node;
 use crate::key::ClusterKey;
 
@@ -24,7 +26,7 @@ pub(super) struct Dialled {
 /// Makes connections to other nodes for the service of one [`EventLoop`](super::EventLoop).
 #[derive(Clone)]
 pub struct Dialler {
-    node: NodeId,
+    faults: Arc<Faults>,
     key: ClusterKey,
     /// At most one for each dial that the service has asked for.
     dialled: Arc<Mutex<VecDeque<Dialled>>>,
@@ -32,8 +34,8 @@ pub struct Dialler {
 }
 
 impl Dialler {
-    pub(super) fn new(node: NodeId, key: ClusterKey, waker: Waker) -> Self {
-        Self { node, key, dialled: Arc::default(), waker }
+    pub(super) fn new(faults: Arc<Faults>, key: ClusterKey, waker: Waker) -> Self {
+        Self { faults, key, dialled: Arc::default(), waker }
     }
 
     /// Connects to the first of `addresses` that answers, as this node. What came of it is told by
@@ -52,10 +54,10 @@ impl Dialler {
     }
 
     fn connect(&self, addresses: &[Address], deadline: Deadline) -> Result<(Accepted, NodeId)> {
-        let client = ClientId(SystemEntropy.next_u64());
+        let who = Identity::node(&self.faults);
         let mut failed = Error::new(ErrorKind::Unavailable, "node has no address");
         for address in addresses {
-            match connect_node(address, &self.key, (client, self.node), deadline) {
+            match connect_node(address, &self.key, &who, deadline) {
                 Ok((fd, node)) => {
                     let is_tcp = address.is_tcp();
                     return Ok((Accepted { fd, uid: None, is_tcp }, node));
@@ -80,6 +82,6 @@ impl Dialler {
 
 impl fmt::Debug for Dialler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dialler").field("node", &self.node).finish_non_exhaustive()
+        f.debug_struct("Dialler").field("node", &self.faults.node()).finish_non_exhaustive()
     }
 }

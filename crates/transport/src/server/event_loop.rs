@@ -7,11 +7,13 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
+use samite_types::fault::{Faults, Party};
 use samite_types::{Clock, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::frame::FrameKind;
 use samite_wire::hello::Welcome;
@@ -24,7 +26,7 @@ use super::source::{Source, token};
 use super::waker::Waker;
 use super::watch::Watch;
 use super::{ConnId, Listener, Options, Peer, Replies, Service};
-use crate::handshake::{frame, goodbye, is_trusted};
+use crate::handshake::{frame, is_trusted};
 use crate::key::ClusterKey;
 use crate::socket::{self, timespec};
 use crate::spin::{Poll, Spin};
@@ -36,28 +38,26 @@ const BUSY_TURNS_PER_LOOK: u32 = 16;
 const IDLE_TURNS_PER_LOOK: u32 = 64;
 /// Turns over the rings after which those that stayed quiet are put to sleep.
 const RING_TURNS_PER_SORTING: u32 = 1024;
-/// Time to send what is left when the loop ends.
-const LAST_FLUSH: Duration = Duration::from_secs(1);
 
 /// Receives requests and sends replies, on the thread that runs it.
 pub struct EventLoop {
     node: NodeId,
     key: ClusterKey,
     options: Options,
-    epoll: OwnedFd,
+    pub(super) epoll: OwnedFd,
     acceptor: Acceptor,
     waker: Waker,
     dialler: Dialler,
-    connections: Vec<Option<Connection>>,
-    free: Vec<usize>,
+    pub(super) connections: Vec<Option<Connection>>,
+    pub(super) free: Vec<usize>,
     serial: u32,
-    replies: Replies,
+    pub(super) replies: Replies,
     /// Connections whose rings are polled.
-    awake: Vec<usize>,
+    pub(super) awake: Vec<usize>,
     /// Sockets are polled, for something came lately.
     sockets_awake: bool,
     scratch: Vec<u8>,
-    watch: Watch,
+    pub(super) watch: Watch,
     spin: Spin,
 }
 
@@ -79,6 +79,7 @@ impl EventLoop {
         options: Options,
     ) -> Result<Self> {
         let failed = |errno| Error::io("make an event loop", errno);
+        let faults = options.faults.clone().unwrap_or_else(|| Faults::new(node, None));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         let waker = Waker::new().map_err(failed)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
@@ -92,13 +93,13 @@ impl EventLoop {
             node,
             epoll,
             acceptor: Acceptor::new(listeners).map_err(failed)?,
-            dialler: Dialler::new(node, key.clone(), waker.clone()),
+            dialler: Dialler::new(Arc::clone(&faults), key.clone(), waker.clone()),
             key,
             waker,
             connections: Vec::new(),
             free: Vec::new(),
             serial: 0,
-            replies: Replies::new(options.output_len_max),
+            replies: Replies::new(options.output_len_max, faults),
             awake: Vec::new(),
             sockets_awake: false,
             scratch: vec![0; SCRATCH_LEN],
@@ -128,7 +129,9 @@ impl EventLoop {
         let mut turns = 0u32;
         while !stop.load(Ordering::Relaxed) {
             if self.awake.is_empty() && !self.sockets_awake {
-                let timeout = self.watch.timeout(service.alarm_at());
+                let timeout = self
+                    .watch
+                    .timeout(service.alarm_at().into_iter().chain(self.replies.next_late()).min());
                 self.look(timeout, service)?;
                 self.spin.woke();
             } else {
@@ -154,6 +157,7 @@ impl EventLoop {
                     self.sort_rings();
                 }
             }
+            self.serve_late(service);
             self.send_all(service);
             if self.watch.is_due() {
                 self.keep_watch(service);
@@ -240,6 +244,7 @@ impl EventLoop {
             if let Some(Some(connection)) = self.connections.get_mut(id.index()) {
                 connection.phase = Phase::Outgoing;
             }
+            self.replies.meets(id, Party::Node(node));
             tracing::debug!("{id}: to node {node}");
             Ok((id, node))
         });
@@ -317,7 +322,7 @@ impl EventLoop {
         }
     }
 
-    fn id(&self, index: usize) -> Option<ConnId> {
+    pub(super) fn id(&self, index: usize) -> Option<ConnId> {
         self.connections.get(index)?.as_ref().map(|connection| connection.id)
     }
 
@@ -334,7 +339,7 @@ impl EventLoop {
         let arena = service.arena();
         let new = if wants_rings {
             let own = rustix::process::geteuid().as_raw();
-            if !peer.uid.is_some_and(|uid| is_trusted(uid, own)) {
+            if !connection.uid.is_some_and(|uid| is_trusted(uid, own)) {
                 return Err(Error::new(
                     ErrorKind::Denied,
                     "shared memory is for the node's own user",
@@ -368,6 +373,7 @@ impl EventLoop {
         }
         service.opened(id, &peer);
         connection.phase = Phase::Open(peer);
+        self.replies.meets(id, peer.node.map_or(Party::Client, Party::Node));
         self.replies.proved(id, memory);
         self.watch.forget_handshake(id);
         let more = connection.has_kept_frames();
@@ -534,57 +540,6 @@ impl EventLoop {
         {
             rings.wake();
             self.awake.push(index);
-        }
-    }
-
-    /// Ends a connection and logs why.
-    fn end(&mut self, index: usize, error: &Error, service: &mut dyn Service) {
-        let Some(connection) = self.connections.get_mut(index).and_then(Option::take) else {
-            return;
-        };
-        let id = connection.id;
-        if error.kind() == ErrorKind::Unavailable {
-            tracing::debug!("{id} ended: {error}");
-        } else {
-            let uid = connection.uid;
-            tracing::warn!(kind = ?error.kind(), uid, "{id} dropped: {error}");
-            // A courtesy; whether it arrives does not matter.
-            self.replies.push_raw(id, &goodbye(error));
-            self.replies.flush(id);
-        }
-        if let Some(rings) = &connection.rings {
-            // The client holds this descriptor too, so that closing it here would not end the watch.
-            let _ = epoll::delete(&self.epoll, rings.doorbell());
-            self.awake.retain(|awake| *awake != index);
-        }
-        self.watch.forget_handshake(id);
-        self.replies.remove(id, matches!(connection.phase, Phase::Open(_)));
-        self.free.push(index);
-        if connection.is_open() {
-            service.closed(id);
-        }
-    }
-
-    /// Sends what is left, for a limited time.
-    fn finish(&mut self, service: &mut dyn Service) {
-        let end = SystemClock.monotonic() + LAST_FLUSH;
-        loop {
-            let mut left = false;
-            for index in 0..self.connections.len() {
-                let Some(id) = self.id(index) else { continue };
-                self.replies.flush(id);
-                self.replies.flush_ring(id);
-                left |= self.replies.stalled(id).is_some();
-            }
-            while let Some((id, error)) = self.replies.next_closing() {
-                if self.id(id.index()) == Some(id) {
-                    self.end(id.index(), &error, service);
-                }
-            }
-            if !left || SystemClock.monotonic() >= end {
-                return;
-            }
-            let _ = rustix::thread::nanosleep(&timespec(Duration::from_millis(1)));
         }
     }
 }

@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::thread::futex;
+use samite_types::fault::{Faults, Party};
 use samite_types::{Error, ErrorKind, RequestId};
 use samite_wire::frame::{FrameHeader, FrameKind};
 use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
@@ -15,6 +17,7 @@ use zerocopy::IntoBytes;
 
 use super::output::SocketQueue;
 use super::{ConnId, OutPiece};
+use crate::fault::Holdup;
 use crate::shm::ring::{Producer, RING_FLAGS, RingMemory, Word};
 
 /// Replies that wait together are sent when they are this long, in bytes, even if more are coming.
@@ -29,6 +32,8 @@ pub(super) struct Output {
     ring: Option<RingOutput>,
     /// Its id is in [`Replies::dirty`].
     dirty: bool,
+    /// Whose frames meet faults; `None`: nobody's.
+    party: Option<Party>,
 }
 
 struct RingOutput {
@@ -92,6 +97,8 @@ pub struct Replies {
     proved: usize,
     /// A ring was full since the loop last asked.
     ring_waits: bool,
+    pub(super) faults: Arc<Faults>,
+    pub(super) holdup: Holdup,
 }
 
 impl std::fmt::Debug for Replies {
@@ -101,7 +108,7 @@ impl std::fmt::Debug for Replies {
 }
 
 impl Replies {
-    pub(super) const fn new(output_len_max: usize) -> Self {
+    pub(super) fn new(output_len_max: usize, faults: Arc<Faults>) -> Self {
         Self {
             outputs: Vec::new(),
             dirty: Vec::new(),
@@ -109,6 +116,8 @@ impl Replies {
             output_len_max,
             proved: 0,
             ring_waits: false,
+            faults,
+            holdup: Holdup::default(),
         }
     }
 
@@ -123,7 +132,9 @@ impl Replies {
         body: &[u8],
         payload: impl IntoIterator<Item = OutPiece<'a>>,
     ) {
-        let Some(output) = get(&mut self.outputs, conn) else { return };
+        if self.output(conn).is_none() {
+            return;
+        }
         let pieces: SmallVec<[OutPiece<'a>; 2]> = payload.into_iter().collect();
         let slices: SmallVec<[&[u8]; 2]> = pieces.iter().map(OutPiece::as_slice).collect();
         let payload_len: usize = slices.iter().map(|slice| slice.len()).sum();
@@ -131,6 +142,10 @@ impl Replies {
             self.close(conn, ErrorKind::Internal, "reply is over the limits of a frame");
             return;
         }
+        if self.faults.is_active() && self.is_harmed(conn, kind, request_id, body, &slices) {
+            return;
+        }
+        let Some(output) = get(&mut self.outputs, conn) else { return };
         let build = |flags| FrameHeader::build(kind, request_id, flags, body, &slices);
         if let Some(ring) = &mut output.ring {
             let frame_len = size_of::<FrameHeader>() + body.len() + payload_len;
@@ -157,6 +172,51 @@ impl Replies {
             }
         }
         self.queued(conn);
+    }
+
+    /// How a frame of `len` bytes goes: by ring or not, and with which flags.
+    pub(super) fn way(&self, conn: ConnId, len: usize) -> (bool, u16) {
+        let ring = self.output(conn).and_then(|output| output.ring.as_ref());
+        let by_ring = ring.is_some_and(|ring| len <= ring.producer.frame_len_max());
+        (by_ring, if by_ring { RING_FLAGS } else { 0 })
+    }
+
+    /// Sends a frame that is whole already.
+    pub(super) fn put_whole(&mut self, conn: ConnId, frame: Vec<u8>, by_ring: bool) {
+        let Some(output) = get(&mut self.outputs, conn) else { return };
+        if let Some(ring) = &mut output.ring {
+            if by_ring {
+                self.ring_waits |= !ring.send(frame);
+                return;
+            }
+            self.ring_waits |= !ring.send(Vec::new());
+        }
+        output.socket.push(&frame);
+        self.queued(conn);
+    }
+
+    /// From now on its frames are those of `party`, and meet faults.
+    pub(super) fn meets(&mut self, conn: ConnId, party: Party) {
+        if let Some(output) = get(&mut self.outputs, conn) {
+            output.party = Some(party);
+        }
+    }
+
+    /// From now on its frames meet no faults.
+    pub(super) fn spare(&mut self, conn: ConnId) {
+        if let Some(output) = get(&mut self.outputs, conn) {
+            output.party = None;
+        }
+    }
+
+    /// Whose frames go by it, if they meet faults.
+    pub(super) fn party(&self, conn: ConnId) -> Option<Party> {
+        self.output(conn)?.party
+    }
+
+    /// When the next late frame is due.
+    pub(super) fn next_late(&self) -> Option<Duration> {
+        self.holdup.next()
     }
 
     /// Ends a connection, telling the peer why.
@@ -194,7 +254,7 @@ impl Replies {
             self.outputs.resize_with(index + 1, || None);
         }
         let socket = SocketQueue::default();
-        let output = Output { fd, socket, blocked: false, ring: None, dirty: false };
+        let output = Output { fd, socket, blocked: false, ring: None, dirty: false, party: None };
         self.outputs[index] = Some((conn, output));
     }
 

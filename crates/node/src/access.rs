@@ -1,0 +1,82 @@
+//! Who may do what: requests are checked against the owner and the mode of their dataset.
+
+use samite_transport::server::Peer;
+use samite_types::{Error, ErrorKind, Result};
+use samite_wire::access::{self, Access};
+use samite_wire::control::ControlRequest;
+use samite_wire::op::Request;
+
+use crate::shard::Shard;
+
+/// Whether `peer` may carry out a request on a dataset. Nodes may: they ask for others.
+///
+/// # Errors
+/// [`ErrorKind::Denied`].
+pub(crate) fn check(
+    access: &Access,
+    peer: &Peer,
+    request: &Request<'_>,
+) -> std::result::Result<(), ErrorKind> {
+    // The owner with all rights is who asks nearly always; then no operation needs to be looked at.
+    if peer.node.is_some() || access.allows(peer.uid, true) {
+        return Ok(());
+    }
+    let changes = request.operations.iter().any(access::changes);
+    if access.allows(peer.uid, changes) { Ok(()) } else { Err(ErrorKind::Denied) }
+}
+
+/// Whether `peer` may say what becomes of the node itself: its own user, and root.
+pub(crate) fn is_trusted(peer: &Peer) -> bool {
+    peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
+}
+
+fn denied(peer: &Peer, words: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Denied, format!("uid {} may not {words}", peer.uid))
+}
+
+impl Shard {
+    /// A change of datasets as it is to be made, if `peer` may ask for it: a new dataset belongs to who makes it. What a node passes on,
+    /// it has checked.
+    pub(crate) fn permitted(
+        &self,
+        peer: &Peer,
+        mut request: ControlRequest,
+    ) -> Result<ControlRequest> {
+        if peer.node.is_some() {
+            return Ok(request);
+        }
+        match &mut request {
+            ControlRequest::CreateDataset(spec) => {
+                let owner = &mut spec.access.owner;
+                if *owner == Access::CALLER {
+                    *owner = peer.uid;
+                }
+                if *owner != peer.uid && peer.uid != 0 {
+                    return Err(denied(peer, "make datasets for others"));
+                }
+            }
+            ControlRequest::DropDataset { name } => {
+                self.owned(peer, name, "drop")?;
+            }
+            ControlRequest::SetAccess { name, owner, .. } => {
+                let access = self.owned(peer, name, "say who may use")?;
+                if peer.uid != 0 && owner.is_some_and(|owner| owner != access.owner) {
+                    return Err(denied(peer, format_args!("give dataset {name} away; root may")));
+                }
+            }
+            _ => {}
+        }
+        Ok(request)
+    }
+
+    /// The access of a dataset that `peer` owns; none is as good as one's own here: whoever looks for it says that it is missing.
+    fn owned(&self, peer: &Peer, name: &str, what: &str) -> Result<Access> {
+        let known = self.map.as_ref().and_then(|map| map.dataset(name));
+        let access = known.map_or(Access { owner: peer.uid, mode: 0 }, |known| known.spec.access);
+        if access.is_owner(peer.uid) {
+            return Ok(access);
+        }
+        let owner = access.owner;
+        Err(denied(peer, format_args!("{what} dataset {name}, which belongs to uid {owner}")))
+    }
+}

@@ -1,0 +1,52 @@
+//! Faults on the way out of a node's link.
+
+use samite_types::fault::Party;
+use samite_types::{Deadline, RequestId, Result};
+
+use super::Outgoing;
+use super::shared::Shared;
+use crate::fault::{bend, whole, words};
+use crate::shm::ring::RING_FLAGS;
+use crate::socket::timespec;
+
+impl Shared {
+    /// Whether a request meets a fault; then this has done with it what is to be done. A late one is waited for by the thread that sends it;
+    /// others overtake it.
+    #[cold]
+    pub(super) fn is_harmed(
+        &self,
+        id: RequestId,
+        request: &Outgoing<'_>,
+        deadline: Deadline,
+    ) -> Result<bool> {
+        let Some(faults) = &self.faults else { return Ok(false) };
+        let Outgoing { kind, body, payload } = *request;
+        let verdict = faults.frame(Party::Node(self.node), true, words(kind, id, body, payload));
+        if verdict.is_nothing() || verdict.lost.is_some() {
+            return Ok(verdict.lost.is_some());
+        }
+        let by_ring = self.ring.as_ref().filter(|ring| ring.takes(request));
+        let flags = if by_ring.is_some() { RING_FLAGS } else { 0 };
+        let mut frame = whole(kind, id, flags, body, payload);
+        if let Some(random) = verdict.corrupt {
+            bend(&mut frame, flags, body.len(), random);
+        }
+        if let Some(left) = deadline.remaining().filter(|_| !verdict.delay.is_zero()) {
+            let _ = rustix::thread::nanosleep(&timespec(verdict.delay.min(left)));
+        }
+        for _ in 0..=usize::from(verdict.is_doubled) {
+            match by_ring {
+                Some(ring) => {
+                    while !ring.send_frame(&frame, &[], &[]) {
+                        self.make_room(deadline)?;
+                    }
+                }
+                None => {
+                    self.sender.count(1);
+                    self.send_slices(&[&frame], deadline)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,76 @@
+//! Faults on purpose: what [`samite_types::fault`] decides, done to frames.
+//!
+//! A node harms what it sends, by whatever connection, where the frame would enter the connection; and what clients send, where it would
+//! be handed to the service. So a frame that is lost has been paid for like any other, and a late one keeps nobody waiting but its reader.
+
+mod held;
+
+use samite_types::RequestId;
+use samite_types::fault::FrameWords;
+use samite_wire::frame::{FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN};
+use zerocopy::IntoBytes;
+
+pub(crate) use held::{Held, Holdup, What};
+
+/// Length of the checksum, which ends the header.
+const CHECKSUM_LEN: usize = 4;
+
+/// A frame, for the log of faults.
+pub(crate) fn words(
+    kind: FrameKind,
+    request: RequestId,
+    body: &[u8],
+    payload: &[&[u8]],
+) -> FrameWords {
+    let payload_len: usize = payload.iter().map(|piece| piece.len()).sum();
+    FrameWords { kind: kind.name(), request, len: HEADER_LEN + body.len() + payload_len }
+}
+
+/// A whole frame, as it goes on a wire.
+pub(crate) fn whole(
+    kind: FrameKind,
+    request: RequestId,
+    flags: u16,
+    body: &[u8],
+    payload: &[&[u8]],
+) -> Vec<u8> {
+    let header = FrameHeader::build(kind, request, flags, body, payload);
+    [header.as_bytes(), body, &payload.concat()].concat()
+}
+
+/// Turns one bit of a whole frame that its checksum tells of, and that does not say how long the frame is.
+pub(crate) fn bend(frame: &mut [u8], flags: u16, body_len: usize, random: u64) {
+    let end = if flags & FLAG_PAYLOAD_UNCHECKED == 0 { frame.len() } else { HEADER_LEN + body_len };
+    let start = HEADER_LEN - CHECKSUM_LEN;
+    let bits = (end - start) as u64 * 8;
+    let bit = random % bits;
+    frame[start + (bit / 8) as usize] ^= 1 << (bit % 8);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use samite_wire::frame::Header;
+
+    use super::*;
+
+    proptest! {
+        /// Whichever bit is turned: the header is sound, and the checksum is not.
+        #[test]
+        fn what_is_bent_is_noticed(
+            body in proptest::collection::vec(any::<u8>(), 0..100),
+            payload in proptest::collection::vec(any::<u8>(), 0..100),
+            on_ring in any::<bool>(),
+            random in any::<u64>(),
+        ) {
+            let flags = if on_ring { FLAG_PAYLOAD_UNCHECKED } else { 0 };
+            let mut frame = whole(FrameKind::Reply, RequestId(7), flags, &body, &[&payload]);
+            bend(&mut frame, flags, body.len(), random);
+            let (raw, content) = frame.split_first_chunk().unwrap();
+            let header = Header::parse(raw).unwrap();
+            prop_assert_eq!(header.len_after(), content.len());
+            let (body, payload) = content.split_at(header.body_len);
+            prop_assert!(header.verify(body, &[payload]).is_err());
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! How connections end, and the loop.
+
+use std::time::Duration;
+
+use rustix::event::epoll;
+use samite_types::{Clock, Error, ErrorKind, SystemClock};
+
+use super::connection::Phase;
+use super::{EventLoop, Service};
+use crate::handshake::goodbye;
+use crate::socket::timespec;
+
+/// Time to send what is left when the loop ends.
+const LAST_FLUSH: Duration = Duration::from_secs(1);
+
+impl EventLoop {
+    /// Ends a connection and logs why.
+    pub(super) fn end(&mut self, index: usize, error: &Error, service: &mut dyn Service) {
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        let id = connection.id;
+        if error.kind() == ErrorKind::Unavailable {
+            tracing::debug!("{id} ended: {error}");
+        } else {
+            let uid = connection.uid;
+            tracing::warn!(kind = ?error.kind(), uid, "{id} dropped: {error}");
+            // A courtesy; whether it arrives does not matter.
+            self.replies.push_raw(id, &goodbye(error));
+            self.replies.flush(id);
+        }
+        if let Some(rings) = &connection.rings {
+            // The client holds this descriptor too, so that closing it here would not end the watch.
+            let _ = epoll::delete(&self.epoll, rings.doorbell());
+            self.awake.retain(|awake| *awake != index);
+        }
+        self.watch.forget_handshake(id);
+        self.replies.remove(id, matches!(connection.phase, Phase::Open(_)));
+        self.free.push(index);
+        if connection.is_open() {
+            service.closed(id);
+        }
+    }
+
+    /// Sends what is left, for a limited time.
+    pub(super) fn finish(&mut self, service: &mut dyn Service) {
+        let end = SystemClock.monotonic() + LAST_FLUSH;
+        loop {
+            let mut left = false;
+            for index in 0..self.connections.len() {
+                let Some(id) = self.id(index) else { continue };
+                self.replies.flush(id);
+                self.replies.flush_ring(id);
+                left |= self.replies.stalled(id).is_some();
+            }
+            while let Some((id, error)) = self.replies.next_closing() {
+                if self.id(id.index()) == Some(id) {
+                    self.end(id.index(), &error, service);
+                }
+            }
+            if !left || SystemClock.monotonic() >= end {
+                return;
+            }
+            let _ = rustix::thread::nanosleep(&timespec(Duration::from_millis(1)));
+        }
+    }
+}
