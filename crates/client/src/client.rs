@@ -8,14 +8,14 @@ use std::time::Duration;
 use samite_placement::{ClusterMap, check_dataset_spec};
 use samite_transport::client::{Link, Outgoing};
 use samite_transport::{Address, ClusterKey};
-use samite_types::{Deadline, Epoch, Error, ErrorKind, NodeId, Result};
+use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 use samite_wire::control::{ControlReply, ControlRequest, DatasetSpec, NodeStatus, decode, encode};
 use samite_wire::frame::FrameKind;
 
 use crate::config::transport_from_env;
-use crate::peer::{Credentials, Peer, connect_any, lock_by, prefer};
+use crate::peer::{Credentials, prefer};
 use crate::runtime::{ClusterDir, RuntimeDir};
-use crate::session::{Session, View};
+use crate::session::Session;
 use crate::stats::{Counters, Stats, count};
 use crate::{ClusterConfig, Dataset, Options};
 
@@ -126,61 +126,20 @@ impl Client {
         &self.shared.counters
     }
 
+    pub(crate) fn cluster(&self) -> &str {
+        &self.shared.cluster
+    }
+
+    /// Where to begin.
+    pub(crate) fn addresses(&self) -> &[Address] {
+        &self.shared.addresses
+    }
+
     pub(crate) fn credentials(&self) -> Credentials<'_> {
         Credentials {
             key: &self.shared.key,
             client: self.session().id,
             counters: &self.shared.counters,
-        }
-    }
-
-    /// The cluster as known here, asked for if it is not.
-    pub(crate) fn view(&self, deadline: Deadline) -> Result<Arc<View>> {
-        let session = self.session();
-        if let Some(view) = session.view() {
-            return Ok(view);
-        }
-        let _one = lock_by(&session.refreshing, deadline)?;
-        if let Some(view) = session.view() {
-            return Ok(view);
-        }
-        let link = connect_any(&self.shared.addresses, &self.credentials(), deadline)
-            .map_err(|error| error.context(format_args!("cluster {}", self.shared.cluster)))?;
-        let link = Arc::new(link);
-        match self.control(&link, &ControlRequest::Map { known: Epoch(0) }, deadline)? {
-            ControlReply::Map(Some(data)) => session.adopt(data, &link),
-            _ => Err(unexpected(&link, "its cluster map")),
-        }
-    }
-
-    /// Asks for a newer cluster map, `first` before all others; whether there was one.
-    pub(crate) fn refresh_from(&self, first: Option<NodeId>, deadline: Deadline) -> Result<bool> {
-        let session = self.session();
-        let view = self.view(deadline)?;
-        let known = view.map.epoch();
-        let _one = lock_by(&session.refreshing, deadline)?;
-        let is_newer = || session.view().is_some_and(|view| view.map.epoch() > known);
-        if is_newer() {
-            return Ok(true);
-        }
-        let mut failed = None;
-        let others = view.peers().iter().filter(|peer| Some(peer.node) != first);
-        for peer in first.iter().filter_map(|node| view.peer(*node).ok()).chain(others) {
-            match self.ask_map(peer, known, deadline) {
-                Ok(()) if is_newer() => return Ok(true),
-                Ok(()) => failed = None,
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        failed.map_or(Ok(false), Err)
-    }
-
-    fn ask_map(&self, peer: &Peer, known: Epoch, deadline: Deadline) -> Result<()> {
-        let link = peer.link(&self.credentials(), deadline)?;
-        match self.control(&link, &ControlRequest::Map { known }, deadline)? {
-            ControlReply::Map(Some(data)) => self.session().adopt(data, &link).map(drop),
-            ControlReply::Map(None) => Ok(()),
-            _ => Err(unexpected(&link, "its cluster map")),
         }
     }
 
@@ -197,7 +156,7 @@ impl Client {
     /// # Errors
     /// No node answers.
     pub fn refresh_map(&self) -> Result<Arc<ClusterMap>> {
-        self.refresh_from(None, self.deadline())?;
+        self.refresh(self.deadline())?;
         self.map()
     }
 
@@ -211,7 +170,7 @@ impl Client {
         if let Some(data) = view.map.dataset(name) {
             return Ok(Dataset::new(self.clone(), data, &view.map));
         }
-        self.refresh_from(None, deadline)?;
+        self.refresh(deadline)?;
         let map = self.map()?;
         match map.dataset(name) {
             Some(data) => Ok(Dataset::new(self.clone(), data, &map)),
@@ -232,7 +191,7 @@ impl Client {
         {
             return Ok(Dataset::new(self.clone(), data, &view.map));
         }
-        self.change_map(&ControlRequest::CreateDataset(spec.clone()), deadline)?;
+        self.change_map(&ControlRequest::CreateDataset(spec.clone()), None, deadline)?;
         let mut pause = Duration::from_millis(1);
         loop {
             let map = self.map()?;
@@ -247,7 +206,7 @@ impl Client {
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(SPREAD_PAUSE_MAX);
-            self.refresh_from(None, deadline)?;
+            self.refresh(deadline)?;
         }
     }
 
@@ -257,24 +216,8 @@ impl Client {
     /// `NotFound`; else as [`Self::connect`].
     pub fn drop_dataset(&self, name: &str) -> Result<()> {
         let deadline = self.deadline();
-        self.change_map(&ControlRequest::DropDataset { name: name.to_owned() }, deadline)
-    }
-
-    /// Sends `request` to the coordinator, which is part of the first node.
-    fn change_map(&self, request: &ControlRequest, deadline: Deadline) -> Result<()> {
-        let view = self.view(deadline)?;
-        let first = view
-            .peers()
-            .first()
-            .ok_or_else(|| Error::new(ErrorKind::Unavailable, "the cluster map names no node"))?;
-        let link = first.link(&self.credentials(), deadline)?;
-        match self.control(&link, request, deadline)? {
-            ControlReply::Map(Some(data)) => self.session().adopt(data, &link).map(drop),
-            ControlReply::Map(None) | ControlReply::Ok => {
-                self.refresh_from(Some(first.node), deadline).map(drop)
-            }
-            _ => Err(unexpected(&link, "a change of the cluster map")),
-        }
+        let request = ControlRequest::DropDataset { name: name.to_owned() };
+        self.change_map(&request, Some(ErrorKind::NotFound), deadline)
     }
 
     /// Figures of one node.
@@ -368,7 +311,7 @@ impl Client {
     }
 }
 
-fn unexpected(link: &Link, to: &str) -> Error {
+pub(crate) fn unexpected(link: &Link, to: &str) -> Error {
     Error::new(
         ErrorKind::Corrupt,
         format!("{} at {}: unexpected answer to {to}", link.node(), link.address()),

@@ -65,6 +65,12 @@ impl Dataset {
         self.inner.data.spec.redundancy
     }
 
+    /// Whether other nodes have what one has: then one that dies is a pause, not an error.
+    #[must_use]
+    pub fn is_mirrored(&self) -> bool {
+        self.redundancy().get() > 1
+    }
+
     /// How many partitions there are.
     #[must_use]
     pub fn partitions(&self) -> u32 {

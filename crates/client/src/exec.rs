@@ -2,31 +2,31 @@
 //!
 //! A [`Run`] goes in rounds. A round sends one request to each node that has operations left (to all nodes first), then
 //! waits for the replies. What is left after it goes into the next: operations whose node knows a newer cluster map (which
-//! is fetched), whose connection broke (which is made again), whose node was busy, or whose value changed during the copy. Mutations keep their
-//! sequence numbers through all rounds, so that a partition applies each once.
+//! is fetched), whose connection broke (which is made again), whose node was busy or silent, or whose value changed during the copy. Mutations
+//! keep their sequence numbers through all rounds, so that a partition applies each once. [`Retry`] decides what is worth doing.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use samite_transport::client::{Link, Ticket};
-use samite_types::{Deadline, Error, ErrorKind, NodeId, Result, Seq};
+use samite_types::{
+    Clock, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result, Seq, SystemClock,
+};
 
 use crate::changes::{Changing, mask_of};
 use crate::op::Footprint;
 use crate::outcome::{OwnedFailure, OwnedOutcome};
 use crate::peer::Peer;
-use crate::reply::{Answer, Receiver, Summary, read};
+use crate::reply::{Answer, Receiver, Summary};
+use crate::retry::{Event, Next, Retry, Timing};
 use crate::seq::SeqRange;
 use crate::session::{Session, View};
 use crate::stats::count;
+use crate::wait::await_reply;
 use crate::{Dataset, Op, frame, op, torn};
 
-/// First and longest pause before a busy node is asked again.
-const PAUSE_MIN: Duration = Duration::from_micros(50);
-const PAUSE_MAX: Duration = Duration::from_millis(20);
-
-/// Most connections that may break under one call before it gives up.
-const BREAKS_MAX: u32 = 8;
+/// Longest time for making one connection to a node whose place another may take.
+const CONNECT_TIME: Duration = Duration::from_millis(500);
 
 /// Rounds in which a value changed during the copy, after which it is asked for inside the frame.
 const TORN_MAX: u32 = 3;
@@ -43,6 +43,10 @@ pub(crate) enum Again {
     Busy(NodeId),
     /// The connection broke.
     Broken(NodeId, Error),
+    /// No connection could be made, or the request could not be sent.
+    Unreachable(NodeId, Error),
+    /// No answer came, and it is not worth waiting for one.
+    Silent,
     /// A value changed during the copy.
     Torn(NodeId),
 }
@@ -62,8 +66,9 @@ pub(crate) struct Run<'r, 'a> {
     pub(crate) behind: Vec<u32>,
     /// Numbers taken in place of those.
     renumbered: Vec<SeqRange<'r>>,
-    pause: Duration,
-    breaks: u32,
+    pub(crate) retry: Retry,
+    /// Epoch of the map by which operations were sent last.
+    epoch: Epoch,
     torn: u32,
 }
 
@@ -95,8 +100,8 @@ impl<'r, 'a> Run<'r, 'a> {
             again: None,
             behind: Vec::new(),
             renumbered: Vec::new(),
-            pause: PAUSE_MIN,
-            breaks: 0,
+            retry: Retry::new(Timing::default(), dataset.is_mirrored(), deadline.at()),
+            epoch: Epoch(0),
             torn: 0,
         }
     }
@@ -145,14 +150,21 @@ impl<'r, 'a> Run<'r, 'a> {
         let view = self.dataset.client().view(self.deadline)?;
         let peer = view
             .peer_at(view.peer_index(self.dataset.redundancy(), self.ops[0].operation.partition)?);
-        let link = self.link(peer)?;
+        let link = match self.link(peer)? {
+            Ok(link) => link,
+            Err(again) => {
+                self.again = Some(again);
+                return Ok(None);
+            }
+        };
         let shared = self.shared(&view);
         let client = self.dataset.client();
-        let ops = self.ops.iter();
-        let sent = frame::send(client, peer, &link, shared, ops, self.deadline);
+        let by = self.leaves();
+        let sent = frame::send(client, peer, &link, shared, self.ops.iter(), by);
         let mut one = One { op: &mut self.ops[0], answer: None };
         let summary = sent.and_then(|ticket| {
-            link.wait(ticket, self.deadline, |reply| read(reply, &link, &mut one))
+            let sent = (&**peer, &*link, ticket);
+            await_reply(self.dataset, &mut self.retry, sent, &mut one, self.deadline)
         });
         let answer = one.answer;
         self.is_retry = true;
@@ -206,16 +218,23 @@ impl<'r, 'a> Run<'r, 'a> {
             }
         }
         let mut len_under_way = 0;
+        let by = self.leaves();
         for (peer, group) in view.peers().iter().zip(groups) {
             let mut rest = group.as_slice();
             while !rest.is_empty() {
                 let (count, len) = self.frame_of(rest);
                 let (part, after) = rest.split_at(count);
                 rest = after;
-                let link = self.link(peer)?;
+                let link = match self.link(peer)? {
+                    Ok(link) => link,
+                    Err(again) => {
+                        self.again = Some(again);
+                        break;
+                    }
+                };
                 let ops = part.iter().map(|index| &self.ops[*index as usize]);
                 let client = self.dataset.client();
-                match frame::send(client, peer, &link, shared, ops, self.deadline) {
+                match frame::send(client, peer, &link, shared, ops, by) {
                     Ok(ticket) => {
                         let sent = Sent::new(peer, link, ticket, part.to_vec());
                         under_way.push(Sent { len, ..sent });
@@ -223,6 +242,7 @@ impl<'r, 'a> Run<'r, 'a> {
                     }
                     Err(error) => {
                         self.again = judge(self.dataset, peer.node, self.what(), Err(error))?;
+                        break;
                     }
                 }
                 while len_under_way > UNDER_WAY_MAX && !under_way.is_empty() {
@@ -269,9 +289,10 @@ impl<'r, 'a> Run<'r, 'a> {
         let behind = &mut self.behind;
         let collected = Collected { node: peer.node, indices: &ops, outcomes, behind, again: None };
         let mut several = Several { ops: self.ops, collected };
-        let summary = link.wait(ticket, self.deadline, |reply| read(reply, &link, &mut several));
+        let sent = (&*peer, &*link, ticket);
+        let summary = await_reply(self.dataset, &mut self.retry, sent, &mut several, self.deadline);
         let left_over = several.collected.again;
-        let is_broken = summary.is_err();
+        let is_broken = !matches!(summary, Ok(Some(_)));
         if let Some(again) = judge(self.dataset, peer.node, self.what(), summary)?.or(left_over) {
             self.again = Some(again);
         }
@@ -284,7 +305,17 @@ impl<'r, 'a> Run<'r, 'a> {
         Ok(())
     }
 
-    fn shared(&self, view: &View) -> frame::Shared {
+    /// A request is about to leave. By when it must have left.
+    fn leaves(&mut self) -> Deadline {
+        if !self.retry.is_mirrored() {
+            return self.deadline;
+        }
+        self.retry.sent(SystemClock.monotonic());
+        Deadline::at_time(self.retry.wait_until())
+    }
+
+    fn shared(&mut self, view: &View) -> frame::Shared {
+        self.epoch = view.map.epoch();
         frame::Shared {
             dataset: self.dataset.id(),
             map_epoch: view.map.epoch(),
@@ -293,58 +324,75 @@ impl<'r, 'a> Run<'r, 'a> {
         }
     }
 
-    fn link(&self, peer: &Peer) -> Result<Arc<Link>> {
-        match peer.live_link() {
-            Some(link) => Ok(link),
-            // A node that takes no connection now is not waited for: nothing takes its place yet.
-            None => peer
-                .link(&self.dataset.client().credentials(), self.deadline)
-                .map_err(|error| self.name(error, peer.node)),
+    /// A link to a node; or why there is none now, where another node may take its place.
+    fn link(&self, peer: &Peer) -> Result<Result<Arc<Link>, Again>> {
+        if let Some(link) = peer.live_link() {
+            return Ok(Ok(link));
+        }
+        let by = if self.retry.is_mirrored() {
+            self.deadline.min(Deadline::after(CONNECT_TIME))
+        } else {
+            self.deadline
+        };
+        match peer.link(&self.dataset.client().credentials(), by) {
+            Ok(link) => Ok(Ok(link)),
+            Err(error) if self.retry.is_mirrored() && is_absence(&error) => {
+                Ok(Err(Again::Unreachable(peer.node, error)))
+            }
+            Err(error) => Err(self.name(error, peer.node)),
         }
     }
 
     /// Makes another round worth while: or the error that ends the call.
     fn prepare(&mut self, again: Again) -> Result<()> {
-        match again {
+        let (event, node, cause) = match again {
+            Again::Silent => return Ok(()),
+            Again::Torn(node) => return self.torn(node),
             Again::Stale(node) => {
-                let client = self.dataset.client();
-                let fresh = client
-                    .refresh_from(Some(node), self.deadline)
-                    .map_err(|error| self.name(error, node))?;
-                if !fresh {
-                    self.pause("its cluster map and ours do not meet", node)?;
-                }
+                let cause = "its cluster map and ours do not meet";
+                (Event::Stale, node, Error::new(ErrorKind::Timeout, cause))
             }
-            Again::Busy(node) => self.pause("the node is busy", node)?,
-            Again::Broken(node, error) => {
-                self.breaks += 1;
-                if self.breaks > BREAKS_MAX || self.deadline.remaining().is_none() {
-                    return Err(self.name(error, node));
-                }
-                if self.breaks > 1 {
-                    self.pause("the connection breaks again and again", node)?;
-                }
+            Again::Busy(node) => {
+                (Event::Busy, node, Error::new(ErrorKind::Timeout, "the node is busy"))
             }
-            Again::Torn(node) => {
-                self.torn += 1;
-                if self.torn >= TORN_MAX {
-                    return self.read_inline();
-                }
-                if self.deadline.remaining().is_none() {
-                    self.pause("the value keeps changing", node)?;
-                }
-            }
+            Again::Broken(node, error) => (Event::Broken, node, error),
+            Again::Unreachable(node, error) => (Event::Unreachable, node, error),
+        };
+        let mut next = self.retry.happened(event, SystemClock.monotonic());
+        if next == Next::Look {
+            let is_newer = self.look(event, node)?;
+            next = self.retry.looked(is_newer, SystemClock.monotonic());
+        }
+        match next {
+            Next::Fail(_) => return Err(self.name(cause, node)),
+            Next::Pause(pause) => std::thread::sleep(pause),
+            Next::Send | Next::Wait | Next::Look => {}
         }
         Ok(())
     }
 
-    /// Sleeps a little, longer each time; fails when the deadline has passed.
-    fn pause(&mut self, cause: &'static str, node: NodeId) -> Result<()> {
-        let Some(left) = self.deadline.remaining() else {
-            return Err(self.name(Error::new(ErrorKind::Timeout, cause), node));
-        };
-        std::thread::sleep(self.pause.min(left));
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    /// Asks for a newer map than the one by which operations were sent; whether there is one.
+    fn look(&self, event: Event, node: NodeId) -> Result<bool> {
+        let client = self.dataset.client();
+        match event {
+            Event::Stale => client
+                .refresh_from(self.epoch, Some(node), self.deadline)
+                .or_else(|error| if self.retry.is_mirrored() { Ok(false) } else { Err(error) })
+                .map_err(|error| self.name(error, node)),
+            _ => Ok(client.look(self.epoch, node)),
+        }
+    }
+
+    /// A value changed during the copy.
+    fn torn(&mut self, node: NodeId) -> Result<()> {
+        self.torn += 1;
+        if self.torn >= TORN_MAX {
+            return self.read_inline();
+        }
+        if self.deadline.remaining().is_none() {
+            let cause = Error::new(ErrorKind::Timeout, "the value keeps changing");
+            return Err(self.name(cause, node));
+        }
         Ok(())
     }
 
@@ -373,12 +421,16 @@ pub(crate) fn judge(
     dataset: &Dataset,
     node: NodeId,
     name: &str,
-    summary: Result<Result<Summary>>,
+    summary: Result<Option<Result<Summary>>>,
 ) -> Result<Option<Again>> {
-    let summary = match summary.and_then(|read| read) {
-        Ok(summary) => summary,
+    let summary = match summary.and_then(Option::transpose) {
+        Ok(Some(summary)) => summary,
+        Ok(None) => return Ok(Some(Again::Silent)),
         Err(error) if error.kind() == ErrorKind::Unavailable => {
             return Ok(Some(Again::Broken(node, error)));
+        }
+        Err(error) if error.kind() == ErrorKind::Timeout && dataset.is_mirrored() => {
+            return Ok(Some(Again::Unreachable(node, error)));
         }
         Err(error) => return Err(locate(error, dataset, node, name)),
     };
@@ -393,6 +445,11 @@ pub(crate) fn judge(
             Err(locate(error, dataset, node, name))
         }
     }
+}
+
+/// Nobody is there, or says nothing.
+pub(crate) fn is_absence(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
 }
 
 /// Puts the operation, the dataset and the node into an error's message.
@@ -434,6 +491,10 @@ impl Receiver for One<'_, '_> {
         1
     }
 
+    fn partition(&self, _index: usize) -> Option<PartitionId> {
+        Some(self.op.operation.partition)
+    }
+
     fn dest(&mut self, _index: usize) -> Option<&mut [u8]> {
         self.op.dest.as_deref_mut()
     }
@@ -452,6 +513,10 @@ struct Several<'o, 'a> {
 impl Receiver for Several<'_, '_> {
     fn count(&self) -> usize {
         self.collected.count()
+    }
+
+    fn partition(&self, index: usize) -> Option<PartitionId> {
+        Some(self.ops[self.collected.indices[index] as usize].operation.partition)
     }
 
     fn dest(&mut self, index: usize) -> Option<&mut [u8]> {
@@ -476,6 +541,10 @@ pub(crate) struct Collected<'o> {
 impl Receiver for Collected<'_> {
     fn count(&self) -> usize {
         self.indices.len()
+    }
+
+    fn partition(&self, _index: usize) -> Option<PartitionId> {
+        None
     }
 
     fn dest(&mut self, _index: usize) -> Option<&mut [u8]> {

@@ -1,18 +1,20 @@
 //! Requests that were sent without waiting, with all it takes to send them again.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
-use samite_transport::client::Outgoing;
+use samite_transport::client::{Outgoing, Reply};
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result, Seq};
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::{BODY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX};
 use samite_wire::op::{Operation, Request, RequestEncoder, RequestHeader};
 
 use crate::changes::mask_of;
-use crate::exec::{Again, Collected, Run, Sent, judge};
+use crate::exec::{Again, Collected, Run, Sent, is_absence, judge};
 use crate::frame::INLINE_LEN_MAX;
 use crate::reply::read;
+use crate::retry::Timing;
 use crate::session::{Session, View};
 use crate::stats::count;
 use crate::timer::Alarm;
@@ -24,6 +26,8 @@ pub(crate) struct Flight {
     /// Address of the session that sent them: a forked child has another one.
     session: usize,
     deadline: Deadline,
+    /// Until when answers are only waited for.
+    patience: Deadline,
     /// See [`Op::lease_epoch`].
     lease_epoch: Epoch,
     /// All operations as one request, with their data: what is sent again is decoded from here.
@@ -78,6 +82,7 @@ impl Flight {
             dataset: dataset.clone(),
             session: address_of(session),
             deadline,
+            patience: patience_of(dataset, deadline),
             lease_epoch,
             body,
             payload,
@@ -107,7 +112,14 @@ impl Flight {
         // All fit one frame, and it is encoded already.
         let peer = view.peer_at(peer);
         let client = self.dataset.client();
-        let link = peer.link(&client.credentials(), self.deadline)?;
+        let link = match peer.link(&client.credentials(), self.patience) {
+            Ok(link) => link,
+            Err(error) if self.dataset.is_mirrored() && is_absence(&error) => {
+                self.again = Some(Again::Unreachable(peer.node, error));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         let counters = client.counters();
         count(&counters.requests, 1);
         count(&counters.operations, operations.len() as u64);
@@ -117,9 +129,9 @@ impl Flight {
         let sent = if operations.len() == 1 {
             let request = Outgoing { kind: FrameKind::Request, body: &self.body, payload };
             client.session().has_left.store(true, Ordering::Relaxed);
-            link.enqueue(request, self.deadline)
+            link.enqueue(request, self.patience)
         } else {
-            link.submit(FrameKind::Request, &self.body, payload, self.deadline)
+            link.submit(FrameKind::Request, &self.body, payload, self.patience)
         };
         match sent {
             Ok(ticket) => {
@@ -181,12 +193,12 @@ impl Flight {
         }
     }
 
-    /// Whether every reply is there or the time is up.
+    /// Whether every reply is there, or it is time to see to those that are not.
     pub(crate) fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.check_session().is_ok() {
             self.send_left();
         }
-        if self.deadline.remaining().is_none() {
+        if self.patience.remaining().is_none() {
             return Poll::Ready(());
         }
         // All are polled, so that each wakes the task.
@@ -198,18 +210,18 @@ impl Flight {
         if pending == 0 { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Has `waker` woken when the time is up.
+    /// Has `waker` woken when that time has come.
     pub(crate) fn set_alarm(&self, waker: &Waker) -> Option<Alarm> {
         self.check_session().ok()?;
-        Some(self.dataset.client().session().timer.set(self.deadline, waker))
+        Some(self.dataset.client().session().timer.set(self.patience, waker))
     }
 
-    /// Takes the replies in; whether every operation has its outcome.
+    /// Takes the replies in that are there in time; whether every operation has its outcome.
     pub(crate) fn land(&mut self) -> Result<bool> {
         self.check_session()?;
         self.send_left();
         for sent in std::mem::take(&mut self.under_way) {
-            let Sent { peer, link, ticket, ops, .. } = sent;
+            let Sent { peer, link, mut ticket, ops, .. } = sent;
             let mut collected = Collected {
                 node: peer.node,
                 indices: &ops,
@@ -217,8 +229,21 @@ impl Flight {
                 behind: &mut self.behind,
                 again: None,
             };
-            let summary =
-                link.wait(ticket, self.deadline, |reply| read(reply, &link, &mut collected));
+            let summary = if self.dataset.is_mirrored() {
+                let reading = Deadline::after(Timing::default().resend).min(self.deadline);
+                let receive = |reply: &mut Reply<'_>| read(reply, &link, &mut collected);
+                match link.wait_until(&mut ticket, self.patience, reading, receive) {
+                    Ok(None) => {
+                        let sent = Sent::new(&peer, Arc::clone(&link), ticket, ops);
+                        self.under_way.push(sent);
+                        continue;
+                    }
+                    summary => summary,
+                }
+            } else {
+                let receive = |reply: &mut Reply<'_>| read(reply, &link, &mut collected);
+                link.wait(ticket, self.deadline, receive).map(Some)
+            };
             let left_over = collected.again;
             let is_broken = summary.is_err();
             let again = judge(&self.dataset, peer.node, self.name, summary)?.or(left_over);
@@ -227,19 +252,28 @@ impl Flight {
                 ops.iter().for_each(|index| self.outcomes[*index as usize] = None);
             }
         }
-        Ok(self.again.is_none())
+        Ok(self.again.is_none() && self.under_way.is_empty())
     }
 
     /// The same, to be over by another time.
     pub(crate) fn by(mut self, deadline: Deadline) -> Self {
         self.deadline = deadline;
+        self.patience = patience_of(&self.dataset, deadline);
         self
     }
 
     /// Waits for everything, sending again what needs it.
     pub(crate) fn wait(mut self) -> Result<Vec<OwnedOutcome>> {
         if !self.land()? {
-            self.with_run(|run, _| run.rounds())?;
+            let left_at = self.patience.at().saturating_sub(Timing::default().patience);
+            self.with_run(|run, under_way| {
+                run.is_retry = true;
+                run.retry.sent(left_at);
+                for sent in std::mem::take(under_way) {
+                    run.settle(sent)?;
+                }
+                run.rounds()
+            })?;
         }
         Ok(self.into_outcomes())
     }
@@ -261,6 +295,15 @@ impl Drop for Flight {
             // In a forked child: their links' locks may have been held by threads of the parent.
             std::mem::forget(std::mem::take(&mut self.under_way));
         }
+    }
+}
+
+/// Until when to wait for answers before asking whether another node gives them.
+fn patience_of(dataset: &Dataset, deadline: Deadline) -> Deadline {
+    if dataset.is_mirrored() {
+        Deadline::after(Timing::default().patience).min(deadline)
+    } else {
+        deadline
     }
 }
 

@@ -38,6 +38,7 @@ mod frame;
 pub mod kv;
 mod listing;
 pub mod locks;
+mod maps;
 pub mod object;
 mod op;
 mod outcome;
@@ -53,6 +54,7 @@ mod session;
 pub mod stats;
 mod timer;
 mod torn;
+mod wait;
 
 pub use changes::Moment;
 pub use client::Client;

@@ -144,7 +144,7 @@ impl Locker {
     }
 
     fn newer_map(&self, deadline: Deadline) -> Result<()> {
-        if !self.client.refresh_from(None, deadline)? {
+        if !self.client.refresh(deadline)? {
             std::thread::sleep(MAP_PAUSE);
         }
         Ok(())

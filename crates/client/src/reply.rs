@@ -1,7 +1,7 @@
 //! Replies become outcomes; values land where their callers want them.
 
 use samite_transport::client::{Link, Reply};
-use samite_types::{Epoch, Error, ErrorKind, Result};
+use samite_types::{Epoch, Error, ErrorKind, PartitionId, Result};
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::RECORD_LEN_MAX;
 use samite_wire::op::{
@@ -30,6 +30,8 @@ pub(crate) struct Summary {
 pub(crate) trait Receiver {
     /// How many there are.
     fn count(&self) -> usize;
+    /// The partition of this one, where it is known.
+    fn partition(&self, index: usize) -> Option<PartitionId>;
     /// Where the first value of this one goes; `None` for nowhere in particular.
     fn dest(&mut self, index: usize) -> Option<&mut [u8]>;
     /// What came for this one.

@@ -34,6 +34,8 @@ pub struct Timing {
     pub patience: Duration,
     /// Silence after which a request is sent again although nobody knows a newer map. Doubles with each time.
     pub resend: Duration,
+    /// Longest such silence.
+    pub resend_max: Duration,
     /// First pause before a node that was busy, or could not be reached, is asked again. Doubles with each.
     pub pause_min: Duration,
     /// Longest pause before a busy node is asked again.
@@ -47,6 +49,7 @@ impl Default for Timing {
         Self {
             patience: Duration::from_millis(300),
             resend: Duration::from_secs(1),
+            resend_max: Duration::from_secs(4),
             pause_min: Duration::from_micros(50),
             busy_pause_max: Duration::from_millis(20),
             down_pause_max: Duration::from_millis(100),
@@ -206,7 +209,7 @@ impl Retry {
         match self.reason {
             Event::Silent if now < self.resend_at => Next::Wait,
             Event::Silent => {
-                self.resend = self.resend.saturating_mul(2);
+                self.resend = self.resend.saturating_mul(2).min(self.timing.resend_max);
                 Next::Send
             }
             Event::Stale | Event::Busy => self.pause(now, self.timing.busy_pause_max),
@@ -241,6 +244,7 @@ mod tests {
     const TIMING: Timing = Timing {
         patience: ms(300),
         resend: ms(1000),
+        resend_max: ms(4000),
         pause_min: Duration::from_micros(50),
         busy_pause_max: ms(20),
         down_pause_max: ms(100),

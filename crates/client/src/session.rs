@@ -1,14 +1,16 @@
 //! What belongs to one process's use of a cluster: identity, sequence numbers, cluster map, links.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use samite_placement::ClusterMap;
 use samite_transport::Transport;
 use samite_transport::client::Link;
 use samite_types::{
-    ClientId, Entropy, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result, SystemEntropy,
+    ClientId, Clock, Entropy, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result,
+    SystemClock, SystemEntropy,
 };
 use samite_wire::control::ClusterMapData;
 
@@ -31,6 +33,32 @@ pub(crate) struct Session {
     view: RwLock<Option<Arc<View>>>,
     /// Held by the thread that asks for the map.
     pub(crate) refreshing: Mutex<()>,
+    pub(crate) looks: Looks,
+}
+
+/// When a newer map was last looked for, and by whom to begin the next time.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    ended_at_ns: AtomicU64,
+    turn: AtomicUsize,
+}
+
+impl Looks {
+    /// Whether the last one is over for so long.
+    pub(crate) fn is_due(&self, interval: Duration) -> bool {
+        let ended_at = Duration::from_nanos(self.ended_at_ns.load(Ordering::Relaxed));
+        SystemClock.monotonic() >= ended_at + interval
+    }
+
+    /// Number of the one that begins.
+    pub(crate) fn begin(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn end(&self) {
+        let now = SystemClock.monotonic().as_nanos();
+        self.ended_at_ns.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
 }
 
 /// The cluster map, and the peers it names.
@@ -93,6 +121,7 @@ impl Session {
             only,
             view: RwLock::new(None),
             refreshing: Mutex::new(()),
+            looks: Looks::default(),
         }
     }
 

@@ -24,7 +24,7 @@ use zerocopy::IntoBytes;
 use crate::shm::{ArenaView, GrantPool};
 use crate::{Address, ClusterKey, Transport};
 use shared::{Drive, Role, Shared};
-use stream::Patience;
+use stream::{Line, Patience, Stop};
 use table::Turn;
 
 pub use connect::Identity;
@@ -264,6 +264,22 @@ impl Link {
         deadline: Deadline,
         read: impl FnOnce(&mut Reply<'_>) -> R,
     ) -> Result<R> {
+        let answer = self.wait_until(&mut ticket, deadline, deadline, read)?;
+        answer.ok_or_else(|| self.shared.timed_out("no reply in time"))
+    }
+
+    /// The same for somebody who may have better to do than wait: `None` when the reply has not begun to come by `patience`. Then the ticket is
+    /// as good as before. What has begun to come is waited for until `deadline`.
+    ///
+    /// # Errors
+    /// As [`Link::wait`], except that `Timeout` means a reply that has begun to come and stopped: it is lost.
+    pub fn wait_until<R>(
+        &self,
+        ticket: &mut Ticket,
+        patience: Deadline,
+        deadline: Deadline,
+        read: impl FnOnce(&mut Reply<'_>) -> R,
+    ) -> Result<Option<R>> {
         let shared = &*self.shared;
         debug_assert!(Arc::ptr_eq(&self.shared, &ticket.shared), "ticket of another link");
         shared.line(Patience::None)?;
@@ -272,28 +288,27 @@ impl Link {
             shared.flush()?;
         }
         loop {
-            match shared.table.turn(ticket.id, deadline) {
+            match shared.table.turn(ticket.id, patience) {
                 Turn::Filed(filed) => {
                     ticket.is_settled = true;
-                    return Ok(read(&mut Reply::filed(&filed)));
+                    return Ok(Some(read(&mut Reply::filed(&filed))));
                 }
                 Turn::Read => {}
-                Turn::TimedOut => {
-                    ticket.is_settled = true;
-                    return Err(shared.timed_out("no reply in time"));
-                }
+                Turn::TimedOut => return Ok(None),
                 Turn::Dead(error) => {
                     ticket.is_settled = true;
                     return Err(error);
                 }
             }
-            let line = shared.line(Patience::Until(deadline))?;
+            let line = shared.line(Patience::Until(patience))?;
             let mut role = Role::new(shared);
             match role.drive(Some(ticket.id), line) {
                 Ok(Drive::Again) => continue,
                 Ok(Drive::Own) => {}
+                Err(Stop::TimedOut) => return Ok(None),
                 Err(stop) => return Err(shared.stopped(stop)),
             }
+            let line = Line { patience: Patience::Until(deadline), ..line };
             let Some(view) = role.reader().view() else {
                 return Err(ErrorKind::Internal.into());
             };
@@ -309,7 +324,7 @@ impl Link {
             }
             role.done = Some(ticket.id);
             ticket.is_settled = true;
-            return Ok(result);
+            return Ok(Some(result));
         }
     }
 

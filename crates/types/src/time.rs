@@ -9,6 +9,12 @@ use crate::{Clock, SystemClock};
 pub struct Deadline(Duration);
 
 impl Deadline {
+    /// The point `at` on the monotonic clock.
+    #[must_use]
+    pub const fn at_time(at: Duration) -> Self {
+        Self(at)
+    }
+
     /// `timeout` from now.
     #[must_use]
     pub fn after(timeout: Duration) -> Self {

@@ -82,7 +82,7 @@ pub(super) enum Turn {
     Filed(Filed),
     /// Read the connection; the role is its own.
     Read,
-    /// The deadline has passed; the reply is given up.
+    /// The deadline has passed; the reply may still come.
     TimedOut,
     Dead(Error),
 }
@@ -243,7 +243,7 @@ impl Table {
             if has_slept && left.is_none() {
                 state.stop_waiting(id.get());
                 if let Some(slot) = state.slot(id.get()) {
-                    slot.phase = Phase::GivenUp;
+                    slot.phase = Phase::Pending;
                 }
                 return Turn::TimedOut;
             }

@@ -1,0 +1,63 @@
+//! Waiting for a reply that may be better asked for elsewhere.
+
+use samite_transport::client::{Link, Ticket};
+use samite_types::{Clock, Deadline, ErrorKind, Result, SystemClock};
+
+use crate::Dataset;
+use crate::peer::Peer;
+use crate::reply::{Receiver, Summary, read};
+use crate::retry::{Event, Next, Retry};
+
+/// Waits for the reply to a request. `Ok(None)`: it is given up, for another node serves what it asks for by now, or too long has passed;
+/// nothing counts that has come for it.
+///
+/// # Errors
+/// As [`Link::wait`].
+pub(crate) fn await_reply(
+    dataset: &Dataset,
+    retry: &mut Retry,
+    (peer, link, mut ticket): (&Peer, &Link, Ticket),
+    receiver: &mut impl Receiver,
+    deadline: Deadline,
+) -> Result<Option<Result<Summary>>> {
+    if !retry.is_mirrored() {
+        return link.wait(ticket, deadline, |reply| read(reply, link, receiver)).map(Some);
+    }
+    loop {
+        let patience = Deadline::at_time(retry.wait_until());
+        let whole = Deadline::at_time(retry.answer_until());
+        match link.wait_until(&mut ticket, patience, whole, |reply| read(reply, link, receiver)) {
+            Ok(None) => {}
+            // It had begun to come, and is lost.
+            Err(error) if error.kind() == ErrorKind::Timeout => return Ok(None),
+            answered => return answered,
+        }
+        let mut next = retry.happened(Event::Silent, SystemClock.monotonic());
+        if next == Next::Look {
+            let client = dataset.client();
+            let is_elsewhere = |receiver: &dyn Receiver| {
+                let view = client.session().view();
+                view.is_some_and(|view| {
+                    let redundancy = dataset.redundancy();
+                    let mut partitions =
+                        (0..receiver.count()).filter_map(|at| receiver.partition(at));
+                    partitions.any(|one| view.map.node_of(redundancy, one) != Some(peer.node))
+                })
+            };
+            if !is_elsewhere(receiver)
+                && let Some(view) = client.session().view()
+            {
+                client.look(view.map.epoch(), peer.node);
+            }
+            next = retry.looked(is_elsewhere(receiver), SystemClock.monotonic());
+        }
+        match next {
+            Next::Wait | Next::Look => {}
+            Next::Send | Next::Pause(_) => return Ok(None),
+            // The deadline has passed: the link has the words.
+            Next::Fail(_) => {
+                return link.wait(ticket, deadline, |reply| read(reply, link, receiver)).map(Some);
+            }
+        }
+    }
+}
