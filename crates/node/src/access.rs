@@ -30,6 +30,21 @@ pub(crate) fn is_trusted(peer: &Peer) -> bool {
     peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
 }
 
+/// Whether `peer` may say such a thing about membership: a node of itself, and whoever runs the cluster about all.
+pub(crate) fn membership_permitted(peer: &Peer, request: &ControlRequest) -> Result<()> {
+    let own = match request {
+        ControlRequest::Join(info) => info.node,
+        ControlRequest::Heartbeat(heartbeat) => heartbeat.node,
+        ControlRequest::Report { node, .. } => *node,
+        _ if peer.node.is_some() || is_trusted(peer) => return Ok(()),
+        _ => return Err(denied(peer, "say what becomes of nodes")),
+    };
+    if peer.node == Some(own) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Denied, format!("only {own} itself may speak for {own}")))
+}
+
 fn denied(peer: &Peer, words: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Denied, format!("uid {} may not {words}", peer.uid))
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use samite_coordinator::Timing;
 use samite_types::{Epoch, NodeId};
 
 /// Settings of a node.
@@ -23,22 +24,56 @@ pub struct NodeConfig {
     pub memory_bytes: u64,
     /// Shard threads; at least 1.
     pub shards: u16,
-    /// Where the cluster map is kept.
+    /// Where the cluster map is decided on.
     pub coordinator: CoordinatorConfig,
+    /// Times of membership, the same for all nodes.
+    pub timing: Timing,
 }
 
-/// Where the cluster map is kept.
+/// Where the cluster map is decided on: by the one of several coordinator instances that leads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CoordinatorConfig {
+    /// The instance in this node, if there is one.
+    pub own: Option<InstanceConfig>,
+    /// Addresses of nodes with other instances (`unix://PATH` or `tcp://HOST:PORT`); one that lives is enough.
+    pub others: Vec<String>,
+}
+
+/// A coordinator instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CoordinatorConfig {
-    /// In this node; the cluster is complete when `expected` nodes, this one included, have joined.
-    Embedded {
-        /// Nodes of the cluster.
-        expected: usize,
-        /// Partitions of the cluster, for good; chosen by the number of nodes when `None`.
-        partitions: Option<u32>,
-    },
-    /// In the node at this address (`unix://PATH` or `tcp://HOST:PORT`).
-    At(String),
+pub struct InstanceConfig {
+    /// The cluster is complete when so many nodes, this one included, have joined.
+    pub expected: usize,
+    /// Partitions of the cluster, for good; chosen by the number of nodes when `None`.
+    pub partitions: Option<u32>,
+    /// Where its state is kept.
+    pub store: StoreConfig,
+}
+
+/// Where the state of a coordinator is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreConfig {
+    /// In memory. There may be no other instance.
+    Memory,
+    /// In this file. There may be no other instance.
+    File(PathBuf),
+    /// In etcd, at these endpoints (`http://HOST:PORT`).
+    Etcd(Vec<String>),
+}
+
+impl CoordinatorConfig {
+    /// The only instance, in this node, with its state in memory.
+    #[must_use]
+    pub const fn embedded(expected: usize) -> Self {
+        let own = InstanceConfig { expected, partitions: None, store: StoreConfig::Memory };
+        Self { own: Some(own), others: Vec::new() }
+    }
+
+    /// In the node at this address.
+    #[must_use]
+    pub fn at(address: impl Into<String>) -> Self {
+        Self { own: None, others: vec![address.into()] }
+    }
 }
 
 /// How far a node has come.

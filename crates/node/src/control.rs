@@ -1,17 +1,15 @@
 //! Control requests, on the shard that received them. What may take time goes to the worker.
 
-use std::sync::Arc;
-
-use samite_coordinator::Coordinator;
 use samite_placement::ClusterMap;
 use samite_transport::server::{ConnId, Peer, Replies};
 use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result};
-use samite_wire::control::{self, ControlReply, ControlRequest, NodeInfo};
+use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
 
-use crate::access::is_trusted;
+use crate::access::{is_trusted, membership_permitted};
+use crate::membership::Way;
 use crate::shard::Shard;
-use crate::shared::{Job, ReplyTo, lock};
+use crate::shared::{Job, ReplyTo};
 
 /// A question for the next map that has not been answered yet.
 #[derive(Clone, Copy, Debug)]
@@ -58,16 +56,18 @@ impl Shard {
             ControlRequest::Lock(asked) => self.lock_request(to, peer.client, &asked, out),
             ControlRequest::CancelLock { wait } => Ok(self.cancel_lock(conn, wait, out)),
             ControlRequest::LockWaits(owner) => Ok(self.lock_waits(owner)),
-            ControlRequest::Join(info) => self.join(to, info, out),
             change @ (ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }) => {
-                self.permitted(peer, change).and_then(|change| self.change(to, change, out))
+                self.permitted(peer, change).and_then(|change| self.coordinate(to, change))
             }
             ControlRequest::Faults(asked) => self.shared.faults(peer, asked).map(Some),
-            ControlRequest::Heartbeat(_)
+            asked @ (ControlRequest::Join(_)
+            | ControlRequest::Heartbeat(_)
             | ControlRequest::Report { .. }
-            | ControlRequest::Wish { .. } => Err(not_here()),
+            | ControlRequest::Wish { .. }) => {
+                membership_permitted(peer, &asked).and_then(|()| self.coordinate(to, asked))
+            }
         };
         match reply {
             Ok(Some(reply)) => self.send_control(to, &reply, out),
@@ -82,16 +82,10 @@ impl Shard {
 
     fn map_after(&self, known: Epoch) -> Result<Option<ControlReply>> {
         let Some(map) = &self.map else {
-            let missing = match &self.shared.coordinator {
-                Some(coordinator) => lock(coordinator).ready_map().err(),
-                None => None,
-            };
-            return Err(missing.unwrap_or_else(|| {
-                Error::new(
-                    ErrorKind::Unavailable,
-                    format!("{} has no cluster map yet", self.shared.node),
-                )
-            }));
+            let words = self.shared.membership.missing();
+            let words =
+                words.unwrap_or_else(|| format!("{} has no cluster map yet", self.shared.node));
+            return Err(Error::new(ErrorKind::Unavailable, words));
         };
         let newer = (map.epoch() > known).then(|| map.data().clone());
         Ok(Some(ControlReply::Map(newer)))
@@ -111,23 +105,32 @@ impl Shard {
         )
     }
 
-    fn join(
-        &mut self,
-        to: ReplyTo,
-        info: NodeInfo,
-        out: &mut Replies,
-    ) -> Result<Option<ControlReply>> {
-        let coordinator = self.shared.coordinator.as_ref().ok_or_else(not_here)?;
-        tracing::info!(node = %info.node, addresses = ?info.addresses, "joins");
-        let node = info.node;
-        let map = lock(coordinator).join(info)?;
-        // It will watch on this connection: whoever changes the map from now on waits for it too.
-        self.shared.follower_serves((self.id, to.conn), node, Epoch(0));
-        let Some(map) = map else { return Ok(Some(ControlReply::Map(None))) };
-        let reply = ControlReply::Map(Some(map.data().clone()));
-        self.shared.publish(map)?;
-        self.refresh(out);
-        Ok(Some(reply))
+    /// What the coordinator decides: asked of the instance in this node if it leads. Who wants a change is not sent elsewhere, but served
+    /// from here.
+    fn coordinate(&mut self, to: ReplyTo, request: ControlRequest) -> Result<Option<ControlReply>> {
+        if self.shared.membership.leads() {
+            if let ControlRequest::Join(info) = &request {
+                tracing::info!(node = %info.node, addresses = ?info.addresses, "joins");
+                // It will watch on this connection: whoever changes the map from now on waits for it too.
+                self.shared.follower_serves((self.id, to.conn), info.node, Epoch(0));
+            }
+            self.shared.membership.ask(request, Way::Shard(to))?;
+            return Ok(None);
+        }
+        match request {
+            ControlRequest::CreateDataset(_)
+            | ControlRequest::DropDataset { .. }
+            | ControlRequest::SetAccess { .. }
+            | ControlRequest::Wish { .. } => {
+                self.shared.work(Job::Forward { request, to })?;
+                Ok(None)
+            }
+            _ => Ok(Some(self.not_leader())),
+        }
+    }
+
+    fn not_leader(&self) -> ControlReply {
+        ControlReply::NotLeader { leader: self.shared.membership.leader() }
     }
 
     fn watch(
@@ -137,8 +140,8 @@ impl Shard {
         known: Epoch,
         out: &mut Replies,
     ) -> Result<Option<ControlReply>> {
-        if self.shared.coordinator.is_none() {
-            return Err(not_here());
+        if !self.shared.membership.leads() {
+            return Ok(Some(self.not_leader()));
         }
         self.shared.follower_serves((self.id, to.conn), node, known);
         if let Some(map) = self.map.as_ref().filter(|map| map.epoch() > known) {
@@ -162,52 +165,14 @@ impl Shard {
         }
     }
 
-    /// A change of the cluster map. It is answered when every node that follows this one serves by the new map, so that
-    /// whoever was told of a dataset finds it everywhere.
-    fn change(
-        &mut self,
-        to: ReplyTo,
-        request: ControlRequest,
-        out: &mut Replies,
-    ) -> Result<Option<ControlReply>> {
-        let Some(coordinator) = &self.shared.coordinator else {
-            self.shared.work(Job::Forward { request, to })?;
-            return Ok(None);
-        };
-        let (map, reply) = decide(&mut lock(coordinator), request)?;
-        let epoch = map.epoch();
-        self.shared.publish(map)?;
-        self.refresh(out);
-        if self.shared.is_settled(epoch) {
-            return Ok(Some(reply));
+    /// Sends those on that wait for maps here, if another instance leads now.
+    pub(crate) fn send_watches_on(&mut self, out: &mut Replies) {
+        if self.watches.is_empty() || self.shared.membership.leads() {
+            return;
         }
-        self.shared.work(Job::Settle { epoch, reply, to })?;
-        Ok(None)
+        for (conn, watch) in std::mem::take(&mut self.watches) {
+            let to = ReplyTo { shard: self.id, conn, request: watch.request };
+            self.send_control(to, &self.not_leader(), out);
+        }
     }
-}
-
-fn decide(
-    coordinator: &mut Coordinator,
-    request: ControlRequest,
-) -> Result<(Arc<ClusterMap>, ControlReply)> {
-    Ok(match request {
-        ControlRequest::CreateDataset(spec) => {
-            let map = coordinator.create_dataset(spec)?;
-            let reply = ControlReply::Map(Some(map.data().clone()));
-            (map, reply)
-        }
-        ControlRequest::DropDataset { name } => {
-            (coordinator.drop_dataset(&name)?, ControlReply::Ok)
-        }
-        ControlRequest::SetAccess { name, owner, mode } => {
-            let map = coordinator.set_access(&name, owner, mode)?;
-            let reply = ControlReply::Map(Some(map.data().clone()));
-            (map, reply)
-        }
-        _ => return Err(Error::new(ErrorKind::Internal, "not a change of the cluster map")),
-    })
-}
-
-fn not_here() -> Error {
-    Error::new(ErrorKind::Unsupported, "this is not the coordinator's node")
 }

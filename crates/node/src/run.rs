@@ -9,23 +9,25 @@ use std::thread::{self, JoinHandle};
 use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
 use samite_backend::{Arena, Backend};
-use samite_coordinator::Coordinator;
+use samite_coordinator::store::{EtcdConfig, EtcdStore, FileStore, MemoryStore, Store};
 use samite_transport::server::{EventLoop, Listener, Options};
 use samite_transport::{Address, ClusterKey};
 use samite_types::fault::Faults;
-use samite_types::{
-    Clock, Entropy, Error, ErrorKind, Result, ShardId, SystemClock, SystemEntropy, TargetId,
-};
+use samite_types::{Entropy, Error, ErrorKind, Result, ShardId, SystemEntropy, TargetId};
 use samite_wire::arena::SHARDS_MAX;
 use samite_wire::control::{NodeInfo, TargetInfo};
+use samite_wire::membership::Leader;
+use sha2::{Digest as _, Sha256};
 
 use crate::alive::Alive;
-use crate::config::{CoordinatorConfig, Event, NodeConfig};
-use crate::follow::Follower;
+use crate::config::{Event, InstanceConfig, NodeConfig, StoreConfig};
 use crate::inbox::Inbox;
+use crate::membership::follow::Credentials;
+use crate::membership::keeper::Keeper;
+use crate::membership::{Ask, KEEPER_QUEUE_LEN, Membership, beat, reports};
 use crate::partitions::Partitions;
 use crate::shard::Shard;
-use crate::shared::{Job, Notice, Parts, Shared, WORKER_QUEUE_LEN, lock};
+use crate::shared::{Job, Notice, Parts, Shared, WORKER_QUEUE_LEN};
 use crate::{Stop, faults, worker};
 
 /// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; sends what is under way before it
@@ -68,7 +70,10 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
             storage: 0,
         }],
     };
-    let coordinator = coordinator(&config)?;
+    let (keeper, asks) = match &config.coordinator.own {
+        Some(_) => Some(mpsc::sync_channel(KEEPER_QUEUE_LEN)).unzip(),
+        None => (None, None),
+    };
     let (worker, jobs) = mpsc::sync_channel(WORKER_QUEUE_LEN);
     let (notices, notice) = mpsc::channel();
     let shared = Arc::new(Shared::new(Parts {
@@ -76,7 +81,8 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
         stop: stop.clone(),
         faults,
         inboxes,
-        coordinator,
+        timing: config.timing,
+        membership: Membership::new(keeper),
         target: Box::new(memory.clone()),
         worker: worker.clone(),
         notices,
@@ -91,9 +97,15 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     })?;
     tracing::info!(node = %config.node, ?addresses, "listening");
     events(Event::Listening { addresses });
-    let ended = join_cluster(&config, key, info, &shared)
-        .and_then(|()| attend(&notice, threads.len(), events));
+    let joined = join_cluster(&config, key, info, &shared, asks);
+    let (keeper, ended) = match joined {
+        Ok(keeper) => (keeper, attend(&notice, threads.len(), events)),
+        Err(error) => (None, Err(error)),
+    };
     stop.stop();
+    shared.membership.end_keeper();
+    // Before the shards: whoever follows this node's coordinator is to follow another at once.
+    keeper.map(JoinHandle::join);
     let ended = threads.into_iter().fold(ended, |ended, thread| ended.and(end_of(thread)));
     // The worker may be busy with its queue full; it looks at `stop` where it waits, and takes this next.
     let _ = worker.send(Job::End);
@@ -103,18 +115,32 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     ended
 }
 
-/// The coordinator, if it lives in this node.
-fn coordinator(config: &NodeConfig) -> Result<Option<Coordinator>> {
-    let CoordinatorConfig::Embedded { expected, partitions } = &config.coordinator else {
-        return Ok(None);
-    };
-    // Seconds: more than any earlier coordinator of this cluster has given out.
-    let now = u32::try_from(SystemClock.realtime().as_secs()).unwrap_or(u32::MAX / 2);
-    let coordinator = Coordinator::new(config.cluster.clone(), *expected)?.starting_at(now);
-    Ok(Some(match partitions {
-        Some(partitions) => coordinator.with_partitions(*partitions)?,
-        None => coordinator,
-    }))
+/// What is asked of the coordinator instance in this node.
+type Asks = Receiver<Ask>;
+
+/// Where the instance in this node keeps its state.
+fn store(config: &NodeConfig, own: &InstanceConfig, info: &NodeInfo) -> Result<Box<dyn Store>> {
+    Ok(match &own.store {
+        StoreConfig::Memory => Box::new(MemoryStore::default()),
+        StoreConfig::File(path) => Box::new(FileStore::new(path.clone())),
+        StoreConfig::Etcd(endpoints) => {
+            let NodeInfo { node, addresses, .. } = info.clone();
+            Box::new(EtcdStore::new(&EtcdConfig {
+                endpoints: endpoints.clone(),
+                prefix: etcd_prefix(&config.cluster, &config.key),
+                leader: Leader { node, addresses },
+                instance: SystemEntropy.next_u64(),
+                timing: config.timing,
+            })?)
+        }
+    })
+}
+
+/// Begins the keys in etcd of this cluster, and of no other that has the same name: those have other keys.
+fn etcd_prefix(cluster: &str, key: &[u8; 32]) -> String {
+    let digest = Sha256::new().chain_update(b"samite etcd prefix").chain_update(key).finalize();
+    let id: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("/samite/{cluster}-{id}/")
 }
 
 fn listen(config: &NodeConfig) -> Result<Vec<Listener>> {
@@ -183,22 +209,32 @@ fn start_shards(
     Ok(threads)
 }
 
-/// Makes this node part of the cluster, or begins to.
+/// Makes this node part of the cluster, or begins to. What is returned ends after [`Membership::end_keeper`]; the other threads are not joined:
+/// they may be waiting for other nodes, and hold nothing that matters.
 fn join_cluster(
     config: &NodeConfig,
     key: ClusterKey,
     info: NodeInfo,
     shared: &Arc<Shared>,
-) -> Result<()> {
-    if let Some(coordinator) = &shared.coordinator {
-        let map = lock(coordinator).join(info)?;
-        return map.map_or(Ok(()), |map| shared.publish(map));
+    asks: Option<Asks>,
+) -> Result<Option<JoinHandle<()>>> {
+    let mut keeper = None;
+    if let (Some(own), Some(asks)) = (&config.coordinator.own, asks) {
+        let store = store(config, own, &info)?;
+        let cluster = config.cluster.clone();
+        let body = Keeper { cluster, config: own.clone(), info: info.clone(), store };
+        let shared = Arc::clone(shared);
+        keeper = Some(spawn("keeper", move || body.run(&shared, &asks))?);
     }
-    let CoordinatorConfig::At(address) = &config.coordinator else { return Ok(()) };
-    let follower = Follower { coordinator: address.parse()?, key, info };
+    let credentials = Credentials { key, info };
+    for address in &config.coordinator.others {
+        beat::start(shared, credentials.clone(), vec![address.parse()?]);
+    }
+    let sharer = Arc::clone(shared);
+    spawn("reports", move || reports::run(&sharer))?;
     let shared = Arc::clone(shared);
-    // Not joined at the end: it may be waiting for the coordinator's node, and holds nothing that matters.
-    spawn("follow", move || follower.run(&shared)).map(drop)
+    spawn("follow", move || credentials.follow(&shared))?;
+    Ok(keeper)
 }
 
 /// Passes on what happens until a shard ends, as all do when the node is told to stop.

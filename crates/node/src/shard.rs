@@ -397,6 +397,7 @@ impl Service for Shard {
 
     fn wakeup(&mut self, out: &mut Replies) {
         self.refresh(out);
+        self.send_watches_on(out);
         self.take_messages(out);
     }
 

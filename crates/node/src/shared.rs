@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use samite_backend::Backend;
-use samite_coordinator::Coordinator;
+use samite_coordinator::Timing;
 use samite_placement::ClusterMap;
 use samite_transport::client::Link;
 use samite_transport::server::ConnId;
@@ -18,6 +18,7 @@ use samite_wire::control::{ControlReply, ControlRequest, NodeStatus};
 use crate::Stop;
 use crate::inbox::Inbox;
 use crate::locks::Locks;
+use crate::membership::Membership;
 use crate::presence::Presence;
 use crate::revocations::Revocations;
 
@@ -48,7 +49,7 @@ pub(crate) struct ReplyTo {
 pub(crate) enum Job {
     /// Answer when every part of the cluster serves by `epoch`.
     Settle { epoch: Epoch, reply: ControlReply, to: ReplyTo },
-    /// Ask the coordinator's node.
+    /// Ask the leader.
     Forward { request: ControlRequest, to: ReplyTo },
     /// End.
     End,
@@ -84,9 +85,10 @@ pub(crate) struct Shared {
     pub figures: Vec<Figures>,
     /// File locks, of all shards.
     pub locks: Mutex<Locks>,
-    /// The coordinator, when it lives in this node.
-    pub coordinator: Option<Mutex<Coordinator>>,
-    /// The connection to the coordinator's node, when it lives elsewhere.
+    pub timing: Timing,
+    /// The node's part in the cluster's membership.
+    pub membership: Membership,
+    /// The connection to the leader's node, when that is another one.
     pub upstream: Mutex<Option<Arc<Link>>>,
     /// Who is connected.
     pub presence: Mutex<Presence>,
@@ -114,7 +116,8 @@ pub(crate) struct Parts {
     pub stop: Stop,
     pub faults: Arc<Faults>,
     pub inboxes: Vec<Inbox>,
-    pub coordinator: Option<Coordinator>,
+    pub timing: Timing,
+    pub membership: Membership,
     pub target: Box<dyn Backend>,
     pub worker: SyncSender<Job>,
     pub notices: Sender<Notice>,
@@ -130,7 +133,8 @@ impl Shared {
             inboxes: parts.inboxes,
             locks: Mutex::default(),
             figures: (0..shards).map(|_| Figures::default()).collect(),
-            coordinator: parts.coordinator.map(Mutex::new),
+            timing: parts.timing,
+            membership: parts.membership,
             upstream: Mutex::new(None),
             presence: Mutex::default(),
             revocations: Revocations::default(),
@@ -228,6 +232,19 @@ impl Shared {
     /// Whether every shard and every follower serves by `epoch` or a newer one.
     pub(crate) fn is_settled(&self, epoch: Epoch) -> bool {
         laggards(&lock(&self.spread), epoch) == 0
+    }
+
+    /// Epoch by which all shards of this node serve.
+    pub(crate) fn taken_up(&self) -> Epoch {
+        lock(&self.spread).shards.iter().min().copied().unwrap_or(Epoch(0))
+    }
+
+    /// Waits until all shards of this node serve by `epoch`, for at most `timeout`.
+    pub(crate) fn wait_taken_up(&self, epoch: Epoch, timeout: Duration) {
+        let waits = |spread: &mut Spread| {
+            spread.shards.iter().any(|serves| *serves < epoch) && !self.stop.is_asked()
+        };
+        drop(self.spread_changed.wait_timeout_while(lock(&self.spread), timeout, waits));
     }
 
     /// Waits for that, for at most `timeout`; whether it came.

@@ -1,10 +1,8 @@
 //! The worker: control requests that have to wait for other nodes. One thread, one at a time.
 
-use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use samite_placement::ClusterMap;
 use samite_transport::client::{Link, Outgoing};
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result};
 use samite_wire::control::{self, ControlReply, ControlRequest};
@@ -12,13 +10,17 @@ use samite_wire::frame::FrameKind;
 
 use crate::control::refused;
 use crate::inbox::Message;
-use crate::shared::{Job, Shared, lock};
+use crate::membership::follow::take_up_map;
+use crate::membership::reports::{ask_leader, refusal};
+use crate::shared::{Job, Shared};
 
 /// How long a change of the cluster map waits for nodes that do not answer. They serve by the old map meanwhile, and tell
 /// clients with the new one to try again.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the coordinator's node may take for a forwarded request; more than [`SETTLE_TIMEOUT`].
+/// How long the leader may take for a forwarded request, and others for becoming leader; more than [`SETTLE_TIMEOUT`].
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before a leader is looked for again.
+const LEADER_PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(shared: &Shared, jobs: &Receiver<Job>) {
     while let Ok(job) = jobs.recv() {
@@ -42,18 +44,49 @@ fn settle(shared: &Shared, epoch: Epoch) {
     }
 }
 
+/// Asks the leader, and whoever comes after it when it is lost, until there is an answer.
 fn forward(shared: &Shared, request: &ControlRequest) -> Result<ControlReply> {
-    let upstream = lock(&shared.upstream).clone().ok_or_else(|| {
-        Error::new(ErrorKind::Unavailable, "the coordinator's node cannot be reached")
-    })?;
-    let reply = call(&upstream, request, Deadline::after(FORWARD_TIMEOUT))?;
-    if let ControlReply::Map(Some(data)) = &reply {
-        let map = ClusterMap::new(data.clone())?;
-        let epoch = map.epoch();
-        shared.publish(Arc::new(map))?;
-        settle(shared, epoch);
+    let deadline = Deadline::after(FORWARD_TIMEOUT);
+    let mut is_repeated = false;
+    loop {
+        let Some(left) = deadline.remaining() else { return Err(ErrorKind::Timeout.into()) };
+        let error = match ask_leader(shared, request.clone(), left) {
+            Ok(reply @ ControlReply::NotLeader { .. }) => refusal(&reply),
+            Ok(reply) => return taken_up(shared, request, reply, is_repeated),
+            Err(error) => {
+                // It may have been done all the same.
+                is_repeated = true;
+                error
+            }
+        };
+        if deadline.remaining().is_none_or(|left| left < LEADER_PAUSE) || shared.stop.is_asked() {
+            return Err(error);
+        }
+        std::thread::sleep(LEADER_PAUSE);
     }
-    Ok(reply)
+}
+
+/// The leader has answered `request`.
+fn taken_up(
+    shared: &Shared,
+    request: &ControlRequest,
+    reply: ControlReply,
+    is_repeated: bool,
+) -> Result<ControlReply> {
+    match reply {
+        ControlReply::Map(Some(data)) => {
+            take_up_map(shared, data.clone())?;
+            Ok(ControlReply::Map(Some(data)))
+        }
+        ControlReply::Failed { kind, .. }
+            if is_repeated
+                && kind == ErrorKind::NotFound.code()
+                && matches!(request, ControlRequest::DropDataset { .. }) =>
+        {
+            Ok(ControlReply::Ok)
+        }
+        reply => Ok(reply),
+    }
 }
 
 /// Asks the node at the other end of `link`.

@@ -4,10 +4,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Raw, TCP, UNIX, ask, cluster, deadline};
+use common::{Raw, TCP, UNIX, ask, deadline};
+use samite_testkit::LocalCluster;
 use samite_transport::client::{Link, Ticket};
-use samite_types::{DatasetId, ErrorKind};
-use samite_wire::control::{self, ControlReply, ControlRequest};
+use samite_types::ErrorKind;
+use samite_wire::control::{self, BackendKind, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
 use samite_wire::lock::{
     LockAnswer, LockCall, LockHolder, LockMode, LockRange, LockRequest, LockSpace,
@@ -15,9 +16,16 @@ use samite_wire::lock::{
 
 const WAIT: u64 = 5;
 
+/// A cluster with a dataset.
+fn cluster(nodes: usize, shards: u16) -> LocalCluster {
+    let cluster = common::cluster(nodes, shards);
+    Raw::connect(&cluster, 0, UNIX).create("d", BackendKind::Memory);
+    cluster
+}
+
 fn request(raw: &Raw, call: LockCall) -> ControlRequest {
     let partition = raw.partition(0, 1);
-    let (dataset, object, space) = (DatasetId(9), 77, LockSpace::Ranges);
+    let (dataset, object, space) = (raw.map.datasets()[0].id, 77, LockSpace::Ranges);
     ControlRequest::Lock(LockRequest { dataset, partition, object, space, token: 1, call })
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use samite_client::runtime::{ClusterDir, ClusterFile, NodeEntry, RuntimeDir};
 use samite_client::{Client, ClusterConfig};
-use samite_node::{CoordinatorConfig, Event, NodeConfig, Stop};
+use samite_node::{CoordinatorConfig, Event, NodeConfig, Stop, Timing};
 use samite_types::{Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
 
 /// How long a node may take to say that it listens, or serves.
@@ -84,10 +84,10 @@ impl LocalCluster {
 
     fn launch(&self, node: NodeId, nodes: usize) -> Result<Node> {
         let coordinator = match node {
-            NodeId(0) => CoordinatorConfig::Embedded { expected: nodes, partitions: None },
+            NodeId(0) => CoordinatorConfig::embedded(nodes),
             _ => {
                 let socket = self.dir.socket_path(NodeId(0))?;
-                CoordinatorConfig::At(format!("unix://{}", socket.display()))
+                CoordinatorConfig::at(format!("unix://{}", socket.display()))
             }
         };
         let config = NodeConfig {
@@ -100,6 +100,7 @@ impl LocalCluster {
             memory_bytes: self.options.memory_bytes,
             shards: self.options.shards,
             coordinator,
+            timing: Timing::DEFAULT,
         };
         let stop = Stop::new();
         let (sender, events) = channel();

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use samite_client::runtime::ClusterDir;
-use samite_node::{CoordinatorConfig, Event, NodeConfig, Stop};
+use samite_node::{
+    CoordinatorConfig, Event, InstanceConfig, NodeConfig, Stop, StoreConfig, Timing,
+};
 use samite_types::NodeId;
 use tracing_subscriber::EnvFilter;
 
@@ -68,13 +70,16 @@ pub fn run(args: Args, target: &Target) -> Result<(), Failure> {
         memory_bytes: args.memory,
         shards: args.shards,
         coordinator: if node == NodeId(0) {
-            CoordinatorConfig::Embedded {
+            let own = InstanceConfig {
                 expected: args.nodes as usize,
                 partitions: args.partitions,
-            }
+                store: StoreConfig::Memory,
+            };
+            CoordinatorConfig { own: Some(own), others: Vec::new() }
         } else {
-            CoordinatorConfig::At(format!("unix://{}", dir.socket_path(NodeId(0))?.display()))
+            CoordinatorConfig::at(format!("unix://{}", dir.socket_path(NodeId(0))?.display()))
         },
+        timing: Timing::DEFAULT,
     };
     let mut on_event = |event: Event| match event {
         Event::Listening { addresses } => {

@@ -1,0 +1,181 @@
+//! The node's part in the cluster's membership: its lease, who leads, what its primaries report, and the coordinator instance if it has one.
+//!
+//! ```text
+//!  beat     one thread for each coordinator instance elsewhere: "I live"; the leader's answer extends the lease
+//!  follow   joins at the leader, and always has one question for a newer map under way there
+//!  reports  takes to the leader what shards noticed of members
+//!  keeper   the coordinator instance in this node: takes part in the election and, while it leads, decides
+//! ```
+
+pub(crate) mod beat;
+mod decider;
+pub(crate) mod follow;
+pub(crate) mod keeper;
+pub(crate) mod reports;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use samite_transport::Address;
+use samite_types::{Error, ErrorKind, NodeId, Result};
+use samite_wire::control::{ControlReply, ControlRequest};
+use samite_wire::membership::Leader;
+
+use crate::shared::{ReplyTo, lock};
+use reports::Reports;
+
+/// Most requests that wait for the coordinator instance.
+pub(crate) const KEEPER_QUEUE_LEN: usize = 1024;
+
+/// A request to the coordinator instance of this node.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Request(ControlRequest, Way),
+    /// End.
+    End,
+}
+
+/// Where its answer goes.
+#[derive(Clone, Debug)]
+pub(crate) enum Way {
+    /// To whoever asked this node.
+    Shard(ReplyTo),
+    /// To a thread of this node. Its queue has room for the one answer.
+    Thread(SyncSender<ControlReply>),
+}
+
+/// Who leads, as this node knows.
+#[derive(Debug, Default)]
+struct Known {
+    leader: Option<Leader>,
+    /// By which way its last answer came.
+    address: Option<Address>,
+    /// Instances that heartbeats go to.
+    beaten: HashSet<NodeId>,
+}
+
+/// What the threads of a node share about membership.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    lease_until_ns: AtomicU64,
+    leads: AtomicBool,
+    keeper: Option<SyncSender<Ask>>,
+    /// Why there is no map yet, in words.
+    missing: Mutex<Option<String>>,
+    known: Mutex<Known>,
+    known_changed: Condvar,
+    pub reports: Reports,
+}
+
+impl Membership {
+    pub(crate) fn new(keeper: Option<SyncSender<Ask>>) -> Self {
+        Self {
+            lease_until_ns: AtomicU64::new(0),
+            leads: AtomicBool::new(false),
+            keeper,
+            missing: Mutex::default(),
+            known: Mutex::default(),
+            known_changed: Condvar::new(),
+            reports: Reports::default(),
+        }
+    }
+
+    /// Until when this node may serve groups with more than one member, on the monotonic clock.
+    #[allow(dead_code, reason = "for the shards that mirror")]
+    pub(crate) fn lease_until(&self) -> Duration {
+        Duration::from_nanos(self.lease_until_ns.load(Ordering::Acquire))
+    }
+
+    /// The leader has granted that. Leases only grow: an older answer that comes late changes nothing.
+    fn extend_lease(&self, until: Duration) {
+        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.lease_until_ns.fetch_max(until, Ordering::AcqRel);
+    }
+
+    /// Whether the coordinator instance of this node decides.
+    pub(crate) fn leads(&self) -> bool {
+        self.leads.load(Ordering::Acquire)
+    }
+
+    /// Asks the coordinator instance of this node.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`]: too much waits already. [`ErrorKind::Unavailable`]: there is none, or the node is stopping.
+    pub(crate) fn ask(&self, request: ControlRequest, way: Way) -> Result<()> {
+        let none = || Error::new(ErrorKind::Unavailable, "no coordinator lives here");
+        let keeper = self.keeper.as_ref().ok_or_else(none)?;
+        keeper.try_send(Ask::Request(request, way)).map_err(|error| match error {
+            TrySendError::Full(_) => {
+                Error::new(ErrorKind::Busy, "too many requests wait for the coordinator; try again")
+            }
+            TrySendError::Disconnected(_) => Error::new(ErrorKind::Unavailable, "node is stopping"),
+        })
+    }
+
+    /// Ends the coordinator instance, which may be busy for a moment.
+    pub(crate) fn end_keeper(&self) {
+        if let Some(keeper) = &self.keeper {
+            let _ = keeper.send(Ask::End);
+        }
+    }
+
+    /// Who leads, as far as this node knows.
+    pub(crate) fn leader(&self) -> Option<Leader> {
+        lock(&self.known).leader.clone()
+    }
+
+    /// Another instance says who leads.
+    fn heard_of(&self, leader: Leader) {
+        let mut known = lock(&self.known);
+        if known.leader.as_ref() != Some(&leader) {
+            known.leader = Some(leader);
+        }
+    }
+
+    /// The instance on `node`, at `address`, has answered as leader.
+    fn led_by(&self, node: NodeId, address: &Address) {
+        let mut known = lock(&self.known);
+        if known.leader.as_ref().is_none_or(|leader| leader.node != node) {
+            known.leader = Some(Leader { node, addresses: vec![address.to_string()] });
+        }
+        if known.address.as_ref() != Some(address) {
+            tracing::info!(leader = %node, %address, "follows");
+            known.address = Some(address.clone());
+            self.known_changed.notify_all();
+        }
+    }
+
+    /// Where the leader answered last; waits for it at most for `timeout`.
+    fn leader_address(&self, timeout: Duration) -> Option<Address> {
+        let known = lock(&self.known);
+        let waiting = |known: &mut Known| known.address.is_none();
+        let waited = self.known_changed.wait_timeout_while(known, timeout, waiting);
+        waited.unwrap_or_else(PoisonError::into_inner).0.address.clone()
+    }
+
+    /// The leader at `address` has stopped answering as such.
+    fn lost(&self, address: &Address) {
+        let mut known = lock(&self.known);
+        if known.address.as_ref() == Some(address) {
+            known.address = None;
+        }
+    }
+
+    /// Notes that heartbeats go to the instance on `node`; whether they did not before.
+    fn beats(&self, node: NodeId) -> bool {
+        lock(&self.known).beaten.insert(node)
+    }
+
+    /// To how many instances heartbeats go.
+    fn instances(&self) -> usize {
+        lock(&self.known).beaten.len()
+    }
+
+    /// Why there is no map yet.
+    pub(crate) fn missing(&self) -> Option<String> {
+        lock(&self.missing).clone()
+    }
+}

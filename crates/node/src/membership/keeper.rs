@@ -1,0 +1,265 @@
+//! The coordinator instance of this node: a thread that takes part in the election and, while it leads, decides.
+//!
+//! What is decided is saved first, then published, then answered. When it could not be saved, or another may have taken over, everything
+//! that was decided here is forgotten, and begins anew from what is saved.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use samite_coordinator::Coordinator;
+use samite_coordinator::store::{Role, Store};
+use samite_types::{Clock, Epoch, Error, ErrorKind, Result, SystemClock};
+use samite_wire::control::{ControlReply, ControlRequest, NodeInfo};
+use samite_wire::membership::{Heartbeat, Leader};
+
+use super::decider::Decider;
+use super::follow::is_final;
+use super::{Ask, Way};
+use crate::config::InstanceConfig;
+use crate::control::refused;
+use crate::inbox::Message;
+use crate::shared::{Job, Notice, Shared, lock};
+
+/// How often time passes for the coordinator.
+const TICK: Duration = Duration::from_millis(50);
+/// Most requests that are answered between two ticks.
+const ASKS_MAX: usize = 256;
+
+/// The instance.
+pub(crate) struct Keeper {
+    pub cluster: String,
+    pub config: InstanceConfig,
+    pub info: NodeInfo,
+    pub store: Box<dyn Store>,
+}
+
+/// A coordinator that leads.
+struct Leading {
+    coordinator: Decider,
+    /// Epoch of what is saved.
+    saved: Epoch,
+    /// It decides nothing from then on.
+    until: Duration,
+}
+
+impl Keeper {
+    /// Runs until the node ends.
+    pub(crate) fn run(mut self, shared: &Shared, asks: &Receiver<Ask>) {
+        let mut leading: Option<Leading> = None;
+        let mut is_ended = false;
+        while !is_ended {
+            let first = asks.recv_timeout(TICK);
+            is_ended = matches!(first, Err(RecvTimeoutError::Disconnected));
+            leading = self.campaign(shared, leading);
+            for ask in first.into_iter().chain(asks.try_iter().take(ASKS_MAX)) {
+                match ask {
+                    Ask::End => is_ended = true,
+                    Ask::Request(request, way) => {
+                        leading = self.serve(shared, leading, request, way);
+                    }
+                }
+            }
+            if let Some(mut leads) = leading.take() {
+                leading = self.tick(shared, &mut leads).then_some(leads);
+            }
+            shared.membership.leads.store(leading.is_some(), Ordering::Release);
+        }
+        self.store.resign();
+    }
+
+    fn serve(
+        &mut self,
+        shared: &Shared,
+        mut leading: Option<Leading>,
+        request: ControlRequest,
+        way: Way,
+    ) -> Option<Leading> {
+        let is_change = matches!(
+            request,
+            ControlRequest::CreateDataset(_)
+                | ControlRequest::DropDataset { .. }
+                | ControlRequest::SetAccess { .. }
+                | ControlRequest::Wish { .. }
+        );
+        // Who wants a change knows nothing of leaders.
+        let again = match &way {
+            Way::Shard(to) if is_change => Some((request.clone(), *to)),
+            _ => None,
+        };
+        let answered = leading.as_mut().map(|leads| self.answer(shared, leads, request));
+        let Some(Ok(reply)) = answered else {
+            let sent_on = again.map(|(request, to)| shared.work(Job::Forward { request, to }));
+            if sent_on.is_none_or(|sent| sent.is_err()) {
+                let leader = shared.membership.leader();
+                send(shared, way, ControlReply::NotLeader { leader });
+            }
+            return None;
+        };
+        let epoch = leading.as_ref().map_or(Epoch(0), |leading| leading.saved);
+        if let (true, Way::Shard(to)) = (is_change && !shared.is_settled(epoch), &way) {
+            let settle = Job::Settle { epoch, reply: reply.clone(), to: *to };
+            if shared.work(settle).is_ok() {
+                return leading;
+            }
+            // The worker has too much to do: the answer comes before all serve by the new map.
+        }
+        send(shared, way, reply);
+        leading
+    }
+
+    /// Does what is due for the leadership.
+    fn campaign(&mut self, shared: &Shared, leading: Option<Leading>) -> Option<Leading> {
+        let until = match self.store.campaign() {
+            Role::Leads { until } => until,
+            Role::Follows { leader } => {
+                if leading.is_some() {
+                    step_down(shared, "its leadership has ended");
+                }
+                leader.into_iter().for_each(|leader| shared.membership.heard_of(leader));
+                return None;
+            }
+        };
+        if let Some(leading) = leading {
+            return Some(Leading { until, ..leading });
+        }
+        match self.begin(shared, until) {
+            Ok(leading) => Some(leading),
+            Err(error) if is_final(error.kind()) && shared.map().is_none() => {
+                shared.notice(Notice::Fatal(error));
+                None
+            }
+            Err(error) => {
+                tracing::warn!(%error, "begin to lead");
+                None
+            }
+        }
+    }
+
+    /// Takes up what is saved, and joins this node.
+    fn begin(&mut self, shared: &Shared, until: Duration) -> Result<Leading> {
+        let saved = self.store.load()?;
+        let coordinator = self.coordinator(shared, saved.as_deref())?;
+        let epoch = coordinator.epoch();
+        tracing::info!(%epoch, "leads");
+        let mut leading = Leading { coordinator, saved: epoch, until };
+        if let Some(map) = leading.coordinator.map() {
+            shared.publish(Arc::clone(map))?;
+        }
+        leading.coordinator.join(SystemClock.monotonic(), self.info.clone())?;
+        self.save(shared, &mut leading)?;
+        let NodeInfo { node, addresses, .. } = self.info.clone();
+        shared.membership.heard_of(Leader { node, addresses });
+        shared.membership.leads.store(true, Ordering::Release);
+        Ok(leading)
+    }
+
+    fn coordinator(&self, shared: &Shared, saved: Option<&[u8]>) -> Result<Decider> {
+        // Seconds: more than any earlier coordinator of this cluster has given out.
+        let start = u32::try_from(SystemClock.realtime().as_secs()).unwrap_or(u32::MAX / 2);
+        let InstanceConfig { expected, partitions, .. } = self.config;
+        let fresh = Coordinator::new(self.cluster.clone(), expected)?.starting_at(start);
+        let fresh = match partitions {
+            Some(partitions) => fresh.with_partitions(partitions)?,
+            None => fresh,
+        };
+        Decider::new(fresh, shared.timing, saved)
+    }
+
+    /// Saves and publishes what was decided, if something was.
+    fn save(&mut self, shared: &Shared, leading: &mut Leading) -> Result<()> {
+        let missing = leading.coordinator.ready_map().err().map(|error| error.message().to_owned());
+        *lock(&shared.membership.missing) = missing;
+        let Some(map) = leading.coordinator.map().cloned() else { return Ok(()) };
+        if map.epoch() == leading.saved {
+            return Ok(());
+        }
+        if SystemClock.monotonic() >= leading.until {
+            return Err(Error::new(ErrorKind::Unavailable, "it may not lead any more"));
+        }
+        self.store.save(&leading.coordinator.state())?;
+        leading.saved = map.epoch();
+        shared.publish(map)
+    }
+
+    /// Lets time pass; whether this instance still leads.
+    fn tick(&mut self, shared: &Shared, leading: &mut Leading) -> bool {
+        let now = SystemClock.monotonic();
+        if now >= leading.until {
+            step_down(shared, "its leadership has ended");
+            return false;
+        }
+        let own = Heartbeat {
+            node: self.info.node,
+            incarnation: self.info.incarnation,
+            serves: shared.taken_up(),
+        };
+        let lease = leading.coordinator.heartbeat(now, &own);
+        if lease.term_us > 0 {
+            shared.membership.extend_lease(now + Duration::from_micros(lease.term_us));
+        }
+        leading.coordinator.tick(now);
+        self.is_saved(shared, leading)
+    }
+
+    fn is_saved(&mut self, shared: &Shared, leading: &mut Leading) -> bool {
+        match self.save(shared, leading) {
+            Ok(()) => true,
+            Err(error) => {
+                step_down(shared, error.message());
+                false
+            }
+        }
+    }
+
+    /// The answer to `request`.
+    ///
+    /// # Errors
+    /// This instance does not lead any more.
+    fn answer(
+        &mut self,
+        shared: &Shared,
+        leading: &mut Leading,
+        request: ControlRequest,
+    ) -> Result<ControlReply, Deposed> {
+        let now = SystemClock.monotonic();
+        if now >= leading.until {
+            step_down(shared, "its leadership has ended");
+            return Err(Deposed);
+        }
+        let decided = match request {
+            ControlRequest::Heartbeat(heartbeat) => {
+                Ok(ControlReply::Lease(leading.coordinator.heartbeat(now, &heartbeat)))
+            }
+            request => leading.coordinator.decide(now, request),
+        };
+        if self.is_saved(shared, leading) {
+            Ok(decided.unwrap_or_else(|error| refused(&error)))
+        } else {
+            Err(Deposed)
+        }
+    }
+}
+
+/// Another instance may lead now.
+struct Deposed;
+
+fn step_down(shared: &Shared, why: &str) {
+    tracing::warn!(why, "does not lead any more");
+    shared.membership.leads.store(false, Ordering::Release);
+    // So that those who wait for maps here are sent on.
+    for inbox in &shared.inboxes {
+        inbox.wake();
+    }
+}
+
+fn send(shared: &Shared, way: Way, reply: ControlReply) {
+    match way {
+        Way::Shard(to) => {
+            shared.inboxes[usize::from(to.shard.get())].send(Message::Control(to, reply));
+        }
+        // Whoever asked may have lost patience.
+        Way::Thread(answer) => drop(answer.try_send(reply)),
+    }
+}

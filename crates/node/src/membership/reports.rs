@@ -1,0 +1,140 @@
+//! What primaries noticed of the members of their groups, on the way to the leader.
+
+use std::sync::mpsc::sync_channel;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use samite_types::{Deadline, Error, ErrorKind, Result};
+use samite_wire::control::{ControlReply, ControlRequest};
+use samite_wire::membership::{MemberReport, REPORTS_MAX};
+
+use super::Way;
+use super::follow::take_up_map;
+use crate::shared::{Shared, lock};
+use crate::worker::call;
+
+/// How long the leader may take over reports.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How often the thread looks whether the node stops.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Reports that wait, in the order in which they were made.
+#[derive(Debug, Default)]
+pub(crate) struct Reports {
+    waiting: Mutex<Vec<MemberReport>>,
+    added: Condvar,
+}
+
+impl Reports {
+    /// Adds one; whether there was room. One that waits already is not added again.
+    #[allow(dead_code, reason = "for the shards that mirror")]
+    pub(crate) fn add(&self, report: MemberReport) -> bool {
+        let mut waiting = lock(&self.waiting);
+        if waiting.contains(&report) {
+            return true;
+        }
+        if waiting.len() >= REPORTS_MAX {
+            return false;
+        }
+        waiting.push(report);
+        self.added.notify_one();
+        true
+    }
+
+    /// Takes all; waits for some at most for `timeout`.
+    fn take(&self, timeout: Duration) -> Vec<MemberReport> {
+        let waiting = lock(&self.waiting);
+        let waited = self.added.wait_timeout_while(waiting, timeout, |waiting| waiting.is_empty());
+        std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+}
+
+/// Takes reports to the leader until the node stops. Each is tried once: what has come of it shows in the map, and whoever made it makes it
+/// again while that says otherwise.
+pub(crate) fn run(shared: &Shared) {
+    while !shared.stop.is_asked() {
+        let reports = shared.membership.reports.take(LOOK);
+        if reports.is_empty() {
+            continue;
+        }
+        if let Err(error) = deliver(shared, reports) {
+            tracing::debug!(%error, "report on members");
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn deliver(shared: &Shared, reports: Vec<MemberReport>) -> Result<()> {
+    let request = ControlRequest::Report { node: shared.node, known: shared.epoch(), reports };
+    match ask_leader(shared, request, REPORT_TIMEOUT)? {
+        ControlReply::Map(Some(data)) => take_up_map(shared, data),
+        ControlReply::Map(None) => Ok(()),
+        reply => Err(refusal(&reply)),
+    }
+}
+
+/// Asks whoever leads, in this node or elsewhere.
+pub(crate) fn ask_leader(
+    shared: &Shared,
+    request: ControlRequest,
+    timeout: Duration,
+) -> Result<ControlReply> {
+    if shared.membership.leads() {
+        let (answer, answered) = sync_channel(1);
+        shared.membership.ask(request, Way::Thread(answer))?;
+        return answered.recv_timeout(timeout).map_err(|_| {
+            Error::new(ErrorKind::Timeout, "the coordinator in this node does not answer in time")
+        });
+    }
+    let upstream = lock(&shared.upstream).clone().ok_or_else(|| {
+        Error::new(ErrorKind::Unavailable, "no coordinator that leads can be reached")
+    })?;
+    call(&upstream, &request, Deadline::after(timeout))
+}
+
+/// What an answer that does not fit, or is a refusal, says.
+pub(crate) fn refusal(reply: &ControlReply) -> Error {
+    match reply {
+        ControlReply::Failed { kind, message } => {
+            let kind = ErrorKind::from_code(*kind).unwrap_or(ErrorKind::Internal);
+            Error::new(kind, message.clone())
+        }
+        ControlReply::NotLeader { .. } => {
+            Error::new(ErrorKind::Unavailable, "this coordinator does not lead")
+        }
+        _ => Error::new(ErrorKind::Corrupt, "the coordinator answers another question"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_types::{Epoch, PartitionId, Redundancy, TargetId, Term};
+    use samite_wire::membership::MemberNews;
+
+    use super::*;
+
+    fn report(partition: u32) -> MemberReport {
+        MemberReport {
+            redundancy: Redundancy(2),
+            partition: PartitionId(partition),
+            term: Term(1),
+            epoch: Epoch(1),
+            target: TargetId(1),
+            news: MemberNews::Missed,
+        }
+    }
+
+    #[test]
+    fn reports_are_kept_once_in_order_and_bounded() {
+        let reports = Reports::default();
+        for partition in (0..REPORTS_MAX as u32).chain([7]) {
+            assert!(reports.add(report(partition)));
+        }
+        assert!(!reports.add(report(u32::MAX)));
+        let taken = reports.take(Duration::ZERO);
+        assert!(taken.into_iter().eq((0..REPORTS_MAX as u32).map(report)));
+        assert!(reports.take(Duration::ZERO).is_empty());
+    }
+}
