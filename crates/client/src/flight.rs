@@ -11,6 +11,7 @@ use samite_wire::limits::{BODY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX};
 use samite_wire::op::{Operation, Request, RequestEncoder, RequestHeader};
 
 use crate::changes::mask_of;
+use crate::crew::Crew;
 use crate::exec::{Again, Collected, Run, Sent, is_absence, judge};
 use crate::frame::INLINE_LEN_MAX;
 use crate::reply::read;
@@ -172,6 +173,11 @@ impl Flight {
             return Ok(());
         }
         Err(Error::new(ErrorKind::Unavailable, "the operation was sent before the fork"))
+    }
+
+    /// The threads that finish what would block.
+    pub(crate) fn crew(&self) -> Crew {
+        self.dataset.client().session().crew.clone()
     }
 
     /// Sends what was left to be sent later to other nodes than this flight's, whose links see to theirs when they are read.

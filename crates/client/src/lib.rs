@@ -31,6 +31,7 @@
 mod changes;
 mod client;
 mod config;
+mod crew;
 mod dataset;
 mod exec;
 mod flight;

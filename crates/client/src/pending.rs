@@ -8,6 +8,7 @@ use std::task::{Context, Poll, Waker};
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result};
 use samite_wire::op::Operation;
 
+use crate::crew::Crew;
 use crate::flight::Flight;
 use crate::timer::Alarm;
 use crate::{Dataset, OwnedOutcome};
@@ -164,12 +165,17 @@ impl std::task::Wake for Unpark {
 }
 
 impl<T: Send + 'static> Pending<T> {
-    /// Leaves the rest to a thread.
-    fn work(&mut self, rest: impl FnOnce() -> Result<T> + Send + 'static, waker: &Waker) {
+    /// Leaves the rest to a thread of `crew`.
+    fn work(
+        &mut self,
+        crew: &Crew,
+        rest: impl FnOnce() -> Result<T> + Send + 'static,
+        waker: &Waker,
+    ) {
         let state = SlotState { result: None, waker: Some(waker.clone()) };
         let slot = Arc::new(Slot { state: Mutex::new(state) });
         let filled = Arc::clone(&slot);
-        let spawned = std::thread::Builder::new().name("samite-pending".into()).spawn(move || {
+        let put = crew.put(Box::new(move || {
             let result = rest();
             let mut state = filled.lock();
             state.result = Some(result);
@@ -178,10 +184,9 @@ impl<T: Send + 'static> Pending<T> {
             if let Some(waker) = waker {
                 waker.wake();
             }
-        });
-        if let Err(error) = spawned {
-            let cause = format!("cannot start a thread to finish an operation: {error}");
-            slot.lock().result = Some(Err(Error::new(ErrorKind::Io, cause)));
+        }));
+        if let Err(error) = put {
+            slot.lock().result = Some(Err(error));
             waker.wake_by_ref();
         }
         self.stage = Stage::Work(slot);
@@ -194,13 +199,14 @@ impl<T: Send + 'static> Pending<T> {
         else {
             return;
         };
+        let crew = flight.crew();
         let step = match flight.land() {
             Err(error) => Step::Ready(Err(error)),
             Ok(true) => finish(flight.into_outcomes()),
             Ok(false) => Step::Follow(Box::new(move || finish(flight.wait()?).finish())),
         };
         match step {
-            Step::Follow(rest) => self.work(rest, waker),
+            Step::Follow(rest) => self.work(&crew, rest, waker),
             Step::Ready(result) => {
                 let state = SlotState { result: Some(result), waker: None };
                 self.stage = Stage::Work(Arc::new(Slot { state: Mutex::new(state) }));

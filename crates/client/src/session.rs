@@ -15,6 +15,7 @@ use samite_types::{
 use samite_wire::control::ClusterMapData;
 
 use crate::changes::Changes;
+use crate::crew::Crew;
 use crate::peer::Peer;
 use crate::seq::Seqs;
 use crate::timer::Timer;
@@ -26,6 +27,7 @@ pub(crate) struct Session {
     pub(crate) seqs: Seqs,
     pub(crate) changes: Changes,
     pub(crate) timer: Timer,
+    pub(crate) crew: Crew,
     /// Requests were left with links to be sent later.
     pub(crate) has_left: AtomicBool,
     host: String,
@@ -116,6 +118,7 @@ impl Session {
             seqs: Seqs::new(),
             changes: Changes::new(),
             timer: Timer::default(),
+            crew: Crew::default(),
             has_left: AtomicBool::new(false),
             host: host_name(),
             only,
