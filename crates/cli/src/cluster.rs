@@ -64,6 +64,23 @@ impl Target {
         timeout: Option<Duration>,
     ) -> samite_types::Result<Client> {
         let transport = transport_from_env()?;
+        let config = self.config_of(nodes)?;
+        let mut options = Options { transport, ..Options::default() };
+        if let Some(timeout) = self.timeout.or(timeout) {
+            options.timeout = timeout;
+        }
+        Client::connect(&config, options)
+            .map_err(|error| error.context(format_args!("cluster {}", self.dir.name())))
+    }
+
+    /// The time that the command line gives each request.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    /// The way to these nodes.
+    pub fn config_of(&self, nodes: &[NodeEntry]) -> samite_types::Result<ClusterConfig> {
+        let transport = transport_from_env()?;
         let mut addresses = Vec::new();
         for node in nodes {
             addresses.push(format!("shm://{}", node.socket.display()));
@@ -73,17 +90,11 @@ impl Target {
         if let Some(transport) = transport {
             addresses.retain(|address| address.starts_with(&format!("{transport}://")));
         }
-        let config = ClusterConfig {
+        Ok(ClusterConfig {
             cluster: self.dir.name().to_owned(),
             addresses,
             key: self.dir.read_key()?,
-        };
-        let mut options = Options { transport, ..Options::default() };
-        if let Some(timeout) = self.timeout.or(timeout) {
-            options.timeout = timeout;
-        }
-        Client::connect(&config, options)
-            .map_err(|error| error.context(format_args!("cluster {}", self.dir.name())))
+        })
     }
 
     /// The cluster's files, as this process's user.

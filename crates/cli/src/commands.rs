@@ -5,6 +5,7 @@ pub mod data;
 pub mod dataset;
 pub mod df;
 pub mod down;
+pub mod fault;
 pub mod files;
 pub mod kv;
 pub mod ls;

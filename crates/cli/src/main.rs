@@ -15,8 +15,8 @@ use clap::{Parser, Subcommand};
 
 use cluster::Target;
 use commands::{
-    bench, data, dataset, df, down, files, kv, ls, mount, node, object, run, set, stage, stat,
-    status, up,
+    bench, data, dataset, df, down, fault, files, kv, ls, mount, node, object, run, set, stage,
+    stat, status, up,
 };
 use failure::{EXIT_CODES, Failure};
 
@@ -77,6 +77,7 @@ enum Command {
     Kv(kv::Args),
     Object(object::Args),
     Dataset(dataset::Args),
+    Fault(fault::Args),
     Bench(bench::Args),
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
@@ -124,6 +125,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Kv(args) => kv::run(&args, &target),
         Command::Object(args) => object::run(&args, &target),
         Command::Dataset(args) => dataset::run(&args, &target),
+        Command::Fault(args) => fault::run(&args, &target),
         Command::Bench(args) => bench::run(&args),
         Command::BenchPeer(args) => bench::peer(&args),
     }

@@ -34,6 +34,7 @@ mod config;
 mod crew;
 mod dataset;
 mod exec;
+pub mod faults;
 mod flight;
 mod frame;
 pub mod kv;

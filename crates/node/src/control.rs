@@ -61,7 +61,10 @@ impl Shard {
             | ControlRequest::SetAccess { .. }) => {
                 self.permitted(peer, change).and_then(|change| self.coordinate(to, change))
             }
-            ControlRequest::Faults(asked) => self.shared.faults(peer, asked).map(Some),
+            ControlRequest::Faults(asked) => {
+                out.spare(conn);
+                self.shared.faults(peer, asked).map(Some)
+            }
             asked @ (ControlRequest::Join(_)
             | ControlRequest::Heartbeat(_)
             | ControlRequest::Report { .. }

@@ -202,8 +202,8 @@ impl Replies {
         }
     }
 
-    /// From now on its frames meet no faults.
-    pub(super) fn spare(&mut self, conn: ConnId) {
+    /// From now on the frames of this connection meet no faults: see [`Service::is_about_faults`](super::Service::is_about_faults).
+    pub fn spare(&mut self, conn: ConnId) {
         if let Some(output) = get(&mut self.outputs, conn) {
             output.party = None;
         }

@@ -298,8 +298,8 @@ fn end(word: &str) -> Result<End, String> {
 fn window(times: &[&str]) -> Result<Window, String> {
     let (from, until) = match times {
         [] => (Duration::ZERO, None),
-        [from] => (time(from)?, None),
-        [from, until] => (time(from)?, Some(time(until)?)),
+        [from] => (parse_time(from)?, None),
+        [from, until] => (parse_time(from)?, Some(parse_time(until)?)),
         [_, _, more, ..] => return Err(format!("{more:?} is one word too many")),
     };
     if until.is_some_and(|until| until <= from) {
@@ -316,14 +316,18 @@ fn ratio(word: &str) -> Result<Ratio, String> {
 }
 
 fn delay(word: &str) -> Result<Duration, String> {
-    let delay = time(word)?;
+    let delay = parse_time(word)?;
     if delay > DELAY_MAX {
         return Err(format!("{word} is longer than the most that is possible, a minute"));
     }
     Ok(delay)
 }
 
-fn time(word: &str) -> Result<Duration, String> {
+/// A time as tables have it: `120us`, `5ms`, `1.5s`, `0`.
+///
+/// # Errors
+/// Words for the person.
+pub fn parse_time(word: &str) -> Result<Duration, String> {
     let wrong = || format!("{word:?} is no time; expected one as `120us`, `5ms`, `1.5s` or `0`");
     if word == "0" {
         return Ok(Duration::ZERO);
@@ -500,8 +504,8 @@ disk torn 3% 1
 
     #[test]
     fn numbers_are_exact() {
-        assert_eq!(time("1.5m"), Ok(Duration::from_secs(90)));
-        assert_eq!(time("0.25us"), Ok(Duration::from_nanos(250)));
+        assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_time("0.25us"), Ok(Duration::from_nanos(250)));
         assert_eq!(ratio("0.0001%"), Ok(Ratio(1)));
         assert_eq!(ratio("100%"), Ok(Ratio::ALL));
         assert_eq!(scaled("1.", 10), None);

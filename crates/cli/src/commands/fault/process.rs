@@ -1,0 +1,60 @@
+//! Stopping and killing the nodes of a local cluster.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use samite_types::NodeId;
+
+use super::entry;
+use crate::cluster::Target;
+use crate::failure::{ExitCode, Failure};
+use crate::local::process::Process;
+use crate::signals;
+
+/// How long a killed node may take to end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Exit code when Ctrl-C ends a pause, as the shell reports a death by SIGINT.
+const INTERRUPTED_CODE: i32 = 128 + 2;
+
+fn process(target: &Target, node: NodeId) -> Result<Process, Failure> {
+    let file = target.cluster_file()?;
+    let entry = entry(&file, node)?;
+    Process::started_at(entry.pid, entry.start_ticks).ok_or_else(|| {
+        Failure::new(ExitCode::Unreachable, format!("node {node} does not live any more"))
+    })
+}
+
+/// Stops a node, for a time or for good.
+pub fn pause(target: &Target, node: NodeId, time: Option<Duration>) -> Result<(), Failure> {
+    let paused = process(target, node)?;
+    let Some(time) = time else {
+        paused.signal(Signal::STOP);
+        return Ok(());
+    };
+    let woken = process(target, node)?;
+    // Whoever ends the wait does not want the node to stay as it is.
+    signals::on_stop(move || {
+        woken.signal(Signal::CONT);
+        std::process::exit(INTERRUPTED_CODE);
+    })?;
+    paused.signal(Signal::STOP);
+    std::thread::sleep(time);
+    paused.signal(Signal::CONT);
+    Ok(())
+}
+
+/// Lets a node go on.
+pub fn resume(target: &Target, node: NodeId) -> Result<(), Failure> {
+    process(target, node)?.signal(Signal::CONT);
+    Ok(())
+}
+
+/// Kills a node and waits for its end.
+pub fn kill(target: &Target, node: NodeId) -> Result<(), Failure> {
+    let killed = process(target, node)?;
+    killed.signal(Signal::KILL);
+    if killed.wait(KILL_TIMEOUT) {
+        return Ok(());
+    }
+    Err(Failure::failed(format!("node {node} does not end, not even by SIGKILL")))
+}

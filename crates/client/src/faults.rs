@@ -1,0 +1,52 @@
+//! Asking one node about its faults, past everything that they do.
+
+use std::time::Duration;
+
+use samite_transport::client::{Link, Outgoing};
+use samite_transport::{Address, ClusterKey};
+use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, Result, SystemEntropy};
+use samite_wire::control::{self, ControlReply, ControlRequest, FaultRequest, FaultStatus};
+use samite_wire::frame::FrameKind;
+
+use crate::ClusterConfig;
+
+/// Sets, clears or shows the faults of the node at the first of `config`'s addresses that can be reached. Needs no cluster map, and a connection of its own
+/// on which nothing is harmed.
+///
+/// # Errors
+/// `Unavailable`, `Timeout`; `Denied`: not this user's node; `Invalid`: not a table.
+pub fn ask(
+    config: &ClusterConfig,
+    request: FaultRequest,
+    timeout: Duration,
+) -> Result<FaultStatus> {
+    let deadline = Deadline::after(timeout);
+    let body = control::encode(&ControlRequest::Faults(request));
+    let request = Outgoing { kind: FrameKind::Control, body: &body, payload: &[] };
+    let link = connect(config, deadline)?;
+    let reply: ControlReply = link
+        .call(request, deadline, |reply| control::decode(reply.body()))?
+        .map_err(Error::from)?;
+    match reply {
+        ControlReply::Faults(status) => Ok(status),
+        ControlReply::Failed { kind, message } => {
+            let kind = ErrorKind::from_code(kind).unwrap_or(ErrorKind::Internal);
+            Err(Error::new(kind, message))
+        }
+        _ => Err(Error::new(ErrorKind::Corrupt, "the node answers another question")),
+    }
+}
+
+fn connect(config: &ClusterConfig, deadline: Deadline) -> Result<Link> {
+    let key = ClusterKey::new(config.key);
+    let client = ClientId(SystemEntropy.next_u64());
+    let mut failed = Error::new(ErrorKind::Unavailable, "the node has no address");
+    for address in &config.addresses {
+        let address: Address = address.parse()?;
+        match Link::connect(&address, &key, client, deadline) {
+            Ok(link) => return Ok(link),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
