@@ -16,7 +16,7 @@ use crate::log::Log;
 const PENDING_LEN_MAX: u64 = 64 << 20;
 /// Memory of a batch beyond this is not kept for the next.
 const KEEP_LEN_MAX: usize = 4 << 20;
-/// How often a full disk is tried again.
+/// How often a disk that is full or fails is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// What a log has and takes.
@@ -66,16 +66,10 @@ struct Queue {
     is_submitted: bool,
     drop_below: u64,
     ends: bool,
-    trouble: Option<Trouble>,
-}
-
-/// Why the log takes nothing.
-#[derive(Clone, Debug)]
-enum Trouble {
-    /// There is no space for a next segment; what is there can be used.
-    Full(Error),
-    /// It cannot be written any more.
-    Broken(Error),
+    /// The thread waits to be told.
+    sleeps: bool,
+    /// Why nothing can be written now, or no next segment be set aside.
+    trouble: Option<Error>,
 }
 
 fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
@@ -83,7 +77,7 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 }
 
 impl Appender {
-    /// Starts a thread called `name` for `log`. It calls `wake` whenever more is on flash, and when the log breaks.
+    /// Starts a thread called `name` for `log`. It calls `wake` whenever more is on flash.
     ///
     /// # Errors
     /// No thread can be had.
@@ -102,7 +96,9 @@ impl Appender {
         let next = log.next();
         let mut writer = Writer { shared: Arc::clone(&shared), log, wake };
         // Before the first frame, so that a disk that is full is known from the start.
-        writer.prepare();
+        let prepared = writer.log.prepare();
+        writer.set_trouble(prepared.err());
+        writer.set_limit(true);
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || writer.run())?;
         Ok(Self { shared, next, appended: 0, is_quiet: false, thread: Some(thread) })
     }
@@ -110,7 +106,7 @@ impl Appender {
     /// Whether a frame with a payload of `len` bytes may be added: what is added then is sure to have its place.
     ///
     /// # Errors
-    /// `Busy`: too much waits to be written. `NoSpace` or another of the disk's: there is no space, or the log is broken.
+    /// `Busy`: too much waits to be written. `NoSpace` or another of the disk's: see [`trouble`](Self::trouble).
     pub fn admit(&self, len: usize) -> Result<(), ErrorKind> {
         let len = framed_len(len) as u64;
         let after = self.appended + len;
@@ -128,22 +124,10 @@ impl Appender {
         }
     }
 
-    /// Why the log takes no more, or soon will not.
+    /// Why nothing can be written now, or soon. It is tried again and again: what was added waits.
     #[must_use]
     pub fn trouble(&self) -> Option<Error> {
-        match &lock(&self.shared.queue).trouble {
-            Some(Trouble::Full(error) | Trouble::Broken(error)) => Some(error.clone()),
-            None => None,
-        }
-    }
-
-    /// Why what was added and is not durable will never be.
-    #[must_use]
-    pub fn broken(&self) -> Option<Error> {
-        match &lock(&self.shared.queue).trouble {
-            Some(Trouble::Broken(error)) => Some(error.clone()),
-            _ => None,
-        }
+        lock(&self.shared.queue).trouble.clone()
     }
 
     /// Adds a frame that was [admitted](Self::admit); `write` appends its payload. Returns its number. It is written after the next
@@ -160,9 +144,20 @@ impl Appender {
     /// Has everything that was added written.
     pub fn submit(&mut self) {
         if std::mem::take(&mut self.is_quiet) {
-            lock(&self.shared.queue).is_submitted = true;
-            self.shared.changed.notify_one();
+            let mut queue = lock(&self.shared.queue);
+            queue.is_submitted = true;
+            let sleeps = queue.sleeps;
+            drop(queue);
+            if sleeps {
+                self.shared.changed.notify_one();
+            }
         }
+    }
+
+    /// Bytes of frames that were added since the log was opened.
+    #[must_use]
+    pub const fn appended(&self) -> u64 {
+        self.appended
     }
 
     /// Number of the next frame.
@@ -217,25 +212,25 @@ impl<W: Fn()> Writer<W> {
         let mut batch = Batch::default();
         let mut dropped = 0;
         while let Some(drop_below) = self.next_work(&mut batch) {
-            if !batch.is_empty() {
-                self.write(&mut batch);
-            }
+            let written = if batch.is_empty() { Ok(()) } else { self.write(&mut batch) };
             if drop_below > dropped {
-                dropped = drop_below;
-                if let Err(error) = self.log.drop_below(drop_below) {
-                    tracing::warn!(%error, "remove old segments of the log");
+                match self.log.drop_below(drop_below) {
+                    Ok(()) => dropped = drop_below,
+                    Err(error) => tracing::warn!(%error, "remove old segments of the log"),
                 }
             }
-            self.prepare();
+            let prepared = written.and_then(|()| self.log.prepare());
+            self.set_trouble(prepared.err());
+            self.set_limit(batch.is_empty());
         }
     }
 
-    /// Waits for frames, or for something to drop; `None` at the end.
+    /// Waits for frames, for something to drop, or for the time to try again; `None` at the end. What is in `batch` comes first.
     fn next_work(&self, batch: &mut Batch) -> Option<u64> {
         let mut queue = lock(&self.shared.queue);
         let before = queue.drop_below;
         loop {
-            if queue.is_submitted {
+            if batch.is_empty() && queue.is_submitted {
                 queue.is_submitted = false;
                 std::mem::swap(&mut queue.batch, batch);
                 return Some(queue.drop_below);
@@ -243,62 +238,58 @@ impl<W: Fn()> Writer<W> {
             if queue.ends {
                 return None;
             }
-            let is_full = matches!(queue.trouble, Some(Trouble::Full(_)));
             if queue.drop_below > before {
                 return Some(queue.drop_below);
             }
             let changed = &self.shared.changed;
-            if is_full {
-                let waited = changed.wait_timeout(queue, RETRY_AFTER);
-                let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                queue = woken;
-                if timeout.timed_out() {
-                    return Some(queue.drop_below);
-                }
-            } else {
+            queue.sleeps = true;
+            if queue.trouble.is_none() {
                 queue = changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                queue.sleeps = false;
+                continue;
+            }
+            let waited = changed.wait_timeout(queue, RETRY_AFTER);
+            let (woken, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            queue = woken;
+            queue.sleeps = false;
+            if timeout.timed_out() {
+                return Some(queue.drop_below);
             }
         }
     }
 
-    fn write(&mut self, batch: &mut Batch) {
+    fn write(&mut self, batch: &mut Batch) -> Result<()> {
+        let before = (self.log.next(), batch.written());
         let written = self.log.write(batch);
         let shared = &*self.shared;
         shared.durable.store(self.log.next(), Ordering::Release);
-        shared.written.fetch_add(batch.len() as u64, Ordering::Relaxed);
-        shared.frames.fetch_add(batch.count(), Ordering::Relaxed);
+        shared.frames.fetch_add(self.log.next() - before.0, Ordering::Relaxed);
+        shared.written.fetch_add((batch.written() - before.1) as u64, Ordering::Relaxed);
         shared.batches.fetch_add(1, Ordering::Relaxed);
-        batch.clear(KEEP_LEN_MAX);
-        if let Err(error) = written {
-            self.set_trouble(Some(Trouble::Broken(error)));
+        if written.is_ok() {
+            batch.clear(KEEP_LEN_MAX);
         }
         (self.wake)();
+        written
     }
 
-    fn set_trouble(&self, trouble: Option<Trouble>) {
+    fn set_trouble(&self, trouble: Option<Error>) {
         let mut queue = lock(&self.shared.queue);
         match (&queue.trouble, &trouble) {
-            (Some(Trouble::Broken(_)), _) => return,
-            (_, Some(Trouble::Broken(error))) => tracing::error!(%error, "the log is broken"),
-            (None, Some(Trouble::Full(error))) => tracing::warn!(%error, "no space for the log"),
-            (Some(Trouble::Full(_)), None) => tracing::info!("there is space for the log again"),
+            (None, Some(error)) => tracing::error!(%error, "the log takes no more"),
+            (Some(_), None) => tracing::info!("the log takes more again"),
             _ => {}
         }
         queue.trouble = trouble;
     }
 
-    /// Sets the next segment aside, and says how much may be appended.
-    fn prepare(&mut self) {
-        let is_broken = matches!(lock(&self.shared.queue).trouble, Some(Trouble::Broken(_)));
-        if !is_broken {
-            let prepared = self.log.prepare();
-            self.set_trouble(prepared.err().map(Trouble::Full));
-        }
+    /// Says how much may be appended: nothing while what was taken cannot be written.
+    fn set_limit(&self, is_going: bool) {
         let shared = &*self.shared;
         shared.len.store(self.log.len(), Ordering::Relaxed);
         let written = shared.written.load(Ordering::Relaxed);
         let longest = shared.longest.load(Ordering::Relaxed) as usize;
-        let room = if is_broken { 0 } else { self.log.room(longest) };
+        let room = if is_going { self.log.room(longest) } else { 0 };
         shared.limit.store(written + room, Ordering::Release);
     }
 }

@@ -5,7 +5,7 @@ pub mod memory;
 
 use samite_types::Result;
 
-pub use dir::{DirDisk, DiskFault, DiskFaults, DiskOp};
+pub use dir::DirDisk;
 
 /// A directory of files. Names are flat: no separators.
 pub trait Disk: Send + Sync {

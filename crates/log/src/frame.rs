@@ -38,6 +38,8 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 pub struct Batch {
     bytes: Vec<u8>,
     count: u64,
+    /// Bytes of the frames that are on flash already.
+    written: usize,
 }
 
 impl Batch {
@@ -79,16 +81,26 @@ impl Batch {
         &self.bytes
     }
 
+    /// Bytes of the frames that are on flash already: where the others begin.
+    pub(crate) const fn written(&self) -> usize {
+        self.written
+    }
+
+    /// The first `len` bytes of the frames that are not on flash yet are.
+    pub(crate) const fn advance(&mut self, len: usize) {
+        self.written += len;
+    }
+
     /// Forgets the frames; keeps up to `keep` bytes of memory for others.
     pub(crate) fn clear(&mut self, keep: usize) {
         self.bytes.clear();
         self.bytes.shrink_to(keep);
-        self.count = 0;
+        (self.count, self.written) = (0, 0);
     }
 
-    /// Numbers the frames from `first` on and completes them. Everything below `synced` is on flash.
+    /// Numbers the frames that are not on flash yet from `first` on and completes them. Everything below `synced` is on flash.
     pub(crate) fn seal(&mut self, id: u64, first: u64, synced: u64) {
-        let (mut at, mut sequence) = (0, first);
+        let (mut at, mut sequence) = (self.written, first);
         while let Some(len) = u32_at(&self.bytes, at + 4) {
             let end = at + HEAD_LEN + len as usize;
             self.bytes[at + 8..at + 16].copy_from_slice(&sequence.to_le_bytes());
@@ -98,7 +110,6 @@ impl Batch {
             at += framed_len(len as usize);
             sequence += 1;
         }
-        debug_assert_eq!(sequence, first + self.count);
     }
 
     /// Bytes that the frame at byte `at` takes.

@@ -32,6 +32,6 @@ mod segment;
 pub mod storage;
 
 pub use appender::{Appender, Figures};
-pub use disk::{DirDisk, Disk, DiskFault, DiskFaults, DiskOp, LogFile, memory};
+pub use disk::{DirDisk, Disk, LogFile, memory};
 pub use frame::{Batch, FRAME_LEN_MAX};
 pub use log::{Log, Settings};

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use samite_types::{Error, ErrorKind, Result};
+use samite_types::Result;
 
 use crate::disk::{Disk, LogFile};
 use crate::frame::{Batch, FRAME_LEN_MAX, framed_len};
@@ -46,8 +46,8 @@ pub struct Log {
     next: u64,
     /// The next segment, set aside.
     spare: Option<(Box<dyn LogFile>, u64)>,
-    /// A write or sync failed: what is on flash is not known any more.
-    broken: Option<Error>,
+    /// The name of the segment in use may not be on flash yet.
+    is_named: bool,
 }
 
 impl Log {
@@ -75,7 +75,7 @@ impl Log {
             end: 0,
             next: firsts.first().copied().unwrap_or(1),
             spare: None,
-            broken: None,
+            is_named: true,
         };
         for (index, first) in firsts.iter().enumerate() {
             log.read_segment(*first, index + 1 == firsts.len(), visit)?;
@@ -165,25 +165,15 @@ impl Log {
         made
     }
 
-    /// Writes the frames of `batch`, in order, and returns when they are on flash. The batch is sealed and can be cleared.
+    /// Writes the frames of `batch`, in order, and returns when they are on flash.
     ///
     /// # Errors
-    /// The disk's. A log that could not write or sync takes nothing more: what of the batch is on flash shows when it is opened again.
+    /// The disk's. The frames below [`next`](Self::next) are on flash; the same batch may be tried again, and is written anew from there. What
+    /// a sync that failed has left is not relied on.
     pub fn write(&mut self, batch: &mut Batch) -> Result<()> {
-        if let Some(error) = &self.broken {
-            return Err(error.clone());
-        }
-        let written = self.write_all(batch);
-        if let Err(error) = &written {
-            self.broken = Some(error.clone());
-        }
-        written
-    }
-
-    fn write_all(&mut self, batch: &mut Batch) -> Result<()> {
         batch.seal(self.settings.id, self.next, self.next);
-        let mut at = 0;
-        while at < batch.len() {
+        while batch.written() < batch.len() {
+            let at = batch.written();
             let room = self.segments.back().filter(|_| self.file.is_some());
             let room = room.map_or(0, |segment| segment.len - self.end);
             let (frames, len) = batch.fitting(at, room as usize);
@@ -191,13 +181,17 @@ impl Log {
                 self.rotate(batch.frame_len(at))?;
                 continue;
             }
+            if !self.is_named {
+                self.disk.sync()?;
+                self.is_named = true;
+            }
             if let Some(file) = &self.file {
                 file.write_at(self.end, &batch.bytes()[at..at + len])?;
                 file.sync()?;
             }
             self.end += len as u64;
             self.next += frames;
-            at += len;
+            batch.advance(len);
         }
         Ok(())
     }
@@ -206,21 +200,25 @@ impl Log {
     fn rotate(&mut self, frame_len: usize) -> Result<()> {
         let need = self.settings.segment_len.max((HEADER_LEN + frame_len) as u64);
         if self.spare.as_ref().is_none_or(|(_, len)| *len < need) {
+            self.spare = None;
             self.make_spare(need)?;
         }
-        let (file, len) = self.spare.take().ok_or(ErrorKind::Internal)?;
-        file.write_at(0, &header(self.settings.id, self.next))?;
-        file.sync()?;
+        if let Some((file, _)) = &self.spare {
+            file.write_at(0, &header(self.settings.id, self.next))?;
+            file.sync()?;
+        }
         self.disk.rename(SPARE, &Segment::name(self.next))?;
-        self.disk.sync()?;
         self.close_current();
         // One that was begun before a crash and has no frames is replaced.
         if self.segments.back().is_some_and(|last| last.first == self.next) {
             self.segments.pop_back();
         }
-        self.segments.push_back(Segment { first: self.next, len });
-        self.file = Some(file);
+        if let Some((file, len)) = self.spare.take() {
+            self.segments.push_back(Segment { first: self.next, len });
+            self.file = Some(file);
+        }
         self.end = HEADER_LEN as u64;
+        self.is_named = false;
         Ok(())
     }
 

@@ -6,10 +6,9 @@ use std::time::{Duration, Instant};
 
 use samite_log::memory::{MemoryDisk, Trouble};
 use samite_log::storage::Storage;
-use samite_log::{
-    Appender, DirDisk, Disk, DiskFault, DiskFaults, DiskOp, Log, Settings, checkpoint,
-};
-use samite_types::ErrorKind;
+use samite_log::{Appender, DirDisk, Disk, Log, Settings, checkpoint};
+use samite_types::fault::Faults;
+use samite_types::{ErrorKind, NodeId};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -91,7 +90,6 @@ fn a_full_disk_refuses_what_has_no_place_and_goes_on_when_there_is_some() {
     assert_eq!(refused, ErrorKind::NoSpace);
     assert!((6..=12).contains(&added), "{added}");
     until("what was accepted is written", || appender.durable() == appender.next());
-    assert!(appender.broken().is_none());
     memory.set_capacity(None);
     until("it goes on", || appender.admit(1000).is_ok());
     appender.add(|out| out.extend_from_slice(&[1; 1000]));
@@ -100,53 +98,57 @@ fn a_full_disk_refuses_what_has_no_place_and_goes_on_when_there_is_some() {
 }
 
 #[test]
-fn a_log_that_cannot_sync_takes_nothing_more_and_keeps_what_it_acknowledged() {
-    let memory = MemoryDisk::new(2);
-    let disk: Arc<dyn Disk> = Arc::new(memory.clone());
-    let (mut appender, _wakes) = start(&disk, settings(1 << 16));
-    for index in 0..20 {
-        if index == 10 {
-            memory.trouble_at(memory.calls() + 2, Trouble::Error);
+fn what_could_not_be_written_is_written_later_and_nothing_is_said_to_be_there_before() {
+    for op in 0..4 {
+        let memory = MemoryDisk::new(2);
+        let disk: Arc<dyn Disk> = Arc::new(memory.clone());
+        let (mut appender, _wakes) = start(&disk, settings(1 << 16));
+        for index in 0..20 {
+            if index == 10 {
+                (1..=3).for_each(|call| {
+                    memory.trouble_at(memory.calls() + op + call, Trouble::Error);
+                });
+            }
+            until("there is room", || appender.admit(10).is_ok());
+            appender.add(|out| out.extend_from_slice(&[1; 10]));
+            appender.submit();
+            let next = appender.next();
+            until("written", || appender.durable() == next);
         }
-        if appender.admit(10).is_err() {
-            break;
-        }
-        appender.add(|out| out.extend_from_slice(&[1; 10]));
-        appender.submit();
-        let next = appender.next();
-        until("written or broken", || appender.durable() == next || appender.broken().is_some());
+        until("the trouble is over", || appender.trouble().is_none());
+        drop(appender);
+        memory.crash();
+        assert_eq!(count(&disk, settings(1 << 16)), 20);
     }
-    assert_eq!(appender.broken().unwrap().kind(), ErrorKind::Io);
-    assert_eq!(appender.admit(10), Err(ErrorKind::Io));
-    assert_eq!(appender.durable(), 11);
-    drop(appender);
-    memory.crash();
-    assert!((10..=11).contains(&count(&disk, settings(1 << 16))));
 }
 
 #[test]
-fn injected_faults_reach_a_directory() {
-    struct Torn;
-    impl DiskFaults for Torn {
-        fn before(&self, op: DiskOp) -> (Duration, Option<DiskFault>) {
-            let fault =
-                matches!(op, DiskOp::Write(len) if len > 500).then_some(DiskFault::Torn(300));
-            (Duration::ZERO, fault)
-        }
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let disk: Arc<dyn Disk> = Arc::new(DirDisk::new(dir.path(), Some(Arc::new(Torn))).unwrap());
-    let (mut appender, _wakes) = start(&disk, settings(1 << 16));
-    for len in [100, 1000] {
-        appender.add(|out| out.resize(out.len() + len, 1));
-        appender.submit();
-        until("written or broken", || {
-            appender.durable() == appender.next() || appender.broken().is_some()
+fn injected_faults_reach_a_directory_and_end() {
+    for fault in ["torn", "error", "full"] {
+        let dir = tempfile::tempdir().unwrap();
+        let faults = Faults::new(NodeId(1), None);
+        let disk = DirDisk::new(dir.path(), Some(Arc::clone(&faults))).unwrap();
+        let disk: Arc<dyn Disk> = Arc::new(disk);
+        let (mut appender, _wakes) = start(&disk, settings(1 << 16));
+        let add = |appender: &mut Appender| {
+            appender.add(|out| out.resize(out.len() + 1000, 1));
+            appender.submit();
+        };
+        add(&mut appender);
+        until("written", || appender.durable() == 2);
+        faults.set(Some(format!("disk {fault} 100% 1").parse().unwrap()));
+        add(&mut appender);
+        until("it is in trouble", || appender.trouble().is_some());
+        assert!(appender.trouble().unwrap().message().contains("injected"));
+        assert_eq!(appender.durable(), 2);
+        until("it refuses more", || {
+            matches!(appender.admit(1), Err(ErrorKind::Io | ErrorKind::NoSpace))
         });
+        faults.set(None);
+        until("written after all", || appender.durable() == 3);
+        drop(appender);
+        assert_eq!(count(&disk, settings(1 << 16)), 2, "{fault}");
     }
-    assert!(appender.broken().unwrap().message().contains("injected"));
-    drop(appender);
-    assert_eq!(count(&disk, settings(1 << 16)), 1);
 }
 
 #[test]

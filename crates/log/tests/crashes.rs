@@ -12,8 +12,8 @@ const SETTINGS: Settings = Settings { id: 0x1234_5678_9abc_def0, segment_len: 40
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Frames of these lengths, as one batch.
-    Write(Vec<usize>),
+    /// Frames of these lengths, as one batch, tried so often.
+    Write(Vec<usize>, u32),
     /// So much of what is there is dropped, in percent.
     Drop(u64),
     /// Opened again without a crash.
@@ -22,8 +22,11 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => prop::collection::vec(prop_oneof![4 => 0..200usize, 1 => 0..3000usize], 1..6)
-            .prop_map(Step::Write),
+        8 => (
+            prop::collection::vec(prop_oneof![4 => 0..200usize, 1 => 0..3000usize], 1..6),
+            1..3u32,
+        )
+            .prop_map(|(lens, tries)| Step::Write(lens, tries)),
         2 => (0..=100u64).prop_map(Step::Drop),
         1 => Just(Step::Reopen),
     ]
@@ -84,19 +87,23 @@ impl Subject {
                 self.dropped += kept * percent / 100;
                 log.drop_below(self.dropped + 1)
             }
-            Step::Write(lens) => {
+            Step::Write(lens, tries) => {
                 let mut batch = Batch::default();
                 for len in lens {
                     let bytes = payload(self.frames.len() as u64, self.life, *len);
                     batch.add(|out| out.extend_from_slice(&bytes));
                     self.frames.push(bytes);
                 }
-                log.prepare()?;
-                let before = log.next();
-                let written = log.write(&mut batch);
-                // What was written before an error is on flash all the same.
-                assert!(log.next() >= before);
-                self.acknowledged = log.next() - 1;
+                let mut written = log.prepare();
+                for _ in 0..*tries {
+                    written = log.write(&mut batch);
+                    // What was written before an error is on flash all the same.
+                    assert!(log.next() > self.acknowledged);
+                    self.acknowledged = log.next() - 1;
+                    if written.is_ok() {
+                        break;
+                    }
+                }
                 written
             }
         }

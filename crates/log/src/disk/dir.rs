@@ -5,51 +5,19 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
+use samite_types::fault::{DiskFault, DiskOp, DiskVerdict, Faults};
 use samite_types::{Error, Result};
 
 use super::{Disk, LogFile};
 
-/// What is about to be done to a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiskOp {
-    /// A write of this many bytes.
-    Write(usize),
-    /// A sync of a file or of the directory.
-    Sync,
-    /// Space is set aside: a file is made or extended.
-    Reserve,
-}
-
-/// What goes wrong with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiskFault {
-    /// It fails with this error and has no effect.
-    Fail(Errno),
-    /// Only so many of a write's bytes get to the file, then it fails.
-    Torn(usize),
-}
-
-/// Decides what goes wrong, for tests and drills. May sleep: that is a slow disk.
-pub trait DiskFaults: Send + Sync {
-    /// Asked before each operation.
-    fn before(&self, op: DiskOp) -> (Duration, Option<DiskFault>);
-}
-
-/// A directory.
-#[derive(Clone)]
+/// A directory. `faults`, if there are any, go wrong with writes and syncs on purpose.
+#[derive(Clone, Debug)]
 pub struct DirDisk {
     path: PathBuf,
-    faults: Option<Arc<dyn DiskFaults>>,
-}
-
-impl std::fmt::Debug for DirDisk {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DirDisk({})", self.path.display())
-    }
+    faults: Option<Arc<Faults>>,
 }
 
 impl DirDisk {
@@ -57,7 +25,7 @@ impl DirDisk {
     ///
     /// # Errors
     /// The operating system's.
-    pub fn new(path: &Path, faults: Option<Arc<dyn DiskFaults>>) -> Result<Self> {
+    pub fn new(path: &Path, faults: Option<Arc<Faults>>) -> Result<Self> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -78,25 +46,25 @@ impl DirDisk {
     }
 }
 
-/// Asks for a fault, waits as long as it says, and fails if it says so; `Some`: so many bytes are written first.
+/// Meets the fault that is due, if there is one: waits as long as it says, and fails if it says so. `Some`: so many of `len` bytes are to be
+/// written first.
 fn meet(
-    faults: Option<&Arc<dyn DiskFaults>>,
-    op: DiskOp,
-    what: &str,
-    path: &Path,
+    faults: Option<&Arc<Faults>>,
+    (op, len): (DiskOp, usize),
+    (what, path): (&str, &Path),
 ) -> Result<Option<usize>> {
     let Some(faults) = faults else { return Ok(None) };
-    let (delay, fault) = faults.before(op);
+    let DiskVerdict { delay, fault } = faults.disk(op, len);
     if !delay.is_zero() {
         std::thread::sleep(delay);
     }
-    match fault {
-        None => Ok(None),
-        Some(DiskFault::Torn(len)) => Ok(Some(len)),
-        Some(DiskFault::Fail(errno)) => {
-            Err(Error::io(format_args!("{what} {} (injected)", path.display()), errno))
-        }
-    }
+    let errno = match fault {
+        None => return Ok(None),
+        Some(DiskFault::Torn { kept }) => return Ok(Some(kept.min(len))),
+        Some(DiskFault::Error) => Errno::IO,
+        Some(DiskFault::Full) => Errno::NOSPC,
+    };
+    Err(Error::io(format_args!("{what} {} (injected)", path.display()), errno))
 }
 
 fn io_error(what: &str, path: &Path, error: &io::Error) -> Error {
@@ -118,7 +86,6 @@ impl Disk for DirDisk {
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn LogFile>> {
-        meet(self.faults.as_ref(), DiskOp::Reserve, "make", &self.path.join(name))?;
         self.opened(name, OpenOptions::new().create_new(true))
     }
 
@@ -138,7 +105,7 @@ impl Disk for DirDisk {
     }
 
     fn sync(&self) -> Result<()> {
-        meet(self.faults.as_ref(), DiskOp::Sync, "sync", &self.path)?;
+        meet(self.faults.as_ref(), (DiskOp::Sync, 0), ("sync", &self.path))?;
         File::open(&self.path)
             .and_then(|dir| dir.sync_all())
             .map_err(|error| io_error("sync", &self.path, &error))
@@ -148,7 +115,7 @@ impl Disk for DirDisk {
 struct DirFile {
     file: File,
     path: PathBuf,
-    faults: Option<Arc<dyn DiskFaults>>,
+    faults: Option<Arc<Faults>>,
 }
 
 impl DirFile {
@@ -177,8 +144,9 @@ impl LogFile for DirFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        let torn = meet(self.faults.as_ref(), DiskOp::Write(bytes.len()), "write", &self.path)?;
-        let whole = &bytes[..torn.unwrap_or(bytes.len()).min(bytes.len())];
+        let op = (DiskOp::Write, bytes.len());
+        let torn = meet(self.faults.as_ref(), op, ("write", &self.path))?;
+        let whole = &bytes[..torn.unwrap_or(bytes.len())];
         self.file.write_all_at(whole, offset).map_err(|error| self.failed("write", &error))?;
         if torn.is_some() {
             let what = format!("write {} (injected, torn)", self.path.display());
@@ -188,7 +156,8 @@ impl LogFile for DirFile {
     }
 
     fn reserve(&self, len: u64) -> Result<()> {
-        meet(self.faults.as_ref(), DiskOp::Reserve, "set space aside in", &self.path)?;
+        // A disk that is full takes no new segment either.
+        meet(self.faults.as_ref(), (DiskOp::Write, 0), ("set space aside in", &self.path))?;
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
             Ok(()) => Ok(()),
             // Not every file system can promise space; then a write may find none.
@@ -204,7 +173,7 @@ impl LogFile for DirFile {
     }
 
     fn sync(&self) -> Result<()> {
-        meet(self.faults.as_ref(), DiskOp::Sync, "sync", &self.path)?;
+        meet(self.faults.as_ref(), (DiskOp::Sync, 0), ("sync", &self.path))?;
         self.file.sync_data().map_err(|error| self.failed("sync", &error))
     }
 }

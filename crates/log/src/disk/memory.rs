@@ -39,7 +39,7 @@ struct Inner {
 /// What happens at a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It fails; a write has an effect in part.
+    /// It fails; a write has an effect in part, and what a sync was to write is lost with a crash.
     Error,
     /// The machine stops in the middle of it: everything fails until [`MemoryDisk::crash`].
     Stop,
@@ -335,11 +335,17 @@ impl LogFile for MemoryFile {
 
     fn sync(&self) -> Result<()> {
         self.with(|inner, file| {
-            inner.call("sync")?;
+            let ended = inner.call("sync");
+            let is_down = inner.is_down;
             let content = Self::content(inner, file);
-            content.pending.clear();
-            content.synced.clone_from(&content.now);
-            Ok(())
+            if ended.is_ok() {
+                content.synced.clone_from(&content.now);
+            }
+            if !is_down {
+                // Pages that could not be written count as clean afterwards: nobody will write them any more.
+                content.pending.clear();
+            }
+            ended
         })
     }
 }
