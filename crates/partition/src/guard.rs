@@ -20,17 +20,28 @@ pub(crate) fn check_guards(
         if holds(store, guard).map_err(|error| Failure::new(error.kind(), index))? {
             continue;
         }
-        let most = u32::try_from(reveal_max).unwrap_or(u32::MAX).min(REVEAL_LEN_MAX);
-        let len = operation.reveal_len.min(most);
-        let current = match key_of(guard) {
-            Some(key) if len > 0 => {
-                reveal(store, key, len).map_err(|error| Failure::new(error.kind(), index))?
-            }
-            _ => None,
-        };
-        return Err(Failure { kind: ErrorKind::Conflict, index: index as u16, current });
+        return Err(broken(store, operation, index, reveal_max));
     }
     Ok(())
+}
+
+/// Guard `index` does not hold, or did not when the operation came first: shows the record that is there, if it was asked for.
+pub(crate) fn broken(
+    store: &dyn RecordStore,
+    operation: &Operation<'_>,
+    index: usize,
+    reveal_max: usize,
+) -> Failure {
+    let most = u32::try_from(reveal_max).unwrap_or(u32::MAX).min(REVEAL_LEN_MAX);
+    let len = operation.reveal_len.min(most);
+    let current = match operation.guards.get(index).and_then(key_of) {
+        Some(key) if len > 0 => match reveal(store, key, len) {
+            Ok(current) => current,
+            Err(error) => return Failure::new(error.kind(), index),
+        },
+        _ => None,
+    };
+    Failure { kind: ErrorKind::Conflict, index: index as u16, current }
 }
 
 const fn key_of<'a>(guard: &Guard<'a>) -> Option<&'a [u8]> {

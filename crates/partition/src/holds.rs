@@ -7,8 +7,11 @@
 use std::collections::BTreeMap;
 
 use samite_types::{ClientId, ErrorKind};
+use samite_wire::limits::KEY_LEN_MAX;
+use samite_wire::{Decoder, WireError};
 use smallvec::SmallVec;
 
+use crate::copy::{bounded, put_u32, put_u64};
 use crate::limits::{HOLDS_MAX, HOLDS_PER_CLIENT_MAX};
 
 type Key = SmallVec<[u8; 32]>;
@@ -24,6 +27,8 @@ pub(crate) struct Holds {
     clients: BTreeMap<ClientId, usize>,
     /// Detached records that nobody holds any more.
     abandoned: u64,
+    /// Holds taken and ended outside of changes of records.
+    changes: u64,
 }
 
 /// A record that is held, or was detached because it was.
@@ -39,6 +44,55 @@ impl Holds {
         self.abandoned
     }
 
+    /// Grows with each hold that is taken, released, or ended with its client.
+    pub(crate) const fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Clients that hold something.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        self.clients.keys().copied()
+    }
+
+    /// Appends all holds, for another member of the mirror group.
+    pub(crate) fn export(&self, out: &mut Vec<u8>) {
+        put_u32(out, self.keys.len());
+        for (key, held) in &self.keys {
+            // Keys are shorter than 64 KiB.
+            out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            out.extend_from_slice(key);
+            out.push(u8::from(held.is_detached));
+            put_u32(out, held.tokens.len());
+            for token in &held.tokens {
+                let client = self.tokens.get(token).map_or(ClientId(0), |(client, _)| *client);
+                put_u64(out, *token);
+                put_u64(out, client.get());
+            }
+        }
+    }
+
+    /// What [`Holds::export`] wrote.
+    pub(crate) fn import(decoder: &mut Decoder<'_>) -> Result<Self, WireError> {
+        let mut imported = Self::default();
+        for _ in 0..decoder.u32("held records")? {
+            let key = Key::from_slice(decoder.short_bytes(KEY_LEN_MAX, "held key")?);
+            let is_detached = decoder.u8("detached")? != 0;
+            let mut held = Held { tokens: SmallVec::new(), is_detached };
+            for _ in 0..bounded(decoder, HOLDS_MAX, "holds")? {
+                let (token, client) = (decoder.u64("token")?, ClientId(decoder.u64("client")?));
+                held.tokens.push(token);
+                *imported.clients.entry(client).or_default() += 1;
+                imported.tokens.insert(token, (client, key.clone()));
+            }
+            imported.abandoned += u64::from(held.tokens.is_empty());
+            imported.keys.insert(key, held);
+        }
+        if imported.tokens.len() > HOLDS_MAX {
+            return Err(WireError::OverLimit("holds"));
+        }
+        Ok(imported)
+    }
+
     /// Whether `client` may take `more` holds.
     pub(crate) fn check_room(&self, client: ClientId, more: usize) -> Result<(), ErrorKind> {
         let of_client = self.clients.get(&client).copied().unwrap_or(0);
@@ -52,6 +106,7 @@ impl Holds {
         if let Some((_, known)) = self.tokens.get(&token) {
             return self.holders_of(known);
         }
+        self.changes += 1;
         let key = Key::from_slice(key);
         *self.clients.entry(client).or_default() += 1;
         self.tokens.insert(token, (client, key.clone()));
@@ -61,6 +116,7 @@ impl Holds {
     /// Ends a hold. Returns how many still hold its record.
     pub(crate) fn release(&mut self, token: u64) -> u64 {
         let Some((client, key)) = self.tokens.remove(&token) else { return 0 };
+        self.changes += 1;
         self.uncount(client);
         self.let_go(&key, token)
     }
@@ -148,6 +204,7 @@ impl Holds {
         if self.clients.remove(&client).is_none() {
             return;
         }
+        self.changes += 1;
         let gone: Vec<(u64, Key)> = self
             .tokens
             .iter()

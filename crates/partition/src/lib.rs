@@ -16,7 +16,10 @@
 pub mod limits;
 pub mod locks;
 
+pub mod mirror;
+
 mod check;
+mod copy;
 mod guard;
 mod holds;
 mod outcome;
@@ -40,7 +43,7 @@ pub use outcome::{ActionOutput, Current, Outcome};
 use plan::Plan;
 pub use record_leases::{Holder, RecordLeases};
 use run::{Lender, Run};
-use sessions::{Applied, Known, Remembered, Results, Sessions};
+use sessions::{Applied, Decided, Known, Remembered, Results, Sessions};
 
 /// What the operations of one request share.
 #[derive(Clone, Copy, Debug)]
@@ -91,7 +94,17 @@ pub struct Partition {
     holds: Holds,
     /// Clients of the host are shown records.
     shows: bool,
+    /// What it applies was admitted by another, whose copy it is.
+    follows: bool,
+    /// Refusals remembered for good.
+    refusals: u64,
+    /// Keys of records that were changed, when somebody asks for them.
+    touched: Option<Vec<Key>>,
+    forgets: bool,
 }
+
+/// Key of a record.
+type Key = Box<[u8]>;
 
 impl Partition {
     /// A partition whose records are in `store`, which is empty.
@@ -105,6 +118,10 @@ impl Partition {
             leases: RecordLeases::default(),
             holds: Holds::default(),
             shows: true,
+            follows: false,
+            refusals: 0,
+            touched: None,
+            forgets: false,
         }
     }
 
@@ -227,26 +244,67 @@ impl Partition {
         if seq == Seq(0) {
             return Err(Failure::new(ErrorKind::Invalid, 0));
         }
-        match self.sessions.look_up(client, seq, answered_below, context.is_retry) {
+        if !self.follows {
+            self.sessions.hear(client, answered_below);
+        }
+        match self.sessions.look_up(client, seq, context.is_retry) {
             Known::New => {}
-            Known::Applied(Applied { version, results, .. }) => {
+            Known::Applied(Applied { results: Err((kind, index)), .. }) => {
+                let (kind, index) = (*kind, usize::from(*index));
+                return Err(match kind {
+                    ErrorKind::Conflict => {
+                        guard::broken(&*self.store, operation, index, context.body_len_max)
+                    }
+                    kind => Failure::new(kind, index),
+                });
+            }
+            Known::Applied(Applied { version, results: Ok(results), .. }) => {
                 let (version, results) = (*version, results.clone());
                 return self.replay(client, context, operation, version, &results);
             }
             Known::Lost => return Err(Failure::new(ErrorKind::SessionLost, 0)),
             Known::Behind => return Err(Failure::new(ErrorKind::Busy, 0)),
         }
+        match self.try_change(client, context, operation, grants) {
+            Ok((outputs, results)) => {
+                self.remember(client, (seq, answered_below), Ok(results));
+                Ok(outputs)
+            }
+            Err(failure) => {
+                if context.is_retry && is_final(failure.kind) {
+                    // What was sent first may still be under way: it must not take effect after this answer.
+                    self.refusals += 1;
+                    let refused = Err((failure.kind, failure.index));
+                    self.remember(client, (seq, answered_below), refused);
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn remember(&mut self, client: ClientId, (seq, below): (Seq, Seq), decided: Decided) {
+        if !self.forgets {
+            self.sessions.remember(client, seq, below, self.version, decided);
+        }
+    }
+
+    fn try_change(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+        grants: &mut dyn Grants,
+    ) -> Result<(Outputs, Results), Failure> {
         self.admit(context, operation)?;
         let plan = plan::plan(&mut *self.store, (&self.holds, client), operation, grants)?;
         let done = self.change(client, context, operation, plan);
         self.store.settle();
-        let (outputs, results) = done?;
+        let done = done?;
         if self.shows {
             show::made(&*self.store, operation, self.version);
         }
         self.leases.changed(client, operation, context.now);
-        self.sessions.remember(client, seq, answered_below, self.version, results);
-        Ok(outputs)
+        Ok(done)
     }
 
     /// Steps 3 and 4.
@@ -319,6 +377,7 @@ impl Partition {
             version: self.version,
             body_left: context.body_len_max,
             shows: false,
+            touched: self.touched.as_mut(),
             lender: borrows.then_some(Lender {
                 leases,
                 client,
@@ -334,6 +393,12 @@ type Outputs = SmallVec<[ActionOutput; 2]>;
 /// What a replayed `Get` finds when the record is no more: no bytes, at no version.
 fn gone() -> ActionOutput {
     ActionOutput::Value { version: Version(0), total_len: 0, pieces: SmallVec::new() }
+}
+
+/// Whether a refusal is the last word on an operation: its client does not send it again.
+const fn is_final(kind: ErrorKind) -> bool {
+    use ErrorKind::{Conflict, NoSpace, NotFound, TooLarge, TooManyOpen};
+    matches!(kind, Conflict | NoSpace | NotFound | TooLarge | TooManyOpen)
 }
 
 /// Whether an operation does nothing but let go, which needs no cached directory.

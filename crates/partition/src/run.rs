@@ -31,6 +31,8 @@ pub(crate) struct Run<'a> {
     pub(crate) body_left: usize,
     /// What is listed may be shown to clients of the host: nothing changes.
     pub(crate) shows: bool,
+    /// Takes the keys of records that are changed.
+    pub(crate) touched: Option<&'a mut Vec<Box<[u8]>>>,
     /// Gives leases; `None`: they are refused.
     pub(crate) lender: Option<Lender<'a>>,
 }
@@ -48,6 +50,7 @@ impl Run<'_> {
     pub(crate) fn change(&mut self, action: &Action<'_>, step: Step<'_>) -> Result<ActionOutput> {
         let source = step.source.unwrap_or(Source::Zeros(0));
         let version = self.version;
+        self.note(action);
         let (offset, changed) = match action {
             Action::Put { key, .. } => (0, self.store.put(key, source, version)?),
             Action::Write { key, offset, .. } => {
@@ -105,6 +108,23 @@ impl Run<'_> {
         };
         let (total_len, created) = (changed.len, changed.created);
         Ok(ActionOutput::Written { version, offset, total_len, created })
+    }
+
+    /// Notes the records that `action` changes, as far as it names them.
+    fn note(&mut self, action: &Action<'_>) {
+        let Some(touched) = &mut self.touched else { return };
+        match action {
+            Action::Put { key, .. }
+            | Action::Delete { key }
+            | Action::Write { key, .. }
+            | Action::Append { key, .. }
+            | Action::Truncate { key, .. }
+            | Action::Add { key, .. }
+            | Action::Max { key, .. }
+            | Action::Punch { key, .. } => touched.push((*key).into()),
+            Action::Detach { key, to } => touched.extend([(*key).into(), (*to).into()]),
+            _ => {}
+        }
     }
 
     /// Answers what changes no record.
@@ -225,7 +245,11 @@ impl Run<'_> {
             self.holds.forget(key);
             self.store.delete(key)?;
         }
-        Ok(keys.len() as u64)
+        let count = keys.len() as u64;
+        if let Some(touched) = &mut self.touched {
+            touched.append(&mut keys);
+        }
+        Ok(count)
     }
 
     /// The little-endian number at `offset`, where what is not there counts as zeros, and whether all of it is there.

@@ -6,10 +6,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use samite_types::{ClientId, Seq, Version};
+use samite_types::{ClientId, ErrorKind, Seq, Version};
 use samite_wire::limits::SESSION_WINDOW;
+use samite_wire::{Decoder, WireError};
 use smallvec::SmallVec;
 
+use crate::copy::{bounded, put_u32, put_u64};
 use crate::limits::{FORGOTTEN_MAX, RESULTS_MAX, SESSIONS_MAX};
 
 /// What is remembered of one action.
@@ -28,21 +30,24 @@ pub(crate) enum Remembered {
 /// Results of the actions of one operation.
 pub(crate) type Results = SmallVec<[Remembered; 1]>;
 
-/// One operation that took effect.
-#[derive(Debug)]
+/// One operation that was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Applied {
     seq: Seq,
-    /// The partition's version that it made.
+    /// The partition's version that it made, or met.
     pub(crate) version: Version,
-    pub(crate) results: Results,
+    pub(crate) results: Decided,
 }
+
+/// What was decided: its results, or why it was refused and which guard or action was the reason.
+pub(crate) type Decided = Result<Results, (ErrorKind, u16)>;
 
 /// What is known of an operation before it is tried.
 #[derive(Debug)]
 pub(crate) enum Known<'a> {
     /// It did not take effect yet.
     New,
-    /// It took effect: here is what it did.
+    /// It took effect, here is what it did; or it was refused for good.
     Applied(&'a Applied),
     /// It may have taken effect, and nobody knows any more.
     Lost,
@@ -60,7 +65,7 @@ pub(crate) struct Sessions {
     forgot_more: bool,
     /// Results over all sessions.
     total: usize,
-    /// Counts uses; orders sessions by the last.
+    /// Counts decisions; orders sessions by the last.
     tick: u64,
 }
 
@@ -68,6 +73,9 @@ pub(crate) struct Sessions {
 struct Session {
     /// Nothing below is remembered.
     low: Seq,
+    /// The client has said that it has the answers to all below. Only here, and only for refusing: what a session *is* follows from what
+    /// was decided alone, so that all members of a mirror group have the same.
+    heard: Seq,
     /// By sequence number.
     applied: VecDeque<Applied>,
     used: u64,
@@ -84,52 +92,47 @@ impl Session {
 }
 
 impl Sessions {
-    /// What is known of operation `seq` of `client`, who has had the answers to all below `answered_below`.
-    pub(crate) fn look_up(
-        &mut self,
-        client: ClientId,
-        seq: Seq,
-        answered_below: Seq,
-        is_retry: bool,
-    ) -> Known<'_> {
-        self.tick += 1;
-        let Some(session) = self.sessions.get_mut(&client) else {
+    /// The client has had the answers to all below `answered_below`.
+    pub(crate) fn hear(&mut self, client: ClientId, answered_below: Seq) {
+        if let Some(session) = self.sessions.get_mut(&client) {
+            session.heard = session.heard.max(answered_below);
+        }
+    }
+
+    /// What is known of operation `seq` of `client`.
+    pub(crate) fn look_up(&self, client: ClientId, seq: Seq, is_retry: bool) -> Known<'_> {
+        let Some(session) = self.sessions.get(&client) else {
             let lost = is_retry && (self.forgot_more || self.forgotten.contains(&client));
             return if lost { Known::Lost } else { Known::New };
         };
-        session.used = self.tick;
-        session.low = session.low.max(answered_below);
-        while session.applied.front().is_some_and(|first| first.seq < answered_below) {
-            session.applied.pop_front();
-            self.total -= 1;
-        }
         match session.find(seq) {
             Ok(at) => Known::Applied(&session.applied[at]),
-            Err(_) if seq >= session.low => Known::New,
+            Err(_) if seq >= session.low.max(session.heard) => Known::New,
             Err(_) if is_retry => Known::Lost,
             Err(_) => Known::Behind,
         }
     }
 
-    /// Remembers that operation `seq` of `client`, which was [`Known::New`], took effect.
+    /// Remembers what was decided on operation `seq` of `client`, who has had the answers to all below `answered_below`.
     pub(crate) fn remember(
         &mut self,
         client: ClientId,
         seq: Seq,
         answered_below: Seq,
         version: Version,
-        results: Results,
+        results: Decided,
     ) {
-        if !self.sessions.contains_key(&client) {
-            while self.sessions.len() >= SESSIONS_MAX {
-                self.forget_oldest();
-            }
+        if !self.sessions.contains_key(&client) && self.sessions.len() >= SESSIONS_MAX {
+            self.forget_oldest();
         }
-        let session = self
-            .sessions
-            .entry(client)
-            .or_insert_with(|| Session { low: answered_below, ..Session::default() });
+        self.tick += 1;
+        let session = self.sessions.entry(client).or_default();
         session.used = self.tick;
+        session.low = session.low.max(answered_below);
+        while session.applied.front().is_some_and(|first| first.seq < answered_below) {
+            session.applied.pop_front();
+            self.total -= 1;
+        }
         let at = session.find(seq).unwrap_or_else(|at| at);
         session.applied.insert(at, Applied { seq, version, results });
         self.total += 1;
@@ -142,6 +145,53 @@ impl Sessions {
         while self.total > RESULTS_MAX {
             self.forget_oldest();
         }
+    }
+
+    /// Appends all that is remembered, for another member of the mirror group.
+    pub(crate) fn export(&self, out: &mut Vec<u8>) {
+        put_u64(out, self.tick);
+        out.push(u8::from(self.forgot_more));
+        put_u32(out, self.forgotten.len());
+        self.forgotten.iter().for_each(|client| put_u64(out, client.get()));
+        put_u32(out, self.sessions.len());
+        for (client, session) in &self.sessions {
+            put_u64(out, client.get());
+            put_u64(out, session.low.get());
+            put_u64(out, session.used);
+            put_u32(out, session.applied.len());
+            for applied in &session.applied {
+                put_u64(out, applied.seq.get());
+                put_u64(out, applied.version.get());
+                put_decided(out, &applied.results);
+            }
+        }
+    }
+
+    /// What [`Sessions::export`] wrote.
+    pub(crate) fn import(decoder: &mut Decoder<'_>) -> Result<Self, WireError> {
+        let tick = decoder.u64("tick")?;
+        let forgot_more = decoder.u8("forgot more")? != 0;
+        let mut forgotten = VecDeque::new();
+        for _ in 0..bounded(decoder, FORGOTTEN_MAX, "forgotten sessions")? {
+            forgotten.push_back(ClientId(decoder.u64("client")?));
+        }
+        let mut imported =
+            Self { sessions: BTreeMap::new(), forgotten, forgot_more, total: 0, tick };
+        for _ in 0..bounded(decoder, SESSIONS_MAX, "sessions")? {
+            let client = ClientId(decoder.u64("client")?);
+            let low = Seq(decoder.u64("lowest sequence")?);
+            let used = decoder.u64("last use")?;
+            let mut applied = VecDeque::new();
+            for _ in 0..bounded(decoder, SESSION_WINDOW, "results")? {
+                let seq = Seq(decoder.u64("sequence")?);
+                let version = Version(decoder.u64("version")?);
+                applied.push_back(Applied { seq, version, results: decided(decoder)? });
+            }
+            imported.total += applied.len();
+            let session = Session { low, heard: Seq(0), applied, used };
+            imported.sessions.insert(client, session);
+        }
+        Ok(imported)
     }
 
     /// Forgets the session that was not heard of for longest. It is never the one in use: others hold most of the results.
@@ -159,6 +209,60 @@ impl Sessions {
     }
 }
 
+fn put_decided(out: &mut Vec<u8>, decided: &Decided) {
+    match decided {
+        Err((kind, index)) => {
+            out.extend_from_slice(&[1, kind.code()]);
+            out.extend_from_slice(&index.to_le_bytes());
+        }
+        Ok(results) => {
+            // An operation has at most 64 actions.
+            out.extend_from_slice(&[0, results.len() as u8]);
+            results.iter().for_each(|result| put_remembered(out, result));
+        }
+    }
+}
+
+fn put_remembered(out: &mut Vec<u8>, result: &Remembered) {
+    match *result {
+        Remembered::Written { offset, total_len, created } => {
+            out.extend_from_slice(&[1, u8::from(created)]);
+            out.extend_from_slice(&offset.to_le_bytes());
+            out.extend_from_slice(&total_len.to_le_bytes());
+        }
+        Remembered::Deleted(existed) => out.extend_from_slice(&[2, u8::from(existed)]),
+        Remembered::Number(number) => {
+            out.push(3);
+            put_u64(out, number);
+        }
+        Remembered::Asked => out.push(4),
+    }
+}
+
+fn decided(decoder: &mut Decoder<'_>) -> Result<Decided, WireError> {
+    if decoder.u8("decision")? == 0 {
+        let count = decoder.u8("result count")?;
+        let results = (0..count).map(|_| remembered(decoder));
+        return Ok(Ok(results.collect::<Result<_, _>>()?));
+    }
+    let kind = ErrorKind::from_code(decoder.u8("kind")?).ok_or(WireError::Unknown("kind"))?;
+    Ok(Err((kind, decoder.u16("index")?)))
+}
+
+fn remembered(decoder: &mut Decoder<'_>) -> Result<Remembered, WireError> {
+    Ok(match decoder.u8("result")? {
+        1 => {
+            let created = decoder.u8("created")? != 0;
+            let offset = decoder.u32("offset")?;
+            Remembered::Written { offset, total_len: decoder.u32("length")?, created }
+        }
+        2 => Remembered::Deleted(decoder.u8("existed")? != 0),
+        3 => Remembered::Number(decoder.u64("number")?),
+        4 => Remembered::Asked,
+        _ => return Err(WireError::Unknown("result")),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,9 +271,9 @@ mod tests {
 
     fn remember(sessions: &mut Sessions, client: u64, seq: u64) {
         let (client, seq) = (ClientId(client), Seq(seq));
-        assert!(matches!(sessions.look_up(client, seq, NONE, false), Known::New));
+        assert!(matches!(sessions.look_up(client, seq, false), Known::New));
         let results = SmallVec::from_slice(&[Remembered::Number(seq.get())]);
-        sessions.remember(client, seq, NONE, Version(seq.get()), results);
+        sessions.remember(client, seq, NONE, Version(seq.get()), Ok(results));
     }
 
     #[test]
@@ -179,14 +283,19 @@ mod tests {
             remember(&mut sessions, 1, seq);
         }
         for seq in 1..=4 {
-            let known = sessions.look_up(ClientId(1), Seq(seq), NONE, true);
+            let known = sessions.look_up(ClientId(1), Seq(seq), true);
             assert!(matches!(known, Known::Applied(applied) if applied.version.get() == seq));
         }
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(5), Seq(3), true), Known::New));
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(2), NONE, true), Known::Lost));
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(2), NONE, false), Known::Behind));
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(3), NONE, true), Known::Applied(_)));
-        assert_eq!(sessions.total, 2);
+        sessions.hear(ClientId(1), Seq(3));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(5), true), Known::New));
+        let refused = Err((ErrorKind::Conflict, 0));
+        sessions.remember(ClientId(1), Seq(5), Seq(3), Version(4), refused.clone());
+        let known = sessions.look_up(ClientId(1), Seq(5), false);
+        assert!(matches!(known, Known::Applied(applied) if applied.results == refused));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(2), true), Known::Lost));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(2), false), Known::Behind));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(3), true), Known::Applied(_)));
+        assert_eq!(sessions.total, 3);
     }
 
     #[test]
@@ -196,8 +305,8 @@ mod tests {
             remember(&mut sessions, 1, seq);
         }
         assert_eq!(sessions.total, SESSION_WINDOW);
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(10), NONE, true), Known::Lost));
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(11), NONE, true), Known::Applied(_)));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(10), true), Known::Lost));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(11), true), Known::Applied(_)));
     }
 
     #[test]
@@ -207,15 +316,15 @@ mod tests {
             remember(&mut sessions, client, 1);
         }
         assert_eq!(sessions.sessions.len(), SESSIONS_MAX);
-        assert!(matches!(sessions.look_up(ClientId(4), Seq(1), NONE, true), Known::Lost));
-        assert!(matches!(sessions.look_up(ClientId(5), Seq(1), NONE, true), Known::Applied(_)));
-        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), NONE, true), Known::New));
+        assert!(matches!(sessions.look_up(ClientId(4), Seq(1), true), Known::Lost));
+        assert!(matches!(sessions.look_up(ClientId(5), Seq(1), true), Known::Applied(_)));
+        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), true), Known::New));
         // Once too many were forgotten to name them, no retry of an unknown session is trusted.
         for client in 0..(SESSIONS_MAX + FORGOTTEN_MAX) as u64 {
             remember(&mut sessions, (1 << 20) + client, 1);
         }
-        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), NONE, true), Known::Lost));
-        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), NONE, false), Known::New));
+        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), true), Known::Lost));
+        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), false), Known::New));
         assert_eq!(sessions.forgotten.len(), FORGOTTEN_MAX);
     }
 

@@ -81,7 +81,8 @@ pub enum ControlRequest {
     /// A report that does not fit the map any more (a newer term, another primary, a group that changed after `known`), or that has to wait until
     /// the member knows that it was deposed, has no effect: look at the map in the answer, and report again what still holds. A primary goes on
     /// without a member when it has the map of the *answer*, or a newer one, and that map says so; any other may be older than
-    /// a report of its own that is still under way.
+    /// a report of its own that is still under way. A `Missed` about a member that is not good, by a primary that stands on the newest map, makes a new epoch in
+    /// which the group counts as changed: so a `Synced` from before has no effect any more, whenever it comes.
     Report {
         /// Whose primaries.
         node: NodeId,

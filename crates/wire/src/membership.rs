@@ -68,10 +68,6 @@ pub struct MemberReport {
     pub partition: PartitionId,
     /// Term in which the reporter is primary; a report from an older one counts for nothing.
     pub term: Term,
-    /// Epoch by which the reporter served when it said so. `Synced` counts only when that is the newest: then whoever holds a newer
-    /// map that does not call the member good knows that no such report is still on its way. A `Missed` of this epoch about
-    /// a member that is not good makes a new epoch, so that the reporter can come to hold such a map.
-    pub epoch: Epoch,
     /// The member.
     pub target: TargetId,
     /// What has become of it.

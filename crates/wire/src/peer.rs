@@ -70,6 +70,10 @@ pub struct Entry<'a> {
 }
 
 /// What may happen to a partition.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one at a time, on the stack; the large ones are the usual ones"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A term begins.
@@ -142,6 +146,10 @@ pub struct RecordCopy<'a> {
 }
 
 /// A message.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one at a time, on the stack; the large ones are the usual ones"
+)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// To a member: apply this.
@@ -160,6 +168,13 @@ pub enum Message<'a> {
     Unfit {
         /// Why: [`ErrorKind::Corrupt`] when its state differs, else what stood in the way of an entry.
         kind: ErrorKind,
+    },
+    /// To the primary: the records of this range were others than an [`Event::Digest`] said.
+    Differs {
+        /// The range begins behind this key; empty: at the first.
+        after: &'a [u8],
+        /// The range ends with this key; empty: with the last.
+        upto: &'a [u8],
     },
     /// To whoever takes itself for the primary: there is a newer term (that of the envelope).
     Stale,

@@ -194,13 +194,21 @@ fn run(steps: Vec<Step>, capacity_bytes: u64, taken: usize) -> Result<(), TestCa
             }
         };
         let before = reference.clone();
-        let expected = reference.apply(ClientId(client), seq, lease, &bounded(op.clone()));
+        let known = bounded(op.clone());
+        let expected = match is_retry {
+            true => reference.apply_again(ClientId(client), seq, lease, &known),
+            false => reference.apply(ClientId(client), seq, lease, &known),
+        };
         let found = subject.apply(ClientId(client), seq, (0, is_retry), lease, &op);
         match found {
             None => reference = before,
-            Some(Err((ErrorKind::NoSpace, ..))) => {
-                prop_assert!(expected.is_ok(), "no space for what fails anyway");
+            Some(Err((ErrorKind::NoSpace, index, _))) => {
+                let is_known = matches!(expected, Ok(_) | Err((ErrorKind::NoSpace, ..)));
+                prop_assert!(is_known, "no space for what fails anyway");
                 reference = before;
+                if is_retry {
+                    reference.refuse(ClientId(client), seq, index);
+                }
                 check_same(&mut reference, &mut subject)?;
             }
             Some(found) => {

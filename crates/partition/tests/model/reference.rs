@@ -82,6 +82,19 @@ pub enum Cond {
     PrefixEmpty(Vec<u8>),
 }
 
+impl Cond {
+    fn key(&self) -> Option<Vec<u8>> {
+        match self {
+            Self::Exists(key)
+            | Self::Absent(key)
+            | Self::VersionIs(key, _)
+            | Self::BytesAre(key, ..)
+            | Self::LenAtMost(key, _) => Some(key.clone()),
+            Self::PrefixEmpty(_) => None,
+        }
+    }
+}
+
 /// One operation.
 #[derive(Clone, Debug)]
 pub struct Op {
@@ -117,6 +130,8 @@ pub struct Reference {
     client: u64,
     is_changing: bool,
     done: BTreeMap<(ClientId, u64), Vec<Out>>,
+    /// What was refused when it came again, and is refused for good.
+    refused: BTreeMap<(ClientId, u64), (ErrorKind, u16)>,
 }
 
 /// Which records an operation has made uncertain for itself, by removing some of a prefix.
@@ -152,6 +167,35 @@ impl Op {
 }
 
 impl Reference {
+    /// An operation that was sent before: what refuses it now refuses it for good.
+    pub fn apply_again(&mut self, client: ClientId, seq: u64, lease: u64, op: &Op) -> End {
+        if let Some((kind, index)) = self.refused.get(&(client, seq)) {
+            let guard = op.guards.get(usize::from(*index));
+            let current = guard.filter(|_| *kind == ErrorKind::Conflict);
+            let current = current.and_then(|guard| self.shown(guard.key(), op.reveal_len));
+            return Err((*kind, *index, current));
+        }
+        let end = self.apply(client, seq, lease, op);
+        if let Err((kind, index, _)) = &end
+            && op.is_mutation()
+            && !matches!(kind, ErrorKind::StaleLease | ErrorKind::Invalid)
+        {
+            self.refused.insert((client, seq), (*kind, *index));
+        }
+        end
+    }
+
+    /// There was no room for an operation that was sent before.
+    pub fn refuse(&mut self, client: ClientId, seq: u64, index: u16) {
+        self.refused.insert((client, seq), (ErrorKind::NoSpace, index));
+    }
+
+    fn shown(&self, key: Option<Vec<u8>>, len: u32) -> Option<(Version, u32, Vec<u8>)> {
+        let (version, value) = self.records.get(&key?)?;
+        let shown = &value[..value.len().min(len as usize)];
+        (len > 0).then(|| (Version(*version), value.len() as u32, shown.to_vec()))
+    }
+
     pub fn apply(&mut self, client: ClientId, seq: u64, lease: u64, op: &Op) -> End {
         self.client = client.get();
         self.is_changing = op.is_mutation();
@@ -166,12 +210,7 @@ impl Reference {
         }
         for (index, guard) in op.guards.iter().enumerate() {
             if let Some(key) = self.broken(guard) {
-                let current =
-                    key.and_then(|key| self.records.get(&key)).and_then(|(version, value)| {
-                        let shown = &value[..value.len().min(op.reveal_len as usize)];
-                        (op.reveal_len > 0)
-                            .then(|| (Version(*version), value.len() as u32, shown.to_vec()))
-                    });
+                let current = self.shown(key, op.reveal_len);
                 return Err((ErrorKind::Conflict, index as u16, current));
             }
         }

@@ -16,6 +16,7 @@ pub(super) mod tag {
     pub const STATE: u8 = 9;
     pub const DONE: u8 = 10;
     pub const LOST: u8 = 11;
+    pub const DIFFERS: u8 = 12;
 
     pub const OPENED: u8 = 1;
     pub const OPERATION: u8 = 2;
@@ -72,6 +73,11 @@ impl<'a> Message<'a> {
             Self::Unfit { kind } => {
                 body.put_u8(tag::UNFIT);
                 body.put_u8(kind.code());
+            }
+            Self::Differs { after, upto } => {
+                body.put_u8(tag::DIFFERS);
+                body.put_short_bytes(after);
+                body.put_short_bytes(upto);
             }
             Self::Stale => body.put_u8(tag::STALE),
             Self::Begin { attempt } => {

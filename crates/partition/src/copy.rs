@@ -1,0 +1,184 @@
+//! What it takes to make one partition the copy of another: records by key, and all that stands beside them.
+
+use std::ops::ControlFlow;
+
+use samite_backend::{Piece, RecordMeta, Source};
+use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, Seq, Term, Version};
+use samite_wire::op::Data;
+use samite_wire::peer::RecordCopy;
+use samite_wire::{Decoder, WireError};
+use smallvec::SmallVec;
+
+use crate::holds::Holds;
+use crate::sessions::Sessions;
+use crate::{Key, Partition};
+
+/// The pieces of a value.
+pub(crate) type Pieces = SmallVec<[Piece; 1]>;
+
+/// What tells whether something has happened to a partition that its copies must know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// Grows with each change of records.
+    pub(crate) version: Version,
+    /// Grows with each refusal that is remembered.
+    pub(crate) refusals: u64,
+    /// Grows with each hold that is taken or ended.
+    pub(crate) holds: u64,
+}
+
+impl Partition {
+    pub(crate) const fn marks(&self) -> Marks {
+        Marks { version: self.version, refusals: self.refusals, holds: self.holds.changes() }
+    }
+
+    /// A primary of `term` makes the versions from here on.
+    pub(crate) fn begin_term(&mut self, term: Term) {
+        self.version = self.version.max(Version::before(term));
+    }
+
+    /// Whether it applies what another has admitted. Records are shown to nobody then.
+    pub(crate) const fn set_follows(&mut self, follows: bool) {
+        self.follows = follows;
+        self.shows = !follows;
+    }
+
+    /// Whether the keys of changed records are to be kept for [`Partition::take_touched`].
+    pub(crate) fn set_notes_touched(&mut self, notes: bool) {
+        if notes != self.touched.is_some() {
+            self.touched = notes.then(Vec::new);
+        }
+    }
+
+    /// Keys of the records that were changed since the last call.
+    pub(crate) fn take_touched(&mut self) -> Vec<Key> {
+        self.touched.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Remembers no results, so that nothing is done once only.
+    pub(crate) const fn set_forgets(&mut self, forgets: bool) {
+        self.forgets = forgets;
+    }
+
+    /// An operation that may have been sent before is refused for good.
+    pub(crate) fn refuse(
+        &mut self,
+        client: ClientId,
+        numbers: (Seq, Seq),
+        reason: (ErrorKind, u16),
+    ) {
+        self.refusals += 1;
+        self.remember(client, numbers, Err(reason));
+    }
+
+    /// Clients that hold records here.
+    pub fn holders(&self) -> impl Iterator<Item = ClientId> {
+        self.holds.clients()
+    }
+
+    /// Visits key, version and length of the records behind `after` (empty: from the first), in key order, until `visit` breaks.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn visit_records(
+        &self,
+        after: &[u8],
+        visit: &mut dyn FnMut(&[u8], RecordMeta) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.store.scan(&[], after, false, 0, &mut |record| visit(record.key, record.meta))
+    }
+
+    /// A record as it is now; its pieces stay so. `None`: there is none.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn read_record(&self, key: &[u8]) -> Result<Option<(RecordMeta, Pieces)>> {
+        let mut pieces = Pieces::new();
+        let meta = self.store.read(key, 0, u32::MAX, &mut |piece| pieces.push(piece))?;
+        Ok(meta.map(|meta| (meta, pieces)))
+    }
+
+    /// Makes a record what it is elsewhere, version included; or none.
+    ///
+    /// # Errors
+    /// `NoSpace`: the record is as it was, or gone.
+    pub(crate) fn install(&mut self, record: &RecordCopy<'_>) -> Result<()> {
+        if let Some(touched) = &mut self.touched {
+            touched.push(record.key.into());
+        }
+        let Some(pieces) = &record.value else {
+            return self.store.delete(record.key).map(|_| ());
+        };
+        let version = record.version;
+        if let [Data::Inline(bytes)] = pieces.as_slice() {
+            return self.store.put(record.key, Source::Bytes(bytes), version).map(|_| ());
+        }
+        let len: usize = pieces.iter().map(Data::len).sum();
+        let whole = Source::Zeros(u32::try_from(len).unwrap_or(u32::MAX));
+        let result = self.store.put(record.key, whole, version).and_then(|_| {
+            let mut at = 0;
+            for piece in pieces {
+                if let Data::Inline(bytes) = piece {
+                    self.store.write(record.key, at, Source::Bytes(bytes), version)?;
+                }
+                at += piece.len() as u32;
+            }
+            Ok(())
+        });
+        if result.is_err() {
+            // Half of a record must not be taken for the whole.
+            self.store.delete(record.key)?;
+        }
+        result
+    }
+
+    /// Appends all that it is beside its records: version, lease epoch, sessions, holds. Two copies of one partition give the same bytes.
+    pub fn export_state(&self, out: &mut Vec<u8>) {
+        put_u64(out, self.version.get());
+        put_u64(out, self.lease_epoch.get());
+        self.sessions.export(out);
+        self.holds.export(out);
+    }
+
+    /// Takes over what [`Partition::export_state`] wrote, beside the records as they are. Leases on records end.
+    ///
+    /// # Errors
+    /// `Corrupt`: it wrote something else; nothing is changed.
+    pub fn import_state(&mut self, raw: &[u8]) -> Result<()> {
+        let imported = (|| {
+            let mut decoder = Decoder::new(raw);
+            let version = Version(decoder.u64("version")?);
+            let lease_epoch = Epoch(decoder.u64("lease epoch")?);
+            let sessions = Sessions::import(&mut decoder)?;
+            let holds = Holds::import(&mut decoder)?;
+            decoder.finish("state")?;
+            Ok((version, lease_epoch, sessions, holds))
+        })();
+        let (version, lease_epoch, sessions, holds) = imported
+            .map_err(|error: WireError| Error::new(ErrorKind::Corrupt, error.to_string()))?;
+        (self.version, self.lease_epoch) = (version, lease_epoch);
+        (self.sessions, self.holds) = (sessions, holds);
+        self.leases = crate::RecordLeases::default();
+        self.store.require_lease(lease_epoch);
+        Ok(())
+    }
+}
+
+pub(crate) fn put_u64(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+/// Counts here are far below what a `u32` holds.
+pub(crate) fn put_u32(out: &mut Vec<u8>, number: usize) {
+    out.extend_from_slice(&(number as u32).to_le_bytes());
+}
+
+/// A count of at most `max`.
+pub(crate) fn bounded(
+    decoder: &mut Decoder<'_>,
+    max: usize,
+    field: &'static str,
+) -> Result<usize, WireError> {
+    let count = decoder.u32(field)? as usize;
+    if count > max { Err(WireError::OverLimit(field)) } else { Ok(count) }
+}

@@ -1,0 +1,543 @@
+//! Mirroring: a partition together with its part in its mirror group. Pure, like the partition: time and messages come in, effects go out.
+//!
+//! **The log.** The primary applies an operation at once and writes down what happened as an *entry* ([`samite_wire::peer::Entry`]):
+//! the operation as it came, where the log was before, and what the partition's version and the outcome were after. Members apply entries in
+//! order; each says where the log must stand and what must come of it, so a member cannot skip one, apply one twice, or drift apart
+//! without noticing. Positions count on over terms, and each term begins with an entry of its own ([`Event::Opened`](samite_wire::peer::Event::Opened)): a
+//! member that has applied that one has applied all before it, and only then its acknowledgements count.
+//!
+//! **Committed** is what every *required* member has applied. Required are the members that the map calls good, and those that were just
+//! brought up to date. A reply may leave when what it has seen is committed: [`Mirrored::apply`] gives a [`Ticket`],
+//! and [`Mirrored::standing`] says what has become of it. The primary never stops requiring a member on its own: it asks ([`Effect::Missed`]) until a map
+//! says that the member is not good any more.
+//!
+//! **Terms.** A message of an older term is refused, and the refusal names the newer one: who gets it is not the primary any more.
+//! There is one primary for a term, and it needs the acknowledgement of its successor, which refuses: so nothing is committed in a
+//! term once the next has begun. The first version of a term is above all of the term before ([`Version::before`](samite_types::Version::before)).
+//!
+//! **Resync** (`source.rs`, `sink.rs`): the member is walked through the keys, says what it lacks, and gets it; what changes behind the
+//! walk goes to a queue; when that is short, the rest of it and the partition's state are sent, and the member follows the log from there.
+//!
+//! **Leases on records** are volatile. That a primary gives some is an entry; a new primary that finds it lets no mutation through until
+//! they must have run out.
+//!
+//! **The write-ahead log** of a durable dataset is one more follower ([`Mirrored::set_logs`]): it is given each entry
+//! ([`Effect::Append`]) and says how far they are on flash ([`Mirrored::logged`]).
+//!
+//! Messages may be lost, come twice, late and in any order. Messages to send may be dropped as well: they are sent again.
+
+mod digest;
+mod effects;
+mod log;
+mod packet;
+mod payload;
+mod peers;
+mod primary;
+mod resync;
+mod scrub;
+mod secondary;
+mod sink;
+mod source;
+
+use std::fmt;
+use std::time::Duration;
+
+use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Position, TargetId, Term};
+use samite_wire::control::{Group, Member};
+use samite_wire::op::Operation;
+use samite_wire::peer::{Entry, Envelope, Message, Point, RecordCopy};
+
+use crate::{Context, Grants, Outcome, Partition};
+pub use effects::Effect;
+use effects::Effects;
+use log::Log;
+pub use log::LogEntry;
+pub use packet::Packet;
+use primary::Primary;
+use sink::Sink;
+pub use source::{Batch, Copied, Source};
+
+/// Times of mirroring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// What was not answered is sent again after this.
+    pub retransmit: Duration,
+    /// A member that did not answer for so long is reported.
+    pub missed: Duration,
+    /// Longest lease on a record; a new primary waits for so long.
+    pub record_lease_max: Duration,
+    /// A member that could not be brought up to date is tried again after this.
+    pub resync_again: Duration,
+}
+
+impl Times {
+    /// What is used unless said otherwise.
+    pub const DEFAULT: Self = Self {
+        retransmit: Duration::from_millis(100),
+        missed: Duration::from_millis(600),
+        record_lease_max: Duration::from_secs(1),
+        resync_again: Duration::from_secs(1),
+    };
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// Ways to be wrong, each of which a test must find out. All off is right.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Replies leave at once.
+    pub replies_early: bool,
+    /// A member that was reported is not waited for any more, whatever the map says.
+    pub drops_unrecorded: bool,
+    /// Messages of older terms are taken.
+    pub ignores_terms: bool,
+    /// Operations that come twice are done twice.
+    pub forgets_results: bool,
+    /// What changes behind the walk of a resync is not sent again.
+    pub resyncs_without_queue: bool,
+    /// Members that are not the primary answer reads.
+    pub reads_anywhere: bool,
+    /// A node whose lease is over goes on.
+    pub ignores_lease: bool,
+    /// A member that has been brought up to date is not waited for until the map calls it good.
+    pub requires_late: bool,
+}
+
+/// A mirror group, as a map has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Epoch of the map.
+    pub epoch: Epoch,
+    /// Term of the group.
+    pub term: Term,
+    /// Members; the first is the primary.
+    pub members: Vec<Member>,
+}
+
+impl View {
+    /// The view of `group` in the map of `epoch`.
+    #[must_use]
+    pub fn new(epoch: Epoch, group: &Group) -> Self {
+        Self { epoch, term: group.term, members: group.members.clone() }
+    }
+}
+
+/// When an operation is applied.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct At {
+    /// The time, on a clock that never goes back. Of no meaning to a partition that is [plain](Mirrored::is_plain).
+    pub now: Duration,
+    /// The lease of the node runs until then.
+    pub lease_until: Duration,
+}
+
+/// What a reply has to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    /// Which time that this member was primary.
+    reign: u32,
+    /// The last entry that the reply has seen.
+    pub position: Position,
+}
+
+/// What has become of a [`Ticket`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// The reply may leave.
+    Committed,
+    /// Not yet.
+    Waiting,
+    /// This member is not the primary any more: whether the operation lives nobody here knows. The answer is [`ErrorKind::StaleMap`].
+    Lost,
+}
+
+/// What this member is to the group.
+#[derive(Debug)]
+enum Role {
+    /// Not a member, or not told yet, or deposed and not told by whom.
+    Out,
+    /// It applies what the primary sends.
+    Secondary,
+    /// It decides on the order.
+    Primary(Box<Primary>),
+}
+
+/// One partition of one dataset on one target, with its part in the mirror group. See the [module](self).
+///
+/// The driver calls, in any order: [`configure`](Self::configure) with each new map, before anything is reported by it; [`apply`](Self::apply);
+/// [`receive`](Self::receive); [`tick`](Self::tick) at [`next_tick`](Self::next_tick); [`resync_step`](Self::resync_step) as fast as it
+/// lets resync be; and after each of them takes all [effects](Self::next_effect).
+///
+/// A group is shared by the partitions of all datasets of one redundancy: a member of it is good when the partitions of all of them are up to
+/// date ([`Mirrored::ready`]), and needs a resync when one of them has missed something.
+pub struct Mirrored {
+    partition: Partition,
+    dataset: DatasetId,
+    id: PartitionId,
+    me: TargetId,
+    epoch: Epoch,
+    /// Newest term that is known.
+    term: Term,
+    /// More than one member: nothing is served without a lease.
+    is_group: bool,
+    role: Role,
+    /// Counts the times that this member has become primary.
+    reign: u32,
+    /// Where the log stands here.
+    at: Point,
+    /// The records and `at` belong together; else this member has to be brought up to date.
+    is_fit: bool,
+    /// Its records may differ from those of others at the same version: a resync copies all.
+    is_doubtful: bool,
+    /// A primary may have given leases on records.
+    lends: bool,
+    /// Whom this member follows.
+    primary: TargetId,
+    log: Log,
+    /// A checkpoint under way.
+    checkpoint: Option<Source>,
+    /// Entries are written to a log on flash, and are there up to this one.
+    logged: Option<Position>,
+    sink: Option<Sink>,
+    /// The last try to bring this member up to date, and its term.
+    last_attempt: (Term, u32),
+    effects: Effects,
+    times: Times,
+    rules: Rules,
+}
+
+impl Mirrored {
+    /// The part of target `me` in the group of `partition`. It knows no group yet: [`Mirrored::configure`] tells.
+    #[must_use]
+    pub fn new(partition: Partition, dataset: DatasetId, id: PartitionId, me: TargetId) -> Self {
+        Self {
+            partition,
+            dataset,
+            id,
+            me,
+            epoch: Epoch(0),
+            term: Term(0),
+            is_group: true,
+            role: Role::Out,
+            reign: 0,
+            at: Point::default(),
+            is_fit: true,
+            is_doubtful: false,
+            lends: false,
+            primary: TargetId(0),
+            log: Log::default(),
+            checkpoint: None,
+            logged: None,
+            sink: None,
+            last_attempt: (Term(0), 0),
+            effects: Effects::default(),
+            times: Times::DEFAULT,
+            rules: Rules::default(),
+        }
+    }
+
+    /// The same with other times.
+    #[must_use]
+    pub const fn with_times(mut self, times: Times) -> Self {
+        self.times = times;
+        self
+    }
+
+    /// The same, wrong in some way. For tests of tests.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn with_rules(mut self, rules: Rules) -> Self {
+        self.partition.set_forgets(rules.forgets_results);
+        self.rules = rules;
+        self
+    }
+
+    /// Where its log stands, as a write-ahead log and its checkpoint gave it back; before the first [`Mirrored::configure`].
+    #[must_use]
+    pub const fn recovered(mut self, at: Point, lends: bool) -> Self {
+        self.at = at;
+        self.lends = lends;
+        self
+    }
+
+    /// The partition.
+    #[must_use]
+    pub const fn partition(&self) -> &Partition {
+        &self.partition
+    }
+
+    /// The partition, for what is no part of the order of operations: leases on records, and what is shown.
+    pub const fn partition_mut(&mut self) -> &mut Partition {
+        &mut self.partition
+    }
+
+    /// This target.
+    #[must_use]
+    pub const fn me(&self) -> TargetId {
+        self.me
+    }
+
+    /// Newest term that is known.
+    #[must_use]
+    pub const fn term(&self) -> Term {
+        self.term
+    }
+
+    /// Where its log stands.
+    #[must_use]
+    pub const fn point(&self) -> Point {
+        self.at
+    }
+
+    /// Whether this member follows the log; otherwise it has to be brought up to date.
+    #[must_use]
+    pub const fn is_fit(&self) -> bool {
+        self.is_fit
+    }
+
+    /// Whether it decides on the order of operations.
+    #[must_use]
+    pub const fn is_primary(&self) -> bool {
+        matches!(self.role, Role::Primary(_))
+    }
+
+    /// Whether leases on records may be out, of this primary or one before it.
+    #[must_use]
+    pub const fn lends(&self) -> bool {
+        self.lends
+    }
+
+    /// Whether it is alone in its group and nothing is logged: then an operation is applied, and that is all.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        match &self.role {
+            Role::Primary(primary) => primary.is_plain,
+            _ => false,
+        }
+    }
+
+    /// Entries are written to a log on flash from here on; all up to now are there, or in its checkpoint.
+    pub fn set_logs(&mut self) {
+        self.logged = Some(self.at.position);
+        self.refresh_plain();
+    }
+
+    /// The log on flash has all entries up to `position`.
+    pub fn logged(&mut self, position: Position) {
+        let Some(logged) = &mut self.logged else { return };
+        if position <= *logged || position > self.at.position {
+            return;
+        }
+        *logged = position;
+        match self.role {
+            Role::Primary(_) => self.advance(),
+            Role::Secondary if self.is_fit && self.at.term == self.term => self.acknowledge(),
+            _ => {}
+        }
+    }
+
+    /// The next effect. All are to be taken after each call.
+    pub fn next_effect(&mut self) -> Option<Effect> {
+        let envelope = self.envelope(TargetId(0));
+        self.effects.next(&envelope)
+    }
+
+    /// Takes up a newer map.
+    pub fn configure(&mut self, view: &View, now: Duration) {
+        if view.epoch <= self.epoch {
+            return;
+        }
+        self.epoch = view.epoch;
+        // Somebody of a newer term has been heard of: this map is behind.
+        if view.term < self.term {
+            return;
+        }
+        if view.term > self.term {
+            self.sink = None;
+        }
+        self.is_group = view.members.len() > 1;
+        match view.members.iter().position(|member| member.target == self.me) {
+            Some(0) => self.lead(view, now),
+            Some(_) => {
+                self.depose();
+                self.term = view.term;
+                self.role = Role::Secondary;
+            }
+            None => {
+                self.depose();
+                self.term = view.term;
+                self.role = Role::Out;
+            }
+        }
+    }
+
+    /// Stops being the primary, if it is.
+    fn depose(&mut self) {
+        if !matches!(self.role, Role::Primary(_)) {
+            return;
+        }
+        self.role = Role::Out;
+        self.partition.set_follows(true);
+        self.partition.set_notes_touched(false);
+        self.effects.deposed();
+    }
+
+    /// Applies an operation of a client. The reply may leave when the ticket, if there is one, is [committed](Self::standing).
+    ///
+    /// Failures beside those of [`Partition::apply`]: `StaleMap` (another member is the primary), `Busy` (the lease of the node is over, too much
+    /// waits for members, or leases of an earlier primary may run: see [`Mirrored::mutable_at`]); nothing was done then.
+    pub fn apply(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+        grants: &mut dyn Grants,
+        at: At,
+    ) -> (Outcome, Option<Ticket>) {
+        match &self.role {
+            Role::Primary(primary) if primary.is_plain => {
+                (self.partition.apply(client, context, operation, grants), None)
+            }
+            Role::Primary(_) => self.serve(client, context, operation, grants, at),
+            Role::Secondary if self.rules.reads_anywhere && !operation.is_mutation() => {
+                (self.partition.apply(client, context, operation, grants), None)
+            }
+            _ => (refused(ErrorKind::StaleMap), None),
+        }
+    }
+
+    /// What has become of a ticket.
+    #[must_use]
+    pub fn standing(&self, ticket: Ticket) -> Standing {
+        match &self.role {
+            Role::Primary(primary) if ticket.reign == self.reign => {
+                if ticket.position <= primary.committed {
+                    Standing::Committed
+                } else {
+                    Standing::Waiting
+                }
+            }
+            _ => Standing::Lost,
+        }
+    }
+
+    /// A message from another member.
+    pub fn receive(&mut self, envelope: &Envelope, message: &Message<'_>, now: Duration) {
+        if envelope.to != self.me {
+            return;
+        }
+        let is_old = envelope.term < self.term;
+        if is_old && !self.rules.ignores_terms {
+            if speaks_as_primary(message) {
+                self.answer(envelope.from, &Message::Stale);
+            }
+            return;
+        }
+        if envelope.term > self.term {
+            self.depose();
+            self.term = envelope.term;
+            self.sink = None;
+        }
+        if speaks_as_primary(message) {
+            if !self.is_primary() {
+                self.follow(envelope.from, message);
+            }
+        } else {
+            self.answered(envelope.from, message, now);
+        }
+    }
+
+    /// Applies an entry that a log on flash gave back, in order; before the first [`Mirrored::configure`].
+    ///
+    /// # Errors
+    /// It does not follow on what is here, or something else came of it: the log is not of this partition.
+    pub fn replay(&mut self, entry: &Entry<'_>) -> Result<(), ErrorKind> {
+        self.partition.set_follows(true);
+        self.step(entry)
+    }
+
+    /// Begins a copy of all that is here, for a checkpoint; one that is under way ends.
+    pub fn begin_checkpoint(&mut self) {
+        self.checkpoint = Some(Source::copying());
+        self.partition.set_notes_touched(true);
+    }
+
+    /// The next records of the checkpoint, about `len_max` bytes of them; later ones replace earlier ones. After [`Batch::Last`], and before anything else happens,
+    /// [`Mirrored::export`] gives what is to stand behind them. `None`: none is under way; the one that was has to begin again, unless it came to its end.
+    ///
+    /// # Errors
+    /// Those of the store; the checkpoint ends.
+    pub fn checkpoint_step(&mut self, len_max: usize) -> samite_types::Result<Option<Batch>> {
+        let Some(mut source) = self.checkpoint.take() else { return Ok(None) };
+        let batch = source.next(&self.partition, len_max)?;
+        if !matches!(batch, Batch::Last(_)) {
+            self.checkpoint = Some(source);
+        }
+        Ok(Some(batch))
+    }
+
+    /// Puts records of a checkpoint in place. After the last, [`Mirrored::import`] takes what stood behind them.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn install(&mut self, records: &[RecordCopy<'_>]) -> samite_types::Result<()> {
+        records.iter().try_for_each(|record| self.partition.install(record))
+    }
+
+    fn envelope(&self, to: TargetId) -> Envelope {
+        Envelope {
+            dataset: self.dataset,
+            partition: self.id,
+            from: self.me,
+            to,
+            term: self.term,
+            epoch: self.epoch,
+        }
+    }
+
+    /// Sends a small message.
+    fn answer(&mut self, to: TargetId, message: &Message<'_>) {
+        let envelope = self.envelope(to);
+        self.effects.send(Packet::new(&envelope, message));
+    }
+
+    fn refresh_plain(&mut self) {
+        let is_logged = self.logged.is_some();
+        if let Role::Primary(primary) = &mut self.role {
+            primary.is_plain = !self.is_group && !is_logged;
+        }
+    }
+}
+
+/// Whether only a primary says so.
+const fn speaks_as_primary(message: &Message<'_>) -> bool {
+    matches!(
+        message,
+        Message::Entry(_)
+            | Message::Begin { .. }
+            | Message::Compare { .. }
+            | Message::Records { .. }
+            | Message::State { .. }
+    )
+}
+
+fn refused(kind: ErrorKind) -> Outcome {
+    Outcome::Failed { kind, index: 0, current: None }
+}
+
+impl fmt::Debug for Mirrored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let role = match self.role {
+            Role::Out => "out",
+            Role::Secondary => "secondary",
+            Role::Primary(_) => "primary",
+        };
+        let Self { dataset, id, me, term, at, .. } = self;
+        write!(f, "{dataset} {id} on {me}: {role} of {term}, {} at {}", at.position, at.version)
+    }
+}

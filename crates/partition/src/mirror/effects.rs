@@ -1,0 +1,125 @@
+//! What the driver is to do.
+
+use std::collections::VecDeque;
+
+use samite_types::{ErrorKind, Position, TargetId};
+use samite_wire::peer::{Envelope, Message};
+use smallvec::SmallVec;
+
+use super::log::LogEntry;
+use super::packet::Packet;
+
+/// Most messages that wait to be taken. Further ones are dropped, as a network may: they are sent again.
+const PACKETS_MAX: usize = 8192;
+
+/// Something that the driver is to do.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Send a message.
+    Send(Packet),
+    /// Write an entry to the log on flash, and say when it is there ([`super::Mirrored::logged`]).
+    Append(LogEntry),
+    /// What is on flash of this partition, log and checkpoint, is no use any more: its records are being replaced.
+    Discard,
+    /// The log on flash begins anew: make a checkpoint of what is here now, and say when it is there ([`super::Mirrored::logged`]).
+    Checkpoint,
+    /// More is committed: replies may leave.
+    Committed,
+    /// This member is not the primary any more: all replies that wait are answered [`ErrorKind::StaleMap`], and the board is wiped
+    /// ([`samite_backend::Arena::hide_all`]).
+    Deposed,
+    /// Report to the coordinator that a member has missed something, by the epoch and the term that this member knows. Comes again until a map says so.
+    Missed {
+        /// The member.
+        target: TargetId,
+        /// Why: [`ErrorKind::Timeout`], [`ErrorKind::Unavailable`], or what the member said.
+        kind: ErrorKind,
+    },
+    /// A member has everything of this partition. When [`super::Mirrored::ready`] says so of the partitions of all datasets of the group, report it.
+    Synced {
+        /// The member.
+        target: TargetId,
+    },
+    /// A member cannot be brought up to date; report it. It is tried again after a while.
+    Broken {
+        /// The member.
+        target: TargetId,
+        /// Why.
+        kind: ErrorKind,
+    },
+}
+
+/// Effects that wait to be taken.
+#[derive(Debug, Default)]
+pub(super) struct Effects {
+    packets: VecDeque<Packet>,
+    /// For the log on flash, in order.
+    flash: VecDeque<Effect>,
+    /// The newest acknowledgement says what all before it said.
+    acknowledged: Option<(TargetId, Position)>,
+    committed: bool,
+    deposed: bool,
+    news: SmallVec<[Effect; 2]>,
+}
+
+impl Effects {
+    pub(super) fn send(&mut self, packet: Packet) {
+        if self.packets.len() < PACKETS_MAX {
+            self.packets.push_back(packet);
+        }
+    }
+
+    pub(super) fn acknowledge(&mut self, to: TargetId, position: Position) {
+        self.acknowledged = Some((to, position));
+    }
+
+    /// Bounded by the log, which takes no more entries than fit.
+    pub(super) fn append(&mut self, entry: LogEntry) {
+        self.flash.push_back(Effect::Append(entry));
+    }
+
+    pub(super) fn discard(&mut self) {
+        self.flash.push_back(Effect::Discard);
+    }
+
+    pub(super) fn checkpoint(&mut self) {
+        self.flash.push_back(Effect::Checkpoint);
+    }
+
+    pub(super) const fn committed(&mut self) {
+        self.committed = true;
+    }
+
+    pub(super) fn deposed(&mut self) {
+        self.deposed = true;
+        self.committed = false;
+        self.acknowledged = None;
+        self.packets.clear();
+        self.news.clear();
+    }
+
+    /// News of a member; bounded by the number of members.
+    pub(super) fn news(&mut self, news: Effect) {
+        self.news.push(news);
+    }
+
+    pub(super) fn next(&mut self, envelope: &Envelope) -> Option<Effect> {
+        if let Some(effect) = self.flash.pop_front() {
+            return Some(effect);
+        }
+        if let Some(packet) = self.packets.pop_front() {
+            return Some(Effect::Send(packet));
+        }
+        if let Some((to, position)) = self.acknowledged.take() {
+            let envelope = Envelope { to, ..*envelope };
+            return Some(Effect::Send(Packet::new(&envelope, &Message::Applied { position })));
+        }
+        if std::mem::take(&mut self.committed) {
+            return Some(Effect::Committed);
+        }
+        if std::mem::take(&mut self.deposed) {
+            return Some(Effect::Deposed);
+        }
+        self.news.pop()
+    }
+}

@@ -1,0 +1,117 @@
+//! The entries that some follower has not acknowledged yet.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use samite_backend::Piece;
+use samite_types::{Position, Term};
+use samite_wire::peer::{Entry, Message};
+
+use super::packet::Payload;
+
+/// Most entries that are kept, and most bytes of them. Beyond, the primary takes no changes until followers have caught up.
+const ENTRIES_MAX: usize = 4096;
+const LEN_MAX: usize = 8 << 20;
+
+/// An entry, encoded. A clone shares its bytes.
+#[derive(Clone, Debug)]
+pub struct LogEntry {
+    position: Position,
+    term: Term,
+    /// With the tag of a message in front.
+    pub(super) message: Arc<[u8]>,
+    pub(super) payload: Payload,
+}
+
+impl LogEntry {
+    /// Encodes `entry`, whose inline data is in `payload`.
+    pub(super) fn new(entry: Entry<'_>, payload: Vec<Piece>) -> Self {
+        let (position, term) = (entry.after.position, entry.after.term);
+        let mut message = Vec::with_capacity(128);
+        Message::Entry(entry).encode(&mut message);
+        Self { position, term, message: message.into(), payload: payload.into() }
+    }
+
+    /// Encodes `entry` with a copy of its data.
+    pub(super) fn copied(entry: &Entry<'_>) -> Self {
+        let mut payload = Vec::new();
+        entry.payload(&mut |bytes| payload.push(Piece::Bytes(bytes.into())));
+        Self::new(entry.clone(), payload)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Its term.
+    #[must_use]
+    pub const fn term(&self) -> Term {
+        self.term
+    }
+
+    /// What [`Entry::decode`] reads, the payload aside.
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        &self.message[1..]
+    }
+
+    /// Its payload, in order: no piece is a hole.
+    #[must_use]
+    pub fn payload(&self) -> &[Piece] {
+        &self.payload
+    }
+
+    fn len(&self) -> usize {
+        self.message.len() + self.payload.iter().map(Piece::len).sum::<usize>()
+    }
+}
+
+/// Entries without a gap between them.
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    entries: VecDeque<LogEntry>,
+    len: usize,
+}
+
+impl Log {
+    pub(super) fn is_full(&self) -> bool {
+        self.entries.len() >= ENTRIES_MAX || self.len >= LEN_MAX
+    }
+
+    pub(super) fn push(&mut self, entry: LogEntry) {
+        if self.last().is_some_and(|last| last.get() + 1 != entry.position.get()) {
+            self.clear();
+        }
+        self.len += entry.len();
+        self.entries.push_back(entry);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+        self.len = 0;
+    }
+
+    /// The last entry that is kept.
+    pub(super) fn last(&self) -> Option<Position> {
+        self.entries.back().map(|entry| entry.position)
+    }
+
+    /// Nobody needs the entries up to `position` any more.
+    pub(super) fn trim(&mut self, position: Position) {
+        while let Some(first) = self.entries.front()
+            && first.position <= position
+        {
+            self.len -= first.len();
+            self.entries.pop_front();
+        }
+    }
+
+    /// Entry `position`, if it is kept.
+    pub(super) fn get(&self, position: Position) -> Option<&LogEntry> {
+        let first = self.entries.front()?.position;
+        let index = position.get().checked_sub(first.get())?;
+        self.entries.get(usize::try_from(index).ok()?)
+    }
+}

@@ -1,0 +1,102 @@
+//! The data of an operation on its way to other members: without a copy where the record has it in a place of its own.
+
+use samite_backend::{Extent, Piece};
+use samite_wire::op::{Action, BlockRef, Data, Operation};
+use samite_wire::peer::data_of;
+
+use super::Mirrored;
+use crate::{ActionOutput, Grants};
+
+/// Data of at least so many bytes is sent from where the record has it; less is copied, so that the next change of the record need not go
+/// elsewhere.
+const READ_BACK_MIN: usize = 16 << 10;
+
+impl Mirrored {
+    /// The data of an operation that was just applied, in order.
+    pub(super) fn payload(
+        &self,
+        operation: &Operation<'_>,
+        outputs: &[ActionOutput],
+        taken: Vec<Piece>,
+    ) -> Vec<Piece> {
+        let is_single = changes_once(operation);
+        let mut taken = taken.into_iter();
+        let mut payload = Vec::new();
+        for (index, data) in data_of(operation) {
+            let is_copied = match data {
+                Data::Inline(bytes) => !is_single || bytes.len() < READ_BACK_MIN,
+                _ => !is_single,
+            };
+            match data {
+                Data::Inline(bytes) if is_copied => payload.push(Piece::Bytes((*bytes).into())),
+                Data::Blocks(blocks) if is_copied => {
+                    payload.extend(taken.by_ref().take(blocks.len()))
+                }
+                _ => self.read_back(operation, index, outputs, data.len(), &mut payload),
+            }
+        }
+        payload
+    }
+
+    /// The bytes that action `index` has just stored, where they are now.
+    fn read_back(
+        &self,
+        operation: &Operation<'_>,
+        index: usize,
+        outputs: &[ActionOutput],
+        len: usize,
+        payload: &mut Vec<Piece>,
+    ) {
+        let offset = match outputs.get(index) {
+            Some(ActionOutput::Written { offset, .. }) => *offset,
+            _ => 0,
+        };
+        let (Action::Put { key, .. } | Action::Write { key, .. } | Action::Append { key, .. }) =
+            &operation.actions[index]
+        else {
+            return;
+        };
+        let mut found = 0;
+        let read = self.partition.store.read(key, offset, len as u32, &mut |piece| {
+            found += piece.len();
+            payload.push(match piece {
+                Piece::Zeros(len) => Piece::Bytes(vec![0; len as usize].as_slice().into()),
+                piece => piece,
+            });
+        });
+        debug_assert!(read.is_ok() && found == len, "what was stored can be read");
+    }
+}
+
+/// Whether only one action changes records: then what it stored is there when the operation is done.
+fn changes_once(operation: &Operation<'_>) -> bool {
+    operation.actions.iter().filter(|action| action.is_mutation()).count() == 1
+}
+
+/// Grants, and copies of what lies in the blocks that are taken from them, where it cannot be read back.
+pub(super) struct Copies<'g> {
+    grants: &'g mut dyn Grants,
+    copies: bool,
+    pub(super) taken: Vec<Piece>,
+}
+
+impl<'g> Copies<'g> {
+    pub(super) fn new(grants: &'g mut dyn Grants, operation: &Operation<'_>) -> Self {
+        Self { grants, copies: !changes_once(operation), taken: Vec::new() }
+    }
+}
+
+impl Grants for Copies<'_> {
+    fn take(&mut self, block: &BlockRef) -> Option<Extent> {
+        let extent = self.grants.take(block)?;
+        if self.copies {
+            let len = extent.len().min(block.len as usize);
+            self.taken.push(Piece::Bytes(extent.as_slice()[..len].into()));
+        }
+        Some(extent)
+    }
+
+    fn put_back(&mut self, extent: Extent) {
+        self.grants.put_back(extent);
+    }
+}

@@ -1,0 +1,121 @@
+//! What the primary knows of another member.
+
+use std::time::Duration;
+
+use samite_types::{Epoch, Position, TargetId};
+use samite_wire::control::Consistency;
+
+use super::resync::Resync;
+
+/// Another member of the group.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) target: TargetId,
+    pub(super) consistency: Consistency,
+    /// It is sent entries, or will be.
+    pub(super) stream: Option<Stream>,
+    /// It is brought up to date.
+    pub(super) resync: Option<Resync>,
+    /// Nothing is committed that it has not applied.
+    pub(super) is_required: bool,
+    /// It does not answer, or said that it cannot follow.
+    pub(super) is_failing: bool,
+    /// By the map of this epoch it may have been reported to be up to date; the map may have called it good since.
+    pub(super) promised: Option<Epoch>,
+    /// When it was last reported to have missed something.
+    pub(super) reported_at: Option<Duration>,
+    /// Whoever reports it has been told that it is up to date.
+    pub(super) is_announced: bool,
+    /// It is brought up to date from then on.
+    pub(super) resync_at: Duration,
+}
+
+/// Entries on their way to a member.
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// It has applied all up to this one.
+    pub(super) acked: Position,
+    /// The last one that was sent.
+    pub(super) sent: Position,
+    /// It has owed an answer since then.
+    pub(super) since: Duration,
+    /// What was sent is sent again then.
+    pub(super) resend_at: Duration,
+    /// The last gap that was answered, and when.
+    pub(super) gap: (Position, Duration),
+    /// It is not ready for them yet.
+    pub(super) is_paused: bool,
+}
+
+impl Stream {
+    /// A stream to a member that has applied all up to `acked`.
+    pub(super) const fn new(acked: Position, now: Duration) -> Self {
+        Self {
+            acked,
+            sent: acked,
+            since: now,
+            resend_at: now,
+            gap: (Position(0), Duration::ZERO),
+            is_paused: false,
+        }
+    }
+}
+
+impl Peer {
+    pub(super) const fn new(target: TargetId) -> Self {
+        Self {
+            target,
+            consistency: Consistency::NeedsResync,
+            stream: None,
+            resync: None,
+            is_required: false,
+            is_failing: false,
+            promised: None,
+            reported_at: None,
+            is_announced: false,
+            resync_at: Duration::ZERO,
+        }
+    }
+
+    /// A newer map, of `epoch`, says this of it. The log stands at `here`.
+    pub(super) fn see(
+        &mut self,
+        consistency: Consistency,
+        epoch: Epoch,
+        here: Position,
+        now: Duration,
+    ) {
+        let before = std::mem::replace(&mut self.consistency, consistency);
+        match consistency {
+            Consistency::Good => {
+                if self.stream.as_ref().is_none_or(|stream| stream.is_paused) {
+                    self.stream = Some(Stream::new(here, now));
+                }
+                self.resync = None;
+                self.is_required = true;
+                self.promised = None;
+            }
+            _ if before == Consistency::Good => self.let_go(now),
+            // The map may have called it good meanwhile, and does not any more.
+            _ if self.is_required && self.is_failing && self.may_let_go(epoch) => self.let_go(now),
+            _ => {}
+        }
+    }
+
+    /// Whether it may be required no more without asking: no report that it is up to date can count any more.
+    pub(super) fn may_let_go(&self, epoch: Epoch) -> bool {
+        self.consistency != Consistency::Good
+            && self.promised.is_none_or(|promised| promised < epoch)
+    }
+
+    /// It is not required any more, and has to be brought up to date.
+    pub(super) fn let_go(&mut self, resync_at: Duration) {
+        *self = Self { consistency: self.consistency, resync_at, ..Self::new(self.target) };
+    }
+
+    /// Whether it is not up to date, and the map lets it become so.
+    pub(super) fn needs_resync(&self) -> bool {
+        self.stream.as_ref().is_none_or(|stream| stream.is_paused)
+            && matches!(self.consistency, Consistency::NeedsResync | Consistency::Restarted)
+    }
+}

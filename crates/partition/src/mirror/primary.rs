@@ -1,0 +1,576 @@
+//! The member that decides on the order of operations.
+
+use std::time::Duration;
+
+use samite_backend::Piece;
+use samite_types::{ClientId, ErrorKind, Position, TargetId};
+use samite_wire::control::Consistency;
+use samite_wire::op::{Action, Operation};
+use samite_wire::peer::{Entry, Event, Message, Point};
+
+use super::log::LogEntry;
+use super::packet::Packet;
+use super::payload::Copies;
+use super::peers::{Peer, Stream};
+use super::secondary::{NO_LEASE, NONE};
+use super::{At, Effect, Mirrored, Role, Ticket, View, digest, refused};
+use crate::{ActionOutput, Context, Grants, Outcome};
+
+/// Most entries that are under way to one member, and to one that is late.
+const WINDOW: u64 = 1024;
+const WINDOW_FAILING: u64 = 1;
+
+/// What only a primary knows.
+#[derive(Debug, Default)]
+pub(super) struct Primary {
+    pub(super) peers: Vec<Peer>,
+    /// What may be told.
+    pub(super) committed: Position,
+    /// Alone, and nothing is logged.
+    pub(super) is_plain: bool,
+    /// No mutations before, because of leases that an earlier primary may have given.
+    quiet_until: Option<Duration>,
+    /// This primary has given leases on records.
+    lends: bool,
+    /// Leases that were given while it was alone, and by other rules, end then.
+    long_leases_until: Duration,
+    /// Tries to bring members up to date.
+    pub(super) attempts: u32,
+    /// Bytes sent for that.
+    pub(super) resync_len: u64,
+}
+
+impl Mirrored {
+    /// The map says that this member is the primary.
+    pub(super) fn lead(&mut self, view: &View, now: Duration) {
+        let is_new = !self.is_primary();
+        if is_new {
+            self.reign += 1;
+            self.sink = None;
+            self.is_fit = true;
+            self.partition.set_follows(false);
+            if self.log.last() != Some(self.at.position) {
+                self.log.clear();
+            }
+            let quiet_until = self.lends.then(|| now + self.times.record_lease_max);
+            let primary = Primary { quiet_until, ..Primary::default() };
+            self.role = Role::Primary(Box::new(primary));
+        }
+        let opens = is_new || view.term > self.term;
+        self.term = view.term;
+        self.see_members(view, now);
+        self.refresh_plain();
+        if opens {
+            self.partition.begin_term(self.term);
+            self.record(Event::Opened, 0, Vec::new(), now);
+        }
+        self.advance();
+    }
+
+    fn see_members(&mut self, view: &View, now: Duration) {
+        let here = self.at.position;
+        let live_until = self.partition.leases().live_until();
+        let Role::Primary(primary) = &mut self.role else { return };
+        if primary.is_plain && self.is_group {
+            primary.long_leases_until = live_until;
+        }
+        let others = &view.members[1..];
+        primary.peers.retain(|peer| others.iter().any(|member| member.target == peer.target));
+        for member in others {
+            let known = primary.peers.iter().position(|peer| peer.target == member.target);
+            let index = known.unwrap_or_else(|| {
+                primary.peers.push(Peer::new(member.target));
+                primary.peers.len() - 1
+            });
+            primary.peers[index].see(member.consistency, view.epoch, here, now);
+        }
+    }
+
+    /// Until when mutations have to wait because of leases that an earlier primary may have given; `None`: they need not.
+    #[must_use]
+    pub fn mutable_at(&self, now: Duration) -> Option<Duration> {
+        match &self.role {
+            Role::Primary(primary) => primary.quiet_until.filter(|until| *until > now),
+            _ => None,
+        }
+    }
+
+    /// What may be told: everything up to this entry is applied by all that are required. 0 when this member is not the primary.
+    #[must_use]
+    pub const fn committed(&self) -> Position {
+        match &self.role {
+            Role::Primary(primary) => primary.committed,
+            _ => NONE,
+        }
+    }
+
+    /// Bytes sent to bring members up to date.
+    #[must_use]
+    pub const fn resync_len(&self) -> u64 {
+        match &self.role {
+            Role::Primary(primary) => primary.resync_len,
+            _ => 0,
+        }
+    }
+
+    /// What a reply has to wait for that tells of things as they are now; `None`: nothing.
+    #[must_use]
+    pub fn ticket(&self) -> Option<Ticket> {
+        match &self.role {
+            Role::Primary(primary) if primary.committed < self.at.position => {
+                Some(Ticket { reign: self.reign, position: self.at.position })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a member is good, or has everything and is waited for from here on: then it may be reported to be. The report must name the
+    /// epoch of the last [`Mirrored::configure`]; it may be under way until a newer one comes.
+    pub fn ready(&mut self, target: TargetId, now: Duration) -> bool {
+        let epoch = self.epoch;
+        let Role::Primary(primary) = &mut self.role else { return false };
+        let (committed, long_leases_until) = (primary.committed, primary.long_leases_until);
+        let Some(peer) = primary.peers.iter_mut().find(|peer| peer.target == target) else {
+            return false;
+        };
+        if peer.consistency == Consistency::Good {
+            return true;
+        }
+        let has_all = peer.stream.as_ref().is_some_and(|stream| stream.acked >= committed);
+        let is_ready = has_all && peer.resync.is_none() && !peer.is_failing;
+        if !is_ready || now < long_leases_until {
+            return false;
+        }
+        peer.promised = Some(epoch);
+        true
+    }
+
+    /// Applies an operation, and writes down what came of it.
+    pub(super) fn serve(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+        grants: &mut dyn Grants,
+        at: At,
+    ) -> (Outcome, Option<Ticket>) {
+        let changes = operation.is_mutation();
+        if self.is_group && at.now >= at.lease_until && !self.rules.ignores_lease
+            || changes && self.mutable_at(at.now).is_some()
+            || writes(operation) && self.is_stuffed(at.now)
+        {
+            return (refused(ErrorKind::Busy), None);
+        }
+        let waits = self.waits();
+        let is_settled = !waits || !changes && self.ticket().is_none();
+        self.partition.set_shows(is_settled);
+        let lease_term_max = context.lease_term_max.min(self.times.record_lease_max);
+        let context = Context { lease_term_max, ..*context };
+        let marks = self.partition.marks();
+        let mut copies = Copies::new(grants, operation);
+        let outcome = self.partition.apply(client, &context, operation, &mut copies);
+        let taken = copies.taken;
+        let after = self.partition.marks();
+        if after != marks {
+            if after.version != marks.version {
+                self.write_change(client, &context, operation, &outcome, taken, at.now);
+            } else if after.refusals != marks.refusals {
+                self.write_refusal(client, &context, operation, &outcome, at.now);
+            } else {
+                self.write_holds(client, operation, &outcome, at.now);
+            }
+        }
+        self.write_lending(operation, &outcome, at.now);
+        (outcome, if self.rules.replies_early { None } else { self.ticket() })
+    }
+
+    /// Whether anybody has to acknowledge what is applied.
+    fn waits(&self) -> bool {
+        match &self.role {
+            Role::Primary(primary) => {
+                self.logged.is_some() || primary.peers.iter().any(|peer| peer.is_required)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether too many entries wait for members. Those that wait for members that are not required are given up first.
+    pub(super) fn is_stuffed(&mut self, now: Duration) -> bool {
+        if !self.log.is_full() {
+            return false;
+        }
+        if let Role::Primary(primary) = &mut self.role {
+            let optional = |peer: &&mut Peer| !peer.is_required && peer.stream.is_some();
+            primary.peers.iter_mut().filter(optional).for_each(|peer| peer.let_go(now));
+        }
+        self.advance();
+        self.log.is_full()
+    }
+
+    fn write_change(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+        outcome: &Outcome,
+        taken: Vec<Piece>,
+        now: Duration,
+    ) {
+        let Outcome::Done(outputs) = outcome else { return };
+        let payload =
+            if self.writes_down() { self.payload(operation, outputs, taken) } else { Vec::new() };
+        let event = Event::Applied {
+            client,
+            answered_below: context.answered_below,
+            is_retry: context.is_retry,
+            lease_epoch: context.lease_epoch,
+            operation: operation.clone(),
+        };
+        self.record(event, digest::of_outcome(operation, outputs), payload, now);
+    }
+
+    fn write_refusal(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+        outcome: &Outcome,
+        now: Duration,
+    ) {
+        let Outcome::Failed { kind, index, .. } = outcome else { return };
+        let (answered_below, seq) = (context.answered_below, operation.seq);
+        let event = Event::Refused { client, answered_below, seq, kind: *kind, index: *index };
+        self.record(event, 0, Vec::new(), now);
+    }
+
+    /// Holds are taken and released without a change of records: members do that alone.
+    fn write_holds(
+        &mut self,
+        client: ClientId,
+        operation: &Operation<'_>,
+        outcome: &Outcome,
+        now: Duration,
+    ) {
+        let Outcome::Done(outputs) = outcome else { return };
+        let done = operation.actions.iter().zip(outputs).filter_map(|(action, output)| {
+            match (action, output) {
+                (Action::Hold { .. } | Action::Release { .. }, ActionOutput::Number(number)) => {
+                    Some((action.clone(), ActionOutput::Number(*number)))
+                }
+                _ => None,
+            }
+        });
+        let (actions, outputs): (Vec<_>, Vec<_>) = done.unzip();
+        let operation = Operation::new(operation.partition, actions);
+        let outcome = digest::of_outcome(&operation, &outputs);
+        let event = Event::Applied {
+            client,
+            answered_below: samite_types::Seq(0),
+            is_retry: false,
+            lease_epoch: NO_LEASE,
+            operation,
+        };
+        self.record(event, outcome, Vec::new(), now);
+    }
+
+    /// The first lease that is given is written down: whoever is the primary next waits for it.
+    fn write_lending(&mut self, operation: &Operation<'_>, outcome: &Outcome, now: Duration) {
+        let Outcome::Done(outputs) = outcome else { return };
+        let mut pairs = operation.actions.iter().zip(outputs);
+        let lends =
+            pairs.any(|pair| matches!(pair, (Action::Lease { .. }, ActionOutput::Number(1..))));
+        if !lends {
+            return;
+        }
+        if let Role::Primary(primary) = &mut self.role {
+            primary.lends = true;
+        }
+        if !self.lends {
+            self.lends = true;
+            self.record(Event::Lending { on: true }, 0, Vec::new(), now);
+        }
+    }
+
+    /// Ends all holds of a client that is gone. Of no effect on members that are not the primary: they hear of it from there.
+    pub fn drop_client(&mut self, client: ClientId, now: Duration) {
+        if !self.is_primary() {
+            return;
+        }
+        let marks = self.partition.marks();
+        self.partition.drop_client(client);
+        if self.partition.marks() != marks {
+            self.record(Event::Gone { client }, 0, Vec::new(), now);
+        }
+    }
+
+    /// Whether entries are needed by anybody.
+    fn writes_down(&self) -> bool {
+        match &self.role {
+            Role::Primary(primary) => {
+                self.logged.is_some() || primary.peers.iter().any(|peer| peer.stream.is_some())
+            }
+            _ => false,
+        }
+    }
+
+    /// Writes down what has happened to the partition, and sends it.
+    pub(super) fn record(
+        &mut self,
+        event: Event<'_>,
+        outcome: u32,
+        payload: Vec<Piece>,
+        now: Duration,
+    ) {
+        let before = self.at;
+        let position = Position(before.position.get() + 1);
+        let after = Point { term: self.term, position, version: self.partition.version() };
+        self.at = after;
+        if self.writes_down() {
+            let entry = LogEntry::new(Entry { before, after, outcome, event }, payload);
+            if self.logged.is_some() {
+                self.effects.append(entry.clone());
+            }
+            self.log.push(entry);
+            let peers = match &self.role {
+                Role::Primary(primary) => primary.peers.len(),
+                _ => 0,
+            };
+            (0..peers).for_each(|index| self.pump(index, now));
+        }
+        self.note_touched();
+        self.advance();
+    }
+
+    /// Tells the copies under way which records have changed.
+    pub(super) fn note_touched(&mut self) {
+        let keys = self.partition.take_touched();
+        if keys.is_empty() || self.rules.resyncs_without_queue {
+            return;
+        }
+        let mut is_needed = self.checkpoint.is_some();
+        if let Some(checkpoint) = &mut self.checkpoint {
+            keys.iter().for_each(|key| checkpoint.note(key));
+        }
+        if let Role::Primary(primary) = &mut self.role {
+            for resync in primary.peers.iter_mut().filter_map(|peer| peer.resync.as_mut()) {
+                is_needed = true;
+                keys.iter().for_each(|key| resync.note(key));
+            }
+        }
+        self.partition.set_notes_touched(is_needed);
+    }
+
+    /// Sends a member the entries that it may be sent.
+    pub(super) fn pump(&mut self, index: usize, now: Duration) {
+        let envelope = self.envelope(TargetId(0));
+        let last = self.at.position;
+        let Self { role: Role::Primary(primary), log, effects, times, .. } = self else { return };
+        let peer = &mut primary.peers[index];
+        let window = if peer.is_failing { WINDOW_FAILING } else { WINDOW };
+        let Some(stream) = peer.stream.as_mut().filter(|stream| !stream.is_paused) else { return };
+        if stream.acked == stream.sent && stream.sent < last {
+            (stream.since, stream.resend_at) = (now, now + times.retransmit);
+        }
+        let end = last.get().min(stream.acked.get() + window);
+        while stream.sent.get() < end {
+            let position = Position(stream.sent.get() + 1);
+            let Some(entry) = log.get(position) else {
+                return self.fail(index, ErrorKind::NotFound, now);
+            };
+            stream.sent = position;
+            let envelope = samite_wire::peer::Envelope { to: peer.target, ..envelope };
+            effects.send(Packet::shared(&envelope, &entry.message, &entry.payload));
+        }
+    }
+
+    /// Finds out what is committed.
+    pub(super) fn advance(&mut self) {
+        let last = self.at.position;
+        let Self { role: Role::Primary(primary), log, effects, logged, rules, .. } = self else {
+            return;
+        };
+        let streams = |peer: &Peer| peer.stream.as_ref().map(|stream| stream.acked);
+        let required = primary.peers.iter().filter(|peer| peer.is_required);
+        let acked = required.map(|peer| streams(peer).unwrap_or(NONE)).chain(*logged);
+        let committed = acked.fold(last, Position::min);
+        let committed = if rules.replies_early { last } else { committed };
+        if committed > primary.committed {
+            primary.committed = committed;
+            effects.committed();
+        }
+        // The log on flash has its own copy.
+        let needed = primary.peers.iter().filter_map(streams);
+        log.trim(needed.fold(last, Position::min));
+    }
+
+    /// A member answers.
+    pub(super) fn answered(&mut self, from: TargetId, message: &Message<'_>, now: Duration) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let Some(index) = primary.peers.iter().position(|peer| peer.target == from) else { return };
+        match message {
+            Message::Applied { position } => self.acked(index, *position, now),
+            Message::Gap { have } => self.gap(index, *have, now),
+            Message::Unfit { kind } if follows(&primary.peers[index]) => {
+                self.fail(index, *kind, now);
+            }
+            Message::Differs { after, upto } => self.mend(after, upto, now),
+            Message::Done { attempt, step, again, wanted } => {
+                self.step_done(index, (*attempt, *step), (*again, wanted), now);
+            }
+            Message::Lost { attempt, kind } => self.step_lost(index, *attempt, *kind, now),
+            _ => {}
+        }
+    }
+
+    fn acked(&mut self, index: usize, position: Position, now: Duration) {
+        let (last, retransmit) = (self.at.position, self.times.retransmit);
+        let Role::Primary(primary) = &mut self.role else { return };
+        let peer = &mut primary.peers[index];
+        let Some(stream) = peer.stream.as_mut().filter(|stream| !stream.is_paused) else { return };
+        if position > last || position <= stream.acked {
+            return;
+        }
+        stream.acked = position;
+        stream.sent = stream.sent.max(position);
+        (stream.since, stream.resend_at) = (now, now + retransmit);
+        peer.is_failing = false;
+        self.pump(index, now);
+        self.advance();
+        self.announce(index);
+    }
+
+    /// A member lacks entries before the one that it got.
+    fn gap(&mut self, index: usize, have: Position, now: Duration) {
+        let quiet = self.times.retransmit / 10;
+        let Role::Primary(primary) = &mut self.role else { return };
+        let peer = &mut primary.peers[index];
+        let Some(stream) = peer.stream.as_mut().filter(|stream| !stream.is_paused) else { return };
+        let is_repeated = stream.gap.0 == have && now < stream.gap.1 + quiet;
+        if is_repeated || have.get() > self.at.position.get() {
+            return;
+        }
+        stream.gap = (have, now);
+        let first = Position(have.get() + 1);
+        if have < stream.acked && self.log.get(first).is_none() {
+            // It has lost what it had acknowledged.
+            return self.fail(index, ErrorKind::NotFound, now);
+        }
+        stream.sent = have;
+        self.pump(index, now);
+    }
+
+    /// A member cannot be reached.
+    pub fn unreachable(&mut self, target: TargetId, now: Duration) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        if let Some(index) = primary.peers.iter().position(|peer| peer.target == target)
+            && primary.peers[index].is_required
+        {
+            self.fail(index, ErrorKind::Unavailable, now);
+        }
+    }
+
+    /// A member does not follow.
+    fn fail(&mut self, index: usize, kind: ErrorKind, now: Duration) {
+        let (epoch, missed) = (self.epoch, self.times.missed);
+        let drops = self.rules.drops_unrecorded;
+        let Role::Primary(primary) = &mut self.role else { return };
+        let peer = &mut primary.peers[index];
+        peer.is_failing = true;
+        if !peer.is_required || peer.may_let_go(epoch) {
+            peer.let_go(now);
+        } else if peer.reported_at.is_none_or(|at| now >= at + missed) {
+            peer.reported_at = Some(now);
+            let target = peer.target;
+            if drops {
+                peer.let_go(now);
+            }
+            self.effects.news(Effect::Missed { target, kind });
+        }
+        self.advance();
+    }
+
+    /// Time has passed: sends again what was not answered, and reports who does not answer.
+    pub fn tick(&mut self, now: Duration) {
+        let (last, times) = (self.at.position, self.times);
+        let mut index = 0;
+        while let Role::Primary(primary) = &mut self.role
+            && let Some(peer) = primary.peers.get_mut(index)
+        {
+            let resends = peer.resync.as_ref().and_then(|sync| sync.resend_at(times.retransmit));
+            if resends.is_some_and(|at| now >= at) {
+                self.resend_step(index, now);
+            } else if let Some(stream) = owing(peer, last) {
+                let is_missed = now >= stream.since + times.missed;
+                if now >= stream.resend_at {
+                    stream.sent = stream.acked;
+                    let since = stream.since;
+                    self.pump(index, now);
+                    self.owes_since(index, since, now + times.retransmit);
+                }
+                if is_missed {
+                    self.fail(index, ErrorKind::Timeout, now);
+                }
+            }
+            index += 1;
+        }
+        self.end_quiet(now);
+    }
+
+    /// A member that was sent something again has owed its answer for longer.
+    fn owes_since(&mut self, index: usize, since: Duration, resend_at: Duration) {
+        if let Role::Primary(primary) = &mut self.role
+            && let Some(stream) = primary.peers[index].stream.as_mut()
+        {
+            (stream.since, stream.resend_at) = (since, resend_at);
+        }
+    }
+
+    /// Leases of earlier primaries are over.
+    fn end_quiet(&mut self, now: Duration) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        if primary.quiet_until.is_none_or(|until| now < until) {
+            return;
+        }
+        primary.quiet_until = None;
+        if !primary.lends && !self.log.is_full() {
+            self.lends = false;
+            self.record(Event::Lending { on: false }, 0, Vec::new(), now);
+        }
+    }
+
+    /// When [`Mirrored::tick`] has something to do; `None`: as long as nothing else happens, never.
+    #[must_use]
+    pub fn next_tick(&self) -> Option<Duration> {
+        let Role::Primary(primary) = &self.role else { return None };
+        let last = self.at.position;
+        let times = self.times;
+        let peers = primary.peers.iter().filter_map(|peer| {
+            let resync = peer.resync.as_ref().and_then(|sync| sync.resend_at(times.retransmit));
+            let stream = peer.stream.as_ref().filter(|stream| owes(stream, last));
+            resync.or_else(|| stream.map(|stream| stream.resend_at))
+        });
+        peers.chain(primary.quiet_until).min()
+    }
+}
+
+/// Whether a member is sent entries.
+fn follows(peer: &Peer) -> bool {
+    peer.stream.as_ref().is_some_and(|stream| !stream.is_paused)
+}
+
+/// The stream of a member that owes an answer.
+fn owing(peer: &mut Peer, last: Position) -> Option<&mut Stream> {
+    peer.stream.as_mut().filter(|stream| owes(stream, last))
+}
+
+fn owes(stream: &Stream, last: Position) -> bool {
+    !stream.is_paused && stream.acked < last
+}
+
+/// Whether an operation may have to be written down.
+fn writes(operation: &Operation<'_>) -> bool {
+    operation.is_mutation()
+        || operation.actions.iter().any(|action| {
+            matches!(action, Action::Hold { .. } | Action::Release { .. } | Action::Lease { .. })
+        })
+}

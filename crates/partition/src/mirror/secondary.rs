@@ -1,0 +1,152 @@
+//! A member that follows the log.
+
+use std::time::Duration;
+
+use samite_types::{Epoch, ErrorKind, Position, TargetId, Version};
+use samite_wire::peer::{Entry, Event, Message, RecordCopy};
+
+use super::log::LogEntry;
+use super::{Mirrored, digest};
+use crate::{Context, Key, NoGrants, Outcome};
+
+impl Mirrored {
+    /// A message from the primary of the newest term.
+    pub(super) fn follow(&mut self, from: TargetId, message: &Message<'_>) {
+        let Message::Entry(entry) = message else { return self.resync_message(from, message) };
+        if !self.is_fit {
+            // While it is brought up to date, entries that are too early come again.
+            if self.sink.is_none() {
+                self.answer(from, &Message::Unfit { kind: ErrorKind::NotFound });
+            }
+            return;
+        }
+        self.partition.set_follows(true);
+        self.primary = from;
+        let (position, here) = (entry.after.position, self.at.position);
+        if position.get() > here.get() + 1 {
+            return self.answer(from, &Message::Gap { have: here });
+        }
+        if position > here {
+            if let Err(kind) = self.step(entry) {
+                self.is_fit = false;
+                return self.answer(from, &Message::Unfit { kind });
+            }
+            if self.logged.is_some() {
+                self.effects.append(LogEntry::copied(entry));
+            }
+        } else if entry.after.term > self.at.term {
+            // Here are entries that the primary never had.
+            self.is_fit = false;
+            return self.answer(from, &Message::Unfit { kind: ErrorKind::Corrupt });
+        }
+        if self.at.term < self.term && !self.rules.ignores_terms {
+            // Whether what is here is what the primary has, the term's first entry will show.
+            return self.answer(from, &Message::Gap { have: self.at.position });
+        }
+        self.acknowledge();
+    }
+
+    /// Says how far entries are applied, and on flash where they have to be.
+    pub(super) fn acknowledge(&mut self) {
+        let position = self.logged.map_or(self.at.position, |logged| logged.min(self.at.position));
+        self.effects.acknowledge(self.primary, position);
+    }
+
+    /// Applies the next entry. What went wrong leaves the partition unfit to follow.
+    pub(super) fn step(&mut self, entry: &Entry<'_>) -> Result<(), ErrorKind> {
+        if entry.before != self.at {
+            return Err(ErrorKind::Corrupt);
+        }
+        self.happen(entry)?;
+        if self.partition.version() != entry.after.version {
+            return self.differ();
+        }
+        self.at = entry.after;
+        self.log.clear();
+        self.note_touched();
+        Ok(())
+    }
+
+    fn happen(&mut self, entry: &Entry<'_>) -> Result<(), ErrorKind> {
+        match &entry.event {
+            Event::Opened => self.partition.begin_term(entry.after.term),
+            Event::Applied { .. } => return self.repeat(entry),
+            Event::Refused { client, answered_below, seq, kind, index } => {
+                self.partition.refuse(*client, (*seq, *answered_below), (*kind, *index));
+            }
+            Event::Gone { client } => self.partition.drop_client(*client),
+            Event::Lending { on } => self.lends = *on,
+            Event::Digest { after, upto, digest } => {
+                if digest::of_range(&self.partition, after, upto)? != *digest {
+                    let (from, range) = (self.primary, Message::Differs { after, upto });
+                    self.answer(from, &range);
+                }
+            }
+            Event::Range { after, upto, records } => self.replace(after, upto, records)?,
+        }
+        Ok(())
+    }
+
+    /// Applies an operation that the primary has applied.
+    fn repeat(&mut self, entry: &Entry<'_>) -> Result<(), ErrorKind> {
+        let Event::Applied { client, answered_below, is_retry, lease_epoch, operation } =
+            &entry.event
+        else {
+            return Err(ErrorKind::Internal);
+        };
+        let context = Context {
+            answered_below: *answered_below,
+            is_retry: *is_retry,
+            lease_epoch: *lease_epoch,
+            body_len_max: 0,
+            now: Duration::ZERO,
+            lease_term_max: Duration::ZERO,
+        };
+        match self.partition.apply(*client, &context, operation, &mut NoGrants) {
+            Outcome::Done(outputs) if digest::of_outcome(operation, &outputs) == entry.outcome => {
+                Ok(())
+            }
+            Outcome::Done(_) => self.differ(),
+            // There is no room: what is here is right, as far as it goes.
+            Outcome::Failed { kind: ErrorKind::NoSpace, .. } => Err(ErrorKind::NoSpace),
+            Outcome::Failed { .. } => self.differ(),
+        }
+    }
+
+    /// This copy is not what the primary has, and versions do not tell where.
+    fn differ(&mut self) -> Result<(), ErrorKind> {
+        self.is_doubtful = true;
+        Err(ErrorKind::Corrupt)
+    }
+
+    /// Makes the records of a range those of the primary.
+    fn replace(
+        &mut self,
+        after: &[u8],
+        upto: &[u8],
+        records: &[RecordCopy<'_>],
+    ) -> Result<(), ErrorKind> {
+        let mut keys: Vec<Key> = Vec::new();
+        self.partition.visit_records(after, &mut |key, _| {
+            if !upto.is_empty() && key > upto {
+                return std::ops::ControlFlow::Break(());
+            }
+            keys.push(key.into());
+            std::ops::ControlFlow::Continue(())
+        })?;
+        keys.retain(|key| records.iter().all(|record| record.key != &**key));
+        for key in &keys {
+            self.partition.install(&RecordCopy { key, version: Version(0), value: None })?;
+        }
+        for record in records {
+            self.partition.install(record)?;
+        }
+        Ok(())
+    }
+}
+
+/// A lease epoch that no partition asks for more than.
+pub(super) const NO_LEASE: Epoch = Epoch(u64::MAX);
+
+/// Before the first entry.
+pub(super) const NONE: Position = Position(0);

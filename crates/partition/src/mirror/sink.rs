@@ -1,0 +1,233 @@
+//! A member that is being brought up to date.
+
+use std::ops::ControlFlow;
+
+use samite_types::{ErrorKind, Position, Result, TargetId, Term, Version};
+use samite_wire::Decoder;
+use samite_wire::op::Data;
+use samite_wire::peer::{Message, Point, RecordCopy};
+
+use super::source::Copied;
+use super::{Mirrored, Role};
+use crate::copy::put_u64;
+use crate::{Key, Partition};
+
+/// Most records that one step deletes; the rest goes when the step comes again.
+const DELETES_MAX: usize = 4096;
+
+/// One try to be brought up to date.
+#[derive(Debug)]
+pub(super) struct Sink {
+    attempt: u32,
+    /// The last step that was done, and the answer to it.
+    step: u32,
+    wanted: Vec<u8>,
+    /// What has come of the partition's state.
+    state: Vec<u8>,
+    /// All has come.
+    is_whole: bool,
+    /// Where the log stood then.
+    whole_at: Position,
+}
+
+/// One step.
+#[derive(Clone, Copy)]
+enum Step<'m, 'a> {
+    Compare { after: &'a [u8], upto: &'a [u8], records: &'m [(&'a [u8], Version)] },
+    Records(&'m [RecordCopy<'a>]),
+    State { total_len: usize, offset: usize, bytes: &'a [u8] },
+}
+
+impl Mirrored {
+    /// A message of a resync, from the primary.
+    pub(super) fn resync_message(&mut self, from: TargetId, message: &Message<'_>) {
+        match message {
+            Message::Begin { attempt } => self.begin_sink(from, *attempt),
+            Message::Compare { attempt, step, after, upto, records } => {
+                let what = Step::Compare { after, upto, records };
+                self.sink_step(from, (*attempt, *step), what);
+            }
+            Message::Records { attempt, step, records } => {
+                self.sink_step(from, (*attempt, *step), Step::Records(records));
+            }
+            Message::State { attempt, step, total_len, offset, bytes } => {
+                let (total_len, offset) = (*total_len as usize, *offset as usize);
+                let what = Step::State { total_len, offset, bytes };
+                self.sink_step(from, (*attempt, *step), what);
+            }
+            _ => {}
+        }
+    }
+
+    fn begin_sink(&mut self, from: TargetId, attempt: u32) {
+        if (self.term, attempt) > self.last_attempt {
+            self.last_attempt = (self.term, attempt);
+            self.sink = Some(Sink {
+                attempt,
+                step: 0,
+                wanted: Vec::new(),
+                state: Vec::new(),
+                is_whole: false,
+                whole_at: Position(0),
+            });
+            self.is_fit = false;
+            self.log.clear();
+            self.checkpoint = None;
+            if self.logged.is_some() {
+                self.effects.discard();
+            }
+        }
+        if self.sink.as_ref().is_some_and(|sink| sink.attempt == attempt && sink.step == 0) {
+            self.answer(from, &Message::Done { attempt, step: 0, again: false, wanted: &[] });
+        }
+    }
+
+    fn sink_step(&mut self, from: TargetId, (attempt, step): (u32, u32), what: Step<'_, '_>) {
+        let Some(mut sink) = self.sink.take().filter(|sink| sink.attempt == attempt) else {
+            if (self.term, attempt) > self.last_attempt {
+                self.answer(from, &Message::Lost { attempt, kind: ErrorKind::NotFound });
+            }
+            return;
+        };
+        let mut again = false;
+        if step == sink.step + 1 && !sink.is_whole {
+            match self.sink_do(&mut sink, what) {
+                Ok(ControlFlow::Continue(())) => sink.step = step,
+                Ok(ControlFlow::Break(())) => again = true,
+                Err(error) => {
+                    let kind = error.kind();
+                    return self.answer(from, &Message::Lost { attempt, kind });
+                }
+            }
+        } else if step > sink.step {
+            return self.answer(from, &Message::Lost { attempt, kind: ErrorKind::NotFound });
+        }
+        if sink.is_whole {
+            // It counts when it is on flash, if it has to be there.
+            again = self.logged.is_some_and(|logged| logged < sink.whole_at);
+        }
+        if step == sink.step || again {
+            let message = Message::Done { attempt, step, again, wanted: &sink.wanted };
+            self.answer(from, &message);
+        }
+        self.sink = Some(sink);
+    }
+
+    /// Breaks when the step is not over.
+    fn sink_do(&mut self, sink: &mut Sink, what: Step<'_, '_>) -> Result<ControlFlow<()>> {
+        sink.wanted.clear();
+        match what {
+            Step::Compare { after, upto, records } => {
+                let wants_all = self.is_doubtful;
+                return compare(&mut self.partition, (after, upto), records, wants_all, sink);
+            }
+            Step::Records(records) => {
+                for record in records {
+                    self.partition.install(record)?;
+                }
+            }
+            Step::State { total_len, offset, bytes } => {
+                if offset != sink.state.len() {
+                    return Err(ErrorKind::Corrupt.into());
+                }
+                sink.state.extend_from_slice(bytes);
+                if sink.state.len() == total_len {
+                    let state = std::mem::take(&mut sink.state);
+                    self.import(&state)?;
+                    sink.is_whole = true;
+                    sink.whole_at = self.at.position;
+                }
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Appends all that this is beside its records: where its log stands, and the partition's state.
+    pub fn export(&self, out: &mut Vec<u8>) {
+        put_u64(out, u64::from(self.at.term.get()));
+        put_u64(out, self.at.position.get());
+        out.push(u8::from(self.lends));
+        self.partition.export_state(out);
+    }
+
+    /// Takes over what [`Mirrored::export`] wrote, beside the records as they are: from here on it follows the log.
+    ///
+    /// # Errors
+    /// `Corrupt`: it wrote something else; nothing is changed.
+    pub fn import(&mut self, state: &[u8]) -> Result<()> {
+        let mut decoder = Decoder::new(state);
+        let term = decoder.u64("term")?;
+        let position = Position(decoder.u64("position")?);
+        let lends = decoder.u8("lending")? != 0;
+        let term = Term(u32::try_from(term).map_err(|_| ErrorKind::Corrupt)?);
+        self.partition.import_state(decoder.rest())?;
+        self.at = Point { term, position, version: self.partition.version() };
+        self.lends = lends;
+        self.is_fit = true;
+        self.is_doubtful = false;
+        if let Some(logged) = &mut self.logged {
+            *logged = Position(0);
+            self.effects.checkpoint();
+        }
+        if matches!(self.role, Role::Secondary) {
+            self.partition.set_follows(true);
+        }
+        Ok(())
+    }
+}
+
+/// Deletes what the primary has not, and finds what it is to send.
+fn compare(
+    partition: &mut Partition,
+    (after, upto): (&[u8], &[u8]),
+    records: &[(&[u8], Version)],
+    wants_all: bool,
+    sink: &mut Sink,
+) -> Result<ControlFlow<()>> {
+    sink.wanted.resize(records.len().div_ceil(8), 0);
+    let mut want = |index: usize| sink.wanted[index / 8] |= 1 << (index % 8);
+    let mut extra: Vec<Key> = Vec::new();
+    let mut is_over = true;
+    // Both are in the order of their keys.
+    let mut next = 0;
+    partition.visit_records(after, &mut |key, meta| {
+        if !upto.is_empty() && key > upto {
+            return ControlFlow::Break(());
+        }
+        while records.get(next).is_some_and(|(other, _)| *other < key) {
+            want(next);
+            next += 1;
+        }
+        match records.get(next) {
+            Some((other, version)) if *other == key => {
+                if *version != meta.version || wants_all {
+                    want(next);
+                }
+                next += 1;
+            }
+            _ => extra.push(key.into()),
+        }
+        is_over = extra.len() < DELETES_MAX;
+        if is_over { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    for key in &extra {
+        partition.install(&RecordCopy { key, version: Version(0), value: None })?;
+    }
+    if !is_over {
+        return Ok(ControlFlow::Break(()));
+    }
+    (next..records.len()).for_each(want);
+    Ok(ControlFlow::Continue(()))
+}
+
+/// A record as it travels, of pieces that lie somewhere.
+pub(super) fn travelling(copied: &Copied) -> RecordCopy<'_> {
+    let value = copied.value.as_ref().map(|pieces| {
+        let data = pieces.iter().map(|piece| match piece.as_bytes() {
+            Some(bytes) => Data::Inline(bytes),
+            None => Data::Zeros(piece.len() as u32),
+        });
+        data.collect()
+    });
+    RecordCopy { key: &copied.key, version: copied.version, value }
+}
