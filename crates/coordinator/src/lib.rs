@@ -1,32 +1,44 @@
-//! Keeper of the cluster map: who belongs to the cluster, which target holds which partition, which datasets there are. Pure.
+//! Keeper of the cluster map: who belongs to the cluster and lives, which target holds which partition, which datasets there are.
 //!
-//! A [`Coordinator`] takes requests and returns the map that follows from them. It does no I/O and knows no time: the node that
-//! embeds it carries maps to the others. Each change makes a new map with the next epoch; a request that changes nothing
-//! returns the map as it is, so that every request can be repeated safely.
+//! A [`Coordinator`] takes inputs and makes maps of them. It is pure: time comes in as `now`, counted from any fixed moment, and whoever embeds it
+//! carries maps to the others. Each change makes a new map with the next epoch; an input that changes nothing leaves the map as it is, so
+//! that everything can be repeated safely.
+//!
+//! The driver's part: after every input, look at [`Coordinator::revision`]. If it grew, save [`Coordinator::export`] before anybody
+//! hears of the change; what cannot be saved was not decided, and the coordinator is thrown away for one that [takes over](Coordinator::take_over)
+//! what was saved last. Where that is, and who decides when there are several instances, is the business of [`store`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use samite_placement::{
-    ClusterMap, DATASETS_MAX, NODES_MAX, PARTITIONS_MAX, assign, check_dataset_spec,
-    check_node_info, partitions_for, wheel,
+    ClusterMap, NODES_MAX, PARTITIONS_MAX, assign, check_node_info, partitions_for,
 };
 use samite_types::{
-    DatasetId, Epoch, Error, ErrorKind, NodeId, Redundancy, Result, TargetId, Term,
+    Epoch, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result, TargetId, Term,
 };
 use samite_wire::control::{
-    self, ClusterMapData, Consistency, DatasetData, DatasetSpec, DistributionKind, Group, Member,
-    NodeInfo, NodeState, PartitionTable, Reachability, TargetInfo,
+    ClusterMapData, Consistency, DatasetSpec, DurabilityKind, Group, Member, NodeInfo, NodeState,
+    PartitionTable, Reachability, TargetInfo,
 };
-use samite_wire::limits::BODY_LEN_MAX;
 
+mod change;
+mod datasets;
+mod group;
+mod moves;
+mod presence;
+mod report;
+mod state;
 pub mod store;
 mod timing;
+mod wish;
 
 pub use timing::Timing;
 
-/// Longest cluster map, in bytes as encoded: it travels in one frame's body.
-const MAP_LEN_MAX: usize = BODY_LEN_MAX - 1024;
+use group::member_mut;
+use moves::Goal;
+use presence::Presence;
 
 /// Decides on the cluster map of one cluster.
 #[derive(Debug)]
@@ -36,11 +48,27 @@ pub struct Coordinator {
     expected: usize,
     /// Partitions of the cluster, fixed with the first map.
     partitions: u32,
+    timing: Timing,
+    /// Nodes that have joined while there is no map.
     joined: BTreeMap<NodeId, NodeInfo>,
+    /// Nodes that may join though the cluster was founded without them.
+    invited: BTreeSet<NodeId>,
     map: Option<Arc<ClusterMap>>,
     first_epoch: Epoch,
     /// Ids count upwards and are never used again, also not after a drop.
     next_dataset: u32,
+    /// Where the partitions of each of the map's tables should be in the end.
+    goals: Vec<Goal>,
+    /// A node was away when the goals were set.
+    is_uneven_for_now: bool,
+    /// There is something to do at the next tick.
+    has_work: bool,
+    presences: BTreeMap<NodeId, Presence>,
+    /// Epoch of the last change of each group; [`Self::since`] for those that are not here.
+    changed: HashMap<(Redundancy, PartitionId), Epoch>,
+    since: Epoch,
+    last_tick: Option<Duration>,
+    revision: u64,
 }
 
 impl Coordinator {
@@ -56,10 +84,31 @@ impl Coordinator {
                 format!("cluster {cluster}: {expected} nodes; 1 to {NODES_MAX} are possible"),
             ));
         }
-        let partitions = partitions_for(expected);
-        let joined = BTreeMap::new();
-        let (first_epoch, next_dataset) = (Epoch(1), 1);
-        Ok(Self { cluster, expected, partitions, joined, map: None, first_epoch, next_dataset })
+        Ok(Self {
+            cluster,
+            expected,
+            partitions: partitions_for(expected),
+            timing: Timing::DEFAULT,
+            joined: BTreeMap::new(),
+            invited: BTreeSet::new(),
+            map: None,
+            first_epoch: Epoch(1),
+            next_dataset: 1,
+            goals: Vec::new(),
+            is_uneven_for_now: false,
+            has_work: false,
+            presences: BTreeMap::new(),
+            changed: HashMap::new(),
+            since: Epoch(0),
+            last_tick: None,
+            revision: 0,
+        })
+    }
+
+    /// The same, with other times.
+    #[must_use]
+    pub fn with_timing(self, timing: Timing) -> Self {
+        Self { timing, ..self }
     }
 
     /// The same, with epochs and dataset ids that begin at `start` in place of 1.
@@ -95,6 +144,12 @@ impl Coordinator {
         self.map.as_ref()
     }
 
+    /// Grows with every change of what [`Self::export`] gives.
+    #[must_use]
+    pub const fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// The map, or words that say who is missing.
     ///
     /// # Errors
@@ -115,122 +170,94 @@ impl Coordinator {
 
     /// A node joins, or says where it can be reached now. Once all are there, the map.
     ///
+    /// With another incarnation than before, the node was started again: what it had in memory is gone.
+    ///
     /// # Errors
-    /// [`ErrorKind::Invalid`]: the node's description is unlawful, one of its targets belongs to another node, or it brings
-    /// other targets than before. [`ErrorKind::Exists`]: the cluster is complete without this node.
-    pub fn join(&mut self, info: NodeInfo) -> Result<Option<Arc<ClusterMap>>> {
+    /// [`ErrorKind::Invalid`]: the node's description is unlawful, one of its targets belongs to another node, it brings
+    /// other targets than before, or not the storage with the only good copy of something. [`ErrorKind::Exists`]: the cluster is complete without
+    /// this node. [`ErrorKind::TooLarge`]: the map would be.
+    pub fn join(&mut self, info: NodeInfo, now: Duration) -> Result<Option<Arc<ClusterMap>>> {
         check_node_info(&info)?;
         self.check_targets(&info)?;
-        let known = self.joined.get(&info.node);
-        if known.is_none() && self.joined.len() == self.expected {
-            return Err(Error::new(
-                ErrorKind::Exists,
-                format!(
-                    "join of {}: cluster {} has its {} nodes",
-                    info.node, self.cluster, self.expected
-                ),
-            ));
-        }
-        if known == Some(&info) {
-            return Ok(self.map.clone());
-        }
-        let before = self.joined.insert(info.node, info.clone());
-        match &self.map {
-            Some(map) => {
-                let mut data = map.data().clone();
-                data.nodes = self.joined.values().cloned().collect();
-                data.states = vec![ONLINE; data.nodes.len()];
-                self.publish_next(data)?;
-            }
-            None if self.joined.len() == self.expected => {
-                if let Err(error) = self.found() {
-                    // A refused node leaves no trace.
-                    match before {
-                        Some(before) => self.joined.insert(info.node, before),
-                        None => self.joined.remove(&info.node),
-                    };
-                    return Err(error);
+        let Some(map) = self.map.clone() else { return self.join_founders(info, now) };
+        let mut data = map.data().clone();
+        match data.nodes.binary_search_by_key(&info.node, |known| known.node) {
+            Ok(index) => {
+                if data.nodes[index].incarnation == info.incarnation {
+                    let presence = self.presences.entry(info.node).or_default();
+                    presence.heard = presence.heard.max(now);
+                    presence.is_confirmed = true;
+                } else {
+                    restart(&mut data, &info)?;
+                    self.presences.insert(info.node, Presence::heard_at(now));
                 }
+                data.states[index].reachability = Reachability::Online;
+                data.nodes[index] = info;
             }
-            None => {}
+            Err(index) => self.add_node(&mut data, index, info, now)?,
         }
+        self.conclude(data, false).map(Some)
+    }
+
+    /// A node joins while there is no map.
+    fn join_founders(&mut self, info: NodeInfo, now: Duration) -> Result<Option<Arc<ClusterMap>>> {
+        let node = info.node;
+        let known = self.joined.get(&node);
+        if known == Some(&info) {
+            return Ok(None);
+        }
+        let before = self.joined.insert(node, info);
+        if self.joined.len() == self.expected
+            && let Err(error) = self.found(now)
+        {
+            // A refused node leaves no trace.
+            match before {
+                Some(before) => self.joined.insert(node, before),
+                None => self.joined.remove(&node),
+            };
+            return Err(error);
+        }
+        self.revision += 1;
         Ok(self.map.clone())
     }
 
-    /// Makes a dataset. One with the same name and the same policy exists: the map as it is.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`]: the policy is unlawful. [`ErrorKind::Exists`]: the name is taken by a dataset with another policy.
-    /// [`ErrorKind::TooLarge`]: too many datasets, or too many weights. [`ErrorKind::Unavailable`]: there is no map yet.
-    pub fn create_dataset(&mut self, spec: DatasetSpec) -> Result<Arc<ClusterMap>> {
-        check_dataset_spec(&spec)?;
-        let map = self.ready_map()?;
-        if let Some(present) = map.dataset(&spec.name) {
-            if present.spec.is_same_policy(&spec) {
-                return Ok(map.clone());
-            }
+    /// A node that the cluster was not founded with.
+    fn add_node(
+        &mut self,
+        data: &mut ClusterMapData,
+        index: usize,
+        info: NodeInfo,
+        now: Duration,
+    ) -> Result<()> {
+        let node = info.node;
+        if !self.invited.contains(&node) {
             return Err(Error::new(
                 ErrorKind::Exists,
-                format!("dataset {}: exists with another policy", spec.name),
+                format!(
+                    "join of {node}: cluster {} has its {} nodes",
+                    self.cluster,
+                    data.nodes.len()
+                ),
             ));
         }
-        let mut data = map.data().clone();
-        if data.datasets.len() == DATASETS_MAX || self.next_dataset == u32::MAX {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                format!("dataset {}: there are {} already", spec.name, data.datasets.len()),
-            ));
+        let is_logged = |spec: &DatasetSpec| spec.durability == DurabilityKind::Logged;
+        let logged = data.datasets.iter().find(|dataset| is_logged(&dataset.spec));
+        if let Some(dataset) = logged
+            && let Some(target) = info.targets.iter().find(|target| target.storage == 0)
+        {
+            let cause = format!(
+                "join of {node}: target {} has no durable storage, and dataset {} needs it",
+                target.target, dataset.spec.name
+            );
+            return Err(Error::new(ErrorKind::Invalid, cause));
         }
-        let wheel = match &spec.distribution {
-            DistributionKind::Weighted(weights) => {
-                wheel(weights, &primaries(&data, spec.redundancy))
-                    .map_err(|error| error.context(format_args!("dataset {}", spec.name)))?
-            }
-            DistributionKind::RoundRobin | DistributionKind::Single => Vec::new(),
-        };
-        data.datasets.push(DatasetData { id: DatasetId(self.next_dataset), spec, wheel });
-        let map = self.publish_next(data)?;
-        self.next_dataset += 1;
-        Ok(map)
-    }
-
-    /// Removes a dataset.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`]: no dataset has this name. [`ErrorKind::Unavailable`]: there is no map yet.
-    pub fn drop_dataset(&mut self, name: &str) -> Result<Arc<ClusterMap>> {
-        let mut data = self.ready_map()?.data().clone();
-        let before = data.datasets.len();
-        data.datasets.retain(|dataset| dataset.spec.name != name);
-        if data.datasets.len() == before {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!("dataset {name}: no such dataset"),
-            ));
-        }
-        self.publish_next(data)
-    }
-
-    /// Gives a dataset another owner or mode.
-    ///
-    /// # Errors
-    /// [`ErrorKind::NotFound`]: no dataset has this name. [`ErrorKind::Invalid`]: that is no mode. [`ErrorKind::Unavailable`]: there is no map yet.
-    pub fn set_access(
-        &mut self,
-        name: &str,
-        owner: Option<u32>,
-        mode: Option<u16>,
-    ) -> Result<Arc<ClusterMap>> {
-        let mut data = self.ready_map()?.data().clone();
-        let named = data.datasets.iter_mut().find(|dataset| dataset.spec.name == name);
-        let dataset = named.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("dataset {name}: no such dataset"))
-        })?;
-        let access = &mut dataset.spec.access;
-        access.owner = owner.unwrap_or(access.owner);
-        access.mode = mode.unwrap_or(access.mode);
-        check_dataset_spec(&dataset.spec)?;
-        self.publish_next(data)
+        data.nodes.insert(index, info);
+        data.states.insert(index, ONLINE);
+        Self::check_len(data, &self.goals)?;
+        self.invited.remove(&node);
+        self.presences.insert(node, Presence::heard_at(now));
+        self.plan(data);
+        Ok(())
     }
 
     /// A target belongs to one node for good: partitions are placed on it.
@@ -247,12 +274,16 @@ impl Coordinator {
         if own.windows(2).any(|pair| pair[0] == pair[1]) {
             return invalid("a target is named twice".into());
         }
-        for other in self.joined.values().filter(|other| other.node != info.node) {
+        let known: Vec<&NodeInfo> = match &self.map {
+            Some(map) => map.nodes().iter().collect(),
+            None => self.joined.values().collect(),
+        };
+        for other in known.iter().filter(|other| other.node != info.node) {
             if let Some(taken) = other.targets.iter().find(|target| own.contains(&target.target)) {
                 return invalid(format!("target {} belongs to {}", taken.target, other.node));
             }
         }
-        match self.joined.get(&info.node) {
+        match known.iter().find(|before| before.node == info.node) {
             Some(before) if self.map.is_some() && ids(&before.targets) != own => {
                 invalid("its targets are not those it joined with".into())
             }
@@ -261,46 +292,85 @@ impl Coordinator {
     }
 
     /// Makes the first map: every node is there.
-    fn found(&mut self) -> Result<()> {
+    fn found(&mut self, now: Duration) -> Result<()> {
         let targets: Vec<(TargetId, u64)> = self
             .joined
             .values()
             .flat_map(|info| &info.targets)
             .map(|target| (target.target, target.capacity_bytes))
             .collect();
-        self.publish(ClusterMapData {
+        let placed = assign(self.partitions, &targets)?;
+        let goals: Vec<Goal> = vec![placed.iter().map(|target| vec![*target]).collect()];
+        let data = ClusterMapData {
             cluster: self.cluster.clone(),
             epoch: self.first_epoch,
             nodes: self.joined.values().cloned().collect(),
             states: vec![ONLINE; self.joined.len()],
             tables: vec![PartitionTable {
                 redundancy: Redundancy(1),
-                groups: assign(self.partitions, &targets)?.into_iter().map(alone).collect(),
+                groups: placed.into_iter().map(alone).collect(),
             }],
             datasets: Vec::new(),
-        })
-        .map(drop)
+        };
+        Self::check_len(&data, &goals)?;
+        self.goals = goals;
+        let heard = Presence::heard_at(now);
+        self.presences = self.joined.keys().map(|node| (*node, heard)).collect();
+        self.since = self.first_epoch;
+        self.publish(data)?;
+        self.joined.clear();
+        Ok(())
     }
+}
 
-    /// Gives `data`, made from the map, the next epoch and makes it the map.
-    fn publish_next(&mut self, mut data: ClusterMapData) -> Result<Arc<ClusterMap>> {
-        data.epoch = Epoch(data.epoch.get() + 1);
-        self.publish(data)
-    }
-
-    /// Makes `data` the map.
-    fn publish(&mut self, data: ClusterMapData) -> Result<Arc<ClusterMap>> {
-        let len = control::encode(&data).len();
-        if len > MAP_LEN_MAX {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                format!("cluster map of {len} bytes; {MAP_LEN_MAX} are possible"),
-            ));
+/// Notes in `data` that the node was started again, and is `info` now.
+fn restart(data: &mut ClusterMapData, info: &NodeInfo) -> Result<()> {
+    let before = data.nodes.iter().find(|before| before.node == info.node);
+    let storage = |target: TargetId| {
+        let found = before?.targets.iter().find(|known| known.target == target)?;
+        Some(found.storage)
+    };
+    let mut lost: Vec<TargetId> = Vec::new();
+    for target in &info.targets {
+        if storage(target.target) != Some(target.storage) {
+            lost.push(target.target);
         }
-        let map = Arc::new(ClusterMap::new(data)?);
-        self.map = Some(map.clone());
-        Ok(map)
     }
+    for table in &mut data.tables {
+        let mut of_table =
+            data.datasets.iter().filter(|dataset| dataset.spec.redundancy == table.redundancy);
+        let logged = of_table.find(|dataset| dataset.spec.durability == DurabilityKind::Logged);
+        for group in &mut table.groups {
+            for target in &info.targets {
+                let has_other = group.members.iter().any(|member| {
+                    member.target != target.target
+                        && matches!(member.consistency, Consistency::Good | Consistency::Restarted)
+                });
+                let Some(member) = member_mut(group, target.target) else { continue };
+                let is_lost = lost.contains(&target.target);
+                member.consistency = match (member.consistency, logged) {
+                    (Consistency::Good | Consistency::Restarted, Some(dataset))
+                        if is_lost && !has_other =>
+                    {
+                        return Err(Error::new(
+                            ErrorKind::Invalid,
+                            format!(
+                                "join of {}: target {} has another storage, and the former has the only good copy of a part of dataset {}",
+                                info.node, target.target, dataset.spec.name
+                            ),
+                        ));
+                    }
+                    (Consistency::Good | Consistency::Restarted, _) if is_lost && has_other => {
+                        Consistency::NeedsResync
+                    }
+                    (Consistency::Good | Consistency::Restarted, _) => Consistency::Restarted,
+                    // Tried again.
+                    (Consistency::NeedsResync | Consistency::Bad, _) => Consistency::NeedsResync,
+                };
+            }
+        }
+    }
+    Ok(())
 }
 
 const ONLINE: NodeState = NodeState { reachability: Reachability::Online, is_draining: false };

@@ -28,7 +28,7 @@ const TARGETS_PER_NODE_MAX: usize = 64;
 const CHUNK_LEN_MIN: u32 = 64 << 10;
 const CHUNK_LEN_MAX: u32 = 1 << 20;
 /// Most targets of a mirror group: more than its redundancy while it moves.
-const MEMBERS_MAX: usize = 2 * REDUNDANCY_MAX.0 as usize;
+pub const MEMBERS_MAX: usize = 2 * REDUNDANCY_MAX.0 as usize;
 
 fn check_name(name: &str) -> std::result::Result<(), String> {
     let lawful = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);

@@ -13,8 +13,8 @@ mod map;
 
 pub use assign::{assign, partitions_for};
 pub use check::{
-    ADDRESS_LEN_MAX, ADDRESSES_MAX, DATASETS_MAX, NODES_MAX, PARTITIONS_MAX, REDUNDANCY_MAX,
-    check_dataset_spec, check_node_info,
+    ADDRESS_LEN_MAX, ADDRESSES_MAX, DATASETS_MAX, MEMBERS_MAX, NODES_MAX, PARTITIONS_MAX,
+    REDUNDANCY_MAX, check_dataset_spec, check_node_info,
 };
 pub use distribution::{Distribution, WHEEL_LEN_MAX, wheel};
 pub use groups::{Place, arrange};

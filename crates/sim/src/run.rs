@@ -154,7 +154,7 @@ fn found(scenario: &Scenario) -> Arc<ClusterMap> {
         .and_then(|coordinator| coordinator.with_partitions(scenario.partitions));
     let mut coordinator = coordinator.expect("a scenario is lawful");
     for node in 0..scenario.nodes {
-        coordinator.join(info(node, 1)).expect("a node of a scenario is lawful");
+        coordinator.join(info(node, 1), Duration::ZERO).expect("a node of a scenario is lawful");
     }
     let spec = DatasetSpec { redundancy: Redundancy(1), ..DatasetSpec::new(DATASET) };
     coordinator.create_dataset(spec).expect("the dataset is lawful")

@@ -7,26 +7,36 @@ use samite_coordinator::{Coordinator, Timing};
 use samite_placement::ClusterMap;
 use samite_types::{Epoch, Error, ErrorKind, Result};
 use samite_wire::control::{ControlReply, ControlRequest, NodeInfo};
-use samite_wire::membership::{Heartbeat, Lease, Standing};
+use samite_wire::membership::{Heartbeat, Lease};
 
 /// A coordinator that decides.
 pub(crate) struct Decider {
     coordinator: Coordinator,
-    timing: Timing,
 }
 
 impl Decider {
-    /// From what is saved, or `fresh`.
-    pub(crate) fn new(fresh: Coordinator, timing: Timing, saved: Option<&[u8]>) -> Result<Self> {
-        if saved.is_some() {
-            return Err(ErrorKind::Unsupported.into());
-        }
-        Ok(Self { coordinator: fresh, timing })
+    /// From what is saved, or `fresh`. Whoever led before leads no more: leases that it gave may still run, and no later ones.
+    pub(crate) fn new(
+        fresh: Coordinator,
+        timing: Timing,
+        now: Duration,
+        saved: Option<&[u8]>,
+    ) -> Result<Self> {
+        let coordinator = match saved {
+            Some(state) => Coordinator::take_over(state, timing, now, Duration::ZERO)?,
+            None => fresh.with_timing(timing),
+        };
+        Ok(Self { coordinator })
     }
 
     /// What is to be saved.
     pub(crate) fn state(&self) -> Vec<u8> {
-        Vec::new()
+        self.coordinator.export()
+    }
+
+    /// Grows whenever there is something new to be saved.
+    pub(crate) const fn revision(&self) -> u64 {
+        self.coordinator.revision()
     }
 
     pub(crate) fn map(&self) -> Option<&Arc<ClusterMap>> {
@@ -42,21 +52,16 @@ impl Decider {
         self.map().map_or(Epoch(0), |map| map.epoch())
     }
 
-    pub(crate) fn tick(&mut self, _now: Duration) {}
-
-    pub(crate) fn join(&mut self, _now: Duration, info: NodeInfo) -> Result<()> {
-        self.coordinator.join(info).map(drop)
+    pub(crate) fn tick(&mut self, now: Duration) {
+        self.coordinator.tick(now);
     }
 
-    pub(crate) fn heartbeat(&mut self, _now: Duration, heartbeat: &Heartbeat) -> Lease {
-        let info = self.map().and_then(|map| map.node(heartbeat.node));
-        let is_member = info.is_some_and(|info| info.incarnation == heartbeat.incarnation);
-        let (term, standing) = match is_member {
-            true => (self.timing.lease, Standing::Member),
-            false => (Duration::ZERO, Standing::Stranger),
-        };
-        let term_us = u64::try_from(term.as_micros()).unwrap_or(u64::MAX);
-        Lease { term_us, epoch: self.epoch(), standing }
+    pub(crate) fn join(&mut self, now: Duration, info: NodeInfo) -> Result<()> {
+        self.coordinator.join(info, now).map(drop)
+    }
+
+    pub(crate) fn heartbeat(&mut self, now: Duration, heartbeat: &Heartbeat) -> Lease {
+        self.coordinator.heartbeat(heartbeat, now)
     }
 
     /// Everything but heartbeats.
@@ -82,9 +87,14 @@ impl Decider {
                 let map = self.coordinator.set_access(&name, owner, mode)?;
                 Ok(ControlReply::Map(Some(map.data().clone())))
             }
-            ControlRequest::Report { known, .. } => {
-                let map = self.map().filter(|map| map.epoch() > known);
-                Ok(ControlReply::Map(map.map(|map| map.data().clone())))
+            ControlRequest::Report { node, known, reports } => {
+                let map = self.coordinator.report(node, &reports)?;
+                let newer = (map.epoch() > known).then(|| map.data().clone());
+                Ok(ControlReply::Map(newer))
+            }
+            ControlRequest::Wish { node, wish } => {
+                let map = self.coordinator.wish(node, wish)?;
+                Ok(ControlReply::Map(Some(map.data().clone())))
             }
             _ => Err(Error::new(ErrorKind::Unsupported, "nothing that a coordinator decides")),
         }

@@ -38,8 +38,8 @@ pub(crate) struct Keeper {
 /// A coordinator that leads.
 struct Leading {
     coordinator: Decider,
-    /// Epoch of what is saved.
-    saved: Epoch,
+    /// Revision of what is saved.
+    saved: u64,
     /// It decides nothing from then on.
     until: Duration,
 }
@@ -97,7 +97,7 @@ impl Keeper {
             }
             return None;
         };
-        let epoch = leading.as_ref().map_or(Epoch(0), |leading| leading.saved);
+        let epoch = leading.as_ref().map_or(Epoch(0), |leading| leading.coordinator.epoch());
         if let (true, Way::Shard(to)) = (is_change && !shared.is_settled(epoch), &way) {
             let settle = Job::Settle { epoch, reply: reply.clone(), to: *to };
             if shared.work(settle).is_ok() {
@@ -143,7 +143,8 @@ impl Keeper {
         let coordinator = self.coordinator(shared, saved.as_deref())?;
         let epoch = coordinator.epoch();
         tracing::info!(%epoch, "leads");
-        let mut leading = Leading { coordinator, saved: epoch, until };
+        let saved = coordinator.revision();
+        let mut leading = Leading { coordinator, saved, until };
         if let Some(map) = leading.coordinator.map() {
             shared.publish(Arc::clone(map))?;
         }
@@ -164,23 +165,23 @@ impl Keeper {
             Some(partitions) => fresh.with_partitions(partitions)?,
             None => fresh,
         };
-        Decider::new(fresh, shared.timing, saved)
+        Decider::new(fresh, shared.timing, SystemClock.monotonic(), saved)
     }
 
     /// Saves and publishes what was decided, if something was.
     fn save(&mut self, shared: &Shared, leading: &mut Leading) -> Result<()> {
         let missing = leading.coordinator.ready_map().err().map(|error| error.message().to_owned());
         *lock(&shared.membership.missing) = missing;
-        let Some(map) = leading.coordinator.map().cloned() else { return Ok(()) };
-        if map.epoch() == leading.saved {
+        let revision = leading.coordinator.revision();
+        if revision == leading.saved {
             return Ok(());
         }
         if SystemClock.monotonic() >= leading.until {
             return Err(Error::new(ErrorKind::Unavailable, "it may not lead any more"));
         }
         self.store.save(&leading.coordinator.state())?;
-        leading.saved = map.epoch();
-        shared.publish(map)
+        leading.saved = revision;
+        leading.coordinator.map().cloned().map_or(Ok(()), |map| shared.publish(map))
     }
 
     /// Lets time pass; whether this instance still leads.

@@ -1,12 +1,17 @@
 //! The coordinator against a reference model, and its refusals one by one.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use samite_types::{Epoch, ErrorKind, NodeId, Redundancy, TargetId};
 use samite_wire::control::{DatasetSpec, DistributionKind, NodeInfo, TargetInfo};
 
 use super::{Coordinator, primaries};
+
+mod failover;
+
+const NOW: Duration = Duration::ZERO;
 
 fn node(id: u32, address: &str) -> NodeInfo {
     NodeInfo {
@@ -25,7 +30,7 @@ fn spec(name: &str) -> DatasetSpec {
 fn complete(nodes: u32) -> Coordinator {
     let mut coordinator = Coordinator::new("c", nodes as usize).unwrap();
     for id in 0..nodes {
-        coordinator.join(node(id, "tcp://h:1")).unwrap();
+        coordinator.join(node(id, "tcp://h:1"), NOW).unwrap();
     }
     coordinator
 }
@@ -33,18 +38,18 @@ fn complete(nodes: u32) -> Coordinator {
 #[test]
 fn the_map_is_made_when_the_last_node_joins() {
     let mut coordinator = Coordinator::new("c", 2).unwrap();
-    assert!(coordinator.join(node(1, "tcp://h:1")).unwrap().is_none());
+    assert!(coordinator.join(node(1, "tcp://h:1"), NOW).unwrap().is_none());
     assert_eq!(coordinator.ready_map().unwrap_err().kind(), ErrorKind::Unavailable);
     let early = coordinator.create_dataset(spec("d")).unwrap_err();
     assert_eq!(early.kind(), ErrorKind::Unavailable);
-    let map = coordinator.join(node(0, "tcp://h:0")).unwrap().unwrap();
+    let map = coordinator.join(node(0, "tcp://h:0"), NOW).unwrap().unwrap();
     assert_eq!(map.epoch(), Epoch(1));
     let held = primaries(map.data(), Redundancy(1))
         .iter()
         .filter(|target| **target == TargetId(0))
         .count();
     assert_eq!(held as u32 * 2, map.partitions());
-    let third = coordinator.join(node(2, "tcp://h:2")).unwrap_err();
+    let third = coordinator.join(node(2, "tcp://h:2"), NOW).unwrap_err();
     assert_eq!(third.kind(), ErrorKind::Exists);
 }
 
@@ -53,7 +58,7 @@ fn a_successor_gives_out_nothing_that_was_given_out_before() {
     let mut first = complete(1);
     let old = first.create_dataset(spec("a")).unwrap();
     let mut second = Coordinator::new("c", 1).unwrap().starting_at(1000);
-    let fresh = second.join(node(0, "tcp://h:1")).unwrap().unwrap();
+    let fresh = second.join(node(0, "tcp://h:1"), NOW).unwrap().unwrap();
     assert!(fresh.replaces(&old).unwrap());
     let made = second.create_dataset(spec("a")).unwrap();
     assert_eq!(made.epoch(), Epoch(1001));
@@ -64,9 +69,9 @@ fn a_successor_gives_out_nothing_that_was_given_out_before() {
 fn a_rejoin_changes_the_address_and_nothing_else() {
     let mut coordinator = complete(2);
     let before = coordinator.map().unwrap().clone();
-    let same = coordinator.join(node(1, "tcp://h:1")).unwrap().unwrap();
+    let same = coordinator.join(node(1, "tcp://h:1"), NOW).unwrap().unwrap();
     assert_eq!(same.epoch(), before.epoch());
-    let moved = coordinator.join(node(1, "tcp://h:9")).unwrap().unwrap();
+    let moved = coordinator.join(node(1, "tcp://h:9"), NOW).unwrap().unwrap();
     assert_eq!(moved.epoch(), Epoch(2));
     assert_eq!(moved.node(NodeId(1)).unwrap().addresses, ["tcp://h:9"]);
     assert_eq!(moved.data().tables, before.data().tables);
@@ -83,15 +88,15 @@ fn unlawful_nodes_are_refused_and_leave_no_trace() {
     let mut mute = node(1, "tcp://h:1");
     mute.addresses.clear();
     for bad in [foreign, grown, mute] {
-        assert_eq!(coordinator.join(bad).unwrap_err().kind(), ErrorKind::Invalid);
+        assert_eq!(coordinator.join(bad, NOW).unwrap_err().kind(), ErrorKind::Invalid);
     }
     assert_eq!(coordinator.map().unwrap().data(), before.data());
 
     let mut young = Coordinator::new("c", 1).unwrap();
     let mut empty = node(0, "tcp://h:0");
     empty.targets[0].capacity_bytes = 0;
-    assert_eq!(young.join(empty).unwrap_err().kind(), ErrorKind::Invalid);
-    assert!(young.join(node(5, "tcp://h:5")).unwrap().is_some());
+    assert_eq!(young.join(empty, NOW).unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(young.join(node(5, "tcp://h:5"), NOW).unwrap().is_some());
 }
 
 #[test]
@@ -189,7 +194,7 @@ impl Model {
 fn apply(coordinator: &mut Coordinator, step: &Step) -> Result<(), ErrorKind> {
     match *step {
         Step::Join(id, address) => {
-            coordinator.join(node(id, &format!("tcp://h:{address}"))).map(drop)
+            coordinator.join(node(id, &format!("tcp://h:{address}")), NOW).map(drop)
         }
         Step::Create(name, large) => {
             let chunk_len = if large { 1 << 20 } else { 1 << 16 };

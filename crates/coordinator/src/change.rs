@@ -1,0 +1,157 @@
+//! From one map to the next: what follows from a change is drawn here, and becomes a map with the next epoch.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use samite_placement::ClusterMap;
+use samite_types::{Epoch, Error, ErrorKind, NodeId, PartitionId, Result, TargetId};
+use samite_wire::control::{self, ClusterMapData, Consistency, Group, Reachability};
+use samite_wire::limits::BODY_LEN_MAX;
+
+use crate::Coordinator;
+use crate::group::{consistency, settle};
+use crate::moves::{Goal, step};
+use crate::presence::Presence;
+
+/// Longest cluster map, together with the goals, in bytes as encoded, that a node or a dataset may lead to: it travels in one frame's body, and is one value
+/// in etcd. The rest is for members that come and go while partitions move.
+const STATE_LEN_MAX: usize = BODY_LEN_MAX - (64 << 10);
+
+/// Which node serves each target, and how it is to be seen now.
+pub(crate) struct Nodes<'a> {
+    seen: HashMap<TargetId, (NodeId, Reachability)>,
+    presences: &'a BTreeMap<NodeId, Presence>,
+}
+
+impl<'a> Nodes<'a> {
+    pub(crate) fn new(data: &ClusterMapData, presences: &'a BTreeMap<NodeId, Presence>) -> Self {
+        let mut seen = HashMap::new();
+        for (info, state) in data.nodes.iter().zip(&data.states) {
+            let is_confirmed =
+                presences.get(&info.node).is_some_and(|presence| presence.is_confirmed);
+            let reachability = match state.reachability {
+                // The former leader heard it; whether it lives now is to be seen.
+                Reachability::Online if !is_confirmed => Reachability::ProbablyOffline,
+                reachability => reachability,
+            };
+            seen.extend(
+                info.targets.iter().map(|info_of| (info_of.target, (info.node, reachability))),
+            );
+        }
+        Self { seen, presences }
+    }
+
+    pub(crate) fn node_of(&self, target: TargetId) -> Option<NodeId> {
+        self.seen.get(&target).map(|(node, _)| *node)
+    }
+
+    pub(crate) fn reach(&self, target: TargetId) -> Reachability {
+        self.seen.get(&target).map_or(Reachability::Offline, |(_, reachability)| *reachability)
+    }
+
+    /// Whether the node of `target` serves nothing that it should not: it knows every group that it leads no more, or its lease is over.
+    pub(crate) fn knows_its_place(&self, target: TargetId) -> bool {
+        self.reach(target) == Reachability::Offline
+            || self
+                .node_of(target)
+                .and_then(|node| self.presences.get(&node))
+                .is_none_or(Presence::knows_its_place)
+    }
+}
+
+impl Coordinator {
+    /// Draws the consequences of what was changed in `data`, a copy of the map, and makes it the map if it is another one (or if `is_fence` asks
+    /// for a new epoch all the same).
+    pub(crate) fn conclude(
+        &mut self,
+        mut data: ClusterMapData,
+        is_fence: bool,
+    ) -> Result<Arc<ClusterMap>> {
+        if self.is_uneven_for_now && self.has_all_nodes(&data) {
+            self.plan(&data);
+        }
+        let nodes = Nodes::new(&data, &self.presences);
+        for group in data.tables.iter_mut().flat_map(|table| &mut table.groups) {
+            settle(group, |target| nodes.reach(target));
+        }
+        // One step for each map: the next one may need that nodes know this one.
+        let stepped = step(&self.goals, &mut data, &nodes);
+        self.has_work = stepped.has_changed || stepped.waits;
+        let present = self.ready_map()?;
+        data.epoch = present.epoch();
+        if !is_fence && data == *present.data() {
+            return Ok(present.clone());
+        }
+        data.epoch = Epoch(present.epoch().get() + 1);
+        self.publish(data)
+    }
+
+    /// Whether there is room for this map, and for what moves add to it.
+    pub(crate) fn check_len(data: &ClusterMapData, goals: &[Goal]) -> Result<()> {
+        let len = control::encode(data).len() + control::encode(&goals).len();
+        if len <= STATE_LEN_MAX {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::TooLarge,
+            format!("cluster map of {len} bytes; {STATE_LEN_MAX} are possible"),
+        ))
+    }
+
+    /// Makes `data` the map.
+    pub(crate) fn publish(&mut self, data: ClusterMapData) -> Result<Arc<ClusterMap>> {
+        let map = Arc::new(ClusterMap::new(data)?);
+        if let Some(before) = self.map.take() {
+            self.note_changes(before.data(), map.data());
+        }
+        self.map = Some(map.clone());
+        self.revision += 1;
+        Ok(map)
+    }
+
+    /// Notes which groups are others now, and which nodes have to know it.
+    fn note_changes(&mut self, before: &ClusterMapData, after: &ClusterMapData) {
+        let targets: HashMap<TargetId, NodeId> = after
+            .nodes
+            .iter()
+            .flat_map(|info| info.targets.iter().map(|target| (target.target, info.node)))
+            .collect();
+        for table in &before.tables {
+            let Some(new) = after.tables.iter().find(|new| new.redundancy == table.redundancy)
+            else {
+                continue;
+            };
+            for (partition, (old, new)) in
+                (0..).map(PartitionId).zip(table.groups.iter().zip(&new.groups))
+            {
+                if old == new {
+                    continue;
+                }
+                self.changed.insert((table.redundancy, partition), after.epoch);
+                for target in losers(old, new) {
+                    let presence =
+                        targets.get(&target).and_then(|node| self.presences.get_mut(node));
+                    let Some(presence) = presence else { continue };
+                    presence.must_know = after.epoch;
+                    if target == old.members[0].target && target != new.members[0].target {
+                        presence.deposed = after.epoch;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Members of `old` that are less in `new`: no primary, or not good any more.
+fn losers<'a>(old: &'a Group, new: &'a Group) -> impl Iterator<Item = TargetId> + 'a {
+    let was_first = old.members[0].target;
+    let is_first = new.members[0].target;
+    old.members
+        .iter()
+        .filter(move |member| {
+            let was_good = member.consistency == Consistency::Good;
+            let is_good = consistency(new, member.target) == Some(Consistency::Good);
+            (was_good && !is_good) || (member.target == was_first && was_first != is_first)
+        })
+        .map(|member| member.target)
+}

@@ -1,0 +1,68 @@
+//! What becomes of one mirror group when nodes come and go. Pure.
+
+use samite_types::{TargetId, Term};
+use samite_wire::control::{Consistency, Group, Member, Reachability};
+
+/// Draws the consequences for `group` of who can be reached.
+///
+/// - While a good member is online, those that are not are taken to have missed something, and those that were started again did.
+///   If the primary is not good, or its lease has ended, the first good member that is online takes its place.
+/// - While there are good members but none is online, everybody waits: one of them may know more than all others.
+/// - When all members that were good have been started again, what outlives that is equally complete on each. The first of them that is online is good
+///   from then on, and the others follow it.
+///
+/// Nothing else makes a member good here, and the last one never stops being it.
+pub(crate) fn settle(group: &mut Group, reach: impl Fn(TargetId) -> Reachability) {
+    let is_good = |member: &Member| member.consistency == Consistency::Good;
+    let online = |member: &Member| reach(member.target) == Reachability::Online;
+    if group.members.iter().any(|member| is_good(member) && online(member)) {
+        for member in &mut group.members {
+            let has_missed = match member.consistency {
+                Consistency::Good => reach(member.target) == Reachability::Offline,
+                Consistency::Restarted => true,
+                Consistency::NeedsResync | Consistency::Bad => false,
+            };
+            if has_missed {
+                member.consistency = Consistency::NeedsResync;
+            }
+        }
+        // A good primary that is merely late has its lease still.
+        if !is_good(&group.members[0])
+            && let Some(next) =
+                group.members.iter().position(|member| is_good(member) && online(member))
+        {
+            lead(group, next);
+        }
+        return;
+    }
+    if group.members.iter().any(is_good) {
+        return;
+    }
+    let restarted = |member: &Member| member.consistency == Consistency::Restarted;
+    let Some(next) = group.members.iter().position(|member| restarted(member) && online(member))
+    else {
+        return;
+    };
+    for member in group.members.iter_mut().filter(|member| restarted(member)) {
+        member.consistency = Consistency::NeedsResync;
+    }
+    group.members[next].consistency = Consistency::Good;
+    lead(group, next);
+}
+
+/// Makes the member at `index` the primary, in a new term.
+pub(crate) fn lead(group: &mut Group, index: usize) {
+    let member = group.members.remove(index);
+    group.members.insert(0, member);
+    group.term = Term(group.term.get() + 1);
+}
+
+/// The member that is on this target.
+pub(crate) fn member_mut(group: &mut Group, target: TargetId) -> Option<&mut Member> {
+    group.members.iter_mut().find(|member| member.target == target)
+}
+
+/// What the group's member on this target has.
+pub(crate) fn consistency(group: &Group, target: TargetId) -> Option<Consistency> {
+    group.members.iter().find(|member| member.target == target).map(|member| member.consistency)
+}

@@ -1,0 +1,140 @@
+//! Who lives: heartbeats, leases, and what their end means.
+//!
+//! The coordinator counts a lease from when it *received* the heartbeat, the node from when it sent it. So when a node is called
+//! offline, it has stopped serving.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use samite_types::{Epoch, NodeId};
+use samite_wire::control::{ClusterMapData, Reachability};
+use samite_wire::membership::{Heartbeat, Lease, Standing};
+
+use crate::Coordinator;
+
+/// What is known of a node beside the cluster map, by this instance alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Presence {
+    /// When the node was last heard; no lease was given to it after that.
+    pub heard: Duration,
+    /// Whether this instance itself heard it. Until then it is no candidate for anything.
+    pub is_confirmed: bool,
+    /// Newest epoch by which it said that it serves.
+    pub knows: Epoch,
+    /// Epoch of the last map that took something from it: no lease before it knows that one.
+    pub must_know: Epoch,
+    /// Epoch of the last map that made another the primary of one of its groups.
+    pub deposed: Epoch,
+}
+
+impl Presence {
+    /// A node that has just been heard.
+    pub(crate) fn heard_at(now: Duration) -> Self {
+        Self { heard: now, is_confirmed: true, ..Self::default() }
+    }
+
+    /// Whether it knows of every group that it does not lead any more.
+    pub(crate) fn knows_its_place(&self) -> bool {
+        self.knows >= self.deposed
+    }
+}
+
+impl Coordinator {
+    /// A node lives. What it may do, and for how long.
+    ///
+    /// A lease may go out only while this instance leads; a driver that cannot be sure throws the answer away.
+    pub fn heartbeat(&mut self, beat: &Heartbeat, now: Duration) -> Lease {
+        let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());
+        let refuse = |standing| Lease { term_us: 0, epoch, standing };
+        let Some(map) = &self.map else {
+            let joined = self.joined.get(&beat.node);
+            let is_known = joined.is_some_and(|info| info.incarnation == beat.incarnation);
+            return refuse(if is_known { Standing::Member } else { Standing::Stranger });
+        };
+        let info = map.node(beat.node).filter(|info| info.incarnation == beat.incarnation);
+        let Some(presence) = info.and(self.presences.get_mut(&beat.node)) else {
+            return refuse(Standing::Stranger);
+        };
+        presence.heard = presence.heard.max(now);
+        presence.knows = presence.knows.max(beat.serves.min(epoch));
+        self.appear(beat.node);
+        let epoch = self.map.as_ref().map_or(epoch, |map| map.epoch());
+        let is_behind = self
+            .presences
+            .get(&beat.node)
+            .is_none_or(|presence| presence.knows < presence.must_know);
+        if is_behind {
+            return Lease { term_us: 0, epoch, standing: Standing::Behind };
+        }
+        let term_us = u64::try_from(self.timing.lease.as_micros()).unwrap_or(u64::MAX);
+        Lease { term_us, epoch, standing: Standing::Member }
+    }
+
+    /// This instance has heard the node.
+    fn appear(&mut self, node: NodeId) {
+        let Some(map) = &self.map else { return };
+        let is_online =
+            map.state(node).is_some_and(|state| state.reachability == Reachability::Online);
+        let Some(presence) = self.presences.get_mut(&node) else { return };
+        if is_online && presence.is_confirmed {
+            return;
+        }
+        presence.is_confirmed = true;
+        let mut data = map.data().clone();
+        set_reachability(&mut data, node, Reachability::Online);
+        // The map does not grow by this.
+        let _ = self.conclude(data, false);
+    }
+
+    /// Time passes: nodes that are silent become late, then offline, with what follows from it. To be called at least every
+    /// [`Timing::heartbeat`](crate::Timing); more often makes failover faster.
+    pub fn tick(&mut self, now: Duration) {
+        let slept = self.last_tick.map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        self.last_tick = Some(self.last_tick.map_or(now, |last| last.max(now)));
+        if slept > self.timing.late {
+            // It was this instance that was silent; heartbeats may be waiting to be read.
+            for presence in self.presences.values_mut() {
+                presence.heard += slept;
+            }
+        }
+        let Some(map) = &self.map else { return };
+        let mut late: BTreeMap<NodeId, Reachability> = BTreeMap::new();
+        for (info, state) in map.nodes().iter().zip(&map.data().states) {
+            let Some(presence) = self.presences.get(&info.node) else { continue };
+            let silent = now.saturating_sub(presence.heard);
+            let seen = if silent >= self.timing.lease {
+                Reachability::Offline
+            } else if silent >= self.timing.late {
+                Reachability::ProbablyOffline
+            } else {
+                Reachability::Online
+            };
+            if severity(seen) > severity(state.reachability) {
+                late.insert(info.node, seen);
+            }
+        }
+        if late.is_empty() && !self.has_work {
+            return;
+        }
+        let mut data = map.data().clone();
+        for (node, seen) in late {
+            set_reachability(&mut data, node, seen);
+        }
+        // The map does not grow by this, or what would let it grow waits.
+        let _ = self.conclude(data, false);
+    }
+}
+
+const fn severity(reachability: Reachability) -> u8 {
+    match reachability {
+        Reachability::Online => 0,
+        Reachability::ProbablyOffline => 1,
+        Reachability::Offline => 2,
+    }
+}
+
+fn set_reachability(data: &mut ClusterMapData, node: NodeId, reachability: Reachability) {
+    if let Ok(index) = data.nodes.binary_search_by_key(&node, |info| info.node) {
+        data.states[index].reachability = reachability;
+    }
+}

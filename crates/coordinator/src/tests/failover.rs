@@ -1,0 +1,468 @@
+//! What the coordinator decides, case by case.
+
+use std::time::Duration;
+
+use samite_placement::ClusterMap;
+use samite_types::{Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term};
+use samite_wire::control::{Consistency, DatasetSpec, DurabilityKind, Group, Reachability};
+use samite_wire::membership::{Heartbeat, MemberNews, MemberReport, NodeWish, Standing};
+
+use super::node;
+use crate::{Coordinator, Timing};
+
+const TWICE: Redundancy = Redundancy(2);
+const START: Duration = Duration::from_secs(100);
+
+/// A cluster whose nodes live unless they are told not to.
+struct Cluster {
+    coordinator: Coordinator,
+    now: Duration,
+    alive: Vec<u32>,
+    incarnations: Vec<u64>,
+    durability: DurabilityKind,
+}
+
+impl Cluster {
+    fn new(nodes: u32) -> Self {
+        let mut cluster = Self {
+            coordinator: Coordinator::new("c", nodes as usize).unwrap(),
+            now: START,
+            alive: (0..nodes).collect(),
+            incarnations: vec![1; 16],
+            durability: DurabilityKind::Memory,
+        };
+        for id in 0..nodes {
+            cluster.join(id);
+        }
+        cluster
+    }
+
+    fn mirrored(nodes: u32) -> Self {
+        let mut cluster = Self::new(nodes);
+        cluster.create(2);
+        cluster
+    }
+
+    fn create(&mut self, redundancy: u8) {
+        let spec = DatasetSpec {
+            redundancy: Redundancy(redundancy),
+            durability: self.durability,
+            ..DatasetSpec::new(format!("x{redundancy}"))
+        };
+        self.coordinator.create_dataset(spec).unwrap();
+    }
+
+    fn join(&mut self, id: u32) {
+        let mut info = node(id, "tcp://h:1");
+        info.incarnation = self.incarnations[id as usize];
+        info.targets[0].storage = 7;
+        self.coordinator.join(info, self.now).unwrap();
+    }
+
+    fn restart(&mut self, id: u32) {
+        self.incarnations[id as usize] += 1;
+        self.join(id);
+        self.alive.push(id);
+    }
+
+    fn beat(&mut self, id: u32) -> Standing {
+        let serves = self.map().epoch();
+        let incarnation = self.incarnations[id as usize];
+        let beat = Heartbeat { node: NodeId(id), incarnation, serves };
+        self.coordinator.heartbeat(&beat, self.now).standing
+    }
+
+    /// Time passes; those who live say so and know the newest map.
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms / 100 {
+            self.now += Duration::from_millis(100);
+            for id in self.alive.clone() {
+                self.beat(id);
+            }
+            self.coordinator.tick(self.now);
+        }
+    }
+
+    fn die(&mut self, id: u32) {
+        self.alive.retain(|other| *other != id);
+    }
+
+    fn map(&self) -> &ClusterMap {
+        self.coordinator.map().unwrap()
+    }
+
+    fn groups(&self) -> Vec<Group> {
+        self.map().table(TWICE).unwrap().groups.clone()
+    }
+
+    fn report(&mut self, partition: u32, target: u32, news: MemberNews) {
+        let map = self.map();
+        let group = map.group(TWICE, PartitionId(partition)).unwrap();
+        let report = MemberReport {
+            redundancy: TWICE,
+            partition: PartitionId(partition),
+            term: group.term,
+            epoch: map.epoch(),
+            target: TargetId(target),
+            news,
+        };
+        let primary = map.node_of(TWICE, PartitionId(partition)).unwrap();
+        self.coordinator.report(primary, &[report]).unwrap();
+    }
+
+    /// Primaries bring up to date whoever can be reached, until nothing is left to do.
+    fn sync(&mut self) {
+        for _ in 0..200 {
+            let mut reports = Vec::new();
+            let map = self.coordinator.map().unwrap().clone();
+            for (partition, group) in (0..).map(PartitionId).zip(&map.table(TWICE).unwrap().groups)
+            {
+                for member in &group.members {
+                    let is_alive = self.alive.contains(&member.target.get());
+                    if member.consistency == Consistency::NeedsResync && is_alive {
+                        reports.push(MemberReport {
+                            redundancy: TWICE,
+                            partition,
+                            term: group.term,
+                            epoch: map.epoch(),
+                            target: member.target,
+                            news: MemberNews::Synced,
+                        });
+                    }
+                }
+            }
+            let is_quiet = reports.is_empty();
+            for id in self.alive.clone() {
+                self.coordinator.report(NodeId(id), &reports).unwrap();
+            }
+            let before = self.map().epoch();
+            self.pass(200);
+            if is_quiet && self.map().epoch() == before {
+                return;
+            }
+        }
+        panic!("does not come to rest");
+    }
+
+    fn check_even(&self, nodes: usize) {
+        let groups = self.groups();
+        let mut primaries = vec![0usize; 16];
+        let mut members = vec![0usize; 16];
+        for group in &groups {
+            assert_eq!(group.members.len(), 2);
+            assert!(group.members.iter().all(|one| one.consistency == Consistency::Good));
+            primaries[group.members[0].target.get() as usize] += 1;
+            for member in &group.members {
+                members[member.target.get() as usize] += 1;
+            }
+        }
+        for counts in [primaries, members] {
+            let held: Vec<usize> = counts.into_iter().filter(|count| *count > 0).collect();
+            assert_eq!(held.len(), nodes);
+            assert!(held.iter().max().unwrap() - held.iter().min().unwrap() <= 1, "{held:?}");
+        }
+    }
+}
+
+fn states(group: &Group) -> Vec<(u32, Consistency)> {
+    group.members.iter().map(|member| (member.target.get(), member.consistency)).collect()
+}
+
+#[test]
+fn a_mirrored_dataset_gets_even_groups() {
+    Cluster::mirrored(5).check_even(5);
+    let mut two = Cluster::new(2);
+    let spec = DatasetSpec { redundancy: Redundancy(3), ..DatasetSpec::new("d") };
+    let error = two.coordinator.create_dataset(spec).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.message().contains("redundancy 3 needs as many nodes; the cluster has 2"));
+}
+
+#[test]
+fn a_logged_dataset_needs_durable_storage() {
+    let mut coordinator = super::complete(2);
+    let spec = DatasetSpec { durability: DurabilityKind::Logged, ..DatasetSpec::new("d") };
+    assert_eq!(coordinator.create_dataset(spec).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_silent_node_is_late_then_offline_and_its_groups_go_on() {
+    let mut cluster = Cluster::mirrored(3);
+    cluster.pass(1000);
+    let before = cluster.groups();
+    cluster.die(1);
+    cluster.pass(700);
+    let state = |cluster: &Cluster| cluster.map().state(NodeId(1)).unwrap().reachability;
+    assert_eq!(state(&cluster), Reachability::Online);
+    cluster.pass(100);
+    assert_eq!(state(&cluster), Reachability::ProbablyOffline);
+    assert_eq!(cluster.groups(), before);
+    cluster.pass(300);
+    assert_eq!(cluster.groups(), before, "its lease still runs");
+    cluster.pass(100);
+    assert_eq!(state(&cluster), Reachability::Offline);
+    for (old, new) in before.iter().zip(cluster.groups()) {
+        let was_primary = old.members[0].target == TargetId(1);
+        assert_eq!(new.term.get(), old.term.get() + u32::from(was_primary));
+        for member in &new.members {
+            let is_good = member.consistency == Consistency::Good;
+            assert_eq!(is_good, member.target != TargetId(1));
+        }
+        assert_ne!(new.members[0].target, TargetId(1));
+    }
+}
+
+#[test]
+fn a_node_that_comes_back_needs_resync_and_gets_its_place_again() {
+    let mut cluster = Cluster::mirrored(3);
+    let before = cluster.groups();
+    cluster.die(1);
+    cluster.pass(1500);
+    cluster.restart(1);
+    assert_eq!(cluster.beat(1), Standing::Member);
+    cluster.sync();
+    cluster.check_even(3);
+    for (old, new) in before.iter().zip(cluster.groups()) {
+        assert_eq!(states(old), states(&new));
+    }
+}
+
+#[test]
+fn a_paused_node_gets_no_lease_before_it_knows_what_it_lost() {
+    let mut cluster = Cluster::mirrored(3);
+    let old = cluster.map().epoch();
+    cluster.die(1);
+    cluster.pass(2000);
+    let beat = Heartbeat { node: NodeId(1), incarnation: 1, serves: old };
+    let lease = cluster.coordinator.heartbeat(&beat, cluster.now);
+    assert_eq!((lease.term_us, lease.standing), (0, Standing::Behind));
+    assert_eq!(cluster.beat(1), Standing::Member);
+    let foreign = Heartbeat { incarnation: 9, ..beat };
+    let lease = cluster.coordinator.heartbeat(&foreign, cluster.now);
+    assert_eq!((lease.term_us, lease.standing), (0, Standing::Stranger));
+}
+
+#[test]
+fn missed_and_synced_count_only_from_the_primary_in_its_term() {
+    let mut cluster = Cluster::mirrored(3);
+    let group = cluster.groups()[0].clone();
+    let [primary, second] = [group.members[0].target, group.members[1].target];
+    let report = |cluster: &Cluster, term: Term, epoch: Epoch, news| MemberReport {
+        redundancy: TWICE,
+        partition: PartitionId(0),
+        term,
+        epoch: if epoch == Epoch(0) { cluster.map().epoch() } else { epoch },
+        target: second,
+        news,
+    };
+    let node_of = |target: TargetId| NodeId(target.get());
+    let foreign = report(&cluster, Term(0), Epoch(0), MemberNews::Missed);
+    cluster.coordinator.report(node_of(second), &[foreign]).unwrap();
+    let wrong_term = report(&cluster, Term(1), Epoch(0), MemberNews::Missed);
+    cluster.coordinator.report(node_of(primary), &[wrong_term]).unwrap();
+    assert_eq!(cluster.groups()[0], group);
+
+    let missed = report(&cluster, Term(0), Epoch(0), MemberNews::Missed);
+    let map = cluster.coordinator.report(node_of(primary), &[missed]).unwrap();
+    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::NeedsResync);
+    let again = cluster.coordinator.report(node_of(primary), &[missed]).unwrap();
+    assert_eq!(again.epoch(), map.epoch(), "twice is as good as once");
+
+    let stale = report(&cluster, Term(0), missed.epoch, MemberNews::Synced);
+    cluster.coordinator.report(node_of(primary), &[stale]).unwrap();
+    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::NeedsResync);
+    let fence = report(&cluster, Term(0), Epoch(0), MemberNews::Missed);
+    let fenced = cluster.coordinator.report(node_of(primary), &[fence]).unwrap();
+    assert!(fenced.epoch() > map.epoch(), "the reporter can know that nothing is under way");
+    let overtaken = report(&cluster, Term(0), map.epoch(), MemberNews::Synced);
+    cluster.coordinator.report(node_of(primary), &[overtaken]).unwrap();
+    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::NeedsResync);
+    let synced = report(&cluster, Term(0), Epoch(0), MemberNews::Synced);
+    cluster.coordinator.report(node_of(primary), &[synced]).unwrap();
+    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::Good);
+    // An old one that comes late undoes nothing.
+    cluster.coordinator.report(node_of(primary), &[missed]).unwrap();
+    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::Good);
+}
+
+#[test]
+fn the_last_good_member_waits() {
+    let mut cluster = Cluster::mirrored(2);
+    cluster.pass(200);
+    cluster.die(0);
+    cluster.pass(1500);
+    let alone = cluster.groups();
+    assert!(alone.iter().all(|group| group.members[0].target == TargetId(1)));
+    cluster.die(1);
+    cluster.pass(3000);
+    assert_eq!(cluster.groups(), alone);
+    cluster.alive = vec![0];
+    cluster.pass(3000);
+    assert_eq!(cluster.groups(), alone, "the other may have gone on alone");
+    cluster.alive = vec![0, 1];
+    cluster.sync();
+    cluster.check_even(2);
+}
+
+#[test]
+fn when_all_were_restarted_the_first_to_come_leads() {
+    let mut cluster = Cluster::mirrored(2);
+    cluster.alive.clear();
+    cluster.pass(2000);
+    cluster.restart(0);
+    let waits = |group: &Group| {
+        let mut states = states(group);
+        states.sort_unstable_by_key(|(target, _)| *target);
+        states == [(0, Consistency::Restarted), (1, Consistency::Good)]
+    };
+    assert!(cluster.groups().iter().all(waits), "the other one may have everything in memory");
+    cluster.restart(1);
+    for group in cluster.groups() {
+        assert_eq!(group.members[0].consistency, Consistency::Good);
+        assert_eq!(group.members[1].consistency, Consistency::NeedsResync);
+    }
+    cluster.sync();
+    cluster.check_even(2);
+}
+
+#[test]
+fn an_unmirrored_partition_is_good_again_at_once() {
+    let mut cluster = Cluster::new(2);
+    cluster.create(1);
+    let before = cluster.map().data().tables[0].clone();
+    cluster.restart(1);
+    for (old, new) in before.groups.iter().zip(&cluster.map().data().tables[0].groups) {
+        assert_eq!(states(old), states(new));
+    }
+}
+
+#[test]
+fn a_new_instance_gives_former_leases_their_time() {
+    let mut cluster = Cluster::mirrored(3);
+    cluster.pass(1000);
+    let state = cluster.coordinator.export();
+    cluster.die(2);
+    cluster.now += Duration::from_secs(1000);
+    let former = Duration::from_millis(500);
+    cluster.coordinator =
+        Coordinator::take_over(&state, Timing::DEFAULT, cluster.now, former).unwrap();
+    assert_eq!(cluster.coordinator.export(), state);
+    let before = cluster.groups();
+    cluster.pass(1600);
+    assert_eq!(cluster.groups(), before);
+    cluster.pass(200);
+    assert_eq!(cluster.map().state(NodeId(2)).unwrap().reachability, Reachability::Offline);
+    assert!(cluster.groups().iter().all(|group| group.members[0].target != TargetId(2)));
+    assert!(Coordinator::take_over(&state[1..], Timing::DEFAULT, START, former).is_err());
+}
+
+#[test]
+fn a_coordinator_that_slept_blames_nobody() {
+    let mut cluster = Cluster::mirrored(3);
+    cluster.pass(1000);
+    let before = cluster.map().epoch();
+    cluster.now += Duration::from_secs(10);
+    cluster.coordinator.tick(cluster.now);
+    cluster.pass(1000);
+    assert_eq!(cluster.map().epoch(), before);
+}
+
+#[test]
+fn nodes_are_added_drained_and_removed_under_way() {
+    let mut cluster = Cluster::mirrored(3);
+    let uninvited = cluster.coordinator.join(node(3, "tcp://h:1"), cluster.now).unwrap_err();
+    assert_eq!(uninvited.kind(), ErrorKind::Exists);
+    cluster.coordinator.wish(NodeId(3), NodeWish::Add).unwrap();
+    cluster.join(3);
+    cluster.alive.push(3);
+    let growing = cluster.groups();
+    assert!(growing.iter().all(|group| group.members.len() <= 3));
+    let under_way = growing.iter().filter(|group| group.members.len() == 3).count();
+    assert!((1..=4).contains(&under_way), "few at a time: {under_way}");
+    cluster.sync();
+    cluster.check_even(4);
+
+    let busy = cluster.coordinator.wish(NodeId(0), NodeWish::Remove { force: false }).unwrap_err();
+    assert_eq!(busy.kind(), ErrorKind::InUse);
+    cluster.coordinator.wish(NodeId(0), NodeWish::Drain).unwrap();
+    cluster.sync();
+    cluster.check_even(3);
+    let holds = |group: &Group| group.members.iter().any(|member| member.target == TargetId(0));
+    assert!(!cluster.groups().iter().any(holds));
+    cluster.coordinator.wish(NodeId(0), NodeWish::Remove { force: false }).unwrap();
+    assert_eq!(cluster.map().nodes().len(), 3);
+    assert_eq!(cluster.beat(0), Standing::Stranger);
+}
+
+#[test]
+fn a_dead_node_is_removed_and_its_partitions_are_copied() {
+    let mut cluster = Cluster::mirrored(4);
+    let alive = cluster.coordinator.wish(NodeId(2), NodeWish::Remove { force: true }).unwrap_err();
+    assert_eq!(alive.kind(), ErrorKind::Invalid);
+    cluster.die(2);
+    cluster.pass(1500);
+    cluster.coordinator.wish(NodeId(2), NodeWish::Remove { force: true }).unwrap();
+    cluster.sync();
+    cluster.check_even(3);
+}
+
+#[test]
+fn the_only_copy_is_never_removed() {
+    let mut cluster = Cluster::new(3);
+    cluster.create(1);
+    cluster.die(2);
+    cluster.pass(1500);
+    let remove = NodeWish::Remove { force: true };
+    let error = cluster.coordinator.wish(NodeId(2), remove).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(error.message().contains("only good copy"), "{error}");
+    cluster.coordinator.drop_dataset("x1").unwrap();
+    let map = cluster.coordinator.wish(NodeId(2), remove).unwrap();
+    let groups = &map.table(Redundancy(1)).unwrap().groups;
+    assert!(groups.iter().all(|group| group.members.len() == 1));
+}
+
+#[test]
+fn a_broken_member_is_replaced() {
+    let mut cluster = Cluster::mirrored(3);
+    let group = cluster.groups()[0].clone();
+    let broken = group.members[1].target;
+    cluster.report(0, broken.get(), MemberNews::Broken);
+    cluster.sync();
+    let now = cluster.groups()[0].clone();
+    assert_eq!(now.members.len(), 2);
+    assert!(now.members.iter().all(|member| member.target != broken));
+    assert!(now.members.iter().all(|member| member.consistency == Consistency::Good));
+}
+
+#[test]
+fn a_former_primary_is_not_left_behind_before_it_knows() {
+    let mut cluster = Cluster::mirrored(3);
+    cluster.die(1);
+    cluster.pass(1500);
+    cluster.restart(1);
+    // All but the newest is known to everybody; then roles turn back to node 1.
+    for _ in 0..100 {
+        let turned =
+            cluster.groups().iter().position(|group| group.members[0].target == TargetId(1));
+        if let Some(partition) = turned {
+            let former = cluster.groups()[partition].members[1].target;
+            let before = cluster.groups()[partition].clone();
+            cluster.report(partition as u32, former.get(), MemberNews::Missed);
+            assert_eq!(cluster.groups()[partition], before);
+            cluster.beat(former.get());
+            cluster.report(partition as u32, former.get(), MemberNews::Missed);
+            let members = &cluster.groups()[partition].members;
+            assert_eq!(members[1].consistency, Consistency::NeedsResync);
+            return;
+        }
+        let map = cluster.coordinator.map().unwrap().clone();
+        for (partition, group) in (0..).zip(&map.table(TWICE).unwrap().groups) {
+            if group.members.iter().any(|one| one.consistency == Consistency::NeedsResync) {
+                cluster.report(partition, 1, MemberNews::Synced);
+                break;
+            }
+        }
+    }
+    panic!("no role turned");
+}
