@@ -78,7 +78,7 @@ pub enum ControlRequest {
     /// What primaries on a node noticed; at most [`REPORTS_MAX`](crate::membership::REPORTS_MAX). Reply: [`ControlReply::Map`], with a map whenever
     /// there is one newer than `known`.
     ///
-    /// A report that does not fit the map any more (a newer term, another primary, a group that changed after `known`), or that has to wait until
+    /// A report that does not fit the map any more (a newer term, another primary, a group that changed after the report's epoch), or that has to wait until
     /// the member knows that it was deposed, has no effect: look at the map in the answer, and report again what still holds. A primary goes on
     /// without a member when it has the map of the *answer*, or a newer one, and that map says so; any other may be older than
     /// a report of its own that is still under way. A `Missed` about a member that is not good, by a primary that stands on the newest map, makes a new epoch in
@@ -86,7 +86,7 @@ pub enum ControlRequest {
     Report {
         /// Whose primaries.
         node: NodeId,
-        /// Epoch by which they noticed it.
+        /// Newest epoch that the node has.
         known: Epoch,
         /// In the order in which they were noticed.
         reports: Vec<MemberReport>,

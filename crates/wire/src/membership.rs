@@ -68,6 +68,9 @@ pub struct MemberReport {
     pub partition: PartitionId,
     /// Term in which the reporter is primary; a report from an older one counts for nothing.
     pub term: Term,
+    /// Epoch of the map by which the reporter decided so ([`ControlRequest::Report`](crate::control::ControlRequest::Report) may know a newer one by now): what
+    /// has changed in the group since makes the report void.
+    pub epoch: Epoch,
     /// The member.
     pub target: TargetId,
     /// What has become of it.

@@ -110,7 +110,7 @@ pub(crate) fn refusal(reply: &ControlReply) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use samite_types::{PartitionId, Redundancy, TargetId, Term};
+    use samite_types::{Epoch, PartitionId, Redundancy, TargetId, Term};
     use samite_wire::membership::MemberNews;
 
     use super::*;
@@ -120,6 +120,7 @@ mod tests {
             redundancy: Redundancy(2),
             partition: PartitionId(partition),
             term: Term(1),
+            epoch: Epoch(1),
             target: TargetId(1),
             news: MemberNews::Missed,
         }
