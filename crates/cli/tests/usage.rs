@@ -21,6 +21,7 @@ fn nonsense_is_refused_with_code_2() {
         &["run"],
         &["kv", "cas", "key", "not-a-version", "x"],
         &["dataset", "create", "x", "--chunk", "1000"],
+        &["dataset", "create", "x", "--mode", "1777"],
         &["mkdir", "-m", "999", "/x"],
     ] {
         samite.fails(2, args);

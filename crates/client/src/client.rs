@@ -210,6 +210,15 @@ impl Client {
         }
     }
 
+    /// Gives a dataset another owner or mode.
+    ///
+    /// # Errors
+    /// `Denied`: it is another user's, or only root gives datasets away; `NotFound`; else as [`Self::connect`].
+    pub fn set_access(&self, name: &str, owner: Option<u32>, mode: Option<u16>) -> Result<()> {
+        let request = ControlRequest::SetAccess { name: name.to_owned(), owner, mode };
+        self.change_map(&request, None, self.deadline())
+    }
+
     /// Removes a dataset and all of its records.
     ///
     /// # Errors

@@ -13,6 +13,8 @@ use samite_types::{
     Clock, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result, Seq, SystemClock,
 };
 
+use samite_wire::access::Access;
+
 use crate::changes::{Changing, mask_of};
 use crate::op::Footprint;
 use crate::outcome::{OwnedFailure, OwnedOutcome};
@@ -440,6 +442,11 @@ pub(crate) fn judge(
         None => Ok(None),
         Some(ErrorKind::StaleMap) => Ok(Some(Again::Stale(node))),
         Some(ErrorKind::Busy) => Ok(Some(Again::Busy(node))),
+        Some(ErrorKind::Denied) => {
+            let Access { owner, mode } = dataset.spec().access;
+            let words = format!("it belongs to uid {owner}, mode {mode:03o}");
+            Err(locate(Error::new(ErrorKind::Denied, words), dataset, node, name))
+        }
         Some(kind) => {
             let error = Error::new(kind, format!("the node refuses: {kind:?}"));
             Err(locate(error, dataset, node, name))

@@ -2,6 +2,7 @@
 
 use samite_client::{Client, Dataset};
 use samite_types::{ErrorKind, TargetId};
+use samite_wire::access::Access;
 use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
 
 use crate::cluster::Target;
@@ -40,6 +41,29 @@ Examples:
         /// Bytes of a chunk: a power of two from 64K to 1M
         #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_chunk)]
         chunk: u32,
+        /// Who may read and change it besides root: as a file's mode, the owner's bits and others'
+        #[arg(long, value_name = "MODE", default_value = "700", value_parser = parse_mode)]
+        mode: u16,
+    },
+    /// Say who may read and change a dataset: its owner may, and root
+    #[command(after_help = "\
+Examples:
+  samite dataset chmod 704 results      others may read it
+  samite dataset chmod 700 results")]
+    Chmod {
+        /// Mode, as a file's
+        #[arg(value_parser = parse_mode)]
+        mode: u16,
+        /// Name
+        dataset: String,
+    },
+    /// Give a dataset to another user: root may
+    #[command(after_help = "Example:\n  samite dataset chown 1000 results")]
+    Chown {
+        /// User id
+        uid: u32,
+        /// Name
+        dataset: String,
     },
     /// List the datasets
     #[command(visible_alias = "ls", after_help = "Example:\n  samite dataset list --json")]
@@ -94,6 +118,13 @@ fn parse_distribution(text: &str) -> Result<DistributionKind, String> {
         .ok_or_else(|| wrong().to_owned())
 }
 
+fn parse_mode(text: &str) -> Result<u16, String> {
+    u16::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= Access::MODE_MASK)
+        .ok_or_else(|| "expected an octal mode from 0 to 777".to_owned())
+}
+
 fn parse_chunk(text: &str) -> Result<u32, String> {
     let len = parse_size(text)?;
     u32::try_from(len)
@@ -106,17 +137,20 @@ fn parse_chunk(text: &str) -> Result<u32, String> {
 pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let client = target.connect()?;
     match &args.command {
-        Command::Create { dataset, backend, distribution, semantics, chunk } => {
+        Command::Create { dataset, backend, distribution, semantics, chunk, mode } => {
             let spec = DatasetSpec {
                 backend: *backend,
                 distribution: distribution.clone(),
                 semantics: *semantics,
                 chunk_len: *chunk,
+                access: Access { mode: *mode, ..Access::default() },
                 ..DatasetSpec::new(dataset)
             };
             client.create_dataset(&spec)?;
             Ok(())
         }
+        Command::Chmod { mode, dataset } => Ok(client.set_access(dataset, None, Some(*mode))?),
+        Command::Chown { uid, dataset } => Ok(client.set_access(dataset, Some(*uid), None)?),
         Command::List { json } => list(&client, *json),
         Command::Drop { dataset } => Ok(client.drop_dataset(dataset)?),
     }
@@ -127,8 +161,8 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     if !json {
         out.line(format!(
-            "{:<24} {:<6} {:<8} {:<12} {:<10} {:>9}",
-            "name", "id", "backend", "distribution", "semantics", "chunk"
+            "{:<24} {:<6} {:<8} {:<12} {:<10} {:>9} {:>10} {:>4}",
+            "name", "id", "backend", "distribution", "semantics", "chunk", "owner", "mode"
         ))?;
     }
     for dataset in map.datasets() {
@@ -143,14 +177,17 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
         if json {
             out.json(&serde_json::json!({
                 "name": spec.name, "id": dataset.id, "backend": backend, "distribution": distribution,
-                "semantics": semantics, "chunk_len": spec.chunk_len,
+                "semantics": semantics, "chunk_len": spec.chunk_len, "owner": spec.access.owner,
+                "mode": format!("{:03o}", spec.access.mode),
             }))?;
         } else {
             out.line(format!(
-                "{:<24} {:<6} {backend:<8} {distribution:<12} {semantics:<10} {:>9}",
+                "{:<24} {:<6} {backend:<8} {distribution:<12} {semantics:<10} {:>9} {:>10} {:>4}",
                 spec.name,
                 dataset.id.to_string(),
-                human_bytes(spec.chunk_len.into())
+                human_bytes(spec.chunk_len.into()),
+                spec.access.owner,
+                format!("{:03o}", spec.access.mode)
             ))?;
         }
     }
