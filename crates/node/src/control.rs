@@ -38,6 +38,9 @@ impl Shard {
         };
         let reply = match asked {
             ControlRequest::Map { known } => self.map_after(known),
+            ControlRequest::Copy { dataset, partition } => {
+                Ok(self.copy_asked(to, (dataset, partition)))
+            }
             ControlRequest::Status => Ok(Some(ControlReply::Status(self.shared.status()))),
             ControlRequest::Grant { count } => Ok(Some(self.grant(conn, count, out))),
             ControlRequest::Shutdown if !is_trusted(peer) => Err(Error::new(

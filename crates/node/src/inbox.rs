@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use samite_partition::Outcome;
 use samite_transport::server::Waker;
-use samite_types::{ClientId, Epoch, ShardId};
+use samite_types::{ClientId, Epoch, ErrorKind, ShardId};
 use samite_wire::control::ControlReply;
 
 use crate::grants::ConnectionGrants;
+use crate::partitions::PlaceId;
+use crate::post::{Passed, Posted};
 use crate::revocations::Returned;
 use crate::shared::{ReplyTo, lock};
 
@@ -41,6 +43,8 @@ pub(crate) struct Answer {
     pub lease_epoch: Epoch,
     /// Blocks that were not used.
     pub unused: ConnectionGrants,
+    /// The client is to be told this instead, whatever was done.
+    pub refused: Option<ErrorKind>,
 }
 
 /// What lies in an inbox.
@@ -54,6 +58,12 @@ pub(crate) enum Message {
     Control(ReplyTo, ControlReply),
     /// A client is gone for good. At most one for each connection that was closed.
     Gone(ClientId),
+    /// Messages of another node about this shard's partitions; they take room like tasks.
+    Passed(Passed),
+    /// Somebody asks what this shard holds of a partition; takes room.
+    Copy(ReplyTo, PlaceId, Cost),
+    /// Answers to such, to be sent by a connection of this shard; they take room, too.
+    Posted(Posted),
 }
 
 /// The inbox of one shard.

@@ -7,17 +7,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use samite_partition::mirror::At;
 use samite_partition::{Grants, NoGrants, Outcome};
 use samite_placement::shard_of;
 use samite_transport::server::{ConnId, Peer, Replies};
 use samite_types::{Epoch, ErrorKind, RequestId, ShardId};
+use samite_wire::control::ControlReply;
 use samite_wire::limits::PAYLOAD_LEN_MAX;
 use samite_wire::op::Request;
 
 use crate::budget::Budget;
 use crate::grants::ConnectionGrants;
+use crate::held::Reply;
 use crate::inbox::{Answer, Cost, Message, Task};
 use crate::parked::{Turn, Work};
+use crate::partitions::{Course, Seen};
 use crate::reply::ReplyBuilder;
 use crate::shard::{NamedBlocks, Shard, context};
 
@@ -34,6 +38,8 @@ pub(crate) struct Join {
     outcomes: Vec<(Option<Outcome>, bool)>,
     waiting: usize,
     lease_epoch: Epoch,
+    /// A shard does not serve a partition of it any more, or cannot now.
+    refused: Option<ErrorKind>,
 }
 
 impl Shard {
@@ -47,7 +53,7 @@ impl Shard {
         (body, payload): (&[u8], &[u8]),
         request: &Request<'_>,
         budget: &Budget,
-        now: Duration,
+        (now, at): (Duration, At),
         out: &mut Replies,
     ) {
         let Some(room) = self.reserve(request, body.len() + payload.len()) else {
@@ -64,6 +70,7 @@ impl Shard {
             outcomes: request.operations.iter().map(|op| (None, op.is_mutation())).collect(),
             waiting: room.len() + 1,
             lease_epoch: Epoch(0),
+            refused: None,
         };
         self.joins.insert(number, join);
         let (body, payload): (Arc<[u8]>, Arc<[u8]>) = (body.into(), payload.into());
@@ -95,8 +102,8 @@ impl Shard {
                 held.split_off(operation, &mut own);
             }
         }
-        let answer = self.apply_mine(number, peer.client, request, budget, now, own);
-        self.joined(answer, out);
+        let (answer, seen) = self.apply_mine(number, peer.client, request, budget, (now, at), own);
+        self.answer(answer, seen, (self.id, body.len() + payload.len()), out);
     }
 
     /// Room for a task of `len` bytes at each of the other shards concerned, or nothing.
@@ -126,38 +133,64 @@ impl Shard {
         client: samite_types::ClientId,
         request: &Request<'_>,
         budget: &Budget,
-        now: Duration,
+        (now, at): (Duration, At),
         mut grants: ConnectionGrants,
-    ) -> Answer {
+    ) -> (Answer, Seen) {
         let shards = self.shared.shards();
         let term_max = self.lease_term_max(client, budget.lease_term);
         let context = context(&request.header, budget, now, term_max);
-        let mut lease_epoch = Epoch(0);
         let mut outcomes = Vec::new();
-        let slot =
-            self.map.as_ref().and_then(|map| self.partitions.dataset(map, request.header.dataset));
+        let known = self
+            .map
+            .as_ref()
+            .and_then(|map| Some((map, self.partitions.dataset(map, request.header.dataset)?)));
         let lent: &mut dyn Grants = if budget.has_blocks { &mut grants } else { &mut NoGrants };
+        let mut course = Course::new(client, &context, lent, at);
         for (index, operation) in request.operations.iter().enumerate() {
             if shard_of(operation.partition, shards) != self.id {
                 continue;
             }
-            let outcome = match &slot {
-                Some(slot) => {
-                    self.partitions.apply(slot, client, &context, operation, lent, &mut lease_epoch)
-                }
+            let outcome = match known {
+                Some((map, slot)) => self.partitions.apply(slot, map, operation, &mut course),
                 // Dropped between the two shards' looks at the map.
                 None => Outcome::Failed { kind: ErrorKind::NotFound, index: 0, current: None },
             };
             outcomes.push((index, outcome));
         }
+        let Course { lease_epoch, seen, .. } = course;
         self.note_figures();
-        Answer { join, outcomes, lease_epoch, unused: grants }
+        (Answer { join, outcomes, lease_epoch, unused: grants, refused: None }, seen)
+    }
+
+    /// Answers the shard `to`, which may be this one, as soon as what the answer has `seen` is committed. `len`: bytes of the request.
+    fn answer(
+        &mut self,
+        answer: Answer,
+        seen: Seen,
+        (to, len): (ShardId, usize),
+        out: &mut Replies,
+    ) {
+        if seen.is_empty() {
+            self.send_answer(to, answer, out);
+        } else {
+            self.hold(seen, Reply::Shard { to, answer }, len);
+        }
+    }
+
+    /// Sends an answer that waits for nothing.
+    pub(crate) fn send_answer(&mut self, to: ShardId, answer: Answer, out: &mut Replies) {
+        if to == self.id {
+            self.joined(answer, out);
+        } else {
+            self.shared.inboxes[usize::from(to.get())].send(Message::Answer(answer));
+        }
     }
 
     /// One shard has answered; when it was the last, so does the node.
     fn joined(&mut self, answer: Answer, out: &mut Replies) {
         let Some(join) = self.joins.get_mut(&answer.join) else { return };
         join.lease_epoch = join.lease_epoch.max(answer.lease_epoch);
+        join.refused = join.refused.or(answer.refused);
         join.waiting -= 1;
         for (index, outcome) in answer.outcomes {
             join.outcomes[index].0 = Some(outcome);
@@ -170,7 +203,12 @@ impl Shard {
             return;
         }
         let Some(join) = self.joins.remove(&answer.join) else { return };
-        let header = self.reply_header(None);
+        let grants = self.regrant(join.conn, &join.blocks);
+        let header = self.reply_header(join.refused);
+        if join.refused.is_some() {
+            let buffers = self.take_buffers().refusal(&header, &grants);
+            return self.send(join.conn, join.request, buffers, out);
+        }
         let by_reference = out.shares_arena(join.conn);
         let mut builder =
             ReplyBuilder::new(self.take_buffers(), &header, &join.budget, by_reference);
@@ -178,7 +216,6 @@ impl Shard {
             let missing = || Outcome::Failed { kind: ErrorKind::Internal, index: 0, current: None };
             builder.outcome(outcome.unwrap_or_else(missing), mutation);
         }
-        let grants = self.regrant(join.conn, &join.blocks);
         let buffers = builder.finish(join.lease_epoch, &grants);
         self.send(join.conn, join.request, buffers, out);
     }
@@ -189,11 +226,19 @@ impl Shard {
             let inbox = &self.shared.inboxes[usize::from(self.id.get())];
             match inbox.take() {
                 None => return,
-                Some(Message::Task(task)) => self.task(task),
+                Some(Message::Task(task)) => self.task(task, out),
                 Some(Message::Answer(answer)) => self.joined(answer, out),
                 Some(Message::Returned(returned)) => self.returned(&returned, out),
                 Some(Message::Control(to, reply)) => self.send_control(to, &reply, out),
                 Some(Message::Gone(client)) => self.drop_client(client),
+                Some(Message::Passed(passed)) => self.take_passed(passed, out),
+                Some(Message::Copy(to, id, cost)) => {
+                    drop(cost);
+                    let copy = ControlReply::Copy(self.copy_of(id));
+                    let inbox = &self.shared.inboxes[usize::from(to.shard.get())];
+                    inbox.send(Message::Control(to, copy));
+                }
+                Some(Message::Posted(posted)) => Self::send_posted(&posted, out),
             }
         }
         // There may be more: come back after the connections have had their turn.
@@ -201,31 +246,47 @@ impl Shard {
     }
 
     /// Carries out the operations of a task, or parks it.
-    pub(crate) fn task(&mut self, task: Task) {
+    pub(crate) fn task(&mut self, task: Task, out: &mut Replies) {
         // The sender has decoded the same bytes, and made the same budget of them.
         let (body, payload) = (Arc::clone(&task.body), Arc::clone(&task.payload));
+        let len = body.len() + payload.len();
         let decoded = Request::decode(&body, &payload).ok();
         let budgeted = decoded
             .and_then(|request| Some((Budget::of(&request, task.payload_max).ok()?, request)));
-        let answer = match budgeted {
-            Some((budget, request)) => {
-                let now = self.time_for(&budget);
-                let map = self.map.as_ref();
-                let slot = map.and_then(|map| self.partitions.dataset(map, request.header.dataset));
-                let turn = slot.map(|slot| self.turn(&slot, task.client, &request, now, None));
-                if let Some(Turn::Later(until)) = turn {
-                    return self.park(Work::Task(task), until);
-                }
-                self.apply_mine(task.join, task.client, &request, &budget, now, task.grants)
-            }
-            None => Answer {
-                join: task.join,
-                outcomes: Vec::new(),
-                lease_epoch: Epoch(0),
-                unused: task.grants,
-            },
+        let Some((budget, request)) = budgeted else {
+            return self.turn_down(task, ErrorKind::Internal, out);
         };
-        drop(task.cost);
-        self.shared.inboxes[usize::from(task.from.get())].send(Message::Answer(answer));
+        let map = self.map.as_ref();
+        let slot = map.and_then(|map| self.partitions.dataset(map, request.header.dataset));
+        let mut at = At::default();
+        let now = self.time_for(&budget);
+        if let Some(slot) = slot {
+            if self.partitions.is_grouped(slot) {
+                at = self.moment();
+                if let Err(kind) = self.check_members(slot, &request, (at, len), out) {
+                    return self.turn_down(task, kind, out);
+                }
+            }
+            if let Turn::Later(until) = self.turn(slot, task.client, &request, (now, at), None) {
+                return self.park(Work::Task(task), until);
+            }
+        }
+        let Task { from, join, client, grants, cost, .. } = task;
+        let (answer, seen) = self.apply_mine(join, client, &request, &budget, (now, at), grants);
+        drop(cost);
+        self.answer(answer, seen, (from, len), out);
+    }
+
+    /// Answers a task of which nothing was done.
+    fn turn_down(&mut self, task: Task, kind: ErrorKind, out: &mut Replies) {
+        let Task { from, join, grants, cost, .. } = task;
+        let (outcomes, lease_epoch) = (Vec::new(), Epoch(0));
+        drop(cost);
+        let refused = Some(kind);
+        self.send_answer(
+            from,
+            Answer { join, outcomes, lease_epoch, unused: grants, refused },
+            out,
+        );
     }
 }

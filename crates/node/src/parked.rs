@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use samite_partition::Holder;
+use samite_partition::mirror::At;
 use samite_placement::shard_of;
 use samite_transport::server::{ConnId, Peer, Replies};
 use samite_types::{ClientId, Clock, PartitionId, RequestId, SystemClock};
@@ -92,15 +93,16 @@ impl Shard {
     /// that they change is leased from here on, and long leases on it are called back. `len`: its bytes, if they count.
     pub(crate) fn turn(
         &mut self,
-        slot: &Slot,
+        slot: Slot,
         client: ClientId,
         request: &Request<'_>,
-        now: Duration,
+        (now, at): (Duration, At),
         len: Option<usize>,
     ) -> Turn {
-        if now == Duration::ZERO {
+        if now == Duration::ZERO && at.now == Duration::ZERO {
             return Turn::Now;
         }
+        let now = now.max(at.now);
         let shards = self.shared.shards();
         let is_alone = request.operations.len() == 1;
         let mine = || {
@@ -156,7 +158,7 @@ impl Shard {
                         self.park(Work::Request { conn, peer, id, body, payload }, until);
                     }
                 }
-                Work::Task(task) => self.task(task),
+                Work::Task(task) => self.task(task, out),
             }
         }
     }

@@ -1,21 +1,30 @@
 //! The partitions of one shard, opened when they are first touched.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use samite_backend::Backend;
 use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
+use samite_partition::mirror::{At, Mirrored, Ticket, View};
 use samite_partition::{Context, Grants, Holder, Outcome, Partition};
 use samite_placement::ClusterMap;
-use samite_types::{ClientId, DatasetId, Epoch, PartitionId, Redundancy, Result};
+use samite_types::{
+    ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Redundancy, Result, TargetId,
+};
 use samite_wire::access::Access;
 use samite_wire::control::BackendKind;
 use samite_wire::op::Operation;
+use smallvec::SmallVec;
+
+use crate::held::HeldId;
 
 /// Open partitions of all datasets.
 pub(crate) struct Partitions {
     memory: MemoryBackend,
     null: NullBackend,
+    /// The target that holds them.
+    me: TargetId,
     /// Ordered by id.
     datasets: Vec<Open>,
     /// Where the last request's dataset was found.
@@ -24,29 +33,78 @@ pub(crate) struct Partitions {
     abandoned: u64,
     /// Leases on records, or notes for them, are kept until then; zero: there are none.
     leases_until: Duration,
+    /// Those that may have something for the shard to do, each once.
+    stirred: Vec<PlaceId>,
+    /// When those with an appointment are to be looked at.
+    alarms: BTreeSet<(Duration, PlaceId)>,
 }
+
+/// A partition of a dataset.
+pub(crate) type PlaceId = (DatasetId, PartitionId);
 
 struct Open {
     id: DatasetId,
     backend: BackendKind,
     redundancy: Redundancy,
     access: Access,
-    partitions: Vec<Option<Box<Partition>>>,
+    /// Some partition of it that this node holds has other members, or a log.
+    is_grouped: bool,
+    places: Vec<Option<Box<Place>>>,
+}
+
+/// One open partition.
+pub(crate) struct Place {
+    pub(crate) member: Mirrored,
+    /// Replies that wait for it, oldest first.
+    pub(crate) held: VecDeque<(Ticket, HeldId)>,
+    /// It is among those that were stirred.
+    is_stirred: bool,
+    /// Its appointment.
+    alarm: Option<Duration>,
 }
 
 /// The open dataset that a request works on.
+#[derive(Clone, Copy)]
 pub(crate) struct Slot(usize);
 
+/// What a reply has seen that is not committed yet.
+pub(crate) type Seen = SmallVec<[(PlaceId, Ticket); 1]>;
+
+/// What operations of one request share, and what comes of all of them.
+pub(crate) struct Course<'a> {
+    pub(crate) client: ClientId,
+    pub(crate) context: &'a Context,
+    pub(crate) grants: &'a mut dyn Grants,
+    pub(crate) at: At,
+    /// Highest of the partitions'.
+    pub(crate) lease_epoch: Epoch,
+    pub(crate) seen: Seen,
+}
+
+impl<'a> Course<'a> {
+    pub(crate) fn new(
+        client: ClientId,
+        context: &'a Context,
+        grants: &'a mut dyn Grants,
+        at: At,
+    ) -> Self {
+        Self { client, context, grants, at, lease_epoch: Epoch(0), seen: Seen::new() }
+    }
+}
+
 impl Partitions {
-    pub(crate) const fn new(memory: MemoryBackend, null: NullBackend) -> Self {
+    pub(crate) const fn new(memory: MemoryBackend, null: NullBackend, me: TargetId) -> Self {
         Self {
             memory,
             null,
+            me,
             datasets: Vec::new(),
             last: 0,
             records: 0,
             abandoned: 0,
             leases_until: Duration::ZERO,
+            stirred: Vec::new(),
+            alarms: BTreeSet::new(),
         }
     }
 
@@ -61,14 +119,19 @@ impl Partitions {
     }
 
     /// Ends the holds of a client that is gone.
-    pub(crate) fn drop_client(&mut self, client: ClientId) {
-        let open = self.datasets.iter_mut().flat_map(|open| open.partitions.iter_mut().flatten());
-        self.abandoned = open
-            .map(|partition| {
-                partition.drop_client(client);
-                partition.abandoned()
-            })
-            .sum();
+    pub(crate) fn drop_client(&mut self, client: ClientId, now: Duration) {
+        let mut abandoned = 0;
+        for open in &mut self.datasets {
+            for (place, partition) in open.places.iter_mut().zip(0..) {
+                let Some(place) = place else { continue };
+                place.member.drop_client(client, now);
+                abandoned += place.member.partition().abandoned();
+                if !place.member.is_plain() {
+                    stir(&mut self.stirred, place, (open.id, PartitionId(partition)));
+                }
+            }
+        }
+        self.abandoned = abandoned;
     }
 
     /// Finds or opens `dataset`, which is in `map`; `None` when it is not.
@@ -80,13 +143,13 @@ impl Partitions {
         let index = match self.datasets.binary_search_by_key(&dataset, |open| open.id) {
             Ok(index) => index,
             Err(index) => {
-                let partitions = (0..map.partitions()).map(|_| None).collect();
                 let open = Open {
                     id: dataset,
                     backend: known.spec.backend,
                     redundancy: known.spec.redundancy,
                     access: known.spec.access,
-                    partitions,
+                    is_grouped: is_grouped(map, self.me, known.spec.redundancy),
+                    places: (0..map.partitions()).map(|_| None).collect(),
                 };
                 self.datasets.insert(index, open);
                 index
@@ -97,54 +160,190 @@ impl Partitions {
     }
 
     /// Who may use an open dataset.
-    pub(crate) fn access(&self, slot: &Slot) -> Access {
+    pub(crate) fn access(&self, slot: Slot) -> Access {
         self.datasets[slot.0].access
     }
 
     /// Targets that hold each record of an open dataset.
-    pub(crate) fn redundancy(&self, slot: &Slot) -> Redundancy {
+    pub(crate) fn redundancy(&self, slot: Slot) -> Redundancy {
         self.datasets[slot.0].redundancy
     }
 
-    /// Applies one operation; `operation.partition` is below the map's count. Raises `lease_epoch` to the partition's.
+    /// Whether some partition of it has other members, or a log.
+    pub(crate) fn is_grouped(&self, slot: Slot) -> bool {
+        self.datasets[slot.0].is_grouped
+    }
+
+    /// The partition, opened if it was not; `partition` is below the map's count.
+    pub(crate) fn open(
+        &mut self,
+        slot: Slot,
+        partition: PartitionId,
+        (map, now): (&ClusterMap, Duration),
+    ) -> Result<&mut Place, ErrorKind> {
+        let open = &mut self.datasets[slot.0];
+        let place = &mut open.places[partition.get() as usize];
+        if place.is_none() {
+            let backend: &mut dyn Backend = match open.backend {
+                BackendKind::Memory => &mut self.memory,
+                BackendKind::Null => &mut self.null,
+            };
+            let opened = open_partition(backend, open.id, partition).map_err(|error| {
+                tracing::error!(%error, "open a partition");
+                error.kind()
+            })?;
+            let mut member = Mirrored::new(opened, open.id, partition, self.me);
+            if let Some(group) = map.group(open.redundancy, partition) {
+                member.configure(&View::new(map.epoch(), group), now);
+            }
+            let opened = place.insert(Box::new(Place {
+                member,
+                held: VecDeque::new(),
+                is_stirred: false,
+                alarm: None,
+            }));
+            if !opened.member.is_plain() {
+                stir(&mut self.stirred, opened, (open.id, partition));
+            }
+        }
+        // It is there, or was put there.
+        place.as_deref_mut().ok_or(ErrorKind::Internal)
+    }
+
+    /// Applies one operation; `operation.partition` is below the map's count.
     pub(crate) fn apply(
         &mut self,
-        slot: &Slot,
-        client: ClientId,
-        context: &Context,
+        slot: Slot,
+        map: &ClusterMap,
         operation: &Operation<'_>,
-        grants: &mut dyn Grants,
-        lease_epoch: &mut Epoch,
+        course: &mut Course<'_>,
     ) -> Outcome {
-        let records = &mut self.records;
+        let partition = operation.partition;
+        let known = self.datasets[slot.0].places[partition.get() as usize].is_some();
+        if !known && let Err(kind) = self.open(slot, partition, (map, course.at.now)) {
+            return Outcome::Failed { kind, index: 0, current: None };
+        }
         let open = &mut self.datasets[slot.0];
-        let place = &mut open.partitions[operation.partition.get() as usize];
-        let partition = match place {
-            Some(partition) => partition,
-            None => {
-                let backend: &mut dyn Backend = match open.backend {
-                    BackendKind::Memory => &mut self.memory,
-                    BackendKind::Null => &mut self.null,
-                };
-                match open_partition(backend, open.id, operation.partition) {
-                    Ok(partition) => place.insert(partition),
-                    Err(error) => {
-                        let kind = error.kind();
-                        tracing::error!(%error, "open a partition");
-                        return Outcome::Failed { kind, index: 0, current: None };
-                    }
+        let Some(place) = &mut open.places[partition.get() as usize] else {
+            return Outcome::Failed { kind: ErrorKind::Internal, index: 0, current: None };
+        };
+        let member = &mut place.member;
+        let before = (member.partition().record_count(), member.partition().abandoned());
+        let (outcome, ticket) =
+            member.apply(course.client, course.context, operation, course.grants, course.at);
+        let opened = member.partition();
+        self.records = self.records + opened.record_count() - before.0;
+        self.abandoned = self.abandoned + opened.abandoned() - before.1;
+        course.lease_epoch = course.lease_epoch.max(opened.lease_epoch());
+        if course.context.now > Duration::ZERO {
+            let leases = member.partition_mut().leases();
+            self.leases_until = self.leases_until.max(leases.live_until());
+        }
+        if open.is_grouped {
+            let id = (open.id, partition);
+            if let Some(ticket) = ticket {
+                match course.seen.iter_mut().find(|(seen, _)| *seen == id) {
+                    Some((_, last)) => *last = ticket,
+                    None => course.seen.push((id, ticket)),
                 }
             }
-        };
-        let before = (partition.record_count(), partition.abandoned());
-        let outcome = partition.apply(client, context, operation, grants);
-        *records = *records + partition.record_count() - before.0;
-        self.abandoned = self.abandoned + partition.abandoned() - before.1;
-        *lease_epoch = (*lease_epoch).max(partition.lease_epoch());
-        if context.now > Duration::ZERO {
-            self.leases_until = self.leases_until.max(partition.leases().live_until());
+            stir(&mut self.stirred, place, id);
         }
         outcome
+    }
+
+    /// An open partition.
+    pub(crate) fn place(&mut self, (dataset, partition): PlaceId) -> Option<&mut Place> {
+        let index = self.datasets.binary_search_by_key(&dataset, |open| open.id).ok()?;
+        self.datasets[index].places.get_mut(partition.get() as usize)?.as_deref_mut()
+    }
+
+    /// An open partition, which may have something for the shard to do after what is done to it now.
+    pub(crate) fn stirred(&mut self, id: PlaceId) -> Option<&mut Place> {
+        let index = self.datasets.binary_search_by_key(&id.0, |open| open.id).ok()?;
+        let places = &mut self.datasets[index].places;
+        let place = places.get_mut(id.1.get() as usize)?.as_deref_mut()?;
+        stir(&mut self.stirred, place, id);
+        Some(place)
+    }
+
+    /// Whether none has anything for the shard to do.
+    pub(crate) const fn is_calm(&self) -> bool {
+        self.stirred.is_empty()
+    }
+
+    /// Takes a partition that may have something for the shard to do.
+    pub(crate) fn next_stirred(&mut self) -> Option<PlaceId> {
+        let id = self.stirred.pop()?;
+        if let Some(place) = self.place(id) {
+            place.is_stirred = false;
+        }
+        Some(id)
+    }
+
+    /// Notes when a partition is to be looked at again. An appointment that is earlier than need be does no harm.
+    pub(crate) fn make_appointment(&mut self, id: PlaceId) {
+        let Some(place) = self.place(id) else { return };
+        let Some(next) = place.member.next_tick() else { return };
+        let before = place.alarm;
+        if before.is_some_and(|before| before <= next) {
+            return;
+        }
+        place.alarm = Some(next);
+        if let Some(before) = before {
+            self.alarms.remove(&(before, id));
+        }
+        self.alarms.insert((next, id));
+    }
+
+    /// When the next appointment is.
+    pub(crate) fn next_appointment(&self) -> Option<Duration> {
+        self.alarms.first().map(|(at, _)| *at)
+    }
+
+    /// Takes an appointment whose time has come.
+    pub(crate) fn take_appointment(&mut self, now: Duration) -> Option<PlaceId> {
+        let (at, id) = *self.alarms.first()?;
+        if at > now {
+            return None;
+        }
+        self.alarms.remove(&(at, id));
+        if let Some(place) = self.place(id) {
+            place.alarm = None;
+        }
+        Some(id)
+    }
+
+    /// Partitions whose primary is here, with members that are not up to date.
+    pub(crate) fn resyncing(&self) -> Vec<(PlaceId, TargetId)> {
+        let mut all = Vec::new();
+        for open in self.datasets.iter().filter(|open| open.is_grouped) {
+            for (place, partition) in open.places.iter().zip(0..) {
+                let members = place.iter().flat_map(|place| place.member.resyncing());
+                all.extend(members.map(|target| ((open.id, PartitionId(partition)), target)));
+            }
+        }
+        all
+    }
+
+    /// `target` cannot be reached.
+    pub(crate) fn unreachable(&mut self, target: TargetId, now: Duration) {
+        for open in self.datasets.iter_mut().filter(|open| open.is_grouped) {
+            for (place, partition) in open.places.iter_mut().zip(0..) {
+                let Some(place) = place else { continue };
+                place.member.unreachable(target, now);
+                stir(&mut self.stirred, place, (open.id, PartitionId(partition)));
+            }
+        }
+    }
+
+    /// How many records and abandoned ones a partition has more, or less, than `before`.
+    pub(crate) fn recount(&mut self, id: PlaceId, before: (u64, u64)) {
+        let Some(place) = self.place(id) else { return };
+        let partition = place.member.partition();
+        let (records, abandoned) = (partition.record_count(), partition.abandoned());
+        self.records = self.records + records - before.0;
+        self.abandoned = self.abandoned + abandoned - before.1;
     }
 
     /// Whether any partition keeps leases on records.
@@ -159,20 +358,26 @@ impl Partitions {
         }
     }
 
-    fn opened(&mut self, slot: &Slot, partition: PartitionId) -> Option<&mut Partition> {
-        self.datasets[slot.0].partitions.get_mut(partition.get() as usize)?.as_deref_mut()
+    fn opened(&mut self, slot: Slot, partition: PartitionId) -> Option<&mut Mirrored> {
+        let place = self.datasets[slot.0].places.get_mut(partition.get() as usize)?;
+        place.as_deref_mut().map(|place| &mut place.member)
     }
 
     /// Until when leases of others stand against an operation of `client`, which may be alone in its request. `visit` is told of each.
     pub(crate) fn leases_against(
         &mut self,
-        slot: &Slot,
+        slot: Slot,
         client: ClientId,
         (operation, is_alone): (&Operation<'_>, bool),
         now: Duration,
         visit: &mut dyn FnMut(&[u8], Holder),
     ) -> Option<Duration> {
-        let partition = self.opened(slot, operation.partition)?;
+        let member = self.opened(slot, operation.partition)?;
+        if let Some(until) = member.mutable_at(now) {
+            // A primary before this one may have given leases.
+            return Some(until);
+        }
+        let partition = member.partition_mut();
         partition.leases().against(client, operation, now, &mut |_, _| {})?;
         // What will fail changes nothing. Beside others it may be they that make its guards hold.
         if is_alone && !partition.would_run(operation) {
@@ -184,43 +389,73 @@ impl Partitions {
     /// `client` gives back the lease that ends at `until`.
     pub(crate) fn release_lease(
         &mut self,
-        dataset: DatasetId,
-        partition: PartitionId,
+        id: PlaceId,
         client: ClientId,
         key: &[u8],
         until: Duration,
     ) {
-        let index = self.datasets.binary_search_by_key(&dataset, |open| open.id);
-        if let Some(partition) = index.ok().and_then(|at| self.opened(&Slot(at), partition)) {
-            partition.leases().release(client, key, until);
+        if let Some(place) = self.place(id) {
+            place.member.partition_mut().leases().release(client, key, until);
         }
     }
 
     /// Whether somebody waits to change what `operation` changes.
-    pub(crate) fn is_awaited(&mut self, slot: &Slot, operation: &Operation<'_>) -> bool {
-        let partition = self.opened(slot, operation.partition);
-        partition.is_some_and(|partition| partition.leases().is_awaited(operation))
+    pub(crate) fn is_awaited(&mut self, slot: Slot, operation: &Operation<'_>) -> bool {
+        let member = self.opened(slot, operation.partition);
+        member.is_some_and(|member| member.partition_mut().leases().is_awaited(operation))
     }
 
     /// Somebody waits to carry out `operation`.
-    pub(crate) fn wait_for(&mut self, slot: &Slot, operation: &Operation<'_>) {
-        if let Some(partition) = self.opened(slot, operation.partition) {
-            partition.leases().wait_for(operation);
+    pub(crate) fn wait_for(&mut self, slot: Slot, operation: &Operation<'_>) {
+        if let Some(member) = self.opened(slot, operation.partition) {
+            member.partition_mut().leases().wait_for(operation);
         }
     }
 
     /// Nobody waits any more.
     pub(crate) fn clear_waits(&mut self) {
+        for place in self.datasets.iter_mut().flat_map(|open| open.places.iter_mut().flatten()) {
+            place.member.partition_mut().leases().clear_waits();
+        }
+    }
+
+    /// Tells all open partitions what `map` says of them.
+    pub(crate) fn configure(&mut self, map: &ClusterMap, now: Duration) {
         for open in &mut self.datasets {
-            for partition in open.partitions.iter_mut().flatten() {
-                partition.leases().clear_waits();
+            open.is_grouped = is_grouped(map, self.me, open.redundancy);
+            for (place, partition) in
+                open.places.iter_mut().zip(0..).map(|(p, n)| (p, PartitionId(n)))
+            {
+                let Some(place) = place else { continue };
+                if let Some(group) = map.group(open.redundancy, partition) {
+                    place.member.configure(&View::new(map.epoch(), group), now);
+                    if !place.member.is_plain() {
+                        stir(&mut self.stirred, place, (open.id, partition));
+                    }
+                }
             }
         }
     }
 
-    /// Drops the datasets that `map` has no more, with all of their records.
-    pub(crate) fn retain(&mut self, map: &ClusterMap) {
-        self.datasets.retain(|open| map.dataset_by_id(open.id).is_some());
+    /// Drops the datasets that `map` has no more, and partitions that are not this node's any more, with all of their records. Returns
+    /// replies that waited for them.
+    pub(crate) fn retain(&mut self, map: &ClusterMap) -> Vec<HeldId> {
+        let mut lost = Vec::new();
+        let me = self.me;
+        self.datasets.retain_mut(|open| {
+            let is_known = map.dataset_by_id(open.id).is_some();
+            for (place, partition) in open.places.iter_mut().zip(0..) {
+                let group = map.group(open.redundancy, PartitionId(partition));
+                let is_mine = is_known && group.is_some_and(|group| has(group, me));
+                if let Some(gone) = place.take_if(|_| !is_mine) {
+                    lost.extend(gone.held.iter().map(|(_, id)| *id));
+                    if let Some(at) = gone.alarm {
+                        self.alarms.remove(&(at, (open.id, PartitionId(partition))));
+                    }
+                }
+            }
+            is_known
+        });
         self.last = 0;
         for open in &mut self.datasets {
             if let Some(known) = map.dataset_by_id(open.id) {
@@ -228,21 +463,38 @@ impl Partitions {
             }
         }
         let mut counts = (0, 0);
-        for partition in self.datasets.iter().flat_map(|open| open.partitions.iter().flatten()) {
-            counts.0 += partition.record_count();
-            counts.1 += partition.abandoned();
+        for place in self.datasets.iter().flat_map(|open| open.places.iter().flatten()) {
+            counts.0 += place.member.partition().record_count();
+            counts.1 += place.member.partition().abandoned();
         }
         (self.records, self.abandoned) = counts;
+        lost
     }
+}
+
+fn stir(stirred: &mut Vec<PlaceId>, place: &mut Place, id: PlaceId) {
+    if !std::mem::replace(&mut place.is_stirred, true) {
+        stirred.push(id);
+    }
+}
+
+fn has(group: &samite_wire::control::Group, target: TargetId) -> bool {
+    group.members.iter().any(|member| member.target == target)
+}
+
+/// Whether `target` is in a group of this redundancy that has other members.
+fn is_grouped(map: &ClusterMap, target: TargetId, redundancy: Redundancy) -> bool {
+    let groups = map.table(redundancy).into_iter().flat_map(|table| &table.groups);
+    groups.into_iter().any(|group| group.members.len() > 1 && has(group, target))
 }
 
 fn open_partition(
     backend: &mut dyn Backend,
     dataset: DatasetId,
     partition: PartitionId,
-) -> Result<Box<Partition>> {
+) -> Result<Partition> {
     let store = backend
         .open(dataset, partition)
         .map_err(|error| error.context(format_args!("{dataset} {partition}")))?;
-    Ok(Box::new(Partition::new(store)))
+    Ok(Partition::new(store))
 }

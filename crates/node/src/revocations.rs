@@ -196,7 +196,8 @@ impl Shard {
     /// Leases on records of this shard were given back: what waits for them may go on.
     pub(crate) fn returned(&mut self, returned: &Returned, out: &mut Replies) {
         for ((dataset, key), Revoked { partition, until }) in &returned.records {
-            self.partitions.release_lease(*dataset, *partition, returned.client, key, *until);
+            let place = (*dataset, *partition);
+            self.partitions.release_lease(place, returned.client, key, *until);
         }
         self.retry_parked(out);
     }

@@ -190,7 +190,7 @@ fn start_shards(
     let granted = Arc::new(AtomicU64::new(0));
     let mut threads = Vec::new();
     for (events, index) in loops.into_iter().zip(0..) {
-        let partitions = Partitions::new(memory.clone(), null.clone());
+        let partitions = Partitions::new(memory.clone(), null.clone(), TargetId(shared.node.get()));
         let shard = ShardId(index);
         let mut service = Shard::new(
             shard,
@@ -198,6 +198,7 @@ fn start_shards(
             partitions,
             Arc::clone(arena),
             Arc::clone(&granted),
+            events.dialler(),
         );
         let shared = Arc::clone(shared);
         threads.push(spawn(&format!("shard-{}", shard.get()), move || {

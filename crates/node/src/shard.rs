@@ -12,10 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use samite_backend::Arena;
+use samite_partition::mirror::At;
 use samite_partition::{Context, Grants, NoGrants};
 use samite_placement::{ClusterMap, shard_of};
-use samite_transport::server::{ConnId, Peer, Replies, Service, SharedArena};
-use samite_types::{ClientId, Clock, Epoch, ErrorKind, RequestId, ShardId, SystemClock};
+use samite_transport::server::{ConnId, Dialler, Peer, Replies, Service, SharedArena};
+use samite_types::{
+    ClientId, Clock, Epoch, ErrorKind, NodeId, RequestId, Result, ShardId, SystemClock, TargetId,
+};
 use samite_wire::frame::{FrameKind, Header};
 use samite_wire::limits::PAYLOAD_LEN_MAX;
 use samite_wire::op::{BlockRef, List, ReplyHeader, Request, RequestHeader};
@@ -23,10 +26,14 @@ use samite_wire::op::{BlockRef, List, ReplyHeader, Request, RequestHeader};
 use crate::budget::Budget;
 use crate::control::Watch;
 use crate::grants::{ConnectionGrants, Granter, named};
+use crate::held::{Held, Reply};
 use crate::inbox::Message;
 use crate::join::Join;
+use crate::outbox::{Outbox, To};
+use crate::pace::Pace;
 use crate::parked::{Parked, Turn, Work};
-use crate::partitions::{Partitions, Slot};
+use crate::partitions::{Course, Partitions, Slot};
+use crate::peers::Peers;
 use crate::presence::Departures;
 use crate::reply::{Buffers, ReplyBuilder};
 use crate::shared::{Figures, Shared, lock};
@@ -50,7 +57,14 @@ pub(crate) struct Shard {
     pub(crate) joins: HashMap<u64, Join>,
     pub(crate) next_join: u64,
     pub(crate) parked: Parked,
-    arena: Arc<Arena>,
+    pub(crate) peers: Peers,
+    pub(crate) dialler: Dialler,
+    pub(crate) outbox: Outbox,
+    pub(crate) held: Held,
+    /// Where answers go to targets that have said something in this turn.
+    pub(crate) backs: Vec<(TargetId, To)>,
+    pub(crate) pace: Pace,
+    pub(crate) arena: Arc<Arena>,
     buffers: Buffers,
 }
 
@@ -61,6 +75,7 @@ impl Shard {
         partitions: Partitions,
         arena: Arc<Arena>,
         granted: Arc<AtomicU64>,
+        dialler: Dialler,
     ) -> Self {
         Self {
             id,
@@ -76,6 +91,12 @@ impl Shard {
             joins: HashMap::new(),
             next_join: 0,
             parked: Parked::default(),
+            peers: Peers::default(),
+            dialler,
+            outbox: Outbox::default(),
+            held: Held::default(),
+            backs: Vec::new(),
+            pace: Pace::default(),
             arena,
             buffers: Buffers::default(),
         }
@@ -128,13 +149,16 @@ impl Shard {
                 return None;
             }
         };
-        if let Err(kind) = access::check(&self.partitions.access(&slot), peer, &request) {
-            self.refuse(conn, id, &request, kind, out);
-            return None;
-        }
-        let now = self.time_for(&budget);
         let len = body.len() + payload.len();
-        match self.turn(&slot, peer.client, &request, now, Some(len)) {
+        let at = match self.moment_for(slot, peer, &request, len, out) {
+            Ok(at) => at,
+            Err(kind) => {
+                self.refuse(conn, id, &request, kind, out);
+                return None;
+            }
+        };
+        let now = self.time_for(&budget);
+        match self.turn(slot, peer.client, &request, (now, at), Some(len)) {
             Turn::Now => {}
             Turn::Later(until) => return Some(until),
             Turn::Never => {
@@ -146,11 +170,29 @@ impl Shard {
         let shards = self.shared.shards();
         let mine = |partition| shards == 1 || shard_of(partition, shards) == self.id;
         if request.operations.iter().all(|operation| mine(operation.partition)) {
-            self.apply_all(conn, peer, id, &request, &slot, &budget, now, out);
+            self.apply_all(conn, peer, id, &request, slot, &budget, (now, at, len), out);
         } else {
-            self.scatter(conn, peer, id, (body, payload), &request, &budget, now, out);
+            self.scatter(conn, peer, id, (body, payload), &request, &budget, (now, at), out);
         }
         None
+    }
+
+    /// Whether `peer` may ask for this, and members of mirror groups may try it; the moment by which these judge.
+    fn moment_for(
+        &mut self,
+        slot: Slot,
+        peer: &Peer,
+        request: &Request<'_>,
+        len: usize,
+        out: &Replies,
+    ) -> Result<At, ErrorKind> {
+        access::check(&self.partitions.access(slot), peer, request)?;
+        if !self.partitions.is_grouped(slot) {
+            return Ok(At::default());
+        }
+        let at = self.moment();
+        self.check_members(slot, request, (at, len), out)?;
+        Ok(at)
     }
 
     /// Checks that this node may carry out the request, by the newest map it has.
@@ -160,7 +202,7 @@ impl Shard {
         let behind = header.map_epoch > map.epoch();
         let unknown = if behind { ErrorKind::Busy } else { ErrorKind::NotFound };
         let slot = self.partitions.dataset(map, header.dataset).ok_or(unknown)?;
-        let redundancy = self.partitions.redundancy(&slot);
+        let redundancy = self.partitions.redundancy(slot);
         for operation in &request.operations {
             match map.node_of(redundancy, operation.partition) {
                 Some(node) if node == self.shared.node => {}
@@ -219,9 +261,9 @@ impl Shard {
         peer: &Peer,
         id: RequestId,
         request: &Request<'_>,
-        slot: &Slot,
+        slot: Slot,
         budget: &Budget,
-        now: Duration,
+        (now, at, len): (Duration, At, usize),
         out: &mut Replies,
     ) {
         let header = self.reply_header(None);
@@ -230,26 +272,25 @@ impl Shard {
         let blocks = self.named_blocks(conn, request, budget);
         let term_max = self.lease_term_max(peer.client, budget.lease_term);
         let context = context(&request.header, budget, now, term_max);
-        let mut lease_epoch = Epoch(0);
+        let Some(map) = &self.map else { return };
         let grants: &mut dyn Grants = match self.grants.get_mut(&conn) {
             Some(grants) if budget.has_blocks => grants,
             _ => &mut NoGrants,
         };
+        let mut course = Course::new(peer.client, &context, grants, at);
         for operation in &request.operations {
-            let outcome = self.partitions.apply(
-                slot,
-                peer.client,
-                &context,
-                operation,
-                grants,
-                &mut lease_epoch,
-            );
+            let outcome = self.partitions.apply(slot, map, operation, &mut course);
             builder.outcome(outcome, operation.is_mutation());
         }
+        let Course { lease_epoch, seen, .. } = course;
         let grants = self.regrant(conn, &blocks);
         self.note_figures();
         let buffers = builder.finish(lease_epoch, &grants);
-        self.send(conn, id, buffers, out);
+        if seen.is_empty() {
+            self.send(conn, id, buffers, out);
+        } else {
+            self.hold(seen, Reply::Client { conn, id, buffers, grants }, len);
+        }
     }
 
     /// The blocks of `conn` that the request names.
@@ -297,7 +338,7 @@ impl Shard {
 
     /// Ends the holds of a client that is gone.
     pub(crate) fn drop_client(&mut self, client: ClientId) {
-        self.partitions.drop_client(client);
+        self.partitions.drop_client(client, SystemClock.monotonic());
         self.note_figures();
     }
 
@@ -315,9 +356,9 @@ impl Shard {
             return;
         }
         let Some(map) = self.shared.map() else { return };
-        self.partitions.retain(&map);
-        self.note_figures();
         self.map = Some(Arc::clone(&map));
+        self.take_up_groups(&map, out);
+        self.note_figures();
         self.shared.shard_serves(self.id, map.epoch());
         self.answer_watches(&map, out);
     }
@@ -347,7 +388,7 @@ pub(crate) const fn context(
 }
 
 /// Adds to a figure that only this thread writes: cheaper than an atomic addition.
-fn count(figure: &AtomicU64, more: u64) {
+pub(crate) fn count(figure: &AtomicU64, more: u64) {
     figure.store(figure.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
 
@@ -367,16 +408,44 @@ impl Service for Shard {
         match header.kind {
             FrameKind::Request => self.data(conn, peer, header, body, payload, out),
             FrameKind::Control => self.control(conn, peer, header.request_id, body, out),
+            FrameKind::Peer => {
+                if let Some(node) = peer.node {
+                    let back = To::Back(self.id, conn);
+                    self.take_frame((node, back), conn, (body, payload), out);
+                }
+            }
             _ => out.close(conn, ErrorKind::Corrupt, "a frame that is no request"),
         }
+        self.settle(out);
     }
 
     fn opened(&mut self, conn: ConnId, peer: &Peer) {
+        if peer.node.is_some() {
+            return;
+        }
         self.clients.insert(conn, peer.client);
         lock(&self.shared.presence).came(peer.client);
     }
 
+    fn reply(&mut self, conn: ConnId, _: &Header, body: &[u8], payload: &[u8], out: &mut Replies) {
+        self.refresh(out);
+        if let Some(node) = self.peers.at(conn) {
+            self.take_frame((node, To::Node(node)), conn, (body, payload), out);
+            self.settle(out);
+        }
+    }
+
+    fn connected(&mut self, ticket: u64, made: Result<(ConnId, NodeId)>, out: &mut Replies) {
+        self.refresh(out);
+        self.dialled(ticket, made, out);
+        self.settle(out);
+    }
+
     fn closed(&mut self, conn: ConnId) {
+        let now = SystemClock.monotonic();
+        if let Some(node) = self.peers.closed(conn, now) {
+            return self.pace.lost(node, now);
+        }
         if let Some(client) = self.clients.remove(&conn)
             && lock(&self.shared.presence).left(client)
         {
@@ -399,15 +468,25 @@ impl Service for Shard {
         self.refresh(out);
         self.send_watches_on(out);
         self.take_messages(out);
+        self.settle(out);
     }
 
     fn alarm_at(&self) -> Option<Duration> {
-        self.parked.next().into_iter().chain(self.departures.next()).min()
+        let appointments = [
+            self.parked.next(),
+            self.departures.next(),
+            self.partitions.next_appointment(),
+            self.pace.next(),
+        ];
+        appointments.into_iter().flatten().min()
     }
 
     fn alarm(&mut self, out: &mut Replies) {
         self.see_off();
         self.retry_parked(out);
+        self.keep_appointments(out);
+        self.keep_pace(out);
+        self.settle(out);
     }
 
     fn map_epoch(&self) -> Epoch {

@@ -64,6 +64,7 @@ pub(crate) struct Figures {
     pub operations: AtomicU64,
     pub records: AtomicU64,
     pub abandoned: AtomicU64,
+    pub peer_frames: AtomicU64,
     pub resyncs: AtomicU64,
     pub resync_bytes: AtomicU64,
 }
@@ -275,6 +276,7 @@ impl Shared {
             abandoned: sum(|figures| &figures.abandoned),
             requests: sum(|figures| &figures.requests),
             operations: sum(|figures| &figures.operations),
+            peer_frames: sum(|figures| &figures.peer_frames),
             resyncs: sum(|figures| &figures.resyncs),
             resync_bytes: sum(|figures| &figures.resync_bytes),
         }

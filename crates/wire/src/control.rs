@@ -1,6 +1,8 @@
 //! The control plane: the cluster map, datasets, status. `postcard` inside a frame body.
 
-use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term};
+use samite_types::{
+    DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term, Version,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::WireError;
@@ -73,6 +75,13 @@ pub enum ControlRequest {
     /// Set, clear or show this node's faults (`samite_types::fault`). No fault harms the question or its answer.
     /// Reply: [`ControlReply::Faults`].
     Faults(FaultRequest),
+    /// What does the node hold of a partition? Reply: [`ControlReply::Copy`].
+    Copy {
+        /// Dataset.
+        dataset: DatasetId,
+        /// Partition.
+        partition: PartitionId,
+    },
     /// A node lives. Reply: [`ControlReply::Lease`] from the leader, [`ControlReply::NotLeader`] from any other coordinator instance.
     Heartbeat(Heartbeat),
     /// What primaries on a node noticed; at most [`REPORTS_MAX`](crate::membership::REPORTS_MAX). Reply: [`ControlReply::Map`], with a map whenever
@@ -124,6 +133,8 @@ pub enum ControlReply {
     LockOwners(Vec<LockOwner>),
     /// The node's faults.
     Faults(FaultStatus),
+    /// What the node holds of a partition; `None`: nothing, it was never touched here.
+    Copy(Option<PartitionCopy>),
     /// The node may go on.
     Lease(Lease),
     /// Another coordinator instance leads, or none does yet.
@@ -168,6 +179,17 @@ pub struct FaultStatus {
     pub frames: u64,
     /// Writes to the log that were.
     pub writes: u64,
+}
+
+/// What one member holds of a partition. Members of a group that agree are equal in all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PartitionCopy {
+    /// Version of the partition.
+    pub version: Version,
+    /// Records.
+    pub records: u64,
+    /// Digest of all keys, versions and values.
+    pub digest: u64,
 }
 
 /// A record on which a lease is called back.
@@ -405,6 +427,8 @@ pub struct NodeStatus {
     pub requests: u64,
     /// Operations served since start (a request carries many).
     pub operations: u64,
+    /// Frames that came from other nodes since start.
+    pub peer_frames: u64,
     /// Members of groups that its primaries bring up to date now.
     pub resyncs: u64,
     /// Bytes that its primaries sent for that since start.

@@ -29,7 +29,6 @@ pub(crate) struct Reports {
 
 impl Reports {
     /// Adds one; whether there was room. One that waits already is not added again.
-    #[allow(dead_code, reason = "for the shards that mirror")]
     pub(crate) fn add(&self, report: MemberReport) -> bool {
         let mut waiting = lock(&self.waiting);
         if waiting.contains(&report) {

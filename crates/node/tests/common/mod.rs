@@ -18,6 +18,7 @@ use samite_wire::control::{
     self, BackendKind, ControlReply, ControlRequest, DatasetSpec, NodeStatus,
 };
 use samite_wire::frame::FrameKind;
+use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::{
     ActionResult, BlockRef, Data, Operation, Outcome, Reply, RequestEncoder, RequestHeader,
 };
@@ -146,6 +147,25 @@ impl Raw {
             other => panic!("{other:?}"),
         }
         self.map.dataset(name).unwrap().id
+    }
+
+    /// Makes a dataset of which so many nodes hold each record.
+    pub fn create_mirrored(&mut self, name: &str, copies: u8) -> DatasetId {
+        let redundancy = Redundancy(copies);
+        let spec = DatasetSpec { redundancy, ..spec(name, BackendKind::Memory) };
+        match self.control(&ControlRequest::CreateDataset(spec)) {
+            ControlReply::Map(Some(data)) => self.map = ClusterMap::new(data).unwrap(),
+            other => panic!("{other:?}"),
+        }
+        self.map.dataset(name).unwrap().id
+    }
+
+    /// Copies `value` into granted blocks.
+    pub fn fill(&self, granted: &[(u64, u32)], value: &[u8]) -> Data<'static> {
+        let arena = self.link.arena().unwrap();
+        let pieces = value.chunks(BLOCK_LEN).zip(granted);
+        let blocks = pieces.map(|(piece, block)| arena.copy_in(&(*block).into(), piece).unwrap());
+        Data::Blocks(blocks.collect())
     }
 
     /// A partition of this node whose shard is `shard` of `shards`.

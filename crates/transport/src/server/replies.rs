@@ -291,12 +291,17 @@ impl Replies {
     }
 
     /// So much output waits that no more requests should be taken.
-    #[must_use]
-    pub fn is_full(&self, conn: ConnId) -> bool {
+    pub(super) fn is_full(&self, conn: ConnId) -> bool {
         self.output(conn).is_none_or(|output| {
             let ring_len = output.ring.as_ref().map_or(0, |ring| ring.waiting_len);
             output.socket.len().max(ring_len) > self.output_len_max
         })
+    }
+
+    /// Bytes that wait for the peer to take them from its socket.
+    #[must_use]
+    pub fn waiting_len(&self, conn: ConnId) -> usize {
+        self.output(conn).map_or(0, |output| output.socket.len())
     }
 
     /// Output waits for the peer, and a number that grows as it takes some.

@@ -1,0 +1,266 @@
+//! The shard as the driver of its mirrored partitions: carries out what they ask for, at the end of each turn.
+//!
+//! ```text
+//!  request, message, map, appointment ── Mirrored ── effects ─┬─ messages ── outbox ── one frame for each node
+//!                                                             ├─ committed ── replies that were held
+//!                                                             └─ news of members ── reports
+//! ```
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use samite_partition::mirror::{At, Effect, Standing};
+use samite_placement::shard_of;
+use samite_transport::server::Replies;
+use samite_types::{Clock, ErrorKind, NodeId, SystemClock, TargetId};
+use samite_wire::membership::{MemberNews, MemberReport};
+use samite_wire::op::Request;
+use samite_wire::peer::{Envelope, Message};
+
+use crate::held::{HeldId, Reply};
+use crate::inbox::Answer;
+use crate::outbox::To;
+use crate::partitions::{PlaceId, Seen, Slot};
+use crate::post::FULL_LEN;
+use crate::shard::Shard;
+
+impl Shard {
+    /// The moment by which operations on mirrored partitions are judged.
+    pub(crate) fn moment(&self) -> At {
+        At { now: SystemClock.monotonic(), lease_until: self.shared.membership.lease_until() }
+    }
+
+    /// Whether the operations of `request` on this shard's partitions of a dataset with mirrors may be tried. `len`: bytes of the request.
+    pub(crate) fn check_members(
+        &mut self,
+        slot: Slot,
+        request: &Request<'_>,
+        (at, len): (At, usize),
+        out: &Replies,
+    ) -> Result<(), ErrorKind> {
+        let Some(map) = self.map.clone() else { return Err(ErrorKind::Busy) };
+        let shards = self.shared.shards();
+        let redundancy = self.partitions.redundancy(slot);
+        for operation in &request.operations {
+            let partition = operation.partition;
+            if shard_of(partition, shards) != self.id {
+                continue;
+            }
+            let member = &self.partitions.open(slot, partition, (&map, at.now))?.member;
+            if member.is_plain() {
+                continue;
+            }
+            if !member.is_primary() {
+                return Err(ErrorKind::StaleMap);
+            }
+            if at.lease_until <= at.now || !self.held.has_room(len) {
+                return Err(ErrorKind::Busy);
+            }
+            if !operation.is_mutation() {
+                continue;
+            }
+            let others = map.group(redundancy, partition).map_or(&[][..], |group| &group.members);
+            for other in others.iter().filter_map(|other| map.node_of_target(other.target)) {
+                let conn = self.peers.open(other);
+                if conn.is_some_and(|conn| out.waiting_len(conn) > FULL_LEN) {
+                    return Err(ErrorKind::Busy);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds a reply until what it has seen is committed.
+    pub(crate) fn hold(&mut self, seen: Seen, reply: Reply, len: usize) {
+        let id = self.held.next_id();
+        let mut partitions = 0;
+        for (place, ticket) in seen {
+            if let Some(place) = self.partitions.place(place) {
+                place.held.push_back((ticket, id));
+                partitions += 1;
+            }
+        }
+        debug_assert!(partitions > 0, "partitions are dropped between requests only");
+        self.held.hold(reply, partitions, len);
+    }
+
+    /// A message of another member.
+    pub(crate) fn message(
+        &mut self,
+        (node, back): (NodeId, To),
+        envelope: &Envelope,
+        message: Message<'_>,
+    ) {
+        let Some(map) = self.map.clone() else { return };
+        let me = TargetId(self.shared.node.get());
+        if envelope.to != me || map.node_of_target(envelope.from) != Some(node) {
+            return;
+        }
+        let id = (envelope.dataset, envelope.partition);
+        let now = SystemClock.monotonic();
+        if self.partitions.place(id).is_none() && !self.open_for(id, now) {
+            return;
+        }
+        let Some(place) = self.partitions.stirred(id) else { return };
+        let partition = place.member.partition();
+        let before = (partition.record_count(), partition.abandoned());
+        place.member.receive(envelope, &message, now);
+        self.partitions.recount(id, before);
+        let requests = self.figures().requests.load(Ordering::Relaxed);
+        self.pace.heard(id, requests, now);
+        self.backs.push((envelope.from, back));
+    }
+
+    /// Opens a partition of which this node is a member; whether it is.
+    fn open_for(&mut self, (dataset, partition): PlaceId, now: Duration) -> bool {
+        let Some(map) = self.map.clone() else { return false };
+        let me = TargetId(self.shared.node.get());
+        let Some(slot) = self.partitions.dataset(&map, dataset) else { return false };
+        let group = map.group(self.partitions.redundancy(slot), partition);
+        let is_mine = group.is_some_and(|group| group.members.iter().any(|m| m.target == me));
+        is_mine && self.partitions.open(slot, partition, (&map, now)).is_ok()
+    }
+
+    /// Carries out what partitions ask for, and sends what was written.
+    pub(crate) fn settle(&mut self, out: &mut Replies) {
+        if self.partitions.is_calm() && self.outbox.is_empty() {
+            return;
+        }
+        while let Some(id) = self.partitions.next_stirred() {
+            self.carry_out(id, out);
+            self.partitions.make_appointment(id);
+        }
+        self.backs.clear();
+        self.post(out);
+    }
+
+    fn carry_out(&mut self, id: PlaceId, out: &mut Replies) {
+        while let Some(place) = self.partitions.place(id) {
+            let is_primary = place.member.is_primary();
+            let Some(effect) = place.member.next_effect() else { return };
+            match effect {
+                Effect::Send(packet) => {
+                    if let Some(to) = self.where_to(packet.to(), is_primary) {
+                        self.outbox.add(to, &packet);
+                    }
+                }
+                Effect::Committed => self.release(id, out),
+                Effect::Deposed => {
+                    self.arena.hide_all();
+                    self.release(id, out);
+                }
+                // No partition is given a log on flash.
+                Effect::Append(_) | Effect::Discard | Effect::Checkpoint => {}
+                Effect::Missed { target, kind } => {
+                    tracing::debug!(dataset = %id.0, partition = %id.1, %target, ?kind, "missed");
+                    self.report(id, target, MemberNews::Missed);
+                }
+                Effect::Synced { target } => self.report_synced(id, target),
+                Effect::Broken { target, kind } => {
+                    tracing::warn!(dataset = %id.0, partition = %id.1, %target, ?kind, "resync");
+                    self.report(id, target, MemberNews::Broken);
+                }
+            }
+        }
+    }
+
+    /// How to reach a target. What a primary says goes by the own connection, so that it stays in order; answers go back where
+    /// the message came from.
+    fn where_to(&self, target: TargetId, is_primary: bool) -> Option<To> {
+        let back = self.backs.iter().rfind(|(from, _)| !is_primary && *from == target);
+        match back {
+            Some((_, back)) => Some(*back),
+            None => Some(To::Node(self.map.as_ref()?.node_of_target(target)?)),
+        }
+    }
+
+    /// Sends the replies that wait for partition `id` no more, or sends their clients elsewhere.
+    fn release(&mut self, id: PlaceId, out: &mut Replies) {
+        loop {
+            let Some(place) = self.partitions.place(id) else { return };
+            let Some((ticket, held)) = place.held.front().copied() else { return };
+            let standing = place.member.standing(ticket);
+            if standing == Standing::Waiting {
+                return;
+            }
+            place.held.pop_front();
+            if standing == Standing::Committed {
+                if let Some(reply) = self.held.committed(held) {
+                    self.let_go(reply, out);
+                }
+            } else {
+                self.withdraw(held, out);
+            }
+        }
+    }
+
+    fn let_go(&mut self, reply: Reply, out: &mut Replies) {
+        match reply {
+            Reply::Client { conn, id, buffers, .. } => self.send(conn, id, buffers, out),
+            Reply::Shard { to, answer } => self.send_answer(to, answer, out),
+        }
+    }
+
+    /// The partition was lost before it has committed what the reply has seen: nobody here knows whether that lives.
+    pub(crate) fn withdraw(&mut self, held: HeldId, out: &mut Replies) {
+        let kind = ErrorKind::StaleMap;
+        match self.held.withdrawn(held) {
+            Some(Reply::Client { conn, id, grants, .. }) => {
+                let header = self.reply_header(Some(kind));
+                let buffers = self.take_buffers().refusal(&header, &grants);
+                self.send(conn, id, buffers, out);
+            }
+            Some(Reply::Shard { to, answer }) => {
+                let answer = Answer { outcomes: Vec::new(), refused: Some(kind), ..answer };
+                self.send_answer(to, answer, out);
+            }
+            None => {}
+        }
+    }
+
+    fn report(&mut self, (dataset, partition): PlaceId, target: TargetId, news: MemberNews) {
+        let Some(map) = &self.map else { return };
+        let Some(redundancy) = map.dataset_by_id(dataset).map(|known| known.spec.redundancy) else {
+            return;
+        };
+        let Some(term) = self.partitions.place((dataset, partition)).map(|p| p.member.term())
+        else {
+            return;
+        };
+        let epoch = map.epoch();
+        let report = MemberReport { redundancy, partition, term, epoch, target, news };
+        // Without room it is lost: the partition says it again until a map shows that it was heard.
+        self.shared.membership.reports.add(report);
+    }
+
+    /// Reports a member up to date when it is in the partitions of all datasets of the group.
+    fn report_synced(&mut self, id: PlaceId, target: TargetId) {
+        let Some(map) = self.map.clone() else { return };
+        let Some(redundancy) = map.dataset_by_id(id.0).map(|known| known.spec.redundancy) else {
+            return;
+        };
+        let all = map.datasets().iter().filter(|known| known.spec.redundancy == redundancy);
+        let now = SystemClock.monotonic();
+        let mut is_ready = true;
+        for known in all {
+            let other = (known.id, id.1);
+            is_ready &= self.partitions.place(other).is_some() || self.open_for(other, now);
+            is_ready &=
+                self.partitions.place(other).is_some_and(|place| place.member.ready(target, now));
+        }
+        if is_ready {
+            self.report(id, target, MemberNews::Synced);
+        }
+    }
+
+    /// The time of appointments has come.
+    pub(crate) fn keep_appointments(&mut self, out: &mut Replies) {
+        let now = SystemClock.monotonic();
+        while let Some(id) = self.partitions.take_appointment(now) {
+            if let Some(place) = self.partitions.stirred(id) {
+                place.member.tick(now);
+            }
+        }
+        self.settle(out);
+    }
+}

@@ -1,0 +1,183 @@
+//! The connections of one shard to other nodes: which there are, and when one is tried again.
+//!
+//! Decisions alone; the shard carries them out. There is one line for each node that the shard has something to say to. What comes
+//! back by it is a matter of whoever sent.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use samite_placement::ClusterMap;
+use samite_transport::Address;
+use samite_transport::server::ConnId;
+use samite_types::NodeId;
+
+use crate::outbox::Letter;
+
+/// Pause after a failure; doubles up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Most bytes of letters that wait for a connection to one node.
+const LETTERS_LEN_MAX: usize = 4 << 20;
+/// How long a connection may take to be made.
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What to do to reach a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Send by this connection.
+    Open(ConnId),
+    /// Have one made, with this ticket.
+    Dial(u64),
+    /// Wait: one is being made, or it is too soon to try again.
+    Wait,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not to be tried before.
+    Down(Duration),
+    Dialling(u64),
+    Up(ConnId),
+}
+
+#[derive(Debug)]
+struct Line {
+    state: State,
+    pause: Duration,
+    /// Process to which the connection was asked for.
+    incarnation: u64,
+    /// What is to be sent as soon as there is a connection.
+    letters: Vec<Letter>,
+    letters_len: usize,
+}
+
+/// Lines to other nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    lines: HashMap<NodeId, Line>,
+    next_ticket: u64,
+}
+
+impl Peers {
+    /// How to reach `node`, whose process has this incarnation, at `now`.
+    pub(crate) fn way(&mut self, node: NodeId, incarnation: u64, now: Duration) -> Way {
+        let line = self.lines.entry(node).or_insert_with(|| Line {
+            state: State::Down(now),
+            pause: PAUSE_MIN,
+            incarnation,
+            letters: Vec::new(),
+            letters_len: 0,
+        });
+        if line.incarnation != incarnation {
+            // Another process: what failed before says nothing about it.
+            line.incarnation = incarnation;
+            line.pause = PAUSE_MIN;
+            if let State::Down(_) = line.state {
+                line.state = State::Down(now);
+            }
+        }
+        match line.state {
+            State::Up(conn) => Way::Open(conn),
+            State::Down(at) if at <= now => {
+                self.next_ticket += 1;
+                line.state = State::Dialling(self.next_ticket);
+                Way::Dial(self.next_ticket)
+            }
+            State::Down(_) | State::Dialling(_) => Way::Wait,
+        }
+    }
+
+    /// The connection to `node`, if there is one.
+    pub(crate) fn open(&self, node: NodeId) -> Option<ConnId> {
+        match self.lines.get(&node)?.state {
+            State::Up(conn) => Some(conn),
+            State::Down(_) | State::Dialling(_) => None,
+        }
+    }
+
+    /// The node at the other end of `conn`.
+    pub(crate) fn at(&self, conn: ConnId) -> Option<NodeId> {
+        let mut lines = self.lines.iter();
+        lines.find(|(_, line)| line.state == State::Up(conn)).map(|(node, _)| *node)
+    }
+
+    /// Keeps a letter to `node` until the connection that is being made is there. It is dropped when there is none, or too much waits.
+    pub(crate) fn keep(&mut self, node: NodeId, letter: Letter) {
+        let Some(line) = self.lines.get_mut(&node) else { return };
+        let is_coming = matches!(line.state, State::Dialling(_));
+        if is_coming && line.letters_len + letter.len() <= LETTERS_LEN_MAX {
+            line.letters_len += letter.len();
+            line.letters.push(letter);
+        }
+    }
+
+    /// What was kept for `node`.
+    pub(crate) fn take_kept(&mut self, node: NodeId) -> Vec<Letter> {
+        let Some(line) = self.lines.get_mut(&node) else { return Vec::new() };
+        line.letters_len = 0;
+        std::mem::take(&mut line.letters)
+    }
+
+    /// What came of a dial. Returns the node that can be reached now; `None`: the connection, if there is one, is to be closed.
+    pub(crate) fn connected(
+        &mut self,
+        ticket: u64,
+        made: Option<(ConnId, NodeId)>,
+        now: Duration,
+    ) -> Option<NodeId> {
+        let mut lines = self.lines.iter_mut();
+        let (node, line) = lines.find(|(_, line)| line.state == State::Dialling(ticket))?;
+        match made {
+            Some((conn, met)) if met == *node => {
+                line.state = State::Up(conn);
+                line.pause = PAUSE_MIN;
+                Some(met)
+            }
+            _ => {
+                line.state = State::Down(now + line.pause);
+                line.letters.clear();
+                line.letters_len = 0;
+                line.pause = (line.pause * 2).min(PAUSE_MAX);
+                None
+            }
+        }
+    }
+
+    /// A connection is gone. Returns the node that it led to.
+    pub(crate) fn closed(&mut self, conn: ConnId, now: Duration) -> Option<NodeId> {
+        let mut lines = self.lines.iter_mut();
+        let (node, line) = lines.find(|(_, line)| line.state == State::Up(conn))?;
+        line.state = State::Down(now);
+        Some(*node)
+    }
+
+    /// Forgets nodes that `map` has no more. Their connections are to be closed.
+    pub(crate) fn retain(&mut self, map: &ClusterMap) -> Vec<ConnId> {
+        let mut idle = Vec::new();
+        self.lines.retain(|node, line| {
+            let stays = map.node(*node).is_some();
+            if let State::Up(conn) = line.state
+                && !stays
+            {
+                idle.push(conn);
+            }
+            stays
+        });
+        idle
+    }
+}
+
+/// Where `node` reaches `other`: by unix socket on the same host, else (or if that fails) by tcp.
+pub(crate) fn addresses(map: &ClusterMap, node: NodeId, other: NodeId) -> Vec<Address> {
+    let host = map.node(node).map(|info| info.host.as_str());
+    let Some(info) = map.node(other) else { return Vec::new() };
+    let same_host = host == Some(info.host.as_str());
+    let parsed = info.addresses.iter().filter_map(|address| address.parse().ok());
+    parsed
+        .filter(|address| match address {
+            Address::Shm(_) => false,
+            Address::Unix(_) => same_host,
+            Address::Tcp(..) => true,
+        })
+        .collect()
+}

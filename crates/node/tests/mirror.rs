@@ -1,0 +1,205 @@
+//! Nodes that hold the same partitions: every member has what was acknowledged, and a member that was away gets it.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Got, Raw, SHM, TCP, UNIX, cluster, pattern};
+use samite_testkit::LocalCluster;
+use samite_types::{DatasetId, ErrorKind, NodeId, PartitionId, Redundancy, TargetId};
+use samite_wire::control::{Consistency, ControlReply, ControlRequest, PartitionCopy};
+use samite_wire::op::{Action, Data, Operation};
+
+const WAIT: Duration = Duration::from_secs(20);
+
+/// A partition whose primary is the node of `raw`, and the nodes of its other members.
+fn mirrored(raw: &Raw, copies: u8) -> (PartitionId, Vec<u32>) {
+    let table = raw.map.table(Redundancy(copies)).unwrap();
+    let own = TargetId(raw.node.get());
+    let (partition, group) = (0..)
+        .map(PartitionId)
+        .zip(&table.groups)
+        .find(|(_, group)| group.members[0].target == own)
+        .unwrap();
+    let others = group.members[1..].iter().map(|member| member.target.get()).collect();
+    (partition, others)
+}
+
+fn copy_at(raw: &Raw, dataset: DatasetId, partition: PartitionId) -> Option<PartitionCopy> {
+    match raw.control(&ControlRequest::Copy { dataset, partition }) {
+        ControlReply::Copy(copy) => copy,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Every member holds the same of `partition`.
+fn assert_equal(cluster: &LocalCluster, nodes: &[u32], at: (DatasetId, PartitionId)) {
+    let copies: Vec<_> = nodes
+        .iter()
+        .map(|node| copy_at(&Raw::connect(cluster, *node, UNIX), at.0, at.1).unwrap())
+        .collect();
+    assert!(copies.windows(2).all(|pair| pair[0] == pair[1]), "{copies:?}");
+    assert!(copies[0].records > 0);
+}
+
+#[test]
+fn what_is_acknowledged_is_at_every_member() {
+    for (nodes, copies, shards) in [(2, 2, 1), (3, 3, 2)] {
+        let cluster = cluster(nodes, shards);
+        let all: Vec<u32> = (0..nodes as u32).collect();
+        for (transport, name) in [(SHM, "shm"), (UNIX, "unix"), (TCP, "tcp")] {
+            let mut raw = Raw::connect(&cluster, 0, transport);
+            let dataset = raw.create_mirrored(name, copies);
+            let (p, others) = mirrored(&raw, copies);
+            assert_eq!(others.len() + 1, usize::from(copies));
+            for (round, len) in [0, 1, 100, 5_000, 70_000, 1 << 20].into_iter().enumerate() {
+                let value = pattern(len, round as u8);
+                let key = format!("key {round}");
+                let put = raw.one(dataset, Operation::put(p, key.as_bytes(), &value));
+                assert!(matches!(put.only(), Got::Written { .. }));
+                let get = raw.one(dataset, Operation::get(p, key.as_bytes()));
+                assert!(get.value() == value);
+                assert_equal(&cluster, &all, (dataset, p));
+            }
+            let changes = Operation::new(
+                p,
+                [
+                    Action::Append { key: b"key 2", data: Data::Inline(b"++"), len_max: 200 },
+                    Action::Write { key: b"key 5", offset: 100, data: Data::Inline(&[7; 9000]) },
+                    Action::Punch { key: b"key 5", offset: 65_536, len: 131_072 },
+                    Action::Delete { key: b"key 1" },
+                    Action::Add { key: b"n", offset: 8, delta: 3 },
+                ],
+            );
+            raw.one(dataset, changes);
+            assert_equal(&cluster, &all, (dataset, p));
+        }
+    }
+}
+
+#[test]
+fn blocks_that_a_client_has_filled_reach_the_others() {
+    let cluster = cluster(2, 1);
+    let mut raw = Raw::connect(&cluster, 0, SHM);
+    let dataset = raw.create_mirrored("d", 2);
+    let (p, _) = mirrored(&raw, 2);
+    let ControlReply::Granted(granted) = raw.control(&ControlRequest::Grant { count: 4 }) else {
+        panic!("no grant")
+    };
+    let value = pattern(4 << 16, 3);
+    let data = raw.fill(&granted, &value);
+    let put = Operation::new(p, [Action::Put { key: b"k", data }]);
+    let answer = raw.send(dataset, vec![put]);
+    assert_eq!(answer.grants.len(), 4, "new ones in their place");
+    assert!(raw.one(dataset, Operation::get(p, b"k")).value() == value);
+    assert_equal(&cluster, &[0, 1], (dataset, p));
+}
+
+#[test]
+fn a_mirrored_operation_costs_one_frame_each_way_for_each_member() {
+    for copies in [2, 3] {
+        let cluster = cluster(usize::from(copies), 1);
+        let mut raw = Raw::connect(&cluster, 0, UNIX);
+        let dataset = raw.create_mirrored("d", copies);
+        let (p, others) = mirrored(&raw, copies);
+        let others: Vec<Raw> =
+            others.iter().map(|node| Raw::connect(&cluster, *node, UNIX)).collect();
+        raw.one(dataset, Operation::put(p, b"first", b"opens all"));
+        let count = || {
+            let other = others.iter().map(|raw| raw.status().peer_frames).sum::<u64>();
+            (raw.status().peer_frames, other)
+        };
+        let before = count();
+        for round in 0..10u8 {
+            raw.one(dataset, Operation::put(p, &[round], b"value"));
+        }
+        // A batch is one frame each way, too.
+        let keys: Vec<[u8; 2]> = (0..100).map(|key| [key, 0]).collect();
+        raw.send(dataset, keys.iter().map(|key| Operation::put(p, key, b"value")).collect());
+        let after = count();
+        let members = u64::from(copies) - 1;
+        assert_eq!((after.0 - before.0, after.1 - before.1), (11 * members, 11 * members));
+        // Reads cost nothing.
+        raw.one(dataset, Operation::get(p, b"first"));
+        assert_eq!(count(), after);
+    }
+}
+
+#[test]
+fn only_the_primary_serves() {
+    let cluster = cluster(2, 1);
+    let mut raw = Raw::connect(&cluster, 0, UNIX);
+    let dataset = raw.create_mirrored("d", 2);
+    let (p, _) = mirrored(&raw, 2);
+    raw.one(dataset, Operation::put(p, b"k", b"v"));
+    let other = Raw::connect(&cluster, 1, UNIX);
+    let answer = other.try_send(&other.header(dataset), &[Operation::get(p, b"k")]).unwrap();
+    assert_eq!(answer.refused, Some(ErrorKind::StaleMap));
+}
+
+/// Waits until the coordinator says so of a member.
+fn wait_for(raw: &Raw, partition: PartitionId, node: u32, wanted: Consistency) {
+    let start = Instant::now();
+    loop {
+        let known = samite_types::Epoch(0);
+        let ControlReply::Map(Some(map)) = raw.control(&ControlRequest::Map { known }) else {
+            panic!("no map")
+        };
+        let table = map.tables.iter().find(|table| table.redundancy == Redundancy(2)).unwrap();
+        let group = &table.groups[partition.get() as usize];
+        let member = group.members.iter().find(|member| member.target == TargetId(node));
+        if member.map(|member| member.consistency) == Some(wanted) {
+            return;
+        }
+        assert!(start.elapsed() < WAIT, "{group:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_member_that_was_away_is_brought_up_to_date_while_writes_go_on() {
+    let mut cluster = cluster(2, 1);
+    let mut raw = Raw::connect(&cluster, 0, UNIX);
+    let dataset = raw.create_mirrored("d", 2);
+    let (p, _) = mirrored(&raw, 2);
+    let put = |raw: &Raw, number: u32, len: usize| {
+        let start = Instant::now();
+        loop {
+            let key = number.to_le_bytes();
+            let value = pattern(len, number as u8);
+            let answer = raw.send(dataset, vec![Operation::put(p, &key, &value)]);
+            match answer.refused {
+                None => return,
+                Some(ErrorKind::Busy) if start.elapsed() < WAIT => {}
+                refused => panic!("{refused:?}"),
+            }
+        }
+    };
+    for number in 0..100 {
+        put(&raw, number, 100 + 1000 * number as usize);
+    }
+    cluster.stop_node(NodeId(1)).unwrap();
+    for number in 50..150 {
+        put(&raw, number, 3_000);
+    }
+    wait_for(&raw, p, 1, Consistency::NeedsResync);
+    cluster.restart_node(NodeId(1)).unwrap();
+    let start = Instant::now();
+    let mut number = 150;
+    // Until the member is good, and some more.
+    let mut left = 50;
+    while left > 0 {
+        put(&raw, number % 400, 500 + number as usize);
+        number += 1;
+        let known = samite_types::Epoch(0);
+        let ControlReply::Map(Some(map)) = raw.control(&ControlRequest::Map { known }) else {
+            panic!("no map")
+        };
+        let table = map.tables.iter().find(|table| table.redundancy == Redundancy(2)).unwrap();
+        let group = &table.groups[p.get() as usize];
+        let is_good = group.members.iter().all(|member| member.consistency == Consistency::Good);
+        left -= usize::from(is_good);
+        assert!(start.elapsed() < WAIT, "{group:?}");
+    }
+    assert_equal(&cluster, &[0, 1], (dataset, p));
+}
