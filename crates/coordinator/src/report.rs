@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use samite_placement::ClusterMap;
-use samite_types::{Epoch, Error, ErrorKind, NodeId, Result};
+use samite_types::{Error, ErrorKind, NodeId, Result};
 use samite_wire::control::{ClusterMapData, Consistency, Group, Reachability};
 use samite_wire::membership::{MemberNews, MemberReport, REPORTS_MAX};
 
@@ -15,8 +15,8 @@ use crate::group::{consistency, member_mut};
 enum Verdict {
     /// The member has this now.
     Becomes(Consistency),
-    /// Nothing, but the reporter needs a newer map to know it.
-    NewEpoch,
+    /// Nothing new, but what was said of the member before counts for nothing any more.
+    Fence,
     Nothing,
 }
 
@@ -34,19 +34,24 @@ impl Coordinator {
         let map = self.ready_map()?.clone();
         let nodes = Nodes::new(map.data(), &self.presences);
         let mut data: Option<ClusterMapData> = None;
-        let mut is_fence = false;
+        let mut fences = Vec::new();
         let mut broken = Vec::new();
         for report in reports {
-            let tables = data.as_ref().map_or(&map.data().tables, |data| &data.tables);
-            let Some(table) = tables.iter().position(|table| table.redundancy == report.redundancy)
-            else {
+            let place = (report.redundancy, report.partition);
+            let Some(table) = map.table_index(report.redundancy) else { continue };
+            let Some(before) = map.group(report.redundancy, report.partition) else { continue };
+            let changed = self.changed.get(&place).copied().unwrap_or(self.since);
+            if report.epoch < changed {
                 continue;
-            };
+            }
             let partition = report.partition.get() as usize;
-            let Some(group) = tables[table].groups.get(partition) else { continue };
-            let changed = self.changed.get(&(report.redundancy, report.partition)).copied();
-            match verdict(group, report, node, &nodes, map.epoch(), changed.unwrap_or(self.since)) {
+            let tables = data.as_ref().map_or(&map.data().tables, |data| &data.tables);
+            match verdict(&tables[table].groups[partition], report, node, &nodes) {
                 Verdict::Becomes(new) => {
+                    // Up to date and not any more, in one message: the first may be under way a second time.
+                    if consistency(before, report.target) == Some(new) {
+                        fences.push(place);
+                    }
                     let data = data.get_or_insert_with(|| map.data().clone());
                     let group = &mut data.tables[table].groups[partition];
                     if let Some(member) = member_mut(group, report.target) {
@@ -56,29 +61,24 @@ impl Coordinator {
                         broken.push((table, partition, report.target));
                     }
                 }
-                Verdict::NewEpoch => is_fence = true,
+                Verdict::Fence => fences.push(place),
                 Verdict::Nothing => {}
             }
         }
-        if data.is_none() && !is_fence {
+        if data.is_none() && fences.is_empty() {
             return Ok(map);
         }
         let data = data.unwrap_or_else(|| map.data().clone());
         for (table, partition, target) in broken {
             self.avoid(&data, table, partition, target);
         }
-        self.conclude(data, is_fence)
+        let map = self.conclude(data, !fences.is_empty())?;
+        self.changed.extend(fences.into_iter().map(|place| (place, map.epoch())));
+        Ok(map)
     }
 }
 
-fn verdict(
-    group: &Group,
-    report: &MemberReport,
-    reporter: NodeId,
-    nodes: &Nodes<'_>,
-    epoch: Epoch,
-    changed: Epoch,
-) -> Verdict {
+fn verdict(group: &Group, report: &MemberReport, reporter: NodeId, nodes: &Nodes<'_>) -> Verdict {
     let primary = &group.members[0];
     let Some(present) = consistency(group, report.target) else { return Verdict::Nothing };
     if group.term != report.term
@@ -89,7 +89,7 @@ fn verdict(
     }
     let worse = match report.news {
         MemberNews::Synced => {
-            let counts = present == Consistency::NeedsResync && report.epoch == epoch;
+            let counts = present == Consistency::NeedsResync;
             return if counts { Verdict::Becomes(Consistency::Good) } else { Verdict::Nothing };
         }
         MemberNews::Missed => Consistency::NeedsResync,
@@ -109,15 +109,10 @@ fn verdict(
             } else {
                 nodes.knows_its_place(report.target)
             };
-            if may_go && report.epoch >= changed {
-                Verdict::Becomes(worse)
-            } else {
-                Verdict::Nothing
-            }
+            if may_go { Verdict::Becomes(worse) } else { Verdict::Nothing }
         }
         Consistency::NeedsResync if worse == Consistency::Bad => Verdict::Becomes(worse),
-        // A report that it is up to date may be under way still; after this it counts for nothing.
-        Consistency::NeedsResync | Consistency::Bad if report.epoch == epoch => Verdict::NewEpoch,
-        Consistency::NeedsResync | Consistency::Bad => Verdict::Nothing,
+        // A report that it is up to date may be under way still.
+        Consistency::NeedsResync | Consistency::Bad => Verdict::Fence,
     }
 }

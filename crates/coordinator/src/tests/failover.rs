@@ -247,42 +247,39 @@ fn missed_and_synced_count_only_from_the_primary_in_its_term() {
     let mut cluster = Cluster::mirrored(3);
     let group = cluster.groups()[0].clone();
     let [primary, second] = [group.members[0].target, group.members[1].target];
-    let report = |cluster: &Cluster, term: Term, epoch: Epoch, news| MemberReport {
-        redundancy: TWICE,
-        partition: PartitionId(0),
-        term,
-        epoch: if epoch == Epoch(0) { cluster.map().epoch() } else { epoch },
-        target: second,
-        news,
+    let say = |cluster: &mut Cluster, from: TargetId, term: u32, epoch: Epoch, news| {
+        let report = MemberReport {
+            redundancy: TWICE,
+            partition: PartitionId(0),
+            term: Term(term),
+            epoch,
+            target: second,
+            news,
+        };
+        cluster.coordinator.report(NodeId(from.get()), &[report]).unwrap().epoch()
     };
-    let node_of = |target: TargetId| NodeId(target.get());
-    let foreign = report(&cluster, Term(0), Epoch(0), MemberNews::Missed);
-    cluster.coordinator.report(node_of(second), &[foreign]).unwrap();
-    let wrong_term = report(&cluster, Term(1), Epoch(0), MemberNews::Missed);
-    cluster.coordinator.report(node_of(primary), &[wrong_term]).unwrap();
+    let state = |cluster: &Cluster| cluster.groups()[0].members[1].consistency;
+    let first = cluster.map().epoch();
+    say(&mut cluster, second, 0, first, MemberNews::Missed);
+    say(&mut cluster, primary, 1, first, MemberNews::Missed);
     assert_eq!(cluster.groups()[0], group);
 
-    let missed = report(&cluster, Term(0), Epoch(0), MemberNews::Missed);
-    let map = cluster.coordinator.report(node_of(primary), &[missed]).unwrap();
-    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::NeedsResync);
-    let again = cluster.coordinator.report(node_of(primary), &[missed]).unwrap();
-    assert_eq!(again.epoch(), map.epoch(), "twice is as good as once");
+    let missed = say(&mut cluster, primary, 0, first, MemberNews::Missed);
+    assert_eq!(state(&cluster), Consistency::NeedsResync);
+    let again = say(&mut cluster, primary, 0, first, MemberNews::Missed);
+    assert_eq!(again, missed, "twice is as good as once");
 
-    let stale = report(&cluster, Term(0), missed.epoch, MemberNews::Synced);
-    cluster.coordinator.report(node_of(primary), &[stale]).unwrap();
-    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::NeedsResync);
-    let fence = report(&cluster, Term(0), Epoch(0), MemberNews::Missed);
-    let fenced = cluster.coordinator.report(node_of(primary), &[fence]).unwrap();
-    assert!(fenced.epoch() > map.epoch(), "the reporter can know that nothing is under way");
-    let overtaken = report(&cluster, Term(0), map.epoch(), MemberNews::Synced);
-    cluster.coordinator.report(node_of(primary), &[overtaken]).unwrap();
-    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::NeedsResync);
-    let synced = report(&cluster, Term(0), Epoch(0), MemberNews::Synced);
-    cluster.coordinator.report(node_of(primary), &[synced]).unwrap();
-    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::Good);
+    say(&mut cluster, primary, 0, first, MemberNews::Synced);
+    assert_eq!(state(&cluster), Consistency::NeedsResync);
+    let fenced = say(&mut cluster, primary, 0, missed, MemberNews::Missed);
+    assert!(fenced > missed, "the reporter can know that nothing is under way");
+    say(&mut cluster, primary, 0, missed, MemberNews::Synced);
+    assert_eq!(state(&cluster), Consistency::NeedsResync);
+    say(&mut cluster, primary, 0, fenced, MemberNews::Synced);
+    assert_eq!(state(&cluster), Consistency::Good);
     // An old one that comes late undoes nothing.
-    cluster.coordinator.report(node_of(primary), &[missed]).unwrap();
-    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::Good);
+    say(&mut cluster, primary, 0, first, MemberNews::Missed);
+    assert_eq!(state(&cluster), Consistency::Good);
 }
 
 #[test]
