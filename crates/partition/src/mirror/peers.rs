@@ -24,8 +24,8 @@ pub(super) struct Peer {
     pub(super) promised: Option<Epoch>,
     /// When it was last reported to have missed something.
     pub(super) reported_at: Option<Duration>,
-    /// Whoever reports it has been told that it is up to date.
-    pub(super) is_announced: bool,
+    /// When whoever reports it was last told that it is up to date, if that was by the newest map.
+    pub(super) announced_at: Option<Duration>,
     /// It is brought up to date from then on.
     pub(super) resync_at: Duration,
 }
@@ -72,7 +72,7 @@ impl Peer {
             is_failing: false,
             promised: None,
             reported_at: None,
-            is_announced: false,
+            announced_at: None,
             resync_at: Duration::ZERO,
         }
     }
@@ -86,6 +86,7 @@ impl Peer {
         now: Duration,
     ) {
         let before = std::mem::replace(&mut self.consistency, consistency);
+        self.announced_at = None;
         match consistency {
             Consistency::Good => {
                 if self.stream.as_ref().is_none_or(|stream| stream.is_paused) {
@@ -100,6 +101,13 @@ impl Peer {
             _ if self.is_required && self.is_failing && self.may_let_go(epoch) => self.let_go(now),
             _ => {}
         }
+    }
+
+    /// Whether it has everything up to `committed`, and the map does not know.
+    pub(super) fn is_unknown_to_be_synced(&self, committed: Position) -> bool {
+        self.consistency != Consistency::Good
+            && self.resync.is_none()
+            && self.stream.as_ref().is_some_and(|stream| stream.acked >= committed)
     }
 
     /// Whether it may be required no more without asking: no report that it is up to date can count any more.

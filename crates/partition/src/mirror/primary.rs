@@ -436,7 +436,7 @@ impl Mirrored {
         peer.is_failing = false;
         self.pump(index, now);
         self.advance();
-        self.announce(index);
+        self.announce(index, now);
     }
 
     /// A member lacks entries before the one that it got.
@@ -511,6 +511,7 @@ impl Mirrored {
                     self.fail(index, ErrorKind::Timeout, now);
                 }
             }
+            self.announce(index, now);
             index += 1;
         }
         self.end_quiet(now);
@@ -547,7 +548,10 @@ impl Mirrored {
         let peers = primary.peers.iter().filter_map(|peer| {
             let resync = peer.resync.as_ref().and_then(|sync| sync.resend_at(times.retransmit));
             let stream = peer.stream.as_ref().filter(|stream| owes(stream, last));
-            resync.or_else(|| stream.map(|stream| stream.resend_at))
+            let announces = peer.is_unknown_to_be_synced(primary.committed);
+            let announce = announces.then(|| peer.announced_at.map(|at| at + times.missed));
+            let answer = resync.or_else(|| stream.map(|stream| stream.resend_at));
+            answer.into_iter().chain(announce.map(Option::unwrap_or_default)).min()
         });
         peers.chain(primary.quiet_until).min()
     }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use samite_backend::Piece;
 use samite_types::{ErrorKind, Position, Result, TargetId};
-use samite_wire::control::Consistency;
 use samite_wire::peer::{Message, RecordCopy};
 
 use super::packet::{Packet, Payload};
@@ -223,7 +222,7 @@ impl Mirrored {
         }
         self.pump(index, now);
         self.advance();
-        self.announce(index);
+        self.announce(index, now);
     }
 
     /// A member cannot go on with a try.
@@ -268,15 +267,16 @@ impl Mirrored {
         self.effects.send(Packet::shared(&envelope, &body, &payload));
     }
 
-    /// Tells the driver, once, that a member is up to date.
-    pub(super) fn announce(&mut self, index: usize) {
+    /// Tells the driver that a member is up to date: at once, and again as long as no map says so, because a report may be lost, or
+    /// come when it cannot count.
+    pub(super) fn announce(&mut self, index: usize, now: Duration) {
+        let again = self.times.missed;
         let Role::Primary(primary) = &mut self.role else { return };
         let committed = primary.committed;
         let peer = &mut primary.peers[index];
-        let is_there = peer.stream.as_ref().is_some_and(|stream| stream.acked >= committed);
-        let is_new = !peer.is_announced && peer.consistency != Consistency::Good;
-        if is_new && is_there && peer.resync.is_none() {
-            peer.is_announced = true;
+        let is_due = peer.announced_at.is_none_or(|at| now >= at + again);
+        if is_due && peer.is_unknown_to_be_synced(committed) {
+            peer.announced_at = Some(now);
             self.effects.news(Effect::Synced { target: peer.target });
         }
     }
