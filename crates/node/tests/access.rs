@@ -73,7 +73,9 @@ fn strangers_get_what_the_mode_gives_them() {
             let put = vec![Operation::get(here, b"k"), Operation::put(here, b"x", b"y")];
             assert_eq!(stranger.send(dataset, put).refused, may(writes));
             assert_eq!(
-                stranger.send(dataset, vec![Operation::new(here, [Action::Delete { key: b"x" }])]).refused,
+                stranger
+                    .send(dataset, vec![Operation::new(here, [Action::Delete { key: b"x" }])])
+                    .refused,
                 may(writes)
             );
         })

@@ -1,10 +1,11 @@
 //! Observers that see what no process may: they compare what different ones did.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use samite_types::{DatasetId, Epoch, PartitionId, Term};
+use samite_types::{DatasetId, Epoch, NodeId, PartitionId, TargetId, Term};
+use samite_wire::control::{self, ClusterMapData, Consistency, Group};
 
 use crate::net::Place;
 
@@ -31,6 +32,12 @@ pub struct Audit {
     epochs: BTreeMap<Place, Epoch>,
     /// Each published map, as bytes.
     maps: BTreeMap<Epoch, Vec<u8>>,
+    newest: Option<ClusterMapData>,
+    /// Since when a member is good without a break.
+    good_since: BTreeMap<(PartitionId, TargetId), Duration>,
+    /// When a node last lost its memory.
+    died: BTreeMap<NodeId, Duration>,
+    lost: BTreeSet<PartitionId>,
     /// Who acknowledged changes in a term of a partition.
     primaries: BTreeMap<(DatasetId, PartitionId, Term), Place>,
     /// Histories that were too long to be judged.
@@ -50,18 +57,33 @@ impl Audit {
 
     /// What happened that must never be.
     #[must_use]
-    pub fn violations(&self) -> &[Violation] {
-        &self.violations
+    pub fn violations(&self) -> Vec<Violation> {
+        self.violations.clone()
+    }
+
+    /// Partitions of which all good members died at one time: nothing is promised of what was in them.
+    #[must_use]
+    pub const fn lost(&self) -> &BTreeSet<PartitionId> {
+        &self.lost
     }
 
     /// A client was given an error that no program should see.
-    pub fn erred(&mut self, words: String) {
-        self.violate("no error", words);
+    pub fn erred(&mut self, partition: PartitionId, words: String) {
+        if !self.lost.contains(&partition) {
+            self.violate("no error", words);
+        }
     }
 
     /// A process was started anew.
     pub fn restarted(&mut self, place: Place) {
         self.epochs.remove(&place);
+    }
+
+    /// A process has died.
+    pub fn died(&mut self, place: Place, now: Duration) {
+        if let Place::Node(id) = place {
+            self.died.insert(NodeId(id), now);
+        }
     }
 
     /// A process serves or works by this map.
@@ -73,13 +95,94 @@ impl Audit {
     }
 
     /// A map was published.
-    pub fn published(&mut self, epoch: Epoch, bytes: Vec<u8>, now: Duration) {
+    pub fn published(&mut self, map: &ClusterMapData, now: Duration) {
+        let (epoch, bytes) = (map.epoch, control::encode(map));
         match self.maps.get(&epoch) {
-            None => drop(self.maps.insert(epoch, bytes)),
+            None => {
+                self.maps.insert(epoch, bytes);
+                self.succeed(map, now);
+            }
             Some(other) if *other == bytes => {}
             Some(_) => {
                 self.violate("one map for each epoch", format!("two of {epoch} at {now:?}"));
             }
+        }
+    }
+
+    /// A map follows on the newest.
+    fn succeed(&mut self, map: &ClusterMapData, now: Duration) {
+        let before = self.newest.replace(map.clone());
+        if before.as_ref().is_some_and(|before| before.epoch >= map.epoch) {
+            return self.violate("map epochs grow", format!("{} after a newer one", map.epoch));
+        }
+        let groups = |map: &ClusterMapData| -> Vec<Group> {
+            let mirrored = map.tables.iter().find(|table| table.redundancy.get() > 1);
+            mirrored.map(|table| table.groups.clone()).unwrap_or_default()
+        };
+        let old = before.as_ref().map(groups).unwrap_or_default();
+        for (index, group) in groups(map).iter().enumerate() {
+            let partition = PartitionId(index as u32);
+            let old = old.get(index);
+            if let (Some(old), Some(before)) = (old, &before) {
+                self.check_heir(partition, old, group, before, map, now);
+            }
+            for member in &group.members {
+                let id = (partition, member.target);
+                if member.consistency == Consistency::Good {
+                    self.good_since.entry(id).or_insert(now);
+                } else {
+                    self.good_since.remove(&id);
+                }
+            }
+        }
+    }
+
+    /// A member that was started anew may only be good when all that were good have died.
+    fn check_heir(
+        &mut self,
+        partition: PartitionId,
+        old: &Group,
+        new: &Group,
+        before: &ClusterMapData,
+        after: &ClusterMapData,
+        now: Duration,
+    ) {
+        let consistency = |group: &Group, target| {
+            let member = group.members.iter().find(|member| member.target == target);
+            member.map(|member| member.consistency)
+        };
+        let node_of = |map: &ClusterMapData, target| {
+            let node = map.nodes.iter().find(|info| info.targets[0].target == target);
+            node.map(|info| (info.node, info.incarnation))
+        };
+        let is_heir = new.members.iter().any(|member| {
+            let target = member.target;
+            member.consistency == Consistency::Good
+                && match consistency(old, target) {
+                    Some(Consistency::Restarted) => true,
+                    Some(Consistency::Good) => node_of(before, target) != node_of(after, target),
+                    _ => false,
+                }
+        });
+        if !is_heir {
+            return;
+        }
+        let alive = old.members.iter().find(|member| {
+            let since = self.good_since.get(&(partition, member.target));
+            let node = node_of(before, member.target).map(|(node, _)| node);
+            let died = node.and_then(|node| self.died.get(&node));
+            member.consistency == Consistency::Good
+                && died.is_none_or(|died| since.is_none_or(|since| since > died))
+        });
+        match alive {
+            Some(member) => self.violate(
+                "no memory is given up in vain",
+                format!(
+                    "{partition}: {} lives, and an empty member follows, at {now:?}",
+                    member.target
+                ),
+            ),
+            None => drop(self.lost.insert(partition)),
         }
     }
 

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use samite_client::retry::{Event, Next, Retry, Timing};
 use samite_placement::ClusterMap;
-use samite_types::{
-    ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Redundancy, RequestId, Seq,
-};
+use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, RequestId, Seq};
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::op::{Reply, RequestEncoder, RequestHeader};
 
@@ -55,6 +53,8 @@ struct Current {
     seq: Seq,
     retry: Retry,
     was_sent: bool,
+    /// What was sent last had been sent before.
+    is_repetition: bool,
     /// Who was asked last, by which map, and the number of that request.
     asked: Place,
     asked_epoch: Epoch,
@@ -139,6 +139,7 @@ impl SimClient {
             seq,
             retry: Retry::new(Timing::default(), true, context.now + CALL_MAX),
             was_sent: false,
+            is_repetition: false,
             asked: Place::Node(0),
             asked_epoch: Epoch(0),
             id: RequestId(0),
@@ -178,7 +179,7 @@ impl SimClient {
             let (body, payload) = encoder.finish();
             (body, payload.concat())
         });
-        current.was_sent = true;
+        current.is_repetition = std::mem::replace(&mut current.was_sent, true);
         (current.asked, current.asked_epoch, current.id) = (place, map_epoch, id);
         context.send(place, Message::Request { id, client: self.id, body, payload });
         current.retry.sent(context.now);
@@ -275,13 +276,15 @@ impl SimClient {
         let (outcome, version) = seen(outcome);
         match outcome {
             Outcome::Failed(ErrorKind::Busy) => {
-                // So late that its number is of no use any more; it was not done.
-                if current.op.is_mutation() {
+                // Sent for the first time, it came so late that its number is of no use any more. A repetition was refused by the mirror
+                // group as it is now, and may have been done before: it keeps its number.
+                if current.op.is_mutation() && !current.is_repetition {
                     current.seq = Seq(self.next_seq);
                     self.next_seq += 1;
                 }
                 self.happened(Event::Busy, context);
             }
+            Outcome::Failed(ErrorKind::StaleMap) => self.happened(Event::Stale, context),
             Outcome::Failed(kind @ (ErrorKind::SessionLost | ErrorKind::Internal)) => {
                 self.lost(kind, context);
             }
@@ -300,7 +303,10 @@ impl SimClient {
     /// An error that a program would see.
     fn lost(&mut self, kind: ErrorKind, context: &mut Context<'_>) {
         let doing = self.doing();
-        context.audit.erred(format!("{}: {kind:?} for {doing}", context.place));
+        let Some(partition) = self.current.as_ref().map(|current| current.partition) else {
+            return;
+        };
+        context.audit.erred(partition, format!("{}: {kind:?} for {doing}", context.place));
         self.rest(context);
     }
 
@@ -337,7 +343,7 @@ impl Process for SimClient {
                     }
                 }
             }
-            Message::Request { .. } | Message::Control { .. } => {}
+            _ => {}
         }
     }
 
@@ -368,10 +374,4 @@ impl Process for SimClient {
             Phase::Over => {}
         }
     }
-}
-
-/// Redundancy of the simulated dataset, as the map has it.
-#[must_use]
-pub fn redundancy(map: &ClusterMap) -> Redundancy {
-    map.dataset(crate::node::DATASET).map_or(Redundancy(1), |dataset| dataset.spec.redundancy)
 }

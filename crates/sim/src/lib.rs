@@ -3,7 +3,10 @@
 pub mod audit;
 pub mod check;
 pub mod client;
+pub mod coordinator;
+pub mod decider;
 pub mod history;
+pub mod keeper;
 pub mod message;
 pub mod model;
 pub mod net;

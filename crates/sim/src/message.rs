@@ -5,6 +5,9 @@ use std::fmt;
 use samite_types::{ClientId, RequestId};
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::op::{Reply, Request};
+use samite_wire::peer::{Envelope, Messages};
+
+use crate::keeper::{KeeperReply, KeeperRequest};
 
 /// One message.
 #[derive(Clone, PartialEq, Eq)]
@@ -43,6 +46,27 @@ pub enum Message {
         /// As it travels.
         body: Vec<u8>,
     },
+    /// Messages between members of mirror groups ([`samite_wire::peer`]).
+    Peer {
+        /// A frame's body.
+        body: Vec<u8>,
+        /// Its payload.
+        payload: Vec<u8>,
+    },
+    /// A [`KeeperRequest`].
+    Keeper {
+        /// Matches the reply.
+        id: RequestId,
+        /// As it travels.
+        body: Vec<u8>,
+    },
+    /// A [`KeeperReply`].
+    KeeperReply {
+        /// That of the request.
+        id: RequestId,
+        /// As it travels.
+        body: Vec<u8>,
+    },
 }
 
 impl Message {
@@ -66,48 +90,77 @@ impl Message {
             Self::Reply { body, payload, .. } => (2, body, payload),
             Self::Control { body, .. } => (3, body, &[]),
             Self::ControlReply { body, .. } => (4, body, &[]),
+            Self::Peer { body, payload } => (5, body, payload),
+            Self::Keeper { body, .. } => (6, body, &[]),
+            Self::KeeperReply { body, .. } => (7, body, &[]),
         }
     }
 }
 
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Request { id, body, payload, .. } => match Request::decode(body, payload) {
-                Ok(request) => {
-                    let again = if request.header.is_retry { " again" } else { "" };
-                    write!(f, "request {id}{again} by {}:", request.header.map_epoch)?;
-                    for operation in &request.operations {
-                        write!(
-                            f,
-                            " {} {} {:?}",
-                            operation.partition, operation.seq, operation.actions
-                        )?;
-                    }
-                    Ok(())
-                }
-                Err(error) => write!(f, "request {id}: {error}"),
-            },
+        let shown = match self {
+            Self::Request { id, body, payload, .. } => return show_request(f, *id, body, payload),
             Self::Reply { id, body, payload } => match Reply::decode(body, payload) {
                 Ok(reply) => match reply.header.refused {
-                    Some(kind) => write!(f, "reply {id}: refused, {kind:?}"),
-                    None => write!(f, "reply {id}: {:?}", reply.outcomes),
+                    Some(kind) => return write!(f, "reply {id}: refused, {kind:?}"),
+                    None => return write!(f, "reply {id}: {:?}", reply.outcomes),
                 },
-                Err(error) => write!(f, "reply {id}: {error}"),
+                Err(error) => Err(error),
             },
-            Self::Control { id, body } => match control::decode::<ControlRequest>(body) {
-                Ok(request) => write!(f, "control {id}: {request:?}"),
-                Err(error) => write!(f, "control {id}: {error}"),
+            Self::Control { id, body } => control::decode::<ControlRequest>(body)
+                .map(|request| write!(f, "control {id}: {request:?}")),
+            Self::ControlReply { id, body } => match control::decode(body) {
+                Ok(ControlReply::Map(Some(map))) => Ok(write!(f, "answer {id}: map {}", map.epoch)),
+                reply => reply.map(|reply: ControlReply| write!(f, "answer {id}: {reply:?}")),
             },
-            Self::ControlReply { id, body } => match control::decode::<ControlReply>(body) {
-                Ok(ControlReply::Map(Some(map))) => {
-                    write!(f, "control reply {id}: map {}", map.epoch)
+            Self::Peer { body, payload } => return show_peer(f, body, payload),
+            Self::Keeper { id, body } => control::decode(body).map(|request| match request {
+                KeeperRequest::Swap { expected, seat, state } => {
+                    let with = if state.is_some() { " with a state" } else { "" };
+                    write!(f, "store {id}: swap {expected} for {}{with}", seat.beat)
                 }
-                Ok(reply) => write!(f, "control reply {id}: {reply:?}"),
-                Err(error) => write!(f, "control reply {id}: {error}"),
-            },
+                request => write!(f, "store {id}: {request:?}"),
+            }),
+            Self::KeeperReply { id, body } => control::decode(body).map(|reply| match reply {
+                KeeperReply::State(_) => write!(f, "stored {id}: the state"),
+                reply => write!(f, "stored {id}: {reply:?}"),
+            }),
+        };
+        shown.unwrap_or_else(|error| write!(f, "{error}"))
+    }
+}
+
+fn show_request(
+    f: &mut fmt::Formatter<'_>,
+    id: RequestId,
+    body: &[u8],
+    payload: &[u8],
+) -> fmt::Result {
+    let request = match Request::decode(body, payload) {
+        Ok(request) => request,
+        Err(error) => return write!(f, "request {id}: {error}"),
+    };
+    let again = if request.header.is_retry { " again" } else { "" };
+    write!(f, "request {id}{again} by {}:", request.header.map_epoch)?;
+    for operation in &request.operations {
+        write!(f, " {} {} {:?}", operation.partition, operation.seq, operation.actions)?;
+    }
+    Ok(())
+}
+
+fn show_peer(f: &mut fmt::Formatter<'_>, body: &[u8], payload: &[u8]) -> fmt::Result {
+    f.write_str("peer")?;
+    for message in Messages::new(body, payload) {
+        match message {
+            Ok((envelope, message)) => {
+                let Envelope { partition, term, epoch, .. } = envelope;
+                write!(f, "; {partition} {term} {epoch} {message:?}")?;
+            }
+            Err(error) => write!(f, "; {error}")?,
         }
     }
+    Ok(())
 }
 
 impl fmt::Debug for Message {

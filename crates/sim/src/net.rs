@@ -53,6 +53,27 @@ impl Quality {
     pub const GOOD: Self = Self { loss: 0, duplicate: 0, reorder: 0, latency_us: 500 };
 }
 
+/// What messages cost, when that counts. Faults aside, it takes the place of a latency by chance.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// The way of the first byte.
+    pub latency: Duration,
+    /// Bytes that a place can send, and can receive, in a second.
+    pub bytes_per_s: f64,
+    /// What a place does for each message that it sends or receives.
+    pub per_message: Duration,
+}
+
+/// When a place is done with what it has to send, and with what it has received.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    sends: Duration,
+    receives: Duration,
+}
+
+/// Bytes of a message beside its body and payload.
+const FRAME_LEN: usize = 32;
+
 /// All links.
 #[derive(Debug)]
 pub struct Network {
@@ -62,13 +83,27 @@ pub struct Network {
     cuts: BTreeMap<(Place, Place), u32>,
     /// When the last message in order arrives, for each ordered pair.
     last: BTreeMap<(Place, Place), Duration>,
+    cost: Option<Cost>,
+    loads: BTreeMap<Place, Load>,
 }
 
 impl Network {
     /// A good network.
     #[must_use]
     pub const fn new(rng: Rng, quality: Quality) -> Self {
-        Self { rng, quality, cuts: BTreeMap::new(), last: BTreeMap::new() }
+        Self {
+            rng,
+            quality,
+            cuts: BTreeMap::new(),
+            last: BTreeMap::new(),
+            cost: None,
+            loads: BTreeMap::new(),
+        }
+    }
+
+    /// From now on messages cost that.
+    pub const fn set_cost(&mut self, cost: Cost) {
+        self.cost = Some(cost);
     }
 
     /// From now on all links are so.
@@ -100,8 +135,17 @@ impl Network {
         self.cuts.get(&(from, to)).is_none_or(|cuts| *cuts == 0)
     }
 
-    /// When a message that is sent now arrives: not at all, once or twice.
-    pub fn deliveries(&mut self, now: Duration, from: Place, to: Place) -> [Option<Duration>; 2] {
+    /// When a message of `len` bytes that is sent now arrives: not at all, once or twice.
+    pub fn deliveries(
+        &mut self,
+        now: Duration,
+        from: Place,
+        to: Place,
+        len: usize,
+    ) -> [Option<Duration>; 2] {
+        if let Some(cost) = self.cost {
+            return [self.reaches(from, to).then(|| self.carry(&cost, now, from, to, len)), None];
+        }
         let Quality { loss, duplicate, reorder, latency_us } = self.quality;
         if !self.reaches(from, to) || self.rng.chance(loss.into()) {
             return [None, None];
@@ -121,6 +165,24 @@ impl Network {
             first + self.rng.micros(0, if late { 2_000_000 } else { latency * 4 })
         });
         [Some(first), second]
+    }
+
+    /// Sender and receiver each handle one message at a time, and each byte takes its time at both ends.
+    fn carry(
+        &mut self,
+        cost: &Cost,
+        now: Duration,
+        from: Place,
+        to: Place,
+        len: usize,
+    ) -> Duration {
+        let bytes = Duration::from_secs_f64((len + FRAME_LEN) as f64 / cost.bytes_per_s);
+        let sender = self.loads.entry(from).or_default();
+        let begun = sender.sends.max(now) + cost.per_message;
+        sender.sends = begun + bytes;
+        let receiver = self.loads.entry(to).or_default();
+        receiver.receives = receiver.receives.max(begun + cost.latency) + bytes + cost.per_message;
+        receiver.receives
     }
 
     /// When `to` hears that its connection to `from` is broken; `None`: it does not.

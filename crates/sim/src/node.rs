@@ -1,88 +1,136 @@
-//! A node: what its shard does with threads and sockets, in the simplest form that has one thread and no socket.
+//! A node: what its shards do with threads and sockets, in the simplest form that has one thread and no socket.
+//!
+//! `node/membership.rs` beside this file has its part in the cluster: lease, map, reports.
 
-use std::collections::BTreeMap;
+mod membership;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use samite_backend::Backend;
-use samite_partition::{Context as OpContext, NoGrants, Outcome, Partition};
+use samite_partition::mirror::{At, Effect, Mirrored, Packet, Standing, Ticket, View};
+use samite_partition::{Context as OpContext, NoGrants, Partition};
 use samite_placement::ClusterMap;
-use samite_types::{ClientId, DatasetId, ErrorKind, NodeId, PartitionId};
-use samite_wire::control::{self, ControlReply, ControlRequest};
-use samite_wire::op::{Operation, Request, RequestHeader};
+use samite_types::{
+    ClientId, DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, RequestId, TargetId,
+};
+use samite_wire::control::{self, NodeInfo};
+use samite_wire::op::Request;
+use samite_wire::peer::Messages;
 
 use crate::message::Message;
 use crate::net::Place;
 use crate::process::{Context, Process};
 use crate::reply;
-use crate::rules::{Rules, Wrong};
+use crate::rules::{RESYNC_STEP_LEN, Rules};
 use crate::store::HeapBackend;
+use membership::Membership;
 
 /// Name of the simulated dataset.
 pub const DATASET: &str = "sim";
+/// How often a primary sends a step of a resync, at most.
+const RESYNC_PAUSE: Duration = Duration::from_millis(1);
+/// Most replies of a partition that wait for members.
+const HELD_MAX: usize = 4096;
+
+type SlotId = (DatasetId, PartitionId);
+
+/// A reply that waits for what it has seen to be committed.
+struct Held {
+    ticket: Ticket,
+    to: Place,
+    id: RequestId,
+    is_mutation: bool,
+    body: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+/// One partition here.
+struct Slot {
+    mirrored: Mirrored,
+    redundancy: Redundancy,
+    held: VecDeque<Held>,
+}
 
 /// A node process.
 pub struct SimNode {
-    node: NodeId,
+    info: NodeInfo,
+    me: TargetId,
     rules: Rules,
-    map: Arc<ClusterMap>,
-    partitions: BTreeMap<(DatasetId, PartitionId), Partition>,
+    map: Option<Arc<ClusterMap>>,
+    slots: BTreeMap<SlotId, Slot>,
+    membership: Membership,
+    /// Messages to other nodes that leave together.
+    outgoing: BTreeMap<TargetId, Vec<Packet>>,
+    resync_at: Duration,
 }
 
 impl SimNode {
-    /// A node with nothing in memory.
+    /// A node with nothing in memory, which knows `coordinators` instances of the coordinator.
     #[must_use]
-    pub const fn new(node: NodeId, rules: Rules, map: Arc<ClusterMap>) -> Self {
-        Self { node, rules, map, partitions: BTreeMap::new() }
+    pub fn new(info: NodeInfo, coordinators: u32, rules: Rules) -> Self {
+        let me = info.targets[0].target;
+        let membership = Membership::new(coordinators, info.incarnation);
+        Self {
+            info,
+            me,
+            rules,
+            map: None,
+            slots: BTreeMap::new(),
+            membership,
+            outgoing: BTreeMap::new(),
+            resync_at: Duration::ZERO,
+        }
     }
 
+    /// Its id.
+    #[must_use]
+    pub const fn id(&self) -> NodeId {
+        self.info.node
+    }
+
+    /// The map by which it serves.
+    #[must_use]
+    pub const fn map(&self) -> Option<&Arc<ClusterMap>> {
+        self.map.as_ref()
+    }
+
+    /// A partition of the simulated dataset, if it holds it.
+    #[must_use]
+    pub fn partition(&self, partition: PartitionId) -> Option<&Mirrored> {
+        self.slots.iter().find(|((_, id), _)| *id == partition).map(|(_, slot)| &slot.mirrored)
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.map.as_ref().map_or(Epoch(0), |map| map.epoch())
+    }
+
+    /// Serves a request. `None`: its reply is held.
     fn serve(
         &mut self,
+        to: Place,
+        id: RequestId,
         client: ClientId,
-        body: &[u8],
-        payload: &[u8],
+        (body, payload): (&[u8], &[u8]),
         context: &mut Context<'_>,
-    ) -> reply::Encoded {
-        let epoch = self.map.epoch();
+    ) -> Option<reply::Encoded> {
+        let epoch = self.epoch();
         let Ok(request) = Request::decode(body, payload) else {
-            context.audit.violate("requests decode", format!("at {}", self.node));
-            return reply::refusal(ErrorKind::Corrupt, epoch);
+            context.audit.violate("requests decode", format!("at {}", self.info.node));
+            return Some(reply::refusal(ErrorKind::Corrupt, epoch));
         };
-        if let Err(kind) = self.admit(&request) {
-            return reply::refusal(kind, epoch);
+        // Simulated clients send one operation at a time.
+        let (header, operation) = (&request.header, &request.operations[0]);
+        let slot_id = (header.dataset, operation.partition);
+        if let Err(kind) = self.admit(header.map_epoch, slot_id) {
+            return Some(reply::refusal(kind, epoch));
         }
-        let outcomes: Vec<Outcome> = request
-            .operations
-            .iter()
-            .map(|operation| self.apply(client, &request.header, operation, context))
-            .collect();
-        reply::encode(&outcomes, epoch)
-    }
-
-    fn admit(&self, request: &Request<'_>) -> Result<(), ErrorKind> {
-        let dataset = self.map.dataset_by_id(request.header.dataset).ok_or(ErrorKind::NotFound)?;
-        for operation in &request.operations {
-            match self.map.node_of(dataset.spec.redundancy, operation.partition) {
-                Some(node) if node == self.node => {}
-                Some(_) => return Err(ErrorKind::StaleMap),
-                None => return Err(ErrorKind::Invalid),
-            }
+        let at = At { now: context.now, lease_until: self.membership.lease_until() };
+        let slot = self.slots.get_mut(&slot_id)?;
+        if slot.held.len() == HELD_MAX {
+            return Some(reply::refusal(ErrorKind::Busy, epoch));
         }
-        Ok(())
-    }
-
-    fn apply(
-        &mut self,
-        client: ClientId,
-        header: &RequestHeader,
-        operation: &Operation<'_>,
-        context: &mut Context<'_>,
-    ) -> Outcome {
-        let id = (header.dataset, operation.partition);
-        let partition = self.partitions.entry(id).or_insert_with(|| {
-            let store = HeapBackend.open(id.0, id.1).expect("the heap opens everything");
-            Partition::new(store)
-        });
         let op_context = OpContext {
             answered_below: header.answered_below,
             is_retry: header.is_retry,
@@ -91,44 +139,217 @@ impl SimNode {
             now: context.now,
             lease_term_max: Duration::ZERO,
         };
-        // The wrong rule: every operation comes from a session that nobody has heard of.
-        let client =
-            if self.rules.breaks(Wrong::NoDedupe) { ClientId(context.rng.next()) } else { client };
-        partition.apply(client, &op_context, operation, &mut NoGrants)
+        let (outcome, ticket) =
+            slot.mirrored.apply(client, &op_context, operation, &mut NoGrants, at);
+        let is_mutation = operation.is_mutation();
+        let (body, payload) = reply::encode(&[outcome], epoch);
+        let now = match ticket {
+            None => Some((body, payload)),
+            Some(ticket) => {
+                slot.held.push_back(Held { ticket, to, id, is_mutation, body, payload });
+                None
+            }
+        };
+        self.carry_out(slot_id, context);
+        now
     }
 
-    fn control(&self, request: &ControlRequest) -> ControlReply {
-        match request {
-            ControlRequest::Map { known } => {
-                let is_newer = self.map.epoch() > *known;
-                ControlReply::Map(is_newer.then(|| self.map.data().clone()))
+    /// Checks that this node may serve the partition, by the newest map it has.
+    fn admit(&self, known: Epoch, (dataset, partition): SlotId) -> Result<(), ErrorKind> {
+        let map = self.map.as_ref().ok_or(ErrorKind::Busy)?;
+        let is_behind = known > map.epoch();
+        let unknown = if is_behind { ErrorKind::Busy } else { ErrorKind::NotFound };
+        let dataset = map.dataset_by_id(dataset).ok_or(unknown)?;
+        let reads_anywhere = self.rules.mirror().reads_anywhere;
+        match map.target_of(dataset.spec.redundancy, partition) {
+            Some(target) if target == self.me => Ok(()),
+            Some(_) if reads_anywhere && self.slots.contains_key(&(dataset.id, partition)) => {
+                Ok(())
             }
-            _ => ControlReply::failed(ErrorKind::Unsupported, "not simulated"),
+            Some(_) if is_behind => Err(ErrorKind::Busy),
+            Some(_) => Err(ErrorKind::StaleMap),
+            None => Err(ErrorKind::Invalid),
         }
+    }
+
+    /// Takes up a newer map.
+    fn take_up(&mut self, map: Arc<ClusterMap>, context: &mut Context<'_>) {
+        context.audit.saw_map(context.place, map.epoch(), context.world_now);
+        let epoch = map.epoch();
+        self.map = Some(Arc::clone(&map));
+        for dataset in map.datasets() {
+            let Some(table) = map.table(dataset.spec.redundancy) else { continue };
+            for (group, partition) in table.groups.iter().zip((0..).map(PartitionId)) {
+                let is_member = group.members.iter().any(|member| member.target == self.me);
+                let slot_id = (dataset.id, partition);
+                if is_member && !self.slots.contains_key(&slot_id) {
+                    self.slots.insert(slot_id, self.open(slot_id, dataset.spec.redundancy));
+                }
+                if let Some(slot) = self.slots.get_mut(&slot_id) {
+                    slot.mirrored.configure(&View::new(epoch, group), context.now);
+                    self.carry_out(slot_id, context);
+                }
+                if !is_member {
+                    self.slots.remove(&slot_id);
+                }
+            }
+        }
+    }
+
+    fn open(&self, (dataset, partition): SlotId, redundancy: Redundancy) -> Slot {
+        let store = HeapBackend.open(dataset, partition).expect("the heap opens everything");
+        let mirrored = Mirrored::new(Partition::new(store), dataset, partition, self.me)
+            .with_rules(self.rules.mirror());
+        Slot { mirrored, redundancy, held: VecDeque::new() }
+    }
+
+    /// Does what a partition asks for.
+    fn carry_out(&mut self, slot_id: SlotId, context: &mut Context<'_>) {
+        let Some(slot) = self.slots.get_mut(&slot_id) else { return };
+        while let Some(effect) = slot.mirrored.next_effect() {
+            match effect {
+                Effect::Send(packet) => self.outgoing.entry(packet.to()).or_default().push(packet),
+                Effect::Append(_) | Effect::Discard | Effect::Checkpoint => {}
+                Effect::Committed | Effect::Deposed => {}
+                effect => {
+                    let term = slot.mirrored.term();
+                    let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());
+                    context.note(|| format!("{:?}: {effect:?}", slot.mirrored));
+                    let group = (slot.redundancy, slot_id.1);
+                    self.membership.noticed(group, (term, epoch), &effect);
+                }
+            }
+        }
+        Self::release(slot_id, slot, self.map.as_ref(), context);
+    }
+
+    /// Sends the replies whose fate is known.
+    fn release(
+        slot_id: SlotId,
+        slot: &mut Slot,
+        map: Option<&Arc<ClusterMap>>,
+        context: &mut Context<'_>,
+    ) {
+        let epoch = map.map_or(Epoch(0), |map| map.epoch());
+        while let Some(held) = slot.held.front() {
+            let standing = slot.mirrored.standing(held.ticket);
+            if standing == Standing::Waiting {
+                break;
+            }
+            let Some(Held { to, id, is_mutation, body, payload, .. }) = slot.held.pop_front()
+            else {
+                break;
+            };
+            if standing == Standing::Lost {
+                let (body, payload) = reply::refusal(ErrorKind::StaleMap, epoch);
+                context.send(to, Message::Reply { id, body, payload });
+                continue;
+            }
+            if is_mutation {
+                let (dataset, partition) = slot_id;
+                let (place, now, term) = (context.place, context.world_now, slot.mirrored.term());
+                context.audit.acknowledged(place, dataset, partition, term, now);
+            }
+            context.send(to, Message::Reply { id, body, payload });
+        }
+    }
+
+    fn peer(&mut self, from: Place, (body, payload): (&[u8], &[u8]), context: &mut Context<'_>) {
+        for message in Messages::new(body, payload) {
+            let Ok((envelope, message)) = message else {
+                return context.audit.violate("messages decode", format!("from {from}"));
+            };
+            let slot_id = (envelope.dataset, envelope.partition);
+            if let Some(slot) = self.slots.get_mut(&slot_id) {
+                slot.mirrored.receive(&envelope, &message, context.now);
+                self.carry_out(slot_id, context);
+            }
+        }
+    }
+
+    /// Lets time pass for all partitions, and resyncs go on.
+    fn tick(&mut self, context: &mut Context<'_>) {
+        let now = context.now;
+        let resyncs = now >= self.resync_at;
+        let ids: Vec<SlotId> = self.slots.keys().copied().collect();
+        for slot_id in ids {
+            let Some(slot) = self.slots.get_mut(&slot_id) else { continue };
+            let mut is_due = false;
+            if slot.mirrored.next_tick().is_some_and(|at| at <= now) {
+                slot.mirrored.tick(now);
+                is_due = true;
+            }
+            if resyncs && slot.mirrored.resyncing().next().is_some() {
+                slot.mirrored.resync_step(RESYNC_STEP_LEN, now);
+                self.resync_at = now + RESYNC_PAUSE;
+                is_due = true;
+            }
+            if is_due {
+                self.carry_out(slot_id, context);
+            }
+        }
+    }
+
+    /// At the end of every turn: what was collected leaves, and the next turn is planned.
+    fn end_turn(&mut self, context: &mut Context<'_>) {
+        self.report(context);
+        for (target, packets) in std::mem::take(&mut self.outgoing) {
+            let (mut body, mut payload) = (Vec::new(), Vec::new());
+            packets.iter().for_each(|packet| packet.append(&mut body, &mut payload));
+            context.send(Place::Node(target.get()), Message::Peer { body, payload });
+        }
+        let ticks = self.slots.values().filter_map(|slot| slot.mirrored.next_tick()).min();
+        ticks.into_iter().for_each(|at| context.wake_at(at));
+        if self.slots.values().any(|slot| slot.mirrored.resyncing().next().is_some()) {
+            context.wake_at(self.resync_at.max(context.now));
+        }
+        context.wake_at(self.membership.next_beat());
     }
 }
 
 impl Process for SimNode {
-    fn start(&mut self, _: &mut Context<'_>) {}
+    fn start(&mut self, context: &mut Context<'_>) {
+        self.beat(context);
+        self.end_turn(context);
+    }
 
     fn receive(&mut self, from: Place, message: Message, context: &mut Context<'_>) {
         match message {
             Message::Request { id, client, body, payload } => {
-                let (body, payload) = self.serve(client, &body, &payload, context);
-                context.send(from, Message::Reply { id, body, payload });
+                let served = self.serve(from, id, client, (&body, &payload), context);
+                if let Some((body, payload)) = served {
+                    context.send(from, Message::Reply { id, body, payload });
+                }
             }
+            Message::Peer { body, payload } => self.peer(from, (&body, &payload), context),
             Message::Control { id, body } => {
                 let reply = match control::decode(&body) {
                     Ok(request) => self.control(&request),
-                    Err(_) => ControlReply::failed(ErrorKind::Corrupt, "control request"),
+                    Err(_) => control::ControlReply::failed(ErrorKind::Corrupt, "control request"),
                 };
                 context.send(from, Message::control_reply(id, &reply));
             }
-            Message::Reply { .. } | Message::ControlReply { .. } => {}
+            Message::ControlReply { id, body } => {
+                if let Ok(reply) = control::decode(&body) {
+                    self.told(from, id, reply, context);
+                }
+            }
+            Message::Reply { .. } | Message::Keeper { .. } | Message::KeeperReply { .. } => {}
         }
+        self.tick(context);
+        self.end_turn(context);
     }
 
-    fn broken(&mut self, _: Place, _: &mut Context<'_>) {}
+    fn broken(&mut self, peer: Place, context: &mut Context<'_>) {
+        self.membership.broken(peer);
+        self.end_turn(context);
+    }
 
-    fn wake(&mut self, _: &mut Context<'_>) {}
+    fn wake(&mut self, context: &mut Context<'_>) {
+        if context.now >= self.membership.next_beat() {
+            self.beat(context);
+        }
+        self.tick(context);
+        self.end_turn(context);
+    }
 }

@@ -2,13 +2,28 @@
 
 use std::fmt;
 
+use samite_partition::mirror;
 use serde::{Deserialize, Serialize};
 
 /// A rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Wrong {
+    /// Replies do not wait for members.
+    EarlyReplies,
+    /// A silent member is not waited for any more, before the map says that it missed something.
+    NoRecord,
+    /// Messages of older terms are taken for new ones.
+    NoTerms,
     /// Results are not remembered: a repetition is done again.
     NoDedupe,
+    /// What changes behind the walk of a resync is not sent again.
+    NoQueue,
+    /// Members that are not the primary answer reads.
+    StaleReads,
+    /// A node whose lease is over goes on.
+    NoLease,
+    /// A member that was brought up to date is not waited for until the map calls it good.
+    LateAcks,
 }
 
 /// The rules of a run.
@@ -18,15 +33,34 @@ pub struct Rules {
     pub wrong: Option<Wrong>,
 }
 
+/// Most bytes in one step of a resync: few, so that there are many steps.
+pub const RESYNC_STEP_LEN: usize = 48;
+
 impl Wrong {
     /// All there are.
-    pub const ALL: [Self; 1] = [Self::NoDedupe];
+    pub const ALL: [Self; 8] = [
+        Self::EarlyReplies,
+        Self::NoRecord,
+        Self::NoTerms,
+        Self::NoDedupe,
+        Self::NoQueue,
+        Self::StaleReads,
+        Self::NoLease,
+        Self::LateAcks,
+    ];
 
     /// The name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::EarlyReplies => "early-replies",
+            Self::NoRecord => "no-record",
+            Self::NoTerms => "no-terms",
             Self::NoDedupe => "no-dedupe",
+            Self::NoQueue => "no-queue",
+            Self::StaleReads => "stale-reads",
+            Self::NoLease => "no-lease",
+            Self::LateAcks => "late-acks",
         }
     }
 }
@@ -36,6 +70,21 @@ impl Rules {
     #[must_use]
     pub fn breaks(&self, wrong: Wrong) -> bool {
         self.wrong == Some(wrong)
+    }
+
+    /// The rules of mirroring.
+    #[must_use]
+    pub fn mirror(&self) -> mirror::Rules {
+        mirror::Rules {
+            replies_early: self.breaks(Wrong::EarlyReplies),
+            drops_unrecorded: self.breaks(Wrong::NoRecord),
+            ignores_terms: self.breaks(Wrong::NoTerms),
+            forgets_results: self.breaks(Wrong::NoDedupe),
+            resyncs_without_queue: self.breaks(Wrong::NoQueue),
+            reads_anywhere: self.breaks(Wrong::StaleReads),
+            ignores_lease: self.breaks(Wrong::NoLease),
+            requires_late: self.breaks(Wrong::LateAcks),
+        }
     }
 }
 

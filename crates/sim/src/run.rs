@@ -2,17 +2,19 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use samite_coordinator::Coordinator;
+use samite_coordinator::Timing;
 use samite_placement::ClusterMap;
-use samite_types::{ClientId, NodeId, PartitionId, Redundancy, TargetId};
-use samite_wire::control::{DatasetSpec, NodeInfo, TargetInfo};
+use samite_types::{ClientId, NodeId, PartitionId, TargetId};
+use samite_wire::control::{Consistency, NodeInfo, TargetInfo};
 
 use crate::audit::Violation;
 use crate::check;
 use crate::client::{SimClient, Task};
+use crate::coordinator::SimCoordinator;
+use crate::decider::Decider;
+use crate::keeper::Keeper;
 use crate::net::Place;
 use crate::node::{DATASET, SimNode};
 use crate::op::{Act, KEYS, Op};
@@ -25,8 +27,10 @@ use crate::world::World;
 
 /// How long a healed world may need until every call has its answer.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
+/// How long after that until every member is good.
+const RESYNCED_AFTER: Duration = Duration::from_secs(60);
 /// The client that reads everything at the end.
-const READER: u32 = 1000;
+pub(crate) const READER: u32 = 1000;
 
 /// What came of a run.
 #[derive(Debug)]
@@ -39,8 +43,14 @@ pub struct Report {
     pub calls: usize,
     /// Simulated time.
     pub time: Duration,
+    /// The longest that a call took.
+    pub longest_call: Duration,
+    /// Newest epoch of the map.
+    pub epochs: u64,
     /// Histories that could not be judged in time.
     pub too_hard: u32,
+    /// Partitions of which all good members died at one time.
+    pub lost: usize,
     /// What must never be, and was.
     pub violations: Vec<Violation>,
     /// What happened, if it was asked for.
@@ -58,20 +68,28 @@ pub fn run(scenario: &Scenario, readable: bool) -> Report {
     let well_at = scenario.well_at();
     while world.step(well_at) {}
     world.heal();
-    let finished = finish(&mut world, &clients);
-    if finished {
-        read_all(&mut world);
+    if finish(&mut world, &clients) && settle(&mut world, scenario) {
+        world.add(Place::Client(READER), Duration::ZERO, 0);
+        finish(&mut world, &[Place::Client(READER)]);
+        check::members(&world, scenario.nodes, scenario.partitions).into_iter().for_each(|words| {
+            world.audit.violate("members are equal", words);
+        });
     }
-    for partition in 0..scenario.partitions {
-        check::partition(&world.history, PartitionId(partition), &mut world.audit);
+    for partition in (0..scenario.partitions).map(PartitionId) {
+        check::partition(&world.history, partition, &mut world.audit);
     }
+    let took =
+        world.history.calls.iter().filter_map(|call| Some(call.ended.as_ref()?.0 - call.begun));
     Report {
         hash: world.trace.hash(),
         events: world.trace.events(),
         calls: world.history.calls.len(),
         time: world.now(),
+        longest_call: took.max().unwrap_or_default(),
+        epochs: newest_map(&world, scenario.nodes).map_or(0, |map| map.epoch().get()),
         too_hard: world.audit.too_hard,
-        violations: world.audit.violations().to_vec(),
+        lost: world.audit.lost().len(),
+        violations: world.audit.violations(),
         lines: world.trace.into_lines(),
     }
 }
@@ -99,40 +117,81 @@ fn finish(world: &mut World, clients: &[Place]) -> bool {
     false
 }
 
-/// Reads everything once more, through a client like all others.
-fn read_all(world: &mut World) {
-    let reader = Place::Client(READER);
-    world.add(reader, Duration::ZERO, 0);
-    finish(world, &[reader]);
+/// Lets events happen until every member of every group is good.
+fn settle(world: &mut World, scenario: &Scenario) -> bool {
+    let until = world.now() + RESYNCED_AFTER;
+    loop {
+        let pause = world.now() + Duration::from_millis(50);
+        while world.step(pause) {}
+        let map = newest_map(world, scenario.nodes);
+        if map.is_some_and(|map| is_whole(map, scenario)) {
+            return true;
+        }
+        if world.now() >= until || !world.step(until) {
+            let words = newest_map(world, scenario.nodes)
+                .map_or_else(|| "no map".into(), |map| crate::decider::words(map.data()));
+            world.audit.violate("members become good", words);
+            return false;
+        }
+    }
+}
+
+fn newest_map(world: &World, nodes: u32) -> Option<&ClusterMap> {
+    let nodes = (0..nodes).filter_map(|id| world.process::<SimNode>(Place::Node(id)));
+    let maps = nodes.filter_map(|node| node.map());
+    maps.max_by_key(|map| map.epoch()).map(|map| &**map)
+}
+
+fn is_whole(map: &ClusterMap, scenario: &Scenario) -> bool {
+    let dataset = map.dataset(DATASET);
+    let table = dataset.and_then(|dataset| map.table(dataset.spec.redundancy));
+    table.is_some_and(|table| {
+        table.groups.iter().all(|group| {
+            group.members.len() == usize::from(scenario.redundancy)
+                && group.members.iter().all(|member| member.consistency == Consistency::Good)
+        })
+    })
 }
 
 fn build(scenario: &Scenario, readable: bool) -> World {
-    let map = found(scenario);
     let parts = Rc::new(scenario.clone());
-    let boot = move |place: Place, number: u64| -> Box<dyn Process> {
-        match place {
-            Place::Node(id) => Box::new(SimNode::new(NodeId(id), parts.rules, Arc::clone(&map))),
-            Place::Client(id) => {
-                let session = ClientId(number);
-                let task = if id == READER {
-                    last_calls(parts.partitions)
-                } else {
-                    calls(&parts, id, number)
-                };
-                Box::new(SimClient::new(id, session, parts.nodes, parts.pause_us, task))
-            }
-            Place::Coordinator(_) | Place::Store => unreachable!("no such place yet"),
-        }
-    };
+    let boot = move |place: Place, number: u64| boot(&parts, place, number);
     let mut world = World::new(scenario.seed, scenario.links, Trace::new(readable), Box::new(boot));
     let mut rng = Rng::new(scenario.seed).fork(4);
-    for node in 0..scenario.nodes {
-        world.add(Place::Node(node), rng.micros(0, 10_000_000), rng.between(0, 2000) as i64 - 1000);
-    }
-    for client in 0..scenario.clients {
-        world.add(Place::Client(client), Duration::ZERO, 0);
-    }
+    // Clocks show different times, and one is a little faster than another.
+    let mut clock = || (rng.micros(0, 10_000_000), rng.between(0, 400) as i64 - 200);
+    let mut add = |place| {
+        let (ahead, drift_ppm) = clock();
+        world.add(place, ahead, drift_ppm);
+    };
+    add(Place::Store);
+    (0..scenario.coordinators).map(Place::Coordinator).for_each(&mut add);
+    (0..scenario.nodes).map(Place::Node).for_each(&mut add);
+    (0..scenario.clients).map(Place::Client).for_each(&mut add);
     world
+}
+
+fn boot(scenario: &Rc<Scenario>, place: Place, number: u64) -> Box<dyn Process> {
+    match place {
+        Place::Node(id) => {
+            Box::new(SimNode::new(info(id, number), scenario.coordinators, scenario.rules))
+        }
+        Place::Client(id) => {
+            let session = ClientId(number);
+            let task = if id == READER {
+                last_calls(scenario.partitions)
+            } else {
+                calls(scenario, id, number)
+            };
+            Box::new(SimClient::new(id, session, scenario.nodes, scenario.pause_us, task))
+        }
+        Place::Coordinator(id) => {
+            let parts = Rc::clone(scenario);
+            let fresh = move |saved: Option<&[u8]>, now| Decider::new(&parts, saved, now);
+            Box::new(SimCoordinator::new(id, number, Timing::DEFAULT, Box::new(fresh)))
+        }
+        Place::Store => Box::new(Keeper::default()),
+    }
 }
 
 fn calls(scenario: &Scenario, client: u32, number: u64) -> Task {
@@ -149,21 +208,10 @@ fn last_calls(partitions: u32) -> Task {
     Task::Script((0..partitions).flat_map(of).collect::<VecDeque<_>>())
 }
 
-fn found(scenario: &Scenario) -> Arc<ClusterMap> {
-    let coordinator = Coordinator::new("sim", scenario.nodes as usize)
-        .and_then(|coordinator| coordinator.with_partitions(scenario.partitions));
-    let mut coordinator = coordinator.expect("a scenario is lawful");
-    for node in 0..scenario.nodes {
-        coordinator.join(info(node, 1), Duration::ZERO).expect("a node of a scenario is lawful");
-    }
-    let spec = DatasetSpec { redundancy: Redundancy(1), ..DatasetSpec::new(DATASET) };
-    coordinator.create_dataset(spec).expect("the dataset is lawful")
-}
-
 fn info(node: u32, incarnation: u64) -> NodeInfo {
     NodeInfo {
         node: NodeId(node),
-        host: "sim".into(),
+        host: format!("h{node}"),
         addresses: vec![format!("tcp://n{node}:1")],
         incarnation,
         targets: vec![TargetInfo { target: TargetId(node), capacity_bytes: 1 << 30, storage: 0 }],

@@ -65,8 +65,10 @@ pub struct Scenario {
     pub rules: Rules,
 }
 
-/// No fault begins or lasts longer than this; after it the world is well.
-pub const TROUBLE_MAX: Duration = Duration::from_secs(14);
+/// Whether a node loses what it has in memory.
+const fn is_death(fault: &Fault) -> bool {
+    matches!(fault, Fault::Crash(Place::Node(_)))
+}
 
 impl Scenario {
     /// The scenario of a seed.
@@ -111,12 +113,18 @@ impl Scenario {
             15..25 => Fault::CutOneWay(node, other),
             25..40 => Fault::Cut(node, other),
             40..50 => Fault::Isolate(place),
-            50..75 => Fault::Crash(Place::Client(rng.below(self.clients.into()) as u32)),
+            50..75 => Fault::Crash(if rng.chance(750) { node } else { place }),
             75..92 => Fault::Pause(if rng.chance(700) { node } else { place }),
             _ => Fault::Jump(place),
         };
-        let at = Duration::from_micros(rng.below(8_000_000));
+        let mut at = Duration::from_micros(rng.below(8_000_000));
         let longest = *rng.pick(&[100_000, 1_000_000, 3_000_000, 6_000_000]);
+        // Memory is lost for good when all members die at one time; mostly the one before has come back.
+        let before = self.faults.iter().filter(|planned| is_death(&planned.fault));
+        let before = before.map(|planned| planned.at + planned.lasts).max();
+        if let Some(before) = before.filter(|_| is_death(&fault) && rng.chance(850)) {
+            at = at.max(before + rng.micros(3_000_000, 6_000_000));
+        }
         Planned { fault, at, lasts: rng.micros(longest / 20, longest) }
     }
 

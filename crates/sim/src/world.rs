@@ -74,6 +74,8 @@ pub struct World {
     /// Life of the process at the other end of each connection.
     connections: BTreeMap<(Place, Place), u64>,
     usual_links: Quality,
+    /// Messages and bytes sent, by [`Message::parts`]' kind.
+    pub counts: BTreeMap<u8, (u64, u64)>,
     /// What clients did.
     pub history: History,
     /// What observers noticed.
@@ -97,6 +99,7 @@ impl World {
             rng: rng.fork(3),
             connections: BTreeMap::new(),
             usual_links: links,
+            counts: BTreeMap::new(),
             history: History::default(),
             audit: Audit::default(),
             trace,
@@ -265,7 +268,11 @@ impl World {
         }
         // What a connection was made to is who hears what is sent over it.
         let life = *self.connections.entry((from, to)).or_insert(life);
-        let copies = self.network.deliveries(self.now, from, to);
+        let (tag, body, payload) = message.parts();
+        let len = body.len() + payload.len();
+        let counted = self.counts.entry(tag).or_default();
+        *counted = (counted.0 + 1, counted.1 + len as u64);
+        let copies = self.network.deliveries(self.now, from, to, len);
         if copies[0].is_none() {
             self.trace.line(self.now, || format!("{from} -> {to}: lost: {message}"));
         }
@@ -291,6 +298,7 @@ impl World {
         site.process = None;
         site.held.clear();
         site.wake = None;
+        self.audit.died(place, self.now);
         self.trace.event(self.now, b"crash");
         let ends: Vec<Place> = self
             .connections

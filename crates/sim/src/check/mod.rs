@@ -3,16 +3,25 @@
 pub mod linear;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
+use samite_partition::mirror::Mirrored;
 use samite_types::PartitionId;
 
 use crate::audit::Audit;
 use crate::history::{Call, History};
+use crate::net::Place;
+use crate::node::SimNode;
 use crate::op::{Act, COUNTER, LOG, Outcome, Seen, numbers};
+use crate::run::READER;
+use crate::world::World;
 use linear::Verdict;
 
 /// Checks everything that the history of one partition must be.
 pub fn partition(history: &History, partition: PartitionId, audit: &mut Audit) {
+    if audit.lost().contains(&partition) {
+        return;
+    }
     let calls: Vec<&Call> = history.of(partition).collect();
     appended_once(&calls, partition, audit);
     added_once(&calls, partition, audit);
@@ -35,10 +44,54 @@ pub fn partition(history: &History, partition: PartitionId, audit: &mut Audit) {
     }
 }
 
-/// The last that was read of `key`.
+/// Whether all members of each partition hold the same, in words where they do not.
+#[must_use]
+pub fn members(world: &World, nodes: u32, partitions: u32) -> Vec<String> {
+    let mut unequal = Vec::new();
+    for partition in (0..partitions).map(PartitionId) {
+        let mut first: Option<(Place, Vec<u8>)> = None;
+        for place in (0..nodes).map(Place::Node) {
+            let node: Option<&SimNode> = world.process(place);
+            let Some(mirrored) = node.and_then(|node| node.partition(partition)) else { continue };
+            let content = content(mirrored);
+            match &first {
+                None => first = Some((place, content)),
+                Some((_, other)) if *other == content => {}
+                Some((other, _)) => {
+                    unequal.push(format!("{partition}: {other} and {place} differ"))
+                }
+            }
+        }
+    }
+    unequal
+}
+
+/// Records with their versions, and everything beside them.
+fn content(mirrored: &Mirrored) -> Vec<u8> {
+    let partition = mirrored.partition();
+    let mut content = Vec::new();
+    let mut keys = Vec::new();
+    let visited = partition.visit_records(b"", &mut |key, meta| {
+        keys.push(key.to_vec());
+        content.extend_from_slice(&meta.version.get().to_le_bytes());
+        ControlFlow::Continue(())
+    });
+    debug_assert!(visited.is_ok());
+    for key in keys {
+        content.extend_from_slice(&key);
+        if let Ok(Some((_, pieces))) = partition.read_record(&key) {
+            pieces.iter().for_each(|piece| piece.append_to(&mut content));
+        }
+    }
+    partition.export_state(&mut content);
+    content
+}
+
+/// What was read of `key` when everything else was over.
 fn last_read<'a>(calls: &[&'a Call], key: u8) -> Option<&'a [u8]> {
-    let read =
-        calls.iter().rev().find(|call| call.op.acts == [Act::Get(key)] && call.ended.is_some())?;
+    let read = calls.iter().rev().find(|call| {
+        call.client == READER as usize && call.op.acts == [Act::Get(key)] && call.ended.is_some()
+    })?;
     match &read.ended.as_ref()?.1 {
         Outcome::Done(seen) => match seen.first()? {
             Seen::Value(value) => Some(value),

@@ -1,0 +1,284 @@
+//! An instance of the coordinator: takes part in the election, and while it leads, decides. What is decided is saved first, then published,
+//! then answered; what could not be saved is forgotten, and everything begins anew from what is saved.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use samite_coordinator::Timing;
+use samite_coordinator::store::election::{Election, Step, Swapped};
+use samite_types::{Epoch, NodeId, RequestId};
+use samite_wire::control::{self, ControlReply, ControlRequest};
+use samite_wire::membership::Leader;
+
+use crate::decider::Decider;
+use crate::keeper::{KeeperReply, KeeperRequest};
+use crate::message::Message;
+use crate::net::Place;
+use crate::process::{Context, Process};
+
+/// How often time passes for the coordinator.
+const TICK: Duration = Duration::from_millis(50);
+/// How long the store may take over an answer.
+const STORE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Most requests that wait.
+const QUEUE_MAX: usize = 1024;
+
+/// A request to the store under way.
+struct Pending {
+    id: RequestId,
+    sent: Duration,
+    kind: Kind,
+}
+
+enum Kind {
+    Read,
+    Renew,
+    Load,
+    /// The state; these answers wait for it.
+    Save(Vec<Answer>),
+}
+
+type Answer = (Place, RequestId, ControlReply);
+
+/// A coordinator that leads.
+struct Leading {
+    decider: Decider,
+    /// Revision of what is saved, and the epoch of its map.
+    saved: (u64, Epoch),
+}
+
+impl Leading {
+    fn now(&self) -> (u64, Epoch) {
+        (self.decider.revision(), self.decider.epoch())
+    }
+}
+
+/// An instance.
+pub struct SimCoordinator {
+    fresh: Box<dyn Fn(Option<&[u8]>, Duration) -> Decider>,
+    election: Election,
+    leading: Option<Leading>,
+    pending: Option<Pending>,
+    queue: VecDeque<(Place, RequestId, ControlRequest)>,
+    /// Who waits for the next map, and what it knows.
+    watches: BTreeMap<Place, (RequestId, Epoch)>,
+    next_request: u64,
+}
+
+impl SimCoordinator {
+    /// The instance `id`; `number` is of no other process. `fresh` makes a coordinator, from what is saved.
+    #[must_use]
+    pub fn new(
+        id: u32,
+        number: u64,
+        timing: Timing,
+        fresh: Box<dyn Fn(Option<&[u8]>, Duration) -> Decider>,
+    ) -> Self {
+        let leader = Leader { node: NodeId(id), addresses: vec![format!("tcp://k{id}:1")] };
+        Self {
+            fresh,
+            election: Election::new(leader, number, timing),
+            leading: None,
+            pending: None,
+            queue: VecDeque::new(),
+            watches: BTreeMap::new(),
+            next_request: number << 20,
+        }
+    }
+
+    /// Whether it decides now.
+    #[must_use]
+    pub const fn leads(&self) -> bool {
+        self.leading.is_some()
+    }
+
+    fn ask_store(&mut self, request: &KeeperRequest, kind: Kind, context: &mut Context<'_>) {
+        self.next_request += 1;
+        let id = RequestId(self.next_request);
+        self.pending = Some(Pending { id, sent: context.now, kind });
+        context.send(Place::Store, Message::Keeper { id, body: control::encode(request) });
+        context.wake_at(context.now + STORE_TIMEOUT);
+    }
+
+    /// Does what is due.
+    fn pump(&mut self, context: &mut Context<'_>) {
+        context.wake_at(context.now + TICK);
+        if self.pending.as_ref().is_some_and(|pending| context.now >= pending.sent + STORE_TIMEOUT)
+        {
+            self.unanswered(context);
+        }
+        if self.leading.is_some() && context.now >= self.election.leads_until() {
+            self.step_down(context);
+        }
+        if self.leading.is_none() && context.now >= self.election.leads_until() {
+            self.send_on(context);
+        }
+        if self.pending.is_some() {
+            return;
+        }
+        match self.election.next(context.now) {
+            Step::Read => return self.ask_store(&KeeperRequest::Read, Kind::Read, context),
+            Step::Swap { expected, seat } => {
+                let swap = KeeperRequest::Swap { expected, seat, state: None };
+                return self.ask_store(&swap, Kind::Renew, context);
+            }
+            Step::Rest => {}
+        }
+        if self.leading.is_some() {
+            self.decide(context);
+        } else if context.now < self.election.leads_until() {
+            self.ask_store(&KeeperRequest::Load, Kind::Load, context);
+        }
+    }
+
+    /// Lets time pass, and answers what waits.
+    fn decide(&mut self, context: &mut Context<'_>) {
+        let Some(leading) = &mut self.leading else { return };
+        leading.decider.tick(context.now);
+        let mut answers = Vec::new();
+        while let Some((from, id, request)) = self.queue.pop_front() {
+            if let ControlRequest::Watch { known, .. } = request {
+                if known < leading.saved.1 {
+                    answers.push((from, id, ControlReply::Map(leading.decider.map_data())));
+                } else {
+                    self.watches.insert(from, (id, known));
+                }
+                continue;
+            }
+            answers.push((from, id, leading.decider.answer(context.now, request)));
+        }
+        if leading.now() == leading.saved {
+            return answer(answers, context);
+        }
+        let state = Some(leading.decider.state());
+        match self.election.renewal_now(context.now) {
+            Some((expected, seat)) => {
+                let swap = KeeperRequest::Swap { expected, seat, state };
+                self.ask_store(&swap, Kind::Save(answers), context);
+            }
+            None => self.step_down(context),
+        }
+    }
+
+    /// The store has not answered in time.
+    fn unanswered(&mut self, context: &mut Context<'_>) {
+        let Some(Pending { sent, kind, .. }) = self.pending.take() else { return };
+        match kind {
+            Kind::Read => self.election.unreadable(context.now),
+            Kind::Load => {}
+            Kind::Renew => self.election.swapped(sent, context.now, Swapped::Unknown),
+            Kind::Save(_) => {
+                self.election.swapped(sent, context.now, Swapped::Unknown);
+                self.step_down(context);
+            }
+        }
+    }
+
+    fn stored(&mut self, reply: KeeperReply, context: &mut Context<'_>) {
+        let Some(Pending { sent, kind, .. }) = self.pending.take() else { return };
+        let now = context.now;
+        match (kind, reply) {
+            (Kind::Read, KeeperReply::Key(key)) => self.election.observed(now, key.into()),
+            (Kind::Renew, reply) => self.election.swapped(sent, now, swapped(reply)),
+            (Kind::Save(answers), reply) => {
+                let swapped = swapped(reply);
+                let is_saved = matches!(swapped, Swapped::Done(_));
+                self.election.swapped(sent, now, swapped);
+                if is_saved { self.saved(answers, context) } else { self.step_down(context) }
+            }
+            (Kind::Load, KeeperReply::State(state)) => {
+                if now < self.election.leads_until() {
+                    let decider = (self.fresh)(state.as_deref(), now);
+                    let mut leading = Leading { decider, saved: (0, Epoch(0)) };
+                    leading.saved = leading.now();
+                    context.note(|| format!("leads, from {}", leading.saved.1));
+                    self.leading = Some(leading);
+                }
+            }
+            (Kind::Read | Kind::Load, _) => {}
+        }
+    }
+
+    /// What was decided is saved: it counts from now on.
+    fn saved(&mut self, answers: Vec<Answer>, context: &mut Context<'_>) {
+        let Some(leading) = &mut self.leading else { return };
+        leading.saved = leading.now();
+        let Some(map) = leading.decider.map_data() else { return answer(answers, context) };
+        context.note(|| format!("publishes {}: {}", map.epoch, crate::decider::words(&map)));
+        context.audit.published(&map, context.world_now);
+        for (place, (id, _)) in std::mem::take(&mut self.watches) {
+            let reply = ControlReply::Map(Some(map.clone()));
+            context.send(place, Message::control_reply(id, &reply));
+        }
+        answer(answers, context);
+    }
+
+    fn step_down(&mut self, context: &mut Context<'_>) {
+        if self.leading.take().is_some() {
+            context.note(|| "does not lead any more".into());
+        }
+        self.send_on(context);
+    }
+
+    /// Tells everybody who waits that another leads.
+    fn send_on(&mut self, context: &mut Context<'_>) {
+        let leader = self.election.leader().cloned();
+        let waiting = self.queue.drain(..).map(|(place, id, _)| (place, id));
+        let watching = std::mem::take(&mut self.watches);
+        for (place, id) in waiting.chain(watching.into_iter().map(|(place, (id, _))| (place, id))) {
+            let reply = ControlReply::NotLeader { leader: leader.clone() };
+            context.send(place, Message::control_reply(id, &reply));
+        }
+    }
+}
+
+fn swapped(reply: KeeperReply) -> Swapped {
+    match reply {
+        KeeperReply::Swapped(revision) => Swapped::Done(revision),
+        KeeperReply::Key(key) => Swapped::Lost(key.into()),
+        KeeperReply::State(_) => Swapped::Unknown,
+    }
+}
+
+fn answer(answers: Vec<Answer>, context: &mut Context<'_>) {
+    for (place, id, reply) in answers {
+        context.send(place, Message::control_reply(id, &reply));
+    }
+}
+
+impl Process for SimCoordinator {
+    fn start(&mut self, context: &mut Context<'_>) {
+        self.pump(context);
+    }
+
+    fn receive(&mut self, from: Place, message: Message, context: &mut Context<'_>) {
+        match message {
+            Message::KeeperReply { id, body } => {
+                let is_pending = self.pending.as_ref().is_some_and(|pending| pending.id == id);
+                if let (true, Ok(reply)) = (is_pending, control::decode(&body)) {
+                    self.stored(reply, context);
+                }
+            }
+            Message::Control { id, body } => {
+                if let (true, Ok(request)) = (self.queue.len() < QUEUE_MAX, control::decode(&body))
+                {
+                    self.queue.push_back((from, id, request));
+                }
+            }
+            _ => {}
+        }
+        self.pump(context);
+    }
+
+    fn broken(&mut self, peer: Place, context: &mut Context<'_>) {
+        self.watches.remove(&peer);
+        if peer == Place::Store {
+            self.unanswered(context);
+        }
+        self.pump(context);
+    }
+
+    fn wake(&mut self, context: &mut Context<'_>) {
+        self.pump(context);
+    }
+}

@@ -1,0 +1,135 @@
+//! Requests as the coordinator takes them, and its decisions as answers.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use samite_coordinator::{Coordinator, Timing};
+use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result};
+use samite_wire::control::{
+    ClusterMapData, Consistency, ControlReply, ControlRequest, DatasetSpec, Reachability,
+};
+
+use crate::node::DATASET;
+use crate::scenario::Scenario;
+
+/// A coordinator that decides.
+pub struct Decider {
+    coordinator: Coordinator,
+    redundancy: Redundancy,
+}
+
+impl Decider {
+    /// From what is saved, or a new one.
+    ///
+    /// # Panics
+    /// If what another instance saved cannot be read.
+    #[must_use]
+    pub fn new(scenario: &Scenario, saved: Option<&[u8]>, now: Duration) -> Self {
+        let timing = Timing::DEFAULT;
+        let coordinator = match saved {
+            // Nobody else leads any more.
+            Some(saved) => Coordinator::take_over(saved, timing, now, Duration::ZERO),
+            None => Coordinator::new("sim", scenario.nodes as usize)
+                .and_then(|fresh| fresh.with_partitions(scenario.partitions))
+                .map(|fresh| fresh.with_timing(timing)),
+        };
+        let coordinator = coordinator.expect("scenarios and saved states are lawful");
+        Self { coordinator, redundancy: Redundancy(scenario.redundancy) }
+    }
+
+    /// What is to be saved.
+    #[must_use]
+    pub fn state(&self) -> Vec<u8> {
+        self.coordinator.export()
+    }
+
+    /// Grows with each change of what is to be saved.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.coordinator.revision()
+    }
+
+    /// The map, if there is one.
+    #[must_use]
+    pub fn map_data(&self) -> Option<ClusterMapData> {
+        self.coordinator.map().map(|map| map.data().clone())
+    }
+
+    /// Epoch of the map; 0 before there is one.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.coordinator.map().map_or(Epoch(0), |map| map.epoch())
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Duration) {
+        self.coordinator.tick(now);
+        let map = self.coordinator.map();
+        if map.is_some_and(|map| map.dataset(DATASET).is_none()) {
+            let spec = DatasetSpec { redundancy: self.redundancy, ..DatasetSpec::new(DATASET) };
+            // Not all nodes may be there; then at the next tick.
+            let _ = self.coordinator.create_dataset(spec);
+        }
+    }
+
+    /// The answer to a request.
+    pub fn answer(&mut self, now: Duration, request: ControlRequest) -> ControlReply {
+        let decided = self.decide(now, request);
+        decided
+            .unwrap_or_else(|error| ControlReply::failed(error.kind(), error.message().to_owned()))
+    }
+
+    fn decide(&mut self, now: Duration, request: ControlRequest) -> Result<ControlReply> {
+        match request {
+            ControlRequest::Heartbeat(beat) => {
+                Ok(ControlReply::Lease(self.coordinator.heartbeat(&beat, now)))
+            }
+            ControlRequest::Join(info) => {
+                self.coordinator.join(info, now)?;
+                Ok(ControlReply::Map(self.map_data()))
+            }
+            ControlRequest::Report { node, known, reports } => {
+                self.coordinator.report(node, &reports)?;
+                Ok(ControlReply::Map(self.map_data().filter(|map| map.epoch > known)))
+            }
+            ControlRequest::Wish { node, wish } => {
+                self.coordinator.wish(node, wish)?;
+                Ok(ControlReply::Map(self.map_data()))
+            }
+            ControlRequest::Map { known } => {
+                Ok(ControlReply::Map(self.map_data().filter(|map| map.epoch > known)))
+            }
+            _ => Err(Error::new(ErrorKind::Unsupported, "nothing that a coordinator decides")),
+        }
+    }
+}
+
+/// Nodes and mirror groups of a map, in short: `n1?` is late, `n1-` offline; members good unless marked `~` (needs resync), `r` (restarted), `!` (bad).
+#[must_use]
+pub fn words(map: &ClusterMapData) -> String {
+    let mut words = String::new();
+    for (info, state) in map.nodes.iter().zip(&map.states) {
+        let mark = match state.reachability {
+            Reachability::Online => "",
+            Reachability::ProbablyOffline => "?",
+            Reachability::Offline => "-",
+        };
+        let _ = write!(words, "{}{mark} ", info.node);
+    }
+    for table in map.tables.iter().filter(|table| table.redundancy > Redundancy(1)) {
+        for (index, group) in table.groups.iter().enumerate() {
+            let _ = write!(words, "| p{index} {}:", group.term);
+            for member in &group.members {
+                let mark = match member.consistency {
+                    Consistency::Good => "",
+                    Consistency::Restarted => "r",
+                    Consistency::NeedsResync => "~",
+                    Consistency::Bad => "!",
+                };
+                let _ = write!(words, " {}{mark}", member.target);
+            }
+            words.push(' ');
+        }
+    }
+    words
+}

@@ -1,0 +1,110 @@
+//! The store of the coordinator's state: two values and a compare-and-swap, as etcd has them. It may be away for a while; what it has
+//! answered stays.
+
+use samite_coordinator::store::election::{Observed, Seat};
+use samite_wire::control;
+use serde::{Deserialize, Serialize};
+
+use crate::message::Message;
+use crate::net::Place;
+use crate::process::{Context, Process};
+
+/// Asks the store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeeperRequest {
+    /// Who holds the leader key?
+    Read,
+    /// Write the leader key if it has this revision, and with it the state, if there is one here.
+    Swap {
+        /// Revision of the leader key.
+        expected: u64,
+        /// Its new content.
+        seat: Seat,
+        /// The new state.
+        state: Option<Vec<u8>>,
+    },
+    /// The state as last written.
+    Load,
+}
+
+/// The store's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum KeeperReply {
+    /// The leader key.
+    Key(KeyState),
+    /// Written; the key has this revision now.
+    Swapped(u64),
+    /// The state.
+    State(Option<Vec<u8>>),
+}
+
+/// The leader key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyState {
+    /// Revision of its last change; 0: there is no such key.
+    pub revision: u64,
+    /// What stands there.
+    pub seat: Option<Seat>,
+}
+
+impl From<KeyState> for Observed {
+    fn from(key: KeyState) -> Self {
+        Self { revision: key.revision, seat: key.seat }
+    }
+}
+
+/// The store.
+#[derive(Debug, Default)]
+pub struct Keeper {
+    key: KeyState,
+    changes: u64,
+    state: Option<Vec<u8>>,
+}
+
+/// Where on its disk everything is.
+const FILE: &str = "all";
+
+impl Keeper {
+    fn answer(&mut self, request: KeeperRequest) -> KeeperReply {
+        match request {
+            KeeperRequest::Read => KeeperReply::Key(self.key.clone()),
+            KeeperRequest::Load => KeeperReply::State(self.state.clone()),
+            KeeperRequest::Swap { expected, .. } if expected != self.key.revision => {
+                KeeperReply::Key(self.key.clone())
+            }
+            KeeperRequest::Swap { seat, state, .. } => {
+                self.changes += 1;
+                self.key = KeyState { revision: self.changes, seat: Some(seat) };
+                if state.is_some() {
+                    self.state = state;
+                }
+                KeeperReply::Swapped(self.changes)
+            }
+        }
+    }
+}
+
+impl Process for Keeper {
+    fn start(&mut self, context: &mut Context<'_>) {
+        let kept = context.disk.get(FILE).map(|bytes| control::decode(bytes));
+        if let Some(Ok((key, changes, state))) = kept {
+            *self = Self { key, changes, state };
+        }
+    }
+
+    fn receive(&mut self, from: Place, message: Message, context: &mut Context<'_>) {
+        let Message::Keeper { id, body } = message else { return };
+        let Ok(request) = control::decode(&body) else { return };
+        let before = self.changes;
+        let reply = self.answer(request);
+        if self.changes != before {
+            let all = control::encode(&(&self.key, self.changes, &self.state));
+            context.disk.insert(FILE, all);
+        }
+        context.send(from, Message::KeeperReply { id, body: control::encode(&reply) });
+    }
+
+    fn broken(&mut self, _: Place, _: &mut Context<'_>) {}
+
+    fn wake(&mut self, _: &mut Context<'_>) {}
+}

@@ -1,0 +1,257 @@
+//! A node's part in the cluster: heartbeats and the lease that answers them, maps, and what its primaries report.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use samite_coordinator::Timing;
+use samite_partition::mirror::Effect;
+use samite_placement::ClusterMap;
+use samite_types::{Epoch, ErrorKind, PartitionId, Redundancy, RequestId, TargetId, Term};
+use samite_wire::control::{ClusterMapData, ControlReply, ControlRequest};
+use samite_wire::membership::{Heartbeat, Lease, MemberNews, MemberReport, Standing};
+
+use super::SimNode;
+use crate::message::Message;
+use crate::net::Place;
+use crate::process::Context;
+
+/// How long an instance may take over an answer; after it, the question counts as lost.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long one question for the next map stays under way.
+const WATCH_MAX: Duration = Duration::from_secs(2);
+
+/// What was asked of a coordinator instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Beat,
+    Join,
+    Map,
+    Watch,
+    Report,
+}
+
+type ReportKey = (Redundancy, PartitionId, TargetId);
+
+/// What a node knows of the cluster beside the map.
+#[derive(Debug)]
+pub(super) struct Membership {
+    coordinators: u32,
+    timing: Timing,
+    lease_until: Duration,
+    next_beat: Duration,
+    /// Who answered as leader last.
+    leader: Option<Place>,
+    /// Questions under way: when, and what.
+    asked: BTreeMap<RequestId, (Duration, Place, Asked)>,
+    /// What primaries noticed and the leader has not answered.
+    reports: BTreeMap<ReportKey, MemberReport>,
+    /// What the report under way says.
+    reported: Vec<MemberReport>,
+    next_request: u64,
+}
+
+impl Membership {
+    pub(super) const fn new(coordinators: u32, incarnation: u64) -> Self {
+        Self {
+            coordinators,
+            timing: Timing::DEFAULT,
+            lease_until: Duration::ZERO,
+            next_beat: Duration::ZERO,
+            leader: None,
+            asked: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            reported: Vec::new(),
+            next_request: incarnation << 20,
+        }
+    }
+
+    pub(super) const fn lease_until(&self) -> Duration {
+        self.lease_until
+    }
+
+    pub(super) const fn next_beat(&self) -> Duration {
+        self.next_beat
+    }
+
+    /// A primary noticed something of a member of its group.
+    pub(super) fn noticed(
+        &mut self,
+        (redundancy, partition): (Redundancy, PartitionId),
+        (term, epoch): (Term, Epoch),
+        effect: &Effect,
+    ) {
+        let (target, news) = match effect {
+            Effect::Missed { target, .. } => (*target, MemberNews::Missed),
+            Effect::Synced { target } => (*target, MemberNews::Synced),
+            Effect::Broken { target, .. } => (*target, MemberNews::Broken),
+            _ => return,
+        };
+        let report = MemberReport { redundancy, partition, term, epoch, target, news };
+        self.reports.insert((redundancy, partition, target), report);
+    }
+
+    pub(super) fn broken(&mut self, peer: Place) {
+        if self.leader == Some(peer) {
+            self.leader = None;
+        }
+        self.asked.retain(|_, (_, place, _)| *place != peer);
+    }
+
+    fn ask(
+        &mut self,
+        place: Place,
+        what: Asked,
+        request: &ControlRequest,
+        context: &mut Context<'_>,
+    ) {
+        self.next_request += 1;
+        let id = RequestId(self.next_request);
+        self.asked.insert(id, (context.now, place, what));
+        context.send(place, Message::control(id, request));
+    }
+
+    fn is_asking(&self, what: Asked) -> bool {
+        self.asked.values().any(|(_, _, asked)| *asked == what)
+    }
+
+    fn forget_lost(&mut self, now: Duration) {
+        self.asked.retain(|_, (sent, _, what)| {
+            let patience = if *what == Asked::Watch { WATCH_MAX } else { ANSWER_TIMEOUT };
+            now < *sent + patience
+        });
+    }
+}
+
+impl SimNode {
+    /// Says that it lives, to all instances.
+    pub(super) fn beat(&mut self, context: &mut Context<'_>) {
+        let serves = self.epoch();
+        let heartbeat =
+            Heartbeat { node: self.info.node, incarnation: self.info.incarnation, serves };
+        let membership = &mut self.membership;
+        membership.forget_lost(context.now);
+        membership.next_beat = context.now + membership.timing.heartbeat;
+        for instance in 0..membership.coordinators {
+            let request = ControlRequest::Heartbeat(heartbeat);
+            membership.ask(Place::Coordinator(instance), Asked::Beat, &request, context);
+        }
+        self.watch(context);
+    }
+
+    /// Sees to it that one question for the next map is under way.
+    fn watch(&mut self, context: &mut Context<'_>) {
+        let known = self.epoch();
+        let Some(leader) = self.membership.leader.filter(|_| known > Epoch(0)) else { return };
+        if !self.membership.is_asking(Asked::Watch) {
+            let request = ControlRequest::Watch { node: self.info.node, known };
+            self.membership.ask(leader, Asked::Watch, &request, context);
+        }
+    }
+
+    /// Takes what primaries noticed to the leader, until it has answered. What is reported must hold at this moment.
+    pub(super) fn report(&mut self, context: &mut Context<'_>) {
+        let known = self.epoch();
+        let Some(leader) = self.membership.leader else { return };
+        if self.membership.reports.is_empty() || self.membership.is_asking(Asked::Report) {
+            return;
+        }
+        let (slots, now) = (&mut self.slots, context.now);
+        self.membership.reports.retain(|_, report| {
+            let of_group = slots.iter_mut().filter(|((_, partition), slot)| {
+                *partition == report.partition && slot.redundancy == report.redundancy
+            });
+            let mut group: Vec<_> = of_group.map(|(_, slot)| &mut slot.mirrored).collect();
+            let is_mine = group.iter().any(|one| one.is_primary() && one.term() == report.term);
+            let is_ready = report.news != MemberNews::Synced
+                || group.iter_mut().all(|one| one.ready(report.target, now));
+            if report.news == MemberNews::Synced {
+                // It is ready by the newest map.
+                report.epoch = known;
+            }
+            is_mine && is_ready
+        });
+        let reports: Vec<MemberReport> = self.membership.reports.values().copied().collect();
+        if reports.is_empty() {
+            return;
+        }
+        self.membership.reported.clone_from(&reports);
+        let request = ControlRequest::Report { node: self.info.node, known, reports };
+        self.membership.ask(leader, Asked::Report, &request, context);
+    }
+
+    /// An instance has answered.
+    pub(super) fn told(
+        &mut self,
+        from: Place,
+        id: RequestId,
+        reply: ControlReply,
+        context: &mut Context<'_>,
+    ) {
+        let Some((sent, _, asked)) = self.membership.asked.remove(&id) else { return };
+        match reply {
+            ControlReply::Lease(lease) => self.granted(from, sent, &lease, context),
+            ControlReply::Map(data) => {
+                if asked == Asked::Report {
+                    let reported = std::mem::take(&mut self.membership.reported);
+                    self.membership.reports.retain(|_, report| !reported.contains(report));
+                }
+                if let Some(data) = data {
+                    self.newer(data, context);
+                }
+            }
+            ControlReply::NotLeader { .. } => {
+                if self.membership.leader == Some(from) {
+                    self.membership.leader = None;
+                }
+            }
+            _ => {}
+        }
+        self.watch(context);
+    }
+
+    fn granted(&mut self, from: Place, sent: Duration, lease: &Lease, context: &mut Context<'_>) {
+        let membership = &mut self.membership;
+        membership.leader = Some(from);
+        if lease.term_us > 0 {
+            let until = sent + Duration::from_micros(lease.term_us);
+            membership.lease_until = membership.lease_until.max(until);
+        }
+        if lease.standing == Standing::Stranger && !membership.is_asking(Asked::Join) {
+            let request = ControlRequest::Join(self.info.clone());
+            return membership.ask(from, Asked::Join, &request, context);
+        }
+        let known = self.epoch();
+        if lease.epoch > known && !self.membership.is_asking(Asked::Map) {
+            self.membership.ask(from, Asked::Map, &ControlRequest::Map { known }, context);
+        }
+    }
+
+    fn newer(&mut self, data: ClusterMapData, context: &mut Context<'_>) {
+        if data.epoch <= self.epoch() {
+            return;
+        }
+        match ClusterMap::new(data) {
+            // It speaks of the process before this one, which had what this one has not.
+            Ok(map) if !self.is_named_by(&map) => {}
+            Ok(map) => self.take_up(Arc::new(map), context),
+            Err(error) => context.audit.violate("maps are lawful", error.to_string()),
+        }
+    }
+
+    fn is_named_by(&self, map: &ClusterMap) -> bool {
+        let info = map.node(self.info.node);
+        info.is_none_or(|info| info.incarnation == self.info.incarnation)
+    }
+
+    /// Answers a client that looks for a newer map.
+    pub(super) fn control(&self, request: &ControlRequest) -> ControlReply {
+        match request {
+            ControlRequest::Map { known } => {
+                let newer = self.map.as_ref().filter(|map| map.epoch() > *known);
+                ControlReply::Map(newer.map(|map| map.data().clone()))
+            }
+            _ => ControlReply::failed(ErrorKind::Unsupported, "not simulated"),
+        }
+    }
+}
