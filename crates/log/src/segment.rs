@@ -101,8 +101,13 @@ fn find_after(id: u64, bytes: &[u8], sequence: u64, synced: impl Fn(u64) -> bool
     /// A log does not grow by more frames than this in one segment.
     const REACH: u64 = 1 << 32;
     let near = |found: u64| found > sequence && found - sequence < REACH;
-    (HEADER_LEN..bytes.len()).step_by(ALIGN).find_map(|at| {
-        let frame = read(id, bytes, at, near)?;
+    // Mostly there are zeros: only where a number could be that of a frame it is worth a look.
+    let (words, _) = bytes.get(HEADER_LEN..)?.as_chunks::<ALIGN>();
+    words.iter().skip(1).enumerate().find_map(|(index, word)| {
+        if !near(u64::from_le_bytes(*word)) {
+            return None;
+        }
+        let frame = read(id, bytes, HEADER_LEN + index * ALIGN, near)?;
         synced(frame.synced).then_some(frame.sequence)
     })
 }

@@ -28,6 +28,25 @@ pub struct NodeConfig {
     pub coordinator: CoordinatorConfig,
     /// Times of membership, the same for all nodes.
     pub timing: Timing,
+    /// Where durable datasets are kept; `None`: this node can hold none.
+    pub flash: Option<FlashConfig>,
+}
+
+/// Where a node keeps what outlives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlashConfig {
+    /// A directory of this node alone, made if it is not there.
+    pub path: PathBuf,
+    /// Bytes of a segment of the log. Two of them are set aside for each shard; an operation takes at most half of one.
+    pub segment_len: u64,
+}
+
+impl FlashConfig {
+    /// In this directory, with segments of 32 MiB.
+    #[must_use]
+    pub fn at(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), segment_len: 32 << 20 }
+    }
 }
 
 /// Where the cluster map is decided on: by the one of several coordinator instances that leads.

@@ -10,6 +10,7 @@ mod budget;
 mod config;
 mod control;
 mod copies;
+mod durable;
 mod faults;
 mod grants;
 mod held;
@@ -33,7 +34,7 @@ mod shared;
 mod stop;
 mod worker;
 
-pub use config::{CoordinatorConfig, Event, InstanceConfig, NodeConfig, StoreConfig};
+pub use config::{CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, StoreConfig};
 pub use run::run;
 pub use samite_coordinator::Timing;
 pub use stop::Stop;

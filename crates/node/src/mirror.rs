@@ -41,6 +41,7 @@ impl Shard {
         let Some(map) = self.map.clone() else { return Err(ErrorKind::Busy) };
         let shards = self.shared.shards();
         let redundancy = self.partitions.redundancy(slot);
+        let mut is_checked_for_log = false;
         for operation in &request.operations {
             let partition = operation.partition;
             if shard_of(partition, shards) != self.id {
@@ -55,6 +56,10 @@ impl Shard {
             }
             if at.lease_until <= at.now || !self.held.has_room(len) {
                 return Err(ErrorKind::Busy);
+            }
+            if !is_checked_for_log && self.partitions.is_logged(slot) {
+                is_checked_for_log = true;
+                self.check_log(request, len)?;
             }
             if !operation.is_mutation() {
                 continue;
@@ -149,8 +154,9 @@ impl Shard {
                     self.arena.hide_all();
                     self.release(id, out);
                 }
-                // No partition is given a log on flash.
-                Effect::Append(_) | Effect::Discard | Effect::Checkpoint => {}
+                Effect::Append(_) | Effect::Discard | Effect::Checkpoint => {
+                    self.to_flash(id, &effect);
+                }
                 Effect::Missed { target, kind } => {
                     tracing::debug!(dataset = %id.0, partition = %id.1, %target, ?kind, "missed");
                     self.report(id, target, MemberNews::Missed);

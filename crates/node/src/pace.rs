@@ -88,7 +88,9 @@ impl Shard {
         let now = SystemClock.monotonic();
         self.partitions.configure(map, now);
         self.settle(out);
-        for held in self.partitions.retain(map) {
+        let dropped = self.partitions.retain(map);
+        self.refresh_durable(map, &dropped.moved);
+        for held in dropped.lost {
             self.withdraw(held, out);
         }
         for conn in self.peers.retain(map) {

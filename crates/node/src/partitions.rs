@@ -13,10 +13,11 @@ use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Redundancy, Result, TargetId,
 };
 use samite_wire::access::Access;
-use samite_wire::control::BackendKind;
+use samite_wire::control::{BackendKind, DurabilityKind};
 use samite_wire::op::Operation;
 use smallvec::SmallVec;
 
+use crate::durable::Recovered;
 use crate::held::HeldId;
 
 /// Open partitions of all datasets.
@@ -37,6 +38,8 @@ pub(crate) struct Partitions {
     stirred: Vec<PlaceId>,
     /// When those with an appointment are to be looked at.
     alarms: BTreeSet<(Duration, PlaceId)>,
+    /// What a restart has left, until it is opened; `None`: there is no log.
+    recovered: Option<Recovered>,
 }
 
 /// A partition of a dataset.
@@ -49,6 +52,8 @@ struct Open {
     access: Access,
     /// Some partition of it that this node holds has other members, or a log.
     is_grouped: bool,
+    /// Its partitions have a log.
+    is_logged: bool,
     places: Vec<Option<Box<Place>>>,
 }
 
@@ -105,6 +110,34 @@ impl Partitions {
             leases_until: Duration::ZERO,
             stirred: Vec::new(),
             alarms: BTreeSet::new(),
+            recovered: None,
+        }
+    }
+
+    /// A member for a partition, empty and in no group yet.
+    pub(crate) fn new_member(&mut self, (dataset, partition): PlaceId) -> Result<Mirrored> {
+        let opened = open_partition(&mut self.memory, dataset, partition)?;
+        Ok(Mirrored::new(opened, dataset, partition, self.me))
+    }
+
+    /// Takes over what a restart has left. From here on partitions may have a log.
+    pub(crate) fn recover(&mut self, recovered: Recovered) {
+        self.recovered = Some(recovered);
+    }
+
+    /// Opens what a restart has left of the datasets in `map`.
+    pub(crate) fn open_recovered(&mut self, map: &ClusterMap, now: Duration) {
+        let places = self.recovered.iter().flat_map(|left| left.keys().copied());
+        for (dataset, partition) in places.collect::<Vec<_>>() {
+            if let Some(slot) = self.dataset(map, dataset)
+                && partition.get() < map.partitions()
+                && let Err(error) = self.open(slot, partition, (map, now))
+            {
+                tracing::error!(%dataset, %partition, ?error, "open what was recovered");
+            }
+        }
+        if let Some(left) = &mut self.recovered {
+            left.clear();
         }
     }
 
@@ -143,12 +176,14 @@ impl Partitions {
         let index = match self.datasets.binary_search_by_key(&dataset, |open| open.id) {
             Ok(index) => index,
             Err(index) => {
+                let is_logged = known.spec.durability == DurabilityKind::Logged;
                 let open = Open {
+                    is_logged,
                     id: dataset,
                     backend: known.spec.backend,
                     redundancy: known.spec.redundancy,
                     access: known.spec.access,
-                    is_grouped: is_grouped(map, self.me, known.spec.redundancy),
+                    is_grouped: is_logged || is_grouped(map, self.me, known.spec.redundancy),
                     places: (0..map.partitions()).map(|_| None).collect(),
                 };
                 self.datasets.insert(index, open);
@@ -174,6 +209,11 @@ impl Partitions {
         self.datasets[slot.0].is_grouped
     }
 
+    /// Whether its partitions have a log.
+    pub(crate) fn is_logged(&self, slot: Slot) -> bool {
+        self.datasets[slot.0].is_logged
+    }
+
     /// The partition, opened if it was not; `partition` is below the map's count.
     pub(crate) fn open(
         &mut self,
@@ -188,11 +228,27 @@ impl Partitions {
                 BackendKind::Memory => &mut self.memory,
                 BackendKind::Null => &mut self.null,
             };
-            let opened = open_partition(backend, open.id, partition).map_err(|error| {
-                tracing::error!(%error, "open a partition");
-                error.kind()
-            })?;
-            let mut member = Mirrored::new(opened, open.id, partition, self.me);
+            let left = self.recovered.as_mut();
+            let left = left.and_then(|left| left.remove(&(open.id, partition)));
+            let mut member = match left {
+                Some(member) => member,
+                None => {
+                    let opened = open_partition(backend, open.id, partition).map_err(|error| {
+                        tracing::error!(%error, "open a partition");
+                        error.kind()
+                    })?;
+                    Mirrored::new(opened, open.id, partition, self.me)
+                }
+            };
+            if open.is_logged {
+                if self.recovered.is_none() {
+                    return Err(ErrorKind::Unsupported);
+                }
+                member.set_logs();
+            }
+            let records = member.partition().record_count();
+            let abandoned = member.partition().abandoned();
+            (self.records, self.abandoned) = (self.records + records, self.abandoned + abandoned);
             if let Some(group) = map.group(open.redundancy, partition) {
                 member.configure(&View::new(map.epoch(), group), now);
             }
@@ -422,7 +478,7 @@ impl Partitions {
     /// Tells all open partitions what `map` says of them.
     pub(crate) fn configure(&mut self, map: &ClusterMap, now: Duration) {
         for open in &mut self.datasets {
-            open.is_grouped = is_grouped(map, self.me, open.redundancy);
+            open.is_grouped = open.is_logged || is_grouped(map, self.me, open.redundancy);
             for (place, partition) in
                 open.places.iter_mut().zip(0..).map(|(p, n)| (p, PartitionId(n)))
             {
@@ -439,8 +495,8 @@ impl Partitions {
 
     /// Drops the datasets that `map` has no more, and partitions that are not this node's any more, with all of their records. Returns
     /// replies that waited for them.
-    pub(crate) fn retain(&mut self, map: &ClusterMap) -> Vec<HeldId> {
-        let mut lost = Vec::new();
+    pub(crate) fn retain(&mut self, map: &ClusterMap) -> Dropped {
+        let (mut lost, mut moved) = (Vec::new(), Vec::new());
         let me = self.me;
         self.datasets.retain_mut(|open| {
             let is_known = map.dataset_by_id(open.id).is_some();
@@ -449,6 +505,9 @@ impl Partitions {
                 let is_mine = is_known && group.is_some_and(|group| has(group, me));
                 if let Some(gone) = place.take_if(|_| !is_mine) {
                     lost.extend(gone.held.iter().map(|(_, id)| *id));
+                    if open.is_logged {
+                        moved.push((open.id, PartitionId(partition)));
+                    }
                     if let Some(at) = gone.alarm {
                         self.alarms.remove(&(at, (open.id, PartitionId(partition))));
                     }
@@ -468,8 +527,16 @@ impl Partitions {
             counts.1 += place.member.partition().abandoned();
         }
         (self.records, self.abandoned) = counts;
-        lost
+        Dropped { lost, moved }
     }
+}
+
+/// What went with partitions that are not this node's any more.
+pub(crate) struct Dropped {
+    /// Replies that waited for them.
+    pub(crate) lost: Vec<HeldId>,
+    /// Those that had a log.
+    pub(crate) moved: Vec<PlaceId>,
 }
 
 fn stir(stirred: &mut Vec<PlaceId>, place: &mut Place, id: PlaceId) {

@@ -21,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::alive::Alive;
 use crate::config::{Event, InstanceConfig, NodeConfig, StoreConfig};
+use crate::durable::{Durable, Flash};
 use crate::inbox::Inbox;
 use crate::membership::follow::Credentials;
 use crate::membership::keeper::Keeper;
@@ -57,6 +58,9 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     let addresses = addresses(&config.socket, &listeners);
     let faults = faults::faults(config.node, config.fault_log.clone());
     let loops = event_loops(&config, &key, &faults, listeners)?;
+    let flash = config.flash.as_ref();
+    let flash = flash.map(|flash| Flash::open(flash, (config.node, config.shards), &faults));
+    let flash = flash.transpose()?;
     let inboxes: Vec<Inbox> = loops.iter().map(|events| Inbox::new(events.waker())).collect();
     stop.watch(loops.iter().map(EventLoop::waker).collect());
     let info = NodeInfo {
@@ -67,7 +71,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
         targets: vec![TargetInfo {
             target: TargetId(config.node.get()),
             capacity_bytes: memory.usage().capacity,
-            storage: 0,
+            storage: flash.as_ref().map_or(0, Flash::storage),
         }],
     };
     let (keeper, asks) = match &config.coordinator.own {
@@ -88,7 +92,8 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
         notices,
     }));
     let null = NullBackend::new(config.memory_bytes);
-    let threads = start_shards(&shared, loops, &memory, &null, &arena)?;
+    let held = open_partitions(&shared, &loops, (&memory, &null), flash.as_ref())?;
+    let threads = start_shards(&shared, loops, held, &arena)?;
     let _alive = Alive::new(&arena);
     drop((memory, null, arena));
     let worker_thread = spawn("worker", {
@@ -180,17 +185,46 @@ fn event_loops(
     Ok(loops)
 }
 
+/// The partitions of each shard, with what its log has of them.
+fn open_partitions(
+    shared: &Shared,
+    loops: &[EventLoop],
+    (memory, null): (&MemoryBackend, &NullBackend),
+    flash: Option<&Flash>,
+) -> Result<Vec<(Partitions, Option<Durable>)>> {
+    let me = TargetId(shared.node.get());
+    let open = |shard, waker| {
+        // Each shard has handles of its own.
+        let mut partitions = Partitions::new(memory.clone(), null.clone(), me);
+        let Some(flash) = flash else { return Ok((partitions, None)) };
+        let opened = Durable::open(flash, shard, waker, &mut |id| partitions.new_member(id));
+        let (durable, recovered) = opened.map_err(|error| error.context(shard))?;
+        partitions.recover(recovered);
+        Ok((partitions, Some(durable)))
+    };
+    thread::scope(|scope| {
+        let opening: Vec<_> = loops
+            .iter()
+            .zip(0..)
+            .map(|(events, index)| {
+                let (open, waker) = (&open, events.waker());
+                scope.spawn(move || open(ShardId(index), waker))
+            })
+            .collect();
+        let panicked = |_| Err(Error::new(ErrorKind::Internal, "reading the log panicked"));
+        opening.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+    })
+}
+
 fn start_shards(
     shared: &Arc<Shared>,
     loops: Vec<EventLoop>,
-    memory: &MemoryBackend,
-    null: &NullBackend,
+    held: Vec<(Partitions, Option<Durable>)>,
     arena: &Arc<Arena>,
 ) -> Result<Vec<JoinHandle<Result<()>>>> {
     let granted = Arc::new(AtomicU64::new(0));
     let mut threads = Vec::new();
-    for (events, index) in loops.into_iter().zip(0..) {
-        let partitions = Partitions::new(memory.clone(), null.clone(), TargetId(shared.node.get()));
+    for ((events, (partitions, durable)), index) in loops.into_iter().zip(held).zip(0..) {
         let shard = ShardId(index);
         let mut service = Shard::new(
             shard,
@@ -200,6 +234,7 @@ fn start_shards(
             Arc::clone(&granted),
             events.dialler(),
         );
+        service.durable = durable;
         let shared = Arc::clone(shared);
         threads.push(spawn(&format!("shard-{}", shard.get()), move || {
             let ended = events.run(&mut service, shared.stop.flag());

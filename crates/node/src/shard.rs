@@ -25,6 +25,7 @@ use samite_wire::op::{BlockRef, List, ReplyHeader, Request, RequestHeader};
 
 use crate::budget::Budget;
 use crate::control::Watch;
+use crate::durable::Durable;
 use crate::grants::{ConnectionGrants, Granter, named};
 use crate::held::{Held, Reply};
 use crate::inbox::Message;
@@ -57,6 +58,8 @@ pub(crate) struct Shard {
     pub(crate) joins: HashMap<u64, Join>,
     pub(crate) next_join: u64,
     pub(crate) parked: Parked,
+    /// The log of durable datasets, if this node keeps one.
+    pub(crate) durable: Option<Durable>,
     pub(crate) peers: Peers,
     pub(crate) dialler: Dialler,
     pub(crate) outbox: Outbox,
@@ -91,6 +94,7 @@ impl Shard {
             joins: HashMap::new(),
             next_join: 0,
             parked: Parked::default(),
+            durable: None,
             peers: Peers::default(),
             dialler,
             outbox: Outbox::default(),
@@ -468,6 +472,7 @@ impl Service for Shard {
         self.refresh(out);
         self.send_watches_on(out);
         self.take_messages(out);
+        self.note_durable();
         self.settle(out);
     }
 
@@ -477,6 +482,7 @@ impl Service for Shard {
             self.departures.next(),
             self.partitions.next_appointment(),
             self.pace.next(),
+            self.checkpoint_due(),
         ];
         appointments.into_iter().flatten().min()
     }
@@ -486,6 +492,7 @@ impl Service for Shard {
         self.retry_parked(out);
         self.keep_appointments(out);
         self.keep_pace(out);
+        self.advance_checkpoints();
         self.settle(out);
     }
 

@@ -1,6 +1,6 @@
 //! A cluster whose nodes are threads of this process.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use samite_client::runtime::{ClusterDir, ClusterFile, NodeEntry, RuntimeDir};
 use samite_client::{Client, ClusterConfig};
-use samite_node::{CoordinatorConfig, Event, NodeConfig, Stop, Timing};
+use samite_node::{CoordinatorConfig, Event, FlashConfig, NodeConfig, Stop, StoreConfig, Timing};
 use samite_types::{Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
 
 /// How long a node may take to say that it listens, or serves.
@@ -25,12 +25,14 @@ pub struct Options {
     pub shards: u16,
     /// Whether the nodes listen on tcp (127.0.0.1, a free port).
     pub tcp: bool,
+    /// Where durable datasets are kept, and bytes of a segment of their logs; a cluster that is started there later has them again.
+    pub flash: Option<(PathBuf, u64)>,
 }
 
 impl Default for Options {
     /// 64 MiB and one shard for each node, tcp on.
     fn default() -> Self {
-        Self { name: "test".into(), memory_bytes: 64 << 20, shards: 1, tcp: true }
+        Self { name: "test".into(), memory_bytes: 64 << 20, shards: 1, tcp: true, flash: None }
     }
 }
 
@@ -83,8 +85,19 @@ impl LocalCluster {
     }
 
     fn launch(&self, node: NodeId, nodes: usize) -> Result<Node> {
+        let flash = self.options.flash.as_ref();
+        let flash = flash.map(|(dir, segment_len)| FlashConfig {
+            path: dir.join(node.to_string()),
+            segment_len: *segment_len,
+        });
         let coordinator = match node {
-            NodeId(0) => CoordinatorConfig::embedded(nodes),
+            NodeId(0) => {
+                let mut coordinator = CoordinatorConfig::embedded(nodes);
+                if let (Some(own), Some(flash)) = (&mut coordinator.own, &flash) {
+                    own.store = StoreConfig::File(flash.path.join("coordinator"));
+                }
+                coordinator
+            }
             _ => {
                 let socket = self.dir.socket_path(NodeId(0))?;
                 CoordinatorConfig::at(format!("unix://{}", socket.display()))
@@ -101,6 +114,7 @@ impl LocalCluster {
             shards: self.options.shards,
             coordinator,
             timing: Timing::DEFAULT,
+            flash,
         };
         let stop = Stop::new();
         let (sender, events) = channel();

@@ -421,6 +421,10 @@ pub struct NodeStatus {
     pub records: u64,
     /// Records without a name that nobody holds any more: left behind by clients that died, to be swept.
     pub abandoned: u64,
+    /// Bytes of the logs of durable datasets.
+    pub log_bytes: u64,
+    /// Bytes of their checkpoints.
+    pub checkpoint_bytes: u64,
     /// Connections open.
     pub connections: u64,
     /// Requests served since start.

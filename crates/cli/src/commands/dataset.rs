@@ -3,7 +3,9 @@
 use samite_client::{Client, Dataset};
 use samite_types::{ErrorKind, TargetId};
 use samite_wire::access::Access;
-use samite_wire::control::{BackendKind, DatasetSpec, DistributionKind, SemanticsKind};
+use samite_wire::control::{
+    BackendKind, DatasetSpec, DistributionKind, DurabilityKind, SemanticsKind,
+};
 
 use crate::cluster::Target;
 use crate::failure::Failure;
@@ -25,6 +27,7 @@ enum Command {
     #[command(after_help = "\
 Examples:
   samite dataset create results
+  samite dataset create ledger --durability logged
   samite dataset create bulk --distribution weighted=0:1,1:3 --chunk 256K")]
     Create {
         /// Name: letters, digits, `-`, `_`, `.`
@@ -44,6 +47,9 @@ Examples:
         /// Who may read and change it besides root: as a file's mode, the owner's bits and others'
         #[arg(long, value_name = "MODE", default_value = "700", value_parser = parse_mode)]
         mode: u16,
+        /// What a restart of all nodes leaves: `memory`, nothing; `logged`, every acknowledged operation (nodes need --durable)
+        #[arg(long, value_name = "WHAT", default_value = "memory", value_parser = parse_durability)]
+        durability: DurabilityKind,
     },
     /// Say who may read and change a dataset: its owner may, and root
     #[command(after_help = "\
@@ -98,6 +104,14 @@ fn parse_semantics(text: &str) -> Result<SemanticsKind, String> {
     }
 }
 
+fn parse_durability(text: &str) -> Result<DurabilityKind, String> {
+    match text {
+        "memory" => Ok(DurabilityKind::Memory),
+        "logged" => Ok(DurabilityKind::Logged),
+        _ => Err("expected memory or logged".to_owned()),
+    }
+}
+
 fn parse_distribution(text: &str) -> Result<DistributionKind, String> {
     match text {
         "round-robin" => return Ok(DistributionKind::RoundRobin),
@@ -137,12 +151,13 @@ fn parse_chunk(text: &str) -> Result<u32, String> {
 pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let client = target.connect()?;
     match &args.command {
-        Command::Create { dataset, backend, distribution, semantics, chunk, mode } => {
+        Command::Create { dataset, backend, distribution, semantics, chunk, mode, durability } => {
             let spec = DatasetSpec {
                 backend: *backend,
                 distribution: distribution.clone(),
                 semantics: *semantics,
                 chunk_len: *chunk,
+                durability: *durability,
                 access: Access { mode: *mode, ..Access::default() },
                 ..DatasetSpec::new(dataset)
             };
@@ -161,14 +176,23 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     if !json {
         out.line(format!(
-            "{:<24} {:<6} {:<8} {:<12} {:<10} {:>9} {:>10} {:>4}",
-            "name", "id", "backend", "distribution", "semantics", "chunk", "owner", "mode"
+            "{:<24} {:<6} {:<8} {:<12} {:<10} {:<10} {:>9} {:>10} {:>4}",
+            "name",
+            "id",
+            "backend",
+            "distribution",
+            "semantics",
+            "durability",
+            "chunk",
+            "owner",
+            "mode"
         ))?;
     }
     for dataset in map.datasets() {
         let spec = &dataset.spec;
         let backend = format!("{:?}", spec.backend).to_lowercase();
         let semantics = format!("{:?}", spec.semantics).to_lowercase();
+        let durability = format!("{:?}", spec.durability).to_lowercase();
         let distribution = match &spec.distribution {
             DistributionKind::RoundRobin => "round-robin",
             DistributionKind::Single => "single",
@@ -177,12 +201,12 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
         if json {
             out.json(&serde_json::json!({
                 "name": spec.name, "id": dataset.id, "backend": backend, "distribution": distribution,
-                "semantics": semantics, "chunk_len": spec.chunk_len, "owner": spec.access.owner,
+                "semantics": semantics, "durability": durability, "chunk_len": spec.chunk_len, "owner": spec.access.owner,
                 "mode": format!("{:03o}", spec.access.mode),
             }))?;
         } else {
             out.line(format!(
-                "{:<24} {:<6} {backend:<8} {distribution:<12} {semantics:<10} {:>9} {:>10} {:>4}",
+                "{:<24} {:<6} {backend:<8} {distribution:<12} {semantics:<10} {durability:<10} {:>9} {:>10} {:>4}",
                 spec.name,
                 dataset.id.to_string(),
                 human_bytes(spec.chunk_len.into()),

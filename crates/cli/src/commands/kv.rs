@@ -15,7 +15,7 @@ use crate::failure::{ExitCode, Failure, IoContext};
 use crate::output::{Output, escaped};
 
 /// Dataset that the commands use when none is named.
-const DATASET: &str = "kv";
+pub const DATASET: &str = "kv";
 /// Keys asked for at a time.
 const PAGE_LEN: usize = 4096;
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use samite_client::runtime::ClusterDir;
 use samite_node::{
-    CoordinatorConfig, Event, InstanceConfig, NodeConfig, Stop, StoreConfig, Timing,
+    CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, Stop, StoreConfig, Timing,
 };
 use samite_types::NodeId;
 use tracing_subscriber::EnvFilter;
@@ -46,6 +46,9 @@ pub struct Args {
     /// Listen on tcp at this address too; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Option<String>,
+    /// Keep durable datasets in this directory, which is this node's alone; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    durable: Option<PathBuf>,
 }
 
 /// Serves.
@@ -73,13 +76,17 @@ pub fn run(args: Args, target: &Target) -> Result<(), Failure> {
             let own = InstanceConfig {
                 expected: args.nodes as usize,
                 partitions: args.partitions,
-                store: StoreConfig::Memory,
+                // Without what says which datasets there are, what is in them is of no use.
+                store: args.durable.as_ref().map_or(StoreConfig::Memory, |durable| {
+                    StoreConfig::File(durable.join("coordinator"))
+                }),
             };
             CoordinatorConfig { own: Some(own), others: Vec::new() }
         } else {
             CoordinatorConfig::at(format!("unix://{}", dir.socket_path(NodeId(0))?.display()))
         },
         timing: Timing::DEFAULT,
+        flash: args.durable.map(FlashConfig::at),
     };
     let mut on_event = |event: Event| match event {
         Event::Listening { addresses } => {

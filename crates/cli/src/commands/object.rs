@@ -16,7 +16,7 @@ use crate::failure::{ExitCode, Failure, IoContext};
 use crate::output::{Output, escaped};
 
 /// Dataset that the commands use when none is named.
-const DATASET: &str = "objects";
+pub const DATASET: &str = "objects";
 /// Names asked for at a time.
 const PAGE_LEN: usize = 4096;
 /// What is moved at a time.

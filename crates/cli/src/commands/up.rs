@@ -1,7 +1,9 @@
 //! `samite up`: start a local cluster.
 
 use std::fs::File;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +13,10 @@ use samite_client::Client;
 use samite_client::runtime::{ClusterDir, ClusterFile, NodeEntry};
 use samite_fs::{Context, FileSystem};
 use samite_types::{Entropy, NodeId, SystemEntropy};
+use samite_wire::control::{DatasetSpec, DurabilityKind};
 
 use crate::cluster::{FILES_DATASET, Target};
+use crate::commands::{kv, object};
 use crate::failure::{ExitCode, Failure, IoContext};
 use crate::local::{self, process};
 use crate::output::{Output, human_bytes};
@@ -42,7 +46,8 @@ const LOG_TAIL_LINES: usize = 15;
 #[command(after_help = "\
 Examples:
   samite up --local 2
-  samite up --local 4 --memory 512M --name scratch")]
+  samite up --local 4 --memory 512M --name scratch
+  samite up --local 2 --durable /flash/job")]
 pub struct Args {
     /// Nodes to start on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
@@ -56,6 +61,9 @@ pub struct Args {
     /// Partitions of the cluster, for good [default: 16 for each node, at least 64]
     #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=65536))]
     partitions: Option<u32>,
+    /// Keep files, keys and objects in this directory, too, so that the same `up` brings them back after the nodes have ended, or died
+    #[arg(long, value_name = "DIR")]
+    durable: Option<PathBuf>,
     /// Do not listen on tcp (127.0.0.1)
     #[arg(long)]
     no_tcp: bool,
@@ -79,7 +87,8 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     signals::on_stop(move || flag.store(true, Ordering::Relaxed))?;
     target.runtime.create()?;
     let _lock = claim(dir)?;
-    let mut nodes = Starting { dir, children: Vec::new(), memory, serves: false };
+    let durable = durable_dir(args)?;
+    let mut nodes = Starting { dir, children: Vec::new(), memory, durable, serves: false };
     let until = begun + Duration::from_secs(args.wait);
     let started =
         nodes.start(args).and_then(|()| nodes.wait_until_serving(target, until, &interrupted));
@@ -96,6 +105,15 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             Err(Failure::new(failure.code, message))
         }
     }
+}
+
+/// The directory of durable datasets, made if it is not there: nodes run elsewhere, so its path must not depend on where this is.
+fn durable_dir(args: &Args) -> Result<Option<PathBuf>, Failure> {
+    let Some(dir) = &args.durable else { return Ok(None) };
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.doing(format_args!("--durable: make {}", dir.display()))?;
+    let path = dir.canonicalize();
+    path.doing(format_args!("--durable: {}", dir.display())).map(Some)
 }
 
 fn memory_of_node(args: &Args) -> Result<u64, Failure> {
@@ -170,6 +188,8 @@ struct Starting<'a> {
     dir: &'a ClusterDir,
     children: Vec<(NodeId, Child)>,
     memory: u64,
+    /// Where the nodes keep what outlives them.
+    durable: Option<PathBuf>,
     serves: bool,
 }
 
@@ -215,6 +235,9 @@ impl Starting<'_> {
         command.args(["--memory", &self.memory.to_string(), "--shards", &args.shards.to_string()]);
         if let Some(partitions) = args.partitions {
             command.args(["--partitions", &partitions.to_string()]);
+        }
+        if let Some(durable) = &self.durable {
+            command.arg("--durable").arg(durable.join(node.to_string()));
         }
         if !args.no_tcp {
             command.args(["--tcp", "127.0.0.1:0"]);
@@ -284,6 +307,11 @@ impl Starting<'_> {
                 .find_map(|address| address.strip_prefix("tcp://"))
                 .map(str::to_owned);
         }
+        if self.durable.is_some() {
+            for name in [FILES_DATASET, kv::DATASET, object::DATASET] {
+                make_durable(&client, name)?;
+            }
+        }
         let fs = FileSystem::open(&client, FILES_DATASET)?;
         fs.stat(&Context::of_process(0), b"/", true)?;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -305,6 +333,17 @@ impl Starting<'_> {
             }
         }
         tails
+    }
+}
+
+/// Makes a dataset of the views durable, unless it is there.
+fn make_durable(client: &Client, name: &str) -> samite_types::Result<()> {
+    match client.dataset(name) {
+        Err(error) if error.kind() == samite_types::ErrorKind::NotFound => {
+            let durability = DurabilityKind::Logged;
+            client.create_dataset(&DatasetSpec { durability, ..DatasetSpec::new(name) }).map(drop)
+        }
+        found => found.map(drop),
     }
 }
 

@@ -1,0 +1,253 @@
+//! Durable datasets of one shard: a log of what its partitions do, copies of them, and what both lead to after a restart.
+//!
+//! ```text
+//!  Mirrored ── Effect::Append ── log ── thread: one write, one fdatasync for all that has come meanwhile
+//!      │                                     │
+//!      └── Mirrored::logged ◂────────────────┘ wakes the shard; held replies leave
+//! ```
+//!
+//! A node with a flash directory keeps one log for each shard, of the entries of all durable partitions that it is a member for
+//! ([`samite_wire::peer::Entry`]). The log is one more follower of each: what is not on flash is not committed, and nobody hears of it. When
+//! the log has grown to the size of what it tells of, each partition in it is copied to a *checkpoint* while it
+//! goes on serving (`checkpoint.rs`), and what is older is dropped from the log.
+//!
+//! At its start a node takes the newest checkpoint of each partition and replays what the log tells after it (`recovery.rs`). So records,
+//! versions, results that make operations happen once, lease epochs and holds are what they were. Leases on records are not kept:
+//! whoever had one has lost its connection, and asks anew.
+
+mod checkpoint;
+mod drive;
+mod frame;
+mod recovery;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use samite_log::storage::Storage;
+use samite_log::{Appender, DirDisk, Disk, Settings};
+use samite_partition::mirror::{LogEntry, Mirrored};
+use samite_transport::server::Waker;
+use samite_types::fault::Faults;
+use samite_types::{
+    DatasetId, Entropy, Error, ErrorKind, NodeId, Position, Result, ShardId, SystemEntropy,
+};
+
+use crate::config::FlashConfig;
+use crate::partitions::PlaceId;
+use checkpoint::{Checkpoints, LogView};
+pub(crate) use recovery::Recovered;
+
+/// The directory of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct Flash {
+    config: FlashConfig,
+    storage: Storage,
+    faults: Arc<Faults>,
+}
+
+impl Flash {
+    /// Opens the directory of `node`, or makes it.
+    ///
+    /// # Errors
+    /// It is another node's, or cannot be used.
+    pub(crate) fn open(
+        config: &FlashConfig,
+        (node, shards): (NodeId, u16),
+        faults: &Arc<Faults>,
+    ) -> Result<Self> {
+        let id = SystemEntropy.next_u64().max(1);
+        let like = Storage { id, node: node.get(), shards };
+        let storage = DirDisk::new(&config.path, None)
+            .and_then(|disk| Storage::open(&disk, like))
+            .map_err(|error| error.context(config.path.display()))?;
+        Ok(Self { config: config.clone(), storage, faults: Arc::clone(faults) })
+    }
+
+    /// Names what is in the directory.
+    pub(crate) const fn storage(&self) -> u64 {
+        self.storage.id
+    }
+
+    fn shard(&self, shard: ShardId) -> Result<Arc<dyn Disk>> {
+        let path = self.config.path.join(format!("shard-{}", shard.get()));
+        Ok(Arc::new(DirDisk::new(&path, Some(Arc::clone(&self.faults)))?))
+    }
+
+    /// No two logs have the same id.
+    const fn log_id(&self, shard: ShardId) -> u64 {
+        self.storage.id ^ ((shard.get() as u64) << 48)
+    }
+}
+
+/// What is known of a partition's way through the log.
+#[derive(Clone, Copy, Debug, Default)]
+struct Track {
+    /// Frame with its last entry; 0: none.
+    last: u64,
+    /// Frames below this are not needed for it.
+    needed: u64,
+    /// What the log tells is of no use before there is a checkpoint.
+    is_headless: bool,
+}
+
+/// Hands an open partition to somebody; does nothing when there is none.
+pub(crate) type Find<'f> = dyn FnMut(PlaceId, &mut dyn FnMut(&mut Mirrored)) + 'f;
+
+/// The log of one shard, and what goes with it.
+pub(crate) struct Durable {
+    appender: Appender,
+    tracks: HashMap<PlaceId, Track>,
+    /// Entries on their way to flash: number of the frame, partition, position.
+    under_way: VecDeque<(u64, PlaceId, Position)>,
+    checkpoints: Checkpoints,
+    /// Bytes that had been appended when the last checkpoints were begun.
+    round_at: Option<u64>,
+}
+
+impl Durable {
+    /// Reads what is there into partitions that `open` makes, and goes on from it. `waker`: of the shard.
+    ///
+    /// # Errors
+    /// Damage, and where; too little memory for what is there.
+    pub(crate) fn open(
+        flash: &Flash,
+        shard: ShardId,
+        waker: Waker,
+        open: &mut dyn FnMut(PlaceId) -> Result<Mirrored>,
+    ) -> Result<(Self, Recovered)> {
+        let disk = flash.shard(shard)?;
+        let id = flash.log_id(shard);
+        let settings = Settings { id, segment_len: flash.config.segment_len };
+        let found = recovery::recover(&disk, settings, open)?;
+        let name = format!("log-{}", shard.get());
+        let woken = waker.clone();
+        let appender = Appender::start(&name, found.log, move || woken.wake());
+        let durable = Self {
+            appender: appender.map_err(|error| no_thread(&error))?,
+            tracks: found.tracks,
+            under_way: VecDeque::new(),
+            checkpoints: Checkpoints::start(disk, settings, found.checkpointed, waker)?,
+            round_at: None,
+        };
+        Ok((durable, found.partitions))
+    }
+
+    /// Whether the log takes entries of up to `len` bytes in all, for operations that may take effect.
+    ///
+    /// # Errors
+    /// `Busy`; `NoSpace` and others of the disk; `TooLarge`.
+    pub(crate) fn admit(&self, len: usize) -> Result<(), ErrorKind> {
+        if len > self.checkpoints.entry_len_max() {
+            return Err(ErrorKind::TooLarge);
+        }
+        self.appender.admit(len)
+    }
+
+    /// Appends an entry of a partition.
+    pub(crate) fn append(&mut self, id: PlaceId, entry: &LogEntry) {
+        let first = self.appender.next();
+        let track = self.tracks.entry(id).or_insert(Track { needed: first, ..Track::default() });
+        track.last = self.appender.add(|out| frame::encode_entry(out, id, entry));
+        self.under_way.push_back((track.last, id, entry.position()));
+        self.appender.submit();
+    }
+
+    /// What is on flash of a partition is no use any more.
+    pub(crate) fn discard(&mut self, id: PlaceId) {
+        let frame = self.appender.add(|out| frame::encode_discarded(out, id));
+        self.appender.submit();
+        self.under_way.retain(|(_, other, _)| *other != id);
+        self.checkpoints.discard(&|other| other == id);
+        let track = Track { last: frame, needed: frame + 1, is_headless: true };
+        self.tracks.insert(id, track);
+    }
+
+    /// What is appended to a partition counts again once it is all in a checkpoint.
+    pub(crate) fn want_checkpoint(&mut self, id: PlaceId) {
+        self.checkpoints.want(id);
+    }
+
+    /// The next entry that has come to be on flash, with all before it: a partition, and the entry's position.
+    pub(crate) fn next_durable(&mut self) -> Option<(PlaceId, Position)> {
+        loop {
+            let (frame, id, position) = *self.under_way.front()?;
+            if frame >= self.appender.durable() {
+                return None;
+            }
+            self.under_way.pop_front();
+            // Of several entries of one partition the last says all.
+            let track = self.tracks.get(&id).copied().unwrap_or_default();
+            if !track.is_headless {
+                return Some((id, position));
+            }
+        }
+    }
+
+    /// Bytes of the log and of the checkpoints.
+    pub(crate) fn lens(&self) -> (u64, u64) {
+        (self.appender.figures().len, self.checkpoints.len())
+    }
+
+    /// There are no such datasets any more.
+    pub(crate) fn forget(&mut self, is_gone: &dyn Fn(DatasetId) -> bool) {
+        let mut gone: Vec<DatasetId> =
+            self.tracks.keys().map(|id| id.0).filter(|dataset| is_gone(*dataset)).collect();
+        gone.sort_unstable();
+        gone.dedup();
+        for dataset in gone {
+            self.appender.add(|out| frame::encode_dropped(out, dataset));
+        }
+        self.appender.submit();
+        self.tracks.retain(|(dataset, _), _| !is_gone(*dataset));
+        self.under_way.retain(|(_, (dataset, _), _)| !is_gone(*dataset));
+        self.checkpoints.discard(&|(dataset, _)| is_gone(dataset));
+    }
+
+    /// Whether [`Durable::advance`] has something to do now, and not only when the shard is woken.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.checkpoints.is_busy()
+    }
+
+    /// Does a piece of a checkpoint, if there is something to do. `find` gives an open partition. Returns the partition that has
+    /// a checkpoint now which it had to have before its entries count, and the position up to which all is there.
+    pub(crate) fn advance(&mut self, find: &mut Find<'_>) -> Option<(PlaceId, Position)> {
+        let mut headed = None;
+        let mut is_shorter = false;
+        if let Some(done) = self.checkpoints.finished()
+            && let Some(track) = self.tracks.get_mut(&done.id)
+        {
+            track.needed = done.next;
+            headed = std::mem::take(&mut track.is_headless).then_some((done.id, done.position));
+            is_shorter = true;
+        }
+        let appended = self.appender.appended();
+        let half = self.checkpoints.log_len_max() / 2;
+        let is_time = self.round_at.is_none_or(|at| appended - at >= half);
+        if is_time && self.checkpoints.is_due(self.appender.figures().len) {
+            self.round_at = Some(appended);
+            is_shorter = true;
+            self.checkpoints.begin(self.told_of());
+        }
+        if is_shorter {
+            let needed = self.tracks.values().filter(|track| track.last >= track.needed);
+            let first = needed.map(|track| track.needed).min();
+            self.appender.drop_below(first.unwrap_or(self.appender.next()));
+        }
+        let log = LogView { next: self.appender.next(), durable: self.appender.durable() };
+        self.checkpoints.step(&log, find);
+        headed
+    }
+
+    /// The partitions of which the log tells something that no checkpoint has, those that it has told of longest last.
+    fn told_of(&self) -> Vec<PlaceId> {
+        let told = self.tracks.iter().filter(|(_, track)| track.last >= track.needed);
+        let mut places: Vec<(u64, PlaceId)> = told.map(|(id, track)| (track.needed, *id)).collect();
+        places.sort_unstable_by(|one, other| other.cmp(one));
+        places.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
+fn no_thread(error: &std::io::Error) -> Error {
+    let errno = rustix::io::Errno::from_io_error(error).unwrap_or(rustix::io::Errno::AGAIN);
+    Error::io("start a thread", errno)
+}

@@ -1,0 +1,95 @@
+//! The shard between its partitions and its log.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use samite_partition::mirror::Effect;
+use samite_placement::{ClusterMap, shard_of};
+use samite_types::{Clock, ErrorKind, SystemClock};
+use samite_wire::op::{Action, Operation, Request};
+use samite_wire::peer::data_of;
+
+use super::frame::OVERHEAD;
+use crate::partitions::PlaceId;
+use crate::shard::Shard;
+
+/// Whether there may be an entry about an operation.
+fn may_append(operation: &Operation<'_>) -> bool {
+    let about_holds = |action: &Action<'_>| {
+        matches!(action, Action::Hold { .. } | Action::Release { .. } | Action::Lease { .. })
+    };
+    operation.is_mutation() || operation.actions.iter().any(about_holds)
+}
+
+impl Shard {
+    /// Whether the log takes what `request`, of `len` bytes, may do to this shard's partitions.
+    pub(crate) fn check_log(&self, request: &Request<'_>, len: usize) -> Result<(), ErrorKind> {
+        let Some(durable) = &self.durable else { return Err(ErrorKind::Unsupported) };
+        let shards = self.shared.shards();
+        let mine = request.operations.iter().filter(|operation| {
+            may_append(operation) && shard_of(operation.partition, shards) == self.id
+        });
+        // What lies in blocks is not in the request.
+        let lens = mine.map(|operation| {
+            OVERHEAD + data_of(operation).map(|(_, data)| data.len()).sum::<usize>()
+        });
+        match lens.sum::<usize>() {
+            0 => Ok(()),
+            data_len => durable.admit(data_len + len),
+        }
+    }
+
+    /// Does what a partition asks for.
+    pub(crate) fn to_flash(&mut self, id: PlaceId, effect: &Effect) {
+        let Some(durable) = &mut self.durable else { return };
+        match effect {
+            Effect::Append(entry) => durable.append(id, entry),
+            Effect::Discard => durable.discard(id),
+            Effect::Checkpoint => durable.want_checkpoint(id),
+            _ => {}
+        }
+    }
+
+    /// Tells partitions what has come to be on flash.
+    pub(crate) fn note_durable(&mut self) {
+        let Some(durable) = &mut self.durable else { return };
+        while let Some((id, position)) = durable.next_durable() {
+            if let Some(place) = self.partitions.stirred(id) {
+                place.member.logged(position);
+            }
+        }
+        self.advance_checkpoints();
+    }
+
+    /// When the next piece of a checkpoint may be copied: when there is nothing else to do.
+    pub(crate) fn checkpoint_due(&self) -> Option<Duration> {
+        self.durable.as_ref().filter(|durable| durable.is_busy()).map(|_| Duration::ZERO)
+    }
+
+    /// Copies the next piece of a checkpoint, if there is one to copy.
+    pub(crate) fn advance_checkpoints(&mut self) {
+        let Self { durable: Some(durable), partitions, .. } = self else { return };
+        let headed = durable.advance(&mut |id, use_it| {
+            if let Some(place) = partitions.place(id) {
+                use_it(&mut place.member);
+            }
+        });
+        let (log, checkpoints) = durable.lens();
+        if let Some((id, position)) = headed
+            && let Some(place) = self.partitions.stirred(id)
+        {
+            place.member.logged(position);
+        }
+        let figures = self.figures();
+        figures.log_bytes.store(log, Ordering::Relaxed);
+        figures.checkpoint_bytes.store(checkpoints, Ordering::Relaxed);
+    }
+
+    /// There is a new map: opens what a restart has left, and lets go of what is not this node's any more.
+    pub(crate) fn refresh_durable(&mut self, map: &ClusterMap, moved: &[PlaceId]) {
+        self.partitions.open_recovered(map, SystemClock.monotonic());
+        let Some(durable) = &mut self.durable else { return };
+        moved.iter().for_each(|id| durable.discard(*id));
+        durable.forget(&|dataset| map.dataset_by_id(dataset).is_none());
+    }
+}

@@ -1,0 +1,65 @@
+//! What a frame of the log says.
+//!
+//! ```text
+//!  dataset u32                                             the dataset is no more
+//!  dataset u32 │ partition u32                             what is known of the partition does not count any more
+//!  dataset u32 │ partition u32 │ length u32 │ entry │ its data    what has happened to the partition
+//! ```
+
+use samite_partition::mirror::LogEntry;
+use samite_types::{DatasetId, PartitionId};
+use samite_wire::peer::Entry;
+use samite_wire::{Decoder, WireError};
+
+use crate::partitions::PlaceId;
+
+/// Bytes that the entry of an operation may have beside the request that brought the operation.
+pub(super) const OVERHEAD: usize = 128;
+
+/// What a frame says.
+#[derive(Debug)]
+pub(super) enum Frame<'a> {
+    /// What has happened to a partition.
+    Entry(PlaceId, Entry<'a>),
+    /// What is known of a partition does not count any more.
+    Discarded(PlaceId),
+    /// A dataset is no more.
+    Dropped(DatasetId),
+}
+
+pub(super) fn encode_entry(out: &mut Vec<u8>, id: PlaceId, entry: &LogEntry) {
+    encode_discarded(out, id);
+    out.extend_from_slice(&(entry.body().len() as u32).to_le_bytes());
+    out.extend_from_slice(entry.body());
+    for piece in entry.payload() {
+        piece.append_to(out);
+    }
+}
+
+pub(super) fn encode_discarded(out: &mut Vec<u8>, (dataset, partition): PlaceId) {
+    encode_dropped(out, dataset);
+    out.extend_from_slice(&partition.get().to_le_bytes());
+}
+
+pub(super) fn encode_dropped(out: &mut Vec<u8>, dataset: DatasetId) {
+    out.extend_from_slice(&dataset.get().to_le_bytes());
+}
+
+/// Reads a frame.
+///
+/// # Errors
+/// It is none of these.
+pub(super) fn decode(bytes: &[u8]) -> Result<Frame<'_>, WireError> {
+    let mut decoder = Decoder::new(bytes);
+    let dataset = DatasetId(decoder.u32("dataset")?);
+    if decoder.rest().is_empty() {
+        return Ok(Frame::Dropped(dataset));
+    }
+    let id = (dataset, PartitionId(decoder.u32("partition")?));
+    if decoder.rest().is_empty() {
+        return Ok(Frame::Discarded(id));
+    }
+    let len = decoder.u32("entry length")? as usize;
+    let body = decoder.bytes(len, "entry")?;
+    Ok(Frame::Entry(id, Entry::decode(body, decoder.rest())?))
+}
