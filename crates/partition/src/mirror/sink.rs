@@ -83,11 +83,12 @@ impl Mirrored {
     }
 
     fn sink_step(&mut self, from: TargetId, (attempt, step): (u32, u32), what: Step<'_, '_>) {
-        let Some(mut sink) = self.sink.take().filter(|sink| sink.attempt == attempt) else {
-            if (self.term, attempt) > self.last_attempt {
-                self.answer(from, &Message::Lost { attempt, kind: ErrorKind::NotFound });
-            }
+        if (self.term, attempt) < self.last_attempt {
             return;
+        }
+        let is_known = self.sink.as_ref().is_some_and(|sink| sink.attempt == attempt);
+        let Some(mut sink) = self.sink.take_if(|_| is_known) else {
+            return self.answer(from, &Message::Lost { attempt, kind: ErrorKind::NotFound });
         };
         let mut again = false;
         if step == sink.step + 1 && !sink.is_whole {
