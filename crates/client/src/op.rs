@@ -159,6 +159,7 @@ pub(crate) fn name(operation: &Operation<'_>) -> &'static str {
         Some(Action::Truncate { .. }) => "truncate",
         Some(Action::Add { .. }) => "add",
         Some(Action::Max { .. }) => "max",
+        Some(Action::Advance { .. }) => "advance",
         Some(Action::List { .. }) => "list",
         Some(Action::Punch { .. }) => "punch",
         Some(Action::Extents { .. }) => "list extents",
@@ -199,6 +200,7 @@ fn action_parts<'g, 'a>(action: &'g Action<'a>) -> (&'g [u8], &'g [u8], Option<&
         | Action::Truncate { key, .. }
         | Action::Add { key, .. }
         | Action::Max { key, .. }
+        | Action::Advance { key, .. }
         | Action::Punch { key, .. }
         | Action::Lease { key, .. }
         | Action::Hold { key, .. }

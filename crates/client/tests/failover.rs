@@ -12,17 +12,24 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::block_on;
+use samite_client::locks::Locker;
 use samite_client::{Client, ClusterConfig, Dataset, Op, Options};
 use samite_transport::ClusterKey;
 use samite_transport::server::{
     ConnId, EventLoop, Listener, Options as LoopOptions, Peer, Replies, Service, SharedArena, Waker,
 };
-use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, Redundancy, Result, TargetId, Term};
+use samite_types::{
+    ClientId, DatasetId, Epoch, ErrorKind, NodeId, Redundancy, RequestId, Result, TargetId, Term,
+};
 use samite_wire::control::{
     ClusterMapData, Consistency, ControlReply, ControlRequest, DatasetData, Group, Member,
     NodeInfo, NodeState, PartitionTable, Reachability, TargetInfo, decode, encode,
 };
 use samite_wire::frame::{FrameKind, Header};
+use samite_wire::lock::{
+    LockAnswer, LockCall, LockFound, LockHolder, LockMode, LockOwner, LockRange, LockRequest,
+    LockSpace,
+};
 use samite_wire::op::{Action, Operation, ReplyEncoder, ReplyHeader, Request};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,19 +50,66 @@ struct World {
     /// Numbers of mutations that took effect.
     applied: HashSet<u64>,
     changes: u64,
+    /// Whose the lock is, as each node knows.
+    locks: [Option<ClientId>; 2],
+    /// Who waits for it at each node, and the connection that asked.
+    waits: [Vec<(ClientId, ConnId, RequestId)>; 2],
 }
 
 impl World {
     fn map(&self) -> ClusterMapData {
-        let member = |target| Member { target, consistency: Consistency::Good };
-        let order = [self.primary, 1 - self.primary].map(|node| TargetId(node as u32));
-        let group = Group { term: Term(self.epoch as u32), members: order.map(member).to_vec() };
-        let alone = Group { term: Term(0), members: vec![member(TargetId(0))] };
+        let member = |node: usize| {
+            let is_good = node == self.primary || self.modes[node] == Mode::Serves;
+            let consistency = if is_good { Consistency::Good } else { Consistency::NeedsResync };
+            Member { target: TargetId(node as u32), consistency }
+        };
+        let members = [self.primary, 1 - self.primary].map(member).to_vec();
+        let group = Group { term: Term(self.epoch as u32), members };
+        let good = Member { target: TargetId(0), consistency: Consistency::Good };
+        let alone = Group { term: Term(0), members: vec![good] };
         let tables = vec![
             PartitionTable { redundancy: Redundancy(1), groups: vec![alone; 4] },
             PartitionTable { redundancy: Redundancy(2), groups: vec![group; 4] },
         ];
         ClusterMapData { epoch: Epoch(self.epoch), tables, ..self.map.clone() }
+    }
+}
+
+impl World {
+    /// `None`: it waits.
+    fn lock(
+        &mut self,
+        node: usize,
+        (client, conn, id): (ClientId, ConnId, RequestId),
+        request: &LockRequest,
+    ) -> Option<ControlReply> {
+        if request.is_note == (node == self.primary) {
+            return Some(ControlReply::failed(ErrorKind::StaleMap, "another node's"));
+        }
+        let holder = &mut self.locks[node];
+        Some(ControlReply::Lock(match request.call {
+            LockCall::Take { .. } if request.is_note || holder.is_none_or(|one| one == client) => {
+                *holder = Some(client);
+                LockAnswer::Done
+            }
+            LockCall::Take { wait: Some(_), .. } => {
+                self.waits[node].push((client, conn, id));
+                return None;
+            }
+            LockCall::Release { .. } => {
+                *holder = holder.filter(|one| *one != client);
+                LockAnswer::Done
+            }
+            LockCall::Take { range, mode, .. } | LockCall::Test { range, mode } => match *holder {
+                None => LockAnswer::Done,
+                Some(client) => LockAnswer::Held(LockFound {
+                    range,
+                    mode,
+                    owner: LockOwner { client, token: 0 },
+                    holder: LockHolder::default(),
+                }),
+            },
+        }))
     }
 }
 
@@ -65,9 +119,10 @@ struct Player {
 }
 
 impl Player {
-    fn control(&self, body: &[u8]) -> ControlReply {
+    fn control(&self, place: (ClientId, ConnId, RequestId), body: &[u8]) -> Option<ControlReply> {
         let mut world = self.world.lock().unwrap();
-        match decode(body) {
+        Some(match decode(body) {
+            Ok(ControlRequest::Lock(request)) => return world.lock(self.node, place, &request),
             Ok(ControlRequest::Map { known }) => {
                 // A node that is cut off learns nothing.
                 let is_cut = world.modes[self.node] == Mode::CutOff;
@@ -82,6 +137,18 @@ impl Player {
             }
             Ok(ControlRequest::CreateDataset(_)) => ControlReply::NotLeader { leader: None },
             _ => ControlReply::failed(ErrorKind::Unsupported, "not played"),
+        })
+    }
+
+    /// Gives the lock to the first who waits, when it is free.
+    fn wake(&self, out: &mut Replies) {
+        let mut world = self.world.lock().unwrap();
+        let node = self.node;
+        if world.locks[node].is_none() && !world.waits[node].is_empty() {
+            let (client, conn, id) = world.waits[node].remove(0);
+            world.locks[node] = Some(client);
+            let reply = encode(&ControlReply::Lock(LockAnswer::Done));
+            out.send(conn, FrameKind::ControlReply, id, &reply, []);
         }
     }
 
@@ -112,7 +179,7 @@ impl Service for Player {
     fn request(
         &mut self,
         conn: ConnId,
-        _peer: &Peer,
+        peer: &Peer,
         header: &Header,
         body: &[u8],
         payload: &[u8],
@@ -120,7 +187,13 @@ impl Service for Player {
     ) {
         let is_stopped = self.world.lock().unwrap().modes[self.node] == Mode::Stopped;
         let (kind, reply) = if header.kind == FrameKind::Control {
-            (FrameKind::ControlReply, encode(&self.control(body)))
+            if is_stopped {
+                return;
+            }
+            let place = (peer.client, conn, header.request_id);
+            let Some(reply) = self.control(place, body) else { return };
+            self.wake(out);
+            (FrameKind::ControlReply, encode(&reply))
         } else {
             let request = Request::decode(body, payload).unwrap();
             if is_stopped && self.world.lock().unwrap().primary == self.node {
@@ -209,6 +282,8 @@ impl Stage {
             map,
             applied: HashSet::new(),
             changes: 0,
+            locks: [None; 2],
+            waits: [Vec::new(), Vec::new()],
         };
         let world = Arc::new(Mutex::new(world));
         let nodes = [0, 1].map(|node| {
@@ -364,4 +439,72 @@ fn a_client_finds_its_cluster_past_a_node_that_is_stopped() {
     let dataset = client.create_dataset(&spec).unwrap();
     dataset.execute_one(add(&dataset).into()).unwrap();
     assert!(start.elapsed() < Duration::from_secs(15), "{:?}", start.elapsed());
+}
+
+fn lock_request(dataset: &Dataset, call: LockCall) -> LockRequest {
+    LockRequest {
+        dataset: dataset.id(),
+        partition: dataset.partition_of(b"k"),
+        object: 7,
+        space: LockSpace::Whole,
+        token: 0,
+        is_note: false,
+        call,
+    }
+}
+
+fn take() -> LockCall {
+    LockCall::Take {
+        range: LockRange::WHOLE,
+        mode: LockMode::Exclusive,
+        holder: LockHolder::default(),
+        wait: None,
+        detects_deadlock: false,
+    }
+}
+
+/// A lock outlives the node that granted it; who waits for it goes on waiting at the next one.
+fn locks_last_when(stops: impl Fn(&mut Stage)) {
+    let mut stage = Stage::new();
+    let (client, other) = (stage.client(), stage.client());
+    let dataset = client.dataset("mirrored").unwrap();
+    let (holder, waiter) = (Locker::new(&client), Locker::new(&other));
+    let request = lock_request(&dataset, take());
+    assert_eq!(holder.ask(&request).unwrap(), LockAnswer::Done);
+    assert_eq!(stage.world.lock().unwrap().locks, [Some(holder.id()); 2]);
+    assert!(matches!(waiter.ask(&request).unwrap(), LockAnswer::Held(_)));
+    std::thread::scope(|scope| {
+        let wait = scope.spawn(|| {
+            let mut wait = waiter.begin(request).unwrap();
+            let woken = wait.block_until(&|| false).unwrap();
+            wait.finish(woken).unwrap();
+        });
+        while stage.world.lock().unwrap().waits[0].is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stops(&mut stage);
+        stage.fail_over(Duration::from_millis(300)).join().unwrap();
+        // Nobody else gets it from the next node.
+        assert!(matches!(Locker::new(&other).ask(&request).unwrap(), LockAnswer::Held(_)));
+        while stage.world.lock().unwrap().waits[1].is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let release = LockCall::Release { range: LockRange::WHOLE };
+        assert_eq!(holder.ask(&lock_request(&dataset, release)).unwrap(), LockAnswer::Done);
+        wait.join().unwrap();
+    });
+    assert_eq!(stage.world.lock().unwrap().locks[1], Some(waiter.id()));
+}
+
+#[test]
+fn locks_outlive_a_node_that_dies() {
+    locks_last_when(|stage| {
+        stage.set(0, Mode::Stopped);
+        stage.nodes[0] = None;
+    });
+}
+
+#[test]
+fn locks_outlive_a_node_that_is_stopped() {
+    locks_last_when(|stage| stage.set(0, Mode::Stopped));
 }

@@ -9,7 +9,7 @@ use samite_wire::op::{Action, Data, Operation};
 use crate::at::At;
 use crate::cache::permits;
 use crate::filesystem::named;
-use crate::inode::{Inode, at, owner};
+use crate::inode::{Inode, at, inode_changed, owner};
 use crate::store::{Node, fail, identity_of, lives_in};
 use crate::walk::{LOOKUPS_MAX, WRITE, Walk};
 use crate::{Attr, Context, FileSystem, OpenFile, Semantics, SetTime, Timestamp};
@@ -201,7 +201,7 @@ impl FileSystem {
             offset,
             data: Data::Inline(&raw[offset as usize..offset as usize + len]),
         };
-        let mut op = Operation::new(node.home.partition, [field(at::CTIME, 8)]);
+        let mut op = Operation::new(node.home.partition, [inode_changed(key, after.ctime)]);
         if before.perm != after.perm {
             op.actions.push(field(at::PERM, 2));
         }

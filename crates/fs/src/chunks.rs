@@ -111,12 +111,10 @@ impl Store {
             ops.push(Op::new(Operation::new(home.partition, [write])));
         }
         if let (Some(op), Some(written)) = (ops.first_mut(), written) {
-            // Two actions without data: what is full of data stays one request. The first makes the record.
-            let (key, offset) = (&stamp, 0);
-            op.operation.actions.extend([
-                Action::Add { key, offset, delta: 0 },
-                Action::Max { key, offset, value: written.0.cast_unsigned() },
-            ]);
+            // An action without data: what is full of data stays one request.
+            let (key, to) = (&stamp, written.0);
+            let stamp = Action::Advance { key, offset: 0, count: 1, to, slack: u64::MAX };
+            op.operation.actions.push(stamp);
         }
         let outcomes = if ops.len() == 1 {
             ops.pop()

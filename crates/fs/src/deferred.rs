@@ -19,7 +19,7 @@ use samite_types::{Epoch, Error, ErrorKind, Result, Version};
 use samite_wire::op::{Action, Guard, Operation};
 
 use crate::cache::permits;
-use crate::inode::{INODE_LEN, Inode, at, changed};
+use crate::inode::{INODE_LEN, Inode, at};
 use crate::key::{self, Key};
 use crate::make::Blueprint;
 use crate::marks::EntryMark;
@@ -513,9 +513,10 @@ impl OpenFile {
             }
             file.value[first..first + buf.len()].copy_from_slice(buf);
             *data_len += grown;
-            let times = changed(Timestamp::now());
-            file.value[at::MTIME as usize..at::MTIME as usize + times.len()]
-                .copy_from_slice(&times);
+            let now = Timestamp::now().0.to_le_bytes();
+            for field in [at::MTIME, at::CTIME].map(|field| field as usize) {
+                file.value[field..field + now.len()].copy_from_slice(&now);
+            }
             Some(start)
         })
     }

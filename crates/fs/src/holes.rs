@@ -9,7 +9,7 @@ use samite_wire::op::{Action, Data, Guard, Operation};
 
 use crate::chunks::parts;
 use crate::file::Tried;
-use crate::inode::{INODE_LEN, Layout, at, changed};
+use crate::inode::{INODE_LEN, Layout, at, data_changed};
 use crate::store::{Home, Store, fail};
 use crate::{FILE_LEN_MAX, FileKind, OpenFile, Timestamp};
 
@@ -158,15 +158,12 @@ impl OpenFile {
     fn punch_inline(&self, start: u64, end: u64) -> Result<bool> {
         let first = u32::try_from(start).unwrap_or(u32::MAX).saturating_add(INODE_LEN as u32);
         let len = u32::try_from(end - start).unwrap_or(u32::MAX);
-        let times = changed(Timestamp::now());
+        let now = Timestamp::now();
         let tried = self.on_inode(Layout::Inline, |home, guard| {
             let key = &home.key;
             let op = Operation::new(
                 home.partition,
-                [
-                    Action::Punch { key, offset: first, len },
-                    Action::Write { key, offset: at::MTIME, data: Data::Inline(&times) },
-                ],
+                [Action::Punch { key, offset: first, len }, data_changed(key, now)],
             );
             self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
         })?;
@@ -205,7 +202,7 @@ impl OpenFile {
     /// Makes the inode tell of holes; with a length that holds and a new time when data go. False: the file was cut, or has
     /// another layout.
     fn note_holes(&self, size: Option<u64>, cuts: u64) -> Result<bool> {
-        let (times, cuts) = (changed(Timestamp::now()), cuts.to_le_bytes());
+        let (now, cuts) = (Timestamp::now(), cuts.to_le_bytes());
         let tried = self.on_inode(Layout::Chunked, |home, guard| {
             let key = &home.key;
             let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
@@ -216,7 +213,7 @@ impl OpenFile {
             if let Some(size) = size {
                 op.actions.extend([
                     Action::Max { key, offset: at::SIZE, value: size },
-                    write(at::MTIME, &times),
+                    data_changed(key, now),
                     write(at::ENDS_OPEN, &[1]),
                 ]);
             }

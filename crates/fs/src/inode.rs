@@ -26,6 +26,7 @@
 //! data lie. Data of an inline file and the target of a symbolic link follow the inode.
 
 use samite_types::{Error, ErrorKind, Result};
+use samite_wire::op::Action;
 
 use crate::{Attr, FileKind, STAT_BLOCK_LEN, Semantics, Timestamp};
 
@@ -260,12 +261,22 @@ pub fn owner(uid: u32, gid: u32) -> [u8; 8] {
     pair(uid.to_le_bytes(), gid.to_le_bytes())
 }
 
-/// Bytes at [`at::MTIME`] when the data change: data and change time.
-pub fn changed(now: Timestamp) -> [u8; 16] {
-    let mut out = [0; 16];
-    out[..8].copy_from_slice(&now.0.to_le_bytes());
-    out[8..].copy_from_slice(&now.0.to_le_bytes());
-    out
+/// A time that is later than another by more than this, in nanoseconds, was not left by a client that was quicker: somebody has set it.
+const SET_ON_PURPOSE: u64 = 10_000_000_000;
+
+/// When the data change: data and change time. Of two clients the slower does not set them back.
+pub const fn data_changed(key: &[u8], now: Timestamp) -> Action<'_> {
+    Action::Advance { key, offset: at::MTIME, count: 2, to: now.0, slack: SET_ON_PURPOSE }
+}
+
+/// When data were changed by `written`, which may be some time ago: whoever set the time since has counted a cut.
+pub const fn data_written(key: &[u8], written: Timestamp) -> Action<'_> {
+    Action::Advance { key, offset: at::MTIME, count: 2, to: written.0, slack: u64::MAX }
+}
+
+/// When something else changes: change time, which nobody can set.
+pub const fn inode_changed(key: &[u8], now: Timestamp) -> Action<'_> {
+    Action::Advance { key, offset: at::CTIME, count: 1, to: now.0, slack: u64::MAX }
 }
 
 /// Bytes at [`at::CUTS`]: number of cuts and writing mark.

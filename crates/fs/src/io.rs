@@ -6,7 +6,7 @@ use samite_wire::op::{Action, Data, Guard, Operation};
 
 use crate::chunks::{IO_LEN_MAX, Part, parts};
 use crate::file::Tried;
-use crate::inode::{INODE_LEN, Inode, Layout, at, changed};
+use crate::inode::{INODE_LEN, Inode, Layout, at, data_changed};
 use crate::store::{fail, malformed, words};
 use crate::{FILE_LEN_MAX, FileKind, INLINE_LEN_MAX, OpenFile, Timestamp};
 
@@ -142,13 +142,13 @@ impl OpenFile {
 
     /// False: the layout is another one.
     fn write_inline(&self, buf: &[u8], offset: u32) -> Result<bool> {
-        let times = changed(Timestamp::now());
+        let now = Timestamp::now();
         let tried = self.on_inode(Layout::Inline, |home, guard| {
             let key = &home.key;
             let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
             let op = Operation::new(
                 home.partition,
-                [write(INODE_LEN as u32 + offset, buf), write(at::MTIME, &times)],
+                [write(INODE_LEN as u32 + offset, buf), data_changed(key, now)],
             );
             self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
         })?;
@@ -157,16 +157,13 @@ impl OpenFile {
 
     /// `None`: the layout is another one (now).
     fn append_inline(&self, buf: &[u8]) -> Result<Option<u64>> {
-        let times = changed(Timestamp::now());
+        let now = Timestamp::now();
         let len_max = INODE_LEN as u32 + INLINE_LEN_MAX as u32;
         let tried = self.on_inode(Layout::Inline, |home, guard| {
             let key = &home.key;
             let op = Operation::new(
                 home.partition,
-                [
-                    Action::Append { key, data: Data::Inline(buf), len_max },
-                    Action::Write { key, offset: at::MTIME, data: Data::Inline(&times) },
-                ],
+                [Action::Append { key, data: Data::Inline(buf), len_max }, data_changed(key, now)],
             );
             self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
         })?;
@@ -233,7 +230,7 @@ impl OpenFile {
         // While others write without appending, the settled size may lag behind: then it is raised first.
         let mut behind: Option<(u64, [u8; 16])> = None;
         loop {
-            let times = changed(Timestamp::now());
+            let now = Timestamp::now();
             let tried = self.on_inode(Layout::Chunked, |home, guard| {
                 let key = &home.key;
                 let mut op = Operation::new(
@@ -252,11 +249,7 @@ impl OpenFile {
                         op.actions.insert(0, raise);
                     }
                 }
-                op.actions.push(Action::Write {
-                    key,
-                    offset: at::MTIME,
-                    data: Data::Inline(&times),
-                });
+                op.actions.push(data_changed(key, now));
                 self.fs.store().run(op)
             })?;
             match tried {

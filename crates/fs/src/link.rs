@@ -6,11 +6,11 @@
 
 use samite_client::{Op, OwnedOutcome};
 use samite_types::{Epoch, ErrorKind, Result};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation};
 
 use crate::at::At;
 use crate::filesystem::named;
-use crate::inode::{FLAG_NAMEABLE, FLAG_RENAMED, INODE_LEN, Inode, Layout, at};
+use crate::inode::{FLAG_NAMEABLE, FLAG_RENAMED, INODE_LEN, Inode, Layout, at, inode_changed};
 use crate::key;
 use crate::marks::EntryMark;
 use crate::moving::{Decision, Finish, Move};
@@ -156,12 +156,12 @@ impl FileSystem {
 
     fn add_link(&self, ino: u64) -> Result<()> {
         let home = self.store().own(ino);
-        let now = Timestamp::now().0.to_le_bytes();
+        let now = Timestamp::now();
         let op = Operation::new(
             home.partition,
             [
                 Action::Add { key: &home.key, offset: at::NLINK, delta: 1 },
-                Action::Write { key: &home.key, offset: at::CTIME, data: Data::Inline(&now) },
+                inode_changed(&home.key, now),
             ],
         )
         .guard(Guard::Exists(&home.key));

@@ -68,6 +68,7 @@ impl FileLocks {
             object: place.ino,
             space: place.space,
             token: place.token,
+            is_note: false,
             call,
         }
     }
@@ -99,7 +100,7 @@ impl FileLocks {
         if self.try_lock(place, wanted)?.is_none() {
             return Ok(());
         }
-        let wait = self.begin(place, wanted)?;
+        let mut wait = self.begin(place, wanted)?;
         let woken = wait.block_until(stop)?;
         wait.finish(woken)
     }

@@ -17,14 +17,14 @@ const SUBDIRECTORIES_AT: u32 = 8;
 /// The mark that a change of one entry leaves.
 pub struct EntryMark {
     key: Option<Key>,
-    now: [u8; 8],
+    now: Timestamp,
 }
 
 impl EntryMark {
     /// For the entry with this key; no mark when it is no entry's.
     pub fn new(entry: &[u8], now: Timestamp) -> Self {
         let key = key::parse_entry(entry).map(|(parent, _)| key::mark(parent));
-        Self { key, now: now.0.to_le_bytes() }
+        Self { key, now }
     }
 
     /// What leaves the mark; `directories` is how many directories came, or went if negative.
@@ -35,7 +35,9 @@ impl EntryMark {
                 offset: SUBDIRECTORIES_AT,
                 delta: directories.cast_unsigned(),
             });
-            let time = Action::Write { key, offset: 0, data: Data::Inline(&self.now) };
+            // Of two clients the slower does not set the time back.
+            let to = self.now.0;
+            let time = Action::Advance { key, offset: 0, count: 1, to, slack: u64::MAX };
             std::iter::once(time).chain(count)
         })
     }

@@ -2,13 +2,13 @@
 
 use samite_client::{Op, OwnedOutcome, OwnedResult};
 use samite_types::{Epoch, ErrorKind, Result};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation};
 
 use crate::at::At;
 use crate::cache::DirNode;
 use crate::filesystem::named;
 use crate::holds::Removed;
-use crate::inode::{INODE_LEN, Inode, Layout, at, identity};
+use crate::inode::{INODE_LEN, Inode, Layout, at, identity, inode_changed};
 use crate::key;
 use crate::marks::EntryMark;
 use crate::seal::Sealed;
@@ -105,13 +105,13 @@ impl FileSystem {
     /// One link less to an inode in its own record.
     pub(crate) fn drop_link(&self, ino: u64) -> Result<()> {
         let home = self.store().own(ino);
-        let now = Timestamp::now().0.to_le_bytes();
+        let now = Timestamp::now();
         let op = Operation::new(
             home.partition,
             [
                 Action::Get { key: &home.key, offset: 0, len: INODE_LEN as u32 },
                 Action::Add { key: &home.key, offset: at::NLINK, delta: u64::MAX },
-                Action::Write { key: &home.key, offset: at::CTIME, data: Data::Inline(&now) },
+                inode_changed(&home.key, now),
             ],
         );
         let OwnedOutcome::Done(results) = self.store().run_removal(Op::new(op))? else {

@@ -332,7 +332,7 @@ pub fn renamed(node: &Node, value: &[u8], now: Timestamp) -> Vec<u8> {
         value[at::FLAGS as usize] |= FLAG_RENAMED;
     }
     let ctime = at::CTIME as usize;
-    value[ctime..ctime + 8].copy_from_slice(&now.0.to_le_bytes());
+    value[ctime..ctime + 8].copy_from_slice(&now.max(node.inode.ctime).0.to_le_bytes());
     value
 }
 

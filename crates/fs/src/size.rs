@@ -7,7 +7,9 @@ use samite_wire::op::{Action, Data, Guard, List, Operation};
 use crate::at::At;
 use crate::file::Tried;
 use crate::filesystem::named;
-use crate::inode::{INODE_LEN, Inode, Layout, MARK_SHARED, at, changed, cuts_and_mark};
+use crate::inode::{
+    INODE_LEN, Inode, Layout, MARK_SHARED, at, cuts_and_mark, data_changed, data_written,
+};
 use crate::key;
 use crate::marks::Marks;
 use crate::store::{Node, fail, malformed, only};
@@ -165,13 +167,13 @@ impl OpenFile {
     }
 
     fn cut_inline(&self, len: u32, only_grows: bool) -> Result<bool> {
-        let times = changed(Timestamp::now());
+        let now = Timestamp::now();
         let tried = self.on_inode(Layout::Inline, |home, guard| {
             let mut op = Operation::new(
                 home.partition,
                 [
                     Action::Truncate { key: &home.key, len: INODE_LEN as u32 + len },
-                    Action::Write { key: &home.key, offset: at::MTIME, data: Data::Inline(&times) },
+                    data_changed(&home.key, now),
                 ],
             )
             .guard(guard);
@@ -198,13 +200,13 @@ impl OpenFile {
         if len < size {
             self.fs.store().cut_chunks(self.ino(), len, size)?;
         }
-        let (times, raw_len) = (changed(Timestamp::now()), len.to_le_bytes());
+        let (now, raw_len) = (Timestamp::now(), len.to_le_bytes());
         let cuts = node.inode.cuts.to_le_bytes();
         let ends_open = [u8::from(len > 0)];
         let tried = self.on_inode(Layout::Chunked, |home, guard| {
             let key = &home.key;
             let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
-            let mut op = Operation::new(home.partition, [write(at::MTIME, &times)])
+            let mut op = Operation::new(home.partition, [data_changed(key, now)])
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &cuts })
                 .reveal(INODE_LEN as u32);
@@ -334,8 +336,8 @@ impl OpenFile {
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &expected })
                 .reveal(INODE_LEN as u32);
-            if let Some(time) = written.map(|written| written.0.cast_unsigned()) {
-                op.actions.extend([max(at::MTIME, time), max(at::CTIME, time)]);
+            if let Some(written) = written {
+                op.actions.push(data_written(key, written));
             }
             if takes_off {
                 op.actions.push(write(at::MARK, &[0; 8]));

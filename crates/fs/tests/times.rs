@@ -190,3 +190,61 @@ fn set_id_bits_go_with_what_they_stood_for() {
     fs.mkdir(&someone, b"/d/d", 0o755).unwrap();
     assert_eq!((attr(fs, b"/d/d").gid, attr(fs, b"/d/d").perm), (5, 0o2755));
 }
+
+#[test]
+fn a_slower_client_does_not_set_a_time_back_but_a_write_ends_one_that_was_set() {
+    let rig = Rig::new(1);
+    let fs = &rig.fs;
+    for (path, data) in [(&b"/small"[..], noise(100, 1)), (b"/large", noise(100_000, 2))] {
+        let file = create(fs, path);
+        file.write_at(&data, 0).unwrap();
+        file.fsync().unwrap();
+        let ahead = Timestamp(Timestamp::now().0 + 3_000_000_000);
+        // As a client would leave it whose change took effect first, although it came to the clock last.
+        let set = |time| fs.utimens(&root(), path, SetTime::Keep, SetTime::To(time), true);
+        set(ahead).unwrap();
+        file.truncate(data.len() as u64 / 2).unwrap();
+        assert_eq!(attr(fs, path).mtime, ahead);
+        let far = Timestamp(Timestamp::now().0 + 3_600_000_000_000);
+        set(far).unwrap();
+        assert_eq!(attr(fs, path).mtime, far);
+        file.truncate(data.len() as u64 / 4).unwrap();
+        assert!(attr(fs, path).mtime <= Timestamp::now(), "it was set on purpose");
+        set(PAST).unwrap();
+        assert_eq!(attr(fs, path).mtime, PAST);
+    }
+}
+
+/// Many make and remove names in one directory; whoever looks sees its time go one way.
+#[test]
+fn the_time_of_a_directory_does_not_go_back_whoever_changes_it() {
+    let rig = Rig::new(1);
+    rig.fs.mkdir(&root(), b"/d", 0o755).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let makers: Vec<_> = (0..4)
+            .map(|maker| {
+                let fs = rig.another();
+                scope.spawn(move || {
+                    for round in 0..60 {
+                        let path = format!("/d/{maker}-{}", round % 3);
+                        create(&fs, path.as_bytes()).close().unwrap();
+                        fs.unlink(&root(), path.as_bytes()).unwrap();
+                    }
+                })
+            })
+            .collect();
+        let (fs, over_now) = (rig.another(), &over);
+        let looker = scope.spawn(move || {
+            let mut last = attr(&fs, b"/d");
+            while !over_now.load(std::sync::atomic::Ordering::Relaxed) {
+                let next = attr(&fs, b"/d");
+                assert!(next.mtime >= last.mtime && next.ctime >= last.ctime, "{next:?}");
+                last = next;
+            }
+        });
+        makers.into_iter().for_each(|maker| maker.join().unwrap());
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        looker.join().unwrap();
+    });
+}

@@ -93,6 +93,11 @@ impl Locks {
         let answer = match request.call {
             LockCall::Take { range, mode, holder, wait, detects_deadlock } => {
                 let wish = LockWish { owner, range, mode, holder, detects_deadlock };
+                if request.is_note {
+                    let done = self.table.note(file, &wish, &mut granted);
+                    let answer = if done { LockAnswer::Done } else { LockAnswer::Full };
+                    return (Some(answer), self.granted(&granted));
+                }
                 self.next += 1;
                 let taken = self.table.take(file, &wish, wait.map(|_| self.next), &mut granted);
                 if let (Taken::Waits, Some(number)) = (taken, wait) {
@@ -152,11 +157,7 @@ impl Shard {
         if !request.call.range().is_valid() {
             return Err(Error::new(ErrorKind::Invalid, "lock: no such range of bytes"));
         }
-        let owner = self.map.as_ref().and_then(|map| {
-            let dataset = map.dataset_by_id(request.dataset)?;
-            map.node_of(dataset.spec.redundancy, request.partition)
-        });
-        if owner != Some(self.shared.node) {
+        if !self.keeps_locks(request) {
             let words = format!("lock: {} is not here", request.partition);
             return Err(Error::new(ErrorKind::StaleMap, words));
         }
@@ -167,6 +168,21 @@ impl Shard {
         drop(locks);
         self.answer_lock_waits(others, Some(out));
         Ok(answer.map(ControlReply::Lock))
+    }
+
+    /// Whether this node is to know of such a lock: as the primary, or as a member that may become it.
+    fn keeps_locks(&self, request: &LockRequest) -> bool {
+        let Some(map) = &self.map else { return false };
+        let Some(dataset) = map.dataset_by_id(request.dataset) else { return false };
+        let redundancy = dataset.spec.redundancy;
+        if !request.is_note {
+            return map.node_of(redundancy, request.partition) == Some(self.shared.node);
+        }
+        let members = map.group(redundancy, request.partition).map(|group| &group.members);
+        members
+            .into_iter()
+            .flatten()
+            .any(|member| map.node_of_target(member.target) == Some(self.shared.node))
     }
 
     pub(crate) fn cancel_lock(

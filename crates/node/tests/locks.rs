@@ -26,7 +26,15 @@ fn cluster(nodes: usize, shards: u16) -> LocalCluster {
 fn request(raw: &Raw, call: LockCall) -> ControlRequest {
     let partition = raw.partition(0, 1);
     let (dataset, object, space) = (raw.map.datasets()[0].id, 77, LockSpace::Ranges);
-    ControlRequest::Lock(LockRequest { dataset, partition, object, space, token: 1, call })
+    ControlRequest::Lock(LockRequest {
+        dataset,
+        partition,
+        object,
+        space,
+        token: 1,
+        is_note: false,
+        call,
+    })
 }
 
 fn take(raw: &Raw, range: LockRange, wait: Option<u64>) -> ControlRequest {

@@ -1,7 +1,9 @@
 //! Checks of an operation that need no record: lengths, counts and what makes no sense.
 
 use samite_types::ErrorKind;
-use samite_wire::limits::{ACTIONS_MAX, HOLDERS_LEN_MAX, KEY_LEN_MAX, RECORD_LEN_MAX};
+use samite_wire::limits::{
+    ACTIONS_MAX, ADVANCE_COUNT_MAX, HOLDERS_LEN_MAX, KEY_LEN_MAX, RECORD_LEN_MAX,
+};
 use samite_wire::op::{Action, Guard, Operation};
 
 use crate::holds::HOLDER_LEN;
@@ -53,6 +55,13 @@ fn check_action(action: &Action<'_>) -> Result<(), ErrorKind> {
         Action::Add { key, offset, .. } | Action::Max { key, offset, .. } => {
             check_key(key)?;
             check_end(*offset, size_of::<u64>())
+        }
+        Action::Advance { key, offset, count, .. } => {
+            check_key(key)?;
+            if !(1..=ADVANCE_COUNT_MAX).contains(count) {
+                return Err(ErrorKind::Invalid);
+            }
+            check_end(*offset, usize::from(*count) * size_of::<u64>())
         }
         Action::DeletePrefix { prefix, .. } => check_prefix(prefix),
         // A hole may reach beyond the value.

@@ -177,6 +177,31 @@ impl LockTable {
         Taken::Waits
     }
 
+    /// Notes a lock that another node has granted: who is in the way holds none any more. `granted` gets the waits that ended because of it.
+    /// Whether there was room.
+    pub fn note(&mut self, file: LockFile, wish: &LockWish, granted: &mut Vec<WaitId>) -> bool {
+        let known = self.files.get(&file).map_or(0, FileLocks::count);
+        if known + 2 > PER_FILE_MAX || self.total + 2 > TOTAL_MAX {
+            return false;
+        }
+        let locks = self.files.entry(file).or_default();
+        let others: Vec<LockOwner> = locks.in_the_way(wish).map(|held| held.owner).collect();
+        let mut after = std::mem::take(&mut locks.held);
+        self.total -= after.len();
+        for other in &others {
+            after = with_range(&after, *other, wish.range, None);
+        }
+        if file.space == LockSpace::Whole {
+            after = with_range(&after, wish.owner, LockRange::WHOLE, None);
+        }
+        self.total += after.len();
+        locks.held = after;
+        self.grant(file, wish);
+        others.into_iter().for_each(|other| self.settle(other.client, file));
+        self.wake(file, granted);
+        true
+    }
+
     fn holds_in_mode(&self, file: &LockFile, wish: &LockWish) -> bool {
         self.files.get(file).is_some_and(|locks| {
             locks.held.iter().any(|held| held.owner == wish.owner && held.mode == wish.mode)

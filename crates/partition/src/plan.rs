@@ -2,7 +2,7 @@
 
 use samite_backend::{Extent, PlannedChange, RecordStore, Source};
 use samite_types::{ClientId, ErrorKind};
-use samite_wire::limits::{HOLDERS_LEN_MAX, RECORD_LEN_MAX};
+use samite_wire::limits::{ADVANCE_COUNT_MAX, HOLDERS_LEN_MAX, RECORD_LEN_MAX};
 use samite_wire::op::{Action, BlockRef, Data, Operation};
 use smallvec::SmallVec;
 
@@ -21,6 +21,10 @@ pub(crate) struct Step<'a> {
 
 /// One step for each action.
 pub(crate) type Plan<'a> = SmallVec<[Step<'a>; 2]>;
+
+/// What `Advance` writes is a part of this.
+const NUMBERS: [u8; ADVANCE_COUNT_MAX as usize * size_of::<u64>()] =
+    [0; ADVANCE_COUNT_MAX as usize * size_of::<u64>()];
 
 /// The number that `Add` and `Max` write is as long as this.
 const NUMBER: Source<'static> = Source::Bytes(&[0; size_of::<u64>()]);
@@ -93,9 +97,10 @@ fn reserve(
     for (index, (action, step)) in operation.actions.iter().zip(plan).enumerate() {
         let change = match (action, &step.source) {
             (Action::Put { key, .. }, Some(source)) => PlannedChange::Put { key, source },
-            (Action::Write { key, offset, .. }, Some(source)) => {
-                PlannedChange::Write { key, offset: *offset, source }
-            }
+            (
+                Action::Write { key, offset, .. } | Action::Advance { key, offset, .. },
+                Some(source),
+            ) => PlannedChange::Write { key, offset: *offset, source },
             (Action::Punch { .. }, Some(Source::Zeros(0))) => continue,
             (Action::Append { key, .. } | Action::Punch { key, .. }, Some(source)) => {
                 PlannedChange::Write { key, offset: step.offset, source }
@@ -213,6 +218,12 @@ impl<'a> Shadow<'a, '_> {
                 (*key, Fate::Len(*len))
             }
             Action::Add { key, offset, .. } => (*key, self.grown(key, *offset, size_of::<u64>())?),
+            Action::Advance { key, offset, count, .. } => {
+                // Also what is reserved; the numbers are found when it is carried out.
+                let len = usize::from(*count) * size_of::<u64>();
+                step.source = Some(Source::Bytes(&NUMBERS[..len]));
+                (*key, self.grown(key, *offset, len)?)
+            }
             Action::Max { key, offset, .. } => {
                 let len = self.existing(key)?;
                 (*key, Fate::Len(len.max(*offset + size_of::<u64>() as u32)))

@@ -101,6 +101,7 @@ const fn touched<'a>(action: &Action<'a>) -> Touched<'a> {
         | Action::Truncate { key, .. }
         | Action::Add { key, .. }
         | Action::Max { key, .. }
+        | Action::Advance { key, .. }
         | Action::Punch { key, .. }
         // Nobody knows the other key before.
         | Action::Detach { key, .. } => Touched::Key(key),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use samite_backend::{Piece, RecordMeta, RecordStore, Source};
 use samite_types::{ClientId, Epoch, ErrorKind, Version};
 use samite_wire::heads::HEAD_LEN;
+use samite_wire::limits::ADVANCE_COUNT_MAX;
 use samite_wire::op::{Action, DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED, ReplyEncoder};
 use smallvec::SmallVec;
 
@@ -88,6 +89,9 @@ impl Run<'_> {
                     self.set_number(key, *offset, before.max(*value))?;
                 }
                 return Ok(ActionOutput::Number(before));
+            }
+            Action::Advance { key, offset, count, to, slack } => {
+                return self.advance(key, *offset, usize::from(*count), (*to, *slack));
             }
             Action::RaiseLease { epoch } => {
                 let before = *self.lease_epoch;
@@ -263,6 +267,37 @@ impl Run<'_> {
             at += piece.len();
         })?;
         Ok((u64::from_le_bytes(raw), at == raw.len()))
+    }
+
+    /// Moves numbers forward, each unless it is a little later already.
+    fn advance(
+        &mut self,
+        key: &[u8],
+        offset: u32,
+        count: usize,
+        (to, slack): (i64, u64),
+    ) -> Result<ActionOutput> {
+        const LEN: usize = size_of::<i64>();
+        let mut raw = [0; ADVANCE_COUNT_MAX as usize * LEN];
+        let mut there = 0;
+        let wanted = (count * LEN) as u32;
+        self.store.read(key, offset, wanted, &mut |piece| {
+            if let Some(bytes) = piece.as_bytes() {
+                raw[there..there + bytes.len()].copy_from_slice(bytes);
+            }
+            there += piece.len();
+        })?;
+        for (at, number) in raw[..count * LEN].chunks_exact_mut(LEN).enumerate() {
+            let now = number.first_chunk().map_or(0, |raw| i64::from_le_bytes(*raw));
+            let stays = there >= (at + 1) * LEN && now > to && now.abs_diff(to) <= slack;
+            if !stays {
+                number.copy_from_slice(&to.to_le_bytes());
+            }
+        }
+        let source = Source::Bytes(&raw[..count * LEN]);
+        let changed = self.store.write(key, offset, source, self.version)?;
+        let (total_len, created) = (changed.len, changed.created);
+        Ok(ActionOutput::Written { version: self.version, offset, total_len, created })
     }
 
     fn set_number(&mut self, key: &[u8], offset: u32, number: u64) -> Result<()> {

@@ -281,3 +281,32 @@ fn a_table_is_bounded_and_full_ones_still_let_go() {
     assert!(table.release(file(LockSpace::Ranges), owner, LockRange::WHOLE, &mut granted));
     assert!(table.is_empty());
 }
+
+#[test]
+fn what_is_noted_is_held_and_takes_the_place_of_what_is_not_true_any_more() {
+    let mut table = LockTable::default();
+    let owner = |client| LockOwner { client: ClientId(client), token: 0 };
+    let wish = |client, start, last| LockWish {
+        owner: owner(client),
+        range: LockRange { start, last },
+        mode: LockMode::Exclusive,
+        holder: LockHolder::default(),
+        detects_deadlock: false,
+    };
+    let (place, mut granted) = (file(LockSpace::Ranges), Vec::new());
+    assert!(table.note(place, &wish(1, 0, 9), &mut granted));
+    assert!(matches!(table.take(place, &wish(2, 5, 20), None, &mut granted), Taken::Held(_)));
+    assert_eq!(table.take(place, &wish(3, 0, 2), Some(7), &mut granted), Taken::Waits);
+    assert!(table.note(place, &wish(2, 0, 4), &mut granted));
+    let held: Vec<_> = table.of_file(place).iter().map(|lock| (lock.owner, lock.range)).collect();
+    let range = |start, last| LockRange { start, last };
+    assert_eq!(held.len(), 2, "{held:?}");
+    assert!(held.contains(&(owner(1), range(5, 9))));
+    assert!(held.contains(&(owner(2), range(0, 4))));
+    assert!(granted.is_empty(), "who waits does not come between");
+    table.client_gone(ClientId(1), &mut granted);
+    table.client_gone(ClientId(2), &mut granted);
+    assert_eq!(granted, [7]);
+    table.client_gone(ClientId(3), &mut granted);
+    assert!(table.is_empty());
+}

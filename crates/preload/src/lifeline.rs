@@ -62,10 +62,10 @@ fn is_filled(fd: BorrowedFd<'_>) -> bool {
     rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// Lets it keep `connections` open, if it does not keep any yet.
-pub fn fill(fd: c_int, connections: &[c_int]) -> Result<(), Errno> {
+/// Lets it keep `connections` open, if it does not keep any yet, or if there are more than those.
+pub fn fill(fd: c_int, connections: &[c_int], are_more: bool) -> Result<(), Errno> {
     let fd = raw::borrow(fd)?;
-    if connections.is_empty() || is_filled(fd) {
+    if connections.is_empty() || (is_filled(fd) && !are_more) {
         return Ok(());
     }
     let connections = &connections[..connections.len().min(CONNECTIONS_MAX)];
@@ -78,5 +78,9 @@ pub fn fill(fd: c_int, connections: &[c_int]) -> Result<(), Errno> {
         return Err(Errno::INVAL);
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(fd, &[IoSlice::new(b"l")], &mut control, flags).map(drop)
+    match rustix::net::sendmsg(fd, &[IoSlice::new(b"l")], &mut control, flags) {
+        // It keeps several sets of connections already, and takes no more.
+        Err(Errno::AGAIN) if are_more => Ok(()),
+        sent => sent.map(drop),
+    }
 }

@@ -137,7 +137,7 @@ pub fn hand_on() -> Option<String> {
     lifeline::set_survives(line, true);
     // SAFETY: as in `of_process`.
     if let Some(locks) = unsafe { PROCESS.load(Ordering::Acquire).as_ref() } {
-        lifeline::fill(line, &locks.descriptors()).ok()?;
+        lifeline::fill(line, &locks.descriptors(), false).ok()?;
     }
     let mut text = format!("{}.{line}", PROCESS_ID.load(Ordering::Relaxed));
     let files = files();
@@ -219,11 +219,14 @@ pub struct DescriptionLocks {
     locks: AtomicPtr<FileLocks>,
     /// -1: none.
     lifeline: AtomicI32,
+    /// Connections that this process put into it.
+    kept: AtomicUsize,
 }
 
 impl DescriptionLocks {
     pub const fn new() -> Self {
-        Self { locks: AtomicPtr::new(null_mut()), lifeline: AtomicI32::new(-1) }
+        let locks = AtomicPtr::new(null_mut());
+        Self { locks, lifeline: AtomicI32::new(-1), kept: AtomicUsize::new(0) }
     }
 
     fn get(&self) -> Option<&FileLocks> {
@@ -280,7 +283,14 @@ impl DescriptionLocks {
     pub fn keep_alive(&self) -> Result<(), Errno> {
         let line = self.lifeline.load(Ordering::Acquire);
         match self.get() {
-            Some(locks) if line >= 0 => lifeline::fill(line, &locks.descriptors()),
+            Some(locks) if line >= 0 => {
+                // Locks on what is mirrored have connections to several nodes, and get others as nodes come and go.
+                let connections = locks.descriptors();
+                let kept = self.kept.load(Ordering::Acquire);
+                lifeline::fill(line, &connections, connections.len() > kept.max(1))?;
+                self.kept.fetch_max(connections.len(), Ordering::AcqRel);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

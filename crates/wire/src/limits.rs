@@ -18,6 +18,8 @@ pub const HANDSHAKE_LEN_MAX: usize = 1024;
 pub const OPERATIONS_MAX: usize = 4096;
 /// Most guards or actions in one operation.
 pub const ACTIONS_MAX: usize = 64;
+/// Most numbers that one [`Action::Advance`](crate::op::Action::Advance) moves.
+pub const ADVANCE_COUNT_MAX: u8 = 2;
 /// Most arena blocks that one data reference may name.
 pub const BLOCKS_MAX: usize = RECORD_LEN_MAX / BLOCK_LEN + 1;
 /// Unit of arena allocation and of bulk references, in bytes.

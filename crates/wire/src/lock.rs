@@ -1,6 +1,9 @@
 //! File locks: what a client asks of the node that keeps the locks of a file.
 //!
 //! A lock belongs to an *owner*, a token within a client, and lives as long as a connection of that client does.
+//!
+//! The node of a partition's primary grants locks. Where others may take its place, the client has each of them *note* the lock that it was given,
+//! over a connection of its own; and forget it before it lets go of the lock. So the next primary knows the locks of all who live.
 
 use samite_types::{ClientId, DatasetId, PartitionId};
 use serde::{Deserialize, Serialize};
@@ -83,6 +86,9 @@ pub struct LockRequest {
     pub space: LockSpace,
     /// Owner within the asking client.
     pub token: u64,
+    /// To a member of the mirror group that is not the primary: note what the primary has granted, or forget it. For [`LockCall::Take`], which then does
+    /// not wait, and [`LockCall::Release`].
+    pub is_note: bool,
     /// What to do.
     pub call: LockCall,
 }

@@ -163,6 +163,22 @@ pub enum Action<'a> {
         /// Lower bound to set.
         value: u64,
     },
+    /// Move `count` little-endian `i64`s from `offset` on forward to `to` (times, say); at most
+    /// [`ADVANCE_COUNT_MAX`](crate::limits::ADVANCE_COUNT_MAX). One that is later stays as it
+    /// is, unless it is later by more than `slack`: then it was set on purpose, and becomes `to` as well. An absent record is made;
+    /// what a short value lacks is earlier than everything. Result: [`ActionResult::Written`].
+    Advance {
+        /// Key.
+        key: &'a [u8],
+        /// Byte offset of the first number.
+        offset: u32,
+        /// How many numbers.
+        count: u8,
+        /// What they become.
+        to: i64,
+        /// How much later a number may be for it to stay.
+        slack: u64,
+    },
     /// List records whose keys start with `prefix`, in key order. Result: [`ActionResult::Listing`], which also ends, incomplete
     /// and perhaps empty, where the reply is full: ask again after its last entry.
     List {

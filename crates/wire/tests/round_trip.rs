@@ -144,6 +144,7 @@ proptest! {
             object: numbers.2,
             space: if whole { LockSpace::Whole } else { LockSpace::Ranges },
             token: numbers.3,
+            is_note: !whole,
             call,
         });
         let mut raw = control::encode(&request);

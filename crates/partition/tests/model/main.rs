@@ -59,6 +59,10 @@ fn act() -> impl Strategy<Value = Act> {
             .prop_map(|(key, offset, delta)| Act::Add { key, offset, delta }),
         2 => (key(), place(), any::<u64>())
             .prop_map(|(key, offset, value)| Act::Max { key, offset, value }),
+        2 => (key(), place(), 1..3_u8, -9..9_i64, prop_oneof![0..9_u64, Just(u64::MAX)])
+            .prop_map(|(key, offset, count, to, slack)| {
+                Act::Advance { key, offset, count, to, slack }
+            }),
         2 => (prefix(), prefix(), 0..5_u32, any::<bool>(), prop_oneof![Just(0_u32), Just(2000)])
             .prop_map(|(prefix, after, limit, reverse, value_len_max)| {
                 Act::List { prefix, after, limit, reverse, value_len_max }

@@ -17,6 +17,7 @@ pub enum Act {
     Truncate { key: Vec<u8>, len: u32 },
     Add { key: Vec<u8>, offset: u32, delta: u64 },
     Max { key: Vec<u8>, offset: u32, value: u64 },
+    Advance { key: Vec<u8>, offset: u32, count: u8, to: i64, slack: u64 },
     List { prefix: Vec<u8>, after: Vec<u8>, limit: u32, reverse: bool, value_len_max: u32 },
     Punch { key: Vec<u8>, offset: u32, len: u32 },
     RaiseLease { epoch: u64 },
@@ -336,6 +337,10 @@ impl Reference {
                 }
                 Ok(Out::Number(before))
             }
+            Act::Advance { key, offset, count, to, slack } => {
+                let raw = self.advanced(key, *offset, *count, (*to, *slack));
+                self.write(key, *offset, &raw)
+            }
             Act::List { prefix, after, limit, reverse, value_len_max } => {
                 Ok(self.list(prefix, after, *limit, *reverse, *value_len_max))
             }
@@ -346,6 +351,17 @@ impl Reference {
             }
             _ => self.hold_act(act, doubt),
         }
+    }
+
+    /// What becomes of numbers that are to be moved forward.
+    fn advanced(&self, key: &[u8], offset: u32, count: u8, (to, slack): (i64, u64)) -> Vec<u8> {
+        let value = self.records.get(key).map_or(&[][..], |(_, value)| value);
+        let numbers = (0..usize::from(count)).map(|index| {
+            let there = value.get(offset as usize + 8 * index..offset as usize + 8 * index + 8);
+            let now = there.map(|raw| i64::from_le_bytes(*raw.first_chunk().expect("8 bytes")));
+            now.filter(|now| *now > to && now.abs_diff(to) <= slack).unwrap_or(to)
+        });
+        numbers.flat_map(i64::to_le_bytes).collect()
     }
 
     fn punch(

@@ -73,6 +73,9 @@ impl Granted {
             Act::Truncate { key, len } => Action::Truncate { key, len: *len },
             Act::Add { key, offset, delta } => Action::Add { key, offset: *offset, delta: *delta },
             Act::Max { key, offset, value } => Action::Max { key, offset: *offset, value: *value },
+            Act::Advance { key, offset, count, to, slack } => {
+                Action::Advance { key, offset: *offset, count: *count, to: *to, slack: *slack }
+            }
             Act::List { prefix, after, limit, reverse, value_len_max } => Action::List {
                 prefix,
                 after,

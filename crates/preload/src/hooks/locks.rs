@@ -73,7 +73,7 @@ fn take(open: &Open, asked: Asked, mode: LockMode) -> Result<bool, Errno> {
 }
 
 fn wait(open: &Open, asked: Asked, mode: LockMode, signals: &mut Blocked) -> Result<c_int, Errno> {
-    let waiting = attempt(|| {
+    let mut waiting = attempt(|| {
         let place = place(open.file()?.ino(), asked.space);
         asked.locks(open)?.begin(place, asked.wanted(mode)).map_err(|error| errno(&error))
     })?;
@@ -84,6 +84,9 @@ fn wait(open: &Open, asked: Asked, mode: LockMode, signals: &mut Blocked) -> Res
         }
     };
     attempt(|| waiting.finish(woken).map_err(|error| errno(&error)))?;
+    if !asked.is_process {
+        open.locks.keep_alive()?;
+    }
     Ok(0)
 }
 

@@ -165,6 +165,20 @@ fn holders<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
     decoder.bytes(len, "holders")
 }
 
+/// The actions on numbers in a value.
+fn number<'a>(tag: u8, decoder: &mut Decoder<'a>) -> Result<Action<'a>, WireError> {
+    let (key, offset) = (key(decoder)?, decoder.u32("offset")?);
+    Ok(match tag {
+        tag::ADD => Action::Add { key, offset, delta: decoder.u64("delta")? },
+        tag::MAX => Action::Max { key, offset, value: decoder.u64("value")? },
+        _ => {
+            let count = decoder.u8("count")?;
+            let to = decoder.u64("time")?.cast_signed();
+            Action::Advance { key, offset, count, to, slack: decoder.u64("slack")? }
+        }
+    })
+}
+
 fn action<'a>(
     decoder: &mut Decoder<'a>,
     payload: &mut Payload<'a>,
@@ -193,16 +207,7 @@ fn action<'a>(
             Action::Append { key, data: data(decoder, payload, RECORD_LEN_MAX)?, len_max }
         }
         tag::TRUNCATE => Action::Truncate { key: key(decoder)?, len: decoder.u32("length")? },
-        tag::ADD => Action::Add {
-            key: key(decoder)?,
-            offset: decoder.u32("offset")?,
-            delta: decoder.u64("delta")?,
-        },
-        tag::MAX => Action::Max {
-            key: key(decoder)?,
-            offset: decoder.u32("offset")?,
-            value: decoder.u64("value")?,
-        },
+        tag @ (tag::ADD | tag::MAX | tag::ADVANCE) => number(tag, decoder)?,
         tag::LIST => Action::List {
             prefix: key(decoder)?,
             after: key(decoder)?,

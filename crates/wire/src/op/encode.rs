@@ -35,6 +35,7 @@ pub(super) mod tag {
 
     pub const PUNCH: u8 = 30;
     pub const EXTENTS: u8 = 31;
+    pub const ADVANCE: u8 = 32;
 
     pub const VALUE: u8 = 1;
     pub const WRITTEN: u8 = 2;
@@ -204,15 +205,14 @@ impl<'a> RequestEncoder<'a> {
                 self.head(tag::TRUNCATE, key);
                 self.body.put_u32(*len);
             }
-            Action::Add { key, offset, delta } => {
-                self.head(tag::ADD, key);
+            Action::Add { key, offset, delta } => self.number(tag::ADD, key, *offset, *delta),
+            Action::Max { key, offset, value } => self.number(tag::MAX, key, *offset, *value),
+            Action::Advance { key, offset, count, to, slack } => {
+                self.head(tag::ADVANCE, key);
                 self.body.put_u32(*offset);
-                self.body.put_u64(*delta);
-            }
-            Action::Max { key, offset, value } => {
-                self.head(tag::MAX, key);
-                self.body.put_u32(*offset);
-                self.body.put_u64(*value);
+                self.body.put_u8(*count);
+                self.body.put_u64(to.cast_unsigned());
+                self.body.put_u64(*slack);
             }
             Action::List { prefix, after, limit, reverse, value_len_max } => {
                 self.head(tag::LIST, prefix);
@@ -277,6 +277,7 @@ impl<'a> RequestEncoder<'a> {
             | Action::Truncate { .. }
             | Action::Add { .. }
             | Action::Max { .. }
+            | Action::Advance { .. }
             | Action::List { .. }
             | Action::Punch { .. }
             | Action::Extents { .. } => {}
@@ -291,6 +292,12 @@ impl<'a> RequestEncoder<'a> {
     fn pair(&mut self, tag: u8, key: &[u8], other: &[u8]) {
         self.head(tag, key);
         self.body.put_short_bytes(other);
+    }
+
+    fn number(&mut self, tag: u8, key: &[u8], offset: u32, number: u64) {
+        self.head(tag, key);
+        self.body.put_u32(offset);
+        self.body.put_u64(number);
     }
 
     fn head(&mut self, tag: u8, key: &[u8]) {

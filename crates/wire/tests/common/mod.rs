@@ -90,6 +90,9 @@ pub fn action() -> impl Strategy<Value = Action<'static>> {
             offset,
             value
         }),
+        (key(), any::<u32>(), any::<u8>(), any::<i64>(), any::<u64>()).prop_map(
+            |(key, offset, count, to, slack)| Action::Advance { key, offset, count, to, slack }
+        ),
         (key(), key(), 0..=4096_u32, any::<bool>(), any::<u32>()).prop_map(
             |(prefix, after, limit, reverse, value_len_max)| Action::List {
                 prefix,
