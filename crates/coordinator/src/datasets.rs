@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use samite_placement::{ClusterMap, DATASETS_MAX, arrange, check_dataset_spec, wheel};
-use samite_types::{DatasetId, Error, ErrorKind, Redundancy, Result, Term};
+use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Redundancy, Result, Term};
 use samite_wire::control::{
     ClusterMapData, Consistency, DatasetData, DatasetSpec, DistributionKind, DurabilityKind, Group,
     Member, PartitionTable,
@@ -49,9 +49,21 @@ impl Coordinator {
         };
         data.datasets.push(DatasetData { id: DatasetId(self.next_dataset), spec, wheel });
         Self::check_len(&data, &goals)?;
+        let redundancy = data.datasets.last().map(|dataset| dataset.spec.redundancy);
         self.goals = goals;
         self.next_dataset += 1;
-        self.conclude(data, false)
+        let map = self.conclude(data, false)?;
+        // A member that is up to date but for this dataset is not up to date.
+        for table in map.data().tables.iter().filter(|table| Some(table.redundancy) == redundancy) {
+            let is_lacking = |group: &Group| {
+                group.members.iter().any(|member| member.consistency != Consistency::Good)
+            };
+            let groups = (0..).map(PartitionId).zip(&table.groups);
+            for (partition, _) in groups.filter(|(_, group)| is_lacking(group)) {
+                self.changed.insert((table.redundancy, partition), map.epoch());
+            }
+        }
+        Ok(map)
     }
 
     /// Removes a dataset.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use samite_placement::{ClusterMap, NODES_MAX};
 use samite_types::{Error, ErrorKind, NodeId, Redundancy, Result, TargetId};
 use samite_wire::control::{
-    ClusterMapData, Consistency, DurabilityKind, Group, Member, Reachability,
+    ClusterMapData, Consistency, DurabilityKind, Group, Member, NodeState, Reachability,
 };
 use samite_wire::membership::NodeWish;
 
@@ -79,9 +79,11 @@ impl Coordinator {
         }
         let mut data = map.data().clone();
         let index = position(&data, node)?;
-        let others = data.nodes.iter().zip(&data.states).filter(|(info, _)| info.node != node);
-        if others.filter(|(_, state)| !state.is_draining).count() == 0 {
-            let message = format!("remove {node}: no other node would stay");
+        let mut others = data.nodes.iter().zip(&data.states).filter(|(info, _)| info.node != node);
+        let stays =
+            |state: &NodeState| !state.is_draining && state.reachability != Reachability::Offline;
+        if !others.any(|(_, state)| stays(state)) {
+            let message = format!("remove {node}: no other node that stays can be reached");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         check_removal(&data, index, force)?;

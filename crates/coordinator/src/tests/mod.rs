@@ -10,6 +10,7 @@ use samite_wire::control::{DatasetSpec, DistributionKind, NodeInfo, TargetInfo};
 use super::{Coordinator, primaries};
 
 mod failover;
+mod histories;
 
 const NOW: Duration = Duration::ZERO;
 
