@@ -84,13 +84,12 @@ impl Membership {
     }
 
     /// Until when this node may serve groups with more than one member, on the monotonic clock.
-    #[allow(dead_code, reason = "for the shards that mirror")]
     pub(crate) fn lease_until(&self) -> Duration {
         Duration::from_nanos(self.lease_until_ns.load(Ordering::Acquire))
     }
 
     /// The leader has granted that. Leases only grow: an older answer that comes late changes nothing.
-    fn extend_lease(&self, until: Duration) {
+    pub(crate) fn extend_lease(&self, until: Duration) {
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         self.lease_until_ns.fetch_max(until, Ordering::AcqRel);
     }

@@ -240,7 +240,7 @@ impl Shard {
     }
 
     /// Reports a member up to date when it is in the partitions of all datasets of the group.
-    fn report_synced(&mut self, id: PlaceId, target: TargetId) {
+    pub(crate) fn report_synced(&mut self, id: PlaceId, target: TargetId) {
         let Some(map) = self.map.clone() else { return };
         let Some(redundancy) = map.dataset_by_id(id.0).map(|known| known.spec.redundancy) else {
             return;

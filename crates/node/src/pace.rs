@@ -4,14 +4,13 @@
 //! clients were served meanwhile, as much time passes before the next step as the last one took, here, on the way and there;
 //! otherwise it follows at once.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use samite_placement::ClusterMap;
+use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::Replies;
-use samite_types::{Clock, NodeId, SystemClock, TargetId};
+use samite_types::{Clock, ErrorKind, NodeId, PartitionId, Redundancy, SystemClock, TargetId};
 use samite_wire::control::Consistency;
-
-use std::sync::atomic::Ordering;
 
 use crate::partitions::PlaceId;
 use crate::shard::Shard;
@@ -42,6 +41,8 @@ struct Active {
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     active: Vec<Active>,
+    /// Groups of this shard that have members which the map does not call good.
+    unequal: Vec<(Redundancy, PartitionId, TargetId)>,
     /// When to look for partitions to begin with; `None`: all are up to date.
     look_at: Option<Duration>,
     /// Requests served when the last step was sent.
@@ -75,18 +76,16 @@ impl Pace {
     pub(crate) fn lost(&mut self, node: NodeId, now: Duration) {
         self.lost.push((node, now, now));
     }
-
-    /// There may be members that need to be brought up to date.
-    pub(crate) fn look(&mut self, now: Duration) {
-        self.look_at = Some(now);
-    }
 }
 
 impl Shard {
     /// Takes up what `map` says about groups.
     pub(crate) fn take_up_groups(&mut self, map: &ClusterMap, out: &mut Replies) {
         let now = SystemClock.monotonic();
-        self.partitions.configure(map, now);
+        for client in self.partitions.configure(map, now) {
+            self.inherited.inherit(client, now);
+        }
+        self.shared.set_grouped(map);
         self.settle(out);
         let dropped = self.partitions.retain(map);
         self.refresh_durable(map, &dropped.moved);
@@ -94,36 +93,39 @@ impl Shard {
             self.withdraw(held, out);
         }
         for conn in self.peers.retain(map) {
-            out.close(conn, samite_types::ErrorKind::Unavailable, "not a node of the cluster");
+            out.close(conn, ErrorKind::Unavailable, "not a node of the cluster");
         }
-        if self.open_unequal(map, now) {
-            self.pace.look(now);
+        let me = TargetId(self.shared.node.get());
+        let shards = self.shared.shards();
+        self.pace.unequal = unequal(map, me, |partition| shard_of(partition, shards) == self.id);
+        self.open_unequal(map, now);
+        if !self.pace.unequal.is_empty() {
+            self.pace.look_at = Some(now);
         }
         self.settle(out);
     }
 
-    /// Opens the partitions that other members are to have from here. Whether there are any.
-    fn open_unequal(&mut self, map: &ClusterMap, now: Duration) -> bool {
-        let me = TargetId(self.shared.node.get());
-        let mut any = false;
-        for known in map.datasets() {
-            let Some(table) = map.table(known.spec.redundancy) else { continue };
-            for (group, partition) in table.groups.iter().zip(0..) {
-                let partition = samite_types::PartitionId(partition);
-                let is_mine = group.members.first().is_some_and(|first| first.target == me)
-                    && samite_placement::shard_of(partition, self.shared.shards()) == self.id;
-                let is_good = |consistency| consistency == Consistency::Good;
-                if !is_mine || group.members.iter().all(|member| is_good(member.consistency)) {
-                    continue;
-                }
-                any = true;
+    /// Opens the partitions that other members are to have from here.
+    fn open_unequal(&mut self, map: &ClusterMap, now: Duration) {
+        for (redundancy, partition, _) in self.pace.unequal.clone() {
+            for known in map.datasets().iter().filter(|known| known.spec.redundancy == redundancy) {
                 if let Some(slot) = self.partitions.dataset(map, known.id) {
                     // What stands in the way is logged, and keeps the member from being reported up to date.
                     let _ = self.partitions.open(slot, partition, (map, now));
                 }
             }
         }
-        any
+    }
+
+    /// Reports members that are up to date and that the map does not call good yet: an earlier report may have been lost, or void.
+    fn report_ready(&mut self, map: &ClusterMap) {
+        for (redundancy, partition, target) in self.pace.unequal.clone() {
+            let mut same =
+                map.datasets().iter().filter(|known| known.spec.redundancy == redundancy);
+            if let Some(known) = same.next() {
+                self.report_synced((known.id, partition), target);
+            }
+        }
     }
 
     /// Does what is due about members that are not good.
@@ -165,9 +167,10 @@ impl Shard {
             return;
         }
         let Some(map) = self.map.clone() else { return };
+        self.report_ready(&map);
         let wanting = self.partitions.resyncing();
         self.figures().resyncs.store(wanting.len() as u64, Ordering::Relaxed);
-        self.pace.look_at = (!wanting.is_empty()).then_some(now + LOOK);
+        self.pace.look_at = (!self.pace.unequal.is_empty()).then_some(now + LOOK);
         for (id, target) in wanting {
             let of_target = self.pace.active.iter().filter(|active| active.target == target);
             let known = self.pace.active.iter().any(|active| active.id == id);
@@ -196,4 +199,24 @@ impl Shard {
             }
         }
     }
+}
+
+/// Members that are not good in groups whose primary is `me`, of partitions that are `mine`.
+fn unequal(
+    map: &ClusterMap,
+    me: TargetId,
+    mine: impl Fn(PartitionId) -> bool,
+) -> Vec<(Redundancy, PartitionId, TargetId)> {
+    let mut all = Vec::new();
+    for table in &map.data().tables {
+        for (group, partition) in table.groups.iter().zip((0..).map(PartitionId)) {
+            let leads = group.members.first().is_some_and(|first| first.target == me);
+            if leads && mine(partition) {
+                let members = group.members.iter();
+                let others = members.filter(|member| member.consistency != Consistency::Good);
+                all.extend(others.map(|member| (table.redundancy, partition, member.target)));
+            }
+        }
+    }
+    all
 }

@@ -475,22 +475,29 @@ impl Partitions {
         }
     }
 
-    /// Tells all open partitions what `map` says of them.
-    pub(crate) fn configure(&mut self, map: &ClusterMap, now: Duration) {
+    /// Tells all open partitions what `map` says of them. Returns the clients that hold records of those that this node decides on from now on.
+    pub(crate) fn configure(&mut self, map: &ClusterMap, now: Duration) -> Vec<ClientId> {
+        let mut holders = Vec::new();
         for open in &mut self.datasets {
             open.is_grouped = open.is_logged || is_grouped(map, self.me, open.redundancy);
             for (place, partition) in
                 open.places.iter_mut().zip(0..).map(|(p, n)| (p, PartitionId(n)))
             {
                 let Some(place) = place else { continue };
-                if let Some(group) = map.group(open.redundancy, partition) {
-                    place.member.configure(&View::new(map.epoch(), group), now);
-                    if !place.member.is_plain() {
-                        stir(&mut self.stirred, place, (open.id, partition));
-                    }
+                let Some(group) = map.group(open.redundancy, partition) else { continue };
+                let (was_plain, led) = (place.member.is_plain(), place.member.is_primary());
+                place.member.configure(&View::new(map.epoch(), group), now);
+                if place.member.is_primary() && !led {
+                    holders.extend(place.member.partition().holders());
+                }
+                if !was_plain || !place.member.is_plain() {
+                    stir(&mut self.stirred, place, (open.id, partition));
                 }
             }
         }
+        holders.sort_unstable();
+        holders.dedup();
+        holders
     }
 
     /// Drops the datasets that `map` has no more, and partitions that are not this node's any more, with all of their records. Returns

@@ -8,6 +8,9 @@ use samite_types::ClientId;
 /// How long a client without connections keeps what it holds: a connection that broke is made again well within it.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// How long a node that has taken over from another keeps what clients hold that it does not know: they may have been silent.
+const INHERITED_GRACE: Duration = Duration::from_secs(60);
+
 /// Connections by client. Pure: time comes in.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
@@ -36,13 +39,19 @@ impl Presence {
     }
 }
 
-/// Clients whose last connection was one of this shard's, oldest first. As many as there were connections lately.
+/// Clients that are not connected, oldest first: whose last connection was one of this shard's, or who hold what was taken over. As many as
+/// there were connections lately, or holders.
 #[derive(Debug, Default)]
 pub(crate) struct Departures(VecDeque<(Duration, ClientId)>);
 
 impl Departures {
     pub(crate) fn add(&mut self, client: ClientId, now: Duration) {
         self.0.push_back((now + GRACE, client));
+    }
+
+    /// The same, with a longer time; not beside others.
+    pub(crate) fn inherit(&mut self, client: ClientId, now: Duration) {
+        self.0.push_back((now + INHERITED_GRACE, client));
     }
 
     /// When the first of them is taken for gone.

@@ -53,6 +53,8 @@ pub(crate) struct Shard {
     /// Whose connections these are.
     clients: HashMap<ConnId, ClientId>,
     departures: Departures,
+    /// Clients that hold records here and were not seen since another node decided on them.
+    pub(crate) inherited: Departures,
     /// Connections on which file locks were asked for.
     pub(crate) has_locks: HashSet<ConnId>,
     pub(crate) joins: HashMap<u64, Join>,
@@ -90,6 +92,7 @@ impl Shard {
             watches: HashMap::new(),
             clients: HashMap::new(),
             departures: Departures::default(),
+            inherited: Departures::default(),
             has_locks: HashSet::new(),
             joins: HashMap::new(),
             next_join: 0,
@@ -327,7 +330,7 @@ impl Shard {
     /// Ends what clients held that have been gone for a while.
     fn see_off(&mut self) {
         let now = SystemClock.monotonic();
-        while let Some(client) = self.departures.take(now) {
+        while let Some(client) = self.departures.take(now).or_else(|| self.inherited.take(now)) {
             if lock(&self.shared.presence).is_here(client) {
                 continue;
             }
@@ -480,6 +483,7 @@ impl Service for Shard {
         let appointments = [
             self.parked.next(),
             self.departures.next(),
+            self.inherited.next(),
             self.partitions.next_appointment(),
             self.pace.next(),
             self.checkpoint_due(),

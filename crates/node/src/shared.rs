@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, TrySendError};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
-use samite_backend::Backend;
+use samite_backend::{Arena, Backend};
 use samite_coordinator::Timing;
 use samite_placement::ClusterMap;
 use samite_transport::client::Link;
 use samite_transport::server::ConnId;
 use samite_types::fault::Faults;
-use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result, ShardId};
-use samite_wire::control::{ControlReply, ControlRequest, NodeStatus};
+use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result, ShardId, TargetId};
+use samite_wire::control::{ControlReply, ControlRequest, Member, NodeStatus};
 
 use crate::Stop;
 use crate::inbox::Inbox;
@@ -102,10 +102,19 @@ pub(crate) struct Shared {
     epoch: AtomicU64,
     spread: Mutex<Spread>,
     spread_changed: Condvar,
+    board: Mutex<Board>,
     /// A handle to the target, for its figures; gone once the node has stopped, so that no late thread holds its memory.
     target: Mutex<Option<Box<dyn Backend>>>,
     worker: SyncSender<Job>,
     notices: Sender<Notice>,
+}
+
+/// What clients of the host look up for themselves.
+struct Board {
+    /// Gone once the node has stopped.
+    arena: Weak<Arena>,
+    /// This node is in groups that have other members.
+    is_grouped: bool,
 }
 
 /// The lock's content; a panic elsewhere leaves nothing half-done in what these locks guard.
@@ -129,6 +138,7 @@ pub(crate) struct Parts {
 impl Shared {
     pub(crate) fn new(parts: Parts) -> Self {
         let shards = parts.inboxes.len();
+        let arena = parts.target.arena().map_or_else(Weak::new, |arena| Arc::downgrade(&arena));
         Self {
             node: parts.node,
             stop: parts.stop,
@@ -149,9 +159,35 @@ impl Shared {
                 followers: HashMap::new(),
             }),
             spread_changed: Condvar::new(),
+            board: Mutex::new(Board { arena, is_grouped: false }),
             target: Mutex::new(Some(parts.target)),
             worker: parts.worker,
             notices: parts.notices,
+        }
+    }
+
+    /// The leader has granted a lease until then.
+    pub(crate) fn extend_lease(&self, until: Duration) {
+        self.membership.extend_lease(until);
+        self.show_board(&lock(&self.board));
+    }
+
+    /// `map` says whether this node is in groups that have other members.
+    pub(crate) fn set_grouped(&self, map: &ClusterMap) {
+        let mut groups = map.data().tables.iter().flat_map(|table| &table.groups);
+        let me = TargetId(self.node.get());
+        let is_mine = |member: &Member| member.target == me;
+        let is_grouped =
+            groups.any(|group| group.members.len() > 1 && group.members.iter().any(is_mine));
+        let mut board = lock(&self.board);
+        board.is_grouped = is_grouped;
+        self.show_board(&board);
+    }
+
+    /// Clients may look records up for themselves as long as nobody can have taken them over.
+    fn show_board(&self, board: &Board) {
+        if let Some(arena) = board.arena.upgrade() {
+            arena.set_shown_until(board.is_grouped.then(|| self.membership.lease_until()));
         }
     }
 

@@ -1,13 +1,16 @@
 //! Nodes that hold the same partitions: every member has what was acknowledged, and a member that was away gets it.
+#![allow(clippy::unwrap_used, reason = "a test ends at what it does not expect")]
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Got, Raw, SHM, TCP, UNIX, cluster, pattern};
+use common::{Ended, Got, Raw, SHM, TCP, UNIX, cluster, pattern};
 use samite_testkit::LocalCluster;
-use samite_types::{DatasetId, ErrorKind, NodeId, PartitionId, Redundancy, TargetId};
-use samite_wire::control::{Consistency, ControlReply, ControlRequest, PartitionCopy};
+use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId};
+use samite_wire::control::{
+    Consistency, ControlReply, ControlRequest, FaultRequest, Group, PartitionCopy,
+};
 use samite_wire::op::{Action, Data, Operation};
 
 const WAIT: Duration = Duration::from_secs(20);
@@ -137,18 +140,22 @@ fn only_the_primary_serves() {
     assert_eq!(answer.refused, Some(ErrorKind::StaleMap));
 }
 
-/// Waits until the coordinator says so of a member.
-fn wait_for(raw: &Raw, partition: PartitionId, node: u32, wanted: Consistency) {
+/// The group of a partition of datasets that two nodes hold, by the newest map of a node.
+fn group(raw: &Raw, partition: PartitionId) -> Group {
+    let known = Epoch(0);
+    let ControlReply::Map(Some(map)) = raw.control(&ControlRequest::Map { known }) else {
+        panic!("no map")
+    };
+    let table = map.tables.into_iter().find(|table| table.redundancy == Redundancy(2)).unwrap();
+    table.groups.into_iter().nth(partition.get() as usize).unwrap()
+}
+
+/// Waits until the coordinator says so of a group.
+fn wait_for(raw: &Raw, partition: PartitionId, is_so: impl Fn(&Group) -> bool) {
     let start = Instant::now();
     loop {
-        let known = samite_types::Epoch(0);
-        let ControlReply::Map(Some(map)) = raw.control(&ControlRequest::Map { known }) else {
-            panic!("no map")
-        };
-        let table = map.tables.iter().find(|table| table.redundancy == Redundancy(2)).unwrap();
-        let group = &table.groups[partition.get() as usize];
-        let member = group.members.iter().find(|member| member.target == TargetId(node));
-        if member.map(|member| member.consistency) == Some(wanted) {
+        let group = group(raw, partition);
+        if is_so(&group) {
             return;
         }
         assert!(start.elapsed() < WAIT, "{group:?}");
@@ -156,50 +163,98 @@ fn wait_for(raw: &Raw, partition: PartitionId, node: u32, wanted: Consistency) {
     }
 }
 
+fn is_all_good(group: &Group) -> bool {
+    group.members.iter().all(|member| member.consistency == Consistency::Good)
+}
+
+/// Puts a value, again while the node is busy.
+fn put(raw: &Raw, at: (DatasetId, PartitionId), number: u32, len: usize) {
+    let start = Instant::now();
+    let value = pattern(len, number as u8);
+    loop {
+        let key = number.to_le_bytes();
+        let answer = raw.send(at.0, vec![Operation::put(at.1, &key, &value)]);
+        match answer.refused {
+            None => return assert!(matches!(answer.only(), Ended::Done(_))),
+            Some(ErrorKind::Busy) if start.elapsed() < WAIT => {}
+            refused => panic!("{refused:?}"),
+        }
+    }
+}
+
 #[test]
 fn a_member_that_was_away_is_brought_up_to_date_while_writes_go_on() {
+    let mut cluster = cluster(2, 2);
+    let mut raw = Raw::connect(&cluster, 0, UNIX);
+    let dataset = raw.create_mirrored("d", 2);
+    // Another one of the same groups, which nobody touches meanwhile.
+    let quiet = raw.create_mirrored("quiet", 2);
+    let (p, _) = mirrored(&raw, 2);
+    for number in 0..100 {
+        put(&raw, (dataset, p), number, 100 + 1000 * number as usize);
+    }
+    put(&raw, (quiet, p), 1, 300_000);
+    cluster.stop_node(NodeId(1)).unwrap();
+    for number in 50..150 {
+        put(&raw, (dataset, p), number, 3_000);
+    }
+    let needs_resync = |group: &Group| group.members[1].consistency == Consistency::NeedsResync;
+    wait_for(&raw, p, needs_resync);
+    cluster.restart_node(NodeId(1)).unwrap();
+    let start = Instant::now();
+    // Until the member is good, and some more.
+    let (mut number, mut left) = (150, 50);
+    while left > 0 {
+        put(&raw, (dataset, p), number % 400, 500 + number as usize);
+        number += 1;
+        let group = group(&raw, p);
+        left -= usize::from(is_all_good(&group));
+        assert!(start.elapsed() < WAIT, "{group:?}");
+    }
+    assert_equal(&cluster, &[0, 1], (dataset, p));
+    assert_equal(&cluster, &[0, 1], (quiet, p));
+    assert!(raw.status().resync_bytes > 300_000);
+}
+
+#[test]
+fn when_the_primary_dies_the_other_has_all_that_was_acknowledged() {
     let mut cluster = cluster(2, 1);
+    // Not the node in which the coordinator lives.
+    let mut first = Raw::connect(&cluster, 1, UNIX);
+    let dataset = first.create_mirrored("d", 2);
+    let (p, _) = mirrored(&first, 2);
+    let mut raw = Raw::connect(&cluster, 0, UNIX);
+    raw.map = first.map.clone();
+    for number in 0..200 {
+        put(&first, (dataset, p), number, 100 + 300 * number as usize);
+    }
+    cluster.stop_node(NodeId(1)).unwrap();
+    wait_for(&raw, p, |group| group.members[0].target == TargetId(0));
+    for number in 0..200u32 {
+        let key = number.to_le_bytes();
+        let value = raw.one(dataset, Operation::get(p, &key)).value();
+        assert!(value == pattern(100 + 300 * number as usize, number as u8));
+    }
+    put(&raw, (dataset, p), 1000, 10);
+    cluster.restart_node(NodeId(1)).unwrap();
+    wait_for(&raw, p, is_all_good);
+    assert_equal(&cluster, &[0, 1], (dataset, p));
+}
+
+#[test]
+fn no_reply_leaves_before_every_member_has_it() {
+    let cluster = cluster(2, 1);
     let mut raw = Raw::connect(&cluster, 0, UNIX);
     let dataset = raw.create_mirrored("d", 2);
     let (p, _) = mirrored(&raw, 2);
-    let put = |raw: &Raw, number: u32, len: usize| {
-        let start = Instant::now();
-        loop {
-            let key = number.to_le_bytes();
-            let value = pattern(len, number as u8);
-            let answer = raw.send(dataset, vec![Operation::put(p, &key, &value)]);
-            match answer.refused {
-                None => return,
-                Some(ErrorKind::Busy) if start.elapsed() < WAIT => {}
-                refused => panic!("{refused:?}"),
-            }
-        }
-    };
-    for number in 0..100 {
-        put(&raw, number, 100 + 1000 * number as usize);
-    }
-    cluster.stop_node(NodeId(1)).unwrap();
-    for number in 50..150 {
-        put(&raw, number, 3_000);
-    }
-    wait_for(&raw, p, 1, Consistency::NeedsResync);
-    cluster.restart_node(NodeId(1)).unwrap();
-    let start = Instant::now();
-    let mut number = 150;
-    // Until the member is good, and some more.
-    let mut left = 50;
-    while left > 0 {
-        put(&raw, number % 400, 500 + number as usize);
-        number += 1;
-        let known = samite_types::Epoch(0);
-        let ControlReply::Map(Some(map)) = raw.control(&ControlRequest::Map { known }) else {
-            panic!("no map")
-        };
-        let table = map.tables.iter().find(|table| table.redundancy == Redundancy(2)).unwrap();
-        let group = &table.groups[p.get() as usize];
-        let is_good = group.members.iter().all(|member| member.consistency == Consistency::Good);
-        left -= usize::from(is_good);
-        assert!(start.elapsed() < WAIT, "{group:?}");
-    }
+    put(&raw, (dataset, p), 0, 10);
+    // What the other says is lost for a while; not for so long that anybody notices.
+    let other = Raw::connect(&cluster, 1, UNIX);
+    let lost = Duration::from_millis(300);
+    let table = ControlRequest::Faults(FaultRequest::Set("drop 100% 1 0 0ms 300ms".into()));
+    let before = Instant::now();
+    assert!(matches!(other.control(&table), ControlReply::Faults(_)));
+    put(&raw, (dataset, p), 1, 10);
+    assert!(before.elapsed() >= lost, "{:?}", before.elapsed());
     assert_equal(&cluster, &[0, 1], (dataset, p));
 }

@@ -93,7 +93,7 @@ fn beat(
 /// The leader has answered.
 fn granted(shared: &Shared, link: &Link, sent: Duration, lease: &Lease) -> Result<()> {
     if lease.term_us > 0 {
-        shared.membership.extend_lease(sent + Duration::from_micros(lease.term_us));
+        shared.extend_lease(sent + Duration::from_micros(lease.term_us));
     }
     let known = shared.epoch();
     if lease.epoch <= known {

@@ -198,7 +198,7 @@ impl Keeper {
         };
         let lease = leading.coordinator.heartbeat(now, &own);
         if lease.term_us > 0 {
-            shared.membership.extend_lease(now + Duration::from_micros(lease.term_us));
+            shared.extend_lease(now + Duration::from_micros(lease.term_us));
         }
         leading.coordinator.tick(now);
         self.is_saved(shared, leading)
