@@ -63,17 +63,8 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     let flash = flash.transpose()?;
     let inboxes: Vec<Inbox> = loops.iter().map(|events| Inbox::new(events.waker())).collect();
     stop.watch(loops.iter().map(EventLoop::waker).collect());
-    let info = NodeInfo {
-        node: config.node,
-        host: host()?,
-        addresses: addresses.clone(),
-        incarnation: SystemEntropy.next_u64(),
-        targets: vec![TargetInfo {
-            target: TargetId(config.node.get()),
-            capacity_bytes: memory.usage().capacity,
-            storage: flash.as_ref().map_or(0, Flash::storage),
-        }],
-    };
+    let storage = flash.as_ref().map_or(0, Flash::storage);
+    let info = describe(&config, &addresses, (memory.usage().capacity, storage))?;
     let (keeper, asks) = match &config.coordinator.own {
         Some(_) => Some(mpsc::sync_channel(KEEPER_QUEUE_LEN)).unzip(),
         None => (None, None),
@@ -118,6 +109,21 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     shared.release_target();
     tracing::info!(node = %config.node, "stopped");
     ended
+}
+
+/// The node as it tells the others.
+fn describe(config: &NodeConfig, addresses: &[String], memory: &MemoryBackend) -> Result<NodeInfo> {
+    Ok(NodeInfo {
+        node: config.node,
+        host: host()?,
+        addresses: addresses.to_vec(),
+        incarnation: SystemEntropy.next_u64(),
+        targets: vec![TargetInfo {
+            target: TargetId(config.node.get()),
+            capacity_bytes,
+            storage,
+        }],
+    })
 }
 
 /// What is asked of the coordinator instance in this node.
