@@ -7,7 +7,7 @@ use samite_client::runtime::{
 };
 use samite_client::{Client, ClusterConfig, Options, transport_from_env};
 use samite_fs::{Context, FileSystem};
-use samite_types::{Error, ErrorKind};
+use samite_types::{Error, ErrorKind, Redundancy};
 
 use crate::failure::{ExitCode, Failure};
 
@@ -54,7 +54,7 @@ impl Target {
     /// A client of the cluster.
     pub fn connect(&self) -> Result<Client, Failure> {
         let file = self.cluster_file()?;
-        Ok(self.connect_to(&file.nodes, None)?)
+        Ok(self.connect_with(&file.nodes, None, file.setup.redundancy)?)
     }
 
     /// A client that knows these nodes; `timeout` stands unless the command line gives another one.
@@ -63,9 +63,19 @@ impl Target {
         nodes: &[NodeEntry],
         timeout: Option<Duration>,
     ) -> samite_types::Result<Client> {
+        self.connect_with(nodes, timeout, Redundancy(1))
+    }
+
+    /// The same, that makes datasets of this redundancy by itself.
+    pub fn connect_with(
+        &self,
+        nodes: &[NodeEntry],
+        timeout: Option<Duration>,
+        redundancy: Redundancy,
+    ) -> samite_types::Result<Client> {
         let transport = transport_from_env()?;
         let config = self.config_of(nodes)?;
-        let mut options = Options { transport, ..Options::default() };
+        let mut options = Options { transport, redundancy, ..Options::default() };
         if let Some(timeout) = self.timeout.or(timeout) {
             options.timeout = timeout;
         }

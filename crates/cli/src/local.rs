@@ -1,5 +1,6 @@
 //! What `up` and `down` do to the processes and files of a local cluster.
 
+pub mod launch;
 pub mod mounts;
 pub mod process;
 
@@ -74,6 +75,11 @@ pub fn living_nodes(dir: &ClusterDir) -> Vec<Process> {
     living.into_values().collect()
 }
 
+/// The living etcd processes that were started with the cluster, written down or not.
+pub fn living_etcd(dir: &ClusterDir) -> Vec<Process> {
+    process::etcd_in(dir.path())
+}
+
 /// Waits until all have ended, at most for `timeout`; says whether they have.
 pub fn wait_all(processes: &[Process], timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
@@ -115,7 +121,12 @@ pub fn sweep(dir: &ClusterDir) -> Result<(), Failure> {
     let mut strange = Vec::new();
     for entry in entries {
         let entry = entry.doing(format_args!("read {}", path.display()))?;
-        if entry.file_name().to_str().is_some_and(is_our_file) {
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        if is_etcd_name(name) && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            std::fs::remove_dir_all(entry.path())
+                .doing(format_args!("remove {}", entry.path().display()))?;
+        } else if is_our_file(name) {
             std::fs::remove_file(entry.path())
                 .doing(format_args!("remove {}", entry.path().display()))?;
         } else {
@@ -139,17 +150,26 @@ pub fn sweep(dir: &ClusterDir) -> Result<(), Failure> {
 
 fn is_our_file(name: &str) -> bool {
     let name = name.strip_suffix(".new").unwrap_or(name);
-    if matches!(name, "key" | "cluster.json") || mounts::is_mount_file(name) {
+    if matches!(name, "key" | "cluster.json" | "map") || mounts::is_mount_file(name) {
         return true;
     }
     // Pipes and sockets of programs, and which of those were told that they do not see the store.
     if ["pipe-", "socket-", "told-"].iter().any(|what| name.starts_with(what)) {
         return true;
     }
+    if name.strip_suffix(".log").is_some_and(is_etcd_name) {
+        return true;
+    }
     name.strip_prefix('n')
         .and_then(|rest| rest.rsplit_once('.'))
         .filter(|(_, kind)| ["sock", "log", "faults"].contains(kind))
         .map(|(number, _)| number)
+        .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// Whether a member of etcd has its data, or its log, under this name.
+fn is_etcd_name(name: &str) -> bool {
+    name.strip_prefix("etcd")
         .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
@@ -175,9 +195,12 @@ mod tests {
             "n12.faults",
             "mount-7.json",
             "pipe-12",
+            "map",
+            "etcd0.log",
         ] {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
+        std::fs::create_dir_all(dir.path().join("etcd0/member")).unwrap();
         std::fs::write(dir.path().join("notes.txt"), "mine").unwrap();
         assert!(sweep(&dir).unwrap_err().message.contains("notes.txt"));
         std::fs::remove_file(dir.path().join("notes.txt")).unwrap();

@@ -3,6 +3,7 @@
 mod cluster;
 mod commands;
 mod failure;
+mod health;
 mod local;
 mod output;
 mod paths;
@@ -106,7 +107,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Up(args) => up::run(&args, &target),
         Command::Status(args) => status::run(&args, &target),
         Command::Down(args) => down::run(&args, &target),
-        Command::Node(args) => node::run(args, &target),
+        Command::Node(args) => node::run(&args, &target),
         Command::Run(args) => run::run(&args, &target),
         Command::Mount(args) => mount::mount(&args, &target),
         Command::Umount(args) => mount::umount(&args, &target),

@@ -11,6 +11,7 @@ use samite_transport::{Address, ClusterKey};
 use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 use samite_wire::control::{ControlReply, ControlRequest, DatasetSpec, NodeStatus, decode, encode};
 use samite_wire::frame::FrameKind;
+use samite_wire::membership::NodeWish;
 
 use crate::config::transport_from_env;
 use crate::peer::{Credentials, prefer};
@@ -81,7 +82,7 @@ impl Client {
         Self::from_cluster_dir(&RuntimeDir::for_user()?.cluster(name)?, options)
     }
 
-    /// Connects to the local cluster that `dir` describes.
+    /// Connects to the local cluster that `dir` describes, with the redundancy that it was started with.
     ///
     /// # Errors
     /// As [`Self::from_runtime`].
@@ -98,7 +99,7 @@ impl Client {
             );
         }
         let config = ClusterConfig { cluster: file.cluster, addresses, key: dir.read_key()? };
-        Self::connect(&config, options)
+        Self::connect(&config, Options { redundancy: file.setup.redundancy, ..options })
     }
 
     /// The session of this process.
@@ -227,6 +228,20 @@ impl Client {
         let deadline = self.deadline();
         let request = ControlRequest::DropDataset { name: name.to_owned() };
         self.change_map(&request, Some(ErrorKind::NotFound), deadline)
+    }
+
+    /// Says what is to become of a node. Answered when it is decided; what follows takes its time.
+    ///
+    /// # Errors
+    /// `NotFound`: no such node. `Invalid`, `InUse`: it cannot be, in words. `Denied`: to users who do not run the cluster.
+    pub fn wish(&self, node: NodeId, wish: NodeWish) -> Result<()> {
+        self.change_map(&ControlRequest::Wish { node, wish }, None, self.deadline())
+    }
+
+    /// A dataset called `name`, with the redundancy that this client was told.
+    #[must_use]
+    pub fn spec(&self, name: &str) -> DatasetSpec {
+        DatasetSpec { redundancy: self.options().redundancy, ..DatasetSpec::new(name) }
     }
 
     /// Figures of one node.

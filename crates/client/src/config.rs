@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use samite_transport::Transport;
-use samite_types::{Error, ErrorKind, Result};
+use samite_types::{Error, ErrorKind, Redundancy, Result};
 
 /// Forces a transport for all links: `shm`, `unix` or `tcp`.
 pub const ENV_TRANSPORT: &str = "SAMITE_TRANSPORT";
@@ -70,11 +70,13 @@ pub struct Options {
     pub timeout: Duration,
     /// The only transport to use; `None` for the best that reaches a node (shm, then unix, then tcp).
     pub transport: Option<Transport>,
+    /// Redundancy of datasets that are made without anybody's asking, as that of the files.
+    pub redundancy: Redundancy,
 }
 
 impl Default for Options {
-    /// 30 s; the best transport.
+    /// 30 s; the best transport; no mirroring.
     fn default() -> Self {
-        Self { timeout: TIMEOUT_DEFAULT, transport: None }
+        Self { timeout: TIMEOUT_DEFAULT, transport: None, redundancy: Redundancy(1) }
     }
 }

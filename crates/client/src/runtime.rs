@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
-use samite_types::{Error, ErrorKind, NodeId, Result};
+use samite_types::{Error, ErrorKind, NodeId, Redundancy, Result};
 use serde::{Deserialize, Serialize};
 
 /// Names the cluster that commands and programs use; [`DEFAULT_CLUSTER`] when unset.
@@ -171,6 +171,12 @@ impl ClusterDir {
         self.path.join("cluster.json")
     }
 
+    /// Path of the state of the coordinator that is part of the first node.
+    #[must_use]
+    pub fn map_path(&self) -> PathBuf {
+        self.path.join("map")
+    }
+
     /// Path of a node's log.
     #[must_use]
     pub fn log_path(&self, node: NodeId) -> PathBuf {
@@ -297,6 +303,67 @@ pub struct ClusterFile {
     pub nodes: Vec<NodeEntry>,
     /// When it was started: seconds since 1970-01-01 UTC.
     pub created_s: u64,
+    /// How it was started.
+    #[serde(default)]
+    pub setup: ClusterSetup,
+}
+
+/// How a local cluster was started: what a node that is started later has to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClusterSetup {
+    /// Redundancy of datasets that commands make by themselves.
+    pub redundancy: Redundancy,
+    /// Nodes that it was started with.
+    pub founders: u32,
+    /// Bytes that each node may hold.
+    pub memory_bytes: u64,
+    /// Shard threads of each node.
+    pub shards: u16,
+    /// Partitions of the cluster; chosen by the number of nodes when `None`.
+    pub partitions: Option<u32>,
+    /// Whether nodes listen on tcp.
+    pub tcp: bool,
+    /// Directory of durable datasets, with one in it for each node.
+    pub durable: Option<PathBuf>,
+    /// So many nodes, from the first, have a coordinator instance.
+    pub coordinators: u32,
+    /// etcd endpoints, as `http://HOST:PORT`; none when the coordinator of the first node keeps its state in a file.
+    pub etcd: Vec<String>,
+    /// Members of an etcd cluster that was started with this one, and ends with it.
+    pub etcd_members: Vec<EtcdEntry>,
+}
+
+impl Default for ClusterSetup {
+    fn default() -> Self {
+        Self {
+            redundancy: Redundancy(1),
+            founders: 1,
+            memory_bytes: 0,
+            shards: 1,
+            partitions: None,
+            tcp: false,
+            durable: None,
+            coordinators: 1,
+            etcd: Vec::new(),
+            etcd_members: Vec::new(),
+        }
+    }
+}
+
+/// One member of a local etcd cluster. Its data are in the cluster's directory, under its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EtcdEntry {
+    /// Name.
+    pub name: String,
+    /// Process id.
+    pub pid: u32,
+    /// The process's start time; see [`NodeEntry::start_ticks`].
+    pub start_ticks: u64,
+    /// Port for clients on 127.0.0.1.
+    pub client_port: u16,
+    /// Port for other members on 127.0.0.1.
+    pub peer_port: u16,
 }
 
 /// One node of a [`ClusterFile`].
@@ -437,6 +504,7 @@ mod tests {
                 tcp: None,
             }],
             created_s: 3,
+            setup: ClusterSetup::default(),
         };
         cluster.write_cluster_file(&file).unwrap();
         assert_eq!(cluster.read_cluster_file().unwrap(), file);

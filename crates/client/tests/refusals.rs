@@ -167,7 +167,7 @@ impl Stage {
     }
 
     fn dataset(&self, timeout: Duration) -> Dataset {
-        let options = Options { timeout, transport: None };
+        let options = Options { timeout, ..Options::default() };
         Client::connect(&self.config, options).unwrap().dataset("played").unwrap()
     }
 }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use samite_client::{Client, Dataset};
 use samite_types::{Entropy, Epoch, Error, ErrorKind, Result, SystemEntropy};
-use samite_wire::control::DatasetSpec;
 use samite_wire::op::{Action, Guard, Operation};
 
 use crate::ancestry::KnownDirectories;
@@ -234,7 +233,7 @@ impl fmt::Debug for FileSystem {
 fn find_or_create(client: &Client, name: &str) -> Result<Dataset> {
     match client.dataset(name) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            client.create_dataset(&DatasetSpec::new(name))
+            client.create_dataset(&client.spec(name))
         }
         result => result,
     }

@@ -37,4 +37,9 @@ mod worker;
 pub use config::{CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, StoreConfig};
 pub use run::run;
 pub use samite_coordinator::Timing;
+
+/// An etcd cluster on this machine, for coordinators that keep their state there.
+pub mod etcd {
+    pub use samite_coordinator::store::{ETCD_PROGRAM, LocalMember};
+}
 pub use stop::Stop;

@@ -319,6 +319,7 @@ impl Shared {
             peer_frames: sum(|figures| &figures.peer_frames),
             resyncs: sum(|figures| &figures.resyncs),
             resync_bytes: sum(|figures| &figures.resync_bytes),
+            leader: self.membership.leader().map(|leader| leader.node),
         }
     }
 

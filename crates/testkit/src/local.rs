@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use samite_client::runtime::{ClusterDir, ClusterFile, NodeEntry, RuntimeDir};
+use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, NodeEntry, RuntimeDir};
 use samite_client::{Client, ClusterConfig};
 use samite_node::{CoordinatorConfig, Event, FlashConfig, NodeConfig, Stop, StoreConfig, Timing};
 use samite_types::{Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
@@ -149,6 +149,7 @@ impl LocalCluster {
             cluster: self.options.name.clone(),
             nodes: nodes.collect::<Result<_>>()?,
             created_s: created.as_secs(),
+            setup: ClusterSetup::default(),
         };
         self.dir.write_cluster_file(&file)
     }

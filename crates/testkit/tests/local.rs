@@ -15,7 +15,7 @@ fn spec(name: &str) -> DatasetSpec {
 }
 
 fn options(transport: Transport, timeout: Duration) -> Options {
-    Options { timeout, transport: Some(transport) }
+    Options { timeout, transport: Some(transport), ..Options::default() }
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn write_until_killed(
     writer: usize,
     stop: &AtomicBool,
 ) -> Written {
-    let options = Options { timeout: TIMEOUT, transport: Some(transport) };
+    let options = Options { timeout: TIMEOUT, transport: Some(transport), ..Options::default() };
     let client = cluster.client(options).expect("connects before the kill");
     let dataset = client.create_dataset(&spec()).expect("makes the dataset");
     let map = client.map().expect("has a map");

@@ -437,6 +437,8 @@ pub struct NodeStatus {
     pub resyncs: u64,
     /// Bytes that its primaries sent for that since start.
     pub resync_bytes: u64,
+    /// Node of the coordinator that it follows, if it knows one.
+    pub leader: Option<NodeId>,
 }
 
 /// Encodes a handshake or control message.

@@ -1,7 +1,7 @@
 //! `samite dataset`: make, list and drop datasets.
 
 use samite_client::{Client, Dataset};
-use samite_types::{ErrorKind, TargetId};
+use samite_types::{ErrorKind, Redundancy, TargetId};
 use samite_wire::access::Access;
 use samite_wire::control::{
     BackendKind, DatasetSpec, DistributionKind, DurabilityKind, SemanticsKind,
@@ -27,6 +27,7 @@ enum Command {
     #[command(after_help = "\
 Examples:
   samite dataset create results
+  samite dataset create safe --mirror 2
   samite dataset create ledger --durability logged
   samite dataset create bulk --distribution weighted=0:1,1:3 --chunk 256K")]
     Create {
@@ -47,6 +48,9 @@ Examples:
         /// Who may read and change it besides root: as a file's mode, the owner's bits and others'
         #[arg(long, value_name = "MODE", default_value = "700", value_parser = parse_mode)]
         mode: u16,
+        /// Nodes that hold each record [default: as `samite up --mirror` said]
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
+        mirror: Option<u8>,
         /// What a restart of all nodes leaves: `memory`, nothing; `logged`, every acknowledged operation (nodes need --durable)
         #[arg(long, value_name = "WHAT", default_value = "memory", value_parser = parse_durability)]
         durability: DurabilityKind,
@@ -94,6 +98,14 @@ fn parse_backend(text: &str) -> Result<BackendKind, String> {
     }
 }
 
+fn parse_durability(text: &str) -> Result<DurabilityKind, String> {
+    match text {
+        "memory" => Ok(DurabilityKind::Memory),
+        "logged" => Ok(DurabilityKind::Logged),
+        _ => Err("expected memory or logged".to_owned()),
+    }
+}
+
 fn parse_semantics(text: &str) -> Result<SemanticsKind, String> {
     match text {
         "posix" => Ok(SemanticsKind::Posix),
@@ -101,14 +113,6 @@ fn parse_semantics(text: &str) -> Result<SemanticsKind, String> {
         "checkpoint" => Ok(SemanticsKind::Checkpoint),
         "temporary" => Ok(SemanticsKind::Temporary),
         _ => Err("expected posix, session, checkpoint or temporary".to_owned()),
-    }
-}
-
-fn parse_durability(text: &str) -> Result<DurabilityKind, String> {
-    match text {
-        "memory" => Ok(DurabilityKind::Memory),
-        "logged" => Ok(DurabilityKind::Logged),
-        _ => Err("expected memory or logged".to_owned()),
     }
 }
 
@@ -151,15 +155,26 @@ fn parse_chunk(text: &str) -> Result<u32, String> {
 pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let client = target.connect()?;
     match &args.command {
-        Command::Create { dataset, backend, distribution, semantics, chunk, mode, durability } => {
+        Command::Create {
+            dataset,
+            backend,
+            distribution,
+            semantics,
+            chunk,
+            mirror,
+            durability,
+            mode,
+        } => {
+            let own = client.spec(dataset);
             let spec = DatasetSpec {
                 backend: *backend,
                 distribution: distribution.clone(),
                 semantics: *semantics,
                 chunk_len: *chunk,
-                durability: *durability,
                 access: Access { mode: *mode, ..Access::default() },
-                ..DatasetSpec::new(dataset)
+                redundancy: mirror.map_or(own.redundancy, Redundancy),
+                durability: *durability,
+                ..own
             };
             client.create_dataset(&spec)?;
             Ok(())
@@ -176,14 +191,15 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     if !json {
         out.line(format!(
-            "{:<24} {:<6} {:<8} {:<12} {:<10} {:<10} {:>9} {:>10} {:>4}",
+            "{:<24} {:<6} {:<8} {:<12} {:<10} {:>9} {:>6} {:<10} {:>10} {:>4}",
             "name",
             "id",
             "backend",
             "distribution",
             "semantics",
-            "durability",
             "chunk",
+            "mirror",
+            "durability",
             "owner",
             "mode"
         ))?;
@@ -201,15 +217,17 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
         if json {
             out.json(&serde_json::json!({
                 "name": spec.name, "id": dataset.id, "backend": backend, "distribution": distribution,
-                "semantics": semantics, "durability": durability, "chunk_len": spec.chunk_len, "owner": spec.access.owner,
+                "semantics": semantics, "chunk_len": spec.chunk_len, "mirror": spec.redundancy,
+                "durability": durability, "owner": spec.access.owner,
                 "mode": format!("{:03o}", spec.access.mode),
             }))?;
         } else {
             out.line(format!(
-                "{:<24} {:<6} {backend:<8} {distribution:<12} {semantics:<10} {durability:<10} {:>9} {:>10} {:>4}",
+                "{:<24} {:<6} {backend:<8} {distribution:<12} {semantics:<10} {:>9} {:>6} {durability:<10} {:>10} {:>4}",
                 spec.name,
                 dataset.id.to_string(),
                 human_bytes(spec.chunk_len.into()),
+                spec.redundancy.get(),
                 spec.access.owner,
                 format!("{:03o}", spec.access.mode)
             ))?;
@@ -218,16 +236,11 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
     out.finish()
 }
 
-/// The policy of a dataset that a command makes by itself.
-pub fn spec_of(name: &str) -> DatasetSpec {
-    DatasetSpec::new(name)
-}
-
-/// The dataset `name`; a view's own one is made when it is missing.
-pub fn view_dataset(client: &Client, name: &str, own: &DatasetSpec) -> Result<Dataset, Failure> {
+/// The dataset `name`; a view's `own` one is made when it is missing, as redundant as the cluster was started.
+pub fn view_dataset(client: &Client, name: &str, own: &str) -> Result<Dataset, Failure> {
     match client.dataset(name) {
-        Err(error) if error.kind() == ErrorKind::NotFound && name == own.name => {
-            Ok(client.create_dataset(own)?)
+        Err(error) if error.kind() == ErrorKind::NotFound && name == own => {
+            Ok(client.create_dataset(&client.spec(own))?)
         }
         dataset => Ok(dataset?),
     }

@@ -70,7 +70,8 @@ fn down(target: &Target) -> Result<String, Failure> {
     let _lock = if exists { local::lock(dir, LOCK_TIMEOUT)? } else { None };
     // Also without a directory: someone may have removed it under a running cluster.
     let living = local::living_nodes(dir);
-    if living.is_empty() && !dir.path().exists() {
+    let etcd = local::living_etcd(dir);
+    if living.is_empty() && etcd.is_empty() && !dir.path().exists() {
         return Err(Failure::new(
             ExitCode::Unreachable,
             format!("cluster {}: not up (no {})", dir.name(), dir.path().display()),
@@ -88,6 +89,8 @@ fn down(target: &Target) -> Result<String, Failure> {
             local::stop_all(&living)?;
         }
     }
+    // Nodes that end let go of what they keep there.
+    local::stop_all(&etcd)?;
     local::sweep(dir)?;
     let plural = if count == 1 { "" } else { "s" };
     Ok(format!("cluster {}: down, {count} node{plural} stopped", dir.name()))

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use samite_client::kv::Kv;
 use samite_types::{ErrorKind, Version};
 
-use super::dataset::{spec_of, view_dataset};
+use super::dataset::view_dataset;
 use super::ls::hex;
 use crate::cluster::Target;
 use crate::failure::{ExitCode, Failure, IoContext};
@@ -137,7 +137,7 @@ impl ValueArgs {
 /// Does it.
 pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let client = target.connect()?;
-    let dataset = view_dataset(&client, &args.dataset, &spec_of(DATASET))?;
+    let dataset = view_dataset(&client, &args.dataset, DATASET)?;
     let kv = Kv::new(dataset);
     let mut out = Output::new();
     match &args.command {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use samite_client::object::Objects;
 
 use super::data::read_full;
-use super::dataset::{spec_of, view_dataset};
+use super::dataset::view_dataset;
 use super::ls::hex;
 use crate::cluster::Target;
 use crate::failure::{ExitCode, Failure, IoContext};
@@ -97,7 +97,7 @@ enum Command {
 /// Does it.
 pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let client = target.connect()?;
-    let objects = Objects::new(view_dataset(&client, &args.dataset, &spec_of(DATASET))?);
+    let objects = Objects::new(view_dataset(&client, &args.dataset, DATASET)?);
     let mut out = Output::new();
     match &args.command {
         Command::Put { object, local } => put(&objects, object.as_bytes(), local)?,

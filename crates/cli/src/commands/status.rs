@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use samite_client::runtime::NodeEntry;
 use samite_fs::FileSystem;
-use samite_types::Result as SamiteResult;
-use samite_wire::control::NodeStatus;
+use samite_placement::ClusterMap;
+use samite_types::{NodeId, Redundancy, Result as SamiteResult};
+use samite_wire::control::{NodeState, NodeStatus, Reachability};
 
 use crate::cluster::{FILES_DATASET, Target};
 use crate::failure::{ExitCode, Failure};
+use crate::health::health;
 use crate::local;
 use crate::output::{Output, human_bytes};
 
 /// How long a node may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Show how a cluster is: nodes, space, datasets
+/// Show how a cluster is: nodes, space, datasets, mirror groups
 ///
 /// Exits with 3 when the cluster is not up or a node does not answer.
 #[derive(clap::Args)]
@@ -78,6 +80,9 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
         answers = ask_all();
     }
     let map = client.and_then(|client| client.map());
+    let state = |entry: &NodeEntry| map.as_ref().map_or("unknown", |map| state_of(map, entry.node));
+    // The newest of those that know one: a leader is followed by all before long.
+    let leader = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()?.leader).next_back();
     let mut out = Output::new();
     if args.json {
         let nodes: Vec<_> = answers
@@ -85,11 +90,11 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
             .map(|(entry, answer)| match answer {
                 Ok(status) => serde_json::json!({
                     "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
-                    "serving": true, "status": status,
+                    "serving": true, "state": state(entry), "status": status,
                 }),
                 Err(error) => serde_json::json!({
                     "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
-                    "serving": false, "error": error.message(),
+                    "serving": false, "state": state(entry), "error": error.message(),
                 }),
             })
             .collect();
@@ -101,6 +106,8 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
             "datasets": map.as_ref().ok().map(|map| {
                 map.datasets().iter().map(|dataset| dataset.spec.name.clone()).collect::<Vec<_>>()
             }),
+            "leader": leader,
+            "groups": map.as_ref().ok().map(|map| groups(map).collect::<Vec<_>>()),
             "nodes": nodes,
         }))?;
     } else {
@@ -114,8 +121,9 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
                 map.partitions(),
                 if names.is_empty() { "none".to_owned() } else { names.join(", ") },
             ))?;
+            mirrors(&mut out, map, leader, &answers)?;
         }
-        table(&mut out, &answers)?;
+        table(&mut out, &answers, state)?;
     }
     out.finish()?;
     let silent: Vec<String> = answers
@@ -138,9 +146,57 @@ fn ask(target: &Target, entry: &NodeEntry) -> SamiteResult<NodeStatus> {
         .and_then(|client| client.node_status(entry.node))
 }
 
+/// What the cluster map says of a node.
+fn state_of(map: &ClusterMap, node: NodeId) -> &'static str {
+    match map.state(node) {
+        Some(NodeState { reachability: Reachability::Offline, .. }) => "offline",
+        Some(NodeState { reachability: Reachability::ProbablyOffline, .. }) => "late",
+        Some(NodeState { is_draining: true, .. }) => "draining",
+        Some(_) => "online",
+        None => "unknown",
+    }
+}
+
+/// The groups of each redundancy, with that.
+fn groups(map: &ClusterMap) -> impl Iterator<Item = serde_json::Value> {
+    map.data().tables.iter().map(|table| {
+        let health = health(map, table.redundancy);
+        serde_json::json!({ "mirror": table.redundancy, "health": health })
+    })
+}
+
+/// A line for each table of mirror groups; nothing where nothing is mirrored.
+fn mirrors(
+    out: &mut Output,
+    map: &ClusterMap,
+    leader: Option<NodeId>,
+    answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
+) -> Result<(), Failure> {
+    let tables = map.data().tables.iter().filter(|table| table.redundancy.get() > 1);
+    let redundancies: Vec<Redundancy> = tables.map(|table| table.redundancy).collect();
+    if redundancies.is_empty() {
+        return Ok(());
+    }
+    let leader = leader.map_or("no coordinator leads".to_owned(), |node| format!("{node} leads"));
+    let sent: u64 = answers
+        .iter()
+        .filter_map(|(_, answer)| answer.as_ref().ok())
+        .map(|status| status.resync_bytes)
+        .sum();
+    for redundancy in redundancies {
+        let of = health(map, redundancy);
+        out.line(format!(
+            "mirrored on {}: {} groups healthy, {} degraded, {} waiting, {} moving; {} members to bring up to date ({} sent); {leader}",
+            redundancy.get(), of.healthy, of.degraded, of.waiting, of.moving, of.resyncing, human_bytes(sent),
+        ))?;
+    }
+    Ok(())
+}
+
 fn table(
     out: &mut Output,
     answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
+    state: impl Fn(&NodeEntry) -> &'static str,
 ) -> Result<(), Failure> {
     out.line(format!(
         "{:<5} {:>8} {:<8} {:>10} {:>10} {:>6} {:>10} {:>6} {:>12} {:>9}",
@@ -160,7 +216,10 @@ fn table(
         match answer {
             Ok(status) => out.line(format!(
                 "{node:<5} {pid:>8} {:<8} {:>10} {:>10} {:>5}% {:>10} {:>6} {:>12} {:>7} s",
-                "serving",
+                match state(entry) {
+                    "online" => "serving",
+                    other => other,
+                },
                 human_bytes(status.capacity_bytes),
                 human_bytes(status.used_bytes),
                 status.used_bytes * 100 / status.capacity_bytes.max(1),

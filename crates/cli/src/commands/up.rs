@@ -1,24 +1,22 @@
 //! `samite up`: start a local cluster.
 
-use std::fs::File;
 use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use samite_client::Client;
-use samite_client::runtime::{ClusterDir, ClusterFile, NodeEntry};
+use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, NodeEntry};
 use samite_fs::{Context, FileSystem};
-use samite_types::{Entropy, NodeId, SystemEntropy};
+use samite_types::{Entropy, NodeId, Redundancy, SystemEntropy};
 use samite_wire::control::{DatasetSpec, DurabilityKind};
 
 use crate::cluster::{FILES_DATASET, Target};
 use crate::commands::{kv, object};
 use crate::failure::{ExitCode, Failure, IoContext};
-use crate::local::{self, process};
+use crate::local::{self, launch, process};
 use crate::output::{Output, human_bytes};
 use crate::signals;
 use crate::size::parse_size;
@@ -29,6 +27,10 @@ const MEMORY_DEFAULT: u64 = 1 << 30;
 const MEMORY_MIN: u64 = 16 << 20;
 /// Most nodes of a local cluster.
 const NODES_MAX: u32 = 64;
+/// Members of an etcd that is started along.
+const ETCD_MEMBERS: usize = 3;
+/// Most nodes with a coordinator instance.
+const COORDINATORS_MAX: u32 = 3;
 /// How long another `up` or `down` of the same cluster is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long nodes that are just ending are waited for before the cluster counts as up.
@@ -47,6 +49,7 @@ const LOG_TAIL_LINES: usize = 15;
 Examples:
   samite up --local 2
   samite up --local 4 --memory 512M --name scratch
+  samite up --local 3 --mirror 2 --coordinator etcd
   samite up --local 2 --durable /flash/job")]
 pub struct Args {
     /// Nodes to start on this machine
@@ -64,6 +67,12 @@ pub struct Args {
     /// Keep files, keys and objects in this directory, too, so that the same `up` brings them back after the nodes have ended, or died
     #[arg(long, value_name = "DIR")]
     durable: Option<PathBuf>,
+    /// Nodes that hold each record, unless a dataset is made with another number
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
+    mirror: u8,
+    /// Where the cluster map is kept: `embedded` in the first node; `etcd`, started along; or etcd endpoints `http://HOST:PORT,…`
+    #[arg(long, value_name = "WHERE", default_value = "embedded", value_parser = parse_coordinator)]
+    coordinator: CoordinatorKind,
     /// Do not listen on tcp (127.0.0.1)
     #[arg(long)]
     no_tcp: bool,
@@ -75,10 +84,33 @@ pub struct Args {
     json: bool,
 }
 
+/// Where the cluster map is kept.
+#[derive(Clone, Debug)]
+enum CoordinatorKind {
+    Embedded,
+    LocalEtcd,
+    EtcdAt(Vec<String>),
+}
+
+fn parse_coordinator(text: &str) -> Result<CoordinatorKind, String> {
+    match text {
+        "embedded" => Ok(CoordinatorKind::Embedded),
+        "etcd" => Ok(CoordinatorKind::LocalEtcd),
+        urls if urls.split(',').all(|url| url.starts_with("http://")) => {
+            Ok(CoordinatorKind::EtcdAt(urls.split(',').map(str::to_owned).collect()))
+        }
+        _ => Err("expected embedded, etcd, or http://HOST:PORT,…".to_owned()),
+    }
+}
+
 /// Starts the cluster.
 pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let begun = Instant::now();
     let memory = memory_of_node(args)?;
+    if u32::from(args.mirror) > args.local {
+        let words = format!("--mirror {}: there are only {} nodes", args.mirror, args.local);
+        return Err(Failure::usage(words));
+    }
     let dir = &target.dir;
     // Fails early when the path is too long.
     dir.socket_path(NodeId(args.local - 1))?;
@@ -87,11 +119,12 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     signals::on_stop(move || flag.store(true, Ordering::Relaxed))?;
     target.runtime.create()?;
     let _lock = claim(dir)?;
-    let durable = durable_dir(args)?;
-    let mut nodes = Starting { dir, children: Vec::new(), memory, durable, serves: false };
+    let setup = setup(args, dir, memory)?;
+    let (children, etcd) = (Vec::new(), Vec::new());
+    let mut nodes = Starting { dir, children, etcd, setup, serves: false };
     let until = begun + Duration::from_secs(args.wait);
     let started =
-        nodes.start(args).and_then(|()| nodes.wait_until_serving(target, until, &interrupted));
+        nodes.start().and_then(|()| nodes.wait_until_serving(target, until, &interrupted));
     match started {
         Ok((file, client)) => {
             dir.write_cluster_file(&file)?;
@@ -105,6 +138,32 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             Err(Failure::new(failure.code, message))
         }
     }
+}
+
+/// How the cluster is to be.
+fn setup(args: &Args, dir: &ClusterDir, memory_bytes: u64) -> Result<ClusterSetup, Failure> {
+    let (etcd_members, etcd) = match &args.coordinator {
+        CoordinatorKind::Embedded => (Vec::new(), Vec::new()),
+        CoordinatorKind::LocalEtcd => {
+            let members = launch::plan_etcd(dir, ETCD_MEMBERS)?;
+            let urls = members.iter().map(|member| launch::etcd_url(dir, member)).collect();
+            (members, urls)
+        }
+        CoordinatorKind::EtcdAt(urls) => (Vec::new(), urls.clone()),
+    };
+    let is_embedded = etcd.is_empty();
+    Ok(ClusterSetup {
+        redundancy: Redundancy(args.mirror),
+        founders: args.local,
+        memory_bytes,
+        shards: args.shards,
+        partitions: args.partitions,
+        tcp: !args.no_tcp,
+        durable: durable_dir(args)?,
+        coordinators: if is_embedded { 1 } else { args.local.min(COORDINATORS_MAX) },
+        etcd,
+        etcd_members,
+    })
 }
 
 /// The directory of durable datasets, made if it is not there: nodes run elsewhere, so its path must not depend on where this is.
@@ -170,8 +229,9 @@ fn claim(dir: &ClusterDir) -> Result<local::Lock, Failure> {
                 ),
             ));
         }
-        // Nodes of an `up` that was killed half-way serve nobody.
+        // Processes of an `up` that was killed half-way serve nobody.
         local::stop_all(&living)?;
+        local::stop_all(&local::living_etcd(dir))?;
         if std::fs::read_dir(dir.path()).is_ok_and(|mut entries| entries.next().is_none()) {
             return Ok(lock);
         }
@@ -187,9 +247,8 @@ fn claim(dir: &ClusterDir) -> Result<local::Lock, Failure> {
 struct Starting<'a> {
     dir: &'a ClusterDir,
     children: Vec<(NodeId, Child)>,
-    memory: u64,
-    /// Where the nodes keep what outlives them.
-    durable: Option<PathBuf>,
+    etcd: Vec<(String, Child)>,
+    setup: ClusterSetup,
     serves: bool,
 }
 
@@ -198,7 +257,8 @@ impl Drop for Starting<'_> {
         if self.serves {
             return;
         }
-        for (_, child) in &mut self.children {
+        let nodes = self.children.iter_mut().map(|(_, child)| child);
+        for child in nodes.chain(self.etcd.iter_mut().map(|(_, child)| child)) {
             // Both fail only when it has ended already.
             let _ = child.kill();
             let _ = child.wait();
@@ -210,44 +270,22 @@ impl Drop for Starting<'_> {
 }
 
 impl Starting<'_> {
-    fn start(&mut self, args: &Args) -> Result<(), Failure> {
+    fn start(&mut self) -> Result<(), Failure> {
         let mut key = [0; 32];
         SystemEntropy.fill(&mut key);
         self.dir.write_key(&key)?;
-        for number in 0..args.local {
+        let members = self.setup.etcd_members.clone();
+        for (entry, planned) in self.setup.etcd_members.iter_mut().zip(&members) {
+            let child = launch::etcd(self.dir, planned, &members)?;
+            entry.pid = child.id();
+            entry.start_ticks = process::start_ticks(child.id()).unwrap_or_default();
+            self.etcd.push((planned.name.clone(), child));
+        }
+        for number in 0..self.setup.founders {
             let node = NodeId(number);
-            let child = self.spawn(args, node)?;
-            self.children.push((node, child));
+            self.children.push((node, launch::node(self.dir, &self.setup, node)?));
         }
         Ok(())
-    }
-
-    fn spawn(&self, args: &Args, node: NodeId) -> Result<Child, Failure> {
-        let program = std::env::current_exe().doing("find the samite binary")?;
-        let log_path = self.dir.log_path(node);
-        // To be appended to, for the node writes its log through a descriptor of its own.
-        let log = File::options().append(true).create(true).open(&log_path);
-        let log = log.doing(format_args!("create {}", log_path.display()))?;
-        let mut command = Command::new(&program);
-        // `--dir` first: that is how `down` knows a node whose pid was never written down.
-        command.arg("node").arg("--dir").arg(self.dir.path());
-        command.args(["--node", &node.get().to_string(), "--nodes", &args.local.to_string()]);
-        command.args(["--memory", &self.memory.to_string(), "--shards", &args.shards.to_string()]);
-        if let Some(partitions) = args.partitions {
-            command.args(["--partitions", &partitions.to_string()]);
-        }
-        if let Some(durable) = &self.durable {
-            command.arg("--durable").arg(durable.join(node.to_string()));
-        }
-        if !args.no_tcp {
-            command.args(["--tcp", "127.0.0.1:0"]);
-        }
-        command.current_dir("/").env_remove("LD_PRELOAD");
-        let errors = log.try_clone().doing("duplicate the log's descriptor")?;
-        command.stdin(Stdio::null()).stdout(log).stderr(errors);
-        // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
-        unsafe { command.pre_exec(process::detach) };
-        command.spawn().doing(format_args!("start node {node} ({})", program.display()))
     }
 
     fn wait_until_serving(
@@ -260,6 +298,11 @@ impl Starting<'_> {
             for (node, child) in &mut self.children {
                 if let Some(status) = child.try_wait().doing("wait for a node")? {
                     return Err(Failure::failed(format!("node {node} ended with {status}")));
+                }
+            }
+            for (name, child) in &mut self.etcd {
+                if let Some(status) = child.try_wait().doing("wait for etcd")? {
+                    return Err(Failure::failed(format!("{name} ended with {status}")));
                 }
             }
             if interrupted.load(Ordering::Relaxed) {
@@ -293,7 +336,8 @@ impl Starting<'_> {
             }
             nodes.push(NodeEntry { node: *node, pid: child.id(), start_ticks, socket, tcp: None });
         }
-        let client = target.connect_to(&nodes, Some(STEP_TIMEOUT))?;
+        let setup = self.setup.clone();
+        let client = target.connect_with(&nodes, Some(STEP_TIMEOUT), setup.redundancy)?;
         let map = client.refresh_map()?;
         for entry in &mut nodes {
             let info = map.node(entry.node).ok_or_else(|| {
@@ -307,7 +351,7 @@ impl Starting<'_> {
                 .find_map(|address| address.strip_prefix("tcp://"))
                 .map(str::to_owned);
         }
-        if self.durable.is_some() {
+        if setup.durable.is_some() {
             for name in [FILES_DATASET, kv::DATASET, object::DATASET] {
                 make_durable(&client, name)?;
             }
@@ -316,20 +360,21 @@ impl Starting<'_> {
         fs.stat(&Context::of_process(0), b"/", true)?;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let cluster = self.dir.name().to_owned();
-        Ok((ClusterFile { cluster, nodes, created_s: since.as_secs() }, client))
+        Ok((ClusterFile { cluster, nodes, created_s: since.as_secs(), setup }, client))
     }
 
     /// The ends of the logs, for the person who has to find out why.
     fn log_tails(&self) -> String {
         let mut tails = String::new();
-        for (node, _) in &self.children {
-            let path = self.dir.log_path(*node);
+        let nodes = self.children.iter().map(|(node, _)| node.to_string());
+        for name in nodes.chain(self.etcd.iter().map(|(name, _)| name.clone())) {
+            let path = self.dir.path().join(format!("{name}.log"));
             let text = std::fs::read(&path).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
             let lines: Vec<&str> = text.lines().collect();
             let tail = &lines[lines.len().saturating_sub(LOG_TAIL_LINES)..];
             if !tail.is_empty() {
-                tails.push_str(&format!("\n--- end of the log of {node}\n{}", tail.join("\n")));
+                tails.push_str(&format!("\n--- end of the log of {name}\n{}", tail.join("\n")));
             }
         }
         tails
@@ -341,7 +386,7 @@ fn make_durable(client: &Client, name: &str) -> samite_types::Result<()> {
     match client.dataset(name) {
         Err(error) if error.kind() == samite_types::ErrorKind::NotFound => {
             let durability = DurabilityKind::Logged;
-            client.create_dataset(&DatasetSpec { durability, ..DatasetSpec::new(name) }).map(drop)
+            client.create_dataset(&DatasetSpec { durability, ..client.spec(name) }).map(drop)
         }
         found => found.map(drop),
     }
@@ -361,6 +406,7 @@ fn report(
             "cluster": file.cluster,
             "nodes": file.nodes,
             "memory_bytes": memory,
+            "mirror": file.setup.redundancy,
             "partitions": map.partitions(),
             "epoch": map.epoch(),
             "seconds": elapsed.as_secs_f64(),
@@ -369,11 +415,15 @@ fn report(
     }
     let count = file.nodes.len();
     out.line(format!(
-        "cluster {}: serving, {count} node{} of {}, {} partitions, after {:.2} s",
+        "cluster {}: serving, {count} node{} of {}, {} partitions{}, after {:.2} s",
         file.cluster,
         if count == 1 { "" } else { "s" },
         human_bytes(memory),
         map.partitions(),
+        match file.setup.redundancy.get() {
+            1 => String::new(),
+            copies => format!(", mirrored on {copies}"),
+        },
         elapsed.as_secs_f64(),
     ))?;
     for node in &file.nodes {

@@ -107,27 +107,43 @@ pub fn detach() -> std::io::Result<()> {
 ///
 /// This finds the nodes of an `up` that was killed before it could write their pids down.
 pub fn nodes_serving(dir: &Path) -> Vec<Process> {
+    find(|args| match args {
+        [b"node", b"--dir", arg, ..] => is_same_dir(Path::new(OsStr::from_bytes(arg)), dir),
+        _ => false,
+    })
+}
+
+/// This user's processes whose command line is `etcd --data-dir DIR/NAME …`.
+pub fn etcd_in(dir: &Path) -> Vec<Process> {
+    find(|args| match args {
+        [b"--data-dir", arg, ..] => {
+            let parent = Path::new(OsStr::from_bytes(arg)).parent();
+            parent.is_some_and(|parent| is_same_dir(parent, dir))
+        }
+        _ => false,
+    })
+}
+
+/// This user's processes whose first three arguments pass.
+fn find(is_it: impl Fn(&[&[u8]]) -> bool) -> Vec<Process> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|&pid| is_node_of(pid, dir))
-        .filter_map(|pid| Process::open(pid, |pid| is_node_of(pid, dir)))
+        .filter(|&pid| is_own_with(pid, &is_it))
+        .filter_map(|pid| Process::open(pid, |pid| is_own_with(pid, &is_it)))
         .collect()
 }
 
-fn is_node_of(pid: u32, dir: &Path) -> bool {
+fn is_own_with(pid: u32, is_it: impl Fn(&[&[u8]]) -> bool) -> bool {
     let proc = format!("/proc/{pid}");
     let uid = rustix::process::geteuid().as_raw();
     if !std::fs::metadata(&proc).is_ok_and(|metadata| metadata.uid() == uid) {
         return false;
     }
     let Ok(line) = std::fs::read(format!("{proc}/cmdline")) else { return false };
-    let mut args = line.split(|&byte| byte == 0).skip(1);
-    if args.next() != Some(b"node") || args.next() != Some(b"--dir") {
-        return false;
-    }
-    args.next().is_some_and(|arg| is_same_dir(Path::new(OsStr::from_bytes(arg)), dir))
+    let args: Vec<&[u8]> = line.split(|&byte| byte == 0).skip(1).take(3).collect();
+    is_it(&args)
 }
 
 /// Equal as text, also when it is gone, or the same directory by another path.

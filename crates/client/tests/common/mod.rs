@@ -24,7 +24,11 @@ pub fn cluster(nodes: usize, memory_mib: u64) -> LocalCluster {
 }
 
 pub fn client(cluster: &LocalCluster, transport: Transport) -> Client {
-    let options = Options { transport: Some(transport), timeout: Duration::from_secs(20) };
+    let options = Options {
+        transport: Some(transport),
+        timeout: Duration::from_secs(20),
+        ..Options::default()
+    };
     cluster.client(options).expect("the client connects")
 }
 

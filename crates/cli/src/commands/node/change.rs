@@ -1,0 +1,243 @@
+//! Nodes of a local cluster: one more, one less, one again.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use samite_client::Client;
+use samite_client::runtime::{ClusterFile, NodeEntry};
+use samite_placement::ClusterMap;
+use samite_types::NodeId;
+use samite_wire::control::Reachability;
+use samite_wire::membership::NodeWish;
+
+use crate::cluster::Target;
+use crate::failure::{ExitCode, Failure, IoContext};
+use crate::local::process::{self, Process};
+use crate::local::{self, launch};
+use crate::output::Output;
+
+/// How long another command that works on the cluster is waited for.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two looks at the cluster map.
+const LOOK: Duration = Duration::from_millis(50);
+
+#[derive(clap::Subcommand)]
+pub enum Command {
+    /// Start one more node; partitions move to it in the background
+    #[command(after_help = "Example:\n  samite node add")]
+    Add {
+        /// Seconds to wait for the node to serve
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        wait: u64,
+    },
+    /// Move a node's partitions to the others, and wait until it holds none
+    #[command(after_help = "Example:\n  samite node drain 2")]
+    Drain {
+        /// Its number
+        #[arg(value_parser = parse_node)]
+        node: NodeId,
+        /// Use it again instead
+        #[arg(long)]
+        undo: bool,
+        /// Seconds to wait until it holds nothing
+        #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+        wait: u64,
+    },
+    /// End a node for good that holds nothing any more, or is dead
+    #[command(after_help = "Examples:\n  samite node remove 2\n  samite node remove 2 --force")]
+    Remove {
+        /// Its number
+        #[arg(value_parser = parse_node)]
+        node: NodeId,
+        /// It is dead and will not come back: what it held is made again from other copies
+        #[arg(long)]
+        force: bool,
+    },
+    /// Start a dead node again, with the same number and directory
+    #[command(after_help = "Example:\n  samite node restart 1")]
+    Restart {
+        /// Its number
+        #[arg(value_parser = parse_node)]
+        node: NodeId,
+        /// Seconds to wait for the node to serve
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        wait: u64,
+    },
+}
+
+fn parse_node(text: &str) -> Result<NodeId, String> {
+    let number = text.strip_prefix('n').unwrap_or(text).parse();
+    number.map(NodeId).map_err(|_| "expected the number of a node, as 2 or n2".to_owned())
+}
+
+/// Does it.
+pub fn run(command: &Command, target: &Target) -> Result<(), Failure> {
+    // Only one changes the cluster's file at a time.
+    let _lock = local::lock(&target.dir, LOCK_TIMEOUT)?;
+    let file = target.cluster_file()?;
+    let line = match command {
+        Command::Add { wait } => add(target, file, *wait)?,
+        Command::Drain { node, undo, wait } => drain(target, &file, *node, *undo, *wait)?,
+        Command::Remove { node, force } => remove(target, file, *node, *force)?,
+        Command::Restart { node, wait } => restart(target, file, *node, *wait)?,
+    };
+    let mut out = Output::new();
+    out.line(line)?;
+    out.finish()
+}
+
+fn entry(file: &ClusterFile, node: NodeId) -> Result<&NodeEntry, Failure> {
+    file.nodes.iter().find(|entry| entry.node == node).ok_or_else(|| {
+        let words = format!("cluster {}: it has no node {node}", file.cluster);
+        Failure::new(ExitCode::NotFound, words)
+    })
+}
+
+fn living(entry: &NodeEntry) -> Option<Process> {
+    Process::started_at(entry.pid, entry.start_ticks)
+}
+
+fn client(target: &Target, file: &ClusterFile) -> Result<Client, Failure> {
+    Ok(target.connect_with(&file.nodes, None, file.setup.redundancy)?)
+}
+
+fn add(target: &Target, mut file: ClusterFile, wait: u64) -> Result<String, Failure> {
+    let last = file.nodes.iter().map(|entry| entry.node.get()).max();
+    let node = NodeId(last.map_or(0, |last| last + 1));
+    let client = client(target, &file)?;
+    client.wish(node, NodeWish::Add)?;
+    let entry = start(target, &file, &client, node, wait)?;
+    let line = format!("cluster {}: {node} is here (pid {})", file.cluster, entry.pid);
+    file.nodes.push(entry);
+    target.dir.write_cluster_file(&file)?;
+    Ok(line)
+}
+
+fn restart(
+    target: &Target,
+    mut file: ClusterFile,
+    node: NodeId,
+    wait: u64,
+) -> Result<String, Failure> {
+    if let Some(process) = living(entry(&file, node)?) {
+        let words = format!("cluster {}: {node} lives (pid {})", file.cluster, process.pid());
+        return Err(Failure::new(ExitCode::Conflict, words));
+    }
+    let client = client(target, &file);
+    let fresh = match &client {
+        Ok(client) => start(target, &file, client, node, wait)?,
+        // Nobody lives whom one could ask; then it cannot serve without the others, and is not waited for.
+        Err(_) => spawn(target, &file, node)?,
+    };
+    let line = format!("cluster {}: {node} is back (pid {})", file.cluster, fresh.pid);
+    file.nodes
+        .iter_mut()
+        .filter(|entry| entry.node == node)
+        .for_each(|entry| *entry = fresh.clone());
+    target.dir.write_cluster_file(&file)?;
+    Ok(line)
+}
+
+/// Starts the process of `node`.
+fn spawn(target: &Target, file: &ClusterFile, node: NodeId) -> Result<NodeEntry, Failure> {
+    let socket = target.dir.socket_path(node)?;
+    let child = launch::node(&target.dir, &file.setup, node)?;
+    let pid = child.id();
+    let start_ticks = process::start_ticks(pid)
+        .ok_or_else(|| Failure::failed(format!("{node} has ended at once; see its log")))?;
+    Ok(NodeEntry { node, pid, start_ticks, socket, tcp: None })
+}
+
+/// Starts `node` and waits until the cluster counts it in.
+fn start(
+    target: &Target,
+    file: &ClusterFile,
+    client: &Client,
+    node: NodeId,
+    wait: u64,
+) -> Result<NodeEntry, Failure> {
+    let before = client.refresh_map()?.node(node).map(|info| info.incarnation);
+    let mut entry = spawn(target, file, node)?;
+    let until = Instant::now() + Duration::from_secs(wait);
+    loop {
+        let Some(process) = living(&entry) else {
+            let log = target.dir.log_path(node);
+            let words = format!("{node} has ended; its log is {}", log.display());
+            return Err(Failure::failed(words));
+        };
+        if let Ok(map) = client.refresh_map()
+            && let Some(info) = map.node(node)
+            && Some(info.incarnation) != before
+            && map.state(node).is_some_and(|state| state.reachability == Reachability::Online)
+        {
+            let tcp = info.addresses.iter().find_map(|address| address.strip_prefix("tcp://"));
+            entry.tcp = tcp.map(str::to_owned);
+            return Ok(entry);
+        }
+        if Instant::now() >= until {
+            process.signal(Signal::KILL);
+            let words = format!("{node} is not part of the cluster in time, and was ended");
+            return Err(Failure::new(ExitCode::Unreachable, words));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn drain(
+    target: &Target,
+    file: &ClusterFile,
+    node: NodeId,
+    undo: bool,
+    wait: u64,
+) -> Result<String, Failure> {
+    entry(file, node)?;
+    let client = client(target, file)?;
+    if undo {
+        client.wish(node, NodeWish::Undrain)?;
+        return Ok(format!("cluster {}: {node} is used again", file.cluster));
+    }
+    client.wish(node, NodeWish::Drain)?;
+    let until = Instant::now() + Duration::from_secs(wait);
+    loop {
+        let left = held(&*client.refresh_map()?, node);
+        if left == 0 {
+            return Ok(format!("cluster {}: {node} holds nothing any more", file.cluster));
+        }
+        if Instant::now() >= until {
+            let words = format!("{node} still is in {left} groups; it goes on in the background");
+            return Err(Failure::new(ExitCode::Unreachable, words));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Groups of all tables that have a member on `node`.
+fn held(map: &ClusterMap, node: NodeId) -> usize {
+    let groups = map.data().tables.iter().flat_map(|table| &table.groups);
+    let is_there = |target| map.node_of_target(target) == Some(node);
+    groups.filter(|group| group.members.iter().any(|member| is_there(member.target))).count()
+}
+
+fn remove(
+    target: &Target,
+    mut file: ClusterFile,
+    node: NodeId,
+    force: bool,
+) -> Result<String, Failure> {
+    let process = living(entry(&file, node)?);
+    client(target, &file)?.wish(node, NodeWish::Remove { force })?;
+    if let Some(process) = process {
+        local::stop_all(std::slice::from_ref(&process))?;
+    }
+    file.nodes.retain(|entry| entry.node != node);
+    target.dir.write_cluster_file(&file)?;
+    for path in [target.dir.socket_path(node)?, target.dir.log_path(node)] {
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).doing(format_args!("remove {}", path.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(format!("cluster {}: {node} is gone", file.cluster))
+}

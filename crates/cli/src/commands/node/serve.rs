@@ -1,0 +1,133 @@
+//! One node, in the foreground.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use samite_client::runtime::ClusterDir;
+use samite_node::{
+    CoordinatorConfig, Event, InstanceConfig, NodeConfig, Stop, StoreConfig, Timing,
+};
+use samite_types::NodeId;
+use tracing_subscriber::EnvFilter;
+
+use crate::cluster::Target;
+use crate::failure::{Failure, IoContext};
+use crate::signals;
+use crate::size::parse_size;
+
+/// What a node that serves is told.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The cluster's directory; it must hold the key. Must come first
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// Number of this node, from 0
+    #[arg(long, value_name = "N")]
+    node: u32,
+    /// Nodes that the cluster is founded with
+    #[arg(long, value_name = "N")]
+    nodes: u32,
+    /// Memory for records
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    memory: u64,
+    /// Shard threads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    shards: u16,
+    /// Partitions of the cluster; chosen by the number of nodes unless given
+    #[arg(long, value_name = "P")]
+    partitions: Option<u32>,
+    /// So many nodes, from the first, have a coordinator
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    coordinators: u32,
+    /// Where coordinators keep their state: etcd at `http://HOST:PORT,…`; else the only one keeps it in the cluster's directory
+    #[arg(long, value_name = "URLS", value_delimiter = ',')]
+    etcd: Vec<String>,
+    /// Listen on tcp at this address too; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT")]
+    tcp: Option<String>,
+}
+
+/// Serves.
+pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+    let dir = cluster_dir(args, target)?;
+    let node = NodeId(args.node);
+    let stop = Stop::new();
+    let stopping = stop.clone();
+    signals::on_stop(move || stopping.stop())?;
+    // The kernel cuts it to 15 bytes; without it `ps` shows all nodes alike.
+    let title = format!("samite {node} {}", dir.name());
+    let title = std::ffi::CString::new(title).unwrap_or_default();
+    rustix::thread::set_name(&title).doing("name the process")?;
+    log_to(&dir, node)?;
+    let config = NodeConfig {
+        node,
+        cluster: dir.name().to_owned(),
+        socket: dir.socket_path(node)?,
+        tcp: args.tcp.clone(),
+        fault_log: Some(dir.fault_log_path(node)),
+        key: dir.read_key()?,
+        memory_bytes: args.memory,
+        shards: args.shards,
+        coordinator: coordinator(args, &dir)?,
+        timing: Timing::DEFAULT,
+    };
+    let mut on_event = |event: Event| match event {
+        Event::Listening { addresses } => {
+            tracing::info!(%node, addresses = addresses.join(" "), "listening");
+        }
+        Event::Serving { epoch } => tracing::info!(%node, %epoch, "serving"),
+    };
+    samite_node::run(config, &mut on_event, &stop).map_err(|error| {
+        tracing::error!(%node, %error, "node failed");
+        Failure::from(error)
+    })?;
+    tracing::info!(%node, "stopped");
+    Ok(())
+}
+
+/// Which coordinators there are, and whether one is in this node.
+fn coordinator(args: &Args, dir: &ClusterDir) -> Result<CoordinatorConfig, Failure> {
+    if args.etcd.is_empty() && args.coordinators != 1 {
+        return Err(Failure::usage("--coordinators: several need --etcd"));
+    }
+    let mut others = Vec::new();
+    for number in (0..args.coordinators).filter(|number| *number != args.node) {
+        others.push(format!("unix://{}", dir.socket_path(NodeId(number))?.display()));
+    }
+    let own = (args.node < args.coordinators).then(|| InstanceConfig {
+        expected: args.nodes as usize,
+        partitions: args.partitions,
+        store: match args.etcd.is_empty() {
+            true => StoreConfig::File(dir.map_path()),
+            false => StoreConfig::Etcd(args.etcd.clone()),
+        },
+    });
+    Ok(CoordinatorConfig { own, others })
+}
+
+/// The directory given by path; its last component is the cluster's name.
+fn cluster_dir(args: &Args, target: &Target) -> Result<ClusterDir, Failure> {
+    let name = args.dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let parent = args.dir.parent().unwrap_or_else(|| target.runtime.path());
+    let dir = samite_client::runtime::RuntimeDir::at(parent).and_then(|base| base.cluster(name));
+    let dir = dir.map_err(|error| Failure::usage(format!("--dir: {error}")))?;
+    dir.check()?;
+    Ok(dir)
+}
+
+fn log_to(dir: &ClusterDir, node: NodeId) -> Result<(), Failure> {
+    let path = dir.log_path(node);
+    let file = File::options()
+        .append(true)
+        .create(true)
+        .open(&path)
+        .doing(format_args!("open {}", path.display()))?;
+    let filter = EnvFilter::try_from_env("SAMITE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_writer(Mutex::new(file))
+        .with_ansi(false)
+        .with_env_filter(filter)
+        .init();
+    Ok(())
+}

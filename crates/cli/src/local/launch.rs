@@ -1,0 +1,95 @@
+//! Starting the processes of a local cluster: nodes, and etcd for their coordinators.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use samite_client::runtime::{ClusterDir, ClusterSetup, EtcdEntry};
+use samite_node::etcd::{ETCD_PROGRAM, LocalMember};
+use samite_types::NodeId;
+
+use super::process;
+use crate::failure::{Failure, IoContext};
+
+/// Starts a node of a cluster that was set up so.
+pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Child, Failure> {
+    let program = std::env::current_exe().doing("find the samite binary")?;
+    let mut command = Command::new(&program);
+    // `--dir` first: that is how `down` knows a node whose pid was never written down.
+    command.arg("node").arg("--dir").arg(dir.path());
+    let mut pair = |option: &str, value: String| {
+        command.args([option, &value]);
+    };
+    pair("--node", node.get().to_string());
+    pair("--nodes", setup.founders.to_string());
+    pair("--memory", setup.memory_bytes.to_string());
+    pair("--shards", setup.shards.to_string());
+    pair("--coordinators", setup.coordinators.to_string());
+    if let Some(partitions) = setup.partitions {
+        pair("--partitions", partitions.to_string());
+    }
+    if !setup.etcd.is_empty() {
+        pair("--etcd", setup.etcd.join(","));
+    }
+    if setup.tcp {
+        pair("--tcp", "127.0.0.1:0".to_owned());
+    }
+    if let Some(durable) = &setup.durable {
+        command.arg("--durable").arg(durable.join(node.to_string()));
+    }
+    command.env_remove("LD_PRELOAD");
+    spawn(command, &dir.log_path(node), &format!("node {node}"))
+}
+
+/// Plans an etcd cluster of `count` members for the cluster at `dir`.
+pub fn plan_etcd(dir: &ClusterDir, count: usize) -> Result<Vec<EtcdEntry>, Failure> {
+    let members = LocalMember::plan(dir.path(), count)?;
+    let entry = |member: LocalMember| EtcdEntry {
+        name: member.name,
+        pid: 0,
+        start_ticks: 0,
+        client_port: member.client_port,
+        peer_port: member.peer_port,
+    };
+    Ok(members.into_iter().map(entry).collect())
+}
+
+fn member(dir: &ClusterDir, entry: &EtcdEntry) -> LocalMember {
+    LocalMember {
+        name: entry.name.clone(),
+        dir: dir.path().join(&entry.name),
+        client_port: entry.client_port,
+        peer_port: entry.peer_port,
+    }
+}
+
+/// Where clients reach a member of a local etcd cluster.
+pub fn etcd_url(dir: &ClusterDir, entry: &EtcdEntry) -> String {
+    member(dir, entry).client_url()
+}
+
+/// Starts the member `entry` of the etcd cluster `all`.
+pub fn etcd(dir: &ClusterDir, entry: &EtcdEntry, all: &[EtcdEntry]) -> Result<Child, Failure> {
+    let all: Vec<LocalMember> = all.iter().map(|entry| member(dir, entry)).collect();
+    let mut command = Command::new(ETCD_PROGRAM);
+    command.args(member(dir, entry).args(&all));
+    let log = dir.path().join(format!("{}.log", entry.name));
+    spawn(command, &log, ETCD_PROGRAM).map_err(|failure| {
+        let hint = "; Debian has it in the package etcd-server";
+        Failure::new(failure.code, format!("{}{hint}", failure.message))
+    })
+}
+
+/// Starts a process that lives on without us, with its output in `log`.
+fn spawn(mut command: Command, log_path: &Path, what: &str) -> Result<Child, Failure> {
+    // To be appended to, for a node writes its log through a descriptor of its own.
+    let log = File::options().append(true).create(true).open(log_path);
+    let log = log.doing(format_args!("create {}", log_path.display()))?;
+    let errors = log.try_clone().doing("duplicate the log's descriptor")?;
+    command.current_dir("/").stdin(Stdio::null()).stdout(log).stderr(errors);
+    // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
+    unsafe { command.pre_exec(process::detach) };
+    let program = command.get_program().to_string_lossy().into_owned();
+    command.spawn().doing(format_args!("start {what} ({program})"))
+}
