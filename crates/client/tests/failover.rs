@@ -304,7 +304,7 @@ impl Stage {
     }
 
     fn client(&self) -> Client {
-        let options = Options { timeout: Duration::from_secs(20), transport: None };
+        let options = Options { timeout: Duration::from_secs(20), ..Options::default() };
         Client::connect(&self.config, options).unwrap()
     }
 

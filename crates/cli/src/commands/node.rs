@@ -24,7 +24,7 @@ pub struct Args {
     #[command(subcommand)]
     change: Option<change::Command>,
     #[command(flatten)]
-    serve: Option<serve::Args>,
+    serve: Option<serve::Serve>,
 }
 
 /// Does it.

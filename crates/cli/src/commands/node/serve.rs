@@ -18,7 +18,7 @@ use crate::size::parse_size;
 
 /// What a node that serves is told.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct Serve {
     /// The cluster's directory; it must hold the key. Must come first
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
@@ -49,7 +49,7 @@ pub struct Args {
 }
 
 /// Serves.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
     let dir = cluster_dir(args, target)?;
     let node = NodeId(args.node);
     let stop = Stop::new();
@@ -87,7 +87,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
 }
 
 /// Which coordinators there are, and whether one is in this node.
-fn coordinator(args: &Args, dir: &ClusterDir) -> Result<CoordinatorConfig, Failure> {
+fn coordinator(args: &Serve, dir: &ClusterDir) -> Result<CoordinatorConfig, Failure> {
     if args.etcd.is_empty() && args.coordinators != 1 {
         return Err(Failure::usage("--coordinators: several need --etcd"));
     }
@@ -107,7 +107,7 @@ fn coordinator(args: &Args, dir: &ClusterDir) -> Result<CoordinatorConfig, Failu
 }
 
 /// The directory given by path; its last component is the cluster's name.
-fn cluster_dir(args: &Args, target: &Target) -> Result<ClusterDir, Failure> {
+fn cluster_dir(args: &Serve, target: &Target) -> Result<ClusterDir, Failure> {
     let name = args.dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let parent = args.dir.parent().unwrap_or_else(|| target.runtime.path());
     let dir = samite_client::runtime::RuntimeDir::at(parent).and_then(|base| base.cluster(name));
