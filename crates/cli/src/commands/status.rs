@@ -112,15 +112,7 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
         }))?;
     } else {
         if let Ok(map) = &map {
-            let names: Vec<&str> =
-                map.datasets().iter().map(|dataset| dataset.spec.name.as_str()).collect();
-            out.line(format!(
-                "cluster {}: epoch {}, {} partitions, datasets: {}",
-                file.cluster,
-                map.epoch().get(),
-                map.partitions(),
-                if names.is_empty() { "none".to_owned() } else { names.join(", ") },
-            ))?;
+            head(&mut out, &file.cluster, map)?;
             mirrors(&mut out, map, leader, &answers)?;
         }
         table(&mut out, &answers, state)?;
@@ -144,6 +136,18 @@ fn ask(target: &Target, entry: &NodeEntry) -> SamiteResult<NodeStatus> {
     target
         .connect_to(std::slice::from_ref(entry), Some(TIMEOUT))
         .and_then(|client| client.node_status(entry.node))
+}
+
+/// The line about the whole.
+fn head(out: &mut Output, cluster: &str, map: &ClusterMap) -> Result<(), Failure> {
+    let names: Vec<&str> =
+        map.datasets().iter().map(|dataset| dataset.spec.name.as_str()).collect();
+    out.line(format!(
+        "cluster {cluster}: epoch {}, {} partitions, datasets: {}",
+        map.epoch().get(),
+        map.partitions(),
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") },
+    ))
 }
 
 /// What the cluster map says of a node.
