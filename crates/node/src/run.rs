@@ -112,17 +112,17 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
 }
 
 /// The node as it tells the others.
-fn describe(config: &NodeConfig, addresses: &[String], memory: &MemoryBackend) -> Result<NodeInfo> {
+fn describe(
+    config: &NodeConfig,
+    addresses: &[String],
+    (capacity_bytes, storage): (u64, u64),
+) -> Result<NodeInfo> {
     Ok(NodeInfo {
         node: config.node,
         host: host()?,
         addresses: addresses.to_vec(),
         incarnation: SystemEntropy.next_u64(),
-        targets: vec![TargetInfo {
-            target: TargetId(config.node.get()),
-            capacity_bytes,
-            storage,
-        }],
+        targets: vec![TargetInfo { target: TargetId(config.node.get()), capacity_bytes, storage }],
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 use samite_client::runtime::ClusterDir;
 use samite_node::{
-    CoordinatorConfig, Event, InstanceConfig, NodeConfig, Stop, StoreConfig, Timing,
+    CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, Stop, StoreConfig, Timing,
 };
 use samite_types::NodeId;
 use tracing_subscriber::EnvFilter;
@@ -46,6 +46,9 @@ pub struct Serve {
     /// Listen on tcp at this address too; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Option<String>,
+    /// Keep durable datasets in this directory, which is this node's alone; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    durable: Option<PathBuf>,
 }
 
 /// Serves.
@@ -71,6 +74,7 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
         shards: args.shards,
         coordinator: coordinator(args, &dir)?,
         timing: Timing::DEFAULT,
+        flash: args.durable.clone().map(FlashConfig::at),
     };
     let mut on_event = |event: Event| match event {
         Event::Listening { addresses } => {
@@ -99,7 +103,11 @@ fn coordinator(args: &Serve, dir: &ClusterDir) -> Result<CoordinatorConfig, Fail
         expected: args.nodes as usize,
         partitions: args.partitions,
         store: match args.etcd.is_empty() {
-            true => StoreConfig::File(dir.map_path()),
+            // With durable datasets it has to outlive the cluster's directory: it says which there are.
+            true => StoreConfig::File(match &args.durable {
+                Some(durable) => durable.join("coordinator"),
+                None => dir.map_path(),
+            }),
             false => StoreConfig::Etcd(args.etcd.clone()),
         },
     });
