@@ -13,7 +13,7 @@ use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Redundancy, Result, TargetId,
 };
 use samite_wire::access::Access;
-use samite_wire::control::{BackendKind, DurabilityKind};
+use samite_wire::control::{BackendKind, DurabilityKind, Group};
 use samite_wire::op::Operation;
 use smallvec::SmallVec;
 
@@ -250,7 +250,7 @@ impl Partitions {
             let abandoned = member.partition().abandoned();
             (self.records, self.abandoned) = (self.records + records, self.abandoned + abandoned);
             if let Some(group) = map.group(open.redundancy, partition) {
-                member.configure(&View::new(map.epoch(), group), now);
+                member.configure(&view_of(map, group), now);
             }
             let opened = place.insert(Box::new(Place {
                 member,
@@ -486,7 +486,7 @@ impl Partitions {
                 let Some(place) = place else { continue };
                 let Some(group) = map.group(open.redundancy, partition) else { continue };
                 let (was_plain, led) = (place.member.is_plain(), place.member.is_primary());
-                place.member.configure(&View::new(map.epoch(), group), now);
+                place.member.configure(&view_of(map, group), now);
                 if place.member.is_primary() && !led {
                     holders.extend(place.member.partition().holders());
                 }
@@ -560,6 +560,10 @@ fn has(group: &samite_wire::control::Group, target: TargetId) -> bool {
 fn is_grouped(map: &ClusterMap, target: TargetId, redundancy: Redundancy) -> bool {
     let groups = map.table(redundancy).into_iter().flat_map(|table| &table.groups);
     groups.into_iter().any(|group| group.members.len() > 1 && has(group, target))
+}
+
+fn view_of(map: &ClusterMap, group: &Group) -> View {
+    View::new(map.epoch(), group, |target| map.incarnation_of(target))
 }
 
 fn open_partition(

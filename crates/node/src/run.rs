@@ -73,6 +73,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     let (notices, notice) = mpsc::channel();
     let shared = Arc::new(Shared::new(Parts {
         node: config.node,
+        incarnation: info.incarnation,
         stop: stop.clone(),
         faults,
         inboxes,

@@ -81,6 +81,8 @@ struct Spread {
 
 pub(crate) struct Shared {
     pub node: NodeId,
+    /// This process, as the map names it once it has joined.
+    incarnation: u64,
     pub stop: Stop,
     /// What goes wrong on purpose.
     pub faults: Arc<Faults>,
@@ -125,6 +127,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Parts that [`Shared`] is made of.
 pub(crate) struct Parts {
     pub node: NodeId,
+    pub incarnation: u64,
     pub stop: Stop,
     pub faults: Arc<Faults>,
     pub inboxes: Vec<Inbox>,
@@ -141,6 +144,7 @@ impl Shared {
         let arena = parts.target.arena().map_or_else(Weak::new, |arena| Arc::downgrade(&arena));
         Self {
             node: parts.node,
+            incarnation: parts.incarnation,
             stop: parts.stop,
             faults: parts.faults,
             inboxes: parts.inboxes,
@@ -208,7 +212,12 @@ impl Shared {
     }
 
     /// Makes `new` the map if it is newer, and wakes the shards for it.
+    ///
+    /// A map that names an earlier process of this node says of it what that one had, and this one has not: it is no map for it.
     pub(crate) fn publish(&self, new: Arc<ClusterMap>) -> Result<()> {
+        if new.node(self.node).is_some_and(|info| info.incarnation != self.incarnation) {
+            return Ok(());
+        }
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let first = map.is_none();
         if let Some(current) = map.as_ref()

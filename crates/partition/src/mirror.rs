@@ -117,13 +117,17 @@ pub struct View {
     pub term: Term,
     /// Members; the first is the primary.
     pub members: Vec<Member>,
+    /// Incarnation of each member's node: after another one the member has nothing of what it acknowledged.
+    pub incarnations: Vec<u64>,
 }
 
 impl View {
-    /// The view of `group` in the map of `epoch`.
+    /// The view of `group` in the map of `epoch`, which gives the incarnation of each target's node.
     #[must_use]
-    pub fn new(epoch: Epoch, group: &Group) -> Self {
-        Self { epoch, term: group.term, members: group.members.clone() }
+    pub fn new(epoch: Epoch, group: &Group, incarnation_of: impl Fn(TargetId) -> u64) -> Self {
+        let members = group.members.clone();
+        let incarnations = members.iter().map(|member| incarnation_of(member.target)).collect();
+        Self { epoch, term: group.term, members, incarnations }
     }
 }
 

@@ -130,6 +130,13 @@ impl ClusterMap {
         Some(self.data.nodes[usize::from(*self.nodes.get(&target)?)].node)
     }
 
+    /// The process of the node that serves a target; 0 when there is no such target.
+    #[must_use]
+    pub fn incarnation_of(&self, target: TargetId) -> u64 {
+        let node = self.nodes.get(&target).map(|index| &self.data.nodes[usize::from(*index)]);
+        node.map_or(0, |node| node.incarnation)
+    }
+
     /// What the coordinator says of a node.
     #[must_use]
     pub fn state(&self, node: NodeId) -> Option<NodeState> {

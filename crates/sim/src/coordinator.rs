@@ -192,6 +192,10 @@ impl SimCoordinator {
                     let mut leading = Leading { decider, saved: (0, Epoch(0)) };
                     leading.saved = leading.now();
                     context.note(|| format!("leads, from {}", leading.saved.1));
+                    // Saved is decided, also when nobody was told.
+                    if let Some(map) = leading.decider.map_data() {
+                        context.audit.published(&map, context.world_now);
+                    }
                     self.leading = Some(leading);
                 }
             }

@@ -186,7 +186,8 @@ impl SimNode {
                     self.slots.insert(slot_id, self.open(slot_id, dataset.spec.redundancy));
                 }
                 if let Some(slot) = self.slots.get_mut(&slot_id) {
-                    slot.mirrored.configure(&View::new(epoch, group), context.now);
+                    let view = View::new(epoch, group, |target| map.incarnation_of(target));
+                    slot.mirrored.configure(&view, context.now);
                     self.carry_out(slot_id, context);
                 }
                 if !is_member {

@@ -11,6 +11,8 @@ use super::resync::Resync;
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) target: TargetId,
+    /// Its process, once the map has named it.
+    incarnation: Option<u64>,
     pub(super) consistency: Consistency,
     /// It is sent entries, or will be.
     pub(super) stream: Option<Stream>,
@@ -65,6 +67,7 @@ impl Peer {
     pub(super) const fn new(target: TargetId) -> Self {
         Self {
             target,
+            incarnation: None,
             consistency: Consistency::NeedsResync,
             stream: None,
             resync: None,
@@ -74,6 +77,14 @@ impl Peer {
             reported_at: None,
             announced_at: None,
             resync_at: Duration::ZERO,
+        }
+    }
+
+    /// A newer map names its process. Another one than before has nothing of what that had, however silent the change was.
+    pub(super) fn live(&mut self, incarnation: u64, now: Duration) {
+        let before = self.incarnation.replace(incarnation);
+        if before.is_some_and(|before| before != incarnation) {
+            self.let_go(now);
         }
     }
 
@@ -118,7 +129,8 @@ impl Peer {
 
     /// It is not required any more, and has to be brought up to date.
     pub(super) fn let_go(&mut self, resync_at: Duration) {
-        *self = Self { consistency: self.consistency, resync_at, ..Self::new(self.target) };
+        let Self { target, incarnation, consistency, .. } = *self;
+        *self = Self { incarnation, consistency, resync_at, ..Self::new(target) };
     }
 
     /// Whether it is not up to date, and the map lets it become so.

@@ -76,13 +76,15 @@ impl Mirrored {
         }
         let others = &view.members[1..];
         primary.peers.retain(|peer| others.iter().any(|member| member.target == peer.target));
-        for member in others {
+        for (member, incarnation) in others.iter().zip(&view.incarnations[1..]) {
             let known = primary.peers.iter().position(|peer| peer.target == member.target);
             let index = known.unwrap_or_else(|| {
                 primary.peers.push(Peer::new(member.target));
                 primary.peers.len() - 1
             });
-            primary.peers[index].see(member.consistency, view.epoch, here, now);
+            let peer = &mut primary.peers[index];
+            peer.live(*incarnation, now);
+            peer.see(member.consistency, view.epoch, here, now);
         }
     }
 
