@@ -80,6 +80,8 @@ const SWAPS_TRIED_MAX: usize = 1 << 18;
 /// Positions in `places`; ids only at both ends.
 struct Work<'a> {
     places: &'a [&'a Place],
+    /// The first place on the host of each.
+    hosts: Vec<usize>,
     redundancy: usize,
     /// Members, the primary first.
     groups: Vec<Vec<usize>>,
@@ -113,8 +115,14 @@ impl<'a> Work<'a> {
             places.iter().filter(|place| place.is_open).map(|place| place.weight).collect();
         let mean =
             open.iter().map(|weight| u128::from(*weight)).sum::<u128>() / open.len().max(1) as u128;
+        let mut hosts: HashMap<&str, usize> = HashMap::new();
         let mut work = Self {
             places,
+            hosts: places
+                .iter()
+                .enumerate()
+                .map(|(at, place)| *hosts.entry(&place.host).or_insert(at))
+                .collect(),
             redundancy,
             groups: Vec::new(),
             count: vec![0; places.len()],
@@ -285,7 +293,7 @@ impl<'a> Work<'a> {
     ) -> (bool, bool, u64, u64, Reverse<u64>) {
         let is_full = self.count[place] >= self.quota[place];
         let others = || self.groups[group].iter().filter(|member| Some(**member) != instead);
-        let same_host = others().any(|member| self.places[*member].host == self.places[place].host);
+        let same_host = others().any(|member| self.hosts[*member] == self.hosts[place]);
         let nearness = others().map(|member| self.nearness(*member, place)).sum();
         let load = (self.count[place] as u64) * 1024 / (self.quota[place] as u64).max(1);
         let score = score(PartitionId(group as u32), self.places[place].target);
@@ -299,6 +307,9 @@ impl<'a> Work<'a> {
 
     /// `times` in proportion to the weight of `place`: [`PARTS`] for once and a mean weight.
     fn share(&self, times: u16, place: usize) -> u64 {
+        if self.places[place].weight == self.mean {
+            return u64::from(times) * PARTS;
+        }
         let weight = u128::from(self.places[place].weight.max(1));
         let share = u128::from(times) * u128::from(PARTS) * u128::from(self.mean) / weight;
         u64::try_from(share).unwrap_or(u64::MAX / 8)
@@ -377,9 +388,9 @@ impl<'a> Work<'a> {
 
     /// Members of `group` other than `instead` on the host of `place`.
     fn same_hosts(&self, group: usize, place: usize, instead: usize) -> usize {
-        let host = &self.places[place].host;
+        let host = self.hosts[place];
         let others = self.groups[group].iter().filter(|member| **member != instead);
-        others.filter(|member| self.places[**member].host == *host).count()
+        others.filter(|member| self.hosts[**member] == host).count()
     }
 
     /// How often `member` is beside the others of its group, and follows its primary.

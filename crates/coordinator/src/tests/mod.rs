@@ -11,6 +11,7 @@ use super::{Coordinator, primaries};
 
 mod failover;
 mod histories;
+mod scale;
 
 const NOW: Duration = Duration::ZERO;
 

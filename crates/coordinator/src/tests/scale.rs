@@ -1,0 +1,101 @@
+//! Many nodes: the map stays small enough to travel, and a death is dealt with in one decision.
+
+use std::time::Duration;
+
+use samite_types::{NodeId, PartitionId, Redundancy, TargetId};
+use samite_wire::control::{self, Consistency, DatasetSpec};
+use samite_wire::limits::BODY_LEN_MAX;
+use samite_wire::membership::{Heartbeat, MemberNews, MemberReport};
+
+use super::node;
+use crate::{Coordinator, Timing};
+
+const NODES: u32 = 512;
+
+#[test]
+fn five_hundred_nodes_are_kept_by_one_coordinator() {
+    let mut coordinator = Coordinator::new("c", NODES as usize).unwrap();
+    let mut now = Duration::from_secs(10);
+    for id in 0..NODES {
+        let mut info = node(id, "tcp://node-with-a-long-name.cluster.example.org:40000");
+        info.host = format!("{id:036}");
+        info.addresses.push("unix:///run/user/1000/samite/c/some-directory/node.sock".into());
+        coordinator.join(info, now).unwrap();
+    }
+    for redundancy in 1..=3 {
+        let redundancy = Redundancy(redundancy);
+        let spec = DatasetSpec { redundancy, ..DatasetSpec::new(format!("{redundancy}")) };
+        coordinator.create_dataset(spec).unwrap();
+    }
+    let before = coordinator.map().unwrap().clone();
+    assert_eq!(before.partitions(), 16 * NODES);
+    let len = control::encode(before.data()).len();
+    assert!(len < BODY_LEN_MAX / 2, "a map of {len} bytes");
+    assert!(coordinator.export().len() < BODY_LEN_MAX);
+
+    // All but one go on; when its lease is over, one map says everything.
+    let dead = 77;
+    while now < Duration::from_secs(12) {
+        now += Timing::DEFAULT.heartbeat;
+        for id in (0..NODES).filter(|id| *id != dead) {
+            let serves = coordinator.map().unwrap().epoch();
+            let beat = Heartbeat { node: NodeId(id), incarnation: 1, serves };
+            assert!(coordinator.heartbeat(&beat, now).term_us > 0);
+        }
+        coordinator.tick(now);
+    }
+    let after = coordinator.map().unwrap().clone();
+    assert_eq!(after.epoch().get(), before.epoch().get() + 2, "late, then offline");
+    let mut heirs = vec![0u32; NODES as usize];
+    for (partition, old) in (0..).zip(&before.table(Redundancy(2)).unwrap().groups) {
+        let new = after.group(Redundancy(2), PartitionId(partition)).unwrap();
+        assert_eq!(new.members.len(), 2);
+        if old.members[0].target == TargetId(dead) {
+            heirs[new.members[0].target.get() as usize] += 1;
+        }
+    }
+    assert_eq!(heirs.iter().sum::<u32>(), 16);
+    assert_eq!(heirs.iter().max(), Some(&1), "its load falls on as many others");
+
+    // It comes back, and is brought up to date.
+    let mut info = after.node(NodeId(dead)).unwrap().clone();
+    info.incarnation = 2;
+    let back = coordinator.join(info, now).unwrap().unwrap();
+    let mut reports = Vec::new();
+    for redundancy in 2..=3 {
+        let groups = &back.table(Redundancy(redundancy)).unwrap().groups;
+        for (partition, group) in (0..).map(PartitionId).zip(groups) {
+            for member in &group.members {
+                if member.consistency == Consistency::NeedsResync {
+                    assert_eq!(member.target, TargetId(dead));
+                    let primary = back.node_of_target(group.members[0].target).unwrap();
+                    reports.push((
+                        primary,
+                        MemberReport {
+                            redundancy: Redundancy(redundancy),
+                            partition,
+                            term: group.term,
+                            epoch: back.epoch(),
+                            target: member.target,
+                            news: MemberNews::Synced,
+                        },
+                    ));
+                }
+            }
+        }
+    }
+    assert_eq!(reports.len(), 32 + 48);
+    for (primary, report) in reports {
+        coordinator.report(primary, &[report]).unwrap();
+    }
+    let rest = coordinator.map().unwrap();
+    let good = rest
+        .data()
+        .tables
+        .iter()
+        .flat_map(|table| &table.groups)
+        .flat_map(|group| &group.members)
+        .filter(|member| member.consistency == Consistency::Good)
+        .count();
+    assert_eq!(good as u32, 6 * 16 * NODES);
+}
