@@ -18,7 +18,9 @@ STRESS ?=
 SEEDS ?= 10000
 FROM ?= 0
 
-.PHONY: help setup build run test test-programs stress sim test-posix fmt lint tidy unit docs demo bench bench-posix test-million fuzz clean
+FUZZ_SOCKET ?=
+
+.PHONY: fuzz-socket help setup build run test test-programs stress sim test-posix fmt lint tidy unit docs demo bench bench-posix test-million fuzz clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -44,6 +46,10 @@ stress: build ## random operations of 8 processes by both doors against a model,
 
 sim: ## the store's decisions on a simulated network, clocks and disks: SEEDS seeds
 	@$(CARGO) run --release --quiet --package samite-sim -- --seeds $(SEEDS) --from $(FROM)
+
+fuzz-socket: build ## bent frames on a node's sockets while a client works, 10 minutes (FUZZ_SOCKET='--seconds 60 --seed 7')
+	@$(CARGO) build --release --quiet --package samite-trust
+	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-trust fuzz-socket $(FUZZ_SOCKET)
 
 test-posix: build ## pjdfstest over the mounted store and on tmpfs (PJDFSTEST=DIR: the suite, built)
 	@SAMITE=$(SAMITE) scripts/test-posix.sh

@@ -1,5 +1,4 @@
 //! `samite fault`, seen from outside.
-#![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 mod common;
 

@@ -52,6 +52,15 @@ enum Command {
         #[arg(long, default_value = "pmpmpmpm")]
         workers: String,
     },
+    /// Send bent frames to a node's sockets while a client works, and see that neither minds
+    FuzzSocket {
+        /// How long
+        #[arg(long, default_value_t = 600)]
+        seconds: u64,
+        /// Where the random numbers start; the time of day unless given
+        #[arg(long)]
+        seed: Option<u64>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -68,6 +77,9 @@ fn main() -> ExitCode {
                 let seed = seed.unwrap_or_else(clock);
                 stress(&Plan { nodes, workers, length, round, seed })
             }),
+        Command::FuzzSocket { seconds, seed } => {
+            fuzz_socket(Duration::from_secs(seconds), seed.unwrap_or_else(clock))
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -99,6 +111,22 @@ fn ways(workers: &str) -> Result<Vec<Way>, String> {
         other => Err(format!("--workers: {other:?} is none of l, p and m")),
     };
     workers.chars().map(way).collect()
+}
+
+fn fuzz_socket(length: Duration, seed: u64) -> Result<(), String> {
+    let _watchdog = Watchdog::new("fuzz-socket", length * 2 + Duration::from_secs(60));
+    println!("fuzz-socket: seed {seed}, {} s", length.as_secs());
+    match samite_trust::fuzz::run(length, seed) {
+        Ok(done) => {
+            let (before, after) = done.resident_kib;
+            println!(
+                "fuzz-socket: {} connections, {} frames, {} calls of others; the node had {before} KiB, has {after}",
+                done.connections, done.frames, done.calls
+            );
+            Ok(())
+        }
+        Err(error) => Err(format!("seed {seed}: {error}")),
+    }
 }
 
 fn stress(plan: &Plan) -> Result<(), String> {

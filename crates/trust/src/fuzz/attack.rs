@@ -1,0 +1,128 @@
+//! Who sends it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use samite_client::ClusterConfig;
+use samite_transport::client::Link;
+use samite_transport::{Address, ClusterKey};
+use samite_types::{ClientId, Deadline};
+
+use super::record::Recording;
+use super::{Counts, mutate};
+use crate::rng::Rng;
+
+/// Longest time that a node may take to make room for more; then this connection is given up.
+const STUCK: Duration = Duration::from_millis(200);
+/// Most frames on one connection.
+const FRAMES_MAX: u64 = 200;
+/// Pause after a connection, so that one processor is left for those who work.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// One attacker.
+pub struct Attacker<'a> {
+    addresses: Vec<Address>,
+    key: ClusterKey,
+    holds_key: bool,
+    recording: &'a Recording,
+    rng: Rng,
+}
+
+impl<'a> Attacker<'a> {
+    pub fn new(
+        config: Option<&ClusterConfig>,
+        recording: &'a Recording,
+        number: u64,
+        seed: u64,
+    ) -> Self {
+        let addresses = config.map_or(&[][..], |config| &config.addresses);
+        let addresses = addresses.iter().filter_map(|address| address.parse().ok());
+        Self {
+            // What is sent on the socket beside rings is no less strange.
+            addresses: addresses.collect(),
+            key: ClusterKey::new(config.map_or([0; 32], |config| config.key)),
+            holds_key: number.is_multiple_of(2),
+            recording,
+            rng: Rng::new(seed.wrapping_add(number)),
+        }
+    }
+
+    /// Until it is told to stop.
+    pub fn run(mut self, counts: &Counts) {
+        while !counts.stop.load(Ordering::Relaxed) && !self.addresses.is_empty() {
+            counts.connections.fetch_add(1, Ordering::Relaxed);
+            if self.holds_key {
+                let address = self.rng.pick(&self.addresses).clone();
+                let client = ClientId(self.rng.number());
+                let deadline = Deadline::after(Duration::from_secs(5));
+                if let Ok(link) = Link::connect(&address, &self.key, client, deadline)
+                    && let Some(raw) = link.descriptors().first()
+                {
+                    // SAFETY: the link holds the descriptor open, and lives until the end of this block.
+                    let fd = unsafe { BorrowedFd::borrow_raw(*raw) };
+                    self.attack(fd, counts);
+                }
+            } else {
+                self.knock(counts);
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Without the key: a replayed handshake, sound or not, and then the rest.
+    fn knock(&mut self, counts: &Counts) {
+        let sockets = self.addresses.iter().filter_map(|address| match address {
+            Address::Unix(path) => std::os::unix::net::UnixStream::connect(path).ok(),
+            Address::Shm(_) | Address::Tcp(..) => None,
+        });
+        let Some(socket) = sockets.into_iter().next() else { return };
+        let mut hello = self.recording.handshake.clone();
+        match self.rng.below(4) {
+            0 => {}
+            1 => hello.truncate(self.rng.below(hello.len() as u64 + 1) as usize),
+            2 => hello = (0..self.rng.below(2000)).map(|_| self.rng.number() as u8).collect(),
+            _ => {
+                let at = self.rng.below(hello.len() as u64) as usize;
+                hello[at] ^= 1 << self.rng.below(8);
+            }
+        }
+        let fd = std::os::fd::AsFd::as_fd(&socket);
+        if send(fd, &hello) {
+            self.attack(fd, counts);
+        }
+    }
+
+    fn attack(&mut self, fd: BorrowedFd<'_>, counts: &Counts) {
+        for _ in 0..=self.rng.below(FRAMES_MAX) {
+            if counts.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            counts.frames.fetch_add(1, Ordering::Relaxed);
+            if !send(fd, &mutate::next(self.recording, &mut self.rng)) {
+                return;
+            }
+        }
+    }
+}
+
+/// Sends all of it, and throws away what comes. `false`: the node has ended the connection, or takes no more.
+fn send(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> bool {
+    let mut waste = [0; 16 << 10];
+    let start = Instant::now();
+    while !bytes.is_empty() {
+        match rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(len) => bytes = &bytes[len..],
+            Err(Errno::AGAIN) if start.elapsed() < STUCK => {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            Err(_) => return false,
+        }
+        if let Ok((0, _)) = rustix::net::recv(fd, &mut waste[..], RecvFlags::DONTWAIT) {
+            return false;
+        }
+    }
+    true
+}
