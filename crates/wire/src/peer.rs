@@ -76,7 +76,7 @@ pub struct Entry<'a> {
 )]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A term begins.
+    /// A term begins, or its primary takes up a newer map and wants to know who follows.
     Opened,
     /// An operation took effect.
     Applied {
@@ -166,6 +166,8 @@ pub enum Message<'a> {
     },
     /// To the primary: this member does not follow the log any more, until it is brought up to date anew.
     Unfit {
+        /// The entry that it did not apply.
+        position: Position,
         /// Why: [`ErrorKind::Corrupt`] when its state differs, else what stood in the way of an entry.
         kind: ErrorKind,
     },

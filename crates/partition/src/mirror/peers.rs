@@ -28,6 +28,8 @@ pub(super) struct Peer {
     pub(super) reported_at: Option<Duration>,
     /// When whoever reports it was last told that it is up to date, if that was by the newest map.
     pub(super) announced_at: Option<Duration>,
+    /// What it had acknowledged before this entry may have been lost since: the map may be newer because its node was started again.
+    pub(super) confirms: Position,
     /// It is brought up to date from then on.
     pub(super) resync_at: Duration,
 }
@@ -45,6 +47,8 @@ pub(super) struct Stream {
     pub(super) resend_at: Duration,
     /// The last gap that was answered, and when.
     pub(super) gap: (Position, Duration),
+    /// Since when it has seemed to have lost what it had acknowledged.
+    pub(super) lost_at: Option<Duration>,
     /// It is not ready for them yet.
     pub(super) is_paused: bool,
 }
@@ -58,6 +62,7 @@ impl Stream {
             since: now,
             resend_at: now,
             gap: (Position(0), Duration::ZERO),
+            lost_at: None,
             is_paused: false,
         }
     }
@@ -76,6 +81,7 @@ impl Peer {
             promised: None,
             reported_at: None,
             announced_at: None,
+            confirms: Position(0),
             resync_at: Duration::ZERO,
         }
     }
@@ -100,7 +106,7 @@ impl Peer {
         self.announced_at = None;
         match consistency {
             Consistency::Good => {
-                if self.stream.as_ref().is_none_or(|stream| stream.is_paused) {
+                if !self.follows() {
                     self.stream = Some(Stream::new(here, now));
                 }
                 self.resync = None;
@@ -108,17 +114,27 @@ impl Peer {
                 self.promised = None;
             }
             _ if before == Consistency::Good => self.let_go(now),
+            Consistency::Bad => self.let_go(now),
             // The map may have called it good meanwhile, and does not any more.
             _ if self.is_required && self.is_failing && self.may_let_go(epoch) => self.let_go(now),
             _ => {}
         }
     }
 
+    /// Whether it was brought up to date, and the map does not know.
+    pub(super) fn is_late(&self) -> bool {
+        self.consistency != Consistency::Good && self.follows()
+    }
+
+    /// Whether it is sent entries.
+    pub(super) fn follows(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| !stream.is_paused)
+    }
+
     /// Whether it has everything up to `committed`, and the map does not know.
     pub(super) fn is_unknown_to_be_synced(&self, committed: Position) -> bool {
-        self.consistency != Consistency::Good
-            && self.resync.is_none()
-            && self.stream.as_ref().is_some_and(|stream| stream.acked >= committed)
+        let needed = committed.max(self.confirms);
+        self.is_late() && self.stream.as_ref().is_some_and(|stream| stream.acked >= needed)
     }
 
     /// Whether it may be required no more without asking: no report that it is up to date can count any more.
@@ -135,7 +151,7 @@ impl Peer {
 
     /// Whether it is not up to date, and the map lets it become so.
     pub(super) fn needs_resync(&self) -> bool {
-        self.stream.as_ref().is_none_or(|stream| stream.is_paused)
+        !self.follows()
             && matches!(self.consistency, Consistency::NeedsResync | Consistency::Restarted)
     }
 }

@@ -60,7 +60,7 @@ impl Mirrored {
         self.term = view.term;
         self.see_members(view, now);
         self.refresh_plain();
-        if opens {
+        if opens || self.confirm_late() {
             self.partition.begin_term(self.term);
             self.record(Event::Opened, 0, Vec::new(), now);
         }
@@ -86,6 +86,17 @@ impl Mirrored {
             peer.live(*incarnation, now);
             peer.see(member.consistency, view.epoch, here, now);
         }
+    }
+
+    /// Members that were brought up to date, and are not called good by this newer map, may have been started again since: they have to
+    /// acknowledge something that is newer than the map. Whether there are any.
+    fn confirm_late(&mut self) -> bool {
+        let next = Position(self.at.position.get() + 1);
+        let Role::Primary(primary) = &mut self.role else { return false };
+        let mut late = primary.peers.iter_mut().filter(|peer| peer.is_late()).peekable();
+        let is_any = late.peek().is_some();
+        late.for_each(|peer| peer.confirms = next);
+        is_any
     }
 
     /// Until when mutations have to wait because of leases that an earlier primary may have given; `None`: they need not.
@@ -138,8 +149,7 @@ impl Mirrored {
         if peer.consistency == Consistency::Good {
             return true;
         }
-        let has_all = peer.stream.as_ref().is_some_and(|stream| stream.acked >= committed);
-        let is_ready = has_all && peer.resync.is_none() && !peer.is_failing;
+        let is_ready = peer.is_unknown_to_be_synced(committed) && !peer.is_failing;
         if !is_ready || now < long_leases_until {
             return false;
         }
@@ -412,7 +422,7 @@ impl Mirrored {
         match message {
             Message::Applied { position } => self.acked(index, *position, now),
             Message::Gap { have } => self.gap(index, *have, now),
-            Message::Unfit { kind } if follows(&primary.peers[index]) => {
+            Message::Unfit { position, kind } if refuses(&primary.peers[index], *position) => {
                 self.fail(index, *kind, now);
             }
             Message::Differs { after, upto } => self.mend(after, upto, now),
@@ -433,6 +443,7 @@ impl Mirrored {
             return;
         }
         stream.acked = position;
+        stream.lost_at = None;
         stream.sent = stream.sent.max(position);
         (stream.since, stream.resend_at) = (now, now + retransmit);
         peer.is_failing = false;
@@ -452,10 +463,13 @@ impl Mirrored {
             return;
         }
         stream.gap = (have, now);
-        let first = Position(have.get() + 1);
-        if have < stream.acked && self.log.get(first).is_none() {
-            // It has lost what it had acknowledged.
-            return self.fail(index, ErrorKind::NotFound, now);
+        if have < stream.acked {
+            // It comes late; or the member has lost what it had acknowledged, and will say so again.
+            let lost_at = *stream.lost_at.get_or_insert(now);
+            if now >= lost_at + self.times.retransmit {
+                self.fail(index, ErrorKind::NotFound, now);
+            }
+            return;
         }
         stream.sent = have;
         self.pump(index, now);
@@ -559,9 +573,10 @@ impl Mirrored {
     }
 }
 
-/// Whether a member is sent entries.
-fn follows(peer: &Peer) -> bool {
-    peer.stream.as_ref().is_some_and(|stream| !stream.is_paused)
+/// Whether it is now that a member refuses this entry: it has not applied it since.
+fn refuses(peer: &Peer, position: Position) -> bool {
+    let acked = peer.stream.as_ref().map(|stream| stream.acked);
+    peer.follows() && acked.is_some_and(|acked| position > acked)
 }
 
 /// The stream of a member that owes an answer.

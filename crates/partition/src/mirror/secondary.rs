@@ -16,7 +16,10 @@ impl Mirrored {
         if !self.is_fit {
             // While it is brought up to date, entries that are too early come again.
             if self.sink.is_none() {
-                self.answer(from, &Message::Unfit { kind: ErrorKind::NotFound });
+                self.answer(
+                    from,
+                    &Message::Unfit { position: entry.after.position, kind: ErrorKind::NotFound },
+                );
             }
             return;
         }
@@ -29,7 +32,7 @@ impl Mirrored {
         if position > here {
             if let Err(kind) = self.step(entry) {
                 self.is_fit = false;
-                return self.answer(from, &Message::Unfit { kind });
+                return self.answer(from, &Message::Unfit { position, kind });
             }
             if self.logged.is_some() {
                 self.effects.append(LogEntry::copied(entry));
@@ -37,7 +40,7 @@ impl Mirrored {
         } else if entry.after.term > self.at.term {
             // Here are entries that the primary never had.
             self.is_fit = false;
-            return self.answer(from, &Message::Unfit { kind: ErrorKind::Corrupt });
+            return self.answer(from, &Message::Unfit { position, kind: ErrorKind::Corrupt });
         }
         if self.at.term < self.term && !self.rules.ignores_terms {
             // Whether what is here is what the primary has, the term's first entry will show.

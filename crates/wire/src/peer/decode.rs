@@ -103,7 +103,10 @@ fn message<'a>(
         tag::ENTRY => Message::Entry(entry(decoder, payload)?),
         tag::APPLIED => Message::Applied { position: Position(decoder.u64("position")?) },
         tag::GAP => Message::Gap { have: Position(decoder.u64("position")?) },
-        tag::UNFIT => Message::Unfit { kind: kind(decoder)? },
+        tag::UNFIT => {
+            let position = Position(decoder.u64("position")?);
+            Message::Unfit { position, kind: kind(decoder)? }
+        }
         tag::DIFFERS => Message::Differs { after: key(decoder)?, upto: key(decoder)? },
         tag::STALE => Message::Stale,
         tag::BEGIN => Message::Begin { attempt: decoder.u32("attempt")? },

@@ -70,8 +70,9 @@ impl<'a> Message<'a> {
                 body.put_u8(tag::GAP);
                 body.put_u64(have.get());
             }
-            Self::Unfit { kind } => {
+            Self::Unfit { position, kind } => {
                 body.put_u8(tag::UNFIT);
+                body.put_u64(position.get());
                 body.put_u8(kind.code());
             }
             Self::Differs { after, upto } => {

@@ -1,0 +1,69 @@
+//! Members of a mirror group against what their clients were told: over a network that loses, repeats and reorders, with nodes that die, come
+//! back empty, are cut off, or are brought up to date meanwhile.
+//!
+//! Records only grow: each operation appends a token of its own. So what a record is in the end is the order of all that was done to it, and tells
+//! whether something acknowledged is missing, something was done twice, something refused was done after all, or a read saw what never was.
+
+mod client;
+mod node;
+mod rng;
+mod world;
+
+use samite_partition::mirror::Rules;
+use world::{Plan, World};
+
+const SEEDS: u64 = 60;
+
+/// Runs worlds until one finds a mistake; says which.
+fn first_mistake(plan: &Plan, rules: Rules, seeds: u64) -> Option<String> {
+    (0..seeds).find_map(|seed| {
+        let mut world = World::new(seed, plan, rules);
+        world.run().err().map(|mistake| format!("seed {seed}: {mistake}"))
+    })
+}
+
+fn assert_right(plan: &Plan) {
+    if let Some(mistake) = first_mistake(plan, Rules::default(), SEEDS) {
+        panic!("{mistake}");
+    }
+}
+
+fn assert_found_out(plan: &Plan, rules: Rules) {
+    assert!(first_mistake(plan, rules, 600).is_some(), "nobody has noticed {rules:?}");
+}
+
+#[test]
+fn two_members_on_a_bad_network() {
+    assert_right(&Plan { members: 2, ..Plan::CALM });
+}
+
+#[test]
+fn two_members_that_die_and_come_back() {
+    assert_right(&Plan { members: 2, ..Plan::ROUGH });
+}
+
+#[test]
+fn three_members_that_die_and_come_back() {
+    assert_right(&Plan { members: 3, ..Plan::ROUGH });
+}
+
+#[test]
+fn members_with_many_records_are_brought_up_to_date_under_load() {
+    assert_right(&Plan { members: 2, keys: 400, ..Plan::ROUGH });
+}
+
+#[test]
+fn every_wrong_way_is_found_out() {
+    let plan = Plan { members: 3, ..Plan::ROUGH };
+    let right = Rules::default();
+    assert_found_out(&plan, Rules { replies_early: true, ..right });
+    assert_found_out(&plan, Rules { drops_unrecorded: true, ..right });
+    assert_found_out(&plan, Rules { ignores_terms: true, ..right });
+    assert_found_out(&plan, Rules { forgets_results: true, ..right });
+    assert_found_out(&plan, Rules { resyncs_without_queue: true, ..right });
+    assert_found_out(&plan, Rules { reads_anywhere: true, ..right });
+    // An old primary that is asked to change something notices that it is alone.
+    let reading = Plan { reads: 970, cuts: 20, ..plan };
+    assert_found_out(&reading, Rules { ignores_lease: true, ..right });
+    assert_found_out(&plan, Rules { requires_late: true, ..right });
+}

@@ -1,0 +1,137 @@
+//! A node with one target, and its part of the one group.
+
+use std::time::Duration;
+
+use samite_backend::Backend;
+use samite_backend::memory::MemoryBackend;
+use samite_partition::mirror::{At, Effect, Mirrored, Packet, Rules, Standing, Ticket, View};
+use samite_partition::{NoGrants, Partition};
+use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, TargetId, Term};
+use samite_wire::control::Consistency;
+use samite_wire::peer::Messages;
+
+use crate::client::{Call, Client, Said, said};
+
+/// What a node reports.
+#[derive(Clone, Copy, Debug)]
+pub enum News {
+    Missed,
+    Synced,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    pub from: TargetId,
+    pub term: Term,
+    pub epoch: Epoch,
+    pub target: TargetId,
+    pub news: News,
+}
+
+/// What comes out of a node.
+#[derive(Default)]
+pub struct Out {
+    pub packets: Vec<Packet>,
+    pub reports: Vec<Report>,
+    pub answers: Vec<(Call, Said)>,
+}
+
+pub struct Node {
+    pub target: TargetId,
+    pub mirrored: Mirrored,
+    /// The number of its process.
+    pub life: u64,
+    pub epoch: Epoch,
+    pub lease_until: Duration,
+    held: Vec<(Ticket, Call, Said)>,
+    others: Vec<TargetId>,
+    synced_at: Duration,
+    _backend: MemoryBackend,
+}
+
+impl Node {
+    pub fn new(target: TargetId, life: u64, rules: Rules) -> Self {
+        let mut backend = MemoryBackend::new(4 << 20, 1).expect("a target");
+        let store = backend.open(DatasetId(1), PartitionId(0)).expect("a store");
+        let partition = Partition::new(store);
+        let mirrored =
+            Mirrored::new(partition, DatasetId(1), PartitionId(0), target).with_rules(rules);
+        Self {
+            target,
+            mirrored,
+            life,
+            epoch: Epoch(0),
+            lease_until: Duration::ZERO,
+            held: Vec::new(),
+            others: Vec::new(),
+            synced_at: Duration::ZERO,
+            _backend: backend,
+        }
+    }
+
+    pub fn configure(&mut self, view: &View, now: Duration) {
+        if view.epoch > self.epoch {
+            self.epoch = view.epoch;
+            self.mirrored.configure(view, now);
+            let not_good =
+                view.members.iter().filter(|member| member.consistency != Consistency::Good);
+            self.others = not_good.map(|member| member.target).collect();
+        }
+    }
+
+    pub fn request(&mut self, call: Call, clients: &[Client], now: Duration, out: &mut Out) {
+        let at = At { now, lease_until: self.lease_until };
+        let client = clients[call.client].id;
+        let (outcome, ticket) = call.carry_out(client, |client, context, operation| {
+            self.mirrored.apply(client, context, operation, &mut NoGrants, at)
+        });
+        let said = said(&outcome);
+        match ticket {
+            None => out.answers.push((call, said)),
+            Some(ticket) => self.held.push((ticket, call, said)),
+        }
+    }
+
+    pub fn message(&mut self, body: &[u8], payload: &[u8], now: Duration) {
+        for message in Messages::new(body, payload) {
+            let (envelope, message) = message.expect("members speak the protocol");
+            self.mirrored.receive(&envelope, &message, now);
+        }
+    }
+
+    pub fn settle(&mut self, now: Duration, out: &mut Out) {
+        self.mirrored.tick(now);
+        self.mirrored.resync_step(4096, now);
+        let report = |from: &Self, target, news| Report {
+            from: from.target,
+            term: from.mirrored.term(),
+            epoch: from.epoch,
+            target,
+            news,
+        };
+        while let Some(effect) = self.mirrored.next_effect() {
+            match effect {
+                Effect::Send(packet) => out.packets.push(packet),
+                Effect::Missed { target, .. } => {
+                    out.reports.push(report(self, target, News::Missed));
+                }
+                _ => {}
+            }
+        }
+        if now >= self.synced_at + Duration::from_millis(50) {
+            self.synced_at = now;
+            for target in self.others.clone() {
+                if self.mirrored.ready(target, now) {
+                    out.reports.push(report(self, target, News::Synced));
+                }
+            }
+        }
+        for (ticket, call, said) in std::mem::take(&mut self.held) {
+            match self.mirrored.standing(ticket) {
+                Standing::Committed => out.answers.push((call, said)),
+                Standing::Lost => out.answers.push((call, Said::Failed(ErrorKind::StaleMap))),
+                Standing::Waiting => self.held.push((ticket, call, said)),
+            }
+        }
+    }
+}
