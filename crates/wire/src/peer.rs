@@ -76,7 +76,7 @@ pub struct Entry<'a> {
 )]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A term begins, or its primary takes up a newer map and wants to know who follows.
+    /// A term begins.
     Opened,
     /// An operation took effect.
     Applied {

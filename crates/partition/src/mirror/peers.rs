@@ -28,8 +28,6 @@ pub(super) struct Peer {
     pub(super) reported_at: Option<Duration>,
     /// When whoever reports it was last told that it is up to date, if that was by the newest map.
     pub(super) announced_at: Option<Duration>,
-    /// What it had acknowledged before this entry may have been lost since: the map may be newer because its node was started again.
-    pub(super) confirms: Position,
     /// It is brought up to date from then on.
     pub(super) resync_at: Duration,
 }
@@ -81,7 +79,6 @@ impl Peer {
             promised: None,
             reported_at: None,
             announced_at: None,
-            confirms: Position(0),
             resync_at: Duration::ZERO,
         }
     }
@@ -121,11 +118,6 @@ impl Peer {
         }
     }
 
-    /// Whether it was brought up to date, and the map does not know.
-    pub(super) fn is_late(&self) -> bool {
-        self.consistency != Consistency::Good && self.follows()
-    }
-
     /// Whether it is sent entries.
     pub(super) fn follows(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| !stream.is_paused)
@@ -133,8 +125,9 @@ impl Peer {
 
     /// Whether it has everything up to `committed`, and the map does not know.
     pub(super) fn is_unknown_to_be_synced(&self, committed: Position) -> bool {
-        let needed = committed.max(self.confirms);
-        self.is_late() && self.stream.as_ref().is_some_and(|stream| stream.acked >= needed)
+        self.consistency != Consistency::Good
+            && self.follows()
+            && self.stream.as_ref().is_some_and(|stream| stream.acked >= committed)
     }
 
     /// Whether it may be required no more without asking: no report that it is up to date can count any more.

@@ -60,7 +60,7 @@ impl Mirrored {
         self.term = view.term;
         self.see_members(view, now);
         self.refresh_plain();
-        if opens || self.confirm_late() {
+        if opens {
             self.partition.begin_term(self.term);
             self.record(Event::Opened, 0, Vec::new(), now);
         }
@@ -86,17 +86,6 @@ impl Mirrored {
             peer.live(*incarnation, now);
             peer.see(member.consistency, view.epoch, here, now);
         }
-    }
-
-    /// Members that were brought up to date, and are not called good by this newer map, may have been started again since: they have to
-    /// acknowledge something that is newer than the map. Whether there are any.
-    fn confirm_late(&mut self) -> bool {
-        let next = Position(self.at.position.get() + 1);
-        let Role::Primary(primary) = &mut self.role else { return false };
-        let mut late = primary.peers.iter_mut().filter(|peer| peer.is_late()).peekable();
-        let is_any = late.peek().is_some();
-        late.for_each(|peer| peer.confirms = next);
-        is_any
     }
 
     /// Until when mutations have to wait because of leases that an earlier primary may have given; `None`: they need not.

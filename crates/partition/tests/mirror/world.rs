@@ -79,8 +79,9 @@ impl World {
     pub fn new(seed: u64, plan: &Plan, rules: Rules) -> Self {
         let targets: Vec<TargetId> = (1..=plan.members).map(TargetId).collect();
         let member = |target: &TargetId| Member { target: *target, consistency: Consistency::Good };
-        let view =
-            View { epoch: Epoch(1), term: Term(0), members: targets.iter().map(member).collect() };
+        let members: Vec<Member> = targets.iter().map(member).collect();
+        let incarnations = vec![0; members.len()];
+        let view = View { epoch: Epoch(1), term: Term(0), members, incarnations };
         Self {
             plan: *plan,
             rules,
@@ -277,8 +278,17 @@ impl World {
                 self.leases.insert(*target, now + LEASE);
             }
         }
-        let over = |target: &TargetId| self.leases.get(target).is_none_or(|until| *until < now);
         let mut view = self.view.clone();
+        for (member, incarnation) in view.members.iter().zip(&mut view.incarnations) {
+            // Who is called good for what another process had joins when that is put right.
+            if let Some(node) = self.nodes.get(&member.target)
+                && !self.cut.contains_key(&member.target)
+                && !is_stranger(node, &self.view)
+            {
+                *incarnation = node.life;
+            }
+        }
+        let over = |target: &TargetId| self.leases.get(target).is_none_or(|until| *until < now);
         let has = |view: &View, except: TargetId| {
             view.members.iter().any(|member| {
                 member.target != except
@@ -302,9 +312,10 @@ impl World {
                 .position(|member| member.consistency == Consistency::Good && !over(&member.target))
         {
             view.members.swap(0, next);
+            view.incarnations.swap(0, next);
             view.term = Term(view.term.get() + 1);
         }
-        if view.members != self.view.members || view.term != self.view.term {
+        if view != self.view {
             self.publish(view);
         }
         for target in self.nodes.keys().copied().collect::<Vec<_>>() {
