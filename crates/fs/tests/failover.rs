@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::{create, get, noise, put, read_all, root};
 use samite_client::Client;
-use samite_fs::FileSystem;
+use samite_fs::{FileSystem, LockMode, LockPlace, LockRange, LockSpace, WantedLock};
 use samite_testkit::{LocalCluster, Options};
 use samite_types::{ErrorKind, NodeId, Redundancy};
 use samite_wire::control::{Consistency, DatasetSpec};
@@ -18,7 +18,7 @@ use samite_wire::control::{Consistency, DatasetSpec};
 const HEALING: Duration = Duration::from_secs(60);
 
 fn connect(cluster: &LocalCluster) -> Client {
-    let options = samite_client::Options { timeout: Duration::from_secs(60), transport: None };
+    let options = samite_client::Options { timeout: Duration::from_secs(60), ..Default::default() };
     cluster.client(options).unwrap()
 }
 
@@ -190,4 +190,56 @@ fn programs_see_a_pause_and_what_they_did() {
     let fresh = FileSystem::open(&connect(&cluster), "files").unwrap();
     workers.iter().for_each(|worker| worker.check(&fresh));
     assert!(read_all(&held).unwrap() == noise(150_000, 5));
+}
+
+#[test]
+fn locks_stay_with_their_holders() {
+    const FILES: u64 = 24;
+    let options = Options { memory_bytes: 64 << 20, ..Options::default() };
+    let mut cluster = LocalCluster::start(3, options).unwrap();
+    let client = connect(&cluster);
+    let spec = DatasetSpec { redundancy: Redundancy(2), ..DatasetSpec::new("files") };
+    client.create_dataset(&spec).unwrap();
+    let fs = FileSystem::open(&client, "files").unwrap();
+    let other = FileSystem::open(&connect(&cluster), "files").unwrap();
+    let (holder, waiter) = (fs.locks(), other.locks());
+    let place = |ino| LockPlace { ino, space: LockSpace::Ranges, token: 1 };
+    let (range, mode) = (LockRange::WHOLE, LockMode::Exclusive);
+    let wanted = WantedLock { range, mode, pid: 7, detects_deadlock: false };
+    for ino in 100..100 + FILES {
+        assert_eq!(holder.try_lock(place(ino), wanted).unwrap(), None);
+    }
+    std::thread::scope(|scope| {
+        // They wait at whichever node it is, and then at the next.
+        let waits: Vec<_> = (100..100 + FILES)
+            .map(|ino| {
+                let waiter = &waiter;
+                scope.spawn(move || waiter.lock(place(ino), wanted, &|| false).unwrap())
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(200));
+        cluster.stop_node(NodeId(1)).unwrap();
+        let third = FileSystem::open(&connect(&cluster), "files").unwrap().locks();
+        for ino in 100..100 + FILES {
+            let found = third.try_lock(place(ino), wanted).unwrap();
+            assert_eq!(found.map(|found| found.holder.pid), Some(7), "{ino}");
+        }
+        assert!(waits.iter().all(|wait| !wait.is_finished()));
+        for ino in 100..100 + FILES {
+            holder.unlock(place(ino), range).unwrap();
+        }
+        waits.into_iter().for_each(|wait| wait.join().unwrap());
+    });
+    for ino in 100..100 + FILES {
+        assert!(holder.try_lock(place(ino), wanted).unwrap().is_some(), "{ino}");
+    }
+    // With the last of its connections a holder's locks end, also where they were only noted.
+    drop(waiter);
+    let start = Instant::now();
+    for ino in 100..100 + FILES {
+        while holder.try_lock(place(ino), wanted).unwrap().is_some() {
+            assert!(start.elapsed() < HEALING, "{ino} stays locked");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
