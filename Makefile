@@ -20,7 +20,7 @@ FROM ?= 0
 
 FUZZ_SOCKET ?=
 
-.PHONY: fuzz-socket help setup build run test test-programs stress sim test-posix fmt lint tidy unit docs demo bench bench-posix test-million fuzz clean
+.PHONY: fuzz-socket help setup build run test test-programs stress chaos sim test-posix fmt lint tidy unit docs demo bench bench-posix test-million fuzz clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -43,6 +43,10 @@ test-programs: build ## git, sqlite3, compilers, tar, python, fio … on the sto
 stress: build ## random operations of 8 processes by both doors against a model, 10 minutes (STRESS='--seconds 60 --seed 7')
 	@$(CARGO) build --release --quiet --package samite-trust
 	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-trust stress $(STRESS)
+
+chaos: build ## nodes of mirrored clusters die while 8 processes work, 100 runs (CHAOS='--runs 10 --fault stop|cut-coordinator|cut-peer|lossy|etcd-leader')
+	@$(CARGO) build --release --quiet --package samite-trust
+	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-trust chaos --runs 100 $(CHAOS)
 
 sim: ## the store's decisions on a simulated network, clocks and disks: SEEDS seeds
 	@$(CARGO) run --release --quiet --package samite-sim -- --seeds $(SEEDS) --from $(FROM)

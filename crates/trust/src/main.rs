@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use samite_client::Client;
 use samite_client::runtime::DEFAULT_CLUSTER;
+use samite_trust::chaos::{self, driver::Fault};
 use samite_trust::door::Door;
 use samite_trust::door::agent::serve;
 use samite_trust::door::library::Library;
@@ -61,6 +62,39 @@ enum Command {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Be one process of the chaos test
+    ChaosWork {
+        /// Which
+        #[arg(long)]
+        number: u64,
+        /// Of how many
+        #[arg(long)]
+        of: u64,
+        /// Where the random numbers start
+        #[arg(long)]
+        seed: u64,
+    },
+    /// Let nodes of a mirrored cluster die, stop or be cut off while 8 processes work, and check what they find
+    Chaos {
+        /// How often, each time with a cluster of its own
+        #[arg(long, default_value_t = 10)]
+        runs: u64,
+        /// Where the random numbers of the first run start; the time of day unless given
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Nodes of the cluster
+        #[arg(long, default_value_t = 3)]
+        nodes: usize,
+        /// Nodes that hold each record
+        #[arg(long, default_value_t = 2)]
+        mirror: u8,
+        /// What goes wrong
+        #[arg(long, value_enum, default_value_t = Fault::Kill)]
+        fault: Fault,
+        /// How often in each run
+        #[arg(long, default_value_t = 2)]
+        times: u32,
+    },
 }
 
 fn main() -> ExitCode {
@@ -79,6 +113,14 @@ fn main() -> ExitCode {
             }),
         Command::FuzzSocket { seconds, seed } => {
             fuzz_socket(Duration::from_secs(seconds), seed.unwrap_or_else(clock))
+        }
+        Command::ChaosWork { number, of, seed } => Client::from_runtime(DEFAULT_CLUSTER)
+            .map_err(|error| error.to_string())
+            .and_then(|client| chaos::worker::run(&client, number, of, seed)),
+        Command::Chaos { runs, seed, nodes, mirror, fault, times } => {
+            let seed = seed.unwrap_or_else(clock);
+            let plan = |run| chaos::driver::Plan { nodes, mirror, fault, times, seed: seed + run };
+            try_chaos((0..runs).map(plan))
         }
     };
     match done {
@@ -127,6 +169,33 @@ fn fuzz_socket(length: Duration, seed: u64) -> Result<(), String> {
         }
         Err(error) => Err(format!("seed {seed}: {error}")),
     }
+}
+
+fn try_chaos(plans: impl Iterator<Item = chaos::driver::Plan>) -> Result<(), String> {
+    const RUN_MAX: Duration = Duration::from_secs(300);
+    let helper = std::env::current_exe().map_err(|error| error.to_string())?;
+    let (mut pauses, mut wrong) = (Vec::new(), 0);
+    for plan in plans {
+        let _watchdog = Watchdog::new("chaos", RUN_MAX);
+        match chaos::driver::run(&plan, &helper) {
+            Ok(summary) => {
+                let pause = summary.pause.as_millis();
+                println!("seed {}: {} calls, longest {pause} ms", plan.seed, summary.calls);
+                pauses.push(pause);
+            }
+            Err(error) => {
+                println!("seed {}: WRONG: {error}", plan.seed);
+                wrong += 1;
+            }
+        }
+    }
+    pauses.sort_unstable();
+    for percent in [50, 95, 100] {
+        if let Some(pause) = pauses.get((pauses.len() * percent).div_ceil(100).saturating_sub(1)) {
+            println!("longest call: {percent} % of the runs up to {pause} ms");
+        }
+    }
+    if wrong == 0 { Ok(()) } else { Err(format!("{wrong} runs were wrong")) }
 }
 
 fn stress(plan: &Plan) -> Result<(), String> {

@@ -143,7 +143,11 @@ fn listen(mut client: &UnixStream, mut node: &UnixStream) -> Vec<u8> {
 
 /// A little of everything.
 fn work(config: &ClusterConfig) -> Result<DatasetId> {
-    let options = Options { transport: Some(Transport::Unix), timeout: Duration::from_secs(30) };
+    let options = Options {
+        transport: Some(Transport::Unix),
+        timeout: Duration::from_secs(30),
+        ..Options::default()
+    };
     let client = Client::connect(config, options)?;
     let dataset = client.create_dataset(&DatasetSpec::new("fuzz"))?;
     let kv = Kv::new(dataset.clone());

@@ -1,0 +1,8 @@
+//! Mirrored clusters whose nodes die, stop or are cut off while clients work, with a history that is known.
+//!
+//! Eight processes ([`worker`]) write what only they write, and know therefore what must be there; the driver ([`driver`]) makes things go
+//! wrong, heals them, waits until all groups are whole, and does it again with another node. No call may fail, nothing acknowledged
+//! may be missing, nothing may have happened twice, nothing read may go back.
+
+pub mod driver;
+pub mod worker;

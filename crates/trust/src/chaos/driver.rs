@@ -1,0 +1,280 @@
+//! Runs the processes, and makes things go wrong meanwhile.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use samite_client::kv::Kv;
+use samite_client::{Client, Options};
+use samite_testkit::ProcessCluster;
+use samite_types::{NodeId, Redundancy};
+use samite_wire::control::{Consistency, Group, PartitionTable};
+
+use super::worker::{COUNTER, DATASET, parse};
+use crate::rng::Rng;
+
+/// Processes that work.
+const WORKERS: u64 = 8;
+/// How long the groups may take to be whole again.
+const HEAL_MAX: Duration = Duration::from_secs(60);
+/// How long a stopped node sleeps.
+const STOP: &str = "10s";
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Fault {
+    /// A node is killed and started again.
+    Kill,
+    /// A node is stopped for 10 s and goes on.
+    Stop,
+    /// A node and the one whose coordinator leads hear nothing of each other.
+    CutCoordinator,
+    /// Two nodes hear nothing of each other.
+    CutPeer,
+    /// All links lose, double and reorder frames.
+    Lossy,
+    /// A member of etcd is killed, and then the node whose coordinator leads.
+    EtcdLeader,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Nodes.
+    pub nodes: usize,
+    /// Redundancy.
+    pub mirror: u8,
+    /// What goes wrong.
+    pub fault: Fault,
+    /// How often.
+    pub times: u32,
+    /// Where the random numbers start.
+    pub seed: u64,
+}
+
+/// What came of a run in which nothing was wrong.
+#[derive(Clone, Copy, Debug)]
+pub struct Summary {
+    /// Calls of all processes.
+    pub calls: u64,
+    /// The longest of them.
+    pub pause: Duration,
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    cluster: ProcessCluster,
+    client: Client,
+    rng: Rng,
+}
+
+/// Does one run. `helper` is the program `samite-trust`.
+///
+/// # Errors
+/// What was wrong, in words.
+pub fn run(plan: &Plan, helper: &Path) -> Result<Summary, String> {
+    let mirror = plan.mirror.to_string();
+    let args = ["--memory", "64M", "--mirror", &mirror, "--coordinator", "etcd"];
+    let cluster = ProcessCluster::start(plan.nodes, &args).map_err(|error| error.to_string())?;
+    let options = Options { redundancy: Redundancy(plan.mirror), ..Options::default() };
+    let client = cluster.client(options).map_err(|error| error.to_string())?;
+    client.create_dataset(&client.spec(DATASET)).map_err(|error| error.to_string())?;
+    let mut run = Run { plan, cluster, client, rng: Rng::new(plan.seed) };
+    let mut workers = Workers(Vec::new());
+    for number in 0..WORKERS {
+        workers.0.push(run.worker(helper, number)?);
+    }
+    for _ in 0..plan.times {
+        run.pause(300, 1500);
+        run.harm().map_err(|error| format!("{:?}: {error}", plan.fault))?;
+        run.wait_healed()?;
+    }
+    run.pause(300, 600);
+    let (calls, raised, pause) = workers.finish()?;
+    let counter = Kv::new(run.client.dataset(DATASET).map_err(|error| error.to_string())?)
+        .get(COUNTER)
+        .map_err(|error| error.to_string())?;
+    let counted = counter.map_or(Ok(0), |value| parse(&value.bytes))?;
+    if counted != raised {
+        return Err(format!("the counter is {counted}, and was raised {raised} times"));
+    }
+    Ok(Summary { calls, pause })
+}
+
+/// The processes; killed when dropped.
+struct Workers(Vec<Child>);
+
+impl Workers {
+    /// Ends all in order: calls, raises of the counter, and the longest call.
+    fn finish(&mut self) -> Result<(u64, u64, Duration), String> {
+        for child in &mut self.0 {
+            drop(child.stdin.take());
+        }
+        let (mut calls, mut raised, mut pause) = (0, 0, 0);
+        for (mut child, number) in self.0.drain(..).zip(0..) {
+            let mut said = String::new();
+            let read = child.stdout.take().map(|mut out| out.read_to_string(&mut said));
+            read.transpose().map_err(|error| error.to_string())?;
+            let status = child.wait().map_err(|error| error.to_string())?;
+            let figures: Vec<u64> =
+                said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            match figures[..] {
+                [did, counted, longest] if status.success() => {
+                    calls += did;
+                    raised += counted;
+                    pause = pause.max(longest);
+                }
+                _ => return Err(format!("client {number}: {status}: {said}")),
+            }
+        }
+        Ok((calls, raised, Duration::from_micros(pause)))
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // It may have ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Run<'_> {
+    fn worker(&self, helper: &Path, number: u64) -> Result<Child, String> {
+        let mut command = Command::new(helper);
+        command.env("SAMITE_RUNTIME_DIR", self.cluster.runtime_path()).env_remove("SAMITE_CLUSTER");
+        command.args(["chaos-work", "--number", &number.to_string()]);
+        command.args(["--of", &WORKERS.to_string(), "--seed", &self.plan.seed.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.spawn().map_err(|error| format!("start a client: {error}"))
+    }
+
+    fn pause(&mut self, least_ms: u64, most_ms: u64) {
+        let length = least_ms + self.rng.below(most_ms - least_ms);
+        std::thread::sleep(Duration::from_millis(length));
+    }
+
+    fn samite(&self, args: &[&str]) -> Result<(), String> {
+        self.cluster.run(args).map(drop).map_err(|error| error.to_string())
+    }
+
+    fn any_node(&mut self) -> String {
+        self.rng.below(self.plan.nodes as u64).to_string()
+    }
+
+    /// Node of the coordinator that leads, as the nodes say.
+    fn leader(&self) -> Result<NodeId, String> {
+        (0..self.plan.nodes as u32)
+            .find_map(|node| self.client.node_status(NodeId(node)).ok()?.leader)
+            .ok_or_else(|| "nobody leads".to_owned())
+    }
+
+    fn harm(&mut self) -> Result<(), String> {
+        match self.plan.fault {
+            Fault::Kill => {
+                let node = self.any_node();
+                self.kill_and_restart(&node)
+            }
+            Fault::Stop => {
+                let node = self.any_node();
+                self.samite(&["fault", "pause", &node, "--for", STOP])
+            }
+            Fault::CutCoordinator => {
+                let leader = self.leader()?.get().to_string();
+                self.cut_off_from(&leader)
+            }
+            Fault::CutPeer => {
+                let node = self.any_node();
+                self.cut_off_from(&node)
+            }
+            Fault::Lossy => {
+                let rules = ["drop 5% * *", "duplicate 5% * *", "reorder 5% * *"];
+                self.samite(&["fault", "set", rules[0], rules[1], rules[2]])?;
+                self.pause(3000, 5000);
+                self.samite(&["fault", "clear"])
+            }
+            Fault::EtcdLeader => {
+                self.kill_etcd()?;
+                let leader = self.leader()?.get().to_string();
+                self.kill_and_restart(&leader)
+            }
+        }
+    }
+
+    fn kill_and_restart(&mut self, node: &str) -> Result<(), String> {
+        self.samite(&["fault", "kill", node])?;
+        self.pause(200, 2500);
+        self.samite(&["node", "restart", node])
+    }
+
+    /// `node` and another one hear nothing of each other for a while.
+    fn cut_off_from(&mut self, node: &str) -> Result<(), String> {
+        let other = loop {
+            let other = self.any_node();
+            if other != node {
+                break other;
+            }
+        };
+        let (there, back) = (format!("cut {node} {other}"), format!("cut {other} {node}"));
+        self.samite(&["fault", "set", &there, &back])?;
+        self.pause(2000, 5000);
+        self.samite(&["fault", "clear"])
+    }
+
+    /// Kills one of etcd's members: over several runs, each of them was its leader now and then. Two have to live.
+    fn kill_etcd(&mut self) -> Result<(), String> {
+        let file = self.cluster.file().map_err(|error| error.to_string())?;
+        let members = file.setup.etcd_members;
+        let is_whole = members.iter().all(|member| is_alive(member.pid, member.start_ticks));
+        if !is_whole {
+            return Ok(());
+        }
+        let victim = self.rng.pick(&members).pid;
+        let pid = i32::try_from(victim).ok().and_then(rustix::process::Pid::from_raw);
+        let pid = pid.ok_or("a member of etcd has no pid")?;
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL)
+            .map_err(|errno| errno.to_string())
+    }
+
+    /// Waits until all groups are whole.
+    fn wait_healed(&self) -> Result<(), String> {
+        let begun = Instant::now();
+        loop {
+            let map = self.client.refresh_map();
+            let ill = map.as_ref().map_or(usize::MAX, |map| {
+                let tables = map.data().tables.iter().filter(|table| table.redundancy.get() > 1);
+                let is_whole = |group: &Group, wanted: u8| {
+                    group.members.len() == usize::from(wanted)
+                        && group
+                            .members
+                            .iter()
+                            .all(|member| member.consistency == Consistency::Good)
+                };
+                let ill = |table: &PartitionTable| {
+                    let wanted = table.redundancy.get();
+                    table.groups.iter().filter(|group| !is_whole(group, wanted)).count()
+                };
+                tables.map(ill).sum()
+            });
+            if ill == 0 {
+                return Ok(());
+            }
+            if begun.elapsed() > HEAL_MAX {
+                return Err(format!("{ill} groups are not whole after {} s", HEAL_MAX.as_secs()));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// Whether the process still runs that had `pid` when it started at `start_ticks`, and is no zombie.
+fn is_alive(pid: u32, start_ticks: u64) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let ticks = fields.get(19).and_then(|ticks| ticks.parse::<u64>().ok());
+    fields.first() != Some(&"Z") && ticks == Some(start_ticks)
+}

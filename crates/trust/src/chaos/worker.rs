@@ -1,0 +1,299 @@
+//! One process that works while nodes die.
+
+use std::collections::HashMap;
+use std::io::Read as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use samite_client::Client;
+use samite_client::kv::Kv;
+use samite_types::ErrorKind;
+
+use crate::door::Door;
+use crate::door::library::Library;
+use crate::rng::Rng;
+
+/// Keys that each process writes.
+const KEYS: u64 = 12;
+/// Files that each process writes.
+const FILES: u64 = 3;
+/// Bytes of one record of a log.
+const RECORD_LEN: usize = 16;
+/// The counter that all raise.
+pub const COUNTER: &[u8] = b"counter";
+/// Name of the dataset.
+pub const DATASET: &str = "kv";
+
+/// What one process knows.
+struct Worker {
+    number: u64,
+    of: u64,
+    kv: Kv,
+    files: Library,
+    rng: Rng,
+    /// Number that each of its keys and files has; what is not here was never written.
+    keys: HashMap<u64, u64>,
+    file_numbers: HashMap<u64, u64>,
+    /// Highest number seen in keys of others.
+    seen: HashMap<(u64, u64), u64>,
+    /// Records appended to its log.
+    appended: u64,
+    /// Times it has raised the counter.
+    raised: u64,
+    calls: u64,
+    longest: Duration,
+}
+
+/// Works as process `number` of `of` until its standard input ends, checks all that it wrote, and says what it did on standard output.
+///
+/// # Errors
+/// What was wrong, in words.
+pub fn run(client: &Client, number: u64, of: u64, seed: u64) -> Result<(), String> {
+    let kv = Kv::new(client.dataset(DATASET).map_err(|error| error.to_string())?);
+    let files = Library::open(client).map_err(|error| error.to_string())?;
+    let rng = Rng::new(seed ^ (number << 32));
+    let mut worker = Worker {
+        number,
+        of,
+        kv,
+        files,
+        rng,
+        keys: HashMap::new(),
+        file_numbers: HashMap::new(),
+        seen: HashMap::new(),
+        appended: 0,
+        raised: 0,
+        calls: 0,
+        longest: Duration::ZERO,
+    };
+    let is_over = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&is_over);
+    std::thread::spawn(move || {
+        // Ends with the driver, too, however that ends.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        flag.store(true, Ordering::Relaxed);
+    });
+    while !is_over.load(Ordering::Relaxed) {
+        worker.step()?;
+    }
+    worker.check_all()?;
+    println!("{} {} {}", worker.calls, worker.raised, worker.longest.as_micros());
+    Ok(())
+}
+
+fn value(number: u64, key: u64, count: u64) -> Vec<u8> {
+    let mut bytes = format!("{number}/{key}/{count}/").into_bytes();
+    // Small ones and large ones, told by their number alone.
+    let len = [0, 100, 5000, 90_000][(count % 4) as usize];
+    bytes.extend((0..len).map(|index: u64| (index * 7 + count) as u8));
+    bytes
+}
+
+/// The count in a value of `key` of process `number`, if it is a whole one.
+fn count_of(bytes: &[u8], number: u64, key: u64) -> Option<u64> {
+    let head = &bytes[..bytes.len().min(64)];
+    let text: Vec<&[u8]> = head.split(|byte| *byte == b'/').collect();
+    let count = std::str::from_utf8(text.get(2)?).ok()?.parse().ok()?;
+    (value(number, key, count) == bytes).then_some(count)
+}
+
+fn record(number: u64, count: u64) -> [u8; RECORD_LEN] {
+    let mut record = [0; RECORD_LEN];
+    record[..8].copy_from_slice(&number.to_le_bytes());
+    record[8..].copy_from_slice(&count.to_le_bytes());
+    record
+}
+
+impl Worker {
+    /// One call, with its time.
+    fn call<T>(
+        &mut self,
+        what: &str,
+        call: impl FnOnce(&mut Self) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let begun = Instant::now();
+        let done = call(self);
+        let took = begun.elapsed();
+        self.longest = self.longest.max(took);
+        self.calls += 1;
+        done.map_err(|error| format!("{what}, after {} ms: {error}", took.as_millis()))
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        match self.rng.below(10) {
+            0..=2 => self.put(),
+            3..=4 => self.get_own(),
+            5..=6 => self.get_foreign(),
+            7 => self.append(),
+            8 => self.raise(),
+            _ => self.write_file(),
+        }
+    }
+
+    fn put(&mut self) -> Result<(), String> {
+        let (number, key) = (self.number, self.rng.below(KEYS));
+        let count = self.keys.get(&key).map_or(0, |count| count + 1);
+        let bytes = value(number, key, count);
+        self.call(&format!("put {number}/{key}"), |worker| {
+            worker.kv.put(name(number, key).as_bytes(), &bytes).map_err(|error| error.to_string())
+        })?;
+        self.keys.insert(key, count);
+        Ok(())
+    }
+
+    fn get(&mut self, number: u64, key: u64) -> Result<Option<Vec<u8>>, String> {
+        self.call(&format!("get {number}/{key}"), |worker| {
+            let got = worker.kv.get(name(number, key).as_bytes());
+            Ok(got.map_err(|error| error.to_string())?.map(|value| value.bytes))
+        })
+    }
+
+    fn get_own(&mut self) -> Result<(), String> {
+        let key = self.rng.below(KEYS);
+        self.check_key(key)
+    }
+
+    fn check_key(&mut self, key: u64) -> Result<(), String> {
+        let number = self.number;
+        let wanted = self.keys.get(&key).map(|count| value(number, key, *count));
+        let found = self.get(number, key)?;
+        if found == wanted {
+            return Ok(());
+        }
+        let count = found.as_deref().map(|bytes| count_of(bytes, number, key));
+        Err(format!("own key {number}/{key}: wrote {:?}, found {count:?}", self.keys.get(&key)))
+    }
+
+    fn get_foreign(&mut self) -> Result<(), String> {
+        let (number, key) = (self.rng.below(self.of), self.rng.below(KEYS));
+        let found = self.get(number, key)?;
+        let seen = self.seen.get(&(number, key)).copied();
+        let count = match &found {
+            None if seen.is_none() => return Ok(()),
+            None => return Err(format!("key {number}/{key}: had {seen:?}, is gone")),
+            Some(bytes) => count_of(bytes, number, key)
+                .ok_or_else(|| format!("key {number}/{key}: nothing that was written"))?,
+        };
+        if seen.is_some_and(|seen| count < seen) {
+            return Err(format!("key {number}/{key}: had {seen:?}, and now {count}"));
+        }
+        self.seen.insert((number, key), count);
+        Ok(())
+    }
+
+    fn append(&mut self) -> Result<(), String> {
+        let (number, count) = (self.number, self.appended);
+        let end = self.call(&format!("append {number}"), |worker| {
+            let appended = worker.kv.append(log(number).as_bytes(), &record(number, count));
+            appended.map_err(|error| error.to_string())
+        })?;
+        self.appended += 1;
+        let wanted = self.appended * RECORD_LEN as u64;
+        // Whether the call tells where the record begins or where it ends is no matter here.
+        if end != wanted && end + RECORD_LEN as u64 != wanted {
+            return Err(format!("log {number}: {} records, and its end is {end}", self.appended));
+        }
+        Ok(())
+    }
+
+    fn check_log(&mut self) -> Result<(), String> {
+        let number = self.number;
+        let wanted: Vec<u8> = (0..self.appended).flat_map(|count| record(number, count)).collect();
+        let found = self.call("read a log", |worker| {
+            let got = worker.kv.get(log(number).as_bytes()).map_err(|error| error.to_string())?;
+            Ok(got.map_or_else(Vec::new, |value| value.bytes))
+        })?;
+        if found == wanted {
+            return Ok(());
+        }
+        let same = found.iter().zip(&wanted).take_while(|(a, b)| a == b).count();
+        Err(format!(
+            "log {number}: {} bytes in place of {}, other from {same} on",
+            found.len(),
+            wanted.len()
+        ))
+    }
+
+    /// Raises the counter once.
+    fn raise(&mut self) -> Result<(), String> {
+        loop {
+            let now = self.call("read the counter", |worker| {
+                worker.kv.get(COUNTER).map_err(|error| error.to_string())
+            })?;
+            let swapped = self.call("raise the counter", |worker| {
+                let done = match &now {
+                    None => worker.kv.put_if_absent(COUNTER, &1u64.to_le_bytes()),
+                    Some(value) => {
+                        let count = parse(&value.bytes)? + 1;
+                        worker.kv.compare_and_swap(COUNTER, value.version, &count.to_le_bytes())
+                    }
+                };
+                match done {
+                    Ok(_) => Ok(true),
+                    Err(error) => match error.kind() {
+                        ErrorKind::Conflict | ErrorKind::Exists => Ok(false),
+                        _ => Err(error.to_string()),
+                    },
+                }
+            })?;
+            if swapped {
+                self.raised += 1;
+                return Ok(());
+            }
+        }
+    }
+
+    fn write_file(&mut self) -> Result<(), String> {
+        let (number, file) = (self.number, self.rng.below(FILES));
+        self.check_file(file)?;
+        let count = self.file_numbers.get(&file).map_or(0, |count| count + 1);
+        let bytes = value(number, file, count);
+        self.call(&format!("write file {number}-{file}"), |worker| {
+            let path = path(number, file);
+            worker.files.put(&path, &bytes).map_err(|error| format!("{error:?}"))
+        })?;
+        self.file_numbers.insert(file, count);
+        Ok(())
+    }
+
+    fn check_file(&mut self, file: u64) -> Result<(), String> {
+        let number = self.number;
+        let Some(count) = self.file_numbers.get(&file).copied() else { return Ok(()) };
+        let found = self.call(&format!("read file {number}-{file}"), |worker| {
+            worker.files.get(&path(number, file)).map_err(|error| format!("{error:?}"))
+        })?;
+        if found == value(number, file, count) {
+            return Ok(());
+        }
+        let seen = count_of(&found, number, file);
+        Err(format!("file {number}-{file}: wrote {count}, found {seen:?}, {} bytes", found.len()))
+    }
+
+    fn check_all(&mut self) -> Result<(), String> {
+        (0..KEYS).try_for_each(|key| self.check_key(key))?;
+        (0..FILES).try_for_each(|file| self.check_file(file))?;
+        self.check_log()
+    }
+}
+
+fn name(number: u64, key: u64) -> String {
+    format!("c{number}-{key}")
+}
+
+fn log(number: u64) -> String {
+    format!("log{number}")
+}
+
+fn path(number: u64, file: u64) -> String {
+    format!("/c{number}-{file}")
+}
+
+/// The number in the counter.
+///
+/// # Errors
+/// It is none.
+pub fn parse(bytes: &[u8]) -> Result<u64, String> {
+    let raw = bytes.try_into().map_err(|_| format!("the counter is {} bytes", bytes.len()))?;
+    Ok(u64::from_le_bytes(raw))
+}

@@ -1,0 +1,30 @@
+//! The short form of the chaos test; `make chaos` is the long one. Nothing is tried where etcd is not installed.
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
+
+mod common;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use samite_trust::chaos::driver::{Fault, Plan, run};
+use samite_trust::stage::Watchdog;
+
+fn has_etcd() -> bool {
+    let probe = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
+    let has = probe.is_ok_and(|status| status.success());
+    if !has {
+        eprintln!("skipped: etcd is not installed");
+    }
+    has
+}
+
+#[test]
+fn nodes_of_a_mirrored_cluster_die_one_after_the_other_and_nobody_notices() {
+    if !has_etcd() {
+        return;
+    }
+    let _watchdog = Watchdog::new("chaos", Duration::from_secs(240));
+    let plan = Plan { nodes: 3, mirror: 2, fault: Fault::Kill, times: 2, seed: 20_261 };
+    let summary = run(&plan, &common::helper()).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(summary.calls > 0);
+}
