@@ -54,7 +54,9 @@ impl Shard {
             if !member.is_primary() {
                 return Err(ErrorKind::StaleMap);
             }
-            if at.lease_until <= at.now || !self.held.has_room(len) {
+            let others = map.group(redundancy, partition).map_or(&[][..], |group| &group.members);
+            let has_lease = others.len() == 1 || at.now < at.lease_until;
+            if !has_lease || !self.held.has_room(len) {
                 return Err(ErrorKind::Busy);
             }
             if !is_checked_for_log && self.partitions.is_logged(slot) {
@@ -64,7 +66,6 @@ impl Shard {
             if !operation.is_mutation() {
                 continue;
             }
-            let others = map.group(redundancy, partition).map_or(&[][..], |group| &group.members);
             for other in others.iter().filter_map(|other| map.node_of_target(other.target)) {
                 let conn = self.peers.open(other);
                 if conn.is_some_and(|conn| out.waiting_len(conn) > FULL_LEN) {
@@ -111,8 +112,10 @@ impl Shard {
         let before = (partition.record_count(), partition.abandoned());
         place.member.receive(envelope, &message, now);
         self.partitions.recount(id, before);
-        let requests = self.figures().requests.load(Ordering::Relaxed);
-        self.pace.heard(id, requests, now);
+        if matches!(message, Message::Done { .. } | Message::Lost { .. }) {
+            let requests = self.figures().requests.load(Ordering::Relaxed);
+            self.pace.heard(id, requests, now);
+        }
         self.backs.push((envelope.from, back));
     }
 

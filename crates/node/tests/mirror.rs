@@ -142,11 +142,16 @@ fn only_the_primary_serves() {
 
 /// The group of a partition of datasets that two nodes hold, by the newest map of a node.
 fn group(raw: &Raw, partition: PartitionId) -> Group {
+    group_of(raw, 2, partition)
+}
+
+fn group_of(raw: &Raw, copies: u8, partition: PartitionId) -> Group {
     let known = Epoch(0);
     let ControlReply::Map(Some(map)) = raw.control(&ControlRequest::Map { known }) else {
         panic!("no map")
     };
-    let table = map.tables.into_iter().find(|table| table.redundancy == Redundancy(2)).unwrap();
+    let table =
+        map.tables.into_iter().find(|table| table.redundancy == Redundancy(copies)).unwrap();
     table.groups.into_iter().nth(partition.get() as usize).unwrap()
 }
 
@@ -257,4 +262,32 @@ fn no_reply_leaves_before_every_member_has_it() {
     put(&raw, (dataset, p), 1, 10);
     assert!(before.elapsed() >= lost, "{:?}", before.elapsed());
     assert_equal(&cluster, &[0, 1], (dataset, p));
+}
+
+#[test]
+fn three_members_lose_one_after_the_other_and_get_them_back() {
+    let mut cluster = cluster(3, 2);
+    let mut raw = Raw::connect(&cluster, 0, TCP);
+    let dataset = raw.create_mirrored("d", 3);
+    let (p, others) = mirrored(&raw, 3);
+    let mut number = 0;
+    let mut some = |raw: &Raw| {
+        for _ in 0..60 {
+            put(raw, (dataset, p), number % 100, 10 + 97 * (number as usize % 1000));
+            number += 1;
+        }
+    };
+    some(&raw);
+    for other in others {
+        cluster.stop_node(NodeId(other)).unwrap();
+        some(&raw);
+        cluster.restart_node(NodeId(other)).unwrap();
+        some(&raw);
+        let start = Instant::now();
+        while !is_all_good(&group_of(&raw, 3, p)) {
+            some(&raw);
+            assert!(start.elapsed() < WAIT, "{:?}", group_of(&raw, 3, p));
+        }
+    }
+    assert_equal(&cluster, &[0, 1, 2], (dataset, p));
 }
