@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use samite_placement::ClusterMap;
 use samite_types::{NodeId, PartitionId, Redundancy, TargetId};
 use samite_wire::control::{self, Consistency, DatasetSpec};
 use samite_wire::limits::BODY_LEN_MAX;
@@ -61,13 +62,32 @@ fn five_hundred_nodes_are_kept_by_one_coordinator() {
     let mut info = after.node(NodeId(dead)).unwrap().clone();
     info.incarnation = 2;
     let back = coordinator.join(info, now).unwrap().unwrap();
+    let reports = synced(&back, TargetId(dead));
+    assert_eq!(reports.len(), 32 + 48);
+    for (primary, report) in reports {
+        coordinator.report(primary, &[report]).unwrap();
+    }
+    let rest = coordinator.map().unwrap();
+    let good = rest
+        .data()
+        .tables
+        .iter()
+        .flat_map(|table| &table.groups)
+        .flat_map(|group| &group.members)
+        .filter(|member| member.consistency == Consistency::Good)
+        .count();
+    assert_eq!(good as u32, 6 * 16 * NODES);
+}
+
+/// What primaries say when all members that lack something, which are on `target`, lack nothing any more.
+fn synced(back: &ClusterMap, target: TargetId) -> Vec<(NodeId, MemberReport)> {
     let mut reports = Vec::new();
     for redundancy in 2..=3 {
         let groups = &back.table(Redundancy(redundancy)).unwrap().groups;
         for (partition, group) in (0..).map(PartitionId).zip(groups) {
             for member in &group.members {
                 if member.consistency == Consistency::NeedsResync {
-                    assert_eq!(member.target, TargetId(dead));
+                    assert_eq!(member.target, target);
                     let primary = back.node_of_target(group.members[0].target).unwrap();
                     reports.push((
                         primary,
@@ -84,18 +104,5 @@ fn five_hundred_nodes_are_kept_by_one_coordinator() {
             }
         }
     }
-    assert_eq!(reports.len(), 32 + 48);
-    for (primary, report) in reports {
-        coordinator.report(primary, &[report]).unwrap();
-    }
-    let rest = coordinator.map().unwrap();
-    let good = rest
-        .data()
-        .tables
-        .iter()
-        .flat_map(|table| &table.groups)
-        .flat_map(|group| &group.members)
-        .filter(|member| member.consistency == Consistency::Good)
-        .count();
-    assert_eq!(good as u32, 6 * 16 * NODES);
+    reports
 }
