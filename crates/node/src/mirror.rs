@@ -158,7 +158,7 @@ impl Shard {
                     self.release(id, out);
                 }
                 Effect::Append(_) | Effect::Discard | Effect::Checkpoint => {
-                    self.to_flash(id, &effect);
+                    self.log_effect(id, &effect);
                 }
                 Effect::Missed { target, kind } => {
                     tracing::debug!(dataset = %id.0, partition = %id.1, %target, ?kind, "missed");

@@ -313,6 +313,7 @@ impl Shared {
             self.figures.iter().map(|figures| figure(figures).load(Ordering::Relaxed)).sum()
         };
         NodeStatus {
+            incarnation: self.incarnation,
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             capacity_bytes: usage.capacity,

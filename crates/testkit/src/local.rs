@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, NodeEntry, RuntimeDir};
 use samite_client::{Client, ClusterConfig};
@@ -80,8 +80,29 @@ impl LocalCluster {
         for node in &mut cluster.nodes {
             node.wait(|event| matches!(event, Event::Serving { .. }))?;
         }
+        cluster.wait_until_joined()?;
         cluster.write_file()?;
         Ok(cluster)
+    }
+
+    /// Waits until the map tells of these nodes: one that was kept tells of those before them.
+    fn wait_until_joined(&self) -> Result<()> {
+        if self.options.flash.is_none() {
+            return Ok(());
+        }
+        let start = Instant::now();
+        let client = self.client(samite_client::Options::default())?;
+        while start.elapsed() < START_TIMEOUT {
+            let map = client.refresh_map()?;
+            let mut nodes = self.nodes.iter().zip(0..);
+            if nodes.all(|(node, id)| {
+                map.node(NodeId(id)).is_some_and(|info| info.addresses == node.addresses)
+            }) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Err(Error::new(ErrorKind::Timeout, "not all nodes have joined again"))
     }
 
     fn launch(&self, node: NodeId, nodes: usize) -> Result<Node> {

@@ -407,6 +407,8 @@ pub struct ClusterMapData {
 /// Figures of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
+    /// See [`NodeInfo::incarnation`].
+    pub incarnation: u64,
     /// Process id.
     pub pid: u32,
     /// Seconds since start.

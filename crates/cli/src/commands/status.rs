@@ -115,6 +115,7 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
             head(&mut out, &file.cluster, map)?;
             mirrors(&mut out, map, leader, &answers)?;
         }
+        durable(&mut out, &answers)?;
         table(&mut out, &answers, state)?;
     }
     out.finish()?;
@@ -148,6 +149,22 @@ fn head(out: &mut Output, cluster: &str, map: &ClusterMap) -> Result<(), Failure
         map.partitions(),
         if names.is_empty() { "none".to_owned() } else { names.join(", ") },
     ))
+}
+
+/// The line about what is on flash, if anything is.
+fn durable(
+    out: &mut Output,
+    answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
+) -> Result<(), Failure> {
+    let statuses = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
+    let (log, checkpoints) = statuses.fold((0, 0), |(log, checkpoints), status| {
+        (log + status.log_bytes, checkpoints + status.checkpoint_bytes)
+    });
+    if log + checkpoints == 0 {
+        return Ok(());
+    }
+    let (log, checkpoints) = (human_bytes(log), human_bytes(checkpoints));
+    out.line(format!("durable: logs of {log}, checkpoints of {checkpoints}"))
 }
 
 /// What the cluster map says of a node.

@@ -344,7 +344,11 @@ impl Starting<'_> {
                 let message = format!("{} is not in the cluster map yet", entry.node);
                 Error::new(ErrorKind::Unavailable, message)
             })?;
-            client.node_status(entry.node)?;
+            // A map that was kept tells of the nodes as they were before.
+            if client.node_status(entry.node)?.incarnation != info.incarnation {
+                let message = format!("{} has not joined yet", entry.node);
+                return Err(Error::new(ErrorKind::Unavailable, message));
+            }
             entry.tcp = info
                 .addresses
                 .iter()

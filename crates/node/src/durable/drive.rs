@@ -6,7 +6,7 @@ use std::time::Duration;
 use samite_partition::mirror::Effect;
 use samite_placement::{ClusterMap, shard_of};
 use samite_types::{Clock, ErrorKind, SystemClock};
-use samite_wire::op::{Action, Operation, Request};
+use samite_wire::op::{Action, Data, Operation, Request};
 use samite_wire::peer::data_of;
 
 use super::frame::OVERHEAD;
@@ -21,6 +21,12 @@ fn may_append(operation: &Operation<'_>) -> bool {
     operation.is_mutation() || operation.actions.iter().any(about_holds)
 }
 
+/// Bytes that an operation has beside those in its request.
+fn blocks_len(operation: &Operation<'_>) -> usize {
+    let data = data_of(operation).map(|(_, data)| data);
+    data.filter(|data| matches!(data, Data::Blocks(_))).map(Data::len).sum()
+}
+
 impl Shard {
     /// Whether the log takes what `request`, of `len` bytes, may do to this shard's partitions.
     pub(crate) fn check_log(&self, request: &Request<'_>, len: usize) -> Result<(), ErrorKind> {
@@ -29,18 +35,15 @@ impl Shard {
         let mine = request.operations.iter().filter(|operation| {
             may_append(operation) && shard_of(operation.partition, shards) == self.id
         });
-        // What lies in blocks is not in the request.
-        let lens = mine.map(|operation| {
-            OVERHEAD + data_of(operation).map(|(_, data)| data.len()).sum::<usize>()
-        });
+        let lens = mine.map(|operation| OVERHEAD + blocks_len(operation));
         match lens.sum::<usize>() {
             0 => Ok(()),
-            data_len => durable.admit(data_len + len),
+            more => durable.admit(len + more),
         }
     }
 
     /// Does what a partition asks for.
-    pub(crate) fn to_flash(&mut self, id: PlaceId, effect: &Effect) {
+    pub(crate) fn log_effect(&mut self, id: PlaceId, effect: &Effect) {
         let Some(durable) = &mut self.durable else { return };
         match effect {
             Effect::Append(entry) => durable.append(id, entry),

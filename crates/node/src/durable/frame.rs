@@ -18,6 +18,7 @@ pub(super) const OVERHEAD: usize = 128;
 
 /// What a frame says.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "mostly it is an entry, and it lives for one call")]
 pub(super) enum Frame<'a> {
     /// What has happened to a partition.
     Entry(PlaceId, Entry<'a>),

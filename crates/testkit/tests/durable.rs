@@ -1,0 +1,184 @@
+//! Durable datasets: what was acknowledged is there after all nodes have ended, in order or by SIGKILL, and logs stay short.
+//! The second needs the `samite` binary (`make test` builds it first).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use samite_client::kv::Kv;
+use samite_client::{Dataset, Options, Transport};
+use samite_testkit::{LocalCluster, ProcessCluster};
+use samite_types::{ErrorKind, NodeId};
+use samite_wire::control::{DatasetSpec, DurabilityKind};
+
+fn spec(name: &str) -> DatasetSpec {
+    DatasetSpec { durability: DurabilityKind::Logged, ..DatasetSpec::new(name) }
+}
+
+fn options(transport: Transport) -> Options {
+    Options { timeout: Duration::from_secs(10), transport: Some(transport), ..Options::default() }
+}
+
+/// Numbers that are random enough (splitmix64).
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn value(random: &mut u64) -> Vec<u8> {
+    let len = match next(random) % 4 {
+        0 => next(random) % 100,
+        1 | 2 => next(random) % 5_000,
+        _ => next(random) % 200_000,
+    };
+    let fill = next(random);
+    (0..len).map(|at| (at ^ fill) as u8).collect()
+}
+
+fn compare(kv: &Kv, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
+    for (key, value) in model {
+        let found = kv.get(key).expect("a get").expect("it was written");
+        assert!(found.bytes == *value, "{}", String::from_utf8_lossy(key));
+    }
+    let page = kv.list(b"", b"", 10_000).expect("a listing");
+    assert_eq!(page.entries.len(), model.len(), "what was deleted stays so");
+}
+
+#[test]
+fn a_cluster_that_is_started_again_has_everything_and_its_logs_stay_short() {
+    const SEGMENT_LEN: u64 = 512 << 10;
+    let flash = tempfile::tempdir().unwrap();
+    let options_of = || samite_testkit::Options {
+        memory_bytes: 96 << 20,
+        shards: 2,
+        flash: Some((flash.path().to_owned(), SEGMENT_LEN)),
+        ..samite_testkit::Options::default()
+    };
+    let (mut model, mut random) = (BTreeMap::new(), 1);
+    for life in 0..4 {
+        let cluster = LocalCluster::start(2, options_of()).unwrap();
+        let transport = [Transport::Shm, Transport::Tcp][life % 2];
+        let client = cluster.client(options(transport)).unwrap();
+        let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
+        compare(&kv, &model);
+        let gone = client.create_dataset(&spec("gone")).unwrap();
+        let gone = Kv::new(gone);
+        for step in 0..250 {
+            let key = format!("{}", next(&mut random) % 150).into_bytes();
+            match next(&mut random) % 8 {
+                0 => {
+                    kv.delete(&key).unwrap();
+                    model.remove(&key);
+                }
+                1 => {
+                    kv.append(&key, b"tail").unwrap();
+                    model.entry(key).or_insert_with(Vec::new).extend_from_slice(b"tail");
+                }
+                _ => {
+                    let value = value(&mut random);
+                    kv.put(&key, &value).unwrap();
+                    model.insert(key, value);
+                }
+            }
+            gone.put(format!("{step}").as_bytes(), &[7; 3000]).unwrap();
+        }
+        if life % 2 == 0 {
+            client.drop_dataset("gone").unwrap();
+        }
+        compare(&kv, &model);
+        let data: u64 = model.values().map(|value| value.len() as u64).sum();
+        for node in 0..2 {
+            let status = client.node_status(NodeId(node)).unwrap();
+            // A log may grow to so many segments, or to what it tells of; while checkpoints are made it grows on.
+            let bound = 2 * (2 * 8 * SEGMENT_LEN + 2 * data);
+            assert!(status.log_bytes < bound, "{status:?}, data {data}");
+        }
+    }
+}
+
+#[test]
+fn a_dataset_is_not_durable_on_nodes_that_keep_nothing() {
+    let cluster = LocalCluster::start(1, samite_testkit::Options::default()).unwrap();
+    let client = cluster.client(options(Transport::Unix)).unwrap();
+    let error = client.create_dataset(&spec("d")).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    assert!(error.message().contains("no durable storage"), "{error}");
+}
+
+/// What one writer was told: of each of its keys the last number that was acknowledged, and the one that was under way at the end.
+type Told = BTreeMap<String, (u64, u64)>;
+
+fn write_until_killed(dataset: Dataset, writer: usize, done: &AtomicU64) -> Told {
+    let kv = Kv::new(dataset);
+    let mut told = Told::new();
+    for number in 1.. {
+        let key = format!("{writer} {}", number % 40);
+        let entry = told.entry(key.clone()).or_insert((0, 0));
+        entry.1 = number;
+        let mut value = number.to_le_bytes().to_vec();
+        value.resize(8 + (number as usize * 977) % 90_000, number as u8);
+        match kv.put(key.as_bytes(), &value) {
+            Ok(_) => entry.0 = number,
+            Err(_) => break,
+        }
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+    told
+}
+
+#[test]
+fn every_acknowledged_write_outlives_sigkill_of_all_nodes() {
+    let flash = tempfile::tempdir().unwrap();
+    let durable = flash.path().join("d").display().to_string();
+    let args = ["--memory", "128M", "--durable", &durable];
+    let transports = [Transport::Shm, Transport::Unix, Transport::Tcp];
+    let mut all: Vec<Told> = Vec::new();
+    for life in 0..3 {
+        let cluster = ProcessCluster::start(2, &args).unwrap();
+        let client = cluster.client(options(Transport::Unix)).unwrap();
+        let kv = Kv::new(client.create_dataset(&spec("killed")).unwrap());
+        for (key, (acknowledged, last)) in all.iter().flatten() {
+            let found = kv.get(key.as_bytes()).unwrap().map_or(Vec::new(), |value| value.bytes);
+            let number = found.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
+            assert!(
+                number == *acknowledged || number == *last,
+                "{key}: {number}, not {acknowledged}"
+            );
+            let fill = &found[8.min(found.len())..];
+            assert!(fill.iter().all(|byte| *byte == number as u8), "{key}: half of a value");
+        }
+        if life == 2 {
+            cluster.run(["down"]).unwrap();
+            cluster.end();
+            break;
+        }
+        let done = AtomicU64::new(0);
+        all = std::thread::scope(|scope| {
+            let writers: Vec<_> = transports
+                .iter()
+                .enumerate()
+                .map(|(writer, transport)| {
+                    let options =
+                        Options { timeout: Duration::from_secs(3), ..options(*transport) };
+                    let client = cluster.client(options).unwrap();
+                    let dataset = client.dataset("killed").unwrap();
+                    let done = &done;
+                    scope.spawn(move || write_until_killed(dataset, writer, done))
+                })
+                .collect();
+            while done.load(Ordering::Relaxed) < 300 {
+                assert!(!writers.iter().all(|writer| writer.is_finished()), "all writers failed");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            cluster.kill_node(NodeId(life)).unwrap();
+            cluster.kill_node(NodeId(1 - life)).unwrap();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|told| !told.is_empty()));
+        cluster.run(["down"]).unwrap();
+        cluster.end();
+    }
+}
