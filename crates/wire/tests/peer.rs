@@ -1,0 +1,227 @@
+//! Messages between members: what is written is read; what is broken is refused.
+
+#[allow(dead_code, reason = "replies are for the other tests")]
+mod common;
+
+use common::{Bytes, key, leak, operation};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use samite_types::{
+    ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Position, Seq, TargetId, Term, Version,
+};
+use samite_wire::op::{Action, Data, Operation};
+use samite_wire::peer::{Entry, Envelope, Event, Message, Messages, Point, RecordCopy};
+
+fn envelope() -> impl Strategy<Value = Envelope> {
+    (any::<[u32; 5]>(), any::<u64>()).prop_map(|(ids, epoch)| Envelope {
+        dataset: DatasetId(ids[0]),
+        partition: PartitionId(ids[1]),
+        from: TargetId(ids[2]),
+        to: TargetId(ids[3]),
+        term: Term(ids[4]),
+        epoch: Epoch(epoch),
+    })
+}
+
+fn bytes(len_max: usize) -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..=len_max).prop_map(leak)
+}
+
+fn kind() -> impl Strategy<Value = ErrorKind> {
+    (1..36_u8).prop_map(|code| ErrorKind::from_code(code).expect("a kind"))
+}
+
+fn record() -> impl Strategy<Value = RecordCopy<'static>> {
+    let piece = prop_oneof![bytes(60).prop_map(Data::Inline), (0..100_u32).prop_map(Data::Zeros),];
+    let value = prop::option::of(vec(piece, 0..4).prop_map(Into::into));
+    (key(), any::<u64>(), value).prop_filter_map("no key", |(key, version, value)| {
+        (!key.is_empty()).then_some(RecordCopy { key, version: Version(version), value })
+    })
+}
+
+/// Blocks of shared memory mean nothing elsewhere.
+fn travels(operation: &Operation<'_>) -> bool {
+    operation.actions.iter().all(|action| match action {
+        Action::Put { data, .. } | Action::Write { data, .. } | Action::Append { data, .. } => {
+            !matches!(data, Data::Blocks(_))
+        }
+        _ => true,
+    })
+}
+
+fn event() -> impl Strategy<Value = Event<'static>> {
+    let client = || any::<u64>().prop_map(ClientId);
+    prop_oneof![
+        Just(Event::Opened),
+        (
+            client(),
+            any::<u64>(),
+            any::<bool>(),
+            any::<u64>(),
+            operation().prop_filter("blocks", travels)
+        )
+            .prop_map(|(client, below, is_retry, lease, operation)| Event::Applied {
+                client,
+                answered_below: Seq(below),
+                is_retry,
+                lease_epoch: Epoch(lease),
+                operation,
+            }),
+        (client(), any::<u64>(), any::<u64>(), kind(), 0..64_u16).prop_map(
+            |(client, below, seq, kind, index)| Event::Refused {
+                client,
+                answered_below: Seq(below),
+                seq: Seq(seq),
+                kind,
+                index,
+            }
+        ),
+        client().prop_map(|client| Event::Gone { client }),
+        any::<bool>().prop_map(|on| Event::Lending { on }),
+        (key(), key(), any::<u64>()).prop_map(|(after, upto, digest)| Event::Digest {
+            after,
+            upto,
+            digest
+        }),
+        (key(), key(), vec(record(), 0..4)).prop_map(|(after, upto, records)| Event::Range {
+            after,
+            upto,
+            records
+        }),
+    ]
+}
+
+fn entry() -> impl Strategy<Value = Entry<'static>> {
+    (any::<[u32; 2]>(), 0..u64::MAX, any::<[u64; 2]>(), any::<u32>(), event()).prop_map(
+        |(mut terms, position, mut versions, outcome, event)| {
+            terms.sort_unstable();
+            versions.sort_unstable();
+            let point = |at: usize| Point {
+                term: Term(terms[at]),
+                position: Position(position + at as u64),
+                version: Version(versions[at]),
+            };
+            Entry { before: point(0), after: point(1), outcome, event }
+        },
+    )
+}
+
+fn message() -> impl Strategy<Value = Message<'static>> {
+    prop_oneof![entry().prop_map(Message::Entry), answer(), resync()]
+}
+
+fn answer() -> impl Strategy<Value = Message<'static>> {
+    let position = || any::<u64>().prop_map(Position);
+    prop_oneof![
+        position().prop_map(|position| Message::Applied { position }),
+        position().prop_map(|have| Message::Gap { have }),
+        (position(), kind()).prop_map(|(position, kind)| Message::Unfit { position, kind }),
+        (key(), key()).prop_map(|(after, upto)| Message::Differs { after, upto }),
+        Just(Message::Stale),
+    ]
+}
+
+fn resync() -> impl Strategy<Value = Message<'static>> {
+    let step = || (any::<u32>(), any::<u32>());
+    let versions = || vec((key(), any::<u64>().prop_map(Version)), 0..5);
+    prop_oneof![
+        any::<u32>().prop_map(|attempt| Message::Begin { attempt }),
+        (step(), key(), key(), versions()).prop_map(|((attempt, step), after, upto, records)| {
+            Message::Compare { attempt, step, after, upto, records }
+        }),
+        (step(), vec(record(), 0..4)).prop_map(|((attempt, step), records)| Message::Records {
+            attempt,
+            step,
+            records
+        }),
+        (step(), bytes(200), 0..99_u32, 0..99_u32).prop_map(
+            |((attempt, step), bytes, offset, more)| {
+                let total_len = offset + bytes.len() as u32 + more;
+                Message::State { attempt, step, total_len, offset, bytes }
+            }
+        ),
+        (step(), any::<bool>(), bytes(40)).prop_map(|((attempt, step), again, wanted)| {
+            Message::Done { attempt, step, again, wanted }
+        }),
+        (any::<u32>(), kind()).prop_map(|(attempt, kind)| Message::Lost { attempt, kind }),
+    ]
+}
+
+fn frame(messages: &[(Envelope, Message<'static>)]) -> (Vec<u8>, Vec<u8>) {
+    let (mut body, mut payload) = (Vec::new(), Vec::new());
+    for (envelope, message) in messages {
+        message.append(envelope, &mut body, &mut payload);
+    }
+    (body, payload)
+}
+
+proptest! {
+    #[test]
+    fn messages_come_as_they_were_sent(messages in vec((envelope(), message()), 0..5)) {
+        let (body, payload) = frame(&messages);
+        let (body, payload) = (leak(body), leak(payload));
+        let found: Result<Vec<_>, _> = Messages::new(body, payload).collect();
+        prop_assert_eq!(found, Ok(messages));
+    }
+
+    #[test]
+    fn an_entry_can_be_kept_alone(entry in entry()) {
+        let (mut body, mut payload) = (Vec::new(), Vec::new());
+        entry.encode(&mut body);
+        entry.payload(&mut |piece| payload.extend_from_slice(piece));
+        let (body, payload) = (leak(body), leak(payload));
+        prop_assert_eq!(Entry::decode(body, payload), Ok(entry));
+    }
+
+    #[test]
+    fn broken_messages_are_refused_or_mean_something(
+        messages in vec((envelope(), message()), 1..3),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let (mut body, payload) = frame(&messages);
+        for (at, value) in &changes {
+            let at = at.index(body.len());
+            body[at] = *value;
+        }
+        // No panic, and it comes to an end.
+        let count = Messages::new(&body, &payload).count();
+        prop_assert!(count <= messages.len() + 1 + body.len() / 36);
+        body.truncate(cut.index(body.len()));
+        let _ = Messages::new(&body, &payload).count();
+        let _ = Messages::new(&payload, &body).count();
+        let _ = Entry::decode(&body, &payload);
+    }
+}
+
+#[test]
+fn lying_counts_and_lengths_are_refused() {
+    let envelope = Envelope {
+        dataset: DatasetId(1),
+        partition: PartitionId(2),
+        from: TargetId(3),
+        to: TargetId(4),
+        term: Term(5),
+        epoch: Epoch(6),
+    };
+    let refused = |message: Message<'static>, at: usize, lie: &[u8]| {
+        let (mut body, payload) = frame(&[(envelope, message)]);
+        body[at..at + lie.len()].copy_from_slice(lie);
+        let found: Result<Vec<_>, _> = Messages::new(&body, &payload).collect();
+        assert!(found.is_err(), "{found:?}");
+    };
+    // Body and payload longer than the frame.
+    refused(Message::Stale, 0, &u32::MAX.to_le_bytes());
+    refused(Message::Stale, 4, &1_u32.to_le_bytes());
+    // A tag that nothing has.
+    refused(Message::Stale, 36, &[99]);
+    let compare =
+        Message::Compare { attempt: 1, step: 1, after: &[], upto: &[], records: Vec::new() };
+    // More records than there are bytes, and more than may be.
+    refused(compare.clone(), 36 + 9 + 4, &7_u16.to_le_bytes());
+    refused(compare, 36 + 9 + 4, &u16::MAX.to_le_bytes());
+    let state = Message::State { attempt: 1, step: 1, total_len: 4, offset: 0, bytes: b"1234" };
+    // A part beyond the whole, and a whole beyond all bounds.
+    refused(state.clone(), 36 + 9 + 4, &1_u32.to_le_bytes());
+    refused(state, 36 + 9, &u32::MAX.to_le_bytes());
+}
