@@ -14,6 +14,8 @@ use crate::message::Message;
 use crate::net::Place;
 use crate::op::{Op, Outcome, seen};
 use crate::process::{Context, Process};
+use crate::rules::Rules;
+use crate::scenario::Scenario;
 use crate::workload::Workload;
 
 /// How long a call may take before its client gives up.
@@ -68,6 +70,7 @@ pub struct SimClient {
     id: ClientId,
     nodes: u32,
     pause_us: u64,
+    rules: Rules,
     task: Task,
     map: Option<Arc<ClusterMap>>,
     phase: Phase,
@@ -81,12 +84,13 @@ pub struct SimClient {
 impl SimClient {
     /// A client with a session of its own.
     #[must_use]
-    pub fn new(index: u32, id: ClientId, nodes: u32, pause_us: u64, task: Task) -> Self {
+    pub fn new(index: u32, id: ClientId, scenario: &Scenario, task: Task) -> Self {
         Self {
             index: index as usize,
             id,
-            nodes,
-            pause_us,
+            nodes: scenario.nodes,
+            pause_us: scenario.pause_us,
+            rules: scenario.rules,
             task,
             map: None,
             phase: Phase::Idle,
@@ -102,6 +106,12 @@ impl SimClient {
     #[must_use]
     pub const fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Over)
+    }
+
+    /// Gives it something else to do, once everything is done.
+    pub fn go_on_with(&mut self, task: Task) {
+        self.task = task;
+        self.phase = Phase::Idle;
     }
 
     /// What it is doing, in words.
@@ -147,6 +157,23 @@ impl SimClient {
         self.send(context);
     }
 
+    /// Where to send: to the primary. Where any member answers reads, reads go to any member.
+    fn destination(
+        &self,
+        current: &Current,
+        context: &mut Context<'_>,
+    ) -> Option<(Place, DatasetId, Epoch)> {
+        let found = self.primary(current.partition)?;
+        if !self.rules.mirror().reads_anywhere || current.op.is_mutation() {
+            return Some(found);
+        }
+        let map = self.map.as_ref()?;
+        let redundancy = map.dataset(crate::node::DATASET)?.spec.redundancy;
+        let members = &map.group(redundancy, current.partition)?.members;
+        let node = map.node_of_target(context.rng.pick(members).target)?;
+        Some((Place::Node(node.get()), found.1, found.2))
+    }
+
     /// The place of the primary by the map it has.
     fn primary(&self, partition: PartitionId) -> Option<(Place, DatasetId, Epoch)> {
         let map = self.map.as_ref()?;
@@ -156,10 +183,9 @@ impl SimClient {
     }
 
     fn send(&mut self, context: &mut Context<'_>) {
-        let Some(partition) = self.current.as_ref().map(|current| current.partition) else {
-            return;
-        };
-        let Some((place, dataset, map_epoch)) = self.primary(partition) else {
+        let Some(current) = &self.current else { return };
+        let partition = current.partition;
+        let Some((place, dataset, map_epoch)) = self.destination(current, context) else {
             return self.look(context);
         };
         let id = self.request_id();

@@ -17,6 +17,7 @@ pub mod reply;
 pub mod rng;
 pub mod rules;
 pub mod run;
+pub mod scale;
 pub mod scenario;
 pub mod shrink;
 pub mod store;

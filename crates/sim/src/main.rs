@@ -9,6 +9,7 @@ use clap::Parser;
 use samite_sim::audit::Violation;
 use samite_sim::rules::{Rules, Wrong};
 use samite_sim::run::{Report, run};
+use samite_sim::scale::{chart, measure, page};
 use samite_sim::scenario::Scenario;
 use samite_sim::shrink::shrink;
 use serde_json::json;
@@ -19,7 +20,7 @@ use serde_json::json;
 #[derive(Debug, Parser)]
 #[command(
     name = "samite-sim",
-    after_help = "Examples:\n  samite-sim --seeds 10000 --jobs 2\n  samite-sim --seed 42\n  samite-sim --seed 42 --calls 7 --faults 1,3\n  samite-sim --seeds 1000 --wrong no-dedupe"
+    after_help = "Examples:\n  samite-sim --seeds 10000 --jobs 2\n  samite-sim --seed 42\n  samite-sim --seed 42 --calls 7 --faults 1,3\n  samite-sim --seeds 1000 --wrong no-dedupe\n  samite-sim --scale 4..512"
 )]
 struct Args {
     /// How many seeds to run
@@ -49,6 +50,9 @@ struct Args {
     /// Break a rule on purpose: a failure is expected then
     #[arg(long, value_parser = wrong)]
     wrong: Option<Wrong>,
+    /// Measure how things grow with the nodes, from the first number to the second by doubling, in place of seeds; writes docs/scale.md
+    #[arg(long, value_name = "FROM..TO", value_parser = range)]
+    scale: Option<(u32, u32)>,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -62,8 +66,43 @@ fn wrong(name: &str) -> Result<Wrong, String> {
         .ok_or_else(|| format!("one of {}", names()))
 }
 
+fn range(text: &str) -> Result<(u32, u32), String> {
+    let parsed =
+        text.split_once("..").and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+    parsed.filter(|(from, to)| (2..=*to).contains(from)).ok_or_else(|| "as in 4..512".to_owned())
+}
+
+/// Measures with more and more nodes, and writes the page.
+fn scale((from, to): (u32, u32), as_json: bool) -> Result<(), String> {
+    let mut all = Vec::new();
+    let mut nodes = from;
+    while nodes <= to {
+        let begun = Instant::now();
+        let figures = measure(nodes).map_err(|cause| format!("{nodes} nodes: {cause}"))?;
+        if as_json {
+            println!("{}", json!(figures));
+        } else {
+            println!("{figures:?} in {:.1} s", begun.elapsed().as_secs_f64());
+        }
+        all.push(figures);
+        nodes *= 2;
+    }
+    let written = std::fs::write("docs/scale.md", page(&all))
+        .and_then(|()| std::fs::write("docs/scale.svg", chart(&all)));
+    written.map_err(|error| format!("docs/scale.md: {error}; run it at the top of the tree"))
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(range) = args.scale {
+        return match scale(range, args.json) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(cause) => {
+                eprintln!("samite-sim: {cause}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let rules = Rules { wrong: args.wrong };
     let is_fine = match args.seed {
         Some(seed) => match one(seed, rules, &args) {

@@ -49,6 +49,10 @@ impl Model {
                 let created = self.records.insert(key, value).is_none();
                 Seen::Written { offset: 0, len: 8, created }
             }
+            Act::Fill(key, len) => {
+                let created = self.records.insert(key, vec![0x5a; len as usize]).is_none();
+                Seen::Written { offset: 0, len, created }
+            }
             Act::Append(key, number) => {
                 let created = !self.records.contains_key(&key);
                 let value = self.records.entry(key).or_default();

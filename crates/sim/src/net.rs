@@ -62,6 +62,8 @@ pub struct Cost {
     pub bytes_per_s: f64,
     /// What a place does for each message that it sends or receives.
     pub per_message: Duration,
+    /// How many bytes each byte of payload between members counts for.
+    pub peer_payload_factor: usize,
 }
 
 /// When a place is done with what it has to send, and with what it has received.
@@ -99,6 +101,12 @@ impl Network {
             cost: None,
             loads: BTreeMap::new(),
         }
+    }
+
+    /// How many bytes each byte of payload between members counts for.
+    #[must_use]
+    pub fn peer_payload_factor(&self) -> usize {
+        self.cost.map_or(1, |cost| cost.peer_payload_factor)
     }
 
     /// From now on messages cost that.

@@ -23,7 +23,8 @@ use crate::message::Message;
 use crate::net::Place;
 use crate::process::{Context, Process};
 use crate::reply;
-use crate::rules::{RESYNC_STEP_LEN, Rules};
+use crate::rules::Rules;
+use crate::scenario::Scenario;
 use crate::store::HeapBackend;
 use membership::Membership;
 
@@ -58,6 +59,7 @@ pub struct SimNode {
     info: NodeInfo,
     me: TargetId,
     rules: Rules,
+    resync_step_len: usize,
     map: Option<Arc<ClusterMap>>,
     slots: BTreeMap<SlotId, Slot>,
     membership: Membership,
@@ -67,15 +69,16 @@ pub struct SimNode {
 }
 
 impl SimNode {
-    /// A node with nothing in memory, which knows `coordinators` instances of the coordinator.
+    /// A node with nothing in memory.
     #[must_use]
-    pub fn new(info: NodeInfo, coordinators: u32, rules: Rules) -> Self {
+    pub fn new(info: NodeInfo, scenario: &Scenario) -> Self {
         let me = info.targets[0].target;
-        let membership = Membership::new(coordinators, info.incarnation);
+        let membership = Membership::new(scenario.coordinators, info.incarnation);
         Self {
             info,
             me,
-            rules,
+            rules: scenario.rules,
+            resync_step_len: scenario.resync_step_len,
             map: None,
             slots: BTreeMap::new(),
             membership,
@@ -281,7 +284,7 @@ impl SimNode {
                 is_due = true;
             }
             if resyncs && slot.mirrored.resyncing().next().is_some() {
-                slot.mirrored.resync_step(RESYNC_STEP_LEN, now);
+                slot.mirrored.resync_step(self.resync_step_len, now);
                 self.resync_at = now + RESYNC_PAUSE;
                 is_due = true;
             }

@@ -41,6 +41,8 @@ pub enum Act {
     Get(Key),
     /// [`Action::Put`] of a number.
     Put(Key, u64),
+    /// [`Action::Put`] of so many bytes, the same each time.
+    Fill(Key, u32),
     /// [`Action::Append`] of a number.
     Append(Key, u64),
     /// [`Action::Add`] at offset 0.
@@ -97,6 +99,9 @@ pub enum Outcome {
     Failed(ErrorKind),
 }
 
+/// What values are filled with; none is longer.
+static FILLING: [u8; 64 << 10] = [0x5a; 64 << 10];
+
 /// Longest value that a listing returns here.
 const LISTED_LEN_MAX: u32 = 4096;
 
@@ -118,9 +123,12 @@ impl Op {
     #[must_use]
     pub fn is_mutation(&self) -> bool {
         self.acts.iter().any(|act| match act {
-            Act::Put(..) | Act::Append(..) | Act::Add(..) | Act::Delete(_) | Act::Detach(..) => {
-                true
-            }
+            Act::Put(..)
+            | Act::Fill(..)
+            | Act::Append(..)
+            | Act::Add(..)
+            | Act::Delete(_)
+            | Act::Detach(..) => true,
             Act::Get(_) | Act::List | Act::Hold(..) | Act::Release(_) => false,
         })
     }
@@ -143,6 +151,9 @@ impl Op {
         let actions = self.acts.iter().zip(&numbers).map(|(act, number)| match *act {
             Act::Get(key) => Action::Get { key: name(key), offset: 0, len: u32::MAX },
             Act::Put(key, _) => Action::Put { key: name(key), data: Data::Inline(number) },
+            Act::Fill(key, len) => {
+                Action::Put { key: name(key), data: Data::Inline(&FILLING[..len as usize]) }
+            }
             Act::Append(key, _) => Action::Append {
                 key: name(key),
                 data: Data::Inline(number),
@@ -247,6 +258,7 @@ impl fmt::Display for Op {
             match act {
                 Act::Get(key) => write!(f, "get {}", text(*key))?,
                 Act::Put(key, number) => write!(f, "put {} {number}", text(*key))?,
+                Act::Fill(key, len) => write!(f, "fill {} {len}", text(*key))?,
                 Act::Append(key, number) => write!(f, "append {} {number}", text(*key))?,
                 Act::Add(key, delta) => write!(f, "add {} {delta}", text(*key))?,
                 Act::Delete(key) => write!(f, "delete {}", text(*key))?,

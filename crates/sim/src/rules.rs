@@ -33,9 +33,6 @@ pub struct Rules {
     pub wrong: Option<Wrong>,
 }
 
-/// Most bytes in one step of a resync: few, so that there are many steps.
-pub const RESYNC_STEP_LEN: usize = 48;
-
 impl Wrong {
     /// All there are.
     pub const ALL: [Self; 8] = [

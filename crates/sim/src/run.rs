@@ -1,5 +1,6 @@
 //! One run: a scenario from its first event to its verdict.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
@@ -60,7 +61,7 @@ pub struct Report {
 /// Runs a scenario.
 #[must_use]
 pub fn run(scenario: &Scenario, readable: bool) -> Report {
-    let mut world = build(scenario, readable);
+    let mut world = build(scenario, readable, None);
     let clients: Vec<Place> = (0..scenario.clients).map(Place::Client).collect();
     for planned in &scenario.faults {
         world.plan(planned.fault, planned.at, planned.lasts);
@@ -124,7 +125,13 @@ fn settle(world: &mut World, scenario: &Scenario) -> bool {
         let pause = world.now() + Duration::from_millis(50);
         while world.step(pause) {}
         let map = newest_map(world, scenario.nodes);
-        if map.is_some_and(|map| is_whole(map, scenario)) {
+        // A node that was started again may not have joined yet: then the map still speaks of the one before.
+        let epoch = map.map(ClusterMap::epoch);
+        let are_current = (0..scenario.nodes).all(|id| {
+            let node = world.process::<SimNode>(Place::Node(id));
+            node.and_then(|node| node.map()).map(|map| map.epoch()) == epoch
+        });
+        if are_current && map.is_some_and(|map| is_whole(map, scenario)) {
             return true;
         }
         if world.now() >= until || !world.step(until) {
@@ -142,7 +149,7 @@ fn newest_map(world: &World, nodes: u32) -> Option<&ClusterMap> {
     maps.max_by_key(|map| map.epoch()).map(|map| &**map)
 }
 
-fn is_whole(map: &ClusterMap, scenario: &Scenario) -> bool {
+pub(crate) fn is_whole(map: &ClusterMap, scenario: &Scenario) -> bool {
     let dataset = map.dataset(DATASET);
     let table = dataset.and_then(|dataset| map.table(dataset.spec.redundancy));
     table.is_some_and(|table| {
@@ -153,9 +160,25 @@ fn is_whole(map: &ClusterMap, scenario: &Scenario) -> bool {
     })
 }
 
-fn build(scenario: &Scenario, readable: bool) -> World {
+/// A world in which the first client has this to do.
+pub(crate) fn build_with(scenario: &Scenario, task: Task) -> World {
+    build(scenario, false, Some(task))
+}
+
+fn build(scenario: &Scenario, readable: bool, task: Option<Task>) -> World {
     let parts = Rc::new(scenario.clone());
-    let boot = move |place: Place, number: u64| boot(&parts, place, number);
+    let task = RefCell::new(task);
+    let boot = move |place: Place, number: u64| -> Box<dyn Process> {
+        match (place, task.take()) {
+            (Place::Client(id), Some(task)) => {
+                Box::new(SimClient::new(id, ClientId(number), &parts, task))
+            }
+            (place, kept) => {
+                task.replace(kept);
+                boot(&parts, place, number)
+            }
+        }
+    };
     let mut world = World::new(scenario.seed, scenario.links, Trace::new(readable), Box::new(boot));
     let mut rng = Rng::new(scenario.seed).fork(4);
     // Clocks show different times, and one is a little faster than another.
@@ -173,9 +196,7 @@ fn build(scenario: &Scenario, readable: bool) -> World {
 
 fn boot(scenario: &Rc<Scenario>, place: Place, number: u64) -> Box<dyn Process> {
     match place {
-        Place::Node(id) => {
-            Box::new(SimNode::new(info(id, number), scenario.coordinators, scenario.rules))
-        }
+        Place::Node(id) => Box::new(SimNode::new(info(id, number), scenario)),
         Place::Client(id) => {
             let session = ClientId(number);
             let task = if id == READER {
@@ -183,7 +204,7 @@ fn boot(scenario: &Rc<Scenario>, place: Place, number: u64) -> Box<dyn Process> 
             } else {
                 calls(scenario, id, number)
             };
-            Box::new(SimClient::new(id, session, scenario.nodes, scenario.pause_us, task))
+            Box::new(SimClient::new(id, session, scenario, task))
         }
         Place::Coordinator(id) => {
             let parts = Rc::clone(scenario);

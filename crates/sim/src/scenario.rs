@@ -61,6 +61,8 @@ pub struct Scenario {
     pub links: Quality,
     /// Faults, by beginning.
     pub faults: Vec<Planned>,
+    /// Most bytes in one step of a resync.
+    pub resync_step_len: usize,
     /// The rules by which the parts play.
     pub rules: Rules,
 }
@@ -88,6 +90,8 @@ impl Scenario {
             pause_us: *rng.pick(&[1_000, 50_000, 300_000]),
             links: Quality { latency_us: *rng.pick(&[200, 1_000, 20_000]), ..Quality::GOOD },
             faults: Vec::new(),
+            // Few, so that there are many steps.
+            resync_step_len: 48,
             rules: Rules::default(),
         };
         let faults = if rng.chance(50) { 0 } else { rng.between(1, 6) };

@@ -135,6 +135,16 @@ impl World {
         self.push(at + lasts, Event::End(fault));
     }
 
+    /// Sends a message as if `from` had.
+    pub fn post(&mut self, from: Place, to: Place, message: Message) {
+        self.send(from, to, message);
+    }
+
+    /// Wakes a process.
+    pub fn rouse(&mut self, place: Place) {
+        self.act(place, |process, context| process.wake(context));
+    }
+
     /// Mends all links, once no fault is planned any more.
     pub fn heal(&mut self) {
         self.network.heal();
@@ -269,7 +279,9 @@ impl World {
         // What a connection was made to is who hears what is sent over it.
         let life = *self.connections.entry((from, to)).or_insert(life);
         let (tag, body, payload) = message.parts();
-        let len = body.len() + payload.len();
+        let is_peer = matches!(message, Message::Peer { .. });
+        let factor = if is_peer { self.network.peer_payload_factor() } else { 1 };
+        let len = body.len() + payload.len() * factor;
         let counted = self.counts.entry(tag).or_default();
         *counted = (counted.0 + 1, counted.1 + len as u64);
         let copies = self.network.deliveries(self.now, from, to, len);

@@ -1,0 +1,223 @@
+//! How things grow with the number of nodes: the same nodes, coordinator and client as in all runs, on a network where messages cost time.
+//!
+//! To hold in memory what 512 nodes would, values are [`SHRUNK`] times shorter than they count for on the network.
+
+mod page;
+
+use std::time::Duration;
+
+use samite_placement::{ClusterMap, partitions_for};
+use samite_types::{NodeId, PartitionId, RequestId, TargetId};
+use samite_wire::control::ControlRequest;
+use samite_wire::membership::NodeWish;
+use serde::Serialize;
+
+use crate::client::{SimClient, Task};
+use crate::message::Message;
+use crate::net::{Cost, Place, Quality};
+use crate::node::{DATASET, SimNode};
+use crate::op::{Act, Cond, Op};
+use crate::run;
+use crate::scenario::{Fault, Scenario};
+use crate::world::World;
+
+pub use page::{chart, page};
+
+/// Bytes on the network for each byte of a value in memory.
+pub const SHRUNK: usize = 1024;
+/// Bytes of a value in memory; each partition has two.
+const VALUE_LEN: u32 = 8 << 10;
+/// 10 Gbit/s, 20 µs from one to the other, and 2 µs of work for each message at both ends.
+pub const COST: Cost = Cost {
+    latency: Duration::from_micros(20),
+    bytes_per_s: 1.25e9,
+    per_message: Duration::from_micros(2),
+    peer_payload_factor: SHRUNK,
+};
+/// Most calls that are counted.
+const CREATES_MAX: u32 = 2048;
+/// No step takes longer than this.
+const STEP_MAX: Duration = Duration::from_secs(600);
+
+/// What was measured with so many nodes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Figures {
+    /// Nodes.
+    pub nodes: u32,
+    /// Partitions.
+    pub partitions: u32,
+    /// Most partitions of which a node is the primary, over the mean.
+    pub primaries: f64,
+    /// Most partitions that a node has a copy of, over the mean.
+    pub members: f64,
+    /// Most files that a node has to serve, over the mean, when 1,000 for each node are spread by their names.
+    pub load: f64,
+    /// Other nodes that have the second copies of one node's partitions.
+    pub followers: usize,
+    /// Messages for each create, all that it causes between nodes included.
+    pub messages_per_create: f64,
+    /// From a node's death until all of its partitions have another primary, in milliseconds.
+    pub failover_ms: u64,
+    /// Share of the dead node's load that the busiest of the others has then.
+    pub heir_share: f64,
+    /// From when the dead node is given up until every partition has two good copies again, in milliseconds.
+    pub rebuild_ms: u64,
+    /// Data that one node held, in MiB.
+    pub node_mib: u64,
+}
+
+/// Measures with `nodes` nodes.
+///
+/// # Errors
+/// What took too long.
+pub fn measure(nodes: u32) -> Result<Figures, String> {
+    let scenario = scenario(nodes);
+    let (partitions, scenario_nodes) = (scenario.partitions, scenario.nodes);
+    let mut world = run::build_with(&scenario, fill(partitions));
+    world.network.set_cost(COST);
+    run_until(&mut world, "the first map", |world| {
+        map(world, 1).is_some_and(|map| run::is_whole(map, &scenario))
+    })?;
+    run_until(&mut world, "filling", is_client_over)?;
+    let messages_per_create = creates(&mut world, partitions)?;
+    let before = map(&world, 1).cloned().ok_or("no map")?;
+    let victim = NodeId(0);
+    let died = world.now();
+    world.plan(Fault::Crash(Place::Node(0)), died, STEP_MAX * 4);
+    run_until(&mut world, "failover", |world| {
+        map(world, 1).is_some_and(|map| led_by(map, victim) == 0)
+    })?;
+    let failover_ms = (world.now() - died).as_millis() as u64;
+    let after = map(&world, 1).cloned().ok_or("no map")?;
+    let given_up = world.now();
+    let wish = ControlRequest::Wish { node: victim, wish: NodeWish::Remove { force: true } };
+    let ask = Message::control(RequestId(1), &wish);
+    world.post(Place::Client(0), Place::Coordinator(0), ask);
+    run_until(&mut world, "rebuild", |world| {
+        map(world, 1).is_some_and(|map| map.node(victim).is_none() && run::is_whole(map, &scenario))
+    })?;
+    let rebuild_ms = (world.now() - given_up).as_millis() as u64;
+    let per_node = f64::from(partitions) / f64::from(nodes);
+    let lost = led_by(&before, victim) as f64;
+    let heir =
+        (1..scenario_nodes).map(|id| led_by(&after, NodeId(id)) - led_by(&before, NodeId(id)));
+    let node_len = u64::from(VALUE_LEN) * 2 * SHRUNK as u64 * u64::from(partitions) * 2;
+    Ok(Figures {
+        nodes,
+        partitions,
+        primaries: most(nodes, |node| led_by(&before, node)) / per_node,
+        members: most(nodes, |node| held_by(&before, node)) / (per_node * 2.0),
+        load: load(&before, nodes),
+        followers: followers(&before, victim),
+        messages_per_create,
+        failover_ms,
+        heir_share: heir.max().unwrap_or(0) as f64 / lost,
+        rebuild_ms,
+        node_mib: (node_len / u64::from(nodes)) >> 20,
+    })
+}
+
+fn scenario(nodes: u32) -> Scenario {
+    Scenario {
+        nodes,
+        coordinators: 1,
+        clients: 1,
+        partitions: partitions_for(nodes as usize),
+        redundancy: 2,
+        calls: 0,
+        pause_us: 1,
+        links: Quality::GOOD,
+        faults: Vec::new(),
+        resync_step_len: VALUE_LEN as usize,
+        ..Scenario::new(1)
+    }
+}
+
+/// Two values in each partition.
+fn fill(partitions: u32) -> Task {
+    let of =
+        |partition| [0, 1].map(|key| (PartitionId(partition), Op::of([Act::Fill(key, VALUE_LEN)])));
+    Task::Script((0..partitions).flat_map(of).collect())
+}
+
+fn map(world: &World, node: u32) -> Option<&ClusterMap> {
+    world.process::<SimNode>(Place::Node(node))?.map().map(|map| &**map)
+}
+
+fn is_client_over(world: &World) -> bool {
+    world.process(Place::Client(0)).is_some_and(SimClient::is_over)
+}
+
+fn run_until(world: &mut World, what: &str, holds: impl Fn(&World) -> bool) -> Result<(), String> {
+    let until = world.now() + STEP_MAX;
+    while !holds(world) {
+        let pause = world.now() + Duration::from_millis(1);
+        let mut is_moving = false;
+        while world.step(pause) {
+            is_moving = true;
+        }
+        if world.now() >= until || (!is_moving && !world.step(until)) {
+            return Err(format!("{what}: not within {STEP_MAX:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Messages of requests, replies and members for each of many creates.
+fn creates(world: &mut World, partitions: u32) -> Result<f64, String> {
+    let count = partitions.min(CREATES_MAX);
+    let create =
+        |partition| (PartitionId(partition), Op::of([Act::Put(5, 1)]).when(Cond::Absent(5)));
+    let sent = |world: &World| -> u64 {
+        [1, 2, 5].iter().filter_map(|kind| world.counts.get(kind)).map(|counted| counted.0).sum()
+    };
+    let before = sent(world);
+    let task = Task::Script((0..count).map(create).collect());
+    if let Some(client) = world.process_mut::<SimClient>(Place::Client(0)) {
+        client.go_on_with(task);
+    }
+    world.rouse(Place::Client(0));
+    run_until(world, "creates", is_client_over)?;
+    // The last acknowledgements.
+    let soon = world.now() + Duration::from_millis(50);
+    while world.step(soon) {}
+    Ok((sent(world) - before) as f64 / f64::from(count))
+}
+
+fn groups(map: &ClusterMap) -> impl Iterator<Item = &samite_wire::control::Group> {
+    let table = map.dataset(DATASET).and_then(|dataset| map.table(dataset.spec.redundancy));
+    table.into_iter().flat_map(|table| &table.groups)
+}
+
+/// Partitions of which `node` is the primary. Targets and nodes have the same numbers here.
+fn led_by(map: &ClusterMap, node: NodeId) -> i64 {
+    let target = TargetId(node.get());
+    groups(map).filter(|group| group.members[0].target == target).count() as i64
+}
+
+fn held_by(map: &ClusterMap, node: NodeId) -> i64 {
+    let target = TargetId(node.get());
+    groups(map).filter(|group| group.members.iter().any(|m| m.target == target)).count() as i64
+}
+
+fn most(nodes: u32, of: impl Fn(NodeId) -> i64) -> f64 {
+    (0..nodes).map(|node| of(NodeId(node))).max().unwrap_or(0) as f64
+}
+
+fn followers(map: &ClusterMap, node: NodeId) -> usize {
+    let target = TargetId(node.get());
+    let led = groups(map).filter(|group| group.members[0].target == target);
+    let others = led.flat_map(|group| group.members[1..].iter().map(|member| member.target));
+    others.collect::<std::collections::BTreeSet<_>>().len()
+}
+
+fn load(map: &ClusterMap, nodes: u32) -> f64 {
+    let mut loads = vec![0u64; nodes as usize];
+    let groups: Vec<_> = groups(map).collect();
+    for file in 0..u64::from(nodes) * 1000 {
+        let partition = map.partition_of(format!("/data/file.{file}").as_bytes());
+        let primary = groups[partition.get() as usize].members[0].target;
+        loads[primary.get() as usize] += 1;
+    }
+    loads.iter().max().copied().unwrap_or(0) as f64 / 1000.0
+}

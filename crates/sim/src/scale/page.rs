@@ -1,0 +1,130 @@
+//! The figures as a page, and as a chart.
+
+use std::fmt::Write;
+
+use super::{COST, Figures};
+
+/// The page `docs/scale.md`.
+#[must_use]
+pub fn page(all: &[Figures]) -> String {
+    let mut page = String::from(
+        "# Scale\n\n\
+         How load, messages, failover and rebuild grow with the number of nodes: simulated nodes that run the store's own partitions, mirroring\n\
+         (two copies), coordinator and client, on a network model. Made by `cargo run -p samite-sim --release -- --scale 4..512`.\n\n",
+    );
+    let _ = writeln!(
+        page,
+        "The model: {} µs of latency, {:.1} Gbit/s in and out of each node, {} µs of work for each message at both ends. One node's share of the\n\
+         data is {} MiB (values are short in memory and count in full on the network).\n",
+        COST.latency.as_micros(),
+        COST.bytes_per_s * 8.0 / 1e9,
+        COST.per_message.as_micros(),
+        all.first().map_or(0, |figures| figures.node_mib),
+    );
+    page.push_str(
+        "| nodes | partitions | primaries, most / mean | copies, most / mean | files, most / mean | second copies on | messages per create | failover ms | to the busiest heir | rebuild ms |\n\
+         |---|---|---|---|---|---|---|---|---|---|\n",
+    );
+    for figures in all {
+        let _ = writeln!(
+            page,
+            "| {} | {} | {:.2} | {:.2} | {:.2} | {} nodes | {:.2} | {} | {:.0} % | {} |",
+            figures.nodes,
+            figures.partitions,
+            figures.primaries,
+            figures.members,
+            figures.load,
+            figures.followers,
+            figures.messages_per_create,
+            figures.failover_ms,
+            figures.heir_share * 100.0,
+            figures.rebuild_ms,
+        );
+    }
+    page.push_str(
+        "\n![Rebuild and failover by nodes](scale.svg)\n\n\
+         - *Files*: 1,000 for each node, placed by the hash of their names; what the busiest node serves.\n\
+         - *Messages per create*: request, forward to the second copy, its acknowledgement, reply; retransmissions would count.\n\
+         - *Failover*: from a node's death until a map that gives each of its partitions another primary is in use. Most of it is the lease.\n\
+         - *To the busiest heir*: the share of the dead node's partitions that one other node leads then.\n\
+         - *Rebuild*: from `samite node remove --force` until every partition has two good copies again.\n",
+    );
+    page
+}
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 360.0;
+const LEFT: f64 = 64.0;
+const BOTTOM: f64 = 48.0;
+const TOP: f64 = 24.0;
+
+/// Failover and rebuild over the number of nodes, both axes logarithmic.
+#[must_use]
+pub fn chart(all: &[Figures]) -> String {
+    let highest = all.iter().flat_map(|figures| [figures.failover_ms, figures.rebuild_ms]).max();
+    let decades = (highest.unwrap_or(1).max(10) as f64).log10().ceil();
+    let steps = all.len().saturating_sub(1).max(1) as f64;
+    let x = |index: usize| LEFT + (WIDTH - LEFT - 24.0) * index as f64 / steps;
+    let y =
+        |ms: u64| HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * (ms.max(1) as f64).log10() / decades;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
+    );
+    for decade in 0..=decades as u32 {
+        let (ms, at) = (10u64.pow(decade), y(10u64.pow(decade)));
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{ms} ms</text>",
+            WIDTH - 24.0,
+            LEFT - 6.0,
+            at + 4.0
+        );
+    }
+    for (index, figures) in all.iter().enumerate() {
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            x(index),
+            HEIGHT - BOTTOM + 18.0,
+            figures.nodes
+        );
+    }
+    line(
+        &mut svg,
+        "rebuild",
+        "#1f6fb2",
+        all.iter().enumerate().map(|(index, f)| (x(index), y(f.rebuild_ms))),
+    );
+    line(
+        &mut svg,
+        "failover",
+        "#c2571a",
+        all.iter().enumerate().map(|(index, f)| (x(index), y(f.failover_ms))),
+    );
+    let _ = writeln!(
+        svg,
+        "<text x=\"{:.0}\" y=\"{}\" text-anchor=\"middle\">nodes</text>\n</svg>",
+        (LEFT + WIDTH) / 2.0,
+        HEIGHT - 8.0
+    );
+    svg
+}
+
+fn line(svg: &mut String, name: &str, colour: &str, points: impl Iterator<Item = (f64, f64)>) {
+    let points: Vec<(f64, f64)> = points.collect();
+    let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let _ = writeln!(
+        svg,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+        path.join(" ")
+    );
+    if let Some((x, y)) = points.first() {
+        let _ = writeln!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{name}</text>",
+            x + 6.0,
+            y - 8.0
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! The simulator finds what it is there to find: each of these rules, broken on purpose, shows within so many seeds.
+
+use samite_sim::rules::{Rules, Wrong};
+use samite_sim::run::run;
+use samite_sim::scenario::Scenario;
+
+/// Seeds within which every wrong rule is to be found.
+const SEEDS: u64 = 400;
+
+fn is_found(wrong: Wrong) {
+    let rules = Rules { wrong: Some(wrong) };
+    let broken = (0..SEEDS).find_map(|seed| {
+        let report = run(&Scenario { rules, ..Scenario::new(seed) }, false);
+        Some((seed, report.violations.into_iter().next()?))
+    });
+    let (seed, violation) = broken.unwrap_or_else(|| panic!("{wrong}: not found in {SEEDS} seeds"));
+    println!("{wrong}: seed {seed}: {violation}");
+}
+
+#[test]
+fn replies_that_do_not_wait_for_members() {
+    is_found(Wrong::EarlyReplies);
+}
+
+#[test]
+fn going_on_without_a_member_before_the_map_says_so() {
+    is_found(Wrong::NoRecord);
+}
+
+#[test]
+fn repetitions_that_are_done_again() {
+    is_found(Wrong::NoDedupe);
+}
+
+#[test]
+fn resync_without_its_queue() {
+    is_found(Wrong::NoQueue);
+}
+
+#[test]
+fn reads_from_members_that_may_be_behind() {
+    is_found(Wrong::StaleReads);
+}
+
+#[test]
+fn members_that_are_waited_for_too_late() {
+    is_found(Wrong::LateAcks);
+}
