@@ -53,9 +53,12 @@ impl Leading {
     }
 }
 
+/// Makes a coordinator at a time, from what is saved if something is.
+pub type Fresh = Box<dyn Fn(Option<&[u8]>, Duration) -> Decider>;
+
 /// An instance.
 pub struct SimCoordinator {
-    fresh: Box<dyn Fn(Option<&[u8]>, Duration) -> Decider>,
+    fresh: Fresh,
     election: Election,
     leading: Option<Leading>,
     pending: Option<Pending>,
@@ -68,12 +71,7 @@ pub struct SimCoordinator {
 impl SimCoordinator {
     /// The instance `id`; `number` is of no other process. `fresh` makes a coordinator, from what is saved.
     #[must_use]
-    pub fn new(
-        id: u32,
-        number: u64,
-        timing: Timing,
-        fresh: Box<dyn Fn(Option<&[u8]>, Duration) -> Decider>,
-    ) -> Self {
+    pub fn new(id: u32, number: u64, timing: Timing, fresh: Fresh) -> Self {
         let leader = Leader { node: NodeId(id), addresses: vec![format!("tcp://k{id}:1")] };
         Self {
             fresh,

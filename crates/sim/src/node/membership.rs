@@ -200,10 +200,8 @@ impl SimNode {
                     self.newer(data, context);
                 }
             }
-            ControlReply::NotLeader { .. } => {
-                if self.membership.leader == Some(from) {
-                    self.membership.leader = None;
-                }
+            ControlReply::NotLeader { .. } if self.membership.leader == Some(from) => {
+                self.membership.leader = None;
             }
             _ => {}
         }
