@@ -6,6 +6,9 @@
 # PJDFSTEST=DIR   the suite, built (https://github.com/pjd/pjdfstest); ../pjdfstest unless given
 # SAMITE=PATH     the binary
 # NODES=N         nodes of the store; 1 unless given
+# MIRROR=N        targets that hold each record; 1 unless given
+# COORDINATOR=…   as of `samite up`
+# KILL=SECONDS    every so often one node is killed and started again, while the suite runs on the store
 # LIMIT=SECONDS   after which the run is over; 3600 unless given
 set -euo pipefail
 
@@ -33,7 +36,8 @@ trap finish EXIT
 chmod 755 "$scratch"
 mkdir "$scratch/store" "$scratch/tmpfs"
 mount -t tmpfs none "$scratch/tmpfs"
-"$samite" up --local "${NODES:-1}" --memory 1G > "$scratch/up.log"
+"$samite" up --local "${NODES:-1}" --memory 1G ${MIRROR:+--mirror "$MIRROR"} ${COORDINATOR:+--coordinator "$COORDINATOR"} \
+    > "$scratch/up.log"
 "$samite" mount --allow-other "$scratch/store"
 
 groups=("${@/#/$suite/tests/}")
@@ -50,8 +54,28 @@ check() {
     }
     grep '^Files=' "$scratch/$where.log"
 }
+# Kills one node after the other, and starts it again; the next one only when every group is complete.
+disturb() {
+    local node=0
+    while sleep "$KILL"; do
+        node=$(((node + 1) % NODES))
+        "$samite" fault kill "n$node"
+        sleep 2
+        "$samite" node restart "n$node"
+        until "$samite" status --json | grep -q '"is_healthy":true'; do sleep 0.5; done
+        echo "n$node was killed and came back"
+    done
+}
 check tmpfs
+if [ -n "${KILL:-}" ]; then
+    disturb > "$scratch/disturb.log" 2>&1 &
+    disturber=$!
+fi
 check store
+if [ -n "${KILL:-}" ]; then
+    kill "$disturber"
+    echo "$(grep -c 'came back' "$scratch/disturb.log") times a node was killed and came back meanwhile"
+fi
 count() { sed -n 's/^Files=\([0-9]*\), Tests=\([0-9]*\),.*/\1 files, \2 tests/p' "$scratch/$1.log"; }
 if [ "$(count tmpfs)" != "$(count store)" ]; then
     echo "tmpfs: $(count tmpfs); the store: $(count store)" >&2

@@ -5,7 +5,7 @@
 #
 # `run` starts them under `samite run`, `mount` on a directory where `samite mount` has mounted the store. --short uses
 # smaller trees and files. Without names all programs are tried; a program that is not on the machine is skipped with a
-# message. Uses the binary that SAMITE names, or builds one. KEEP=1 leaves the working directory behind.
+# message. MIRROR=N keeps each record on N nodes. Uses the binary that SAMITE names, or builds one. KEEP=1 leaves the working directory behind.
 set -euo pipefail
 export LC_ALL=C
 here=$(realpath "$(dirname "$0")")
@@ -68,7 +68,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-timeout 60 "$samite" up --local "$nodes" --memory $((3072 / nodes))M >/dev/null
+timeout 60 "$samite" up --local "$nodes" --memory $((3072 / nodes))M ${MIRROR:+--mirror "$MIRROR"} >/dev/null
 case $door in
   run) root=/samite ;;
   mount)

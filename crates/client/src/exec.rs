@@ -176,7 +176,7 @@ impl<'r, 'a> Run<'r, 'a> {
                 Some(Answer::Outcome(outcome)) => match retry_reason(&outcome, peer.node) {
                     None => return Ok(Some(outcome)),
                     again => {
-                        if matches!(again, Some(Again::Busy(_))) {
+                        if is_behind(&outcome) {
                             self.behind.push(0);
                         }
                         self.again = again;
@@ -479,12 +479,21 @@ pub(crate) fn number(ops: &mut [Op<'_>], first: Seq) {
 /// Whether an outcome is none yet: the node had no room for it in this reply, or knows of a newer map.
 fn retry_reason(outcome: &OwnedOutcome, node: NodeId) -> Option<Again> {
     match outcome {
-        OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::Busy, .. }) => Some(Again::Busy(node)),
+        OwnedOutcome::Failed(OwnedFailure {
+            kind: ErrorKind::Busy | ErrorKind::Unavailable,
+            ..
+        }) => Some(Again::Busy(node)),
         OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::StaleMap, .. }) => {
             Some(Again::Stale(node))
         }
         _ => None,
     }
+}
+
+/// Whether an operation was not done, and never will be under its number. Of one that cannot be done now (`Unavailable`) an earlier sending may
+/// have been, so it keeps its number.
+const fn is_behind(outcome: &OwnedOutcome) -> bool {
+    matches!(outcome, OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::Busy, .. }))
 }
 
 /// Receives the reply to one operation.
@@ -567,7 +576,7 @@ impl Receiver for Collected<'_> {
                     None
                 }
                 again => {
-                    if matches!(again, Some(Again::Busy(_))) {
+                    if is_behind(&outcome) {
                         self.behind.push(self.indices[index]);
                     }
                     again

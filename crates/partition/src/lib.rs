@@ -32,12 +32,13 @@ mod show;
 use std::fmt;
 use std::time::Duration;
 
-use samite_backend::{Extent, RecordStore};
+use samite_backend::{Bytes, Extent, Piece, RecordStore};
 use samite_types::{ClientId, Epoch, ErrorKind, Result, Seq, Version};
 use samite_wire::op::{Action, BlockRef, Operation};
 use smallvec::SmallVec;
 
 use holds::Holds;
+use limits::REMEMBERED_LEN_MAX;
 use outcome::Failure;
 pub use outcome::{ActionOutput, Current, Outcome};
 use plan::Plan;
@@ -337,8 +338,8 @@ impl Partition {
         Ok((outputs, results))
     }
 
-    /// Answers a mutation that took effect before. What it read beside is read again, as it is now; a lease that it was given
-    /// is the one of then.
+    /// Answers a mutation that took effect before. Long values that it read beside are read again, as they are now; a lease that it was
+    /// given is the one of then.
     fn replay(
         &mut self,
         client: ClientId,
@@ -354,12 +355,20 @@ impl Partition {
         let mut run = self.run((client, false), context);
         let mut outputs = Outputs::new();
         for (action, result) in operation.actions.iter().zip(results) {
-            outputs.push(match *result {
-                Remembered::Written { offset, total_len, created } => {
-                    ActionOutput::Written { version, offset, total_len, created }
-                }
-                Remembered::Deleted(existed) => ActionOutput::Deleted { existed },
-                Remembered::Number(number) => ActionOutput::Number(number),
+            outputs.push(match result {
+                Remembered::Written { offset, total_len, created } => ActionOutput::Written {
+                    version,
+                    offset: *offset,
+                    total_len: *total_len,
+                    created: *created,
+                },
+                Remembered::Deleted(existed) => ActionOutput::Deleted { existed: *existed },
+                Remembered::Number(number) => ActionOutput::Number(*number),
+                Remembered::Value { version, total_len, bytes } => ActionOutput::Value {
+                    version: *version,
+                    total_len: *total_len,
+                    pieces: short(bytes).collect(),
+                },
                 Remembered::Asked => run.ask(action).unwrap_or_else(|_| gone()),
             });
         }
@@ -390,6 +399,11 @@ impl Partition {
 
 type Outputs = SmallVec<[ActionOutput; 2]>;
 
+/// The pieces of a short value.
+fn short(bytes: &[u8]) -> impl Iterator<Item = Piece> {
+    (!bytes.is_empty()).then(|| Piece::Bytes(Bytes::from(bytes))).into_iter()
+}
+
 /// What a replayed `Get` finds when the record is no more: no bytes, at no version.
 fn gone() -> ActionOutput {
     ActionOutput::Value { version: Version(0), total_len: 0, pieces: SmallVec::new() }
@@ -407,17 +421,24 @@ fn only_releases(operation: &Operation<'_>) -> bool {
     actions.all(|action| matches!(action, Action::Release { .. } | Action::Locate { .. }))
 }
 
-const fn remembered(action: &Action<'_>, output: &ActionOutput) -> Remembered {
-    if !action.is_mutation() {
-        return Remembered::Asked;
-    }
+fn remembered(action: &Action<'_>, output: &ActionOutput) -> Remembered {
     match output {
+        ActionOutput::Value { version, total_len, pieces } => {
+            let len: usize = pieces.iter().map(Piece::len).sum();
+            if len > REMEMBERED_LEN_MAX {
+                return Remembered::Asked;
+            }
+            let mut bytes = Vec::with_capacity(len);
+            pieces.iter().for_each(|piece| piece.append_to(&mut bytes));
+            Remembered::Value { version: *version, total_len: *total_len, bytes: bytes.into() }
+        }
+        _ if !action.is_mutation() => Remembered::Asked,
         ActionOutput::Written { offset, total_len, created, .. } => {
             Remembered::Written { offset: *offset, total_len: *total_len, created: *created }
         }
         ActionOutput::Deleted { existed } => Remembered::Deleted(*existed),
         ActionOutput::Number(number) => Remembered::Number(*number),
-        ActionOutput::Value { .. } | ActionOutput::Listing { .. } => Remembered::Asked,
+        ActionOutput::Listing { .. } => Remembered::Asked,
     }
 }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 pub const SESSIONS_MAX: usize = 1024;
 /// Most results that a partition remembers, over all sessions.
 pub const RESULTS_MAX: usize = 16 * samite_wire::limits::SESSION_WINDOW;
+/// Longest answer to a question that is remembered when it came with a mutation, in bytes: more than any inode has.
+pub const REMEMBERED_LEN_MAX: usize = 256;
 /// Most sessions of which a partition still knows that it has forgotten them.
 pub const FORGOTTEN_MAX: usize = 4096;
 /// Most holds in a partition.

@@ -393,8 +393,9 @@ impl Mirrored {
 
     /// Applies an operation of a client. The reply may leave when the ticket, if there is one, is [committed](Self::standing).
     ///
-    /// Failures beside those of [`Partition::apply`]: `StaleMap` (another member is the primary), `Busy` (the lease of the node is over, too much
-    /// waits for members, or leases of an earlier primary may run: see [`Mirrored::mutable_at`]); nothing was done then.
+    /// Failures beside those of [`Partition::apply`]: `StaleMap` (another member is the primary), `Unavailable` (the lease of the node is over,
+    /// too much waits for members, or leases of an earlier primary may run: see [`Mirrored::mutable_at`]); this sending did nothing then, an
+    /// earlier one may have.
     pub fn apply(
         &mut self,
         client: ClientId,

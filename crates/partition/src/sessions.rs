@@ -12,10 +12,10 @@ use samite_wire::{Decoder, WireError};
 use smallvec::SmallVec;
 
 use crate::copy::{bounded, put_u32, put_u64};
-use crate::limits::{FORGOTTEN_MAX, RESULTS_MAX, SESSIONS_MAX};
+use crate::limits::{FORGOTTEN_MAX, REMEMBERED_LEN_MAX, RESULTS_MAX, SESSIONS_MAX};
 
 /// What is remembered of one action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Remembered {
     /// Of a `Put`, `Write`, `Append` or `Truncate`.
     Written { offset: u32, total_len: u32, created: bool },
@@ -23,7 +23,9 @@ pub(crate) enum Remembered {
     Deleted(bool),
     /// Of the actions that answer with a number.
     Number(u64),
-    /// Of a `Get` or `List`, which is done again.
+    /// Of a question with a short answer, such as a `Get` before a `Delete`: nobody can ask again what is gone.
+    Value { version: Version, total_len: u32, bytes: Box<[u8]> },
+    /// Of any other question, which is asked again.
     Asked,
 }
 
@@ -224,18 +226,25 @@ fn put_decided(out: &mut Vec<u8>, decided: &Decided) {
 }
 
 fn put_remembered(out: &mut Vec<u8>, result: &Remembered) {
-    match *result {
+    match result {
         Remembered::Written { offset, total_len, created } => {
-            out.extend_from_slice(&[1, u8::from(created)]);
+            out.extend_from_slice(&[1, u8::from(*created)]);
             out.extend_from_slice(&offset.to_le_bytes());
             out.extend_from_slice(&total_len.to_le_bytes());
         }
-        Remembered::Deleted(existed) => out.extend_from_slice(&[2, u8::from(existed)]),
+        Remembered::Deleted(existed) => out.extend_from_slice(&[2, u8::from(*existed)]),
         Remembered::Number(number) => {
             out.push(3);
-            put_u64(out, number);
+            put_u64(out, *number);
         }
         Remembered::Asked => out.push(4),
+        Remembered::Value { version, total_len, bytes } => {
+            out.push(5);
+            put_u64(out, version.get());
+            out.extend_from_slice(&total_len.to_le_bytes());
+            put_u32(out, bytes.len());
+            out.extend_from_slice(bytes);
+        }
     }
 }
 
@@ -259,6 +268,12 @@ fn remembered(decoder: &mut Decoder<'_>) -> Result<Remembered, WireError> {
         2 => Remembered::Deleted(decoder.u8("existed")? != 0),
         3 => Remembered::Number(decoder.u64("number")?),
         4 => Remembered::Asked,
+        5 => {
+            let version = Version(decoder.u64("version of a value")?);
+            let total_len = decoder.u32("length of a value")?;
+            let len = bounded(decoder, REMEMBERED_LEN_MAX, "remembered value")?;
+            Remembered::Value { version, total_len, bytes: decoder.bytes(len, "value")?.into() }
+        }
         _ => return Err(WireError::Unknown("result")),
     })
 }
@@ -272,7 +287,7 @@ mod tests {
     fn remember(sessions: &mut Sessions, client: u64, seq: u64) {
         let (client, seq) = (ClientId(client), Seq(seq));
         assert!(matches!(sessions.look_up(client, seq, false), Known::New));
-        let results = SmallVec::from_slice(&[Remembered::Number(seq.get())]);
+        let results = SmallVec::from_elem(Remembered::Number(seq.get()), 1);
         sessions.remember(client, seq, NONE, Version(seq.get()), Ok(results));
     }
 

@@ -55,8 +55,6 @@ struct Current {
     seq: Seq,
     retry: Retry,
     was_sent: bool,
-    /// What was sent last had been sent before.
-    is_repetition: bool,
     /// Who was asked last, by which map, and the number of that request.
     asked: Place,
     asked_epoch: Epoch,
@@ -149,7 +147,6 @@ impl SimClient {
             seq,
             retry: Retry::new(Timing::default(), true, context.now + CALL_MAX),
             was_sent: false,
-            is_repetition: false,
             asked: Place::Node(0),
             asked_epoch: Epoch(0),
             id: RequestId(0),
@@ -205,7 +202,7 @@ impl SimClient {
             let (body, payload) = encoder.finish();
             (body, payload.concat())
         });
-        current.is_repetition = std::mem::replace(&mut current.was_sent, true);
+        current.was_sent = true;
         (current.asked, current.asked_epoch, current.id) = (place, map_epoch, id);
         context.send(place, Message::Request { id, client: self.id, body, payload });
         current.retry.sent(context.now);
@@ -301,10 +298,10 @@ impl SimClient {
         };
         let (outcome, version) = seen(outcome);
         match outcome {
+            Outcome::Failed(ErrorKind::Unavailable) => self.happened(Event::Busy, context),
             Outcome::Failed(ErrorKind::Busy) => {
-                // Sent for the first time, it came so late that its number is of no use any more. A repetition was refused by the mirror
-                // group as it is now, and may have been done before: it keeps its number.
-                if current.op.is_mutation() && !current.is_repetition {
+                // It came so late that its number is of no use any more.
+                if current.op.is_mutation() {
                     current.seq = Seq(self.next_seq);
                     self.next_seq += 1;
                 }

@@ -160,7 +160,7 @@ impl Mirrored {
             || changes && self.mutable_at(at.now).is_some()
             || writes(operation) && self.is_stuffed(at.now)
         {
-            return (refused(ErrorKind::Busy), None);
+            return (refused(ErrorKind::Unavailable), None);
         }
         let waits = self.waits();
         let is_settled = !waits || !changes && self.ticket().is_none();

@@ -125,7 +125,7 @@ impl Client {
         }
         let asked = *asked;
         match (said, call.wish) {
-            (Said::Failed(ErrorKind::StaleMap | ErrorKind::Busy), _) => {
+            (Said::Failed(ErrorKind::StaleMap | ErrorKind::Unavailable), _) => {
                 // Soon again.
                 *sent = now.saturating_sub(LONG - Duration::from_millis(30));
                 return;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use samite_partition::limits::REMEMBERED_LEN_MAX;
 use samite_types::{ClientId, ErrorKind, Version};
 use samite_wire::op::ReplyEncoder;
 
@@ -243,11 +244,13 @@ impl Reference {
         Ok(outs)
     }
 
-    /// A mutation that was done: the same answers, with what it read read again.
+    /// A mutation that was done: the same answers, with long values that it read read again.
     fn again(&mut self, op: &Op, outs: Vec<Out>) -> Vec<Out> {
         let mut fresh = Vec::new();
         for (act, out) in op.acts.iter().zip(outs) {
-            fresh.push(if act.asks() {
+            let is_kept =
+                matches!(&out, Out::Value(_, _, found) if found.len() <= REMEMBERED_LEN_MAX);
+            fresh.push(if act.asks() && !is_kept {
                 self.act(act, &mut Doubt::default()).unwrap_or(Out::Value(0, 0, Vec::new()))
             } else {
                 out
