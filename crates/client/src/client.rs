@@ -8,8 +8,10 @@ use std::time::Duration;
 use samite_placement::{ClusterMap, check_dataset_spec};
 use samite_transport::client::{Link, Outgoing};
 use samite_transport::{Address, ClusterKey};
-use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
-use samite_wire::control::{ControlReply, ControlRequest, DatasetSpec, NodeStatus, decode, encode};
+use samite_types::{DatasetId, Deadline, Error, ErrorKind, NodeId, PartitionId, Result};
+use samite_wire::control::{
+    ControlReply, ControlRequest, DatasetSpec, NodeStatus, PartitionCopy, decode, encode,
+};
 use samite_wire::frame::FrameKind;
 use samite_wire::membership::NodeWish;
 
@@ -253,6 +255,23 @@ impl Client {
         match self.control(&link, &ControlRequest::Status, deadline)? {
             ControlReply::Status(status) => Ok(status),
             _ => Err(unexpected(&link, "its status")),
+        }
+    }
+
+    /// What a node holds of a partition, for comparison with what others hold; `None`: nothing.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`].
+    pub fn partition_copy(
+        &self,
+        node: NodeId,
+        dataset: DatasetId,
+        partition: PartitionId,
+    ) -> Result<Option<PartitionCopy>> {
+        let (link, deadline) = self.link_to(node)?;
+        match self.control(&link, &ControlRequest::Copy { dataset, partition }, deadline)? {
+            ControlReply::Copy(copy) => Ok(copy),
+            _ => Err(unexpected(&link, "its copy of a partition")),
         }
     }
 

@@ -64,7 +64,7 @@ pub struct Times {
     pub retransmit: Duration,
     /// A member that did not answer for so long is reported.
     pub missed: Duration,
-    /// Longest lease on a record; a new primary waits for so long.
+    /// Longest lease on a record; a new primary lets nothing be changed for so long, if leases were given.
     pub record_lease_max: Duration,
     /// A member that could not be brought up to date is tried again after this.
     pub resync_again: Duration,
@@ -75,7 +75,7 @@ impl Times {
     pub const DEFAULT: Self = Self {
         retransmit: Duration::from_millis(100),
         missed: Duration::from_millis(600),
-        record_lease_max: Duration::from_secs(1),
+        record_lease_max: Duration::from_millis(250),
         resync_again: Duration::from_secs(1),
     };
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use samite_client::kv::Kv;
 use samite_client::{Client, Options};
 use samite_testkit::ProcessCluster;
-use samite_types::{NodeId, Redundancy};
-use samite_wire::control::{Consistency, Group, PartitionTable};
+use samite_types::{NodeId, PartitionId, Redundancy};
+use samite_wire::control::{Consistency, Group, Member, PartitionTable};
 
 use super::worker::{COUNTER, DATASET, parse};
 use crate::rng::Rng;
@@ -92,6 +92,8 @@ pub fn run(plan: &Plan, helper: &Path) -> Result<Summary, String> {
     }
     run.pause(300, 600);
     let (calls, raised, pause) = workers.finish()?;
+    run.wait_healed()?;
+    run.compare_members()?;
     let counter = Kv::new(run.client.dataset(DATASET).map_err(|error| error.to_string())?)
         .get(COUNTER)
         .map_err(|error| error.to_string())?;
@@ -237,6 +239,27 @@ impl Run<'_> {
         let pid = pid.ok_or("a member of etcd has no pid")?;
         rustix::process::kill_process(pid, rustix::process::Signal::KILL)
             .map_err(|errno| errno.to_string())
+    }
+
+    /// Every member of every group holds the same, byte for byte.
+    fn compare_members(&self) -> Result<(), String> {
+        let dataset = self.client.dataset(DATASET).map_err(|error| error.to_string())?;
+        let map = self.client.map().map_err(|error| error.to_string())?;
+        let table = map.table(Redundancy(self.plan.mirror)).ok_or("no table of mirror groups")?;
+        for (group, partition) in table.groups.iter().zip(0..) {
+            let copy_at = |member: &Member| {
+                let node = map.node_of_target(member.target).ok_or("a target without node")?;
+                self.client
+                    .partition_copy(node, dataset.id(), PartitionId(partition))
+                    .map_err(|error| error.to_string())
+            };
+            let copies: Result<Vec<_>, String> = group.members.iter().map(copy_at).collect();
+            let copies = copies?;
+            if copies.windows(2).any(|pair| pair[0] != pair[1]) {
+                return Err(format!("members of partition {partition} differ: {copies:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Waits until all groups are whole.
