@@ -94,7 +94,7 @@ pub struct Rules {
     pub replies_early: bool,
     /// A member that was reported is not waited for any more, whatever the map says.
     pub drops_unrecorded: bool,
-    /// Messages of older terms are taken.
+    /// The terms of messages count for nothing: old ones are taken, and new ones depose nobody.
     pub ignores_terms: bool,
     /// Operations that come twice are done twice.
     pub forgets_results: bool,
@@ -436,20 +436,21 @@ impl Mirrored {
         if envelope.to != self.me {
             return;
         }
+        let heeds_terms = !self.rules.ignores_terms;
         let is_old = envelope.term < self.term;
-        if is_old && !self.rules.ignores_terms {
+        if is_old && heeds_terms {
             if speaks_as_primary(message) {
                 self.answer(envelope.from, &Message::Stale);
             }
             return;
         }
-        if envelope.term > self.term {
+        if envelope.term > self.term && (heeds_terms || !self.is_primary()) {
             self.depose();
             self.term = envelope.term;
             self.sink = None;
         }
         if speaks_as_primary(message) {
-            if !self.is_primary() {
+            if !self.is_primary() || !heeds_terms {
                 self.follow(envelope.from, message);
             }
         } else {

@@ -12,7 +12,7 @@ pub enum Wrong {
     EarlyReplies,
     /// A silent member is not waited for any more, before the map says that it missed something.
     NoRecord,
-    /// Messages of older terms are taken for new ones.
+    /// The terms of messages count for nothing: old ones are taken, and new ones depose nobody.
     NoTerms,
     /// Results are not remembered: a repetition is done again.
     NoDedupe,

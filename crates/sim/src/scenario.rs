@@ -19,6 +19,8 @@ pub enum Fault {
     Cut(Place, Place),
     /// Nothing gets to it or from it.
     Isolate(Place),
+    /// Only clients get to it.
+    Seclude(Place),
     /// The process dies, and another one starts afterwards, which knows what was on its disk.
     Crash(Place),
     /// The process stands still, and goes on where it was.
@@ -99,8 +101,42 @@ impl Scenario {
             let planned = scenario.fault(&mut rng);
             scenario.faults.push(planned);
         }
+        let mut rng = Rng::new(seed).fork(4);
+        if rng.chance(200) {
+            scenario.depose(&mut rng);
+        }
         scenario.faults.sort_by_key(|planned| planned.at);
         scenario
+    }
+
+    /// A node is away until others have its place, while some clients go on there, and some take it for what it was, after they stood still.
+    fn depose(&mut self, rng: &mut Rng) {
+        self.pause_us = 300_000;
+        self.calls = 60;
+        self.clients = self.clients.max(3);
+        let node = Place::Node(rng.below(u64::from(self.nodes)) as u32);
+        let at = rng.micros(500_000, 2_500_000);
+        let lasts = rng.micros(2_500_000, 4_500_000);
+        let mut plan = |fault, at, lasts| self.faults.push(Planned { fault, at, lasts });
+        plan(Fault::Seclude(node), at, lasts);
+        if rng.chance(500) {
+            // The other members hear of it before it hears of the map.
+            let longer = lasts + rng.micros(300_000, 1_500_000);
+            (0..self.coordinators)
+                .for_each(|id| plan(Fault::Cut(node, Place::Coordinator(id)), at, longer));
+        }
+        for client in (0..self.clients).map(Place::Client) {
+            let begins = at + rng.micros(0, 1_200_000);
+            let heals = at + lasts;
+            match rng.below(10) {
+                0..4 => plan(Fault::Cut(node, client), at, lasts),
+                4..7 => plan(Fault::Pause(client), at, rng.micros(1_800_000, 2_800_000)),
+                7..9 => {
+                    plan(Fault::Pause(client), begins, heals - begins + rng.micros(0, 1_000_000))
+                }
+                _ => {}
+            }
+        }
     }
 
     fn fault(&self, rng: &mut Rng) -> Planned {

@@ -340,7 +340,8 @@ impl World {
                 self.network.cut(from, to);
                 self.network.cut(to, from);
             }
-            Fault::Isolate(place) => self.isolate(place, Network::cut),
+            Fault::Isolate(place) => self.isolate(place, |_| true, Network::cut),
+            Fault::Seclude(place) => self.isolate(place, is_no_client, Network::cut),
             Fault::Crash(place) => {
                 if let Some(site) = self.sites.get_mut(&place) {
                     site.crashes += 1;
@@ -377,7 +378,8 @@ impl World {
                 self.network.mend(from, to);
                 self.network.mend(to, from);
             }
-            Fault::Isolate(place) => self.isolate(place, Network::mend),
+            Fault::Isolate(place) => self.isolate(place, |_| true, Network::mend),
+            Fault::Seclude(place) => self.isolate(place, is_no_client, Network::mend),
             Fault::Crash(place) => {
                 if let Some(site) = self.sites.get_mut(&place) {
                     site.crashes -= 1;
@@ -391,10 +393,14 @@ impl World {
         }
     }
 
-    fn isolate(&mut self, place: Place, change: impl Fn(&mut Network, Place, Place)) {
-        let others: Vec<Place> =
-            self.sites.keys().copied().filter(|other| *other != place).collect();
-        for other in others {
+    fn isolate(
+        &mut self,
+        place: Place,
+        from: fn(Place) -> bool,
+        change: impl Fn(&mut Network, Place, Place),
+    ) {
+        let others = self.sites.keys().copied().filter(|other| *other != place && from(*other));
+        for other in others.collect::<Vec<_>>() {
             change(&mut self.network, place, other);
             change(&mut self.network, other, place);
         }
@@ -419,4 +425,8 @@ impl World {
             }
         }
     }
+}
+
+const fn is_no_client(place: Place) -> bool {
+    !matches!(place, Place::Client(_))
 }

@@ -46,3 +46,13 @@ fn reads_from_members_that_may_be_behind() {
 fn members_that_are_waited_for_too_late() {
     is_found(Wrong::LateAcks);
 }
+
+#[test]
+fn messages_whose_terms_count_for_nothing() {
+    is_found(Wrong::NoTerms);
+}
+
+#[test]
+fn nodes_that_go_on_without_a_lease() {
+    is_found(Wrong::NoLease);
+}

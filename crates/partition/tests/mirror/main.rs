@@ -52,13 +52,13 @@ fn members_with_many_records_are_brought_up_to_date_under_load() {
     assert_right(&Plan { members: 2, keys: 400, ..Plan::ROUGH });
 }
 
-/// All but `ignores_terms`: a new primary takes nothing from an old one for other reasons too, so that it takes hundreds of worlds to show.
 #[test]
 fn wrong_ways_are_found_out() {
     let plan = Plan { members: 3, ..Plan::ROUGH };
     let right = Rules::default();
     assert_found_out(&plan, Rules { replies_early: true, ..right });
     assert_found_out(&plan, Rules { drops_unrecorded: true, ..right });
+    assert_found_out(&plan, Rules { ignores_terms: true, ..right });
     assert_found_out(&plan, Rules { forgets_results: true, ..right });
     assert_found_out(&plan, Rules { resyncs_without_queue: true, ..right });
     assert_found_out(&plan, Rules { reads_anywhere: true, ..right });
