@@ -1,6 +1,6 @@
 //! From one map to the next: what follows from a change is drawn here, and becomes a map with the next epoch.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use samite_placement::ClusterMap;
@@ -116,6 +116,16 @@ impl Coordinator {
             .iter()
             .flat_map(|info| info.targets.iter().map(|target| (target.target, info.node)))
             .collect();
+        // What a node that was started again had, it was told in another life.
+        let renewed: BTreeSet<TargetId> = after
+            .nodes
+            .iter()
+            .filter(|info| {
+                let known = before.nodes.binary_search_by_key(&info.node, |known| known.node);
+                known.is_ok_and(|index| before.nodes[index].incarnation != info.incarnation)
+            })
+            .flat_map(|info| info.targets.iter().map(|target| target.target))
+            .collect();
         for table in &before.tables {
             let Some(new) = after.tables.iter().find(|new| new.redundancy == table.redundancy)
             else {
@@ -124,7 +134,7 @@ impl Coordinator {
             for (partition, (old, new)) in
                 (0..).map(PartitionId).zip(table.groups.iter().zip(&new.groups))
             {
-                if old == new {
+                if old == new && !new.members.iter().any(|one| renewed.contains(&one.target)) {
                     continue;
                 }
                 self.changed.insert((table.redundancy, partition), after.epoch);

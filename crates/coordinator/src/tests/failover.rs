@@ -283,6 +283,32 @@ fn missed_and_synced_count_only_from_the_primary_in_its_term() {
 }
 
 #[test]
+fn what_a_node_was_brought_to_before_it_started_again_counts_for_nothing() {
+    let mut cluster = Cluster::mirrored(2);
+    let group = cluster.groups()[0].clone();
+    let [primary, second] = [group.members[0].target, group.members[1].target];
+    cluster.die(second.get());
+    cluster.pass(1500);
+    let behind = cluster.map().epoch();
+    // The primary has brought it up to date; before it can say so, the node starts again with nothing.
+    cluster.restart(second.get());
+    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::NeedsResync);
+    let mut report = MemberReport {
+        redundancy: TWICE,
+        partition: PartitionId(0),
+        term: group.term,
+        epoch: behind,
+        target: second,
+        news: MemberNews::Synced,
+    };
+    cluster.coordinator.report(NodeId(primary.get()), &[report]).unwrap();
+    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::NeedsResync);
+    report.epoch = cluster.map().epoch();
+    cluster.coordinator.report(NodeId(primary.get()), &[report]).unwrap();
+    assert!(cluster.groups()[0].members.iter().all(|one| one.consistency == Consistency::Good));
+}
+
+#[test]
 fn the_last_good_member_waits() {
     let mut cluster = Cluster::mirrored(2);
     cluster.pass(200);
