@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::message::Message;
 use crate::rng::Rng;
 
 /// Where a process runs.
@@ -64,6 +65,8 @@ pub struct Cost {
     pub per_message: Duration,
     /// How many bytes each byte of payload between members counts for.
     pub peer_payload_factor: usize,
+    /// The bytes of answers of the coordinator count, which are maps for the most part.
+    pub counts_maps: bool,
 }
 
 /// When a place is done with what it has to send, and with what it has received.
@@ -103,10 +106,17 @@ impl Network {
         }
     }
 
-    /// How many bytes each byte of payload between members counts for.
+    /// How many bytes a message counts for.
     #[must_use]
-    pub fn peer_payload_factor(&self) -> usize {
-        self.cost.map_or(1, |cost| cost.peer_payload_factor)
+    pub fn len_of(&self, message: &Message) -> usize {
+        let (_, body, payload) = message.parts();
+        match (message, &self.cost) {
+            (Message::Peer { .. }, Some(cost)) => {
+                body.len() + payload.len() * cost.peer_payload_factor
+            }
+            (Message::ControlReply { .. }, Some(Cost { counts_maps: false, .. })) => 0,
+            _ => body.len() + payload.len(),
+        }
     }
 
     /// From now on messages cost that.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use samite_placement::{ClusterMap, partitions_for};
 use samite_types::{NodeId, PartitionId, RequestId, TargetId};
-use samite_wire::control::ControlRequest;
+use samite_wire::control::{self, ControlRequest};
 use samite_wire::membership::NodeWish;
 use serde::Serialize;
 
@@ -33,6 +33,7 @@ pub const COST: Cost = Cost {
     bytes_per_s: 1.25e9,
     per_message: Duration::from_micros(2),
     peer_payload_factor: SHRUNK,
+    counts_maps: true,
 };
 /// Most calls that are counted.
 const CREATES_MAX: u32 = 2048;
@@ -62,6 +63,12 @@ pub struct Figures {
     pub heir_share: f64,
     /// From when the dead node is given up until every partition has two good copies again, in milliseconds.
     pub rebuild_ms: u64,
+    /// The same, if maps had no length.
+    pub rebuild_without_maps_ms: u64,
+    /// Bytes of the map, in KiB.
+    pub map_kib: u64,
+    /// Bytes that the coordinator sent meanwhile, in MiB.
+    pub rebuild_maps_mib: u64,
     /// Data that one node held, in MiB.
     pub node_mib: u64,
 }
@@ -71,10 +78,16 @@ pub struct Figures {
 /// # Errors
 /// What took too long.
 pub fn measure(nodes: u32) -> Result<Figures, String> {
+    let without = measure_with(nodes, Cost { counts_maps: false, ..COST })?;
+    let figures = measure_with(nodes, COST)?;
+    Ok(Figures { rebuild_without_maps_ms: without.rebuild_ms, ..figures })
+}
+
+fn measure_with(nodes: u32, cost: Cost) -> Result<Figures, String> {
     let scenario = scenario(nodes);
     let (partitions, scenario_nodes) = (scenario.partitions, scenario.nodes);
     let mut world = run::build_with(&scenario, fill(partitions));
-    world.network.set_cost(COST);
+    world.network.set_cost(cost);
     run_until(&mut world, "the first map", |world| {
         map(world, 1).is_some_and(|map| run::is_whole(map, &scenario))
     })?;
@@ -89,7 +102,7 @@ pub fn measure(nodes: u32) -> Result<Figures, String> {
     })?;
     let failover_ms = (world.now() - died).as_millis() as u64;
     let after = map(&world, 1).cloned().ok_or("no map")?;
-    let given_up = world.now();
+    let (given_up, told) = (world.now(), answered(&world));
     let wish = ControlRequest::Wish { node: victim, wish: NodeWish::Remove { force: true } };
     let ask = Message::control(RequestId(1), &wish);
     world.post(Place::Client(0), Place::Coordinator(0), ask);
@@ -113,6 +126,9 @@ pub fn measure(nodes: u32) -> Result<Figures, String> {
         failover_ms,
         heir_share: heir.max().unwrap_or(0) as f64 / lost,
         rebuild_ms,
+        rebuild_without_maps_ms: rebuild_ms,
+        map_kib: control::encode(before.data()).len() as u64 >> 10,
+        rebuild_maps_mib: (answered(&world) - told) >> 20,
         node_mib: (node_len / u64::from(nodes)) >> 20,
     })
 }
@@ -142,6 +158,11 @@ fn fill(partitions: u32) -> Task {
 
 fn map(world: &World, node: u32) -> Option<&ClusterMap> {
     world.process::<SimNode>(Place::Node(node))?.map().map(|map| &**map)
+}
+
+/// Bytes of answers to questions that are not about data.
+fn answered(world: &World) -> u64 {
+    world.counts.get(&4).map_or(0, |counted| counted.1)
 }
 
 fn is_client_over(world: &World) -> bool {

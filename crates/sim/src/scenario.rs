@@ -79,8 +79,12 @@ impl Scenario {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed).fork(1);
+        let mut deposing = Rng::new(seed).fork(5);
+        let deposes = deposing.chance(250);
         let redundancy = if rng.chance(700) { 2 } else { 3 };
         let nodes = rng.between(u64::from(redundancy), 5) as u32;
+        // With few nodes, any of them leads much.
+        let nodes = if deposes { nodes.min(u32::from(redundancy) + 1) } else { nodes };
         let mut scenario = Self {
             seed,
             nodes,
@@ -101,9 +105,8 @@ impl Scenario {
             let planned = scenario.fault(&mut rng);
             scenario.faults.push(planned);
         }
-        let mut rng = Rng::new(seed).fork(4);
-        if rng.chance(200) {
-            scenario.depose(&mut rng);
+        if deposes {
+            scenario.depose(&mut deposing);
         }
         scenario.faults.sort_by_key(|planned| planned.at);
         scenario

@@ -278,10 +278,8 @@ impl World {
         }
         // What a connection was made to is who hears what is sent over it.
         let life = *self.connections.entry((from, to)).or_insert(life);
-        let (tag, body, payload) = message.parts();
-        let is_peer = matches!(message, Message::Peer { .. });
-        let factor = if is_peer { self.network.peer_payload_factor() } else { 1 };
-        let len = body.len() + payload.len() * factor;
+        let tag = message.parts().0;
+        let len = self.network.len_of(&message);
         let counted = self.counts.entry(tag).or_default();
         *counted = (counted.0 + 1, counted.1 + len as u64);
         let copies = self.network.deliveries(self.now, from, to, len);

@@ -22,13 +22,13 @@ pub fn page(all: &[Figures]) -> String {
         all.first().map_or(0, |figures| figures.node_mib),
     );
     page.push_str(
-        "| nodes | partitions | primaries, most / mean | copies, most / mean | files, most / mean | second copies on | messages per create | failover ms | to the busiest heir | rebuild ms |\n\
-         |---|---|---|---|---|---|---|---|---|---|\n",
+        "| nodes | partitions | primaries, most / mean | copies, most / mean | files, most / mean | second copies on | messages per create | failover ms | to the busiest heir | rebuild ms | without maps ms | map KiB | maps MiB |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for figures in all {
         let _ = writeln!(
             page,
-            "| {} | {} | {:.2} | {:.2} | {:.2} | {} nodes | {:.2} | {} | {:.0} % | {} |",
+            "| {} | {} | {:.2} | {:.2} | {:.2} | {} nodes | {:.2} | {} | {:.0} % | {} | {} | {} | {} |",
             figures.nodes,
             figures.partitions,
             figures.primaries,
@@ -39,6 +39,9 @@ pub fn page(all: &[Figures]) -> String {
             figures.failover_ms,
             figures.heir_share * 100.0,
             figures.rebuild_ms,
+            figures.rebuild_without_maps_ms,
+            figures.map_kib,
+            figures.rebuild_maps_mib,
         );
     }
     page.push_str(
@@ -47,7 +50,10 @@ pub fn page(all: &[Figures]) -> String {
          - *Messages per create*: request, forward to the second copy, its acknowledgement, reply; retransmissions would count.\n\
          - *Failover*: from a node's death until a map that gives each of its partitions another primary is in use. Most of it is the lease.\n\
          - *To the busiest heir*: the share of the dead node's partitions that one other node leads then.\n\
-         - *Rebuild*: from `samite node remove --force` until every partition has two good copies again.\n",
+         - *Rebuild*: from `samite node remove --force` until every partition has two good copies again.\n\
+         - *Without maps*: the same rebuild, if the coordinator's answers had no length. The dead node's share is spread over up to 32 others, so this\n\
+           falls at first and then stays. What grows beyond is the map: it has a line for each partition, and every node is sent all of it after\n\
+           each change, by one leader. *Map* is its length, *maps* what the leader sent during the rebuild.\n",
     );
     page
 }
@@ -98,6 +104,12 @@ pub fn chart(all: &[Figures]) -> String {
     );
     line(
         &mut svg,
+        "rebuild without maps",
+        "#5aa469",
+        all.iter().enumerate().map(|(index, f)| (x(index), y(f.rebuild_without_maps_ms))),
+    );
+    line(
+        &mut svg,
         "failover",
         "#c2571a",
         all.iter().enumerate().map(|(index, f)| (x(index), y(f.failover_ms))),
@@ -119,11 +131,11 @@ fn line(svg: &mut String, name: &str, colour: &str, points: impl Iterator<Item =
         "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
         path.join(" ")
     );
-    if let Some((x, y)) = points.first() {
+    if let Some((x, y)) = points.last() {
         let _ = writeln!(
             svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\">{name}</text>",
-            x + 6.0,
+            "<text x=\"{:.1}\" y=\"{:.1}\" fill=\"{colour}\" text-anchor=\"end\">{name}</text>",
+            x,
             y - 8.0
         );
     }
