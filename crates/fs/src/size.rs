@@ -300,7 +300,10 @@ impl OpenFile {
             let end = if cuts == mark.cuts && cuts != DISTRUST {
                 self.writing.end()
             } else {
-                self.fs.store().data_end(self.ino())?
+                // What others have been told stays true, whatever has happened to the inode since this handle wrote.
+                let (end, told) = self.fs.store().data_state(self.ino())?;
+                written = written.max(told);
+                end
             };
             let takes_off = found == mark.token && found != MARK_SHARED;
             match self.try_settle((cuts, found), end, written, takes_off) {

@@ -248,3 +248,31 @@ fn the_time_of_a_directory_does_not_go_back_whoever_changes_it() {
         looker.join().unwrap();
     });
 }
+
+#[test]
+fn settling_takes_no_time_back_that_others_have_seen() {
+    let rig = Rig::new(2);
+    let (fs, other) = (&rig.fs, rig.another());
+    let file = create(fs, b"/f");
+    file.write_at(&noise(100_000, 1), 0).unwrap();
+    nap();
+    // Cut by somebody else, so that what the handle knows is out of date when it settles.
+    other.truncate(&root(), b"/f", 70_000).unwrap();
+    nap();
+    file.write_at(&noise(100_000, 2), 0).unwrap();
+    let seen = attr(&other, b"/f").mtime;
+    nap();
+    // Changes the change time alone.
+    other.chmod(&root(), b"/f", 0o640, true).unwrap();
+    file.close().unwrap();
+    assert!(attr(&other, b"/f").mtime >= seen);
+    // But a time that was set since is not taken for that of a write.
+    let file =
+        other.open_file(&root(), b"/f", OpenFlags { write: true, ..OpenFlags::default() }, 0);
+    let file = file.unwrap();
+    file.write_at(&noise(100_000, 3), 0).unwrap();
+    nap();
+    fs.utimens(&root(), b"/f", SetTime::Keep, SetTime::To(PAST), true).unwrap();
+    file.close().unwrap();
+    assert_eq!(attr(fs, b"/f").mtime, PAST);
+}
