@@ -43,7 +43,7 @@ use std::fmt;
 use std::time::Duration;
 
 use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Position, TargetId, Term};
-use samite_wire::control::{Group, Member};
+use samite_wire::control::{Consistency, Group, Member};
 use samite_wire::op::Operation;
 use samite_wire::peer::{Entry, Envelope, Message, Point, RecordCopy};
 
@@ -366,7 +366,8 @@ impl Mirrored {
         }
         self.is_group = view.members.len() > 1;
         match view.members.iter().position(|member| member.target == self.me) {
-            Some(0) => self.lead(view, now),
+            // One that was started again leads nothing while a good one is waited for: its log is another in the same term.
+            Some(0) if view.members[0].consistency == Consistency::Good => self.lead(view, now),
             Some(_) => {
                 self.depose();
                 self.term = view.term;
