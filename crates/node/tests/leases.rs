@@ -39,6 +39,8 @@ fn time(run: impl FnOnce()) -> Duration {
 
 #[test]
 fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
+    // Long enough for a busy machine to do something else in it.
+    let term = Duration::from_millis(800);
     let cluster = cluster(1, 1);
     for transport in [SHM, UNIX, TCP] {
         let mut holder = Raw::connect(&cluster, 0, transport);
@@ -47,7 +49,7 @@ fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
         let _ear = silent(&holder, &cluster);
         let p = holder.partition(0, 1);
         holder.one(dataset, Operation::put(p, b"k", b"old"));
-        assert_eq!(take(&holder, dataset, p, b"k", TERM), TERM);
+        assert_eq!(take(&holder, dataset, p, b"k", term), term);
         let start = Instant::now();
         // Its own changes, other records, reads, and what fails anyway.
         holder.one(dataset, Operation::put(p, b"k", b"own"));
@@ -55,14 +57,14 @@ fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
         assert_eq!(other.one(dataset, Operation::get(p, b"k")).value(), b"own");
         let create = Operation::put(p, b"k", b"x").guard(Guard::Absent(b"k"));
         assert_eq!(other.one(dataset, create).failure(), ErrorKind::Conflict);
-        assert!(start.elapsed() < TERM / 2, "{:?}", start.elapsed());
+        assert!(start.elapsed() < term / 2, "{:?}", start.elapsed());
         other.one(dataset, Operation::put(p, b"k", b"new"));
         let waited = start.elapsed();
-        assert!(waited >= TERM - Duration::from_millis(1), "{waited:?}");
-        assert!(waited < 3 * TERM, "{waited:?}");
+        assert!(waited >= term - Duration::from_millis(1), "{waited:?}");
+        assert!(waited < 10 * term, "{waited:?}");
         assert_eq!(holder.one(dataset, Operation::get(p, b"k")).value(), b"new");
         // Changed by another just now.
-        assert_eq!(take(&holder, dataset, p, b"k", TERM), Duration::ZERO);
+        assert_eq!(take(&holder, dataset, p, b"k", term), Duration::ZERO);
     }
 }
 
@@ -129,7 +131,7 @@ fn what_waits_keeps_its_order_and_is_not_overtaken_by_new_leases() {
             assert_eq!(take(&holder, dataset, p, key, TERM), Duration::ZERO);
         }
         for end in [first, second, third].map(|writer| writer.join().unwrap()) {
-            assert!(end >= TERM - Duration::from_millis(1) && end < 3 * TERM, "{end:?}");
+            assert!(end >= TERM - Duration::from_millis(1) && end < 20 * TERM, "{end:?}");
         }
     });
     assert_eq!(holder.one(dataset, Operation::get(p, b"b")).value(), b"12");
@@ -152,7 +154,7 @@ fn a_request_over_several_shards_waits_where_it_must() {
             let answer = other.send(dataset, both.to_vec());
             assert!(answer.outcomes.iter().all(|ended| matches!(ended, Ended::Done(_))));
         });
-        assert!(waited >= TERM - Duration::from_millis(2) && waited < 3 * TERM, "{waited:?}");
+        assert!(waited >= TERM - Duration::from_millis(2) && waited < 20 * TERM, "{waited:?}");
         assert_eq!(holder.one(dataset, Operation::get(leased, b"k")).value(), b"new");
         thread::sleep(Duration::from_millis(20));
     }
