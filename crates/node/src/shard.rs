@@ -410,7 +410,7 @@ impl Service for Shard {
         out: &mut Replies,
     ) {
         self.refresh(out);
-        count(&self.figures().requests, u64::from(header.kind != FrameKind::Peer));
+        count(&self.figures().requests, u64::from(header.kind == FrameKind::Request));
         self.figures().connections.store(out.connections() as u64, Ordering::Relaxed);
         match header.kind {
             FrameKind::Request => self.data(conn, peer, header, body, payload, out),

@@ -429,7 +429,7 @@ pub struct NodeStatus {
     pub checkpoint_bytes: u64,
     /// Connections open.
     pub connections: u64,
-    /// Requests served since start.
+    /// Requests with operations served since start.
     pub requests: u64,
     /// Operations served since start (a request carries many).
     pub operations: u64,
