@@ -62,7 +62,11 @@ disturb() {
         "$samite" fault kill "n$node"
         sleep 2
         "$samite" node restart "n$node"
-        until "$samite" status --json | grep -q '"is_healthy":true'; do sleep 0.5; done
+        for ((tries = 0; ; tries++)); do
+            if "$samite" status | grep -q ' 0 degraded, 0 waiting, 0 moving; 0 members'; then break; fi
+            [ $tries -lt 120 ] || { echo "n$node: the groups are not whole after a minute"; return 1; }
+            sleep 0.5
+        done
         echo "n$node was killed and came back"
     done
 }
@@ -73,7 +77,8 @@ if [ -n "${KILL:-}" ]; then
 fi
 check store
 if [ -n "${KILL:-}" ]; then
-    kill "$disturber"
+    # It has ended by itself if the groups did not become whole.
+    kill "$disturber" 2> /dev/null || { cat "$scratch/disturb.log" >&2; exit 1; }
     echo "$(grep -c 'came back' "$scratch/disturb.log") times a node was killed and came back meanwhile"
 fi
 count() { sed -n 's/^Files=\([0-9]*\), Tests=\([0-9]*\),.*/\1 files, \2 tests/p' "$scratch/$1.log"; }
