@@ -51,11 +51,12 @@ impl Shard {
             if member.is_plain() {
                 continue;
             }
-            if !member.is_primary() {
+            let is_read_by_member = member.may_read(operation);
+            if !member.is_primary() && !is_read_by_member {
                 return Err(ErrorKind::StaleMap);
             }
             let others = map.group(redundancy, partition).map_or(&[][..], |group| &group.members);
-            let has_lease = others.len() == 1 || at.now < at.lease_until;
+            let has_lease = is_read_by_member || others.len() == 1 || at.now < at.lease_until;
             if !has_lease || !self.held.has_room(len) {
                 return Err(ErrorKind::Busy);
             }
@@ -107,9 +108,11 @@ impl Shard {
         if self.partitions.place(id).is_none() && !self.open_for(id, now) {
             return;
         }
+        let lease_until = self.shared.membership.lease_until();
         let Some(place) = self.partitions.stirred(id) else { return };
         let partition = place.member.partition();
         let before = (partition.record_count(), partition.abandoned());
+        place.member.set_lease(lease_until);
         place.member.receive(envelope, &message, now);
         self.partitions.recount(id, before);
         if matches!(message, Message::Done { .. } | Message::Lost { .. }) {

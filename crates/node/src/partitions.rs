@@ -13,7 +13,7 @@ use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Redundancy, Result, TargetId,
 };
 use samite_wire::access::Access;
-use samite_wire::control::{BackendKind, DurabilityKind, Group};
+use samite_wire::control::{BackendKind, DurabilityKind, Group, ReadsKind};
 use samite_wire::op::Operation;
 use smallvec::SmallVec;
 
@@ -54,6 +54,8 @@ struct Open {
     is_grouped: bool,
     /// Its partitions have a log.
     is_logged: bool,
+    /// Members that are not the primary answer reads.
+    reads_any: bool,
     places: Vec<Option<Box<Place>>>,
 }
 
@@ -179,6 +181,8 @@ impl Partitions {
                 let is_logged = known.spec.durability == DurabilityKind::Logged;
                 let open = Open {
                     is_logged,
+                    reads_any: known.spec.reads == ReadsKind::Any
+                        && known.spec.redundancy.get() > 1,
                     id: dataset,
                     backend: known.spec.backend,
                     redundancy: known.spec.redundancy,
@@ -214,6 +218,11 @@ impl Partitions {
         self.datasets[slot.0].is_logged
     }
 
+    /// Whether members that are not the primary answer reads.
+    pub(crate) fn reads_any(&self, slot: Slot) -> bool {
+        self.datasets[slot.0].reads_any
+    }
+
     /// The partition, opened if it was not; `partition` is below the map's count.
     pub(crate) fn open(
         &mut self,
@@ -246,6 +255,7 @@ impl Partitions {
                 }
                 member.set_logs();
             }
+            member.set_reads_any(open.reads_any);
             let records = member.partition().record_count();
             let abandoned = member.partition().abandoned();
             (self.records, self.abandoned) = (self.records + records, self.abandoned + abandoned);

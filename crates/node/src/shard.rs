@@ -21,7 +21,7 @@ use samite_types::{
 };
 use samite_wire::frame::{FrameKind, Header};
 use samite_wire::limits::PAYLOAD_LEN_MAX;
-use samite_wire::op::{BlockRef, List, ReplyHeader, Request, RequestHeader};
+use samite_wire::op::{BlockRef, List, Operation, ReplyHeader, Request, RequestHeader};
 
 use crate::budget::Budget;
 use crate::control::Watch;
@@ -213,12 +213,22 @@ impl Shard {
         for operation in &request.operations {
             match map.node_of(redundancy, operation.partition) {
                 Some(node) if node == self.shared.node => {}
+                Some(_) if self.may_read(map, slot, operation) => {}
                 Some(_) if behind => return Err(ErrorKind::Busy),
                 Some(_) => return Err(ErrorKind::StaleMap),
                 None => return Err(ErrorKind::Invalid),
             }
         }
         Ok(slot)
+    }
+
+    /// Whether this node, which is not the primary, may answer an operation as a member.
+    fn may_read(&self, map: &ClusterMap, slot: Slot, operation: &Operation<'_>) -> bool {
+        let me = TargetId(self.shared.node.get());
+        let group = || map.group(self.partitions.redundancy(slot), operation.partition);
+        self.partitions.reads_any(slot)
+            && operation.only_reads()
+            && group().is_some_and(|group| group.members.iter().any(|one| one.target == me))
     }
 
     /// Says why nothing was tried. The blocks that the request names stay with the client.

@@ -24,6 +24,8 @@
 //! **The write-ahead log** of a durable dataset is one more follower ([`Mirrored::set_logs`]): it is given each entry
 //! ([`Effect::Append`]) and says how far they are on flash ([`Mirrored::logged`]).
 //!
+//! **Reads by others** than the primary are lent to them (`reads.rs`), where a dataset wants that.
+//!
 //! Messages may be lost, come twice, late and in any order. Messages to send may be dropped as well: they are sent again.
 
 mod digest;
@@ -33,6 +35,7 @@ mod packet;
 mod payload;
 mod peers;
 mod primary;
+mod reads;
 mod resync;
 mod scrub;
 mod secondary;
@@ -54,6 +57,7 @@ use log::Log;
 pub use log::LogEntry;
 pub use packet::Packet;
 use primary::Primary;
+use reads::Reads;
 use sink::Sink;
 pub use source::{Batch, Copied, Source};
 
@@ -68,6 +72,8 @@ pub struct Times {
     pub record_lease_max: Duration,
     /// A member that could not be brought up to date is tried again after this.
     pub resync_again: Duration,
+    /// For so long a member may answer reads when it has asked.
+    pub read_lease: Duration,
 }
 
 impl Times {
@@ -77,6 +83,7 @@ impl Times {
         missed: Duration::from_millis(600),
         record_lease_max: Duration::from_millis(250),
         resync_again: Duration::from_secs(1),
+        read_lease: Duration::from_millis(250),
     };
 }
 
@@ -106,6 +113,12 @@ pub struct Rules {
     pub ignores_lease: bool,
     /// A member that has been brought up to date is not waited for until the map calls it good.
     pub requires_late: bool,
+    /// A primary does not wait until what members were lent is over.
+    pub ignores_lent: bool,
+    /// What a member was lent is never over.
+    pub reads_forever: bool,
+    /// A member answers reads with what may not be committed.
+    pub reads_uncommitted: bool,
 }
 
 /// A mirror group, as a map has it.
@@ -210,6 +223,7 @@ pub struct Mirrored {
     sink: Option<Sink>,
     /// The last try to bring this member up to date, and its term.
     last_attempt: (Term, u32),
+    reads: Reads,
     effects: Effects,
     times: Times,
     rules: Rules,
@@ -239,6 +253,7 @@ impl Mirrored {
             logged: None,
             sink: None,
             last_attempt: (Term(0), 0),
+            reads: Reads::default(),
             effects: Effects::default(),
             times: Times::DEFAULT,
             rules: Rules::default(),
@@ -387,6 +402,9 @@ impl Mirrored {
             return;
         }
         self.role = Role::Out;
+        // What waits is lost, also when this member answers reads later.
+        self.reign += 1;
+        self.reads.deposed();
         self.partition.set_follows(true);
         self.partition.set_notes_touched(false);
         self.effects.deposed();
@@ -413,6 +431,7 @@ impl Mirrored {
             Role::Secondary if self.rules.reads_anywhere && !operation.is_mutation() => {
                 (self.partition.apply(client, context, operation, grants), None)
             }
+            _ if self.may_read(operation) => self.read(client, context, operation, at),
             _ => (refused(ErrorKind::StaleMap), None),
         }
     }
@@ -420,15 +439,15 @@ impl Mirrored {
     /// What has become of a ticket.
     #[must_use]
     pub fn standing(&self, ticket: Ticket) -> Standing {
-        match &self.role {
-            Role::Primary(primary) if ticket.reign == self.reign => {
-                if ticket.position <= primary.committed {
-                    Standing::Committed
-                } else {
-                    Standing::Waiting
-                }
-            }
-            _ => Standing::Lost,
+        let committed = match &self.role {
+            Role::Primary(primary) => primary.committed,
+            Role::Secondary => self.reads.committed(self.term),
+            Role::Out => return Standing::Lost,
+        };
+        match ticket.position <= committed {
+            _ if ticket.reign != self.reign => Standing::Lost,
+            true => Standing::Committed,
+            false => Standing::Waiting,
         }
     }
 
@@ -452,7 +471,7 @@ impl Mirrored {
         }
         if speaks_as_primary(message) {
             if !self.is_primary() || !heeds_terms {
-                self.follow(envelope.from, message);
+                self.follow(envelope.from, message, now);
             }
         } else {
             self.answered(envelope.from, message, now);
@@ -516,7 +535,7 @@ impl Mirrored {
     fn refresh_plain(&mut self) {
         let is_logged = self.logged.is_some();
         if let Role::Primary(primary) = &mut self.role {
-            primary.is_plain = !self.is_group && !is_logged;
+            primary.is_plain = !self.is_group && !is_logged && !self.reads.is_on;
         }
     }
 }
@@ -530,6 +549,7 @@ const fn speaks_as_primary(message: &Message<'_>) -> bool {
             | Message::Compare { .. }
             | Message::Records { .. }
             | Message::State { .. }
+            | Message::LendReads { .. }
     )
 }
 

@@ -24,6 +24,10 @@ pub enum Wrong {
     NoLease,
     /// A member that was brought up to date is not waited for until the map calls it good.
     LateAcks,
+    /// A primary goes on without a member that may still answer reads.
+    NoFence,
+    /// A member answers reads with what may not be committed.
+    UncommittedReads,
 }
 
 /// The rules of a run.
@@ -35,7 +39,7 @@ pub struct Rules {
 
 impl Wrong {
     /// All there are.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::EarlyReplies,
         Self::NoRecord,
         Self::NoTerms,
@@ -44,6 +48,8 @@ impl Wrong {
         Self::StaleReads,
         Self::NoLease,
         Self::LateAcks,
+        Self::NoFence,
+        Self::UncommittedReads,
     ];
 
     /// The name on the command line.
@@ -58,6 +64,8 @@ impl Wrong {
             Self::StaleReads => "stale-reads",
             Self::NoLease => "no-lease",
             Self::LateAcks => "late-acks",
+            Self::NoFence => "no-fence",
+            Self::UncommittedReads => "uncommitted-reads",
         }
     }
 }
@@ -81,6 +89,9 @@ impl Rules {
             reads_anywhere: self.breaks(Wrong::StaleReads),
             ignores_lease: self.breaks(Wrong::NoLease),
             requires_late: self.breaks(Wrong::LateAcks),
+            ignores_lent: self.breaks(Wrong::NoFence),
+            reads_forever: false,
+            reads_uncommitted: self.breaks(Wrong::UncommittedReads),
         }
     }
 }

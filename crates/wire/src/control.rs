@@ -339,6 +339,8 @@ pub struct DatasetSpec {
     pub redundancy: Redundancy,
     /// What a restart of all its nodes leaves.
     pub durability: DurabilityKind,
+    /// Who answers what only reads.
+    pub reads: ReadsKind,
     /// Who may do what with it.
     pub access: Access,
 }
@@ -355,6 +357,7 @@ impl DatasetSpec {
             chunk_len: CHUNK_LEN_DEFAULT,
             redundancy: Redundancy(1),
             durability: DurabilityKind::Memory,
+            reads: ReadsKind::Primary,
             access: Access::default(),
         }
     }
@@ -373,6 +376,16 @@ pub enum DurabilityKind {
     Memory,
     /// Every acknowledged operation: it is in a log on each member's flash before.
     Logged,
+}
+
+/// Who answers what only reads. What is read is the same either way: every acknowledged change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ReadsKind {
+    /// The primary of the partition.
+    #[default]
+    Primary,
+    /// Any member that has everything, if the primary has lent it that.
+    Any,
 }
 
 /// A dataset as made.

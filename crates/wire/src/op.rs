@@ -373,6 +373,14 @@ impl<'a> Operation<'a> {
     pub fn is_mutation(&self) -> bool {
         self.actions.iter().any(Action::is_mutation)
     }
+
+    /// Whether it does nothing but look at records: any member of a mirror group could do that.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        self.actions.iter().all(|action| {
+            matches!(action, Action::Get { .. } | Action::List { .. } | Action::Extents { .. })
+        })
+    }
 }
 
 /// What one action did or found.

@@ -178,6 +178,20 @@ pub enum Message<'a> {
         /// The range ends with this key; empty: with the last.
         upto: &'a [u8],
     },
+    /// To the primary: may this member answer what only reads, and is all up to here committed?
+    AskReads {
+        /// When it asks, on its own clock, in nanoseconds.
+        asked: u64,
+        /// The last entry that it has applied.
+        position: Position,
+    },
+    /// To a member: it may, for a while from when it asked; nothing is acknowledged without it until then.
+    LendReads {
+        /// That of the question.
+        asked: u64,
+        /// All entries up to here are committed; no fewer than it asked for.
+        position: Position,
+    },
     /// To whoever takes itself for the primary: there is a newer term (that of the envelope).
     Stale,
     /// To a member: you will be brought up to date.

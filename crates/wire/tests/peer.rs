@@ -117,6 +117,10 @@ fn answer() -> impl Strategy<Value = Message<'static>> {
         position().prop_map(|have| Message::Gap { have }),
         (position(), kind()).prop_map(|(position, kind)| Message::Unfit { position, kind }),
         (key(), key()).prop_map(|(after, upto)| Message::Differs { after, upto }),
+        (any::<u64>(), position())
+            .prop_map(|(asked, position)| Message::AskReads { asked, position }),
+        (any::<u64>(), position())
+            .prop_map(|(asked, position)| Message::LendReads { asked, position }),
         Just(Message::Stale),
     ]
 }

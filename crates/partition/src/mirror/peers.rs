@@ -28,6 +28,8 @@ pub(super) struct Peer {
     pub(super) reported_at: Option<Duration>,
     /// When whoever reports it was last told that it is up to date, if that was by the newest map.
     pub(super) announced_at: Option<Duration>,
+    /// It waits for an answer to [`Message::AskReads`](samite_wire::peer::Message::AskReads).
+    pub(super) asks: Option<(u64, Position)>,
     /// It is brought up to date from then on.
     pub(super) resync_at: Duration,
 }
@@ -79,6 +81,7 @@ impl Peer {
             promised: None,
             reported_at: None,
             announced_at: None,
+            asks: None,
             resync_at: Duration::ZERO,
         }
     }

@@ -7,6 +7,7 @@ use samite_types::{ClientId, ErrorKind, Position, TargetId};
 use samite_wire::control::Consistency;
 use samite_wire::op::{Action, Operation};
 use samite_wire::peer::{Entry, Event, Message, Point};
+use smallvec::SmallVec;
 
 use super::log::LogEntry;
 use super::packet::Packet;
@@ -34,6 +35,8 @@ pub(super) struct Primary {
     lends: bool,
     /// Leases that were given while it was alone, and by other rules, end then.
     long_leases_until: Duration,
+    /// Nothing is committed before, because of what members were lent.
+    pub(super) fenced_until: Option<Duration>,
     /// Tries to bring members up to date.
     pub(super) attempts: u32,
     /// Bytes sent for that.
@@ -55,6 +58,8 @@ impl Mirrored {
             let quiet_until = self.lends.then(|| now + self.times.record_lease_max);
             let primary = Primary { quiet_until, ..Primary::default() };
             self.role = Role::Primary(Box::new(primary));
+            self.give_up_reads();
+            self.fence_as_new(now);
         }
         let opens = is_new || view.term > self.term;
         self.term = view.term;
@@ -74,6 +79,9 @@ impl Mirrored {
         if primary.is_plain && self.is_group {
             primary.long_leases_until = live_until;
         }
+        let is_required = |peer: &&Peer| peer.is_required;
+        let required: SmallVec<[TargetId; 4]> =
+            primary.peers.iter().filter(is_required).map(|peer| peer.target).collect();
         let others = &view.members[1..];
         primary.peers.retain(|peer| others.iter().any(|member| member.target == peer.target));
         for (member, incarnation) in others.iter().zip(&view.incarnations[1..]) {
@@ -86,6 +94,7 @@ impl Mirrored {
             peer.live(*incarnation, now);
             peer.see(member.consistency, view.epoch, here, now);
         }
+        self.fence_without(&required, now);
     }
 
     /// Until when mutations have to wait because of leases that an earlier primary may have given; `None`: they need not.
@@ -158,7 +167,7 @@ impl Mirrored {
         let changes = operation.is_mutation();
         if self.is_group && at.now >= at.lease_until && !self.rules.ignores_lease
             || changes && self.mutable_at(at.now).is_some()
-            || writes(operation) && self.is_stuffed(at.now)
+            || !operation.only_reads() && self.is_stuffed(at.now)
         {
             return (refused(ErrorKind::Unavailable), None);
         }
@@ -189,7 +198,9 @@ impl Mirrored {
     fn waits(&self) -> bool {
         match &self.role {
             Role::Primary(primary) => {
-                self.logged.is_some() || primary.peers.iter().any(|peer| peer.is_required)
+                self.logged.is_some()
+                    || primary.fenced_until.is_some()
+                    || primary.peers.iter().any(|peer| peer.is_required)
             }
             _ => false,
         }
@@ -395,13 +406,17 @@ impl Mirrored {
         let acked = required.map(|peer| streams(peer).unwrap_or(NONE)).chain(*logged);
         let committed = acked.fold(last, Position::min);
         let committed = if rules.replies_early { last } else { committed };
-        if committed > primary.committed {
+        let has_more = committed > primary.committed && primary.fenced_until.is_none();
+        if has_more {
             primary.committed = committed;
             effects.committed();
         }
         // The log on flash has its own copy.
         let needed = primary.peers.iter().filter_map(streams);
         log.trim(needed.fold(last, Position::min));
+        if has_more && self.reads.is_on {
+            self.lend_all();
+        }
     }
 
     /// A member answers.
@@ -413,6 +428,9 @@ impl Mirrored {
             Message::Gap { have } => self.gap(index, *have, now),
             Message::Unfit { position, kind } if refuses(&primary.peers[index], *position) => {
                 self.fail(index, *kind, now);
+            }
+            Message::AskReads { asked, position } => {
+                self.asked_reads(index, (*asked, *position), now);
             }
             Message::Differs { after, upto } => self.mend(after, upto, now),
             Message::Done { attempt, step, again, wanted } => {
@@ -520,6 +538,8 @@ impl Mirrored {
             index += 1;
         }
         self.end_quiet(now);
+        self.end_fence(now);
+        self.tick_reads(now);
     }
 
     /// A member that was sent something again has owed its answer for longer.
@@ -547,7 +567,7 @@ impl Mirrored {
     /// When [`Mirrored::tick`] has something to do; `None`: as long as nothing else happens, never.
     #[must_use]
     pub fn next_tick(&self) -> Option<Duration> {
-        let Role::Primary(primary) = &self.role else { return None };
+        let Role::Primary(primary) = &self.role else { return self.reads_wait() };
         let last = self.at.position;
         let times = self.times;
         let peers = primary.peers.iter().filter_map(|peer| {
@@ -558,7 +578,7 @@ impl Mirrored {
             let answer = resync.or_else(|| stream.map(|stream| stream.resend_at));
             answer.into_iter().chain(announce.map(Option::unwrap_or_default)).min()
         });
-        peers.chain(primary.quiet_until).min()
+        peers.chain(primary.quiet_until).chain(primary.fenced_until).min()
     }
 }
 
@@ -575,12 +595,4 @@ fn owing(peer: &mut Peer, last: Position) -> Option<&mut Stream> {
 
 fn owes(stream: &Stream, last: Position) -> bool {
     !stream.is_paused && stream.acked < last
-}
-
-/// Whether an operation may have to be written down.
-fn writes(operation: &Operation<'_>) -> bool {
-    operation.is_mutation()
-        || operation.actions.iter().any(|action| {
-            matches!(action, Action::Hold { .. } | Action::Release { .. } | Action::Lease { .. })
-        })
 }

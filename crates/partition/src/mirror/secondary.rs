@@ -11,8 +11,13 @@ use crate::{Context, Key, NoGrants, Outcome};
 
 impl Mirrored {
     /// A message from the primary of the newest term.
-    pub(super) fn follow(&mut self, from: TargetId, message: &Message<'_>) {
-        let Message::Entry(entry) = message else { return self.resync_message(from, message) };
+    pub(super) fn follow(&mut self, from: TargetId, message: &Message<'_>, now: Duration) {
+        self.reads.pass(now);
+        let entry = match message {
+            Message::Entry(entry) => entry,
+            Message::LendReads { asked, position } => return self.lent(*asked, *position, now),
+            _ => return self.resync_message(from, message),
+        };
         if !self.is_fit {
             // While it is brought up to date, entries that are too early come again.
             if self.sink.is_none() {
@@ -51,6 +56,10 @@ impl Mirrored {
 
     /// Says how far entries are applied, and on flash where they have to be.
     pub(super) fn acknowledge(&mut self) {
+        if self.reads.withholds() {
+            // The entry comes again.
+            return;
+        }
         let position = self.logged.map_or(self.at.position, |logged| logged.min(self.at.position));
         self.effects.acknowledge(self.primary, position);
     }

@@ -53,6 +53,23 @@ fn members_with_many_records_are_brought_up_to_date_under_load() {
 }
 
 #[test]
+fn members_that_answer_reads() {
+    assert_right(&Plan { members: 2, ..READING });
+    assert_right(&READING);
+}
+
+const READING: Plan =
+    Plan { members: 3, keys: 2, reads: 700, reads_any: true, breaks: 20, ..Plan::ROUGH };
+
+#[test]
+fn wrong_ways_of_reading_are_found_out() {
+    let right = Rules::default();
+    assert_found_out(&READING, Rules { ignores_lent: true, ..right });
+    assert_found_out(&READING, Rules { reads_forever: true, ..right });
+    assert_found_out(&READING, Rules { reads_uncommitted: true, ..right });
+}
+
+#[test]
 fn wrong_ways_are_found_out() {
     let plan = Plan { members: 3, ..Plan::ROUGH };
     let right = Rules::default();

@@ -50,12 +50,13 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(target: TargetId, life: u64, rules: Rules) -> Self {
+    pub fn new(target: TargetId, life: u64, (rules, reads_any): (Rules, bool)) -> Self {
         let mut backend = MemoryBackend::new(4 << 20, 1).expect("a target");
         let store = backend.open(DatasetId(1), PartitionId(0)).expect("a store");
         let partition = Partition::new(store);
-        let mirrored =
+        let mut mirrored =
             Mirrored::new(partition, DatasetId(1), PartitionId(0), target).with_rules(rules);
+        mirrored.set_reads_any(reads_any);
         Self {
             target,
             mirrored,
@@ -95,6 +96,7 @@ impl Node {
     pub fn message(&mut self, body: &[u8], payload: &[u8], now: Duration) {
         for message in Messages::new(body, payload) {
             let (envelope, message) = message.expect("members speak the protocol");
+            self.mirrored.set_lease(self.lease_until);
             self.mirrored.receive(&envelope, &message, now);
         }
     }

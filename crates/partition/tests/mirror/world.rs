@@ -22,11 +22,15 @@ pub struct Plan {
     pub keys: u64,
     /// Share of reads in 1000 calls.
     pub reads: u64,
+    /// Members that are not the primary answer reads, too.
+    pub reads_any: bool,
     pub steps: u64,
     pub loses: u64,
     pub repeats: u64,
     pub dies: u64,
     pub cuts: u64,
+    /// A primary takes a member for gone that is there.
+    pub breaks: u64,
 }
 
 impl Plan {
@@ -35,11 +39,13 @@ impl Plan {
         clients: 4,
         keys: 5,
         reads: 300,
+        reads_any: false,
         steps: 600,
         loses: 50,
         repeats: 50,
         dies: 0,
         cuts: 0,
+        breaks: 0,
     };
     pub const ROUGH: Self = Self { steps: 1500, dies: 6, cuts: 10, ..Self::CALM };
 }
@@ -77,6 +83,7 @@ type Verdict = Result<(), String>;
 
 impl World {
     pub fn new(seed: u64, plan: &Plan, rules: Rules) -> Self {
+        let ways = (rules, plan.reads_any);
         let targets: Vec<TargetId> = (1..=plan.members).map(TargetId).collect();
         let member = |target: &TargetId| Member { target: *target, consistency: Consistency::Good };
         let members: Vec<Member> = targets.iter().map(member).collect();
@@ -87,7 +94,7 @@ impl World {
             rules,
             rng: Rng::new(seed),
             now: Duration::from_secs(1),
-            nodes: targets.iter().map(|target| (*target, Node::new(*target, 0, rules))).collect(),
+            nodes: targets.iter().map(|target| (*target, Node::new(*target, 0, ways))).collect(),
             dead: BTreeMap::new(),
             cut: BTreeMap::new(),
             leases: targets.iter().map(|target| (*target, Duration::from_secs(2))).collect(),
@@ -154,8 +161,13 @@ impl World {
         let until = self.now + Duration::from_millis(self.rng.below(3000));
         let (dies, is_cut) = (self.plan.dies, self.plan.cuts);
         let (dies, is_cut) = (self.rng.per_mille(dies), self.rng.per_mille(is_cut));
+        let breaks = self.rng.per_mille(self.plan.breaks);
         if !self.may_spare(target) {
             return;
+        }
+        if breaks {
+            let now = self.now;
+            self.nodes.values_mut().for_each(|node| node.mirrored.unreachable(target, now));
         }
         if dies && self.nodes.remove(&target).is_some() {
             self.dead.insert(target, until);
@@ -172,7 +184,8 @@ impl World {
         self.dead.retain(|target, until| {
             let back = *until <= now;
             if back {
-                self.nodes.insert(*target, Node::new(*target, now.as_nanos() as u64, self.rules));
+                let ways = (self.rules, self.plan.reads_any);
+                self.nodes.insert(*target, Node::new(*target, now.as_nanos() as u64, ways));
             }
             !back
         });
@@ -205,7 +218,8 @@ impl World {
             // Mostly by the newest map.
             let right = self.view.members[0].target;
             let any = TargetId(self.rng.below(u64::from(self.plan.members)) as u32 + 1);
-            let to = if self.rng.per_mille(800) { right } else { any };
+            let by_map = if self.plan.reads_any { 400 } else { 800 };
+            let to = if self.rng.per_mille(by_map) { right } else { any };
             self.post(Letter::Request { to, call });
         }
     }

@@ -108,6 +108,14 @@ fn message<'a>(
             Message::Unfit { position, kind: kind(decoder)? }
         }
         tag::DIFFERS => Message::Differs { after: key(decoder)?, upto: key(decoder)? },
+        tag::ASK_READS => Message::AskReads {
+            asked: decoder.u64("time")?,
+            position: Position(decoder.u64("position")?),
+        },
+        tag::LEND_READS => Message::LendReads {
+            asked: decoder.u64("time")?,
+            position: Position(decoder.u64("position")?),
+        },
         tag::STALE => Message::Stale,
         tag::BEGIN => Message::Begin { attempt: decoder.u32("attempt")? },
         tag::COMPARE => {

@@ -17,6 +17,8 @@ pub(super) mod tag {
     pub const DONE: u8 = 10;
     pub const LOST: u8 = 11;
     pub const DIFFERS: u8 = 12;
+    pub const ASK_READS: u8 = 13;
+    pub const LEND_READS: u8 = 14;
 
     pub const OPENED: u8 = 1;
     pub const OPERATION: u8 = 2;
@@ -79,6 +81,16 @@ impl<'a> Message<'a> {
                 body.put_u8(tag::DIFFERS);
                 body.put_short_bytes(after);
                 body.put_short_bytes(upto);
+            }
+            Self::AskReads { asked, position } => {
+                body.put_u8(tag::ASK_READS);
+                body.put_u64(*asked);
+                body.put_u64(position.get());
+            }
+            Self::LendReads { asked, position } => {
+                body.put_u8(tag::LEND_READS);
+                body.put_u64(*asked);
+                body.put_u64(position.get());
             }
             Self::Stale => body.put_u8(tag::STALE),
             Self::Begin { attempt } => {

@@ -1,0 +1,259 @@
+//! Reads by members that are not the primary, where a dataset lets them ([`Mirrored::set_reads_any`]).
+//!
+//! Such a member answers what only reads while the primary *lends* it that, and only with what is committed. It asks
+//! ([`Message::AskReads`]); the answer ([`Message::LendReads`]) says what is committed, and counts for [`Times::read_lease`](super::Times::read_lease) from when
+//! the member asked. Until then the primary commits nothing without that member, whatever a map says meanwhile. So what was acknowledged before a
+//! read began is in the member's copy, and what the read saw is never undone. Nobody asks where nobody reads, and nobody waits where nobody asks.
+//!
+//! - Lent to is a member that is good by the primary's map and answers, while the lease of the primary's node runs for longer than what is lent.
+//! - A primary without a member that it required commits nothing before all that it has lent is over (a *fence*).
+//! - A new primary begins with a fence: it does not know what others have lent. A former one, without which nothing is committed until everybody
+//!   knows that it is none any more, acknowledges nothing before what it has lent is over; where it is dropped there is a fence, too.
+//!
+//! A read at a member that may not answer is refused at once, and the member asks: the next one will be answered. One that saw what may not
+//! be committed waits for the primary's word on it, as long as what is lent runs.
+
+use std::time::Duration;
+
+use samite_types::{ClientId, ErrorKind, Position, TargetId, Term};
+use samite_wire::control::Consistency;
+use samite_wire::op::Operation;
+use samite_wire::peer::Message;
+
+use super::secondary::NONE;
+use super::{At, Mirrored, Role, Ticket, refused};
+use crate::{Context, NoGrants, Outcome};
+
+/// What a member knows of reads by others than the primary.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    /// The dataset lets all members answer them.
+    pub(super) is_on: bool,
+    /// As a member: the primary of this term has lent until then, and said that all up to there is committed.
+    term: Term,
+    until: Duration,
+    committed: Position,
+    /// When it asked last, if no answer has come.
+    asked_at: Option<Duration>,
+    /// Reads wait until that is committed.
+    wanted: Position,
+    /// As a primary: the lease of the node runs until then.
+    node_until: Duration,
+    /// What was lent is over then.
+    lent_until: Duration,
+    /// It was the primary, and acknowledges nothing before that.
+    withholds: bool,
+}
+
+impl Reads {
+    /// Up to where the primary of `term` has said that all is committed.
+    pub(super) fn committed(&self, term: Term) -> Position {
+        if self.term == term { self.committed } else { NONE }
+    }
+
+    /// Whether it does not acknowledge anything for now.
+    pub(super) const fn withholds(&self) -> bool {
+        self.withholds
+    }
+
+    /// It is not the primary any more.
+    pub(super) fn deposed(&mut self) {
+        self.withholds = self.lent_until > Duration::ZERO;
+        self.wanted = NONE;
+    }
+
+    /// It is `now`.
+    pub(super) fn pass(&mut self, now: Duration) {
+        self.withholds &= now < self.lent_until;
+    }
+}
+
+impl Mirrored {
+    /// Whether members that are not the primary answer reads; before the first [`Mirrored::configure`], and the same for all members.
+    pub const fn set_reads_any(&mut self, any: bool) {
+        self.reads.is_on = any;
+    }
+
+    /// The lease of the node runs until then. To be told before messages are received, and before time passes.
+    pub const fn set_lease(&mut self, until: Duration) {
+        self.reads.node_until = until;
+    }
+
+    /// Whether a member may answer this operation that is not the primary. It may still refuse.
+    #[must_use]
+    pub fn may_read(&self, operation: &Operation<'_>) -> bool {
+        self.reads.is_on && matches!(self.role, Role::Secondary) && operation.only_reads()
+    }
+
+    /// Answers a read as a member that follows.
+    pub(super) fn read(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+        at: At,
+    ) -> (Outcome, Option<Ticket>) {
+        let follows = self.is_fit && self.at.term == self.term && self.at.position > NONE;
+        if !follows {
+            return (refused(ErrorKind::StaleMap), None);
+        }
+        let Reads { term, until, .. } = self.reads;
+        let is_lent = term == self.term && at.now < until || self.rules.reads_forever;
+        let waits = self.at.position > self.reads.committed(self.term);
+        // In time for the next.
+        if !is_lent || waits || at.now + self.times.read_lease / 2 > until {
+            self.ask_reads(at.now);
+        }
+        if !is_lent {
+            return (refused(ErrorKind::StaleMap), None);
+        }
+        self.partition.set_shows(false);
+        let outcome = self.partition.apply(client, context, operation, &mut NoGrants);
+        if !waits || self.rules.reads_uncommitted {
+            return (outcome, None);
+        }
+        self.reads.wanted = self.at.position;
+        (outcome, Some(Ticket { reign: self.reign, position: self.at.position }))
+    }
+
+    /// Asks the primary, unless it is asked already.
+    fn ask_reads(&mut self, now: Duration) {
+        if self.reads.asked_at.is_some_and(|at| now < at + self.times.retransmit) {
+            return;
+        }
+        self.reads.asked_at = Some(now);
+        let asked = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+        let question = Message::AskReads { asked, position: self.at.position };
+        self.answer(self.primary, &question);
+    }
+
+    /// The primary lends.
+    pub(super) fn lent(&mut self, asked: u64, position: Position, now: Duration) {
+        let asked = Duration::from_nanos(asked);
+        if !self.is_fit || self.at.term != self.term || asked > now {
+            return;
+        }
+        // Clocks may differ a little in speed.
+        let until = asked + self.times.read_lease / 10 * 9;
+        let reads = &mut self.reads;
+        if reads.term != self.term {
+            (reads.term, reads.until, reads.committed) = (self.term, until, position);
+        }
+        reads.until = reads.until.max(until);
+        reads.committed = reads.committed.max(position);
+        if reads.asked_at.is_some_and(|at| at <= asked) {
+            reads.asked_at = None;
+        }
+        let waits = reads.wanted > reads.committed;
+        self.effects.committed();
+        if waits {
+            self.ask_reads(now);
+        }
+    }
+
+    /// Sees to reads that wait: asks again, or gives them up.
+    pub(super) fn tick_reads(&mut self, now: Duration) {
+        if self.reads_wait().is_none() {
+            return;
+        }
+        if self.reads.term == self.term && now < self.reads.until {
+            return self.ask_reads(now);
+        }
+        self.give_up_reads();
+    }
+
+    /// Reads that wait are answered by others.
+    pub(super) fn give_up_reads(&mut self) {
+        if self.reads.wanted > NONE {
+            self.reads.wanted = NONE;
+            self.reign += 1;
+            self.effects.committed();
+        }
+    }
+
+    /// When reads that wait are to be seen to.
+    pub(super) fn reads_wait(&self) -> Option<Duration> {
+        let reads = &self.reads;
+        if reads.wanted <= reads.committed(self.term) {
+            return None;
+        }
+        let again = reads.asked_at.map(|at| at + self.times.retransmit);
+        Some(again.map_or(reads.until, |again| again.min(reads.until)))
+    }
+
+    /// A member asks whether it may answer reads.
+    pub(super) fn asked_reads(&mut self, index: usize, question: (u64, Position), now: Duration) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let peer = &mut primary.peers[index];
+        let until = now + self.times.read_lease;
+        let has_lease = until <= self.reads.node_until || self.rules.ignores_lease;
+        let is_up = peer.consistency == Consistency::Good && peer.is_required && !peer.is_failing;
+        if self.reads.is_on && has_lease && is_up && question.1 <= self.at.position {
+            self.reads.lent_until = self.reads.lent_until.max(until);
+            peer.asks = Some(question);
+            self.lend_reads(index);
+        }
+    }
+
+    /// Tells members that wait for it what is committed.
+    pub(super) fn lend_all(&mut self) {
+        let peers = match &self.role {
+            Role::Primary(primary) => primary.peers.len(),
+            _ => 0,
+        };
+        (0..peers).for_each(|index| self.lend_reads(index));
+    }
+
+    fn lend_reads(&mut self, index: usize) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let position = primary.committed;
+        let peer = &mut primary.peers[index];
+        let (to, committed) = (peer.target, |asks: &mut (u64, Position)| asks.1 <= position);
+        if let Some((asked, _)) = peer.asks.take_if(committed) {
+            self.answer(to, &Message::LendReads { asked, position });
+        }
+    }
+
+    /// Commits nothing before all is over that another primary may have lent.
+    pub(super) fn fence_as_new(&mut self, now: Duration) {
+        // Where nothing has ever happened nobody has lent anything.
+        if self.reads.is_on && self.at.position > NONE {
+            self.fence(now + self.times.read_lease);
+        }
+    }
+
+    /// Some of those that were `required` are not any more: what they were lent is to be over first.
+    pub(super) fn fence_without(&mut self, required: &[TargetId], now: Duration) {
+        let Role::Primary(primary) = &self.role else { return };
+        let is_required =
+            |one: &TargetId| primary.peers.iter().any(|p| p.target == *one && p.is_required);
+        let mut dropped = required.iter().filter(|one| !is_required(one)).peekable();
+        if !self.reads.is_on || dropped.peek().is_none() {
+            return;
+        }
+        let lent = Some(self.reads.lent_until).filter(|until| *until > now);
+        let by_former =
+            dropped.any(|one| *one == self.primary).then(|| now + self.times.read_lease);
+        if let Some(until) = lent.max(by_former) {
+            self.fence(until);
+        }
+    }
+
+    fn fence(&mut self, until: Duration) {
+        if self.rules.ignores_lent {
+            return;
+        }
+        if let Role::Primary(primary) = &mut self.role {
+            primary.fenced_until = primary.fenced_until.max(Some(until));
+        }
+    }
+
+    /// Ends the fence when its time has come.
+    pub(super) fn end_fence(&mut self, now: Duration) {
+        if let Role::Primary(primary) = &mut self.role
+            && primary.fenced_until.take_if(|until| now >= *until).is_some()
+        {
+            self.advance();
+        }
+    }
+}
