@@ -45,9 +45,9 @@ pub const HEAD_LEN: usize = 128;
 /// Longest key that is shown, in bytes.
 pub const KEY_LEN_MAX: usize = 84;
 /// Bytes of a node's memory for each byte of its board.
-const MEMORY_RATIO: u64 = 64;
+const MEMORY_RATIO: u64 = 16;
 /// Most sets of a board.
-const SETS_MAX: u64 = 1 << 16;
+const SETS_MAX: u64 = 1 << 20;
 
 /// Which record of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,8 +195,8 @@ mod tests {
     #[test]
     fn sets_are_a_power_of_two_and_bounded() {
         assert_eq!(sets_for(0), 1);
-        assert_eq!(sets_for(1 << 30), 1 << 14);
-        assert_eq!(sets_for((1 << 30) + 12345), 1 << 14);
+        assert_eq!(sets_for(1 << 30), 1 << 16);
+        assert_eq!(sets_for((1 << 30) + 12345), 1 << 16);
         assert_eq!(sets_for(1 << 50), SETS_MAX);
     }
 
