@@ -157,7 +157,9 @@ impl Partition {
         let (version, lease_epoch, sessions, holds) = imported
             .map_err(|error: WireError| Error::new(ErrorKind::Corrupt, error.to_string()))?;
         (self.version, self.lease_epoch) = (version, lease_epoch);
-        (self.sessions, self.holds) = (sessions, holds);
+        let before = std::mem::replace(&mut self.sessions, sessions);
+        self.sessions.inherit(before);
+        self.holds = holds;
         self.leases = crate::RecordLeases::default();
         self.store.require_lease(lease_epoch);
         Ok(())

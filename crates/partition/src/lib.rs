@@ -25,6 +25,7 @@ mod holds;
 mod outcome;
 mod plan;
 mod record_leases;
+mod refusals;
 mod run;
 mod sessions;
 mod show;
@@ -251,13 +252,10 @@ impl Partition {
         match self.sessions.look_up(client, seq, context.is_retry) {
             Known::New => {}
             Known::Applied(Applied { results: Err((kind, index)), .. }) => {
-                let (kind, index) = (*kind, usize::from(*index));
-                return Err(match kind {
-                    ErrorKind::Conflict => {
-                        guard::broken(&*self.store, operation, index, context.body_len_max)
-                    }
-                    kind => Failure::new(kind, index),
-                });
+                return Err(self.refused(operation, (*kind, *index), context));
+            }
+            Known::Refused(kind, index) => {
+                return Err(self.refused(operation, (kind, index), context));
             }
             Known::Applied(Applied { version, results: Ok(results), .. }) => {
                 let (version, results) = (*version, results.clone());
@@ -272,14 +270,32 @@ impl Partition {
                 Ok(outputs)
             }
             Err(failure) => {
+                let reason = (failure.kind, failure.index);
                 if context.is_retry && is_final(failure.kind) {
                     // What was sent first may still be under way: it must not take effect after this answer.
                     self.refusals += 1;
-                    let refused = Err((failure.kind, failure.index));
-                    self.remember(client, (seq, answered_below), refused);
+                    self.remember(client, (seq, answered_below), Err(reason));
+                } else if is_final(failure.kind) && !self.follows && !self.forgets {
+                    self.sessions.refuse_first(client, seq, reason);
                 }
                 Err(failure)
             }
+        }
+    }
+
+    /// Why an operation was refused before.
+    fn refused(
+        &self,
+        operation: &Operation<'_>,
+        (kind, index): (ErrorKind, u16),
+        context: &Context,
+    ) -> Failure {
+        let index = usize::from(index);
+        match kind {
+            ErrorKind::Conflict => {
+                guard::broken(&*self.store, operation, index, context.body_len_max)
+            }
+            kind => Failure::new(kind, index),
         }
     }
 

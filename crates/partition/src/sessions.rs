@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::copy::{bounded, put_u32, put_u64};
 use crate::limits::{FORGOTTEN_MAX, REMEMBERED_LEN_MAX, RESULTS_MAX, SESSIONS_MAX};
+use crate::refusals::Refusals;
 
 /// What is remembered of one action.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,8 @@ pub(crate) enum Known<'a> {
     New,
     /// It took effect, here is what it did; or it was refused for good.
     Applied(&'a Applied),
+    /// This sending of it was refused, and why.
+    Refused(ErrorKind, u16),
     /// It may have taken effect, and nobody knows any more.
     Lost,
     /// First sent, but so late that the window has passed it.
@@ -69,6 +72,8 @@ pub(crate) struct Sessions {
     total: usize,
     /// Counts decisions; orders sessions by the last.
     tick: u64,
+    /// First sendings that were refused here.
+    refusals: Refusals,
 }
 
 #[derive(Debug, Default)]
@@ -99,20 +104,38 @@ impl Sessions {
         if let Some(session) = self.sessions.get_mut(&client) {
             session.heard = session.heard.max(answered_below);
         }
+        self.refusals.hear(client, answered_below);
+    }
+
+    /// The first sending of operation `seq` was refused: should it come once more, it must not take effect, for the client may have the answer. Of a
+    /// second sending it says nothing.
+    pub(crate) fn refuse_first(&mut self, client: ClientId, seq: Seq, reason: (ErrorKind, u16)) {
+        self.refusals.note(client, seq, reason);
+    }
+
+    /// Keeps what only this member knows, of what was here before.
+    pub(crate) fn inherit(&mut self, before: Self) {
+        self.refusals = before.refusals;
     }
 
     /// What is known of operation `seq` of `client`.
     pub(crate) fn look_up(&self, client: ClientId, seq: Seq, is_retry: bool) -> Known<'_> {
         let Some(session) = self.sessions.get(&client) else {
             let lost = is_retry && (self.forgot_more || self.forgotten.contains(&client));
-            return if lost { Known::Lost } else { Known::New };
+            return if lost { Known::Lost } else { self.first(client, seq, is_retry) };
         };
         match session.find(seq) {
             Ok(at) => Known::Applied(&session.applied[at]),
-            Err(_) if seq >= session.low.max(session.heard) => Known::New,
+            Err(_) if seq >= session.low.max(session.heard) => self.first(client, seq, is_retry),
             Err(_) if is_retry => Known::Lost,
             Err(_) => Known::Behind,
         }
+    }
+
+    /// What is known of an operation that was not decided for good.
+    fn first(&self, client: ClientId, seq: Seq, is_retry: bool) -> Known<'_> {
+        let known = if is_retry { None } else { self.refusals.find(client, seq) };
+        known.unwrap_or(Known::New)
     }
 
     /// Remembers what was decided on operation `seq` of `client`, who has had the answers to all below `answered_below`.
@@ -177,8 +200,7 @@ impl Sessions {
         for _ in 0..bounded(decoder, FORGOTTEN_MAX, "forgotten sessions")? {
             forgotten.push_back(ClientId(decoder.u64("client")?));
         }
-        let mut imported =
-            Self { sessions: BTreeMap::new(), forgotten, forgot_more, total: 0, tick };
+        let mut imported = Self { forgotten, forgot_more, tick, ..Self::default() };
         for _ in 0..bounded(decoder, SESSIONS_MAX, "sessions")? {
             let client = ClientId(decoder.u64("client")?);
             let low = Seq(decoder.u64("lowest sequence")?);

@@ -230,7 +230,8 @@ pub enum Action<'a> {
         term_us: u32,
     },
     /// Hold the record, which must exist, under `token`: see [`Action::Detach`]. A token that holds a record already stays where it is.
-    /// Volatile: the hold ends with [`Action::Release`], with the record, or when its client has been gone for a while.
+    /// Volatile: the hold ends with [`Action::Release`], with the record, or when its client has been gone for a while. It is not taken once only: a request
+    /// that comes a second time, late, may take it again after it was released or refused. That keeps a detached record until the client goes, no more.
     /// Result: [`ActionResult::Number`], how many hold the record now.
     Hold {
         /// Key.

@@ -257,3 +257,29 @@ proptest! {
         }
     }
 }
+
+/// A network that brings requests twice may bring one again after its client was told that it was refused.
+#[test]
+fn what_was_refused_does_not_take_effect_when_the_same_sending_comes_again() {
+    let mut subject = Subject::new(1 << 20);
+    let client = ClientId(1);
+    let put = |byte| Act::Put { key: b"a".to_vec(), data: Bytes::Inline(vec![byte]) };
+    let op = |guards, byte| Op { guards, acts: vec![put(byte)], reveal_len: 0 };
+    let only_if_there = op(vec![Cond::Exists(b"a".to_vec())], 1);
+    let mut send = |seq, below, is_retry, op: &Op| {
+        subject.apply(client, seq, (below, is_retry), u64::MAX, op).map(|end| end.is_ok())
+    };
+    assert_eq!(send(1, 1, false, &only_if_there), Some(false));
+    assert_eq!(send(2, 1, false, &op(Vec::new(), 2)), Some(true));
+    // The same sending: not now, and not once its client has the answer.
+    assert_eq!(send(1, 1, false, &only_if_there), Some(false));
+    assert_eq!(send(3, 2, false, &op(Vec::new(), 3)), Some(true));
+    assert_eq!(send(1, 1, false, &only_if_there), Some(false));
+    // Another sending is tried: its client has no answer.
+    let other = op(vec![Cond::Absent(b"a".to_vec())], 4);
+    assert_eq!(send(4, 4, false, &other), Some(false));
+    let delete = Op { acts: vec![Act::Delete { key: b"a".to_vec() }], ..op(Vec::new(), 0) };
+    assert_eq!(send(5, 4, false, &delete), Some(true));
+    assert_eq!(send(4, 4, true, &other), Some(true));
+    assert_eq!(send(4, 4, false, &other), Some(true));
+}

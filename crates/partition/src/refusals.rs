@@ -1,0 +1,95 @@
+//! First sendings that were refused.
+//!
+//! A refusal changes nothing, so it is no entry of the log, and members do not know of it. But what was sent may come a second time from the same
+//! connection, late, when its client has been told; by then nothing might stand in its way. Who refused it remembers that, until the client says that it
+//! has the answer. Nobody else need to: a second *sending* says that it is one, and a refusal of that is an entry.
+
+use std::collections::BTreeMap;
+
+use samite_types::{ClientId, ErrorKind, Seq};
+
+use crate::limits::{RESULTS_MAX, SESSIONS_MAX};
+use crate::sessions::Known;
+
+/// Refusals of one client.
+#[derive(Debug, Default)]
+struct OfClient {
+    /// All below are answered.
+    heard: Seq,
+    refused: BTreeMap<Seq, (ErrorKind, u16)>,
+    used: u64,
+}
+
+/// Refusals by client.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    clients: BTreeMap<ClientId, OfClient>,
+    /// Refusals over all clients.
+    total: usize,
+    tick: u64,
+}
+
+impl Refusals {
+    /// The client has had the answers to all below `answered_below`.
+    pub(crate) fn hear(&mut self, client: ClientId, answered_below: Seq) {
+        if let Some(known) = self.clients.get_mut(&client)
+            && known.heard < answered_below
+        {
+            known.heard = answered_below;
+            let kept = known.refused.split_off(&answered_below);
+            self.total -= std::mem::replace(&mut known.refused, kept).len();
+        }
+    }
+
+    /// `seq` was refused. Bounded like the results of sessions: whoever was not refused anything for longest is forgotten first.
+    pub(crate) fn note(&mut self, client: ClientId, seq: Seq, reason: (ErrorKind, u16)) {
+        let is_known = self.clients.contains_key(&client);
+        if self.total >= RESULTS_MAX || !is_known && self.clients.len() >= SESSIONS_MAX {
+            let oldest = self.clients.iter().min_by_key(|(_, known)| known.used);
+            if let Some(forgotten) = oldest.map(|(client, _)| *client) {
+                let forgotten = self.clients.remove(&forgotten).unwrap_or_default();
+                self.total -= forgotten.refused.len();
+            }
+        }
+        self.tick += 1;
+        let known = self.clients.entry(client).or_default();
+        known.used = self.tick;
+        self.total += usize::from(known.refused.insert(seq, reason).is_none());
+    }
+
+    /// What became of the first sending of `seq`, if that was refused.
+    pub(crate) fn find(&self, client: ClientId, seq: Seq) -> Option<Known<'static>> {
+        let known = self.clients.get(&client)?;
+        if seq < known.heard {
+            return Some(Known::Behind);
+        }
+        known.refused.get(&seq).map(|(kind, index)| Known::Refused(*kind, *index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_known_until_its_answer_is_there_and_bounded_in_all() {
+        let (mut refusals, one) = (Refusals::default(), ClientId(1));
+        for seq in 1..=4 {
+            refusals.note(one, Seq(seq), (ErrorKind::Conflict, 2));
+        }
+        assert!(refusals.find(ClientId(2), Seq(1)).is_none());
+        assert!(refusals.find(one, Seq(5)).is_none());
+        refusals.hear(one, Seq(3));
+        assert!(matches!(refusals.find(one, Seq(2)), Some(Known::Behind)));
+        let known = refusals.find(one, Seq(3));
+        assert!(matches!(known, Some(Known::Refused(ErrorKind::Conflict, 2))));
+        assert_eq!(refusals.total, 2);
+        for seq in 1..=2 * RESULTS_MAX as u64 {
+            let client = ClientId(2 + seq % (2 * SESSIONS_MAX as u64));
+            refusals.note(client, Seq(seq), (ErrorKind::NotFound, 0));
+        }
+        assert!(refusals.total <= RESULTS_MAX && refusals.clients.len() <= SESSIONS_MAX);
+        let counted: usize = refusals.clients.values().map(|known| known.refused.len()).sum();
+        assert_eq!(refusals.total, counted);
+    }
+}
