@@ -129,10 +129,9 @@ impl SimCoordinator {
         }
     }
 
-    /// Lets time pass, and answers what waits.
+    /// Answers what waits, and lets time pass. In this order, as the node does: who is silent is found out when everybody who spoke was heard.
     fn decide(&mut self, context: &mut Context<'_>) {
         let Some(leading) = &mut self.leading else { return };
-        leading.decider.tick(context.now);
         let mut answers = Vec::new();
         while let Some((from, id, request)) = self.queue.pop_front() {
             if let ControlRequest::Watch { known, .. } = request {
@@ -145,6 +144,7 @@ impl SimCoordinator {
             }
             answers.push((from, id, leading.decider.answer(context.now, request)));
         }
+        leading.decider.tick(context.now);
         if leading.now() == leading.saved {
             return answer(answers, context);
         }

@@ -31,6 +31,14 @@ impl Model {
         Outcome::Done(op.acts.iter().map(|act| self.step(*act)).collect())
     }
 
+    /// The same for a detach that met a hold nobody knows of: one that was told to have failed, or has been released, may have come once more.
+    /// `None`: it is not of that kind.
+    pub fn apply_held(&mut self, op: &Op) -> Option<Outcome> {
+        let [Act::Detach(key, to)] = op.acts[..] else { return None };
+        let value = self.records.remove(&key)?;
+        Some(Outcome::Done(vec![Seen::Number(self.keep(key, to, value))]))
+    }
+
     fn holds_true(&self, cond: &Cond) -> bool {
         match cond {
             Cond::Exists(key) => self.records.contains_key(key),
@@ -96,6 +104,10 @@ impl Model {
         if self.holders(key) == 0 {
             return DETACHED_REMOVED;
         }
+        self.keep(key, to, value)
+    }
+
+    fn keep(&mut self, key: Key, to: Key, value: Vec<u8>) -> u64 {
         self.forget(to);
         self.records.insert(to, value);
         for holds in self.holds.values_mut().filter(|holds| **holds == key) {

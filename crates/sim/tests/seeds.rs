@@ -3,11 +3,26 @@
 use samite_sim::run::run;
 use samite_sim::scenario::Scenario;
 
+fn is_fine(seed: u64) {
+    let report = run(&Scenario::new(seed), false);
+    assert!(report.violations.is_empty(), "seed {seed}: {:?}", report.violations);
+    assert_eq!(report.too_hard, 0, "seed {seed}");
+}
+
 #[test]
 fn seeds_break_no_rule() {
-    for seed in 0..300 {
-        let report = run(&Scenario::new(seed), false);
-        assert!(report.violations.is_empty(), "seed {seed}: {:?}", report.violations);
-        assert_eq!(report.too_hard, 0, "seed {seed}");
-    }
+    (0..300).for_each(is_fine);
+}
+
+/// Seeds that broke a rule once.
+#[test]
+fn seeds_that_found_something_break_no_rule_any_more() {
+    let found = [
+        // Memory given up in vain: time passed for the coordinator before it had heard everybody who spoke.
+        5_773, 22_599, 57_455, // Holds that were refused or released came again.
+        6_424, 34_064, 38_398, 59_660,
+        // Mutations that were refused came again, as the network had doubled them.
+        12_626, 19_410, 22_518, 29_912, 36_575, 55_943,
+    ];
+    found.into_iter().for_each(is_fine);
 }

@@ -3,6 +3,9 @@
 //! The search of Wing and Gong ("Testing and verifying concurrent objects", 1993) with the memory that Lowe added ("Testing for
 //! linearizability", 2016): a set of calls that were put in order, with the state after them, is tried once. A call that nobody was told the
 //! end of may come at any time after it began, or never, and whatever the model answers is right.
+//!
+//! Holds are no mutations, and are not taken once only: a request that comes twice, late, may take one again that was released, or one
+//! that was refused, until its client is gone. So a detach may find a record held without a known hold, once somebody has asked for one; never the other way.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -53,6 +56,8 @@ struct Search<'a> {
     left: usize,
     /// Place in `order` before which all calls are done.
     low: usize,
+    /// When somebody first asked for a hold.
+    holds_from: Duration,
 }
 
 impl<'a> Search<'a> {
@@ -69,6 +74,12 @@ impl<'a> Search<'a> {
             furthest: (0, 0),
             left: calls.iter().filter(|call| call.ended.is_some()).count(),
             low: 0,
+            holds_from: calls
+                .iter()
+                .filter(|call| call.op.acts.iter().any(|act| matches!(act, Act::Hold(..))))
+                .map(|call| call.begun)
+                .min()
+                .unwrap_or(Duration::MAX),
         }
     }
 
@@ -110,11 +121,7 @@ impl<'a> Search<'a> {
             if self.is_done(call) {
                 continue;
             }
-            let mut after = self.state.clone();
-            let told = after.apply(&self.calls[call].op);
-            if !agrees(self.calls[call], &told) {
-                continue;
-            }
+            let Some(after) = self.after(self.calls[call]) else { continue };
             self.done[call / 64] |= 1 << (call % 64);
             let is_new = self.tried.insert(self.fingerprint(&after));
             self.done[call / 64] &= !(1 << (call % 64));
@@ -123,6 +130,21 @@ impl<'a> Search<'a> {
             }
         }
         None
+    }
+
+    /// The state after `call`, if it can come now.
+    fn after(&self, call: &Call) -> Option<Model> {
+        let mut after = self.state.clone();
+        let told = after.apply(&call.op);
+        if agrees(call, &told) {
+            return Some(after);
+        }
+        if self.holds_from > end_of(call) {
+            return None;
+        }
+        let mut after = self.state.clone();
+        let told = after.apply_held(&call.op)?;
+        agrees(call, &told).then_some(after)
     }
 
     /// Of the calls that are not done, the first end, and whose it is: what begins after it cannot come next.
@@ -188,6 +210,7 @@ fn end_of(call: &Call) -> Duration {
 #[cfg(test)]
 mod tests {
     use samite_types::{ErrorKind, PartitionId};
+    use samite_wire::op::{DETACHED_KEPT, DETACHED_REMOVED};
 
     use super::*;
     use crate::op::{Op, Seen};
@@ -232,6 +255,26 @@ mod tests {
         assert_eq!(verdict(&calls), Verdict::Violated(2));
         let calls = [put(0, 0, 1, 1, true), put(0, 2, 6, 2, false), get(1, 4, 5, 1)];
         assert_eq!(verdict(&calls), Verdict::Linearizable);
+    }
+
+    #[test]
+    fn a_detach_may_meet_a_hold_that_came_late_and_must_meet_one_that_is_there() {
+        let detach = |begun, told| {
+            let number = Some(Outcome::Done(vec![Seen::Number(told)]));
+            call(1, begun, begun + 1, Act::Detach(0, 1), number)
+        };
+        let hold = |outcome| call(2, 2, 3, Act::Hold(0, 7), Some(outcome));
+        let refused = Outcome::Failed(ErrorKind::NotFound);
+        let held = Outcome::Done(vec![Seen::Number(1)]);
+        let put = put(0, 4, 5, 1, true);
+        let (kept, removed) = (DETACHED_KEPT, DETACHED_REMOVED);
+        assert_eq!(verdict(&[put.clone(), detach(6, removed)]), Verdict::Linearizable);
+        assert_eq!(verdict(&[put.clone(), detach(6, kept)]), Verdict::Violated(1));
+        let calls = [hold(refused), put.clone(), detach(6, kept)];
+        assert_eq!(verdict(&calls), Verdict::Linearizable);
+        let held = Call { begun: Duration::from_micros(6), ended: None, ..hold(held) };
+        let held = Call { ended: Some((Duration::from_micros(7), Outcome::Done(vec![]))), ..held };
+        assert_eq!(verdict(&[put, held, detach(8, removed)]), Verdict::Violated(2));
     }
 
     #[test]
