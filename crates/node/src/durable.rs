@@ -17,14 +17,14 @@
 
 mod checkpoint;
 mod drive;
-mod frame;
-mod recovery;
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use samite_log::storage::Storage;
 use samite_log::{Appender, DirDisk, Disk, Settings};
+pub(crate) use samite_partition::durable::Recovered;
+use samite_partition::durable::{Found, PlaceId, Tracks, frame, recover};
 use samite_partition::mirror::{LogEntry, Mirrored};
 use samite_transport::server::Waker;
 use samite_types::fault::Faults;
@@ -33,9 +33,7 @@ use samite_types::{
 };
 
 use crate::config::FlashConfig;
-use crate::partitions::PlaceId;
 use checkpoint::{Checkpoints, LogView};
-pub(crate) use recovery::Recovered;
 
 /// The directory of a node.
 #[derive(Clone, Debug)]
@@ -79,26 +77,13 @@ impl Flash {
     }
 }
 
-/// What is known of a partition's way through the log.
-#[derive(Clone, Copy, Debug, Default)]
-struct Track {
-    /// Frame with its last entry; 0: none.
-    last: u64,
-    /// Frames below this are not needed for it.
-    needed: u64,
-    /// What the log tells is of no use before there is a checkpoint.
-    is_headless: bool,
-}
-
 /// Hands an open partition to somebody; does nothing when there is none.
 pub(crate) type Find<'f> = dyn FnMut(PlaceId, &mut dyn FnMut(&mut Mirrored)) + 'f;
 
 /// The log of one shard, and what goes with it.
 pub(crate) struct Durable {
     appender: Appender,
-    tracks: HashMap<PlaceId, Track>,
-    /// Entries on their way to flash: number of the frame, partition, position.
-    under_way: VecDeque<(u64, PlaceId, Position)>,
+    tracks: Tracks,
     checkpoints: Checkpoints,
     /// Bytes that had been appended when the last checkpoints were begun.
     round_at: Option<u64>,
@@ -118,14 +103,13 @@ impl Durable {
         let disk = flash.shard(shard)?;
         let id = flash.log_id(shard);
         let settings = Settings { id, segment_len: flash.config.segment_len };
-        let found = recovery::recover(&disk, settings, open)?;
+        let found = read(&disk, settings, open)?;
         let name = format!("log-{}", shard.get());
         let woken = waker.clone();
         let appender = Appender::start(&name, found.log, move || woken.wake());
         let durable = Self {
             appender: appender.map_err(|error| no_thread(&error))?,
             tracks: found.tracks,
-            under_way: VecDeque::new(),
             checkpoints: Checkpoints::start(disk, settings, found.checkpointed, waker)?,
             round_at: None,
         };
@@ -145,10 +129,8 @@ impl Durable {
 
     /// Appends an entry of a partition.
     pub(crate) fn append(&mut self, id: PlaceId, entry: &LogEntry) {
-        let first = self.appender.next();
-        let track = self.tracks.entry(id).or_insert(Track { needed: first, ..Track::default() });
-        track.last = self.appender.add(|out| frame::encode_entry(out, id, entry));
-        self.under_way.push_back((track.last, id, entry.position()));
+        let frame = self.appender.add(|out| frame::encode_entry(out, id, entry));
+        self.tracks.appended(id, frame, entry.position());
         self.appender.submit();
     }
 
@@ -156,10 +138,8 @@ impl Durable {
     pub(crate) fn discard(&mut self, id: PlaceId) {
         let frame = self.appender.add(|out| frame::encode_discarded(out, id));
         self.appender.submit();
-        self.under_way.retain(|(_, other, _)| *other != id);
         self.checkpoints.discard(&|other| other == id);
-        let track = Track { last: frame, needed: frame + 1, is_headless: true };
-        self.tracks.insert(id, track);
+        self.tracks.discarded(id, frame);
     }
 
     /// What is appended to a partition counts again once it is all in a checkpoint.
@@ -169,18 +149,7 @@ impl Durable {
 
     /// The next entry that has come to be on flash, with all before it: a partition, and the entry's position.
     pub(crate) fn next_durable(&mut self) -> Option<(PlaceId, Position)> {
-        loop {
-            let (frame, id, position) = *self.under_way.front()?;
-            if frame >= self.appender.durable() {
-                return None;
-            }
-            self.under_way.pop_front();
-            // Of several entries of one partition the last says all.
-            let track = self.tracks.get(&id).copied().unwrap_or_default();
-            if !track.is_headless {
-                return Some((id, position));
-            }
-        }
+        self.tracks.next_durable(self.appender.durable())
     }
 
     /// Bytes of the log and of the checkpoints.
@@ -190,16 +159,11 @@ impl Durable {
 
     /// There are no such datasets any more.
     pub(crate) fn forget(&mut self, is_gone: &dyn Fn(DatasetId) -> bool) {
-        let mut gone: Vec<DatasetId> =
-            self.tracks.keys().map(|id| id.0).filter(|dataset| is_gone(*dataset)).collect();
-        gone.sort_unstable();
-        gone.dedup();
-        for dataset in gone {
+        for dataset in self.tracks.datasets().into_iter().filter(|dataset| is_gone(*dataset)) {
             self.appender.add(|out| frame::encode_dropped(out, dataset));
+            self.tracks.dropped(dataset);
         }
         self.appender.submit();
-        self.tracks.retain(|(dataset, _), _| !is_gone(*dataset));
-        self.under_way.retain(|(_, (dataset, _), _)| !is_gone(*dataset));
         self.checkpoints.discard(&|(dataset, _)| is_gone(dataset));
     }
 
@@ -213,11 +177,9 @@ impl Durable {
     pub(crate) fn advance(&mut self, find: &mut Find<'_>) -> Option<(PlaceId, Position)> {
         let mut headed = None;
         let mut is_shorter = false;
-        if let Some(done) = self.checkpoints.finished()
-            && let Some(track) = self.tracks.get_mut(&done.id)
-        {
-            track.needed = done.next;
-            headed = std::mem::take(&mut track.is_headless).then_some((done.id, done.position));
+        if let Some(done) = self.checkpoints.finished() {
+            let is_headed = self.tracks.checkpointed(done.id, done.next);
+            headed = is_headed.then_some((done.id, done.position));
             is_shorter = true;
         }
         let appended = self.appender.appended();
@@ -226,25 +188,38 @@ impl Durable {
         if is_time && self.checkpoints.is_due(self.appender.figures().len) {
             self.round_at = Some(appended);
             is_shorter = true;
-            self.checkpoints.begin(self.told_of());
+            self.checkpoints.begin(self.tracks.told_of());
         }
         if is_shorter {
-            let needed = self.tracks.values().filter(|track| track.last >= track.needed);
-            let first = needed.map(|track| track.needed).min();
+            let first = self.tracks.needed_from();
             self.appender.drop_below(first.unwrap_or(self.appender.next()));
         }
         let log = LogView { next: self.appender.next(), durable: self.appender.durable() };
         self.checkpoints.step(&log, find);
         headed
     }
+}
 
-    /// The partitions of which the log tells something that no checkpoint has, those that it has told of longest last.
-    fn told_of(&self) -> Vec<PlaceId> {
-        let told = self.tracks.iter().filter(|(_, track)| track.last >= track.needed);
-        let mut places: Vec<(u64, PlaceId)> = told.map(|(id, track)| (track.needed, *id)).collect();
-        places.sort_unstable_by(|one, other| other.cmp(one));
-        places.into_iter().map(|(_, id)| id).collect()
-    }
+/// How many entries go by between words on how far it is.
+const PROGRESS: u64 = 1 << 18;
+
+/// Reads all that is on `disk`.
+fn read(
+    disk: &Arc<dyn Disk>,
+    settings: Settings,
+    open: &mut dyn FnMut(PlaceId) -> Result<Mirrored>,
+) -> Result<Found> {
+    let begun = Instant::now();
+    let found = recover(disk, settings, open, &mut |entries| {
+        if entries > 0 && entries.is_multiple_of(PROGRESS) {
+            tracing::info!(entries, "reading the log");
+        }
+    })?;
+    let ms = begun.elapsed().as_millis() as u64;
+    let (count, checkpoints) = (found.partitions.len(), found.checkpointed.len());
+    let (entries, bytes) = (found.replayed, found.log.len());
+    tracing::info!(partitions = count, checkpoints, entries, bytes, ms, "durable data is read");
+    Ok(found)
 }
 
 fn no_thread(error: &std::io::Error) -> Error {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use samite_backend::Backend;
 use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
+pub(crate) use samite_partition::durable::PlaceId;
 use samite_partition::mirror::{At, Mirrored, Ticket, View};
 use samite_partition::{Context, Grants, Holder, Outcome, Partition};
 use samite_placement::ClusterMap;
@@ -41,9 +42,6 @@ pub(crate) struct Partitions {
     /// What a restart has left, until it is opened; `None`: there is no log.
     recovered: Option<Recovered>,
 }
-
-/// A partition of a dataset.
-pub(crate) type PlaceId = (DatasetId, PartitionId);
 
 struct Open {
     id: DatasetId,

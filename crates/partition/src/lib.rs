@@ -13,6 +13,7 @@
 //! 5. its actions can all be done, and their space is set aside;
 //! 6. its actions are done, in order; the partition's version grows by one and is the version of every record they change.
 
+pub mod durable;
 pub mod limits;
 pub mod locks;
 

@@ -3,14 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use samite_partition::durable::PlaceId;
+use samite_partition::durable::frame::OVERHEAD;
 use samite_partition::mirror::Effect;
 use samite_placement::{ClusterMap, shard_of};
 use samite_types::{Clock, ErrorKind, SystemClock};
 use samite_wire::op::{Action, Data, Operation, Request};
 use samite_wire::peer::data_of;
 
-use super::frame::OVERHEAD;
-use crate::partitions::PlaceId;
 use crate::shard::Shard;
 
 /// Whether there may be an entry about an operation.

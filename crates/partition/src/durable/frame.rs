@@ -6,20 +6,20 @@
 //!  dataset u32 │ partition u32 │ length u32 │ entry │ its data    what has happened to the partition
 //! ```
 
-use samite_partition::mirror::LogEntry;
 use samite_types::{DatasetId, PartitionId};
 use samite_wire::peer::Entry;
 use samite_wire::{Decoder, WireError};
 
-use crate::partitions::PlaceId;
+use super::PlaceId;
+use crate::mirror::LogEntry;
 
 /// Bytes that the entry of an operation may have beside the request that brought the operation.
-pub(super) const OVERHEAD: usize = 128;
+pub const OVERHEAD: usize = 128;
 
 /// What a frame says.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "mostly it is an entry, and it lives for one call")]
-pub(super) enum Frame<'a> {
+pub enum Frame<'a> {
     /// What has happened to a partition.
     Entry(PlaceId, Entry<'a>),
     /// What is known of a partition does not count any more.
@@ -28,7 +28,8 @@ pub(super) enum Frame<'a> {
     Dropped(DatasetId),
 }
 
-pub(super) fn encode_entry(out: &mut Vec<u8>, id: PlaceId, entry: &LogEntry) {
+/// Of [`Frame::Entry`].
+pub fn encode_entry(out: &mut Vec<u8>, id: PlaceId, entry: &LogEntry) {
     encode_discarded(out, id);
     out.extend_from_slice(&(entry.body().len() as u32).to_le_bytes());
     out.extend_from_slice(entry.body());
@@ -37,12 +38,14 @@ pub(super) fn encode_entry(out: &mut Vec<u8>, id: PlaceId, entry: &LogEntry) {
     }
 }
 
-pub(super) fn encode_discarded(out: &mut Vec<u8>, (dataset, partition): PlaceId) {
+/// Of [`Frame::Discarded`].
+pub fn encode_discarded(out: &mut Vec<u8>, (dataset, partition): PlaceId) {
     encode_dropped(out, dataset);
     out.extend_from_slice(&partition.get().to_le_bytes());
 }
 
-pub(super) fn encode_dropped(out: &mut Vec<u8>, dataset: DatasetId) {
+/// Of [`Frame::Dropped`].
+pub fn encode_dropped(out: &mut Vec<u8>, dataset: DatasetId) {
     out.extend_from_slice(&dataset.get().to_le_bytes());
 }
 
@@ -50,7 +53,7 @@ pub(super) fn encode_dropped(out: &mut Vec<u8>, dataset: DatasetId) {
 ///
 /// # Errors
 /// It is none of these.
-pub(super) fn decode(bytes: &[u8]) -> Result<Frame<'_>, WireError> {
+pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, WireError> {
     let mut decoder = Decoder::new(bytes);
     let dataset = DatasetId(decoder.u32("dataset")?);
     if decoder.rest().is_empty() {

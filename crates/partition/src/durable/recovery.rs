@@ -1,46 +1,47 @@
 //! From a directory to partitions: checkpoints, then the log.
 
-use std::collections::{BTreeMap, HashMap, btree_map};
+use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
-use std::time::Instant;
 
 use samite_log::{Disk, Log, Settings};
-use samite_partition::mirror::Mirrored;
 use samite_types::{DatasetId, Error, ErrorKind, Result};
 use samite_wire::peer::Entry;
 
-use super::Track;
+use super::PlaceId;
 use super::checkpoint::{self, Loaded};
 use super::frame::{self, Frame};
-use crate::partitions::PlaceId;
+use super::tracks::{Track, Tracks};
+use crate::mirror::Mirrored;
 
 /// Partitions as they were.
-pub(crate) type Recovered = BTreeMap<PlaceId, Mirrored>;
+pub type Recovered = BTreeMap<PlaceId, Mirrored>;
 
 /// What was found.
-pub(super) struct Found {
-    pub(super) log: Log,
-    pub(super) partitions: Recovered,
-    pub(super) tracks: HashMap<PlaceId, Track>,
+pub struct Found {
+    /// The log, to be gone on with.
+    pub log: Log,
+    /// Partitions.
+    pub partitions: Recovered,
+    /// What is known of their way through the log.
+    pub tracks: Tracks,
     /// Bytes of the checkpoint of each partition that has one.
-    pub(super) checkpointed: HashMap<PlaceId, u64>,
+    pub checkpointed: BTreeMap<PlaceId, u64>,
+    /// Entries of the log that were applied.
+    pub replayed: u64,
 }
 
-/// How many entries go by between words on how far it is.
-const PROGRESS: u64 = 1 << 18;
-
-/// Reads all that is on `disk`.
+/// Reads all that is on `disk` into partitions that `open` makes. `progress` is told of each entry that was applied, how many there were.
 ///
 /// # Errors
 /// Damage, and where; too little memory for what is there.
-pub(super) fn recover(
+pub fn recover(
     disk: &Arc<dyn Disk>,
     settings: Settings,
     open: &mut dyn FnMut(PlaceId) -> Result<Mirrored>,
+    progress: &mut dyn FnMut(u64),
 ) -> Result<Found> {
-    let begun = Instant::now();
     let mut replay = Replay::default();
-    let mut checkpointed = HashMap::new();
+    let mut checkpointed = BTreeMap::new();
     for id in checkpoint::find(&**disk)? {
         let mut member = open(id)?;
         let Loaded { next, len } = checkpoint::load(&**disk, settings.id, id, &mut member)?;
@@ -48,13 +49,13 @@ pub(super) fn recover(
         replay.tracks.insert(id, Track { needed: next, ..Track::default() });
         replay.partitions.insert(id, member);
     }
-    if !checkpointed.is_empty() {
-        let bytes = checkpointed.values().sum::<u64>();
-        tracing::info!(partitions = checkpointed.len(), bytes, "checkpoints are read");
-    }
     let log = Log::open(Arc::clone(disk), settings, &mut |number, bytes| {
         let told = match frame::decode(bytes)? {
-            Frame::Entry(id, entry) => replay.entry(number, id, &entry, open),
+            Frame::Entry(id, entry) => {
+                let entered = replay.entry(number, id, &entry, open);
+                progress(replay.replayed);
+                entered
+            }
             Frame::Discarded(id) => {
                 replay.discarded(number, id);
                 Ok(())
@@ -74,19 +75,17 @@ pub(super) fn recover(
         let words = format!("the log ends before frame {}, which a checkpoint has", track.needed);
         return Err(Error::new(ErrorKind::Corrupt, words));
     }
-    let ms = begun.elapsed().as_millis() as u64;
-    let (count, bytes) = (partitions.len(), log.len());
-    tracing::info!(partitions = count, entries = replayed, bytes, ms, "durable data is read");
-    Ok(Found { log, partitions, tracks, checkpointed })
+    let tracks = Tracks::new(tracks);
+    Ok(Found { log, partitions, tracks, checkpointed, replayed })
 }
 
 #[derive(Default)]
 struct Replay {
     partitions: Recovered,
-    tracks: HashMap<PlaceId, Track>,
+    tracks: BTreeMap<PlaceId, Track>,
     /// Partitions whose entries do not follow on what is there. They must turn out to be discarded or dropped later: then the log may
     /// begin in their midst.
-    failures: HashMap<PlaceId, Error>,
+    failures: BTreeMap<PlaceId, Error>,
     replayed: u64,
 }
 
@@ -122,9 +121,6 @@ impl Replay {
         }
         track.last = number;
         self.replayed += 1;
-        if self.replayed.is_multiple_of(PROGRESS) {
-            tracing::info!(entries = self.replayed, "reading the log");
-        }
         Ok(())
     }
 

@@ -1,0 +1,100 @@
+//! What is known of the way of partitions through a log that they share.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use samite_types::{DatasetId, Position};
+
+use super::PlaceId;
+
+/// What is known of a partition's way through the log.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Track {
+    /// Frame with its last entry; 0: none.
+    pub(super) last: u64,
+    /// Frames below this are not needed for it.
+    pub(super) needed: u64,
+    /// What the log tells is of no use before there is a checkpoint.
+    pub(super) is_headless: bool,
+}
+
+/// The partitions of a log.
+#[derive(Debug, Default)]
+pub struct Tracks {
+    tracks: BTreeMap<PlaceId, Track>,
+    /// Entries on their way to flash: number of the frame, partition, position.
+    under_way: VecDeque<(u64, PlaceId, Position)>,
+}
+
+impl Tracks {
+    pub(super) const fn new(tracks: BTreeMap<PlaceId, Track>) -> Self {
+        Self { tracks, under_way: VecDeque::new() }
+    }
+
+    /// An entry of a partition, up to `position`, was appended as `frame`.
+    pub fn appended(&mut self, id: PlaceId, frame: u64, position: Position) {
+        let track = self.tracks.entry(id).or_insert(Track { needed: frame, ..Track::default() });
+        track.last = frame;
+        self.under_way.push_back((frame, id, position));
+    }
+
+    /// `frame` says that what was told of a partition does not count any more.
+    pub fn discarded(&mut self, id: PlaceId, frame: u64) {
+        self.under_way.retain(|(_, other, _)| *other != id);
+        let track = Track { last: frame, needed: frame + 1, is_headless: true };
+        self.tracks.insert(id, track);
+    }
+
+    /// Datasets of which something is told.
+    #[must_use]
+    pub fn datasets(&self) -> Vec<DatasetId> {
+        let mut datasets: Vec<DatasetId> = self.tracks.keys().map(|id| id.0).collect();
+        datasets.dedup();
+        datasets
+    }
+
+    /// A dataset is no more.
+    pub fn dropped(&mut self, dataset: DatasetId) {
+        self.tracks.retain(|id, _| id.0 != dataset);
+        self.under_way.retain(|(_, id, _)| id.0 != dataset);
+    }
+
+    /// There is a checkpoint after which the log goes on with frame `next`. Whether it is one that the partition had to have before its entries count:
+    /// then all up to the position that it has seen is on flash.
+    pub fn checkpointed(&mut self, id: PlaceId, next: u64) -> bool {
+        let Some(track) = self.tracks.get_mut(&id) else { return false };
+        track.needed = next;
+        std::mem::take(&mut track.is_headless)
+    }
+
+    /// The next entry that has come to be on flash, with all before it: a partition, and the entry's position. `durable`: the first frame that is not.
+    pub fn next_durable(&mut self, durable: u64) -> Option<(PlaceId, Position)> {
+        loop {
+            let (frame, id, position) = *self.under_way.front()?;
+            if frame >= durable {
+                return None;
+            }
+            self.under_way.pop_front();
+            // Of several entries of one partition the last says all.
+            let track = self.tracks.get(&id).copied().unwrap_or_default();
+            if !track.is_headless {
+                return Some((id, position));
+            }
+        }
+    }
+
+    /// The first frame that is needed, if any is.
+    #[must_use]
+    pub fn needed_from(&self) -> Option<u64> {
+        let needed = self.tracks.values().filter(|track| track.last >= track.needed);
+        needed.map(|track| track.needed).min()
+    }
+
+    /// The partitions of which the log tells something that no checkpoint has, those that it has told of longest last.
+    #[must_use]
+    pub fn told_of(&self) -> Vec<PlaceId> {
+        let told = self.tracks.iter().filter(|(_, track)| track.last >= track.needed);
+        let mut places: Vec<(u64, PlaceId)> = told.map(|(id, track)| (track.needed, *id)).collect();
+        places.sort_unstable_by(|one, other| other.cmp(one));
+        places.into_iter().map(|(_, id)| id).collect()
+    }
+}
