@@ -222,6 +222,30 @@ fn a_member_that_was_away_is_brought_up_to_date_while_writes_go_on() {
 }
 
 #[test]
+fn a_member_that_was_cut_off_is_sent_only_what_it_missed() {
+    let cluster = cluster(2, 1);
+    let mut raw = Raw::connect(&cluster, 0, UNIX);
+    let dataset = raw.create_mirrored("d", 2);
+    let (p, _) = mirrored(&raw, 2);
+    for number in 0..100 {
+        put(&raw, (dataset, p), number, 50_000);
+    }
+    for node in [0, 1] {
+        let cut = FaultRequest::Set("cut 0 1 0s 4s\ncut 1 0 0s 4s".into());
+        let reply = Raw::connect(&cluster, node, UNIX).control(&ControlRequest::Faults(cut));
+        assert!(matches!(reply, ControlReply::Faults(_)));
+    }
+    for number in 98..103 {
+        put(&raw, (dataset, p), number, 30_000);
+    }
+    wait_for(&raw, p, |group| group.members[1].consistency == Consistency::NeedsResync);
+    wait_for(&raw, p, is_all_good);
+    assert_equal(&cluster, &[0, 1], (dataset, p));
+    let sent = raw.status().resync_bytes;
+    assert!((150_000..400_000).contains(&sent), "{sent} bytes, of 5 MB that were there already");
+}
+
+#[test]
 fn when_the_primary_dies_the_other_has_all_that_was_acknowledged() {
     let mut cluster = cluster(2, 1);
     // Not the node in which the coordinator lives.
