@@ -16,6 +16,7 @@ use samite_types::{
 use samite_wire::access::Access;
 
 use crate::changes::{Changing, mask_of};
+use crate::members::Whom;
 use crate::op::Footprint;
 use crate::outcome::{OwnedFailure, OwnedOutcome};
 use crate::peer::Peer;
@@ -69,6 +70,7 @@ pub(crate) struct Run<'r, 'a> {
     /// Numbers taken in place of those.
     renumbered: Vec<SeqRange<'r>>,
     pub(crate) retry: Retry,
+    pub(crate) whom: Whom,
     /// Epoch of the map by which operations were sent last.
     epoch: Epoch,
     torn: u32,
@@ -92,6 +94,7 @@ impl Sent {
 
 impl<'r, 'a> Run<'r, 'a> {
     pub(crate) fn new(dataset: &'r Dataset, ops: &'r mut [Op<'a>], deadline: Deadline) -> Self {
+        let whom = Whom::of(dataset, ops.iter().map(|op| &op.operation));
         Self {
             dataset,
             session: dataset.client().session(),
@@ -103,6 +106,7 @@ impl<'r, 'a> Run<'r, 'a> {
             behind: Vec::new(),
             renumbered: Vec::new(),
             retry: Retry::new(Timing::default(), dataset.is_mirrored(), deadline.at()),
+            whom,
             epoch: Epoch(0),
             torn: 0,
         }
@@ -150,8 +154,8 @@ impl<'r, 'a> Run<'r, 'a> {
     /// The short way for one operation: nothing is collected that only several need.
     fn first_try(&mut self) -> Result<Option<OwnedOutcome>> {
         let view = self.dataset.client().view(self.deadline)?;
-        let peer = view
-            .peer_at(view.peer_index(self.dataset.redundancy(), self.ops[0].operation.partition)?);
+        let partition = self.ops[0].operation.partition;
+        let peer = view.peer_at(self.whom.index(&view, self.dataset.redundancy(), partition)?);
         let link = match self.link(peer)? {
             Ok(link) => link,
             Err(again) => {
@@ -215,8 +219,8 @@ impl<'r, 'a> Run<'r, 'a> {
         let mut groups: Vec<Vec<u32>> = vec![Vec::new(); view.peers().len()];
         for (index, op) in (0u32..).zip(self.ops.iter()) {
             if self.outcomes[index as usize].is_none() {
-                groups[view.peer_index(self.dataset.redundancy(), op.operation.partition)?]
-                    .push(index);
+                let redundancy = self.dataset.redundancy();
+                groups[self.whom.index(view, redundancy, op.operation.partition)?].push(index);
             }
         }
         let mut len_under_way = 0;
@@ -347,6 +351,11 @@ impl<'r, 'a> Run<'r, 'a> {
 
     /// Makes another round worth while: or the error that ends the call.
     fn prepare(&mut self, again: Again) -> Result<()> {
+        let is_silent = matches!(again, Again::Silent | Again::Broken(..) | Again::Unreachable(..));
+        let view = self.session.view();
+        if self.whom.turns_to_primary(view.as_deref(), is_silent) {
+            return Ok(());
+        }
         let (event, node, cause) = match again {
             Again::Silent => return Ok(()),
             Again::Torn(node) => return self.torn(node),

@@ -14,6 +14,7 @@ use crate::changes::mask_of;
 use crate::crew::Crew;
 use crate::exec::{Again, Collected, Run, Sent, is_absence, judge};
 use crate::frame::INLINE_LEN_MAX;
+use crate::members::Whom;
 use crate::reply::read;
 use crate::retry::Timing;
 use crate::session::{Session, View};
@@ -42,6 +43,7 @@ pub(crate) struct Flight {
     under_way: Vec<Sent>,
     outcomes: Vec<Option<OwnedOutcome>>,
     again: Option<Again>,
+    whom: Whom,
     /// See [`Run::behind`].
     behind: Vec<u32>,
 }
@@ -68,6 +70,7 @@ impl Flight {
             let cause = "too many operations wait for their answers; let some finish first";
             Error::new(ErrorKind::Busy, cause)
         })?;
+        let whom = Whom::of(dataset, operations.iter());
         let changes = operations.iter().filter(|operation| operation.is_mutation());
         let mask = changes.fold(0, |mask, operation| mask | mask_of(operation.partition));
         let changing = session.changes.begin(mask).leave();
@@ -93,6 +96,7 @@ impl Flight {
             under_way: Vec::new(),
             outcomes: vec![None; operations.len()],
             again: None,
+            whom,
             behind: Vec::new(),
         };
         flight.depart(&view, operations)?;
@@ -102,12 +106,13 @@ impl Flight {
     fn depart(&mut self, view: &View, operations: &[Operation<'_>]) -> Result<()> {
         let Some(first) = operations.first() else { return Ok(()) };
         let redundancy = self.dataset.redundancy();
-        let peer = view.peer_index(redundancy, first.partition)?;
-        let same_node = |operation: &Operation<'_>| {
-            view.peer_index(redundancy, operation.partition).is_ok_and(|other| other == peer)
+        let peer = self.whom.index(view, redundancy, first.partition)?;
+        let mut same_node = |operation: &Operation<'_>| {
+            let other = self.whom.index(view, redundancy, operation.partition);
+            other.is_ok_and(|other| other == peer)
         };
         let is_small = self.payload.len() <= INLINE_LEN_MAX && self.body.len() < BODY_LEN_MAX;
-        if !is_small || !operations.iter().all(same_node) {
+        if !is_small || !operations.iter().all(&mut same_node) {
             return self.with_run(|run, under_way| run.send(view, under_way));
         }
         // All fit one frame, and it is encoded already.
@@ -160,8 +165,10 @@ impl Flight {
         run.outcomes = std::mem::take(&mut self.outcomes);
         run.again = self.again.take();
         run.behind = std::mem::take(&mut self.behind);
+        run.whom = self.whom;
         run.is_retry = run.again.is_some();
         let result = step(&mut run, &mut self.under_way);
+        self.whom = run.whom;
         self.outcomes = run.outcomes;
         self.again = run.again;
         self.behind = run.behind;

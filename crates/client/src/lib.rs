@@ -41,6 +41,7 @@ pub mod kv;
 mod listing;
 pub mod locks;
 mod maps;
+mod members;
 pub mod object;
 mod op;
 mod outcome;

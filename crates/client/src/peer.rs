@@ -1,12 +1,12 @@
 //! The link to one node: made when it is first needed, replaced when it has died.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
 use samite_transport::client::Link;
 use samite_transport::{Address, ClusterKey, Transport};
-use samite_types::{ClientId, Deadline, Error, ErrorKind, NodeId, Result};
+use samite_types::{ClientId, Clock, Deadline, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::control::NodeInfo;
 
 use crate::stats::{Counters, count};
@@ -32,6 +32,8 @@ pub(crate) struct Peer {
     link: RwLock<Option<Arc<Link>>>,
     connecting: Mutex<()>,
     grants_pause: AtomicU32,
+    /// It did not answer, and is not asked until then what others can answer; in nanoseconds.
+    doubted_until_ns: AtomicU64,
 }
 
 impl Peer {
@@ -51,7 +53,24 @@ impl Peer {
             link: RwLock::new(None),
             connecting: Mutex::new(()),
             grants_pause: AtomicU32::new(0),
+            doubted_until_ns: AtomicU64::new(0),
         }
+    }
+
+    /// Whether it shares memory with this host.
+    pub(crate) fn is_near(&self) -> bool {
+        self.addresses.first().is_some_and(|address| address.transport() == Transport::Shm)
+    }
+
+    /// It is not asked until then what others can answer.
+    pub(crate) fn doubt(&self, until: Duration) {
+        let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.doubted_until_ns.store(until, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_doubted(&self) -> bool {
+        let until = self.doubted_until_ns.load(Ordering::Relaxed);
+        until > 0 && SystemClock.monotonic() < Duration::from_nanos(until)
     }
 
     /// Whether both reach the same node in the same ways, so that the links of one serve the other.

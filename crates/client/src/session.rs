@@ -87,7 +87,7 @@ impl View {
         self.index_of(node)
     }
 
-    fn index_of(&self, node: NodeId) -> Result<usize> {
+    pub(crate) fn index_of(&self, node: NodeId) -> Result<usize> {
         // Nodes are mostly numbered from 0 without gaps.
         let guess = node.get() as usize;
         if self.peers.get(guess).is_some_and(|peer| peer.node == node) {

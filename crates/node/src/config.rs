@@ -12,6 +12,8 @@ pub struct NodeConfig {
     pub node: NodeId,
     /// Name of the cluster.
     pub cluster: String,
+    /// Name of the host; that of the kernel's boot when `None`. Whoever is on a host of another name reaches the node by tcp only.
+    pub host: Option<String>,
     /// Path of the unix socket, which serves `unix://` and `shm://`; made at start, removed at the end.
     pub socket: PathBuf,
     /// `HOST:PORT` to listen on for tcp; port 0 takes a free one. None: no tcp.

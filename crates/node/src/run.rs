@@ -120,7 +120,7 @@ fn describe(
 ) -> Result<NodeInfo> {
     Ok(NodeInfo {
         node: config.node,
-        host: host()?,
+        host: config.host.clone().map_or_else(host, Ok)?,
         addresses: addresses.to_vec(),
         incarnation: SystemEntropy.next_u64(),
         targets: vec![TargetInfo { target: TargetId(config.node.get()), capacity_bytes, storage }],

@@ -25,6 +25,8 @@ pub struct Options {
     pub shards: u16,
     /// Whether the nodes listen on tcp (127.0.0.1, a free port).
     pub tcp: bool,
+    /// Whether only the first node is on this host, as far as anybody knows.
+    pub apart: bool,
     /// Where durable datasets are kept, and bytes of a segment of their logs; a cluster that is started there later has them again.
     pub flash: Option<(PathBuf, u64)>,
 }
@@ -32,7 +34,14 @@ pub struct Options {
 impl Default for Options {
     /// 64 MiB and one shard for each node, tcp on.
     fn default() -> Self {
-        Self { name: "test".into(), memory_bytes: 64 << 20, shards: 1, tcp: true, flash: None }
+        Self {
+            name: "test".into(),
+            memory_bytes: 64 << 20,
+            shards: 1,
+            tcp: true,
+            apart: false,
+            flash: None,
+        }
     }
 }
 
@@ -126,6 +135,7 @@ impl LocalCluster {
         };
         let config = NodeConfig {
             fault_log: None,
+            host: (self.options.apart && node != NodeId(0)).then(|| format!("host of {node}")),
             node,
             cluster: self.options.name.clone(),
             socket: self.dir.socket_path(node)?,

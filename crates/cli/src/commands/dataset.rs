@@ -4,7 +4,7 @@ use samite_client::{Client, Dataset};
 use samite_types::{ErrorKind, Redundancy, TargetId};
 use samite_wire::access::Access;
 use samite_wire::control::{
-    BackendKind, DatasetSpec, DistributionKind, DurabilityKind, SemanticsKind,
+    BackendKind, DatasetSpec, DistributionKind, DurabilityKind, ReadsKind, SemanticsKind,
 };
 
 use crate::cluster::Target;
@@ -28,6 +28,7 @@ enum Command {
 Examples:
   samite dataset create results
   samite dataset create safe --mirror 2
+  samite dataset create models --mirror 3 --reads any
   samite dataset create ledger --durability logged
   samite dataset create bulk --distribution weighted=0:1,1:3 --chunk 256K")]
     Create {
@@ -54,6 +55,9 @@ Examples:
         /// What a restart of all nodes leaves: `memory`, nothing; `logged`, every acknowledged operation (nodes need --durable)
         #[arg(long, value_name = "WHAT", default_value = "memory", value_parser = parse_durability)]
         durability: DurabilityKind,
+        /// Who answers reads: `primary`, or `any` node that holds the record, which is the one on the reader's host if there is one
+        #[arg(long, value_name = "WHO", default_value = "primary", value_parser = parse_reads)]
+        reads: ReadsKind,
     },
     /// Say who may read and change a dataset: its owner may, and root
     #[command(after_help = "\
@@ -103,6 +107,14 @@ fn parse_durability(text: &str) -> Result<DurabilityKind, String> {
         "memory" => Ok(DurabilityKind::Memory),
         "logged" => Ok(DurabilityKind::Logged),
         _ => Err("expected memory or logged".to_owned()),
+    }
+}
+
+fn parse_reads(text: &str) -> Result<ReadsKind, String> {
+    match text {
+        "primary" => Ok(ReadsKind::Primary),
+        "any" => Ok(ReadsKind::Any),
+        _ => Err("expected primary or any".to_owned()),
     }
 }
 
@@ -163,6 +175,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             chunk,
             mirror,
             durability,
+            reads,
             mode,
         } => {
             let own = client.spec(dataset);
@@ -174,6 +187,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
                 access: Access { mode: *mode, ..Access::default() },
                 redundancy: mirror.map_or(own.redundancy, Redundancy),
                 durability: *durability,
+                reads: *reads,
                 ..own
             };
             client.create_dataset(&spec)?;
@@ -191,7 +205,7 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     if !json {
         out.line(format!(
-            "{:<24} {:<6} {:<8} {:<12} {:<10} {:>9} {:>6} {:<10} {:>10} {:>4}",
+            "{:<24} {:<6} {:<8} {:<12} {:<10} {:>9} {:>6} {:<10} {:<7} {:>10} {:>4}",
             "name",
             "id",
             "backend",
@@ -200,6 +214,7 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
             "chunk",
             "mirror",
             "durability",
+            "reads",
             "owner",
             "mode"
         ))?;
@@ -209,6 +224,7 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
         let backend = format!("{:?}", spec.backend).to_lowercase();
         let semantics = format!("{:?}", spec.semantics).to_lowercase();
         let durability = format!("{:?}", spec.durability).to_lowercase();
+        let reads = format!("{:?}", spec.reads).to_lowercase();
         let distribution = match &spec.distribution {
             DistributionKind::RoundRobin => "round-robin",
             DistributionKind::Single => "single",
@@ -218,12 +234,12 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
             out.json(&serde_json::json!({
                 "name": spec.name, "id": dataset.id, "backend": backend, "distribution": distribution,
                 "semantics": semantics, "chunk_len": spec.chunk_len, "mirror": spec.redundancy,
-                "durability": durability, "owner": spec.access.owner,
+                "durability": durability, "reads": reads, "owner": spec.access.owner,
                 "mode": format!("{:03o}", spec.access.mode),
             }))?;
         } else {
             out.line(format!(
-                "{:<24} {:<6} {backend:<8} {distribution:<12} {semantics:<10} {:>9} {:>6} {durability:<10} {:>10} {:>4}",
+                "{:<24} {:<6} {backend:<8} {distribution:<12} {semantics:<10} {:>9} {:>6} {durability:<10} {reads:<7} {:>10} {:>4}",
                 spec.name,
                 dataset.id.to_string(),
                 human_bytes(spec.chunk_len.into()),

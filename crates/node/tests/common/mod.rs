@@ -15,7 +15,7 @@ use samite_types::{
     Result, Seq, SystemEntropy,
 };
 use samite_wire::control::{
-    self, BackendKind, ControlReply, ControlRequest, DatasetSpec, NodeStatus,
+    self, BackendKind, ControlReply, ControlRequest, DatasetSpec, NodeStatus, ReadsKind,
 };
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::BLOCK_LEN;
@@ -151,8 +151,13 @@ impl Raw {
 
     /// Makes a dataset of which so many nodes hold each record.
     pub fn create_mirrored(&mut self, name: &str, copies: u8) -> DatasetId {
+        self.create_read_by(name, copies, ReadsKind::Primary)
+    }
+
+    /// The same, with who answers reads.
+    pub fn create_read_by(&mut self, name: &str, copies: u8, reads: ReadsKind) -> DatasetId {
         let redundancy = Redundancy(copies);
-        let spec = DatasetSpec { redundancy, ..spec(name, BackendKind::Memory) };
+        let spec = DatasetSpec { redundancy, reads, ..spec(name, BackendKind::Memory) };
         match self.control(&ControlRequest::CreateDataset(spec)) {
             ControlReply::Map(Some(data)) => self.map = ClusterMap::new(data).unwrap(),
             other => panic!("{other:?}"),

@@ -64,6 +64,7 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
     rustix::thread::set_name(&title).doing("name the process")?;
     log_to(&dir, node)?;
     let config = NodeConfig {
+        host: None,
         node,
         cluster: dir.name().to_owned(),
         socket: dir.socket_path(node)?,
