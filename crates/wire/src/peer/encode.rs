@@ -1,5 +1,7 @@
 //! Encoding of messages between members. The layout is read back by `decode.rs`; keep the two side by side.
 
+use samite_types::Position;
+
 use super::{Entry, Envelope, Event, HEAD_LEN, Message, Point, RecordCopy};
 use crate::codec::Put;
 use crate::op::{Action, Data, Operation, operation_flat};
@@ -83,14 +85,10 @@ impl<'a> Message<'a> {
                 body.put_short_bytes(upto);
             }
             Self::AskReads { asked, position } => {
-                body.put_u8(tag::ASK_READS);
-                body.put_u64(*asked);
-                body.put_u64(position.get());
+                put_reads(body, tag::ASK_READS, *asked, *position);
             }
             Self::LendReads { asked, position } => {
-                body.put_u8(tag::LEND_READS);
-                body.put_u64(*asked);
-                body.put_u64(position.get());
+                put_reads(body, tag::LEND_READS, *asked, *position);
             }
             Self::Stale => body.put_u8(tag::STALE),
             Self::Begin { attempt } => {
@@ -231,6 +229,12 @@ fn data_payload<'a>(data: &Data<'a>, visit: &mut dyn FnMut(&'a [u8])) {
 fn records_payload<'a>(records: &[RecordCopy<'a>], visit: &mut dyn FnMut(&'a [u8])) {
     let pieces = records.iter().filter_map(|record| record.value.as_ref()).flatten();
     pieces.for_each(|piece| data_payload(piece, visit));
+}
+
+fn put_reads(body: &mut Vec<u8>, tag: u8, asked: u64, position: Position) {
+    body.put_u8(tag);
+    body.put_u64(asked);
+    body.put_u64(position.get());
 }
 
 fn put_step(body: &mut Vec<u8>, tag: u8, attempt: u32, step: u32) {
