@@ -138,7 +138,7 @@ impl Durable {
     pub(crate) fn discard(&mut self, id: PlaceId) {
         let frame = self.appender.add(|out| frame::encode_discarded(out, id));
         self.appender.submit();
-        self.checkpoints.discard(&|other| other == id);
+        self.checkpoints.discard(&|other| other == id, frame + 1);
         self.tracks.discarded(id, frame);
     }
 
@@ -164,7 +164,7 @@ impl Durable {
             self.tracks.dropped(dataset);
         }
         self.appender.submit();
-        self.checkpoints.discard(&|(dataset, _)| is_gone(dataset));
+        self.checkpoints.discard(&|(dataset, _)| is_gone(dataset), self.appender.next());
     }
 
     /// Whether [`Durable::advance`] has something to do now, and not only when the shard is woken.
@@ -177,7 +177,7 @@ impl Durable {
     pub(crate) fn advance(&mut self, find: &mut Find<'_>) -> Option<(PlaceId, Position)> {
         let mut headed = None;
         let mut is_shorter = false;
-        if let Some(done) = self.checkpoints.finished() {
+        if let Some(done) = self.checkpoints.finished(self.appender.next()) {
             let is_headed = self.tracks.checkpointed(done.id, done.next);
             headed = is_headed.then_some((done.id, done.position));
             is_shorter = true;
@@ -191,7 +191,8 @@ impl Durable {
             self.checkpoints.begin(self.tracks.told_of());
         }
         if is_shorter {
-            let first = self.tracks.needed_from();
+            let needed = self.tracks.needed_from().into_iter();
+            let first = needed.chain(self.checkpoints.needed_from()).min();
             self.appender.drop_below(first.unwrap_or(self.appender.next()));
         }
         let log = LogView { next: self.appender.next(), durable: self.appender.durable() };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use samite_types::{DatasetId, Epoch, NodeId, PartitionId, TargetId, Term};
+use samite_types::{DatasetId, Epoch, NodeId, PartitionId, Term};
 use samite_wire::control::{self, ClusterMapData, Consistency, Group};
 
 use crate::net::Place;
@@ -33,13 +33,13 @@ pub struct Audit {
     /// Each published map, as bytes.
     maps: BTreeMap<Epoch, Vec<u8>>,
     newest: Option<ClusterMapData>,
-    /// Since when a member is good without a break.
-    good_since: BTreeMap<(PartitionId, TargetId), Duration>,
-    /// When a node last lost its memory.
-    died: BTreeMap<NodeId, Duration>,
+    /// The incarnation of each node that runs.
+    alive: BTreeMap<NodeId, u64>,
     lost: BTreeSet<PartitionId>,
     /// Who acknowledged changes in a term of a partition.
     primaries: BTreeMap<(DatasetId, PartitionId, Term), Place>,
+    /// What is acknowledged outlives all processes.
+    pub outlives: bool,
     /// Histories that were too long to be judged.
     pub too_hard: u32,
 }
@@ -74,15 +74,18 @@ impl Audit {
         }
     }
 
-    /// A process was started anew.
-    pub fn restarted(&mut self, place: Place) {
+    /// A process was started, with this number.
+    pub fn started(&mut self, place: Place, number: u64) {
         self.epochs.remove(&place);
+        if let Place::Node(id) = place {
+            self.alive.insert(NodeId(id), number);
+        }
     }
 
     /// A process has died.
-    pub fn died(&mut self, place: Place, now: Duration) {
+    pub fn died(&mut self, place: Place) {
         if let Place::Node(id) = place {
-            self.died.insert(NodeId(id), now);
+            self.alive.remove(&NodeId(id));
         }
     }
 
@@ -126,14 +129,6 @@ impl Audit {
             if let (Some(old), Some(before)) = (old, &before) {
                 self.check_heir(partition, old, group, before, map, now);
             }
-            for member in &group.members {
-                let id = (partition, member.target);
-                if member.consistency == Consistency::Good {
-                    self.good_since.entry(id).or_insert(now);
-                } else {
-                    self.good_since.remove(&id);
-                }
-            }
         }
     }
 
@@ -168,11 +163,9 @@ impl Audit {
             return;
         }
         let alive = old.members.iter().find(|member| {
-            let since = self.good_since.get(&(partition, member.target));
-            let node = node_of(before, member.target).map(|(node, _)| node);
-            let died = node.and_then(|node| self.died.get(&node));
+            let node = node_of(before, member.target);
             member.consistency == Consistency::Good
-                && died.is_none_or(|died| since.is_none_or(|since| since > died))
+                && node.is_some_and(|(node, life)| self.alive.get(&node) == Some(&life))
         });
         match alive {
             Some(member) => self.violate(
@@ -182,6 +175,7 @@ impl Audit {
                     member.target
                 ),
             ),
+            None if self.outlives => {}
             None => drop(self.lost.insert(partition)),
         }
     }

@@ -134,7 +134,7 @@ impl SimClient {
             self.phase = Phase::Over;
             return;
         };
-        let made = context.disk.entry("calls").or_default();
+        let made = context.disk.files.entry("calls").or_default();
         made.push(1);
         let seq = if op.is_mutation() { Seq(self.next_seq) } else { Seq(0) };
         self.next_seq += u64::from(op.is_mutation());
@@ -344,7 +344,7 @@ impl SimClient {
 impl Process for SimClient {
     fn start(&mut self, context: &mut Context<'_>) {
         if let Task::Random(_, left) = &mut self.task {
-            let made = context.disk.get("calls").map_or(0, Vec::len);
+            let made = context.disk.files.get("calls").map_or(0, Vec::len);
             *left = left.saturating_sub(made as u32);
         }
         self.rest(context);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use samite_coordinator::{Coordinator, Timing};
 use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result};
 use samite_wire::control::{
-    ClusterMapData, Consistency, ControlReply, ControlRequest, DatasetSpec, Reachability,
+    ClusterMapData, Consistency, ControlReply, ControlRequest, DatasetSpec, DurabilityKind,
+    Reachability,
 };
 
 use crate::node::DATASET;
@@ -15,7 +16,7 @@ use crate::scenario::Scenario;
 /// A coordinator that decides.
 pub struct Decider {
     coordinator: Coordinator,
-    redundancy: Redundancy,
+    spec: DatasetSpec,
 }
 
 impl Decider {
@@ -34,7 +35,13 @@ impl Decider {
                 .map(|fresh| fresh.with_timing(timing)),
         };
         let coordinator = coordinator.expect("scenarios and saved states are lawful");
-        Self { coordinator, redundancy: Redundancy(scenario.redundancy) }
+        let durability = match scenario.flash_us {
+            Some(_) => DurabilityKind::Logged,
+            None => DurabilityKind::Memory,
+        };
+        let redundancy = Redundancy(scenario.redundancy);
+        let spec = DatasetSpec { redundancy, durability, ..DatasetSpec::new(DATASET) };
+        Self { coordinator, spec }
     }
 
     /// What is to be saved.
@@ -66,9 +73,8 @@ impl Decider {
         self.coordinator.tick(now);
         let map = self.coordinator.map();
         if map.is_some_and(|map| map.dataset(DATASET).is_none()) {
-            let spec = DatasetSpec { redundancy: self.redundancy, ..DatasetSpec::new(DATASET) };
             // Not all nodes may be there; then at the next tick.
-            let _ = self.coordinator.create_dataset(spec);
+            let _ = self.coordinator.create_dataset(self.spec.clone());
         }
     }
 

@@ -86,7 +86,7 @@ impl Keeper {
 
 impl Process for Keeper {
     fn start(&mut self, context: &mut Context<'_>) {
-        let kept = context.disk.get(FILE).map(|bytes| control::decode(bytes));
+        let kept = context.disk.files.get(FILE).map(|bytes| control::decode(bytes));
         if let Some(Ok((key, changes, state))) = kept {
             *self = Self { key, changes, state };
         }
@@ -99,7 +99,7 @@ impl Process for Keeper {
         let reply = self.answer(request);
         if self.changes != before {
             let all = control::encode(&(&self.key, self.changes, &self.state));
-            context.disk.insert(FILE, all);
+            context.disk.files.insert(FILE, all);
         }
         context.send(from, Message::KeeperReply { id, body: control::encode(&reply) });
     }

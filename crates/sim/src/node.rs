@@ -1,7 +1,8 @@
 //! A node: what its shards do with threads and sockets, in the simplest form that has one thread and no socket.
 //!
-//! `node/membership.rs` beside this file has its part in the cluster: lease, map, reports.
+//! `node/membership.rs` beside this file has its part in the cluster: lease, map, reports; `node/flash.rs` its disk.
 
+mod flash;
 mod membership;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_backend::Backend;
+use samite_partition::durable::Recovered;
 use samite_partition::mirror::{At, Effect, Mirrored, Packet, Standing, Ticket, View};
 use samite_partition::{Context as OpContext, NoGrants, Partition};
 use samite_placement::ClusterMap;
@@ -23,9 +25,11 @@ use crate::message::Message;
 use crate::net::Place;
 use crate::process::{Context, Process};
 use crate::reply;
-use crate::rules::Rules;
+use crate::rng::Rng;
+use crate::rules::{Rules, Wrong};
 use crate::scenario::Scenario;
 use crate::store::HeapBackend;
+use flash::Flash;
 use membership::Membership;
 
 /// Name of the simulated dataset.
@@ -66,6 +70,11 @@ pub struct SimNode {
     /// Messages to other nodes that leave together.
     outgoing: BTreeMap<TargetId, Vec<Packet>>,
     resync_at: Duration,
+    /// How long a batch takes to get to flash, at most; `None`: nothing is logged.
+    flash_us: Option<u64>,
+    flash: Option<Flash>,
+    /// What a restart has left, until a map says what is to be opened.
+    recovered: Recovered,
 }
 
 impl SimNode {
@@ -84,6 +93,23 @@ impl SimNode {
             membership,
             outgoing: BTreeMap::new(),
             resync_at: Duration::ZERO,
+            flash_us: scenario.flash_us,
+            flash: None,
+            recovered: Recovered::new(),
+        }
+    }
+
+    /// Opens its disk, and reads what is there.
+    fn recover(&mut self, context: &mut Context<'_>) {
+        let Some(flash_us) = self.flash_us else { return };
+        let parts = (self.info.targets[0].storage, flash_us, self.rules.breaks(Wrong::EarlyFlash));
+        let opened = Flash::open(&context.disk.flash, parts, &mut |id| Ok(self.member(id)));
+        match opened {
+            Ok((flash, recovered)) => {
+                context.note(|| format!("recovers {:?}", recovered.values()));
+                (self.flash, self.recovered) = (Some(flash), recovered);
+            }
+            Err(error) => context.audit.violate("disks read back", error.to_string()),
         }
     }
 
@@ -185,26 +211,39 @@ impl SimNode {
             for (group, partition) in table.groups.iter().zip((0..).map(PartitionId)) {
                 let is_member = group.members.iter().any(|member| member.target == self.me);
                 let slot_id = (dataset.id, partition);
-                if is_member && !self.slots.contains_key(&slot_id) {
-                    self.slots.insert(slot_id, self.open(slot_id, dataset.spec.redundancy));
+                let is_wanted = is_member || self.recovered.contains_key(&slot_id);
+                if is_wanted && !self.slots.contains_key(&slot_id) {
+                    let slot = self.open(slot_id, dataset.spec.redundancy);
+                    self.slots.insert(slot_id, slot);
                 }
                 if let Some(slot) = self.slots.get_mut(&slot_id) {
                     let view = View::new(epoch, group, |target| map.incarnation_of(target));
                     slot.mirrored.configure(&view, context.now);
                     self.carry_out(slot_id, context);
                 }
-                if !is_member {
-                    self.slots.remove(&slot_id);
+                if !is_member
+                    && self.slots.remove(&slot_id).is_some()
+                    && let Some(flash) = &mut self.flash
+                {
+                    flash.discard(slot_id);
                 }
             }
         }
     }
 
-    fn open(&self, (dataset, partition): SlotId, redundancy: Redundancy) -> Slot {
-        let store = HeapBackend.open(dataset, partition).expect("the heap opens everything");
-        let mirrored = Mirrored::new(Partition::new(store), dataset, partition, self.me)
-            .with_rules(self.rules.mirror());
+    fn open(&mut self, slot_id: SlotId, redundancy: Redundancy) -> Slot {
+        let left = self.recovered.remove(&slot_id);
+        let mut mirrored = left.unwrap_or_else(|| self.member(slot_id));
+        if self.flash.is_some() {
+            mirrored.set_logs();
+        }
         Slot { mirrored, redundancy, held: VecDeque::new() }
+    }
+
+    fn member(&self, (dataset, partition): SlotId) -> Mirrored {
+        let store = HeapBackend.open(dataset, partition).expect("the heap opens everything");
+        Mirrored::new(Partition::new(store), dataset, partition, self.me)
+            .with_rules(self.rules.mirror())
     }
 
     /// Does what a partition asks for.
@@ -213,7 +252,21 @@ impl SimNode {
         while let Some(effect) = slot.mirrored.next_effect() {
             match effect {
                 Effect::Send(packet) => self.outgoing.entry(packet.to()).or_default().push(packet),
-                Effect::Append(_) | Effect::Discard | Effect::Checkpoint => {}
+                Effect::Append(entry) => {
+                    if let Some(flash) = &mut self.flash {
+                        flash.append(slot_id, &entry);
+                    }
+                }
+                Effect::Discard => {
+                    if let Some(flash) = &mut self.flash {
+                        flash.discard(slot_id);
+                    }
+                }
+                Effect::Checkpoint => {
+                    if let Some(flash) = &mut self.flash {
+                        flash.want_checkpoint(slot_id);
+                    }
+                }
                 Effect::Committed | Effect::Deposed => {}
                 effect => {
                     let term = slot.mirrored.term();
@@ -294,9 +347,32 @@ impl SimNode {
         }
     }
 
+    /// Lets the disk do what it does, and tells partitions what has come to be on it.
+    fn step_flash(&mut self, context: &mut Context<'_>) {
+        let Self { flash: Some(flash), slots, .. } = self else { return };
+        let stepped = flash.step(context.now, context.rng, &mut |id, use_it| {
+            if let Some(slot) = slots.get_mut(&id) {
+                use_it(&mut slot.mirrored);
+            }
+        });
+        let there = match stepped {
+            Ok(there) => there,
+            Err(error) => {
+                return context.audit.violate("disks take what they are given", error.to_string());
+            }
+        };
+        for (slot_id, position) in there {
+            if let Some(slot) = self.slots.get_mut(&slot_id) {
+                slot.mirrored.logged(position);
+                self.carry_out(slot_id, context);
+            }
+        }
+    }
+
     /// At the end of every turn: what was collected leaves, and the next turn is planned.
     fn end_turn(&mut self, context: &mut Context<'_>) {
         self.report(context);
+        self.step_flash(context);
         for (target, packets) in std::mem::take(&mut self.outgoing) {
             let (mut body, mut payload) = (Vec::new(), Vec::new());
             packets.iter().for_each(|packet| packet.append(&mut body, &mut payload));
@@ -307,12 +383,15 @@ impl SimNode {
         if self.slots.values().any(|slot| slot.mirrored.resyncing().next().is_some()) {
             context.wake_at(self.resync_at.max(context.now));
         }
+        let flash = self.flash.as_ref().and_then(|flash| flash.next_step(context.now));
+        flash.into_iter().for_each(|at| context.wake_at(at));
         context.wake_at(self.membership.next_beat());
     }
 }
 
 impl Process for SimNode {
     fn start(&mut self, context: &mut Context<'_>) {
+        self.recover(context);
         self.beat(context);
         self.end_turn(context);
     }
@@ -355,5 +434,11 @@ impl Process for SimNode {
         }
         self.tick(context);
         self.end_turn(context);
+    }
+
+    fn die(&mut self, rng: &mut Rng) {
+        if let Some(flash) = &mut self.flash {
+            flash.die(rng);
+        }
     }
 }

@@ -4,6 +4,8 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use samite_log::memory::MemoryDisk;
+
 use crate::audit::Audit;
 use crate::history::History;
 use crate::message::Message;
@@ -21,10 +23,18 @@ pub trait Process: Any {
     fn broken(&mut self, peer: Place, context: &mut Context<'_>);
     /// The time that it asked to be woken at has come.
     fn wake(&mut self, context: &mut Context<'_>);
+    /// It dies now, whatever it was doing with its disk.
+    fn die(&mut self, _: &mut Rng) {}
 }
 
 /// What outlives a process.
-pub type Disk = BTreeMap<&'static str, Vec<u8>>;
+#[derive(Debug)]
+pub struct Disk {
+    /// Small files, each of which is replaced whole and never lost.
+    pub files: BTreeMap<&'static str, Vec<u8>>,
+    /// A disk that loses what was not synced.
+    pub flash: MemoryDisk,
+}
 
 /// What a process may use while it acts.
 pub struct Context<'w> {

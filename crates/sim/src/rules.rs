@@ -28,6 +28,8 @@ pub enum Wrong {
     NoFence,
     /// A member answers reads with what may not be committed.
     UncommittedReads,
+    /// What is on its way to a log on flash counts as being there.
+    EarlyFlash,
 }
 
 /// The rules of a run.
@@ -39,7 +41,7 @@ pub struct Rules {
 
 impl Wrong {
     /// All there are.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::EarlyReplies,
         Self::NoRecord,
         Self::NoTerms,
@@ -50,6 +52,7 @@ impl Wrong {
         Self::LateAcks,
         Self::NoFence,
         Self::UncommittedReads,
+        Self::EarlyFlash,
     ];
 
     /// The name on the command line.
@@ -66,6 +69,7 @@ impl Wrong {
             Self::LateAcks => "late-acks",
             Self::NoFence => "no-fence",
             Self::UncommittedReads => "uncommitted-reads",
+            Self::EarlyFlash => "early-flash",
         }
     }
 }

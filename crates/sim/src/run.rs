@@ -62,6 +62,7 @@ pub struct Report {
 #[must_use]
 pub fn run(scenario: &Scenario, readable: bool) -> Report {
     let mut world = build(scenario, readable, None);
+    world.audit.outlives = scenario.flash_us.is_some();
     let clients: Vec<Place> = (0..scenario.clients).map(Place::Client).collect();
     for planned in &scenario.faults {
         world.plan(planned.fault, planned.at, planned.lasts);
@@ -196,7 +197,10 @@ fn build(scenario: &Scenario, readable: bool, task: Option<Task>) -> World {
 
 fn boot(scenario: &Rc<Scenario>, place: Place, number: u64) -> Box<dyn Process> {
     match place {
-        Place::Node(id) => Box::new(SimNode::new(info(id, number), scenario)),
+        Place::Node(id) => {
+            let storage = if scenario.flash_us.is_some() { u64::from(id) + 1 } else { 0 };
+            Box::new(SimNode::new(info(id, number, storage), scenario))
+        }
         Place::Client(id) => {
             let session = ClientId(number);
             let task = if id == READER {
@@ -229,12 +233,12 @@ fn last_calls(partitions: u32) -> Task {
     Task::Script((0..partitions).flat_map(of).collect::<VecDeque<_>>())
 }
 
-fn info(node: u32, incarnation: u64) -> NodeInfo {
+fn info(node: u32, incarnation: u64, storage: u64) -> NodeInfo {
     NodeInfo {
         node: NodeId(node),
         host: format!("h{node}"),
         addresses: vec![format!("tcp://n{node}:1")],
         incarnation,
-        targets: vec![TargetInfo { target: TargetId(node), capacity_bytes: 1 << 30, storage: 0 }],
+        targets: vec![TargetInfo { target: TargetId(node), capacity_bytes: 1 << 30, storage }],
     }
 }

@@ -63,6 +63,8 @@ pub struct Scenario {
     pub links: Quality,
     /// Faults, by beginning.
     pub faults: Vec<Planned>,
+    /// The dataset is durable; how long a batch takes to get to flash, at most, in microseconds.
+    pub flash_us: Option<u64>,
     /// Most bytes in one step of a resync.
     pub resync_step_len: usize,
     /// The rules by which the parts play.
@@ -96,6 +98,7 @@ impl Scenario {
             pause_us: *rng.pick(&[1_000, 50_000, 300_000]),
             links: Quality { latency_us: *rng.pick(&[200, 1_000, 20_000]), ..Quality::GOOD },
             faults: Vec::new(),
+            flash_us: None,
             // Few, so that there are many steps.
             resync_step_len: 48,
             rules: Rules::default(),
@@ -108,8 +111,32 @@ impl Scenario {
         if deposes {
             scenario.depose(&mut deposing);
         }
+        let mut flash = Rng::new(seed).fork(6);
+        if flash.chance(250) {
+            scenario.endure(&mut flash);
+        }
         scenario.faults.sort_by_key(|planned| planned.at);
         scenario
+    }
+
+    /// What is acknowledged is on flash, so that all nodes may die at once.
+    fn endure(&mut self, rng: &mut Rng) {
+        self.flash_us = Some(*rng.pick(&[200, 5_000, 30_000]));
+        // Long enough for something to be under way at any time.
+        (self.calls, self.pause_us) = (60, *rng.pick(&[50_000, 300_000]));
+        self.clients = self.clients.max(3);
+        for _ in 0..rng.below(3) {
+            let latest = if self.pause_us > 100_000 { 8_000_000 } else { 2_000_000 };
+            let at = rng.micros(400_000, latest);
+            for node in (0..self.nodes).map(Place::Node) {
+                // Not quite at once, and some are back much sooner than others.
+                let apart = *rng.pick(&[0, 0, 1_000, 300_000]);
+                let longest = *rng.pick(&[200_000, 3_000_000]);
+                let at = at + rng.micros(0, apart);
+                let lasts = rng.micros(50_000, longest);
+                self.faults.push(Planned { fault: Fault::Crash(node), at, lasts });
+            }
+        }
     }
 
     /// A node is away until others have its place, while some clients go on there, and some take it for what it was, after they stood still.

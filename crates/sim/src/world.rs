@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use samite_log::memory::MemoryDisk;
+
 use crate::audit::Audit;
 use crate::history::History;
 use crate::message::Message;
@@ -114,10 +116,11 @@ impl World {
 
     /// Adds a place, and starts its process.
     pub fn add(&mut self, place: Place, ahead: Duration, drift_ppm: i64) {
+        let flash = MemoryDisk::new(self.rng.fork(1000 + self.sites.len() as u64).next());
         let site = Site {
             process: None,
             life: 0,
-            disk: Disk::new(),
+            disk: Disk { files: BTreeMap::new(), flash },
             crashes: 0,
             pauses: 0,
             held: VecDeque::new(),
@@ -297,7 +300,7 @@ impl World {
         let number = self.rng.next() | 1;
         site.process = Some((self.boot)(place, number));
         site.wake = None;
-        self.audit.restarted(place);
+        self.audit.started(place, number);
         self.trace.event(self.now, b"start");
         self.trace.line(self.now, || format!("{place}: starts"));
         self.act(place, |process, context| process.start(context));
@@ -305,10 +308,13 @@ impl World {
 
     fn crash(&mut self, place: Place) {
         let Some(site) = self.sites.get_mut(&place) else { return };
-        site.process = None;
+        if let Some(mut process) = site.process.take() {
+            process.die(&mut self.rng);
+        }
+        site.disk.flash.crash();
         site.held.clear();
         site.wake = None;
-        self.audit.died(place, self.now);
+        self.audit.died(place);
         self.trace.event(self.now, b"crash");
         let ends: Vec<Place> = self
             .connections

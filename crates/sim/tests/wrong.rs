@@ -56,3 +56,8 @@ fn messages_whose_terms_count_for_nothing() {
 fn nodes_that_go_on_without_a_lease() {
     is_found(Wrong::NoLease);
 }
+
+#[test]
+fn replies_that_do_not_wait_for_flash() {
+    is_found(Wrong::EarlyFlash);
+}

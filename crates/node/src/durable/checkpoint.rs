@@ -62,8 +62,9 @@ pub(super) struct Checkpoints {
     /// Partitions to be copied.
     todo: Vec<PlaceId>,
     current: Option<Current>,
-    /// Checkpoints that are no use any more.
-    removals: Vec<PlaceId>,
+    /// Checkpoints that are no use any more: each is removed when the log is on flash up to the frame behind the one that says so. Earlier, a restart would
+    /// find neither it nor why.
+    removals: Vec<(u64, PlaceId)>,
     hands: Hands,
     done: Receiver<(Finished, Result<u64>)>,
 }
@@ -134,18 +135,24 @@ impl Checkpoints {
         self.todo.push(id);
     }
 
-    /// What was known of these partitions is no use any more.
-    pub(super) fn discard(&mut self, is_gone: &dyn Fn(PlaceId) -> bool) {
+    /// What was known of these partitions is no use any more: the log says so before frame `upto`.
+    pub(super) fn discard(&mut self, is_gone: &dyn Fn(PlaceId) -> bool, upto: u64) {
         self.todo.retain(|id| !is_gone(*id));
         if self.current.as_ref().is_some_and(|current| is_gone(current.id)) {
             self.current = None;
         }
-        self.removals.extend(self.sizes.keys().filter(|id| is_gone(**id)));
+        let gone = self.sizes.keys().filter(|id| is_gone(**id));
+        self.removals.extend(gone.map(|id| (upto, *id)));
         self.sizes.retain(|id, _| !is_gone(*id));
     }
 
-    /// The next checkpoint that is on flash.
-    pub(super) fn finished(&mut self) -> Option<Finished> {
+    /// The first frame without which a checkpoint that is to be removed would count again.
+    pub(super) fn needed_from(&self) -> Option<u64> {
+        self.removals.iter().map(|(upto, _)| upto - 1).min()
+    }
+
+    /// The next checkpoint that is on flash. `next`: the frame that the log writes next.
+    pub(super) fn finished(&mut self, next: u64) -> Option<Finished> {
         loop {
             let (finished, written) = self.done.try_recv().ok()?;
             let is_current = self.current.take_if(|current| {
@@ -154,7 +161,7 @@ impl Checkpoints {
             match written {
                 Err(error) => tracing::warn!(%error, "a checkpoint could not be written"),
                 // Discarded while it was written.
-                Ok(_) if is_current.is_none() => self.removals.push(finished.id),
+                Ok(_) if is_current.is_none() => self.removals.push((next, finished.id)),
                 Ok(len) => {
                     self.sizes.insert(finished.id, len);
                     return Some(finished);
@@ -166,7 +173,7 @@ impl Checkpoints {
     /// Does the next piece, if there is one to do. `find` gives an open partition.
     pub(super) fn step(&mut self, log: &LogView, find: &mut Find<'_>) {
         let Self { removals, hands, .. } = self;
-        removals.retain(|id| hands.give(Job::Remove(*id)).is_err());
+        removals.retain(|(upto, id)| log.durable < *upto || hands.give(Job::Remove(*id)).is_err());
         if self.current.is_none() {
             let Some(id) = self.todo.pop() else { return };
             find(id, &mut Mirrored::begin_checkpoint);
@@ -182,6 +189,10 @@ impl Checkpoints {
                 self.current = None;
                 return;
             }
+        }
+        if current.is_ready(log) && current.complete.is_some() {
+            // It takes the place of what is to be removed.
+            removals.retain(|(_, id)| *id != current.id);
         }
         current.hand_over(hands, log);
     }
@@ -200,10 +211,18 @@ impl Current {
         Ok(())
     }
 
+    const fn is_ready(&self, log: &LogView) -> bool {
+        match self.complete {
+            Some(next) => log.durable >= next,
+            None => true,
+        }
+    }
+
     /// Gives the thread what waits, if it has room, and if everything that it tells of is on flash.
     fn hand_over(&mut self, hands: &Hands, log: &LogView) {
-        let is_ready = self.complete.is_none_or(|next| log.durable >= next);
-        if is_ready && let Some(job) = self.waiting.take() {
+        if self.is_ready(log)
+            && let Some(job) = self.waiting.take()
+        {
             self.waiting = hands.give(job).err();
         }
     }
