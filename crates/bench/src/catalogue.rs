@@ -61,6 +61,7 @@ pub fn catalogue() -> Vec<Entry> {
     all.extend(peers());
     all.extend(key_values());
     all.extend(objects());
+    all.extend(sealed());
     all.extend(mirrored());
     all.extend(file_work());
     all.push(
@@ -140,7 +141,9 @@ fn key_values() -> Vec<Entry> {
 
         let one = Entry::new(&name, What::Time, move |place| kv::one(setting, place));
         all.push(match transport {
-            Transport::Tcp => one.beside(floor, Aim::AtMost(1.25)).beside(&redis, None),
+            Transport::Tcp | Transport::Tls => {
+                one.beside(floor, Aim::AtMost(1.25)).beside(&redis, None)
+            }
             Transport::Unix => one.beside(floor, Aim::AtMost(1.35)).beside(&redis, None),
             Transport::Shm => one
                 .beside(of(Transport::Unix), Aim::AtMost(0.5))
@@ -191,6 +194,26 @@ fn objects() -> Vec<Entry> {
                 all.push(entry.beside(&floor, aim));
             }
         }
+    }
+    all
+}
+
+/// What TLS costs: beside the same without it.
+fn sealed() -> Vec<Entry> {
+    let (transport, home) = (Transport::Tls, Home::OneTls);
+    let mut all = Vec::new();
+    for verb in VERBS {
+        let setting = Setting { verb, transport, backend: BackendKind::Memory, home };
+        let name = |transport| format!("/kv/{}/100B/{transport}", verb.name());
+        let one = Entry::new(name(transport), What::Time, move |place| kv::one(setting, place));
+        all.push(one.beside(name(Transport::Tcp), None));
+    }
+    for direction in [Direction::Read, Direction::Write] {
+        let name = |transport| format!("/object/{}/1MiB/{transport}", direction.name());
+        let entry = Entry::new(name(transport), What::Rate, move |place| {
+            object::pieces(direction, transport, (1, home), place)
+        });
+        all.push(entry.beside(name(Transport::Tcp), None));
     }
     all
 }

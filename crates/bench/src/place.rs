@@ -11,6 +11,7 @@ use crate::store::{Cluster, Home};
 /// Everything is stopped and removed when this is dropped.
 pub struct Place {
     cluster: Option<Cluster>,
+    sealed: Option<Cluster>,
     pair: Option<Cluster>,
     /// `None`: not tried yet.
     redis: Option<Result<Redis>>,
@@ -24,7 +25,7 @@ impl Place {
             tempfile::Builder::new().prefix("samite-bench-").tempdir().map_err(|error| {
                 Error::new(ErrorKind::Io, format!("make a temporary directory: {error}"))
             })?;
-        Ok(Self { cluster: None, pair: None, redis: None, directory })
+        Ok(Self { cluster: None, sealed: None, pair: None, redis: None, directory })
     }
 
     /// The directory.
@@ -35,7 +36,7 @@ impl Place {
     /// A store of one node, started when first asked for.
     pub fn cluster(&mut self) -> Result<&Cluster> {
         if self.cluster.is_none() {
-            self.cluster = Some(Cluster::start(&self.directory.path().join("run"), 1)?);
+            self.cluster = Some(Cluster::start(&self.directory.path().join("run"), 1, &[])?);
         }
         self.cluster.as_ref().ok_or_else(|| ErrorKind::Internal.into())
     }
@@ -45,10 +46,16 @@ impl Place {
         if home == Home::One {
             return self.cluster();
         }
-        if self.pair.is_none() {
-            self.pair = Some(Cluster::start(&self.directory.path().join("pair"), 2)?);
+        let (place, path) = match home {
+            Home::OneTls => (&mut self.sealed, "sealed"),
+            _ => (&mut self.pair, "pair"),
+        };
+        if place.is_none() {
+            let (nodes, extra): (_, &[&str]) =
+                if home == Home::OneTls { (1, &["--tls"]) } else { (2, &[]) };
+            *place = Some(Cluster::start(&self.directory.path().join(path), nodes, extra)?);
         }
-        self.pair.as_ref().ok_or_else(|| ErrorKind::Internal.into())
+        place.as_ref().ok_or_else(|| ErrorKind::Internal.into())
     }
 
     /// A Redis server, started when first asked for; [`ErrorKind::Unsupported`] when it is not installed.

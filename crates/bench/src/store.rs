@@ -21,6 +21,8 @@ use crate::child::own_executable;
 pub enum Home {
     /// On the one node of a cluster.
     One,
+    /// On the one node of a cluster with TLS.
+    OneTls,
     /// On one of two nodes.
     OneOfTwo,
     /// On both of two nodes.
@@ -30,7 +32,7 @@ pub enum Home {
 impl Home {
     const fn redundancy(self) -> Redundancy {
         match self {
-            Self::One | Self::OneOfTwo => Redundancy(1),
+            Self::One | Self::OneTls | Self::OneOfTwo => Redundancy(1),
             Self::Both => Redundancy(2),
         }
     }
@@ -47,12 +49,13 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts it with `nodes` nodes, and its runtime directory at `runtime`.
-    pub fn start(runtime: &Path, nodes: u32) -> Result<Self> {
+    /// Starts it with `nodes` nodes, and its runtime directory at `runtime`. `extra` goes behind `samite up …`.
+    pub fn start(runtime: &Path, nodes: u32, extra: &[&str]) -> Result<Self> {
         let cluster = Self { samite: own_executable()?, runtime: runtime.to_path_buf() };
         let output = cluster
             .command()
             .args(["up", "--local", &nodes.to_string(), "--memory", MEMORY])
+            .args(extra)
             .stdin(Stdio::null())
             .output()
             .map_err(failed("samite up"))?;
@@ -77,16 +80,18 @@ impl Cluster {
         let mut addresses = Vec::new();
         for node in dir.read_cluster_file()?.nodes {
             match transport {
-                Transport::Tcp => addresses.extend(node.tcp.map(|tcp| {
-                    if tcp.starts_with("tcp://") { tcp } else { format!("tcp://{tcp}") }
-                })),
+                Transport::Tcp | Transport::Tls => addresses.extend(node.network_address()),
                 Transport::Shm | Transport::Unix => {
                     addresses.push(format!("{transport}://{}", node.socket.display()));
                 }
             }
         }
-        let config =
-            ClusterConfig { cluster: DEFAULT_CLUSTER.to_owned(), addresses, key: dir.read_key()? };
+        let config = ClusterConfig {
+            cluster: DEFAULT_CLUSTER.to_owned(),
+            addresses,
+            key: dir.read_key()?,
+            authorities: dir.read_authorities()?,
+        };
         Client::connect(&config, Options { transport: Some(transport), ..Options::default() })
     }
 

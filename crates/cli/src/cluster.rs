@@ -95,7 +95,7 @@ impl Target {
         for node in nodes {
             addresses.push(format!("shm://{}", node.socket.display()));
             addresses.push(format!("unix://{}", node.socket.display()));
-            addresses.extend(node.tcp.iter().map(|tcp| format!("tcp://{tcp}")));
+            addresses.extend(node.network_address());
         }
         if let Some(transport) = transport {
             addresses.retain(|address| address.starts_with(&format!("{transport}://")));
@@ -104,6 +104,7 @@ impl Target {
             cluster: self.dir.name().to_owned(),
             addresses,
             key: self.dir.read_key()?,
+            authorities: self.dir.read_authorities()?,
         })
     }
 

@@ -3,6 +3,7 @@
 pub mod launch;
 pub mod mounts;
 pub mod process;
+pub mod tls;
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -150,7 +151,7 @@ pub fn sweep(dir: &ClusterDir) -> Result<(), Failure> {
 
 fn is_our_file(name: &str) -> bool {
     let name = name.strip_suffix(".new").unwrap_or(name);
-    if matches!(name, "key" | "cluster.json" | "map") || mounts::is_mount_file(name) {
+    if matches!(name, "key" | "ca.pem" | "cluster.json" | "map") || mounts::is_mount_file(name) {
         return true;
     }
     // Pipes and sockets of programs, and which of those were told that they do not see the store.
@@ -188,6 +189,7 @@ mod tests {
         dir.create().unwrap();
         for name in [
             "key",
+            "ca.pem",
             "cluster.json",
             "cluster.json.new",
             "n0.sock",

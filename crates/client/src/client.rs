@@ -63,7 +63,7 @@ impl Client {
         prefer(&mut addresses, options.transport);
         let shared = Shared {
             cluster: config.cluster.clone(),
-            key: ClusterKey::new(config.key),
+            key: config.cluster_key(),
             addresses,
             options,
             counters: Counters::default(),
@@ -94,13 +94,10 @@ impl Client {
         for node in &file.nodes {
             addresses.push(Address::Shm(node.socket.clone()).to_string());
             addresses.push(Address::Unix(node.socket.clone()).to_string());
-            addresses.extend(
-                node.tcp.iter().map(|tcp| {
-                    if tcp.contains("://") { tcp.clone() } else { format!("tcp://{tcp}") }
-                }),
-            );
+            addresses.extend(node.network_address());
         }
-        let config = ClusterConfig { cluster: file.cluster, addresses, key: dir.read_key()? };
+        let (key, authorities) = (dir.read_key()?, dir.read_authorities()?);
+        let config = ClusterConfig { cluster: file.cluster, addresses, key, authorities };
         Self::connect(&config, Options { redundancy: file.setup.redundancy, ..options })
     }
 

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use samite_transport::Transport;
+use samite_transport::{Authorities, ClusterKey, Transport};
 use samite_types::{Error, ErrorKind, Redundancy, Result};
 
-/// Forces a transport for all links: `shm`, `unix` or `tcp`.
+/// Forces a transport for all links: `shm`, `unix`, `tcp` or `tls`.
 pub const ENV_TRANSPORT: &str = "SAMITE_TRANSPORT";
 
 /// Time that an operation may take when nobody says otherwise.
@@ -17,11 +17,23 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 pub struct ClusterConfig {
     /// Name of the cluster.
     pub cluster: String,
-    /// Addresses of some of its nodes as URLs (`shm://PATH`, `unix://PATH`, `tcp://HOST:PORT`); the first that answers
+    /// Addresses of some of its nodes as URLs (`shm://PATH`, `unix://PATH`, `tcp://HOST:PORT`, `tls://HOST:PORT`); the first that answers
     /// gives the cluster map.
     pub addresses: Vec<String>,
     /// The cluster key.
     pub key: [u8; 32],
+    /// Who signs the TLS certificates of its nodes; `None`: they show key pairs that come of the cluster key.
+    pub authorities: Option<Authorities>,
+}
+
+impl ClusterConfig {
+    pub(crate) fn cluster_key(&self) -> ClusterKey {
+        let key = ClusterKey::new(self.key);
+        match &self.authorities {
+            Some(authorities) => key.with_authorities(authorities.clone()),
+            None => key,
+        }
+    }
 }
 
 impl fmt::Debug for ClusterConfig {
@@ -47,18 +59,18 @@ pub fn transport_from_env() -> Result<Option<Transport>> {
     }
 }
 
-/// The transport called `shm`, `unix` or `tcp`.
+/// The transport called `shm`, `unix`, `tcp` or `tls`.
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`]: none is called so.
 pub fn parse_transport(name: &str) -> Result<Transport> {
-    [Transport::Shm, Transport::Unix, Transport::Tcp]
+    [Transport::Shm, Transport::Unix, Transport::Tcp, Transport::Tls]
         .into_iter()
         .find(|transport| transport.to_string() == name)
         .ok_or_else(|| {
             Error::new(
                 ErrorKind::Invalid,
-                format!("{name:?} is no transport: it is shm, unix or tcp"),
+                format!("{name:?} is no transport: it is shm, unix, tcp or tls"),
             )
         })
 }

@@ -67,5 +67,5 @@ pub use op::Op;
 pub use outcome::{OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult, Revealed};
 pub use pending::Pending;
 pub use revocations::Revocations;
-pub use samite_transport::Transport;
 pub use samite_transport::client::Woken;
+pub use samite_transport::{Authorities, Transport};

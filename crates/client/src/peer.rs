@@ -44,7 +44,7 @@ impl Peer {
             .addresses
             .iter()
             .filter_map(|url| url.parse().ok())
-            .filter(|address: &Address| near || address.transport() == Transport::Tcp)
+            .filter(|address: &Address| near || address.transport().is_tcp())
             .collect();
         prefer(&mut addresses, only);
         Self {
@@ -181,7 +181,7 @@ pub(crate) fn prefer(addresses: &mut Vec<Address>, only: Option<Transport>) {
     addresses.sort_by_key(|address| match address.transport() {
         Transport::Shm => 0,
         Transport::Unix => 1,
-        Transport::Tcp => 2,
+        Transport::Tcp | Transport::Tls => 2,
     });
 }
 

@@ -4,6 +4,7 @@
 //! ${SAMITE_RUNTIME_DIR:-${XDG_RUNTIME_DIR:-/tmp}/samite-UID}/      0700, the user's own
 //!   <cluster>/                                                     0700
 //!     key            32 random bytes, 0600: the cluster key
+//!     ca.pem         who signs the nodes' TLS certificates, where they have their own
 //!     cluster.json   [`ClusterFile`]: written last, once the store serves
 //!     n0.sock …      unix socket of each node
 //!     n0.log …       log of each node
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
+use samite_transport::Authorities;
 use samite_types::{Error, ErrorKind, NodeId, Redundancy, Result};
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +41,7 @@ pub const SOCKET_PATH_LEN_MAX: usize = 107;
 
 const CLUSTER_NAME_LEN_MAX: usize = 64;
 const CLUSTER_FILE_LEN_MAX: usize = 1 << 20;
+const AUTHORITIES_LEN_MAX: usize = 1 << 20;
 const KEY_LEN: usize = 32;
 
 /// The user's runtime directory: one directory per cluster.
@@ -251,6 +254,29 @@ impl ClusterDir {
         })
     }
 
+    /// Writes who signs the TLS certificates of the cluster's nodes.
+    ///
+    /// # Errors
+    /// What the system answered.
+    pub fn write_authorities(&self, pem: &[u8]) -> Result<()> {
+        write_file(&self.authorities_path(), pem)
+    }
+
+    /// Who signs the TLS certificates of the cluster's nodes; `None`: nobody, their key pairs come of the cluster key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when the file holds no certificates; otherwise what the system answered.
+    pub fn read_authorities(&self) -> Result<Option<Authorities>> {
+        match read_file(&self.authorities_path(), AUTHORITIES_LEN_MAX) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            pem => Authorities::from_pem(pem?).map(Some),
+        }
+    }
+
+    fn authorities_path(&self) -> PathBuf {
+        self.path.join("ca.pem")
+    }
+
     /// Writes the cluster's description, atomically.
     ///
     /// # Errors
@@ -324,6 +350,10 @@ pub struct ClusterSetup {
     pub partitions: Option<u32>,
     /// Whether nodes listen on tcp.
     pub tcp: bool,
+    /// Whether they take TLS there, and nothing else.
+    pub tls: bool,
+    /// Paths of the certificate that they show and of its key, both PEM; `None`: their key pair comes of the cluster key.
+    pub tls_files: Option<(PathBuf, PathBuf)>,
     /// Directory of durable datasets, with one in it for each node.
     pub durable: Option<PathBuf>,
     /// So many nodes, from the first, have a coordinator instance.
@@ -343,6 +373,8 @@ impl Default for ClusterSetup {
             shards: 1,
             partitions: None,
             tcp: false,
+            tls: false,
+            tls_files: None,
             durable: None,
             coordinators: 1,
             etcd: Vec::new(),
@@ -378,8 +410,25 @@ pub struct NodeEntry {
     pub start_ticks: u64,
     /// Path of the unix socket, which serves `shm://` and `unix://`.
     pub socket: PathBuf,
-    /// `HOST:PORT` when the node listens on tcp.
+    /// `HOST:PORT` when the node listens on tcp, `tls://HOST:PORT` when with TLS.
     pub tcp: Option<String>,
+}
+
+impl NodeEntry {
+    /// What [`NodeEntry::tcp`] says of a node with these addresses.
+    #[must_use]
+    pub fn tcp_of(addresses: &[String]) -> Option<String> {
+        let plain = addresses.iter().find_map(|address| address.strip_prefix("tcp://"));
+        let tls = || addresses.iter().find(|address| address.starts_with("tls://"));
+        plain.map(str::to_owned).or_else(|| tls().cloned())
+    }
+
+    /// Where other hosts reach it, as a URL.
+    #[must_use]
+    pub fn network_address(&self) -> Option<String> {
+        let tcp = self.tcp.as_ref()?;
+        Some(if tcp.contains("://") { tcp.clone() } else { format!("tcp://{tcp}") })
+    }
 }
 
 /// Opens `path` if it is a real directory, owned by this user and closed to others.

@@ -298,8 +298,12 @@ impl Stage {
             let thread = std::thread::spawn(move || event_loop.run(&mut player, &stopped).unwrap());
             Some(Node { stop, waker, thread: Some(thread) })
         });
-        let config =
-            ClusterConfig { cluster: "stage".into(), addresses: addresses.to_vec(), key: [7; 32] };
+        let config = ClusterConfig {
+            cluster: "stage".into(),
+            addresses: addresses.to_vec(),
+            key: [7; 32],
+            authorities: None,
+        };
         Self { world, nodes: nodes.into(), config, _scratch: scratch }
     }
 

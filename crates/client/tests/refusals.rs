@@ -161,8 +161,12 @@ impl Stage {
         let stop = Arc::new(AtomicBool::new(false));
         let (waker, stopped) = (event_loop.waker(), Arc::clone(&stop));
         let thread = std::thread::spawn(move || event_loop.run(&mut player, &stopped).unwrap());
-        let config =
-            ClusterConfig { cluster: "stage".into(), addresses: vec![address], key: [7; 32] };
+        let config = ClusterConfig {
+            cluster: "stage".into(),
+            addresses: vec![address],
+            key: [7; 32],
+            authorities: None,
+        };
         Self { script, stop, waker, thread: Some(thread), config, _scratch: scratch }
     }
 

@@ -1,8 +1,10 @@
 //! What a node is told at its start.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use samite_coordinator::Timing;
+use samite_transport::{Authorities, TlsFiles};
 use samite_types::{Epoch, NodeId};
 
 /// Settings of a node.
@@ -18,6 +20,8 @@ pub struct NodeConfig {
     pub socket: PathBuf,
     /// `HOST:PORT` to listen on for tcp; port 0 takes a free one. None: no tcp.
     pub tcp: Option<String>,
+    /// Whether that is with TLS, and nothing else.
+    pub tls: TlsConfig,
     /// Cluster key.
     pub key: [u8; 32],
     /// File that tells of faults made on purpose; made with the first. None: nobody is told.
@@ -32,6 +36,23 @@ pub struct NodeConfig {
     pub timing: Timing,
     /// Where durable datasets are kept; `None`: this node can hold none.
     pub flash: Option<FlashConfig>,
+}
+
+/// TLS on tcp. The same at all nodes.
+#[derive(Clone, Debug, Default)]
+pub enum TlsConfig {
+    /// None: frames are checksummed, and can be read by whoever can read the network.
+    #[default]
+    Off,
+    /// With key pairs that come of the cluster key.
+    ClusterKey,
+    /// With certificates of the site's own.
+    Files {
+        /// What this node shows.
+        own: Arc<TlsFiles>,
+        /// Who signs those of the others.
+        authorities: Authorities,
+    },
 }
 
 /// Where a node keeps what outlives it.
@@ -102,7 +123,7 @@ impl CoordinatorConfig {
 pub enum Event {
     /// It listens; the cluster may not be complete yet.
     Listening {
-        /// Where, as URLs: `shm://PATH`, `unix://PATH`, and `tcp://HOST:PORT` with the port that was taken.
+        /// Where, as URLs: `shm://PATH`, `unix://PATH`, and `tcp://HOST:PORT` or `tls://HOST:PORT` with the port that was taken.
         addresses: Vec<String>,
     },
     /// It has a cluster map and serves records. Comes once.

@@ -34,9 +34,12 @@ mod shared;
 mod stop;
 mod worker;
 
-pub use config::{CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, StoreConfig};
+pub use config::{
+    CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, StoreConfig, TlsConfig,
+};
 pub use run::run;
 pub use samite_coordinator::Timing;
+pub use samite_transport::{Authorities, TlsFiles};
 
 /// An etcd cluster on this machine, for coordinators that keep their state there.
 pub mod etcd {

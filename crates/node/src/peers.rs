@@ -177,7 +177,7 @@ pub(crate) fn addresses(map: &ClusterMap, node: NodeId, other: NodeId) -> Vec<Ad
         .filter(|address| match address {
             Address::Shm(_) => false,
             Address::Unix(_) => same_host,
-            Address::Tcp(..) => true,
+            Address::Tcp(..) | Address::Tls(..) => true,
         })
         .collect()
 }

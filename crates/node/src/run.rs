@@ -11,7 +11,7 @@ use samite_backend::null::NullBackend;
 use samite_backend::{Arena, Backend};
 use samite_coordinator::store::{EtcdConfig, EtcdStore, FileStore, MemoryStore, Store};
 use samite_transport::server::{EventLoop, Listener, Options};
-use samite_transport::{Address, ClusterKey};
+use samite_transport::{Address, ClusterKey, Transport};
 use samite_types::fault::Faults;
 use samite_types::{Entropy, Error, ErrorKind, Result, ShardId, SystemEntropy, TargetId};
 use samite_wire::arena::SHARDS_MAX;
@@ -20,7 +20,7 @@ use samite_wire::membership::Leader;
 use sha2::{Digest as _, Sha256};
 
 use crate::alive::Alive;
-use crate::config::{Event, InstanceConfig, NodeConfig, StoreConfig};
+use crate::config::{Event, InstanceConfig, NodeConfig, StoreConfig, TlsConfig};
 use crate::durable::{Durable, Flash};
 use crate::inbox::Inbox;
 use crate::membership::follow::Credentials;
@@ -49,7 +49,10 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
             format!("{shards} shards; 1 to {SHARDS_MAX} are possible"),
         ));
     }
-    let key = ClusterKey::new(config.key);
+    let mut key = ClusterKey::new(config.key);
+    if let TlsConfig::Files { authorities, .. } = &config.tls {
+        key = key.with_authorities(authorities.clone());
+    }
     let memory = MemoryBackend::new(config.memory_bytes, shards)?;
     let arena = memory
         .arena()
@@ -158,8 +161,11 @@ fn etcd_prefix(cluster: &str, key: &[u8; 32]) -> String {
 fn listen(config: &NodeConfig) -> Result<Vec<Listener>> {
     let mut listeners = vec![Listener::unix(&config.socket)?];
     if let Some(address) = &config.tcp {
-        match format!("tcp://{address}").parse()? {
+        let is_plain = matches!(config.tls, TlsConfig::Off);
+        let scheme = if is_plain { Transport::Tcp } else { Transport::Tls };
+        match format!("{scheme}://{address}").parse()? {
             Address::Tcp(host, port) => listeners.push(Listener::tcp(&host, port)?),
+            Address::Tls(host, port) => listeners.push(Listener::tls(&host, port)?),
             Address::Shm(_) | Address::Unix(_) => {
                 return Err(Error::new(ErrorKind::Invalid, format!("{address}: not HOST:PORT")));
             }
@@ -181,7 +187,10 @@ fn event_loops(
     faults: &Arc<Faults>,
     listeners: Vec<Listener>,
 ) -> Result<Vec<EventLoop>> {
-    let options = Options { faults: Some(Arc::clone(faults)), ..Options::default() };
+    let mut options = Options { faults: Some(Arc::clone(faults)), ..Options::default() };
+    if let TlsConfig::Files { own, .. } = &config.tls {
+        options.tls = Some(Arc::clone(own));
+    }
     let make = |listeners| EventLoop::new(config.node, key.clone(), listeners, options.clone());
     let mut loops = Vec::new();
     for _ in 1..config.shards {

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, NodeEntry, RuntimeDir};
 use samite_client::{Client, ClusterConfig};
-use samite_node::{CoordinatorConfig, Event, FlashConfig, NodeConfig, Stop, StoreConfig, Timing};
+use samite_node::{
+    CoordinatorConfig, Event, FlashConfig, NodeConfig, Stop, StoreConfig, Timing, TlsConfig,
+};
 use samite_types::{Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
 
 /// How long a node may take to say that it listens, or serves.
@@ -27,6 +29,8 @@ pub struct Options {
     pub tcp: bool,
     /// Whether only the first node is on this host, as far as anybody knows.
     pub apart: bool,
+    /// Whether they take TLS there, and nothing else.
+    pub tls: bool,
     /// Where durable datasets are kept, and bytes of a segment of their logs; a cluster that is started there later has them again.
     pub flash: Option<(PathBuf, u64)>,
 }
@@ -40,6 +44,7 @@ impl Default for Options {
             shards: 1,
             tcp: true,
             apart: false,
+            tls: false,
             flash: None,
         }
     }
@@ -140,6 +145,7 @@ impl LocalCluster {
             cluster: self.options.name.clone(),
             socket: self.dir.socket_path(node)?,
             tcp: self.options.tcp.then(|| "127.0.0.1:0".into()),
+            tls: if self.options.tls { TlsConfig::ClusterKey } else { TlsConfig::Off },
             key: self.key,
             memory_bytes: self.options.memory_bytes,
             shards: self.options.shards,
@@ -167,13 +173,12 @@ impl LocalCluster {
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let nodes = self.nodes.iter().enumerate().map(|(index, node)| {
             let node_id = node_id(index);
-            let tcp = node.addresses.iter().find_map(|address| address.strip_prefix("tcp://"));
             Ok(NodeEntry {
                 node: node_id,
                 pid: std::process::id(),
                 start_ticks: own_start_ticks().unwrap_or(0),
                 socket: self.dir.socket_path(node_id)?,
-                tcp: tcp.map(str::to_owned),
+                tcp: NodeEntry::tcp_of(&node.addresses),
             })
         });
         let file = ClusterFile {
@@ -225,6 +230,7 @@ impl LocalCluster {
             cluster: self.options.name.clone(),
             addresses: self.nodes.iter().flat_map(|node| node.addresses.clone()).collect(),
             key: self.key,
+            authorities: None,
         }
     }
 

@@ -111,13 +111,14 @@ impl ProcessCluster {
         let file = dir.read_cluster_file()?;
         let addresses = file.nodes.iter().flat_map(|node| {
             let socket = node.socket.display();
-            let tcp = node.tcp.iter().map(|address| format!("tcp://{address}"));
-            [format!("shm://{socket}"), format!("unix://{socket}")].into_iter().chain(tcp)
+            let network = node.network_address();
+            [format!("shm://{socket}"), format!("unix://{socket}")].into_iter().chain(network)
         });
         Ok(ClusterConfig {
             cluster: file.cluster.clone(),
             addresses: addresses.collect(),
             key: dir.read_key()?,
+            authorities: dir.read_authorities()?,
         })
     }
 

@@ -20,6 +20,8 @@ pub enum Transport {
     Unix,
     /// Tcp.
     Tcp,
+    /// TLS over tcp.
+    Tls,
 }
 
 impl fmt::Display for Transport {
@@ -28,11 +30,12 @@ impl fmt::Display for Transport {
             Self::Shm => "shm",
             Self::Unix => "unix",
             Self::Tcp => "tcp",
+            Self::Tls => "tls",
         })
     }
 }
 
-/// Where a node listens: `shm://PATH`, `unix://PATH` or `tcp://HOST:PORT`.
+/// Where a node listens: `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT` or `tls://HOST:PORT`.
 ///
 /// `PATH` is the path of a unix socket in both of the first two; `shm` asks for shared memory over it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,11 +46,21 @@ pub enum Address {
     Unix(PathBuf),
     /// Tcp host (a name, an IPv4 address or an IPv6 address without brackets) and port.
     Tcp(String, u16),
+    /// The same, with TLS. Neither end takes anything else there.
+    Tls(String, u16),
+}
+
+impl Transport {
+    /// Reaches other hosts.
+    #[must_use]
+    pub const fn is_tcp(self) -> bool {
+        matches!(self, Self::Tcp | Self::Tls)
+    }
 }
 
 impl Address {
     pub(crate) const fn is_tcp(&self) -> bool {
-        matches!(self, Self::Tcp(..))
+        self.transport().is_tcp()
     }
 
     /// How bytes travel to this address.
@@ -57,6 +70,7 @@ impl Address {
             Self::Shm(_) => Transport::Shm,
             Self::Unix(_) => Transport::Unix,
             Self::Tcp(..) => Transport::Tcp,
+            Self::Tls(..) => Transport::Tls,
         }
     }
 }
@@ -66,8 +80,14 @@ impl fmt::Display for Address {
         match self {
             Self::Shm(path) => write!(f, "shm://{}", path.display()),
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
-            Self::Tcp(host, port) if host.contains(':') => write!(f, "tcp://[{host}]:{port}"),
-            Self::Tcp(host, port) => write!(f, "tcp://{host}:{port}"),
+            Self::Tcp(host, port) | Self::Tls(host, port) => {
+                let scheme = self.transport();
+                if host.contains(':') {
+                    write!(f, "{scheme}://[{host}]:{port}")
+                } else {
+                    write!(f, "{scheme}://{host}:{port}")
+                }
+            }
         }
     }
 }
@@ -99,9 +119,9 @@ impl FromStr for Address {
 
     fn from_str(url: &str) -> Result<Self> {
         let invalid = |why: &str| Error::new(ErrorKind::Invalid, format!("address {url:?}: {why}"));
-        let (scheme, rest) = url
-            .split_once("://")
-            .ok_or_else(|| invalid("not of the form shm://PATH, unix://PATH or tcp://HOST:PORT"))?;
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| {
+            invalid("not of the form shm://PATH, unix://PATH, tcp://HOST:PORT or tls://HOST:PORT")
+        })?;
         let path = || -> Result<PathBuf> {
             let path = PathBuf::from(OsStr::from_bytes(rest.as_bytes()));
             check_socket_path(&path).map_err(|error| invalid(error.message()))?;
@@ -110,7 +130,7 @@ impl FromStr for Address {
         match scheme {
             "shm" => Ok(Self::Shm(path()?)),
             "unix" => Ok(Self::Unix(path()?)),
-            "tcp" => {
+            "tcp" | "tls" => {
                 let (host, port) =
                     rest.rsplit_once(':').ok_or_else(|| invalid("the port is missing"))?;
                 let port =
@@ -127,9 +147,10 @@ impl FromStr for Address {
                 if host.is_empty() || host.len() > 255 {
                     return Err(invalid("the host has 1 to 255 bytes"));
                 }
-                Ok(Self::Tcp(host.to_owned(), port))
+                let host = host.to_owned();
+                Ok(if scheme == "tls" { Self::Tls(host, port) } else { Self::Tcp(host, port) })
             }
-            _ => Err(invalid("the scheme is not shm, unix or tcp")),
+            _ => Err(invalid("the scheme is not shm, unix, tcp or tls")),
         }
     }
 }
@@ -142,8 +163,14 @@ mod tests {
 
     #[test]
     fn urls_round_trip() {
-        for url in ["shm:///run/a/n0.sock", "unix:///a b", "tcp://localhost:7", "tcp://[::1]:65535"]
-        {
+        for url in [
+            "shm:///run/a/n0.sock",
+            "unix:///a b",
+            "tcp://localhost:7",
+            "tcp://[::1]:65535",
+            "tls://h:1",
+            "tls://[::1]:2",
+        ] {
             assert_eq!(url.parse::<Address>().unwrap().to_string(), url);
         }
     }
@@ -158,6 +185,7 @@ mod tests {
             "tcp://::1:5",
             "tcp://[::1:5",
             "tcp://:5",
+            "tls://h",
             "shm://",
             "http://x:1",
             "unix://a\0b",

@@ -1,5 +1,6 @@
 //! The client's side: one [`Link`] to one node.
 
+mod channel;
 pub(crate) mod connect;
 mod harm;
 mod interruptible;

@@ -7,7 +7,8 @@ use samite_wire::hello::{Challenge, Goodbye, Hello, Proof, Welcome};
 use samite_wire::limits::HANDSHAKE_LEN_MAX;
 use zerocopy::IntoBytes;
 
-use crate::key::{ClusterKey, Role};
+use crate::key::{ClusterKey, Exchange, Role};
+use crate::tls::Binding;
 
 /// Longest reason in a goodbye that is kept, in bytes.
 const REASON_LEN_MAX: usize = 512;
@@ -86,6 +87,7 @@ impl NodeSide {
         body: &[u8],
         node: NodeId,
         key: &ClusterKey,
+        binding: Option<&Binding>,
         entropy: &dyn Entropy,
     ) -> Result<NodeStep> {
         match (std::mem::replace(self, Self::Fresh), kind) {
@@ -95,7 +97,8 @@ impl NodeSide {
                 let mut nonce = [0; 32];
                 entropy.fill(&mut nonce);
                 let mut challenge = Challenge { version, node, nonce, proof: [0; 32] };
-                challenge.proof = key.prove(Role::Node, &hello, &challenge);
+                let exchange = Exchange { hello: &hello, challenge: &challenge, binding };
+                challenge.proof = key.prove(Role::Node, &exchange);
                 let bytes = frame(FrameKind::Challenge, &challenge);
                 let node = hello.node;
                 *self = Self::Challenged { hello, challenge };
@@ -103,7 +106,8 @@ impl NodeSide {
             }
             (Self::Challenged { hello, challenge }, FrameKind::Proof) => {
                 let Proof { proof } = decode(body)?;
-                if !key.proves(Role::Client, &hello, &challenge, &proof) {
+                let exchange = Exchange { hello: &hello, challenge: &challenge, binding };
+                if !key.proves(Role::Client, &exchange, &proof) {
                     return Err(Error::new(
                         ErrorKind::WrongKey,
                         "peer does not hold the cluster key",
@@ -164,6 +168,7 @@ impl ClientSide {
         kind: FrameKind,
         body: &[u8],
         key: &ClusterKey,
+        binding: Option<&Binding>,
     ) -> Result<(NodeId, Vec<u8>)> {
         match kind {
             FrameKind::Challenge => {}
@@ -172,10 +177,11 @@ impl ClientSide {
         }
         let challenge: Challenge = decode(body)?;
         common_version((challenge.version, challenge.version))?;
-        if !key.proves(Role::Node, &self.hello, &challenge, &challenge.proof) {
+        let exchange = Exchange { hello: &self.hello, challenge: &challenge, binding };
+        if !key.proves(Role::Node, &exchange, &challenge.proof) {
             return Err(Error::new(ErrorKind::WrongKey, "node does not hold the cluster key"));
         }
-        let proof = key.prove(Role::Client, &self.hello, &challenge);
+        let proof = key.prove(Role::Client, &exchange);
         Ok((challenge.node, frame(FrameKind::Proof, &Proof { proof })))
     }
 
@@ -221,15 +227,15 @@ mod tests {
         let mut node = NodeSide::Fresh;
         let (kind, bytes) = body(&hello);
         let NodeStep::Challenge { bytes: challenge, .. } =
-            node.step(kind, bytes, NodeId(3), node_key, &SystemEntropy)?
+            node.step(kind, bytes, NodeId(3), node_key, None, &SystemEntropy)?
         else {
             panic!("no challenge");
         };
         let (kind, bytes) = body(&challenge);
-        let (id, proof) = client.challenged(kind, bytes, client_key)?;
+        let (id, proof) = client.challenged(kind, bytes, client_key, None)?;
         assert_eq!(id, NodeId(3));
         let (kind, bytes) = body(&proof);
-        node.step(kind, bytes, NodeId(3), node_key, &SystemEntropy)
+        node.step(kind, bytes, NodeId(3), node_key, None, &SystemEntropy)
     }
 
     #[test]
@@ -246,10 +252,10 @@ mod tests {
         let (_, hello) = ClientSide::start(ClientId(7), None, false, &SystemEntropy);
         let mut node = NodeSide::Fresh;
         let (kind, bytes) = body(&hello);
-        node.step(kind, bytes, NodeId(0), &key(1), &SystemEntropy).unwrap();
+        node.step(kind, bytes, NodeId(0), &key(1), None, &SystemEntropy).unwrap();
         let proof = frame(FrameKind::Proof, &Proof { proof: [0; 32] });
         let (kind, bytes) = body(&proof);
-        let error = node.step(kind, bytes, NodeId(0), &key(1), &SystemEntropy).unwrap_err();
+        let error = node.step(kind, bytes, NodeId(0), &key(1), None, &SystemEntropy).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongKey);
     }
 
@@ -258,12 +264,12 @@ mod tests {
         let (_, hello) = ClientSide::start(ClientId(7), None, false, &SystemEntropy);
         let mut node = NodeSide::Fresh;
         let (kind, bytes) = body(&hello);
-        let step = node.step(kind, bytes, NodeId(0), &key(1), &SystemEntropy).unwrap();
+        let step = node.step(kind, bytes, NodeId(0), &key(1), None, &SystemEntropy).unwrap();
         let NodeStep::Challenge { bytes: challenge, .. } = step else { panic!("no challenge") };
         let Challenge { proof, .. } = decode(body(&challenge).1).unwrap();
         let echoed = frame(FrameKind::Proof, &Proof { proof });
         let (kind, bytes) = body(&echoed);
-        assert!(node.step(kind, bytes, NodeId(0), &key(1), &SystemEntropy).is_err());
+        assert!(node.step(kind, bytes, NodeId(0), &key(1), None, &SystemEntropy).is_err());
     }
 
     #[test]
@@ -306,12 +312,12 @@ mod tests {
             let mut node = NodeSide::Fresh;
             if challenged {
                 let (kind, bytes) = body(&hello);
-                node.step(kind, bytes, NodeId(0), &key(1), &SystemEntropy).unwrap();
+                node.step(kind, bytes, NodeId(0), &key(1), None, &SystemEntropy).unwrap();
             }
-            let step = node.step(kind, &bytes, NodeId(0), &key(1), &SystemEntropy);
+            let step = node.step(kind, &bytes, NodeId(0), &key(1), None, &SystemEntropy);
             let proved = matches!(step, Ok(NodeStep::Proved { .. }));
             prop_assert!(!proved);
-            prop_assert!(client.challenged(kind, &bytes, &key(1)).is_err());
+            prop_assert!(client.challenged(kind, &bytes, &key(1), None).is_err());
             let _ = ClientSide::welcomed(kind, &bytes);
         }
     }

@@ -7,15 +7,29 @@ use samite_types::{Entropy, Error, ErrorKind, Result};
 use samite_wire::hello::{Challenge, Hello};
 use sha2::Sha256;
 
+use crate::tls::{Authorities, Binding};
+
 /// The secret that every node and client of a cluster holds: 32 random bytes.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ClusterKey([u8; Self::LEN]);
+pub struct ClusterKey {
+    bytes: [u8; Self::LEN],
+    authorities: Option<Authorities>,
+}
 
 /// Which side a proof is made by; in the MAC, so that one side's proof never passes as the other's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Role {
     Node,
     Client,
+}
+
+/// What a proof is about.
+pub(crate) struct Exchange<'a> {
+    pub(crate) hello: &'a Hello,
+    /// [`Challenge::proof`] is no part of it.
+    pub(crate) challenge: &'a Challenge,
+    /// The TLS connection that it came by; so a proof is worth nothing by any other.
+    pub(crate) binding: Option<&'a Binding>,
 }
 
 impl ClusterKey {
@@ -25,7 +39,17 @@ impl ClusterKey {
     /// The key made of these bytes.
     #[must_use]
     pub const fn new(bytes: [u8; Self::LEN]) -> Self {
-        Self(bytes)
+        Self { bytes, authorities: None }
+    }
+
+    /// The same key, for a cluster whose nodes show TLS certificates that these authorities have signed.
+    #[must_use]
+    pub fn with_authorities(self, authorities: Authorities) -> Self {
+        Self { authorities: Some(authorities), ..self }
+    }
+
+    pub(crate) const fn authorities(&self) -> Option<&Authorities> {
+        self.authorities.as_ref()
     }
 
     /// The key as read from a file.
@@ -33,7 +57,7 @@ impl ClusterKey {
     /// # Errors
     /// [`ErrorKind::Invalid`] unless there are exactly 32 bytes.
     pub fn from_slice(bytes: &[u8]) -> Result<Self> {
-        bytes.try_into().map(Self).map_err(|_| {
+        bytes.try_into().map(Self::new).map_err(|_| {
             let len = bytes.len();
             Error::new(ErrorKind::Invalid, format!("cluster key has {len} bytes instead of 32"))
         })
@@ -43,18 +67,32 @@ impl ClusterKey {
     pub fn generate(entropy: &dyn Entropy) -> Self {
         let mut bytes = [0; Self::LEN];
         entropy.fill(&mut bytes);
-        Self(bytes)
+        Self::new(bytes)
     }
 
     /// The bytes, to be written to a file that only its owner can read.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::LEN] {
-        &self.0
+        &self.bytes
     }
 
-    fn mac(&self, role: Role, hello: &Hello, challenge: &Challenge) -> Hmac<Sha256> {
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+    fn hmac(&self) -> Hmac<Sha256> {
+        Hmac::<Sha256>::new_from_slice(&self.bytes).expect("HMAC takes keys of any length")
+    }
+
+    /// What the key pair of a side in TLS is made of.
+    pub(crate) fn derive_tls_seed(&self, role: Role) -> [u8; 32] {
+        let mut mac = self.hmac();
+        mac.update(match role {
+            Role::Node => &b"samite tls node key v1"[..],
+            Role::Client => b"samite tls client key v1",
+        });
+        mac.finalize().into_bytes().into()
+    }
+
+    fn mac(&self, role: Role, exchange: &Exchange<'_>) -> Hmac<Sha256> {
+        let Exchange { hello, challenge, binding } = exchange;
+        let mut mac = self.hmac();
         mac.update(match role {
             Role::Node => b"samite node proof v1",
             Role::Client => b"samite client proof v1",
@@ -71,23 +109,21 @@ impl ClusterKey {
             mac.update(&node.get().to_le_bytes());
         }
         mac.update(&challenge.node.get().to_le_bytes());
+        if let Some(binding) = binding {
+            mac.update(b"tls");
+            mac.update(&binding[..]);
+        }
         mac
     }
 
-    /// Proof that its maker, in `role`, holds the key in this exchange. [`Challenge::proof`] is not read.
-    pub(crate) fn prove(&self, role: Role, hello: &Hello, challenge: &Challenge) -> [u8; 32] {
-        self.mac(role, hello, challenge).finalize().into_bytes().into()
+    /// Proof that its maker, in `role`, holds the key in this exchange.
+    pub(crate) fn prove(&self, role: Role, exchange: &Exchange<'_>) -> [u8; 32] {
+        self.mac(role, exchange).finalize().into_bytes().into()
     }
 
     /// Checks the other side's proof, in constant time.
-    pub(crate) fn proves(
-        &self,
-        role: Role,
-        hello: &Hello,
-        challenge: &Challenge,
-        proof: &[u8; 32],
-    ) -> bool {
-        self.mac(role, hello, challenge).verify_slice(proof).is_ok()
+    pub(crate) fn proves(&self, role: Role, exchange: &Exchange<'_>, proof: &[u8; 32]) -> bool {
+        self.mac(role, exchange).verify_slice(proof).is_ok()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Requests, replies and bulk data over shared memory, unix sockets and tcp.
+//! Requests, replies and bulk data over shared memory, unix sockets and tcp, with TLS where that is asked for.
 //!
 //! [`server::EventLoop`] runs in a shard of a node: it receives a request, hands it to the [`server::Service`]
 //! where it lies, and sends the reply, all on one thread. [`client::Link`] is one connection of a client to a node;
@@ -15,6 +15,7 @@ mod handshake;
 mod key;
 mod socket;
 mod spin;
+mod tls;
 
 pub mod client;
 pub mod server;
@@ -22,3 +23,4 @@ pub mod shm;
 
 pub use address::{Address, Transport};
 pub use key::ClusterKey;
+pub use tls::{Authorities, TlsFiles};

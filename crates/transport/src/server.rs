@@ -6,6 +6,7 @@ mod dial;
 mod ending;
 mod event_loop;
 mod harm;
+mod layer;
 mod listener;
 mod output;
 mod replies;
@@ -22,7 +23,7 @@ use samite_types::fault::Faults;
 use samite_types::{ClientId, Epoch, NodeId, Result};
 use samite_wire::frame::Header;
 
-use crate::Transport;
+use crate::{TlsFiles, Transport};
 
 pub use dial::Dialler;
 pub use event_loop::EventLoop;
@@ -63,7 +64,7 @@ pub struct Peer {
     pub client: ClientId,
     /// The node that it says it is, if it is one; it holds the cluster key, and runs as this node's user where the kernel tells.
     pub node: Option<NodeId>,
-    /// User: as the kernel tells, or over tcp as the peer says, which holds the cluster key.
+    /// User: as the kernel tells, or over tcp (with TLS or without) as the peer says, which holds the cluster key.
     pub uid: u32,
     /// How bytes travel.
     pub transport: Transport,
@@ -191,6 +192,8 @@ pub struct Options {
     pub spin: Duration,
     /// Time between calls of [`Service::tick`]; `None` for none.
     pub tick: Option<Duration>,
+    /// The certificate that `tls://` listeners show; `None`: the key pair that comes of the cluster key.
+    pub tls: Option<Arc<TlsFiles>>,
     /// The node's faults; `None`: it never has any.
     pub faults: Option<Arc<Faults>>,
 }
@@ -206,6 +209,7 @@ impl Default for Options {
             // Longer than a client takes to copy 1 MiB, so that it finds the loop awake when it asks for the next.
             spin: Duration::from_micros(200),
             tick: None,
+            tls: None,
             faults: None,
         }
     }

@@ -94,16 +94,18 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8], wait: bool) -> Resu
     }
 }
 
-/// Receives at most `limit` bytes behind what `buffer` holds, without waiting. 0: the peer has closed.
+/// Receives at most `limit` bytes behind what `buffer` holds; with `wait`, for as long as the socket's receive timeout. 0: the peer has closed.
 pub(crate) fn receive_append(
     fd: BorrowedFd<'_>,
     buffer: &mut Vec<u8>,
     limit: usize,
+    wait: bool,
 ) -> Result<usize, Errno> {
+    let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     buffer.reserve(limit);
     loop {
         let spare = &mut buffer.spare_capacity_mut()[..limit];
-        let len = match rustix::net::recv(fd, spare, RecvFlags::DONTWAIT) {
+        let len = match rustix::net::recv(fd, spare, flags) {
             Ok(((filled, _), _)) => filled.len(),
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(errno),
@@ -137,6 +139,17 @@ pub(crate) fn receive_with_descriptors(
     Ok((len, descriptors))
 }
 
+/// What became of a connection, in words.
+pub(crate) fn broken(what: &str, errno: Errno) -> Error {
+    match errno {
+        Errno::BADMSG => Error::new(ErrorKind::Corrupt, format!("{what}: TLS record is damaged")),
+        Errno::CONNABORTED => {
+            Error::new(ErrorKind::Corrupt, format!("{what}: peer ended it with a TLS alert"))
+        }
+        errno => Error::io(what, errno),
+    }
+}
+
 /// Whether the other end of a connection is gone.
 pub(crate) fn is_hung_up(fd: BorrowedFd<'_>) -> bool {
     let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
@@ -159,7 +172,7 @@ pub(crate) fn connect(address: &Address, deadline: Deadline) -> Result<OwnedFd> 
     };
     let fd = match address {
         Address::Shm(path) | Address::Unix(path) => connect_unix(path, deadline),
-        Address::Tcp(host, port) => {
+        Address::Tcp(host, port) | Address::Tls(host, port) => {
             let mut result = Err(Errno::HOSTUNREACH);
             for target in resolve(host, *port)? {
                 result = connect_tcp(target, deadline);

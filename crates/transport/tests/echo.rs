@@ -405,7 +405,7 @@ fn the_node_learns_of_clients_that_go() {
     let node = Node::start(Options::default());
     drop(links(&node));
     let start = Instant::now();
-    while node.closed.load(Ordering::Relaxed) < 3 {
+    while node.closed.load(Ordering::Relaxed) < 4 {
         assert!(start.elapsed() < Duration::from_secs(5));
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -31,7 +31,7 @@ impl<T: Read + Write> Stream for T {}
 fn raw(address: &Address) -> Box<dyn Stream> {
     let timeout = Some(Duration::from_secs(10));
     match address {
-        Address::Tcp(host, port) => {
+        Address::Tcp(host, port) | Address::Tls(host, port) => {
             let stream = TcpStream::connect((host.as_str(), *port)).unwrap();
             stream.set_read_timeout(timeout).unwrap();
             Box::new(stream)

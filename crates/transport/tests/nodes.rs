@@ -113,7 +113,7 @@ fn a_loop_talks_to_a_node_and_sees_it_go() {
     // More than the sockets hold, both ways: neither side may wait for the other to read first.
     let payloads: Vec<Vec<u8>> = (0..24).map(|i| vec![i as u8; 1 << 20]).collect();
     let caller = Running::start(key(), payloads);
-    for address in [node.unix.clone(), node.tcp.clone()] {
+    for address in [node.unix.clone(), node.tcp.clone(), node.tls.clone()] {
         let nobody: Address = "unix:///nowhere/at/all".parse().unwrap();
         caller.dialler.dial(5, vec![nobody, address], soon());
         assert!(matches!(caller.next(), Seen::Connected(5, Ok(NodeId(3)))));
@@ -126,15 +126,18 @@ fn a_loop_talks_to_a_node_and_sees_it_go() {
     node.stop();
     assert!(matches!(caller.next(), Seen::Closed));
     assert!(matches!(caller.next(), Seen::Closed));
+    assert!(matches!(caller.next(), Seen::Closed));
 }
 
 #[test]
 fn what_stands_in_the_way_is_told() {
     let node = Node::start(Options::default());
     let stranger = Running::start(ClusterKey::new([9; 32]), Vec::new());
-    stranger.dialler.dial(1, vec![node.tcp.clone()], soon());
-    let Seen::Connected(1, Err(error)) = stranger.next() else { panic!("connected") };
-    assert_eq!(error.kind(), ErrorKind::WrongKey);
+    for address in [&node.tcp, &node.tls] {
+        stranger.dialler.dial(1, vec![address.clone()], soon());
+        let Seen::Connected(1, Err(error)) = stranger.next() else { panic!("connected") };
+        assert_eq!(error.kind(), ErrorKind::WrongKey);
+    }
     stranger.dialler.dial(2, Vec::new(), soon());
     let Seen::Connected(2, Err(error)) = stranger.next() else { panic!("connected") };
     assert_eq!(error.kind(), ErrorKind::Unavailable);

@@ -107,6 +107,7 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
                 map.datasets().iter().map(|dataset| dataset.spec.name.clone()).collect::<Vec<_>>()
             }),
             "leader": leader,
+            "tls": file.setup.tls,
             "groups": map.as_ref().ok().map(|map| groups(map).collect::<Vec<_>>()),
             "nodes": nodes,
         }))?;
@@ -116,6 +117,14 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
             mirrors(&mut out, map, leader, &answers)?;
         }
         durable(&mut out, &answers)?;
+        if file.setup.tcp {
+            let tls = match (file.setup.tls, &file.setup.tls_files) {
+                (false, _) => "no",
+                (true, None) => "with keys from the cluster key",
+                (true, Some(_)) => "with certificates from files",
+            };
+            out.line(format!("tls on tcp: {tls}"))?;
+        }
         table(&mut out, &answers, state)?;
     }
     out.finish()?;

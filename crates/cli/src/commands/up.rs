@@ -16,7 +16,7 @@ use samite_wire::control::{DatasetSpec, DurabilityKind};
 use crate::cluster::{FILES_DATASET, Target};
 use crate::commands::{kv, object};
 use crate::failure::{ExitCode, Failure, IoContext};
-use crate::local::{self, launch, process};
+use crate::local::{self, launch, process, tls};
 use crate::output::{Output, human_bytes};
 use crate::signals;
 use crate::size::parse_size;
@@ -50,7 +50,8 @@ Examples:
   samite up --local 2
   samite up --local 4 --memory 512M --name scratch
   samite up --local 3 --mirror 2 --coordinator etcd
-  samite up --local 2 --durable /flash/job")]
+  samite up --local 2 --durable /flash/job
+  samite up --local 2 --tls")]
 pub struct Args {
     /// Nodes to start on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
@@ -76,6 +77,8 @@ pub struct Args {
     /// Do not listen on tcp (127.0.0.1)
     #[arg(long)]
     no_tcp: bool,
+    #[command(flatten)]
+    tls: tls::Args,
     /// Seconds to wait for the store to serve
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     wait: u64,
@@ -111,6 +114,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         let words = format!("--mirror {}: there are only {} nodes", args.mirror, args.local);
         return Err(Failure::usage(words));
     }
+    let tls = args.tls.read()?;
     let dir = &target.dir;
     // Fails early when the path is too long.
     dir.socket_path(NodeId(args.local - 1))?;
@@ -119,7 +123,10 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     signals::on_stop(move || flag.store(true, Ordering::Relaxed))?;
     target.runtime.create()?;
     let _lock = claim(dir)?;
-    let setup = setup(args, dir, memory)?;
+    if let Some(pem) = &tls.authorities {
+        dir.write_authorities(pem)?;
+    }
+    let setup = setup(args, dir, memory, tls)?;
     let (children, etcd) = (Vec::new(), Vec::new());
     let mut nodes = Starting { dir, children, etcd, setup, serves: false };
     let until = begun + Duration::from_secs(args.wait);
@@ -141,7 +148,12 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
 }
 
 /// How the cluster is to be.
-fn setup(args: &Args, dir: &ClusterDir, memory_bytes: u64) -> Result<ClusterSetup, Failure> {
+fn setup(
+    args: &Args,
+    dir: &ClusterDir,
+    memory_bytes: u64,
+    tls: tls::Wanted,
+) -> Result<ClusterSetup, Failure> {
     let (etcd_members, etcd) = match &args.coordinator {
         CoordinatorKind::Embedded => (Vec::new(), Vec::new()),
         CoordinatorKind::LocalEtcd => {
@@ -159,6 +171,8 @@ fn setup(args: &Args, dir: &ClusterDir, memory_bytes: u64) -> Result<ClusterSetu
         shards: args.shards,
         partitions: args.partitions,
         tcp: !args.no_tcp,
+        tls: tls.is_on,
+        tls_files: tls.files,
         durable: durable_dir(args)?,
         coordinators: if is_embedded { 1 } else { args.local.min(COORDINATORS_MAX) },
         etcd,
@@ -349,11 +363,7 @@ impl Starting<'_> {
                 let message = format!("{} has not joined yet", entry.node);
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
-            entry.tcp = info
-                .addresses
-                .iter()
-                .find_map(|address| address.strip_prefix("tcp://"))
-                .map(str::to_owned);
+            entry.tcp = NodeEntry::tcp_of(&info.addresses);
         }
         if setup.durable.is_some() {
             for name in [FILES_DATASET, kv::DATASET, object::DATASET] {
@@ -431,7 +441,7 @@ fn report(
         elapsed.as_secs_f64(),
     ))?;
     for node in &file.nodes {
-        let tcp = node.tcp.as_ref().map(|tcp| format!("  tcp://{tcp}")).unwrap_or_default();
+        let tcp = node.network_address().map(|tcp| format!("  {tcp}")).unwrap_or_default();
         out.line(format!(
             "  {}  pid {}  shm://{}{tcp}",
             node.node,

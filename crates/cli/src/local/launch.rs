@@ -35,6 +35,11 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
     if setup.tcp {
         pair("--tcp", "127.0.0.1:0".to_owned());
     }
+    if let Some((certificate, key)) = &setup.tls_files {
+        command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
+    } else if setup.tls {
+        command.arg("--tls");
+    }
     if let Some(durable) = &setup.durable {
         command.arg("--durable").arg(durable.join(node.to_string()));
     }

@@ -3,23 +3,23 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
-use rustix::event::PollFlags;
 use samite_types::fault::Faults;
 use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
-use samite_wire::frame::{FrameKind, HEADER_LEN, Header};
 use samite_wire::hello::{RingLayout, Welcome};
 
+use super::channel::Channel;
 use super::reader::Reader;
 use super::rings::RingSender;
 use super::sender::Sender;
 use super::shared::{Descriptor, Shared};
 use super::table::Table;
-use crate::handshake::{ClientSide, check_header};
+use crate::handshake::ClientSide;
 use crate::key::ClusterKey;
 use crate::shm::mapping::file_len;
 use crate::shm::ring::{Consumer, Ring, RingMemory, memory_len};
 use crate::shm::{ArenaView, GrantPool};
-use crate::socket::{self, Descriptors, poll_for, receive_with_descriptors, send_now};
+use crate::socket::{self, Descriptors};
+use crate::tls::Session;
 use crate::{Address, Transport};
 
 /// Who connects.
@@ -57,107 +57,56 @@ pub(super) fn connect(
     who: &Identity,
     deadline: Deadline,
 ) -> Result<Shared> {
-    let fd = socket::connect(address, deadline)?;
     let wants_rings = address.transport() == Transport::Shm;
-    handshake(&fd, (wants_rings, key), who, deadline)
-        .and_then(|(node, welcome, descriptors)| {
-            let mut shared = open(fd, address.clone(), node, &welcome, descriptors)?;
-            shared.faults = who.faults.clone();
-            Ok(shared)
-        })
-        .map_err(|error| error.context(format_args!("connect {address}")))
+    let made = Channel::open(address, key, deadline).and_then(|mut channel| {
+        let (node, welcome) = handshake(&mut channel, (wants_rings, key), who)?;
+        let mut shared = open(channel, address.clone(), node, &welcome)?;
+        shared.faults = who.faults.clone();
+        Ok(shared)
+    });
+    made.map_err(|error| named(error, address))
 }
 
-/// Connects one node to another: a socket, and who is at the other end.
+/// Connects one node to another: a socket, TLS if it has that, and who is at the other end.
 pub(crate) fn connect_node(
     address: &Address,
     key: &ClusterKey,
     who: &Identity,
     deadline: Deadline,
-) -> Result<(OwnedFd, NodeId)> {
-    let fd = socket::connect(address, deadline)?;
-    let made = handshake(&fd, (false, key), who, deadline);
-    match made {
-        Ok((peer, ..)) => Ok((fd, peer)),
-        Err(error) => Err(error.context(format_args!("connect {address}"))),
-    }
+) -> Result<(OwnedFd, Option<Session>, NodeId)> {
+    let made = Channel::open(address, key, deadline).and_then(|mut channel| {
+        let (node, _) = handshake(&mut channel, (false, key), who)?;
+        Ok((channel.fd, channel.tls, node))
+    });
+    made.map_err(|error| named(error, address))
+}
+
+fn named(error: Error, address: &Address) -> Error {
+    let words = format!("connect {address}");
+    // The system's errors name it already.
+    if error.message().starts_with(&words) { error } else { error.context(words) }
 }
 
 fn handshake(
-    fd: &OwnedFd,
+    channel: &mut Channel,
     (wants_rings, key): (bool, &ClusterKey),
     who: &Identity,
-    deadline: Deadline,
-) -> Result<(NodeId, Welcome, Descriptors)> {
-    let mut descriptors = Descriptors::new();
+) -> Result<(NodeId, Welcome)> {
+    let binding = channel.tls.as_ref().map(|tls| tls.binding);
     let (side, hello) = ClientSide::start(who.client, who.node_id(), wants_rings, &SystemEntropy);
-    send(fd, &hello)?;
-    let (kind, body) = receive(fd, deadline, &mut descriptors)?;
-    let (node, proof) = side.challenged(kind, &body, key)?;
+    channel.send(&hello)?;
+    let (kind, body) = channel.receive()?;
+    let (node, proof) = side.challenged(kind, &body, key, binding.as_ref())?;
     // A node that is cut off from the other one waits in vain.
     if !who.faults.as_ref().is_some_and(|faults| faults.is_cut(node)) {
-        send(fd, &proof)?;
+        channel.send(&proof)?;
     }
-    let (kind, body) = receive(fd, deadline, &mut descriptors)?;
-    Ok((node, ClientSide::welcomed(kind, &body)?, descriptors))
+    let (kind, body) = channel.receive()?;
+    Ok((node, ClientSide::welcomed(kind, &body)?))
 }
 
-fn send(fd: &OwnedFd, bytes: &[u8]) -> Result<()> {
-    // A fresh socket has room for a handshake message, or something is very wrong.
-    match send_now(fd.as_fd(), &[std::io::IoSlice::new(bytes)]) {
-        Ok(len) if len == bytes.len() => Ok(()),
-        Ok(_) => Err(Error::new(ErrorKind::Io, "handshake was cut short")),
-        Err(errno) => Err(Error::io("handshake", errno)),
-    }
-}
-
-/// Receives one handshake frame, and not a byte more.
-fn receive(
-    fd: &OwnedFd,
-    deadline: Deadline,
-    descriptors: &mut Descriptors,
-) -> Result<(FrameKind, Vec<u8>)> {
-    let mut raw = [0; HEADER_LEN];
-    fill(fd, &mut raw, deadline, descriptors)?;
-    let header = Header::parse(&raw)?;
-    check_header(&header)?;
-    let mut body = vec![0; header.body_len];
-    fill(fd, &mut body, deadline, descriptors)?;
-    header.verify(&body, &[])?;
-    Ok((header.kind, body))
-}
-
-fn fill(
-    fd: &OwnedFd,
-    mut buffer: &mut [u8],
-    deadline: Deadline,
-    descriptors: &mut Descriptors,
-) -> Result<()> {
-    let failed = |errno| Error::io("handshake", errno);
-    while !buffer.is_empty() {
-        let remaining = deadline
-            .remaining()
-            .ok_or_else(|| Error::new(ErrorKind::Timeout, "no answer in the handshake"))?;
-        if poll_for(fd.as_fd(), PollFlags::IN, remaining).map_err(failed)?.is_empty() {
-            continue;
-        }
-        let (len, more) = receive_with_descriptors(fd.as_fd(), buffer).map_err(failed)?;
-        if len == 0 {
-            return Err(Error::new(ErrorKind::Unavailable, "closed by the node in the handshake"));
-        }
-        descriptors.extend(more);
-        buffer = &mut buffer[len..];
-    }
-    Ok(())
-}
-
-fn open(
-    fd: OwnedFd,
-    address: Address,
-    node: NodeId,
-    welcome: &Welcome,
-    descriptors: Descriptors,
-) -> Result<Shared> {
+fn open(channel: Channel, address: Address, node: NodeId, welcome: &Welcome) -> Result<Shared> {
+    let Channel { fd, descriptors, tls, .. } = channel;
     let (rings, arena) = match &welcome.rings {
         Some(layout) => {
             let (sender, replies, arena) = take_shared_memory(layout, descriptors)?;
@@ -169,13 +118,18 @@ fn open(
         None => (None, None),
     };
     let (ring, replies) = rings.unzip();
+    let (sender, opener) = match tls {
+        Some(tls) => (Sender::sealed(tls.sealer), Some(Mutex::new(tls.opener))),
+        None => (Sender::default(), None),
+    };
     Ok(Shared {
         address,
         node,
         map_epoch: welcome.map_epoch,
         socket: Descriptor::new(fd),
         table: Table::new(),
-        sender: Sender::default(),
+        sender,
+        opener,
         ring,
         reader: Mutex::new(Reader::new(replies)),
         arena,

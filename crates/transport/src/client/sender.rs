@@ -3,7 +3,7 @@
 //! One thread at a time writes. Others that come meanwhile leave their frames in a queue and go on; the writer takes the queue
 //! along before it stops, in one send. If the socket is full, the writer files replies (the node may wait for just that) until
 //! its deadline; what it could not send, or what was left on purpose, stays as the *rest*, and whoever writes or reads next
-//! sends it first.
+//! sends it first. With TLS, the writer has the sealer in its hands.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::socket::{SLICES_MAX, send_now};
+use crate::tls::Sealer;
 
 /// Bytes that may wait for the writer.
 const QUEUE_LEN_MAX: usize = 256 << 10;
@@ -26,6 +27,8 @@ const QUEUED_FRAME_LEN_MAX: usize = 32 << 10;
 struct State {
     writing: bool,
     queue: Vec<u8>,
+    /// With TLS, while nobody is writing. What it has sealed and not sent goes before the queue.
+    sealer: Option<Box<Sealer>>,
 }
 
 /// The sending side of a socket.
@@ -38,6 +41,7 @@ pub(super) struct Sender {
     frames: AtomicU32,
     /// Of those, the ones that were left since the last send.
     left: AtomicU32,
+    is_sealed: bool,
 }
 
 /// What became of frames to send.
@@ -53,6 +57,12 @@ pub(super) enum Sent {
 pub(super) type Relief<'a> = &'a mut dyn FnMut() -> Result<bool, Errno>;
 
 impl Sender {
+    /// For a connection with TLS.
+    pub(super) fn sealed(sealer: Sealer) -> Self {
+        let state = State { sealer: Some(Box::new(sealer)), ..State::default() };
+        Self { state: Mutex::new(state), is_sealed: true, ..Self::default() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,7 +86,7 @@ impl Sender {
                 return Ok(Sent::All);
             }
             state.writing = true;
-            if !state.queue.is_empty() {
+            if !state.queue.is_empty() || self.has_rest() {
                 first = std::mem::take(&mut state.queue);
                 self.rest.store(false, Ordering::Relaxed);
                 self.left.store(0, Ordering::Relaxed);
@@ -131,6 +141,48 @@ impl Sender {
 
     /// Writes it all, or leaves what could not be written as the rest.
     fn write(&self, fd: BorrowedFd<'_>, slices: &[&[u8]], relief: Relief<'_>) -> Result<(), Errno> {
+        if self.is_sealed {
+            self.write_sealed(fd, slices, relief)
+        } else {
+            self.write_plain(fd, slices, relief)
+        }
+    }
+
+    fn write_sealed(
+        &self,
+        fd: BorrowedFd<'_>,
+        slices: &[&[u8]],
+        relief: Relief<'_>,
+    ) -> Result<(), Errno> {
+        // It is not there only after an error, which has ended the connection.
+        let mut sealer = self.lock().sealer.take().ok_or(Errno::CONNRESET)?;
+        let len: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut at = 0;
+        loop {
+            if sealer.send(fd)? {
+                if at == len {
+                    self.lock().sealer = Some(sealer);
+                    return Ok(());
+                }
+                at += sealer.seal(slices, at)?;
+            } else if !relief()? {
+                let mut rest = slices.concat().split_off(at);
+                let mut state = self.lock();
+                rest.append(&mut state.queue);
+                state.queue = rest;
+                state.sealer = Some(sealer);
+                self.rest.store(true, Ordering::Relaxed);
+                return Ok(());
+            }
+        }
+    }
+
+    fn write_plain(
+        &self,
+        fd: BorrowedFd<'_>,
+        slices: &[&[u8]],
+        relief: Relief<'_>,
+    ) -> Result<(), Errno> {
         let mut at = 0;
         let mut skip = 0;
         loop {

@@ -23,6 +23,7 @@ use super::table::{Claim, Filed, Table};
 use crate::Address;
 use crate::shm::{ArenaView, GrantPool};
 use crate::socket::{WAIT_SLICE, poll_for, timespec};
+use crate::tls::Opener;
 
 /// A pause before looking again whether another thread has made room.
 const ROOM_PAUSE: Duration = Duration::from_micros(50);
@@ -69,6 +70,8 @@ pub(super) struct Shared {
     pub(super) socket: Descriptor,
     pub(super) table: Table,
     pub(super) sender: Sender,
+    /// With TLS; see [`Line`].
+    pub(super) opener: Option<Mutex<Opener>>,
     pub(super) ring: Option<RingSender>,
     /// Locked by the thread that has the role of the reader; never waited for.
     pub(super) reader: Mutex<Reader>,
@@ -204,7 +207,7 @@ impl Shared {
 
     pub(super) fn line(&self, patience: Patience) -> Result<Line<'_>> {
         let fd = self.socket.get().ok_or_else(|| self.closed())?;
-        Ok(Line { fd, sender: &self.sender, patience })
+        Ok(Line { fd, sender: &self.sender, opener: self.opener.as_ref(), patience })
     }
 
     /// What a stopped reader tells its caller.

@@ -1,6 +1,7 @@
 //! Receiving frames from a socket: small ones through a buffer, the payload of long ones straight to where it belongs.
 
 use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::event::PollFlags;
@@ -13,6 +14,7 @@ use super::STREAM_LEN_MIN;
 use super::sender::Sender;
 use crate::socket::{WAIT_SLICE, poll_for, receive};
 use crate::spin::{Poll, Spin};
+use crate::tls::Opener;
 
 /// Bytes received at once while frames are small.
 const RECEIVE_LEN: usize = 32 << 10;
@@ -55,10 +57,28 @@ pub(super) enum Patience {
 pub(super) struct Line<'a> {
     pub(super) fd: BorrowedFd<'a>,
     pub(super) sender: &'a Sender,
+    /// With TLS. Locked by the thread that has the role of the reader, so never waited for.
+    pub(super) opener: Option<&'a Mutex<Opener>>,
     pub(super) patience: Patience,
 }
 
 impl Line<'_> {
+    /// Takes what is here; with `wait`, waits for it as long as the socket's receive timeout.
+    fn take(&self, buffer: &mut [u8], wait: bool) -> Result<usize, Errno> {
+        match self.opener {
+            Some(opener) => lock(opener).receive(self.fd, buffer, wait),
+            None => receive(self.fd, buffer, wait),
+        }
+    }
+
+    /// Waits until there is something to take, or the socket is ready for any of `flags`.
+    fn poll(&self, flags: PollFlags, timeout: Duration) -> Result<(), Stop> {
+        if !self.opener.is_some_and(|opener| lock(opener).is_ready()) {
+            poll_for(self.fd, flags, timeout).map_err(broken)?;
+        }
+        Ok(())
+    }
+
     /// Receives at least one byte, polling first. `answered`: replies received so far.
     fn receive_soon(
         &self,
@@ -78,7 +98,7 @@ impl Line<'_> {
                     self.sender.send_rest(self.fd).map_err(broken)?;
                 }
             }
-            match receive(self.fd, buffer, false) {
+            match self.take(buffer, false) {
                 Ok(len) if len > 0 => {
                     spin.found();
                     return Ok(len);
@@ -97,20 +117,20 @@ impl Line<'_> {
     pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<usize, Stop> {
         loop {
             let result = match self.patience {
-                Patience::None => receive(self.fd, buffer, false),
+                Patience::None => self.take(buffer, false),
                 Patience::Until(deadline) => {
                     let remaining = deadline.remaining().ok_or(Stop::TimedOut)?;
                     if self.sender.has_rest() {
                         self.sender.send_rest(self.fd).map_err(broken)?;
                         let flags = PollFlags::IN | PollFlags::OUT;
-                        poll_for(self.fd, flags, remaining.min(WAIT_SLICE)).map_err(broken)?;
-                        receive(self.fd, buffer, false)
+                        self.poll(flags, remaining.min(WAIT_SLICE))?;
+                        self.take(buffer, false)
                     } else if remaining >= WAIT_SLICE {
                         // The socket's own timeout is one slice: no other call is needed.
-                        receive(self.fd, buffer, true)
+                        self.take(buffer, true)
                     } else {
-                        poll_for(self.fd, PollFlags::IN, remaining).map_err(broken)?;
-                        receive(self.fd, buffer, false)
+                        self.poll(PollFlags::IN, remaining)?;
+                        self.take(buffer, false)
                     }
                 }
             };
@@ -125,12 +145,16 @@ impl Line<'_> {
     }
 }
 
+fn lock(opener: &Mutex<Opener>) -> MutexGuard<'_, Opener> {
+    opener.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 pub(super) fn broken(errno: Errno) -> Stop {
     Stop::Broken(match errno {
         Errno::CONNRESET | Errno::PIPE => {
             Error::new(ErrorKind::Unavailable, "connection closed by the node")
         }
-        errno => Error::io("connection", errno),
+        errno => crate::socket::broken("connection", errno),
     })
 }
 

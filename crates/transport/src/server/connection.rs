@@ -8,12 +8,14 @@ use samite_wire::WireError;
 use samite_wire::frame::{FrameCheck, FrameKind, HEADER_LEN, Header};
 
 use super::harm::is_request_harmed;
+use super::layer::Layer;
 use super::rings::RingInput;
 use super::{ConnId, Peer, Replies, Service};
 use crate::handshake::{NodeSide, NodeStep, check_header, is_trusted, read_goodbye};
 use crate::key::ClusterKey;
 use crate::server::replies::gone;
 use crate::socket;
+use crate::tls::begins_handshake;
 
 /// Bytes received at once.
 pub(super) const SCRATCH_LEN: usize = 256 << 10;
@@ -40,6 +42,7 @@ pub(super) struct Connection {
     pub(super) phase: Phase,
     pub(super) uid: Option<u32>,
     pub(super) is_tcp: bool,
+    pub(super) layer: Layer,
     pub(super) rings: Option<RingInput>,
     /// Bytes of frames that are not complete, or not served yet; at most [`SCRATCH_LEN`].
     partial: Vec<u8>,
@@ -77,12 +80,13 @@ pub(super) struct Place<'a> {
 }
 
 impl Connection {
-    pub(super) fn new(id: ConnId, uid: Option<u32>, is_tcp: bool) -> Self {
+    pub(super) fn new(id: ConnId, uid: Option<u32>, is_tcp: bool, layer: Layer) -> Self {
         Self {
             id,
             phase: Phase::Handshake(NodeSide::Fresh),
             uid,
             is_tcp,
+            layer,
             rings: None,
             partial: Vec::new(),
             long: Vec::new(),
@@ -112,13 +116,15 @@ impl Connection {
     }
 
     /// Frames have come that were not served.
-    pub(super) const fn has_kept_frames(&self) -> bool {
-        self.paused
+    pub(super) fn has_kept_frames(&self) -> bool {
+        self.paused || self.layer.is_ready()
     }
 
     /// The peer is in the middle of a frame.
-    pub(super) const fn is_inside_frame(&self) -> bool {
-        self.long_len > 0 || (!self.partial.is_empty() && !self.paused)
+    pub(super) fn is_inside_frame(&self) -> bool {
+        self.long_len > 0
+            || (!self.partial.is_empty() && !self.paused)
+            || self.layer.is_inside_record()
     }
 
     /// Whether the peer can be the node that it says it is.
@@ -135,6 +141,9 @@ impl Connection {
     /// # Errors
     /// Why the connection is to be ended.
     pub(super) fn read(&mut self, scratch: &mut [u8], place: &mut Place<'_>) -> Result<Next> {
+        if !self.layer.advance(self.id, scratch, place.replies)? {
+            return Ok(Next::Wait);
+        }
         if self.paused && !self.is_held_back(place.replies) {
             self.paused = false;
             let kept = std::mem::take(&mut self.partial);
@@ -143,7 +152,10 @@ impl Connection {
                 return Ok(next);
             }
         }
-        for _ in 0..RECEIVES_PER_TURN {
+        let mut turns = 0;
+        // The kernel does not tell again of bytes that lie in the layer.
+        while turns < RECEIVES_PER_TURN || self.layer.is_ready() {
+            turns += 1;
             if self.is_held_back(place.replies) {
                 return Ok(Next::Wait);
             }
@@ -151,10 +163,10 @@ impl Connection {
             let kept = self.partial.len();
             let received = if self.long_len > 0 {
                 let left = self.long_len - self.long.len();
-                socket::receive_append(fd, &mut self.long, left)
+                self.layer.receive_append(fd, &mut self.long, left)
             } else {
                 scratch[..kept].copy_from_slice(&self.partial);
-                socket::receive(fd, &mut scratch[kept..], false)
+                self.layer.receive(fd, &mut scratch[kept..])
             };
             let received = match received {
                 Ok(0) if self.is_inside_frame() => {
@@ -163,7 +175,7 @@ impl Connection {
                 Ok(0) | Err(rustix::io::Errno::CONNRESET) => return Err(gone()),
                 Ok(received) => received,
                 Err(rustix::io::Errno::AGAIN) => return Ok(Next::Wait),
-                Err(errno) => return Err(Error::io("receive", errno)),
+                Err(errno) => return Err(socket::broken("receive", errno)),
             };
             self.progress += received as u64;
             if self.long_len > 0 {
@@ -191,6 +203,10 @@ impl Connection {
             if self.is_held_back(place.replies) || place.replies.is_closing(self.id) {
                 self.paused = true;
                 break;
+            }
+            if !self.is_open() && begins_handshake(raw) && self.layer.binding().is_none() {
+                let words = "this address takes no TLS; connect by tcp://…";
+                return Err(Error::new(ErrorKind::Denied, words));
             }
             let header = Header::parse(raw)?;
             if !self.is_open() {
@@ -269,7 +285,15 @@ impl Connection {
                 Ok(Next::Wait)
             }
             Phase::Handshake(side) => {
-                match side.step(header.kind, body, place.node, place.key, &SystemEntropy)? {
+                let binding = self.layer.binding();
+                match side.step(
+                    header.kind,
+                    body,
+                    place.node,
+                    place.key,
+                    binding,
+                    &SystemEntropy,
+                )? {
                     NodeStep::Challenge { node, .. }
                         if node.is_some_and(|node| place.replies.faults.is_cut(node)) =>
                     {
@@ -281,7 +305,9 @@ impl Connection {
                     }
                     NodeStep::Proved { client, node, uid, wants_rings } => {
                         self.check_node(node)?;
-                        let transport = if self.is_tcp {
+                        let transport = if self.layer.binding().is_some() {
+                            crate::Transport::Tls
+                        } else if self.is_tcp {
                             crate::Transport::Tcp
                         } else if wants_rings {
                             crate::Transport::Shm

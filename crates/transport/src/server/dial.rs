@@ -12,6 +12,7 @@ use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 
 use super::Waker;
 use super::accept::Accepted;
+use super::layer::Start;
 use crate::Address;
 use crate::client::Identity;
 use crate::client::connect::connect_node;
@@ -58,9 +59,10 @@ impl Dialler {
         let mut failed = Error::new(ErrorKind::Unavailable, "node has no address");
         for address in addresses {
             match connect_node(address, &self.key, &who, deadline) {
-                Ok((fd, node)) => {
+                Ok((fd, tls, node)) => {
                     let is_tcp = address.is_tcp();
-                    return Ok((Accepted { fd, uid: None, is_tcp }, node));
+                    let start = tls.map_or(Start::Plain, |tls| Start::Made(Box::new(tls)));
+                    return Ok((Accepted { fd, uid: None, is_tcp, start }, node));
                 }
                 Err(error) => failed = error,
             }

@@ -26,7 +26,9 @@ impl EventLoop {
             let uid = connection.uid;
             tracing::warn!(kind = ?error.kind(), uid, "{id} dropped: {error}");
             // A courtesy; whether it arrives does not matter.
-            self.replies.push_raw(id, &goodbye(error));
+            if !connection.layer.is_begun() {
+                self.replies.push_raw(id, &goodbye(error));
+            }
             self.replies.flush(id);
         }
         if let Some(rings) = &connection.rings {

@@ -21,6 +21,7 @@ use samite_wire::hello::Welcome;
 use super::accept::{Accepted, Acceptor};
 use super::connection::{Connection, Next, Phase, Place, SCRATCH_LEN};
 use super::dial::{Dialled, Dialler};
+use super::layer::{Layer, Start};
 use super::rings::{NewRings, RingInput};
 use super::source::{Source, token};
 use super::waker::Waker;
@@ -71,7 +72,7 @@ impl EventLoop {
     /// A loop that serves connections to `listeners`.
     ///
     /// # Errors
-    /// What the system says (no descriptors left).
+    /// What the system says (no descriptors left); `Invalid` for TLS files that do not make sense.
     pub fn new(
         node: NodeId,
         key: ClusterKey,
@@ -92,7 +93,7 @@ impl EventLoop {
         Ok(Self {
             node,
             epoll,
-            acceptor: Acceptor::new(listeners).map_err(failed)?,
+            acceptor: Acceptor::new(listeners, &key, options.tls.as_deref())?,
             dialler: Dialler::new(Arc::clone(&faults), key.clone(), waker.clone()),
             key,
             waker,
@@ -285,8 +286,16 @@ impl EventLoop {
         if index == self.connections.len() {
             self.connections.push(None);
         }
-        self.connections[index] = Some(Connection::new(id, accepted.uid, accepted.is_tcp));
         self.replies.open(id, accepted.fd);
+        let layer = match accepted.start {
+            Start::Plain => Layer::Plain,
+            Start::Accept(handshake) => Layer::Begun(handshake),
+            Start::Made(session) => {
+                self.replies.seal(id, session.sealer);
+                Layer::Sealed(Box::new(session.opener), session.binding)
+            }
+        };
+        self.connections[index] = Some(Connection::new(id, accepted.uid, accepted.is_tcp, layer));
         Ok(id)
     }
 

@@ -49,7 +49,20 @@ impl Listener {
         Ok(Self { fd, address: Address::Tcp(host.to_owned(), port), file: None })
     }
 
-    /// Where it listens: `unix://…`, or `tcp://…` with the real port.
+    /// The same, for TLS and nothing else.
+    ///
+    /// # Errors
+    /// As [`Listener::tcp`].
+    pub fn tls(host: &str, port: u16) -> Result<Self> {
+        let (fd, port) = socket::listen_tcp(host, port)?;
+        Ok(Self { fd, address: Address::Tls(host.to_owned(), port), file: None })
+    }
+
+    pub(super) const fn is_tls(&self) -> bool {
+        matches!(self.address, Address::Tls(..))
+    }
+
+    /// Where it listens: `unix://…`, or `tcp://…` or `tls://…` with the real port.
     #[must_use]
     pub const fn address(&self) -> &Address {
         &self.address

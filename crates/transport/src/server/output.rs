@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::{PIN_LEN_MIN, Pinned};
 use crate::socket::{SLICES_MAX, send_now};
+use crate::tls::Sealer;
 
 /// Buffers up to this size are kept for the next replies.
 const SPARE_LEN_MAX: usize = 64 << 10;
@@ -28,22 +29,34 @@ impl Segment {
     }
 }
 
-/// A queue of frames for a socket. Everything that waits leaves in one vectored send.
+/// A queue of frames for a socket. Everything that waits leaves in one vectored send, with TLS as one row of records.
 #[derive(Default)]
 pub(super) struct SocketQueue {
     segments: VecDeque<Segment>,
     /// Bytes of the first segment that are sent.
     sent: usize,
-    /// Bytes that wait.
+    /// Bytes of segments that wait.
     len: usize,
     spare: Vec<u8>,
-    /// Bytes ever sent: shows progress.
-    pub(super) progress: u64,
+    /// Bytes ever sent, or sealed.
+    progress: u64,
+    /// With TLS. What it has sealed and not sent goes before the segments.
+    sealer: Option<Box<Sealer>>,
 }
 
 impl SocketQueue {
-    pub(super) const fn len(&self) -> usize {
-        self.len
+    /// Bytes that wait.
+    pub(super) fn len(&self) -> usize {
+        self.len + self.sealer.as_ref().map_or(0, |sealer| sealer.len())
+    }
+
+    /// A number that grows as the peer takes bytes.
+    pub(super) fn progress(&self) -> u64 {
+        self.sealer.as_ref().map_or(self.progress, |sealer| sealer.progress())
+    }
+
+    pub(super) fn seal(&mut self, sealer: Sealer) {
+        self.sealer = Some(Box::new(sealer));
     }
 
     /// The buffer to append small bytes to.
@@ -75,6 +88,11 @@ impl SocketQueue {
 
     /// Sends what the socket takes. `Ok(true)`: all of it.
     pub(super) fn flush(&mut self, fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+        if let Some(mut sealer) = self.sealer.take() {
+            let flushed = self.flush_sealed(&mut sealer, fd);
+            self.sealer = Some(sealer);
+            return flushed;
+        }
         while self.len > 0 {
             let (sent, offered) = match self.send(fd) {
                 Ok(counts) => counts,
@@ -89,17 +107,30 @@ impl SocketQueue {
         Ok(true)
     }
 
+    fn flush_sealed(&mut self, sealer: &mut Sealer, fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+        loop {
+            if !sealer.send(fd)? {
+                return Ok(false);
+            }
+            if self.len == 0 {
+                return Ok(true);
+            }
+            let sealed = sealer.seal(&self.waiting().collect::<SmallVec<[&[u8]; 8]>>(), 0)?;
+            self.advance(sealed);
+        }
+    }
+
+    /// What waits, as many pieces as one send takes.
+    fn waiting(&self) -> impl Iterator<Item = &[u8]> {
+        let skips = std::iter::once(self.sent).chain(std::iter::repeat(0));
+        let pieces = self.segments.iter().take(SLICES_MAX).zip(skips);
+        pieces.map(|(segment, skip)| &segment.as_slice()[skip..])
+    }
+
     /// One vectored send. Returns the bytes sent and the bytes offered.
     fn send(&self, fd: BorrowedFd<'_>) -> Result<(usize, usize), Errno> {
-        let mut slices: SmallVec<[IoSlice<'_>; 8]> = SmallVec::new();
-        let mut skip = self.sent;
-        let mut offered = 0;
-        for segment in self.segments.iter().take(SLICES_MAX) {
-            let slice = &segment.as_slice()[skip..];
-            skip = 0;
-            offered += slice.len();
-            slices.push(IoSlice::new(slice));
-        }
+        let slices: SmallVec<[IoSlice<'_>; 8]> = self.waiting().map(IoSlice::new).collect();
+        let offered = slices.iter().map(|slice| slice.len()).sum();
         Ok((send_now(fd, &slices)?, offered))
     }
 

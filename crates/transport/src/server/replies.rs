@@ -19,6 +19,7 @@ use super::output::SocketQueue;
 use super::{ConnId, OutPiece};
 use crate::fault::Holdup;
 use crate::shm::ring::{Producer, RING_FLAGS, RingMemory, Word};
+use crate::tls::Sealer;
 
 /// Replies that wait together are sent when they are this long, in bytes, even if more are coming.
 const FLUSH_LEN: usize = 256 << 10;
@@ -258,6 +259,14 @@ impl Replies {
         self.outputs[index] = Some((conn, output));
     }
 
+    /// From now on everything is sealed. Nothing waits to be sent: the peer has answered all there was.
+    pub(super) fn seal(&mut self, conn: ConnId, sealer: Sealer) {
+        if let Some(output) = get(&mut self.outputs, conn) {
+            debug_assert_eq!(output.socket.len(), 0, "sealed in the middle");
+            output.socket.seal(sealer);
+        }
+    }
+
     /// The peer has proved the key, and may have rings from now on.
     pub(super) fn proved(&mut self, conn: ConnId, memory: Option<Arc<RingMemory>>) {
         self.proved += 1;
@@ -309,7 +318,7 @@ impl Replies {
         let output = self.output(conn)?;
         let ring = output.ring.as_ref().filter(|ring| !ring.waiting.is_empty());
         (output.socket.len() > 0 || ring.is_some())
-            .then(|| output.socket.progress + ring.map_or(0, |ring| ring.progress))
+            .then(|| output.socket.progress() + ring.map_or(0, |ring| ring.progress))
     }
 
     pub(super) fn is_blocked(&self, conn: ConnId) -> bool {
@@ -332,7 +341,7 @@ impl Replies {
             Err(errno) => {
                 let error = match errno {
                     Errno::PIPE | Errno::CONNRESET => gone(),
-                    errno => Error::io("send", errno),
+                    errno => crate::socket::broken("send", errno),
                 };
                 self.closing.push((conn, error));
             }

@@ -108,6 +108,7 @@ pub struct Node {
     pub unix: Address,
     pub shm: Address,
     pub tcp: Address,
+    pub tls: Address,
     pub closed: Arc<AtomicUsize>,
     pub requests: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -142,7 +143,9 @@ impl Node {
         let unix = Listener::unix(&path).unwrap();
         let tcp = Listener::tcp("127.0.0.1", 0).unwrap();
         let tcp_address = tcp.address().clone();
-        let event_loop = EventLoop::new(NodeId(3), key(), vec![unix, tcp], options).unwrap();
+        let tls = Listener::tls("127.0.0.1", 0).unwrap();
+        let tls_address = tls.address().clone();
+        let event_loop = EventLoop::new(NodeId(3), key(), vec![unix, tcp, tls], options).unwrap();
         let waker = event_loop.waker();
         let stop = Arc::new(AtomicBool::new(false));
         let closed = Arc::new(AtomicUsize::new(0));
@@ -159,6 +162,7 @@ impl Node {
             unix: Address::Unix(path.clone()),
             shm: Address::Shm(path),
             tcp: tcp_address,
+            tls: tls_address,
             closed,
             requests,
             stop,
@@ -168,8 +172,8 @@ impl Node {
         }
     }
 
-    pub fn addresses(&self) -> [&Address; 3] {
-        [&self.shm, &self.unix, &self.tcp]
+    pub fn addresses(&self) -> [&Address; 4] {
+        [&self.shm, &self.unix, &self.tcp, &self.tls]
     }
 
     pub fn stop(&mut self) {

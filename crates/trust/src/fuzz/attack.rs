@@ -76,7 +76,7 @@ impl<'a> Attacker<'a> {
     fn knock(&mut self, counts: &Counts) {
         let sockets = self.addresses.iter().filter_map(|address| match address {
             Address::Unix(path) => std::os::unix::net::UnixStream::connect(path).ok(),
-            Address::Shm(_) | Address::Tcp(..) => None,
+            Address::Shm(_) | Address::Tcp(..) | Address::Tls(..) => None,
         });
         let Some(socket) = sockets.into_iter().next() else { return };
         let mut hello = self.recording.handshake.clone();

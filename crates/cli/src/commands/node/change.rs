@@ -170,8 +170,7 @@ fn start(
             && Some(info.incarnation) != before
             && map.state(node).is_some_and(|state| state.reachability == Reachability::Online)
         {
-            let tcp = info.addresses.iter().find_map(|address| address.strip_prefix("tcp://"));
-            entry.tcp = tcp.map(str::to_owned);
+            entry.tcp = NodeEntry::tcp_of(&info.addresses);
             return Ok(entry);
         }
         if Instant::now() >= until {

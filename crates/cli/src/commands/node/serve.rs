@@ -2,17 +2,19 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use samite_client::runtime::ClusterDir;
 use samite_node::{
     CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, Stop, StoreConfig, Timing,
+    TlsConfig,
 };
 use samite_types::NodeId;
 use tracing_subscriber::EnvFilter;
 
 use crate::cluster::Target;
 use crate::failure::{Failure, IoContext};
+use crate::local::tls;
 use crate::signals;
 use crate::size::parse_size;
 
@@ -46,6 +48,15 @@ pub struct Serve {
     /// Listen on tcp at this address too; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Option<String>,
+    /// Take TLS on tcp, and nothing else, with a key pair that comes of the cluster key
+    #[arg(long, requires = "tcp")]
+    tls: bool,
+    /// The same, with this certificate (PEM), which an authority in the directory's ca.pem has signed
+    #[arg(long, value_name = "FILE", requires = "tcp", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     /// Keep durable datasets in this directory, which is this node's alone; made if it is not there
     #[arg(long, value_name = "DIR")]
     durable: Option<PathBuf>,
@@ -69,6 +80,7 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
         cluster: dir.name().to_owned(),
         socket: dir.socket_path(node)?,
         tcp: args.tcp.clone(),
+        tls: tls(args, &dir)?,
         fault_log: Some(dir.fault_log_path(node)),
         key: dir.read_key()?,
         memory_bytes: args.memory,
@@ -89,6 +101,18 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
     })?;
     tracing::info!(%node, "stopped");
     Ok(())
+}
+
+fn tls(args: &Serve, dir: &ClusterDir) -> Result<TlsConfig, Failure> {
+    let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else {
+        return Ok(if args.tls { TlsConfig::ClusterKey } else { TlsConfig::Off });
+    };
+    let authorities = dir.read_authorities()?.ok_or_else(|| {
+        let path = dir.path().join("ca.pem");
+        Failure::usage(format!("--tls-cert: there is no {}", path.display()))
+    })?;
+    let own = Arc::new(tls::files(certificate, key)?);
+    Ok(TlsConfig::Files { own, authorities })
 }
 
 /// Which coordinators there are, and whether one is in this node.

@@ -1,0 +1,74 @@
+//! What the command line says of TLS.
+
+use std::path::{Path, PathBuf};
+
+use samite_client::Authorities;
+use samite_node::TlsFiles;
+
+use crate::failure::{Failure, IoContext};
+
+/// TLS of a cluster that is to be started.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Take TLS on tcp, and nothing else; nobody needs a certificate, for both ends' keys come of the cluster key
+    #[arg(long, conflicts_with = "no_tcp")]
+    tls: bool,
+    /// The same, with this certificate (PEM) for the nodes
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "no_tcp",
+        requires = "tls_key",
+        requires = "tls_ca"
+    )]
+    tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Who has signed the certificate (PEM); clients and nodes trust nobody else
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+}
+
+/// What was asked for, read and checked.
+pub struct Wanted {
+    /// Whether there is to be TLS.
+    pub is_on: bool,
+    /// Absolute paths of the certificate and of its key.
+    pub files: Option<(PathBuf, PathBuf)>,
+    /// Who signs certificates, as PEM.
+    pub authorities: Option<Vec<u8>>,
+}
+
+impl Args {
+    /// Reads the files, if there are any.
+    pub fn read(&self) -> Result<Wanted, Failure> {
+        let (Some(certificate), Some(key), Some(ca)) =
+            (&self.tls_cert, &self.tls_key, &self.tls_ca)
+        else {
+            return Ok(Wanted { is_on: self.tls, files: None, authorities: None });
+        };
+        let refused = |option: &str, path: &Path, error: samite_types::Error| {
+            Failure::usage(format!("{option} {}: {error}", path.display()))
+        };
+        files(certificate, key)?
+            .check()
+            .map_err(|error| refused("--tls-cert", certificate, error))?;
+        let authorities = read(ca)?;
+        Authorities::from_pem(authorities.clone())
+            .map_err(|error| refused("--tls-ca", ca, error))?;
+        // Nodes run elsewhere, so that paths must not depend on where this is.
+        let absolute = |path: &Path| path.canonicalize().doing(path.display());
+        let files = Some((absolute(certificate)?, absolute(key)?));
+        Ok(Wanted { is_on: true, files, authorities: Some(authorities) })
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).doing(format_args!("read {}", path.display()))
+}
+
+/// A node's certificate and its key.
+pub fn files(certificate: &Path, key: &Path) -> Result<TlsFiles, Failure> {
+    Ok(TlsFiles { chain: read(certificate)?, key: read(key)? })
+}

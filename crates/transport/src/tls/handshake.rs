@@ -1,0 +1,277 @@
+//! The handshake, without I/O: bytes in, bytes out.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
+use rustls::{AlertDescription, ServerConfig};
+use samite_types::{Error, ErrorKind, Result};
+use sha2::{Digest, Sha256};
+
+use super::keys::client_config;
+use super::record::{Keys, Schedule};
+use super::{Binding, Opener, RECORD_LEN_MAX, Sealer, record_len};
+use crate::key::ClusterKey;
+
+/// Most bytes that a peer may send in a handshake. A chain of certificates has some KiB.
+const RECEIVED_LEN_MAX: usize = 64 << 10;
+
+enum Side {
+    Client(UnbufferedClientConnection),
+    Server(UnbufferedServerConnection),
+}
+
+/// A handshake under way.
+pub(crate) struct Handshake {
+    side: Side,
+    /// Bytes that have come and were not given to rustls, which gets whole records one by one: what follows the handshake is not for it.
+    received: Vec<u8>,
+    /// Records that rustls has not done with.
+    records: Vec<u8>,
+    /// Bytes that have ever come.
+    received_len: usize,
+    /// Over what was sent, and over what was received and belongs to the handshake.
+    digests: (Sha256, Sha256),
+}
+
+/// A finished handshake.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) sealer: Sealer,
+    pub(crate) opener: Opener,
+    pub(crate) binding: Binding,
+}
+
+/// What rustls wants next.
+enum Step {
+    Again,
+    /// Another record, unless the handshake is finished.
+    Record,
+}
+
+impl Handshake {
+    pub(crate) fn client(key: &ClusterKey, host: &str) -> Result<Self> {
+        // Keys from the cluster key are those of no host in particular.
+        let name = if key.authorities().is_some() { host } else { "samite" };
+        let name = ServerName::try_from(name.to_owned()).map_err(|_| {
+            Error::new(ErrorKind::Invalid, format!("{host}: no name that a certificate can have"))
+        })?;
+        let connection = UnbufferedClientConnection::new(client_config(key)?, name);
+        Ok(Self::new(Side::Client(connection.map_err(refused)?)))
+    }
+
+    pub(crate) fn server(config: &Arc<ServerConfig>) -> Result<Self> {
+        let connection = UnbufferedServerConnection::new(Arc::clone(config));
+        Ok(Self::new(Side::Server(connection.map_err(refused)?)))
+    }
+
+    fn new(side: Side) -> Self {
+        let (received, records) = (Vec::new(), Vec::new());
+        Self { side, received, records, received_len: 0, digests: Default::default() }
+    }
+
+    /// Nothing has come yet.
+    pub(crate) const fn is_fresh(&self) -> bool {
+        self.received_len == 0
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept_len(&self) -> usize {
+        self.received.len() + self.records.len()
+    }
+
+    /// Takes bytes that have come; what is to be sent is appended to `out`, also with an error. `true`: it is finished.
+    ///
+    /// # Errors
+    /// `WrongKey`, `Denied`, `Corrupt`, `TooLarge`.
+    pub(crate) fn advance(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        self.received_len += bytes.len();
+        self.received.extend_from_slice(bytes);
+        loop {
+            let begin = out.len();
+            let (discard, step) = match &mut self.side {
+                Side::Client(side) => step(side.process_tls_records(&mut self.records), out),
+                Side::Server(side) => step(side.process_tls_records(&mut self.records), out),
+            };
+            self.records.drain(..discard);
+            self.digests.0.update(&out[begin..]);
+            match step {
+                Ok(Step::Again) => {}
+                Ok(Step::Record) if self.is_done() => return Ok(true),
+                Ok(Step::Record) => {
+                    if !self.next_record()? {
+                        return Ok(false);
+                    }
+                }
+                Err(error) => {
+                    self.say_why(out);
+                    return Err(refused(error));
+                }
+            }
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let is_handshaking = match &self.side {
+            Side::Client(side) => side.is_handshaking(),
+            Side::Server(side) => side.is_handshaking(),
+        };
+        !is_handshaking && self.records.is_empty()
+    }
+
+    /// Gives rustls another record, if all of it is here.
+    fn next_record(&mut self) -> Result<bool> {
+        let len = record_len(&self.received);
+        if self.received_len > RECEIVED_LEN_MAX || len.is_some_and(|len| len > RECORD_LEN_MAX) {
+            return Err(Error::new(ErrorKind::TooLarge, "TLS handshake is too long"));
+        }
+        let Some(record) = len.and_then(|len| self.received.get(..len)) else { return Ok(false) };
+        let len = record.len();
+        self.digests.1.update(record);
+        self.records.extend_from_slice(record);
+        self.received.drain(..len);
+        Ok(true)
+    }
+
+    /// After an error: what waits to be sent, an alert at its end. rustls does not expect to go on with records after it.
+    fn say_why(&mut self, out: &mut Vec<u8>) {
+        while self.has_words() {
+            let step = match &mut self.side {
+                Side::Client(side) => step(side.process_tls_records(&mut self.records), out).1,
+                Side::Server(side) => step(side.process_tls_records(&mut self.records), out).1,
+            };
+            if step.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn has_words(&self) -> bool {
+        match &self.side {
+            Side::Client(side) => side.wants_write(),
+            Side::Server(side) => side.wants_write(),
+        }
+    }
+
+    /// The two directions, after [`Handshake::advance`] has said that it is finished.
+    pub(crate) fn finish(self) -> Result<Session> {
+        let (is_client, extracted) = match self.side {
+            Side::Client(connection) => (
+                true,
+                connection
+                    .dangerous_into_kernel_connection()
+                    .map(|(secrets, schedule)| (secrets, Schedule::Client(schedule))),
+            ),
+            Side::Server(connection) => (
+                false,
+                connection
+                    .dangerous_into_kernel_connection()
+                    .map(|(secrets, schedule)| (secrets, Schedule::Server(schedule))),
+            ),
+        };
+        let (secrets, schedule) = extracted.map_err(refused)?;
+        let (sent, received) = (self.digests.0.finalize(), self.digests.1.finalize());
+        let (client, server) = if is_client { (sent, received) } else { (received, sent) };
+        let binding = Sha256::new().chain_update(client).chain_update(server).finalize().into();
+        let made = Keys::new(schedule).map(Arc::new).and_then(|keys| {
+            let sealer = Sealer::new(&keys, secrets.tx)?;
+            let opener = Opener::new(&keys, secrets.rx, self.received)?;
+            Some(Session { sealer, opener, binding })
+        });
+        made.ok_or_else(|| Error::new(ErrorKind::Internal, "TLS cipher is not known here"))
+    }
+}
+
+impl fmt::Debug for Handshake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handshake").field("received", &self.received_len).finish_non_exhaustive()
+    }
+}
+
+type Stepped = std::result::Result<Step, rustls::Error>;
+
+/// Does what rustls wants. Returns the bytes of records that it has done with, too.
+fn step<Data>(
+    UnbufferedStatus { discard, state, .. }: UnbufferedStatus<'_, '_, Data>,
+    out: &mut Vec<u8>,
+) -> (usize, Stepped) {
+    let step = match state {
+        Ok(ConnectionState::EncodeTlsData(mut data)) => {
+            encode(&mut data, out).map(|()| Step::Again)
+        }
+        Ok(ConnectionState::TransmitTlsData(data)) => {
+            data.done();
+            Ok(Step::Again)
+        }
+        Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
+            Ok(Step::Record)
+        }
+        Ok(_) => Err(rustls::Error::General("data in the handshake".into())),
+        Err(error) => Err(error),
+    };
+    (discard, step)
+}
+
+fn encode<Data>(
+    data: &mut EncodeTlsData<'_, Data>,
+    out: &mut Vec<u8>,
+) -> std::result::Result<(), rustls::Error> {
+    let begin = out.len();
+    let mut room = 512;
+    loop {
+        out.resize(begin + room, 0);
+        match data.encode(&mut out[begin..]) {
+            Ok(len) => {
+                out.truncate(begin + len);
+                return Ok(());
+            }
+            Err(EncodeError::InsufficientSize(size)) if size.required_size > room => {
+                room = size.required_size;
+            }
+            Err(error) => {
+                out.truncate(begin);
+                return Err(rustls::Error::General(error.to_string()));
+            }
+        }
+    }
+}
+
+/// What a handshake that fails tells the user.
+fn refused(error: rustls::Error) -> Error {
+    use rustls::{CertificateError, Error as Tls};
+    let refusals = [
+        AlertDescription::BadCertificate,
+        AlertDescription::CertificateUnknown,
+        AlertDescription::AccessDenied,
+        AlertDescription::DecryptError,
+        AlertDescription::CertificateRequired,
+        AlertDescription::UnknownCA,
+    ];
+    match error {
+        Tls::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
+            Error::new(ErrorKind::WrongKey, "peer does not hold the cluster key")
+        }
+        Tls::InvalidCertificate(why) => {
+            Error::new(ErrorKind::Denied, format!("peer's TLS certificate is not trusted: {why:?}"))
+        }
+        Tls::AlertReceived(alert) if refusals.contains(&alert) => Error::new(
+            ErrorKind::WrongKey,
+            format!(
+                "peer refuses this side's TLS key: another cluster key, or another authority ({alert:?})"
+            ),
+        ),
+        Tls::PeerIncompatible(_)
+        | Tls::AlertReceived(
+            AlertDescription::HandshakeFailure | AlertDescription::UnsupportedCertificate,
+        ) => Error::new(
+            ErrorKind::Denied,
+            format!(
+                "peer's TLS is set up differently (certificates from files at one end only?): {error}"
+            ),
+        ),
+        error => Error::new(ErrorKind::Corrupt, format!("TLS handshake: {error}")),
+    }
+}
