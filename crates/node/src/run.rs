@@ -49,10 +49,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
             format!("{shards} shards; 1 to {SHARDS_MAX} are possible"),
         ));
     }
-    let mut key = ClusterKey::new(config.key);
-    if let TlsConfig::Files { authorities, .. } = &config.tls {
-        key = key.with_authorities(authorities.clone());
-    }
+    let key = cluster_key(&config);
     let memory = MemoryBackend::new(config.memory_bytes, shards)?;
     let arena = memory
         .arena()
@@ -156,6 +153,14 @@ fn etcd_prefix(cluster: &str, key: &[u8; 32]) -> String {
     let digest = Sha256::new().chain_update(b"samite etcd prefix").chain_update(key).finalize();
     let id: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     format!("/samite/{cluster}-{id}/")
+}
+
+fn cluster_key(config: &NodeConfig) -> ClusterKey {
+    let key = ClusterKey::new(config.key);
+    match &config.tls {
+        TlsConfig::Files { authorities, .. } => key.with_authorities(authorities.clone()),
+        TlsConfig::Off | TlsConfig::ClusterKey => key,
+    }
 }
 
 fn listen(config: &NodeConfig) -> Result<Vec<Listener>> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use samite_client::runtime::NodeEntry;
+use samite_client::runtime::{ClusterSetup, NodeEntry};
 use samite_fs::FileSystem;
 use samite_placement::ClusterMap;
 use samite_types::{NodeId, Redundancy, Result as SamiteResult};
@@ -117,14 +117,7 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
             mirrors(&mut out, map, leader, &answers)?;
         }
         durable(&mut out, &answers)?;
-        if file.setup.tcp {
-            let tls = match (file.setup.tls, &file.setup.tls_files) {
-                (false, _) => "no",
-                (true, None) => "with keys from the cluster key",
-                (true, Some(_)) => "with certificates from files",
-            };
-            out.line(format!("tls on tcp: {tls}"))?;
-        }
+        tls(&mut out, &file.setup)?;
         table(&mut out, &answers, state)?;
     }
     out.finish()?;
@@ -174,6 +167,19 @@ fn durable(
     }
     let (log, checkpoints) = (human_bytes(log), human_bytes(checkpoints));
     out.line(format!("durable: logs of {log}, checkpoints of {checkpoints}"))
+}
+
+/// The line about TLS, where there is tcp.
+fn tls(out: &mut Output, setup: &ClusterSetup) -> Result<(), Failure> {
+    if !setup.tcp {
+        return Ok(());
+    }
+    let tls = match (setup.tls, &setup.tls_files) {
+        (false, _) => "off",
+        (true, None) => "on, with keys that come of the cluster key",
+        (true, Some(_)) => "on, with certificates from files",
+    };
+    out.line(format!("tls on tcp: {tls}"))
 }
 
 /// What the cluster map says of a node.
