@@ -78,7 +78,7 @@ pub struct Args {
     #[arg(long)]
     no_tcp: bool,
     #[command(flatten)]
-    tls: tls::Args,
+    tls: tls::TlsArgs,
     /// Seconds to wait for the store to serve
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     wait: u64,

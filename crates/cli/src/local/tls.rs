@@ -9,7 +9,7 @@ use crate::failure::{Failure, IoContext};
 
 /// TLS of a cluster that is to be started.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct TlsArgs {
     /// Take TLS on tcp, and nothing else; nobody needs a certificate, for both ends' keys come of the cluster key
     #[arg(long, conflicts_with = "no_tcp")]
     tls: bool,
@@ -40,7 +40,7 @@ pub struct Wanted {
     pub authorities: Option<Vec<u8>>,
 }
 
-impl Args {
+impl TlsArgs {
     /// Reads the files, if there are any.
     pub fn read(&self) -> Result<Wanted, Failure> {
         let (Some(certificate), Some(key), Some(ca)) =
