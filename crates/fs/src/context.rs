@@ -125,4 +125,6 @@ pub struct RenameFlags {
     pub no_replace: bool,
     /// Swap the two names (`RENAME_EXCHANGE`).
     pub exchange: bool,
+    /// Leave a character device 0:0 under the old name, in the same step (`RENAME_WHITEOUT`): what layered file systems take for "not there".
+    pub whiteout: bool,
 }

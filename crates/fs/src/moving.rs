@@ -52,7 +52,7 @@ pub enum Finish {
     Delete = 0,
     /// It becomes a pointer ([`Layout::Elsewhere`]).
     Point = 1,
-    /// What was at the destination comes here. Until then its value is in the verdict.
+    /// What was at the destination, or a whiteout, comes here. Until then its value is in the verdict.
     Swap = 2,
 }
 

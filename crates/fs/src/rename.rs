@@ -9,18 +9,19 @@ use samite_types::{Epoch, ErrorKind, Result};
 use samite_wire::op::{Action, Data, Guard, Operation};
 
 use crate::at::At;
-use crate::cache::permits;
+use crate::cache::{DirNode, permits};
 use crate::filesystem::named;
 use crate::holds::Removed;
 use crate::inode::{FLAG_RENAMED, INODE_LEN, Inode, Layout, at, identity};
 use crate::key::{self, DIRECTORY_MOVE_LOCK};
+use crate::make::Blueprint;
 use crate::marks::EntryMark;
 use crate::moving::{Decision, Finish, Move};
 use crate::removal::{check_sticky, take_away};
 use crate::seal::Sealed;
 use crate::store::{Home, NO_LEASE, Node, fail, malformed};
 use crate::walk::{SEARCH, WRITE, Walk};
-use crate::{Context, FileSystem, RenameFlags, Timestamp};
+use crate::{Context, FileKind, FileSystem, RenameFlags, Timestamp};
 
 /// One end of a rename.
 pub struct End {
@@ -39,6 +40,8 @@ struct Plan {
     value: Vec<u8>,
     /// What it replaces.
     replaced: Option<Node>,
+    /// Record of the whiteout that it leaves.
+    left: Option<Vec<u8>>,
     epoch: Epoch,
 }
 
@@ -55,12 +58,13 @@ pub enum Attempt {
 
 impl FileSystem {
     /// Renames `from` to `to`, replacing what is there: a file by anything but a directory, an empty directory by a
-    /// directory. With `exchange` both must be there, whatever they are, and swap their names in one step.
+    /// directory. With `exchange` both must be there, whatever they are, and swap their names in one step. With `whiteout` the old name
+    /// is a character device 0:0 from that step on.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the paths; `Exists` with `no_replace`;
     /// `IsDirectory`, `NotDirectory`,
-    /// `NotEmpty` for what would be replaced; `Invalid`: a directory into itself, or both flags; `InUse`: the root, `.` or
+    /// `NotEmpty` for what would be replaced; `Invalid`: a directory into itself, or `exchange` with another flag; `InUse`: the root, `.` or
     /// `..`; `NotOwner`: a directory is sticky.
     pub fn rename<'a, 'b>(
         &self,
@@ -71,7 +75,7 @@ impl FileSystem {
     ) -> Result<()> {
         let to = to.into();
         named("rename", from, |from| {
-            if flags.exchange && flags.no_replace {
+            if flags.exchange && (flags.no_replace || flags.whiteout) {
                 return Err(fail(ErrorKind::Invalid));
             }
             let attempt = |is_locked| {
@@ -143,8 +147,15 @@ impl FileSystem {
         if is_directory && is_locked {
             to_walk.check_outside(node.inode.ino)?;
         }
-        self.carry_out(Plan { from, to, node, value, replaced, epoch })?;
+        let left = flags.whiteout.then(|| self.whiteout(ctx, from_walk.dir())).transpose()?;
+        self.carry_out(Plan { from, to, node, value, replaced, left, epoch })?;
         Ok(Attempt::Done)
+    }
+
+    /// A new record of a character device 0:0, which anybody may make.
+    fn whiteout(&self, ctx: &Context, dir: DirNode) -> Result<Vec<u8>> {
+        let new = Blueprint { kind: FileKind::CharDevice, perm: 0, rdev: 0, data: b"" };
+        Ok(self.new_inode(ctx, dir, &new, Timestamp::now())?.encode().to_vec())
     }
 
     /// The entries themselves, not what they point to, once they do not move: with the whole value of the first, and
@@ -246,7 +257,10 @@ impl FileSystem {
         op.actions.extend(target.reads());
         op.actions.push(Action::Put { key: &plan.to.home.key, data: Data::Inline(value) });
         op.actions.push(Action::MoveHolds { from: &from.key, to: &plan.to.home.key });
-        op.actions.push(Action::Delete { key: &from.key });
+        op.actions.push(match &plan.left {
+            Some(whiteout) => Action::Put { key: &from.key, data: Data::Inline(whiteout) },
+            None => Action::Delete { key: &from.key },
+        });
         op.actions.extend(from_mark.actions(-target.directories));
         op.actions.extend(to_mark.actions(target.directories_after));
         match self.store().run(Op::new(op).under_lease(plan.epoch))? {
@@ -266,13 +280,16 @@ impl FileSystem {
         value: &[u8],
         now: Timestamp,
     ) -> Result<Option<Removed>> {
+        // A whiteout is made at the destination and swapped for what comes there, all in the decision.
+        let finish = if plan.left.is_some() { Finish::Swap } else { Finish::Delete };
         let intended = Move::new(
             self.token(),
             plan.from.home.clone(),
             (plan.node.inode.layout, plan.node.inode.is_directory()),
-            Finish::Delete,
+            finish,
             plan.to.home.clone(),
-        );
+        )
+        .bringing(plan.left.as_deref().unwrap_or_default());
         if !self.freeze(&plan.node, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
         }

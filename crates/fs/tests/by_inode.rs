@@ -7,7 +7,7 @@ use common::{Rig, kind, names, root};
 use samite_fs::{At, FileSystem, OpenFile, RenameFlags};
 use samite_types::ErrorKind;
 
-const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false };
+const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
 
 fn look_up(fs: &FileSystem, path: &[u8]) -> OpenFile {
     fs.look_up(&root(), path).unwrap().file

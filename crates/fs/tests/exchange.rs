@@ -7,7 +7,7 @@ use common::{Rig, create, get, kind, names, put, read_all, root, user};
 use samite_fs::{FileSystem, RenameFlags};
 use samite_types::{ErrorKind, Result};
 
-const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true };
+const EXCHANGE: RenameFlags = RenameFlags { no_replace: false, exchange: true, whiteout: false };
 
 fn exchange(fs: &FileSystem, from: &[u8], to: &[u8]) -> Result<()> {
     fs.rename(&root(), from, to, EXCHANGE)
@@ -100,7 +100,7 @@ fn what_can_not_be_exchanged() {
     assert_eq!(fs.stat(&root(), b"/g", true).unwrap().nlink, 2);
     exchange(fs, b"/g", b"/d").unwrap();
     assert_eq!(get(fs, b"/d").unwrap(), b"x");
-    let both = RenameFlags { no_replace: true, exchange: true };
+    let both = RenameFlags { no_replace: true, exchange: true, whiteout: false };
     assert_eq!(kind(fs.rename(&root(), b"/f", b"/d", both)), ErrorKind::Invalid);
     assert_eq!(kind(fs.rename(&user(7, 7), b"/f", b"/d", EXCHANGE)), ErrorKind::Denied);
 }

@@ -54,7 +54,7 @@ fn files(client: &Client, who: usize) {
     let fs = FileSystem::open(client, "files").unwrap();
     let dir = format!("/{who}");
     let path = |name: &str| format!("{dir}/{name}").into_bytes();
-    let keep = RenameFlags { no_replace: true, exchange: false };
+    let keep = RenameFlags { no_replace: true, exchange: false, whiteout: false };
     fs.mkdir(&root(), dir.as_bytes(), 0o755).unwrap();
     for round in 0..ROUNDS / 2 {
         let data = noise([10, 5000, 200_000][round % 3], (who * 100 + round) as u64);

@@ -10,7 +10,7 @@ use samite_fs::{
 };
 use samite_types::ErrorKind;
 
-const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false };
+const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
 
 #[test]
 fn files_of_all_sizes_come_back() {
@@ -232,7 +232,7 @@ fn rename_files_and_directories() {
     }
     assert_eq!(kind(rename(b"/none", b"/x")), ErrorKind::NotFound);
     rename(b"/to1", b"/to1").unwrap();
-    let no_replace = RenameFlags { no_replace: true, exchange: false };
+    let no_replace = RenameFlags { no_replace: true, exchange: false, whiteout: false };
     assert_eq!(kind(fs.rename(&root(), b"/to1", b"/to2", no_replace)), ErrorKind::Exists);
     for dir in [&b"/d"[..], b"/d/e", b"/d/e/f", b"/empty", b"/full", b"/full/x"] {
         fs.mkdir(&root(), dir, 0o755).unwrap();

@@ -10,7 +10,7 @@ use common::{Rig, create, get, names, noise, put, root};
 use samite_fs::{FileSystem, OpenFlags, RenameFlags};
 use samite_types::ErrorKind;
 
-const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false };
+const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
 
 /// Runs `work` in `count` threads, each with a client of its own, all starting together.
 fn together(rig: &Rig, count: usize, work: impl Fn(usize, &FileSystem) + Sync) {

@@ -180,13 +180,14 @@ impl Ops {
         to: Name<'_>,
         flags: fuser::RenameFlags,
     ) -> Answer<()> {
-        let known = fuser::RenameFlags::RENAME_NOREPLACE | fuser::RenameFlags::RENAME_EXCHANGE;
-        if !(flags - known).is_empty() {
+        // The kernel refuses what is none of them.
+        if !(flags - fuser::RenameFlags::all()).is_empty() {
             return Err(Errno::EINVAL);
         }
         let flags = RenameFlags {
             no_replace: flags.contains(fuser::RenameFlags::RENAME_NOREPLACE),
             exchange: flags.contains(fuser::RenameFlags::RENAME_EXCHANGE),
+            whiteout: flags.contains(fuser::RenameFlags::RENAME_WHITEOUT),
         };
         let (old, new) = (self.nodes.get(from.parent)?, self.nodes.get(to.parent)?);
         // A directory may be among what is renamed.

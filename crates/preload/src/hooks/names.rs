@@ -57,12 +57,15 @@ fn through_links(
 }
 
 fn rename_flags(flags: c_uint) -> Result<RenameFlags, Errno> {
-    let (no_replace, exchange) =
-        (flags & libc::RENAME_NOREPLACE != 0, flags & libc::RENAME_EXCHANGE != 0);
-    if (no_replace && exchange) || flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+    let known = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+    if flags & !known != 0 {
         return Err(Errno::INVAL);
     }
-    Ok(RenameFlags { no_replace, exchange })
+    Ok(RenameFlags {
+        no_replace: flags & libc::RENAME_NOREPLACE != 0,
+        exchange: flags & libc::RENAME_EXCHANGE != 0,
+        whiteout: flags & libc::RENAME_WHITEOUT != 0,
+    })
 }
 
 fn rename_places(from: &Place<'_>, to: &Place<'_>, flags: c_uint) -> Result<(), Errno> {

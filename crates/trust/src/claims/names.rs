@@ -19,6 +19,7 @@ pub const CLAIMS: &[Test] = &[
     ("rename-of-a-directory-takes-all-along", rename_of_a_directory),
     ("rename-refuses", rename_refuses),
     ("exchange-swaps", exchange_swaps),
+    ("whiteout-is-left", whiteout_is_left),
     ("unlinked-lives-while-open", unlinked_lives_while_open),
     ("links-are-one-file", links_are_one_file),
     ("symbolic-links-are-followed", symbolic_links_are_followed),
@@ -160,6 +161,23 @@ fn exchange_swaps(scene: &mut Scene<'_>) {
     assert_eq!(scene.one.get(&format!("{file}/y")), Ok(b"y".into()));
     let none = scene.path("none");
     assert_eq!(rename(scene.other, &file, &none, libc::RENAME_EXCHANGE), Err(ENOENT));
+}
+
+fn whiteout_is_left(scene: &mut Scene<'_>) {
+    let (from, to, dir) = (scene.path("from"), scene.path("to"), scene.path("dir"));
+    scene.one.put(&from, b"new").expect("put");
+    scene.other.put(&to, b"old").expect("put");
+    scene.one.mkdir(&dir).expect("mkdir");
+    for (old, new) in [(&from, &to), (&dir, &scene.path("moved"))] {
+        rename(scene.other, old, new, libc::RENAME_WHITEOUT).expect("rename");
+        for door in [&mut *scene.one, &mut *scene.other] {
+            let left = door.facts(old).expect("something is there");
+            assert_eq!((left.kind, left.mode, left.size), (Kind::Other, 0, 0));
+        }
+    }
+    assert_eq!(scene.one.get(&to), Ok(b"new".into()));
+    let both = libc::RENAME_WHITEOUT | libc::RENAME_EXCHANGE;
+    assert_eq!(rename(scene.other, &to, &from, both), Err(EINVAL));
 }
 
 fn unlinked_lives_while_open(scene: &mut Scene<'_>) {

@@ -159,6 +159,7 @@ impl Library {
                 let flags = RenameFlags {
                     no_replace: flags & libc::RENAME_NOREPLACE != 0,
                     exchange: flags & libc::RENAME_EXCHANGE != 0,
+                    whiteout: flags & libc::RENAME_WHITEOUT != 0,
                 };
                 fs.rename(ctx, &*from, &*to, flags)?;
             }
