@@ -11,8 +11,11 @@
 # KILL=SECONDS    every so often one node is killed and started again, while the suite runs on the store
 # LIMIT=SECONDS   after which the run is over; 3600 unless given
 set -euo pipefail
+here=$(realpath "$(dirname "$0")")
+# shellcheck source=scripts/disturb.sh
+source "$here/disturb.sh"
 
-suite=$(realpath -m "${PJDFSTEST:-$(dirname "$0")/../../pjdfstest}")
+suite=$(realpath -m "${PJDFSTEST:-$here/../../pjdfstest}")
 samite=$(realpath "${SAMITE:-target/release/samite}")
 if [ ! -x "$suite/pjdfstest" ]; then
     echo "skipped: no pjdfstest in $suite; build it from https://github.com/pjd/pjdfstest and set PJDFSTEST to its directory"
@@ -26,6 +29,7 @@ scratch=$(mktemp -d)
 export SAMITE_RUNTIME_DIR="$scratch/run"
 finish() {
     cd /
+    kill "${disturber:-}" 2> /dev/null || true
     "$samite" down --quiet 2> /dev/null || true
     umount -l "$scratch/store" 2> /dev/null || true
     umount -l "$scratch/tmpfs" 2> /dev/null || true
@@ -54,33 +58,10 @@ check() {
     }
     grep '^Files=' "$scratch/$where.log"
 }
-# Kills one node after the other, and starts it again; the next one only when every group is complete.
-disturb() {
-    local node=0
-    while sleep "$KILL"; do
-        node=$(((node + 1) % NODES))
-        "$samite" fault kill "n$node"
-        sleep 2
-        "$samite" node restart "n$node"
-        for ((tries = 0; ; tries++)); do
-            if "$samite" status | grep -q ' 0 degraded, 0 waiting, 0 moving; 0 members'; then break; fi
-            [ $tries -lt 120 ] || { echo "n$node: the groups are not whole after a minute"; return 1; }
-            sleep 0.5
-        done
-        echo "n$node was killed and came back"
-    done
-}
 check tmpfs
-if [ -n "${KILL:-}" ]; then
-    disturb > "$scratch/disturb.log" 2>&1 &
-    disturber=$!
-fi
+if [ -n "${KILL:-}" ]; then begin_disturbing "${NODES:-1}" "$KILL" "$scratch/disturb.log"; fi
 check store
-if [ -n "${KILL:-}" ]; then
-    # It has ended by itself if the groups did not become whole.
-    kill "$disturber" 2> /dev/null || { cat "$scratch/disturb.log" >&2; exit 1; }
-    echo "$(grep -c 'came back' "$scratch/disturb.log") times a node was killed and came back meanwhile"
-fi
+if [ -n "${KILL:-}" ]; then end_disturbing; fi
 count() { sed -n 's/^Files=\([0-9]*\), Tests=\([0-9]*\),.*/\1 files, \2 tests/p' "$scratch/$1.log"; }
 if [ "$(count tmpfs)" != "$(count store)" ]; then
     echo "tmpfs: $(count tmpfs); the store: $(count store)" >&2

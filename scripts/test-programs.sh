@@ -5,12 +5,14 @@
 #
 # `run` starts them under `samite run`, `mount` on a directory where `samite mount` has mounted the store. --short uses
 # smaller trees and files. Without names all programs are tried; a program that is not on the machine is skipped with a
-# message. MIRROR=N keeps each record on N nodes. Uses the binary that SAMITE names, or builds one. KEEP=1 leaves the working directory behind.
+# message. MIRROR=N keeps each record on N nodes; with KILL=SECONDS one of them is killed and started again every so often. Uses the binary that SAMITE names, or builds one. KEEP=1 leaves the working directory behind.
 set -euo pipefail
 export LC_ALL=C
 here=$(realpath "$(dirname "$0")")
 # shellcheck source=scripts/programs.sh
 source "$here/programs.sh"
+# shellcheck source=scripts/disturb.sh
+source "$here/disturb.sh"
 
 # Inside: one program, in directory $2 of the store, with $3 as a plain directory beside it.
 if [ "${1:-}" = --inside ]; then
@@ -58,6 +60,7 @@ unset SAMITE_MOUNT SAMITE_TRANSPORT
 SECONDS_MAX=${SECONDS_MAX:-300}
 
 clean_up() {
+  kill "${disturber:-}" 2>/dev/null || true
   if [ "$door" = mount ]; then
     timeout 20 "$samite" umount "$scratch/mnt" 2>/dev/null || umount -l "$scratch/mnt" 2>/dev/null || true
   fi
@@ -68,7 +71,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-timeout 60 "$samite" up --local "$nodes" --memory $((3072 / nodes))M ${MIRROR:+--mirror "$MIRROR"} >/dev/null
+timeout 60 "$samite" up --local "$nodes" --memory $((3072 / nodes))M ${MIRROR:+--mirror "$MIRROR"} ${COORDINATOR:+--coordinator "$COORDINATOR"} >/dev/null
 case $door in
   run) root=/samite ;;
   mount)
@@ -85,6 +88,7 @@ in_store() {
   timeout --kill-after=10 "$SECONDS_MAX" "${inside[@]}" >"$scratch/log" 2>&1 </dev/null
 }
 
+if [ -n "${KILL:-}" ]; then begin_disturbing "$nodes" "$KILL" "$scratch/disturb.log"; fi
 passed=0 failed=0
 for program in "${wanted[@]}"; do
   from=$SECONDS status=0
@@ -102,5 +106,6 @@ for program in "${wanted[@]}"; do
     tail -n 15 "$scratch/log" | cut -c 1-300 | sed 's/^/        /'
   fi
 done
+if [ -n "${KILL:-}" ]; then end_disturbing || failed=$((failed + 1)); fi
 echo "programs through $door on $nodes node(s): $passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -99,6 +99,15 @@ impl Dataset {
         Ok(view.peer_at(view.peer_index(self.redundancy(), partition)?).node)
     }
 
+    /// The connection over which this process's requests for a partition go, if there is one now. As long as anybody has it open, a node does
+    /// not take this process for gone. Asks nobody.
+    #[must_use]
+    pub fn connection_to(&self, partition: PartitionId) -> Option<i32> {
+        let view = self.inner.client.session().view()?;
+        let index = view.peer_index(self.redundancy(), partition).ok()?;
+        view.peer_at(index).live_link()?.socket()
+    }
+
     /// The partition of chunk `chunk_no` of the object whose key hashes to `object_hash`.
     #[must_use]
     pub fn chunk_partition(&self, object_hash: u64, chunk_no: u64) -> PartitionId {

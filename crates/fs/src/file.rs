@@ -477,6 +477,13 @@ impl OpenFile {
         self.hold.load(Ordering::Acquire)
     }
 
+    /// The connection with which this process's hold on the file lives; `None` when it has none.
+    #[must_use]
+    pub fn hold_connection(&self) -> Option<i32> {
+        let partition = self.home().partition;
+        if self.hold() == 0 { None } else { self.fs.store().dataset.connection_to(partition) }
+    }
+
     /// `is_last`: nobody holds the description any more.
     fn let_go(&self, is_last: bool) -> Result<()> {
         if self.hold() == 0 {

@@ -1,17 +1,19 @@
-//! What keeps the locks of an open file description alive for as long as anybody holds the description.
+//! What keeps the locks of an open file description, and the file itself, alive for as long as anybody holds the description.
 //!
 //! At the nodes, locks live as long as a connection on which they were asked for. So that connection must stay open until the last process
 //! that holds the description closes it or ends, however it ends: also when it was a child that took the lock, and its parent, which made the
 //! description, goes on (`exec 9>f; flock 9`). The kernel counts that for us: a *lifeline* is a datagram socket that is connected to
 //! itself. It is made before the description first gets into a second process, is inherited together with it, and whoever takes a lock sends the
 //! connection into it. What lies in a socket's queue is open until the socket is closed everywhere.
+//!
+//! A file without a name lives as long as a node knows the client that opened it, which it does while that has a connection. So that of the
+//! process that opened the file is the first thing in the lifeline: a child that inherits the file and touches it long after that process has ended still finds it.
 
 use std::ffi::c_int;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 
-use rustix::event::{PollFd, PollFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -55,17 +57,15 @@ pub fn set_survives(fd: c_int, survives: bool) {
     }
 }
 
-/// Whether it keeps a connection open.
-fn is_filled(fd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+/// A number that tells it from others, in all processes.
+pub fn number(fd: c_int) -> Result<u64, Errno> {
+    Ok(rustix::fs::fstat(raw::borrow(fd)?)?.st_ino)
 }
 
-/// Lets it keep `connections` open, if it does not keep any yet, or if there are more than those.
-pub fn fill(fd: c_int, connections: &[c_int], are_more: bool) -> Result<(), Errno> {
+/// Lets it keep `connections` open.
+pub fn fill(fd: c_int, connections: &[c_int]) -> Result<(), Errno> {
     let fd = raw::borrow(fd)?;
-    if connections.is_empty() || (is_filled(fd) && !are_more) {
+    if connections.is_empty() {
         return Ok(());
     }
     let connections = &connections[..connections.len().min(CONNECTIONS_MAX)];
@@ -80,7 +80,7 @@ pub fn fill(fd: c_int, connections: &[c_int], are_more: bool) -> Result<(), Errn
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     match rustix::net::sendmsg(fd, &[IoSlice::new(b"l")], &mut control, flags) {
         // It keeps several sets of connections already, and takes no more.
-        Err(Errno::AGAIN) if are_more => Ok(()),
+        Err(Errno::AGAIN) => Ok(()),
         sent => sent.map(drop),
     }
 }

@@ -38,6 +38,8 @@ static PROCESS: AtomicPtr<FileLocks> = AtomicPtr::new(null_mut());
 static PROCESS_ID: AtomicU64 = AtomicU64::new(0);
 /// Keeps those of the program before `exec` alive; -1: none.
 static PROCESS_LIFELINE: AtomicI32 = AtomicI32::new(-1);
+/// Whether this process has put its connections into it.
+static PROCESS_FILLED: AtomicBool = AtomicBool::new(false);
 /// Files on which this process has, or had, locks since it last closed them.
 static FILES: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 /// How many those are: a close looks no further than this if there are none.
@@ -137,7 +139,9 @@ pub fn hand_on() -> Option<String> {
     lifeline::set_survives(line, true);
     // SAFETY: as in `of_process`.
     if let Some(locks) = unsafe { PROCESS.load(Ordering::Acquire).as_ref() } {
-        lifeline::fill(line, &locks.descriptors(), false).ok()?;
+        if !PROCESS_FILLED.swap(true, Ordering::Relaxed) {
+            lifeline::fill(line, &locks.descriptors()).ok()?;
+        }
     }
     let mut text = format!("{}.{line}", PROCESS_ID.load(Ordering::Relaxed));
     let files = files();
@@ -189,6 +193,7 @@ pub fn after_fork_child() {
     if line >= 0 {
         kept::release(line);
     }
+    PROCESS_FILLED.store(false, Ordering::Relaxed);
     PROCESS_ID.store(0, Ordering::Relaxed);
     UNKNOWN.store(false, Ordering::Relaxed);
     COUNT.store(0, Ordering::Relaxed);
@@ -280,33 +285,37 @@ impl DescriptionLocks {
     }
 
     /// After a lock was asked for: the connection lives as long as the description.
-    pub fn keep_alive(&self) -> Result<(), Errno> {
+    pub fn keep_alive(&self, slot: &Slot) -> Result<(), Errno> {
         let line = self.lifeline.load(Ordering::Acquire);
-        match self.get() {
-            Some(locks) if line >= 0 => {
-                // Locks on what is mirrored have connections to several nodes, and get others as nodes come and go.
-                let connections = locks.descriptors();
-                let kept = self.kept.load(Ordering::Acquire);
-                lifeline::fill(line, &connections, connections.len() > kept.max(1))?;
-                self.kept.fetch_max(connections.len(), Ordering::AcqRel);
-                Ok(())
-            }
-            _ => Ok(()),
+        let Some(locks) = self.get() else { return Ok(()) };
+        let connections = locks.descriptors();
+        if line < 0 || connections.is_empty() {
+            return Ok(());
         }
+        // Locks on what is mirrored have connections to several nodes, and get others as nodes come and go.
+        let are_more = connections.len() > self.kept.load(Ordering::Acquire).max(1);
+        let number = lifeline::number(line)?;
+        if slot.lock_line.swap(number, Ordering::AcqRel) != number || are_more {
+            lifeline::fill(line, &connections)?;
+        }
+        self.kept.fetch_max(connections.len(), Ordering::AcqRel);
+        Ok(())
     }
 
-    /// Before the description gets into another process.
-    pub fn share(&self) {
+    /// Before the description gets into another process. With `holder` alive, so is the file, with or without a name.
+    pub fn share(&self, slot: &Slot, holder: Option<c_int>) {
         if self.lifeline.load(Ordering::Acquire) < 0 {
             if self.get().is_none() && LIFELINES.load(Ordering::Relaxed) >= LIFELINES_MAX {
                 return;
             }
             let Ok(line) = lifeline::create() else { return };
+            // Without it the file is lost to who touches it for the first time after this process has ended.
+            let _ = lifeline::fill(line, holder.as_slice());
             self.lifeline.store(line, Ordering::Release);
             LIFELINES.fetch_add(1, Ordering::Relaxed);
         }
         // Out of descriptors: then its locks end with this process.
-        let _ = self.keep_alive();
+        let _ = self.keep_alive(slot);
     }
 
     /// Whether the next program gets the lifeline; its number, -1 for none.

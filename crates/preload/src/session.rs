@@ -55,7 +55,9 @@ pub struct Slot {
     state_at: AtomicU32,
     /// Identity of the description's locks; 0 while it has had none.
     pub lock_client: AtomicU64,
-    unused: [u32; 8],
+    /// Inode number of the lifeline that keeps connections of its locks; 0 for none.
+    pub lock_line: AtomicU64,
+    unused: [u32; 6],
     states: UnsafeCell<[u8; STATES_LEN]>,
 }
 
@@ -74,7 +76,8 @@ impl Slot {
             offset: AtomicU64::new(0),
             state_at: AtomicU32::new(0),
             lock_client: AtomicU64::new(0),
-            unused: [0; 8],
+            lock_line: AtomicU64::new(0),
+            unused: [0; 6],
             states: UnsafeCell::new([0; STATES_LEN]),
         }
     }
@@ -218,6 +221,7 @@ fn take_from(index: usize, status: u32) -> Option<SlotId> {
             slot.offset.store(0, Ordering::Relaxed);
             slot.state_at.store(0, Ordering::Relaxed);
             slot.lock_client.store(0, Ordering::Relaxed);
+            slot.lock_line.store(0, Ordering::Relaxed);
             slot.holders.store(1, Ordering::Release);
             return Some(id);
         }

@@ -156,6 +156,12 @@ impl Description {
         Ok(())
     }
 
+    /// Before it gets into another process: what keeps its locks and the file alive.
+    pub fn share(&self) {
+        let holder = self.file_if_used().and_then(OpenFile::hold_connection);
+        self.locks.share(self.slot(), holder);
+    }
+
     /// Writes down what another process needs to go on with the file.
     fn describe(&self) {
         if let Some(file) = self.file_if_used()
@@ -379,7 +385,7 @@ pub fn hold_for_child() {
 
 /// Before `fork`: locks are kept for whoever holds their descriptions.
 pub fn share_locks() {
-    each_description(|open| open.locks.share());
+    each_description(|open| open.share());
 }
 
 /// Calls `visit` once for each description.

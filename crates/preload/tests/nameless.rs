@@ -45,3 +45,50 @@ print(os.pread(r, 5, 6), os.fstat(r).st_nlink, os.path.exists(d + "/named"))
 "#,
     );
 }
+
+/// Nobody touches the file between the end of who opened it and the end of a node's patience with clients that are gone.
+#[test]
+fn files_outlive_who_opened_them_untouched() {
+    let stage = Stage::new(3);
+    stage.compare_python(
+        r#"
+import os, sys, time
+d = sys.argv[1]
+def nameless(name):
+    fd = os.open(f"{d}/{name}", os.O_CREAT | os.O_RDWR, 0o600)
+    os.write(fd, name.encode())
+    os.unlink(f"{d}/{name}")
+    return fd
+def late(fd):
+    time.sleep(5)
+    return f"{os.pread(fd, 100, 0)} {os.fstat(fd).st_nlink}\n".encode()
+def forked(out):
+    fd = nameless("forked")
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os.write(out, late(fd))
+def killed(out):
+    fd = nameless("killed")
+    if os.fork() == 0:
+        os.write(out, late(fd))
+    else:
+        os.kill(os.getpid(), 9)
+def executed(out):
+    fd = nameless("executed")
+    os.set_inheritable(fd, True)
+    os.set_inheritable(out, True)
+    program = f"import os, time\ntime.sleep(5)\nos.write({out}, os.pread({fd}, 100, 0) + b'\\n')"
+    os.execv(sys.executable, [sys.executable, "-c", program])
+results = []
+for way in (forked, killed, executed):
+    into, out = os.pipe()
+    if os.fork() == 0:
+        way(out)
+        os._exit(0)
+    os.close(out)
+    results.append(into)
+for into in results:
+    print(open(into).read())
+"#,
+    );
+}

@@ -391,6 +391,12 @@ impl Link {
         }
     }
 
+    /// Its socket, by whose end the node knows that nobody has the link any more; `None` in a forked child.
+    #[must_use]
+    pub fn socket(&self) -> Option<i32> {
+        self.shared.socket.raw()
+    }
+
     /// Descriptors that the link holds open (for a preloaded library, which must keep the program off them).
     #[must_use]
     pub fn descriptors(&self) -> SmallVec<[i32; 3]> {

@@ -4,6 +4,7 @@ mod data;
 mod directories;
 mod life;
 mod locks;
+mod mirrors;
 mod names;
 
 use crate::door::Door;
@@ -42,6 +43,17 @@ impl<'a> Scene<'a> {
         dir: &str,
     ) -> Self {
         one.mkdir(dir).expect("make the directory");
+        Self::again(stage, ways, (one, other), dir)
+    }
+
+    /// The same, with a directory that was made before.
+    #[must_use]
+    pub fn again(
+        stage: &'a Stage,
+        ways: [Way; 2],
+        (one, other): (&'a mut dyn Door, &'a mut dyn Door),
+        dir: &str,
+    ) -> Self {
         Self { one, other, dir: dir.into(), stage, ways }
     }
 
@@ -66,6 +78,23 @@ pub fn all() -> Vec<Claim> {
         .flatten()
         .map(|(id, test)| Claim { id, test: *test })
         .collect()
+}
+
+/// What is to be found after a node's death.
+pub type After = Box<dyn FnOnce(&mut Scene<'_>)>;
+
+/// A claim about the death of a node that holds mirrored records.
+pub struct MirrorClaim {
+    /// As on the page.
+    pub id: &'static str,
+    /// Prepares, and tells what has to hold after the death; both panic.
+    pub test: fn(&mut Scene<'_>) -> After,
+}
+
+/// All of these.
+#[must_use]
+pub fn mirrored() -> Vec<MirrorClaim> {
+    mirrors::CLAIMS.iter().map(|(id, test)| MirrorClaim { id, test: *test }).collect()
 }
 
 /// Ids of the claims on a page: list items that begin with one in backquotes and a colon.

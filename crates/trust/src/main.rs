@@ -46,6 +46,9 @@ enum Command {
         /// Nodes of the cluster
         #[arg(long, default_value_t = 2)]
         nodes: usize,
+        /// Nodes that hold each record
+        #[arg(long, default_value_t = 1)]
+        mirror: u8,
         /// Length of a round, after which everything is compared
         #[arg(long, default_value_t = 2000)]
         round_milliseconds: u64,
@@ -104,13 +107,14 @@ fn main() -> ExitCode {
         }
         Command::Work { root } => door(root)
             .and_then(|mut door| worker::run(&mut *door).map_err(|error| error.to_string())),
-        Command::Stress { seconds, seed, nodes, round_milliseconds, workers } => ways(&workers)
-            .and_then(|workers| {
+        Command::Stress { seconds, seed, nodes, mirror, round_milliseconds, workers } => {
+            ways(&workers).and_then(|workers| {
                 let round = Duration::from_millis(round_milliseconds);
                 let length = Duration::from_secs(seconds);
                 let seed = seed.unwrap_or_else(clock);
-                stress(&Plan { nodes, workers, length, round, seed })
-            }),
+                stress(&Plan { nodes, mirror, workers, length, round, seed })
+            })
+        }
         Command::FuzzSocket { seconds, seed } => {
             fuzz_socket(Duration::from_secs(seconds), seed.unwrap_or_else(clock))
         }
@@ -204,7 +208,12 @@ fn stress(plan: &Plan) -> Result<(), String> {
     let _watchdog = Watchdog::new("stress", plan.length * 2 + Duration::from_secs(180));
     let helper = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut told = Instant::now();
-    println!("stress: seed {}, {} s, {} nodes", plan.seed, plan.length.as_secs(), plan.nodes);
+    let (nodes, mirror) = (plan.nodes, plan.mirror);
+    println!(
+        "stress: seed {}, {} s, {nodes} nodes, mirror {mirror}",
+        plan.seed,
+        plan.length.as_secs()
+    );
     let result = driver::run(plan, &helper, &mut |summary| {
         if told.elapsed() > TELL_EVERY {
             told = Instant::now();

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use samite_client::Options;
 use samite_testkit::ProcessCluster;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 
 use crate::door::agent::Agent;
+use crate::whole::wait_whole;
 
 /// Where preloaded programs see the store.
 const PRELOAD_ROOT: &str = "/samite";
@@ -45,7 +47,16 @@ impl Stage {
     /// # Errors
     /// Something does not start; what it said is in the message.
     pub fn start(nodes: usize, memory: &str, helper: &Path) -> Result<Self> {
-        let cluster = ProcessCluster::start(nodes, &["--memory", memory])?;
+        Self::mirrored(nodes, 1, memory, helper)
+    }
+
+    /// The same, with each record on `mirror` nodes.
+    ///
+    /// # Errors
+    /// As of [`Stage::start`].
+    pub fn mirrored(nodes: usize, mirror: u8, memory: &str, helper: &Path) -> Result<Self> {
+        let mirror = mirror.to_string();
+        let cluster = ProcessCluster::start(nodes, &["--memory", memory, "--mirror", &mirror])?;
         let mount = cluster.scratch().join("mnt");
         std::fs::create_dir(&mount)
             .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;
@@ -110,6 +121,16 @@ impl Stage {
     #[must_use]
     pub fn door(&self, way: Way) -> Agent {
         Agent::start(self.helper(way, &["serve"])).expect("start a door")
+    }
+
+    /// Starts a node again that was killed, and waits until it has everything it is to have.
+    ///
+    /// # Errors
+    /// It does not start, or groups are not whole again.
+    pub fn bring_back(&self, node: NodeId) -> Result<()> {
+        finish(self.cluster.command(["node", "restart", &node.get().to_string()]))?;
+        let client = self.cluster.client(Options::default())?;
+        wait_whole(&client).map_err(|why| Error::new(ErrorKind::Unavailable, why))
     }
 
     /// Kills a node with `SIGKILL`.

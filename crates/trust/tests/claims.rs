@@ -10,6 +10,7 @@ use std::time::Duration;
 use samite_trust::claims::{self, Scene};
 use samite_trust::door::agent::Agent;
 use samite_trust::stage::{Stage, Watchdog, Way};
+use samite_types::NodeId;
 
 const PAGE: &str = include_str!("../../../SEMANTICS.md");
 
@@ -18,7 +19,9 @@ fn every_claim_has_a_test_and_every_test_a_claim() {
     let on_page = claims::ids_on_page(PAGE);
     let unique: BTreeSet<&str> = on_page.iter().copied().collect();
     assert_eq!(unique.len(), on_page.len(), "an id is there twice");
-    let tested: BTreeSet<&str> = claims::all().iter().map(|claim| claim.id).collect();
+    let mirrored = claims::mirrored();
+    let mut tested: BTreeSet<&str> = mirrored.iter().map(|claim| claim.id).collect();
+    tested.extend(claims::all().iter().map(|claim| claim.id));
     assert_eq!(unique, tested, "page (left) and tests (right)");
 }
 
@@ -42,6 +45,39 @@ fn claims_hold_through_all_doors() {
                 broken.push(format!("{} by {ways:?}", claim.id));
             }
         }
+    }
+    assert!(broken.is_empty(), "claims that do not hold:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn mirrored_records_outlive_a_node_through_all_doors() {
+    const MIRROR: u8 = 2;
+    let _watchdog = Watchdog::new("claims of mirrors", Duration::from_secs(300));
+    let stage = Stage::mirrored(3, MIRROR, "256M", &common::helper()).unwrap();
+    let only = std::env::var("CLAIM").ok();
+    let mut broken = Vec::new();
+    for (index, one) in Way::ALL.into_iter().enumerate() {
+        let ways = [one, Way::ALL[(index + 1) % Way::ALL.len()]];
+        let mut doors: [Agent; 2] = ways.map(|way| stage.door(way));
+        let [one, other] = &mut doors;
+        let mut after = Vec::new();
+        for claim in claims::mirrored() {
+            if only.as_deref().is_none_or(|only| only == claim.id) {
+                let dir = format!("/{}-{index}", claim.id);
+                let mut scene = Scene::new(&stage, ways, (&mut *one, &mut *other), &dir);
+                after.push((claim.id, dir, (claim.test)(&mut scene)));
+            }
+        }
+        // The coordinator lives in node 0.
+        let victim = NodeId(1 + index as u32 % 2);
+        stage.kill_node(victim).unwrap();
+        for (id, dir, look) in after {
+            let mut scene = Scene::again(&stage, ways, (&mut *one, &mut *other), &dir);
+            if catch_unwind(AssertUnwindSafe(|| look(&mut scene))).is_err() {
+                broken.push(format!("{id} by {ways:?}"));
+            }
+        }
+        stage.bring_back(victim).unwrap();
     }
     assert!(broken.is_empty(), "claims that do not hold:\n{}", broken.join("\n"));
 }

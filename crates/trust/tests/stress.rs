@@ -13,6 +13,7 @@ fn eight_processes_by_both_doors_agree_with_the_model() {
     let _watchdog = Watchdog::new("stress", Duration::from_secs(240));
     let plan = Plan {
         nodes: 2,
+        mirror: 1,
         workers: [Way::Preload, Way::Mount].repeat(4),
         length: Duration::from_secs(20),
         round: Duration::from_millis(1500),

@@ -139,7 +139,7 @@ fn let_go_of_closing() {
     for (_, open) in table::each_from(0) {
         let survives = open.survives.load(Ordering::Relaxed);
         if survives {
-            open.locks.share();
+            open.share();
         }
         open.locks.set_survives(survives);
         if !survives && !open.is_gone.swap(true, Ordering::Relaxed) {
@@ -181,7 +181,7 @@ pub fn prepare_child() {
         mark_survivors();
         for (_, open) in table::each_from(0) {
             if open.survives.swap(false, Ordering::Relaxed) {
-                open.locks.share();
+                open.share();
                 open.slot().hold();
             }
         }

@@ -66,7 +66,7 @@ fn take(open: &Open, asked: Asked, mode: LockMode) -> Result<bool, Errno> {
         let locks = asked.locks(open)?;
         let found = locks.try_lock(place(ino, asked.space), asked.wanted(mode));
         if !asked.is_process {
-            open.locks.keep_alive()?;
+            open.locks.keep_alive(open.slot())?;
         }
         found.map(|found| found.is_none()).map_err(|error| errno(&error))
     })
@@ -85,7 +85,7 @@ fn wait(open: &Open, asked: Asked, mode: LockMode, signals: &mut Blocked) -> Res
     };
     attempt(|| waiting.finish(woken).map_err(|error| errno(&error)))?;
     if !asked.is_process {
-        open.locks.keep_alive()?;
+        open.locks.keep_alive(open.slot())?;
     }
     Ok(0)
 }

@@ -3,21 +3,20 @@
 use std::io::Read as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use samite_client::kv::Kv;
 use samite_client::{Client, Options};
 use samite_testkit::ProcessCluster;
 use samite_types::{NodeId, PartitionId, Redundancy};
-use samite_wire::control::{Consistency, Group, Member, PartitionTable};
+use samite_wire::control::Member;
 
 use super::worker::{COUNTER, DATASET, parse};
 use crate::rng::Rng;
+use crate::whole::wait_whole;
 
 /// Processes that work.
 const WORKERS: u64 = 8;
-/// How long the groups may take to be whole again.
-const HEAL_MAX: Duration = Duration::from_secs(60);
 /// How long a stopped node sleeps.
 const STOP: &str = "10s";
 
@@ -88,11 +87,11 @@ pub fn run(plan: &Plan, helper: &Path) -> Result<Summary, String> {
     for _ in 0..plan.times {
         run.pause(300, 1500);
         run.harm().map_err(|error| format!("{:?}: {error}", plan.fault))?;
-        run.wait_healed()?;
+        wait_whole(&run.client)?;
     }
     run.pause(300, 600);
     let (calls, raised, pause) = workers.finish()?;
-    run.wait_healed()?;
+    wait_whole(&run.client)?;
     run.compare_members()?;
     let counter = Kv::new(run.client.dataset(DATASET).map_err(|error| error.to_string())?)
         .get(COUNTER)
@@ -260,36 +259,6 @@ impl Run<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Waits until all groups are whole.
-    fn wait_healed(&self) -> Result<(), String> {
-        let begun = Instant::now();
-        loop {
-            let map = self.client.refresh_map();
-            let ill = map.as_ref().map_or(usize::MAX, |map| {
-                let tables = map.data().tables.iter().filter(|table| table.redundancy.get() > 1);
-                let is_whole = |group: &Group, wanted: u8| {
-                    group.members.len() == usize::from(wanted)
-                        && group
-                            .members
-                            .iter()
-                            .all(|member| member.consistency == Consistency::Good)
-                };
-                let ill = |table: &PartitionTable| {
-                    let wanted = table.redundancy.get();
-                    table.groups.iter().filter(|group| !is_whole(group, wanted)).count()
-                };
-                tables.map(ill).sum()
-            });
-            if ill == 0 {
-                return Ok(());
-            }
-            if begun.elapsed() > HEAL_MAX {
-                return Err(format!("{ill} groups are not whole after {} s", HEAL_MAX.as_secs()));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
     }
 }
 

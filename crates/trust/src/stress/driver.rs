@@ -23,6 +23,8 @@ const ROUND_EXTRA: Duration = Duration::from_secs(60);
 pub struct Plan {
     /// Nodes of the cluster.
     pub nodes: usize,
+    /// Nodes that hold each record.
+    pub mirror: u8,
     /// The processes, by way.
     pub workers: Vec<Way>,
     /// How long, all in all.
@@ -47,7 +49,8 @@ pub struct Summary {
 /// # Errors
 /// What differed, with the last calls of the process that saw it.
 pub fn run(plan: &Plan, helper: &Path, tell: &mut dyn FnMut(Summary)) -> Result<Summary, Wrong> {
-    let stage = Stage::start(plan.nodes, "1G", helper).map_err(|error| error.to_string())?;
+    let stage = Stage::mirrored(plan.nodes, plan.mirror, "1G", helper);
+    let stage = stage.map_err(|error| error.to_string())?;
     let mut doors = Way::ALL.map(|way| stage.door(way));
     shared::set_up(&mut doors[0])?;
     let mut workers: Vec<Worker> = Vec::new();
