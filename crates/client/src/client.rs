@@ -248,7 +248,15 @@ impl Client {
     /// # Errors
     /// `NotFound`: the map has no such node; `Unavailable`, `Timeout`.
     pub fn node_status(&self, node: NodeId) -> Result<NodeStatus> {
-        let (link, deadline) = self.link_to(node)?;
+        self.node_status_by(node, self.deadline())
+    }
+
+    /// The same, not later than `deadline`.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`].
+    pub fn node_status_by(&self, node: NodeId, deadline: Deadline) -> Result<NodeStatus> {
+        let link = self.view(deadline)?.peer(node)?.link(&self.credentials(), deadline)?;
         match self.control(&link, &ControlRequest::Status, deadline)? {
             ControlReply::Status(status) => Ok(status),
             _ => Err(unexpected(&link, "its status")),

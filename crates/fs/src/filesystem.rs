@@ -3,9 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use samite_client::{Client, Dataset};
-use samite_types::{Entropy, Epoch, Error, ErrorKind, Result, SystemEntropy};
+use samite_types::{Deadline, Entropy, Epoch, Error, ErrorKind, Result, SystemEntropy};
+use samite_wire::control::NodeStatus;
 use samite_wire::op::{Action, Guard, Operation};
 
 use crate::ancestry::KnownDirectories;
@@ -22,6 +24,9 @@ const INO_RANGE: u64 = 1 << 12;
 
 /// How often an operation may find its cached directories out of date before it gives up.
 const LEASE_TRIES_MAX: u32 = 1000;
+
+/// For how long a node is asked what it has whose records others have too.
+const STATUS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Estimate of what one more file takes, for the file counts of `statfs`.
 const FILE_SPACE_ESTIMATE: u64 = 1 << 10;
@@ -100,21 +105,46 @@ impl FileSystem {
         self.inner.tokens.store(SystemEntropy.next_u64(), Ordering::Relaxed);
     }
 
-    /// Space of the store, over all nodes.
+    /// What the nodes say of themselves. Where others have what a node has, one that cannot be reached now is left out.
+    pub(crate) fn statuses(&self) -> Result<Vec<NodeStatus>> {
+        let (client, is_mirrored) = (self.client(), self.inner.store.dataset.is_mirrored());
+        let map = client.map()?;
+        let (mut statuses, mut failed) = (Vec::new(), None);
+        for node in map.nodes() {
+            let deadline =
+                if is_mirrored { Deadline::after(STATUS_PATIENCE) } else { client.deadline() };
+            match client.node_status_by(node.node, deadline) {
+                Ok(status) => statuses.push(status),
+                Err(error)
+                    if is_mirrored
+                        && matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) =>
+                {
+                    failed = Some(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        match failed {
+            Some(error) if statuses.is_empty() => Err(error),
+            _ => Ok(statuses),
+        }
+    }
+
+    /// Space of the store, over all nodes, as files can use it: what is held twice takes twice.
     ///
     /// # Errors
-    /// A node cannot be reached.
+    /// A node cannot be reached, and no other has what it has.
     pub fn statfs(&self) -> Result<StatFs> {
-        let map = self.client().map()?;
         // Space that nobody uses any more is free.
         self.sweep_orphans()?;
         let (mut capacity, mut used, mut records) = (0u64, 0u64, 0u64);
-        for node in map.nodes() {
-            let status = self.client().node_status(node.node)?;
+        for status in self.statuses()? {
             capacity = capacity.saturating_add(status.capacity_bytes);
             used = used.saturating_add(status.used_bytes);
             records = records.saturating_add(status.records);
         }
+        let copies = u64::from(self.inner.store.dataset.spec().redundancy.get().max(1));
+        let (capacity, used, records) = (capacity / copies, used / copies, records / copies);
         let free = capacity.saturating_sub(used);
         let files_free = free / FILE_SPACE_ESTIMATE;
         Ok(StatFs {

@@ -332,11 +332,7 @@ impl FileSystem {
     /// # Errors
     /// As of the nodes.
     pub fn sweep_orphans(&self) -> Result<u64> {
-        let map = self.client().map()?;
-        let mut abandoned = 0;
-        for node in map.nodes() {
-            abandoned += self.client().node_status(node.node)?.abandoned;
-        }
+        let abandoned: u64 = self.statuses()?.iter().map(|status| status.abandoned).sum();
         let mut removed = 0;
         if abandoned == 0 {
             return Ok(0);

@@ -157,6 +157,8 @@ fn programs_see_a_pause_and_what_they_did() {
         })
         .collect();
     // A file without a name, which lives as long as it is open.
+    let whole = fs.statfs().unwrap();
+    assert_eq!(whole.blocks * whole.block_len * 2, 3 * (256 << 20));
     let held = create(&fs, b"/held");
     held.write_at(&noise(150_000, 5), 0).unwrap();
     fs.unlink(&root(), b"/held").unwrap();
@@ -182,6 +184,10 @@ fn programs_see_a_pause_and_what_they_did() {
                 std::thread::sleep(Duration::from_millis(10));
             }
             assert!(read_all(&held).unwrap() == noise(150_000, 5));
+            // What is left of the space.
+            let left = fs.statfs().unwrap();
+            assert_eq!(left.blocks, whole.blocks * 2 / 3);
+            assert!(left.blocks_free < left.blocks);
             cluster.restart_node(NodeId(node)).unwrap();
             heal(&client);
         }

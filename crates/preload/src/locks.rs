@@ -138,10 +138,10 @@ pub fn hand_on() -> Option<String> {
     PROCESS_LIFELINE.store(line, Ordering::Relaxed);
     lifeline::set_survives(line, true);
     // SAFETY: as in `of_process`.
-    if let Some(locks) = unsafe { PROCESS.load(Ordering::Acquire).as_ref() } {
-        if !PROCESS_FILLED.swap(true, Ordering::Relaxed) {
-            lifeline::fill(line, &locks.descriptors()).ok()?;
-        }
+    if let Some(locks) = unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
+        && !PROCESS_FILLED.swap(true, Ordering::Relaxed)
+    {
+        lifeline::fill(line, &locks.descriptors()).ok()?;
     }
     let mut text = format!("{}.{line}", PROCESS_ID.load(Ordering::Relaxed));
     let files = files();

@@ -6,7 +6,6 @@ use libc::{EAGAIN, O_RDWR};
 
 use super::{After, Scene};
 use crate::call::{LockKind, LockMode};
-use crate::door::Door;
 
 type Test = (&'static str, fn(&mut Scene<'_>) -> After);
 
