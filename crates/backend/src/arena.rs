@@ -17,7 +17,7 @@ mod slab;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub struct Arena {
     free: Mutex<FreeBlocks>,
     board: Board,
     populator: Populator,
+    /// See [`Arena::next_round`].
+    round: AtomicU16,
 }
 
 /// Blocks nobody has. The lock around it is held for a push or a pop.
@@ -88,6 +90,7 @@ impl Arena {
             free: Mutex::default(),
             board,
             populator,
+            round: AtomicU16::new(1),
         }))
     }
 
@@ -134,6 +137,18 @@ impl Arena {
     #[must_use]
     pub fn alive(&self) -> &AtomicU32 {
         self.mapping.word(self.layout.board_offset() as usize + ALIVE_OFFSET)
+    }
+
+    /// A while has passed: what was found right before is looked at again when it is lent
+    /// ([`RecordStore::read_lent`](crate::RecordStore::read_lent)).
+    pub fn next_round(&self) {
+        let next = self.round().checked_add(1).unwrap_or(1);
+        self.round.store(next, Ordering::Relaxed);
+    }
+
+    /// Counts the whiles; never 0.
+    pub(crate) fn round(&self) -> u16 {
+        self.round.load(Ordering::Relaxed)
     }
 
     /// Up to `count` blocks for a client to fill; fewer when the target is nearly full.

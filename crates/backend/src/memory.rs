@@ -5,26 +5,32 @@
 //! a client has filled becomes part of a record without a copy. Both are charged to the target's one limit, as are keys and
 //! what a record costs beside them.
 //!
+//! Values have checksums (`sums.rs`), which reads, changes and [`RecordStore::scrub`] compare: what memory has changed by itself is an error, and never
+//! handed out as what was written.
+//!
 //! A change goes where the bytes are unless somebody holds them (a reply on its way); then it goes to a new place, and the holder
 //! keeps what was read.
 
 mod reserve;
 mod space;
+mod sums;
 mod value;
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ops::{ControlFlow, Range};
+use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 
-use samite_types::{DatasetId, Epoch, PartitionId, Result, Version};
+use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version};
 use samite_wire::heads::{HEAD_LEN, RecordId};
 use smallvec::SmallVec;
 
 use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
 use crate::range::{scan_range, successor};
 use crate::record::{
-    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Source, Usage,
+    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Source,
+    Usage,
 };
 use space::{RECORD_CHARGE, Space};
 use value::{Change, PART_LEN, Value};
@@ -60,8 +66,10 @@ impl Backend for MemoryBackend {
     fn open(&mut self, dataset: DatasetId, partition: PartitionId) -> Result<Box<dyn RecordStore>> {
         let space = Space::new(Arc::clone(&self.arena), Arc::clone(&self.pool));
         let arena = Arc::clone(&self.arena);
-        let records = BTreeMap::new();
-        Ok(Box::new(MemoryStore { records, space, reserved: false, arena, dataset, partition }))
+        let (records, damaged) = (BTreeMap::new(), RefCell::default());
+        let reserved = false;
+        let store = MemoryStore { records, space, reserved, damaged, arena, dataset, partition };
+        Ok(Box::new(store))
     }
 
     fn usage(&self) -> Usage {
@@ -108,6 +116,8 @@ struct MemoryStore {
     space: Space,
     /// Between `reserve` and `settle`.
     reserved: bool,
+    /// Keys of records that were found damaged and not told of yet.
+    damaged: RefCell<Vec<Box<[u8]>>>,
     arena: Arc<Arena>,
     dataset: DatasetId,
     partition: PartitionId,
@@ -117,7 +127,34 @@ const fn record_charge(key: &[u8]) -> u64 {
     RECORD_CHARGE + key.len() as u64
 }
 
+/// Most keys of damaged records that are kept until somebody asks for them.
+const DAMAGED_MAX: usize = 1024;
+
 impl MemoryStore {
+    fn read_at(
+        &self,
+        key: &[u8],
+        (offset, len): (u32, u32),
+        round: Option<u16>,
+        out: &mut dyn FnMut(Piece),
+    ) -> Result<Option<RecordMeta>> {
+        let Some(record) = self.records.get(key) else { return Ok(None) };
+        if record.value.read(offset, len, round, out) {
+            return Ok(Some(record.meta()));
+        }
+        Err(self.damage(key))
+    }
+
+    /// Notes a damaged record.
+    #[cold]
+    fn damage(&self, key: &[u8]) -> Error {
+        let mut damaged = self.damaged.borrow_mut();
+        if damaged.len() < DAMAGED_MAX && damaged.iter().all(|known| **known != *key) {
+            damaged.push(key.into());
+        }
+        Error::new(ErrorKind::Corrupt, "the stored bytes are not what was written")
+    }
+
     const fn id<'k>(&self, key: &'k [u8]) -> RecordId<'k> {
         RecordId { dataset: self.dataset, partition: self.partition, key }
     }
@@ -167,9 +204,40 @@ impl RecordStore for MemoryStore {
         len: u32,
         out: &mut dyn FnMut(Piece),
     ) -> Result<Option<RecordMeta>> {
-        let Some(record) = self.records.get(key) else { return Ok(None) };
-        record.value.read(offset, len, out);
-        Ok(Some(record.meta()))
+        self.read_at(key, (offset, len), None, out)
+    }
+
+    fn read_lent(
+        &self,
+        key: &[u8],
+        offset: u32,
+        len: u32,
+        out: &mut dyn FnMut(Piece),
+    ) -> Result<Option<RecordMeta>> {
+        self.read_at(key, (offset, len), Some(self.arena.round()), out)
+    }
+
+    fn scrub(
+        &mut self,
+        after: &[u8],
+        visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let first = if after.is_empty() { Bound::Unbounded } else { Bound::Excluded(after) };
+        for (key, record) in self.records.range_mut::<[u8], _>((first, Bound::Unbounded)) {
+            let (content, len) = (record.value.stamp(), record.value.stored_len());
+            if visit(&Scrubbed { key, meta: record.meta(), len, content }).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_damaged(&mut self) -> Vec<Box<[u8]>> {
+        std::mem::take(self.damaged.get_mut())
+    }
+
+    fn rot(&mut self, key: &[u8], random: u64) -> bool {
+        self.records.get_mut(key).is_some_and(|record| record.value.rot(random))
     }
 
     fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
@@ -257,16 +325,20 @@ impl RecordStore for MemoryStore {
             return Ok(());
         };
         let mut range = self.records.range::<[u8], _>(bounds);
-        let mut gathered = Vec::new();
+        let (mut gathered, mut is_right) = (Vec::new(), true);
         while let Some((key, record)) = if reverse { range.next_back() } else { range.next() } {
             if !key.starts_with(prefix) {
                 break;
             }
             let value = record.value.head(value_len).unwrap_or_else(|| {
                 gathered.clear();
-                record.value.read(0, value_len, &mut |piece| piece.append_to(&mut gathered));
+                let mut gather = |piece: Piece| piece.append_to(&mut gathered);
+                is_right = record.value.read(0, value_len, None, &mut gather);
                 &gathered
             });
+            if !is_right {
+                return Err(self.damage(key));
+            }
             if visit(&Scanned { key, meta: record.meta(), value }).is_break() {
                 break;
             }

@@ -13,7 +13,8 @@ use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Result, Version};
 use crate::arena::Arena;
 use crate::range::{scan_range, successor};
 use crate::record::{
-    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Source, Usage,
+    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Source,
+    Usage,
 };
 
 /// What a record costs beside its key, in bytes.
@@ -133,6 +134,17 @@ impl RecordStore for NullStore {
             out(Piece::Zeros(len));
         }
         Ok(Some(*meta))
+    }
+
+    fn scrub(
+        &mut self,
+        after: &[u8],
+        visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.scan(&[], after, false, 0, &mut |record| {
+            let Scanned { key, meta, .. } = *record;
+            visit(&Scrubbed { key, meta, len: 0, content: Some(u64::from(meta.len)) })
+        })
     }
 
     fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {

@@ -166,6 +166,19 @@ pub struct Scanned<'a> {
     pub value: &'a [u8],
 }
 
+/// One record met by [`RecordStore::scrub`].
+#[derive(Debug)]
+pub struct Scrubbed<'a> {
+    /// Key.
+    pub key: &'a [u8],
+    /// Version and length.
+    pub meta: RecordMeta,
+    /// Bytes that were looked at.
+    pub len: u64,
+    /// Digest of the value, holes included: of two stores of one kind that were given the same, it is the same. `None`: the value is damaged.
+    pub content: Option<u64>,
+}
+
 /// The records of one partition of one dataset in one target.
 ///
 /// Keys have 1 to [`KEY_LEN_MAX`](samite_wire::limits::KEY_LEN_MAX) bytes, values up to
@@ -178,6 +191,9 @@ pub trait RecordStore: Send {
     fn meta(&self, key: &[u8]) -> Result<Option<RecordMeta>>;
 
     /// Reads `len` bytes from `offset` (fewer at the value's end) and hands them to `out`, piece by piece, in order.
+    ///
+    /// # Errors
+    /// `Corrupt`: they are not what was written ([`take_damaged`](Self::take_damaged)); what `out` was given is worth nothing.
     fn read(
         &self,
         key: &[u8],
@@ -185,6 +201,41 @@ pub trait RecordStore: Send {
         len: u32,
         out: &mut dyn FnMut(Piece),
     ) -> Result<Option<RecordMeta>>;
+
+    /// The same, for somebody who copies large values from the arena himself: what was found right a moment ago need not be looked at again.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn read_lent(
+        &self,
+        key: &[u8],
+        offset: u32,
+        len: u32,
+        out: &mut dyn FnMut(Piece),
+    ) -> Result<Option<RecordMeta>> {
+        self.read(key, offset, len, out)
+    }
+
+    /// Looks at all bytes of the records behind `after` (empty: from the first), in key order, until `visit` breaks. From then on their bytes are known:
+    /// changes that nobody makes are found.
+    ///
+    /// # Errors
+    /// Those of the target.
+    fn scrub(
+        &mut self,
+        after: &[u8],
+        visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// Keys of records that reads and scans found damaged since the last call; not all, when there are many.
+    fn take_damaged(&mut self) -> Vec<Box<[u8]>> {
+        Vec::new()
+    }
+
+    /// Lets one stored bit of a record be wrong from now on, as if memory had failed. Returns whether that was possible. For tests of what then happens.
+    fn rot(&mut self, _key: &[u8], _random: u64) -> bool {
+        false
+    }
 
     /// Sets space aside for all of `changes`, so that they cannot fail for want of it, until [`settle`](Self::settle).
     ///
@@ -219,6 +270,9 @@ pub trait RecordStore: Send {
 
     /// Visits the records whose keys start with `prefix`, in key order, or backwards: those after `after` (before it,
     /// backwards) if it is not empty, with up to `value_len` bytes of each value, until `visit` breaks.
+    ///
+    /// # Errors
+    /// `Corrupt`: a value that was to be shown is damaged.
     fn scan(
         &self,
         prefix: &[u8],

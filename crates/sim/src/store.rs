@@ -6,7 +6,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use samite_backend::{
-    Arena, Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Source, Usage,
+    Arena, Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
+    Source, Usage,
 };
 use samite_types::{DatasetId, Result, Version};
 
@@ -85,6 +86,18 @@ impl RecordStore for HeapStore {
             out(Piece::Bytes(record.1[start..end].into()));
         }
         Ok(Some(meta(record)))
+    }
+
+    fn scrub(
+        &mut self,
+        after: &[u8],
+        visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.scan(&[], after, false, u32::MAX, &mut |record| {
+            let Scanned { key, meta, value } = *record;
+            let content = Some(samite_placement::hash(value));
+            visit(&Scrubbed { key, meta, len: value.len() as u64, content })
+        })
     }
 
     fn reserve(&mut self, _: &[PlannedChange<'_>]) -> Result<()> {

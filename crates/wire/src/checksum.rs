@@ -1,4 +1,4 @@
-//! CRC-32C (Castagnoli), the checksum of frames.
+//! CRC-32C (Castagnoli), the checksum of frames and of what is stored.
 //!
 //! `crc-fast` folds with carry-less multiplication over whole vector registers where the processor has them: on 1 MiB that
 //! no cache holds it takes less than half of the time of the one-instruction-per-word form, and large payloads are
@@ -7,12 +7,14 @@
 use crc_fast::{CrcAlgorithm, Digest};
 
 /// The checksum of `bytes`.
-pub(crate) fn of(bytes: &[u8]) -> u32 {
+#[must_use]
+pub fn of(bytes: &[u8]) -> u32 {
     append(0, bytes)
 }
 
 /// The checksum of what `checksum` covers with `bytes` behind it.
-pub(crate) fn append(checksum: u32, bytes: &[u8]) -> u32 {
+#[must_use]
+pub fn append(checksum: u32, bytes: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!checksum));
     digest.update(bytes);
     // The polynomial has 32 bits; so has what the digest gives.

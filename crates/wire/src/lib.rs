@@ -11,7 +11,7 @@
 
 pub mod access;
 pub mod arena;
-mod checksum;
+pub mod checksum;
 mod codec;
 pub mod control;
 pub mod frame;

@@ -4,6 +4,7 @@
 //! cut only lowers that number, a hole is a part with none, and no byte is zeroed that is about to be written.
 
 use std::mem::{self, MaybeUninit};
+use std::ops::Range;
 use std::sync::Arc;
 
 use samite_types::Result;
@@ -11,6 +12,7 @@ use samite_wire::limits::BLOCK_LEN;
 use smallvec::SmallVec;
 
 use super::space::{Space, heap_charge};
+use super::sums::Sums;
 use crate::arena::{Extent, SLOT_LEN_MAX};
 use crate::bytes::Bytes;
 use crate::record::Piece;
@@ -28,60 +30,56 @@ pub(super) struct Value {
     parts: SmallVec<[Part; 1]>,
 }
 
-/// 64 KiB of a value. `valid` is never more than what the storage holds.
+/// 64 KiB of a value.
 #[derive(Debug, Default)]
-enum Part {
+struct Part {
+    storage: Storage,
+    /// Never more than what the storage holds.
+    valid: u32,
+    sums: Sums,
+}
+
+#[derive(Debug, Default)]
+enum Storage {
     #[default]
     Hole,
-    Heap {
-        bytes: Arc<[u8]>,
-        valid: u32,
-    },
-    Arena {
-        extent: Extent,
-        valid: u32,
-    },
+    Heap(Arc<[u8]>),
+    Arena(Extent),
 }
 
 impl Part {
-    const fn valid(&self) -> u32 {
-        match self {
-            Self::Hole => 0,
-            Self::Heap { valid, .. } | Self::Arena { valid, .. } => *valid,
-        }
-    }
-
-    const fn set_valid(&mut self, to: u32) {
-        match self {
-            Self::Hole => {}
-            Self::Heap { valid, .. } | Self::Arena { valid, .. } => *valid = to,
-        }
-    }
-
     /// Bytes that its storage holds.
     fn capacity(&self) -> u32 {
-        match self {
-            Self::Hole => 0,
-            Self::Heap { bytes, .. } => bytes.len() as u32,
-            Self::Arena { extent, .. } => extent.len() as u32,
+        match &self.storage {
+            Storage::Hole => 0,
+            Storage::Heap(bytes) => bytes.len() as u32,
+            Storage::Arena(extent) => extent.len() as u32,
         }
     }
 
     /// The valid bytes.
     fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::Hole => &[],
-            Self::Heap { bytes, valid } => &bytes[..*valid as usize],
-            Self::Arena { extent, valid } => &extent.as_slice()[..*valid as usize],
+        let valid = self.valid as usize;
+        match &self.storage {
+            Storage::Hole => &[],
+            Storage::Heap(bytes) => &bytes[..valid],
+            Storage::Arena(extent) => &extent.as_slice()[..valid],
         }
+    }
+
+    /// Lowers the number of valid bytes.
+    fn cut(&mut self, valid: u32) {
+        let mut sums = mem::take(&mut self.sums);
+        sums.cut(self.as_slice(), valid);
+        (self.sums, self.valid) = (sums, valid);
     }
 
     /// Whether bytes up to `end` can be written where it is.
     fn takes(&self, end: u32) -> bool {
-        let alone = match self {
-            Self::Hole => end == 0,
-            Self::Heap { bytes, .. } => Arc::strong_count(bytes) == 1,
-            Self::Arena { extent, .. } => !extent.is_shared(),
+        let alone = match &self.storage {
+            Storage::Hole => end == 0,
+            Storage::Heap(bytes) => Arc::strong_count(bytes) == 1,
+            Storage::Arena(extent) => !extent.is_shared(),
         };
         alone && end <= self.capacity()
     }
@@ -93,24 +91,23 @@ impl Part {
 
     /// Gives its memory back.
     fn free(self, space: &mut Space) {
-        if let Self::Heap { bytes, .. } = self {
+        if let Storage::Heap(bytes) = self.storage {
             space.free_heap(heap_charge(bytes.len()));
         }
     }
 
     /// Runs `fill` on its storage; `false` if somebody shares it.
     fn change(&mut self, fill: impl FnOnce(&mut [u8])) -> bool {
-        match self {
-            Self::Hole => false,
-            Self::Heap { bytes, .. } => Arc::get_mut(bytes).map(fill).is_some(),
-            Self::Arena { extent, .. } => {
-                extent.change().map(|mut change| fill(&mut change)).is_some()
-            }
+        match &mut self.storage {
+            Storage::Hole => false,
+            Storage::Heap(bytes) => Arc::get_mut(bytes).map(fill).is_some(),
+            Storage::Arena(extent) => extent.change().map(|mut change| fill(&mut change)).is_some(),
         }
     }
 
-    /// New storage for at least `len` bytes, of which `fill` writes the first `valid`.
+    /// New storage for at least `len` bytes, of which `fill` writes the first `valid`. It has no sums.
     fn new(space: &mut Space, len: u32, valid: u32, fill: impl FnOnce(&mut [u8])) -> Result<Self> {
+        let sums = Sums::default();
         if len <= HEAP_LEN_MAX {
             space.charge_heap(heap_charge(len as usize))?;
             let mut bytes = Arc::<[u8]>::new_uninit_slice(len as usize);
@@ -119,11 +116,21 @@ impl Part {
             // SAFETY: every byte was written just now.
             let mut bytes = unsafe { bytes.assume_init() };
             fill(Arc::get_mut(&mut bytes).expect("just made"));
-            return Ok(Self::Heap { bytes, valid });
+            return Ok(Self { storage: Storage::Heap(bytes), valid, sums });
         }
         let mut extent = space.extent(len)?;
         fill(&mut extent.change().expect("just made"));
-        Ok(Self::Arena { extent, valid })
+        Ok(Self { storage: Storage::Arena(extent), valid, sums })
+    }
+
+    /// Whether bytes `range` are what was written, as far as that is known. `round`: what was found right in this round need not be looked at.
+    fn check(&self, range: Range<u32>, round: Option<u16>) -> bool {
+        match (&self.storage, round) {
+            (Storage::Arena(extent), Some(round)) if extent.is_block() => {
+                self.sums.check_once(self.as_slice(), round)
+            }
+            _ => self.sums.check(self.as_slice(), range),
+        }
     }
 }
 
@@ -162,27 +169,34 @@ impl Value {
         self.len = len;
     }
 
-    /// Hands out `len` bytes from `offset`, fewer at the end.
-    pub(super) fn read(&self, offset: u32, len: u32, out: &mut dyn FnMut(Piece)) {
+    /// Hands out `len` bytes from `offset`, fewer at the end; `false`: some of them are damaged. With a `round`, whole blocks that were found right in
+    /// this round are not looked at.
+    pub(super) fn read(
+        &self,
+        offset: u32,
+        len: u32,
+        round: Option<u16>,
+        out: &mut dyn FnMut(Piece),
+    ) -> bool {
         let end = offset.saturating_add(len).min(self.len);
-        let mut at = offset;
-        let mut zeros = 0;
+        let (mut at, mut zeros, mut is_right) = (offset, 0, true);
         while at < end {
             let within = at % PART_LEN;
-            let part = self.parts.get((at / PART_LEN) as usize).unwrap_or(&Part::Hole);
             let want = (PART_LEN - within).min(end - at);
-            let have = part.valid().saturating_sub(within).min(want);
-            if have > 0 {
+            let part = self.parts.get((at / PART_LEN) as usize);
+            let have = part.map_or(0, |part| part.valid.saturating_sub(within).min(want));
+            if let Some(part) = part.filter(|_| have > 0) {
                 if zeros > 0 {
                     out(Piece::Zeros(mem::take(&mut zeros)));
                 }
-                out(match part {
-                    Part::Heap { bytes, .. } => Piece::Bytes(Bytes::slice(bytes, within, have)),
-                    Part::Arena { extent, .. } => {
-                        Piece::Extent { extent: extent.clone(), offset: within, len: have }
+                is_right &= part.check(within..within + have, round);
+                match &part.storage {
+                    Storage::Heap(bytes) => out(Piece::Bytes(Bytes::slice(bytes, within, have))),
+                    Storage::Arena(extent) => {
+                        out(Piece::Extent { extent: extent.clone(), offset: within, len: have });
                     }
-                    Part::Hole => unreachable!("a hole has no valid bytes"),
-                });
+                    Storage::Hole => {}
+                }
             }
             zeros += want - have;
             at += want;
@@ -190,16 +204,52 @@ impl Value {
         if zeros > 0 {
             out(Piece::Zeros(zeros));
         }
+        is_right
     }
 
-    /// The first bytes as one slice, if they lie in one and all of `len` are valid.
+    /// The first bytes as one slice, if they lie in one, all of `len` are valid, and right.
     pub(super) fn head(&self, len: u32) -> Option<&[u8]> {
-        let len = len.min(self.len) as usize;
+        let len = len.min(self.len);
         match self.parts.first() {
             _ if len == 0 => Some(&[]),
-            Some(part) => part.as_slice().get(..len),
-            None => None,
+            Some(part) if part.check(0..len.min(part.valid), None) => {
+                part.as_slice().get(..len as usize)
+            }
+            _ => None,
         }
+    }
+
+    /// Checks all bytes, and makes the sums that are missing. Returns a digest of what it holds, and where; `None`: it is damaged.
+    pub(super) fn stamp(&mut self) -> Option<u64> {
+        let mut digest = u64::from(self.len);
+        for (part, index) in self.parts.iter_mut().zip(0u64..) {
+            if part.valid == 0 {
+                continue;
+            }
+            let mut sums = mem::take(&mut part.sums);
+            let found = sums.stamp(part.as_slice());
+            part.sums = sums;
+            digest = (digest.rotate_left(17) ^ found? ^ index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+        Some(digest)
+    }
+
+    /// Bytes that are stored.
+    pub(super) fn stored_len(&self) -> u64 {
+        self.parts.iter().map(|part| u64::from(part.valid)).sum()
+    }
+
+    /// Changes bit `bit` of its stored bytes behind the back of its sums; `false`: it has none, or somebody shares them.
+    pub(super) fn rot(&mut self, bit: u64) -> bool {
+        let Some(bit) = bit.checked_rem(self.stored_len() * 8) else { return false };
+        let mut at = bit / 8;
+        for part in &mut self.parts {
+            if at < u64::from(part.valid) {
+                return part.change(|bytes| bytes[at as usize] ^= 1 << (bit % 8));
+            }
+            at -= u64::from(part.valid);
+        }
+        false
     }
 
     /// Drops the parts from `count` on.
@@ -217,14 +267,17 @@ impl Value {
         self.keep_parts(space, count as usize);
         let within = len - count.saturating_sub(1) * PART_LEN;
         let Some(part) = self.parts.get_mut((count as usize).wrapping_sub(1)) else { return };
-        if part.valid() <= within {
+        if part.valid <= within {
             return;
         }
-        part.set_valid(within);
+        part.cut(within);
         if within <= HEAP_LEN_MAX && part.capacity() > HEAP_LEN_MAX {
             let keep: SmallVec<[u8; HEAP_LEN_MAX as usize]> = SmallVec::from_slice(part.as_slice());
             // When even this does not fit, it stays where it is.
-            if let Ok(small) = Part::new(space, within, within, |out| out.copy_from_slice(&keep)) {
+            if let Ok(mut small) =
+                Part::new(space, within, within, |out| out.copy_from_slice(&keep))
+            {
+                small.sums = mem::take(&mut part.sums);
                 mem::replace(part, small).free(space);
             }
         }
@@ -251,23 +304,25 @@ impl Value {
         if part.is_good_for(len) {
             let changed = part.change(|out| out[..bytes.len()].copy_from_slice(bytes));
             debug_assert!(changed);
-            part.set_valid(len);
+            (part.valid, part.sums) = (len, Sums::of(bytes));
             return Ok(());
         }
-        let new = if len <= HEAP_LEN_MAX {
+        let mut new = if len <= HEAP_LEN_MAX {
             space.charge_heap(heap_charge(bytes.len()))?;
-            Part::Heap { bytes: Arc::from(bytes), valid: len }
+            Part { storage: Storage::Heap(Arc::from(bytes)), valid: len, sums: Sums::default() }
         } else {
             Part::new(space, len, len, |out| out[..bytes.len()].copy_from_slice(bytes))?
         };
+        new.sums = Sums::of(bytes);
         mem::replace(part, new).free(space);
         Ok(())
     }
 
-    /// Makes a granted block, of which `len` bytes are filled, the whole of part `index`. Nothing is copied.
+    /// Makes a granted block, of which `len` bytes are filled, the whole of part `index`. Nothing is copied, and nothing read: it has no sums yet.
     pub(super) fn adopt(&mut self, space: &mut Space, index: usize, mut extent: Extent, len: u32) {
         extent.close_from_client();
-        mem::replace(self.part_mut(index), Part::Arena { extent, valid: len }).free(space);
+        let part = Part { storage: Storage::Arena(extent), valid: len, sums: Sums::default() };
+        mem::replace(self.part_mut(index), part).free(space);
     }
 
     /// Writes into part `index` at `at`, keeping what is around it.
@@ -285,8 +340,9 @@ impl Value {
             return Ok(());
         }
         let part = self.part_mut(index);
-        let valid = part.valid().max(end);
-        let old = part.valid();
+        let (valid, old) = (part.valid.max(end), part.valid);
+        let before = part.sums.before(part.as_slice(), at, end);
+        let mut sums = mem::take(&mut part.sums);
         let merge = |out: &mut [u8]| {
             if at > old {
                 out[old as usize..at as usize].fill(0);
@@ -296,35 +352,43 @@ impl Value {
         if part.takes(valid) {
             let changed = part.change(merge);
             debug_assert!(changed);
-            part.set_valid(valid);
-            return Ok(());
+            part.valid = valid;
+        } else {
+            let kept = part.as_slice();
+            let new = Part::new(space, grown_len(part, valid), valid, |out| {
+                out[..kept.len()].copy_from_slice(kept);
+                merge(out);
+            });
+            match new {
+                Ok(new) => mem::replace(part, new).free(space),
+                Err(error) => {
+                    part.sums = sums;
+                    return Err(error);
+                }
+            }
         }
-        let kept = part.as_slice();
-        let new = Part::new(space, grown_len(part, valid), valid, |out| {
-            out[..kept.len()].copy_from_slice(kept);
-            merge(out);
-        })?;
-        mem::replace(part, new).free(space);
+        sums.after(part.as_slice(), before);
+        part.sums = sums;
         Ok(())
     }
 
     /// Zeros `at .. end` of part `index` without touching a byte, if that can be done.
     fn erase(&mut self, space: &mut Space, index: usize, at: u32, end: u32) -> bool {
         let Some(part) = self.parts.get_mut(index) else { return true };
-        if at < part.valid() && end < part.valid() {
+        if at < part.valid && end < part.valid {
             return false;
         }
         if at == 0 {
             mem::take(part).free(space);
-        } else if at < part.valid() {
-            part.set_valid(at);
+        } else if at < part.valid {
+            part.cut(at);
         }
         true
     }
 
     /// Valid bytes of part `index`.
     pub(super) fn valid(&self, index: usize) -> u32 {
-        self.parts.get(index).map_or(0, Part::valid)
+        self.parts.get(index).map_or(0, |part| part.valid)
     }
 
     /// Length of the storage that [`replace`](Self::replace) with `len` bytes takes; 0 for none.
@@ -340,8 +404,8 @@ impl Value {
         let Some(part) = self.parts.get(index) else {
             return if zeros { 0 } else { storage_len(end) };
         };
-        let valid = part.valid().max(end);
-        if part.takes(valid) || (zeros && part.valid() <= end) { 0 } else { grown_len(part, valid) }
+        let valid = part.valid.max(end);
+        if part.takes(valid) || (zeros && part.valid <= end) { 0 } else { grown_len(part, valid) }
     }
 }
 
