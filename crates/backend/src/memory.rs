@@ -220,10 +220,15 @@ impl RecordStore for MemoryStore {
     fn scrub(
         &mut self,
         after: &[u8],
+        upto: &[u8],
         visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
+        if !upto.is_empty() && after >= upto {
+            return Ok(());
+        }
         let first = if after.is_empty() { Bound::Unbounded } else { Bound::Excluded(after) };
-        for (key, record) in self.records.range_mut::<[u8], _>((first, Bound::Unbounded)) {
+        let last = if upto.is_empty() { Bound::Unbounded } else { Bound::Included(upto) };
+        for (key, record) in self.records.range_mut::<[u8], _>((first, last)) {
             let (content, len) = (record.value.stamp(), record.value.stored_len());
             if visit(&Scrubbed { key, meta: record.meta(), len, content }).is_break() {
                 break;

@@ -139,10 +139,14 @@ impl RecordStore for NullStore {
     fn scrub(
         &mut self,
         after: &[u8],
+        upto: &[u8],
         visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         self.scan(&[], after, false, 0, &mut |record| {
             let Scanned { key, meta, .. } = *record;
+            if !upto.is_empty() && key > upto {
+                return ControlFlow::Break(());
+            }
             visit(&Scrubbed { key, meta, len: 0, content: Some(u64::from(meta.len)) })
         })
     }

@@ -216,14 +216,15 @@ pub trait RecordStore: Send {
         self.read(key, offset, len, out)
     }
 
-    /// Looks at all bytes of the records behind `after` (empty: from the first), in key order, until `visit` breaks. From then on their bytes are known:
-    /// changes that nobody makes are found.
+    /// Looks at all bytes of the records behind `after` (empty: from the first) up to and with `upto` (empty: to the last), in key order, until `visit`
+    /// breaks. From then on their bytes are known: changes that nobody makes are found.
     ///
     /// # Errors
     /// Those of the target.
     fn scrub(
         &mut self,
         after: &[u8],
+        upto: &[u8],
         visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 

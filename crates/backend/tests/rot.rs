@@ -42,7 +42,7 @@ fn scrub(store: &mut dyn RecordStore) -> bool {
         is_right &= record.content.is_some();
         ControlFlow::Continue(())
     };
-    store.scrub(&[], &mut visit).unwrap();
+    store.scrub(&[], &[], &mut visit).unwrap();
     is_right
 }
 
@@ -104,7 +104,7 @@ fn the_same_changes_give_the_same_digest() {
             found = record.content;
             ControlFlow::Continue(())
         };
-        store.scrub(&[], &mut visit).unwrap();
+        store.scrub(&[], &[], &mut visit).unwrap();
         found.unwrap()
     });
     assert_eq!(digests[0], digests[1]);

@@ -28,6 +28,7 @@ mod plan;
 mod record_leases;
 mod refusals;
 mod run;
+mod scrub;
 mod sessions;
 mod show;
 
@@ -46,6 +47,7 @@ pub use outcome::{ActionOutput, Current, Outcome};
 use plan::Plan;
 pub use record_leases::{Holder, RecordLeases};
 use run::{Lender, Run};
+pub use scrub::ScrubbedRange;
 use sessions::{Applied, Decided, Known, Remembered, Results, Sessions};
 
 /// What the operations of one request share.
@@ -65,6 +67,8 @@ pub struct Context {
     pub now: Duration,
     /// Longest term of a lease on a record that this client may have.
     pub lease_term_max: Duration,
+    /// The client copies large values from the arena by itself: those that were found undamaged a moment ago are not looked at again.
+    pub lends_memory: bool,
 }
 
 /// Blocks that were granted to the connection by which an operation came.
@@ -176,6 +180,8 @@ impl Partition {
     }
 
     /// Applies one operation of `client`. It takes effect whole, exactly once however often it comes, or not at all.
+    ///
+    /// `Corrupt`: what it would read is damaged where it lies; it has no effect.
     ///
     /// Failures beside those of guards ([`ErrorKind::Conflict`]) and actions (`NotFound`, `TooLarge`, `NoSpace`):
     /// `Invalid` (makes no sense: a mutation without a sequence number, an empty key, a block that is not granted, a question about a record
@@ -386,7 +392,10 @@ impl Partition {
                     total_len: *total_len,
                     pieces: short(bytes).collect(),
                 },
-                Remembered::Asked => run.ask(action).unwrap_or_else(|_| gone()),
+                Remembered::Asked => match run.ask(action) {
+                    Err(ErrorKind::Corrupt) => return Err(Failure::new(ErrorKind::Corrupt, 0)),
+                    found => found.unwrap_or_else(|_| gone()),
+                },
             });
         }
         Ok(outputs)
@@ -404,6 +413,7 @@ impl Partition {
             body_left: context.body_len_max,
             shows: false,
             touched: self.touched.as_mut(),
+            lends_memory: context.lends_memory,
             lender: borrows.then_some(Lender {
                 leases,
                 client,

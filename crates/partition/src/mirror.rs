@@ -36,6 +36,7 @@ mod payload;
 mod peers;
 mod primary;
 mod reads;
+mod repair;
 mod resync;
 mod scrub;
 mod secondary;
@@ -51,6 +52,7 @@ use samite_wire::op::Operation;
 use samite_wire::peer::{Entry, Envelope, Message, Point, RecordCopy};
 
 use crate::{Context, Grants, Outcome, Partition};
+pub(crate) use digest::Digest;
 pub use effects::Effect;
 use effects::Effects;
 use log::Log;
@@ -58,6 +60,8 @@ pub use log::LogEntry;
 pub use packet::Packet;
 use primary::Primary;
 use reads::Reads;
+use repair::Damage;
+pub use scrub::ScrubStep;
 use sink::Sink;
 pub use source::{Batch, Copied, Source};
 
@@ -221,6 +225,9 @@ pub struct Mirrored {
     /// Entries are written to a log on flash, and are there up to this one.
     logged: Option<Position>,
     sink: Option<Sink>,
+    damage: Damage,
+    /// Entries come from a log on flash: nobody is to be told anything.
+    is_replaying: bool,
     /// The last try to bring this member up to date, and its term.
     last_attempt: (Term, u32),
     reads: Reads,
@@ -252,6 +259,8 @@ impl Mirrored {
             checkpoint: None,
             logged: None,
             sink: None,
+            damage: Damage::default(),
+            is_replaying: false,
             last_attempt: (Term(0), 0),
             reads: Reads::default(),
             effects: Effects::default(),
@@ -425,7 +434,8 @@ impl Mirrored {
     ) -> (Outcome, Option<Ticket>) {
         match &self.role {
             Role::Primary(primary) if primary.is_plain => {
-                (self.partition.apply(client, context, operation, grants), None)
+                let outcome = self.partition.apply(client, context, operation, grants);
+                (self.unless_damaged(outcome, at.now), None)
             }
             Role::Primary(_) => self.serve(client, context, operation, grants, at),
             Role::Secondary if self.rules.reads_anywhere && !operation.is_mutation() => {
@@ -433,6 +443,16 @@ impl Mirrored {
             }
             _ if self.may_read(operation) => self.read(client, context, operation, at),
             _ => (refused(ErrorKind::StaleMap), None),
+        }
+    }
+
+    /// What is said instead, when an operation has found what it reads damaged.
+    fn unless_damaged(&mut self, outcome: Outcome, now: Duration) -> Outcome {
+        match outcome {
+            Outcome::Failed { kind: ErrorKind::Corrupt, .. } => {
+                refused(self.note_damage(Vec::new(), now))
+            }
+            outcome => outcome,
         }
     }
 
@@ -469,7 +489,11 @@ impl Mirrored {
             self.term = envelope.term;
             self.sink = None;
         }
-        if speaks_as_primary(message) {
+        if let Message::Fetch { key } = message {
+            self.fetch_asked(envelope.from, key, now);
+        } else if let Message::Fetched { record } = message {
+            self.fetched(envelope.from, record, now);
+        } else if speaks_as_primary(message) {
             if !self.is_primary() || !heeds_terms {
                 self.follow(envelope.from, message, now);
             }
@@ -484,7 +508,10 @@ impl Mirrored {
     /// It does not follow on what is here, or something else came of it: the log is not of this partition.
     pub fn replay(&mut self, entry: &Entry<'_>) -> Result<(), ErrorKind> {
         self.partition.set_follows(true);
-        self.step(entry)
+        self.is_replaying = true;
+        let stepped = self.step(entry, Duration::ZERO);
+        self.is_replaying = false;
+        stepped
     }
 
     /// Begins a copy of all that is here, for a checkpoint; one that is under way ends.

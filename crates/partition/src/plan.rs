@@ -198,10 +198,20 @@ impl<'a> Shadow<'a, '_> {
         self.len(key)?.ok_or(ErrorKind::NotFound)
     }
 
+    /// Fails when what is to be read is damaged.
+    fn check(&self, key: &[u8], offset: u32, len: u32) -> Result<(), ErrorKind> {
+        self.store.read(key, offset, len, &mut |_| {})?;
+        Ok(())
+    }
+
     /// Finds what stands in the way of `action`, and notes what it will leave.
     fn plan(&mut self, action: &Action<'a>, step: &mut Step<'_>) -> Result<(), ErrorKind> {
         let (key, fate) = match action {
-            Action::Get { key, .. } => (*key, Fate::Len(self.existing(key)?)),
+            Action::Get { key, offset, len } => {
+                let fate = Fate::Len(self.existing(key)?);
+                self.check(key, *offset, *len)?;
+                (*key, fate)
+            }
             Action::Put { key, data } => (*key, Fate::Len(data.len() as u32)),
             Action::Delete { key } => (*key, Fate::Absent),
             Action::Write { key, offset, data } => (*key, self.grown(key, *offset, data.len())?),
@@ -217,15 +227,20 @@ impl<'a> Shadow<'a, '_> {
                 self.existing(key)?;
                 (*key, Fate::Len(*len))
             }
-            Action::Add { key, offset, .. } => (*key, self.grown(key, *offset, size_of::<u64>())?),
+            Action::Add { key, offset, .. } => {
+                self.check(key, *offset, size_of::<u64>() as u32)?;
+                (*key, self.grown(key, *offset, size_of::<u64>())?)
+            }
             Action::Advance { key, offset, count, .. } => {
                 // Also what is reserved; the numbers are found when it is carried out.
                 let len = usize::from(*count) * size_of::<u64>();
                 step.source = Some(Source::Bytes(&NUMBERS[..len]));
+                self.check(key, *offset, len as u32)?;
                 (*key, self.grown(key, *offset, len)?)
             }
             Action::Max { key, offset, .. } => {
                 let len = self.existing(key)?;
+                self.check(key, *offset, size_of::<u64>() as u32)?;
                 (*key, Fate::Len(len.max(*offset + size_of::<u64>() as u32)))
             }
             Action::Punch { key, offset, len } => {

@@ -34,6 +34,8 @@ pub(crate) struct Run<'a> {
     pub(crate) shows: bool,
     /// Takes the keys of records that are changed.
     pub(crate) touched: Option<&'a mut Vec<Box<[u8]>>>,
+    /// Who asks copies large values from the arena.
+    pub(crate) lends_memory: bool,
     /// Gives leases; `None`: they are refused.
     pub(crate) lender: Option<Lender<'a>>,
 }
@@ -108,6 +110,8 @@ impl Run<'_> {
             }
             // Planned when it was there: an earlier action of the same operation has let it go.
             Action::Locate { .. } => return Ok(self.ask(action).unwrap_or_else(|_| bytes(&[]))),
+            // Damage is found by then, but not that of everything that a listing shows: it is asked for again.
+            Action::List { .. } => return Ok(self.ask(action).unwrap_or_else(|_| no_listing())),
             _ => return self.ask(action),
         };
         let (total_len, created) = (changed.len, changed.created);
@@ -136,7 +140,11 @@ impl Run<'_> {
         match action {
             Action::Get { key, offset, len } => {
                 let mut pieces = SmallVec::new();
-                let found = self.store.read(key, *offset, *len, &mut |piece| pieces.push(piece))?;
+                let mut out = |piece| pieces.push(piece);
+                let found = match self.lends_memory {
+                    true => self.store.read_lent(key, *offset, *len, &mut out)?,
+                    false => self.store.read(key, *offset, *len, &mut out)?,
+                };
                 let meta = found.ok_or(ErrorKind::NotFound)?;
                 Ok(ActionOutput::Value { version: meta.version, total_len: meta.len, pieces })
             }
@@ -305,6 +313,11 @@ impl Run<'_> {
         self.store.write(key, offset, Source::Bytes(&raw), self.version)?;
         Ok(())
     }
+}
+
+/// Nothing is listed, and there may be more.
+const fn no_listing() -> ActionOutput {
+    ActionOutput::Listing { complete: false, count: 0, entries: Vec::new() }
 }
 
 /// A listing under way.

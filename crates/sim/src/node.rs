@@ -167,6 +167,7 @@ impl SimNode {
             body_len_max: 64 << 10,
             now: context.now,
             lease_term_max: Duration::ZERO,
+            lends_memory: false,
         };
         let (outcome, ticket) =
             slot.mirrored.apply(client, &op_context, operation, &mut NoGrants, at);

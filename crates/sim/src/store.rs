@@ -91,10 +91,14 @@ impl RecordStore for HeapStore {
     fn scrub(
         &mut self,
         after: &[u8],
+        upto: &[u8],
         visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         self.scan(&[], after, false, u32::MAX, &mut |record| {
             let Scanned { key, meta, value } = *record;
+            if !upto.is_empty() && key > upto {
+                return ControlFlow::Break(());
+            }
             let content = Some(samite_placement::hash(value));
             visit(&Scrubbed { key, meta, len: value.len() as u64, content })
         })

@@ -192,6 +192,16 @@ pub enum Message<'a> {
         /// All entries up to here are committed; no fewer than it asked for.
         position: Position,
     },
+    /// To another member: the sender's own bytes of this record are damaged; what are they there?
+    Fetch {
+        /// Its key.
+        key: &'a [u8],
+    },
+    /// Answers a [`Message::Fetch`]. Equal versions mean equal values.
+    Fetched {
+        /// The record; without a value when this member cannot help.
+        record: RecordCopy<'a>,
+    },
     /// To whoever takes itself for the primary: there is a newer term (that of the envelope).
     Stale,
     /// To a member: you will be brought up to date.

@@ -121,6 +121,8 @@ fn answer() -> impl Strategy<Value = Message<'static>> {
             .prop_map(|(asked, position)| Message::AskReads { asked, position }),
         (any::<u64>(), position())
             .prop_map(|(asked, position)| Message::LendReads { asked, position }),
+        key().prop_filter("a key", |key| !key.is_empty()).prop_map(|key| Message::Fetch { key }),
+        record().prop_map(|record| Message::Fetched { record }),
         Just(Message::Stale),
     ]
 }

@@ -35,6 +35,21 @@ pub enum Effect {
         /// Why: [`ErrorKind::Timeout`], [`ErrorKind::Unavailable`], or what the member said.
         kind: ErrorKind,
     },
+    /// A record is damaged here.
+    Damaged {
+        /// Its key.
+        key: Box<[u8]>,
+    },
+    /// It is right again.
+    Mended {
+        /// Its key.
+        key: Box<[u8]>,
+    },
+    /// Members held other records in a range than the primary: they were sent what is here.
+    Evened {
+        /// The last record of the range; empty: it was the last of all.
+        upto: Box<[u8]>,
+    },
     /// A member has everything of this partition. When [`super::Mirrored::ready`] says so of the partitions of all datasets of the group, report it.
     Synced {
         /// The member.
@@ -60,6 +75,8 @@ pub(super) struct Effects {
     committed: bool,
     deposed: bool,
     news: SmallVec<[Effect; 2]>,
+    /// What has become of records.
+    records: VecDeque<Effect>,
 }
 
 impl Effects {
@@ -98,6 +115,11 @@ impl Effects {
         self.news.clear();
     }
 
+    /// News of a record; bounded by the number of those that may be damaged, and by what one message mends.
+    pub(super) fn record(&mut self, news: Effect) {
+        self.records.push_back(news);
+    }
+
     /// News of a member; bounded by the number of members.
     pub(super) fn news(&mut self, news: Effect) {
         self.news.push(news);
@@ -120,6 +142,6 @@ impl Effects {
         if std::mem::take(&mut self.deposed) {
             return Some(Effect::Deposed);
         }
-        self.news.pop()
+        self.news.pop().or_else(|| self.records.pop_front())
     }
 }

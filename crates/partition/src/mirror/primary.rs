@@ -180,6 +180,7 @@ impl Mirrored {
         let mut copies = Copies::new(grants, operation);
         let outcome = self.partition.apply(client, &context, operation, &mut copies);
         let taken = copies.taken;
+        let outcome = self.unless_damaged(outcome, at.now);
         let after = self.partition.marks();
         if after != marks {
             if after.version != marks.version {
@@ -515,6 +516,9 @@ impl Mirrored {
     /// Time has passed: sends again what was not answered, and reports who does not answer.
     pub fn tick(&mut self, now: Duration) {
         let (last, times) = (self.at.position, self.times);
+        if self.damage.next().is_some_and(|at| now >= at) {
+            self.mend_due(now);
+        }
         let mut index = 0;
         while let Role::Primary(primary) = &mut self.role
             && let Some(peer) = primary.peers.get_mut(index)
@@ -567,7 +571,10 @@ impl Mirrored {
     /// When [`Mirrored::tick`] has something to do; `None`: as long as nothing else happens, never.
     #[must_use]
     pub fn next_tick(&self) -> Option<Duration> {
-        let Role::Primary(primary) = &self.role else { return self.reads_wait() };
+        let damage = self.damage.next();
+        let Role::Primary(primary) = &self.role else {
+            return self.reads_wait().into_iter().chain(damage).min();
+        };
         let last = self.at.position;
         let times = self.times;
         let peers = primary.peers.iter().filter_map(|peer| {
@@ -578,7 +585,7 @@ impl Mirrored {
             let answer = resync.or_else(|| stream.map(|stream| stream.resend_at));
             answer.into_iter().chain(announce.map(Option::unwrap_or_default)).min()
         });
-        peers.chain(primary.quiet_until).chain(primary.fenced_until).min()
+        peers.chain(primary.quiet_until).chain(primary.fenced_until).chain(damage).min()
     }
 }
 

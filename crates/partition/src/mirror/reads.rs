@@ -109,6 +109,7 @@ impl Mirrored {
         }
         self.partition.set_shows(false);
         let outcome = self.partition.apply(client, context, operation, &mut NoGrants);
+        let outcome = self.unless_damaged(outcome, at.now);
         if !waits || self.rules.reads_uncommitted {
             return (outcome, None);
         }

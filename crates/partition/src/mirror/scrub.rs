@@ -1,53 +1,79 @@
-//! Comparing copies at rest, and mending those that differ.
+//! Looking at what lies at rest: for damage, and for differences between members.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use samite_types::Result;
-use samite_wire::peer::Event;
+use samite_types::{ErrorKind, Result};
+use samite_wire::peer::{Event, Message};
 
 use super::resync::pieces_of;
 use super::sink::travelling;
 use super::source::copy_some;
-use super::{Mirrored, digest};
+use super::{Effect, Mirrored, Role};
 use crate::Key;
 
-/// Most bytes of records in one comparison and in one repair, and most records in a repair.
+/// Most records of one step, most bytes of one repair, and most records in it.
+const COUNT_MAX: u64 = 1024;
 const LEN_MAX: usize = 256 << 10;
 const RECORDS_MAX: usize = 1024;
 
+/// What a step of scrubbing has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubStep {
+    /// Where the next one begins; `None`: this was the last.
+    pub next: Option<Box<[u8]>>,
+    /// Records that were looked at.
+    pub records: u64,
+    /// Bytes of their values.
+    pub len: u64,
+}
+
 impl Mirrored {
-    /// Compares the records behind `after`, at most `count` of them, with those of the other members, which are mended where they differ. Returns the last key; `None` at
-    /// the end.
+    /// Looks at the records behind `after` (empty: from the first), about `len_max` bytes of them. What is damaged is put right from another
+    /// member. Those that the primary has are compared with the other members', in the order of all that happens to the partition, and the others get them
+    /// where they differ.
     ///
     /// # Errors
     /// Those of the store.
-    pub fn scrub_step(&mut self, after: &[u8], count: usize, now: Duration) -> Result<Option<Key>> {
-        if !self.is_primary() || self.is_stuffed(now) {
-            return Ok(None);
+    pub fn scrub_step(&mut self, after: &[u8], len_max: u64, now: Duration) -> Result<ScrubStep> {
+        let found = self.partition.scrub((after, &[]), (COUNT_MAX, len_max))?;
+        let is_whole = found.damaged.is_empty();
+        if !is_whole {
+            self.note_damage(found.damaged, now);
         }
-        let (mut upto, mut left, mut len) = (Key::default(), count.max(1), 0);
-        let mut is_over = true;
-        self.partition.visit_records(after, &mut |key, meta| {
-            if left == 0 || len > LEN_MAX {
-                is_over = false;
-                return ControlFlow::Break(());
-            }
-            left -= 1;
-            len += key.len() + meta.len as usize;
-            upto = key.into();
-            ControlFlow::Continue(())
-        })?;
-        if is_over {
-            upto = Key::default();
+        let compares = match &self.role {
+            Role::Primary(primary) => primary.peers.iter().any(super::peers::Peer::follows),
+            _ => false,
+        };
+        if compares && is_whole && !self.is_stuffed(now) {
+            let upto = found.upto.as_deref().unwrap_or_default();
+            let event = Event::Digest { after, upto, digest: found.digest };
+            self.record(event, 0, Vec::new(), now);
         }
-        let digest = digest::of_range(&self.partition, after, &upto)?;
-        self.record(Event::Digest { after, upto: &upto, digest }, 0, Vec::new(), now);
-        Ok((!is_over).then_some(upto))
+        Ok(ScrubStep { next: found.upto, records: found.records, len: found.len })
     }
 
-    /// A member has other records in a range: all members get those that are here.
+    /// Compares a range with what the primary has there, at the same point of the log.
+    pub(super) fn compare_range(
+        &mut self,
+        (after, upto): (&[u8], &[u8]),
+        digest: u64,
+        now: Duration,
+    ) -> Result<(), ErrorKind> {
+        if self.is_replaying {
+            return Ok(());
+        }
+        let found = self.partition.scrub((after, upto), (u64::MAX, u64::MAX))?;
+        if !found.damaged.is_empty() {
+            self.note_damage(found.damaged, now);
+        } else if found.digest != digest {
+            self.answer(self.primary, &Message::Differs { after, upto });
+        }
+        Ok(())
+    }
+
+    /// A member has other records in a range, undamaged as far as it knows: all members get those that are here.
     pub(super) fn mend(&mut self, after: &[u8], upto: &[u8], now: Duration) {
         if self.is_stuffed(now) {
             return;
@@ -67,10 +93,14 @@ impl Mirrored {
         });
         let copied =
             visited.and_then(|()| copy_some(&self.partition, usize::MAX, || keys.pop_front()));
-        // What cannot be read here cannot be mended there.
-        let Ok(copied) = copied else { return };
+        let Ok(copied) = copied else {
+            // What cannot be read here cannot be mended there.
+            self.note_damage(Vec::new(), now);
+            return;
+        };
         let records = copied.iter().map(travelling).collect();
         let payload = pieces_of(&copied);
         self.record(Event::Range { after, upto: &end, records }, 0, payload, now);
+        self.effects.record(Effect::Evened { upto: end });
     }
 }

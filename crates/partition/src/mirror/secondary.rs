@@ -35,7 +35,7 @@ impl Mirrored {
             return self.answer(from, &Message::Gap { have: here });
         }
         if position > here {
-            if let Err(kind) = self.step(entry) {
+            if let Err(kind) = self.step(entry, now) {
                 self.is_fit = false;
                 return self.answer(from, &Message::Unfit { position, kind });
             }
@@ -65,11 +65,11 @@ impl Mirrored {
     }
 
     /// Applies the next entry. What went wrong leaves the partition unfit to follow.
-    pub(super) fn step(&mut self, entry: &Entry<'_>) -> Result<(), ErrorKind> {
+    pub(super) fn step(&mut self, entry: &Entry<'_>, now: Duration) -> Result<(), ErrorKind> {
         if entry.before != self.at {
             return Err(ErrorKind::Corrupt);
         }
-        self.happen(entry)?;
+        self.happen(entry, now)?;
         if self.partition.version() != entry.after.version {
             return self.differ();
         }
@@ -79,7 +79,7 @@ impl Mirrored {
         Ok(())
     }
 
-    fn happen(&mut self, entry: &Entry<'_>) -> Result<(), ErrorKind> {
+    fn happen(&mut self, entry: &Entry<'_>, now: Duration) -> Result<(), ErrorKind> {
         match &entry.event {
             Event::Opened => self.partition.begin_term(entry.after.term),
             Event::Applied { .. } => return self.repeat(entry),
@@ -89,10 +89,7 @@ impl Mirrored {
             Event::Gone { client } => self.partition.drop_client(*client),
             Event::Lending { on } => self.lends = *on,
             Event::Digest { after, upto, digest } => {
-                if digest::of_range(&self.partition, after, upto)? != *digest {
-                    let (from, range) = (self.primary, Message::Differs { after, upto });
-                    self.answer(from, &range);
-                }
+                self.compare_range((after, upto), *digest, now)?;
             }
             Event::Range { after, upto, records } => self.replace(after, upto, records)?,
         }
@@ -113,6 +110,7 @@ impl Mirrored {
             body_len_max: 0,
             now: Duration::ZERO,
             lease_term_max: Duration::ZERO,
+            lends_memory: false,
         };
         match self.partition.apply(*client, &context, operation, &mut NoGrants) {
             Outcome::Done(outputs) if digest::of_outcome(operation, &outputs) == entry.outcome => {
@@ -121,6 +119,8 @@ impl Mirrored {
             Outcome::Done(_) => self.differ(),
             // There is no room: what is here is right, as far as it goes.
             Outcome::Failed { kind: ErrorKind::NoSpace, .. } => Err(ErrorKind::NoSpace),
+            // What it reads is damaged here. It will come whole, for its version is another then.
+            Outcome::Failed { kind: ErrorKind::Corrupt, .. } => Err(ErrorKind::Corrupt),
             Outcome::Failed { .. } => self.differ(),
         }
     }

@@ -193,6 +193,7 @@ impl Call {
             body_len_max: 1 << 16,
             now: Duration::ZERO,
             lease_term_max: Duration::ZERO,
+            lends_memory: false,
         };
         apply(client, &context, &operation)
     }

@@ -143,6 +143,7 @@ impl Subject {
         let context = Context {
             now: std::time::Duration::ZERO,
             lease_term_max: std::time::Duration::ZERO,
+            lends_memory: false,
             answered_below: Seq(answered_below),
             is_retry,
             lease_epoch: Epoch(lease),

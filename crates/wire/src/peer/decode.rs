@@ -116,6 +116,8 @@ fn message<'a>(
             asked: decoder.u64("time")?,
             position: Position(decoder.u64("position")?),
         },
+        tag::FETCH => Message::Fetch { key: some_key(decoder)? },
+        tag::FETCHED => Message::Fetched { record: record(decoder, payload)? },
         tag::STALE => Message::Stale,
         tag::BEGIN => Message::Begin { attempt: decoder.u32("attempt")? },
         tag::COMPARE => {
@@ -213,19 +215,29 @@ fn records<'a>(
     // A record is at least 11 bytes.
     let mut records = Vec::with_capacity(count.min(decoder.rest().len() / 11));
     for _ in 0..count {
-        let key = key(decoder)?;
-        if key.is_empty() {
-            return Err(WireError::Unknown("key"));
-        }
-        let version = Version(decoder.u64("version")?);
-        let value = match decoder.u8("record tag")? {
-            tag::RECORD_GONE => None,
-            tag::RECORD_KEPT => Some(pieces(decoder, payload)?),
-            _ => return Err(WireError::Unknown("record tag")),
-        };
-        records.push(RecordCopy { key, version, value });
+        records.push(record(decoder, payload)?);
     }
     Ok(records)
+}
+
+fn record<'a>(
+    decoder: &mut Decoder<'a>,
+    payload: &mut Payload<'a>,
+) -> Result<RecordCopy<'a>, WireError> {
+    let key = some_key(decoder)?;
+    let version = Version(decoder.u64("version")?);
+    let value = match decoder.u8("record tag")? {
+        tag::RECORD_GONE => None,
+        tag::RECORD_KEPT => Some(pieces(decoder, payload)?),
+        _ => return Err(WireError::Unknown("record tag")),
+    };
+    Ok(RecordCopy { key, version, value })
+}
+
+/// The key of a record, which is not empty.
+fn some_key<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
+    let key = key(decoder)?;
+    if key.is_empty() { Err(WireError::Unknown("key")) } else { Ok(key) }
 }
 
 fn pieces<'a>(

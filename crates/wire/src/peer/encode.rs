@@ -21,6 +21,8 @@ pub(super) mod tag {
     pub const DIFFERS: u8 = 12;
     pub const ASK_READS: u8 = 13;
     pub const LEND_READS: u8 = 14;
+    pub const FETCH: u8 = 15;
+    pub const FETCHED: u8 = 16;
 
     pub const OPENED: u8 = 1;
     pub const OPERATION: u8 = 2;
@@ -90,6 +92,14 @@ impl<'a> Message<'a> {
             Self::LendReads { asked, position } => {
                 put_reads(body, tag::LEND_READS, *asked, *position);
             }
+            Self::Fetch { key } => {
+                body.put_u8(tag::FETCH);
+                body.put_short_bytes(key);
+            }
+            Self::Fetched { record } => {
+                body.put_u8(tag::FETCHED);
+                put_record(body, record);
+            }
             Self::Stale => body.put_u8(tag::STALE),
             Self::Begin { attempt } => {
                 body.put_u8(tag::BEGIN);
@@ -133,6 +143,7 @@ impl<'a> Message<'a> {
         match self {
             Self::Entry(entry) => entry.payload(visit),
             Self::Records { records, .. } => records_payload(records, visit),
+            Self::Fetched { record } => records_payload(std::slice::from_ref(record), visit),
             Self::State { bytes, .. } => visit(bytes),
             _ => {}
         }
@@ -251,19 +262,18 @@ fn put_point(body: &mut Vec<u8>, point: &Point) {
 
 fn put_records(body: &mut Vec<u8>, records: &[RecordCopy<'_>]) {
     body.put_u16(records.len() as u16);
-    for record in records {
-        body.put_short_bytes(record.key);
-        body.put_u64(record.version.get());
-        let Some(pieces) = &record.value else {
-            body.put_u8(tag::RECORD_GONE);
-            continue;
-        };
-        body.put_u8(tag::RECORD_KEPT);
-        body.put_u16(pieces.len() as u16);
-        for piece in pieces {
-            let is_zeros = matches!(piece, Data::Zeros(_));
-            body.put_u8(if is_zeros { tag::ZEROS } else { tag::INLINE });
-            body.put_u32(piece.len() as u32);
-        }
+    records.iter().for_each(|record| put_record(body, record));
+}
+
+fn put_record(body: &mut Vec<u8>, record: &RecordCopy<'_>) {
+    body.put_short_bytes(record.key);
+    body.put_u64(record.version.get());
+    let Some(pieces) = &record.value else { return body.put_u8(tag::RECORD_GONE) };
+    body.put_u8(tag::RECORD_KEPT);
+    body.put_u16(pieces.len() as u16);
+    for piece in pieces {
+        let is_zeros = matches!(piece, Data::Zeros(_));
+        body.put_u8(if is_zeros { tag::ZEROS } else { tag::INLINE });
+        body.put_u32(piece.len() as u32);
     }
 }
