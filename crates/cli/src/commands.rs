@@ -13,6 +13,7 @@ pub mod mount;
 pub mod node;
 pub mod object;
 pub mod run;
+pub mod scrub;
 pub mod set;
 pub mod stage;
 pub mod stat;

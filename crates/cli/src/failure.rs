@@ -18,6 +18,8 @@ pub enum ExitCode {
     NotFound = 4,
     /// It exists already, or a condition did not hold.
     Conflict = 5,
+    /// Records are damaged, and cannot be mended.
+    Damaged = 6,
     /// `run`: the program cannot be executed.
     CannotExecute = 126,
     /// `run`: there is no such program.
@@ -33,6 +35,7 @@ Exit codes:
   3  no such cluster is up, or a node cannot be reached
   4  no such file, record, object or dataset
   5  it exists already, or a condition did not hold
+  6  records are damaged, and cannot be mended
 `samite run` exits as its program does; 126: it cannot be executed, 127: there is no such program.";
 
 /// Why a command failed.

@@ -16,8 +16,8 @@ use clap::{Parser, Subcommand};
 
 use cluster::Target;
 use commands::{
-    bench, data, dataset, df, down, fault, files, kv, ls, mount, node, object, run, set, stage,
-    stat, status, up,
+    bench, data, dataset, df, down, fault, files, kv, ls, mount, node, object, run, scrub, set,
+    stage, stat, status, up,
 };
 use failure::{EXIT_CODES, Failure};
 
@@ -79,6 +79,7 @@ enum Command {
     Object(object::Args),
     Dataset(dataset::Args),
     Fault(fault::Args),
+    Scrub(scrub::Args),
     Bench(bench::Args),
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
@@ -127,6 +128,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Object(args) => object::run(&args, &target),
         Command::Dataset(args) => dataset::run(&args, &target),
         Command::Fault(args) => fault::run(&args, &target),
+        Command::Scrub(args) => scrub::run(&args, &target),
         Command::Bench(args) => bench::run(&args),
         Command::BenchPeer(args) => bench::peer(&args),
     }

@@ -263,6 +263,19 @@ impl Client {
         }
     }
 
+    /// Has a node look for damage in all that it holds of a dataset, or of all. When its [`NodeStatus::scrub`] says that the walk with the returned number is
+    /// done, it has.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`]; `Denied`: not this user's node.
+    pub fn scrub(&self, node: NodeId, dataset: Option<DatasetId>) -> Result<u64> {
+        let (link, deadline) = self.link_to(node)?;
+        match self.control(&link, &ControlRequest::Scrub { dataset }, deadline)? {
+            ControlReply::Scrubbing { number } => Ok(number),
+            _ => Err(unexpected(&link, "that it scrubs")),
+        }
+    }
+
     /// What a node holds of a partition, for comparison with what others hold; `None`: nothing.
     ///
     /// # Errors

@@ -356,6 +356,8 @@ pub struct ClusterSetup {
     pub tls_files: Option<(PathBuf, PathBuf)>,
     /// Directory of durable datasets, with one in it for each node.
     pub durable: Option<PathBuf>,
+    /// Nodes look for damage by themselves once in so many microseconds; 0: never; `None`: as often as they do.
+    pub scrub_interval_us: Option<u64>,
     /// So many nodes, from the first, have a coordinator instance.
     pub coordinators: u32,
     /// etcd endpoints, as `http://HOST:PORT`; none when the coordinator of the first node keeps its state in a file.
@@ -376,6 +378,7 @@ impl Default for ClusterSetup {
             tls: false,
             tls_files: None,
             durable: None,
+            scrub_interval_us: None,
             coordinators: 1,
             etcd: Vec::new(),
             etcd_members: Vec::new(),

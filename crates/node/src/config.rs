@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use samite_coordinator::Timing;
 use samite_transport::{Authorities, TlsFiles};
@@ -34,6 +35,8 @@ pub struct NodeConfig {
     pub coordinator: CoordinatorConfig,
     /// Times of membership, the same for all nodes.
     pub timing: Timing,
+    /// All that the node holds is looked at for damage once in this time; `None`: only when somebody asks.
+    pub scrub_interval: Option<Duration>,
     /// Where durable datasets are kept; `None`: this node can hold none.
     pub flash: Option<FlashConfig>,
 }
@@ -54,6 +57,9 @@ pub enum TlsConfig {
         authorities: Authorities,
     },
 }
+
+/// All that a node holds is looked at once in this time, unless said otherwise.
+pub const SCRUB_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Where a node keeps what outlives it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -42,6 +42,11 @@ impl Shard {
                 Ok(self.copy_asked(to, (dataset, partition)))
             }
             ControlRequest::Status => Ok(Some(ControlReply::Status(self.shared.status()))),
+            ControlRequest::Scrub { .. } if !is_trusted(peer) => Err(Error::new(
+                ErrorKind::Denied,
+                format!("uid {} may not have {} scrubbed", peer.uid, self.shared.node),
+            )),
+            ControlRequest::Scrub { dataset } => Ok(Some(self.scrub_asked(dataset))),
             ControlRequest::Grant { count } => Ok(Some(self.grant(conn, count, out))),
             ControlRequest::Shutdown if !is_trusted(peer) => Err(Error::new(
                 ErrorKind::Denied,
@@ -66,7 +71,12 @@ impl Shard {
             }
             ControlRequest::Faults(asked) => {
                 out.spare(conn);
-                self.shared.faults(peer, asked).map(Some)
+                let is_set = matches!(asked, samite_wire::control::FaultRequest::Set(_));
+                let answer = self.shared.faults(peer, asked);
+                if is_set && answer.is_ok() {
+                    self.rot_asked();
+                }
+                answer.map(Some)
             }
             asked @ (ControlRequest::Join(_)
             | ControlRequest::Heartbeat(_)

@@ -29,13 +29,15 @@ mod presence;
 mod reply;
 mod revocations;
 mod run;
+mod scrub;
 mod shard;
 mod shared;
 mod stop;
 mod worker;
 
 pub use config::{
-    CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, StoreConfig, TlsConfig,
+    CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, SCRUB_INTERVAL, StoreConfig,
+    TlsConfig,
 };
 pub use run::run;
 pub use samite_coordinator::Timing;

@@ -168,6 +168,9 @@ impl Shard {
                     self.report(id, target, MemberNews::Missed);
                 }
                 Effect::Synced { target } => self.report_synced(id, target),
+                Effect::Damaged { .. } | Effect::Mended { .. } | Effect::Evened { .. } => {
+                    self.scrub_news(id, &effect);
+                }
                 Effect::Broken { target, kind } => {
                     tracing::warn!(dataset = %id.0, partition = %id.1, %target, ?kind, "resync");
                     self.report(id, target, MemberNews::Broken);

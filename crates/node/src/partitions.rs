@@ -1,5 +1,7 @@
 //! The partitions of one shard, opened when they are first touched.
 
+mod walk;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 

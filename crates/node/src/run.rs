@@ -78,6 +78,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
         faults,
         inboxes,
         timing: config.timing,
+        scrub_interval: config.scrub_interval,
         membership: Membership::new(keeper),
         target: Box::new(memory.clone()),
         worker: worker.clone(),

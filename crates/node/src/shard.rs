@@ -37,6 +37,7 @@ use crate::partitions::{Course, Partitions, Slot};
 use crate::peers::Peers;
 use crate::presence::Departures;
 use crate::reply::{Buffers, ReplyBuilder};
+use crate::scrub::Scrub;
 use crate::shared::{Figures, Shared, lock};
 use crate::{access, faults};
 
@@ -69,6 +70,7 @@ pub(crate) struct Shard {
     /// Where answers go to targets that have said something in this turn.
     pub(crate) backs: Vec<(TargetId, To)>,
     pub(crate) pace: Pace,
+    pub(crate) scrub: Scrub,
     pub(crate) arena: Arc<Arena>,
     buffers: Buffers,
 }
@@ -104,6 +106,7 @@ impl Shard {
             held: Held::default(),
             backs: Vec::new(),
             pace: Pace::default(),
+            scrub: Scrub::default(),
             arena,
             buffers: Buffers::default(),
         }
@@ -288,7 +291,9 @@ impl Shard {
             ReplyBuilder::new(self.take_buffers(), &header, budget, out.shares_arena(conn));
         let blocks = self.named_blocks(conn, request, budget);
         let term_max = self.lease_term_max(peer.client, budget.lease_term);
+        let lends_memory = out.shares_arena(conn);
         let context = context(&request.header, budget, now, term_max);
+        let context = Context { lends_memory, ..context };
         let Some(map) = &self.map else { return };
         let grants: &mut dyn Grants = match self.grants.get_mut(&conn) {
             Some(grants) if budget.has_blocks => grants,
@@ -401,6 +406,7 @@ pub(crate) const fn context(
         body_len_max: budget.share,
         now,
         lease_term_max,
+        lends_memory: false,
     }
 }
 
@@ -486,6 +492,7 @@ impl Service for Shard {
         self.send_watches_on(out);
         self.take_messages(out);
         self.note_durable();
+        self.note_scrub();
         self.settle(out);
     }
 
@@ -496,6 +503,7 @@ impl Service for Shard {
             self.inherited.next(),
             self.partitions.next_appointment(),
             self.pace.next(),
+            self.scrub.next(),
             self.checkpoint_due(),
         ];
         appointments.into_iter().flatten().min()
@@ -506,6 +514,7 @@ impl Service for Shard {
         self.retry_parked(out);
         self.keep_appointments(out);
         self.keep_pace(out);
+        self.keep_scrubbing(out);
         self.advance_checkpoints();
         self.settle(out);
     }

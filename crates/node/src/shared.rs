@@ -13,7 +13,7 @@ use samite_transport::client::Link;
 use samite_transport::server::ConnId;
 use samite_types::fault::Faults;
 use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result, ShardId, TargetId};
-use samite_wire::control::{ControlReply, ControlRequest, Member, NodeStatus};
+use samite_wire::control::{ControlReply, ControlRequest, Member, NodeStatus, ScrubStatus};
 
 use crate::Stop;
 use crate::inbox::Inbox;
@@ -21,6 +21,7 @@ use crate::locks::Locks;
 use crate::membership::Membership;
 use crate::presence::Presence;
 use crate::revocations::Revocations;
+use crate::scrub::WantedScrub;
 
 /// Most control requests that wait for the worker.
 pub(crate) const WORKER_QUEUE_LEN: usize = 64;
@@ -69,6 +70,20 @@ pub(crate) struct Figures {
     pub peer_frames: AtomicU64,
     pub resyncs: AtomicU64,
     pub resync_bytes: AtomicU64,
+    pub scrub: ScrubFigures,
+}
+
+/// What a shard has found of damage.
+#[derive(Debug, Default)]
+pub(crate) struct ScrubFigures {
+    pub done: AtomicU64,
+    pub walks: AtomicU64,
+    pub records: AtomicU64,
+    pub bytes: AtomicU64,
+    pub damaged: AtomicU64,
+    pub repaired: AtomicU64,
+    pub left: AtomicU64,
+    pub evened: AtomicU64,
 }
 
 /// By which map everybody serves.
@@ -91,6 +106,8 @@ pub(crate) struct Shared {
     /// File locks, of all shards.
     pub locks: Mutex<Locks>,
     pub timing: Timing,
+    /// What is asked of scrubbing, and how often it is done unasked.
+    pub wanted_scrub: WantedScrub,
     /// The node's part in the cluster's membership.
     pub membership: Membership,
     /// The connection to the leader's node, when that is another one.
@@ -132,6 +149,7 @@ pub(crate) struct Parts {
     pub faults: Arc<Faults>,
     pub inboxes: Vec<Inbox>,
     pub timing: Timing,
+    pub scrub_interval: Option<Duration>,
     pub membership: Membership,
     pub target: Box<dyn Backend>,
     pub worker: SyncSender<Job>,
@@ -151,6 +169,7 @@ impl Shared {
             locks: Mutex::default(),
             figures: (0..shards).map(|_| Figures::default()).collect(),
             timing: parts.timing,
+            wanted_scrub: WantedScrub::new(parts.scrub_interval),
             membership: parts.membership,
             upstream: Mutex::new(None),
             presence: Mutex::default(),
@@ -329,7 +348,24 @@ impl Shared {
             peer_frames: sum(|figures| &figures.peer_frames),
             resyncs: sum(|figures| &figures.resyncs),
             resync_bytes: sum(|figures| &figures.resync_bytes),
+            scrub: self.scrub_status(),
             leader: self.membership.leader().map(|leader| leader.node),
+        }
+    }
+
+    fn scrub_status(&self) -> ScrubStatus {
+        let each = |figure: fn(&ScrubFigures) -> &AtomicU64| {
+            self.figures.iter().map(move |figures| figure(&figures.scrub).load(Ordering::Relaxed))
+        };
+        ScrubStatus {
+            done: each(|figures| &figures.done).min().unwrap_or_default(),
+            walks: each(|figures| &figures.walks).min().unwrap_or_default(),
+            records: each(|figures| &figures.records).sum(),
+            bytes: each(|figures| &figures.bytes).sum(),
+            damaged: each(|figures| &figures.damaged).sum(),
+            repaired: each(|figures| &figures.repaired).sum(),
+            left: each(|figures| &figures.left).sum(),
+            evened: each(|figures| &figures.evened).sum(),
         }
     }
 

@@ -28,6 +28,7 @@
 //!
 //! Messages may be lost, come twice, late and in any order. Messages to send may be dropped as well: they are sent again.
 
+mod beside;
 mod digest;
 mod effects;
 mod log;

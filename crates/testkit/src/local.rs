@@ -9,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, NodeEntry, RuntimeDir};
 use samite_client::{Client, ClusterConfig};
 use samite_node::{
-    CoordinatorConfig, Event, FlashConfig, NodeConfig, Stop, StoreConfig, Timing, TlsConfig,
+    CoordinatorConfig, Event, FlashConfig, NodeConfig, SCRUB_INTERVAL, Stop, StoreConfig, Timing,
+    TlsConfig,
 };
 use samite_types::{Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
 
@@ -33,6 +34,8 @@ pub struct Options {
     pub tls: bool,
     /// Where durable datasets are kept, and bytes of a segment of their logs; a cluster that is started there later has them again.
     pub flash: Option<(PathBuf, u64)>,
+    /// How often nodes look for damage by themselves.
+    pub scrub_interval: Option<Duration>,
 }
 
 impl Default for Options {
@@ -46,6 +49,7 @@ impl Default for Options {
             apart: false,
             tls: false,
             flash: None,
+            scrub_interval: Some(SCRUB_INTERVAL),
         }
     }
 }
@@ -151,6 +155,7 @@ impl LocalCluster {
             shards: self.options.shards,
             coordinator,
             timing: Timing::DEFAULT,
+            scrub_interval: self.options.scrub_interval,
             flash,
         };
         let stop = Stop::new();

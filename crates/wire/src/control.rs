@@ -82,6 +82,11 @@ pub enum ControlRequest {
         /// Partition.
         partition: PartitionId,
     },
+    /// Look at all that the node holds, at once. Reply: [`ControlReply::Scrubbing`]; [`NodeStatus::scrub`] says how far it is.
+    Scrub {
+        /// Only of this dataset.
+        dataset: Option<DatasetId>,
+    },
     /// A node lives. Reply: [`ControlReply::Lease`] from the leader, [`ControlReply::NotLeader`] from any other coordinator instance.
     Heartbeat(Heartbeat),
     /// What primaries on a node noticed; at most [`REPORTS_MAX`](crate::membership::REPORTS_MAX). Reply: [`ControlReply::Map`], with a map whenever
@@ -133,6 +138,11 @@ pub enum ControlReply {
     LockOwners(Vec<LockOwner>),
     /// The node's faults.
     Faults(FaultStatus),
+    /// The node has begun.
+    Scrubbing {
+        /// When [`ScrubStatus::done`] has come to this number, everything was looked at.
+        number: u64,
+    },
     /// What the node holds of a partition; `None`: nothing, it was never touched here.
     Copy(Option<PartitionCopy>),
     /// The node may go on.
@@ -417,6 +427,27 @@ pub struct ClusterMapData {
     pub datasets: Vec<DatasetData>,
 }
 
+/// What a node has found of damage to what it holds, since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubStatus {
+    /// Number of the last [`ControlRequest::Scrub`] that has been carried out.
+    pub done: u64,
+    /// Times that everything was looked at, asked for or not.
+    pub walks: u64,
+    /// Records that were looked at.
+    pub records: u64,
+    /// Bytes of their values.
+    pub bytes: u64,
+    /// Records that were found damaged, by whatever way.
+    pub damaged: u64,
+    /// Of these, those that are right again.
+    pub repaired: u64,
+    /// Records that are damaged, as far as that is known: now, not since the start.
+    pub left: u64,
+    /// Ranges of records that another member held otherwise, and was sent anew.
+    pub evened: u64,
+}
+
 /// Figures of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
@@ -452,6 +483,8 @@ pub struct NodeStatus {
     pub resyncs: u64,
     /// Bytes that its primaries sent for that since start.
     pub resync_bytes: u64,
+    /// What it has found of damage to what it holds.
+    pub scrub: ScrubStatus,
     /// Node of the coordinator that it follows, if it knows one.
     pub leader: Option<NodeId>,
 }

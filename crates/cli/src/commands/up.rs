@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 use samite_client::Client;
 use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, NodeEntry};
 use samite_fs::{Context, FileSystem};
+use samite_types::fault::parse_time;
 use samite_types::{Entropy, NodeId, Redundancy, SystemEntropy};
 use samite_wire::control::{DatasetSpec, DurabilityKind};
 
@@ -68,6 +69,9 @@ pub struct Args {
     /// Keep files, keys and objects in this directory, too, so that the same `up` brings them back after the nodes have ended, or died
     #[arg(long, value_name = "DIR")]
     durable: Option<PathBuf>,
+    /// Nodes look at all records for damage once in this time (`30s`, `10m`); 0: only when `samite scrub` asks [default: 10m]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    scrub_interval: Option<Duration>,
     /// Nodes that hold each record, unless a dataset is made with another number
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     mirror: u8,
@@ -174,6 +178,7 @@ fn setup(
         tls: tls.is_on,
         tls_files: tls.files,
         durable: durable_dir(args)?,
+        scrub_interval_us: args.scrub_interval.map(|time| time.as_micros() as u64),
         coordinators: if is_embedded { 1 } else { args.local.min(COORDINATORS_MAX) },
         etcd,
         etcd_members,

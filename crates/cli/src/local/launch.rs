@@ -35,6 +35,9 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
     if setup.tcp {
         pair("--tcp", "127.0.0.1:0".to_owned());
     }
+    if let Some(micros) = setup.scrub_interval_us {
+        pair("--scrub-interval", format!("{micros}us"));
+    }
     if let Some((certificate, key)) = &setup.tls_files {
         command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
     } else if setup.tls {

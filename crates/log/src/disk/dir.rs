@@ -46,13 +46,21 @@ impl DirDisk {
     }
 }
 
-/// Meets the fault that is due, if there is one: waits as long as it says, and fails if it says so. `Some`: so many of `len` bytes are to be
-/// written first.
+/// What becomes of a write.
+enum Harm {
+    /// Only so many bytes are written.
+    Torn(usize),
+    /// This bit of them is wrong.
+    Rot(usize),
+}
+
+/// Meets the fault that is due, if there is one: waits as long as it says, and fails if it says so. `Some`: what becomes of the
+/// `len` bytes that are written.
 fn meet(
     faults: Option<&Arc<Faults>>,
     (op, len): (DiskOp, usize),
     (what, path): (&str, &Path),
-) -> Result<Option<usize>> {
+) -> Result<Option<Harm>> {
     let Some(faults) = faults else { return Ok(None) };
     let DiskVerdict { delay, fault } = faults.disk(op, len);
     if !delay.is_zero() {
@@ -60,7 +68,8 @@ fn meet(
     }
     let errno = match fault {
         None => return Ok(None),
-        Some(DiskFault::Torn { kept }) => return Ok(Some(kept.min(len))),
+        Some(DiskFault::Torn { kept }) => return Ok(Some(Harm::Torn(kept.min(len)))),
+        Some(DiskFault::Rot { bit }) => return Ok(Some(Harm::Rot(bit))),
         Some(DiskFault::Error) => Errno::IO,
         Some(DiskFault::Full) => Errno::NOSPC,
     };
@@ -145,14 +154,25 @@ impl LogFile for DirFile {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let op = (DiskOp::Write, bytes.len());
-        let torn = meet(self.faults.as_ref(), op, ("write", &self.path))?;
-        let whole = &bytes[..torn.unwrap_or(bytes.len())];
-        self.file.write_all_at(whole, offset).map_err(|error| self.failed("write", &error))?;
-        if torn.is_some() {
-            let what = format!("write {} (injected, torn)", self.path.display());
-            return Err(Error::io(what, Errno::IO));
+        let harm = meet(self.faults.as_ref(), op, ("write", &self.path))?;
+        let write = |bytes: &[u8]| {
+            self.file.write_all_at(bytes, offset).map_err(|error| self.failed("write", &error))
+        };
+        match harm {
+            None => write(bytes),
+            Some(Harm::Rot(bit)) => {
+                let mut rotten = bytes.to_vec();
+                if let Some(byte) = rotten.get_mut(bit / 8) {
+                    *byte ^= 1 << (bit % 8);
+                }
+                write(&rotten)
+            }
+            Some(Harm::Torn(kept)) => {
+                write(&bytes[..kept])?;
+                let what = format!("write {} (injected, torn)", self.path.display());
+                Err(Error::io(what, Errno::IO))
+            }
         }
-        Ok(())
     }
 
     fn reserve(&self, len: u64) -> Result<()> {

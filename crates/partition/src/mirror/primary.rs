@@ -5,7 +5,7 @@ use std::time::Duration;
 use samite_backend::Piece;
 use samite_types::{ClientId, ErrorKind, Position, TargetId};
 use samite_wire::control::Consistency;
-use samite_wire::op::{Action, Operation};
+use samite_wire::op::Operation;
 use samite_wire::peer::{Entry, Event, Message, Point};
 use smallvec::SmallVec;
 
@@ -13,9 +13,9 @@ use super::log::LogEntry;
 use super::packet::Packet;
 use super::payload::Copies;
 use super::peers::{Peer, Stream};
-use super::secondary::{NO_LEASE, NONE};
+use super::secondary::NONE;
 use super::{At, Effect, Mirrored, Role, Ticket, View, digest, refused};
-use crate::{ActionOutput, Context, Grants, Outcome};
+use crate::{Context, Grants, Outcome};
 
 /// Most entries that are under way to one member, and to one that is late.
 const WINDOW: u64 = 1024;
@@ -32,7 +32,7 @@ pub(super) struct Primary {
     /// No mutations before, because of leases that an earlier primary may have given.
     quiet_until: Option<Duration>,
     /// This primary has given leases on records.
-    lends: bool,
+    pub(super) lends: bool,
     /// Leases that were given while it was alone, and by other rules, end then.
     long_leases_until: Duration,
     /// Nothing is committed before, because of what members were lent.
@@ -254,66 +254,6 @@ impl Mirrored {
         let (answered_below, seq) = (context.answered_below, operation.seq);
         let event = Event::Refused { client, answered_below, seq, kind: *kind, index: *index };
         self.record(event, 0, Vec::new(), now);
-    }
-
-    /// Holds are taken and released without a change of records: members do that alone.
-    fn write_holds(
-        &mut self,
-        client: ClientId,
-        operation: &Operation<'_>,
-        outcome: &Outcome,
-        now: Duration,
-    ) {
-        let Outcome::Done(outputs) = outcome else { return };
-        let done = operation.actions.iter().zip(outputs).filter_map(|(action, output)| {
-            match (action, output) {
-                (Action::Hold { .. } | Action::Release { .. }, ActionOutput::Number(number)) => {
-                    Some((action.clone(), ActionOutput::Number(*number)))
-                }
-                _ => None,
-            }
-        });
-        let (actions, outputs): (Vec<_>, Vec<_>) = done.unzip();
-        let operation = Operation::new(operation.partition, actions);
-        let outcome = digest::of_outcome(&operation, &outputs);
-        let event = Event::Applied {
-            client,
-            answered_below: samite_types::Seq(0),
-            is_retry: false,
-            lease_epoch: NO_LEASE,
-            operation,
-        };
-        self.record(event, outcome, Vec::new(), now);
-    }
-
-    /// The first lease that is given is written down: whoever is the primary next waits for it.
-    fn write_lending(&mut self, operation: &Operation<'_>, outcome: &Outcome, now: Duration) {
-        let Outcome::Done(outputs) = outcome else { return };
-        let mut pairs = operation.actions.iter().zip(outputs);
-        let lends =
-            pairs.any(|pair| matches!(pair, (Action::Lease { .. }, ActionOutput::Number(1..))));
-        if !lends {
-            return;
-        }
-        if let Role::Primary(primary) = &mut self.role {
-            primary.lends = true;
-        }
-        if !self.lends {
-            self.lends = true;
-            self.record(Event::Lending { on: true }, 0, Vec::new(), now);
-        }
-    }
-
-    /// Ends all holds of a client that is gone. Of no effect on members that are not the primary: they hear of it from there.
-    pub fn drop_client(&mut self, client: ClientId, now: Duration) {
-        if !self.is_primary() {
-            return;
-        }
-        let marks = self.partition.marks();
-        self.partition.drop_client(client);
-        if self.partition.marks() != marks {
-            self.record(Event::Gone { client }, 0, Vec::new(), now);
-        }
     }
 
     /// Whether entries are needed by anybody.

@@ -75,11 +75,15 @@ impl Mirrored {
                 let peers = primary.peers.iter().filter(|peer| peer.follows());
                 peers.map(|peer| peer.target).collect()
             }
-            Role::Secondary if self.is_fit && self.primary != TargetId(0) => {
-                SmallVec::from_slice(&[self.primary])
-            }
+            Role::Secondary if self.is_fit => SmallVec::from_slice(&[self.primary]),
             _ => SmallVec::new(),
         }
+    }
+
+    /// Looks at all damaged records again: they may have been overwritten, and somebody may be able to help now.
+    pub(super) fn look_again(&mut self, now: Duration) {
+        self.damage.records.values_mut().for_each(|damaged| damaged.at = Some(now));
+        self.mend_due(now);
     }
 
     /// Asks for what is due.

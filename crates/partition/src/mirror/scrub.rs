@@ -42,6 +42,9 @@ impl Mirrored {
         if !is_whole {
             self.note_damage(found.damaged, now);
         }
+        if found.upto.is_none() {
+            self.look_again(now);
+        }
         let compares = match &self.role {
             Role::Primary(primary) => primary.peers.iter().any(super::peers::Peer::follows),
             _ => false,
@@ -52,6 +55,12 @@ impl Mirrored {
             self.record(event, 0, Vec::new(), now);
         }
         Ok(ScrubStep { next: found.upto, records: found.records, len: found.len })
+    }
+
+    /// Whether it follows a primary: what it holds is looked at when that looks at its own.
+    #[must_use]
+    pub const fn is_led(&self) -> bool {
+        matches!(self.role, Role::Secondary) && self.is_fit && self.is_group
     }
 
     /// Compares a range with what the primary has there, at the same point of the log.

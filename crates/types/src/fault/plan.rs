@@ -55,6 +55,11 @@ pub enum DiskFault {
         /// Bytes from the start that are to be written.
         kept: usize,
     },
+    /// Not at all: one bit of it is wrong then.
+    Rot {
+        /// Which bit, of those that are written.
+        bit: usize,
+    },
 }
 
 /// What happens to a write or sync.
@@ -138,6 +143,19 @@ impl Plan {
         verdict
     }
 
+    /// Which records of `node` rot now that the table is set: for the n-th record that it holds, a random number that says which bit is wrong
+    /// from then on.
+    #[must_use]
+    pub fn rot(&self, node: NodeId, record: u64) -> Option<u64> {
+        let mut rules = self.table.rules.iter().zip(0u64..);
+        rules.find_map(|(rule, index)| {
+            let What::Memory { ratio, node: whose } = rule.what else { return None };
+            let random = mix(mix(self.table.seed, index), mix(u64::from(node.get()), record));
+            let takes = whose.takes(Party::Node(node)) && ratio.takes(random);
+            takes.then(|| mix(random, 5))
+        })
+    }
+
     /// Whether nothing goes from one end to the other now, not even the words that begin a connection.
     #[must_use]
     pub fn is_cut(&self, from: Party, to: Party, now: Duration) -> bool {
@@ -172,6 +190,8 @@ impl Plan {
                 }
                 DiskAction::Torn(ratio) => (op == DiskOp::Write && len > 0 && ratio.takes(random))
                     .then(|| DiskFault::Torn { kept: mix(random, 3) as usize % len }),
+                DiskAction::Rot(ratio) => (op == DiskOp::Write && len > 0 && ratio.takes(random))
+                    .then(|| DiskFault::Rot { bit: mix(random, 4) as usize % (8 * len) }),
             };
             verdict.fault = verdict.fault.or(fault);
         }
@@ -257,6 +277,17 @@ mod tests {
             plan.frame(Party::Node(NodeId(node)), ONE, at(0));
         }
         assert_eq!(plan.frames.len(), PAIRS_MAX);
+    }
+
+    #[test]
+    fn memory_rots_as_told() {
+        let plan = plan("memory rot 10% 2");
+        let rotten = |node: u32| (0..10_000).filter_map(|n| plan.rot(NodeId(node), n)).count();
+        assert!((900..1100).contains(&rotten(2)));
+        assert_eq!(rotten(1), 0);
+        assert_eq!(plan.table().to_string().parse::<Table>().as_ref(), Ok(plan.table()));
+        assert!("memory rot 10% 2 1s".parse::<Table>().is_err());
+        assert!("memory rot 10% c".parse::<Table>().is_err());
     }
 
     #[test]

@@ -165,10 +165,24 @@ impl Faults {
                 Some(super::DiskFault::Error) => "disk-error",
                 Some(super::DiskFault::Full) => "disk-full",
                 Some(super::DiskFault::Torn { .. }) => "disk-torn",
+                Some(super::DiskFault::Rot { .. }) => "disk-rot",
             };
             self.tell(now, format_args!("{name} {} - {op:?} - {len}", self.node));
         }
         verdict
+    }
+
+    /// Which bit of the n-th record that this node holds is wrong from now on: asked once of each, when a table was set.
+    #[must_use]
+    pub fn rot(&self, record: u64, len: u64) -> Option<u64> {
+        let mut state = self.lock();
+        let random = state.plan.as_ref()?.rot(self.node, record)?;
+        state.injected.writes += 1;
+        self.tell(
+            SystemClock.realtime(),
+            format_args!("memory-rot {} - Record - {len}", self.node),
+        );
+        Some(random)
     }
 
     /// The plan, unless it is over: then nobody needs to ask again.

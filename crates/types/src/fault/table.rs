@@ -108,6 +108,8 @@ pub enum DiskAction {
     Full(Ratio),
     /// A part of it is written, then it fails.
     Torn(Ratio),
+    /// One bit of what is written is wrong, and nobody is told.
+    Rot(Ratio),
 }
 
 /// What a rule does, and to whom.
@@ -121,6 +123,13 @@ pub enum What {
         from: End,
         /// Who receives.
         to: End,
+    },
+    /// To what a node holds in memory: once, when the table is set.
+    Memory {
+        /// Records of which a bit is wrong from then on.
+        ratio: Ratio,
+        /// Whose.
+        node: End,
     },
     /// To the log of a node.
     Disk {
@@ -176,12 +185,15 @@ pub struct TableError {
     pub reason: String,
 }
 
-const USAGE: &str = "expected drop, delay, duplicate, reorder, corrupt, cut, disk, start or seed";
+const USAGE: &str =
+    "expected drop, delay, duplicate, reorder, corrupt, cut, disk, memory, start or seed";
 const LINK_USAGE: &str =
     "expected `FAULT AMOUNT FROM TO [START [END]]`, as `drop 15% 2 3 100ms 200ms`";
 const CUT_USAGE: &str = "expected `cut FROM TO [START [END]]`, as `cut 1 2 1s 3s`";
 const DISK_USAGE: &str =
-    "expected `disk error|slow|full|torn AMOUNT NODE [START [END]]`, as `disk error 1% 2 0 1s`";
+    "expected `disk error|slow|full|torn|rot AMOUNT NODE [START [END]]`, as `disk error 1% 2 0 1s`";
+
+const MEMORY_USAGE: &str = "expected `memory rot SHARE NODE`, as `memory rot 1% 2`";
 
 impl FromStr for Table {
     type Err = TableError;
@@ -248,6 +260,16 @@ fn rule(words: &[&str]) -> Result<Rule, String> {
             (What::Disk { action: disk_action(kind, amount)?, node }, times)
         }
         ["disk", ..] => return Err(DISK_USAGE.to_owned()),
+        ["memory", "rot", share, node] => {
+            let node = end(node)?;
+            if node == End::Is(Party::Client) {
+                return Err("clients hold no records; name a node".to_owned());
+            }
+            // It happens when the table is set, and is over then.
+            let window = Window { from: Duration::ZERO, until: Some(Duration::ZERO) };
+            return Ok(Rule { what: What::Memory { ratio: ratio(share)?, node }, window });
+        }
+        ["memory", ..] => return Err(MEMORY_USAGE.to_owned()),
         [kind, ..] if !["drop", "delay", "duplicate", "reorder", "corrupt"].contains(kind) => {
             return Err(format!("{kind:?} is no fault: {USAGE}"));
         }
@@ -276,6 +298,7 @@ fn disk_action(kind: &str, amount: &str) -> Result<DiskAction, String> {
         "slow" => DiskAction::Slow(delay(amount)?),
         "full" => DiskAction::Full(ratio(amount)?),
         "torn" => DiskAction::Torn(ratio(amount)?),
+        "rot" => DiskAction::Rot(ratio(amount)?),
         _ => return Err(format!("{kind:?} is no fault of a disk: {DISK_USAGE}")),
     })
 }
@@ -408,12 +431,14 @@ impl fmt::Display for Rule {
                 }
                 write!(f, " {from} {to}")?;
             }
+            What::Memory { ratio, node } => return write!(f, "memory rot {ratio} {node}"),
             What::Disk { action, node } => {
                 match action {
                     DiskAction::Error(ratio) => write!(f, "disk error {ratio}")?,
                     DiskAction::Slow(time) => write!(f, "disk slow {}", time_text(time))?,
                     DiskAction::Full(ratio) => write!(f, "disk full {ratio}")?,
                     DiskAction::Torn(ratio) => write!(f, "disk torn {ratio}")?,
+                    DiskAction::Rot(ratio) => write!(f, "disk rot {ratio}")?,
                 }
                 write!(f, " {node}")?;
             }

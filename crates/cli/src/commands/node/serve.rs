@@ -3,13 +3,15 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use samite_client::runtime::ClusterDir;
 use samite_node::{
-    CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, Stop, StoreConfig, Timing,
-    TlsConfig,
+    CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, SCRUB_INTERVAL, Stop,
+    StoreConfig, Timing, TlsConfig,
 };
 use samite_types::NodeId;
+use samite_types::fault::parse_time;
 use tracing_subscriber::EnvFilter;
 
 use crate::cluster::Target;
@@ -60,6 +62,9 @@ pub struct Serve {
     /// Keep durable datasets in this directory, which is this node's alone; made if it is not there
     #[arg(long, value_name = "DIR")]
     durable: Option<PathBuf>,
+    /// Look at all records for damage once in this time, `10m` unless given; 0: only when `samite scrub` asks
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    scrub_interval: Option<Duration>,
 }
 
 /// Serves.
@@ -87,6 +92,8 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
         shards: args.shards,
         coordinator: coordinator(args, &dir)?,
         timing: Timing::DEFAULT,
+        scrub_interval: Some(args.scrub_interval.unwrap_or(SCRUB_INTERVAL))
+            .filter(|interval| !interval.is_zero()),
         flash: args.durable.clone().map(FlashConfig::at),
     };
     let mut on_event = |event: Event| match event {

@@ -1,0 +1,124 @@
+//! `samite scrub`: looks at all that is held, now.
+
+use std::time::{Duration, Instant};
+
+use samite_client::Client;
+use samite_types::NodeId;
+use samite_wire::control::ScrubStatus;
+
+use crate::cluster::Target;
+use crate::failure::{ExitCode, Failure};
+use crate::output::{Output, human_bytes};
+
+/// How often nodes are asked how far they are.
+const LOOK: Duration = Duration::from_millis(50);
+/// Damaged records are put right within this time of being found, or are not for now.
+const REPAIR: Duration = Duration::from_secs(3);
+
+/// Look for damage in all that the nodes hold, and mend it
+///
+/// Nodes do so by themselves in the background; this does it at once, and tells. Records whose bytes are not what was written are put right from another
+/// member, and members of a mirror group that hold different records get those of the primary.
+///
+/// Exits with 0 when all is right, 1 when something was mended, 6 when something is damaged that no member has whole.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  samite scrub
+  samite scrub files --json")]
+pub struct Args {
+    /// Only this dataset
+    #[arg(value_name = "DATASET")]
+    dataset: Option<String>,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+    /// Tell on standard error how far it is
+    #[arg(long)]
+    progress: bool,
+}
+
+/// A node that scrubs.
+struct Under {
+    node: NodeId,
+    number: u64,
+    before: ScrubStatus,
+}
+
+/// Scrubs.
+pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+    let client = target.connect()?;
+    let map = client.map()?;
+    let dataset = match &args.dataset {
+        None => None,
+        Some(name) => {
+            let known = map.dataset(name);
+            let none = || Failure::usage(format!("there is no dataset {name}"));
+            Some(known.ok_or_else(none)?.id)
+        }
+    };
+    let mut under = Vec::new();
+    for info in map.nodes() {
+        let before = client.node_status(info.node)?.scrub;
+        let number = client.scrub(info.node, dataset)?;
+        under.push(Under { node: info.node, number, before });
+    }
+    let found = wait(args, &client, &under)?;
+    let left = found.left;
+    let mut out = Output::new();
+    if args.json {
+        out.json(&serde_json::json!({
+            "records": found.records, "bytes": found.bytes, "damaged": found.damaged,
+            "repaired": found.repaired, "evened": found.evened, "left": left,
+        }))?;
+    } else {
+        out.line(format!(
+            "{} records ({}) looked at: {} damaged, {} repaired, {} ranges of other members made equal",
+            found.records,
+            human_bytes(found.bytes),
+            found.damaged,
+            found.repaired,
+            found.evened,
+        ))?;
+    }
+    out.finish()?;
+    if left > 0 {
+        let words = format!("{left} records are damaged, and no member has them whole");
+        return Err(Failure::new(ExitCode::Damaged, words));
+    }
+    if found.damaged + found.evened > 0 {
+        return Err(Failure::reported());
+    }
+    Ok(())
+}
+
+/// Waits until all have looked at everything, and what can be mended is. Returns what was found.
+fn wait(args: &Args, client: &Client, under: &[Under]) -> Result<ScrubStatus, Failure> {
+    let mut done_at: Option<Instant> = None;
+    loop {
+        let mut all = ScrubStatus::default();
+        let mut is_done = true;
+        for Under { node, number, before } in under {
+            let now = client.node_status(*node)?.scrub;
+            is_done &= now.done >= *number;
+            all.records += now.records - before.records;
+            all.bytes += now.bytes - before.bytes;
+            all.damaged += now.damaged - before.damaged;
+            all.repaired += now.repaired - before.repaired;
+            all.evened += now.evened - before.evened;
+            all.left += now.left;
+        }
+        if args.progress {
+            eprintln!("samite: {} records, {}", all.records, human_bytes(all.bytes));
+        }
+        if is_done {
+            let since = *done_at.get_or_insert_with(Instant::now);
+            // What other members compare is on its way for a moment.
+            let is_settled = all.left == 0 && since.elapsed() >= 4 * LOOK;
+            if is_settled || since.elapsed() >= REPAIR {
+                return Ok(all);
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
+}

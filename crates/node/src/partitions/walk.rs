@@ -1,0 +1,27 @@
+//! Going through all open partitions, one after the other.
+
+use samite_types::{DatasetId, PartitionId};
+
+use super::{Partitions, PlaceId};
+
+impl Partitions {
+    /// Records that are damaged.
+    pub(crate) fn damaged(&self) -> u64 {
+        let places = self.datasets.iter().flat_map(|open| open.places.iter().flatten());
+        places.map(|place| place.member.damaged() as u64).sum()
+    }
+
+    /// The first open partition behind `after`, of `dataset` if one is named.
+    pub(crate) fn place_after(
+        &self,
+        after: Option<PlaceId>,
+        dataset: Option<DatasetId>,
+    ) -> Option<PlaceId> {
+        let opened = self.datasets.iter().flat_map(|open| {
+            let places = open.places.iter().zip(0..).filter(|(place, _)| place.is_some());
+            places.map(|(_, partition)| (open.id, PartitionId(partition)))
+        });
+        let mut wanted = opened.filter(|id| dataset.is_none_or(|dataset| id.0 == dataset));
+        wanted.find(|id| after.is_none_or(|after| *id > after))
+    }
+}

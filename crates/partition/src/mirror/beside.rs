@@ -1,0 +1,78 @@
+//! What a primary writes down that changes no records: holds, and that leases may be out.
+
+use std::time::Duration;
+
+use samite_types::ClientId;
+use samite_wire::op::{Action, Operation};
+use samite_wire::peer::Event;
+
+use super::secondary::NO_LEASE;
+use super::{Mirrored, Role, digest};
+use crate::{ActionOutput, Outcome};
+
+impl Mirrored {
+    /// Holds are taken and released without a change of records: members do that alone.
+    pub(super) fn write_holds(
+        &mut self,
+        client: ClientId,
+        operation: &Operation<'_>,
+        outcome: &Outcome,
+        now: Duration,
+    ) {
+        let Outcome::Done(outputs) = outcome else { return };
+        let done = operation.actions.iter().zip(outputs).filter_map(|(action, output)| {
+            match (action, output) {
+                (Action::Hold { .. } | Action::Release { .. }, ActionOutput::Number(number)) => {
+                    Some((action.clone(), ActionOutput::Number(*number)))
+                }
+                _ => None,
+            }
+        });
+        let (actions, outputs): (Vec<_>, Vec<_>) = done.unzip();
+        let operation = Operation::new(operation.partition, actions);
+        let outcome = digest::of_outcome(&operation, &outputs);
+        let event = Event::Applied {
+            client,
+            answered_below: samite_types::Seq(0),
+            is_retry: false,
+            lease_epoch: NO_LEASE,
+            operation,
+        };
+        self.record(event, outcome, Vec::new(), now);
+    }
+
+    /// The first lease that is given is written down: whoever is the primary next waits for it.
+    pub(super) fn write_lending(
+        &mut self,
+        operation: &Operation<'_>,
+        outcome: &Outcome,
+        now: Duration,
+    ) {
+        let Outcome::Done(outputs) = outcome else { return };
+        let mut pairs = operation.actions.iter().zip(outputs);
+        let lends =
+            pairs.any(|pair| matches!(pair, (Action::Lease { .. }, ActionOutput::Number(1..))));
+        if !lends {
+            return;
+        }
+        if let Role::Primary(primary) = &mut self.role {
+            primary.lends = true;
+        }
+        if !self.lends {
+            self.lends = true;
+            self.record(Event::Lending { on: true }, 0, Vec::new(), now);
+        }
+    }
+
+    /// Ends all holds of a client that is gone. Of no effect on members that are not the primary: they hear of it from there.
+    pub fn drop_client(&mut self, client: ClientId, now: Duration) {
+        if !self.is_primary() {
+            return;
+        }
+        let marks = self.partition.marks();
+        self.partition.drop_client(client);
+        if self.partition.marks() != marks {
+            self.record(Event::Gone { client }, 0, Vec::new(), now);
+        }
+    }
+}
