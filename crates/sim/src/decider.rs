@@ -30,7 +30,7 @@ impl Decider {
         let coordinator = match saved {
             // Nobody else leads any more.
             Some(saved) => Coordinator::take_over(saved, timing, now, Duration::ZERO),
-            None => Coordinator::new("sim", scenario.nodes as usize)
+            None => Coordinator::new("sim", scenario.founders as usize)
                 .and_then(|fresh| fresh.with_partitions(scenario.partitions))
                 .map(|fresh| fresh.with_timing(timing)),
         };

@@ -12,6 +12,7 @@ pub mod model;
 pub mod net;
 pub mod node;
 pub mod op;
+pub mod operator;
 pub mod process;
 pub mod reply;
 pub mod rng;

@@ -135,6 +135,12 @@ fn one(seed: u64, rules: Rules, args: &Args) -> Result<bool, String> {
         scenario.partitions,
         scenario.redundancy
     );
+    if let Some(flash_us) = scenario.flash_us {
+        println!("durable: a batch takes up to {flash_us} us to get to flash");
+    }
+    for wished in &scenario.wishes {
+        println!("wish: from {:?} on: {:?} n{}", wished.at, wished.wish, wished.node);
+    }
     for (index, planned) in scenario.faults.iter().enumerate() {
         println!("fault {index}: at {:?} for {:?}: {:?}", planned.at, planned.lasts, planned.fault);
     }

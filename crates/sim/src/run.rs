@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use samite_coordinator::Timing;
 use samite_placement::ClusterMap;
-use samite_types::{ClientId, NodeId, PartitionId, TargetId};
+use samite_types::{ClientId, Epoch, NodeId, PartitionId, TargetId};
 use samite_wire::control::{Consistency, NodeInfo, TargetInfo};
 
 use crate::audit::Violation;
@@ -19,6 +19,7 @@ use crate::keeper::Keeper;
 use crate::net::Place;
 use crate::node::{DATASET, SimNode};
 use crate::op::{Act, KEYS, Op};
+use crate::operator::SimOperator;
 use crate::process::Process;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
@@ -32,6 +33,10 @@ const STUCK_AFTER: Duration = Duration::from_secs(30);
 const RESYNCED_AFTER: Duration = Duration::from_secs(60);
 /// The client that reads everything at the end.
 pub(crate) const READER: u32 = 1000;
+/// The client that says what is wanted of nodes.
+const OPERATOR: u32 = 2000;
+/// How long nothing may have changed before everything counts as settled.
+const QUIET: Duration = Duration::from_millis(500);
 
 /// What came of a run.
 #[derive(Debug)]
@@ -70,7 +75,7 @@ pub fn run(scenario: &Scenario, readable: bool) -> Report {
     let well_at = scenario.well_at();
     while world.step(well_at) {}
     world.heal();
-    if finish(&mut world, &clients) && settle(&mut world, scenario) {
+    if finish(&mut world, &clients) && wished(&mut world) && settle(&mut world, scenario) {
         world.add(Place::Client(READER), Duration::ZERO, 0);
         finish(&mut world, &[Place::Client(READER)]);
         check::members(&world, scenario.nodes, scenario.partitions).into_iter().for_each(|words| {
@@ -119,9 +124,25 @@ fn finish(world: &mut World, clients: &[Place]) -> bool {
     false
 }
 
-/// Lets events happen until every member of every group is good.
+/// Lets events happen until nodes are as they are wanted.
+fn wished(world: &mut World) -> bool {
+    let until = world.now() + RESYNCED_AFTER;
+    loop {
+        let operator: Option<&SimOperator> = world.process(Place::Client(OPERATOR));
+        let Some(words) = operator.filter(|one| !one.is_over()).map(SimOperator::doing) else {
+            return true;
+        };
+        if !world.step(until) {
+            world.audit.violate("wishes come true", words);
+            return false;
+        }
+    }
+}
+
+/// Lets events happen until every member of every group is good, and nothing moves.
 fn settle(world: &mut World, scenario: &Scenario) -> bool {
     let until = world.now() + RESYNCED_AFTER;
+    let mut whole: Option<(Duration, Option<Epoch>)> = None;
     loop {
         let pause = world.now() + Duration::from_millis(50);
         while world.step(pause) {}
@@ -132,8 +153,16 @@ fn settle(world: &mut World, scenario: &Scenario) -> bool {
             let node = world.process::<SimNode>(Place::Node(id));
             node.and_then(|node| node.map()).map(|map| map.epoch()) == epoch
         });
-        if are_current && map.is_some_and(|map| is_whole(map, scenario)) {
+        if !are_current || !map.is_some_and(|map| is_whole(map, scenario)) {
+            whole = None;
+        } else if let Some((since, _)) = whole.filter(|(_, before)| *before == epoch) {
+            if scenario.wishes.is_empty() || world.now() >= since + QUIET {
+                return true;
+            }
+        } else if scenario.wishes.is_empty() {
             return true;
+        } else {
+            whole = Some((world.now(), epoch));
         }
         if world.now() >= until || !world.step(until) {
             let words = newest_map(world, scenario.nodes)
@@ -192,6 +221,9 @@ fn build(scenario: &Scenario, readable: bool, task: Option<Task>) -> World {
     (0..scenario.coordinators).map(Place::Coordinator).for_each(&mut add);
     (0..scenario.nodes).map(Place::Node).for_each(&mut add);
     (0..scenario.clients).map(Place::Client).for_each(&mut add);
+    if !scenario.wishes.is_empty() {
+        add(Place::Client(OPERATOR));
+    }
     world
 }
 
@@ -201,6 +233,7 @@ fn boot(scenario: &Rc<Scenario>, place: Place, number: u64) -> Box<dyn Process> 
             let storage = if scenario.flash_us.is_some() { u64::from(id) + 1 } else { 0 };
             Box::new(SimNode::new(info(id, number, storage), scenario))
         }
+        Place::Client(OPERATOR) => Box::new(SimOperator::new(scenario, number)),
         Place::Client(id) => {
             let session = ClientId(number);
             let task = if id == READER {

@@ -136,6 +136,9 @@ fn measure_with(nodes: u32, cost: Cost) -> Result<Figures, String> {
 fn scenario(nodes: u32) -> Scenario {
     Scenario {
         nodes,
+        founders: nodes,
+        wishes: Vec::new(),
+        flash_us: None,
         coordinators: 1,
         clients: 1,
         partitions: partitions_for(nodes as usize),

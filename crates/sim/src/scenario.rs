@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use samite_wire::membership::NodeWish;
 use serde::{Deserialize, Serialize};
 
 use crate::net::{Place, Quality};
@@ -40,6 +41,17 @@ pub struct Planned {
     pub lasts: Duration,
 }
 
+/// What the one who runs the cluster wants, and not before when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wished {
+    /// When, from the start of the run; after what was wanted before is done.
+    pub at: Duration,
+    /// Of which node.
+    pub node: u32,
+    /// What.
+    pub wish: NodeWish,
+}
+
 /// Everything about a run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -47,6 +59,10 @@ pub struct Scenario {
     pub seed: u64,
     /// Nodes.
     pub nodes: u32,
+    /// The first so many of them found the cluster; the others come when they are wanted.
+    pub founders: u32,
+    /// What is wanted of nodes, in this order.
+    pub wishes: Vec<Wished>,
     /// Instances of the coordinator.
     pub coordinators: u32,
     /// Clients.
@@ -90,6 +106,8 @@ impl Scenario {
         let mut scenario = Self {
             seed,
             nodes,
+            founders: nodes,
+            wishes: Vec::new(),
             coordinators: if rng.chance(500) { 1 } else { 3 },
             clients: rng.between(2, 5) as u32,
             partitions: rng.between(1, 4) as u32,
@@ -115,8 +133,52 @@ impl Scenario {
         if flash.chance(250) {
             scenario.endure(&mut flash);
         }
+        let mut moving = Rng::new(seed).fork(7);
+        if moving.chance(250) {
+            scenario.change_nodes(&mut moving);
+        }
         scenario.faults.sort_by_key(|planned| planned.at);
         scenario
+    }
+
+    /// Nodes are added, drained, removed and added again while all goes on.
+    fn change_nodes(&mut self, rng: &mut Rng) {
+        let late = rng.below(3) as u32;
+        let mut at = Duration::ZERO;
+        let mut wishes = Vec::new();
+        let mut want = |rng: &mut Rng, node, wish| {
+            at += rng.micros(100_000, 1_500_000);
+            wishes.push(Wished { at, node, wish });
+            at
+        };
+        self.nodes = self.founders + late;
+        // Whoever comes first founds the cluster: when things go wrong, one that was to come later.
+        for node in 0..self.nodes {
+            let lasts = want(rng, node, NodeWish::Add);
+            if node >= self.founders {
+                let fault = Fault::Crash(Place::Node(node));
+                self.faults.push(Planned { fault, at: Duration::ZERO, lasts });
+            }
+        }
+        for _ in 0..rng.between(1, 2) {
+            // Those who stay are enough.
+            if self.nodes <= u32::from(self.redundancy) {
+                break;
+            }
+            let node = rng.below(self.nodes.into()) as u32;
+            want(rng, node, NodeWish::Drain);
+            if rng.chance(600) {
+                want(rng, node, NodeWish::Remove { force: false });
+                want(rng, node, NodeWish::Add);
+            } else {
+                want(rng, node, NodeWish::Undrain);
+            }
+        }
+        // What was wanted before may come a second time, late.
+        let settled = at + Duration::from_millis(2_500);
+        let add = |node| Wished { at: settled, node, wish: NodeWish::Add };
+        wishes.extend((0..self.nodes).map(add));
+        self.wishes = wishes;
     }
 
     /// What is acknowledged is on flash, so that all nodes may die at once.
@@ -211,6 +273,7 @@ impl Scenario {
     #[must_use]
     pub fn well_at(&self) -> Duration {
         let ends = self.faults.iter().map(|planned| planned.at + planned.lasts);
-        ends.max().unwrap_or_default()
+        let wishes = self.wishes.last().map(|wished| wished.at);
+        ends.chain(wishes).max().unwrap_or_default()
     }
 }
