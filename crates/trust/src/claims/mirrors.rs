@@ -42,7 +42,7 @@ fn a_nodes_death_is_a_pause(scene: &mut Scene<'_>) -> After {
     Box::new(move |scene| {
         let start = Instant::now();
         for (index, file) in files.into_iter().enumerate() {
-            scene.other.append(file, b" and after").expect("append");
+            scene.other.write(file, 6, b" and after").expect("write");
             scene.one.put(&format!("{dir}/new {index}"), b"new").expect("create");
             scene
                 .one
