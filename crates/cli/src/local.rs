@@ -1,5 +1,6 @@
 //! What `up` and `down` do to the processes and files of a local cluster.
 
+pub mod kept;
 pub mod launch;
 pub mod mounts;
 pub mod process;
@@ -127,7 +128,8 @@ pub fn sweep(dir: &ClusterDir) -> Result<(), Failure> {
         if is_etcd_name(name) && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             std::fs::remove_dir_all(entry.path())
                 .doing(format_args!("remove {}", entry.path().display()))?;
-        } else if is_our_file(name) {
+        } else if is_our_file(name) || is_etcd_name(name) {
+            // Of a durable store, only the way to the data of an etcd member is here.
             std::fs::remove_file(entry.path())
                 .doing(format_args!("remove {}", entry.path().display()))?;
         } else {
@@ -163,7 +165,7 @@ fn is_our_file(name: &str) -> bool {
     }
     name.strip_prefix('n')
         .and_then(|rest| rest.rsplit_once('.'))
-        .filter(|(_, kind)| ["sock", "log", "faults"].contains(kind))
+        .filter(|(_, kind)| ["sock", "log", "faults", "table"].contains(kind))
         .map(|(number, _)| number)
         .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
@@ -195,6 +197,7 @@ mod tests {
             "n0.sock",
             "n12.log",
             "n12.faults",
+            "n12.table",
             "mount-7.json",
             "pipe-12",
             "map",

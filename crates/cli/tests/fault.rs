@@ -72,3 +72,18 @@ fn nodes_pause_resume_and_die() {
     samite.ok(["down"]);
     samite.assert_nothing_left();
 }
+
+#[test]
+fn a_node_that_starts_again_goes_by_the_faults_that_were_set() {
+    let samite = Samite::up(2);
+    samite.ok(["fault", "set", "delay 1ms c 1"]);
+    samite.ok(["fault", "kill", "1"]);
+    samite.ok(["node", "restart", "1"]);
+    assert_eq!(samite.ok(["fault", "list"]).matches("  delay 1ms c 1").count(), 2);
+    samite.ok(["fault", "clear"]);
+    samite.ok(["fault", "kill", "1"]);
+    samite.ok(["node", "restart", "1"]);
+    assert_eq!(samite.ok(["fault", "list"]), "n0: no faults\nn1: no faults\n");
+    samite.ok(["down"]);
+    samite.assert_nothing_left();
+}

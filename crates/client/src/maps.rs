@@ -136,7 +136,14 @@ impl Client {
     fn ask_map(&self, peer: &Peer, by: Deadline) -> Result<()> {
         let known = self.session().view().map_or(Epoch(0), |view| view.map.epoch());
         let link = peer.link(&self.credentials(), by)?;
-        match self.control(&link, &ControlRequest::Map { known }, by)? {
+        let mut reply = self.control(&link, &ControlRequest::Map { known }, by)?;
+        if let ControlReply::MapDelta(delta) = &reply {
+            if self.session().adopt_change(delta, &link)? {
+                return Ok(());
+            }
+            reply = self.control(&link, &ControlRequest::Map { known: Epoch(0) }, by)?;
+        }
+        match reply {
             ControlReply::Map(Some(data)) => self.session().adopt(data, &link).map(drop),
             ControlReply::Map(None) => Ok(()),
             _ => Err(unexpected(&link, "its cluster map")),

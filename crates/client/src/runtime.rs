@@ -192,6 +192,12 @@ impl ClusterDir {
         self.path.join(format!("{node}.faults"))
     }
 
+    /// Path of the table of faults by which a node goes when it starts.
+    #[must_use]
+    pub fn fault_table_path(&self, node: NodeId) -> PathBuf {
+        self.path.join(format!("{node}.table"))
+    }
+
     /// Path of a node's unix socket.
     ///
     /// # Errors
@@ -364,6 +370,8 @@ pub struct ClusterSetup {
     pub etcd: Vec<String>,
     /// Members of an etcd cluster that was started with this one, and ends with it.
     pub etcd_members: Vec<EtcdEntry>,
+    /// It has served before: its coordinators have state, or have lost it.
+    pub is_founded: bool,
 }
 
 impl Default for ClusterSetup {
@@ -382,6 +390,7 @@ impl Default for ClusterSetup {
             coordinators: 1,
             etcd: Vec::new(),
             etcd_members: Vec::new(),
+            is_founded: false,
         }
     }
 }

@@ -13,6 +13,7 @@ use samite_types::{
     SystemClock, SystemEntropy,
 };
 use samite_wire::control::ClusterMapData;
+use samite_wire::delta::MapDelta;
 
 use crate::changes::Changes;
 use crate::crew::Crew;
@@ -140,7 +141,21 @@ impl Session {
 
     /// Takes over a map that a node sent, if it is newer, and `link` as the one to its node if it serves.
     pub(crate) fn adopt(&self, data: ClusterMapData, link: &Arc<Link>) -> Result<Arc<View>> {
-        let map = Arc::new(ClusterMap::new(data)?);
+        self.adopt_map(ClusterMap::new(data)?, link)
+    }
+
+    /// Takes over what `delta` makes of the map that is known; whether it fits that.
+    pub(crate) fn adopt_change(&self, delta: &MapDelta, link: &Arc<Link>) -> Result<bool> {
+        let Some(view) = self.view() else { return Ok(false) };
+        if delta.to <= view.map.epoch() {
+            return Ok(true);
+        }
+        let Ok(map) = view.map.with(delta) else { return Ok(false) };
+        self.adopt_map(map, link).map(|_| true)
+    }
+
+    fn adopt_map(&self, map: ClusterMap, link: &Arc<Link>) -> Result<Arc<View>> {
+        let map = Arc::new(map);
         let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(view) = current.as_ref()
             && !map.replaces(&view.map)?

@@ -1,6 +1,6 @@
 //! What becomes of one mirror group when nodes come and go. Pure.
 
-use samite_types::{TargetId, Term};
+use samite_types::{TargetId, Term, Version};
 use samite_wire::control::{Consistency, Group, Member, Reachability};
 
 /// Draws the consequences for `group` of who can be reached.
@@ -12,6 +12,8 @@ use samite_wire::control::{Consistency, Group, Member, Reachability};
 ///   from then on, and the others follow it.
 ///
 /// Nothing else makes a member good here, and the last one never stops being it.
+///
+/// A group that has used up its terms stays as it is: it waits for its primary, and when that has lost something, for a person.
 pub(crate) fn settle(group: &mut Group, reach: impl Fn(TargetId) -> Reachability) {
     let is_good = |member: &Member| member.consistency == Consistency::Good;
     let online = |member: &Member| reach(member.target) == Reachability::Online;
@@ -28,6 +30,7 @@ pub(crate) fn settle(group: &mut Group, reach: impl Fn(TargetId) -> Reachability
         }
         // A good primary that is merely late has its lease still.
         if !is_good(&group.members[0])
+            && has_next_term(group)
             && let Some(next) =
                 group.members.iter().position(|member| is_good(member) && online(member))
         {
@@ -35,7 +38,7 @@ pub(crate) fn settle(group: &mut Group, reach: impl Fn(TargetId) -> Reachability
         }
         return;
     }
-    if group.members.iter().any(is_good) {
+    if group.members.iter().any(is_good) || !has_next_term(group) {
         return;
     }
     let restarted = |member: &Member| member.consistency == Consistency::Restarted;
@@ -50,8 +53,14 @@ pub(crate) fn settle(group: &mut Group, reach: impl Fn(TargetId) -> Reachability
     lead(group, next);
 }
 
-/// Makes the member at `index` the primary, in a new term.
+/// Whether the group can get another primary: versions have room for so many terms, and no version may come twice.
+pub(crate) fn has_next_term(group: &Group) -> bool {
+    group.term < Version::TERM_MAX
+}
+
+/// Makes the member at `index` the primary, in a new term. The group [has one](has_next_term).
 pub(crate) fn lead(group: &mut Group, index: usize) {
+    debug_assert!(has_next_term(group));
     let member = group.members.remove(index);
     group.members.insert(0, member);
     group.term = Term(group.term.get() + 1);
@@ -65,4 +74,29 @@ pub(crate) fn member_mut(group: &mut Group, target: TargetId) -> Option<&mut Mem
 /// What the group's member on this target has.
 pub(crate) fn consistency(group: &Group, target: TargetId) -> Option<Consistency> {
     group.members.iter().find(|member| member.target == target).map(|member| member.consistency)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_without_terms_waits() {
+        let member = |target, consistency| Member { target: TargetId(target), consistency };
+        let members = vec![member(1, Consistency::Restarted), member(2, Consistency::Good)];
+        let before = Term(Version::TERM_MAX.get() - 1);
+        let mut group = Group { term: before, members };
+        let online = |_| Reachability::Online;
+        settle(&mut group, online);
+        assert_eq!((group.term, group.members[0].target), (Version::TERM_MAX, TargetId(2)));
+        // Versions that another primary makes could not be told from those of this one.
+        group.members[0].consistency = Consistency::Restarted;
+        group.members[1].consistency = Consistency::Good;
+        settle(&mut group, online);
+        assert_eq!((group.term, group.members[0].target), (Version::TERM_MAX, TargetId(2)));
+        group.members[1].consistency = Consistency::Restarted;
+        let waits = group.clone();
+        settle(&mut group, online);
+        assert_eq!(group, waits);
+    }
 }

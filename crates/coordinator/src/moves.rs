@@ -12,7 +12,7 @@ use samite_wire::control::{ClusterMapData, Consistency, Group, Member, Reachabil
 
 use crate::Coordinator;
 use crate::change::Nodes;
-use crate::group::{consistency, lead};
+use crate::group::{consistency, has_next_term, lead};
 
 /// Members of each group of a table as they should be, the primary first.
 pub(crate) type Goal = Vec<Vec<TargetId>>;
@@ -187,7 +187,7 @@ fn place_anew(group: &mut Group, goal: &[TargetId], nodes: &Nodes<'_>) -> bool {
         .collect();
     // Stable: the order of the goal among equals.
     members.sort_by_key(|member| member.consistency != Consistency::Good);
-    if members == group.members {
+    if members == group.members || !has_next_term(group) {
         return false;
     }
     let was_first = group.members.first().map(|member| member.target);
@@ -290,7 +290,7 @@ impl<'a> Work<'a> {
         let old = group.members[0].target;
         let Some(node) = self.nodes.node_of(old) else { return false };
         let turned = self.turned.entry(node).or_default();
-        if !self.nodes.knows_its_place(old) || *turned >= TURNS_MAX {
+        if !self.nodes.knows_its_place(old) || *turned >= TURNS_MAX || !has_next_term(group) {
             return false;
         }
         *turned += 1;

@@ -10,7 +10,7 @@ use samite_wire::control::{
 use samite_wire::membership::NodeWish;
 
 use crate::Coordinator;
-use crate::group::lead;
+use crate::group::{has_next_term, lead};
 use crate::moves::used;
 
 impl Coordinator {
@@ -128,6 +128,11 @@ fn check_removal(data: &ClusterMapData, index: usize, force: bool) -> Result<()>
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     let is_here = |member: &Member| info.targets.iter().any(|own| own.target == member.target);
+    let mut groups = data.tables.iter().flat_map(|table| &table.groups);
+    if groups.any(|group| is_here(&group.members[0]) && !has_next_term(group)) {
+        let message = format!("remove {node}: it leads a group that has used up its terms");
+        return Err(Error::new(ErrorKind::InUse, message));
+    }
     let used = used(data);
     for table in data.tables.iter().filter(|table| used.contains(&table.redundancy)) {
         let held = table.groups.iter().filter(|group| group.members.iter().any(is_here)).count();

@@ -103,7 +103,8 @@ fn one_leads_saves_and_is_followed_by_another() {
     assert_eq!(second.save(b"mine").unwrap_err().kind(), ErrorKind::Conflict);
     first.save(b"").unwrap();
     assert_eq!(first.load().unwrap().unwrap(), b"");
-    let large: Vec<u8> = (0..1_000_000u32).map(|byte| byte as u8).collect();
+    // The longest that there is.
+    let large: Vec<u8> = (0..1u32 << 20).map(|byte| byte as u8).collect();
     first.save(&large).unwrap();
     first.save(b"three").unwrap();
     // It falls silent. The second takes over, after its time.

@@ -1,11 +1,13 @@
 //! What a node is told at its start.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use samite_coordinator::Timing;
 use samite_transport::{Authorities, TlsFiles};
+use samite_types::fault::Table;
 use samite_types::{Epoch, NodeId};
 
 /// Settings of a node.
@@ -27,6 +29,8 @@ pub struct NodeConfig {
     pub key: [u8; 32],
     /// File that tells of faults made on purpose; made with the first. None: nobody is told.
     pub fault_log: Option<PathBuf>,
+    /// Faults by which it goes from its start.
+    pub faults: Option<Table>,
     /// Bytes that the target may hold.
     pub memory_bytes: u64,
     /// Shard threads; at least 1.
@@ -94,6 +98,8 @@ pub struct InstanceConfig {
     pub expected: usize,
     /// Partitions of the cluster, for good; chosen by the number of nodes when `None`.
     pub partitions: Option<u32>,
+    /// The cluster has served before. A missing state is a lost one then, and nothing is begun anew.
+    pub is_founded: bool,
     /// Where its state is kept.
     pub store: StoreConfig,
 }
@@ -109,11 +115,22 @@ pub enum StoreConfig {
     Etcd(Vec<String>),
 }
 
+impl fmt::Display for StoreConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("its memory"),
+            Self::File(path) => path.display().fmt(f),
+            Self::Etcd(endpoints) => write!(f, "etcd at {}", endpoints.join(",")),
+        }
+    }
+}
+
 impl CoordinatorConfig {
     /// The only instance, in this node, with its state in memory.
     #[must_use]
     pub const fn embedded(expected: usize) -> Self {
-        let own = InstanceConfig { expected, partitions: None, store: StoreConfig::Memory };
+        let store = StoreConfig::Memory;
+        let own = InstanceConfig { expected, partitions: None, is_founded: false, store };
         Self { own: Some(own), others: Vec::new() }
     }
 

@@ -1,5 +1,7 @@
 //! Control requests, on the shard that received them. What may take time goes to the worker.
 
+use std::collections::HashMap;
+
 use samite_placement::ClusterMap;
 use samite_transport::server::{ConnId, Peer, Replies};
 use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result};
@@ -103,8 +105,7 @@ impl Shard {
                 words.unwrap_or_else(|| format!("{} has no cluster map yet", self.shared.node));
             return Err(Error::new(ErrorKind::Unavailable, words));
         };
-        let newer = (map.epoch() > known).then(|| map.data().clone());
-        Ok(Some(ControlReply::Map(newer)))
+        Ok(Some(self.shared.map_since(map, known)))
     }
 
     fn grant(&mut self, conn: ConnId, count: u16, out: &mut Replies) -> ControlReply {
@@ -161,7 +162,7 @@ impl Shard {
         }
         self.shared.follower_serves((self.id, to.conn), node, known);
         if let Some(map) = self.map.as_ref().filter(|map| map.epoch() > known) {
-            return Ok(Some(ControlReply::Map(Some(map.data().clone()))));
+            return Ok(Some(self.shared.map_since(map, known)));
         }
         let before = self.watches.insert(to.conn, Watch { request: to.request, known });
         if let Some(before) = before {
@@ -175,9 +176,13 @@ impl Shard {
     pub(crate) fn answer_watches(&mut self, map: &ClusterMap, out: &mut Replies) {
         let waiting: Vec<(ConnId, Watch)> =
             self.watches.extract_if(|_, watch| watch.known < map.epoch()).collect();
+        // Most know the same.
+        let mut answers: HashMap<Epoch, Vec<u8>> = HashMap::new();
         for (conn, watch) in waiting {
-            let to = ReplyTo { shard: self.id, conn, request: watch.request };
-            self.send_control(to, &ControlReply::Map(Some(map.data().clone())), out);
+            let answer = answers
+                .entry(watch.known)
+                .or_insert_with(|| control::encode(&self.shared.map_since(map, watch.known)));
+            out.send(conn, FrameKind::ControlReply, watch.request, answer, []);
         }
     }
 

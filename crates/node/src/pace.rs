@@ -10,7 +10,7 @@ use std::time::Duration;
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::Replies;
 use samite_types::{Clock, ErrorKind, NodeId, PartitionId, Redundancy, SystemClock, TargetId};
-use samite_wire::control::Consistency;
+use samite_wire::control::{Consistency, Reachability};
 
 use crate::partitions::PlaceId;
 use crate::shard::Shard;
@@ -170,11 +170,19 @@ impl Shard {
         self.report_ready(&map);
         let wanting = self.partitions.resyncing();
         self.figures().resyncs.store(wanting.len() as u64, Ordering::Relaxed);
-        self.pace.look_at = (!self.pace.unequal.is_empty()).then_some(now + LOOK);
+        // While a member's node is offline nothing changes for it, until a map says that it is there again.
+        let is_there = |target: TargetId| {
+            let state = map.node_of_target(target).and_then(|node| map.state(node));
+            state.is_some_and(|state| state.reachability != Reachability::Offline)
+        };
+        let mut waited_for = self.pace.unequal.iter();
+        let looks = waited_for.any(|(.., target)| is_there(*target));
+        self.pace.look_at = looks.then_some(now + LOOK);
+        self.pace.active.retain(|active| is_there(active.target));
         for (id, target) in wanting {
             let of_target = self.pace.active.iter().filter(|active| active.target == target);
             let known = self.pace.active.iter().any(|active| active.id == id);
-            if known || of_target.count() >= ACTIVE_PER_MEMBER {
+            if known || !is_there(target) || of_target.count() >= ACTIVE_PER_MEMBER {
                 continue;
             }
             // Whoever cannot be reached keeps nobody else waiting.

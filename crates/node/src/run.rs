@@ -57,6 +57,10 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     let listeners = listen(&config)?;
     let addresses = addresses(&config.socket, &listeners);
     let faults = faults::faults(config.node, config.fault_log.clone());
+    if let Some(table) = &config.faults {
+        tracing::warn!(node = %config.node, faults = table.rules.len(), "faults are made on purpose");
+        faults.set(Some(table.clone()));
+    }
     let loops = event_loops(&config, &key, &faults, listeners)?;
     let flash = config.flash.as_ref();
     let flash = flash.map(|flash| Flash::open(flash, (config.node, config.shards), &faults));
@@ -280,7 +284,13 @@ fn join_cluster(
     if let (Some(own), Some(asks)) = (&config.coordinator.own, asks) {
         let store = store(config, own, &info)?;
         let cluster = config.cluster.clone();
-        let body = Keeper { cluster, config: own.clone(), info: info.clone(), store };
+        let body = Keeper {
+            cluster,
+            config: own.clone(),
+            info: info.clone(),
+            store,
+            saved_at: std::time::Duration::ZERO,
+        };
         let shared = Arc::clone(shared);
         keeper = Some(spawn("keeper", move || body.run(&shared, &asks))?);
     }

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use samite_backend::{Arena, Backend};
 use samite_coordinator::Timing;
-use samite_placement::ClusterMap;
+use samite_placement::{ClusterMap, MapHistory};
 use samite_transport::client::Link;
 use samite_transport::server::ConnId;
 use samite_types::fault::Faults;
 use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result, ShardId, TargetId};
 use samite_wire::control::{ControlReply, ControlRequest, Member, NodeStatus, ScrubStatus};
+use samite_wire::delta::MapDelta;
 
 use crate::Stop;
 use crate::inbox::Inbox;
@@ -117,6 +118,8 @@ pub(crate) struct Shared {
     pub revocations: Revocations,
     started: Instant,
     map: RwLock<Option<Arc<ClusterMap>>>,
+    /// What led to `map`. Held by whoever changes that.
+    history: Mutex<MapHistory>,
     /// Epoch of `map`, to be looked at once for each request.
     epoch: AtomicU64,
     spread: Mutex<Spread>,
@@ -176,6 +179,7 @@ impl Shared {
             revocations: Revocations::default(),
             started: Instant::now(),
             map: RwLock::new(None),
+            history: Mutex::default(),
             epoch: AtomicU64::new(0),
             spread: Mutex::new(Spread {
                 shards: vec![Epoch(0); shards],
@@ -234,28 +238,58 @@ impl Shared {
     ///
     /// A map that names an earlier process of this node says of it what that one had, and this one has not: it is no map for it.
     pub(crate) fn publish(&self, new: Arc<ClusterMap>) -> Result<()> {
+        let mut history = lock(&self.history);
+        let current = self.map();
+        if !self.is_next(&new, current.as_deref())? {
+            return Ok(());
+        }
+        history.note(current.as_deref(), &new);
+        self.change_map(new, current.is_none());
+        Ok(())
+    }
+
+    /// Makes the map that `delta` leads to the map, if that is newer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`]: it does not begin at the present one; the whole map is needed.
+    pub(crate) fn publish_change(&self, delta: MapDelta) -> Result<()> {
+        let mut history = lock(&self.history);
+        let current = self.map();
+        let current = current.ok_or_else(|| Error::new(ErrorKind::Corrupt, "no map to change"))?;
+        if delta.to <= current.epoch() {
+            return Ok(());
+        }
+        let new = Arc::new(current.with(&delta)?);
+        if self.is_next(&new, Some(&current))? {
+            history.add(delta);
+            self.change_map(new, false);
+        }
+        Ok(())
+    }
+
+    /// The answer to somebody who has the map of epoch `known`, and is to have `map`.
+    pub(crate) fn map_since(&self, map: &ClusterMap, known: Epoch) -> ControlReply {
+        lock(&self.history).answer(map, known)
+    }
+
+    fn is_next(&self, new: &ClusterMap, current: Option<&ClusterMap>) -> Result<bool> {
         if new.node(self.node).is_some_and(|info| info.incarnation != self.incarnation) {
-            return Ok(());
+            return Ok(false);
         }
-        let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
-        let first = map.is_none();
-        if let Some(current) = map.as_ref()
-            && !new.replaces(current)?
-        {
-            return Ok(());
-        }
+        current.map_or(Ok(true), |current| new.replaces(current))
+    }
+
+    fn change_map(&self, new: Arc<ClusterMap>, is_first: bool) {
         let epoch = new.epoch();
         tracing::info!(%epoch, nodes = new.nodes().len(), datasets = new.datasets().len(), "cluster map");
-        *map = Some(new);
+        *self.map.write().unwrap_or_else(PoisonError::into_inner) = Some(new);
         self.epoch.store(epoch.get(), Ordering::Release);
-        drop(map);
-        if first {
+        if is_first {
             self.notice(Notice::Serving(epoch));
         }
         for inbox in &self.inboxes {
             inbox.wake();
         }
-        Ok(())
     }
 
     /// Tells the thread that runs the node. It may have gone already, and then needs no telling.

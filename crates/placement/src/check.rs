@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result, TargetId};
+use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result, TargetId, Version};
 use samite_wire::access::Access;
 use samite_wire::control::{
     ClusterMapData, DatasetData, DatasetSpec, DistributionKind, Group, NodeInfo, PartitionTable,
@@ -160,6 +160,9 @@ fn check_group(group: &Group, targets: &HashSet<TargetId>) -> std::result::Resul
     let members = &group.members;
     if members.is_empty() || members.len() > MEMBERS_MAX {
         return Err(format!("a group of {} members", members.len()));
+    }
+    if group.term > Version::TERM_MAX {
+        return Err(format!("a group in {}; {} is the last", group.term, Version::TERM_MAX));
     }
     for (index, member) in members.iter().enumerate() {
         if !targets.contains(&member.target) {

@@ -6,9 +6,11 @@
 
 mod assign;
 mod check;
+mod delta;
 mod distribution;
 mod groups;
 mod hash;
+mod history;
 mod map;
 
 pub use assign::{assign, partitions_for};
@@ -19,6 +21,7 @@ pub use check::{
 pub use distribution::{Distribution, WHEEL_LEN_MAX, wheel};
 pub use groups::{Place, arrange};
 pub use hash::{hash, shard_of};
+pub use history::MapHistory;
 pub use map::ClusterMap;
 
 #[cfg(test)]

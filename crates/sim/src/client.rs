@@ -350,12 +350,24 @@ impl Process for SimClient {
         self.rest(context);
     }
 
-    fn receive(&mut self, _: Place, message: Message, context: &mut Context<'_>) {
+    fn receive(&mut self, from: Place, message: Message, context: &mut Context<'_>) {
         match message {
             Message::Reply { id, body, payload } => self.reply(id, &body, &payload, context),
-            Message::ControlReply { body, .. } => {
-                let Ok(ControlReply::Map(Some(data))) = control::decode(&body) else { return };
-                let Ok(map) = ClusterMap::new(data) else {
+            Message::ControlReply { id, body } => {
+                let map = match (control::decode(&body), &self.map) {
+                    (Ok(ControlReply::Map(Some(data))), _) => ClusterMap::new(data),
+                    (Ok(ControlReply::MapDelta(delta)), Some(known))
+                        if delta.to > known.epoch() =>
+                    {
+                        let Ok(map) = known.with(&delta) else {
+                            let whole = ControlRequest::Map { known: Epoch(0) };
+                            return context.send(from, Message::control(id, &whole));
+                        };
+                        Ok(map)
+                    }
+                    _ => return,
+                };
+                let Ok(map) = map else {
                     return context.audit.violate("maps are lawful", "from a node".into());
                 };
                 if self.map.as_ref().is_none_or(|known| known.epoch() < map.epoch()) {

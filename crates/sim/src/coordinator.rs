@@ -2,15 +2,17 @@
 //! then answered; what could not be saved is forgotten, and everything begins anew from what is saved.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use samite_coordinator::Timing;
 use samite_coordinator::store::election::{Election, Step, Swapped};
+use samite_placement::{ClusterMap, MapHistory};
 use samite_types::{Epoch, NodeId, RequestId};
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::membership::Leader;
 
-use crate::decider::Decider;
+use crate::decider::{Decider, Verdict};
 use crate::keeper::{KeeperReply, KeeperRequest};
 use crate::message::Message;
 use crate::net::Place;
@@ -38,18 +40,39 @@ enum Kind {
     Save(Vec<Answer>),
 }
 
-type Answer = (Place, RequestId, ControlReply);
+type Answer = (Place, RequestId, Verdict);
 
 /// A coordinator that leads.
 struct Leading {
     decider: Decider,
     /// Revision of what is saved, and the epoch of its map.
     saved: (u64, Epoch),
+    saved_at: Duration,
+    published: Option<Arc<ClusterMap>>,
+    history: MapHistory,
 }
 
 impl Leading {
     fn now(&self) -> (u64, Epoch) {
         (self.decider.revision(), self.decider.epoch())
+    }
+
+    /// What is decided is saved.
+    fn publish(&mut self, now: Duration) {
+        self.saved = self.now();
+        self.saved_at = now;
+        if let Some(map) = self.decider.map() {
+            self.history.note(self.published.as_deref(), map);
+            self.published = Some(Arc::clone(map));
+        }
+    }
+
+    fn answer(&self, verdict: Verdict) -> ControlReply {
+        match (verdict, &self.published) {
+            (Verdict::Reply(reply), _) => reply,
+            (Verdict::Map(_), None) => ControlReply::Map(None),
+            (Verdict::Map(known), Some(map)) => self.history.answer(map, known),
+        }
     }
 }
 
@@ -60,6 +83,7 @@ pub type Fresh = Box<dyn Fn(Option<&[u8]>, Duration) -> Decider>;
 pub struct SimCoordinator {
     fresh: Fresh,
     election: Election,
+    timing: Timing,
     leading: Option<Leading>,
     pending: Option<Pending>,
     queue: VecDeque<(Place, RequestId, ControlRequest)>,
@@ -76,6 +100,7 @@ impl SimCoordinator {
         Self {
             fresh,
             election: Election::new(leader, number, timing),
+            timing,
             leading: None,
             pending: None,
             queue: VecDeque::new(),
@@ -132,21 +157,25 @@ impl SimCoordinator {
     /// Answers what waits, and lets time pass. In this order, as the node does: who is silent is found out when everybody who spoke was heard.
     fn decide(&mut self, context: &mut Context<'_>) {
         let Some(leading) = &mut self.leading else { return };
+        let gathered = leading.saved_at + self.timing.gather;
+        if context.now < gathered {
+            return context.wake_at(gathered);
+        }
         let mut answers = Vec::new();
         while let Some((from, id, request)) = self.queue.pop_front() {
             if let ControlRequest::Watch { known, .. } = request {
                 if known < leading.saved.1 {
-                    answers.push((from, id, ControlReply::Map(leading.decider.map_data())));
+                    answers.push((from, id, Verdict::Map(known)));
                 } else {
                     self.watches.insert(from, (id, known));
                 }
                 continue;
             }
-            answers.push((from, id, leading.decider.answer(context.now, request)));
+            answers.push((from, id, leading.decider.decide(context.now, request)));
         }
         leading.decider.tick(context.now);
         if leading.now() == leading.saved {
-            return answer(answers, context);
+            return answer(leading, answers, context);
         }
         let state = Some(leading.decider.state());
         match self.election.renewal_now(context.now) {
@@ -187,8 +216,14 @@ impl SimCoordinator {
             (Kind::Load, KeeperReply::State(state)) => {
                 if now < self.election.leads_until() {
                     let decider = (self.fresh)(state.as_deref(), now);
-                    let mut leading = Leading { decider, saved: (0, Epoch(0)) };
-                    leading.saved = leading.now();
+                    let mut leading = Leading {
+                        decider,
+                        saved: (0, Epoch(0)),
+                        saved_at: now,
+                        published: None,
+                        history: MapHistory::default(),
+                    };
+                    leading.publish(now);
                     context.note(|| format!("leads, from {}", leading.saved.1));
                     // Saved is decided, also when nobody was told.
                     if let Some(map) = leading.decider.map_data() {
@@ -204,15 +239,15 @@ impl SimCoordinator {
     /// What was decided is saved: it counts from now on.
     fn saved(&mut self, answers: Vec<Answer>, context: &mut Context<'_>) {
         let Some(leading) = &mut self.leading else { return };
-        leading.saved = leading.now();
-        let Some(map) = leading.decider.map_data() else { return answer(answers, context) };
-        context.note(|| format!("publishes {}: {}", map.epoch, crate::decider::words(&map)));
-        context.audit.published(&map, context.world_now);
-        for (place, (id, _)) in std::mem::take(&mut self.watches) {
-            let reply = ControlReply::Map(Some(map.clone()));
-            context.send(place, Message::control_reply(id, &reply));
+        leading.publish(context.now);
+        if let Some(map) = leading.decider.map().map(|map| map.data()) {
+            context.note(|| format!("publishes {}: {}", map.epoch, crate::decider::words(map)));
+            context.audit.published(map, context.world_now);
         }
-        answer(answers, context);
+        let watches = std::mem::take(&mut self.watches).into_iter();
+        let watches = watches.map(|(place, (id, known))| (place, id, Verdict::Map(known)));
+        answer(leading, watches.collect(), context);
+        answer(leading, answers, context);
     }
 
     fn step_down(&mut self, context: &mut Context<'_>) {
@@ -242,9 +277,9 @@ fn swapped(reply: KeeperReply) -> Swapped {
     }
 }
 
-fn answer(answers: Vec<Answer>, context: &mut Context<'_>) {
-    for (place, id, reply) in answers {
-        context.send(place, Message::control_reply(id, &reply));
+fn answer(leading: &Leading, answers: Vec<Answer>, context: &mut Context<'_>) {
+    for (place, id, verdict) in answers {
+        context.send(place, Message::control_reply(id, &leading.answer(verdict)));
     }
 }
 

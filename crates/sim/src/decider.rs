@@ -1,9 +1,11 @@
 //! Requests as the coordinator takes them, and its decisions as answers.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use samite_coordinator::{Coordinator, Timing};
+use samite_placement::ClusterMap;
 use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result};
 use samite_wire::control::{
     ClusterMapData, Consistency, ControlReply, ControlRequest, DatasetSpec, DurabilityKind,
@@ -12,6 +14,14 @@ use samite_wire::control::{
 
 use crate::node::DATASET;
 use crate::scenario::Scenario;
+
+/// What is answered once all that was decided is saved.
+pub enum Verdict {
+    /// That.
+    Reply(ControlReply),
+    /// The map, to somebody who has that of this epoch.
+    Map(Epoch),
+}
 
 /// A coordinator that decides.
 pub struct Decider {
@@ -78,33 +88,36 @@ impl Decider {
         }
     }
 
-    /// The answer to a request.
-    pub fn answer(&mut self, now: Duration, request: ControlRequest) -> ControlReply {
-        let decided = self.decide(now, request);
-        decided
-            .unwrap_or_else(|error| ControlReply::failed(error.kind(), error.message().to_owned()))
+    /// The map, if there is one.
+    #[must_use]
+    pub fn map(&self) -> Option<&Arc<ClusterMap>> {
+        self.coordinator.map()
     }
 
-    fn decide(&mut self, now: Duration, request: ControlRequest) -> Result<ControlReply> {
+    /// Decides on a request.
+    pub fn decide(&mut self, now: Duration, request: ControlRequest) -> Verdict {
+        let refused = |error: Error| ControlReply::failed(error.kind(), error.message().to_owned());
+        self.try_decide(now, request).unwrap_or_else(|error| Verdict::Reply(refused(error)))
+    }
+
+    fn try_decide(&mut self, now: Duration, request: ControlRequest) -> Result<Verdict> {
         match request {
             ControlRequest::Heartbeat(beat) => {
-                Ok(ControlReply::Lease(self.coordinator.heartbeat(&beat, now)))
+                Ok(Verdict::Reply(ControlReply::Lease(self.coordinator.heartbeat(&beat, now))))
             }
             ControlRequest::Join(info) => {
                 self.coordinator.join(info, now)?;
-                Ok(ControlReply::Map(self.map_data()))
+                Ok(Verdict::Map(Epoch(0)))
             }
             ControlRequest::Report { node, known, reports } => {
                 self.coordinator.report(node, &reports)?;
-                Ok(ControlReply::Map(self.map_data().filter(|map| map.epoch > known)))
+                Ok(Verdict::Map(known))
             }
             ControlRequest::Wish { node, wish } => {
                 self.coordinator.wish(node, wish)?;
-                Ok(ControlReply::Map(self.map_data()))
+                Ok(Verdict::Map(Epoch(0)))
             }
-            ControlRequest::Map { known } => {
-                Ok(ControlReply::Map(self.map_data().filter(|map| map.epoch > known)))
-            }
+            ControlRequest::Map { known } => Ok(Verdict::Map(known)),
             _ => Err(Error::new(ErrorKind::Unsupported, "nothing that a coordinator decides")),
         }
     }

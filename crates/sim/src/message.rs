@@ -112,6 +112,9 @@ impl fmt::Display for Message {
                 .map(|request| write!(f, "control {id}: {request:?}")),
             Self::ControlReply { id, body } => match control::decode(body) {
                 Ok(ControlReply::Map(Some(map))) => Ok(write!(f, "answer {id}: map {}", map.epoch)),
+                Ok(ControlReply::MapDelta(delta)) => {
+                    Ok(write!(f, "answer {id}: map {} from {}", delta.to, delta.from))
+                }
                 reply => reply.map(|reply: ControlReply| write!(f, "answer {id}: {reply:?}")),
             },
             Self::Peer { body, payload } => return show_peer(f, body, payload),

@@ -13,7 +13,7 @@ use samite_backend::Backend;
 use samite_partition::durable::Recovered;
 use samite_partition::mirror::{At, Effect, Mirrored, Packet, Standing, Ticket, View};
 use samite_partition::{Context as OpContext, NoGrants, Partition};
-use samite_placement::ClusterMap;
+use samite_placement::{ClusterMap, MapHistory};
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, RequestId, TargetId,
 };
@@ -65,6 +65,7 @@ pub struct SimNode {
     rules: Rules,
     resync_step_len: usize,
     map: Option<Arc<ClusterMap>>,
+    history: MapHistory,
     slots: BTreeMap<SlotId, Slot>,
     membership: Membership,
     /// Messages to other nodes that leave together.
@@ -89,6 +90,7 @@ impl SimNode {
             rules: scenario.rules,
             resync_step_len: scenario.resync_step_len,
             map: None,
+            history: MapHistory::default(),
             slots: BTreeMap::new(),
             membership,
             outgoing: BTreeMap::new(),

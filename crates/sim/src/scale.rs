@@ -67,8 +67,8 @@ pub struct Figures {
     pub rebuild_without_maps_ms: u64,
     /// Bytes of the map, in KiB.
     pub map_kib: u64,
-    /// Bytes that the coordinator sent meanwhile, in MiB.
-    pub rebuild_maps_mib: u64,
+    /// Bytes that the coordinator sent meanwhile, in KiB.
+    pub rebuild_maps_kib: u64,
     /// Data that one node held, in MiB.
     pub node_mib: u64,
 }
@@ -128,7 +128,7 @@ fn measure_with(nodes: u32, cost: Cost) -> Result<Figures, String> {
         rebuild_ms,
         rebuild_without_maps_ms: rebuild_ms,
         map_kib: control::encode(before.data()).len() as u64 >> 10,
-        rebuild_maps_mib: (answered(&world) - told) >> 20,
+        rebuild_maps_kib: (answered(&world) - told) >> 10,
         node_mib: (node_len / u64::from(nodes)) >> 20,
     })
 }

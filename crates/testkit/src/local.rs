@@ -145,6 +145,7 @@ impl LocalCluster {
         let config = NodeConfig {
             fault_log: None,
             host: (self.options.apart && node != NodeId(0)).then(|| format!("host of {node}")),
+            faults: None,
             node,
             cluster: self.options.name.clone(),
             socket: self.dir.socket_path(node)?,

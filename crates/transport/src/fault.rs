@@ -6,7 +6,7 @@
 mod held;
 
 use samite_types::RequestId;
-use samite_types::fault::FrameWords;
+use samite_types::fault::{FrameWords, Traffic};
 use samite_wire::frame::{FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN};
 use zerocopy::IntoBytes;
 
@@ -23,7 +23,12 @@ pub(crate) fn words(
     payload: &[&[u8]],
 ) -> FrameWords {
     let payload_len: usize = payload.iter().map(|piece| piece.len()).sum();
-    FrameWords { kind: kind.name(), request, len: HEADER_LEN + body.len() + payload_len }
+    let traffic = match kind {
+        FrameKind::Peer | FrameKind::PeerReply => Traffic::Peer,
+        FrameKind::Control | FrameKind::ControlReply => Traffic::Coordinator,
+        _ => Traffic::Other,
+    };
+    FrameWords { kind: kind.name(), request, len: HEADER_LEN + body.len() + payload_len, traffic }
 }
 
 /// A whole frame, as it goes on a wire.

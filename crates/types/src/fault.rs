@@ -14,5 +14,6 @@ mod table;
 pub use plan::{DiskFault, DiskOp, DiskVerdict, LinkVerdict, Plan};
 pub use switch::{Faults, FrameWords, Injected, Sink};
 pub use table::{
-    DiskAction, End, LinkAction, Party, Ratio, Rule, Table, TableError, What, Window, parse_time,
+    DiskAction, End, LinkAction, Party, Ratio, Rule, Table, TableError, Traffic, What, Window,
+    parse_time,
 };

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::WireError;
 use crate::access::Access;
+use crate::delta::MapDelta;
 use crate::limits::BODY_LEN_MAX;
 use crate::lock::{LockAnswer, LockOwner, LockRequest};
 use crate::membership::{Heartbeat, Leader, Lease, MemberReport, NodeWish};
@@ -159,6 +160,9 @@ pub enum ControlReply {
         /// Words for the person.
         message: String,
     },
+    /// In place of [`ControlReply::Map`] for a caller that has named the epoch that it knows: what has changed since. Whom it does not fit asks
+    /// for everything newer than epoch 0.
+    MapDelta(MapDelta),
 }
 
 impl ControlReply {

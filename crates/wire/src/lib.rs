@@ -14,6 +14,7 @@ pub mod arena;
 pub mod checksum;
 mod codec;
 pub mod control;
+pub mod delta;
 pub mod frame;
 pub mod heads;
 pub mod hello;

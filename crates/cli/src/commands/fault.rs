@@ -27,7 +27,7 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 ///   drop|duplicate|reorder|corrupt 15% FROM TO [START [END]]
 ///   delay 120us FROM TO [START [END]]
-///   cut FROM TO [START [END]]
+///   cut | cut-peer | cut-coordinator FROM TO [START [END]]
 ///   disk error|full|torn 1% NODE [START [END]]
 ///   disk slow 5ms NODE [START [END]]
 #[derive(clap::Args)]
@@ -161,6 +161,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             set(target, nodes, table.map_err(|error| Failure::usage(error.to_string()))?)
         }
         Command::Clear { nodes } => {
+            keep(target, nodes, None)?;
             ask_all(target, nodes, &FaultRequest::Clear, &mut |_, _| Ok(()))
         }
         Command::List { nodes, json } => list(target, nodes, *json),
@@ -185,7 +186,27 @@ fn read(file: &PathBuf) -> Result<String, Failure> {
 /// Sets the same table everywhere, with one start.
 fn set(target: &Target, nodes: &Nodes, mut table: Table) -> Result<(), Failure> {
     table.start.get_or_insert_with(|| SystemClock.realtime());
+    keep(target, nodes, Some(&table))?;
     ask_all(target, nodes, &FaultRequest::Set(table.to_string()), &mut |_, _| Ok(()))
+}
+
+/// Has nodes that start later go by `table`, or by none.
+fn keep(target: &Target, nodes: &Nodes, table: Option<&Table>) -> Result<(), Failure> {
+    let file = target.cluster_file()?;
+    for entry in nodes.of(&file)? {
+        let path = target.dir.fault_table_path(entry.node);
+        match table {
+            Some(table) => std::fs::write(&path, table.to_string())
+                .doing(format_args!("write {}", path.display()))?,
+            None => match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(error).doing(format_args!("remove {}", path.display()));
+                }
+                _ => {}
+            },
+        }
+    }
+    Ok(())
 }
 
 fn list(target: &Target, nodes: &Nodes, json: bool) -> Result<(), Failure> {

@@ -1,6 +1,5 @@
 //! `samite up`: start a local cluster.
 
-use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
@@ -11,12 +10,13 @@ use samite_client::Client;
 use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, NodeEntry};
 use samite_fs::{Context, FileSystem};
 use samite_types::fault::parse_time;
-use samite_types::{Entropy, NodeId, Redundancy, SystemEntropy};
+use samite_types::{NodeId, Redundancy};
 use samite_wire::control::{DatasetSpec, DurabilityKind};
 
 use crate::cluster::{FILES_DATASET, Target};
 use crate::commands::{kv, object};
 use crate::failure::{ExitCode, Failure, IoContext};
+use crate::local::kept::{Keeper, Kept};
 use crate::local::{self, launch, process, tls};
 use crate::output::{Output, human_bytes};
 use crate::signals;
@@ -130,14 +130,18 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     if let Some(pem) = &tls.authorities {
         dir.write_authorities(pem)?;
     }
-    let setup = setup(args, dir, memory, tls)?;
     let (children, etcd) = (Vec::new(), Vec::new());
-    let mut nodes = Starting { dir, children, etcd, setup, serves: false };
+    let (setup, kept) = (ClusterSetup::default(), Kept::fresh(dir.name(), args.keeper()));
+    // From here on what is left behind is swept away if it does not come to serve.
+    let mut nodes = Starting { dir, children, etcd, setup, kept, serves: false };
+    nodes.setup = nodes.set_up(args, memory, tls)?;
     let until = begun + Duration::from_secs(args.wait);
     let started =
         nodes.start().and_then(|()| nodes.wait_until_serving(target, until, &interrupted));
     match started {
-        Ok((file, client)) => {
+        Ok((mut file, client)) => {
+            nodes.founded()?;
+            file.setup.is_founded = true;
             dir.write_cluster_file(&file)?;
             nodes.serves = true;
             report(args, &file, &client, memory, begun.elapsed())
@@ -151,45 +155,20 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     }
 }
 
-/// How the cluster is to be.
-fn setup(
-    args: &Args,
-    dir: &ClusterDir,
-    memory_bytes: u64,
-    tls: tls::Wanted,
-) -> Result<ClusterSetup, Failure> {
-    let (etcd_members, etcd) = match &args.coordinator {
-        CoordinatorKind::Embedded => (Vec::new(), Vec::new()),
-        CoordinatorKind::LocalEtcd => {
-            let members = launch::plan_etcd(dir, ETCD_MEMBERS)?;
-            let urls = members.iter().map(|member| launch::etcd_url(dir, member)).collect();
-            (members, urls)
+impl Args {
+    fn keeper(&self) -> Keeper {
+        match &self.coordinator {
+            CoordinatorKind::Embedded => Keeper::Embedded,
+            CoordinatorKind::LocalEtcd => Keeper::LocalEtcd,
+            CoordinatorKind::EtcdAt(_) => Keeper::Etcd,
         }
-        CoordinatorKind::EtcdAt(urls) => (Vec::new(), urls.clone()),
-    };
-    let is_embedded = etcd.is_empty();
-    Ok(ClusterSetup {
-        redundancy: Redundancy(args.mirror),
-        founders: args.local,
-        memory_bytes,
-        shards: args.shards,
-        partitions: args.partitions,
-        tcp: !args.no_tcp,
-        tls: tls.is_on,
-        tls_files: tls.files,
-        durable: durable_dir(args)?,
-        scrub_interval_us: args.scrub_interval.map(|time| time.as_micros() as u64),
-        coordinators: if is_embedded { 1 } else { args.local.min(COORDINATORS_MAX) },
-        etcd,
-        etcd_members,
-    })
+    }
 }
 
 /// The directory of durable datasets, made if it is not there: nodes run elsewhere, so its path must not depend on where this is.
 fn durable_dir(args: &Args) -> Result<Option<PathBuf>, Failure> {
     let Some(dir) = &args.durable else { return Ok(None) };
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.doing(format_args!("--durable: make {}", dir.display()))?;
+    launch::private_dir(dir)?;
     let path = dir.canonicalize();
     path.doing(format_args!("--durable: {}", dir.display())).map(Some)
 }
@@ -268,6 +247,7 @@ struct Starting<'a> {
     children: Vec<(NodeId, Child)>,
     etcd: Vec<(String, Child)>,
     setup: ClusterSetup,
+    kept: Kept,
     serves: bool,
 }
 
@@ -289,10 +269,64 @@ impl Drop for Starting<'_> {
 }
 
 impl Starting<'_> {
+    /// How the cluster is to be: as it was, if it is kept.
+    fn set_up(
+        &mut self,
+        args: &Args,
+        memory_bytes: u64,
+        tls: tls::Wanted,
+    ) -> Result<ClusterSetup, Failure> {
+        let durable = durable_dir(args)?;
+        if let Some(durable) = &durable
+            && let Some(kept) = Kept::read(durable, self.dir.name(), args.keeper())?
+        {
+            self.kept = kept;
+        }
+        let etcd = match &args.coordinator {
+            CoordinatorKind::Embedded => Vec::new(),
+            CoordinatorKind::LocalEtcd => {
+                match &durable {
+                    Some(durable) => self.kept.etcd(durable, self.dir, ETCD_MEMBERS)?,
+                    None => self.kept.etcd_members = launch::plan_etcd(self.dir, ETCD_MEMBERS)?,
+                }
+                let members = self.kept.etcd_members.iter();
+                members.map(|member| launch::etcd_url(self.dir, member)).collect()
+            }
+            CoordinatorKind::EtcdAt(urls) => urls.clone(),
+        };
+        if let Some(durable) = &durable {
+            self.kept.write(durable)?;
+        }
+        let coordinators = if etcd.is_empty() { 1 } else { args.local.min(COORDINATORS_MAX) };
+        Ok(ClusterSetup {
+            redundancy: Redundancy(args.mirror),
+            founders: args.local,
+            memory_bytes,
+            shards: args.shards,
+            partitions: args.partitions,
+            tcp: !args.no_tcp,
+            tls: tls.is_on,
+            tls_files: tls.files,
+            durable,
+            scrub_interval_us: args.scrub_interval.map(|time| time.as_micros() as u64),
+            coordinators,
+            etcd,
+            etcd_members: self.kept.etcd_members.clone(),
+            is_founded: self.kept.is_founded,
+        })
+    }
+
+    /// It has come to serve: from now on there is something to be lost.
+    fn founded(&mut self) -> Result<(), Failure> {
+        let Some(durable) = self.setup.durable.as_ref().filter(|_| !self.kept.is_founded) else {
+            return Ok(());
+        };
+        self.kept.is_founded = true;
+        self.kept.write(durable)
+    }
+
     fn start(&mut self) -> Result<(), Failure> {
-        let mut key = [0; 32];
-        SystemEntropy.fill(&mut key);
-        self.dir.write_key(&key)?;
+        self.dir.write_key(&self.kept.key)?;
         let members = self.setup.etcd_members.clone();
         for (entry, planned) in self.setup.etcd_members.iter_mut().zip(&members) {
             let child = launch::etcd(self.dir, planned, &members)?;

@@ -1,6 +1,7 @@
 //! Starting the processes of a local cluster: nodes, and etcd for their coordinators.
 
 use std::fs::File;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -43,11 +44,20 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
     } else if setup.tls {
         command.arg("--tls");
     }
+    if setup.is_founded {
+        command.arg("--founded");
+    }
     if let Some(durable) = &setup.durable {
         command.arg("--durable").arg(durable.join(node.to_string()));
     }
     command.env_remove("LD_PRELOAD");
     spawn(command, &dir.log_path(node), &format!("node {node}"))
+}
+
+/// Makes a directory for this user alone, with those above it, unless it is there.
+pub fn private_dir(path: &Path) -> Result<(), Failure> {
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.doing(format_args!("make {}", path.display()))
 }
 
 /// Plans an etcd cluster of `count` members for the cluster at `dir`.

@@ -9,7 +9,7 @@ use samite_types::{Clock, Deadline, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::membership::{Heartbeat, Leader, Lease};
 
-use super::follow::{Credentials, PAUSE_MIN, is_final, take_up_map};
+use super::follow::{Credentials, PAUSE_MIN, is_final, take_up};
 use super::reports::refusal;
 use crate::shared::{Notice, Shared};
 use crate::worker::call;
@@ -100,11 +100,8 @@ fn granted(shared: &Shared, link: &Link, sent: Duration, lease: &Lease) -> Resul
         return Ok(());
     }
     // Its answer to the open question is on the way, or lost.
-    match call(link, &ControlRequest::Map { known }, Deadline::after(ANSWER_TIMEOUT))? {
-        ControlReply::Map(Some(data)) => take_up_map(shared, data),
-        ControlReply::Map(None) => Ok(()),
-        reply => Err(refusal(&reply)),
-    }
+    let newer = call(link, &ControlRequest::Map { known }, Deadline::after(ANSWER_TIMEOUT))?;
+    take_up(shared, newer, link)
 }
 
 /// Another instance leads. It gets heartbeats from now on, if it did not before.

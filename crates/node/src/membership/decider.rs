@@ -9,6 +9,14 @@ use samite_types::{Epoch, Error, ErrorKind, Result};
 use samite_wire::control::{ControlReply, ControlRequest, NodeInfo};
 use samite_wire::membership::{Heartbeat, Lease};
 
+/// What is answered once all that was decided is saved.
+pub(crate) enum Verdict {
+    /// That.
+    Reply(ControlReply),
+    /// The map, to somebody who has that of this epoch.
+    Map(Epoch),
+}
+
 /// A coordinator that decides.
 pub(crate) struct Decider {
     coordinator: Coordinator,
@@ -64,39 +72,41 @@ impl Decider {
         self.coordinator.heartbeat(heartbeat, now)
     }
 
-    /// Everything but heartbeats.
-    pub(crate) fn decide(
-        &mut self,
-        now: Duration,
-        request: ControlRequest,
-    ) -> Result<ControlReply> {
+    pub(crate) fn decide(&mut self, now: Duration, request: ControlRequest) -> Result<Verdict> {
+        // Whoever asks for a change gets the whole map.
+        let mut known = Epoch(0);
         match request {
+            ControlRequest::Heartbeat(beat) => {
+                return Ok(Verdict::Reply(ControlReply::Lease(self.heartbeat(now, &beat))));
+            }
             ControlRequest::Join(info) => {
                 self.join(now, info)?;
-                Ok(ControlReply::Map(self.map().map(|map| map.data().clone())))
+                if self.map().is_none() {
+                    return Ok(Verdict::Reply(ControlReply::Map(None)));
+                }
             }
             ControlRequest::CreateDataset(spec) => {
-                let map = self.coordinator.create_dataset(spec)?;
-                Ok(ControlReply::Map(Some(map.data().clone())))
+                self.coordinator.create_dataset(spec)?;
             }
             ControlRequest::DropDataset { name } => {
                 self.coordinator.drop_dataset(&name)?;
-                Ok(ControlReply::Ok)
+                return Ok(Verdict::Reply(ControlReply::Ok));
             }
             ControlRequest::SetAccess { name, owner, mode } => {
-                let map = self.coordinator.set_access(&name, owner, mode)?;
-                Ok(ControlReply::Map(Some(map.data().clone())))
+                self.coordinator.set_access(&name, owner, mode)?;
             }
-            ControlRequest::Report { node, known, reports } => {
-                let map = self.coordinator.report(node, &reports)?;
-                let newer = (map.epoch() > known).then(|| map.data().clone());
-                Ok(ControlReply::Map(newer))
+            ControlRequest::Report { node, known: by, reports } => {
+                self.coordinator.report(node, &reports)?;
+                known = by;
             }
             ControlRequest::Wish { node, wish } => {
-                let map = self.coordinator.wish(node, wish)?;
-                Ok(ControlReply::Map(Some(map.data().clone())))
+                self.coordinator.wish(node, wish)?;
             }
-            _ => Err(Error::new(ErrorKind::Unsupported, "nothing that a coordinator decides")),
+            _ => {
+                let cause = "nothing that a coordinator decides";
+                return Err(Error::new(ErrorKind::Unsupported, cause));
+            }
         }
+        Ok(Verdict::Map(known))
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use samite_placement::ClusterMap;
 use samite_transport::client::{Identity, Link};
 use samite_transport::{Address, ClusterKey};
-use samite_types::{Deadline, Error, ErrorKind, Result};
+use samite_types::{Deadline, Epoch, Error, ErrorKind, Result};
 use samite_wire::control::{ClusterMapData, ControlReply, ControlRequest, NodeInfo};
 
 use super::reports::refusal;
@@ -79,7 +79,7 @@ impl Credentials {
         }
         // Before the map: a node that serves can pass requests on.
         *lock(&shared.upstream) = Some(Arc::clone(&link));
-        take_up(shared, joined)?;
+        take_up(shared, joined, &link)?;
         *pause = PAUSE_MIN;
         tracing::info!(coordinator = %leader, "joined");
         loop {
@@ -90,7 +90,7 @@ impl Credentials {
             }
             let watch = ControlRequest::Watch { node: self.info.node, known: shared.epoch() };
             match call(&link, &watch, Deadline::after(WATCH_TIMEOUT)) {
-                Ok(reply) => take_up(shared, reply)?,
+                Ok(reply) => take_up(shared, reply, &link)?,
                 Err(error) if error.kind() == ErrorKind::Timeout && !link.is_dead() => {}
                 Err(error) => {
                     shared.membership.lost(leader);
@@ -109,11 +109,30 @@ pub(crate) const fn is_final(kind: ErrorKind) -> bool {
     )
 }
 
+/// Makes the map in `reply`, which came over `link`, the node's own, if there is one. A change that does not fit is no help; then the
+/// whole map is asked for.
+pub(super) fn take_up(shared: &Shared, reply: ControlReply, link: &Link) -> Result<()> {
+    match take_up_reply(shared, reply) {
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            tracing::debug!(%error, "asks for the whole map");
+            let whole = ControlRequest::Map { known: Epoch(0) };
+            take_up_reply(shared, call(link, &whole, Deadline::after(JOIN_TIMEOUT))?)
+        }
+        taken => taken,
+    }
+}
+
 /// Makes the map in `reply`, if there is one, the node's own, and waits until its shards serve by it.
-fn take_up(shared: &Shared, reply: ControlReply) -> Result<()> {
+pub(crate) fn take_up_reply(shared: &Shared, reply: ControlReply) -> Result<()> {
     match reply {
         ControlReply::Map(Some(data)) => take_up_map(shared, data),
         ControlReply::Map(None) => Ok(()),
+        ControlReply::MapDelta(delta) => {
+            let epoch = delta.to;
+            shared.publish_change(delta)?;
+            shared.wait_taken_up(epoch, TAKE_UP_TIMEOUT);
+            Ok(())
+        }
         reply => Err(refusal(&reply)),
     }
 }

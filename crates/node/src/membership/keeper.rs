@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use samite_coordinator::Coordinator;
 use samite_coordinator::store::{Role, Store};
-use samite_types::{Clock, Epoch, Error, ErrorKind, Result, SystemClock};
+use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
 use samite_wire::control::{ControlReply, ControlRequest, NodeInfo};
 use samite_wire::membership::{Heartbeat, Leader};
 
-use super::decider::Decider;
+use super::decider::{Decider, Verdict};
 use super::follow::is_final;
 use super::{Ask, Way};
 use crate::config::InstanceConfig;
 use crate::control::refused;
 use crate::inbox::Message;
-use crate::shared::{Job, Notice, Shared, lock};
+use crate::shared::{Job, Notice, ReplyTo, Shared, lock};
 
 /// How often time passes for the coordinator.
 const TICK: Duration = Duration::from_millis(50);
@@ -33,6 +33,8 @@ pub(crate) struct Keeper {
     pub config: InstanceConfig,
     pub info: NodeInfo,
     pub store: Box<dyn Store>,
+    /// When something was saved last.
+    pub saved_at: Duration,
 }
 
 /// A coordinator that leads.
@@ -52,12 +54,14 @@ impl Keeper {
         while !is_ended {
             let first = asks.recv_timeout(TICK);
             is_ended = matches!(first, Err(RecvTimeoutError::Disconnected));
+            self.gather(shared);
             leading = self.campaign(shared, leading);
+            let mut decided = Vec::new();
             for ask in first.into_iter().chain(asks.try_iter().take(ASKS_MAX)) {
                 match ask {
                     Ask::End => is_ended = true,
                     Ask::Request(request, way) => {
-                        leading = self.serve(shared, leading, request, way);
+                        decided.push(decide(leading.as_mut(), request, way));
                     }
                 }
             }
@@ -65,48 +69,17 @@ impl Keeper {
                 leading = self.tick(shared, &mut leads).then_some(leads);
             }
             shared.membership.leads.store(leading.is_some(), Ordering::Release);
+            for one in decided {
+                answer(shared, leading.as_ref(), one);
+            }
         }
         self.store.resign();
     }
 
-    fn serve(
-        &mut self,
-        shared: &Shared,
-        mut leading: Option<Leading>,
-        request: ControlRequest,
-        way: Way,
-    ) -> Option<Leading> {
-        let is_change = matches!(
-            request,
-            ControlRequest::CreateDataset(_)
-                | ControlRequest::DropDataset { .. }
-                | ControlRequest::SetAccess { .. }
-                | ControlRequest::Wish { .. }
-        );
-        // Who wants a change knows nothing of leaders.
-        let again = match &way {
-            Way::Shard(to) if is_change => Some((request.clone(), *to)),
-            _ => None,
-        };
-        let answered = leading.as_mut().map(|leads| self.answer(shared, leads, request));
-        let Some(Ok(reply)) = answered else {
-            let sent_on = again.map(|(request, to)| shared.work(Job::Forward { request, to }));
-            if sent_on.is_none_or(|sent| sent.is_err()) {
-                let leader = shared.membership.leader();
-                send(shared, way, ControlReply::NotLeader { leader });
-            }
-            return None;
-        };
-        let epoch = leading.as_ref().map_or(Epoch(0), |leading| leading.coordinator.epoch());
-        if let (true, Way::Shard(to)) = (is_change && !shared.is_settled(epoch), &way) {
-            let settle = Job::Settle { epoch, reply: reply.clone(), to: *to };
-            if shared.work(settle).is_ok() {
-                return leading;
-            }
-            // The worker has too much to do: the answer comes before all serve by the new map.
-        }
-        send(shared, way, reply);
-        leading
+    /// Lets changes that come close together become one map: each goes to every node.
+    fn gather(&self, shared: &Shared) {
+        let rest = self.saved_at + shared.timing.gather;
+        std::thread::sleep(rest.saturating_sub(SystemClock.monotonic()).min(shared.timing.gather));
     }
 
     /// Does what is due for the leadership.
@@ -140,6 +113,13 @@ impl Keeper {
     /// Takes up what is saved, and joins this node.
     fn begin(&mut self, shared: &Shared, until: Duration) -> Result<Leading> {
         let saved = self.store.load()?;
+        if saved.is_none() && (self.config.is_founded || shared.map().is_some()) {
+            let lost = format!(
+                "the cluster map of {} is lost: {} has none. Without it nothing is begun anew, for nodes would let go of what they keep; restore it",
+                self.cluster, self.config.store,
+            );
+            return Err(Error::new(ErrorKind::Invalid, lost));
+        }
         let coordinator = self.coordinator(shared, saved.as_deref())?;
         let epoch = coordinator.epoch();
         tracing::info!(%epoch, "leads");
@@ -181,6 +161,7 @@ impl Keeper {
         }
         self.store.save(&leading.coordinator.state())?;
         leading.saved = revision;
+        self.saved_at = SystemClock.monotonic();
         leading.coordinator.map().cloned().map_or(Ok(()), |map| shared.publish(map))
     }
 
@@ -197,54 +178,73 @@ impl Keeper {
             serves: shared.taken_up(),
         };
         let lease = leading.coordinator.heartbeat(now, &own);
+        leading.coordinator.tick(now);
+        if let Err(error) = self.save(shared, leading) {
+            step_down(shared, error.message());
+            return false;
+        }
         if lease.term_us > 0 {
             shared.extend_lease(now + Duration::from_micros(lease.term_us));
         }
-        leading.coordinator.tick(now);
-        self.is_saved(shared, leading)
-    }
-
-    fn is_saved(&mut self, shared: &Shared, leading: &mut Leading) -> bool {
-        match self.save(shared, leading) {
-            Ok(()) => true,
-            Err(error) => {
-                step_down(shared, error.message());
-                false
-            }
-        }
-    }
-
-    /// The answer to `request`.
-    ///
-    /// # Errors
-    /// This instance does not lead any more.
-    fn answer(
-        &mut self,
-        shared: &Shared,
-        leading: &mut Leading,
-        request: ControlRequest,
-    ) -> Result<ControlReply, Deposed> {
-        let now = SystemClock.monotonic();
-        if now >= leading.until {
-            step_down(shared, "its leadership has ended");
-            return Err(Deposed);
-        }
-        let decided = match request {
-            ControlRequest::Heartbeat(heartbeat) => {
-                Ok(ControlReply::Lease(leading.coordinator.heartbeat(now, &heartbeat)))
-            }
-            request => leading.coordinator.decide(now, request),
-        };
-        if self.is_saved(shared, leading) {
-            Ok(decided.unwrap_or_else(|error| refused(&error)))
-        } else {
-            Err(Deposed)
-        }
+        true
     }
 }
 
-/// Another instance may lead now.
-struct Deposed;
+/// A request, and what is said to it once that is saved.
+struct Decided {
+    way: Way,
+    /// `None`: this instance does not lead.
+    verdict: Option<Result<Verdict>>,
+    is_change: bool,
+    /// Who wants a change knows nothing of leaders: it is passed on.
+    again: Option<(ControlRequest, ReplyTo)>,
+}
+
+fn decide(leading: Option<&mut Leading>, request: ControlRequest, way: Way) -> Decided {
+    let is_change = matches!(
+        request,
+        ControlRequest::CreateDataset(_)
+            | ControlRequest::DropDataset { .. }
+            | ControlRequest::SetAccess { .. }
+            | ControlRequest::Wish { .. }
+    );
+    let again = match &way {
+        Way::Shard(to) if is_change => Some((request.clone(), *to)),
+        _ => None,
+    };
+    let now = SystemClock.monotonic();
+    let leading = leading.filter(|leading| now < leading.until);
+    let verdict = leading.map(|leading| leading.coordinator.decide(now, request));
+    Decided { way, verdict, is_change, again }
+}
+
+/// Says what was decided, if it is saved: this instance leads still.
+fn answer(shared: &Shared, leading: Option<&Leading>, decided: Decided) {
+    let Decided { way, verdict, is_change, again } = decided;
+    let (Some(leading), Some(verdict)) = (leading, verdict) else {
+        let sent_on = again.map(|(request, to)| shared.work(Job::Forward { request, to }));
+        if sent_on.is_none_or(|sent| sent.is_err()) {
+            let leader = shared.membership.leader();
+            send(shared, way, ControlReply::NotLeader { leader });
+        }
+        return;
+    };
+    let reply = match (verdict, leading.coordinator.map()) {
+        (Ok(Verdict::Reply(reply)), _) => reply,
+        (Ok(Verdict::Map(known)), Some(map)) => shared.map_since(map, known),
+        (Ok(Verdict::Map(_)), None) => ControlReply::Map(None),
+        (Err(error), _) => refused(&error),
+    };
+    let epoch = leading.coordinator.epoch();
+    if let (true, Way::Shard(to)) = (is_change && !shared.is_settled(epoch), &way) {
+        let settle = Job::Settle { epoch, reply: reply.clone(), to: *to };
+        if shared.work(settle).is_ok() {
+            return;
+        }
+        // The worker has too much to do: the answer comes before all serve by the new map.
+    }
+    send(shared, way, reply);
+}
 
 fn step_down(shared: &Shared, why: &str) {
     tracing::warn!(why, "does not lead any more");

@@ -9,7 +9,7 @@ use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::membership::{MemberReport, REPORTS_MAX};
 
 use super::Way;
-use super::follow::take_up_map;
+use super::follow::take_up_reply;
 use crate::shared::{Shared, lock};
 use crate::worker::call;
 
@@ -67,11 +67,8 @@ pub(crate) fn run(shared: &Shared) {
 
 fn deliver(shared: &Shared, reports: Vec<MemberReport>) -> Result<()> {
     let request = ControlRequest::Report { node: shared.node, known: shared.epoch(), reports };
-    match ask_leader(shared, request, REPORT_TIMEOUT)? {
-        ControlReply::Map(Some(data)) => take_up_map(shared, data),
-        ControlReply::Map(None) => Ok(()),
-        reply => Err(refusal(&reply)),
-    }
+    // A change of the map that does not fit is the business of whoever follows the leader.
+    take_up_reply(shared, ask_leader(shared, request, REPORT_TIMEOUT)?)
 }
 
 /// Asks whoever leads, in this node or elsewhere.

@@ -11,6 +11,7 @@ use samite_wire::control::{
 
 use crate::{ClusterMap, assign, partitions_for, shard_of, wheel};
 
+mod delta;
 mod groups;
 
 fn counts(table: &[TargetId]) -> HashMap<TargetId, usize> {

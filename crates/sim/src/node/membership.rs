@@ -7,8 +7,9 @@ use std::time::Duration;
 use samite_coordinator::Timing;
 use samite_partition::mirror::Effect;
 use samite_placement::ClusterMap;
-use samite_types::{Epoch, ErrorKind, PartitionId, Redundancy, RequestId, TargetId, Term};
-use samite_wire::control::{ClusterMapData, ControlReply, ControlRequest};
+use samite_types::{Epoch, ErrorKind, PartitionId, Redundancy, RequestId, Result, TargetId, Term};
+use samite_wire::control::{ControlReply, ControlRequest};
+use samite_wire::delta::MapDelta;
 use samite_wire::membership::{Heartbeat, Lease, MemberNews, MemberReport, Standing};
 
 use super::SimNode;
@@ -193,12 +194,17 @@ impl SimNode {
             ControlReply::Lease(lease) => self.granted(from, sent, &lease, context),
             ControlReply::Map(data) => {
                 if asked == Asked::Report {
-                    let reported = std::mem::take(&mut self.membership.reported);
-                    self.membership.reports.retain(|_, report| !reported.contains(report));
+                    self.reported();
                 }
                 if let Some(data) = data {
-                    self.newer(data, context);
+                    self.newer(ClusterMap::new(data), context);
                 }
+            }
+            ControlReply::MapDelta(delta) => {
+                if asked == Asked::Report {
+                    self.reported();
+                }
+                self.changed(from, &delta, context);
             }
             ControlReply::NotLeader { .. } if self.membership.leader == Some(from) => {
                 self.membership.leader = None;
@@ -225,11 +231,34 @@ impl SimNode {
         }
     }
 
-    fn newer(&mut self, data: ClusterMapData, context: &mut Context<'_>) {
-        if data.epoch <= self.epoch() {
+    /// The leader has answered the report under way.
+    fn reported(&mut self) {
+        let reported = std::mem::take(&mut self.membership.reported);
+        self.membership.reports.retain(|_, report| !reported.contains(report));
+    }
+
+    fn changed(&mut self, from: Place, delta: &MapDelta, context: &mut Context<'_>) {
+        let Some(map) = self.map.clone() else { return };
+        if delta.to <= map.epoch() {
             return;
         }
-        match ClusterMap::new(data) {
+        match map.with(delta) {
+            Ok(newer) => {
+                self.newer(Ok(newer), context);
+                if self.epoch() == delta.to {
+                    self.history.add(delta.clone());
+                }
+            }
+            Err(_) => {
+                let whole = ControlRequest::Map { known: Epoch(0) };
+                self.membership.ask(from, Asked::Map, &whole, context);
+            }
+        }
+    }
+
+    fn newer(&mut self, map: Result<ClusterMap>, context: &mut Context<'_>) {
+        match map {
+            Ok(map) if map.epoch() <= self.epoch() => {}
             // It speaks of the process before this one, which had what this one has not.
             Ok(map) if !self.is_named_by(&map) => {}
             Ok(map) => self.take_up(Arc::new(map), context),
@@ -245,10 +274,10 @@ impl SimNode {
     /// Answers a client that looks for a newer map.
     pub(super) fn control(&self, request: &ControlRequest) -> ControlReply {
         match request {
-            ControlRequest::Map { known } => {
-                let newer = self.map.as_ref().filter(|map| map.epoch() > *known);
-                ControlReply::Map(newer.map(|map| map.data().clone()))
-            }
+            ControlRequest::Map { known } => self
+                .map
+                .as_ref()
+                .map_or(ControlReply::Map(None), |map| self.history.answer(map, *known)),
             _ => ControlReply::failed(ErrorKind::Unsupported, "not simulated"),
         }
     }

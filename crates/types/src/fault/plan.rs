@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::table::{DiskAction, LinkAction, Party, Table, What};
+use super::table::{DiskAction, LinkAction, Party, Table, Traffic, What};
 use crate::NodeId;
 
 /// Pairs of ends that have their own sequence of random numbers; further ones share one.
@@ -62,6 +62,10 @@ pub enum DiskFault {
     },
 }
 
+fn is_with_client(from: Party, to: Party) -> bool {
+    [from, to].contains(&Party::Client)
+}
+
 /// What happens to a write or sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskVerdict {
@@ -102,7 +106,13 @@ impl Plan {
     }
 
     /// What happens to a frame.
-    pub fn frame(&mut self, from: Party, to: Party, now: Duration) -> LinkVerdict {
+    pub fn frame(
+        &mut self,
+        from: Party,
+        to: Party,
+        traffic: Traffic,
+        now: Duration,
+    ) -> LinkVerdict {
         let has_room = self.frames.len() < PAIRS_MAX;
         let number = match self.frames.get_mut(&(from, to)) {
             Some(number) => number,
@@ -121,6 +131,9 @@ impl Plan {
             let random = mix(mix(self.table.seed, index), pair);
             match action {
                 LinkAction::Cut => verdict.lost = Some("cut"),
+                LinkAction::CutOf(of) if of == traffic && !is_with_client(from, to) => {
+                    verdict.lost = verdict.lost.or(Some(of.cut()));
+                }
                 LinkAction::Drop(ratio) if ratio.takes(random) => {
                     verdict.lost = verdict.lost.or(Some("drop"));
                 }
@@ -134,7 +147,10 @@ impl Plan {
                 LinkAction::Corrupt(ratio) if ratio.takes(random) => {
                     verdict.corrupt = Some(mix(random, 2));
                 }
-                LinkAction::Drop(_) | LinkAction::Reorder(_) | LinkAction::Corrupt(_) => {}
+                LinkAction::Drop(_)
+                | LinkAction::Reorder(_)
+                | LinkAction::Corrupt(_)
+                | LinkAction::CutOf(_) => {}
             }
         }
         if verdict.lost.is_some() {
@@ -235,7 +251,7 @@ mod tests {
         let text = "seed 7\ndrop 15% 1 2\nduplicate 5% 1 *\nreorder 10% * 2\ncorrupt 1% * *";
         let fates: Vec<LinkVerdict> = {
             let mut plan = plan(text);
-            (0..100_000).map(|_| plan.frame(ONE, TWO, at(1))).collect()
+            (0..100_000).map(|_| plan.frame(ONE, TWO, Traffic::Other, at(1))).collect()
         };
         let share = |is: fn(&LinkVerdict) -> bool| {
             fates.iter().filter(|fate| is(fate)).count() as f64 / fates.len() as f64
@@ -247,34 +263,56 @@ mod tests {
         let mut again = plan(text);
         // Other pairs in between change nothing.
         for fate in &fates {
-            again.frame(TWO, ONE, at(1));
-            assert_eq!(again.frame(ONE, TWO, at(1)), *fate);
+            again.frame(TWO, ONE, Traffic::Other, at(1));
+            assert_eq!(again.frame(ONE, TWO, Traffic::Other, at(1)), *fate);
         }
         let mut other = plan(&text.replace("seed 7", "seed 8"));
-        assert!(fates.iter().any(|fate| other.frame(ONE, TWO, at(1)) != *fate));
+        assert!(fates.iter().any(|fate| other.frame(ONE, TWO, Traffic::Other, at(1)) != *fate));
     }
 
     #[test]
     fn windows_and_ends_hold() {
         let mut plan = plan("cut 1 2 1s 3s\ndelay 120us 1 c 0 200ms\ndelay 1ms * c");
-        assert!(plan.frame(ONE, TWO, at(999)).is_nothing());
-        assert_eq!(plan.frame(ONE, TWO, at(1000)).lost, Some("cut"));
+        assert!(plan.frame(ONE, TWO, Traffic::Other, at(999)).is_nothing());
+        assert_eq!(plan.frame(ONE, TWO, Traffic::Other, at(1000)).lost, Some("cut"));
         assert!(plan.is_cut(ONE, TWO, at(2999)) && !plan.is_cut(TWO, ONE, at(2999)));
-        assert!(plan.frame(ONE, TWO, at(3000)).is_nothing());
-        assert!(plan.frame(TWO, ONE, at(2000)).is_nothing());
-        assert_eq!(plan.frame(ONE, Party::Client, at(0)).delay, Duration::from_micros(1120));
-        assert_eq!(plan.frame(ONE, Party::Client, at(200)).delay, Duration::from_millis(1));
+        assert!(plan.frame(ONE, TWO, Traffic::Other, at(3000)).is_nothing());
+        assert!(plan.frame(TWO, ONE, Traffic::Other, at(2000)).is_nothing());
+        assert_eq!(
+            plan.frame(ONE, Party::Client, Traffic::Other, at(0)).delay,
+            Duration::from_micros(1120)
+        );
+        assert_eq!(
+            plan.frame(ONE, Party::Client, Traffic::Other, at(200)).delay,
+            Duration::from_millis(1)
+        );
         // Before the start that a table names, nothing happens.
-        assert!(plan.frame(ONE, Party::Client, Duration::from_secs(1)).is_nothing());
+        assert!(
+            plan.frame(ONE, Party::Client, Traffic::Other, Duration::from_secs(1)).is_nothing()
+        );
         assert!(!plan.is_over(at(1 << 30)));
         assert!(Plan::new("cut * * 0 1s".parse().unwrap(), at(0)).is_over(at(1000)));
+    }
+
+    #[test]
+    fn one_purpose_is_cut_off_and_no_other() {
+        let mut plan = plan("cut-peer 1 2\ncut-coordinator * 1");
+        assert!(!plan.is_cut(ONE, TWO, at(0)) && !plan.is_cut(TWO, ONE, at(0)));
+        let mut lost = |from, to, traffic| plan.frame(from, to, traffic, at(0)).lost;
+        assert_eq!(lost(ONE, TWO, Traffic::Peer), Some("cut-peer"));
+        assert_eq!(lost(ONE, TWO, Traffic::Coordinator), None);
+        assert_eq!(lost(TWO, ONE, Traffic::Coordinator), Some("cut-coordinator"));
+        assert_eq!(lost(TWO, ONE, Traffic::Peer), None);
+        // What clients ask of a node is not for its coordinator.
+        assert_eq!(lost(Party::Client, ONE, Traffic::Coordinator), None);
+        assert_eq!(lost(TWO, ONE, Traffic::Other), None);
     }
 
     #[test]
     fn many_pairs_take_no_more_room() {
         let mut plan = plan("drop 50% * *");
         for node in 0..PAIRS_MAX as u32 + 100 {
-            plan.frame(Party::Node(NodeId(node)), ONE, at(0));
+            plan.frame(Party::Node(NodeId(node)), ONE, Traffic::Other, at(0));
         }
         assert_eq!(plan.frames.len(), PAIRS_MAX);
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::plan::{DiskOp, DiskVerdict, LinkVerdict, Plan};
-use super::table::{Party, Table};
+use super::table::{Party, Table, Traffic};
 use crate::{Clock, NodeId, RequestId, SystemClock};
 
 /// A frame, as far as the log tells of it.
@@ -18,6 +18,8 @@ pub struct FrameWords {
     pub request: RequestId,
     /// Its length, in bytes.
     pub len: usize,
+    /// What it is about.
+    pub traffic: Traffic,
 }
 
 /// How much has gone wrong on purpose, since the table was set.
@@ -111,10 +113,10 @@ impl Faults {
         let now = SystemClock.realtime();
         let mut state = self.lock();
         let Some(plan) = self.plan(&mut state, now) else { return LinkVerdict::default() };
-        let verdict = plan.frame(from, to, now);
+        let verdict = plan.frame(from, to, frame.traffic, now);
         if !verdict.is_nothing() {
             state.injected.frames += 1;
-            let FrameWords { kind, request, len } = frame;
+            let FrameWords { kind, request, len, .. } = frame;
             let mut tell = |fault: &str| {
                 self.tell(now, format_args!("{fault} {from} {to} {kind} {request} {len}"));
             };
@@ -206,7 +208,8 @@ mod tests {
     use super::super::DiskFault;
     use super::*;
 
-    const REPLY: FrameWords = FrameWords { kind: "Reply", request: RequestId(7), len: 100 };
+    const REPLY: FrameWords =
+        FrameWords { kind: "Reply", request: RequestId(7), len: 100, traffic: Traffic::Other };
 
     fn faults() -> (Arc<Faults>, Arc<Mutex<Vec<String>>>) {
         let lines = Arc::new(Mutex::new(Vec::new()));

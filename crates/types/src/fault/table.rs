@@ -95,6 +95,30 @@ pub enum LinkAction {
     Corrupt(Ratio),
     /// Nothing arrives, and no new connection is made between nodes.
     Cut,
+    /// Nothing of this kind arrives from one node at another. Connections are made.
+    CutOf(Traffic),
+}
+
+/// What frames between nodes are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// Members of mirror groups talk to each other.
+    Peer,
+    /// Nodes talk to coordinators: leases, maps, reports.
+    Coordinator,
+    /// Something else.
+    Other,
+}
+
+impl Traffic {
+    /// The fault that cuts off nothing else.
+    pub(super) const fn cut(self) -> &'static str {
+        match self {
+            Self::Peer => "cut-peer",
+            Self::Coordinator => "cut-coordinator",
+            Self::Other => "cut-other",
+        }
+    }
 }
 
 /// What happens to a write or a sync of a log.
@@ -185,8 +209,7 @@ pub struct TableError {
     pub reason: String,
 }
 
-const USAGE: &str =
-    "expected drop, delay, duplicate, reorder, corrupt, cut, disk, memory, start or seed";
+const USAGE: &str = "expected drop, delay, duplicate, reorder, corrupt, cut, cut-peer, cut-coordinator, disk, memory, start or seed";
 const LINK_USAGE: &str =
     "expected `FAULT AMOUNT FROM TO [START [END]]`, as `drop 15% 2 3 100ms 200ms`";
 const CUT_USAGE: &str = "expected `cut FROM TO [START [END]]`, as `cut 1 2 1s 3s`";
@@ -251,7 +274,15 @@ fn rule(words: &[&str]) -> Result<Rule, String> {
         ["cut", from, to, times @ ..] => {
             (What::Link { action: LinkAction::Cut, from: end(from)?, to: end(to)? }, times)
         }
-        ["cut", ..] => return Err(CUT_USAGE.to_owned()),
+        [kind @ ("cut-peer" | "cut-coordinator"), from, to, times @ ..] => {
+            let of = if *kind == "cut-peer" { Traffic::Peer } else { Traffic::Coordinator };
+            let (from, to) = (end(from)?, end(to)?);
+            if [from, to].contains(&End::Is(Party::Client)) {
+                return Err(format!("{kind} is between nodes; name two of them"));
+            }
+            (What::Link { action: LinkAction::CutOf(of), from, to }, times)
+        }
+        ["cut" | "cut-peer" | "cut-coordinator", ..] => return Err(CUT_USAGE.to_owned()),
         ["disk", kind, amount, node, times @ ..] => {
             let node = end(node)?;
             if node == End::Is(Party::Client) {
@@ -428,6 +459,7 @@ impl fmt::Display for Rule {
                     LinkAction::Reorder(ratio) => write!(f, "reorder {ratio}")?,
                     LinkAction::Corrupt(ratio) => write!(f, "corrupt {ratio}")?,
                     LinkAction::Cut => f.write_str("cut")?,
+                    LinkAction::CutOf(traffic) => f.write_str(traffic.cut())?,
                 }
                 write!(f, " {from} {to}")?;
             }
@@ -481,6 +513,8 @@ duplicate 5% * *
 reorder 0.5% c 1 1s
 corrupt 12% 1 c 0 300ms
 cut 1 2 1s 3s
+cut-peer 0 1
+cut-coordinator * 2 0 1s
 disk error 1% 2 0 1s
 disk slow 5ms *
 disk full 100% 0 1.5s
@@ -490,7 +524,7 @@ disk torn 3% 1
     #[test]
     fn a_table_is_read_and_written() {
         let table: Table = TABLE.parse().unwrap();
-        assert_eq!(table.rules.len(), 10);
+        assert_eq!(table.rules.len(), 12);
         assert_eq!((table.start, table.seed), (Some(Duration::from_millis(1_763_783_084_250)), 42));
         assert_eq!(table.rules[0].window.until, Some(Duration::from_millis(200)));
         assert_eq!(table.to_string().parse::<Table>().unwrap(), table);

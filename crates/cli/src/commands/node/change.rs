@@ -230,7 +230,8 @@ fn remove(
     }
     file.nodes.retain(|entry| entry.node != node);
     target.dir.write_cluster_file(&file)?;
-    for path in [target.dir.socket_path(node)?, target.dir.log_path(node)] {
+    let dir = &target.dir;
+    for path in [dir.socket_path(node)?, dir.log_path(node), dir.fault_table_path(node)] {
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).doing(format_args!("remove {}", path.display()));

@@ -11,7 +11,7 @@ use samite_node::{
     StoreConfig, Timing, TlsConfig,
 };
 use samite_types::NodeId;
-use samite_types::fault::parse_time;
+use samite_types::fault::{Table, parse_time};
 use tracing_subscriber::EnvFilter;
 
 use crate::cluster::Target;
@@ -47,6 +47,9 @@ pub struct Serve {
     /// Where coordinators keep their state: etcd at `http://HOST:PORT,…`; else the only one keeps it in the cluster's directory
     #[arg(long, value_name = "URLS", value_delimiter = ',')]
     etcd: Vec<String>,
+    /// The cluster has served before: without its coordinators' state nothing is begun anew
+    #[arg(long)]
+    founded: bool,
     /// Listen on tcp at this address too; port 0 takes a free one
     #[arg(long, value_name = "HOST:PORT")]
     tcp: Option<String>,
@@ -87,6 +90,7 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
         tcp: args.tcp.clone(),
         tls: tls(args, &dir)?,
         fault_log: Some(dir.fault_log_path(node)),
+        faults: fault_table(&dir, node)?,
         key: dir.read_key()?,
         memory_bytes: args.memory,
         shards: args.shards,
@@ -122,6 +126,17 @@ fn tls(args: &Serve, dir: &ClusterDir) -> Result<TlsConfig, Failure> {
     Ok(TlsConfig::Files { own, authorities })
 }
 
+/// The faults that were set for this node, before it was started again.
+fn fault_table(dir: &ClusterDir, node: NodeId) -> Result<Option<Table>, Failure> {
+    let path = dir.fault_table_path(node);
+    let text = match std::fs::read_to_string(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        text => text.doing(format_args!("read {}", path.display()))?,
+    };
+    let named = |error| Failure::failed(format!("{}: {error}", path.display()));
+    text.parse().map(Some).map_err(named)
+}
+
 /// Which coordinators there are, and whether one is in this node.
 fn coordinator(args: &Serve, dir: &ClusterDir) -> Result<CoordinatorConfig, Failure> {
     if args.etcd.is_empty() && args.coordinators != 1 {
@@ -134,6 +149,7 @@ fn coordinator(args: &Serve, dir: &ClusterDir) -> Result<CoordinatorConfig, Fail
     let own = (args.node < args.coordinators).then(|| InstanceConfig {
         expected: args.nodes as usize,
         partitions: args.partitions,
+        is_founded: args.founded,
         store: match args.etcd.is_empty() {
             // With durable datasets it has to outlive the cluster's directory: it says which there are.
             true => StoreConfig::File(match &args.durable {

@@ -1,0 +1,20 @@
+//! What docs/scale.md says, at sizes that take seconds: balance, messages, and a rebuild that falls as nodes are added.
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
+
+use samite_sim::scale::{Figures, measure};
+
+#[test]
+fn more_nodes_share_load_and_rebuild_and_cost_no_messages() {
+    let all: Vec<Figures> = [4, 16, 64].map(|nodes| measure(nodes).unwrap()).into();
+    for figures in &all {
+        assert!(figures.primaries <= 1.1 && figures.members <= 1.1, "{figures:?}");
+        assert!((figures.messages_per_create - 4.0).abs() < f64::EPSILON, "{figures:?}");
+        assert!(figures.failover_ms < 1500, "{figures:?}");
+        // What changed is told, not everything: less than one whole map for each node.
+        let whole = figures.map_kib.max(1) * u64::from(figures.nodes);
+        assert!(figures.rebuild_maps_kib < whole, "{figures:?}");
+    }
+    assert!(all.is_sorted_by(|few, many| few.rebuild_ms > many.rebuild_ms), "{all:?}");
+    let last = all.last().unwrap();
+    assert!(last.rebuild_ms <= last.rebuild_without_maps_ms * 5 / 4, "{last:?}");
+}

@@ -1,0 +1,244 @@
+//! Clusters of real processes whose coordinators, or the etcd below them, die. They need the `samite` binary (`make test` builds it first), and
+//! etcd; nothing is tried where that is not installed.
+
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use samite_client::kv::Kv;
+use samite_client::{Client, ClusterConfig, Options, Transport};
+use samite_testkit::ProcessCluster;
+use samite_types::{ErrorKind, NodeId, Redundancy};
+use samite_wire::control::DatasetSpec;
+
+fn has_etcd() -> bool {
+    let probe = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
+    let has = probe.is_ok_and(|status| status.success());
+    if !has {
+        eprintln!("skipped: etcd is not installed");
+    }
+    has
+}
+
+fn options() -> Options {
+    let (timeout, transport) = (Duration::from_secs(30), Some(Transport::Unix));
+    Options { timeout, transport, redundancy: Redundancy(2), ..Options::default() }
+}
+
+fn spec(name: &str) -> DatasetSpec {
+    DatasetSpec { redundancy: Redundancy(2), ..DatasetSpec::new(name) }
+}
+
+/// A process, and how to start it again.
+struct Member {
+    pid: u32,
+    args: Vec<String>,
+}
+
+/// Members of the local etcd, as they run.
+fn members(cluster: &ProcessCluster) -> Vec<Member> {
+    let file = cluster.file().unwrap();
+    let of = |pid: u32| {
+        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
+        let args = line.split_terminator('\0').map(str::to_owned).collect();
+        Member { pid, args }
+    };
+    file.setup.etcd_members.iter().map(|member| of(member.pid)).collect()
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+impl Member {
+    fn start_again(&self) -> std::process::Child {
+        let mut command = Command::new(&self.args[0]);
+        command.args(&self.args[1..]).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(Stdio::null()).spawn().unwrap()
+    }
+}
+
+/// Ends the children of the test.
+struct Children(Vec<std::process::Child>);
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn leader(client: &Client, nodes: u32) -> NodeId {
+    let begun = Instant::now();
+    loop {
+        let found = (0..nodes).find_map(|node| client.node_status(NodeId(node)).ok()?.leader);
+        if let Some(leader) = found {
+            return leader;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "nobody leads");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn without_etcds_quorum_the_store_goes_on_until_leases_end_and_again_when_it_is_back() {
+    if !has_etcd() {
+        return;
+    }
+    let args = ["--memory", "64M", "--mirror", "2", "--coordinator", "etcd"];
+    let cluster = ProcessCluster::start(3, &args).unwrap();
+    let client = cluster.client(options()).unwrap();
+    let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
+    let members = members(&cluster);
+    members[..2].iter().for_each(|member| kill(member.pid));
+    // Leases run: nobody notices.
+    let begun = Instant::now();
+    let mut number = 0u64;
+    while begun.elapsed() < Duration::from_millis(300) {
+        kv.put(&number.to_le_bytes(), b"value").unwrap();
+        number += 1;
+    }
+    assert!(number > 0);
+    // Then calls wait, and fail by time alone.
+    std::thread::sleep(Duration::from_secs(2));
+    let impatient = Options { timeout: Duration::from_millis(500), ..options() };
+    let refused = Kv::new(cluster.client(impatient).unwrap().dataset("kept").unwrap());
+    let error = refused.put(b"late", b"value").unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Busy), "{error}");
+    // A call that waits is answered when etcd is back, and everything acknowledged is there.
+    let mut children = Children(Vec::new());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| kv.put(b"patient", b"value"));
+        std::thread::sleep(Duration::from_millis(300));
+        children.0.push(members[0].start_again());
+        waiting.join().unwrap().unwrap();
+    });
+    for known in 0..number {
+        assert_eq!(kv.get(&known.to_le_bytes()).unwrap().unwrap().bytes, b"value", "{known}");
+    }
+    client.create_dataset(&spec("another")).unwrap();
+    drop(cluster);
+}
+
+#[test]
+fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
+    if !has_etcd() {
+        return;
+    }
+    let args = ["--memory", "64M", "--mirror", "2", "--coordinator", "etcd"];
+    let cluster = ProcessCluster::start(3, &args).unwrap();
+    let client = cluster.client(options()).unwrap();
+    let leads = leader(&client, 3);
+    // Whom one asks does not matter: followers pass changes on to the one that leads.
+    for entry in &cluster.file().unwrap().nodes {
+        let address = format!("unix://{}", entry.socket.display());
+        let config = ClusterConfig { addresses: vec![address], ..cluster.config().unwrap() };
+        let only = Client::connect(&config, options()).unwrap();
+        only.create_dataset(&spec(&format!("by-{}", entry.node))).unwrap();
+    }
+    // The leader dies; a node that starts again finds the next one by the addresses that it has.
+    let other = NodeId(if leads == NodeId(2) { 1 } else { 2 });
+    cluster.kill_node(leads).unwrap();
+    cluster.kill_node(other).unwrap();
+    cluster.run(["node", "restart", &other.get().to_string()]).unwrap();
+    cluster.run(["node", "restart", &leads.get().to_string()]).unwrap();
+    let map = client.refresh_map().unwrap();
+    assert_eq!(map.datasets().iter().filter(|set| set.spec.name.starts_with("by-")).count(), 3);
+    let kv = Kv::new(client.dataset("by-n0").unwrap());
+    kv.put(b"key", b"value").unwrap();
+    assert_ne!(leader(&client, 3), other, "it was not there when somebody took over");
+}
+
+#[test]
+fn without_the_node_of_an_embedded_coordinator_all_wait_until_it_is_back() {
+    let cluster = ProcessCluster::start(3, &["--memory", "64M", "--mirror", "2"]).unwrap();
+    let client = cluster.client(options()).unwrap();
+    let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
+    let keys: Vec<String> = (0..64).map(|number| format!("key {number}")).collect();
+    for key in &keys {
+        kv.put(key.as_bytes(), b"value").unwrap();
+    }
+    cluster.kill_node(NodeId(0)).unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let impatient = Options { timeout: Duration::from_millis(700), ..options() };
+    let refused = cluster.client(impatient).unwrap();
+    let error = refused.create_dataset(&spec("new")).unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Busy),
+        "{error}"
+    );
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| kv.put(b"patient", b"value"));
+        std::thread::sleep(Duration::from_millis(200));
+        cluster.run(["node", "restart", "0"]).unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    // Its map is the one that it had, and what it held comes back from the others.
+    for key in &keys {
+        assert_eq!(kv.get(key.as_bytes()).unwrap().unwrap().bytes, b"value", "{key}");
+    }
+    client.create_dataset(&spec("new")).unwrap();
+}
+
+#[test]
+fn durable_datasets_come_back_with_the_etcd_that_was_started_along() {
+    if !has_etcd() {
+        return;
+    }
+    let flash = tempfile::tempdir().unwrap();
+    let durable = flash.path().join("d").display().to_string();
+    let args = ["--memory", "96M", "--mirror", "2", "--coordinator", "etcd", "--durable", &durable];
+    let mut last = 0u64;
+    let cluster = ProcessCluster::start(3, &args).unwrap();
+    let up = |args: &[&str]| cluster.run([&["up", "--local", "3"], args].concat());
+    for life in 0..3u64 {
+        if life > 0 {
+            up(&args).unwrap();
+        }
+        let client = cluster.client(options()).unwrap();
+        let kv = Kv::new(client.dataset("kv").unwrap());
+        for number in 0..last {
+            let found = kv.get(&number.to_le_bytes()).unwrap().unwrap();
+            assert_eq!(found.bytes, number.to_be_bytes(), "life {life}");
+        }
+        for _ in 0..100 {
+            kv.put(&last.to_le_bytes(), &last.to_be_bytes()).unwrap();
+            last += 1;
+        }
+        if life == 0 {
+            // Everything at once, etcd included.
+            members(&cluster).iter().for_each(|member| kill(member.pid));
+            cluster.file().unwrap().nodes.iter().for_each(|node| kill(node.pid));
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        cluster.run(["down"]).unwrap();
+    }
+    // Where it cannot come back, it says so, and nothing is lost.
+    let refuses = |args: &[&str], words: &str| {
+        let refused = up(args).unwrap_err();
+        assert!(refused.message().contains(words), "{refused}");
+    };
+    refuses(&["--memory", "96M", "--mirror", "2", "--durable", &durable], "--coordinator etcd");
+    let (kept, away) = (flash.path().join("d/etcd1"), flash.path().join("away"));
+    std::fs::rename(&kept, &away).unwrap();
+    refuses(&args, "etcd1");
+    std::fs::rename(&away, &kept).unwrap();
+    // An etcd that has lost everything: no cluster is founded over what the nodes keep.
+    let all: Vec<_> = (0..3).map(|member| flash.path().join(format!("d/etcd{member}"))).collect();
+    for (index, kept) in all.iter().enumerate() {
+        std::fs::rename(kept, flash.path().join(format!("away{index}"))).unwrap();
+        std::fs::create_dir(kept).unwrap();
+    }
+    refuses(&args, "is lost");
+    for (index, kept) in all.iter().enumerate() {
+        std::fs::remove_dir_all(kept).unwrap();
+        std::fs::rename(flash.path().join(format!("away{index}")), kept).unwrap();
+    }
+    up(&args).unwrap();
+    let kv = Kv::new(cluster.client(options()).unwrap().dataset("kv").unwrap());
+    assert_eq!(kv.get(&(last - 1).to_le_bytes()).unwrap().unwrap().bytes, (last - 1).to_be_bytes());
+}
