@@ -1,7 +1,7 @@
 //! Who lives: heartbeats, leases, and what their end means.
 //!
-//! The coordinator counts a lease from when it *received* the heartbeat, the node from when it sent it. So when a node is called
-//! offline, it has stopped serving.
+//! The coordinator counts a lease from when it *received* the heartbeat, the node from when it sent it, and the coordinator waits a tenth longer for a
+//! clock that runs behind its own. So when a node is called offline, it has stopped serving.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl Coordinator {
         for (info, state) in map.nodes().iter().zip(&map.data().states) {
             let Some(presence) = self.presences.get(&info.node) else { continue };
             let silent = now.saturating_sub(presence.heard);
-            let seen = if silent >= self.timing.lease {
+            let seen = if silent >= self.timing.lease_end() {
                 Reachability::Offline
             } else if silent >= self.timing.late {
                 Reachability::ProbablyOffline

@@ -43,6 +43,14 @@ impl Timing {
     };
 }
 
+impl Timing {
+    /// How long the coordinator waits before it takes a lease for ended: the two clocks may run differently by a tenth.
+    #[must_use]
+    pub const fn lease_end(&self) -> Duration {
+        self.lease.saturating_add(Duration::from_nanos((self.lease.as_nanos() / 10) as u64))
+    }
+}
+
 impl Default for Timing {
     fn default() -> Self {
         Self::DEFAULT
