@@ -5,7 +5,7 @@ use std::time::Duration;
 use samite_client::runtime::{
     ClusterDir, ClusterFile, DEFAULT_CLUSTER, ENV_CLUSTER, NodeEntry, RuntimeDir,
 };
-use samite_client::{Client, ClusterConfig, Options, transport_from_env};
+use samite_client::{Client, ClusterConfig, ENV_TRANSPORT, Options, transport_from_env};
 use samite_fs::{Context, FileSystem};
 use samite_types::{Error, ErrorKind, Redundancy};
 
@@ -99,6 +99,11 @@ impl Target {
         }
         if let Some(transport) = transport {
             addresses.retain(|address| address.starts_with(&format!("{transport}://")));
+            if addresses.is_empty() {
+                let words =
+                    format!("{ENV_TRANSPORT}={transport}: no node has an address of this kind");
+                return Err(Error::new(ErrorKind::Unavailable, words));
+            }
         }
         Ok(ClusterConfig {
             cluster: self.dir.name().to_owned(),

@@ -229,6 +229,8 @@ pub(crate) struct Opener {
     empty_records: u32,
     /// The peer has said that it sends nothing more.
     closed: bool,
+    /// What has ended it.
+    failed: Option<Errno>,
 }
 
 impl Opener {
@@ -248,6 +250,7 @@ impl Opener {
             receive_len: RECORD_LEN_MAX,
             empty_records: 0,
             closed: false,
+            failed: None,
         })
     }
 
@@ -298,8 +301,11 @@ impl Opener {
         wait: bool,
         put: &mut dyn FnMut(&[u8]),
     ) -> Result<usize, Errno> {
+        if let Some(errno) = self.failed {
+            return Err(errno);
+        }
         loop {
-            let len = self.take(limit, put)?;
+            let len = self.take(limit, put).inspect_err(|errno| self.failed = Some(*errno))?;
             if len > 0 || self.closed || limit == 0 {
                 return Ok(len);
             }
