@@ -12,7 +12,7 @@ use crate::measure::{Aim, What, Workload};
 use crate::place::Place;
 use crate::store::kv::{Setting, Verb};
 use crate::store::object::Direction;
-use crate::store::{Home, files, kv, object};
+use crate::store::{Home, files, kv, object, resync};
 use crate::{floor, peer};
 
 type Make = Box<dyn Fn(&mut Place) -> Result<Box<dyn Workload>>>;
@@ -245,6 +245,9 @@ fn mirrored() -> Vec<Entry> {
         let aim = (transport == Transport::Tcp).then_some(Aim::AtLeast(0.45));
         all.push(Entry::new(&name, What::Rate, write(Home::Both)).beside(alone, aim));
     }
+    // Nodes of one host talk over unix sockets.
+    let resync = Entry::new("/mirror/resync/unix", What::Rate, resync::whole);
+    all.push(resync.beside("/floor/unix/stream/1MiB", Aim::AtLeast(0.5)));
     all
 }
 

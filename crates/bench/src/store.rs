@@ -3,6 +3,7 @@
 pub mod files;
 pub mod kv;
 pub mod object;
+pub mod resync;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -44,10 +44,8 @@ pub fn run(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Re
 fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Result<()> {
     let shards = usize::from(config.shards);
     if !(1..=SHARDS_MAX).contains(&shards) {
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            format!("{shards} shards; 1 to {SHARDS_MAX} are possible"),
-        ));
+        let words = format!("{shards} shards; 1 to {SHARDS_MAX} are possible");
+        return Err(Error::new(ErrorKind::Invalid, words));
     }
     let key = cluster_key(&config);
     let memory = MemoryBackend::new(config.memory_bytes, shards)?;

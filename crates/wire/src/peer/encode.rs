@@ -3,6 +3,8 @@
 use samite_types::Position;
 
 use super::{Entry, Envelope, Event, HEAD_LEN, Message, Point, RecordCopy};
+use samite_types::Version;
+
 use crate::codec::Put;
 use crate::op::{Action, Data, Operation, operation_flat};
 
@@ -107,13 +109,7 @@ impl<'a> Message<'a> {
             }
             Self::Compare { attempt, step, after, upto, records } => {
                 put_step(body, tag::COMPARE, *attempt, *step);
-                body.put_short_bytes(after);
-                body.put_short_bytes(upto);
-                body.put_u16(records.len() as u16);
-                for (key, version) in records {
-                    body.put_short_bytes(key);
-                    body.put_u64(version.get());
-                }
+                put_versions(body, (after, upto), records);
             }
             Self::Records { attempt, step, records } => {
                 put_step(body, tag::RECORDS, *attempt, *step);
@@ -252,6 +248,16 @@ fn put_step(body: &mut Vec<u8>, tag: u8, attempt: u32, step: u32) {
     body.put_u8(tag);
     body.put_u32(attempt);
     body.put_u32(step);
+}
+
+fn put_versions(body: &mut Vec<u8>, (after, upto): (&[u8], &[u8]), records: &[(&[u8], Version)]) {
+    body.put_short_bytes(after);
+    body.put_short_bytes(upto);
+    body.put_u16(records.len() as u16);
+    for (key, version) in records {
+        body.put_short_bytes(key);
+        body.put_u64(version.get());
+    }
 }
 
 fn put_point(body: &mut Vec<u8>, point: &Point) {
