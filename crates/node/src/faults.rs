@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use samite_transport::server::Peer;
 use samite_types::fault::{Faults, Table};
-use samite_types::{Error, ErrorKind, NodeId, Result};
+use samite_types::{Error, ErrorKind, Result};
 use samite_wire::control::{self, ControlReply, ControlRequest, FaultRequest, FaultStatus};
 use samite_wire::frame::{FrameKind, Header};
 
 use crate::access::is_trusted;
+use crate::config::NodeConfig;
 use crate::shared::{Shared, lock};
 
 /// Longest log, in bytes; what happens after that is not told.
@@ -43,9 +44,9 @@ impl Log {
     }
 }
 
-/// The faults of a node, none yet, told to the file at `log`.
-pub(crate) fn faults(node: NodeId, log: Option<PathBuf>) -> Arc<Faults> {
-    let sink = log.map(|path| {
+/// The faults of a node that begins so.
+pub(crate) fn faults(config: &NodeConfig) -> Arc<Faults> {
+    let sink = config.fault_log.clone().map(|path| {
         let log = Mutex::new(Log::default());
         let write = move |line: &str| {
             if let Err(error) = lock(&log).write(&path, line) {
@@ -54,7 +55,12 @@ pub(crate) fn faults(node: NodeId, log: Option<PathBuf>) -> Arc<Faults> {
         };
         Box::new(write) as samite_types::fault::Sink
     });
-    Faults::new(node, sink)
+    let faults = Faults::new(config.node, sink);
+    if let Some(table) = &config.faults {
+        tracing::warn!(node = %config.node, faults = table.rules.len(), "faults are made on purpose");
+        faults.set(Some(table.clone()));
+    }
+    faults
 }
 
 /// Whether a request is about faults.

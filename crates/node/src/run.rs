@@ -54,11 +54,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
         .ok_or_else(|| Error::new(ErrorKind::Internal, "the memory backend has no arena"))?;
     let listeners = listen(&config)?;
     let addresses = addresses(&config.socket, &listeners);
-    let faults = faults::faults(config.node, config.fault_log.clone());
-    if let Some(table) = &config.faults {
-        tracing::warn!(node = %config.node, faults = table.rules.len(), "faults are made on purpose");
-        faults.set(Some(table.clone()));
-    }
+    let faults = faults::faults(&config);
     let loops = event_loops(&config, &key, &faults, listeners)?;
     let flash = config.flash.as_ref();
     let flash = flash.map(|flash| Flash::open(flash, (config.node, config.shards), &faults));
