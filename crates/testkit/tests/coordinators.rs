@@ -142,8 +142,10 @@ fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
     }
     // The leader dies; a node that starts again finds the next one by the addresses that it has.
     let other = NodeId(if leads == NodeId(2) { 1 } else { 2 });
-    cluster.kill_node(leads).unwrap();
-    cluster.kill_node(other).unwrap();
+    // Waits until all of the process is gone, threads included.
+    for node in [leads, other] {
+        cluster.run(["fault", "kill", &node.get().to_string()]).unwrap();
+    }
     cluster.run(["node", "restart", &other.get().to_string()]).unwrap();
     cluster.run(["node", "restart", &leads.get().to_string()]).unwrap();
     let map = client.refresh_map().unwrap();
