@@ -49,6 +49,12 @@ impl<'a> Nodes<'a> {
         self.seen.get(&target).map_or(Reachability::Offline, |(_, reachability)| *reachability)
     }
 
+    /// Whether the node of `target` has said that it serves by a map of `epoch` or a newer one.
+    pub(crate) fn serves_by(&self, target: TargetId, epoch: Epoch) -> bool {
+        let presence = self.node_of(target).and_then(|node| self.presences.get(&node));
+        presence.is_some_and(|presence| presence.knows >= epoch)
+    }
+
     /// Whether the node of `target` serves nothing that it should not: it knows every group that it leads no more, or its lease is over.
     pub(crate) fn knows_its_place(&self, target: TargetId) -> bool {
         self.reach(target) == Reachability::Offline
@@ -75,7 +81,8 @@ impl Coordinator {
             settle(group, |target| nodes.reach(target));
         }
         // One step for each map: the next one may need that nodes know this one.
-        let stepped = step(&self.goals, &mut data, &nodes);
+        let changed = |place| self.changed.get(&place).copied().unwrap_or(self.since);
+        let stepped = step(&self.goals, &mut data, &nodes, &changed);
         self.has_work = stepped.has_changed || stepped.waits;
         let present = self.ready_map()?;
         data.epoch = present.epoch();

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use samite_placement::{MEMBERS_MAX, Place, arrange};
-use samite_types::{NodeId, Redundancy, TargetId};
+use samite_types::{Epoch, NodeId, PartitionId, Redundancy, TargetId};
 use samite_wire::control::{ClusterMapData, Consistency, Group, Member, Reachability};
 
 use crate::Coordinator;
@@ -144,13 +144,23 @@ pub(crate) fn used(data: &ClusterMapData) -> HashSet<Redundancy> {
 }
 
 /// Takes every group one step towards its goal.
-pub(crate) fn step(goals: &[Goal], data: &mut ClusterMapData, nodes: &Nodes<'_>) -> Stepped {
+///
+/// `changed`: the epoch of each group's last change. A group grows when its primary serves by it as it is: else a member that was dropped and comes again would be,
+/// to a primary that has seen neither, the one that was up to date.
+pub(crate) fn step(
+    goals: &[Goal],
+    data: &mut ClusterMapData,
+    nodes: &Nodes<'_>,
+    changed: &dyn Fn((Redundancy, PartitionId)) -> Epoch,
+) -> Stepped {
     let used = used(data);
     let mut work = Work::new(data, nodes);
     let mut all = Stepped { has_changed: false, waits: false };
     for (table, goal) in data.tables.iter_mut().zip(goals) {
         let holds_data = used.contains(&table.redundancy);
-        for (group, goal) in table.groups.iter_mut().zip(goal) {
+        for (partition, (group, goal)) in
+            (0..).map(PartitionId).zip(table.groups.iter_mut().zip(goal))
+        {
             let is_there = group.members.len() == goal.len()
                 && group.members.iter().zip(goal).all(|(member, target)| {
                     member.target == *target && member.consistency == Consistency::Good
@@ -159,7 +169,7 @@ pub(crate) fn step(goals: &[Goal], data: &mut ClusterMapData, nodes: &Nodes<'_>)
                 continue;
             }
             let stepped = if holds_data {
-                work.step_group(group, goal)
+                work.step_group(group, goal, changed((table.redundancy, partition)))
             } else {
                 Stepped { has_changed: place_anew(group, goal, nodes), waits: false }
             };
@@ -233,7 +243,7 @@ impl<'a> Work<'a> {
         self.nodes.reach(target) == Reachability::Online
     }
 
-    fn step_group(&mut self, group: &mut Group, goal: &[TargetId]) -> Stepped {
+    fn step_group(&mut self, group: &mut Group, goal: &[TargetId], changed: Epoch) -> Stepped {
         let primary = group.members[0];
         let nothing = |waits| Stepped { has_changed: false, waits };
         let done = Stepped { has_changed: true, waits: true };
@@ -241,6 +251,9 @@ impl<'a> Work<'a> {
             return nothing(false);
         }
         if let Some(new) = goal.iter().find(|target| consistency(group, **target).is_none()) {
+            if !self.nodes.serves_by(primary.target, changed) {
+                return nothing(true);
+            }
             return if self.grow(group, *new) { done } else { nothing(false) };
         }
         if goal.iter().any(|target| consistency(group, *target) != Some(Consistency::Good)) {

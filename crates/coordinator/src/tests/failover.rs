@@ -400,6 +400,11 @@ fn nodes_are_added_drained_and_removed_under_way() {
     cluster.coordinator.wish(NodeId(3), NodeWish::Add).unwrap();
     cluster.join(3);
     cluster.alive.push(3);
+    let before = cluster.groups();
+    let is_as_it_was = before.iter().all(|group| group.members.len() == 2);
+    assert!(is_as_it_was, "no primary has said yet that it knows its group");
+    // Said in one beat, begun with the next map.
+    cluster.pass(100);
     let growing = cluster.groups();
     assert!(growing.iter().all(|group| group.members.len() <= 3));
     let under_way = growing.iter().filter(|group| group.members.len() == 3).count();
