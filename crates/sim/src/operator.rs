@@ -57,8 +57,15 @@ impl SimOperator {
         let request = ControlRequest::Wish { node: NodeId(next.node), wish: next.wish };
         // Answers to what was wanted before count for nothing.
         self.next_request += 1;
+        let id = RequestId(self.next_request);
+        // An earlier wish that came a second time, late, may have taken the drain back.
+        let drain = ControlRequest::Wish { node: NodeId(next.node), wish: NodeWish::Drain };
+        let drains = matches!(next.wish, NodeWish::Remove { .. });
         for instance in (0..self.coordinators).map(Place::Coordinator) {
-            context.send(instance, Message::control(RequestId(self.next_request), &request));
+            if drains {
+                context.send(instance, Message::control(RequestId(0), &drain));
+            }
+            context.send(instance, Message::control(id, &request));
         }
         context.wake_at(context.now + AGAIN);
     }
