@@ -17,6 +17,9 @@ use samite_types::{Position, Result};
 
 use crate::rng::Rng;
 
+/// Does something to a partition, if it is open.
+type Find<'f> = dyn FnMut(PlaceId, &mut dyn FnMut(&mut Mirrored)) + 'f;
+
 /// Small, so that there are many.
 const SEGMENT_LEN: u64 = 1024;
 /// A log is not worth a checkpoint before it has so many segments.
@@ -130,7 +133,7 @@ impl Flash {
         &mut self,
         now: Duration,
         rng: &mut Rng,
-        find: &mut dyn FnMut(PlaceId, &mut dyn FnMut(&mut Mirrored)),
+        find: &mut Find<'_>,
     ) -> Result<Vec<(PlaceId, Position)>> {
         if let Some((_, mut batch)) = self.writing.take_if(|(until, _)| *until <= now) {
             self.log.write(&mut batch)?;
@@ -155,7 +158,7 @@ impl Flash {
     fn step_checkpoint(
         &mut self,
         there: &mut Vec<(PlaceId, Position)>,
-        find: &mut dyn FnMut(PlaceId, &mut dyn FnMut(&mut Mirrored)),
+        find: &mut Find<'_>,
     ) -> Result<()> {
         let len_max = self.sizes.values().sum::<u64>().max(SEGMENTS_MIN * SEGMENT_LEN);
         if self.making.is_none() && self.todo.is_empty() && self.log.len() > len_max {
