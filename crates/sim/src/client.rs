@@ -7,7 +7,7 @@ use std::time::Duration;
 use samite_client::retry::{Event, Next, Retry, Timing};
 use samite_placement::ClusterMap;
 use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, RequestId, Seq};
-use samite_wire::control::{self, ControlReply, ControlRequest};
+use samite_wire::control::{self, ControlReply, ControlRequest, ReadsKind};
 use samite_wire::op::{Reply, RequestEncoder, RequestHeader};
 
 use crate::message::Message;
@@ -55,6 +55,8 @@ struct Current {
     seq: Seq,
     retry: Retry,
     was_sent: bool,
+    /// Any member may be asked, where members answer reads; until one did not answer.
+    by_members: bool,
     /// Who was asked last, by which map, and the number of that request.
     asked: Place,
     asked_epoch: Epoch,
@@ -140,9 +142,11 @@ impl SimClient {
         self.next_seq += u64::from(op.is_mutation());
         let call = context.history.begin(self.index, partition, op.clone(), context.world_now);
         context.note(|| format!("call {call}: {partition} {op}"));
+        let by_members = op.only_reads();
         self.current = Some(Current {
             call,
             partition,
+            by_members,
             op,
             seq,
             retry: Retry::new(Timing::default(), true, context.now + CALL_MAX),
@@ -161,11 +165,14 @@ impl SimClient {
         context: &mut Context<'_>,
     ) -> Option<(Place, DatasetId, Epoch)> {
         let found = self.primary(current.partition)?;
-        if !self.rules.mirror().reads_anywhere || current.op.is_mutation() {
+        let map = self.map.as_ref()?;
+        let spec = &map.dataset(crate::node::DATASET)?.spec;
+        let is_wrong = self.rules.mirror().reads_anywhere && !current.op.is_mutation();
+        let by_members = spec.reads == ReadsKind::Any && current.by_members;
+        if !is_wrong && !by_members {
             return Some(found);
         }
-        let map = self.map.as_ref()?;
-        let redundancy = map.dataset(crate::node::DATASET)?.spec.redundancy;
+        let redundancy = spec.redundancy;
         let members = &map.group(redundancy, current.partition)?.members;
         let node = map.node_of_target(context.rng.pick(members).target)?;
         Some((Place::Node(node.get()), found.1, found.2))
@@ -227,6 +234,12 @@ impl SimClient {
     }
 
     fn happened(&mut self, event: Event, context: &mut Context<'_>) {
+        let Some(current) = &mut self.current else { return };
+        let was_by_members = std::mem::take(&mut current.by_members);
+        let (asked, partition) = (current.asked, current.partition);
+        if was_by_members && self.primary(partition).is_some_and(|(place, ..)| place != asked) {
+            return self.send(context);
+        }
         let Some(current) = &mut self.current else { return };
         let next = current.retry.happened(event, context.now);
         context.note(|| format!("{event:?}: {next:?}"));

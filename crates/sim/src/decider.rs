@@ -9,7 +9,7 @@ use samite_placement::ClusterMap;
 use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result};
 use samite_wire::control::{
     ClusterMapData, Consistency, ControlReply, ControlRequest, DatasetSpec, DurabilityKind,
-    Reachability,
+    Reachability, ReadsKind,
 };
 
 use crate::node::DATASET;
@@ -50,7 +50,8 @@ impl Decider {
             None => DurabilityKind::Memory,
         };
         let redundancy = Redundancy(scenario.redundancy);
-        let spec = DatasetSpec { redundancy, durability, ..DatasetSpec::new(DATASET) };
+        let reads = if scenario.reads_any { ReadsKind::Any } else { ReadsKind::Primary };
+        let spec = DatasetSpec { redundancy, durability, reads, ..DatasetSpec::new(DATASET) };
         Self { coordinator, spec }
     }
 

@@ -17,7 +17,7 @@ use samite_placement::{ClusterMap, MapHistory};
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, RequestId, TargetId,
 };
-use samite_wire::control::{self, NodeInfo};
+use samite_wire::control::{self, DatasetSpec, NodeInfo, ReadsKind};
 use samite_wire::op::Request;
 use samite_wire::peer::Messages;
 
@@ -154,7 +154,7 @@ impl SimNode {
         // Simulated clients send one operation at a time.
         let (header, operation) = (&request.header, &request.operations[0]);
         let slot_id = (header.dataset, operation.partition);
-        if let Err(kind) = self.admit(header.map_epoch, slot_id) {
+        if let Err(kind) = self.admit(header.map_epoch, slot_id, operation.only_reads()) {
             return Some(reply::refusal(kind, epoch));
         }
         let at = At { now: context.now, lease_until: self.membership.lease_until() };
@@ -187,12 +187,18 @@ impl SimNode {
     }
 
     /// Checks that this node may serve the partition, by the newest map it has.
-    fn admit(&self, known: Epoch, (dataset, partition): SlotId) -> Result<(), ErrorKind> {
+    fn admit(
+        &self,
+        known: Epoch,
+        (dataset, partition): SlotId,
+        only_reads: bool,
+    ) -> Result<(), ErrorKind> {
         let map = self.map.as_ref().ok_or(ErrorKind::Busy)?;
         let is_behind = known > map.epoch();
         let unknown = if is_behind { ErrorKind::Busy } else { ErrorKind::NotFound };
         let dataset = map.dataset_by_id(dataset).ok_or(unknown)?;
-        let reads_anywhere = self.rules.mirror().reads_anywhere;
+        let by_members = dataset.spec.reads == ReadsKind::Any && only_reads;
+        let reads_anywhere = self.rules.mirror().reads_anywhere || by_members;
         match map.target_of(dataset.spec.redundancy, partition) {
             Some(target) if target == self.me => Ok(()),
             Some(_) if reads_anywhere && self.slots.contains_key(&(dataset.id, partition)) => {
@@ -216,7 +222,7 @@ impl SimNode {
                 let slot_id = (dataset.id, partition);
                 let is_wanted = is_member || self.recovered.contains_key(&slot_id);
                 if is_wanted && !self.slots.contains_key(&slot_id) {
-                    let slot = self.open(slot_id, dataset.spec.redundancy);
+                    let slot = self.open(slot_id, &dataset.spec);
                     self.slots.insert(slot_id, slot);
                 }
                 if let Some(slot) = self.slots.get_mut(&slot_id) {
@@ -234,13 +240,14 @@ impl SimNode {
         }
     }
 
-    fn open(&mut self, slot_id: SlotId, redundancy: Redundancy) -> Slot {
+    fn open(&mut self, slot_id: SlotId, spec: &DatasetSpec) -> Slot {
         let left = self.recovered.remove(&slot_id);
         let mut mirrored = left.unwrap_or_else(|| self.member(slot_id));
         if self.flash.is_some() {
             mirrored.set_logs();
         }
-        Slot { mirrored, redundancy, held: VecDeque::new() }
+        mirrored.set_reads_any(spec.reads == ReadsKind::Any);
+        Slot { mirrored, redundancy: spec.redundancy, held: VecDeque::new() }
     }
 
     fn member(&self, (dataset, partition): SlotId) -> Mirrored {
@@ -321,6 +328,7 @@ impl SimNode {
             };
             let slot_id = (envelope.dataset, envelope.partition);
             if let Some(slot) = self.slots.get_mut(&slot_id) {
+                slot.mirrored.set_lease(self.membership.lease_until());
                 slot.mirrored.receive(&envelope, &message, context.now);
                 self.carry_out(slot_id, context);
             }

@@ -133,6 +133,12 @@ impl Op {
         })
     }
 
+    /// Whether any member may answer it, where members answer reads.
+    #[must_use]
+    pub fn only_reads(&self) -> bool {
+        self.acts.iter().all(|act| matches!(act, Act::Get(_) | Act::List))
+    }
+
     /// Hands the operation, in the form in which it travels, to `with`.
     pub fn operation<R>(
         &self,

@@ -71,6 +71,8 @@ pub struct Scenario {
     pub partitions: u32,
     /// Members of each mirror group.
     pub redundancy: u8,
+    /// Members that are not the primary answer reads, too.
+    pub reads_any: bool,
     /// Calls that each client makes.
     pub calls: u32,
     /// Longest pause of a client between two calls, in microseconds.
@@ -112,6 +114,7 @@ impl Scenario {
             clients: rng.between(2, 5) as u32,
             partitions: rng.between(1, 4) as u32,
             redundancy,
+            reads_any: Rng::new(seed).fork(6).chance(400),
             calls: rng.between(15, 60) as u32,
             pause_us: *rng.pick(&[1_000, 50_000, 300_000]),
             links: Quality { latency_us: *rng.pick(&[200, 1_000, 20_000]), ..Quality::GOOD },
