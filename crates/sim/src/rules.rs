@@ -24,10 +24,6 @@ pub enum Wrong {
     NoLease,
     /// A member that was brought up to date is not waited for until the map calls it good.
     LateAcks,
-    /// A primary goes on without a member that may still answer reads.
-    NoFence,
-    /// A member answers reads with what may not be committed.
-    UncommittedReads,
     /// What is on its way to a log on flash counts as being there.
     EarlyFlash,
 }
@@ -41,7 +37,7 @@ pub struct Rules {
 
 impl Wrong {
     /// All there are.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 9] = [
         Self::EarlyReplies,
         Self::NoRecord,
         Self::NoTerms,
@@ -50,8 +46,6 @@ impl Wrong {
         Self::StaleReads,
         Self::NoLease,
         Self::LateAcks,
-        Self::NoFence,
-        Self::UncommittedReads,
         Self::EarlyFlash,
     ];
 
@@ -67,8 +61,6 @@ impl Wrong {
             Self::StaleReads => "stale-reads",
             Self::NoLease => "no-lease",
             Self::LateAcks => "late-acks",
-            Self::NoFence => "no-fence",
-            Self::UncommittedReads => "uncommitted-reads",
             Self::EarlyFlash => "early-flash",
         }
     }
@@ -93,9 +85,8 @@ impl Rules {
             reads_anywhere: self.breaks(Wrong::StaleReads),
             ignores_lease: self.breaks(Wrong::NoLease),
             requires_late: self.breaks(Wrong::LateAcks),
-            ignores_lent: self.breaks(Wrong::NoFence),
-            reads_forever: false,
-            reads_uncommitted: self.breaks(Wrong::UncommittedReads),
+            // Those of lent reads are found by the tests of `partition` (`wrong_ways_of_reading`).
+            ..mirror::Rules::default()
         }
     }
 }
