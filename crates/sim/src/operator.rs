@@ -20,7 +20,9 @@ const AGAIN: Duration = Duration::from_millis(200);
 pub struct SimOperator {
     coordinators: u32,
     wishes: VecDeque<Wished>,
-    begun: Option<Duration>,
+    begun: Duration,
+    /// When the last wish was fulfilled.
+    done: Duration,
     next_request: u64,
 }
 
@@ -31,7 +33,8 @@ impl SimOperator {
         Self {
             coordinators: scenario.coordinators,
             wishes: scenario.wishes.iter().copied().collect(),
-            begun: None,
+            begun: Duration::ZERO,
+            done: Duration::ZERO,
             next_request: number << 20,
         }
     }
@@ -50,7 +53,7 @@ impl SimOperator {
 
     fn tell(&mut self, context: &mut Context<'_>) {
         let Some(next) = self.wishes.front() else { return };
-        let begins = self.begun.unwrap_or_default() + next.at;
+        let begins = (self.begun + next.at).max(self.done + next.after);
         if context.now < begins {
             return context.wake_at(begins);
         }
@@ -73,7 +76,7 @@ impl SimOperator {
 
 impl Process for SimOperator {
     fn start(&mut self, context: &mut Context<'_>) {
-        self.begun = Some(context.now);
+        self.begun = context.now;
         self.tell(context);
     }
 
@@ -95,6 +98,7 @@ impl Process for SimOperator {
             let done = self.wishes.pop_front();
             context.note(|| format!("has {done:?}"));
             self.next_request += 1;
+            self.done = context.now;
             self.tell(context);
         }
     }

@@ -44,8 +44,10 @@ pub struct Planned {
 /// What the one who runs the cluster wants, and not before when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wished {
-    /// When, from the start of the run; after what was wanted before is done.
+    /// When, from the start of the run, and when what was wanted before is done.
     pub at: Duration,
+    /// How long after that, at least.
+    pub after: Duration,
     /// Of which node.
     pub node: u32,
     /// What.
@@ -148,16 +150,18 @@ impl Scenario {
     fn change_nodes(&mut self, rng: &mut Rng) {
         let late = rng.below(3) as u32;
         let mut at = Duration::ZERO;
+        // What was wanted before may come a second time, late: who takes it back waits for that.
+        let late_for = Duration::from_millis(2_500);
         let mut wishes = Vec::new();
-        let mut want = |rng: &mut Rng, node, wish| {
+        let mut want = |rng: &mut Rng, node, wish, after| {
             at += rng.micros(100_000, 1_500_000);
-            wishes.push(Wished { at, node, wish });
+            wishes.push(Wished { at, after, node, wish });
             at
         };
         self.nodes = self.founders + late;
         // Whoever comes first founds the cluster: when things go wrong, one that was to come later.
         for node in 0..self.nodes {
-            let lasts = want(rng, node, NodeWish::Add);
+            let lasts = want(rng, node, NodeWish::Add, Duration::ZERO);
             if node >= self.founders {
                 let fault = Fault::Crash(Place::Node(node));
                 self.faults.push(Planned { fault, at: Duration::ZERO, lasts });
@@ -169,18 +173,18 @@ impl Scenario {
                 break;
             }
             let node = rng.below(self.nodes.into()) as u32;
-            want(rng, node, NodeWish::Drain);
+            want(rng, node, NodeWish::Drain, Duration::ZERO);
             if rng.chance(600) {
-                want(rng, node, NodeWish::Remove { force: false });
-                want(rng, node, NodeWish::Add);
+                want(rng, node, NodeWish::Remove { force: false }, Duration::ZERO);
+                want(rng, node, NodeWish::Add, late_for);
             } else {
-                want(rng, node, NodeWish::Undrain);
+                want(rng, node, NodeWish::Undrain, late_for);
             }
         }
-        // What was wanted before may come a second time, late.
-        let settled = at + Duration::from_millis(2_500);
-        let add = |node| Wished { at: settled, node, wish: NodeWish::Add };
-        wishes.extend((0..self.nodes).map(add));
+        wishes.extend((0..self.nodes).map(|node| {
+            let after = if node == 0 { late_for } else { Duration::ZERO };
+            Wished { at, after, node, wish: NodeWish::Add }
+        }));
         self.wishes = wishes;
     }
 
