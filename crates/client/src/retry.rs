@@ -352,7 +352,7 @@ mod tests {
                 now += if event == Event::Silent {
                     retry.wait_until().saturating_sub(now)
                 } else {
-                    Duration::from_micros(delay)
+                    Duration::from_micros(delay).min(deadline - now)
                 };
                 prop_assert!(now <= deadline);
                 let mut next = retry.happened(event, now);

@@ -8,7 +8,7 @@
 //! hears of the change; what cannot be saved was not decided, and the coordinator is thrown away for one that [takes over](Coordinator::take_over)
 //! what was saved last. Where that is, and who decides when there are several instances, is the business of [`store`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ pub struct Coordinator {
     /// There is something to do at the next tick.
     has_work: bool,
     presences: BTreeMap<NodeId, Presence>,
+    /// Processes of nodes that others have taken the place of, the last ones of each: what they say may come late.
+    former: BTreeMap<NodeId, VecDeque<u64>>,
     /// Epoch of the last change of each group; [`Self::since`] for those that are not here.
     changed: HashMap<(Redundancy, PartitionId), Epoch>,
     since: Epoch,
@@ -98,6 +100,7 @@ impl Coordinator {
             is_uneven_for_now: false,
             has_work: false,
             presences: BTreeMap::new(),
+            former: BTreeMap::new(),
             changed: HashMap::new(),
             since: Epoch(0),
             last_tick: None,
@@ -175,7 +178,7 @@ impl Coordinator {
     /// # Errors
     /// [`ErrorKind::Invalid`]: the node's description is unlawful, one of its targets belongs to another node, it brings
     /// other targets than before, or not the storage with the only good copy of something. [`ErrorKind::Exists`]: the cluster is complete without
-    /// this node. [`ErrorKind::TooLarge`]: the map would be.
+    /// this node, or another process has taken its place. [`ErrorKind::TooLarge`]: the map would be.
     pub fn join(&mut self, info: NodeInfo, now: Duration) -> Result<Option<Arc<ClusterMap>>> {
         check_node_info(&info)?;
         self.check_targets(&info)?;
@@ -188,7 +191,11 @@ impl Coordinator {
                     presence.heard = presence.heard.max(now);
                     presence.is_confirmed = true;
                 } else {
+                    self.check_is_new(&info)?;
                     restart(&mut data, &info)?;
+                    let former = self.former.entry(info.node).or_default();
+                    former.truncate(FORMER_MAX - 1);
+                    former.push_front(data.nodes[index].incarnation);
                     self.presences.insert(info.node, Presence::heard_at(now));
                 }
                 data.states[index].reachability = Reachability::Online;
@@ -197,6 +204,18 @@ impl Coordinator {
             Err(index) => self.add_node(&mut data, index, info, now)?,
         }
         self.conclude(data, false).map(Some)
+    }
+
+    /// A process whose place another one has taken does not come back: this was said before.
+    fn check_is_new(&self, info: &NodeInfo) -> Result<()> {
+        let former = self.former.get(&info.node);
+        if former.is_some_and(|former| former.contains(&info.incarnation)) {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("node {}: another process has taken this one's place", info.node),
+            ));
+        }
+        Ok(())
     }
 
     /// A node joins while there is no map.
@@ -372,6 +391,9 @@ fn restart(data: &mut ClusterMapData, info: &NodeInfo) -> Result<()> {
     }
     Ok(())
 }
+
+/// Former processes of a node that are remembered.
+const FORMER_MAX: usize = 8;
 
 const ONLINE: NodeState = NodeState { reachability: Reachability::Online, is_draining: false };
 

@@ -191,7 +191,7 @@ impl Durable {
             self.checkpoints.begin(self.tracks.told_of());
         }
         if is_shorter {
-            let needed = self.tracks.needed_from().into_iter();
+            let needed = self.tracks.needed_from(self.appender.durable()).into_iter();
             let first = needed.chain(self.checkpoints.needed_from()).min();
             self.appender.drop_below(first.unwrap_or(self.appender.next()));
         }

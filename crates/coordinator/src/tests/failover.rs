@@ -230,6 +230,22 @@ fn a_node_that_comes_back_needs_resync_and_gets_its_place_again() {
 }
 
 #[test]
+fn a_process_whose_place_was_taken_does_not_join_again() {
+    let mut cluster = Cluster::mirrored(3);
+    cluster.die(1);
+    cluster.pass(1500);
+    cluster.restart(1);
+    cluster.sync();
+    let before = cluster.map().epoch();
+    let late = node(1, "tcp://h:1");
+    assert_ne!(late.incarnation, cluster.incarnations[1]);
+    let refused = cluster.coordinator.join(late, cluster.now).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Exists);
+    assert_eq!(cluster.map().epoch(), before);
+    assert_eq!(cluster.beat(1), Standing::Member);
+}
+
+#[test]
 fn a_paused_node_gets_no_lease_before_it_knows_what_it_lost() {
     let mut cluster = Cluster::mirrored(3);
     let old = cluster.map().epoch();

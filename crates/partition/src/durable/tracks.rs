@@ -23,11 +23,13 @@ pub struct Tracks {
     tracks: BTreeMap<PlaceId, Track>,
     /// Entries on their way to flash: number of the frame, partition, position.
     under_way: VecDeque<(u64, PlaceId, Position)>,
+    /// Words on their way to flash that what was told does not count: number of the frame, first frame that is needed until it is there.
+    discards: VecDeque<(u64, u64)>,
 }
 
 impl Tracks {
     pub(super) const fn new(tracks: BTreeMap<PlaceId, Track>) -> Self {
-        Self { tracks, under_way: VecDeque::new() }
+        Self { tracks, under_way: VecDeque::new(), discards: VecDeque::new() }
     }
 
     /// An entry of a partition, up to `position`, was appended as `frame`.
@@ -41,7 +43,11 @@ impl Tracks {
     pub fn discarded(&mut self, id: PlaceId, frame: u64) {
         self.under_way.retain(|(_, other, _)| *other != id);
         let track = Track { last: frame, needed: frame + 1, is_headless: true };
-        self.tracks.insert(id, track);
+        let before = self.tracks.insert(id, track);
+        // Recovery reads what is told up to there as it stands; without its beginning it would not be read at all.
+        if let Some(before) = before.filter(|before| before.last >= before.needed) {
+            self.discards.push_back((frame, before.needed));
+        }
     }
 
     /// Datasets of which something is told.
@@ -82,11 +88,13 @@ impl Tracks {
         }
     }
 
-    /// The first frame that is needed, if any is.
+    /// The first frame that is needed, if any is. `durable`: the first frame that is not on flash.
     #[must_use]
-    pub fn needed_from(&self) -> Option<u64> {
+    pub fn needed_from(&mut self, durable: u64) -> Option<u64> {
+        while self.discards.pop_front_if(|(frame, _)| *frame < durable).is_some() {}
         let needed = self.tracks.values().filter(|track| track.last >= track.needed);
-        needed.map(|track| track.needed).min()
+        let needed = needed.map(|track| track.needed);
+        needed.chain(self.discards.iter().map(|(_, needed)| *needed)).min()
     }
 
     /// The partitions of which the log tells something that no checkpoint has, those that it has told of longest last.
@@ -96,5 +104,25 @@ impl Tracks {
         let mut places: Vec<(u64, PlaceId)> = told.map(|(id, track)| (track.needed, *id)).collect();
         places.sort_unstable_by(|one, other| other.cmp(one));
         places.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_types::PartitionId;
+
+    use super::*;
+
+    #[test]
+    fn what_was_told_is_kept_until_the_word_that_it_does_not_count_is_on_flash() {
+        let mut tracks = Tracks::default();
+        let id = (DatasetId(1), PartitionId(0));
+        for frame in 5..8 {
+            tracks.appended(id, frame, Position(frame));
+        }
+        assert_eq!(tracks.needed_from(6), Some(5));
+        tracks.discarded(id, 8);
+        assert_eq!(tracks.needed_from(8), Some(5));
+        assert_eq!(tracks.needed_from(9), None);
     }
 }

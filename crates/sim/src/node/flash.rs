@@ -208,7 +208,8 @@ impl Flash {
     /// Drops what is not needed any more.
     fn shorten(&mut self) -> Result<()> {
         let removed = self.removals.iter().map(|(upto, _)| upto - 1);
-        let needed = self.tracks.needed_from().into_iter().chain(removed).min();
+        let told = self.tracks.needed_from(self.durable());
+        let needed = told.into_iter().chain(removed).min();
         let needed = needed.unwrap_or(self.next);
         self.log.drop_below(needed.min(self.log.next()))
     }
