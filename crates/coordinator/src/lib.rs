@@ -64,8 +64,8 @@ pub struct Coordinator {
     /// There is something to do at the next tick.
     has_work: bool,
     presences: BTreeMap<NodeId, Presence>,
-    /// Processes of nodes that others have taken the place of, the last ones of each: what they say may come late.
-    former: BTreeMap<NodeId, VecDeque<u64>>,
+    /// Processes of nodes that others have taken the place of, and when, the last ones of each: what they say may come late.
+    former: BTreeMap<NodeId, VecDeque<(u64, Duration)>>,
     /// Epoch of the last change of each group; [`Self::since`] for those that are not here.
     changed: HashMap<(Redundancy, PartitionId), Epoch>,
     since: Epoch,
@@ -178,7 +178,7 @@ impl Coordinator {
     /// # Errors
     /// [`ErrorKind::Invalid`]: the node's description is unlawful, one of its targets belongs to another node, it brings
     /// other targets than before, or not the storage with the only good copy of something. [`ErrorKind::Exists`]: the cluster is complete without
-    /// this node, or another process has taken its place. [`ErrorKind::TooLarge`]: the map would be.
+    /// this node. [`ErrorKind::Unavailable`]: another process has just taken its place. [`ErrorKind::TooLarge`]: the map would be.
     pub fn join(&mut self, info: NodeInfo, now: Duration) -> Result<Option<Arc<ClusterMap>>> {
         check_node_info(&info)?;
         self.check_targets(&info)?;
@@ -191,11 +191,11 @@ impl Coordinator {
                     presence.heard = presence.heard.max(now);
                     presence.is_confirmed = true;
                 } else {
-                    self.check_is_new(&info)?;
+                    self.check_is_new(&info, now)?;
                     restart(&mut data, &info)?;
                     let former = self.former.entry(info.node).or_default();
                     former.truncate(FORMER_MAX - 1);
-                    former.push_front(data.nodes[index].incarnation);
+                    former.push_front((data.nodes[index].incarnation, now));
                     self.presences.insert(info.node, Presence::heard_at(now));
                 }
                 data.states[index].reachability = Reachability::Online;
@@ -206,13 +206,17 @@ impl Coordinator {
         self.conclude(data, false).map(Some)
     }
 
-    /// A process whose place another one has taken does not come back: this was said before.
-    fn check_is_new(&self, info: &NodeInfo) -> Result<()> {
-        let former = self.former.get(&info.node);
-        if former.is_some_and(|former| former.contains(&info.incarnation)) {
+    /// A process whose place another one has just taken has not come back: this was said before. Not for ever, as it may have been
+    /// the other that was heard late.
+    fn check_is_new(&self, info: &NodeInfo, now: Duration) -> Result<()> {
+        let mut former = self.former.get(&info.node).into_iter().flatten();
+        let is_former = |(incarnation, at): &(u64, Duration)| {
+            *incarnation == info.incarnation && now < *at + self.timing.lease_end()
+        };
+        if former.any(is_former) {
             return Err(Error::new(
-                ErrorKind::Exists,
-                format!("node {}: another process has taken this one's place", info.node),
+                ErrorKind::Unavailable,
+                format!("node {}: another process has just taken this one's place", info.node),
             ));
         }
         Ok(())

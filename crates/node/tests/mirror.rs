@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 
 use common::{Ended, Got, Raw, SHM, TCP, UNIX, cluster, pattern};
 use samite_testkit::LocalCluster;
+use samite_transport::ClusterKey;
+use samite_transport::client::{Identity, Link};
+use samite_types::fault::Faults;
 use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId};
 use samite_wire::control::{
-    Consistency, ControlReply, ControlRequest, FaultRequest, Group, PartitionCopy,
+    Consistency, ControlReply, ControlRequest, FaultRequest, Group, NodeInfo, PartitionCopy,
 };
 use samite_wire::op::{Action, Data, Operation};
 
@@ -333,4 +336,36 @@ fn three_members_lose_one_after_the_other_and_get_them_back() {
         }
     }
     assert_equal(&cluster, &[0, 1, 2], (dataset, p));
+}
+
+#[test]
+fn a_node_whose_place_was_taken_by_late_words_of_an_earlier_process_takes_it_back() {
+    let cluster = cluster(3, 1);
+    let mut raw = Raw::connect(&cluster, 0, UNIX);
+    let dataset = raw.create_mirrored("d", 2);
+    let (p, others) = mirrored(&raw, 2);
+    raw.one(dataset, Operation::put(p, b"k", b"v"));
+    let node = NodeId(others[0]);
+    let living = raw.map.node(node).unwrap().clone();
+    let late = NodeInfo { incarnation: living.incarnation ^ 1, ..living.clone() };
+    let address = cluster.addresses(NodeId(0))[UNIX].parse().unwrap();
+    let who = Identity::node(&Faults::new(node, None));
+    let key = ClusterKey::new(*cluster.key());
+    let link = Link::connect_as(&address, &key, &who, common::deadline()).unwrap();
+    let reply = common::ask(&link, &ControlRequest::Join(late)).unwrap();
+    assert!(!matches!(reply, ControlReply::Failed { .. }), "{reply:?}");
+    let start = Instant::now();
+    loop {
+        let ControlReply::Map(Some(map)) = raw.control(&ControlRequest::Map { known: Epoch(0) })
+        else {
+            panic!("no map")
+        };
+        if map.nodes.contains(&living) {
+            break;
+        }
+        assert!(start.elapsed() < WAIT, "{:?}", map.nodes);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    wait_for(&raw, p, is_all_good);
+    wait_equal(&cluster, &[0, node.get()], (dataset, p));
 }

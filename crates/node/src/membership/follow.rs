@@ -88,9 +88,18 @@ impl Credentials {
             if shared.stop.is_asked() || !is_leader {
                 return Err(Error::new(ErrorKind::Unavailable, "it does not lead any more"));
             }
-            let watch = ControlRequest::Watch { node: self.info.node, known: shared.epoch() };
+            let known = shared.epoch();
+            let watch = ControlRequest::Watch { node: self.info.node, known };
             match call(&link, &watch, Deadline::after(WATCH_TIMEOUT)) {
-                Ok(reply) => take_up(shared, reply, &link)?,
+                Ok(ControlReply::Map(None)) => {}
+                Ok(reply) => {
+                    take_up(shared, reply, &link)?;
+                    if shared.epoch() == known {
+                        // It names an earlier process of this node, whose word came late: this one joins again.
+                        let lost = "the map names another process of this node";
+                        return Err(Error::new(ErrorKind::Unavailable, lost));
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::Timeout && !link.is_dead() => {}
                 Err(error) => {
                     shared.membership.lost(leader);
