@@ -91,7 +91,9 @@ impl Tracks {
     /// The first frame that is needed, if any is. `durable`: the first frame that is not on flash.
     #[must_use]
     pub fn needed_from(&mut self, durable: u64) -> Option<u64> {
-        while self.discards.pop_front_if(|(frame, _)| *frame < durable).is_some() {}
+        while self.discards.front().is_some_and(|(frame, _)| *frame < durable) {
+            self.discards.pop_front();
+        }
         let needed = self.tracks.values().filter(|track| track.last >= track.needed);
         let needed = needed.map(|track| track.needed);
         needed.chain(self.discards.iter().map(|(_, needed)| *needed)).min()
