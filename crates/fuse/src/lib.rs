@@ -5,7 +5,8 @@
 //! The kernel resolves names one by one and speaks of inodes by number. `nodes.rs` keeps a handle for each inode that the
 //! kernel knows: where it lives, no descriptor and nothing open. `handles.rs` has the open files. `server.rs` is the kernel's
 //! side of the table, the modules of `ops/` do the work, and `kernel.rs` translates between the two vocabularies. `caching.rs` says
-//! what the kernel may keep, `directories.rs` keeps for it what it forgets too early, and `locks.rs` passes locks on to the store. `mount.rs` mounts and serves, `unmount.rs` ends a mount, also
+//! what the kernel may keep, `directories.rs` keeps for it what it forgets too early, and `locks.rs` passes locks on to the store. `places.rs`
+//! knows where the kernel has its directories, and takes from it those that somebody else has moved. `mount.rs` mounts and serves, `unmount.rs` ends a mount, also
 //! that of a daemon that died.
 //!
 //! # What holds
@@ -26,6 +27,7 @@ mod locks;
 mod mount;
 mod nodes;
 mod ops;
+mod places;
 mod server;
 mod sweeping;
 mod unmount;

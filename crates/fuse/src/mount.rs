@@ -11,6 +11,7 @@ use samite_types::{Error, ErrorKind, Result};
 
 use crate::caching::{Caching, Listening};
 use crate::ops::Ops;
+use crate::places::Clearing;
 use crate::server::Server;
 use crate::sweeping::Sweeping;
 
@@ -89,6 +90,7 @@ impl Mount {
         let failed = |error| Error::new(ErrorKind::Io, format!("serve the mount: {error}"));
         let notifier = self.session.notifier();
         let _listening = Listening::begin(&self.ops, &notifier, &self.session).map_err(failed)?;
+        let _clearing = Clearing::begin(&self.ops, notifier).map_err(failed)?;
         let _sweeping = Sweeping::begin(&self.ops.fs).map_err(failed)?;
         self.session.run().map_err(failed)
     }

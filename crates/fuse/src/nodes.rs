@@ -69,16 +69,18 @@ impl Nodes {
         }
     }
 
-    /// The kernel forgets `lookups` of the times that it was told of this inode.
-    pub fn forget(&self, ino: u64, lookups: u64) {
+    /// The kernel forgets `lookups` of the times that it was told of this inode. True: it knows it no more.
+    pub fn forget(&self, ino: u64, lookups: u64) -> bool {
         let mut shard = self.lock(ino);
         if let Entry::Occupied(mut entry) = shard.entry(ino) {
             let node = entry.get_mut();
             node.lookups = node.lookups.saturating_sub(lookups);
             if node.lookups == 0 && node.open.is_empty() {
                 entry.remove();
+                return true;
             }
         }
+        false
     }
 
     /// An open file of an inode.

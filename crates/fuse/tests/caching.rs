@@ -308,3 +308,31 @@ fn a_listing_brings_the_attributes_along() {
         assert_eq!(list(&|name| store.path(name)).len(), count + 1);
     });
 }
+
+#[test]
+fn a_directory_that_others_moved_is_moved_on() {
+    on_each_store(|store| {
+        let ctx = Context::root();
+        for dir in ["a", "b", "c"] {
+            fs::create_dir(store.path(dir)).unwrap();
+        }
+        fs::create_dir(store.path("a/x")).unwrap();
+        fs::write(store.path("a/x/file"), b"in it").unwrap();
+        let homes = ["a", "b", "c"];
+        for round in 0..30 {
+            let (home, next) = (homes[round % 3], homes[(round + 1) % 3]);
+            // The kernel has it here, with what is in it.
+            look(&["x", "x/file"].map(|name| store.path(&format!("{home}/{name}"))));
+            let [from, to] = [home, next].map(|dir| format!("/{dir}/x"));
+            let flags = samite_fs::RenameFlags::default();
+            store.fs.rename(&ctx, from.as_bytes(), to.as_bytes(), flags).unwrap();
+            // Back to where the kernel had it, or to the third place: two steps from there.
+            let goal = homes[(round + 2 * (round % 2)) % 3];
+            let [from, to] = [next, goal].map(|dir| store.path(&format!("{dir}/x")));
+            fs::rename(&from, &to).unwrap();
+            assert_eq!(fs::read(to.join("file")).unwrap(), b"in it");
+            assert!(!from.exists());
+            fs::rename(to, store.path(&format!("{next}/x"))).unwrap();
+        }
+    });
+}

@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use samite_fs::{Context, Named};
 
-use super::{Answer, Ops, failed};
+use super::{Answer, Name, Ops, failed};
 use crate::caching::Relied;
 use crate::handles::{Ahead, Handle, Listing};
 use crate::kernel;
@@ -54,7 +54,7 @@ impl Ops {
         match looked_up {
             Ok(listing) => self.caching.answer_many(|left| {
                 while let Some(next) = listing.ahead.pop_front() {
-                    if !self.add(&next, left, &mut reply) {
+                    if !self.add(handle.file.ino(), &next, left, &mut reply) {
                         listing.ahead.push_front(next);
                         break;
                     }
@@ -91,6 +91,7 @@ impl Ops {
     /// Adds an entry and what it means to a reply. False: there is no room.
     fn add(
         &self,
+        parent: u64,
         next: &Ahead,
         left: &dyn Fn(Option<Relied>) -> std::time::Duration,
         reply: &mut ReplyDirectoryPlus,
@@ -110,7 +111,7 @@ impl Ops {
         if reply.add(attr.ino, entry.cookie, name, &ttl, &attr, Generation(0)) {
             return false;
         }
-        self.nodes.remember(found.file.naming());
+        self.introduce(found.file.naming(), Name { parent, name });
         true
     }
 }

@@ -52,11 +52,11 @@ impl Ops {
         let place = within(&directory, at.name);
         if !self.caching.is_on() {
             let found = self.fs.look_up(context, place).map_err(failed)?;
-            return Ok(Seen { attr: Some(self.remember(found)), name: None, attributes: None });
+            return Ok(Seen { attr: Some(self.remember(found, at)), name: None, attributes: None });
         }
         let named = self.fs.look_up_leased(context, place).map_err(failed)?;
         let Named { found, name, attributes } = self.kept(named);
-        let attr = found.map(|found| self.remember(found));
+        let attr = found.map(|found| self.remember(found, at));
         let (name, attributes) = (name.map(Relied::Promise), attributes.map(Relied::Promise));
         Ok(Seen { attr, name, attributes })
     }
@@ -103,7 +103,7 @@ impl Ops {
         let entered =
             self.caching.directories.change(at.parent, make, of_entering).map_err(failed)?;
         let seen = self.entered(&entered);
-        self.nodes.remember(entered.found.file);
+        self.introduce(entered.found.file, at);
         Ok(seen)
     }
 
@@ -169,7 +169,9 @@ impl Ops {
             Ok((_, time)) => Effect::Entries(*time, -1),
             Err(_) => Effect::Unknown,
         };
-        directories.change(at.parent, rmdir, effect).map(drop).map_err(failed)
+        directories.change(at.parent, rmdir, effect).map_err(failed)?;
+        self.places.removed(at);
+        Ok(())
     }
 
     /// Renames.
@@ -193,7 +195,9 @@ impl Ops {
         // A directory may be among what is renamed.
         let rename =
             || self.fs.rename(context, within(&old, from.name), within(&new, to.name), flags);
-        self.caching.directories.change_any(rename, |_| None).map_err(failed)
+        self.caching.directories.change_any(rename, |_| None).map_err(failed)?;
+        self.places.renamed(from, to, flags.exchange);
+        Ok(())
     }
 
     /// Target of a symbolic link.

@@ -100,7 +100,22 @@ impl<'a> Shared<'a> {
         }
         record(format!("move directory {mover} from {from} to {to}"));
         let (from, to) = (mover_path(from, mover), mover_path(to, mover));
-        one_of(self.door.rename(&from, &to), &[ENOENT], "move a directory")
+        let moved = self.rename_directory(&from, &to);
+        one_of(moved, &[ENOENT], "move a directory")
+    }
+
+    /// On a mount, the kernel does not move on a directory that somebody else has moved while a file in it is open there. It does once
+    /// it has looked the directory up; SEMANTICS.md says so.
+    fn rename_directory(&mut self, from: &str, to: &str) -> Result<(), i32> {
+        const TRIES_MAX: u32 = 5;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.door.rename(from, to) {
+                Err(libc::ESTALE) if tries < TRIES_MAX => self.door.facts(from).map(drop)?,
+                moved => return moved,
+            }
+        }
     }
 
     fn make_in_moving(
