@@ -313,11 +313,12 @@ impl<'r, 'a> Run<'r, 'a> {
 
     /// A request is about to leave. By when it must have left.
     fn leaves(&mut self) -> Deadline {
-        if !self.retry.is_mirrored() {
-            return self.deadline;
-        }
         self.retry.sent(SystemClock.monotonic());
-        Deadline::at_time(self.retry.wait_until())
+        if self.retry.is_mirrored() {
+            Deadline::at_time(self.retry.wait_until())
+        } else {
+            self.deadline
+        }
     }
 
     fn shared(&mut self, view: &View) -> frame::Shared {

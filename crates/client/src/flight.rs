@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use samite_transport::client::{Outgoing, Reply};
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result, Seq};
@@ -118,7 +119,7 @@ impl Flight {
         // All fit one frame, and it is encoded already.
         let peer = view.peer_at(peer);
         let client = self.dataset.client();
-        let link = match peer.link(&client.credentials(), self.patience) {
+        let link = match peer.link(&client.credentials(), self.leaves_by()) {
             Ok(link) => link,
             Err(error) if self.dataset.is_mirrored() && is_absence(&error) => {
                 self.again = Some(Again::Unreachable(peer.node, error));
@@ -135,9 +136,9 @@ impl Flight {
         let sent = if operations.len() == 1 {
             let request = Outgoing { kind: FrameKind::Request, body: &self.body, payload };
             client.session().has_left.store(true, Ordering::Relaxed);
-            link.enqueue(request, self.patience)
+            link.enqueue(request, self.leaves_by())
         } else {
-            link.submit(FrameKind::Request, &self.body, payload, self.patience)
+            link.submit(FrameKind::Request, &self.body, payload, self.leaves_by())
         };
         match sent {
             Ok(ticket) => {
@@ -173,6 +174,11 @@ impl Flight {
         self.again = run.again;
         self.behind = run.behind;
         result
+    }
+
+    /// By when requests must have left.
+    fn leaves_by(&self) -> Deadline {
+        if self.dataset.is_mirrored() { self.patience } else { self.deadline }
     }
 
     fn check_session(&self) -> Result<()> {
@@ -242,20 +248,19 @@ impl Flight {
                 behind: &mut self.behind,
                 again: None,
             };
-            let summary = if self.dataset.is_mirrored() {
-                let reading = Deadline::after(Timing::default().resend).min(self.deadline);
-                let receive = |reply: &mut Reply<'_>| read(reply, &link, &mut collected);
-                match link.wait_until(&mut ticket, self.patience, reading, receive) {
-                    Ok(None) => {
-                        let sent = Sent::new(&peer, Arc::clone(&link), ticket, ops);
-                        self.under_way.push(sent);
-                        continue;
-                    }
-                    summary => summary,
-                }
+            let reading = if self.dataset.is_mirrored() {
+                Deadline::after(Timing::default().resend).min(self.deadline)
             } else {
-                let receive = |reply: &mut Reply<'_>| read(reply, &link, &mut collected);
-                link.wait(ticket, self.deadline, receive).map(Some)
+                self.deadline
+            };
+            let receive = |reply: &mut Reply<'_>| read(reply, &link, &mut collected);
+            let summary = match link.wait_until(&mut ticket, self.patience, reading, receive) {
+                Ok(None) => {
+                    let sent = Sent::new(&peer, Arc::clone(&link), ticket, ops);
+                    self.under_way.push(sent);
+                    continue;
+                }
+                summary => summary,
             };
             let left_over = collected.again;
             let is_broken = summary.is_err();
@@ -278,7 +283,7 @@ impl Flight {
     /// Waits for everything, sending again what needs it.
     pub(crate) fn wait(mut self) -> Result<Vec<OwnedOutcome>> {
         if !self.land()? {
-            let left_at = self.patience.at().saturating_sub(Timing::default().patience);
+            let left_at = self.patience.at().saturating_sub(silence(&self.dataset));
             self.with_run(|run, under_way| {
                 run.is_retry = true;
                 run.retry.sent(left_at);
@@ -311,13 +316,14 @@ impl Drop for Flight {
     }
 }
 
-/// Until when to wait for answers before asking whether another node gives them.
+/// Until when to wait for answers before asking again, or whether another node gives them.
 fn patience_of(dataset: &Dataset, deadline: Deadline) -> Deadline {
-    if dataset.is_mirrored() {
-        Deadline::after(Timing::default().patience).min(deadline)
-    } else {
-        deadline
-    }
+    Deadline::after(silence(dataset)).min(deadline)
+}
+
+fn silence(dataset: &Dataset) -> Duration {
+    let Timing { patience, resend_max, .. } = Timing::default();
+    if dataset.is_mirrored() { patience } else { resend_max }
 }
 
 fn address_of(session: &Session) -> usize {

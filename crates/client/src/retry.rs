@@ -18,7 +18,7 @@
 //! the old one is given up: what comes for it later counts for nothing.
 //!
 //! Data in one place alone has nobody else to ask: a node that cannot be reached is an error at once, and one that
-//! is silent is waited for. With mirrors, somebody takes over: then a node that is gone is a pause.
+//! is silent is asked again and waited for. With mirrors, somebody takes over: then a node that is gone is a pause.
 //!
 //! All times are since one moment, whichever.
 
@@ -34,7 +34,7 @@ pub struct Timing {
     pub patience: Duration,
     /// Silence after which a request is sent again although nobody knows a newer map. Doubles with each time.
     pub resend: Duration,
-    /// Longest such silence.
+    /// Longest such silence, and the first where there is only one place to ask.
     pub resend_max: Duration,
     /// First pause before a node that was busy, or could not be reached, is asked again. Doubles with each.
     pub pause_min: Duration,
@@ -119,6 +119,7 @@ impl Retry {
     /// For a call on data with or without mirrors, to be over by `deadline`.
     #[must_use]
     pub const fn new(timing: Timing, is_mirrored: bool, deadline: Duration) -> Self {
+        let resend = if is_mirrored { timing.resend } else { timing.resend_max };
         Self {
             timing,
             is_mirrored,
@@ -126,7 +127,7 @@ impl Retry {
             pause: timing.pause_min,
             breaks: 0,
             resend_at: Duration::ZERO,
-            resend: timing.resend,
+            resend,
             silent_at: Duration::ZERO,
             doubt_at: None,
             reason: Event::Silent,
@@ -150,7 +151,8 @@ impl Retry {
     #[inline]
     #[must_use]
     pub fn wait_until(&self) -> Duration {
-        if self.is_mirrored { self.silent_at.min(self.deadline) } else { self.deadline }
+        let until = if self.is_mirrored { self.silent_at } else { self.resend_at };
+        until.min(self.deadline)
     }
 
     /// By when an answer that has begun to come must be here. A call without mirrors waits for all of it.
@@ -176,7 +178,7 @@ impl Retry {
         match event {
             Event::Stale => Next::Look,
             Event::Silent if self.is_mirrored => Next::Look,
-            Event::Silent => Next::Wait,
+            Event::Silent => self.ask_again(now),
             // It may be cut off from the others, and one of them takes its place already.
             Event::Busy if self.is_mirrored && self.is_in_doubt(now) => Next::Look,
             Event::Busy => self.pause(now, self.timing.busy_pause_max),
@@ -207,14 +209,19 @@ impl Retry {
         self.silent_at = now.saturating_add(self.timing.patience);
         self.doubt_at = Some(self.silent_at);
         match self.reason {
-            Event::Silent if now < self.resend_at => Next::Wait,
-            Event::Silent => {
-                self.resend = self.resend.saturating_mul(2).min(self.timing.resend_max);
-                Next::Send
-            }
+            Event::Silent => self.ask_again(now),
             Event::Stale | Event::Busy => self.pause(now, self.timing.busy_pause_max),
             Event::Broken | Event::Unreachable => self.pause(now, self.timing.down_pause_max),
         }
+    }
+
+    /// The request or its reply may be lost: it is sent again from time to time.
+    fn ask_again(&mut self, now: Duration) -> Next {
+        if now < self.resend_at {
+            return Next::Wait;
+        }
+        self.resend = self.resend.saturating_mul(2).min(self.timing.resend_max);
+        Next::Send
     }
 
     fn is_in_doubt(&mut self, now: Duration) -> bool {
@@ -279,7 +286,8 @@ mod tests {
     fn nobody_takes_the_place_of_a_node_without_mirrors() {
         let mut retry = Retry::new(TIMING, false, ms(5000));
         retry.sent(ms(0));
-        assert_eq!((retry.wait_until(), retry.answer_until()), (ms(5000), ms(5000)));
+        assert_eq!((retry.wait_until(), retry.answer_until()), (ms(4000), ms(5000)));
+        assert_eq!(retry.clone().happened(Event::Silent, ms(4000)), Next::Send);
         let unreachable = Next::Fail(GiveUp::Unreachable);
         assert_eq!(retry.clone().happened(Event::Unreachable, ms(1)), unreachable);
         assert_eq!(retry.happened(Event::Broken, ms(1)), Next::Send);

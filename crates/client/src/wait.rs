@@ -20,16 +20,15 @@ pub(crate) fn await_reply(
     receiver: &mut impl Receiver,
     deadline: Deadline,
 ) -> Result<Option<Result<Summary>>> {
-    if !retry.is_mirrored() {
-        return link.wait(ticket, deadline, |reply| read(reply, link, receiver)).map(Some);
-    }
     loop {
         let patience = Deadline::at_time(retry.wait_until());
         let whole = Deadline::at_time(retry.answer_until());
         match link.wait_until(&mut ticket, patience, whole, |reply| read(reply, link, receiver)) {
             Ok(None) => {}
             // It had begun to come, and is lost.
-            Err(error) if error.kind() == ErrorKind::Timeout => return Ok(None),
+            Err(error) if error.kind() == ErrorKind::Timeout && retry.is_mirrored() => {
+                return Ok(None);
+            }
             answered => return answered,
         }
         let mut next = retry.happened(Event::Silent, SystemClock.monotonic());

@@ -69,12 +69,12 @@ fn files(client: &Client, who: usize) {
     }
 }
 
-fn survive(transport: Transport) {
+fn survive(transport: Transport, copies: u8) {
     let cluster =
         LocalCluster::start(NODES as usize, Options { shards: 2, ..Options::default() }).unwrap();
     let client = connect(&cluster, transport);
     for name in ["kv", "files"] {
-        let spec = DatasetSpec { redundancy: Redundancy(2), ..DatasetSpec::new(name) };
+        let spec = DatasetSpec { redundancy: Redundancy(copies), ..DatasetSpec::new(name) };
         client.create_dataset(&spec).unwrap();
     }
     FileSystem::open(&client, "files").unwrap();
@@ -93,15 +93,20 @@ fn survive(transport: Transport) {
 
 #[test]
 fn frames_are_lost_doubled_and_turned_over_on_shm() {
-    survive(Transport::Shm);
+    survive(Transport::Shm, 2);
 }
 
 #[test]
 fn frames_are_lost_doubled_and_turned_over_on_unix_sockets() {
-    survive(Transport::Unix);
+    survive(Transport::Unix, 2);
 }
 
 #[test]
 fn frames_are_lost_doubled_and_turned_over_on_tcp() {
-    survive(Transport::Tcp);
+    survive(Transport::Tcp, 2);
+}
+
+#[test]
+fn data_in_one_place_is_asked_for_again_too() {
+    survive(Transport::Tcp, 1);
 }
