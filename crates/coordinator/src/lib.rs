@@ -33,8 +33,10 @@ mod state;
 pub mod store;
 mod timing;
 mod wish;
+mod witness;
 
 pub use timing::Timing;
+pub use witness::Witness;
 
 use group::member_mut;
 use moves::Goal;

@@ -51,6 +51,10 @@ pub trait Store: Send {
     /// It may or may not have been saved: the caller has to forget what it decided, and load anew.
     fn save(&mut self, state: &[u8]) -> Result<()>;
 
+    /// Takes the place of whoever leads, who reaches the store and not the nodes ([`crate::Witness`]). Tried once; what comes of it shows in
+    /// [`Self::campaign`].
+    fn challenge(&mut self) {}
+
     /// Lets another instance lead at once. For an orderly end.
     fn resign(&mut self) {}
 }

@@ -20,6 +20,8 @@ pub struct Timing {
     pub leader_validity: Duration,
     /// A follower that saw the leader's key unchanged for so long takes over.
     pub takeover: Duration,
+    /// A follower that hears from most nodes that no leader answers them takes the leader's place after so long.
+    pub forlorn: Duration,
     /// Maps are at least so far apart. Longer makes one map of more changes.
     pub gather: Duration,
     /// A member of a group that did not answer for so long is reported.
@@ -37,6 +39,7 @@ impl Timing {
         leader_renewal: Duration::from_millis(200),
         leader_validity: Duration::from_millis(800),
         takeover: Duration::from_millis(1000),
+        forlorn: Duration::from_millis(2000),
         gather: Duration::from_millis(2),
         missed: Duration::from_millis(600),
         retransmit: Duration::from_millis(100),

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use samite_placement::ClusterMap;
 use samite_transport::server::{ConnId, Peer, Replies};
-use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result};
+use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Result, SystemClock};
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
 
 use crate::access::{is_trusted, membership_permitted};
 use crate::membership::Way;
 use crate::shard::Shard;
-use crate::shared::{Job, ReplyTo};
+use crate::shared::{Job, ReplyTo, lock};
 
 /// A question for the next map that has not been answered yet.
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +125,9 @@ impl Shard {
     /// What the coordinator decides: asked of the instance in this node if it leads. Who wants a change is not sent elsewhere, but served
     /// from here.
     fn coordinate(&mut self, to: ReplyTo, request: ControlRequest) -> Result<Option<ControlReply>> {
+        if let ControlRequest::Heartbeat(beat) = &request {
+            lock(&self.shared.membership.witness).heard(beat, SystemClock.monotonic());
+        }
         if self.shared.membership.leads() {
             if let ControlRequest::Join(info) = &request {
                 tracing::info!(node = %info.node, addresses = ?info.addresses, "joins");

@@ -19,6 +19,7 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use samite_coordinator::Witness;
 use samite_transport::Address;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use samite_wire::control::{ControlReply, ControlRequest};
@@ -61,24 +62,30 @@ struct Known {
 #[derive(Debug)]
 pub(crate) struct Membership {
     lease_until_ns: AtomicU64,
+    /// When the newest heartbeat that a leader has answered was sent.
+    answered_ns: AtomicU64,
     leads: AtomicBool,
     keeper: Option<SyncSender<Ask>>,
     /// Why there is no map yet, in words.
     missing: Mutex<Option<String>>,
     known: Mutex<Known>,
     known_changed: Condvar,
+    /// What heartbeats say of whoever leads.
+    pub witness: Mutex<Witness>,
     pub reports: Reports,
 }
 
 impl Membership {
-    pub(crate) fn new(keeper: Option<SyncSender<Ask>>) -> Self {
+    pub(crate) fn new(keeper: Option<SyncSender<Ask>>, witness: Witness) -> Self {
         Self {
             lease_until_ns: AtomicU64::new(0),
+            answered_ns: AtomicU64::new(0),
             leads: AtomicBool::new(false),
             keeper,
             missing: Mutex::default(),
             known: Mutex::default(),
             known_changed: Condvar::new(),
+            witness: Mutex::new(witness),
             reports: Reports::default(),
         }
     }
@@ -92,6 +99,18 @@ impl Membership {
     pub(crate) fn extend_lease(&self, until: Duration) {
         let until = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
         self.lease_until_ns.fetch_max(until, Ordering::AcqRel);
+    }
+
+    /// A leader has answered a heartbeat that was sent then, whatever it said.
+    pub(crate) fn answered(&self, sent: Duration) {
+        let sent = u64::try_from(sent.as_nanos()).unwrap_or(u64::MAX);
+        self.answered_ns.fetch_max(sent, Ordering::AcqRel);
+    }
+
+    /// Whether a leader has answered a heartbeat that is not older than `term`.
+    pub(crate) fn is_led(&self, now: Duration, term: Duration) -> bool {
+        let answered = self.answered_ns.load(Ordering::Acquire);
+        answered > 0 && now <= Duration::from_nanos(answered) + term
     }
 
     /// Whether the coordinator instance of this node decides.

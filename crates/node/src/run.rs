@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
 use samite_backend::{Arena, Backend};
+use samite_coordinator::Witness;
 use samite_coordinator::store::{EtcdConfig, EtcdStore, FileStore, MemoryStore, Store};
 use samite_transport::server::{EventLoop, Listener, Options};
 use samite_transport::{Address, ClusterKey, Transport};
@@ -77,7 +78,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
         inboxes,
         timing: config.timing,
         scrub_interval: config.scrub_interval,
-        membership: Membership::new(keeper),
+        membership: Membership::new(keeper, Witness::new(config.node, config.timing)),
         target: Box::new(memory.clone()),
         worker: worker.clone(),
         notices,

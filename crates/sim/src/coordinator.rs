@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_coordinator::Timing;
 use samite_coordinator::store::election::{Election, Step, Swapped};
+use samite_coordinator::{Timing, Witness};
 use samite_placement::{ClusterMap, MapHistory};
 use samite_types::{Epoch, NodeId, RequestId};
 use samite_wire::control::{self, ControlReply, ControlRequest};
@@ -84,6 +84,9 @@ pub struct SimCoordinator {
     fresh: Fresh,
     election: Election,
     timing: Timing,
+    witness: Witness,
+    /// Nodes of the cluster.
+    nodes: usize,
     leading: Option<Leading>,
     pending: Option<Pending>,
     queue: VecDeque<(Place, RequestId, ControlRequest)>,
@@ -93,14 +96,16 @@ pub struct SimCoordinator {
 }
 
 impl SimCoordinator {
-    /// The instance `id`; `number` is of no other process. `fresh` makes a coordinator, from what is saved.
+    /// The instance `id` in a cluster of `nodes` nodes; `number` is of no other process. `fresh` makes a coordinator, from what is saved.
     #[must_use]
-    pub fn new(id: u32, number: u64, timing: Timing, fresh: Fresh) -> Self {
+    pub fn new(id: u32, number: u64, nodes: usize, timing: Timing, fresh: Fresh) -> Self {
         let leader = Leader { node: NodeId(id), addresses: vec![format!("tcp://k{id}:1")] };
         Self {
             fresh,
             election: Election::new(leader, number, timing),
             timing,
+            witness: Witness::new(NodeId(id), timing),
+            nodes,
             leading: None,
             pending: None,
             queue: VecDeque::new(),
@@ -130,10 +135,11 @@ impl SimCoordinator {
         {
             self.unanswered(context);
         }
-        if self.leading.is_some() && context.now >= self.election.leads_until() {
+        if self.leading.is_some() && !self.election.leads(context.now) {
             self.step_down(context);
         }
-        if self.leading.is_none() && context.now >= self.election.leads_until() {
+        self.watch_leader(context);
+        if self.leading.is_none() && !self.election.leads(context.now) {
             self.send_on(context);
         }
         if self.pending.is_some() {
@@ -149,7 +155,7 @@ impl SimCoordinator {
         }
         if self.leading.is_some() {
             self.decide(context);
-        } else if context.now < self.election.leads_until() {
+        } else if self.election.leads(context.now) {
             self.ask_store(&KeeperRequest::Load, Kind::Load, context);
         }
     }
@@ -187,6 +193,20 @@ impl SimCoordinator {
         }
     }
 
+    /// Does whoever leads reach the nodes?
+    fn watch_leader(&mut self, context: &mut Context<'_>) {
+        for (_, _, request) in &self.queue {
+            if let ControlRequest::Heartbeat(beat) = request {
+                self.witness.heard(beat, context.now);
+            }
+        }
+        let leader = self.election.leader().map(|leader| leader.node);
+        if self.witness.deposes(leader, None, self.nodes, context.now) {
+            context.note(|| format!("challenges {leader:?}"));
+            self.election.challenge();
+        }
+    }
+
     /// The store has not answered in time.
     fn unanswered(&mut self, context: &mut Context<'_>) {
         let Some(Pending { sent, kind, .. }) = self.pending.take() else { return };
@@ -214,7 +234,7 @@ impl SimCoordinator {
                 if is_saved { self.saved(answers, context) } else { self.step_down(context) }
             }
             (Kind::Load, KeeperReply::State(state)) => {
-                if now < self.election.leads_until() {
+                if self.election.leads(now) {
                     let decider = (self.fresh)(state.as_deref(), now);
                     let mut leading = Leading {
                         decider,

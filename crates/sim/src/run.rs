@@ -246,7 +246,8 @@ fn boot(scenario: &Rc<Scenario>, place: Place, number: u64) -> Box<dyn Process> 
         Place::Coordinator(id) => {
             let parts = Rc::clone(scenario);
             let fresh = move |saved: Option<&[u8]>, now| Decider::new(&parts, saved, now);
-            Box::new(SimCoordinator::new(id, number, Timing::DEFAULT, Box::new(fresh)))
+            let nodes = scenario.nodes as usize;
+            Box::new(SimCoordinator::new(id, number, nodes, Timing::DEFAULT, Box::new(fresh)))
         }
         Place::Store => Box::new(Keeper::default()),
     }

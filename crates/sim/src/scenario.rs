@@ -22,6 +22,10 @@ pub enum Fault {
     Isolate(Place),
     /// Only clients get to it.
     Seclude(Place),
+    /// Nothing gets from it to a node, or from a node to it: an instance of the coordinator that still reaches the store.
+    Sever(Place),
+    /// Nothing gets from it to a node.
+    Mute(Place),
     /// The process dies, and another one starts afterwards, which knows what was on its disk.
     Crash(Place),
     /// The process stands still, and goes on where it was.
@@ -142,6 +146,10 @@ impl Scenario {
         if moving.chance(250) {
             scenario.change_nodes(&mut moving);
         }
+        let mut severing = Rng::new(seed).fork(9);
+        if scenario.coordinators > 1 && severing.chance(150) {
+            scenario.sever(&mut severing);
+        }
         scenario.faults.sort_by_key(|planned| planned.at);
         scenario
     }
@@ -205,6 +213,18 @@ impl Scenario {
                 let lasts = rng.micros(50_000, longest);
                 self.faults.push(Planned { fault: Fault::Crash(node), at, lasts });
             }
+        }
+    }
+
+    /// All instances of the coordinator but one are cut off from the nodes for a while, and not from the store.
+    fn sever(&mut self, rng: &mut Rng) {
+        let spared = rng.below(self.coordinators.into()) as u32;
+        for id in (0..self.coordinators).filter(|id| *id != spared) {
+            let place = Place::Coordinator(id);
+            let fault = if rng.chance(500) { Fault::Sever(place) } else { Fault::Mute(place) };
+            let at = rng.micros(200_000, 4_000_000);
+            let lasts = rng.micros(2_000_000, 15_000_000);
+            self.faults.push(Planned { fault, at, lasts });
         }
     }
 

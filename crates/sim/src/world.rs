@@ -346,6 +346,8 @@ impl World {
             }
             Fault::Isolate(place) => self.isolate(place, |_| true, Network::cut),
             Fault::Seclude(place) => self.isolate(place, is_no_client, Network::cut),
+            Fault::Sever(place) => self.isolate(place, is_node, Network::cut),
+            Fault::Mute(place) => self.mute(place, Network::cut),
             Fault::Crash(place) => {
                 if let Some(site) = self.sites.get_mut(&place) {
                     site.crashes += 1;
@@ -384,6 +386,8 @@ impl World {
             }
             Fault::Isolate(place) => self.isolate(place, |_| true, Network::mend),
             Fault::Seclude(place) => self.isolate(place, is_no_client, Network::mend),
+            Fault::Sever(place) => self.isolate(place, is_node, Network::mend),
+            Fault::Mute(place) => self.mute(place, Network::mend),
             Fault::Crash(place) => {
                 if let Some(site) = self.sites.get_mut(&place) {
                     site.crashes -= 1;
@@ -410,6 +414,11 @@ impl World {
         }
     }
 
+    fn mute(&mut self, place: Place, change: impl Fn(&mut Network, Place, Place)) {
+        let nodes = self.sites.keys().copied().filter(|other| *other != place && is_node(*other));
+        nodes.for_each(|node| change(&mut self.network, place, node));
+    }
+
     /// A process that stood still finds everything that came meanwhile.
     fn resume(&mut self, place: Place) {
         let Some(site) = self.sites.get_mut(&place) else { return };
@@ -429,6 +438,10 @@ impl World {
             }
         }
     }
+}
+
+const fn is_node(place: Place) -> bool {
+    matches!(place, Place::Node(_))
 }
 
 const fn is_no_client(place: Place) -> bool {

@@ -161,6 +161,46 @@ fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
 }
 
 #[test]
+fn a_leader_that_reaches_no_node_is_replaced() {
+    if !has_etcd() {
+        return;
+    }
+    let args = ["--memory", "64M", "--mirror", "2", "--coordinator", "etcd"];
+    let cluster = ProcessCluster::start(3, &args).unwrap();
+    let client = cluster.client(options()).unwrap();
+    let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
+    kv.put(b"before", b"value").unwrap();
+    let cut_off = leader(&client, 3);
+    // It still reaches etcd, and what its node says as a member of groups arrives.
+    let others = || (0..3).filter(|node| *node != cut_off.get());
+    let ways = others().flat_map(|node| [(cut_off.get(), node), (node, cut_off.get())]);
+    let table: Vec<String> =
+        ways.map(|(from, to)| format!("cut-coordinator {from} {to}")).collect();
+    cluster.run([&["fault".to_owned(), "set".to_owned()][..], &table].concat()).unwrap();
+    // Leases of all nodes but one end, and another coordinator gives them out again.
+    let begun = Instant::now();
+    let follows = |node| client.node_status(NodeId(node)).ok().and_then(|status| status.leader);
+    while !others().all(|node| follows(node).is_some_and(|leader| leader != cut_off)) {
+        assert!(begun.elapsed() < Duration::from_secs(25), "{cut_off} still leads");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    for number in 0..64u8 {
+        kv.put(&[number], b"value").unwrap();
+    }
+    // The map can be changed, too, and stays with the new leader when the old one is back.
+    client.create_dataset(&spec("during")).unwrap();
+    let leads = follows(others().next().unwrap());
+    cluster.run(["fault", "clear"]).unwrap();
+    let begun = Instant::now();
+    while follows(cut_off.get()) != leads {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{cut_off} follows nobody");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    client.create_dataset(&spec("after")).unwrap();
+    assert_eq!(kv.get(b"before").unwrap().unwrap().bytes, b"value");
+}
+
+#[test]
 fn without_the_node_of_an_embedded_coordinator_all_wait_until_it_is_back() {
     let cluster = ProcessCluster::start(3, &["--memory", "64M", "--mirror", "2"]).unwrap();
     let client = cluster.client(options()).unwrap();

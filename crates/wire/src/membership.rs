@@ -15,6 +15,8 @@ pub struct Heartbeat {
     pub incarnation: u64,
     /// Epoch by which all of its shards serve.
     pub serves: Epoch,
+    /// A leader has answered one of its last heartbeats, whatever it said.
+    pub is_led: bool,
 }
 
 /// The leader's answer to a [`Heartbeat`].

@@ -5,6 +5,9 @@
 //! revision; so with `leader_validity` below `takeover` there is a moment between them in which nobody leads, however long messages
 //! travel, as long as clocks go equally fast to a few percent. A write that was given up may still arrive: it then compares a revision that has
 //! passed, or it counts as a renewal that its writer does not rely on.
+//!
+//! A follower may also [challenge](Election::challenge) a leader that renews: it writes the key at once, and the leader finds its next renewal lost. Until then
+//! that one may still decide; so whoever has won the key in this way renews it for the length of `takeover` before it leads, and does not remove it before.
 
 use std::time::Duration;
 
@@ -60,6 +63,9 @@ pub enum Swapped {
     Unknown,
 }
 
+/// So often does an instance try to take the key from a leader that renews it.
+const CHALLENGES: u32 = 8;
+
 /// One instance's part in the election.
 #[derive(Clone, Debug)]
 pub struct Election {
@@ -71,6 +77,12 @@ pub struct Election {
     renewed: Option<Duration>,
     /// When to do something next.
     due: Duration,
+    /// How often to try to take the key from whoever holds it.
+    challenges: u32,
+    /// It may have been taken so, and has not been seen in our hands yet.
+    is_contested: bool,
+    /// Whoever it was taken from may decide until then.
+    not_before: Duration,
 }
 
 impl Election {
@@ -78,13 +90,38 @@ impl Election {
     #[must_use]
     pub const fn new(leader: Leader, instance: u64, timing: Timing) -> Self {
         let seat = Seat { leader, instance, beat: 0 };
-        Self { timing, seat, seen: None, renewed: None, due: Duration::ZERO }
+        Self {
+            timing,
+            seat,
+            seen: None,
+            renewed: None,
+            due: Duration::ZERO,
+            challenges: 0,
+            is_contested: false,
+            not_before: Duration::ZERO,
+        }
     }
 
     /// Until when this instance leads; in the past if it does not.
     #[must_use]
     pub fn leads_until(&self) -> Duration {
         self.renewed.map_or(Duration::ZERO, |sent| sent + self.timing.leader_validity)
+    }
+
+    /// Whether this instance leads.
+    #[must_use]
+    pub fn leads(&self, now: Duration) -> bool {
+        self.not_before <= now && now < self.leads_until()
+    }
+
+    /// The key is to be taken from its holder, though that renews it. Tried [`CHALLENGES`] times, as each renewal may come first.
+    pub fn challenge(&mut self) {
+        let held =
+            |(observed, _): &(Observed, Duration)| observed.revision != 0 && !self.is_own(observed);
+        if self.seen.as_ref().is_some_and(held) {
+            self.challenges = CHALLENGES;
+            self.due = Duration::ZERO;
+        }
     }
 
     /// Whoever holds the key, as last seen.
@@ -95,19 +132,24 @@ impl Election {
 
     /// What to do at `now`.
     #[must_use]
-    pub fn next(&self, now: Duration) -> Step {
+    pub fn next(&mut self, now: Duration) -> Step {
         if now < self.due {
             return Step::Rest;
         }
         let Some((observed, since)) = &self.seen else { return Step::Read };
         let is_free = observed.revision == 0 || now >= *since + self.timing.takeover;
-        if is_free || self.is_own(observed) { self.renewal(observed.revision) } else { Step::Read }
+        let is_ours = is_free || self.is_own(observed);
+        if !is_ours && self.challenges == 0 {
+            return Step::Read;
+        }
+        self.is_contested |= !is_ours;
+        self.renewal(observed.revision)
     }
 
     /// A renewal that goes along with another write, whenever that is; `None` when this instance does not lead.
     #[must_use]
     pub fn renewal_now(&self, now: Duration) -> Option<(u64, Seat)> {
-        let (observed, _) = self.seen.as_ref().filter(|_| now < self.leads_until())?;
+        let (observed, _) = self.seen.as_ref().filter(|_| self.leads(now))?;
         match self.renewal(observed.revision) {
             Step::Swap { expected, seat } if self.is_own(observed) => Some((expected, seat)),
             _ => None,
@@ -125,15 +167,31 @@ impl Election {
 
     /// The key was read; `now` is when the answer was there.
     pub fn observed(&mut self, now: Duration, observed: Observed) {
-        if !self.is_own(&observed) {
+        if self.is_own(&observed) {
+            self.seated(now);
+        } else {
             self.renewed = None;
         }
+        let holder = |observed: &Observed| observed.seat.as_ref().map(|seat| seat.instance);
+        let before = self.seen.as_ref().map(|(seen, _)| holder(seen));
+        if before.is_some_and(|before| before != holder(&observed)) {
+            // That one was not challenged.
+            self.challenges = 0;
+        }
         // What can be had is taken at once; for the rest there is time.
-        let waits = !self.is_own(&observed) && observed.revision != 0;
+        let is_foreign = !self.is_own(&observed) && observed.revision != 0;
+        let waits = is_foreign && self.challenges == 0;
         if self.seen.as_ref().is_none_or(|(seen, _)| *seen != observed) {
             self.seen = Some((observed, now));
         }
         self.due = if waits { now + self.timing.leader_renewal } else { now };
+    }
+
+    /// The key is known to be ours.
+    fn seated(&mut self, now: Duration) {
+        if std::mem::take(&mut self.is_contested) {
+            self.not_before = now + self.timing.takeover;
+        }
     }
 
     /// The key could not be read.
@@ -144,8 +202,11 @@ impl Election {
     /// A write of the key, sent at `sent`, has ended at `now`.
     pub fn swapped(&mut self, sent: Duration, now: Duration, swapped: Swapped) {
         self.seat.beat += 1;
+        self.challenges = self.challenges.saturating_sub(1);
         match swapped {
             Swapped::Done(revision) => {
+                self.challenges = 0;
+                self.seated(now);
                 self.seen = Some((Observed { revision, seat: Some(self.seat.clone()) }, now));
                 self.renewed = Some(sent);
                 self.due = sent + self.timing.leader_renewal;
@@ -159,11 +220,12 @@ impl Election {
         }
     }
 
-    /// Gives up the key, if this instance holds it: the revision to compare when it is removed.
-    pub fn resign(&mut self) -> Option<u64> {
+    /// Gives up the key, if this instance holds it: the revision to compare when it is removed. A key that was just won from another stays, as nobody else may
+    /// begin at once either.
+    pub fn resign(&mut self, now: Duration) -> Option<u64> {
         let (observed, _) = self.seen.take()?;
         self.renewed = None;
-        self.is_own(&observed).then_some(observed.revision)
+        (self.is_own(&observed) && now >= self.not_before).then_some(observed.revision)
     }
 }
 
@@ -218,17 +280,22 @@ mod tests {
     #[derive(Clone, Copy, Debug)]
     enum Event {
         Start(usize),
+        Challenge(usize),
         Apply(usize),
         Deliver(usize),
         GiveUp(usize),
         /// A request that was given up arrives after all.
         Late(usize),
         Pass(u64),
+        /// It ends in good order, and another process begins in its place.
+        Resign(usize),
     }
 
     fn events() -> impl Strategy<Value = Vec<Event>> {
         let one = prop_oneof![
             4 => (0..3usize).prop_map(Event::Start),
+            1 => (0..3usize).prop_map(Event::Challenge),
+            1 => (0..3usize).prop_map(Event::Resign),
             4 => (0..3usize).prop_map(Event::Apply),
             4 => (0..3usize).prop_map(Event::Deliver),
             1 => (0..3usize).prop_map(Event::GiveUp),
@@ -243,22 +310,35 @@ mod tests {
         key: Key,
         instances: Vec<(Election, Option<Call>)>,
         given_up: Vec<Step>,
+        started: u64,
+    }
+
+    fn start(number: u32, instance: u64) -> Election {
+        let leader = Leader { node: NodeId(number), addresses: Vec::new() };
+        Election::new(leader, instance, Timing::DEFAULT)
     }
 
     impl World {
         fn new() -> Self {
-            let start = |number: u32| {
-                let leader = Leader { node: NodeId(number), addresses: Vec::new() };
-                (Election::new(leader, number.into(), Timing::DEFAULT), None)
-            };
-            let instances = (0..3).map(start).collect();
-            Self { now: Duration::ZERO, key: Key::default(), instances, given_up: Vec::new() }
+            let instances = (0..3).map(|number| (start(number, number.into()), None)).collect();
+            let (now, key) = (Duration::ZERO, Key::default());
+            Self { now, key, instances, given_up: Vec::new(), started: 10 }
         }
 
         fn happen(&mut self, event: Event) {
             let now = self.now;
             match event {
                 Event::Pass(ms) => self.now += Duration::from_millis(ms),
+                Event::Challenge(index) => self.instances[index].0.challenge(),
+                Event::Resign(index) => {
+                    self.happen(Event::GiveUp(index));
+                    let revision = self.instances[index].0.resign(now);
+                    if revision.is_some_and(|revision| revision == self.key.revision) {
+                        self.key = Key { changes: self.key.changes, ..Key::default() };
+                    }
+                    self.started += 1;
+                    self.instances[index].0 = start(index as u32, self.started);
+                }
                 Event::Late(index) => {
                     if index < self.given_up.len() {
                         let step = self.given_up.swap_remove(index);
@@ -306,7 +386,7 @@ mod tests {
         }
 
         fn leaders(&self) -> Vec<usize> {
-            let leads = |index: &usize| self.now < self.instances[*index].0.leads_until();
+            let leads = |index: &usize| self.instances[*index].0.leads(self.now);
             (0..self.instances.len()).filter(leads).collect()
         }
     }
@@ -354,7 +434,7 @@ mod tests {
         let all = [Event::Start(0), Event::Apply(0), Event::Deliver(0)];
         all.into_iter().chain(all).for_each(|event| world.happen(event));
         assert_eq!(world.leaders(), [0]);
-        let revision = world.instances[0].0.resign().unwrap();
+        let revision = world.instances[0].0.resign(world.now).unwrap();
         assert_eq!(revision, world.key.revision);
         world.key = Key { changes: world.key.changes, ..Key::default() };
         assert!(world.leaders().is_empty());
@@ -365,5 +445,38 @@ mod tests {
             world.happen(event);
         }
         assert_eq!(world.leaders(), [1]);
+    }
+
+    #[test]
+    fn who_is_challenged_stops_before_the_other_begins() {
+        let mut world = World::new();
+        let turn = |world: &mut World, index| {
+            for event in [Event::Start(index), Event::Apply(index), Event::Deliver(index)] {
+                world.happen(event);
+            }
+        };
+        [0, 0, 1].into_iter().for_each(|index| turn(&mut world, index));
+        assert_eq!(world.leaders(), [0]);
+        // A renewal that comes first does not help.
+        world.happen(Event::Pass(200));
+        world.happen(Event::Challenge(1));
+        turn(&mut world, 0);
+        [1, 1].into_iter().for_each(|index| turn(&mut world, index));
+        // The first does not know it yet.
+        assert_eq!(world.leaders(), [0]);
+        let mut quiet = 0;
+        for _ in 0..22 {
+            world.happen(Event::Pass(50));
+            [0, 1].into_iter().for_each(|index| turn(&mut world, index));
+            quiet += u64::from(world.leaders().is_empty()) * 50;
+        }
+        assert_eq!(world.leaders(), [1]);
+        assert!(quiet > 0);
+        // It was once, and is no habit.
+        for _ in 0..100 {
+            world.happen(Event::Pass(50));
+            [0, 1].into_iter().for_each(|index| turn(&mut world, index));
+            assert_eq!(world.leaders(), [1]);
+        }
     }
 }

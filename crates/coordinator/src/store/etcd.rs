@@ -127,9 +127,8 @@ impl Store for EtcdStore {
                 break;
             }
         }
-        let until = self.election.leads_until();
-        if SystemClock.monotonic() < until {
-            return Role::Leads { until };
+        if self.election.leads(SystemClock.monotonic()) {
+            return Role::Leads { until: self.election.leads_until() };
         }
         Role::Follows { leader: self.election.leader().cloned() }
     }
@@ -158,8 +157,13 @@ impl Store for EtcdStore {
         }
     }
 
+    fn challenge(&mut self) {
+        self.election.challenge();
+    }
+
     fn resign(&mut self) {
-        let Some(revision) = self.election.resign() else { return };
+        let now = SystemClock.monotonic();
+        let Some(revision) = self.election.resign(now) else { return };
         let body = json!({
             "compare": [unchanged(&self.leader_key, revision)],
             "success": [{ "requestDeleteRange": { "key": self.leader_key } }],

@@ -68,7 +68,7 @@ impl Cluster {
     fn beat(&mut self, id: u32) -> Standing {
         let serves = self.map().epoch();
         let incarnation = self.incarnations[id as usize];
-        let beat = Heartbeat { node: NodeId(id), incarnation, serves };
+        let beat = Heartbeat { node: NodeId(id), incarnation, serves, is_led: true };
         self.coordinator.heartbeat(&beat, self.now).standing
     }
 
@@ -255,7 +255,7 @@ fn a_paused_node_gets_no_lease_before_it_knows_what_it_lost() {
     let old = cluster.map().epoch();
     cluster.die(1);
     cluster.pass(2000);
-    let beat = Heartbeat { node: NodeId(1), incarnation: 1, serves: old };
+    let beat = Heartbeat { node: NodeId(1), incarnation: 1, serves: old, is_led: true };
     let lease = cluster.coordinator.heartbeat(&beat, cluster.now);
     assert_eq!((lease.term_us, lease.standing), (0, Standing::Behind));
     assert_eq!(cluster.beat(1), Standing::Member);

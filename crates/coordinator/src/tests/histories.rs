@@ -165,7 +165,7 @@ impl World {
         let seen = self.nodes.get_mut(&id).unwrap();
         let Some(map) = seen.map.as_ref().filter(|_| seen.is_alive && !seen.is_cut) else { return };
         let incarnation = seen.incarnation;
-        let beat = Heartbeat { node: NodeId(id), incarnation, serves: map.epoch() };
+        let beat = Heartbeat { node: NodeId(id), incarnation, serves: map.epoch(), is_led: true };
         let lease = self.coordinator.heartbeat(&beat, self.now + later);
         seen.lease_until =
             seen.lease_until.max(self.now + later + Duration::from_micros(lease.term_us));

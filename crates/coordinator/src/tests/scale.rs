@@ -40,7 +40,7 @@ fn five_hundred_nodes_are_kept_by_one_coordinator() {
         now += Timing::DEFAULT.heartbeat;
         for id in (0..NODES).filter(|id| *id != dead) {
             let serves = coordinator.map().unwrap().epoch();
-            let beat = Heartbeat { node: NodeId(id), incarnation: 1, serves };
+            let beat = Heartbeat { node: NodeId(id), incarnation: 1, serves, is_led: true };
             assert!(coordinator.heartbeat(&beat, now).term_us > 0);
         }
         coordinator.tick(now);

@@ -62,6 +62,7 @@ fn beat(
             node: shared.node,
             incarnation: credentials.info.incarnation,
             serves: shared.taken_up(),
+            is_led: shared.membership.is_led(sent, shared.timing.lease),
         };
         let request = ControlRequest::Heartbeat(heartbeat);
         match call(link, &request, Deadline::after(ANSWER_TIMEOUT)) {
@@ -92,6 +93,7 @@ fn beat(
 
 /// The leader has answered.
 fn granted(shared: &Shared, link: &Link, sent: Duration, lease: &Lease) -> Result<()> {
+    shared.membership.answered(sent);
     if lease.term_us > 0 {
         shared.extend_lease(sent + Duration::from_micros(lease.term_us));
     }

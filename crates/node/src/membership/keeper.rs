@@ -68,6 +68,7 @@ impl Keeper {
             if let Some(mut leads) = leading.take() {
                 leading = self.tick(shared, &mut leads).then_some(leads);
             }
+            self.watch_leader(shared);
             shared.membership.leads.store(leading.is_some(), Ordering::Release);
             for one in decided {
                 answer(shared, leading.as_ref(), one);
@@ -107,6 +108,31 @@ impl Keeper {
                 tracing::warn!(%error, "begin to lead");
                 None
             }
+        }
+    }
+
+    /// Does this node's part as a witness of whoever leads.
+    fn watch_leader(&mut self, shared: &Shared) {
+        let now = SystemClock.monotonic();
+        let own = self.own_heartbeat(shared, now);
+        let leader = shared.membership.leader().map(|leader| leader.node);
+        let map = shared.map();
+        let mut witness = lock(&shared.membership.witness);
+        witness.heard(&own, now);
+        let deposes = witness.deposes(leader, map.as_deref(), self.config.expected, now);
+        drop(witness);
+        if deposes {
+            tracing::warn!(?leader, "the leader reaches too few nodes; takes its place");
+            self.store.challenge();
+        }
+    }
+
+    fn own_heartbeat(&self, shared: &Shared, now: Duration) -> Heartbeat {
+        Heartbeat {
+            node: self.info.node,
+            incarnation: self.info.incarnation,
+            serves: shared.taken_up(),
+            is_led: shared.membership.is_led(now, shared.timing.lease),
         }
     }
 
@@ -172,17 +198,14 @@ impl Keeper {
             step_down(shared, "its leadership has ended");
             return false;
         }
-        let own = Heartbeat {
-            node: self.info.node,
-            incarnation: self.info.incarnation,
-            serves: shared.taken_up(),
-        };
+        let own = self.own_heartbeat(shared, now);
         let lease = leading.coordinator.heartbeat(now, &own);
         leading.coordinator.tick(now);
         if let Err(error) = self.save(shared, leading) {
             step_down(shared, error.message());
             return false;
         }
+        shared.membership.answered(now);
         if lease.term_us > 0 {
             shared.extend_lease(now + Duration::from_micros(lease.term_us));
         }

@@ -41,6 +41,8 @@ pub(super) struct Membership {
     timing: Timing,
     lease_until: Duration,
     next_beat: Duration,
+    /// When the newest heartbeat that a leader has answered was sent.
+    answered: Option<Duration>,
     /// Who answered as leader last.
     leader: Option<Place>,
     /// Questions under way: when, and what.
@@ -59,6 +61,7 @@ impl Membership {
             timing: Timing::DEFAULT,
             lease_until: Duration::ZERO,
             next_beat: Duration::ZERO,
+            answered: None,
             leader: None,
             asked: BTreeMap::new(),
             reports: BTreeMap::new(),
@@ -128,9 +131,14 @@ impl SimNode {
     /// Says that it lives, to all instances.
     pub(super) fn beat(&mut self, context: &mut Context<'_>) {
         let serves = self.epoch();
-        let heartbeat =
-            Heartbeat { node: self.info.node, incarnation: self.info.incarnation, serves };
         let membership = &mut self.membership;
+        let led_until = membership.answered.map(|sent| sent + membership.timing.lease);
+        let heartbeat = Heartbeat {
+            node: self.info.node,
+            incarnation: self.info.incarnation,
+            serves,
+            is_led: led_until.is_some_and(|until| context.now <= until),
+        };
         membership.forget_lost(context.now);
         membership.next_beat = context.now + membership.timing.heartbeat;
         for instance in 0..membership.coordinators {
@@ -217,6 +225,7 @@ impl SimNode {
     fn granted(&mut self, from: Place, sent: Duration, lease: &Lease, context: &mut Context<'_>) {
         let membership = &mut self.membership;
         membership.leader = Some(from);
+        membership.answered = membership.answered.max(Some(sent));
         if lease.term_us > 0 {
             let until = sent + Duration::from_micros(lease.term_us);
             membership.lease_until = membership.lease_until.max(until);

@@ -1,0 +1,53 @@
+//! Coordinators that reach the store and not the nodes: another one takes their place, and calls wait for seconds only.
+
+use std::time::Duration;
+
+use samite_sim::net::Place;
+use samite_sim::run::{Report, run};
+use samite_sim::scenario::{Fault, Planned, Scenario};
+
+/// Longer than anything that a call has to wait for, unless it is for the end of the cut.
+const LASTS: Duration = Duration::from_secs(25);
+
+/// Two of three instances, one of which leads or comes to lead, are cut off while everything is well otherwise.
+fn report(seed: u64, fault: fn(Place) -> Fault, coordinators: u32) -> Report {
+    let cut = |id| Planned {
+        fault: fault(Place::Coordinator(id)),
+        at: Duration::from_secs(2),
+        lasts: LASTS,
+    };
+    let well = Scenario::new(seed);
+    let scenario = Scenario {
+        nodes: 3,
+        founders: 3,
+        wishes: Vec::new(),
+        coordinators,
+        redundancy: 2,
+        calls: 40,
+        pause_us: 300_000,
+        faults: (0..coordinators.min(2)).map(cut).collect(),
+        flash_us: None,
+        ..well
+    };
+    run(&scenario, false)
+}
+
+#[test]
+fn a_leader_that_reaches_no_node_is_replaced() {
+    for seed in 0..20 {
+        for fault in [Fault::Sever, Fault::Mute] {
+            let report = report(seed, fault, 3);
+            assert!(report.violations.is_empty(), "seed {seed}: {:?}", report.violations);
+            // Lease, silence, and the former leader's time; twice, when the second is cut off, too.
+            assert!(
+                report.longest_call < Duration::from_secs(16),
+                "seed {seed}: {:?}",
+                report.longest_call
+            );
+        }
+        // Without another one, all wait.
+        let alone = report(seed, Fault::Sever, 1);
+        assert!(alone.violations.is_empty(), "seed {seed}: {:?}", alone.violations);
+        assert!(alone.longest_call > LASTS / 2, "seed {seed}: {:?}", alone.longest_call);
+    }
+}
