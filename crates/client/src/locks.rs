@@ -3,18 +3,22 @@
 //! A [`Locker`] has an identity of its own, and connections that only its locks use: sockets, which a forked child or a successor over
 //! `exec` may hold open too. When the last of them is closed, by whomever, its locks are free.
 
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use samite_transport::client::{Link, Reply, Ticket, Woken};
+use samite_placement::ClusterMap;
+use samite_transport::client::{Link, Ticket};
 use samite_types::{
     ClientId, Deadline, Entropy, Epoch, Error, ErrorKind, NodeId, Result, SystemEntropy,
 };
-use samite_wire::control::{Consistency, ControlReply, ControlRequest, decode, encode};
+use samite_wire::control::{Consistency, ControlReply, ControlRequest, Reachability, encode};
 use samite_wire::frame::FrameKind;
 use samite_wire::lock::{LockAnswer, LockCall, LockOwner, LockRequest};
+
+mod wait;
+
+pub use wait::LockWait;
 
 use crate::Client;
 use crate::exec::is_absence;
@@ -26,12 +30,9 @@ const MAP_PAUSE: Duration = Duration::from_millis(10);
 const SEARCH_MAX: usize = 64;
 /// For how long a node is waited for whose place another may take.
 const PRIMARY_PATIENCE: Duration = Duration::from_secs(1);
-/// How often somebody who waits for a lock looks whether another node grants it now.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Longest sleep of somebody who is told when to stop.
-const ALARM_INTERVAL: Duration = Duration::from_secs(60);
-/// How often somebody who waits looks whether it is to stop.
-const STOP_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a node beside the group may take to note a lock, and how many are tried.
+const WITNESS_PATIENCE: Duration = Duration::from_millis(500);
+const WITNESSES_MAX: usize = 3;
 
 struct Connection {
     node: NodeId,
@@ -41,23 +42,20 @@ struct Connection {
     in_use: bool,
 }
 
+/// Who is to know of a lock beside its primary.
+struct Others {
+    /// The members that may take its place: all of them.
+    members: Vec<NodeId>,
+    /// Nodes beside the group, best first: one of them, for members that come later.
+    witnesses: Vec<NodeId>,
+}
+
 /// Somebody who holds locks. They end with it, unless others hold its connections open.
 pub struct Locker {
     client: Client,
     id: ClientId,
     connections: Mutex<Vec<Connection>>,
     next_wait: AtomicU64,
-}
-
-/// A lock that is waited for.
-pub struct LockWait<'l> {
-    locker: &'l Locker,
-    request: LockRequest,
-    is_mirrored: bool,
-    link: Arc<Link>,
-    ticket: Option<Ticket>,
-    answered: Option<LockAnswer>,
-    number: u64,
 }
 
 impl Locker {
@@ -124,16 +122,20 @@ impl Locker {
         }
     }
 
-    fn node_of(&self, request: &LockRequest, deadline: Deadline) -> Result<NodeId> {
+    /// Who grants this lock, and the request as it is to be put there.
+    fn granter(&self, request: &LockRequest, deadline: Deadline) -> Result<(NodeId, LockRequest)> {
         let view = self.client.view(deadline)?;
-        let dataset = view.map.dataset_by_id(request.dataset);
-        dataset
-            .and_then(|dataset| view.map.node_of(dataset.spec.redundancy, request.partition))
-            .ok_or_else(|| {
-                let words =
-                    format!("lock: {} {} is not in the map", request.dataset, request.partition);
-                Error::new(ErrorKind::Invalid, words)
-            })
+        let LockRequest { dataset, partition, .. } = *request;
+        let granter = view.map.dataset_by_id(dataset).and_then(|dataset| {
+            let redundancy = dataset.spec.redundancy;
+            let term = view.map.group(redundancy, partition)?.term;
+            let asked = LockRequest { term, epoch: view.map.epoch(), ..*request };
+            Some((view.map.node_of(redundancy, partition)?, asked))
+        });
+        granter.ok_or_else(|| {
+            let words = format!("lock: {dataset} {partition} is not in the map");
+            Error::new(ErrorKind::Invalid, words)
+        })
     }
 
     /// Asks without waiting for a lock: takes, releases or tests.
@@ -142,45 +144,41 @@ impl Locker {
     /// `Unavailable`, `Timeout`: the node of the locks does not answer, and nobody takes its place; what it held may be lost.
     pub fn ask(&self, request: &LockRequest) -> Result<LockAnswer> {
         let deadline = self.client.deadline();
-        if matches!(request.call, LockCall::Release { .. }) {
-            // First where nobody asks: whoever gets the lock next has it noted there.
-            self.note(request, deadline)?;
-        }
         loop {
-            let (node, answer) = self.ask_primary(request, deadline)?;
+            let (asked, answer) = self.ask_primary(request, deadline)?;
             let is_taken =
                 matches!(request.call, LockCall::Take { .. }) && answer == LockAnswer::Done;
-            if !is_taken || self.is_kept(node, request, deadline)? {
+            if !is_taken || self.is_kept(&asked, deadline)? {
                 return Ok(answer);
             }
         }
     }
 
-    /// Has a lock that `node` has granted noted where it may be looked for next. False: another node grants locks by now; ask that.
-    fn is_kept(&self, node: NodeId, request: &LockRequest, deadline: Deadline) -> Result<bool> {
-        self.note(request, deadline)?;
-        Ok(self.node_of(request, deadline)? == node)
-    }
-
-    /// Asks the node that grants locks, whoever that is.
+    /// Asks the node that grants locks, whoever that is; returns the request as it was put there.
     fn ask_primary(
         &self,
         request: &LockRequest,
         deadline: Deadline,
-    ) -> Result<(NodeId, LockAnswer)> {
+    ) -> Result<(LockRequest, LockAnswer)> {
         let is_mirrored = self.is_mirrored(request, deadline)?;
+        let is_release = matches!(request.call, LockCall::Release { .. });
+        let mut told = None;
         loop {
-            let node = self.node_of(request, deadline)?;
+            let (node, asked) = self.granter(request, deadline)?;
+            if is_release && told.replace(asked.epoch) != Some(asked.epoch) {
+                // First where nobody asks: whoever gets the lock next has it noted there.
+                self.forget(&asked, deadline)?;
+            }
             let by = if is_mirrored {
                 deadline.min(Deadline::after(PRIMARY_PATIENCE))
             } else {
                 deadline
             };
-            match self.ask_node(node, request, by) {
-                Ok(answer) => return Ok((node, answer)),
+            match self.ask_node(node, &asked, by) {
+                Ok(answer) => return Ok((asked, answer)),
                 Err(error) if deadline.remaining().is_none() => return Err(error),
                 Err(error) if error.kind() == ErrorKind::StaleMap => self.newer_map(deadline)?,
-                Err(error) if is_mirrored && may_pass(&error) => self.other_map(node),
+                Err(error) if may_pass_at(&error, is_mirrored) => self.other_map(node),
                 Err(error) => return Err(error),
             }
         }
@@ -199,46 +197,97 @@ impl Locker {
         }
     }
 
-    /// Has the other members of the mirror group note a lock, or forget it.
-    fn note(&self, request: &LockRequest, deadline: Deadline) -> Result<()> {
-        let is_release = matches!(request.call, LockCall::Release { .. });
-        let mut request = LockRequest { is_note: true, ..*request };
+    /// Has a lock that was granted noted by those who may take the granter's place, and by a node beside them. False: another node
+    /// grants locks by now; ask that.
+    fn is_kept(&self, granted: &LockRequest, deadline: Deadline) -> Result<bool> {
+        let mut request = LockRequest { is_note: true, ..*granted };
         if let LockCall::Take { wait, .. } = &mut request.call {
             *wait = None;
         }
         let mut told: Vec<NodeId> = Vec::new();
         loop {
-            let others = self.others(&request, deadline)?;
-            let Some(node) = others.into_iter().find(|node| !told.contains(node)) else {
-                return Ok(());
+            let Some(others) = self.others(&request, deadline)? else { return Ok(false) };
+            let Some(node) = others.members.into_iter().find(|node| !told.contains(node)) else {
+                return self.witness(&others.witnesses, &request, deadline);
             };
             match self.ask_node(node, &request, deadline.min(Deadline::after(PRIMARY_PATIENCE))) {
-                Ok(LockAnswer::Full) if !is_release => {
-                    return Err(Error::new(ErrorKind::NoLocks, "lock: too many locks"));
-                }
+                Ok(LockAnswer::Full) => return Err(full()),
                 Ok(_) => told.push(node),
-                // It forgets by itself when it is told of the next one.
-                Err(_) if is_release => told.push(node),
                 Err(error) if deadline.remaining().is_none() => return Err(error),
+                Err(error) if error.kind() == ErrorKind::StaleMap => self.newer_map(deadline)?,
                 // If it is gone, the map will say so.
-                Err(error) if may_pass(&error) || error.kind() == ErrorKind::StaleMap => {
-                    self.other_map(node);
-                }
+                Err(error) if may_pass(&error) => self.other_map(node),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// The nodes that may take the place of the one that grants this lock.
-    fn others(&self, request: &LockRequest, deadline: Deadline) -> Result<Vec<NodeId>> {
+    /// Has the first of the nodes beside the group that answers note a lock. None need do so.
+    fn witness(
+        &self,
+        witnesses: &[NodeId],
+        request: &LockRequest,
+        deadline: Deadline,
+    ) -> Result<bool> {
+        for node in witnesses {
+            match self.ask_node(*node, request, deadline.min(Deadline::after(WITNESS_PATIENCE))) {
+                Ok(LockAnswer::Full) => return Err(full()),
+                Ok(_) => break,
+                Err(error) if error.kind() == ErrorKind::StaleMap => {
+                    self.newer_map(deadline)?;
+                    return Ok(false);
+                }
+                Err(_) => {}
+            }
+        }
+        let (_, now) = self.granter(request, deadline)?;
+        Ok(now.term == request.term)
+    }
+
+    /// Has those that noted a lock forget it. Who cannot be told forgets it when it is told of the next one.
+    fn forget(&self, asked: &LockRequest, deadline: Deadline) -> Result<()> {
+        let request = LockRequest { is_note: true, ..*asked };
+        let Some(others) = self.others(&request, deadline)? else { return Ok(()) };
+        let is_known = |node: &&NodeId| {
+            let connections = self.connections();
+            connections.iter().any(|one| one.node == **node && !one.link.is_dead())
+        };
+        let known: Vec<NodeId> = others.witnesses.iter().filter(is_known).copied().collect();
+        for node in others.members.into_iter().chain(known) {
+            // Without an answer it forgets by the next note.
+            let _ = self.ask_node(node, &request, deadline.min(Deadline::after(PRIMARY_PATIENCE)));
+        }
+        Ok(())
+    }
+
+    /// Who is to know of a lock beside the one that has granted it; `None`: the group is in another term by now.
+    fn others(&self, request: &LockRequest, deadline: Deadline) -> Result<Option<Others>> {
         let view = self.client.view(deadline)?;
         let dataset = view.map.dataset_by_id(request.dataset);
         let group =
             dataset.and_then(|dataset| view.map.group(dataset.spec.redundancy, request.partition));
-        let members = group.map_or(&[][..], |group| &group.members);
-        let others = members.iter().skip(1);
-        let good = others.filter(|member| member.consistency == Consistency::Good);
-        Ok(good.filter_map(|member| view.map.node_of_target(member.target)).collect())
+        let (Some(dataset), Some(group)) = (dataset, group) else { return Ok(None) };
+        if group.term != request.term {
+            return Ok(None);
+        }
+        let good = group.members.iter().skip(1);
+        let good = good.filter(|member| member.consistency == Consistency::Good);
+        let node_of = |target| view.map.node_of_target(target);
+        let members = good.filter_map(|member| node_of(member.target)).collect();
+        let mut witnesses: Vec<NodeId> = Vec::new();
+        if dataset.spec.redundancy.get() > 1 {
+            let is_member =
+                |node| group.members.iter().any(|member| node_of(member.target) == Some(node));
+            let nodes = view.map.nodes().iter().map(|info| info.node);
+            witnesses.extend(nodes.filter(|node| !is_member(*node) && is_online(&view.map, *node)));
+            // The same for all who lock there, as long as they live.
+            let partition = request.partition.get().to_le_bytes();
+            witnesses.sort_by_cached_key(|node| {
+                samite_placement::hash(&[node.get().to_le_bytes(), partition].concat())
+            });
+            witnesses.truncate(WITNESSES_MAX);
+        }
+        Ok(Some(Others { members, witnesses }))
     }
 
     fn is_mirrored(&self, request: &LockRequest, deadline: Deadline) -> Result<bool> {
@@ -275,7 +324,7 @@ impl Locker {
             detects = *detects_deadlock;
         }
         let is_mirrored = self.is_mirrored(&request, deadline)?;
-        let (link, ticket) = self.send_wait(&request, is_mirrored, deadline)?;
+        let (request, link, ticket) = self.send_wait(&request, is_mirrored, deadline)?;
         let ticket = Some(ticket);
         let locker = self;
         let mut wait =
@@ -296,16 +345,16 @@ impl Locker {
         Ok(wait)
     }
 
-    /// Sends a request that waits to the node that grants the lock.
+    /// Sends a request that waits to the node that grants the lock; returns it as it was sent.
     fn send_wait(
         &self,
         request: &LockRequest,
         is_mirrored: bool,
         deadline: Deadline,
-    ) -> Result<(Arc<Link>, Ticket)> {
-        let body = encode(&ControlRequest::Lock(*request));
+    ) -> Result<(LockRequest, Arc<Link>, Ticket)> {
         loop {
-            let node = self.node_of(request, deadline)?;
+            let (node, asked) = self.granter(request, deadline)?;
+            let body = encode(&ControlRequest::Lock(asked));
             let by = if is_mirrored {
                 deadline.min(Deadline::after(PRIMARY_PATIENCE))
             } else {
@@ -313,7 +362,7 @@ impl Locker {
             };
             let sent = self.link(node, true, by).and_then(|link| {
                 let ticket = link.submit(FrameKind::Control, &body, &[], by)?;
-                Ok((link, ticket))
+                Ok((asked, link, ticket))
             });
             match sent {
                 Err(error) if is_mirrored && may_pass(&error) && deadline.remaining().is_some() => {
@@ -408,178 +457,19 @@ fn may_pass(error: &Error) -> bool {
     is_absence(error) || error.kind() == ErrorKind::Busy || error.kind() == ErrorKind::StaleMap
 }
 
+/// The same, of a partition without mirrors: it may have moved, but if its node is gone, so is what it held.
+fn may_pass_at(error: &Error, is_mirrored: bool) -> bool {
+    may_pass(error) && (is_mirrored || !is_absence(error))
+}
+
+fn is_online(map: &ClusterMap, node: NodeId) -> bool {
+    map.state(node).is_some_and(|state| state.reachability == Reachability::Online)
+}
+
+fn full() -> Error {
+    Error::new(ErrorKind::NoLocks, "lock: too many locks")
+}
+
 fn unexpected(link: &Link) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{}: unexpected answer about a lock", link.node()))
-}
-
-impl LockWait<'_> {
-    /// The node knows of the wait, so that whoever looks for a circle finds it; false: it is over already. The question goes the same way as the
-    /// request, and is answered after it.
-    fn is_known(&mut self, owner: LockOwner, deadline: Deadline) -> Result<bool> {
-        let asked = ControlRequest::LockWaits(owner);
-        match self.locker.client.control(&self.link, &asked, deadline) {
-            Ok(_) => {}
-            Err(error) if self.is_mirrored && may_pass(&error) => return Ok(false),
-            Err(error) => return Err(error),
-        }
-        // The answer to the request may have come before that to the question.
-        let Some(ticket) = &mut self.ticket else { return Ok(false) };
-        let here = Deadline::at_time(Duration::ZERO);
-        let read = |reply: &mut Reply<'_>| decode::<ControlReply>(reply.body());
-        if let Some(reply) = self.link.wait_until(ticket, here, deadline, read)? {
-            self.ticket = None;
-            self.answered = Some(lock_answer(reply?, &self.link)?);
-        }
-        Ok(self.answered.is_none())
-    }
-
-    /// Waits until the answer is there, or something can be read from `alarm`. Then [`LockWait::finish`], or again.
-    ///
-    /// # Errors
-    /// As [`Locker::ask`].
-    pub fn block_beside(&mut self, alarm: BorrowedFd<'_>) -> Result<Woken> {
-        let interval = if self.is_mirrored { LOOK_INTERVAL } else { ALARM_INTERVAL };
-        while self.answered.is_none() {
-            match self.link.wait_beside(Some(alarm), interval)? {
-                Woken::TimedOut => self.follow()?,
-                Woken::Arrived if !self.has_answer()? => {}
-                woken => return Ok(woken),
-            }
-        }
-        Ok(Woken::Arrived)
-    }
-
-    /// Waits until the answer is there or `stop` says so. Then [`LockWait::finish`].
-    ///
-    /// # Errors
-    /// As [`Locker::ask`].
-    pub fn block_until(&mut self, stop: &dyn Fn() -> bool) -> Result<Woken> {
-        let mut looked_at = Deadline::after(LOOK_INTERVAL);
-        while self.answered.is_none() {
-            match self.link.wait_beside(None, STOP_INTERVAL)? {
-                Woken::Arrived if self.has_answer()? => return Ok(Woken::Arrived),
-                _ if stop() => return Ok(Woken::Interrupted),
-                _ if looked_at.remaining().is_none() => {
-                    self.follow()?;
-                    looked_at = Deadline::after(LOOK_INTERVAL);
-                }
-                _ => {}
-            }
-        }
-        Ok(Woken::Arrived)
-    }
-
-    /// What has come is the answer; if it is the end of the connection, and another node grants the lock, that is asked.
-    fn has_answer(&mut self) -> Result<bool> {
-        match self.answer() {
-            Ok(answer) => {
-                self.answered = Some(answer);
-                Ok(true)
-            }
-            Err(error) if self.is_mirrored && may_pass(&error) => self.ask_again().map(|()| false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Asks another node when another one grants the lock by now.
-    fn follow(&mut self) -> Result<()> {
-        if !self.is_mirrored {
-            return Ok(());
-        }
-        let deadline = self.locker.client.deadline();
-        let known = self.locker.client.view(deadline)?.map.epoch();
-        let node = self.link.node();
-        if self.locker.node_of(&self.request, deadline)? == node {
-            self.locker.client.look(known, node);
-        }
-        if self.locker.node_of(&self.request, deadline)? == node {
-            Ok(())
-        } else {
-            self.ask_again()
-        }
-    }
-
-    fn ask_again(&mut self) -> Result<()> {
-        self.ticket = None;
-        self.locker.drop_connection(&self.link);
-        let deadline = self.locker.client.deadline();
-        let (link, ticket) = self.locker.send_wait(&self.request, self.is_mirrored, deadline)?;
-        (self.link, self.ticket) = (link, Some(ticket));
-        Ok(())
-    }
-
-    /// Takes the answer, or ends the wait if there is none.
-    ///
-    /// # Errors
-    /// `Interrupted`: the wait was ended; `Deadlock`, `NoLocks`; as [`Locker::ask`].
-    pub fn finish(mut self, woken: Woken) -> Result<()> {
-        let answer = match (self.answered.take(), woken) {
-            (Some(answer), _) => answer,
-            (None, Woken::Arrived) => self.answer()?,
-            (None, Woken::Interrupted | Woken::TimedOut) => self.cancel()?,
-        };
-        match answer {
-            LockAnswer::Done => self.keep(),
-            LockAnswer::Cancelled => Err(Error::new(ErrorKind::Interrupted, "lock: interrupted")),
-            LockAnswer::Deadlock => Err(Error::new(ErrorKind::Deadlock, "lock: deadlock")),
-            LockAnswer::Full => Err(Error::new(ErrorKind::NoLocks, "lock: too many locks")),
-            LockAnswer::Held(_) => Err(unexpected(&self.link)),
-        }
-    }
-
-    /// The lock was granted: sees to it that it lasts.
-    fn keep(&self) -> Result<()> {
-        let deadline = self.locker.client.deadline();
-        if self.locker.is_kept(self.link.node(), &self.request, deadline)? {
-            return Ok(());
-        }
-        let mut request = self.request;
-        if let LockCall::Take { wait, .. } = &mut request.call {
-            *wait = None;
-        }
-        match self.locker.ask(&request)? {
-            LockAnswer::Done => Ok(()),
-            // It was granted by a node that had no say any more, and somebody else has it.
-            _ => Err(Error::new(ErrorKind::Unavailable, "lock: its node died as it was granted")),
-        }
-    }
-
-    fn answer(&mut self) -> Result<LockAnswer> {
-        let ticket = self.ticket.take().ok_or(ErrorKind::Internal)?;
-        let reply = self.link.wait(ticket, self.locker.client.deadline(), |reply| {
-            decode::<ControlReply>(reply.body()).map_err(Error::from)
-        })??;
-        lock_answer(reply, &self.link)
-    }
-
-    fn cancel(&mut self) -> Result<LockAnswer> {
-        let deadline = self.locker.client.deadline();
-        let by = if self.is_mirrored {
-            deadline.min(Deadline::after(PRIMARY_PATIENCE))
-        } else {
-            deadline
-        };
-        let request = ControlRequest::CancelLock { wait: self.number };
-        match self.locker.client.control(&self.link, &request, by) {
-            Ok(_) => self.answer(),
-            Err(error) if self.is_mirrored && may_pass(&error) => {
-                // With the connection the wait ends, also at a node that answers again later.
-                self.ticket = None;
-                self.locker.drop_connection(&self.link);
-                Ok(LockAnswer::Cancelled)
-            }
-            Err(error) => Err(error),
-        }
-    }
-}
-
-impl Drop for LockWait<'_> {
-    fn drop(&mut self) {
-        if self.ticket.is_some() {
-            // Nobody takes the answer: with the connection the wait ends.
-            self.locker.drop_connection(&self.link);
-        } else {
-            self.locker.put_back(&self.link);
-        }
-    }
 }

@@ -452,6 +452,8 @@ fn lock_request(dataset: &Dataset, call: LockCall) -> LockRequest {
         object: 7,
         space: LockSpace::Whole,
         token: 0,
+        term: Term(0),
+        epoch: Epoch(0),
         is_note: false,
         call,
     }

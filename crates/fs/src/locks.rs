@@ -1,7 +1,7 @@
 //! File locks: by inode number, so that they follow a file through renames.
 
 use samite_client::locks::{LockWait, Locker};
-use samite_types::{ClientId, Error, ErrorKind, Result};
+use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, Term};
 pub use samite_wire::lock::{LOCK_LAST, LockFound, LockMode, LockRange, LockSpace};
 use samite_wire::lock::{LockAnswer, LockCall, LockHolder, LockRequest};
 
@@ -68,6 +68,8 @@ impl FileLocks {
             object: place.ino,
             space: place.space,
             token: place.token,
+            term: Term(0),
+            epoch: Epoch(0),
             is_note: false,
             call,
         }

@@ -45,7 +45,7 @@ pub(crate) fn membership_permitted(peer: &Peer, request: &ControlRequest) -> Res
     Err(Error::new(ErrorKind::Denied, format!("only {own} itself may speak for {own}")))
 }
 
-fn denied(peer: &Peer, words: impl std::fmt::Display) -> Error {
+pub(crate) fn denied(peer: &Peer, words: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Denied, format!("uid {} may not {words}", peer.uid))
 }
 

@@ -8,7 +8,7 @@ use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Resul
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
 
-use crate::access::{is_trusted, membership_permitted};
+use crate::access::{denied, is_trusted, membership_permitted};
 use crate::membership::Way;
 use crate::shard::Shard;
 use crate::shared::{Job, ReplyTo, lock};
@@ -44,16 +44,14 @@ impl Shard {
                 Ok(self.copy_asked(to, (dataset, partition)))
             }
             ControlRequest::Status => Ok(Some(ControlReply::Status(self.shared.status()))),
-            ControlRequest::Scrub { .. } if !is_trusted(peer) => Err(Error::new(
-                ErrorKind::Denied,
-                format!("uid {} may not have {} scrubbed", peer.uid, self.shared.node),
-            )),
+            ControlRequest::Scrub { .. } if !is_trusted(peer) => {
+                Err(denied(peer, format_args!("have {} scrubbed", self.shared.node)))
+            }
             ControlRequest::Scrub { dataset } => Ok(Some(self.scrub_asked(dataset))),
             ControlRequest::Grant { count } => Ok(Some(self.grant(conn, count, out))),
-            ControlRequest::Shutdown if !is_trusted(peer) => Err(Error::new(
-                ErrorKind::Denied,
-                format!("uid {} may not stop {}", peer.uid, self.shared.node),
-            )),
+            ControlRequest::Shutdown if !is_trusted(peer) => {
+                Err(denied(peer, format_args!("stop {}", self.shared.node)))
+            }
             ControlRequest::Shutdown => {
                 tracing::info!("asked to shut down");
                 self.shared.stop.stop();
@@ -66,6 +64,10 @@ impl Shard {
             ControlRequest::Lock(asked) => self.lock_request(to, peer.client, &asked, out),
             ControlRequest::CancelLock { wait } => Ok(self.cancel_lock(conn, wait, out)),
             ControlRequest::LockWaits(owner) => Ok(self.lock_waits(owner)),
+            ControlRequest::KnownLocks { node, epoch, after } => {
+                self.known_locks(peer, (node, epoch), after.as_ref()).map(Some)
+            }
+            ControlRequest::LockClients(asked) => self.lock_clients(peer, asked).map(Some),
             change @ (ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }) => {

@@ -13,6 +13,7 @@ mod copies;
 mod durable;
 mod faults;
 mod grants;
+mod heir;
 mod held;
 mod inbox;
 mod join;

@@ -1,19 +1,23 @@
 //! File locks as this node keeps them: one table for all shards, and the requests that wait.
 //!
 //! A lock lives as long as a connection of its client on which locks were asked for. The kernel counts who holds such a connection,
-//! forked children and successors over `exec` included, and closes it with the last of them, however that one ends.
+//! forked children and successors over `exec` included, and closes it with the last of them, however that one ends. Of locks that this
+//! node has taken over with a partition, others may have those connections: see [`crate::heir`].
 
 use std::collections::HashMap;
 
 use samite_partition::locks::{LockFile, LockTable, LockWish, Taken, WaitId};
+use samite_placement::ClusterMap;
 use samite_transport::server::{ConnId, Replies};
-use samite_types::{ClientId, Error, ErrorKind, Result, ShardId};
+use samite_types::{ClientId, Clock, Error, ErrorKind, Result, ShardId, SystemClock};
 use samite_wire::control::ControlReply;
 use samite_wire::lock::{LockAnswer, LockCall, LockOwner, LockRequest};
 
+use crate::control::refused;
+use crate::heir::Heir;
 use crate::inbox::Message;
 use crate::shard::Shard;
-use crate::shared::{ReplyTo, lock};
+use crate::shared::{ReplyTo, Shared, lock};
 
 /// Most owners that one answer names.
 const OWNERS_MAX: usize = 1024;
@@ -27,28 +31,37 @@ struct Parked {
     to: ReplyTo,
     /// By which the client can cancel it.
     number: u64,
+    request: LockRequest,
 }
 
 /// The locks of this node.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    table: LockTable,
+    pub(crate) table: LockTable,
     parked: HashMap<WaitId, Parked>,
     next: WaitId,
     /// Whose connection it is, of those on which locks were asked for.
     clients: HashMap<Place, ClientId>,
     /// How many of them a client has.
     connections: HashMap<ClientId, usize>,
+    /// What is taken over from other nodes.
+    pub(crate) heir: Heir,
 }
 
 /// Answers to requests that waited.
-type Answers = Vec<(ReplyTo, LockAnswer)>;
+pub(crate) type Answers = Vec<(ReplyTo, LockRequest, LockAnswer)>;
 
 impl Locks {
     fn came(&mut self, place: Place, client: ClientId) {
         if self.clients.insert(place, client).is_none() {
             *self.connections.entry(client).or_default() += 1;
+            self.heir.came(client);
         }
+    }
+
+    /// Whether the client has a connection here on which locks were asked for.
+    pub(crate) fn is_here(&self, client: ClientId) -> bool {
+        self.connections.contains_key(&client)
     }
 
     /// A connection is gone; with its client's last one, so are the client's locks.
@@ -74,9 +87,9 @@ impl Locks {
     }
 
     /// The answers for waits that were granted.
-    fn granted(&mut self, waits: &[WaitId]) -> Answers {
+    pub(crate) fn granted(&mut self, waits: &[WaitId]) -> Answers {
         let parked = waits.iter().filter_map(|wait| self.parked.remove(wait));
-        parked.map(|parked| (parked.to, LockAnswer::Done)).collect()
+        parked.map(|parked| (parked.to, parked.request, LockAnswer::Done)).collect()
     }
 
     /// Carries a request out. `None`: it waits.
@@ -87,8 +100,8 @@ impl Locks {
         request: &LockRequest,
     ) -> (Option<LockAnswer>, Answers) {
         let owner = LockOwner { client, token: request.token };
-        let file =
-            LockFile { dataset: request.dataset, object: request.object, space: request.space };
+        let LockRequest { dataset, partition, object, space, .. } = *request;
+        let file = LockFile { dataset, partition, object, space };
         let mut granted = Vec::new();
         let answer = match request.call {
             LockCall::Take { range, mode, holder, wait, detects_deadlock } => {
@@ -101,7 +114,7 @@ impl Locks {
                 self.next += 1;
                 let taken = self.table.take(file, &wish, wait.map(|_| self.next), &mut granted);
                 if let (Taken::Waits, Some(number)) = (taken, wait) {
-                    self.parked.insert(self.next, Parked { to, number });
+                    self.parked.insert(self.next, Parked { to, number, request: *request });
                 }
                 answer_of(taken)
             }
@@ -129,9 +142,19 @@ impl Locks {
         let mut answers = Answers::new();
         for (wait, parked) in found {
             self.table.cancel(wait);
-            answers.push((parked.to, LockAnswer::Cancelled));
+            answers.push((parked.to, parked.request, LockAnswer::Cancelled));
         }
         answers
+    }
+
+    /// Ends the waits for which `ends` says so.
+    pub(crate) fn end_waits(&mut self, ends: impl Fn(&LockRequest) -> bool) -> Vec<ReplyTo> {
+        let ended = self.parked.extract_if(|_, parked| ends(&parked.request));
+        let ended: Vec<(WaitId, Parked)> = ended.collect();
+        for (wait, _) in &ended {
+            self.table.cancel(*wait);
+        }
+        ended.into_iter().map(|(_, parked)| parked.to).collect()
     }
 }
 
@@ -142,6 +165,56 @@ const fn answer_of(taken: Taken) -> Option<LockAnswer> {
         Taken::Waits => None,
         Taken::Deadlock => Some(LockAnswer::Deadlock),
         Taken::Full => Some(LockAnswer::Full),
+    }
+}
+
+/// Whether this node has a say about such a lock now: it grants locks as the primary, or may note what that has granted.
+fn may_answer(shared: &Shared, map: Option<&ClusterMap>, request: &LockRequest) -> Result<()> {
+    let stale = || {
+        let words = format!("lock: {} is not here", request.partition);
+        Err(Error::new(ErrorKind::StaleMap, words))
+    };
+    let busy = |words| Err(Error::new(ErrorKind::Busy, words));
+    let Some(map) = map else { return busy("lock: no map yet") };
+    let Some(dataset) = map.dataset_by_id(request.dataset) else { return stale() };
+    let redundancy = dataset.spec.redundancy;
+    let Some(group) = map.group(redundancy, request.partition) else { return stale() };
+    if request.is_note && matches!(request.call, LockCall::Release { .. }) {
+        return Ok(());
+    }
+    let is_primary = map.node_of(redundancy, request.partition) == Some(shared.node);
+    // What was granted in a term that is over may have been granted to another since.
+    if request.term < group.term || request.is_note == is_primary && request.term == group.term {
+        return stale();
+    }
+    if request.is_note {
+        return Ok(());
+    }
+    // All members that there are by this map are to note it, or to forget it.
+    let is_change = !matches!(request.call, LockCall::Test { .. });
+    if is_change && redundancy.get() > 1 && request.epoch < map.epoch() {
+        return stale();
+    }
+    if request.term > group.term {
+        return busy("lock: a newer map is on its way");
+    }
+    let lease_until = shared.membership.lease_until();
+    if group.members.len() > 1 && SystemClock.monotonic() >= lease_until {
+        return busy("lock: another node may grant it now");
+    }
+    Ok(())
+}
+
+/// What to tell somebody who waited: who was granted a lock that this node has no say about any more has to ask again.
+pub(crate) fn answer_to_wait(
+    shared: &Shared,
+    map: Option<&ClusterMap>,
+    request: &LockRequest,
+    answer: LockAnswer,
+) -> ControlReply {
+    match may_answer(shared, map, request) {
+        Err(error) if answer == LockAnswer::Done => refused(&error),
+        _ => ControlReply::Lock(answer),
     }
 }
 
@@ -157,12 +230,22 @@ impl Shard {
         if !request.call.range().is_valid() {
             return Err(Error::new(ErrorKind::Invalid, "lock: no such range of bytes"));
         }
-        if !self.keeps_locks(request) {
-            let words = format!("lock: {} is not here", request.partition);
-            return Err(Error::new(ErrorKind::StaleMap, words));
-        }
+        self.may_answer(request)?;
         self.has_locks.insert(to.conn);
+        let dataset = self.map.as_ref().and_then(|map| map.dataset_by_id(request.dataset));
+        let redundancy = dataset.map(|dataset| dataset.spec.redundancy);
         let mut locks = lock(&self.shared.locks);
+        let expects =
+            redundancy.is_some_and(|redundancy| locks.heir.expects(redundancy, request.partition));
+        if expects && request.is_note && matches!(request.call, LockCall::Release { .. }) {
+            let (dataset, object, space) = (request.dataset, request.object, request.space);
+            let file = LockFile { dataset, partition: request.partition, object, space };
+            locks.heir.forgets(file, LockOwner { client, token: request.token });
+        }
+        if expects && !request.is_note {
+            let words = format!("lock: others are asked for locks of {}", request.partition);
+            return Err(Error::new(ErrorKind::Busy, words));
+        }
         locks.came((self.id, to.conn), client);
         let (answer, others) = locks.run(to, client, request);
         drop(locks);
@@ -170,19 +253,20 @@ impl Shard {
         Ok(answer.map(ControlReply::Lock))
     }
 
-    /// Whether this node is to know of such a lock: as the primary, or as a member that may become it.
-    fn keeps_locks(&self, request: &LockRequest) -> bool {
-        let Some(map) = &self.map else { return false };
-        let Some(dataset) = map.dataset_by_id(request.dataset) else { return false };
-        let redundancy = dataset.spec.redundancy;
-        if !request.is_note {
-            return map.node_of(redundancy, request.partition) == Some(self.shared.node);
+    fn may_answer(&self, request: &LockRequest) -> Result<()> {
+        may_answer(&self.shared, self.map.as_deref(), request)
+    }
+
+    /// Whoever waits for locks that another node grants now is sent there.
+    pub(crate) fn send_lock_waits_on(&self, out: &mut Replies) {
+        let is_elsewhere = |request: &LockRequest| {
+            self.may_answer(request).is_err_and(|error| error.kind() == ErrorKind::StaleMap)
+        };
+        let ended = lock(&self.shared.locks).end_waits(is_elsewhere);
+        let moved = Error::new(ErrorKind::StaleMap, "lock: another node grants it now");
+        for to in ended {
+            self.send_anywhere(to, refused(&moved), Some(&mut *out));
         }
-        let members = map.group(redundancy, request.partition).map(|group| &group.members);
-        members
-            .into_iter()
-            .flatten()
-            .any(|member| map.node_of_target(member.target) == Some(self.shared.node))
     }
 
     pub(crate) fn cancel_lock(
@@ -211,16 +295,17 @@ impl Shard {
     }
 
     /// Tells those who waited, here or at other shards.
-    fn answer_lock_waits(&self, answers: Answers, mut out: Option<&mut Replies>) {
-        for (to, answer) in answers {
-            let reply = ControlReply::Lock(answer);
-            match &mut out {
-                Some(out) if to.shard == self.id => self.send_control(to, &reply, out),
-                _ => {
-                    let inbox = &self.shared.inboxes[usize::from(to.shard.get())];
-                    inbox.send(Message::Control(to, reply));
-                }
-            }
+    pub(crate) fn answer_lock_waits(&self, answers: Answers, mut out: Option<&mut Replies>) {
+        for (to, request, answer) in answers {
+            let reply = answer_to_wait(&self.shared, self.map.as_deref(), &request, answer);
+            self.send_anywhere(to, reply, out.as_deref_mut());
+        }
+    }
+
+    fn send_anywhere(&self, to: ReplyTo, reply: ControlReply, out: Option<&mut Replies>) {
+        match out {
+            Some(out) if to.shard == self.id => self.send_control(to, &reply, out),
+            _ => self.shared.inboxes[usize::from(to.shard.get())].send(Message::Control(to, reply)),
         }
     }
 }

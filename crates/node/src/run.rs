@@ -30,7 +30,7 @@ use crate::membership::{Ask, KEEPER_QUEUE_LEN, Membership, beat, reports};
 use crate::partitions::Partitions;
 use crate::shard::Shard;
 use crate::shared::{Job, Notice, Parts, Shared, WORKER_QUEUE_LEN};
-use crate::{Stop, faults, worker};
+use crate::{Stop, faults, heir, worker};
 
 /// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; sends what is under way before it
 /// returns. `events` is told, on this thread, how far the node has come.
@@ -295,6 +295,8 @@ fn join_cluster(
     }
     let sharer = Arc::clone(shared);
     spawn("reports", move || reports::run(&sharer))?;
+    let (sharer, who) = (Arc::clone(shared), credentials.clone());
+    spawn("heir", move || heir::run(&sharer, &who))?;
     let shared = Arc::clone(shared);
     spawn("follow", move || credentials.follow(&shared))?;
     Ok(keeper)

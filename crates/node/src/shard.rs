@@ -383,6 +383,7 @@ impl Shard {
         self.note_figures();
         self.shared.shard_serves(self.id, map.epoch());
         self.answer_watches(&map, out);
+        self.send_lock_waits_on(out);
     }
 }
 

@@ -17,7 +17,7 @@ use samite_wire::control::{ControlReply, ControlRequest, Member, NodeStatus, Scr
 use samite_wire::delta::MapDelta;
 
 use crate::Stop;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Message};
 use crate::locks::Locks;
 use crate::membership::Membership;
 use crate::presence::Presence;
@@ -98,7 +98,7 @@ struct Spread {
 pub(crate) struct Shared {
     pub node: NodeId,
     /// This process, as the map names it once it has joined.
-    incarnation: u64,
+    pub incarnation: u64,
     pub stop: Stop,
     /// What goes wrong on purpose.
     pub faults: Arc<Faults>,
@@ -106,6 +106,8 @@ pub(crate) struct Shared {
     pub figures: Vec<Figures>,
     /// File locks, of all shards.
     pub locks: Mutex<Locks>,
+    /// There are locks that others have to be asked for.
+    pub has_heirs: Condvar,
     pub timing: Timing,
     /// What is asked of scrubbing, and how often it is done unasked.
     pub wanted_scrub: WantedScrub,
@@ -170,6 +172,7 @@ impl Shared {
             faults: parts.faults,
             inboxes: parts.inboxes,
             locks: Mutex::default(),
+            has_heirs: Condvar::new(),
             figures: (0..shards).map(|_| Figures::default()).collect(),
             timing: parts.timing,
             wanted_scrub: WantedScrub::new(parts.scrub_interval),
@@ -244,7 +247,7 @@ impl Shared {
             return Ok(());
         }
         history.note(current.as_deref(), &new);
-        self.change_map(new, current.is_none());
+        self.change_map(new, current.as_deref());
         Ok(())
     }
 
@@ -262,7 +265,7 @@ impl Shared {
         let new = Arc::new(current.with(&delta)?);
         if self.is_next(&new, Some(&current))? {
             history.add(delta);
-            self.change_map(new, false);
+            self.change_map(new, Some(&current));
         }
         Ok(())
     }
@@ -279,8 +282,15 @@ impl Shared {
         current.map_or(Ok(true), |current| new.replaces(current))
     }
 
-    fn change_map(&self, new: Arc<ClusterMap>, is_first: bool) {
-        let epoch = new.epoch();
+    fn change_map(&self, new: Arc<ClusterMap>, current: Option<&ClusterMap>) {
+        let (epoch, is_first) = (new.epoch(), current.is_none());
+        // Before any shard serves by it.
+        let ended = lock(&self.locks).see_map(current, &new, self.node);
+        self.has_heirs.notify_all();
+        for to in ended {
+            let reply = ControlReply::failed(ErrorKind::StaleMap, "lock: ask again");
+            self.inboxes[usize::from(to.shard.get())].send(Message::Control(to, reply));
+        }
         tracing::info!(%epoch, nodes = new.nodes().len(), datasets = new.datasets().len(), "cluster map");
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = Some(new);
         self.epoch.store(epoch.get(), Ordering::Release);

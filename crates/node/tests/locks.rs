@@ -32,6 +32,8 @@ fn request(raw: &Raw, call: LockCall) -> ControlRequest {
         object,
         space,
         token: 1,
+        term: raw.map.group(samite_types::Redundancy(1), partition).expect("group").term,
+        epoch: raw.map.epoch(),
         is_note: false,
         call,
     })
@@ -133,4 +135,21 @@ fn nonsense_and_foreign_partitions_are_refused() {
     };
     foreign.partition = Raw::connect(&cluster, 1, UNIX).partition(0, 1);
     assert_eq!(kind(&ControlRequest::Lock(foreign)), ErrorKind::StaleMap);
+}
+
+#[test]
+fn only_nodes_are_told_of_the_locks_of_all() {
+    let cluster = cluster(1, 1);
+    let client = Raw::connect(&cluster, 0, UNIX);
+    assert_eq!(answer(&client, &take(&client, LockRange::WHOLE, None)), LockAnswer::Done);
+    let (node, epoch) = (samite_types::NodeId(0), client.map.epoch());
+    for asked in [
+        ControlRequest::KnownLocks { node, epoch, after: None },
+        ControlRequest::LockClients(vec![samite_types::ClientId(1)]),
+    ] {
+        match client.control(&asked) {
+            ControlReply::Failed { kind, .. } => assert_eq!(kind, ErrorKind::Denied.code()),
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use samite_types::{ClientId, DatasetId};
+use samite_types::{ClientId, DatasetId, PartitionId};
 use samite_wire::lock::{LockFound, LockHolder, LockMode, LockOwner, LockRange, LockSpace};
 
 /// Most locks and waits on one file.
@@ -20,6 +20,8 @@ const SEARCH_MAX: usize = 4096;
 pub struct LockFile {
     /// Dataset.
     pub dataset: DatasetId,
+    /// Partition whose primary grants its locks: always the same one for an object.
+    pub partition: PartitionId,
     /// Object in it.
     pub object: u64,
     /// Which of its locks.
@@ -200,6 +202,37 @@ impl LockTable {
         others.into_iter().for_each(|other| self.settle(other.client, file));
         self.wake(file, granted);
         true
+    }
+
+    /// Takes over a lock that another node knows, beside whatever is here. Whether there was room.
+    pub fn adopt(&mut self, file: LockFile, lock: &LockFound) -> bool {
+        let known = self.files.get(&file).map_or(0, FileLocks::count);
+        if known + 2 > PER_FILE_MAX || self.total + 2 > TOTAL_MAX {
+            return false;
+        }
+        let LockFound { range, mode, owner, holder } = *lock;
+        self.grant(file, &LockWish { owner, range, mode, holder, detects_deadlock: false });
+        true
+    }
+
+    /// All locks that are held, in no order.
+    pub fn held(&self) -> impl Iterator<Item = (LockFile, &LockFound)> {
+        self.files.iter().flat_map(|(file, locks)| locks.held.iter().map(|held| (*file, held)))
+    }
+
+    /// Forgets locks. `granted` gets the waits that ended because of it.
+    pub fn retain_held(
+        &mut self,
+        stays: impl Fn(LockFile, &LockFound) -> bool,
+        granted: &mut Vec<WaitId>,
+    ) {
+        let gone = self.held().filter(|(file, held)| !stays(*file, held));
+        let gone: Vec<(LockFile, LockOwner, LockRange)> =
+            gone.map(|(file, held)| (file, held.owner, held.range)).collect();
+        for (file, owner, range) in gone {
+            // It is a whole lock: nothing is split.
+            self.release(file, owner, range, granted);
+        }
     }
 
     fn holds_in_mode(&self, file: &LockFile, wish: &LockWish) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use samite_partition::locks::{LockFile, LockTable, LockWish, Taken, WaitId};
-use samite_types::{ClientId, DatasetId};
+use samite_types::{ClientId, DatasetId, PartitionId};
 use samite_wire::lock::{LOCK_LAST, LockHolder, LockMode, LockOwner, LockRange, LockSpace};
 
 /// Bytes of the model; the last one stands for everything from there on.
@@ -57,7 +57,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn file(space: LockSpace) -> LockFile {
-    LockFile { dataset: DatasetId(1), object: 7, space }
+    LockFile { dataset: DatasetId(1), partition: PartitionId(3), object: 7, space }
 }
 
 #[derive(Clone, Debug)]
@@ -245,10 +245,34 @@ fn run(ops: &[Op]) {
         }
         check(&table, &model);
     }
+    is_told_whole(&table);
     for client in 0..3 {
         table.client_gone(ClientId(client), &mut Vec::new());
     }
     assert!(table.is_empty());
+}
+
+/// Another table that takes over what this one holds, in any order, holds the same; and forgets it again.
+fn is_told_whole(table: &LockTable) {
+    let mut other = LockTable::default();
+    for (file, lock) in table.held() {
+        assert!(other.adopt(file, lock));
+        // It may be told twice.
+        assert!(other.adopt(file, lock));
+    }
+    for space in [LockSpace::Ranges, LockSpace::Whole] {
+        let sorted = |table: &LockTable| {
+            let mut held = table.of_file(file(space)).to_vec();
+            held.sort_unstable_by_key(|lock| (lock.range.start, lock.owner));
+            held
+        };
+        assert_eq!(sorted(&other), sorted(table));
+    }
+    let client = ClientId(1);
+    other.retain_held(|_, lock| lock.owner.client != client, &mut Vec::new());
+    assert!(other.held().all(|(_, lock)| lock.owner.client != client));
+    let of_others = table.held().filter(|(_, lock)| lock.owner.client != client).count();
+    assert_eq!(other.len(), of_others);
 }
 
 proptest! {

@@ -1,7 +1,7 @@
 //! The control plane: the cluster map, datasets, status. `postcard` inside a frame body.
 
 use samite_types::{
-    DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term, Version,
+    ClientId, DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term, Version,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -9,7 +9,7 @@ use crate::WireError;
 use crate::access::Access;
 use crate::delta::MapDelta;
 use crate::limits::BODY_LEN_MAX;
-use crate::lock::{LockAnswer, LockOwner, LockRequest};
+use crate::lock::{KnownLock, LockAnswer, LockOwner, LockRequest};
 use crate::membership::{Heartbeat, Leader, Lease, MemberReport, NodeWish};
 
 /// Bytes of a chunk unless said otherwise.
@@ -113,6 +113,19 @@ pub enum ControlRequest {
         /// What is to become of it.
         wish: NodeWish,
     },
+    /// A node asks that by the map of `epoch` is a primary or a good member where it was none before: which locks are known of partitions of which it is a
+    /// member? Reply: [`ControlReply::KnownLocks`]; [`ErrorKind::Busy`] while the one that is asked does not serve by that map yet.
+    KnownLocks {
+        /// Who asks.
+        node: NodeId,
+        /// Epoch of its map.
+        epoch: Epoch,
+        /// The last one of the answer before, if there was one.
+        after: Option<KnownLock>,
+    },
+    /// A node asks which of these clients ([`LOCK_CLIENTS_MAX`](crate::lock::LOCK_CLIENTS_MAX) at most) have connections there on which locks were asked for. Reply:
+    /// [`ControlReply::LockClients`].
+    LockClients(Vec<ClientId>),
 }
 
 /// Answers a [`ControlRequest`].
@@ -163,6 +176,20 @@ pub enum ControlReply {
     /// In place of [`ControlReply::Map`] for a caller that has named the epoch that it knows: what has changed since. Whom it does not fit asks
     /// for everything newer than epoch 0.
     MapDelta(MapDelta),
+    /// Locks that the node knows, in order of [`KnownLock::place`].
+    KnownLocks {
+        /// Some of them.
+        locks: Vec<KnownLock>,
+        /// There are more.
+        has_more: bool,
+    },
+    /// Clients that have connections for locks.
+    LockClients {
+        /// The process that says so.
+        incarnation: u64,
+        /// Those of them that are asked about.
+        clients: Vec<ClientId>,
+    },
 }
 
 impl ControlReply {

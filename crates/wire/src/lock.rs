@@ -3,13 +3,19 @@
 //! A lock belongs to an *owner*, a token within a client, and lives as long as a connection of that client does.
 //!
 //! The node of a partition's primary grants locks. Where others may take its place, the client has each of them *note* the lock that it was given,
-//! over a connection of its own; and forget it before it lets go of the lock. So the next primary knows the locks of all who live.
+//! over a connection of its own; and forget it before it lets go of the lock. A node beside the group notes it, too: whoever joins the group later and becomes the
+//! primary asks all others for the locks that they know before it grants any. So the next primary knows the locks of all who live.
 
-use samite_types::{ClientId, DatasetId, PartitionId};
+use samite_types::{ClientId, DatasetId, Epoch, PartitionId, Term};
 use serde::{Deserialize, Serialize};
 
 /// Last byte that a lock can cover: the end of the largest file that POSIX knows.
 pub const LOCK_LAST: u64 = i64::MAX as u64;
+
+/// Most locks in one answer of a node to another.
+pub const KNOWN_LOCKS_MAX: usize = 4096;
+/// Most clients in one question of a node to another.
+pub const LOCK_CLIENTS_MAX: usize = 1024;
 
 /// Locks of different spaces do not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -86,7 +92,12 @@ pub struct LockRequest {
     pub space: LockSpace,
     /// Owner within the asking client.
     pub token: u64,
-    /// To a member of the mirror group that is not the primary: note what the primary has granted, or forget it. For [`LockCall::Take`], which then does
+    /// Term of the group as the asker knows it: a primary of another one has no say, and what that granted is noted by nobody who knows
+    /// better.
+    pub term: Term,
+    /// Epoch of the asker's map: where there are mirrors it must be as new as the primary's, so that all members that there are by then note the lock.
+    pub epoch: Epoch,
+    /// To a node that is not the primary: note what the primary has granted, or forget it. For [`LockCall::Take`], which then does
     /// not wait, and [`LockCall::Release`].
     pub is_note: bool,
     /// What to do.
@@ -144,6 +155,32 @@ pub struct LockFound {
     pub owner: LockOwner,
     /// As told when it was taken.
     pub holder: LockHolder,
+}
+
+/// A lock that a node knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownLock {
+    /// Dataset of the object.
+    pub dataset: DatasetId,
+    /// Partition by which its primary was chosen.
+    pub partition: PartitionId,
+    /// The object.
+    pub object: u64,
+    /// Which of its locks.
+    pub space: LockSpace,
+    /// The lock.
+    pub lock: LockFound,
+    /// The holder has a connection to the node that tells of it.
+    pub is_here: bool,
+}
+
+impl KnownLock {
+    /// Tells locks of one node apart, and puts them in order.
+    #[must_use]
+    pub const fn place(&self) -> (DatasetId, PartitionId, u64, LockSpace, u64, LockOwner) {
+        let Self { dataset, partition, object, space, lock, .. } = self;
+        (*dataset, *partition, *object, *space, lock.range.start, lock.owner)
+    }
 }
 
 /// Answer to a [`LockRequest`].

@@ -4,7 +4,7 @@ mod common;
 
 use common::{OutcomeModel, ResultModel};
 use proptest::prelude::*;
-use samite_types::{ClientId, NodeId, RequestId, Version};
+use samite_types::{ClientId, Epoch, NodeId, RequestId, Term, Version};
 use samite_wire::frame::{FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN, Header};
 use samite_wire::lock::{LockCall, LockHolder, LockMode, LockRange, LockRequest, LockSpace};
 use samite_wire::op::{ActionResult, Outcome, Reply, Request};
@@ -144,6 +144,8 @@ proptest! {
             object: numbers.2,
             space: if whole { LockSpace::Whole } else { LockSpace::Ranges },
             token: numbers.3,
+            term: Term(numbers.1),
+            epoch: Epoch(numbers.2),
             is_note: !whole,
             call,
         });

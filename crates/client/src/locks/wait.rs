@@ -1,0 +1,216 @@
+//! Waiting for a lock, at whichever node grants it.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use samite_transport::client::{Link, Reply, Ticket, Woken};
+use samite_types::{Deadline, Error, ErrorKind, Result};
+use samite_wire::control::{ControlReply, ControlRequest, decode};
+use samite_wire::lock::{LockAnswer, LockCall, LockOwner, LockRequest};
+
+use super::{Locker, PRIMARY_PATIENCE, lock_answer, may_pass, may_pass_at, unexpected};
+use crate::exec::is_absence;
+
+/// Longest sleep of somebody who is told when to stop.
+const ALARM_INTERVAL: Duration = Duration::from_secs(60);
+/// How often somebody who waits looks whether it is to stop.
+const STOP_INTERVAL: Duration = Duration::from_millis(20);
+/// How often somebody who waits for a lock looks whether another node grants it now.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A lock that is waited for.
+pub struct LockWait<'l> {
+    pub(super) locker: &'l Locker,
+    pub(super) request: LockRequest,
+    pub(super) is_mirrored: bool,
+    pub(super) link: Arc<Link>,
+    pub(super) ticket: Option<Ticket>,
+    pub(super) answered: Option<LockAnswer>,
+    pub(super) number: u64,
+}
+
+impl LockWait<'_> {
+    /// The node knows of the wait, so that whoever looks for a circle finds it; false: it is over already. The question goes the same way as the
+    /// request, and is answered after it.
+    pub(super) fn is_known(&mut self, owner: LockOwner, deadline: Deadline) -> Result<bool> {
+        let asked = ControlRequest::LockWaits(owner);
+        match self.locker.client.control(&self.link, &asked, deadline) {
+            Ok(_) => {}
+            Err(error) if self.is_mirrored && may_pass(&error) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        // The answer to the request may have come before that to the question.
+        let Some(ticket) = &mut self.ticket else { return Ok(false) };
+        let here = Deadline::at_time(Duration::ZERO);
+        let read = |reply: &mut Reply<'_>| decode::<ControlReply>(reply.body());
+        let Some(reply) = self.link.wait_until(ticket, here, deadline, read)? else {
+            return Ok(true);
+        };
+        self.ticket = None;
+        match lock_answer(reply?, &self.link) {
+            Ok(answer) => self.answered = Some(answer),
+            Err(error) if may_pass_at(&error, self.is_mirrored) => self.ask_again_after(&error)?,
+            Err(error) => return Err(error),
+        }
+        Ok(false)
+    }
+
+    /// Waits until the answer is there, or something can be read from `alarm`. Then [`LockWait::finish`], or again.
+    ///
+    /// # Errors
+    /// As [`Locker::ask`].
+    pub fn block_beside(&mut self, alarm: BorrowedFd<'_>) -> Result<Woken> {
+        let interval = if self.is_mirrored { LOOK_INTERVAL } else { ALARM_INTERVAL };
+        while self.answered.is_none() {
+            match self.link.wait_beside(Some(alarm), interval)? {
+                Woken::TimedOut => self.follow()?,
+                Woken::Arrived if !self.has_answer()? => {}
+                woken => return Ok(woken),
+            }
+        }
+        Ok(Woken::Arrived)
+    }
+
+    /// Waits until the answer is there or `stop` says so. Then [`LockWait::finish`].
+    ///
+    /// # Errors
+    /// As [`Locker::ask`].
+    pub fn block_until(&mut self, stop: &dyn Fn() -> bool) -> Result<Woken> {
+        let mut looked_at = Deadline::after(LOOK_INTERVAL);
+        while self.answered.is_none() {
+            match self.link.wait_beside(None, STOP_INTERVAL)? {
+                Woken::Arrived if self.has_answer()? => return Ok(Woken::Arrived),
+                _ if stop() => return Ok(Woken::Interrupted),
+                _ if looked_at.remaining().is_none() => {
+                    self.follow()?;
+                    looked_at = Deadline::after(LOOK_INTERVAL);
+                }
+                _ => {}
+            }
+        }
+        Ok(Woken::Arrived)
+    }
+
+    /// What has come is the answer; if it is the end of the connection, and another node grants the lock, that is asked.
+    fn has_answer(&mut self) -> Result<bool> {
+        match self.answer() {
+            Ok(answer) => {
+                self.answered = Some(answer);
+                Ok(true)
+            }
+            Err(error) if may_pass_at(&error, self.is_mirrored) => {
+                self.ask_again_after(&error).map(|()| false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks another node when another one grants the lock by now.
+    fn follow(&mut self) -> Result<()> {
+        if !self.is_mirrored {
+            return Ok(());
+        }
+        let deadline = self.locker.client.deadline();
+        let known = self.locker.client.view(deadline)?.map.epoch();
+        let node = self.link.node();
+        let is_there = || Ok::<_, Error>(self.locker.granter(&self.request, deadline)?.0 == node);
+        if is_there()? {
+            self.locker.client.look(known, node);
+        }
+        if is_there()? { Ok(()) } else { self.ask_again() }
+    }
+
+    fn ask_again_after(&mut self, error: &Error) -> Result<()> {
+        if !is_absence(error) {
+            self.locker.newer_map(self.locker.client.deadline())?;
+        }
+        self.ask_again()
+    }
+
+    fn ask_again(&mut self) -> Result<()> {
+        self.ticket = None;
+        self.locker.drop_connection(&self.link);
+        let deadline = self.locker.client.deadline();
+        let sent = self.locker.send_wait(&self.request, self.is_mirrored, deadline)?;
+        let ticket;
+        (self.request, self.link, ticket) = sent;
+        self.ticket = Some(ticket);
+        Ok(())
+    }
+
+    /// Takes the answer, or ends the wait if there is none.
+    ///
+    /// # Errors
+    /// `Interrupted`: the wait was ended; `Deadlock`, `NoLocks`; as [`Locker::ask`].
+    pub fn finish(mut self, woken: Woken) -> Result<()> {
+        let answer = match (self.answered.take(), woken) {
+            (Some(answer), _) => answer,
+            (None, Woken::Arrived) => self.answer()?,
+            (None, Woken::Interrupted | Woken::TimedOut) => self.cancel()?,
+        };
+        match answer {
+            LockAnswer::Done => self.keep(),
+            LockAnswer::Cancelled => Err(Error::new(ErrorKind::Interrupted, "lock: interrupted")),
+            LockAnswer::Deadlock => Err(Error::new(ErrorKind::Deadlock, "lock: deadlock")),
+            LockAnswer::Full => Err(Error::new(ErrorKind::NoLocks, "lock: too many locks")),
+            LockAnswer::Held(_) => Err(unexpected(&self.link)),
+        }
+    }
+
+    /// The lock was granted: sees to it that it lasts.
+    fn keep(&self) -> Result<()> {
+        let deadline = self.locker.client.deadline();
+        if self.locker.is_kept(&self.request, deadline)? {
+            return Ok(());
+        }
+        let mut request = self.request;
+        if let LockCall::Take { wait, .. } = &mut request.call {
+            *wait = None;
+        }
+        match self.locker.ask(&request)? {
+            LockAnswer::Done => Ok(()),
+            // It was granted by a node that had no say any more, and somebody else has it.
+            _ => Err(Error::new(ErrorKind::Unavailable, "lock: its node died as it was granted")),
+        }
+    }
+
+    fn answer(&mut self) -> Result<LockAnswer> {
+        let ticket = self.ticket.take().ok_or(ErrorKind::Internal)?;
+        let reply = self.link.wait(ticket, self.locker.client.deadline(), |reply| {
+            decode::<ControlReply>(reply.body()).map_err(Error::from)
+        })??;
+        lock_answer(reply, &self.link)
+    }
+
+    pub(super) fn cancel(&mut self) -> Result<LockAnswer> {
+        let deadline = self.locker.client.deadline();
+        let by = if self.is_mirrored {
+            deadline.min(Deadline::after(PRIMARY_PATIENCE))
+        } else {
+            deadline
+        };
+        let request = ControlRequest::CancelLock { wait: self.number };
+        match self.locker.client.control(&self.link, &request, by) {
+            Ok(_) => self.answer(),
+            Err(error) if self.is_mirrored && may_pass(&error) => {
+                // With the connection the wait ends, also at a node that answers again later.
+                self.ticket = None;
+                self.locker.drop_connection(&self.link);
+                Ok(LockAnswer::Cancelled)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for LockWait<'_> {
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            // Nobody takes the answer: with the connection the wait ends.
+            self.locker.drop_connection(&self.link);
+        } else {
+            self.locker.put_back(&self.link);
+        }
+    }
+}
