@@ -63,6 +63,7 @@ pub fn catalogue() -> Vec<Entry> {
     all.extend(objects());
     all.extend(sealed());
     all.extend(mirrored());
+    all.extend(durable());
     all.extend(file_work());
     all.push(
         Entry::new("/start/true", What::Excess, |place| {
@@ -108,6 +109,9 @@ fn floors() -> Vec<Entry> {
         floor::shared_page("spin", place)
     }));
     all.push(Entry::new("/floor/memcpy/1MiB", What::Rate, |_| Ok(floor::copy())));
+    all.push(Entry::new("/floor/fdatasync/100B", What::Time, |place| {
+        floor::append_synced(kv::VALUE_LEN, place)
+    }));
     all.push(Entry::new("/floor/true", What::Time, |_| {
         Ok(floor::start_program(|| Command::new("true")))
     }));
@@ -246,9 +250,30 @@ fn mirrored() -> Vec<Entry> {
         all.push(Entry::new(&name, What::Rate, write(Home::Both)).beside(alone, aim));
     }
     // Nodes of one host talk over unix sockets.
-    let resync = Entry::new("/mirror/resync/unix", What::Rate, resync::whole);
-    all.push(resync.beside("/floor/unix/stream/1MiB", Aim::AtLeast(0.5)));
+    let stream = "/floor/unix/stream/1MiB";
+    let resync = |name, dies| {
+        Entry::new(name, What::Rate, move |place: &mut Place| resync::alone(dies, place))
+    };
+    all.push(resync("/mirror/resync/unix", false).beside(stream, Aim::AtLeast(0.5)));
+    all.push(resync("/mirror/resync/unix/restarted", true).beside(stream, None));
+    for verb in VERBS {
+        let name = format!("/mirror/resync/unix/beside/{}", verb.name());
+        let alone = format!("{name}/alone");
+        let during = |resyncs| move |place: &mut Place| resync::beside(verb, resyncs, place);
+        all.push(Entry::new(&alone, What::Rate, during(false)));
+        let both = Entry::new(&name, What::Rate, during(true));
+        all.push(both.beside(alone, Aim::AtLeast(0.5)));
+    }
     all
+}
+
+/// Records that are on flash when they are acknowledged.
+fn durable() -> Vec<Entry> {
+    let (verb, transport, home) = (Verb::Put, Transport::Unix, Home::Durable);
+    let setting = Setting { verb, transport, backend: BackendKind::Memory, home };
+    let put =
+        Entry::new("/durable/put/100B/unix", What::Time, move |place| kv::one(setting, place));
+    vec![put.beside("/floor/fdatasync/100B", None)]
 }
 
 /// Kinds of file work, the tail of their names, and the number of processes.

@@ -130,6 +130,19 @@ pub fn copy() -> Box<dyn Workload> {
     })
 }
 
+/// Appending `len` bytes to a file and waiting until they are on the disk, in the directory of durable datasets.
+pub fn append_synced(len: usize, place: &Place) -> Result<Box<dyn Workload>> {
+    let dir = place.flash();
+    std::fs::create_dir_all(&dir).map_err(failed("make a directory"))?;
+    let mut options = std::fs::File::options();
+    let file = options.create(true).append(true).open(dir.join("floor"));
+    let mut file = file.map_err(failed("make a file"))?;
+    let bytes = vec![0x5a; len];
+    Ok(steps(1, 0, move || {
+        file.write_all(&bytes).and_then(|()| file.sync_data()).map_err(failed("append"))
+    }))
+}
+
 /// Starting a program that does nothing, and waiting for its end.
 pub fn start_program(mut command: impl FnMut() -> Command + 'static) -> Box<dyn Workload> {
     steps(1, 0, move || {

@@ -1,6 +1,6 @@
 //! Where a run of benchmarks takes place: a temporary directory, and what is started in it when first needed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use samite_types::{Error, ErrorKind, Result};
 use tempfile::TempDir;
@@ -13,6 +13,7 @@ pub struct Place {
     cluster: Option<Cluster>,
     sealed: Option<Cluster>,
     pair: Option<Cluster>,
+    durable: Option<Cluster>,
     /// `None`: not tried yet.
     redis: Option<Result<Redis>>,
     /// Below the others: dropped after what lives in it.
@@ -25,12 +26,18 @@ impl Place {
             tempfile::Builder::new().prefix("samite-bench-").tempdir().map_err(|error| {
                 Error::new(ErrorKind::Io, format!("make a temporary directory: {error}"))
             })?;
-        Ok(Self { cluster: None, sealed: None, pair: None, redis: None, directory })
+        let (cluster, sealed, pair, durable) = (None, None, None, None);
+        Ok(Self { cluster, sealed, pair, durable, redis: None, directory })
     }
 
     /// The directory.
     pub fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Where durable datasets are kept.
+    pub fn flash(&self) -> PathBuf {
+        self.directory.path().join("flash")
     }
 
     /// A store of one node, started when first asked for.
@@ -46,13 +53,14 @@ impl Place {
         if home == Home::One {
             return self.cluster();
         }
-        let (place, path) = match home {
-            Home::OneTls => (&mut self.sealed, "sealed"),
-            _ => (&mut self.pair, "pair"),
+        let flash = self.flash();
+        let flash = flash.to_string_lossy();
+        let (place, path, nodes, extra): (_, _, _, &[&str]) = match home {
+            Home::OneTls => (&mut self.sealed, "sealed", 1, &["--tls"]),
+            Home::Durable => (&mut self.durable, "durable", 1, &["--durable", &flash]),
+            _ => (&mut self.pair, "pair", 2, &[]),
         };
         if place.is_none() {
-            let (nodes, extra): (_, &[&str]) =
-                if home == Home::OneTls { (1, &["--tls"]) } else { (2, &[]) };
             *place = Some(Cluster::start(&self.directory.path().join(path), nodes, extra)?);
         }
         place.as_ref().ok_or_else(|| ErrorKind::Internal.into())

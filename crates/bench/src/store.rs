@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use samite_client::runtime::{DEFAULT_CLUSTER, ENV_RUNTIME_DIR, RuntimeDir};
 use samite_client::{Client, ClusterConfig, Dataset, Options, Transport};
 use samite_types::{Error, ErrorKind, NodeId, Redundancy, Result};
-use samite_wire::control::{BackendKind, DatasetSpec};
+use samite_wire::control::{BackendKind, DatasetSpec, DurabilityKind};
 
 use crate::child::failed;
 use crate::child::own_executable;
@@ -28,13 +28,22 @@ pub enum Home {
     OneOfTwo,
     /// On both of two nodes.
     Both,
+    /// On the one node of a cluster, and on its disk.
+    Durable,
 }
 
 impl Home {
     const fn redundancy(self) -> Redundancy {
         match self {
-            Self::One | Self::OneTls | Self::OneOfTwo => Redundancy(1),
+            Self::One | Self::OneTls | Self::OneOfTwo | Self::Durable => Redundancy(1),
             Self::Both => Redundancy(2),
+        }
+    }
+
+    const fn durability(self) -> DurabilityKind {
+        match self {
+            Self::Durable => DurabilityKind::Logged,
+            _ => DurabilityKind::Memory,
         }
     }
 }
@@ -109,6 +118,7 @@ impl Cluster {
         self.connect(transport)?.create_dataset(&DatasetSpec {
             backend,
             redundancy: home.redundancy(),
+            durability: home.durability(),
             ..DatasetSpec::new(format!("{name}{null}{both}"))
         })
     }

@@ -1,5 +1,6 @@
 //! What `up` and `down` do to the processes and files of a local cluster.
 
+pub mod aside;
 pub mod kept;
 pub mod launch;
 pub mod mounts;

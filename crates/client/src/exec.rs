@@ -457,10 +457,7 @@ pub(crate) fn judge(
             let words = format!("it belongs to uid {owner}, mode {mode:03o}");
             Err(locate(Error::new(ErrorKind::Denied, words), dataset, node, name))
         }
-        Some(kind) => {
-            let error = Error::new(kind, format!("the node refuses: {kind:?}"));
-            Err(locate(error, dataset, node, name))
-        }
+        Some(kind) => Err(locate(Error::from(kind).context("refused"), dataset, node, name)),
     }
 }
 

@@ -122,15 +122,11 @@ impl OwnedFailure {
     pub fn into_error(self, what: impl std::fmt::Display) -> Error {
         let cause = match self.kind {
             ErrorKind::NotFound => "no such record",
-            ErrorKind::NoSpace => "the target is full",
-            ErrorKind::TooLarge => "over its limit",
-            ErrorKind::Conflict => "a condition did not hold",
-            ErrorKind::StaleLease => "cached directories are out of date",
-            ErrorKind::SessionLost => {
-                "the node has forgotten this session; whether it took effect is unknown"
-            }
             ErrorKind::Invalid => "the operation makes no sense for this record",
-            _ => return Error::new(self.kind, format!("{what}: {:?}", self.kind)),
+            ErrorKind::Corrupt => {
+                "what is stored is damaged, and no other copy could help; `samite scrub` tells of all such"
+            }
+            kind => kind.words(),
         };
         Error::new(self.kind, format!("{what}: {cause}"))
     }

@@ -172,7 +172,7 @@ fn made(outcome: Option<OwnedOutcome>) -> Result<()> {
             (ErrorKind::Conflict, 0) => fail(ErrorKind::Exists),
             // A seal: the directory is being removed.
             (ErrorKind::Conflict, _) => fail(ErrorKind::StaleLease),
-            _ => failure.into_error("operation"),
+            _ => failure.into_error("a record of the file system"),
         }),
         None => Err(malformed()),
     }

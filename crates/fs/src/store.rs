@@ -232,7 +232,7 @@ pub fn expected(outcome: OwnedOutcome) -> Result<OwnedOutcome> {
                 ErrorKind::Conflict | ErrorKind::NotFound | ErrorKind::TooLarge
             ) =>
         {
-            Err(failure.into_error("operation"))
+            Err(failure.into_error("a record of the file system"))
         }
         outcome => Ok(outcome),
     }

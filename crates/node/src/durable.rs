@@ -18,6 +18,7 @@
 mod checkpoint;
 mod drive;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -66,8 +67,25 @@ impl Flash {
         self.storage.id
     }
 
+    fn shard_path(&self, shard: ShardId) -> PathBuf {
+        self.config.path.join(format!("shard-{}", shard.get()))
+    }
+
+    /// Why what is there of a shard cannot be read, and what to do about it.
+    pub(crate) fn explain(&self, shard: ShardId, error: Error) -> Error {
+        let error = error.context(self.shard_path(shard).display());
+        if error.kind() != ErrorKind::Corrupt {
+            return error;
+        }
+        let node = self.storage.node;
+        let way = format!(
+            "to have it made again from the other members of its groups, `samite node restart {node} --renew` (or `samite up … --renew {node}`), which keeps what is there under another name"
+        );
+        Error::new(ErrorKind::Corrupt, format!("{error}; {way}"))
+    }
+
     fn shard(&self, shard: ShardId) -> Result<Arc<dyn Disk>> {
-        let path = self.config.path.join(format!("shard-{}", shard.get()));
+        let path = self.shard_path(shard);
         Ok(Arc::new(DirDisk::new(&path, Some(Arc::clone(&self.faults)))?))
     }
 

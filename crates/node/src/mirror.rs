@@ -6,7 +6,6 @@
 //!                                                             └─ news of members ── reports
 //! ```
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use samite_partition::mirror::{At, Effect, Standing};
@@ -109,15 +108,20 @@ impl Shard {
             return;
         }
         let lease_until = self.shared.membership.lease_until();
+        self.note_service(now);
+        if let Message::Entry(_) = message {
+            self.pace.service.goes_on(now);
+        }
+        let is_busy = self.pace.service.is_on(now);
         let Some(place) = self.partitions.stirred(id) else { return };
         let partition = place.member.partition();
         let before = (partition.record_count(), partition.abandoned());
         place.member.set_lease(lease_until);
+        place.member.set_busy(is_busy);
         place.member.receive(envelope, &message, now);
         self.partitions.recount(id, before);
-        if matches!(message, Message::Done { .. } | Message::Lost { .. }) {
-            let requests = self.figures().requests.load(Ordering::Relaxed);
-            self.pace.heard(id, requests, now);
+        if let Message::Done { .. } | Message::Lost { .. } = message {
+            self.pace.heard(id, matches!(message, Message::Done { is_busy: true, .. }), now);
         }
         self.backs.push((envelope.from, back));
     }

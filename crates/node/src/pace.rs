@@ -1,9 +1,10 @@
 //! Bringing members up to date beside the work of clients.
 //!
-//! For each member that needs it, a few partitions at a time are brought up to date, step by step: the next is sent when the last is answered. When
-//! clients were served meanwhile, as much time passes before the next step as the last one took, here, on the way and there;
-//! otherwise it follows at once.
+//! For each member that needs it, some partitions at a time are brought up to date, step by step: the next step of each is sent when its last is
+//! answered. While nobody else asks for anything, several steps are under way, so that one is read here while others are on their way and
+//! written there. While clients are served, here or there, one step is under way in all, a short one, and as much time passes before the next as it took.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -13,12 +14,14 @@ use samite_types::{Clock, ErrorKind, NodeId, PartitionId, Redundancy, SystemCloc
 use samite_wire::control::{Consistency, Reachability};
 
 use crate::partitions::PlaceId;
-use crate::shard::Shard;
+use crate::shard::{Shard, count};
 
-/// Partitions at a time for each member: while one is read here, another is written there.
-const ACTIVE_PER_MEMBER: usize = 2;
+/// Partitions at a time for each member.
+const ACTIVE_PER_MEMBER: usize = 4;
 /// Bytes of a step: while clients are served, and when nobody is.
-const STEP_LEN: (usize, usize) = (64 << 10, 256 << 10);
+const STEP_LEN: (usize, usize) = (64 << 10, 512 << 10);
+/// Clients are served as long as a request has come within this time.
+const QUIET: Duration = Duration::from_millis(20);
 /// Time after which partitions that wait for something are looked at again.
 const LOOK: Duration = Duration::from_millis(100);
 /// A node to which there is no connection for so long cannot be reached.
@@ -33,20 +36,51 @@ struct Active {
     target: TargetId,
     /// The last step was sent then, and waits for its answer.
     sent_at: Option<Duration>,
-    /// The next step may be sent then.
-    next_at: Duration,
+}
+
+/// Whether clients are being served.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Service {
+    /// Requests served when last looked at.
+    requests: u64,
+    /// They are taken to be served until then.
+    until: Duration,
+}
+
+impl Service {
+    /// `requests` were served so far.
+    pub(crate) fn look(&mut self, requests: u64, now: Duration) {
+        if std::mem::replace(&mut self.requests, requests) != requests {
+            self.until = now + QUIET;
+        }
+    }
+
+    /// Another node serves them, and needs this one for it.
+    pub(crate) fn goes_on(&mut self, now: Duration) {
+        self.until = now + QUIET;
+    }
+
+    /// Whether they are.
+    pub(crate) fn is_on(&self, now: Duration) -> bool {
+        now < self.until
+    }
 }
 
 /// What the shard does about members that are not good.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    active: Vec<Active>,
+    /// Whose turn it is comes first.
+    active: VecDeque<Active>,
     /// Groups of this shard that have members which the map does not call good.
     unequal: Vec<(Redundancy, PartitionId, TargetId)>,
     /// When to look for partitions to begin with; `None`: all are up to date.
     look_at: Option<Duration>,
-    /// Requests served when the last step was sent.
-    requests: u64,
+    /// Clients of this shard.
+    pub(crate) service: Service,
+    /// Clients of a member that is brought up to date are served until then, as far as it has said.
+    served_there: Duration,
+    /// No step is sent before.
+    resume_at: Duration,
     /// Nodes to which the connection was lost, since when, and when to look again.
     lost: Vec<(NodeId, Duration, Duration)>,
 }
@@ -54,20 +88,30 @@ pub(crate) struct Pace {
 impl Pace {
     /// When something is to be done.
     pub(crate) fn next(&self) -> Option<Duration> {
-        let steps = self.active.iter().map(|active| match active.sent_at {
-            Some(sent_at) => sent_at + LOOK,
-            None => active.next_at,
-        });
+        let steps = self.active.iter().map(|active| self.due(active));
         steps.chain(self.look_at).chain(self.lost.iter().map(|(.., at)| *at)).min()
     }
 
-    /// Something has come from a member for this partition; `requests` were served so far.
-    pub(crate) fn heard(&mut self, id: PlaceId, requests: u64, now: Duration) {
-        let is_busy = requests != self.requests;
+    /// When a partition is to be looked at.
+    fn due(&self, active: &Active) -> Duration {
+        active.sent_at.map_or(self.resume_at, |sent_at| sent_at + LOOK)
+    }
+
+    /// Whether clients are served, here or there.
+    fn is_polite(&self, now: Duration) -> bool {
+        self.service.is_on(now) || now < self.served_there
+    }
+
+    /// A member has answered a step of this partition; `is_busy`: it serves clients.
+    pub(crate) fn heard(&mut self, id: PlaceId, is_busy: bool, now: Duration) {
+        if is_busy {
+            self.served_there = now + QUIET;
+        }
+        let is_polite = self.is_polite(now);
         for active in self.active.iter_mut().filter(|active| active.id == id) {
             if let Some(sent_at) = active.sent_at.take() {
-                let pause = if is_busy { now.saturating_sub(sent_at) } else { Duration::ZERO };
-                active.next_at = now + pause;
+                let took = now.saturating_sub(sent_at);
+                self.resume_at = if is_polite { now + took } else { now };
             }
         }
     }
@@ -137,28 +181,40 @@ impl Shard {
         }
         self.find_unreachable(now);
         self.begin_resyncs(now);
+        self.note_service(now);
+        for _ in 0..self.pace.active.len() {
+            let Some(mut active) = self.pace.active.pop_front() else { break };
+            if self.pace.due(&active) > now || self.send_step(&mut active, now) {
+                self.pace.active.push_back(active);
+            }
+            // Each leaves alone, so that it is read there while the next is made here.
+            self.settle(out);
+        }
+    }
+
+    /// Looks whether clients are served.
+    pub(crate) fn note_service(&mut self, now: Duration) {
         let requests = self.figures().requests.load(Ordering::Relaxed);
-        let is_busy = std::mem::replace(&mut self.pace.requests, requests) != requests;
-        let len = if is_busy { STEP_LEN.0 } else { STEP_LEN.1 };
-        let mut active = std::mem::take(&mut self.pace.active);
-        active.retain_mut(|active| {
-            let is_due = active.sent_at.map_or(active.next_at, |sent_at| sent_at + LOOK) <= now;
-            if !is_due {
-                return true;
-            }
-            let Some(place) = self.partitions.stirred(active.id) else { return false };
-            if place.member.resyncing().all(|target| target != active.target) {
-                self.pace.look_at = Some(now);
-                return false;
-            }
-            let sent = place.member.resync_step(len, now);
-            let bytes = &self.figures().resync_bytes;
-            bytes.store(bytes.load(Ordering::Relaxed) + sent as u64, Ordering::Relaxed);
-            active.sent_at = Some(now);
-            true
-        });
-        self.pace.active = active;
-        self.settle(out);
+        self.pace.service.look(requests, now);
+    }
+
+    /// Sends the next step of a partition, unless one is under way; `false`: it is done.
+    fn send_step(&mut self, active: &mut Active, now: Duration) -> bool {
+        let Some(place) = self.partitions.stirred(active.id) else { return false };
+        if place.member.resyncing().all(|target| target != active.target) {
+            self.pace.look_at = Some(now);
+            return false;
+        }
+        let is_polite = self.pace.is_polite(now);
+        let len_max = if is_polite { STEP_LEN.0 } else { STEP_LEN.1 };
+        let sent = place.member.resync_step(len_max, now);
+        count(&self.figures().resync_bytes, sent as u64);
+        active.sent_at = Some(now);
+        if is_polite && sent > 0 {
+            // Until its answer has come.
+            self.pace.resume_at = now + LOOK;
+        }
+        true
     }
 
     /// Chooses partitions to begin with.
@@ -188,7 +244,7 @@ impl Shard {
             // Whoever cannot be reached keeps nobody else waiting.
             let node = map.node_of_target(target);
             if node.and_then(|node| self.way_to(node, now)).is_some() {
-                self.pace.active.push(Active { id, target, sent_at: None, next_at: now });
+                self.pace.active.push_back(Active { id, target, sent_at: None });
             }
         }
     }
@@ -227,4 +283,58 @@ fn unequal(
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_types::DatasetId;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn id(partition: u32) -> PlaceId {
+        (DatasetId(1), PartitionId(partition))
+    }
+
+    /// Three partitions, each with a step that was sent at 0.
+    fn three() -> Pace {
+        let active = |partition| Active {
+            id: id(partition),
+            target: TargetId(1),
+            sent_at: Some(Duration::ZERO),
+        };
+        Pace { active: (0..3).map(active).collect(), ..Pace::default() }
+    }
+
+    #[test]
+    fn without_clients_the_next_step_follows_at_once() {
+        let mut pace = three();
+        assert_eq!(pace.next(), Some(LOOK));
+        pace.heard(id(1), false, 5 * MS);
+        assert_eq!(pace.next(), Some(5 * MS));
+    }
+
+    #[test]
+    fn with_clients_a_step_is_followed_by_as_long_a_pause() {
+        for there in [false, true] {
+            let mut pace = three();
+            if !there {
+                pace.service.look(1, 4 * MS);
+            }
+            pace.heard(id(1), there, 5 * MS);
+            assert_eq!(pace.next(), Some(10 * MS), "there: {there}");
+        }
+    }
+
+    #[test]
+    fn clients_count_for_a_while_after_their_last_request() {
+        let mut service = Service::default();
+        assert!(!service.is_on(Duration::ZERO));
+        service.look(7, MS);
+        service.look(7, 2 * MS);
+        assert!(service.is_on(MS + QUIET - MS / 2) && !service.is_on(MS + QUIET));
+        service.goes_on(60 * MS);
+        assert!(service.is_on(61 * MS));
+    }
 }

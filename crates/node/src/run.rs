@@ -219,7 +219,7 @@ fn open_partitions(
         let mut partitions = Partitions::new(memory.clone(), null.clone(), me);
         let Some(flash) = flash else { return Ok((partitions, None)) };
         let opened = Durable::open(flash, shard, waker, &mut |id| partitions.new_member(id));
-        let (durable, recovered) = opened.map_err(|error| error.context(shard))?;
+        let (durable, recovered) = opened.map_err(|error| flash.explain(shard, error))?;
         partitions.recover(recovered);
         Ok((partitions, Some(durable)))
     };

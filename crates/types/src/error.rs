@@ -138,6 +138,50 @@ impl ErrorKind {
         self as u8
     }
 
+    /// What it means, for messages that have no better words.
+    #[must_use]
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::NotFound => "there is no such thing",
+            Self::Exists => "it exists already",
+            Self::NoSpace => "the target is full",
+            Self::TooLarge => "over its limit",
+            Self::Invalid => "the request makes no sense",
+            Self::Conflict => "a condition did not hold",
+            Self::Unavailable => "the node cannot be reached",
+            Self::Timeout => "no answer came in time; whether it took effect is unknown",
+            Self::Denied => "not allowed for this user",
+            Self::StaleMap => "the cluster map has changed",
+            Self::StaleLease => "cached directories are out of date",
+            Self::WrongVersion => "no common version of the protocol",
+            Self::WrongKey => "another cluster key",
+            Self::Corrupt => "bytes are damaged, or are not what they should be",
+            Self::Busy => "too much is under way; try again",
+            Self::IsDirectory => "it is a directory",
+            Self::NotDirectory => "it is not a directory",
+            Self::NotEmpty => "the directory is not empty",
+            Self::Loop => "too many symbolic links on the way",
+            Self::NameTooLong => "a name is too long",
+            Self::CrossDevice => "not within one store",
+            Self::BadDescriptor => "the descriptor is not open for this",
+            Self::Unsupported => "not supported here",
+            Self::FileTooLarge => "beyond what a file can hold",
+            Self::SessionLost => {
+                "the node has forgotten this session; whether it took effect is unknown"
+            }
+            Self::Io => "the operating system refused it",
+            Self::Internal => "a bug in Samite; please report it",
+            Self::NotOwner => "only the owner may do this",
+            Self::NoAttribute => "there is no such attribute",
+            Self::InUse => "it is in use",
+            Self::StaleHandle => "the file exists no more",
+            Self::Deadlock => "it would wait for itself",
+            Self::NoLocks => "no more locks can be kept",
+            Self::Interrupted => "a signal came",
+            Self::TooManyOpen => "too many files are open",
+        }
+    }
+
     /// The one errno that stands for this kind at a POSIX boundary.
     #[must_use]
     pub const fn errno(self) -> Errno {
@@ -240,7 +284,7 @@ impl std::error::Error for Error {}
 
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
-        Self::new(kind, format!("{kind:?}"))
+        Self::new(kind, kind.words())
     }
 }
 
@@ -254,6 +298,14 @@ impl From<Error> for ErrorKind {
 #[cfg(test)]
 mod tests {
     use super::ErrorKind;
+
+    #[test]
+    fn an_error_without_words_of_its_own_has_some() {
+        for kind in ErrorKind::ALL {
+            let words = super::Error::from(kind).to_string();
+            assert!(words.contains(' '), "{kind:?}: {words}");
+        }
+    }
 
     #[test]
     fn wire_codes_round_trip_and_unknown_codes_are_refused() {

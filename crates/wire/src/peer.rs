@@ -252,6 +252,8 @@ pub enum Message<'a> {
         step: u32,
         /// Not all of it: the step is to be sent again.
         again: bool,
+        /// This member serves clients meanwhile, who are not to be kept waiting by what comes next.
+        is_busy: bool,
         /// Of a [`Message::Compare`]: one bit for each record that is wanted, the first in the lowest bit of the first byte.
         wanted: &'a [u8],
     },

@@ -146,9 +146,11 @@ fn resync() -> impl Strategy<Value = Message<'static>> {
                 Message::State { attempt, step, total_len, offset, bytes }
             }
         ),
-        (step(), any::<bool>(), bytes(40)).prop_map(|((attempt, step), again, wanted)| {
-            Message::Done { attempt, step, again, wanted }
-        }),
+        (step(), any::<[bool; 2]>(), bytes(40)).prop_map(
+            |((attempt, step), [again, is_busy], wanted)| {
+                Message::Done { attempt, step, again, is_busy, wanted }
+            }
+        ),
         (any::<u32>(), kind()).prop_map(|(attempt, kind)| Message::Lost { attempt, kind }),
     ]
 }

@@ -1,8 +1,10 @@
-//! Bringing a member up to date that has lost everything, while nobody else asks for anything.
+//! Bringing a member up to date that has missed everything, or lost everything: while nobody else asks for anything, and what
+//! clients get meanwhile.
 
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use samite_client::kv::Kv;
 use samite_client::object::Objects;
 use samite_client::{Client, Transport};
 use samite_types::{Error, ErrorKind, NodeId, Result};
@@ -12,82 +14,230 @@ use crate::child::failed;
 use crate::floor::{COLD_LEN, Cold, PIECE_LEN};
 use crate::measure::{Round, Workload};
 use crate::place::Place;
+use crate::store::kv::{KEYS, Keys, Verb};
 use crate::store::{Cluster, Home};
 
 /// Objects of 64 MiB that are brought.
 const OBJECTS: usize = 4;
 const LOOK: Duration = Duration::from_millis(1);
+/// Time of a client's work between two looks whether the other node is up to date.
+const SLICE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A cluster of two nodes, of which the second dies and comes back with nothing, each time.
-pub struct Resync {
+/// A cluster of two nodes with some data, of which the second may be cut off, or die and come back with nothing.
+struct Pair {
     cluster: Cluster,
     client: Client,
+    objects: Objects,
 }
 
-/// Makes it, with its data.
-pub fn whole(place: &mut Place) -> Result<Box<dyn Workload>> {
-    let cluster = Cluster::start(&place.path().join("resync"), 2, &[])?;
-    let dataset = cluster.dataset("data", Transport::Unix, BackendKind::Memory, Home::Both)?;
-    let objects = Objects::new(dataset);
-    for number in 0..OBJECTS {
-        let object = objects.open_or_create(format!("object {number}").as_bytes())?;
-        let mut all = Cold::new(PIECE_LEN);
-        for _ in 0..COLD_LEN / PIECE_LEN {
-            let (at, piece) = all.next();
-            object.write_at(piece, at as u64)?;
+impl Pair {
+    /// Starts it in the directory `name`, with its data.
+    fn start(place: &Place, name: &str) -> Result<Self> {
+        let cluster = Cluster::start(&place.path().join(name), 2, &[])?;
+        let dataset = cluster.dataset("data", Transport::Unix, BackendKind::Memory, Home::Both)?;
+        let client = cluster.connect(Transport::Unix)?;
+        let pair = Self { cluster, client, objects: Objects::new(dataset) };
+        pair.write()?;
+        Ok(pair)
+    }
+
+    /// Writes all of its data.
+    fn write(&self) -> Result<()> {
+        for number in 0..OBJECTS {
+            let object = self.objects.open_or_create(format!("object {number}").as_bytes())?;
+            let mut all = Cold::new(PIECE_LEN);
+            for _ in 0..COLD_LEN / PIECE_LEN {
+                let (at, piece) = all.next();
+                object.write_at(piece, at as u64)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.cluster.command();
+        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    }
+
+    fn fault(&self, args: &[&str]) -> Result<()> {
+        let all = [&["fault"], args].concat();
+        if self.command(&all).status().map_err(failed("samite fault"))?.success() {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Io, format!("samite {}", all.join(" "))))
         }
     }
-    let client = cluster.connect(Transport::Unix)?;
-    Ok(Box::new(Resync { cluster, client }))
-}
 
-impl Resync {
+    fn kill(&self) -> Result<()> {
+        self.fault(&["kill", "1"])
+    }
+
+    fn restart(&self) -> Result<Child> {
+        self.command(&["node", "restart", "1"]).spawn().map_err(failed("samite node restart"))
+    }
+
+    /// Bytes sent to bring members up to date.
     fn sent(&self) -> Result<u64> {
         Ok(self.client.node_status(NodeId(0))?.resync_bytes)
     }
 
-    /// One death. Returns bytes, and the time from the first to the last.
-    fn death(&self) -> Result<(u64, Duration)> {
-        let command = |args: &[&str]| {
-            let mut command = self.cluster.command();
-            command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            command
-        };
-        let killed = command(&["fault", "kill", "1"]).status().map_err(failed("samite fault"))?;
-        if !killed.success() {
-            return Err(Error::new(ErrorKind::Io, "samite fault kill 1"));
-        }
-        let before = self.sent()?;
-        let mut restart =
-            command(&["node", "restart", "1"]).spawn().map_err(failed("samite node restart"))?;
-        let whole = (OBJECTS * COLD_LEN) as u64;
+    /// Waits until the other node is up to date: the next round must find a whole group.
+    fn mend(&self) -> Result<()> {
         let begun = Instant::now();
-        let (mut first, mut taken) = (None, None);
-        while taken.is_none() && begun.elapsed() < PATIENCE {
-            let (now, sent) = (Instant::now(), self.sent()? - before);
-            if sent > 0 {
-                let since = *first.get_or_insert(now);
-                taken = (sent >= whole).then(|| (sent, now - since));
-            }
-            std::thread::sleep(LOOK);
-        }
-        restart.wait().map_err(failed("samite node restart"))?;
-        // The next death must find a whole group.
         while self.client.node_status(NodeId(0))?.resyncs > 0 && begun.elapsed() < PATIENCE {
             std::thread::sleep(10 * LOOK);
         }
         std::thread::sleep(Duration::from_secs(1));
-        taken.ok_or_else(|| Error::new(ErrorKind::Timeout, "the member was not brought up to date"))
+        Ok(())
+    }
+
+    /// Watches all data go to the other node, of which `before` bytes had gone before. Returns bytes, and the time from the first to the last.
+    fn watch(&self, before: u64) -> Result<(u64, Duration)> {
+        let whole = (OBJECTS * COLD_LEN) as u64;
+        let begun = Instant::now();
+        let mut first = None;
+        while begun.elapsed() < PATIENCE {
+            let (now, sent) = (Instant::now(), self.sent()? - before);
+            if sent > 0 {
+                let since = *first.get_or_insert(now);
+                if sent >= whole {
+                    return Ok((sent, now - since));
+                }
+            }
+            std::thread::sleep(LOOK);
+        }
+        Err(Error::new(ErrorKind::Timeout, "the member was not brought up to date"))
+    }
+
+    /// The other node is cut off while everything is written again.
+    fn absence(&self) -> Result<(u64, Duration)> {
+        self.fault(&["set", "cut 0 1", "cut 1 0"])?;
+        self.write()?;
+        let before = self.sent()?;
+        self.fault(&["clear"])?;
+        let watched = self.watch(before)?;
+        self.mend()?;
+        Ok(watched)
+    }
+
+    /// The other node dies and comes back with nothing.
+    fn death(&self) -> Result<(u64, Duration)> {
+        self.kill()?;
+        let before = self.sent()?;
+        let mut restart = self.restart()?;
+        let watched = self.watch(before)?;
+        restart.wait().map_err(failed("samite node restart"))?;
+        self.mend()?;
+        Ok(watched)
     }
 }
 
-impl Workload for Resync {
+/// How fast the other node is brought up to date when nobody asks for anything.
+struct Alone {
+    pair: Pair,
+    /// After its death, with memory that was never used; else after it was cut off.
+    dies: bool,
+}
+
+/// Makes it.
+pub fn alone(dies: bool, place: &mut Place) -> Result<Box<dyn Workload>> {
+    let name = if dies { "resync-dies" } else { "resync-cut" };
+    Ok(Box::new(Alone { pair: Pair::start(place, name)?, dies }))
+}
+
+impl Workload for Alone {
     fn round(&mut self, length: Duration) -> Result<Round> {
         let mut round = Round::new()?;
         while round.elapsed < length.min(Duration::from_millis(200)) {
-            let (bytes, took) = self.death()?;
+            let (bytes, took) = if self.dies { self.pair.death() } else { self.pair.absence() }?;
             round.note(1, bytes, took);
+        }
+        Ok(round)
+    }
+}
+
+/// One request in flight to the node that is left.
+struct Beside {
+    pair: Pair,
+    kv: Kv,
+    keys: Keys,
+    verb: Verb,
+    /// Whether the other node is brought up to date meanwhile, or stays dead.
+    resyncs: bool,
+}
+
+/// Makes it.
+pub fn beside(verb: Verb, resyncs: bool, place: &mut Place) -> Result<Box<dyn Workload>> {
+    let other = if resyncs { "resyncs" } else { "dead" };
+    let pair = Pair::start(place, &format!("beside-{}-{other}", verb.name()))?;
+    let dataset = pair.cluster.dataset("kv", Transport::Unix, BackendKind::Memory, Home::Both)?;
+    let (kv, mut keys) = (Kv::new(dataset), Keys::new());
+    for _ in 0..KEYS {
+        let (key, value) = keys.next();
+        kv.put(key, value)?;
+    }
+    if !resyncs {
+        pair.kill()?;
+    }
+    let mut beside = Beside { pair, kv, keys, verb, resyncs };
+    if !resyncs {
+        // Until the node that is left goes on alone.
+        beside.step(&mut Round::new()?)?;
+    }
+    Ok(Box::new(beside))
+}
+
+impl Beside {
+    fn step(&mut self, round: &mut Round) -> Result<()> {
+        let (key, value) = self.keys.next();
+        let before = Instant::now();
+        match self.verb {
+            Verb::Get => drop(self.kv.get(key)?),
+            Verb::Put => drop(self.kv.put(key, value)?),
+        }
+        round.note(1, 0, before.elapsed());
+        Ok(())
+    }
+
+    fn slice(&mut self, round: &mut Round) -> Result<()> {
+        let begun = Instant::now();
+        while begun.elapsed() < SLICE {
+            self.step(round)?;
+        }
+        Ok(())
+    }
+
+    /// Works for `length` or until the other node is up to date, from when that has begun.
+    fn during_resync(&mut self, length: Duration, round: &mut Round) -> Result<()> {
+        self.pair.kill()?;
+        let before = self.pair.sent()?;
+        let mut restart = self.pair.restart()?;
+        let begun = Instant::now();
+        while self.pair.sent()? == before {
+            if begun.elapsed() > PATIENCE {
+                return Err(Error::new(ErrorKind::Timeout, "no resync has begun"));
+            }
+            std::thread::sleep(LOOK);
+        }
+        let whole = before + (OBJECTS * COLD_LEN) as u64;
+        while round.elapsed < length && self.pair.sent()? < whole {
+            self.slice(round)?;
+        }
+        restart.wait().map_err(failed("samite node restart"))?;
+        self.pair.mend()
+    }
+}
+
+impl Workload for Beside {
+    fn round(&mut self, length: Duration) -> Result<Round> {
+        let mut round = Round::new()?;
+        if self.resyncs {
+            self.during_resync(length, &mut round)?;
+        }
+        while !self.resyncs && round.elapsed < length {
+            self.slice(&mut round)?;
         }
         Ok(round)
     }

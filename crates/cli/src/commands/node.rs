@@ -3,6 +3,8 @@
 mod change;
 mod serve;
 
+pub use change::parse_node;
+
 use crate::cluster::Target;
 use crate::failure::Failure;
 

@@ -1,6 +1,6 @@
 //! `samite up`: start a local cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,11 @@ use samite_types::{NodeId, Redundancy};
 use samite_wire::control::{DatasetSpec, DurabilityKind};
 
 use crate::cluster::{FILES_DATASET, Target};
+use crate::commands::node::parse_node;
 use crate::commands::{kv, object};
 use crate::failure::{ExitCode, Failure, IoContext};
 use crate::local::kept::{Keeper, Kept};
-use crate::local::{self, launch, process, tls};
+use crate::local::{self, aside, launch, process, tls};
 use crate::output::{Output, human_bytes};
 use crate::signals;
 use crate::size::parse_size;
@@ -69,6 +70,9 @@ pub struct Args {
     /// Keep files, keys and objects in this directory, too, so that the same `up` brings them back after the nodes have ended, or died
     #[arg(long, value_name = "DIR")]
     durable: Option<PathBuf>,
+    /// What this node kept on flash is damaged: set that aside, under another name, and bring the node up to date from the others
+    #[arg(long, value_name = "NODE", requires = "durable", value_parser = parse_node)]
+    renew: Vec<NodeId>,
     /// Nodes look at all records for damage once in this time (`30s`, `10m`); 0: only when `samite scrub` asks [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     scrub_interval: Option<Duration>,
@@ -133,7 +137,8 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let (children, etcd) = (Vec::new(), Vec::new());
     let (setup, kept) = (ClusterSetup::default(), Kept::fresh(dir.name(), args.keeper()));
     // From here on what is left behind is swept away if it does not come to serve.
-    let mut nodes = Starting { dir, children, etcd, setup, kept, serves: false };
+    let asides = Vec::new();
+    let mut nodes = Starting { dir, children, etcd, setup, kept, asides, serves: false };
     nodes.setup = nodes.set_up(args, memory, tls)?;
     let until = begun + Duration::from_secs(args.wait);
     let started =
@@ -144,12 +149,13 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             file.setup.is_founded = true;
             dir.write_cluster_file(&file)?;
             nodes.serves = true;
-            report(args, &file, &client, memory, begun.elapsed())
+            let asides = std::mem::take(&mut nodes.asides);
+            report((args, &asides), &file, &client, memory, begun.elapsed())
         }
         Err(failure) => {
-            let tails = nodes.log_tails();
+            let (tails, ways) = (nodes.log_tails(), nodes.ways_back());
             let message =
-                format!("cluster {}: not started: {}{tails}", dir.name(), failure.message);
+                format!("cluster {}: not started: {}{ways}{tails}", dir.name(), failure.message);
             Err(Failure::new(failure.code, message))
         }
     }
@@ -248,6 +254,8 @@ struct Starting<'a> {
     etcd: Vec<(String, Child)>,
     setup: ClusterSetup,
     kept: Kept,
+    /// What nodes kept, and where it is now.
+    asides: Vec<(NodeId, PathBuf)>,
     serves: bool,
 }
 
@@ -281,6 +289,15 @@ impl Starting<'_> {
             && let Some(kept) = Kept::read(durable, self.dir.name(), args.keeper())?
         {
             self.kept = kept;
+        }
+        for node in &args.renew {
+            if node.get() >= args.local {
+                let words = format!("--renew {node}: there are only {} nodes", args.local);
+                return Err(Failure::usage(words));
+            }
+            let durable = durable.as_deref().unwrap_or_else(|| Path::new(""));
+            let aside = aside::set_aside(durable, *node)?;
+            self.asides.extend(aside.map(|aside| (*node, aside)));
         }
         let etcd = match &args.coordinator {
             CoordinatorKind::Embedded => Vec::new(),
@@ -416,6 +433,13 @@ impl Starting<'_> {
         Ok((ClusterFile { cluster, nodes, created_s: since.as_secs(), setup }, client))
     }
 
+    /// How to have again what was set aside.
+    fn ways_back(&self) -> String {
+        let durable = self.setup.durable.as_deref().unwrap_or_else(|| Path::new(""));
+        let ways = self.asides.iter().map(|(node, aside)| (*node, Some(&**aside)));
+        ways.map(|(node, aside)| aside::way_back(durable, node, aside)).collect()
+    }
+
     /// The ends of the logs, for the person who has to find out why.
     fn log_tails(&self) -> String {
         let mut tails = String::new();
@@ -446,7 +470,7 @@ fn make_durable(client: &Client, name: &str) -> samite_types::Result<()> {
 }
 
 fn report(
-    args: &Args,
+    (args, asides): (&Args, &[(NodeId, PathBuf)]),
     file: &ClusterFile,
     client: &Client,
     memory: u64,
@@ -487,6 +511,9 @@ fn report(
             node.pid,
             node.socket.display()
         ))?;
+    }
+    for (node, aside) in asides {
+        out.line(format!("  {node}: what it had is in {}", aside.display()))?;
     }
     let name = if file.cluster == samite_client::runtime::DEFAULT_CLUSTER {
         String::new()

@@ -1,6 +1,7 @@
 //! Starting the processes of a local cluster: nodes, and etcd for their coordinators.
 
 use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -48,10 +49,22 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
         command.arg("--founded");
     }
     if let Some(durable) = &setup.durable {
-        command.arg("--durable").arg(durable.join(node.to_string()));
+        command.arg("--durable").arg(super::aside::node_dir(durable, node));
     }
     command.env_remove("LD_PRELOAD");
     spawn(command, &dir.log_path(node), &format!("node {node}"))
+}
+
+/// What a node said last before it failed, from its log.
+pub fn last_words(log: &Path) -> Option<String> {
+    const TAIL_LEN: u64 = 64 << 10;
+    let mut file = File::open(log).ok()?;
+    let len = file.metadata().ok()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(TAIL_LEN))).ok()?;
+    let mut text = Vec::new();
+    file.take(TAIL_LEN).read_to_end(&mut text).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    text.lines().rev().find_map(|line| line.strip_prefix("samite: ")).map(str::to_owned)
 }
 
 /// Makes a directory for this user alone, with those above it, unless it is there.

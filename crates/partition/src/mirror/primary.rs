@@ -374,7 +374,7 @@ impl Mirrored {
                 self.asked_reads(index, (*asked, *position), now);
             }
             Message::Differs { after, upto } => self.mend(after, upto, now),
-            Message::Done { attempt, step, again, wanted } => {
+            Message::Done { attempt, step, again, wanted, .. } => {
                 self.step_done(index, (*attempt, *step), (*again, wanted), now);
             }
             Message::Lost { attempt, kind } => self.step_lost(index, *attempt, *kind, now),

@@ -22,6 +22,8 @@ pub(super) struct Sink {
     /// The last step that was done, and the answer to it.
     step: u32,
     wanted: Vec<u8>,
+    /// Clients are served here meanwhile.
+    is_busy: bool,
     /// What has come of the partition's state.
     state: Vec<u8>,
     /// All has come.
@@ -39,6 +41,13 @@ enum Step<'m, 'a> {
 }
 
 impl Mirrored {
+    /// Whether clients are served where this member is, who should not wait for its being brought up to date: the primary is told with the next answer.
+    pub const fn set_busy(&mut self, is_busy: bool) {
+        if let Some(sink) = &mut self.sink {
+            sink.is_busy = is_busy;
+        }
+    }
+
     /// A message of a resync, from the primary.
     pub(super) fn resync_message(&mut self, from: TargetId, message: &Message<'_>) {
         match message {
@@ -66,6 +75,7 @@ impl Mirrored {
                 attempt,
                 step: 0,
                 wanted: Vec::new(),
+                is_busy: false,
                 state: Vec::new(),
                 is_whole: false,
                 whole_at: Position(0),
@@ -78,7 +88,8 @@ impl Mirrored {
             }
         }
         if self.sink.as_ref().is_some_and(|sink| sink.attempt == attempt && sink.step == 0) {
-            self.answer(from, &Message::Done { attempt, step: 0, again: false, wanted: &[] });
+            let (again, is_busy) = (false, false);
+            self.answer(from, &Message::Done { attempt, step: 0, again, is_busy, wanted: &[] });
         }
     }
 
@@ -108,7 +119,8 @@ impl Mirrored {
             again = self.logged.is_some_and(|logged| logged < sink.whole_at);
         }
         if step == sink.step || again {
-            let message = Message::Done { attempt, step, again, wanted: &sink.wanted };
+            let (is_busy, wanted) = (sink.is_busy, &*sink.wanted);
+            let message = Message::Done { attempt, step, again, is_busy, wanted };
             self.answer(from, &message);
         }
         self.sink = Some(sink);

@@ -149,8 +149,9 @@ fn message<'a>(
         tag::DONE => {
             let (attempt, step) = step(decoder)?;
             let again = flag(decoder, "again flag")?;
+            let is_busy = flag(decoder, "busy flag")?;
             let wanted = decoder.short_bytes(RESYNC_RECORDS_MAX.div_ceil(8), "wanted")?;
-            Message::Done { attempt, step, again, wanted }
+            Message::Done { attempt, step, again, is_busy, wanted }
         }
         tag::LOST => Message::Lost { attempt: decoder.u32("attempt")?, kind: kind(decoder)? },
         _ => return Err(WireError::Unknown("message tag")),

@@ -121,9 +121,10 @@ impl<'a> Message<'a> {
                 body.put_u32(*offset);
                 body.put_u32(bytes.len() as u32);
             }
-            Self::Done { attempt, step, again, wanted } => {
+            Self::Done { attempt, step, again, is_busy, wanted } => {
                 put_step(body, tag::DONE, *attempt, *step);
                 body.put_u8(u8::from(*again));
+                body.put_u8(u8::from(*is_busy));
                 body.put_short_bytes(wanted);
             }
             Self::Lost { attempt, kind } => {

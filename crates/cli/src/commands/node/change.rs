@@ -1,5 +1,6 @@
 //! Nodes of a local cluster: one more, one less, one again.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -12,6 +13,7 @@ use samite_wire::membership::NodeWish;
 
 use crate::cluster::Target;
 use crate::failure::{ExitCode, Failure, IoContext};
+use crate::local::aside::{self, way_back};
 use crate::local::process::{self, Process};
 use crate::local::{self, launch};
 use crate::output::Output;
@@ -54,18 +56,22 @@ pub enum Command {
         force: bool,
     },
     /// Start a dead node again, with the same number and directory
-    #[command(after_help = "Example:\n  samite node restart 1")]
+    #[command(after_help = "Examples:\n  samite node restart 1\n  samite node restart 1 --renew")]
     Restart {
         /// Its number
         #[arg(value_parser = parse_node)]
         node: NodeId,
+        /// What it kept on flash is damaged: set that aside, under another name, and bring the node up to date from the other members
+        #[arg(long)]
+        renew: bool,
         /// Seconds to wait for the node to serve
         #[arg(long, value_name = "SECONDS", default_value_t = 60)]
         wait: u64,
     },
 }
 
-fn parse_node(text: &str) -> Result<NodeId, String> {
+/// The number of a node, as `2` or `n2`.
+pub fn parse_node(text: &str) -> Result<NodeId, String> {
     let number = text.strip_prefix('n').unwrap_or(text).parse();
     number.map(NodeId).map_err(|_| "expected the number of a node, as 2 or n2".to_owned())
 }
@@ -79,7 +85,7 @@ pub fn run(command: &Command, target: &Target) -> Result<(), Failure> {
         Command::Add { wait } => add(target, file, *wait)?,
         Command::Drain { node, undo, wait } => drain(target, &file, *node, *undo, *wait)?,
         Command::Remove { node, force } => remove(target, file, *node, *force)?,
-        Command::Restart { node, wait } => restart(target, file, *node, *wait)?,
+        Command::Restart { node, renew, wait } => restart(target, file, (*node, *renew), *wait)?,
     };
     let mut out = Output::new();
     out.line(line)?;
@@ -116,7 +122,7 @@ fn add(target: &Target, mut file: ClusterFile, wait: u64) -> Result<String, Fail
 fn restart(
     target: &Target,
     mut file: ClusterFile,
-    node: NodeId,
+    (node, renew): (NodeId, bool),
     wait: u64,
 ) -> Result<String, Failure> {
     if let Some(process) = living(entry(&file, node)?) {
@@ -124,18 +130,46 @@ fn restart(
         return Err(Failure::new(ExitCode::Conflict, words));
     }
     let client = client(target, &file);
-    let fresh = match &client {
-        Ok(client) => start(target, &file, client, node, wait)?,
-        // Nobody lives whom one could ask; then it cannot serve without the others, and is not waited for.
-        Err(_) => spawn(target, &file, node)?,
+    let aside = match renew {
+        true => set_aside(&file, client.as_ref().ok(), node)?,
+        false => None,
     };
-    let line = format!("cluster {}: {node} is back (pid {})", file.cluster, fresh.pid);
+    let fresh = match &client {
+        Ok(client) => start(target, &file, client, node, wait),
+        // Nobody lives whom one could ask; then it cannot serve without the others, and is not waited for.
+        Err(_) => spawn(target, &file, node),
+    };
+    let fresh = fresh.map_err(|failure| {
+        let durable = file.setup.durable.as_deref().unwrap_or_else(|| Path::new(""));
+        let words = format!("{failure}{}", way_back(durable, node, aside.as_deref()));
+        Failure::new(failure.code, words)
+    })?;
+    let mut line = format!("cluster {}: {node} is back (pid {})", file.cluster, fresh.pid);
+    if let Some(aside) = aside {
+        line.push_str(&format!("; what it had is in {}", aside.display()));
+    }
     file.nodes
         .iter_mut()
         .filter(|entry| entry.node == node)
         .for_each(|entry| *entry = fresh.clone());
     target.dir.write_cluster_file(&file)?;
     Ok(line)
+}
+
+/// Sets aside what a dead node keeps on flash, unless something would be lost with it.
+fn set_aside(
+    file: &ClusterFile,
+    client: Option<&Client>,
+    node: NodeId,
+) -> Result<Option<PathBuf>, Failure> {
+    let durable = file.setup.durable.as_ref().ok_or_else(|| {
+        let words = "--renew: the cluster keeps nothing on flash; `samite node restart` does it";
+        Failure::usage(words)
+    })?;
+    if let Some(client) = client {
+        aside::check_others(&*client.refresh_map()?, node)?;
+    }
+    aside::set_aside(durable, node)
 }
 
 /// Starts the process of `node`.
@@ -162,7 +196,9 @@ fn start(
     loop {
         let Some(process) = living(&entry) else {
             let log = target.dir.log_path(node);
-            let words = format!("{node} has ended; its log is {}", log.display());
+            let said =
+                launch::last_words(&log).map_or_else(String::new, |said| format!(": {said}"));
+            let words = format!("{node} has ended{said}; its log is {}", log.display());
             return Err(Failure::failed(words));
         };
         if let Ok(map) = client.refresh_map()

@@ -1,0 +1,107 @@
+//! A durable node whose files are damaged: it does not start, says where and what to do, and comes back empty to be brought up to date.
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::Samite;
+
+const KEYS: usize = 40;
+
+fn value(number: usize) -> String {
+    format!("value {number} ").repeat(50)
+}
+
+/// The log of a node: its longest segment.
+fn log_of(durable: &Path, node: &str) -> PathBuf {
+    let dir = durable.join(node).join("shard-0");
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let logs = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("log-"));
+    logs.max_by_key(|path| path.metadata().unwrap().len()).unwrap()
+}
+
+/// Changes one byte in the middle of what a log tells.
+fn damage(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[end / 2] ^= 0x40;
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn wait_until_whole(samite: &Samite) {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let output = samite.command(["status"]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        if said.contains("64 groups healthy") && said.contains(" 0 members to bring up to date") {
+            return;
+        }
+        assert!(Instant::now() < until, "{said}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn check_all(samite: &Samite) {
+    for number in 0..KEYS {
+        let got = samite.ok(["kv", "get", &format!("key {number}")]);
+        assert_eq!(got.trim_end(), value(number).trim_end());
+    }
+}
+
+#[test]
+fn a_damaged_node_is_made_again_from_the_others_and_nothing_is_lost() {
+    let samite = Samite::new();
+    let durable = samite.scratch().join("flash");
+    let durable_text = durable.to_str().unwrap();
+    let up = ["up", "--local", "2", "--memory", "64M", "--mirror", "2", "--durable", durable_text];
+    samite.ok(up);
+    for number in 0..KEYS {
+        samite.ok(["kv", "put", &format!("key {number}"), &value(number)]);
+    }
+    wait_until_whole(&samite);
+    samite.ok(["dataset", "create", "solo", "--durability", "logged", "--mirror", "1"]);
+    samite.ok(["fault", "kill", "1"]);
+    let log = log_of(&durable, "n1");
+    damage(&log);
+    let damaged = std::fs::read(&log).unwrap();
+
+    // The refusal names the file, the place, and the way out.
+    let said = samite.fails(1, ["node", "restart", "1"]);
+    let name = log.file_name().unwrap().to_str().unwrap();
+    for part in [name, "shard-0", "byte ", "samite node restart 1 --renew"] {
+        assert!(said.contains(part), "{part:?} in {said}");
+    }
+
+    // What has its only good copy there is not set aside.
+    let wait = ["--wait", "60"];
+    let said = samite.fails(5, ["node", "restart", "1", "--renew"].iter().chain(&wait));
+    assert!(said.contains("only good copy") && said.contains("\"solo\""), "{said}");
+    assert_eq!(std::fs::read(&log).unwrap(), damaged);
+    samite.ok(["dataset", "drop", "solo"]);
+
+    let said = samite.ok(["node", "restart", "1", "--renew"].iter().chain(&wait));
+    let aside = durable.join("n1.aside-1");
+    assert!(said.contains(aside.to_str().unwrap()), "{said}");
+    assert_eq!(std::fs::read(aside.join("shard-0").join(name)).unwrap(), damaged);
+    wait_until_whole(&samite);
+
+    // What it has now is all there was: the other one is made again from it, beside its coordinator's state.
+    samite.ok(["fault", "kill", "0"]);
+    samite.ok(["node", "restart", "0", "--renew"].iter().chain(&wait));
+    wait_until_whole(&samite);
+    check_all(&samite);
+
+    // All at once, one of them damaged.
+    for pid in samite.pids("default") {
+        common::kill(pid);
+    }
+    damage(&log_of(&durable, "n1"));
+    let said = samite.fails(1, up);
+    assert!(said.contains("byte ") && said.contains("--renew 1"), "{said}");
+    let said = samite.ok(up.iter().chain(&["--renew", "1"]));
+    assert!(said.contains("n1.aside-2"), "{said}");
+    wait_until_whole(&samite);
+    check_all(&samite);
+}
