@@ -135,28 +135,38 @@ impl ProcessCluster {
         self.is_down = true;
     }
 
+    /// Sends a node a signal; returns its process id.
+    ///
+    /// # Errors
+    /// There is no such node, or it cannot be sent one.
+    pub fn signal_node(&self, node: NodeId, signal: rustix::process::Signal) -> Result<u32> {
+        let file = self.file()?;
+        let entry = file.nodes.iter().find(|entry| entry.node == node).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("signal {node}: no such node"))
+        })?;
+        let what = format!("signal {node} (pid {})", entry.pid);
+        let pid = i32::try_from(entry.pid)
+            .ok()
+            .and_then(rustix::process::Pid::from_raw)
+            .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("{what}: not a pid")))?;
+        rustix::process::kill_process(pid, signal).map_err(|errno| Error::io(&what, errno))?;
+        Ok(entry.pid)
+    }
+
     /// Kills a node with SIGKILL and waits until it is gone.
     ///
     /// # Errors
     /// There is no such node, or it could not be killed.
     pub fn kill_node(&self, node: NodeId) -> Result<()> {
-        let file = self.file()?;
-        let entry =
-            file.nodes.iter().find(|entry| entry.node == node).ok_or_else(|| {
-                Error::new(ErrorKind::NotFound, format!("kill {node}: no such node"))
-            })?;
-        let what = format!("kill {node} (pid {})", entry.pid);
-        let pid = i32::try_from(entry.pid)
-            .ok()
-            .and_then(rustix::process::Pid::from_raw)
-            .ok_or_else(|| Error::new(ErrorKind::Corrupt, format!("{what}: not a pid")))?;
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL)
-            .map_err(|errno| Error::io(&what, errno))?;
+        let pid = self.signal_node(node, rustix::process::Signal::KILL)?;
         let start = Instant::now();
         // A killed child of nobody is reaped by init; until then it is a zombie, which serves nobody.
-        while is_running(entry.pid) {
+        while is_running(pid) {
             if start.elapsed() > Duration::from_secs(10) {
-                return Err(Error::new(ErrorKind::Timeout, format!("{what}: still there")));
+                return Err(Error::new(
+                    ErrorKind::Timeout,
+                    format!("kill {node} (pid {pid}): still there"),
+                ));
             }
             std::thread::sleep(Duration::from_millis(2));
         }

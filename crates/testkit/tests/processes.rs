@@ -1,15 +1,18 @@
 //! Real processes and SIGKILL. Needs the `samite` binary (`make test` builds it first).
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use samite_client::{Op, Options, Transport};
+use rustix::process::Signal;
+use samite_client::{Dataset, Op, Options, OwnedResult, Transport};
 use samite_testkit::ProcessCluster;
-use samite_types::{ErrorKind, NodeId, Redundancy};
+use samite_types::{Epoch, ErrorKind, NodeId, PartitionId, Redundancy};
 use samite_wire::control::DatasetSpec;
-use samite_wire::op::Operation;
+use samite_wire::heads::HEAD_LEN;
+use samite_wire::op::{Action, Operation};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
+const WAIT: Duration = Duration::from_secs(60);
 
 fn spec() -> DatasetSpec {
     DatasetSpec::new("killed")
@@ -112,4 +115,99 @@ fn a_cluster_comes_down_after_all_of_it_was_killed() {
     cluster.run(["down"]).unwrap();
     assert!(cluster.file().is_err());
     cluster.end();
+}
+
+/// Ends the threads of a test, however that ends.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// What a reader of shared memory sees of a counter, from the board where it is shown.
+fn counter(dataset: &Dataset, at: PartitionId, shown: &AtomicU64) -> u64 {
+    let mut dest = [0; HEAD_LEN];
+    let bytes = match dataset.head(at, b"k", Epoch(u64::MAX), &mut dest) {
+        Some(_) => {
+            shown.fetch_add(1, Ordering::Relaxed);
+            dest
+        }
+        None => {
+            let get = Action::Get { key: b"k", offset: 0, len: HEAD_LEN as u32 };
+            let outcome = dataset.execute_one(Op::new(Operation::new(at, [get])));
+            let outcome = outcome.expect("a read waits until another node has taken over");
+            let results = outcome.into_results("counter").expect("it is there");
+            match &results[0] {
+                OwnedResult::Value { data, .. } => data[..].try_into().expect("whole"),
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
+}
+
+#[test]
+fn a_node_that_is_stopped_for_a_while_is_a_pause_and_nothing_stale_is_seen_over_shared_memory() {
+    let args = ["--memory", "96M", "--mirror", "2"];
+    let cluster = ProcessCluster::start(3, &args).unwrap();
+    let client = |transport| {
+        let transport = Some(transport);
+        cluster.client(Options { transport, timeout: WAIT, ..Options::default() }).unwrap()
+    };
+    let (near, far) = (client(Transport::Shm), client(Transport::Unix));
+    let redundancy = Redundancy(2);
+    let dataset = near.create_dataset(&DatasetSpec { redundancy, ..spec() }).unwrap();
+    let others = far.dataset("killed").unwrap();
+    // The coordinator lives in node 0.
+    let map = near.refresh_map().unwrap();
+    let (mut all, first) = ((0..map.partitions()).map(PartitionId), Some(NodeId(1)));
+    let at = all.find(|partition| map.node_of(redundancy, *partition) == first).unwrap();
+    let write = |number: u64| {
+        let mut value = [0; HEAD_LEN];
+        value[..8].copy_from_slice(&number.to_le_bytes());
+        let written = others.execute_one(Op::new(Operation::put(at, b"k", &value)));
+        assert!(written.expect("a write waits until another node has taken over").is_done());
+    };
+    write(0);
+    let (said, shown, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                let before = said.load(Ordering::SeqCst);
+                let seen = counter(&dataset, at, &shown);
+                assert!(seen >= before, "{seen} is read after {before} was acknowledged");
+            }
+        });
+        scope.spawn(|| {
+            for number in 1.. {
+                write(number);
+                said.store(number, Ordering::SeqCst);
+                if stop.load(Ordering::SeqCst) {
+                    break;
+                }
+                // Long enough for readers to look it up and be shown it.
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        });
+        let goes_on = |least: u64| {
+            let (start, before) = (Instant::now(), said.load(Ordering::SeqCst));
+            while said.load(Ordering::SeqCst) < before + least {
+                assert!(start.elapsed() < WAIT, "no writes any more");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        goes_on(50);
+        cluster.signal_node(NodeId(1), Signal::STOP).unwrap();
+        // More than could be under way: another node has taken over while the first one is stopped.
+        goes_on(50);
+        cluster.signal_node(NodeId(1), Signal::CONT).unwrap();
+        goes_on(200);
+    });
+    assert!(shown.into_inner() > 0, "the board was never read");
+    // By now it may be the primary again.
+    let term = |map: &samite_placement::ClusterMap| map.group(redundancy, at).unwrap().term;
+    assert!(term(&near.refresh_map().unwrap()) > term(&map));
 }
