@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use samite_client::runtime::{
-    ClusterDir, ClusterFile, DEFAULT_CLUSTER, ENV_CLUSTER, NodeEntry, RuntimeDir,
+    ClusterDir, ClusterFile, ClusterSetup, DEFAULT_CLUSTER, ENV_CLUSTER, NodeEntry, RuntimeDir,
 };
 use samite_client::{Client, ClusterConfig, ENV_TRANSPORT, Options, transport_from_env};
 use samite_fs::{Context, FileSystem};
-use samite_types::{Error, ErrorKind, Redundancy};
+use samite_types::{Error, ErrorKind};
 
 use crate::failure::{ExitCode, Failure};
 
@@ -54,7 +54,7 @@ impl Target {
     /// A client of the cluster.
     pub fn connect(&self) -> Result<Client, Failure> {
         let file = self.cluster_file()?;
-        Ok(self.connect_with(&file.nodes, None, file.setup.redundancy)?)
+        Ok(self.connect_with(&file.nodes, None, &file.setup)?)
     }
 
     /// A client that knows these nodes; `timeout` stands unless the command line gives another one.
@@ -63,19 +63,20 @@ impl Target {
         nodes: &[NodeEntry],
         timeout: Option<Duration>,
     ) -> samite_types::Result<Client> {
-        self.connect_with(nodes, timeout, Redundancy(1))
+        self.connect_with(nodes, timeout, &ClusterSetup::default())
     }
 
-    /// The same, that makes datasets of this redundancy by itself.
+    /// The same, that makes datasets by itself as this cluster was told to.
     pub fn connect_with(
         &self,
         nodes: &[NodeEntry],
         timeout: Option<Duration>,
-        redundancy: Redundancy,
+        setup: &ClusterSetup,
     ) -> samite_types::Result<Client> {
         let transport = transport_from_env()?;
         let config = self.config_of(nodes)?;
-        let mut options = Options { transport, redundancy, ..Options::default() };
+        let (redundancy, reads) = (setup.redundancy, setup.reads);
+        let mut options = Options { transport, redundancy, reads, ..Options::default() };
         if let Some(timeout) = self.timeout.or(timeout) {
             options.timeout = timeout;
         }

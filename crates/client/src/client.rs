@@ -84,7 +84,7 @@ impl Client {
         Self::from_cluster_dir(&RuntimeDir::for_user()?.cluster(name)?, options)
     }
 
-    /// Connects to the local cluster that `dir` describes, with the redundancy that it was started with.
+    /// Connects to the local cluster that `dir` describes, with the redundancy and the way of reading that it was started with.
     ///
     /// # Errors
     /// As [`Self::from_runtime`].
@@ -98,7 +98,8 @@ impl Client {
         }
         let (key, authorities) = (dir.read_key()?, dir.read_authorities()?);
         let config = ClusterConfig { cluster: file.cluster, addresses, key, authorities };
-        Self::connect(&config, Options { redundancy: file.setup.redundancy, ..options })
+        let (redundancy, reads) = (file.setup.redundancy, file.setup.reads);
+        Self::connect(&config, Options { redundancy, reads, ..options })
     }
 
     /// The session of this process.
@@ -237,10 +238,11 @@ impl Client {
         self.change_map(&ControlRequest::Wish { node, wish }, None, self.deadline())
     }
 
-    /// A dataset called `name`, with the redundancy that this client was told.
+    /// A dataset called `name`, with the redundancy and the way of reading that this client was told.
     #[must_use]
     pub fn spec(&self, name: &str) -> DatasetSpec {
-        DatasetSpec { redundancy: self.options().redundancy, ..DatasetSpec::new(name) }
+        let (redundancy, reads) = (self.options().redundancy, self.options().reads);
+        DatasetSpec { redundancy, reads, ..DatasetSpec::new(name) }
     }
 
     /// Figures of one node.

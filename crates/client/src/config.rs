@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use samite_transport::{Authorities, ClusterKey, Transport};
 use samite_types::{Error, ErrorKind, Redundancy, Result};
+use samite_wire::control::ReadsKind;
 
 /// Forces a transport for all links: `shm`, `unix`, `tcp` or `tls`.
 pub const ENV_TRANSPORT: &str = "SAMITE_TRANSPORT";
@@ -84,11 +85,18 @@ pub struct Options {
     pub transport: Option<Transport>,
     /// Redundancy of datasets that are made without anybody's asking, as that of the files.
     pub redundancy: Redundancy,
+    /// Who answers their reads.
+    pub reads: ReadsKind,
 }
 
 impl Default for Options {
-    /// 30 s; the best transport; no mirroring.
+    /// 30 s; the best transport; no mirroring; primaries answer reads.
     fn default() -> Self {
-        Self { timeout: TIMEOUT_DEFAULT, transport: None, redundancy: Redundancy(1) }
+        Self {
+            timeout: TIMEOUT_DEFAULT,
+            transport: None,
+            redundancy: Redundancy(1),
+            reads: ReadsKind::Primary,
+        }
     }
 }

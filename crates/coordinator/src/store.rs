@@ -9,6 +9,7 @@ mod etcd;
 mod file;
 mod http;
 mod local;
+mod tls;
 
 use std::time::Duration;
 
@@ -17,7 +18,9 @@ use samite_wire::membership::Leader;
 
 pub use etcd::{EtcdConfig, EtcdStore};
 pub use file::FileStore;
+pub use http::check_etcd;
 pub use local::{ETCD_PROGRAM, LocalMember};
+pub use tls::EtcdTls;
 
 /// What an instance may do.
 #[derive(Clone, Debug, PartialEq, Eq)]

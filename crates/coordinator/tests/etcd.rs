@@ -53,6 +53,7 @@ impl Etcd {
     fn store(&self, node: u32) -> EtcdStore {
         let config = EtcdConfig {
             endpoints: self.members.iter().map(LocalMember::client_url).collect(),
+            tls: None,
             prefix: "/samite/test/".into(),
             leader: leader(node),
             instance: u64::from(node) + 100,
@@ -164,6 +165,7 @@ fn a_dead_member_of_three_changes_nothing_and_two_stop_all_changes() {
 fn endpoints_are_checked_and_dead_ones_are_told_in_time() {
     let config = |endpoints: &[&str]| EtcdConfig {
         endpoints: endpoints.iter().map(|url| (*url).to_owned()).collect(),
+        tls: None,
         prefix: "/p/".into(),
         leader: leader(0),
         instance: 1,

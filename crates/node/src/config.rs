@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_coordinator::Timing;
+use samite_coordinator::store::EtcdTls;
 use samite_transport::{Authorities, TlsFiles};
 use samite_types::fault::Table;
 use samite_types::{Epoch, NodeId};
@@ -111,8 +112,13 @@ pub enum StoreConfig {
     Memory,
     /// In this file. There may be no other instance.
     File(PathBuf),
-    /// In etcd, at these endpoints (`http://HOST:PORT`).
-    Etcd(Vec<String>),
+    /// In etcd.
+    Etcd {
+        /// `http://HOST:PORT`, or `https://HOST:PORT` with `tls`.
+        endpoints: Vec<String>,
+        /// Certificates for https.
+        tls: Option<EtcdTls>,
+    },
 }
 
 impl fmt::Display for StoreConfig {
@@ -120,7 +126,7 @@ impl fmt::Display for StoreConfig {
         match self {
             Self::Memory => f.write_str("its memory"),
             Self::File(path) => path.display().fmt(f),
-            Self::Etcd(endpoints) => write!(f, "etcd at {}", endpoints.join(",")),
+            Self::Etcd { endpoints, .. } => write!(f, "etcd at {}", endpoints.join(",")),
         }
     }
 }

@@ -44,8 +44,8 @@ pub use run::run;
 pub use samite_coordinator::Timing;
 pub use samite_transport::{Authorities, TlsFiles};
 
-/// An etcd cluster on this machine, for coordinators that keep their state there.
+/// etcd, for coordinators that keep their state there: on this machine, or wherever it is.
 pub mod etcd {
-    pub use samite_coordinator::store::{ETCD_PROGRAM, LocalMember};
+    pub use samite_coordinator::store::{ETCD_PROGRAM, EtcdTls, LocalMember, check_etcd};
 }
 pub use stop::Stop;

@@ -135,10 +135,11 @@ fn store(config: &NodeConfig, own: &InstanceConfig, info: &NodeInfo) -> Result<B
     Ok(match &own.store {
         StoreConfig::Memory => Box::new(MemoryStore::default()),
         StoreConfig::File(path) => Box::new(FileStore::new(path.clone())),
-        StoreConfig::Etcd(endpoints) => {
+        StoreConfig::Etcd { endpoints, tls } => {
             let NodeInfo { node, addresses, .. } = info.clone();
             Box::new(EtcdStore::new(&EtcdConfig {
                 endpoints: endpoints.clone(),
+                tls: tls.clone(),
                 prefix: etcd_prefix(&config.cluster, &config.key),
                 leader: Leader { node, addresses },
                 instance: SystemEntropy.next_u64(),

@@ -23,7 +23,7 @@ fn has_etcd() -> bool {
 
 fn options() -> Options {
     let (timeout, transport) = (Duration::from_secs(30), Some(Transport::Unix));
-    Options { timeout, transport, redundancy: Redundancy(2) }
+    Options { timeout, transport, redundancy: Redundancy(2), ..Options::default() }
 }
 
 fn spec(name: &str) -> DatasetSpec {

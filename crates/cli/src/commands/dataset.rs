@@ -55,9 +55,9 @@ Examples:
         /// What a restart of all nodes leaves: `memory`, nothing; `logged`, every acknowledged operation (nodes need --durable)
         #[arg(long, value_name = "WHAT", default_value = "memory", value_parser = parse_durability)]
         durability: DurabilityKind,
-        /// Who answers reads: `primary`, or `any` node that holds the record, which is the one on the reader's host if there is one
-        #[arg(long, value_name = "WHO", default_value = "primary", value_parser = parse_reads)]
-        reads: ReadsKind,
+        /// Who answers reads: `primary`, or `any` node that holds the record, which is the one on the reader's host if there is one [default: as `up` was told]
+        #[arg(long, value_name = "WHO", value_parser = parse_reads)]
+        reads: Option<ReadsKind>,
     },
     /// Say who may read and change a dataset: its owner may, and root
     #[command(after_help = "\
@@ -110,7 +110,8 @@ fn parse_durability(text: &str) -> Result<DurabilityKind, String> {
     }
 }
 
-fn parse_reads(text: &str) -> Result<ReadsKind, String> {
+/// Who answers reads.
+pub fn parse_reads(text: &str) -> Result<ReadsKind, String> {
     match text {
         "primary" => Ok(ReadsKind::Primary),
         "any" => Ok(ReadsKind::Any),
@@ -187,7 +188,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
                 access: Access { mode: *mode, ..Access::default() },
                 redundancy: mirror.map_or(own.redundancy, Redundancy),
                 durability: *durability,
-                reads: *reads,
+                reads: reads.unwrap_or(own.reads),
                 ..own
             };
             client.create_dataset(&spec)?;

@@ -7,13 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use samite_client::Client;
-use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, NodeEntry};
+use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, EtcdTlsFiles, NodeEntry};
 use samite_fs::{Context, FileSystem};
+use samite_node::etcd;
 use samite_types::fault::parse_time;
 use samite_types::{NodeId, Redundancy};
-use samite_wire::control::{DatasetSpec, DurabilityKind};
+use samite_wire::control::{DatasetSpec, DurabilityKind, ReadsKind};
 
 use crate::cluster::{FILES_DATASET, Target};
+use crate::commands::dataset::parse_reads;
 use crate::commands::node::parse_node;
 use crate::commands::{kv, object};
 use crate::failure::{ExitCode, Failure, IoContext};
@@ -31,6 +33,8 @@ const MEMORY_MIN: u64 = 16 << 20;
 const NODES_MAX: u32 = 64;
 /// Members of an etcd that is started along.
 const ETCD_MEMBERS: usize = 3;
+/// How long an etcd that is said to be there is waited for.
+const ETCD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most nodes with a coordinator instance.
 const COORDINATORS_MAX: u32 = 3;
 /// How long another `up` or `down` of the same cluster is waited for.
@@ -79,9 +83,14 @@ pub struct Args {
     /// Nodes that hold each record, unless a dataset is made with another number
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     mirror: u8,
-    /// Where the cluster map is kept: `embedded` in the first node; `etcd`, started along; or etcd endpoints `http://HOST:PORT,…`
+    /// Who answers reads of them: `primary`, or `any` node that holds the record, which is the one on the reader's host if there is one
+    #[arg(long, value_name = "WHO", default_value = "primary", value_parser = parse_reads)]
+    reads: ReadsKind,
+    /// Where the cluster map is kept: `embedded` in the first node; `etcd`, started along; or etcd endpoints `http://HOST:PORT,…`, or https
     #[arg(long, value_name = "WHERE", default_value = "embedded", value_parser = parse_coordinator)]
     coordinator: CoordinatorKind,
+    #[command(flatten)]
+    etcd_tls: tls::EtcdTlsArgs,
     /// Do not listen on tcp (127.0.0.1)
     #[arg(long)]
     no_tcp: bool,
@@ -107,11 +116,15 @@ fn parse_coordinator(text: &str) -> Result<CoordinatorKind, String> {
     match text {
         "embedded" => Ok(CoordinatorKind::Embedded),
         "etcd" => Ok(CoordinatorKind::LocalEtcd),
-        urls if urls.split(',').all(|url| url.starts_with("http://")) => {
+        urls if urls.split(',').all(is_url) => {
             Ok(CoordinatorKind::EtcdAt(urls.split(',').map(str::to_owned).collect()))
         }
-        _ => Err("expected embedded, etcd, or http://HOST:PORT,…".to_owned()),
+        _ => Err("expected embedded, etcd, or http(s)://HOST:PORT,…".to_owned()),
     }
+}
+
+fn is_url(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
 }
 
 /// Starts the cluster.
@@ -123,6 +136,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         return Err(Failure::usage(words));
     }
     let tls = args.tls.read()?;
+    let etcd_tls = etcd_tls(args)?;
     let dir = &target.dir;
     // Fails early when the path is too long.
     dir.socket_path(NodeId(args.local - 1))?;
@@ -140,6 +154,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let asides = Vec::new();
     let mut nodes = Starting { dir, children, etcd, setup, kept, asides, serves: false };
     nodes.setup = nodes.set_up(args, memory, tls)?;
+    nodes.setup.etcd_tls = etcd_tls;
     let until = begun + Duration::from_secs(args.wait);
     let started =
         nodes.start().and_then(|()| nodes.wait_until_serving(target, until, &interrupted));
@@ -177,6 +192,23 @@ fn durable_dir(args: &Args) -> Result<Option<PathBuf>, Failure> {
     launch::private_dir(dir)?;
     let path = dir.canonicalize();
     path.doing(format_args!("--durable: {}", dir.display())).map(Some)
+}
+
+/// The files for an etcd that is there. Whether it and this side trust each other is found out before anything is started.
+fn etcd_tls(args: &Args) -> Result<Option<EtcdTlsFiles>, Failure> {
+    let (files, tls) = args.etcd_tls.read()?.unzip();
+    match &args.coordinator {
+        CoordinatorKind::EtcdAt(urls) => {
+            etcd::check_etcd(urls, tls.as_ref(), ETCD_TIMEOUT).map_err(|error| {
+                Failure::new(Failure::from(error.clone()).code, format!("--coordinator: {error}"))
+            })?;
+        }
+        _ if files.is_some() => {
+            return Err(Failure::usage("--etcd-ca is for --coordinator https://HOST:PORT,…"));
+        }
+        _ => {}
+    }
+    Ok(files)
 }
 
 fn memory_of_node(args: &Args) -> Result<u64, Failure> {
@@ -317,6 +349,7 @@ impl Starting<'_> {
         let coordinators = if etcd.is_empty() { 1 } else { args.local.min(COORDINATORS_MAX) };
         Ok(ClusterSetup {
             redundancy: Redundancy(args.mirror),
+            reads: args.reads,
             founders: args.local,
             memory_bytes,
             shards: args.shards,
@@ -328,6 +361,7 @@ impl Starting<'_> {
             scrub_interval_us: args.scrub_interval.map(|time| time.as_micros() as u64),
             coordinators,
             etcd,
+            etcd_tls: None,
             etcd_members: self.kept.etcd_members.clone(),
             is_founded: self.kept.is_founded,
         })
@@ -407,7 +441,7 @@ impl Starting<'_> {
             nodes.push(NodeEntry { node: *node, pid: child.id(), start_ticks, socket, tcp: None });
         }
         let setup = self.setup.clone();
-        let client = target.connect_with(&nodes, Some(STEP_TIMEOUT), setup.redundancy)?;
+        let client = target.connect_with(&nodes, Some(STEP_TIMEOUT), &setup)?;
         let map = client.refresh_map()?;
         for entry in &mut nodes {
             let info = map.node(entry.node).ok_or_else(|| {

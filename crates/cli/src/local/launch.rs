@@ -40,6 +40,13 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
     if let Some(micros) = setup.scrub_interval_us {
         pair("--scrub-interval", format!("{micros}us"));
     }
+    if let Some(files) = &setup.etcd_tls {
+        pair_of_path(&mut command, "--etcd-ca", &files.authorities);
+        if let Some((certificate, key)) = &files.own {
+            pair_of_path(&mut command, "--etcd-cert", certificate);
+            pair_of_path(&mut command, "--etcd-key", key);
+        }
+    }
     if let Some((certificate, key)) = &setup.tls_files {
         command.arg("--tls-cert").arg(certificate).arg("--tls-key").arg(key);
     } else if setup.tls {
@@ -65,6 +72,10 @@ pub fn last_words(log: &Path) -> Option<String> {
     file.take(TAIL_LEN).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     text.lines().rev().find_map(|line| line.strip_prefix("samite: ")).map(str::to_owned)
+}
+
+fn pair_of_path(command: &mut Command, option: &str, path: &Path) {
+    command.arg(option).arg(path);
 }
 
 /// Makes a directory for this user alone, with those above it, unless it is there.

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use samite_client::Authorities;
+use samite_client::runtime::EtcdTlsFiles;
 use samite_node::TlsFiles;
+use samite_node::etcd::EtcdTls;
 
 use crate::failure::{Failure, IoContext};
 
@@ -61,6 +63,40 @@ impl TlsArgs {
         let absolute = |path: &Path| path.canonicalize().doing(path.display());
         let files = Some((absolute(certificate)?, absolute(key)?));
         Ok(Wanted { is_on: true, files, authorities: Some(authorities) })
+    }
+}
+
+/// Certificates for etcd by https.
+#[derive(clap::Args)]
+pub struct EtcdTlsArgs {
+    /// Who has signed the certificates of etcd at https://… (PEM); nobody else is trusted
+    #[arg(long, value_name = "FILE")]
+    pub etcd_ca: Option<PathBuf>,
+    /// Show etcd this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "etcd_key", requires = "etcd_ca")]
+    pub etcd_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    pub etcd_key: Option<PathBuf>,
+}
+
+impl EtcdTlsArgs {
+    /// Absolute paths of the files, if there are any, and what is in them.
+    pub fn read(&self) -> Result<Option<(EtcdTlsFiles, EtcdTls)>, Failure> {
+        let Some(authorities) = &self.etcd_ca else { return Ok(None) };
+        let absolute = |path: &Path| path.canonicalize().doing(path.display());
+        let mut files = EtcdTlsFiles { authorities: absolute(authorities)?, own: None };
+        if let (Some(certificate), Some(key)) = (&self.etcd_cert, &self.etcd_key) {
+            files.own = Some((absolute(certificate)?, absolute(key)?));
+        }
+        let own = match &files.own {
+            Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
+            None => None,
+        };
+        let tls = EtcdTls::new(read(&files.authorities)?, own);
+        let tls =
+            tls.map_err(|error| Failure::usage(format!("--etcd-ca, --etcd-cert: {error}")))?;
+        Ok(Some((files, tls)))
     }
 }
 

@@ -11,14 +11,16 @@ use serde_json::{Value, json};
 
 use super::election::{Election, Observed, Seat, Step, Swapped};
 use super::http::Endpoints;
-use super::{Role, Store};
+use super::{EtcdTls, Role, Store};
 use crate::Timing;
 
 /// How to reach etcd, and as whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EtcdConfig {
-    /// `http://HOST:PORT` of each member that may be asked; one that answers is enough.
+    /// `http://HOST:PORT`, or `https://HOST:PORT` with `tls`, of each member that may be asked; one that answers is enough.
     pub endpoints: Vec<String>,
+    /// Certificates for https.
+    pub tls: Option<EtcdTls>,
     /// Begins the keys of this cluster, and of no other.
     pub prefix: String,
     /// Where this instance is reached.
@@ -48,7 +50,7 @@ impl EtcdStore {
     pub fn new(config: &EtcdConfig) -> Result<Self> {
         let key = |name: &str| BASE64.encode(format!("{}{name}", config.prefix));
         Ok(Self {
-            endpoints: Endpoints::new(&config.endpoints)?,
+            endpoints: Endpoints::new(&config.endpoints, config.tls.as_ref())?,
             leader_key: key("leader"),
             state_key: key("state"),
             election: Election::new(config.leader.clone(), config.instance, config.timing),

@@ -104,7 +104,7 @@ fn living(entry: &NodeEntry) -> Option<Process> {
 }
 
 fn client(target: &Target, file: &ClusterFile) -> Result<Client, Failure> {
-    Ok(target.connect_with(&file.nodes, None, file.setup.redundancy)?)
+    Ok(target.connect_with(&file.nodes, None, &file.setup)?)
 }
 
 fn add(target: &Target, mut file: ClusterFile, wait: u64) -> Result<String, Failure> {

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use samite_client::runtime::ClusterDir;
+use samite_client::runtime::{ClusterDir, EtcdTlsFiles};
+use samite_node::etcd::EtcdTls;
 use samite_node::{
     CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, SCRUB_INTERVAL, Stop,
     StoreConfig, Timing, TlsConfig,
@@ -44,9 +45,18 @@ pub struct Serve {
     /// So many nodes, from the first, have a coordinator
     #[arg(long, value_name = "N", default_value_t = 1)]
     coordinators: u32,
-    /// Where coordinators keep their state: etcd at `http://HOST:PORT,…`; else the only one keeps it in the cluster's directory
+    /// Where coordinators keep their state: etcd at `http://HOST:PORT,…`, or https; else the only one keeps it in the cluster's directory
     #[arg(long, value_name = "URLS", value_delimiter = ',')]
     etcd: Vec<String>,
+    /// Who has signed the certificates of etcd at https://… (PEM)
+    #[arg(long, value_name = "FILE")]
+    etcd_ca: Option<PathBuf>,
+    /// Show etcd this certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "etcd_key", requires = "etcd_ca")]
+    etcd_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
     /// The cluster has served before: without its coordinators' state nothing is begun anew
     #[arg(long)]
     founded: bool,
@@ -142,6 +152,7 @@ fn coordinator(args: &Serve, dir: &ClusterDir) -> Result<CoordinatorConfig, Fail
     if args.etcd.is_empty() && args.coordinators != 1 {
         return Err(Failure::usage("--coordinators: several need --etcd"));
     }
+    let etcd_tls = etcd_tls(args)?.map(|(_, tls)| tls);
     let mut others = Vec::new();
     for number in (0..args.coordinators).filter(|number| *number != args.node) {
         others.push(format!("unix://{}", dir.socket_path(NodeId(number))?.display()));
@@ -156,10 +167,15 @@ fn coordinator(args: &Serve, dir: &ClusterDir) -> Result<CoordinatorConfig, Fail
                 Some(durable) => durable.join("coordinator"),
                 None => dir.map_path(),
             }),
-            false => StoreConfig::Etcd(args.etcd.clone()),
+            false => StoreConfig::Etcd { endpoints: args.etcd.clone(), tls: etcd_tls },
         },
     });
     Ok(CoordinatorConfig { own, others })
+}
+
+fn etcd_tls(args: &Serve) -> Result<Option<(EtcdTlsFiles, EtcdTls)>, Failure> {
+    let (etcd_ca, etcd_cert) = (args.etcd_ca.clone(), args.etcd_cert.clone());
+    tls::EtcdTlsArgs { etcd_ca, etcd_cert, etcd_key: args.etcd_key.clone() }.read()
 }
 
 /// The directory given by path; its last component is the cluster's name.
