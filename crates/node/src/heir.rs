@@ -295,10 +295,9 @@ impl Locks {
 /// Whether the node is a good member.
 fn is_good(map: &ClusterMap, place: (Redundancy, PartitionId), node: NodeId) -> bool {
     let group = map.group(place.0, place.1);
-    group
-        .into_iter()
-        .flat_map(|group| &group.members)
-        .any(|member| member.target.get() == node.get() && member.consistency == Consistency::Good)
+    group.into_iter().flat_map(|group| &group.members).any(|member| {
+        map.node_of_target(member.target) == Some(node) && member.consistency == Consistency::Good
+    })
 }
 
 /// Who may know locks of a partition that `me` has become the primary of.

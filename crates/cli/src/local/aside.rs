@@ -98,7 +98,6 @@ pub fn check_others(map: &ClusterMap, node: NodeId) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]
