@@ -53,6 +53,20 @@ impl Process {
         let _ = pidfd_send_signal(&self.pidfd, signal);
     }
 
+    /// Stops it, at most within `timeout`; says whether all of it stands still. The signal goes to one thread, which stops the others, but
+    /// only once it gets a core.
+    pub fn stop(&self, timeout: Duration) -> bool {
+        self.signal(Signal::STOP);
+        let until = Instant::now() + timeout;
+        while !stands_still(self.pid) {
+            if Instant::now() >= until || !self.is_alive() {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
     /// Waits until it has ended, at most for `timeout`; says whether it has.
     pub fn wait(&self, timeout: Duration) -> bool {
         let until = Instant::now() + timeout;
@@ -83,12 +97,25 @@ impl Process {
 
 /// Start time of process `pid` in clock ticks since boot; `None` when there is none.
 pub fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    stat_field(Path::new(&format!("/proc/{pid}/stat")), 22)?.parse().ok()
+}
+
+/// A field of proc(5)'s `stat`, counted from 1, behind the name.
+fn stat_field(stat: &Path, number: usize) -> Option<String> {
+    let stat = std::fs::read(stat).ok()?;
     // The second field is the program's name in parentheses, and may hold spaces and parentheses itself.
     let after_name = &stat[stat.iter().rposition(|&byte| byte == b')')? + 1..];
     let text = std::str::from_utf8(after_name).ok()?;
-    // Field 22 of proc(5); the first one after the name is field 3.
-    text.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+    text.split_ascii_whitespace().nth(number - 3).map(str::to_owned)
+}
+
+/// Whether every thread of a process is stopped. One that has ended meanwhile does nothing any more, either.
+fn stands_still(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().all(|thread| {
+        let state = stat_field(&thread.path().join("stat"), 3);
+        state.is_none_or(|state| matches!(&*state, "T" | "t" | "X" | "Z"))
+    })
 }
 
 /// Runs in the child before it becomes a node or the daemon of a mount: a session of its own, and no descriptor of whoever started it, who

@@ -13,6 +13,8 @@ use crate::signals;
 
 /// How long a killed node may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long all threads of a node may take to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Exit code when Ctrl-C ends a pause, as the shell reports a death by SIGINT.
 const INTERRUPTED_CODE: i32 = 128 + 2;
 
@@ -27,20 +29,23 @@ fn process(target: &Target, node: NodeId) -> Result<Process, Failure> {
 /// Stops a node, for a time or for good.
 pub fn pause(target: &Target, node: NodeId, time: Option<Duration>) -> Result<(), Failure> {
     let paused = process(target, node)?;
-    let Some(time) = time else {
-        paused.signal(Signal::STOP);
-        return Ok(());
+    let stop = || {
+        let stands = paused.stop(STOP_TIMEOUT);
+        stands.then_some(()).ok_or_else(|| Failure::failed(format!("node {node} does not stop")))
     };
+    let Some(time) = time else { return stop() };
     let woken = process(target, node)?;
     // Whoever ends the wait does not want the node to stay as it is.
     signals::on_stop(move || {
         woken.signal(Signal::CONT);
         std::process::exit(INTERRUPTED_CODE);
     })?;
-    paused.signal(Signal::STOP);
-    std::thread::sleep(time);
+    let stopped = stop();
+    if stopped.is_ok() {
+        std::thread::sleep(time);
+    }
     paused.signal(Signal::CONT);
-    Ok(())
+    stopped
 }
 
 /// Lets a node go on.
