@@ -14,7 +14,7 @@ use samite_wire::control::{self, BackendKind, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
 use samite_wire::op::{Action, Data, Guard, Operation};
 
-const TERM: Duration = Duration::from_millis(300);
+const TERM: Duration = Duration::from_secs(1);
 
 fn lease(p: PartitionId, key: &[u8], term: Duration) -> Operation<'_> {
     Operation::new(p, [Action::Lease { key, term_us: term.as_micros() as u32 }])
@@ -49,8 +49,8 @@ fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
         let _ear = silent(&holder, &cluster);
         let p = holder.partition(0, 1);
         holder.one(dataset, Operation::put(p, b"k", b"old"));
-        assert_eq!(take(&holder, dataset, p, b"k", term), term);
         let start = Instant::now();
+        assert_eq!(take(&holder, dataset, p, b"k", term), term);
         // Its own changes, other records, reads, and what fails anyway.
         holder.one(dataset, Operation::put(p, b"k", b"own"));
         other.one(dataset, Operation::put(p, b"l", b"x"));
@@ -60,7 +60,7 @@ fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
         assert!(start.elapsed() < term / 2, "{:?}", start.elapsed());
         other.one(dataset, Operation::put(p, b"k", b"new"));
         let waited = start.elapsed();
-        assert!(waited >= term - Duration::from_millis(1), "{waited:?}");
+        assert!(waited >= term, "{waited:?}");
         assert!(waited < 10 * term, "{waited:?}");
         assert_eq!(holder.one(dataset, Operation::get(p, b"k")).value(), b"new");
         // Changed by another just now.
@@ -90,14 +90,17 @@ fn every_kind_of_change_waits_also_of_absent_records() {
     ];
     for change in changes {
         // What another has changed lately is not leased: not even to get on with this test.
-        let taken = time(|| {
-            while take(&holder, dataset, p, b"kk", term) == Duration::ZERO {
-                thread::sleep(Duration::from_millis(2));
+        let begun = Instant::now();
+        let taken = loop {
+            let start = Instant::now();
+            if take(&holder, dataset, p, b"kk", term) != Duration::ZERO {
+                break start;
             }
-        });
-        assert!(taken < Duration::from_secs(1));
-        let waited = time(|| drop(other.one(dataset, Operation::new(p, [change.clone()]))));
-        assert!(waited > Duration::from_millis(25), "{change:?}: {waited:?}");
+            assert!(begun.elapsed() < Duration::from_secs(10));
+            thread::sleep(Duration::from_millis(2));
+        };
+        drop(other.one(dataset, Operation::new(p, [change.clone()])));
+        assert!(taken.elapsed() >= term, "{change:?}: {:?}", taken.elapsed());
     }
 }
 
@@ -108,11 +111,12 @@ fn what_waits_keeps_its_order_and_is_not_overtaken_by_new_leases() {
     let dataset = holder.create("d", BackendKind::Memory);
     let p = holder.partition(0, 1);
     let _ear = silent(&holder, &cluster);
+    // From before the lease begins: its answer may be late.
+    let start = Instant::now();
     assert_eq!(take(&holder, dataset, p, b"a", TERM), TERM);
     let append = |key, byte: &'static [u8]| {
         Operation::new(p, [Action::Append { key, data: Data::Inline(byte), len_max: 99 }])
     };
-    let start = Instant::now();
     thread::scope(|scope| {
         let writer = |delay: u64, ops: Vec<Operation<'static>>| {
             let other = Raw::connect(&cluster, 0, UNIX);
@@ -131,7 +135,7 @@ fn what_waits_keeps_its_order_and_is_not_overtaken_by_new_leases() {
             assert_eq!(take(&holder, dataset, p, key, TERM), Duration::ZERO);
         }
         for end in [first, second, third].map(|writer| writer.join().unwrap()) {
-            assert!(end >= TERM - Duration::from_millis(1) && end < 20 * TERM, "{end:?}");
+            assert!(end >= TERM && end < 20 * TERM, "{end:?}");
         }
     });
     assert_eq!(holder.one(dataset, Operation::get(p, b"b")).value(), b"12");
@@ -148,14 +152,13 @@ fn a_request_over_several_shards_waits_where_it_must() {
     // Whichever shard has accepted the other's connection, one of the two is elsewhere.
     for leased in [p, q] {
         let other = Raw::connect(&cluster, 0, TCP);
-        // From before the lease begins: its answer may be late.
         let waited = time(|| {
             assert_eq!(take(&holder, dataset, leased, b"k", TERM), TERM);
             let both = [p, q].map(|p| Operation::put(p, b"k", b"new"));
             let answer = other.send(dataset, both.to_vec());
             assert!(answer.outcomes.iter().all(|ended| matches!(ended, Ended::Done(_))));
         });
-        assert!(waited >= TERM - Duration::from_millis(2) && waited < 20 * TERM, "{waited:?}");
+        assert!(waited >= TERM && waited < 20 * TERM, "{waited:?}");
         assert_eq!(holder.one(dataset, Operation::get(leased, b"k")).value(), b"new");
         thread::sleep(Duration::from_millis(20));
     }
@@ -195,7 +198,7 @@ fn a_long_lease_is_for_those_who_listen_and_is_given_back() {
                 }
                 let waited = time(|| drop(other.one(dataset, Operation::put(p, b"k", b"v"))));
                 assert!(waited >= Duration::from_millis(29), "{waited:?}");
-                assert!(waited < Duration::from_secs(1), "{waited:?}");
+                assert!(waited < long, "{waited:?}");
             }
         });
         // Nobody listens any more: what is still held runs out.
@@ -213,9 +216,11 @@ fn a_holder_who_falls_silent_delays_others_by_the_term_and_hears_again_what_it_m
     let other = Raw::connect(&cluster, 0, UNIX);
     let (p, term) = (holder.partition(0, 1), Duration::from_millis(400));
     let ear = silent(&holder, &cluster);
-    assert_eq!(take(&holder, dataset, p, b"k", term), term);
-    let waited = time(|| drop(other.one(dataset, Operation::put(p, b"k", b"v"))));
-    assert!(waited > term / 2 && waited < 2 * term, "{waited:?}");
+    let waited = time(|| {
+        assert_eq!(take(&holder, dataset, p, b"k", term), term);
+        other.one(dataset, Operation::put(p, b"k", b"v"));
+    });
+    assert!(waited >= term && waited < 20 * term, "{waited:?}");
     // The answer came to a question that nobody waited for.
     match ask(&ear, &ControlRequest::Revocations { done: 0 }).unwrap() {
         ControlReply::Revoked { records, .. } => assert_eq!(records[0].key, b"k"),
