@@ -32,7 +32,8 @@ const BREAKS_MAX: u32 = 8;
 pub struct Timing {
     /// Silence after which a newer cluster map is looked for, again and again.
     pub patience: Duration,
-    /// Silence after which a request is sent again although nobody knows a newer map. Doubles with each time.
+    /// Silence after which a request is sent again although nobody knows a newer map. Doubles with every other time: of two that are lost in a
+    /// row, the second need not have been sent into a crowd.
     pub resend: Duration,
     /// Longest such silence, and the first where there is only one place to ask.
     pub resend_max: Duration,
@@ -107,6 +108,8 @@ pub struct Retry {
     /// When the request under way is to be sent again.
     resend_at: Duration,
     resend: Duration,
+    /// How often it was sent again since there was a newer map.
+    resent: u32,
     /// Until when to wait for the answer to it before a newer map is looked for.
     silent_at: Duration,
     /// Nodes that answer without taking the request are taken at their word until then.
@@ -128,6 +131,7 @@ impl Retry {
             breaks: 0,
             resend_at: Duration::ZERO,
             resend,
+            resent: 0,
             silent_at: Duration::ZERO,
             doubt_at: None,
             reason: Event::Silent,
@@ -204,6 +208,7 @@ impl Retry {
         if is_worth {
             self.pause = self.timing.pause_min;
             self.resend = self.timing.resend;
+            self.resent = 0;
             return Next::Send;
         }
         self.silent_at = now.saturating_add(self.timing.patience);
@@ -220,7 +225,10 @@ impl Retry {
         if now < self.resend_at {
             return Next::Wait;
         }
-        self.resend = self.resend.saturating_mul(2).min(self.timing.resend_max);
+        self.resent += 1;
+        if self.resent.is_multiple_of(2) {
+            self.resend = self.resend.saturating_mul(2).min(self.timing.resend_max);
+        }
         Next::Send
     }
 
@@ -280,6 +288,22 @@ mod tests {
         assert_eq!(retry.wait_until(), ms(1500));
         assert_eq!(retry.happened(Event::Silent, ms(1500)), Next::Look);
         assert_eq!(retry.looked(true, ms(1510)), Next::Send);
+    }
+
+    #[test]
+    fn the_first_repetition_comes_as_soon_as_the_second_and_later_ones_less_often() {
+        let mut retry = mirrored(ms(30_000));
+        let (mut now, mut sent) = (ms(0), Vec::new());
+        retry.sent(now);
+        while sent.len() < 5 {
+            now = retry.wait_until();
+            assert_eq!(retry.happened(Event::Silent, now), Next::Look);
+            if retry.looked(false, now) == Next::Send {
+                retry.sent(now);
+                sent.push(now);
+            }
+        }
+        assert_eq!(sent, [1200, 2400, 4500, 6600, 10_800].map(ms));
     }
 
     #[test]
