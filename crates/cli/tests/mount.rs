@@ -105,7 +105,7 @@ fn a_killed_daemon_leaves_a_mount_that_ends_and_a_store_that_goes_on() {
     };
     assert!(fs::read_dir(&path).is_err_and(is_dead));
     assert!(fs::read(path.join("kept")).is_err_and(is_dead));
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(20));
     // Also with a file open there.
     umount(&samite, &path);
     drop(open);

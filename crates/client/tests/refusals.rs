@@ -209,7 +209,7 @@ fn silence_ends_at_the_deadline_with_the_node_and_the_operation_named() {
         let words = error.message();
         assert!(words.contains("n0") && words.contains("add"), "call {index}: {words}");
         let took = start.elapsed();
-        assert!(took >= Duration::from_millis(70) && took < Duration::from_secs(2), "{took:?}");
+        assert!(took >= Duration::from_millis(70) && took < Duration::from_secs(10), "{took:?}");
     }
     // The connection lives on.
     stage.script.silent.store(false, Ordering::SeqCst);

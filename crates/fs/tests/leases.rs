@@ -127,7 +127,7 @@ fn a_change_by_another_process_waits_for_the_reader_and_no_longer_than_the_term(
         assert_eq!(read(&dead), b"new");
     }
     assert!(longest > Duration::from_millis(1), "no lease was ever in the way: {longest:?}");
-    assert!(longest < Duration::from_millis(500), "{longest:?}");
+    assert!(longest < Duration::from_secs(5), "{longest:?}");
 }
 
 /// A writer counts up in a small file; readers must never see less than what was acknowledged before they read.

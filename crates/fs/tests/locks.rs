@@ -47,7 +47,7 @@ fn locks_exclude_each_other_and_end_with_their_holder() {
         for ino in 100..110 {
             second.lock(place(ino), wanted(0, 20), NEVER).expect("free when the holder is gone");
         }
-        assert!(begun.elapsed() < Duration::from_secs(3));
+        assert!(begun.elapsed() < Duration::from_secs(20));
     }
 }
 

@@ -255,7 +255,7 @@ fn a_mount_that_dies_delays_a_change_by_its_leases_and_no_longer() {
     drop(other);
     let start = Instant::now();
     fs::write(store.path("f"), b"new!").unwrap();
-    assert!(start.elapsed() < Duration::from_secs(6), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     assert_eq!(fs::metadata(store.path("f")).unwrap().len(), 4);
 }
 

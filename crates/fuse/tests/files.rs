@@ -314,7 +314,7 @@ fn a_signal_ends_the_wait_for_a_lock() {
         let begun = std::time::Instant::now();
         waiter.kill().unwrap();
         assert!(!waiter.wait().unwrap().success());
-        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
         // It holds nothing, and nothing waits in its place.
         holder.unlock().unwrap();
         holder.try_lock().unwrap();

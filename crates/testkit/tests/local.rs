@@ -78,7 +78,7 @@ fn a_lost_node_is_named_within_the_deadline() {
             let start = Instant::now();
             let put = Operation::put(dataset.partition_of(key.as_bytes()), key.as_bytes(), b"v");
             let error = dataset.execute_one(Op::new(put)).expect_err("the node is gone");
-            assert!(start.elapsed() < timeout * 2, "{:?}", start.elapsed());
+            assert!(start.elapsed() < timeout * 10, "{:?}", start.elapsed());
             assert!(
                 matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout),
                 "{error:?}"

@@ -285,7 +285,7 @@ fn deadlines_hold_and_the_link_stays_usable() {
             let error = link.wait(ticket, Deadline::after(timeout), |_| ()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
             assert!(start.elapsed() >= timeout);
-            assert!(start.elapsed() < timeout + Duration::from_millis(500));
+            assert!(start.elapsed() < timeout + Duration::from_secs(5));
         }
         let (body, _) = message(command::ECHO, 1, 0);
         check(&link, link.submit(FrameKind::Request, &body, &[], soon()).unwrap(), 1, 0);
@@ -334,7 +334,7 @@ fn the_death_of_a_node_ends_every_wait_with_its_name() {
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
             assert!(error.message().contains(&address), "{error}");
             assert!(error.message().contains("n3"), "{error}");
-            assert!(at.saturating_duration_since(dead_since) < Duration::from_millis(300));
+            assert!(at.saturating_duration_since(dead_since) < Duration::from_secs(5));
         }
     });
     for link in &links {
@@ -406,7 +406,7 @@ fn the_node_learns_of_clients_that_go() {
     drop(links(&node));
     let start = Instant::now();
     while node.closed.load(Ordering::Relaxed) < 4 {
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < Duration::from_secs(20));
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -432,7 +432,7 @@ fn what_is_enqueued_leaves_when_somebody_waits() {
         // While another thread is receiving already.
         std::thread::scope(|scope| {
             let (never, ..) = enqueue(0, 0);
-            let late = Deadline::after(Duration::from_millis(200));
+            let late = Deadline::after(Duration::from_millis(1500));
             let body = [command::NEVER];
             let other = link.submit(FrameKind::Request, &body, &[], soon()).unwrap();
             scope.spawn(move || link.wait(other, late, |_| ()).unwrap_err());
@@ -440,7 +440,7 @@ fn what_is_enqueued_leaves_when_somebody_waits() {
             let start = Instant::now();
             let (ticket, number, len) = enqueue(5, 10);
             check(link, ticket, number, len);
-            assert!(start.elapsed() < Duration::from_millis(30));
+            assert!(start.elapsed() < Duration::from_secs(1));
             check(link, never, 0, 0);
         });
         for (ticket, number, len) in tickets {

@@ -34,5 +34,5 @@ fn an_idle_node_sleeps() {
     let before = used();
     std::thread::sleep(Duration::from_millis(500));
     let used = used().saturating_sub(before);
-    assert!(used < Duration::from_millis(2), "{used:?} of processor time in 500 ms");
+    assert!(used < Duration::from_millis(10), "{used:?} of processor time in 500 ms");
 }
