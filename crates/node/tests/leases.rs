@@ -63,8 +63,12 @@ fn a_change_by_another_waits_for_the_term_and_nothing_else_does() {
         assert!(waited >= term, "{waited:?}");
         assert!(waited < 10 * term, "{waited:?}");
         assert_eq!(holder.one(dataset, Operation::get(p, b"k")).value(), b"new");
-        // Changed by another just now.
-        assert_eq!(take(&holder, dataset, p, b"k", term), Duration::ZERO);
+        // Refused on what another has just changed, unless a busy machine takes too long in between.
+        let is_refused = |_| {
+            other.one(dataset, Operation::put(p, b"k", b"newer"));
+            take(&holder, dataset, p, b"k", Duration::from_millis(20)) == Duration::ZERO
+        };
+        assert!((0..50).any(is_refused));
     }
 }
 
