@@ -107,7 +107,6 @@ pub struct Retry {
     breaks: u32,
     /// When the request under way is to be sent again.
     resend_at: Duration,
-    resend: Duration,
     /// How often it was sent again since there was a newer map.
     resent: u32,
     /// Until when to wait for the answer to it before a newer map is looked for.
@@ -122,7 +121,6 @@ impl Retry {
     /// For a call on data with or without mirrors, to be over by `deadline`.
     #[must_use]
     pub const fn new(timing: Timing, is_mirrored: bool, deadline: Duration) -> Self {
-        let resend = if is_mirrored { timing.resend } else { timing.resend_max };
         Self {
             timing,
             is_mirrored,
@@ -130,7 +128,6 @@ impl Retry {
             pause: timing.pause_min,
             breaks: 0,
             resend_at: Duration::ZERO,
-            resend,
             resent: 0,
             silent_at: Duration::ZERO,
             doubt_at: None,
@@ -147,7 +144,7 @@ impl Retry {
     /// The request leaves, at `now`.
     #[inline]
     pub fn sent(&mut self, now: Duration) {
-        self.resend_at = now.saturating_add(self.resend);
+        self.resend_at = now.saturating_add(self.resend());
         self.silent_at = now.saturating_add(self.timing.patience);
     }
 
@@ -207,7 +204,6 @@ impl Retry {
         }
         if is_worth {
             self.pause = self.timing.pause_min;
-            self.resend = self.timing.resend;
             self.resent = 0;
             return Next::Send;
         }
@@ -226,10 +222,16 @@ impl Retry {
             return Next::Wait;
         }
         self.resent += 1;
-        if self.resent.is_multiple_of(2) {
-            self.resend = self.resend.saturating_mul(2).min(self.timing.resend_max);
-        }
         Next::Send
+    }
+
+    /// Silence after which the request under way is sent again.
+    fn resend(&self) -> Duration {
+        let Timing { resend, resend_max, .. } = self.timing;
+        if !self.is_mirrored {
+            return resend_max;
+        }
+        resend.saturating_mul(2u32.saturating_pow(self.resent / 2)).min(resend_max)
     }
 
     fn is_in_doubt(&mut self, now: Duration) -> bool {
@@ -312,6 +314,12 @@ mod tests {
         retry.sent(ms(0));
         assert_eq!((retry.wait_until(), retry.answer_until()), (ms(4000), ms(5000)));
         assert_eq!(retry.clone().happened(Event::Silent, ms(4000)), Next::Send);
+        // Also after a newer map.
+        let mut stale = retry.clone();
+        assert_eq!(stale.happened(Event::Stale, ms(10)), Next::Look);
+        assert_eq!(stale.looked(true, ms(10)), Next::Send);
+        stale.sent(ms(10));
+        assert_eq!(stale.wait_until(), ms(4010));
         let unreachable = Next::Fail(GiveUp::Unreachable);
         assert_eq!(retry.clone().happened(Event::Unreachable, ms(1)), unreachable);
         assert_eq!(retry.happened(Event::Broken, ms(1)), Next::Send);
