@@ -135,6 +135,10 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         let words = format!("--mirror {}: there are only {} nodes", args.mirror, args.local);
         return Err(Failure::usage(words));
     }
+    if let Some(node) = args.renew.iter().find(|node| node.get() >= args.local) {
+        let words = format!("--renew {node}: there are only {} nodes", args.local);
+        return Err(Failure::usage(words));
+    }
     let tls = args.tls.read()?;
     let etcd_tls = etcd_tls(args)?;
     let dir = &target.dir;
@@ -156,8 +160,10 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     nodes.setup = nodes.set_up(args, memory, tls)?;
     nodes.setup.etcd_tls = etcd_tls;
     let until = begun + Duration::from_secs(args.wait);
-    let started =
-        nodes.start().and_then(|()| nodes.wait_until_serving(target, until, &interrupted));
+    let started = nodes
+        .renew(&args.renew)
+        .and_then(|()| nodes.start())
+        .and_then(|()| nodes.wait_until_serving(target, until, &interrupted));
     match started {
         Ok((mut file, client)) => {
             nodes.founded()?;
@@ -322,15 +328,6 @@ impl Starting<'_> {
         {
             self.kept = kept;
         }
-        for node in &args.renew {
-            if node.get() >= args.local {
-                let words = format!("--renew {node}: there are only {} nodes", args.local);
-                return Err(Failure::usage(words));
-            }
-            let durable = durable.as_deref().unwrap_or_else(|| Path::new(""));
-            let aside = aside::set_aside(durable, *node)?;
-            self.asides.extend(aside.map(|aside| (*node, aside)));
-        }
         let etcd = match &args.coordinator {
             CoordinatorKind::Embedded => Vec::new(),
             CoordinatorKind::LocalEtcd => {
@@ -465,6 +462,16 @@ impl Starting<'_> {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let cluster = self.dir.name().to_owned();
         Ok((ClusterFile { cluster, nodes, created_s: since.as_secs(), setup }, client))
+    }
+
+    /// Sets aside what these nodes kept.
+    fn renew(&mut self, nodes: &[NodeId]) -> Result<(), Failure> {
+        for node in nodes {
+            let durable = self.setup.durable.as_deref().unwrap_or_else(|| Path::new(""));
+            let aside = aside::set_aside(durable, *node)?;
+            self.asides.extend(aside.map(|aside| (*node, aside)));
+        }
+        Ok(())
     }
 
     /// How to have again what was set aside.

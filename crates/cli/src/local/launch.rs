@@ -41,10 +41,9 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
         pair("--scrub-interval", format!("{micros}us"));
     }
     if let Some(files) = &setup.etcd_tls {
-        pair_of_path(&mut command, "--etcd-ca", &files.authorities);
+        command.arg("--etcd-ca").arg(&files.authorities);
         if let Some((certificate, key)) = &files.own {
-            pair_of_path(&mut command, "--etcd-cert", certificate);
-            pair_of_path(&mut command, "--etcd-key", key);
+            command.arg("--etcd-cert").arg(certificate).arg("--etcd-key").arg(key);
         }
     }
     if let Some((certificate, key)) = &setup.tls_files {
@@ -72,10 +71,6 @@ pub fn last_words(log: &Path) -> Option<String> {
     file.take(TAIL_LEN).read_to_end(&mut text).ok()?;
     let text = String::from_utf8_lossy(&text);
     text.lines().rev().find_map(|line| line.strip_prefix("samite: ")).map(str::to_owned)
-}
-
-fn pair_of_path(command: &mut Command, option: &str, path: &Path) {
-    command.arg(option).arg(path);
 }
 
 /// Makes a directory for this user alone, with those above it, unless it is there.
