@@ -252,9 +252,13 @@ impl Locks {
             })
             .filter(|lock| after.is_none_or(|after| lock.place() > after))
             .collect();
-        locks.sort_unstable_by_key(KnownLock::place);
         let has_more = locks.len() > KNOWN_LOCKS_MAX;
-        locks.truncate(KNOWN_LOCKS_MAX);
+        if has_more {
+            // Only what is told of is sorted.
+            locks.select_nth_unstable_by_key(KNOWN_LOCKS_MAX, KnownLock::place);
+            locks.truncate(KNOWN_LOCKS_MAX);
+        }
+        locks.sort_unstable_by_key(KnownLock::place);
         (locks, has_more)
     }
 
