@@ -84,14 +84,20 @@ fn leader(client: &Client, nodes: u32) -> NodeId {
     }
 }
 
+/// Three nodes, each record on two of them, with etcd beside them.
+fn mirrored() -> (ProcessCluster, Client) {
+    let args = ["--memory", "64M", "--mirror", "2", "--coordinator", "etcd"];
+    let cluster = ProcessCluster::start(3, &args).unwrap();
+    let client = cluster.client(options()).unwrap();
+    (cluster, client)
+}
+
 #[test]
 fn without_etcds_quorum_the_store_goes_on_until_leases_end_and_again_when_it_is_back() {
     if !has_etcd() {
         return;
     }
-    let args = ["--memory", "64M", "--mirror", "2", "--coordinator", "etcd"];
-    let cluster = ProcessCluster::start(3, &args).unwrap();
-    let client = cluster.client(options()).unwrap();
+    let (cluster, client) = mirrored();
     let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
     let members = members(&cluster);
     members[..2].iter().for_each(|member| kill(member.pid));
@@ -129,9 +135,7 @@ fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
     if !has_etcd() {
         return;
     }
-    let args = ["--memory", "64M", "--mirror", "2", "--coordinator", "etcd"];
-    let cluster = ProcessCluster::start(3, &args).unwrap();
-    let client = cluster.client(options()).unwrap();
+    let (cluster, client) = mirrored();
     let leads = leader(&client, 3);
     // Whom one asks does not matter: followers pass changes on to the one that leads.
     for entry in &cluster.file().unwrap().nodes {
@@ -165,9 +169,7 @@ fn a_leader_that_reaches_no_node_is_replaced() {
     if !has_etcd() {
         return;
     }
-    let args = ["--memory", "64M", "--mirror", "2", "--coordinator", "etcd"];
-    let cluster = ProcessCluster::start(3, &args).unwrap();
-    let client = cluster.client(options()).unwrap();
+    let (cluster, client) = mirrored();
     let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
     kv.put(b"before", b"value").unwrap();
     let cut_off = leader(&client, 3);

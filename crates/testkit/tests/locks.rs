@@ -121,7 +121,7 @@ impl Stage {
     }
 
     /// Somebody waits for the lock while `meanwhile` happens; it gets it then, and not before. Lets go of it again.
-    fn waits_until(&self, locker: &Locker, meanwhile: impl FnOnce()) {
+    fn waits_until(&mut self, locker: &Locker, meanwhile: impl FnOnce(&mut Self, &AtomicBool)) {
         let request = self.request(TAKE);
         let has_it = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -134,8 +134,9 @@ impl Stage {
             });
             std::thread::sleep(Duration::from_millis(300));
             assert!(!has_it.load(Ordering::SeqCst), "two have it");
-            meanwhile();
+            meanwhile(self, &has_it);
         });
+        assert!(has_it.load(Ordering::SeqCst));
         self.releases(locker);
     }
 }
@@ -149,7 +150,7 @@ fn a_member_that_came_after_a_lock_was_taken_knows_it_when_it_becomes_the_primar
     stage.kill(1);
     // Its holder sleeps; and nobody else gets it.
     assert!(!stage.takes(&second));
-    stage.waits_until(&second, || {
+    stage.waits_until(&second, |stage, _| {
         assert!(!stage.takes(&stage.locker()));
         stage.releases(&first);
     });
@@ -173,7 +174,7 @@ fn a_member_that_becomes_good_is_told_of_locks_that_nobody_beside_the_group_know
     std::thread::sleep(Duration::from_millis(300));
     stage.kill(1);
     assert!(!stage.takes(&second));
-    stage.waits_until(&second, || stage.releases(&first));
+    stage.waits_until(&second, |stage, _| stage.releases(&first));
 }
 
 #[test]
@@ -184,7 +185,7 @@ fn a_lock_that_was_taken_over_ends_with_its_holder() {
     stage.replace(2);
     stage.kill(1);
     assert!(!stage.takes(&second));
-    stage.waits_until(&second, || drop(first));
+    stage.waits_until(&second, |_, _| drop(first));
 }
 
 #[test]
@@ -193,43 +194,32 @@ fn who_waits_goes_on_waiting_at_a_primary_that_came_later() {
     let (first, second) = (stage.locker(), stage.locker());
     assert!(stage.takes(&first));
     stage.replace(2);
-    let request = stage.request(TAKE);
-    let has_it = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let start = Instant::now();
-            let mut wait = second.begin(request).unwrap();
-            let woken = wait.block_until(&|| start.elapsed() > WAIT).unwrap();
-            wait.finish(woken).unwrap();
-            has_it.store(true, Ordering::SeqCst);
-        });
-        std::thread::sleep(Duration::from_millis(300));
+    stage.waits_until(&second, |stage, has_it| {
         stage.kill(1);
         // By then it asks the next one.
         std::thread::sleep(Duration::from_millis(4000));
         assert!(!has_it.load(Ordering::SeqCst), "two have it");
         drop(first);
     });
-    assert!(has_it.load(Ordering::SeqCst));
 }
 
 #[test]
 fn a_lock_moves_with_its_partition() {
-    let stage = Stage::new(&[1]);
+    let mut stage = Stage::new(&[1]);
     let (first, second) = (stage.locker(), stage.locker());
     assert!(stage.takes(&first));
     stage.drain(1);
     assert!(!stage.takes(&second));
-    stage.waits_until(&second, || stage.releases(&first));
+    stage.waits_until(&second, |stage, _| stage.releases(&first));
     assert!(stage.takes(&first) && !stage.takes(&second));
 }
 
 #[test]
 fn who_waits_moves_with_the_partition_and_a_lock_ends_with_its_holder() {
-    let stage = Stage::new(&[1]);
+    let mut stage = Stage::new(&[1]);
     let (first, second) = (stage.locker(), stage.locker());
     assert!(stage.takes(&first));
-    stage.waits_until(&second, || {
+    stage.waits_until(&second, |stage, _| {
         stage.drain(1);
         assert!(!stage.takes(&stage.locker()));
         drop(first);
