@@ -15,6 +15,9 @@ use super::failed;
 
 /// Spins before the processor is offered to others: on one core the two sides must take turns.
 const SPINS: u32 = 4096;
+/// Offers without a message after which the serving side sleeps, some milliseconds: it must not take a core from what is measured in
+/// the next turn.
+const OFFERS: u32 = 200;
 const MESSAGE_LEN: usize = 64;
 
 /// How a side waits.
@@ -50,6 +53,8 @@ struct Layout {
     there: Way,
     back: Way,
     stop: AtomicU32,
+    /// The spinning server has gone to sleep.
+    sleeps: AtomicU32,
 }
 
 /// The page, mapped.
@@ -91,6 +96,9 @@ impl Page {
     /// Sends message `number` and waits for the answer to it.
     pub fn call(&self, number: u32) {
         send(&self.layout.there, number, self.wait);
+        if self.wait == Wait::Spin && self.layout.sleeps.load(Ordering::SeqCst) != 0 {
+            let _ = futex::wake(&self.layout.there.number, futex::Flags::empty(), 1);
+        }
         while self.layout.back.number.load(Ordering::Acquire) != number {
             pause(&self.layout.back, number.wrapping_sub(1), self.wait);
         }
@@ -100,10 +108,12 @@ impl Page {
     fn serve(&self) {
         let parent = rustix::process::getppid();
         let mut number = 0;
+        let mut offers = 0;
         loop {
             let next = self.layout.there.number.load(Ordering::Acquire);
             if next != number {
                 number = next;
+                offers = 0;
                 receive(&self.layout.there);
                 send(&self.layout.back, number, self.wait);
                 continue;
@@ -112,7 +122,15 @@ impl Page {
             {
                 return;
             }
-            pause(&self.layout.there, number, self.wait);
+            if offers < OFFERS {
+                offers += u32::from(self.wait == Wait::Spin);
+                pause(&self.layout.there, number, self.wait);
+            } else {
+                self.layout.sleeps.store(1, Ordering::SeqCst);
+                pause(&self.layout.there, number, Wait::Futex);
+                self.layout.sleeps.store(0, Ordering::SeqCst);
+                offers = 0;
+            }
         }
     }
 }
@@ -128,7 +146,7 @@ fn send(way: &Way, number: u32, wait: Wait) {
     for byte in &way.message {
         byte.store(number as u8, Ordering::Relaxed);
     }
-    way.number.store(number, Ordering::Release);
+    way.number.store(number, Ordering::SeqCst);
     if wait == Wait::Futex {
         let _ = futex::wake(&way.number, futex::Flags::empty(), 1);
     }
@@ -182,6 +200,10 @@ mod tests {
             let thread = std::thread::spawn(move || other.serve());
             for number in 1..=100 {
                 page.call(number);
+                if number == 50 {
+                    // The other side goes to sleep meanwhile, however it waits.
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                }
             }
             drop(page);
             thread.join().expect("the other side ends when told");
