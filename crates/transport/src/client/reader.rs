@@ -13,7 +13,7 @@ use crate::socket::{WAIT_SLICE, is_hung_up, timespec};
 use crate::spin::{Poll, Spin};
 
 /// Polling the reply ring before sleeping, at most.
-const SPIN_MAX: Duration = Duration::from_micros(50);
+const SPIN_MAX: Duration = Duration::from_micros(200);
 
 /// The receiving half of a link; used by the thread that has the role of the reader.
 #[derive(Debug)]

@@ -37,6 +37,8 @@ const EVENTS_MAX: usize = 64;
 /// Turns over the rings between two looks at the sockets, when there was something in the rings and when not.
 const BUSY_TURNS_PER_LOOK: u32 = 16;
 const IDLE_TURNS_PER_LOOK: u32 = 64;
+/// Turns over the rings alone between two looks at what is due: such a look costs about as much as a small request.
+const RING_TURNS_PER_APPOINTMENT: u32 = 8;
 /// Turns over the rings after which those that stayed quiet are put to sleep.
 const RING_TURNS_PER_SORTING: u32 = 1024;
 
@@ -129,12 +131,14 @@ impl EventLoop {
     pub fn run(mut self, service: &mut dyn Service, stop: &AtomicBool) -> Result<()> {
         let mut turns = 0u32;
         while !stop.load(Ordering::Relaxed) {
+            let mut has_looked = false;
             if self.awake.is_empty() && !self.sockets_awake {
                 let timeout = self
                     .watch
                     .timeout(service.alarm_at().into_iter().chain(self.replies.next_late()).min());
                 self.look(timeout, service)?;
                 self.spin.woke();
+                has_looked = true;
             } else {
                 turns = turns.wrapping_add(1);
                 let mut served = self.serve_rings(service);
@@ -145,7 +149,8 @@ impl EventLoop {
                     (false, false) => IDLE_TURNS_PER_LOOK,
                 };
                 if turns.is_multiple_of(turns_per_look) || self.waker.is_rung() {
-                    served |= self.look(Some(Duration::ZERO), service)?;
+                    has_looked = self.look(Some(Duration::ZERO), service)?;
+                    served |= has_looked;
                 }
                 if served {
                     self.spin.found();
@@ -157,6 +162,9 @@ impl EventLoop {
                 if turns.is_multiple_of(RING_TURNS_PER_SORTING) {
                     self.sort_rings();
                 }
+            }
+            if !has_looked && !turns.is_multiple_of(RING_TURNS_PER_APPOINTMENT) {
+                continue;
             }
             self.serve_late(service);
             self.send_all(service);
