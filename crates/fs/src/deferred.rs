@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use samite_client::{Op, OwnedOutcome, Pending};
+use samite_placement::hash;
 use samite_types::{Epoch, Error, ErrorKind, Result, Version};
 use samite_wire::op::{Action, Guard, Operation};
 
@@ -85,12 +86,38 @@ pub struct Deferred {
 
 #[derive(Default)]
 struct Waiting {
-    files: Vec<Unsent>,
+    files: Files,
     data_len: usize,
     /// Sent, with no answer yet.
-    flying: Vec<Unsent>,
+    flying: Files,
     /// That of the last file.
     place: Option<Arc<Place>>,
+}
+
+/// Files, and what finds one of them by its name.
+#[derive(Default)]
+struct Files {
+    all: Vec<Unsent>,
+    /// Of the key of each. The files lie too far apart for all of them to be looked at whenever one is made.
+    hashes: Vec<u64>,
+}
+
+impl Files {
+    fn push(&mut self, file: Unsent) {
+        self.hashes.push(hash(&file.home.key));
+        self.all.push(file);
+    }
+
+    fn has(&self, home: &Home) -> bool {
+        let wanted = hash(&home.key);
+        let mut known = self.hashes.iter().zip(&self.all);
+        known.any(|(hash, file)| *hash == wanted && file.home == *home)
+    }
+
+    /// The last one of this number.
+    fn find(&mut self, ino: u64) -> Option<&mut Unsent> {
+        self.all.iter_mut().rev().find(|file| file.ino == ino)
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -102,7 +129,7 @@ impl Deferred {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    fn take_waiting(&self) -> Vec<Unsent> {
+    fn take_waiting(&self) -> Files {
         let mut waiting = lock(&self.waiting);
         waiting.data_len = 0;
         std::mem::take(&mut waiting.files)
@@ -168,12 +195,11 @@ impl FileSystem {
             return Ok(None);
         }
         let home = walk.entry();
-        let is_known = |files: &[Unsent]| files.iter().any(|file| file.home == home);
         let mut waiting = lock(&deferred.waiting);
-        if is_known(&waiting.files) || is_known(&waiting.flying) {
+        if waiting.files.has(&home) || waiting.flying.has(&home) {
             return Ok(None);
         }
-        let is_full = waiting.files.len() >= FILES_MAX;
+        let is_full = waiting.files.all.len() >= FILES_MAX;
         let place = waiting.place(ctx, walk);
         drop(waiting);
         if is_full {
@@ -206,10 +232,10 @@ impl FileSystem {
         let quiet = Self { sends_deferred: false, ..self.clone() };
         quiet.land(&mut sending);
         let files = deferred.take_waiting();
-        let epoch = files.first().map(|file| file.place.epoch);
-        let is_one = files.iter().all(|file| Some(file.place.epoch) == epoch);
+        let epoch = files.all.first().map(|file| file.place.epoch);
+        let is_one = files.all.iter().all(|file| Some(file.place.epoch) == epoch);
         let sent = match epoch {
-            Some(epoch) if is_one => with_operations(&files, |operations| {
+            Some(epoch) if is_one => with_operations(&files.all, |operations| {
                 self.inner.store.dataset.submit_under(&operations, epoch).ok()
             }),
             _ => None,
@@ -220,7 +246,7 @@ impl FileSystem {
                 *sending = Some(sent);
             }
             // It can still be sent the slow way.
-            None => quiet.send_all(files),
+            None => quiet.send_all(files.all),
         }
     }
 
@@ -230,14 +256,14 @@ impl FileSystem {
         let mut sending = lock(&self.inner.deferred.sending);
         let quiet = Self { sends_deferred: false, ..self.clone() };
         quiet.land(&mut sending);
-        quiet.send_all(self.inner.deferred.take_waiting());
+        quiet.send_all(self.inner.deferred.take_waiting().all);
     }
 
     /// Waits for the answer to what was sent before.
     fn land(&self, sending: &mut Option<Pending>) {
         let Some(pending) = sending.take() else { return };
         let outcomes = pending.wait_by(self.client().deadline());
-        let files = std::mem::take(&mut lock(&self.inner.deferred.waiting).flying);
+        let files = std::mem::take(&mut lock(&self.inner.deferred.waiting).flying).all;
         let count = files.len();
         let again = self.judge_all(files, outcomes);
         self.send_files(again);
@@ -435,7 +461,7 @@ impl OpenFile {
         let ino = self.ino();
         let mut waiting = lock(&deferred.waiting);
         let Waiting { files, data_len, .. } = &mut *waiting;
-        if let Some(file) = files.iter_mut().rev().find(|file| file.ino == ino) {
+        if let Some(file) = files.find(ino) {
             if let Some(done) = work(file, data_len) {
                 return Ok(Some(done));
             }
@@ -529,9 +555,7 @@ impl OpenFile {
         let ino = self.ino();
         let mut waiting = lock(&self.fs.inner.deferred.waiting);
         let Waiting { files, flying, .. } = &mut *waiting;
-        let is_it = |file: &&mut Unsent| file.ino == ino;
-        let found = files.iter_mut().rev().find(is_it);
-        if let Some(file) = found.or_else(|| flying.iter_mut().find(is_it)) {
+        if let Some(file) = files.find(ino).or_else(|| flying.find(ino)) {
             file.is_open = false;
             self.deferred.store(false, Ordering::Release);
             return Ok(true);
