@@ -95,6 +95,8 @@ impl Sent {
 impl<'r, 'a> Run<'r, 'a> {
     pub(crate) fn new(dataset: &'r Dataset, ops: &'r mut [Op<'a>], deadline: Deadline) -> Self {
         let whom = Whom::of(dataset, ops.iter().map(|op| &op.operation));
+        let retry = Retry::new(Timing::default(), dataset.is_mirrored(), deadline.at());
+        let len = ops.iter().map(|op| op.footprint().sum()).sum();
         Self {
             dataset,
             session: dataset.client().session(),
@@ -105,7 +107,7 @@ impl<'r, 'a> Run<'r, 'a> {
             again: None,
             behind: Vec::new(),
             renumbered: Vec::new(),
-            retry: Retry::new(Timing::default(), dataset.is_mirrored(), deadline.at()),
+            retry: retry.of_len(len),
             whom,
             epoch: Epoch(0),
             torn: 0,
@@ -285,7 +287,7 @@ impl<'r, 'a> Run<'r, 'a> {
             }
             count += 1;
         }
-        (count, sum.body + sum.payload + sum.reply_payload)
+        (count, sum.sum())
     }
 
     /// Waits for one reply.

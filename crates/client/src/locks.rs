@@ -28,8 +28,12 @@ use crate::peer::Credentials;
 const MAP_PAUSE: Duration = Duration::from_millis(10);
 /// Most owners that a search for a circle of waits over several nodes looks at.
 const SEARCH_MAX: usize = 64;
-/// For how long a node is waited for whose place another may take.
+/// For how long a node is waited for whose place another may take, at last: the first times less, for what is lost is asked for again.
 const PRIMARY_PATIENCE: Duration = Duration::from_secs(1);
+const FIRST_PATIENCE: Duration = Duration::from_millis(300);
+const FIRST_TRIES: u32 = 3;
+/// How often a node is told to forget a lock.
+const FORGET_TRIES: u32 = 2;
 /// How long a node beside the group may take to note a lock, and how many are tried.
 const WITNESS_PATIENCE: Duration = Duration::from_millis(500);
 const WITNESSES_MAX: usize = 3;
@@ -163,17 +167,15 @@ impl Locker {
         let is_mirrored = self.is_mirrored(request, deadline)?;
         let is_release = matches!(request.call, LockCall::Release { .. });
         let mut told = None;
+        let mut tries = 0;
         loop {
             let (node, asked) = self.granter(request, deadline)?;
             if is_release && told.replace(asked.epoch) != Some(asked.epoch) {
                 // First where nobody asks: whoever gets the lock next has it noted there.
                 self.forget(&asked, deadline)?;
             }
-            let by = if is_mirrored {
-                deadline.min(Deadline::after(PRIMARY_PATIENCE))
-            } else {
-                deadline
-            };
+            let by = if is_mirrored { deadline.min(patience(tries)) } else { deadline };
+            tries += 1;
             match self.ask_node(node, &asked, by) {
                 Ok(answer) => return Ok((asked, answer)),
                 Err(error) if deadline.remaining().is_none() => return Err(error),
@@ -205,12 +207,15 @@ impl Locker {
             *wait = None;
         }
         let mut told: Vec<NodeId> = Vec::new();
+        let mut tries = 0;
         loop {
             let Some(others) = self.others(&request, deadline)? else { return Ok(false) };
             let Some(node) = others.members.into_iter().find(|node| !told.contains(node)) else {
                 return self.witness(&others.witnesses, &request, deadline);
             };
-            match self.ask_node(node, &request, deadline.min(Deadline::after(PRIMARY_PATIENCE))) {
+            let by = deadline.min(patience(tries));
+            tries += 1;
+            match self.ask_node(node, &request, by) {
                 Ok(LockAnswer::Full) => return Err(full()),
                 Ok(_) => told.push(node),
                 Err(error) if deadline.remaining().is_none() => return Err(error),
@@ -254,8 +259,13 @@ impl Locker {
         };
         let known: Vec<NodeId> = others.witnesses.iter().filter(is_known).copied().collect();
         for node in others.members.into_iter().chain(known) {
-            // Without an answer it forgets by the next note.
-            let _ = self.ask_node(node, &request, deadline.min(Deadline::after(PRIMARY_PATIENCE)));
+            for tries in 0..FORGET_TRIES {
+                // Without an answer it forgets by the next note.
+                let answer = self.ask_node(node, &request, deadline.min(patience(tries)));
+                if !answer.is_err_and(|error| error.kind() == ErrorKind::Timeout) {
+                    break;
+                }
+            }
         }
         Ok(())
     }
@@ -432,6 +442,11 @@ impl Locker {
             connections.iter().for_each(|one| one.link.abandon());
         }
     }
+}
+
+/// By when a node is to answer that was asked so often before.
+fn patience(tries: u32) -> Deadline {
+    Deadline::after(if tries < FIRST_TRIES { FIRST_PATIENCE } else { PRIMARY_PATIENCE })
 }
 
 const fn without_search(mut request: LockRequest) -> LockRequest {

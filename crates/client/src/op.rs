@@ -106,6 +106,13 @@ pub(crate) fn check(operation: &Operation<'_>) -> Result<()> {
     }
 }
 
+impl Footprint {
+    /// All bytes.
+    pub(crate) const fn sum(&self) -> usize {
+        self.body + self.payload + self.reply_payload
+    }
+}
+
 impl Op<'_> {
     /// What it takes of a frame.
     pub(crate) fn footprint(&self) -> Footprint {

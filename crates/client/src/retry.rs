@@ -32,8 +32,10 @@ const BREAKS_MAX: u32 = 8;
 pub struct Timing {
     /// Silence after which a newer cluster map is looked for, again and again.
     pub patience: Duration,
-    /// Silence after which a request is sent again although nobody knows a newer map. Doubles with every other time: of two that are lost in a
-    /// row, the second need not have been sent into a crowd.
+    /// Silence after which the shortest request is sent again although nobody knows a newer map. Doubles with every other time, but not before the
+    /// fourth: where one in ten is lost, a call of ten requests loses several, and few of them more than that in a row.
+    pub resend_min: Duration,
+    /// The same for a long one, which makes a crowd worse when it comes again. In between, each byte of request and reply counts for a microsecond.
     pub resend: Duration,
     /// Longest such silence, and the first where there is only one place to ask.
     pub resend_max: Duration,
@@ -49,6 +51,7 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             patience: Duration::from_millis(300),
+            resend_min: Duration::from_millis(300),
             resend: Duration::from_secs(1),
             resend_max: Duration::from_secs(4),
             pause_min: Duration::from_micros(50),
@@ -105,8 +108,10 @@ pub struct Retry {
     deadline: Duration,
     pause: Duration,
     breaks: u32,
-    /// When the request under way is to be sent again.
-    resend_at: Duration,
+    /// Bytes of the request and its reply, as far as known.
+    len: usize,
+    /// When the request under way was sent.
+    sent_at: Duration,
     /// How often it was sent again since there was a newer map.
     resent: u32,
     /// Until when to wait for the answer to it before a newer map is looked for.
@@ -127,12 +132,19 @@ impl Retry {
             deadline,
             pause: timing.pause_min,
             breaks: 0,
-            resend_at: Duration::ZERO,
+            len: 0,
+            sent_at: Duration::ZERO,
             resent: 0,
             silent_at: Duration::ZERO,
             doubt_at: None,
             reason: Event::Silent,
         }
+    }
+
+    /// The same, for a request and a reply of so many bytes together, as far as known.
+    #[must_use]
+    pub const fn of_len(self, len: usize) -> Self {
+        Self { len, ..self }
     }
 
     /// Somebody else can take over from the node that is asked.
@@ -144,15 +156,15 @@ impl Retry {
     /// The request leaves, at `now`.
     #[inline]
     pub fn sent(&mut self, now: Duration) {
-        self.resend_at = now.saturating_add(self.resend());
-        self.silent_at = now.saturating_add(self.timing.patience);
+        self.sent_at = now;
+        self.silent_at = self.next_look(now);
     }
 
     /// Until when to wait for the answer before [`Event::Silent`] is told.
     #[inline]
     #[must_use]
     pub fn wait_until(&self) -> Duration {
-        let until = if self.is_mirrored { self.silent_at } else { self.resend_at };
+        let until = if self.is_mirrored { self.silent_at } else { self.resend_at() };
         until.min(self.deadline)
     }
 
@@ -160,7 +172,8 @@ impl Retry {
     #[must_use]
     pub fn answer_until(&self) -> Duration {
         if self.is_mirrored {
-            self.resend_at.max(self.silent_at).min(self.deadline)
+            let whole_at = self.sent_at.saturating_add(self.timing.resend);
+            whole_at.max(self.resend_at()).max(self.silent_at).min(self.deadline)
         } else {
             self.deadline
         }
@@ -207,8 +220,8 @@ impl Retry {
             self.resent = 0;
             return Next::Send;
         }
-        self.silent_at = now.saturating_add(self.timing.patience);
-        self.doubt_at = Some(self.silent_at);
+        self.silent_at = self.next_look(now);
+        self.doubt_at = Some(now.saturating_add(self.timing.patience));
         match self.reason {
             Event::Silent => self.ask_again(now),
             Event::Stale | Event::Busy => self.pause(now, self.timing.busy_pause_max),
@@ -218,20 +231,33 @@ impl Retry {
 
     /// The request or its reply may be lost: it is sent again from time to time.
     fn ask_again(&mut self, now: Duration) -> Next {
-        if now < self.resend_at {
+        if now < self.resend_at() {
             return Next::Wait;
         }
         self.resent += 1;
         Next::Send
     }
 
-    /// Silence after which the request under way is sent again.
-    fn resend(&self) -> Duration {
-        let Timing { resend, resend_max, .. } = self.timing;
+    /// When the request under way is sent again.
+    fn resend_at(&self) -> Duration {
+        let Timing { resend_min, resend, resend_max, .. } = self.timing;
         if !self.is_mirrored {
-            return resend_max;
+            return self.sent_at.saturating_add(resend_max);
         }
-        resend.saturating_mul(2u32.saturating_pow(self.resent / 2)).min(resend_max)
+        let for_bytes = Duration::from_micros(self.len as u64);
+        let first = resend_min.saturating_add(for_bytes).min(resend);
+        let doubled = (self.resent / 2).saturating_sub(1);
+        let silence = first.saturating_mul(2u32.saturating_pow(doubled)).min(resend_max);
+        self.sent_at.saturating_add(silence)
+    }
+
+    /// Until when to wait before the next look: not just before the request is sent again.
+    fn next_look(&self, now: Duration) -> Duration {
+        let Timing { patience, .. } = self.timing;
+        match self.resend_at().checked_sub(now) {
+            Some(left) if !left.is_zero() && left < patience * 2 => now.saturating_add(left),
+            _ => now.saturating_add(patience),
+        }
     }
 
     fn is_in_doubt(&mut self, now: Duration) -> bool {
@@ -260,6 +286,7 @@ mod tests {
 
     const TIMING: Timing = Timing {
         patience: ms(300),
+        resend_min: ms(300),
         resend: ms(1000),
         resend_max: ms(4000),
         pause_min: Duration::from_micros(50),
@@ -277,27 +304,28 @@ mod tests {
 
     #[test]
     fn silence_is_looked_into_and_ends_with_another_primary_or_a_second_sending() {
-        let mut retry = mirrored(ms(30_000));
+        let mut retry = mirrored(ms(30_000)).of_len(1 << 20);
         retry.sent(ms(0));
-        for now in [300, 600, 900] {
+        for now in [300, 600] {
             assert_eq!(retry.wait_until(), ms(now));
             assert_eq!(retry.happened(Event::Silent, ms(now)), Next::Look);
             assert_eq!(retry.looked(false, ms(now)), Next::Wait);
         }
-        assert_eq!(retry.happened(Event::Silent, ms(1200)), Next::Look);
-        assert_eq!(retry.looked(false, ms(1200)), Next::Send);
-        retry.sent(ms(1200));
-        assert_eq!(retry.wait_until(), ms(1500));
-        assert_eq!(retry.happened(Event::Silent, ms(1500)), Next::Look);
-        assert_eq!(retry.looked(true, ms(1510)), Next::Send);
+        assert_eq!(retry.wait_until(), ms(1000));
+        assert_eq!(retry.happened(Event::Silent, ms(1000)), Next::Look);
+        assert_eq!(retry.looked(false, ms(1000)), Next::Send);
+        retry.sent(ms(1000));
+        assert_eq!(retry.wait_until(), ms(1300));
+        assert_eq!(retry.happened(Event::Silent, ms(1300)), Next::Look);
+        assert_eq!(retry.looked(true, ms(1310)), Next::Send);
     }
 
-    #[test]
-    fn the_first_repetition_comes_as_soon_as_the_second_and_later_ones_less_often() {
-        let mut retry = mirrored(ms(30_000));
+    /// When a request of `len` bytes is sent again, if no answer ever comes and each look takes no time.
+    fn sendings(len: usize, count: usize) -> Vec<Duration> {
+        let mut retry = mirrored(ms(30_000)).of_len(len);
         let (mut now, mut sent) = (ms(0), Vec::new());
         retry.sent(now);
-        while sent.len() < 5 {
+        while sent.len() < count {
             now = retry.wait_until();
             assert_eq!(retry.happened(Event::Silent, now), Next::Look);
             if retry.looked(false, now) == Next::Send {
@@ -305,7 +333,22 @@ mod tests {
                 sent.push(now);
             }
         }
-        assert_eq!(sent, [1200, 2400, 4500, 6600, 10_800].map(ms));
+        sent
+    }
+
+    #[test]
+    fn short_requests_come_again_soon_long_ones_later_and_all_of_them_less_often_in_the_end() {
+        let short = [300, 600, 900, 1200, 1800, 2400, 3600, 4800, 7200];
+        assert_eq!(sendings(0, 9), short.map(ms));
+        assert_eq!(sendings(100_000, 3), [400, 800, 1200].map(ms));
+        assert_eq!(sendings(1 << 20, 7), [1000, 2000, 3000, 4000, 6000, 8000, 12_000].map(ms));
+    }
+
+    #[test]
+    fn an_answer_that_has_begun_to_come_has_a_second() {
+        let mut retry = mirrored(ms(30_000));
+        retry.sent(ms(0));
+        assert_eq!((retry.wait_until(), retry.answer_until()), (ms(300), ms(1000)));
     }
 
     #[test]

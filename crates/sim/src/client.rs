@@ -209,6 +209,10 @@ impl SimClient {
             let (body, payload) = encoder.finish();
             (body, payload.concat())
         });
+        let len = body.len() + payload.len();
+        if !current.was_sent {
+            current.retry = current.retry.clone().of_len(len);
+        }
         current.was_sent = true;
         (current.asked, current.asked_epoch, current.id) = (place, map_epoch, id);
         context.send(place, Message::Request { id, client: self.id, body, payload });

@@ -184,7 +184,8 @@ fn try_chaos(plans: impl Iterator<Item = chaos::driver::Plan>) -> Result<(), Str
         match chaos::driver::run(&plan, &helper) {
             Ok(summary) => {
                 let pause = summary.pause.as_millis();
-                println!("seed {}: {} calls, longest {pause} ms", plan.seed, summary.calls);
+                let (calls, what) = (summary.calls, summary.what);
+                println!("seed {}: {calls} calls, longest {pause} ms: {what}", plan.seed);
                 pauses.push(pause);
             }
             Err(error) => {
@@ -217,14 +218,20 @@ fn stress(plan: &Plan) -> Result<(), String> {
     let result = driver::run(plan, &helper, &mut |summary| {
         if told.elapsed() > TELL_EVERY {
             told = Instant::now();
-            println!("stress: {} rounds, {} steps", summary.rounds, summary.steps);
+            println!("stress: {}", words(&summary));
         }
     });
     match result {
         Ok(summary) => {
-            println!("stress: {} rounds, {} steps: no difference", summary.rounds, summary.steps);
+            println!("stress: {}: no difference", words(&summary));
             Ok(())
         }
         Err(wrong) => Err(format!("seed {}: {wrong}", plan.seed)),
     }
+}
+
+/// What a stress test did so far.
+fn words(summary: &driver::Summary) -> String {
+    let driver::Summary { rounds, steps, stale } = summary;
+    format!("{rounds} rounds, {steps} steps, {stale} calls made again after ESTALE")
 }

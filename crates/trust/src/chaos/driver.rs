@@ -59,12 +59,14 @@ pub struct Plan {
 }
 
 /// What came of a run in which nothing was wrong.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Summary {
     /// Calls of all processes.
     pub calls: u64,
     /// The longest of them.
     pub pause: Duration,
+    /// Which that was.
+    pub what: String,
 }
 
 struct Run<'a> {
@@ -96,7 +98,7 @@ pub fn run(plan: &Plan, helper: &Path) -> Result<Summary, String> {
         wait_whole(&run.client)?;
     }
     run.pause(300, 600);
-    let (calls, raised, pause) = workers.finish()?;
+    let (calls, raised, (pause, what)) = workers.finish()?;
     wait_whole(&run.client)?;
     run.compare_members()?;
     let counter = Kv::new(run.client.dataset(DATASET).map_err(|error| error.to_string())?)
@@ -106,7 +108,7 @@ pub fn run(plan: &Plan, helper: &Path) -> Result<Summary, String> {
     if counted != raised {
         return Err(format!("the counter is {counted}, and was raised {raised} times"));
     }
-    Ok(Summary { calls, pause })
+    Ok(Summary { calls, pause, what })
 }
 
 /// The processes; killed when dropped.
@@ -114,28 +116,29 @@ struct Workers(Vec<Child>);
 
 impl Workers {
     /// Ends all in order: calls, raises of the counter, and the longest call.
-    fn finish(&mut self) -> Result<(u64, u64, Duration), String> {
+    fn finish(&mut self) -> Result<(u64, u64, (Duration, String)), String> {
         for child in &mut self.0 {
             drop(child.stdin.take());
         }
-        let (mut calls, mut raised, mut pause) = (0, 0, 0);
+        let (mut calls, mut raised, mut pause) = (0, 0, (0, String::new()));
         for (mut child, number) in self.0.drain(..).zip(0..) {
             let mut said = String::new();
             let read = child.stdout.take().map(|mut out| out.read_to_string(&mut said));
             read.transpose().map_err(|error| error.to_string())?;
             let status = child.wait().map_err(|error| error.to_string())?;
+            let (figures, what) = said.split_once('\n').unwrap_or_default();
             let figures: Vec<u64> =
-                said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+                figures.split_whitespace().filter_map(|word| word.parse().ok()).collect();
             match figures[..] {
                 [did, counted, longest] if status.success() => {
                     calls += did;
                     raised += counted;
-                    pause = pause.max(longest);
+                    pause = pause.max((longest, what.trim().to_owned()));
                 }
                 _ => return Err(format!("client {number}: {status}: {said}")),
             }
         }
-        Ok((calls, raised, Duration::from_micros(pause)))
+        Ok((calls, raised, (Duration::from_micros(pause.0), pause.1)))
     }
 }
 

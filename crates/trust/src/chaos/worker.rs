@@ -42,7 +42,8 @@ struct Worker {
     /// Times it has raised the counter.
     raised: u64,
     calls: u64,
-    longest: Duration,
+    /// The longest call, and which it was.
+    longest: (Duration, String),
 }
 
 /// Works as process `number` of `of` until its standard input ends, checks all that it wrote, and says what it did on standard output.
@@ -65,7 +66,7 @@ pub fn run(client: &Client, number: u64, of: u64, seed: u64) -> Result<(), Strin
         appended: 0,
         raised: 0,
         calls: 0,
-        longest: Duration::ZERO,
+        longest: (Duration::ZERO, "nothing".to_owned()),
     };
     let is_over = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&is_over);
@@ -78,7 +79,8 @@ pub fn run(client: &Client, number: u64, of: u64, seed: u64) -> Result<(), Strin
         worker.step()?;
     }
     worker.check_all()?;
-    println!("{} {} {}", worker.calls, worker.raised, worker.longest.as_micros());
+    let (longest, what) = &worker.longest;
+    println!("{} {} {}\n{what}", worker.calls, worker.raised, longest.as_micros());
     Ok(())
 }
 
@@ -115,7 +117,9 @@ impl Worker {
         let begun = Instant::now();
         let done = call(self);
         let took = begun.elapsed();
-        self.longest = self.longest.max(took);
+        if took > self.longest.0 {
+            self.longest = (took, what.to_owned());
+        }
         self.calls += 1;
         done.map_err(|error| format!("{what}, after {} ms: {error}", took.as_millis()))
     }

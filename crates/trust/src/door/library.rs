@@ -24,6 +24,8 @@ pub struct Library {
     streams: HashMap<Handle, DirHandle>,
     /// Locks of this process, and of each open file.
     locks: FileLocks,
+    /// Where any were asked for.
+    locked: Vec<LockPlace>,
     next: u32,
 }
 
@@ -36,6 +38,7 @@ impl Library {
         let fs = FileSystem::open(client, DATASET)?;
         Ok(Self {
             locks: fs.locks(),
+            locked: Vec::new(),
             fs,
             ctx: Context { umask: 0o022, ..Context::root() },
             files: HashMap::new(),
@@ -106,7 +109,7 @@ impl Library {
     }
 
     fn lock_range(
-        &self,
+        &mut self,
         file: Handle,
         (kind, mode): (LockKind, LockMode),
         range: LockRange,
@@ -122,6 +125,9 @@ impl Library {
             LockMode::Exclusive => samite_fs::LockMode::Exclusive,
         };
         let wanted = WantedLock { range, mode, pid: 0, detects_deadlock: false };
+        if !self.locked.contains(&place) {
+            self.locked.push(place);
+        }
         if wait {
             self.locks.lock(place, wanted, &|| false)?;
             return Ok(Answer::Done);
@@ -131,11 +137,13 @@ impl Library {
     }
 
     /// What a close does to locks.
-    fn release(&self, file: Handle, open: &OpenFile) -> Result<()> {
-        for kind in [LockKind::Flock, LockKind::Process, LockKind::OpenFile] {
-            self.locks.unlock(place(file, open, kind), LockRange::WHOLE)?;
-        }
-        Ok(())
+    fn release(&mut self, file: Handle, open: &OpenFile) -> Result<()> {
+        let kinds = [LockKind::Flock, LockKind::Process, LockKind::OpenFile];
+        let ends = kinds.map(|kind| place(file, open, kind));
+        let (ended, left): (Vec<_>, Vec<_>) =
+            self.locked.drain(..).partition(|place| ends.contains(place));
+        self.locked = left;
+        ended.into_iter().try_for_each(|place| self.locks.unlock(place, LockRange::WHOLE))
     }
 
     fn on_path(&mut self, call: Call) -> Result<Answer> {

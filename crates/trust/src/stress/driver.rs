@@ -42,6 +42,8 @@ pub struct Summary {
     pub rounds: u64,
     /// Steps of all processes; one is one call or a few.
     pub steps: u64,
+    /// Calls that were made again because the kernel of a mount said ESTALE.
+    pub stale: u64,
 }
 
 /// Runs a plan with the program `helper` (`samite-trust`).
@@ -107,8 +109,9 @@ fn play(
         match worker.report(until) {
             Some(Report::Right { tree, done: its, steps }) => {
                 trees[(index + round as usize) % plan.workers.len()] = tree;
-                done.push(its);
+                summary.stale += its.stale;
                 summary.steps += steps;
+                done.push(its);
             }
             Some(Report::Wrong { what, calls }) => {
                 return Err(format!("{who}: {what}\nits last calls:\n  {}", calls.join("\n  ")));

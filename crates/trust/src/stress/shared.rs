@@ -31,6 +31,8 @@ pub struct Done {
     pub made: BTreeSet<(u64, String)>,
     /// Exclusive names won.
     pub won: Vec<u64>,
+    /// Calls that were made again because the kernel said ESTALE.
+    pub stale: u64,
 }
 
 /// What a process carries through a round.
@@ -112,7 +114,10 @@ impl<'a> Shared<'a> {
         loop {
             tries += 1;
             match self.door.rename(from, to) {
-                Err(libc::ESTALE) if tries < TRIES_MAX => self.door.facts(from).map(drop)?,
+                Err(libc::ESTALE) if tries < TRIES_MAX => {
+                    self.part.done.stale += 1;
+                    self.door.facts(from).map(drop)?;
+                }
                 moved => return moved,
             }
         }
@@ -215,7 +220,7 @@ impl<'a> Shared<'a> {
         loop {
             tries += 1;
             match self.door.get("/shared/current") {
-                Err(libc::ESTALE) if tries < TRIES_MAX => {}
+                Err(libc::ESTALE) if tries < TRIES_MAX => self.part.done.stale += 1,
                 content => return content,
             }
         }
