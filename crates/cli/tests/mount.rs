@@ -6,10 +6,11 @@ mod common;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use common::{Samite, kill, list};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 /// Longer than any call may take on a store of which a node is gone.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -116,6 +117,50 @@ fn a_killed_daemon_leaves_a_mount_that_ends_and_a_store_that_goes_on() {
     samite.ok(["down"]);
     assert_eq!(list(&path), [] as [&str; 0]);
     samite.assert_nothing_left();
+}
+
+/// The kernel does not see that a daemon is dead while something has its connection open: as a thread of the daemon that waits in the kernel does, and
+/// this process in its place here.
+#[test]
+fn a_mount_whose_dead_daemon_holds_its_connection_is_aborted() {
+    let Some((samite, path)) = mounted(1) else { return };
+    fs::write(path.join("kept"), "data").unwrap();
+    let pid = daemon(&samite);
+    let links = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let connections: Vec<_> = links
+        .filter(|link| fs::read_link(link.path()).is_ok_and(|to| to.ends_with("dev/fuse")))
+        .map(|link| link.file_name().to_str().unwrap().parse().unwrap())
+        .collect();
+    let flags = PidfdFlags::empty();
+    let process = pidfd_open(Pid::from_raw(pid.cast_signed()).unwrap(), flags).unwrap();
+    let held: Vec<_> = connections
+        .into_iter()
+        .map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).unwrap())
+        .collect();
+    assert!(!held.is_empty());
+    kill(pid);
+    let mut waiting = Command::new("ls").arg("-l").arg(&path).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(waiting.try_wait().unwrap().is_none(), "somebody answered");
+    umount(&samite, &path);
+    assert!(!ended(&mut waiting).success());
+    assert_eq!(list(&path), [] as [&str; 0]);
+    drop(held);
+    assert_eq!(samite.ok(["cat", "/kept"]), "data");
+    samite.ok(["down"]);
+    samite.assert_nothing_left();
+}
+
+/// How a program ended, which it must in time.
+fn ended(program: &mut Child) -> ExitStatus {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Some(status) = program.try_wait().unwrap() {
+            return status;
+        }
+        assert!(Instant::now() < until, "it hangs");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]

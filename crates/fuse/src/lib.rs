@@ -34,4 +34,4 @@ mod unmount;
 mod wishes;
 
 pub use mount::{Mount, MountOptions, THREADS_DEFAULT, THREADS_MAX, Unmounter};
-pub use unmount::{Mounted, find_mount, mounts_of, unmount, users_of};
+pub use unmount::{Mounted, find_mount, mounts_of, unmount, unmount_dead, users_of};

@@ -18,6 +18,8 @@ pub struct Mounted {
     pub path: PathBuf,
     /// Name of its cluster.
     pub cluster: String,
+    /// Number of its connection among those of the kernel.
+    pub connection: u32,
 }
 
 /// All mounts of the cluster with this name that this process sees, in the order in which they were made.
@@ -51,6 +53,25 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<()> {
         Err(Errno::PERM) => by_helper(path, lazy),
         result => result.map_err(what),
     }
+}
+
+/// Ends a mount that nobody serves any more, whoever uses it. The kernel may not know: a thread of a daemon that was killed can be left waiting for a
+/// program that waits for the daemon, and keep the connection open. So that is aborted first, and all who wait there get an error.
+///
+/// # Errors
+/// What the system says.
+pub fn unmount_dead(mount: &Mounted) -> Result<()> {
+    match rustix::mount::unmount(&mount.path, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
+        Ok(()) => return Ok(()),
+        // It is aborted, and in use.
+        Err(Errno::BUSY) => {}
+        Err(_) => {
+            let abort = format!("/sys/fs/fuse/connections/{}/abort", mount.connection);
+            // Its owner may do that; where it cannot be done, the mount still goes out of sight.
+            let _ = std::fs::write(abort, "1");
+        }
+    }
+    unmount(&mount.path, true)
 }
 
 /// For users who may not unmount themselves.
@@ -93,7 +114,9 @@ fn all() -> Result<Vec<Mounted>> {
 /// One line of mountinfo(5), if it is a mount of a store.
 fn parse(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let path = fields.nth(4)?;
+    let device = fields.nth(2)?.strip_prefix(b"0:")?;
+    let connection = std::str::from_utf8(device).ok()?.parse().ok()?;
+    let path = fields.nth(1)?;
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let kind = rest.next()?;
     let source = rest.next()?.strip_prefix(SUBTYPE.as_bytes())?.strip_prefix(b":")?;
@@ -102,7 +125,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
         return None;
     }
     let cluster = String::from_utf8(unescaped(source)).ok()?;
-    Some(Mounted { path: OsString::from_vec(unescaped(path)).into(), cluster })
+    Some(Mounted { path: OsString::from_vec(unescaped(path)).into(), cluster, connection })
 }
 
 /// Blanks and the like are written as a backslash and three octal digits.
@@ -168,7 +191,7 @@ mod tests {
             b"95 29 0:52 / /mnt/a\\040b rw,relatime shared:3 - fuse.samite samite:dev rw,user_id=0";
         let mount = parse(line).unwrap();
         assert_eq!(mount.path, Path::new("/mnt/a b"));
-        assert_eq!(mount.cluster, "dev");
+        assert_eq!((mount.cluster.as_str(), mount.connection), ("dev", 52));
         for other in [
             &b"95 29 0:52 / /mnt rw - tmpfs samite:dev rw"[..],
             b"95 29 0:52 / /mnt rw - fuse.sshfs host:/ rw",

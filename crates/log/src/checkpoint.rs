@@ -92,9 +92,8 @@ pub fn read_all(
 ) -> Result<u64> {
     let file = disk.open(name)?;
     let len = file.len()?;
-    let corrupt = |at: u64| {
-        Error::new(ErrorKind::Corrupt, format!("checkpoint {name}: damaged at byte {at}"))
-    };
+    // Who asks for a checkpoint names it.
+    let corrupt = |at: u64| Error::new(ErrorKind::Corrupt, format!("damaged at byte {at}"));
     let (mut at, mut sequence) = (0, 1);
     let mut bytes = Vec::new();
     while at < len {

@@ -44,9 +44,9 @@ impl MountRecord {
         Ok(RecordGuard(path))
     }
 
-    /// The daemon, if it lives.
+    /// The daemon, if it lives and is not about to end.
     pub fn daemon(&self) -> Option<Process> {
-        Process::started_at(self.pid, self.start_ticks)
+        Process::started_at(self.pid, self.start_ticks).filter(|process| !process.is_dying())
     }
 }
 
@@ -106,8 +106,13 @@ pub fn record_of(dir: &ClusterDir, path: &Path) -> Option<MountRecord> {
 pub fn end(dir: &ClusterDir, mount: &Mounted, lazy: bool) -> Result<(), Failure> {
     let record = record_of(dir, &mount.path);
     let daemon = record.as_ref().and_then(MountRecord::daemon);
-    let lazy = lazy || daemon.is_none();
-    samite_fuse::unmount(&mount.path, lazy).map_err(|error| match error.kind() {
+    let ended = match (&record, &daemon) {
+        (Some(_), None) => samite_fuse::unmount_dead(mount),
+        // Whether somebody serves it is not known.
+        (None, _) => samite_fuse::unmount(&mount.path, true),
+        (Some(_), Some(_)) => samite_fuse::unmount(&mount.path, lazy),
+    };
+    ended.map_err(|error| match error.kind() {
         ErrorKind::InUse => Failure::failed(format!("{error}{}", used_by(&mount.path))),
         _ => error.into(),
     })?;
@@ -125,14 +130,17 @@ pub fn end(dir: &ClusterDir, mount: &Mounted, lazy: bool) -> Result<(), Failure>
 /// Ends all mounts of a cluster, whoever uses them.
 pub fn end_all(dir: &ClusterDir) {
     for record in records(dir) {
-        let mounted = samite_fuse::find_mount(&record.path);
-        let is_ours = mounted.is_ok_and(|mount| mount.is_some_and(|it| it.cluster == dir.name()));
+        let mounted = samite_fuse::find_mount(&record.path).ok().flatten();
         let daemon = record.daemon();
-        if is_ours
-            && samite_fuse::unmount(&record.path, false).is_err()
-            && let Err(error) = samite_fuse::unmount(&record.path, true)
-        {
-            crate::output::complain(error.message());
+        if let Some(mount) = mounted.filter(|mount| mount.cluster == dir.name()) {
+            let ended = match &daemon {
+                None => samite_fuse::unmount_dead(&mount),
+                Some(_) => samite_fuse::unmount(&record.path, false)
+                    .or_else(|_| samite_fuse::unmount(&record.path, true)),
+            };
+            if let Err(error) = ended {
+                crate::output::complain(error.message());
+            }
         }
         if let Some(daemon) = daemon
             && !daemon.wait(END_TIMEOUT)

@@ -48,6 +48,22 @@ impl Process {
         !self.wait(Duration::ZERO)
     }
 
+    /// Whether it was killed and some of it has not ended yet, as a thread does that waits in the kernel.
+    pub fn is_dying(&self) -> bool {
+        let state = stat_field(Path::new(&format!("/proc/{}/stat", self.pid)), 3);
+        if state.is_some_and(|state| matches!(&*state, "X" | "Z")) {
+            return true;
+        }
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
+        let pending = |line: &str| {
+            let (name, signals) = line.split_once(':')?;
+            let signals = u64::from_str_radix(signals.trim(), 16);
+            matches!(name, "SigPnd" | "ShdPnd").then_some(signals.ok()?)
+        };
+        let kill = 1 << (Signal::KILL.as_raw() - 1);
+        status.is_ok_and(|status| status.lines().filter_map(pending).any(|all| all & kill != 0))
+    }
+
     /// Sends a signal; nothing happens when it has ended.
     pub fn signal(&self, signal: Signal) {
         let _ = pidfd_send_signal(&self.pidfd, signal);

@@ -144,7 +144,14 @@ fn restart(
         let words = format!("{failure}{}", way_back(durable, node, aside.as_deref()));
         Failure::new(failure.code, words)
     })?;
-    let mut line = format!("cluster {}: {node} is back (pid {})", file.cluster, fresh.pid);
+    let pid = fresh.pid;
+    let mut line = match client {
+        Ok(_) => format!("cluster {}: {node} is back (pid {pid})", file.cluster),
+        Err(_) => format!(
+            "cluster {}: {node} was started (pid {pid}); no other node lives, and it serves when enough of them do",
+            file.cluster
+        ),
+    };
     if let Some(aside) = aside {
         line.push_str(&format!("; what it had is in {}", aside.display()));
     }

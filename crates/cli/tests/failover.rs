@@ -1,0 +1,163 @@
+//! `ls`, `stat` and `cat`, on a mount and through `samite run`, while a node dies: each of them ends.
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Samite, kill};
+
+/// Longer than any of these programs may take.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// How long they are started again and again once the node is dead: a failover takes less than 3 s.
+const LOOK_FOR: Duration = Duration::from_secs(4);
+const FILES: usize = 24;
+/// A node that dies. The coordinator is at node 0.
+const VICTIM: usize = 1;
+
+/// What a program said, and whether it was content.
+struct Said {
+    out: String,
+    err: String,
+    is_content: bool,
+}
+
+/// Runs a program that must end in time.
+fn run(samite: &Samite, mut command: Command) -> Said {
+    let what = format!("{command:?}");
+    let open = |name: &str| {
+        let path = samite.scratch().join(name);
+        File::options().read(true).write(true).create(true).truncate(true).open(path).unwrap()
+    };
+    let (mut out, mut err) = (open("out"), open("err"));
+    // In files, so that nothing waits for whoever reads them.
+    command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(err.try_clone().unwrap());
+    let mut child = command.spawn().unwrap();
+    let until = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < until, "{what} hangs");
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    let text = |file: &mut File| {
+        file.seek(SeekFrom::Start(0)).unwrap();
+        std::io::read_to_string(file).unwrap()
+    };
+    Said { out: text(&mut out), err: text(&mut err), is_content: status.success() }
+}
+
+/// A way to the files: programs are run with it.
+struct Door {
+    path: PathBuf,
+    prefix: Vec<String>,
+}
+
+impl Door {
+    fn run(&self, samite: &Samite, program: &str, args: &[&OsStr]) -> Said {
+        let mut command = match self.prefix.as_slice() {
+            [] => Command::new(program),
+            prefix => samite.command(prefix.iter().map(String::as_str).chain([program])),
+        };
+        command.args(args);
+        run(samite, command)
+    }
+}
+
+fn content(number: usize) -> String {
+    format!("{number} ").repeat(number + 1)
+}
+
+/// A cluster of three with files, and the doors that there are here.
+fn up(mirror: &str) -> (Samite, Vec<Door>) {
+    let samite = Samite::new();
+    samite.ok(["up", "--local", "3", "--memory", "64M", "--mirror", mirror]);
+    samite.ok(["run", "--", "mkdir", "/samite/dir"]);
+    for number in 0..FILES {
+        samite.ok_with(["put", "-", &format!("/dir/f{number}")], content(number).as_bytes());
+    }
+    let prefix = ["run", "--"].map(str::to_owned).to_vec();
+    let mut doors = vec![Door { path: "/samite/dir".into(), prefix }];
+    if Path::new("/dev/fuse").exists() {
+        let path = samite.scratch().join("store");
+        fs::create_dir(&path).unwrap();
+        // Uncached, so that the store is asked each time.
+        samite.ok(["mount", "--uncached", path.to_str().unwrap()]);
+        doors.push(Door { path: path.join("dir"), prefix: Vec::new() });
+    }
+    (samite, doors)
+}
+
+/// `ls -l` as a name and a size for each file.
+fn listed(said: &str) -> Vec<(String, usize)> {
+    let parse = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        Some(((*words.get(8)?).to_owned(), words.get(4)?.parse().ok()?))
+    };
+    let mut all: Vec<_> = said.lines().filter_map(parse).collect();
+    all.sort();
+    all
+}
+
+/// One round of programs through a door: what was wrong of what they said, in words, and none of it a hang.
+fn round(samite: &Samite, door: &Door, number: usize) -> Vec<String> {
+    let file = door.path.join(format!("f{number}"));
+    let mut wrong = Vec::new();
+    let mut all: Vec<_> =
+        (0..FILES).map(|number| (format!("f{number}"), content(number).len())).collect();
+    all.sort();
+    let ls = door.run(samite, "ls", &["-l".as_ref(), door.path.as_os_str()]);
+    let stat = door.run(samite, "stat", &["-c".as_ref(), "%s".as_ref(), file.as_os_str()]);
+    let cat = door.run(samite, "cat", &[file.as_os_str()]);
+    let rights = [
+        ls.is_content && listed(&ls.out) == all,
+        stat.is_content && stat.out.trim() == content(number).len().to_string(),
+        cat.is_content && cat.out == content(number),
+    ];
+    for (said, is_right) in [ls, stat, cat].into_iter().zip(rights) {
+        // Who is told that all went well has the right content.
+        assert!(is_right || !said.is_content, "{}{}", said.out, said.err);
+        if !is_right {
+            wrong.push(said.err);
+        }
+    }
+    wrong
+}
+
+#[test]
+fn programs_see_a_pause_while_a_mirrored_node_dies() {
+    let (samite, doors) = up("2");
+    for door in &doors {
+        assert_eq!(round(&samite, door, 1), [] as [String; 0]);
+    }
+    kill(samite.pids("default")[VICTIM]);
+    let begun = Instant::now();
+    let mut number = 0;
+    while number == 0 || begun.elapsed() < LOOK_FOR {
+        for door in &doors {
+            assert_eq!(round(&samite, door, number % FILES), [] as [String; 0]);
+        }
+        number += 1;
+    }
+}
+
+#[test]
+fn programs_get_an_error_and_do_not_hang_when_an_unmirrored_node_dies() {
+    let (samite, doors) = up("1");
+    kill(samite.pids("default")[VICTIM]);
+    for door in &doors {
+        let mut wrong = Vec::new();
+        for number in 0..FILES {
+            wrong.extend(round(&samite, door, number));
+        }
+        // A third of the files was there, and a part of the directory.
+        assert!(!wrong.is_empty());
+        assert!(wrong.iter().all(|words| words.contains("Input/output error")), "{wrong:?}");
+    }
+}
