@@ -16,8 +16,9 @@ use samite_wire::control::{Consistency, Reachability};
 use crate::partitions::PlaceId;
 use crate::shard::{Shard, count};
 
-/// Partitions at a time for each member.
-const ACTIVE_PER_MEMBER: usize = 4;
+/// Partitions at a time for each member: enough that some of their steps bring records, for which there is work at both ends while others are only asked
+/// what they have.
+const ACTIVE_PER_MEMBER: usize = 6;
 /// Bytes of a step: while clients are served, and when nobody is.
 const STEP_LEN: (usize, usize) = (64 << 10, 512 << 10);
 /// Clients are served as long as a request has come within this time.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use samite_types::{Deadline, Error, ErrorKind, Result};
 use samite_wire::control::{ControlReply, ControlRequest};
-use samite_wire::membership::{MemberReport, REPORTS_MAX};
+use samite_wire::membership::{MemberNews, MemberReport, REPORTS_MAX};
 
 use super::Way;
 use super::follow::take_up_reply;
@@ -17,6 +17,9 @@ use crate::worker::call;
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long a report waits that a member is up to date: partitions become so one soon after the other, and each new map is saved, goes to every node, and is
+/// taken up by every shard. That a member is missing is told at once.
+const GATHER: Duration = Duration::from_millis(25);
 /// How often the thread looks whether the node stops.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -42,19 +45,30 @@ impl Reports {
         true
     }
 
-    /// Takes all; waits for some at most for `timeout`.
-    fn take(&self, timeout: Duration) -> Vec<MemberReport> {
-        let waiting = lock(&self.waiting);
-        let waited = self.added.wait_timeout_while(waiting, timeout, |waiting| waiting.is_empty());
-        std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
+    /// Takes all; waits for some at most for `timeout`, and then for others at most for `gather` if none of them is urgent.
+    fn take(&self, timeout: Duration, gather: Duration) -> Vec<MemberReport> {
+        let wait = |waiting, timeout, until: fn(&mut Vec<MemberReport>) -> bool| {
+            let waited = self.added.wait_timeout_while(waiting, timeout, until);
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        };
+        let mut waiting = wait(lock(&self.waiting), timeout, |waiting| waiting.is_empty());
+        if !waiting.is_empty() {
+            waiting = wait(waiting, gather, |waiting| can_wait(waiting));
+        }
+        std::mem::take(&mut *waiting)
     }
+}
+
+/// Whether none of these is urgent, and there is room for others.
+fn can_wait(waiting: &[MemberReport]) -> bool {
+    waiting.len() < REPORTS_MAX && waiting.iter().all(|report| report.news == MemberNews::Synced)
 }
 
 /// Takes reports to the leader until the node stops. Each is tried once: what has come of it shows in the map, and whoever made it makes it
 /// again while that says otherwise.
 pub(crate) fn run(shared: &Shared) {
     while !shared.stop.is_asked() {
-        let reports = shared.membership.reports.take(LOOK);
+        let reports = shared.membership.reports.take(LOOK, GATHER);
         if reports.is_empty() {
             continue;
         }
@@ -106,20 +120,41 @@ pub(crate) fn refusal(reply: &ControlReply) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use samite_types::{Epoch, PartitionId, Redundancy, TargetId, Term};
-    use samite_wire::membership::MemberNews;
-
     use super::*;
+    use samite_types::{Epoch, PartitionId, Redundancy, TargetId, Term};
+
+    /// Longer than the test may take.
+    const FOREVER: Duration = Duration::from_secs(600);
 
     fn report(partition: u32) -> MemberReport {
+        news(partition, MemberNews::Missed)
+    }
+
+    fn news(partition: u32, news: MemberNews) -> MemberReport {
         MemberReport {
             redundancy: Redundancy(2),
             partition: PartitionId(partition),
             term: Term(1),
             epoch: Epoch(1),
             target: TargetId(1),
-            news: MemberNews::Missed,
+            news,
         }
+    }
+
+    #[test]
+    fn that_members_are_up_to_date_is_gathered_and_bad_news_waits_for_nothing() {
+        let reports = Reports::default();
+        reports.add(news(1, MemberNews::Synced));
+        reports.add(news(2, MemberNews::Synced));
+        assert_eq!(reports.take(FOREVER, Duration::from_millis(1)).len(), 2);
+        std::thread::scope(|scope| {
+            reports.add(news(1, MemberNews::Synced));
+            let taken = scope.spawn(|| reports.take(FOREVER, FOREVER));
+            reports.add(news(2, MemberNews::Synced));
+            reports.add(report(3));
+            let taken = taken.join().expect("it ends");
+            assert!(taken.contains(&report(3)), "{taken:?}");
+        });
     }
 
     #[test]
@@ -129,8 +164,8 @@ mod tests {
             assert!(reports.add(report(partition)));
         }
         assert!(!reports.add(report(u32::MAX)));
-        let taken = reports.take(Duration::ZERO);
+        let taken = reports.take(Duration::ZERO, FOREVER);
         assert!(taken.into_iter().eq((0..REPORTS_MAX as u32).map(report)));
-        assert!(reports.take(Duration::ZERO).is_empty());
+        assert!(reports.take(Duration::ZERO, FOREVER).is_empty());
     }
 }
