@@ -1,16 +1,24 @@
 //! What this session changes itself: against these changes no lease on a record protects it.
 //!
 //! A node holds back others' changes of a leased record, not the holder's own. So whoever relies on what was read
-//! under a lease asks here whether this session has changed anything since. Partitions share counters, so an own change may
-//! seem to touch more than it does; it never seems to touch less.
+//! under a lease asks here whether this session has changed anything since. Changes are counted twice, by the partition and by the keys
+//! of the records: the second is for those who rely on the records of one key in all partitions. Partitions share counters, and keys do, so an
+//! own change may seem to touch more than it does; it never seems to touch less.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use samite_types::{ClientId, Clock, PartitionId, SystemClock};
+use samite_types::{ClientId, Clock, DatasetId, PartitionId, SystemClock};
+use samite_wire::heads::RecordId;
+use samite_wire::op::{Action, Operation};
 
-/// Counters; one bit for each in a mask of those that a request touches.
-const STRIPES: u32 = u64::BITS;
+/// One bit for each counter that a request touches: those of partitions, then those of keys.
+pub(crate) type Mask = u128;
+
+/// Counters of partitions, and as many of keys.
+const STRIPES: u32 = Mask::BITS / 2;
+/// The counters of all keys.
+const ALL_KEYS: Mask = Mask::MAX << STRIPES;
 
 /// Parts of a term, of which the last is not used: clocks of two hosts differ a little in speed.
 const CLOCK_MARGIN: u32 = 16;
@@ -25,7 +33,7 @@ struct Stripe {
 /// The counters of one session.
 #[derive(Debug)]
 pub(crate) struct Changes {
-    stripes: [Stripe; STRIPES as usize],
+    stripes: [Stripe; Mask::BITS as usize],
 }
 
 /// A change that has begun. It ends by [`Changing::end`], when its outcome is known; until then, and for ever if it never
@@ -33,14 +41,14 @@ pub(crate) struct Changes {
 #[must_use]
 pub(crate) struct Changing<'c> {
     changes: &'c Changes,
-    mask: u64,
+    mask: Mask,
 }
 
 /// When something was asked for under a lease, on this session's clock and among its own changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     client: ClientId,
-    mask: u64,
+    mask: Mask,
     /// Sum of the counters; they only grow, so it is the same only if each of them is.
     begun: u64,
     at: Duration,
@@ -54,9 +62,36 @@ impl Moment {
     }
 }
 
-/// The mask of a change in `partition`.
-pub(crate) const fn mask_of(partition: PartitionId) -> u64 {
+/// The mask of what is in `partition`.
+pub(crate) const fn mask_of(partition: PartitionId) -> Mask {
     1 << (partition.get() % STRIPES)
+}
+
+/// The mask of the records with this key, in whichever partition.
+pub(crate) fn mask_of_key(key: &[u8]) -> Mask {
+    let record = RecordId { dataset: DatasetId(0), partition: PartitionId(0), key };
+    // The high bits: the best of its hash.
+    1 << (u64::from(STRIPES) + (record.hash() >> 58))
+}
+
+/// The mask of what an operation changes.
+pub(crate) fn mask_of_change(operation: &Operation<'_>) -> Mask {
+    let changes = operation.actions.iter().filter(|action| action.is_mutation());
+    changes.fold(mask_of(operation.partition), |mask, action| {
+        mask | match action {
+            Action::Put { key, .. }
+            | Action::Delete { key }
+            | Action::Write { key, .. }
+            | Action::Append { key, .. }
+            | Action::Truncate { key, .. }
+            | Action::Add { key, .. }
+            | Action::Max { key, .. }
+            | Action::Advance { key, .. }
+            | Action::Punch { key, .. } => mask_of_key(key),
+            Action::Detach { key, to } => mask_of_key(key) | mask_of_key(to),
+            _ => ALL_KEYS,
+        }
+    })
 }
 
 impl Changes {
@@ -65,7 +100,7 @@ impl Changes {
     }
 
     /// Changes of all that `mask` names are about to be sent.
-    pub(crate) fn begin(&self, mask: u64) -> Changing<'_> {
+    pub(crate) fn begin(&self, mask: Mask) -> Changing<'_> {
         self.for_each(mask, |stripe| {
             // Before the request leaves: who finds the old number has its answer before ours.
             stripe.begun.fetch_add(1, Ordering::SeqCst);
@@ -74,13 +109,13 @@ impl Changes {
     }
 
     /// The changes of `mask` have all had their outcomes.
-    pub(crate) fn end(&self, mask: u64) {
+    pub(crate) fn end(&self, mask: Mask) {
         self.for_each(mask, |stripe| {
             stripe.ended.fetch_add(1, Ordering::SeqCst);
         });
     }
 
-    fn for_each(&self, mask: u64, mut visit: impl FnMut(&Stripe)) {
+    fn for_each(&self, mask: Mask, mut visit: impl FnMut(&Stripe)) {
         let mut rest = mask;
         while rest != 0 {
             visit(&self.stripes[rest.trailing_zeros() as usize]);
@@ -89,7 +124,7 @@ impl Changes {
     }
 
     /// This moment; `None` while an own change under `mask` is under way, whose effect a reply may show or not.
-    pub(crate) fn moment(&self, client: ClientId, mask: u64) -> Option<Moment> {
+    pub(crate) fn moment(&self, client: ClientId, mask: Mask) -> Option<Moment> {
         let mut ended = 0u64;
         self.for_each(mask, |stripe| ended += stripe.ended.load(Ordering::SeqCst));
         let begun = self.begun(mask);
@@ -97,7 +132,7 @@ impl Changes {
         (begun == ended).then(|| Moment { client, mask, begun, at: SystemClock.monotonic() })
     }
 
-    fn begun(&self, mask: u64) -> u64 {
+    fn begun(&self, mask: Mask) -> u64 {
         let mut begun = 0u64;
         self.for_each(mask, |stripe| begun += stripe.begun.load(Ordering::SeqCst));
         begun
@@ -125,7 +160,7 @@ impl Changing<'_> {
     }
 
     /// Goes on until [`Changes::end`] is called with the mask that this returns.
-    pub(crate) fn leave(self) -> u64 {
+    pub(crate) fn leave(self) -> Mask {
         self.mask
     }
 }
@@ -146,14 +181,14 @@ mod tests {
         assert!(holds(&before));
         assert!(changes.holds(ClientId(2), &before, TERM).is_none());
         assert!(changes.holds(ME, &before, Duration::ZERO).is_none());
-        let everywhere = changes.moment(ME, u64::MAX).unwrap();
+        let everywhere = changes.moment(ME, Mask::MAX).unwrap();
         let elsewhere = changes.begin(mask_of(PartitionId(6)));
         assert!(holds(&before) && !holds(&everywhere));
         elsewhere.end();
         let change = changes.begin(mask_of(P) | mask_of(PartitionId(63)));
         assert!(!holds(&before));
         assert!(changes.moment(ME, mask_of(P)).is_none());
-        assert!(changes.moment(ME, u64::MAX).is_none());
+        assert!(changes.moment(ME, Mask::MAX).is_none());
         let second = changes.begin(mask_of(P)).leave();
         change.end();
         assert!(changes.moment(ME, mask_of(P)).is_none());
@@ -166,5 +201,37 @@ mod tests {
         assert!(holds(&past) && !holds(&after));
         changes.begin(mask_of(P)).end();
         assert!(!holds(&past));
+    }
+
+    #[test]
+    fn records_of_one_key_are_told_from_others_in_the_same_partitions() {
+        let (key, other) = (
+            b"key",
+            (0..)
+                .map(u8::to_be_bytes)
+                .find(|other| mask_of_key(other) != mask_of_key(b"key"))
+                .unwrap(),
+        );
+        let changes = Changes::new();
+        let moment = changes.moment(ME, mask_of_key(key)).unwrap();
+        let holds = || changes.holds(ME, &moment, TERM).is_some();
+        let changing = |action| mask_of_change(&Operation::new(P, [action]));
+        changes.begin(changing(Action::Delete { key: &other })).end();
+        // Neither looks at it nor changes anything.
+        changes.begin(changing(Action::Lease { key, term_us: 1 })).end();
+        assert!(holds());
+        let detached = changing(Action::Detach { key: &other, to: key });
+        for mask in [
+            changing(Action::Delete { key }),
+            changing(Action::DeletePrefix { prefix: &other, limit: 1 }),
+            detached,
+        ] {
+            assert_ne!(mask & mask_of_key(key), 0);
+            assert_ne!(mask & mask_of(P), 0);
+        }
+        let change = changes.begin(detached);
+        assert!(!holds() && changes.moment(ME, mask_of_key(key)).is_none());
+        change.end();
+        assert!(!holds() && changes.moment(ME, mask_of_key(key)).is_some());
     }
 }

@@ -12,7 +12,7 @@ use samite_wire::heads::{HEAD_LEN, Head, RecordId};
 use samite_wire::limits::OPERATIONS_MAX;
 use samite_wire::op::Operation;
 
-use crate::changes::mask_of;
+use crate::changes::{mask_of, mask_of_key};
 use crate::exec::Run;
 use crate::op::check;
 use crate::{Client, Moment, Op, OwnedOutcome, Pending};
@@ -135,11 +135,11 @@ impl Dataset {
         session.changes.moment(session.id, mask_of(partition))
     }
 
-    /// The same for records in any partition.
+    /// The same for the records with this key, in whichever partition.
     #[must_use]
-    pub fn moment_everywhere(&self) -> Option<Moment> {
+    pub fn moment_of_key(&self, key: &[u8]) -> Option<Moment> {
         let session = self.inner.client.session();
-        session.changes.moment(session.id, u64::MAX)
+        session.changes.moment(session.id, mask_of_key(key))
     }
 
     /// For how long nobody else can change what was asked for at `moment`, under a lease that was given for `term`. `None`: it may not be what a node

@@ -15,7 +15,7 @@ use samite_types::{
 
 use samite_wire::access::Access;
 
-use crate::changes::{Changing, mask_of};
+use crate::changes::{Changing, mask_of_change};
 use crate::members::Whom;
 use crate::op::Footprint;
 use crate::outcome::{OwnedFailure, OwnedOutcome};
@@ -149,7 +149,7 @@ impl<'r, 'a> Run<'r, 'a> {
     /// Counts what is about to be changed.
     fn changing(&self) -> Changing<'r> {
         let changes = self.ops.iter().filter(|op| op.operation.is_mutation());
-        let mask = changes.fold(0, |mask, op| mask | mask_of(op.operation.partition));
+        let mask = changes.fold(0, |mask, op| mask | mask_of_change(&op.operation));
         self.session.changes.begin(mask)
     }
 

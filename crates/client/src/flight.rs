@@ -11,7 +11,7 @@ use samite_wire::frame::FrameKind;
 use samite_wire::limits::{BODY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX};
 use samite_wire::op::{Operation, Request, RequestEncoder, RequestHeader};
 
-use crate::changes::mask_of;
+use crate::changes::{Mask, mask_of_change};
 use crate::crew::Crew;
 use crate::exec::{Again, Collected, Run, Sent, is_absence, judge};
 use crate::frame::INLINE_LEN_MAX;
@@ -40,7 +40,7 @@ pub(crate) struct Flight {
     /// Numbers in use: the first, and how many.
     numbers: (Seq, u64),
     /// See [`Changes`](crate::changes::Changes).
-    changing: u64,
+    changing: Mask,
     under_way: Vec<Sent>,
     outcomes: Vec<Option<OwnedOutcome>>,
     again: Option<Again>,
@@ -73,7 +73,7 @@ impl Flight {
         })?;
         let whom = Whom::of(dataset, operations.iter());
         let changes = operations.iter().filter(|operation| operation.is_mutation());
-        let mask = changes.fold(0, |mask, operation| mask | mask_of(operation.partition));
+        let mask = changes.fold(0, |mask, operation| mask | mask_of_change(operation));
         let changing = session.changes.begin(mask).leave();
         let header = RequestHeader {
             dataset: dataset.id(),

@@ -7,7 +7,7 @@ use samite_types::{Deadline, ErrorKind, NodeId, Result};
 use samite_wire::control::{ControlReply, ControlRequest, RevokedRecord};
 
 use crate::Client;
-use crate::changes::mask_of;
+use crate::changes::{mask_of, mask_of_key};
 
 /// Listens for the leases on records that one node calls back. While somebody does, that node gives this client
 /// leases longer than a moment.
@@ -42,8 +42,9 @@ impl Revocations {
         let request = ControlRequest::Revocations { done: self.done };
         match self.client.control(&self.link, &request, Deadline::after(timeout)) {
             Ok(ControlReply::Revoked { number, records }) => {
-                let masks = records.iter().map(|record| mask_of(record.partition));
-                let mask = masks.fold(0, |mask, one| mask | one);
+                let mask = records.iter().fold(0, |mask, record| {
+                    mask | mask_of(record.partition) | mask_of_key(&record.key)
+                });
                 self.client.session().changes.begin(mask).end();
                 self.done = number;
                 Ok(records)

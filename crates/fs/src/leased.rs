@@ -232,9 +232,9 @@ impl FileSystem {
 
     /// A directory's marks, under long leases on all of them if `wanted` and they can be had.
     fn marks_under(&self, directory: u64, wanted: bool) -> Result<(Marks, Option<Promise>)> {
-        let moment = if wanted { self.store().dataset.moment_everywhere() } else { None };
-        let Some(moment) = moment else { return Ok((self.marks(directory)?, None)) };
         let key = key::mark(directory);
+        let moment = if wanted { self.store().dataset.moment_of_key(&key) } else { None };
+        let Some(moment) = moment else { return Ok((self.marks(directory)?, None)) };
         let outcomes = self.store().run_everywhere(|partition| {
             Operation::new(partition, listed_under_lease(&key, Marks::RECORD_LEN))
         });

@@ -20,7 +20,7 @@ use crate::directories::{Directories, Standing};
 use crate::ops::Ops;
 
 /// How much of a promise has to be left for the kernel to believe what it was told.
-const LEFT_MIN: Duration = Duration::from_secs(2);
+pub const LEFT_MIN: Duration = Duration::from_secs(2);
 /// By how much the kernel stops to believe it before the promise is over: for what the answer takes on its way into the kernel.
 const SLACK: Duration = Duration::from_secs(1);
 /// How long a question to a node stays open.

@@ -68,10 +68,10 @@ pub struct Standing {
 }
 
 impl Directories {
-    /// What is kept of a directory.
-    pub fn get(&self, ino: u64) -> Option<(Attr, Standing)> {
+    /// What is kept of a directory for at least `left` from now.
+    pub fn get(&self, ino: u64, left: Duration) -> Option<(Attr, Standing)> {
         let table = self.lock();
-        let kept = table.standing(ino)?;
+        let kept = table.standing(ino).filter(|kept| kept.until >= Instant::now() + left)?;
         Some((kept.attr, Standing { ino, number: kept.number }))
     }
 
@@ -245,6 +245,7 @@ mod tests {
     use super::*;
 
     const INO: u64 = 7;
+    const LEFT: Duration = Duration::from_secs(300);
 
     fn attr(time: i64) -> Attr {
         Attr {
@@ -276,18 +277,20 @@ mod tests {
     #[test]
     fn own_changes_are_added_when_they_are_done_and_nothing_is_told_meanwhile() {
         let directories = keeping(10);
-        let (_, before) = directories.get(INO).unwrap();
+        let (_, before) = directories.get(INO, LEFT).unwrap();
         assert!(directories.left(before).is_some());
         let change =
-            || assert!(directories.get(INO).is_none() && directories.left(before).is_none());
+            || assert!(directories.get(INO, LEFT).is_none() && directories.left(before).is_none());
         directories.change(INO, change, |()| Effect::Entries(Timestamp(11), 1));
-        let (now, after) = directories.get(INO).unwrap();
+        let (now, after) = directories.get(INO, LEFT).unwrap();
         assert_eq!((now.mtime, now.ctime, now.nlink), (Timestamp(11), Timestamp(11), 3));
         assert!(directories.left(before).is_none() && directories.left(after).is_some());
-        directories.change_any(|| assert!(directories.get(INO).is_none()), |()| Some(INO + 1));
+        directories
+            .change_any(|| assert!(directories.get(INO, LEFT).is_none()), |()| Some(INO + 1));
         assert!(directories.left(after).is_some());
+        assert!(directories.get(INO, 3 * LEFT).is_none());
         directories.forget(INO);
-        assert!(directories.get(INO).is_none() && directories.lock().directories.is_empty());
+        assert!(directories.get(INO, LEFT).is_none() && directories.lock().directories.is_empty());
     }
 
     #[test]
@@ -295,7 +298,7 @@ mod tests {
         let dropped = |act: &dyn Fn(&Directories)| {
             let directories = keeping(10);
             act(&directories);
-            assert!(directories.get(INO).is_none());
+            assert!(directories.get(INO, LEFT).is_none());
             assert!(directories.lock().directories.is_empty());
         };
         let later = |(): &()| Effect::Entries(Timestamp(20), 0);

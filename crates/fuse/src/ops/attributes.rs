@@ -5,7 +5,7 @@ use samite_fs::{Context, FileKind, OpenFile, SetTime, Subject, XattrFlags};
 use samite_types::{Error, ErrorKind};
 
 use super::{Answer, Ops, failed};
-use crate::caching::Relied;
+use crate::caching::{LEFT_MIN, Relied};
 use crate::directories::Effect;
 use crate::kernel;
 
@@ -26,7 +26,7 @@ const XATTR_REPLACE: i32 = 2;
 impl Ops {
     /// Attributes of an inode, or of an open file, and for how long it has them.
     pub fn attr(&self, ino: u64, handle: Option<u64>) -> Answer<(FileAttr, Option<Relied>)> {
-        if let Some((attr, standing)) = self.caching.directories.get(ino) {
+        if let Some((attr, standing)) = self.caching.directories.get(ino, LEFT_MIN) {
             return Ok((kernel::file_attr(&attr), Some(Relied::Directory(standing))));
         }
         let file = match handle {
