@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use samite_placement::{ClusterMap, Distribution, hash};
 use samite_types::{DatasetId, Deadline, Epoch, NodeId, PartitionId, Redundancy, Result};
-use samite_wire::control::{DatasetData, DatasetSpec};
+use samite_wire::control::{DatasetData, DatasetSpec, DurabilityKind};
 use samite_wire::heads::{HEAD_LEN, Head, RecordId};
 use samite_wire::limits::OPERATIONS_MAX;
 use samite_wire::op::Operation;
@@ -69,6 +69,15 @@ impl Dataset {
     #[must_use]
     pub fn is_mirrored(&self) -> bool {
         self.redundancy().get() > 1
+    }
+
+    /// Whether every node answers as soon as it has served: it shares memory with this host, and waits for no other and for no flash.
+    #[must_use]
+    pub fn answers_soon(&self) -> bool {
+        let view = self.inner.client.session().view();
+        self.spec().durability == DurabilityKind::Memory
+            && !self.is_mirrored()
+            && view.is_some_and(|view| view.peers().iter().all(|peer| peer.is_near()))
     }
 
     /// How many partitions there are.

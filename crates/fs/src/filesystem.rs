@@ -89,6 +89,12 @@ impl FileSystem {
         Ok(fs)
     }
 
+    /// Whether nodes answer as soon as they have served: see [`samite_client::Dataset::answers_soon`].
+    #[must_use]
+    pub fn answers_soon(&self) -> bool {
+        self.inner.store.dataset.answers_soon()
+    }
+
     /// The client behind it.
     #[must_use]
     pub fn client(&self) -> &Client {

@@ -28,6 +28,8 @@ mod mount;
 mod nodes;
 mod ops;
 mod places;
+mod readers;
+mod replies;
 mod server;
 mod sweeping;
 mod unmount;

@@ -55,9 +55,10 @@ impl Mount {
         let root = fs.root()?;
         let caching = Caching::new(fs.clone(), options.caches);
         let ops = Arc::new(Ops::new(fs.clone(), root.file, caching));
-        let server = Server::new(Arc::clone(&ops));
+        let threads = options.threads.clamp(1, THREADS_MAX);
+        let server = Server::new(Arc::clone(&ops), threads);
         let mut config = Config::default();
-        config.n_threads = Some(options.threads.clamp(1, THREADS_MAX));
+        config.n_threads = Some(threads);
         config.clone_fd = true;
         config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
         config.mount_options = vec![

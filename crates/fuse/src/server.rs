@@ -5,26 +5,26 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags,
-    Generation, INodeNo, IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags,
-    PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
+    ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
+    ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use samite_fs::LockSpace;
 
 use crate::kernel::{NO_FILE, caller};
 use crate::locks::{LockAsk, UNLOCKED, space_of};
 use crate::ops::{Answer, Changes, Name, New, Ops, Seen, read_into};
+use crate::readers::{Readers, Turn};
+use crate::replies::{GENERATION, TTL, attributes, empty, entry, value, written};
 use crate::wishes::{self, IO_LEN_MAX};
 
-/// How long the kernel may believe what it was told without a promise.
-const TTL: Duration = Duration::ZERO;
-/// Inode numbers are never used again.
-const GENERATION: Generation = Generation(0);
+/// Requests that move so many bytes take long.
+const LONG_LEN_MIN: usize = 64 << 10;
 
 /// Data go to the store directly, several writers at a time; mappings have pages all the same.
 const OPEN_FLAGS: FopenFlags =
@@ -33,16 +33,31 @@ const OPEN_FLAGS: FopenFlags =
 /// Answers the kernel.
 pub struct Server {
     ops: Arc<Ops>,
+    readers: Readers,
 }
 
 impl Server {
-    /// For these operations.
-    pub const fn new(ops: Arc<Ops>) -> Self {
-        Self { ops }
+    /// For these operations, with so many workers.
+    pub const fn new(ops: Arc<Ops>, workers: usize) -> Self {
+        Self { ops, readers: Readers::new(workers) }
     }
-}
 
-impl Server {
+    /// For as long as a worker serves a request.
+    fn turn(&self) -> Turn<'_, impl Fn() -> bool> {
+        self.turn_of(0)
+    }
+
+    /// The same for one with so many bytes to move.
+    fn turn_of(&self, len: usize) -> Turn<'_, impl Fn() -> bool> {
+        let is_long = len >= LONG_LEN_MIN;
+        // Who moves much data is likely to have more of it, and others as well.
+        let turn = self.readers.begin(move || !is_long && self.ops.fs.answers_soon());
+        if is_long {
+            self.readers.call();
+        }
+        turn
+    }
+
     /// Answers with what was made.
     fn made(&self, answer: Answer<Seen<FileAttr>>, reply: ReplyEntry) {
         match answer {
@@ -72,43 +87,6 @@ impl Server {
     }
 }
 
-fn entry(answer: Answer<FileAttr>, reply: ReplyEntry) {
-    match answer {
-        Ok(attr) => reply.entry(&TTL, &attr, GENERATION),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn attributes(answer: Answer<FileAttr>, reply: ReplyAttr) {
-    match answer {
-        Ok(attr) => reply.attr(&TTL, &attr),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn empty(answer: Answer<()>, reply: ReplyEmpty) {
-    match answer {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn written(answer: Answer<usize>, reply: ReplyWrite) {
-    match answer {
-        Ok(len) => reply.written(u32::try_from(len).unwrap_or(u32::MAX)),
-        Err(errno) => reply.error(errno),
-    }
-}
-
-fn value(answer: Answer<Vec<u8>>, size: u32, reply: ReplyXattr) {
-    match answer {
-        Ok(bytes) if size == 0 => reply.size(u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
-        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(bytes) => reply.data(&bytes),
-        Err(errno) => reply.error(errno),
-    }
-}
-
 const fn name(parent: INodeNo, name: &OsStr) -> Name<'_> {
     Name { parent: parent.0, name }
 }
@@ -120,6 +98,7 @@ impl Filesystem for Server {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEntry) {
+        let _turn = self.turn();
         match self.ops.run(|ops| ops.look_up(&caller(req), name(parent, child))) {
             Ok(seen) => {
                 self.ops.caching.answer([seen.name, seen.attributes], |[name, attributes]| {
@@ -135,10 +114,12 @@ impl Filesystem for Server {
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        let _turn = self.turn();
         self.ops.forget(ino.0, nlookup);
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _turn = self.turn();
         match self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from))) {
             Ok((attr, promise)) => {
                 self.ops.caching.answer([promise], |[ttl]| reply.attr(&ttl, &attr));
@@ -165,12 +146,14 @@ impl Filesystem for Server {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let _turn = self.turn();
         let changes = Changes { mode, uid, gid, size, atime, mtime };
         let fh = fh.map(u64::from);
         attributes(self.ops.run(|ops| ops.set_attr(&caller(req), ino.0, fh, &changes)), reply);
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        let _turn = self.turn();
         match self.ops.run(|ops| ops.target(ino.0)) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
@@ -187,6 +170,7 @@ impl Filesystem for Server {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let _turn = self.turn();
         let new = New::Node(mode, rdev);
         self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, child), new)), reply);
     }
@@ -200,15 +184,18 @@ impl Filesystem for Server {
         _umask: u32,
         reply: ReplyEntry,
     ) {
+        let _turn = self.turn();
         let new = New::Directory(mode & 0o7777);
         self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, child), new)), reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turn();
         empty(self.ops.run(|ops| ops.unlink(&caller(req), name(parent, child))), reply);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turn();
         empty(self.ops.run(|ops| ops.rmdir(&caller(req), name(parent, child))), reply);
     }
 
@@ -220,6 +207,7 @@ impl Filesystem for Server {
         target: &Path,
         reply: ReplyEntry,
     ) {
+        let _turn = self.turn();
         let new = New::Symlink(target.as_os_str().as_bytes());
         self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, link_name), new)), reply);
     }
@@ -234,6 +222,7 @@ impl Filesystem for Server {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turn();
         let (from, to) = (name(parent, child), name(newparent, newname));
         empty(self.ops.run(|ops| ops.rename(&caller(req), from, to, flags)), reply);
     }
@@ -246,10 +235,12 @@ impl Filesystem for Server {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
+        let _turn = self.turn();
         entry(self.ops.run(|ops| ops.link(&caller(req), ino.0, name(newparent, newname))), reply);
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.turn();
         match self.ops.run(|ops| ops.open(&caller(req), ino.0, flags.0)) {
             Ok(handle) => reply.opened(FileHandle(handle), OPEN_FLAGS),
             Err(errno) => reply.error(errno),
@@ -266,6 +257,7 @@ impl Filesystem for Server {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let _turn = self.turn();
         match self.ops.run(|ops| ops.create(&caller(req), name(parent, child), mode, flags)) {
             Ok((Seen { attr, name, attributes }, handle)) => {
                 self.ops.caching.answer([name, attributes], |ttls| {
@@ -288,6 +280,7 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _turn = self.turn_of(size as usize);
         read_into(size.min(IO_LEN_MAX) as usize, |buffer| {
             match self.ops.run(|ops| ops.read(fh.0, buffer, offset)) {
                 Ok(len) => reply.data(&buffer[..len]),
@@ -308,6 +301,7 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _turn = self.turn_of(data.len());
         let flags = (flags.0, write_flags);
         written(self.ops.run(|ops| ops.write(fh.0, data, offset, flags)), reply);
     }
@@ -320,6 +314,7 @@ impl Filesystem for Server {
         lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turn();
         empty(self.ops.run(|ops| ops.flush(fh.0, lock_owner.0)), reply);
     }
 
@@ -333,14 +328,17 @@ impl Filesystem for Server {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turn();
         empty(self.ops.run(|ops| ops.release(fh.0)), reply);
     }
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
+        let _turn = self.turn_of(usize::MAX);
         empty(self.ops.run(|ops| ops.settle(fh.0)), reply);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _turn = self.turn();
         match self.ops.run(|ops| ops.open(&caller(req), ino.0, flags.0)) {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
             Err(errno) => reply.error(errno),
@@ -355,6 +353,7 @@ impl Filesystem for Server {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        let _turn = self.turn();
         match self.ops.run(|ops| ops.list(fh.0, offset, &mut reply)) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
@@ -369,6 +368,7 @@ impl Filesystem for Server {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
+        let _turn = self.turn();
         self.ops.list_with_attributes(&caller(req), fh.0, offset, reply);
     }
 
@@ -380,6 +380,7 @@ impl Filesystem for Server {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turn();
         empty(self.ops.run(|ops| ops.release(fh.0)), reply);
     }
 
@@ -389,6 +390,7 @@ impl Filesystem for Server {
     }
 
     fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _turn = self.turn();
         match self.ops.run(Ops::statfs) {
             Ok(stat) => reply.statfs(
                 stat.blocks,
@@ -414,20 +416,24 @@ impl Filesystem for Server {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turn();
         let attribute = (key.as_bytes(), bytes);
         empty(self.ops.run(|ops| ops.set_xattr(&caller(req), ino.0, attribute, flags)), reply);
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, key: &OsStr, size: u32, reply: ReplyXattr) {
+        let _turn = self.turn();
         let found = self.ops.run(|ops| ops.get_xattr(&caller(req), ino.0, key.as_bytes()));
         value(found, size, reply);
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _turn = self.turn();
         value(self.ops.run(|ops| ops.list_xattrs(&caller(req), ino.0)), size, reply);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, key: &OsStr, reply: ReplyEmpty) {
+        let _turn = self.turn();
         empty(self.ops.run(|ops| ops.remove_xattr(&caller(req), ino.0, key.as_bytes())), reply);
     }
 
@@ -441,6 +447,7 @@ impl Filesystem for Server {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let _turn = self.turn_of(usize::MAX);
         empty(self.ops.run(|ops| ops.allocate(fh.0, offset, length, mode)), reply);
     }
 
@@ -453,6 +460,7 @@ impl Filesystem for Server {
         whence: i32,
         reply: ReplyLseek,
     ) {
+        let _turn = self.turn();
         match self.ops.run(|ops| ops.seek(fh.0, offset, whence)) {
             Ok(found) => reply.offset(found),
             Err(errno) => reply.error(errno),
@@ -472,6 +480,7 @@ impl Filesystem for Server {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let _turn = self.turn_of(usize::MAX);
         let (from, to) = ((fh_in.0, offset_in), (fh_out.0, offset_out));
         written(self.ops.run(|ops| ops.copy(from, to, len)), reply);
     }
@@ -488,6 +497,7 @@ impl Filesystem for Server {
         pid: u32,
         reply: ReplyLock,
     ) {
+        let _turn = self.turn();
         let ask = LockAsk {
             ino: ino.0,
             handle: fh.0,
