@@ -48,11 +48,15 @@ impl ProcessCluster {
         let scratch = tempfile::Builder::new().prefix("samite-test-").tempdir_in("/tmp");
         let scratch = scratch
             .map_err(|error| Error::new(ErrorKind::Io, format!("temporary directory: {error}")))?;
-        let cluster = Self { binary, scratch, is_down: false };
+        // Not up yet: what is wrong then is told by `up`.
+        let mut cluster = Self { binary, scratch, is_down: true };
         let count = nodes.to_string();
         let mut args = vec!["up", "--local", &count];
         args.extend_from_slice(up_args);
-        cluster.run(args)?;
+        cluster.run(args).inspect_err(|_| {
+            let _ = cluster.run(["down"]);
+        })?;
+        cluster.is_down = false;
         Ok(cluster)
     }
 
