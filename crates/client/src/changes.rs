@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use samite_types::{ClientId, Clock, DatasetId, PartitionId, SystemClock};
 use samite_wire::heads::RecordId;
-use samite_wire::op::{Action, Operation};
+use samite_wire::op::{Operation, Touched};
 
 /// One bit for each counter that a request touches: those of partitions, then those of keys.
 pub(crate) type Mask = u128;
@@ -78,18 +78,10 @@ pub(crate) fn mask_of_key(key: &[u8]) -> Mask {
 pub(crate) fn mask_of_change(operation: &Operation<'_>) -> Mask {
     let changes = operation.actions.iter().filter(|action| action.is_mutation());
     changes.fold(mask_of(operation.partition), |mask, action| {
-        mask | match action {
-            Action::Put { key, .. }
-            | Action::Delete { key }
-            | Action::Write { key, .. }
-            | Action::Append { key, .. }
-            | Action::Truncate { key, .. }
-            | Action::Add { key, .. }
-            | Action::Max { key, .. }
-            | Action::Advance { key, .. }
-            | Action::Punch { key, .. } => mask_of_key(key),
-            Action::Detach { key, to } => mask_of_key(key) | mask_of_key(to),
-            _ => ALL_KEYS,
+        mask | match action.touched() {
+            Touched::Key(key) => mask_of_key(key),
+            Touched::Moved(from, to) => mask_of_key(from) | mask_of_key(to),
+            Touched::Nothing | Touched::Prefix(_) => ALL_KEYS,
         }
     })
 }

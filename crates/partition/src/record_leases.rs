@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use samite_placement::hash;
 use samite_types::ClientId;
-use samite_wire::op::{Action, Operation};
+use samite_wire::op::{Operation, Touched};
 use smallvec::SmallVec;
 
 use crate::limits::{LEASE_HOLDERS_MAX, LEASE_TERM_MAX, LEASES_MAX};
@@ -82,42 +82,6 @@ pub struct RecordLeases {
     waiting: HashSet<u64, BuildKeyHasher>,
     /// Somebody waits to change records whose keys nobody can tell in advance.
     waiting_wide: bool,
-}
-
-/// What an action changes.
-enum Touched<'a> {
-    Nothing,
-    Key(&'a [u8]),
-    /// Every record whose key starts so.
-    Prefix(&'a [u8]),
-}
-
-const fn touched<'a>(action: &Action<'a>) -> Touched<'a> {
-    match action {
-        Action::Put { key, .. }
-        | Action::Delete { key }
-        | Action::Write { key, .. }
-        | Action::Append { key, .. }
-        | Action::Truncate { key, .. }
-        | Action::Add { key, .. }
-        | Action::Max { key, .. }
-        | Action::Advance { key, .. }
-        | Action::Punch { key, .. }
-        // Nobody knows the other key before.
-        | Action::Detach { key, .. } => Touched::Key(key),
-        Action::DeletePrefix { prefix, .. } => Touched::Prefix(prefix),
-        Action::Get { .. }
-        | Action::List { .. }
-        | Action::Extents { .. }
-        | Action::Lease { .. }
-        | Action::RaiseLease { .. }
-        | Action::Hold { .. }
-        | Action::Release { .. }
-        | Action::Locate { .. }
-        | Action::Holders { .. }
-        | Action::SetHolders { .. }
-        | Action::MoveHolds { .. } => Touched::Nothing,
-    }
 }
 
 impl RecordLeases {
@@ -189,9 +153,10 @@ impl RecordLeases {
             }
         };
         for action in &operation.actions {
-            match touched(action) {
+            match action.touched() {
                 Touched::Nothing => {}
-                Touched::Key(key) => {
+                // Nobody knows the other key before.
+                Touched::Key(key) | Touched::Moved(key, _) => {
                     if let Some(holders) = self.holders.get(key) {
                         look(key, holders);
                     }
@@ -215,7 +180,7 @@ impl RecordLeases {
         }
         self.notes.resize(NOTES, Note::default());
         for action in &operation.actions {
-            if let Touched::Key(key) = touched(action) {
+            if let Touched::Key(key) | Touched::Moved(key, _) = action.touched() {
                 let note = &mut self.notes[place(hash(key))];
                 if note.client != client.get() {
                     note.other_at = note.at;
@@ -240,9 +205,11 @@ impl RecordLeases {
     /// Somebody waits to carry out `operation`: nothing that it changes is leased until [`RecordLeases::clear_waits`].
     pub fn wait_for(&mut self, operation: &Operation<'_>) {
         for action in &operation.actions {
-            match touched(action) {
+            match action.touched() {
                 Touched::Nothing => {}
-                Touched::Key(key) => drop(self.waiting.insert(hash(key))),
+                Touched::Key(key) | Touched::Moved(key, _) => {
+                    self.waiting.insert(hash(key));
+                }
                 Touched::Prefix(_) => self.waiting_wide = true,
             }
         }
@@ -254,9 +221,11 @@ impl RecordLeases {
         if self.waiting.is_empty() && !self.waiting_wide {
             return false;
         }
-        operation.actions.iter().any(|action| match touched(action) {
+        operation.actions.iter().any(|action| match action.touched() {
             Touched::Nothing => false,
-            Touched::Key(key) => self.waiting_wide || self.waiting.contains(&hash(key)),
+            Touched::Key(key) | Touched::Moved(key, _) => {
+                self.waiting_wide || self.waiting.contains(&hash(key))
+            }
             Touched::Prefix(_) => true,
         })
     }

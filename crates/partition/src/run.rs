@@ -7,7 +7,9 @@ use samite_backend::{Piece, RecordMeta, RecordStore, Source};
 use samite_types::{ClientId, Epoch, ErrorKind, Version};
 use samite_wire::heads::HEAD_LEN;
 use samite_wire::limits::ADVANCE_COUNT_MAX;
-use samite_wire::op::{Action, DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED, ReplyEncoder};
+use samite_wire::op::{
+    Action, DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED, ReplyEncoder, Touched,
+};
 use smallvec::SmallVec;
 
 use crate::holds::Holds;
@@ -121,17 +123,11 @@ impl Run<'_> {
     /// Notes the records that `action` changes, as far as it names them.
     fn note(&mut self, action: &Action<'_>) {
         let Some(touched) = &mut self.touched else { return };
-        match action {
-            Action::Put { key, .. }
-            | Action::Delete { key }
-            | Action::Write { key, .. }
-            | Action::Append { key, .. }
-            | Action::Truncate { key, .. }
-            | Action::Add { key, .. }
-            | Action::Max { key, .. }
-            | Action::Punch { key, .. } => touched.push((*key).into()),
-            Action::Detach { key, to } => touched.extend([(*key).into(), (*to).into()]),
-            _ => {}
+        match action.touched() {
+            Touched::Key(key) => touched.push(key.into()),
+            Touched::Moved(from, to) => touched.extend([from.into(), to.into()]),
+            // What is removed by its prefix is noted when it is found.
+            Touched::Nothing | Touched::Prefix(_) => {}
         }
     }
 

@@ -289,7 +289,49 @@ pub const DETACHED_REMOVED: u64 = 1;
 /// Result of [`Action::Detach`]: somebody holds the record, it has the other key now.
 pub const DETACHED_KEPT: u64 = 2;
 
-impl Action<'_> {
+/// The records that an action changes; see [`Action::touched`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touched<'a> {
+    /// None.
+    Nothing,
+    /// That of this key.
+    Key(&'a [u8]),
+    /// That of the first key, which goes, or has the second one from then on.
+    Moved(&'a [u8], &'a [u8]),
+    /// Every record whose key starts so.
+    Prefix(&'a [u8]),
+}
+
+impl<'a> Action<'a> {
+    /// The records that this action changes. Leases, notes of own changes and copies under way stand on it: none may be missing, so each kind is named.
+    #[must_use]
+    pub const fn touched(&self) -> Touched<'a> {
+        match self {
+            Self::Put { key, .. }
+            | Self::Delete { key }
+            | Self::Write { key, .. }
+            | Self::Append { key, .. }
+            | Self::Truncate { key, .. }
+            | Self::Add { key, .. }
+            | Self::Max { key, .. }
+            | Self::Advance { key, .. }
+            | Self::Punch { key, .. } => Touched::Key(key),
+            Self::Detach { key, to } => Touched::Moved(key, to),
+            Self::DeletePrefix { prefix, .. } => Touched::Prefix(prefix),
+            Self::Get { .. }
+            | Self::List { .. }
+            | Self::Extents { .. }
+            | Self::Lease { .. }
+            | Self::RaiseLease { .. }
+            | Self::Hold { .. }
+            | Self::Release { .. }
+            | Self::Locate { .. }
+            | Self::Holders { .. }
+            | Self::SetHolders { .. }
+            | Self::MoveHolds { .. } => Touched::Nothing,
+        }
+    }
+
     /// Whether this action may change records, or holds in a way that must happen exactly once. Holding and releasing are neither: doing
     /// them again does no harm.
     #[must_use]

@@ -154,6 +154,11 @@ pub fn key_of(key: u64) -> Vec<u8> {
     format!("record-{key:06}").into_bytes()
 }
 
+/// Of the record beside the one of `key`.
+pub fn mark_of(key: u64) -> Vec<u8> {
+    format!("marked-{key:06}").into_bytes()
+}
+
 impl Call {
     /// Carries it out by `apply`.
     pub fn carry_out<R>(
@@ -169,6 +174,11 @@ impl Call {
             | Wish::Hold { key } => (key_of(key), Data::Inline(&token[..])),
             Wish::Release => (Vec::new(), Data::Inline(&[])),
         };
+        // As with each entry that is made in a directory: a record beside, which a walk from the front has passed before the other.
+        let mark = match self.wish {
+            Wish::Append { key } | Wish::AppendAt { key, .. } => Some(mark_of(key)),
+            _ => None,
+        };
         let len_max = 1 << 20;
         let action = match self.wish {
             Wish::Append { .. } | Wish::AppendAt { .. } => {
@@ -179,6 +189,10 @@ impl Call {
             Wish::Release => Action::Release { token: self.token - 1 },
         };
         let mut operation = Operation::new(PartitionId(0), [action]);
+        if let Some(key) = &mark {
+            let to = self.token.cast_signed();
+            operation.actions.push(Action::Advance { key, offset: 0, count: 1, to, slack: 0 });
+        }
         if let Wish::AppendAt { len, .. } = self.wish {
             operation = operation.guard(Guard::LenAtMost(&key, len));
         }

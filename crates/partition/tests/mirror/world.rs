@@ -381,7 +381,8 @@ impl World {
             }
         }
         let mut order: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
-        for (key, _, value) in &first.records {
+        let is_listed = |key: &[u8]| key.starts_with(b"record-");
+        for (key, _, value) in first.records.iter().filter(|record| is_listed(&record.0)) {
             let tokens = value.as_chunks::<TOKEN_LEN>().0;
             let tokens = tokens.iter().map(|token| u64::from_le_bytes(*token)).collect();
             let number = String::from_utf8_lossy(key)[7..].parse().map_err(|_| "a key")?;
