@@ -159,6 +159,8 @@ impl Changing<'_> {
 
 #[cfg(test)]
 mod tests {
+    use samite_wire::op::Action;
+
     use super::*;
 
     const ME: ClientId = ClientId(1);

@@ -269,7 +269,7 @@ const fn place(hash: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use samite_types::PartitionId;
-    use samite_wire::op::Data;
+    use samite_wire::op::{Action, Data};
 
     use super::*;
 
