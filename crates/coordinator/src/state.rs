@@ -52,17 +52,12 @@ impl Coordinator {
 
     /// Goes on from what another instance [exported](Self::export).
     ///
-    /// That one may have given leases for `former_validity` more from `now` on; so no node is called offline before such a lease
-    /// would be over, and none is relied on before it was heard.
+    /// Nobody else may decide any more: leases that were given before `now` may still run, and no later ones. So no node is called
+    /// offline before such a lease would be over, and none is relied on before it was heard.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`]: not such a state.
-    pub fn take_over(
-        state: &[u8],
-        timing: Timing,
-        now: Duration,
-        former_validity: Duration,
-    ) -> Result<Self> {
+    pub fn take_over(state: &[u8], timing: Timing, now: Duration) -> Result<Self> {
         let corrupt =
             |cause: &str| Error::new(ErrorKind::Corrupt, format!("coordinator's state: {cause}"));
         let state: State = control::decode(state).map_err(|error| corrupt(&error.to_string()))?;
@@ -81,7 +76,7 @@ impl Coordinator {
         coordinator.invited = state.invited.into_iter().collect::<BTreeSet<NodeId>>();
         if let Some(data) = state.map {
             let map = ClusterMap::new(data).map_err(|error| corrupt(error.message()))?;
-            coordinator.resume(Arc::new(map), state.goals, now + former_validity);
+            coordinator.resume(Arc::new(map), state.goals, now);
         }
         Ok(coordinator)
     }

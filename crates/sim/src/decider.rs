@@ -39,7 +39,7 @@ impl Decider {
         let timing = Timing::DEFAULT;
         let coordinator = match saved {
             // Nobody else leads any more.
-            Some(saved) => Coordinator::take_over(saved, timing, now, Duration::ZERO),
+            Some(saved) => Coordinator::take_over(saved, timing, now),
             None => Coordinator::new("sim", scenario.founders as usize)
                 .and_then(|fresh| fresh.with_partitions(scenario.partitions))
                 .map(|fresh| fresh.with_timing(timing)),

@@ -388,17 +388,15 @@ fn a_new_instance_gives_former_leases_their_time() {
     let state = cluster.coordinator.export();
     cluster.die(2);
     cluster.now += Duration::from_secs(1000);
-    let former = Duration::from_millis(500);
-    cluster.coordinator =
-        Coordinator::take_over(&state, Timing::DEFAULT, cluster.now, former).unwrap();
+    cluster.coordinator = Coordinator::take_over(&state, Timing::DEFAULT, cluster.now).unwrap();
     assert_eq!(cluster.coordinator.export(), state);
     let before = cluster.groups();
-    cluster.pass(1700);
+    cluster.pass(1200);
     assert_eq!(cluster.groups(), before);
     cluster.pass(200);
     assert_eq!(cluster.map().state(NodeId(2)).unwrap().reachability, Reachability::Offline);
     assert!(cluster.groups().iter().all(|group| group.members[0].target != TargetId(2)));
-    assert!(Coordinator::take_over(&state[1..], Timing::DEFAULT, START, former).is_err());
+    assert!(Coordinator::take_over(&state[1..], Timing::DEFAULT, START).is_err());
 }
 
 #[test]

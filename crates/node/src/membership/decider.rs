@@ -31,7 +31,7 @@ impl Decider {
         saved: Option<&[u8]>,
     ) -> Result<Self> {
         let coordinator = match saved {
-            Some(state) => Coordinator::take_over(state, timing, now, Duration::ZERO)?,
+            Some(state) => Coordinator::take_over(state, timing, now)?,
             None => fresh.with_timing(timing),
         };
         Ok(Self { coordinator })
