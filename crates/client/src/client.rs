@@ -8,7 +8,7 @@ use std::time::Duration;
 use samite_placement::{ClusterMap, check_dataset_spec};
 use samite_transport::client::{Link, Outgoing};
 use samite_transport::{Address, ClusterKey};
-use samite_types::{DatasetId, Deadline, Error, ErrorKind, NodeId, PartitionId, Result};
+use samite_types::{DatasetId, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result};
 use samite_wire::control::{
     ControlReply, ControlRequest, DatasetSpec, NodeStatus, PartitionCopy, decode, encode,
 };
@@ -262,6 +262,18 @@ impl Client {
         match self.control(&link, &ControlRequest::Status, deadline)? {
             ControlReply::Status(status) => Ok(status),
             _ => Err(unexpected(&link, "its status")),
+        }
+    }
+
+    /// The cluster map as a node has it, not later than `deadline`; others may have a newer one.
+    ///
+    /// # Errors
+    /// As [`Self::node_status`]; the node may have none yet.
+    pub fn map_at(&self, node: NodeId, deadline: Deadline) -> Result<ClusterMap> {
+        let link = self.view(deadline)?.peer(node)?.link(&self.credentials(), deadline)?;
+        match self.control(&link, &ControlRequest::Map { known: Epoch(0) }, deadline)? {
+            ControlReply::Map(Some(data)) => ClusterMap::new(data),
+            _ => Err(unexpected(&link, "its cluster map")),
         }
     }
 

@@ -132,7 +132,8 @@ impl Shard {
         }
         if self.shared.membership.leads() {
             if let ControlRequest::Join(info) = &request {
-                tracing::info!(node = %info.node, addresses = ?info.addresses, "joins");
+                let process = format_args!("{:x}", info.incarnation);
+                tracing::info!(node = %info.node, process, addresses = ?info.addresses, "joins");
                 // It will watch on this connection: whoever changes the map from now on waits for it too.
                 self.shared.follower_serves((self.id, to.conn), info.node, Epoch(0));
             }

@@ -20,6 +20,7 @@ mod join;
 mod locks;
 mod membership;
 mod mirror;
+mod news;
 mod outbox;
 mod pace;
 mod parked;

@@ -226,7 +226,14 @@ impl Shard {
         let Some(map) = self.map.clone() else { return };
         self.report_ready(&map);
         let wanting = self.partitions.resyncing();
-        self.figures().resyncs.store(wanting.len() as u64, Ordering::Relaxed);
+        let before = self.figures().resyncs.swap(wanting.len() as u64, Ordering::Relaxed);
+        match (before, wanting.len()) {
+            (0, partitions) if partitions > 0 => {
+                tracing::info!(shard = %self.id, partitions, "brings members up to date");
+            }
+            (1.., 0) => tracing::info!(shard = %self.id, "has brought members up to date"),
+            _ => {}
+        }
         // While a member's node is offline nothing changes for it, until a map says that it is there again.
         let is_there = |target: TargetId| {
             let state = map.node_of_target(target).and_then(|node| map.state(node));

@@ -92,7 +92,8 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
         let shared = Arc::clone(&shared);
         move || worker::run(&shared, &jobs)
     })?;
-    tracing::info!(node = %config.node, ?addresses, "listening");
+    let process = format_args!("{:x}", shared.incarnation);
+    tracing::info!(node = %config.node, process, ?addresses, "listening");
     events(Event::Listening { addresses });
     let joined = join_cluster(&config, key, info, &shared, asks);
     let (keeper, ended) = match joined {

@@ -20,6 +20,7 @@ use crate::Stop;
 use crate::inbox::{Inbox, Message};
 use crate::locks::Locks;
 use crate::membership::Membership;
+use crate::news::News;
 use crate::presence::Presence;
 use crate::revocations::Revocations;
 use crate::scrub::WantedScrub;
@@ -291,7 +292,15 @@ impl Shared {
             let reply = ControlReply::failed(ErrorKind::StaleMap, "lock: ask again");
             self.inboxes[usize::from(to.shard.get())].send(Message::Control(to, reply));
         }
-        tracing::info!(%epoch, nodes = new.nodes().len(), datasets = new.datasets().len(), "cluster map");
+        match current {
+            Some(before) => {
+                tracing::info!(%epoch, news = %News { before, after: &new }, "cluster map")
+            }
+            None => {
+                let (nodes, datasets) = (new.nodes().len(), new.datasets().len());
+                tracing::info!(%epoch, nodes, datasets, "first cluster map");
+            }
+        }
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = Some(new);
         self.epoch.store(epoch.get(), Ordering::Release);
         if is_first {

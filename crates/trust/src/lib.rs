@@ -13,4 +13,5 @@ pub mod fuzz;
 pub mod rng;
 pub mod stage;
 pub mod stress;
+pub mod timeline;
 pub mod whole;

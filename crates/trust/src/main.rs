@@ -1,5 +1,6 @@
 //! The program that makes calls for tests, and the stress test.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -97,6 +98,9 @@ enum Command {
         /// How often in each run
         #[arg(long, default_value_t = 2)]
         times: u32,
+        /// Where what is known of wrong runs goes: logs, maps, who holds what, and what was done when
+        #[arg(long, value_name = "DIR", default_value = "/tmp/samite-chaos")]
+        keep: PathBuf,
     },
 }
 
@@ -121,10 +125,10 @@ fn main() -> ExitCode {
         Command::ChaosWork { number, of, seed } => Client::from_runtime(DEFAULT_CLUSTER)
             .map_err(|error| error.to_string())
             .and_then(|client| chaos::worker::run(&client, number, of, seed)),
-        Command::Chaos { runs, seed, nodes, mirror, fault, times } => {
+        Command::Chaos { runs, seed, nodes, mirror, fault, times, keep } => {
             let seed = seed.unwrap_or_else(clock);
             let plan = |run| chaos::driver::Plan { nodes, mirror, fault, times, seed: seed + run };
-            try_chaos((0..runs).map(plan))
+            try_chaos((0..runs).map(plan), &keep)
         }
     };
     match done {
@@ -175,13 +179,13 @@ fn fuzz_socket(length: Duration, seed: u64) -> Result<(), String> {
     }
 }
 
-fn try_chaos(plans: impl Iterator<Item = chaos::driver::Plan>) -> Result<(), String> {
+fn try_chaos(plans: impl Iterator<Item = chaos::driver::Plan>, keep: &Path) -> Result<(), String> {
     const RUN_MAX: Duration = Duration::from_secs(300);
     let helper = std::env::current_exe().map_err(|error| error.to_string())?;
     let (mut pauses, mut wrong) = (Vec::new(), 0);
     for plan in plans {
         let _watchdog = Watchdog::new("chaos", RUN_MAX);
-        match chaos::driver::run(&plan, &helper) {
+        match chaos::driver::run(&plan, &helper, keep) {
             Ok(summary) => {
                 let pause = summary.pause.as_millis();
                 let (calls, what) = (summary.calls, summary.what);

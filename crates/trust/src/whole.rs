@@ -3,43 +3,55 @@
 use std::time::{Duration, Instant};
 
 use samite_client::Client;
-use samite_types::Deadline;
-use samite_wire::control::{Consistency, Group, NodeInfo, PartitionTable};
+use samite_types::{Deadline, Epoch};
+use samite_wire::control::{Consistency, Group, PartitionTable};
 
 /// Longest time that groups may take to become whole again.
-const HEAL_MAX: Duration = Duration::from_secs(60);
-/// Longest time that a node may take to say who it is.
+pub const HEAL_MAX: Duration = Duration::from_secs(60);
+/// Longest time that a node may take to say who it is, and what it knows.
 const STATUS_MAX: Duration = Duration::from_secs(2);
 
-/// Waits until all groups have all their members, and these are good, by a map that knows all nodes as they are.
+/// Waits until the cluster [is whole](look).
 ///
 /// # Errors
-/// How many are not; none, if a node does not answer, or as another one than the map knows.
+/// What it lacks.
 pub fn wait_whole(client: &Client) -> Result<(), String> {
     let begun = Instant::now();
     loop {
-        let map = client.refresh_map();
-        let ill = map.as_ref().map_or(usize::MAX, |map| {
-            let tables = map.data().tables.iter().filter(|table| table.redundancy.get() > 1);
-            tables.map(ill_groups).sum()
-        });
-        if ill == 0 && map.as_ref().is_ok_and(|map| are_of_today(client, &map.data().nodes)) {
-            return Ok(());
+        match look(client) {
+            Err(lacks) if begun.elapsed() > HEAL_MAX => {
+                return Err(format!("not whole after {} s: {lacks}", HEAL_MAX.as_secs()));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            Ok(_) => return Ok(()),
         }
-        if begun.elapsed() > HEAL_MAX {
-            return Err(format!("{ill} groups are not whole after {} s", HEAL_MAX.as_secs()));
-        }
-        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Whether a map with these nodes knows of the last start of each. One that does not is whole because it is old: whoever believed it could kill the
-/// only node that has what another one lost.
-fn are_of_today(client: &Client, nodes: &[NodeInfo]) -> bool {
-    nodes.iter().all(|info| {
-        let status = client.node_status_by(info.node, Deadline::after(STATUS_MAX));
-        status.is_ok_and(|status| status.incarnation == info.incarnation)
-    })
+/// The epoch of the map by which all groups have all their members, and these are good: all nodes have that one, and it knows of the last start of each. A map
+/// that does not, or that only some have, may be whole because it is old: whoever believed it could kill the only node that has what another one lost.
+///
+/// # Errors
+/// What the cluster lacks.
+pub fn look(client: &Client) -> Result<Epoch, String> {
+    let map = client.refresh_map().map_err(|error| error.to_string())?;
+    let tables = map.data().tables.iter().filter(|table| table.redundancy.get() > 1);
+    let ill: usize = tables.map(ill_groups).sum();
+    if ill > 0 {
+        return Err(format!("{ill} groups lack members, by the map of {}", map.epoch()));
+    }
+    for info in map.nodes() {
+        let by = Deadline::after(STATUS_MAX);
+        let status = client.node_status_by(info.node, by).map_err(|error| error.to_string())?;
+        if status.incarnation != info.incarnation {
+            return Err(format!("{} knows nothing of this process of {}", map.epoch(), info.node));
+        }
+        let its = client.map_at(info.node, by).map_err(|error| error.to_string())?;
+        if its.epoch() != map.epoch() {
+            return Err(format!("{} has {}, not {}", info.node, its.epoch(), map.epoch()));
+        }
+    }
+    Ok(map.epoch())
 }
 
 fn ill_groups(table: &PartitionTable) -> usize {

@@ -25,6 +25,7 @@ fn nodes_of_a_mirrored_cluster_die_one_after_the_other_and_nobody_notices() {
     }
     let _watchdog = Watchdog::new("chaos", Duration::from_secs(240));
     let plan = Plan { nodes: 3, mirror: 2, fault: Fault::Kill, times: 2, seed: 20_261 };
-    let summary = run(&plan, &common::helper()).unwrap_or_else(|wrong| panic!("{wrong}"));
+    let keep = std::env::temp_dir().join("samite-chaos");
+    let summary = run(&plan, &common::helper(), &keep).unwrap_or_else(|wrong| panic!("{wrong}"));
     assert!(summary.calls > 0);
 }

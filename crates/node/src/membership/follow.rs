@@ -81,7 +81,7 @@ impl Credentials {
         *lock(&shared.upstream) = Some(Arc::clone(&link));
         take_up(shared, joined, &link)?;
         *pause = PAUSE_MIN;
-        tracing::info!(coordinator = %leader, "joined");
+        tracing::info!(coordinator = %leader, epoch = %shared.epoch(), "joined");
         loop {
             let is_leader =
                 shared.membership.leader_address(Duration::ZERO).as_ref() == Some(leader);

@@ -4,7 +4,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use samite_types::{Deadline, Error, ErrorKind, Result};
+use samite_types::{Deadline, Error, ErrorKind, Result, TargetId};
 use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::membership::{MemberNews, MemberReport, REPORTS_MAX};
 
@@ -20,6 +20,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// How long a report waits that a member is up to date: partitions become so one soon after the other, and each new map is saved, goes to every node, and is
 /// taken up by every shard. That a member is missing is told at once.
 const GATHER: Duration = Duration::from_millis(25);
+/// Most members that are named in the log each time.
+const TOLD_MAX: usize = 8;
 /// How often the thread looks whether the node stops.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -73,13 +75,21 @@ pub(crate) fn run(shared: &Shared) {
             continue;
         }
         if let Err(error) = deliver(shared, reports) {
-            tracing::debug!(%error, "report on members");
+            tracing::info!(%error, "reports members in vain");
             std::thread::sleep(PAUSE);
         }
     }
 }
 
 fn deliver(shared: &Shared, reports: Vec<MemberReport>) -> Result<()> {
+    let count = |news| reports.iter().filter(|report| report.news == news).count();
+    let [missed, synced, broken] =
+        [MemberNews::Missed, MemberNews::Synced, MemberNews::Broken].map(count);
+    let mut targets: Vec<TargetId> = reports.iter().map(|report| report.target).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    targets.truncate(TOLD_MAX);
+    tracing::info!(epoch = %shared.epoch(), missed, synced, broken, ?targets, "reports members");
     let request = ControlRequest::Report { node: shared.node, known: shared.epoch(), reports };
     // A change of the map that does not fit is the business of whoever follows the leader.
     take_up_reply(shared, ask_leader(shared, request, REPORT_TIMEOUT)?)
@@ -121,7 +131,7 @@ pub(crate) fn refusal(reply: &ControlReply) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use samite_types::{Epoch, PartitionId, Redundancy, TargetId, Term};
+    use samite_types::{Epoch, PartitionId, Redundancy, Term};
 
     /// Longer than the test may take.
     const FOREVER: Duration = Duration::from_secs(600);

@@ -1,24 +1,32 @@
 //! Runs the processes, and makes things go wrong meanwhile.
 
+use std::fs::{self, File};
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use samite_client::kv::Kv;
 use samite_client::{Client, Options};
 use samite_testkit::ProcessCluster;
-use samite_types::{NodeId, PartitionId, Redundancy};
-use samite_wire::control::Member;
+use samite_types::{NodeId, Redundancy};
 
+use super::evidence::Evidence;
+use super::members;
 use super::worker::{COUNTER, DATASET, parse};
+use crate::door::library;
 use crate::rng::Rng;
-use crate::whole::wait_whole;
+use crate::timeline::{Timeline, stamp};
+use crate::whole;
 
 /// Processes that work.
 const WORKERS: u64 = 8;
 /// How long members may differ once the groups are whole.
 const EQUAL_MAX: Duration = Duration::from_secs(5);
+/// How often it is looked whether a process has found something wrong.
+const LOOK: Duration = Duration::from_millis(50);
+/// What is compared in the end.
+const DATASETS: [&str; 2] = [DATASET, library::DATASET];
 /// How long a stopped node sleeps.
 const STOP: &str = "10s";
 
@@ -74,68 +82,74 @@ struct Run<'a> {
     cluster: ProcessCluster,
     client: Client,
     rng: Rng,
+    workers: Workers,
+    timeline: Timeline,
 }
 
-/// Does one run. `helper` is the program `samite-trust`.
+/// Does one run. `helper` is the program `samite-trust`; in `keep` goes what is known of a run that was wrong.
 ///
 /// # Errors
-/// What was wrong, in words.
-pub fn run(plan: &Plan, helper: &Path) -> Result<Summary, String> {
+/// What was wrong, in words, and where what is known of it is.
+pub fn run(plan: &Plan, helper: &Path, keep: &Path) -> Result<Summary, String> {
     let mirror = plan.mirror.to_string();
     let args = ["--memory", "64M", "--mirror", &mirror, "--coordinator", "etcd"];
     let cluster = ProcessCluster::start(plan.nodes, &args).map_err(|error| error.to_string())?;
     let options = Options { redundancy: Redundancy(plan.mirror), ..Options::default() };
     let client = cluster.client(options).map_err(|error| error.to_string())?;
-    client.create_dataset(&client.spec(DATASET)).map_err(|error| error.to_string())?;
-    let mut run = Run { plan, cluster, client, rng: Rng::new(plan.seed) };
-    let mut workers = Workers(Vec::new());
-    for number in 0..WORKERS {
-        workers.0.push(run.worker(helper, number)?);
-    }
-    for _ in 0..plan.times {
-        run.pause(300, 1500);
-        run.harm().map_err(|error| format!("{:?}: {error}", plan.fault))?;
-        wait_whole(&run.client)?;
-    }
-    run.pause(300, 600);
-    let (calls, raised, (pause, what)) = workers.finish()?;
-    wait_whole(&run.client)?;
-    run.compare_members()?;
-    let counter = Kv::new(run.client.dataset(DATASET).map_err(|error| error.to_string())?)
-        .get(COUNTER)
-        .map_err(|error| error.to_string())?;
-    let counted = counter.map_or(Ok(0), |value| parse(&value.bytes))?;
-    if counted != raised {
-        return Err(format!("the counter is {counted}, and was raised {raised} times"));
-    }
-    Ok(Summary { calls, pause, what })
+    let (rng, workers, timeline) = (Rng::new(plan.seed), Workers::default(), Timeline::default());
+    let mut run = Run { plan, cluster, client, rng, workers, timeline };
+    run.go(helper).map_err(|wrong| {
+        run.timeline.note(format_args!("wrong: {wrong}"));
+        match run.keep(keep, &wrong) {
+            Ok(kept) => format!("{wrong}\n  what is known of it: {}", kept.display()),
+            Err(error) => format!("{wrong}\n  nothing of it could be kept: {error}"),
+        }
+    })
 }
 
-/// The processes; killed when dropped.
-struct Workers(Vec<Child>);
+/// The processes, each with the file that holds what it says of things that are wrong; killed when dropped.
+#[derive(Default)]
+struct Workers(Vec<(Child, PathBuf)>);
+
+/// What a process said that found something wrong.
+fn words(path: &Path) -> String {
+    let said = fs::read_to_string(path).unwrap_or_default();
+    let last = said.lines().rev().find_map(|line| line.strip_prefix("samite-trust: "));
+    last.unwrap_or("nothing").to_owned()
+}
 
 impl Workers {
+    /// Whether all are at work still.
+    fn look(&mut self) -> Result<(), String> {
+        for ((child, path), number) in self.0.iter_mut().zip(0..) {
+            if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
+                return Err(format!("client {number}: {status}: {}", words(path)));
+            }
+        }
+        Ok(())
+    }
+
     /// Ends all in order: calls, raises of the counter, and the longest call.
     fn finish(&mut self) -> Result<(u64, u64, (Duration, String)), String> {
-        for child in &mut self.0 {
+        for (child, _) in &mut self.0 {
             drop(child.stdin.take());
         }
         let (mut calls, mut raised, mut pause) = (0, 0, (0, String::new()));
-        for (mut child, number) in self.0.drain(..).zip(0..) {
+        for ((mut child, path), number) in self.0.drain(..).zip(0..) {
             let mut said = String::new();
             let read = child.stdout.take().map(|mut out| out.read_to_string(&mut said));
             read.transpose().map_err(|error| error.to_string())?;
             let status = child.wait().map_err(|error| error.to_string())?;
-            let (figures, what) = said.split_once('\n').unwrap_or_default();
+            let (told, what) = said.split_once('\n').unwrap_or_default();
             let figures: Vec<u64> =
-                figures.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+                told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
             match figures[..] {
                 [did, counted, longest] if status.success() => {
                     calls += did;
                     raised += counted;
                     pause = pause.max((longest, what.trim().to_owned()));
                 }
-                _ => return Err(format!("client {number}: {status}: {said}")),
+                _ => return Err(format!("client {number}: {status}: {}", words(&path))),
             }
         }
         Ok((calls, raised, (Duration::from_micros(pause.0), pause.1)))
@@ -144,7 +158,7 @@ impl Workers {
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        for child in &mut self.0 {
+        for (child, _) in &mut self.0 {
             // It may have ended.
             let _ = child.kill();
             let _ = child.wait();
@@ -153,22 +167,98 @@ impl Drop for Workers {
 }
 
 impl Run<'_> {
-    fn worker(&self, helper: &Path, number: u64) -> Result<Child, String> {
+    fn go(&mut self, helper: &Path) -> Result<Summary, String> {
+        let made = self.client.create_dataset(&self.client.spec(DATASET));
+        made.map_err(|error| error.to_string())?;
+        for number in 0..WORKERS {
+            let worker = self.worker(helper, number).map_err(|error| error.to_string())?;
+            self.workers.0.push(worker);
+        }
+        self.timeline.note("all clients work");
+        for _ in 0..self.plan.times {
+            self.pause(300, 1500)?;
+            self.harm().map_err(|error| format!("{:?}: {error}", self.plan.fault))?;
+            self.become_whole()?;
+        }
+        self.pause(300, 600)?;
+        self.timeline.note("the clients are to end");
+        let (calls, raised, (pause, what)) = self.workers.finish()?;
+        self.become_whole()?;
+        self.compare_members()?;
+        let dataset = self.client.dataset(DATASET).map_err(|error| error.to_string())?;
+        let counter = Kv::new(dataset).get(COUNTER).map_err(|error| error.to_string())?;
+        let counted = counter.map_or(Ok(0), |value| parse(&value.bytes))?;
+        if counted != raised {
+            return Err(format!("the counter is {counted}, and was raised {raised} times"));
+        }
+        Ok(Summary { calls, pause, what })
+    }
+
+    fn keep(&self, parent: &Path, wrong: &str) -> std::io::Result<PathBuf> {
+        let evidence = Evidence {
+            cluster: &self.cluster,
+            client: &self.client,
+            nodes: self.plan.nodes,
+            datasets: &DATASETS,
+            timeline: &self.timeline,
+            words: format!("{:?}\n{wrong}\n", self.plan),
+        };
+        let (fault, seed) = (self.plan.fault, self.plan.seed);
+        let at = stamp().replace([':', '.'], "-");
+        evidence.keep(parent, &format!("{fault:?}-{seed}-{at}").to_lowercase())
+    }
+
+    fn worker(&self, helper: &Path, number: u64) -> std::io::Result<(Child, PathBuf)> {
+        let dir = self.cluster.scratch().join("clients");
+        fs::create_dir_all(&dir)?;
+        let path = dir.join(format!("c{number}.txt"));
         let mut command = Command::new(helper);
         command.env("SAMITE_RUNTIME_DIR", self.cluster.runtime_path()).env_remove("SAMITE_CLUSTER");
         command.args(["chaos-work", "--number", &number.to_string()]);
         command.args(["--of", &WORKERS.to_string(), "--seed", &self.plan.seed.to_string()]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.spawn().map_err(|error| format!("start a client: {error}"))
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&path)?);
+        Ok((command.spawn()?, path))
     }
 
-    fn pause(&mut self, least_ms: u64, most_ms: u64) {
+    /// Lets some time pass, while nothing is found wrong.
+    fn pause(&mut self, least_ms: u64, most_ms: u64) -> Result<(), String> {
         let length = least_ms + self.rng.below(most_ms - least_ms);
-        std::thread::sleep(Duration::from_millis(length));
+        let until = Instant::now() + Duration::from_millis(length);
+        loop {
+            self.workers.look()?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(LOOK));
+        }
     }
 
-    fn samite(&self, args: &[&str]) -> Result<(), String> {
-        self.cluster.run(args).map(drop).map_err(|error| error.to_string())
+    /// Waits until the cluster is whole.
+    fn become_whole(&mut self) -> Result<(), String> {
+        let begun = Instant::now();
+        loop {
+            self.workers.look()?;
+            match whole::look(&self.client) {
+                Err(lacks) if begun.elapsed() > whole::HEAL_MAX => {
+                    let seconds = whole::HEAL_MAX.as_secs();
+                    return Err(format!("not whole after {seconds} s: {lacks}"));
+                }
+                Err(_) => std::thread::sleep(LOOK),
+                Ok(epoch) => {
+                    self.timeline.note(format_args!("whole by the map of {epoch}"));
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn samite(&mut self, args: &[&str]) -> Result<(), String> {
+        let words = args.join(" ");
+        self.timeline.note(format_args!("samite {words} begins"));
+        let done = self.cluster.run(args).map(drop).map_err(|error| error.to_string());
+        self.timeline.note(format_args!("samite {words} has ended"));
+        done
     }
 
     fn any_node(&mut self) -> String {
@@ -207,10 +297,11 @@ impl Run<'_> {
             Fault::Lossy => {
                 let rules = ["drop 5% * *", "duplicate 5% * *", "reorder 5% * *"];
                 self.samite(&["fault", "set", rules[0], rules[1], rules[2]])?;
-                self.pause(3000, 5000);
+                self.pause(3000, 5000)?;
                 self.samite(&["fault", "clear"])
             }
             Fault::EtcdLeader => {
+                self.become_whole()?;
                 self.kill_etcd()?;
                 self.kill_leader()
             }
@@ -223,9 +314,11 @@ impl Run<'_> {
         self.kill_and_restart(&leader)
     }
 
+    /// Kills a node while no other lacks anything: nobody promises that what one node alone has outlives that.
     fn kill_and_restart(&mut self, node: &str) -> Result<(), String> {
+        self.become_whole()?;
         self.samite(&["fault", "kill", node])?;
-        self.pause(200, 2500);
+        self.pause(200, 2500)?;
         self.samite(&["node", "restart", node])
     }
 
@@ -239,7 +332,7 @@ impl Run<'_> {
         };
         let (there, back) = (format!("{cut} {node} {other}"), format!("{cut} {other} {node}"));
         self.samite(&["fault", "set", &there, &back])?;
-        self.pause(2000, 5000);
+        self.pause(2000, 5000)?;
         self.samite(&["fault", "clear"])
     }
 
@@ -254,6 +347,7 @@ impl Run<'_> {
         let victim = self.rng.pick(&members).pid;
         let pid = i32::try_from(victim).ok().and_then(rustix::process::Pid::from_raw);
         let pid = pid.ok_or("a member of etcd has no pid")?;
+        self.timeline.note(format_args!("kills etcd's process {victim}"));
         rustix::process::kill_process(pid, rustix::process::Signal::KILL)
             .map_err(|errno| errno.to_string())
     }
@@ -263,32 +357,12 @@ impl Run<'_> {
         // A primary that has just begun a term is followed at once, but not in the same moment.
         let begun = Instant::now();
         loop {
-            match self.differing_members() {
+            match members::compare(&self.client, &DATASETS) {
                 Err(words) if begun.elapsed() > EQUAL_MAX => return Err(words),
-                Err(_) => std::thread::sleep(Duration::from_millis(50)),
+                Err(_) => std::thread::sleep(LOOK),
                 Ok(()) => return Ok(()),
             }
         }
-    }
-
-    fn differing_members(&self) -> Result<(), String> {
-        let dataset = self.client.dataset(DATASET).map_err(|error| error.to_string())?;
-        let map = self.client.map().map_err(|error| error.to_string())?;
-        let table = map.table(Redundancy(self.plan.mirror)).ok_or("no table of mirror groups")?;
-        for (group, partition) in table.groups.iter().zip(0..) {
-            let copy_at = |member: &Member| {
-                let node = map.node_of_target(member.target).ok_or("a target without node")?;
-                self.client
-                    .partition_copy(node, dataset.id(), PartitionId(partition))
-                    .map_err(|error| error.to_string())
-            };
-            let copies: Result<Vec<_>, String> = group.members.iter().map(copy_at).collect();
-            let copies = copies?;
-            if copies.windows(2).any(|pair| pair[0] != pair[1]) {
-                return Err(format!("members of partition {partition} differ: {copies:?}"));
-            }
-        }
-        Ok(())
     }
 }
 

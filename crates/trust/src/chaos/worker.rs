@@ -1,6 +1,6 @@
 //! One process that works while nodes die.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::Read as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +13,7 @@ use samite_types::ErrorKind;
 use crate::door::Door;
 use crate::door::library::Library;
 use crate::rng::Rng;
+use crate::timeline::stamp;
 
 /// Keys that each process writes.
 const KEYS: u64 = 12;
@@ -24,6 +25,11 @@ const RECORD_LEN: usize = 16;
 pub const COUNTER: &[u8] = b"counter";
 /// Name of the dataset.
 pub const DATASET: &str = "kv";
+
+/// Calls that a process remembers, to tell of them when something is wrong.
+const REMEMBERED: usize = 500;
+/// After this it looks again at what was wrong.
+const LATER: Duration = Duration::from_secs(1);
 
 /// What one process knows.
 struct Worker {
@@ -44,6 +50,8 @@ struct Worker {
     calls: u64,
     /// The longest call, and which it was.
     longest: (Duration, String),
+    /// The last calls: when each ended, how long it took, which it was.
+    last: VecDeque<(String, Duration, String)>,
 }
 
 /// Works as process `number` of `of` until its standard input ends, checks all that it wrote, and says what it did on standard output.
@@ -67,6 +75,7 @@ pub fn run(client: &Client, number: u64, of: u64, seed: u64) -> Result<(), Strin
         raised: 0,
         calls: 0,
         longest: (Duration::ZERO, "nothing".to_owned()),
+        last: VecDeque::new(),
     };
     let is_over = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&is_over);
@@ -75,10 +84,7 @@ pub fn run(client: &Client, number: u64, of: u64, seed: u64) -> Result<(), Strin
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         flag.store(true, Ordering::Relaxed);
     });
-    while !is_over.load(Ordering::Relaxed) {
-        worker.step()?;
-    }
-    worker.check_all()?;
+    worker.work(&is_over).map_err(|wrong| worker.look_again(&wrong))?;
     let (longest, what) = &worker.longest;
     println!("{} {} {}\n{what}", worker.calls, worker.raised, longest.as_micros());
     Ok(())
@@ -108,6 +114,28 @@ fn record(number: u64, count: u64) -> [u8; RECORD_LEN] {
 }
 
 impl Worker {
+    fn work(&mut self, is_over: &AtomicBool) -> Result<(), String> {
+        while !is_over.load(Ordering::Relaxed) {
+            self.step()?;
+        }
+        self.check_all()
+    }
+
+    /// Something was wrong: whether it stays so, and what else is. Tells of the last calls on standard error.
+    fn look_again(&mut self, wrong: &str) -> String {
+        for (ended, took, what) in &self.last {
+            eprintln!("{ended}  {what}, {} us", took.as_micros());
+        }
+        let at = stamp();
+        std::thread::sleep(LATER);
+        let keys: Vec<_> = (0..KEYS).map(|key| self.check_key(key)).collect();
+        let files: Vec<_> = (0..FILES).map(|file| self.check_file(file)).collect();
+        let all = keys.into_iter().chain(files).chain([self.check_log()]);
+        let left: Vec<String> = all.filter_map(Result::err).collect();
+        let left = if left.is_empty() { "nothing".into() } else { left.join("; ") };
+        format!("at {at}: {wrong}; wrong {} ms later: {left}", LATER.as_millis())
+    }
+
     /// One call, with its time.
     fn call<T>(
         &mut self,
@@ -121,6 +149,11 @@ impl Worker {
             self.longest = (took, what.to_owned());
         }
         self.calls += 1;
+        if self.last.len() == REMEMBERED {
+            self.last.pop_front();
+        }
+        let failed = if done.is_err() { " (failed)" } else { "" };
+        self.last.push_back((stamp(), took, format!("{what}{failed}")));
         done.map_err(|error| format!("{what}, after {} ms: {error}", took.as_millis()))
     }
 

@@ -14,7 +14,7 @@ use crate::call::{Answer, Call, Entry, Facts, Handle, Kind, LockKind, LockMode, 
 use crate::door::Door;
 
 /// Name of the dataset that the store's files are in.
-const DATASET: &str = "files";
+pub const DATASET: &str = "files";
 
 /// The store's files, as root.
 pub struct Library {

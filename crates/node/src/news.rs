@@ -1,0 +1,221 @@
+//! What a cluster map says that the one before it did not, in a few words for the log.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use samite_placement::ClusterMap;
+use samite_types::{Redundancy, TargetId};
+use samite_wire::control::{Consistency, Group};
+
+/// Most ranges of partitions, and most nodes, that are named each time.
+const NAMED_MAX: usize = 24;
+
+/// The difference of two maps: nodes that came, went or were started again, and of the groups who leads which, who is good now, and who is not.
+pub(crate) struct News<'a> {
+    pub before: &'a ClusterMap,
+    pub after: &'a ClusterMap,
+}
+
+/// What happened to a member of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Word {
+    /// It leads, and all that had what their nodes' memory held have been started again.
+    BeginsAnew,
+    Leads,
+    IsGood,
+    WasRestarted,
+    NeedsResync,
+    IsBad,
+    Left,
+}
+
+impl From<Consistency> for Word {
+    fn from(consistency: Consistency) -> Self {
+        match consistency {
+            Consistency::Good => Self::IsGood,
+            Consistency::Restarted => Self::WasRestarted,
+            Consistency::NeedsResync => Self::NeedsResync,
+            Consistency::Bad => Self::IsBad,
+        }
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BeginsAnew => "begins anew",
+            Self::Leads => "leads",
+            Self::IsGood => "is good",
+            Self::WasRestarted => "was started again",
+            Self::NeedsResync => "needs resync",
+            Self::IsBad => "is bad",
+            Self::Left => "left",
+        })
+    }
+}
+
+impl fmt::Display for News<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<String> = self.nodes().collect();
+        for node in nodes.iter().take(NAMED_MAX) {
+            write!(f, "{node}; ")?;
+        }
+        if nodes.len() > NAMED_MAX {
+            write!(f, "{} more nodes; ", nodes.len() - NAMED_MAX)?;
+        }
+        let datasets = self.after.datasets();
+        if self.before.datasets() != datasets {
+            write!(f, "{} datasets; ", datasets.len())?;
+        }
+        let mut words: BTreeMap<(Redundancy, TargetId, Word), Vec<u32>> = BTreeMap::new();
+        for table in &self.after.data().tables {
+            let Some(before) = self.before.table(table.redundancy) else { continue };
+            for ((before, after), partition) in before.groups.iter().zip(&table.groups).zip(0..) {
+                self.note(before, after, |target, word| {
+                    words.entry((table.redundancy, target, word)).or_default().push(partition);
+                });
+            }
+        }
+        for ((redundancy, target, word), partitions) in words.iter().take(NAMED_MAX * 4) {
+            let (mirror, partitions) = (redundancy.get(), Ranges(partitions));
+            write!(f, "mirror {mirror}: {target} {word} {partitions}; ")?;
+        }
+        Ok(())
+    }
+}
+
+impl News<'_> {
+    /// What became of nodes.
+    fn nodes(&self) -> impl Iterator<Item = String> {
+        let gone = self.before.nodes().iter().filter(|info| self.after.node(info.node).is_none());
+        let gone = gone.map(|info| format!("{} is gone", info.node));
+        let nodes = self.after.nodes().iter().zip(&self.after.data().states);
+        let others = nodes.filter_map(|(info, state)| {
+            let before = self.before.node(info.node).map(|before| before.incarnation);
+            let is_new = before != Some(info.incarnation);
+            let process = is_new.then(|| format!(", is process {:x}", info.incarnation));
+            if self.before.state(info.node) == Some(*state) && !is_new {
+                return None;
+            }
+            let drains = if state.is_draining { ", drains" } else { "" };
+            let process = process.unwrap_or_default();
+            Some(format!("{} {:?}{drains}{process}", info.node, state.reachability))
+        });
+        gone.chain(others)
+    }
+
+    fn note(&self, before: &Group, after: &Group, mut say: impl FnMut(TargetId, Word)) {
+        if before == after && self.is_same_process(after) {
+            return;
+        }
+        let consistency = |group: &Group, target: TargetId| {
+            group.members.iter().find(|one| one.target == target).map(|one| one.consistency)
+        };
+        for member in &after.members {
+            if consistency(before, member.target) != Some(member.consistency) {
+                say(member.target, member.consistency.into());
+            }
+        }
+        for member in &before.members {
+            if consistency(after, member.target).is_none() {
+                say(member.target, Word::Left);
+            }
+        }
+        let first = after.members[0];
+        if before.term != after.term || before.members[0].target != first.target {
+            say(first.target, Word::Leads);
+        }
+        let is_empty = match consistency(before, first.target) {
+            Some(Consistency::Good) => !self.is_same_process(after),
+            Some(Consistency::Restarted) => true,
+            _ => false,
+        };
+        if is_empty && first.consistency == Consistency::Good {
+            say(first.target, Word::BeginsAnew);
+        }
+    }
+
+    /// Whether the primary's node is the process that it was.
+    fn is_same_process(&self, group: &Group) -> bool {
+        let first = group.members[0].target;
+        self.before.incarnation_of(first) == self.after.incarnation_of(first)
+    }
+}
+
+/// Numbers that grow, as ranges.
+struct Ranges<'a>(&'a [u32]);
+
+impl fmt::Display for Ranges<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.0.chunk_by(|one, next| one + 1 == *next);
+        for (run, index) in runs.zip(0..) {
+            if index == NAMED_MAX {
+                return write!(f, ",… ({} in all)", self.0.len());
+            }
+            let comma = if index == 0 { "" } else { "," };
+            match run {
+                [one] => write!(f, "{comma}{one}")?,
+                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
+                [] => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_coordinator::Coordinator;
+    use samite_types::NodeId;
+    use samite_wire::control::{DatasetSpec, NodeInfo, TargetInfo};
+    use samite_wire::membership::Heartbeat;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn info(node: u32, incarnation: u64) -> NodeInfo {
+        let target = TargetInfo { target: TargetId(node), capacity_bytes: 1 << 30, storage: 0 };
+        NodeInfo {
+            node: NodeId(node),
+            incarnation,
+            host: format!("h{node}"),
+            addresses: vec![format!("tcp://h:{node}")],
+            targets: vec![target],
+        }
+    }
+
+    #[test]
+    fn a_death_and_a_start_are_told_in_a_line() {
+        let mut coordinator = Coordinator::new("c", 2).unwrap().with_partitions(4).unwrap();
+        let second = Duration::from_secs(1);
+        for node in 0..2 {
+            coordinator.join(info(node, 1), second).unwrap();
+        }
+        let spec = DatasetSpec { redundancy: Redundancy(2), ..DatasetSpec::new("d") };
+        let first = coordinator.create_dataset(spec).unwrap();
+        let serves = first.epoch();
+        let beat = Heartbeat { node: NodeId(0), incarnation: 1, serves, is_led: true };
+        for quarter in 4..16 {
+            coordinator.heartbeat(&beat, second / 4 * quarter);
+            coordinator.tick(second / 4 * quarter);
+        }
+        let dead = coordinator.map().unwrap().clone();
+        let said = News { before: &first, after: &dead }.to_string();
+        assert!(said.starts_with("n1 Offline; "), "{said}");
+        assert!(said.contains("mirror 2: t1 needs resync 0-3; "), "{said}");
+        assert!(said.contains("mirror 2: t0 leads ") && !said.contains("anew"), "{said}");
+        // The one that has everything is started again, too.
+        let after = coordinator.join(info(0, 2), second * 4).unwrap().unwrap();
+        let said = News { before: &dead, after: &after }.to_string();
+        assert!(said.contains("n0 Online, is process 2; "), "{said}");
+        assert!(said.contains("mirror 2: t0 begins anew 0-3; "), "{said}");
+    }
+
+    #[test]
+    fn many_are_named_in_part() {
+        let numbers: Vec<u32> = (0..100).map(|number| number * 2).collect();
+        let said = Ranges(&numbers).to_string();
+        assert!(said.starts_with("0,2,4,") && said.ends_with("… (100 in all)"), "{said}");
+        assert_eq!(Ranges(&[1, 2, 3, 7]).to_string(), "1-3,7");
+    }
+}
