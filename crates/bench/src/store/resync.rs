@@ -19,7 +19,8 @@ use crate::store::{Cluster, Home};
 
 /// Objects of 64 MiB that are brought.
 const OBJECTS: usize = 4;
-const LOOK: Duration = Duration::from_millis(1);
+/// Pause between two looks at how far it is. Each is a request, which takes a core from what is measured.
+const LOOK: Duration = Duration::from_millis(4);
 /// Time of a client's work between two looks whether the other node is up to date.
 const SLICE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -93,7 +94,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Watches all data go to the other node, of which `before` bytes had gone before. Returns bytes, and the time from the first to the last.
+    /// Watches all data go to the other node, of which `before` bytes had gone before. Returns the bytes that went between the first look that saw
+    /// some of them and the one that saw them all, and the time between these looks: what is on its way at a look is left out at both ends.
     fn watch(&self, before: u64) -> Result<(u64, Duration)> {
         let whole = (OBJECTS * COLD_LEN) as u64;
         let begun = Instant::now();
@@ -101,9 +103,9 @@ impl Pair {
         while begun.elapsed() < PATIENCE {
             let (now, sent) = (Instant::now(), self.sent()? - before);
             if sent > 0 {
-                let since = *first.get_or_insert(now);
+                let (since, already) = *first.get_or_insert((now, sent));
                 if sent >= whole {
-                    return Ok((sent, now - since));
+                    return Ok((sent - already, now - since));
                 }
             }
             std::thread::sleep(LOOK);
