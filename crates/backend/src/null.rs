@@ -154,13 +154,10 @@ impl RecordStore for NullStore {
     fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
         let mut bytes = 0;
         for (index, change) in changes.iter().enumerate() {
-            if matches!(change, PlannedChange::Moves { .. }) {
-                continue;
-            }
-            let key = change.key();
-            let moved = changes[..index].iter().any(|earlier| earlier.moves(key));
-            let repeats = changes[..index].iter().any(|earlier| earlier.key() == key);
-            if moved || !repeats && !self.records.contains_key(key) {
+            let Some(key) = change.key() else { continue };
+            let is_unsettled = changes[..index].iter().any(|earlier| earlier.unsettles(key));
+            let repeats = changes[..index].iter().any(|earlier| earlier.key() == Some(key));
+            if is_unsettled || !repeats && !self.records.contains_key(key) {
                 bytes += charge_of(key);
             }
         }

@@ -130,28 +130,38 @@ pub enum PlannedChange<'a> {
         /// Bytes to write.
         source: &'a Source<'a>,
     },
-    /// A [`RecordStore::rename`], or (with `to` as `key`) a read whose pieces are kept: takes nothing, but what comes after it may find
-    /// neither record where it was, or shared.
+    /// A [`RecordStore::rename`], or (with `to` as `key`) a removal, a cut, or a read whose pieces are kept: takes nothing, but what comes
+    /// after it may find neither record where it was, or less of it, or shared.
     Moves {
         /// Key.
         key: &'a [u8],
         /// Key after.
         to: &'a [u8],
     },
+    /// Removals of records whose keys begin so.
+    Wipes {
+        /// Prefix.
+        prefix: &'a [u8],
+    },
 }
 
 impl<'a> PlannedChange<'a> {
-    /// Key of the record that it changes.
+    /// Key of the record that it writes.
     #[must_use]
-    pub const fn key(&self) -> &'a [u8] {
+    pub const fn key(&self) -> Option<&'a [u8]> {
         match self {
-            Self::Put { key, .. } | Self::Write { key, .. } | Self::Moves { key, .. } => key,
+            Self::Put { key, .. } | Self::Write { key, .. } => Some(key),
+            Self::Moves { .. } | Self::Wipes { .. } => None,
         }
     }
 
-    /// Whether it may leave the record at `key` another one.
-    pub(crate) fn moves(&self, key: &[u8]) -> bool {
-        matches!(self, Self::Moves { key: from, to } if *from == key || *to == key)
+    /// Whether it may leave the record at `key` another one, or none, without writing it.
+    pub(crate) fn unsettles(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Put { .. } | Self::Write { .. } => false,
+            Self::Moves { key: from, to } => *from == key || *to == key,
+            Self::Wipes { prefix } => key.starts_with(prefix),
+        }
     }
 }
 

@@ -109,12 +109,18 @@ fn reserve(
                 PlannedChange::Write { key, offset: *offset, source: &NUMBER }
             }
             (Action::Detach { key, to }, _) => PlannedChange::Moves { key, to },
-            // What was read is kept for the reply: a change of it goes elsewhere.
-            (Action::Get { key, .. }, _) => PlannedChange::Moves { key, to: key },
+            // What was there is given back, and has to be found again. What was read is kept for the reply: a change of it goes elsewhere.
+            (
+                Action::Delete { key } | Action::Truncate { key, .. } | Action::Get { key, .. },
+                _,
+            ) => PlannedChange::Moves { key, to: key },
+            (Action::DeletePrefix { prefix, .. }, _) => PlannedChange::Wipes { prefix },
             _ => continue,
         };
+        if change.key().is_some() {
+            last = index;
+        }
         changes.push(change);
-        last = index;
     }
     store.reserve(&changes).map_err(|error| Failure::new(error.kind(), last))
 }

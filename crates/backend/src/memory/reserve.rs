@@ -14,8 +14,9 @@ use crate::record::{PlannedChange, Source};
 impl PlannedChange<'_> {
     /// The most it can take, in bytes, whatever the record is like.
     fn charge_max(&self) -> u64 {
+        let Some(key) = self.key() else { return 0 };
         let storage = match self {
-            Self::Moves { .. } => return 0,
+            Self::Moves { .. } | Self::Wipes { .. } => 0,
             Self::Put { source, .. } => {
                 let len = source.len() as u64;
                 if len <= u64::from(HEAP_LEN_MAX) {
@@ -32,13 +33,13 @@ impl PlannedChange<'_> {
                     * (BLOCK_CHARGE + heap_charge(HEAP_LEN_MAX as usize))
             }
         };
-        record_charge(self.key()) + storage
+        record_charge(key) + storage
     }
 
     /// Whether it only overwrites bytes that `value` has, and so leaves it as long as it is.
     fn stays_within(&self, value: &Value) -> bool {
         match self {
-            Self::Put { .. } | Self::Moves { .. } => false,
+            Self::Put { .. } | Self::Moves { .. } | Self::Wipes { .. } => false,
             Self::Write { offset, source, .. } => {
                 u64::from(*offset) + source.len() as u64 <= u64::from(value.len())
             }
@@ -55,18 +56,15 @@ impl MemoryStore {
         }
         let mut demand = Demand::default();
         for (index, change) in changes.iter().enumerate() {
-            let key = change.key();
+            let Some(key) = change.key() else { continue };
             let none = Value::default();
             let value = self.records.get(key).map_or(&none, |record| &record.value);
             let mut earlier = changes[..index].iter();
             if earlier.any(|earlier| {
-                earlier.moves(key) || earlier.key() == key && !earlier.stays_within(value)
+                earlier.unsettles(key) || earlier.key() == Some(key) && !earlier.stays_within(value)
             }) {
                 // What an earlier change leaves is not known yet.
                 demand.add_heap(change.charge_max());
-                continue;
-            }
-            if matches!(change, PlannedChange::Moves { .. }) {
                 continue;
             }
             if !self.records.contains_key(key) {
@@ -77,7 +75,7 @@ impl MemoryStore {
                 PlannedChange::Write { offset, source, .. } => {
                     write_demand(&mut demand, value, *offset, source);
                 }
-                PlannedChange::Moves { .. } => {}
+                PlannedChange::Moves { .. } | PlannedChange::Wipes { .. } => {}
             }
         }
         let exact = self.space.charge_for(&demand);

@@ -283,3 +283,46 @@ fn what_was_refused_does_not_take_effect_when_the_same_sending_comes_again() {
     assert_eq!(send(4, 4, true, &other), Some(true));
     assert_eq!(send(4, 4, false, &other), Some(true));
 }
+
+/// What an action of an operation gives back has to be found again by a later one: together they are refused, or none is.
+#[test]
+fn what_an_operation_removes_and_makes_again_is_set_aside_anew() {
+    let client = ClientId(1);
+    let put = |key: &[u8], len| Act::Put { key: key.to_vec(), data: Bytes::Inline(vec![7; len]) };
+    let op = |acts| Op { guards: Vec::new(), acts, reveal_len: 0 };
+    let removals = [
+        Act::Delete { key: b"ab".to_vec() },
+        Act::DeletePrefix { prefix: b"ab".to_vec(), limit: 10 },
+        Act::Truncate { key: b"ab".to_vec(), len: 1 },
+    ];
+    let (mut done, mut refused) = (0, 0);
+    for removal in removals {
+        // From room for both to room for none.
+        for filler in (0..2400).step_by(60) {
+            let mut subject = Subject::new(1 << 20);
+            let mut seq = 0;
+            let mut apply = |acts| {
+                seq += 1;
+                subject.apply(client, seq, (seq, false), u64::MAX, &op(acts)).map(|end| end.is_ok())
+            };
+            assert_eq!(apply(vec![put(b"ab", 1)]), Some(true));
+            let full = (0..9000_u32).find(|n| {
+                let key = [b"f".as_slice(), &n.to_be_bytes()].concat();
+                apply(vec![put(&key, 1000)]) == Some(false)
+            });
+            let last = [b"f".as_slice(), &(full.unwrap() - 1).to_be_bytes()].concat();
+            let before = [b"f".as_slice(), &(full.unwrap() - 2).to_be_bytes()].concat();
+            let gone = vec![Act::Delete { key: last }, Act::Delete { key: before }];
+            assert_eq!(apply(gone), Some(true));
+            for part in 0..filler / 600 {
+                apply(vec![put(&[b'g', part as u8], 368)]);
+            }
+            apply(vec![put(b"h", filler % 600)]);
+            match apply(vec![removal.clone(), put(b"ab", 1), put(b"a", 1000)]) {
+                Some(true) => done += 1,
+                _ => refused += 1,
+            }
+        }
+    }
+    assert!(done > 10 && refused > 10, "{done} done, {refused} refused");
+}
