@@ -8,6 +8,7 @@ use samite_partition::Outcome;
 use samite_transport::server::Waker;
 use samite_types::{ClientId, Epoch, ErrorKind, ShardId};
 use samite_wire::control::ControlReply;
+use samite_wire::membership::MemberReport;
 
 use crate::grants::ConnectionGrants;
 use crate::partitions::PlaceId;
@@ -60,6 +61,9 @@ pub(crate) enum Message {
     Gone(ClientId),
     /// Messages of another node about this shard's partitions; they take room like tasks.
     Passed(Passed),
+    /// The coordinator has answered, with the map of this epoch, a report that a member has missed something. At most one for each report, which wait in a
+    /// bounded queue of their own and are made again only after a while.
+    Reported(MemberReport, Epoch),
     /// Somebody asks what this shard holds of a partition; takes room.
     Copy(ReplyTo, PlaceId, Cost),
     /// Answers to such, to be sent by a connection of this shard; they take room, too.

@@ -238,6 +238,7 @@ impl Shard {
                     let inbox = &self.shared.inboxes[usize::from(to.shard.get())];
                     inbox.send(Message::Control(to, copy));
                 }
+                Some(Message::Reported(report, by)) => self.reported(&report, by),
                 Some(Message::Posted(posted)) => Self::send_posted(&posted, out),
             }
         }

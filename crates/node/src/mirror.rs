@@ -11,7 +11,8 @@ use std::time::Duration;
 use samite_partition::mirror::{At, Effect, Standing};
 use samite_placement::shard_of;
 use samite_transport::server::Replies;
-use samite_types::{Clock, ErrorKind, NodeId, SystemClock, TargetId};
+use samite_types::{Clock, Epoch, ErrorKind, NodeId, SystemClock, TargetId};
+use samite_wire::control::DatasetData;
 use samite_wire::membership::{MemberNews, MemberReport};
 use samite_wire::op::Request;
 use samite_wire::peer::{Envelope, Message};
@@ -250,6 +251,19 @@ impl Shard {
         let report = MemberReport { redundancy, partition, term, epoch, target, news };
         // Without room it is lost: the partition says it again until a map shows that it was heard.
         self.shared.membership.reports.add(report);
+    }
+
+    /// The coordinator has answered, with the map of `by`, a report that a member has missed something.
+    pub(crate) fn reported(&mut self, report: &MemberReport, by: Epoch) {
+        let Some(map) = self.map.clone() else { return };
+        let now = SystemClock.monotonic();
+        let same = |known: &&DatasetData| known.spec.redundancy == report.redundancy;
+        for known in map.datasets().iter().filter(same) {
+            if let Some(place) = self.partitions.stirred((known.id, report.partition)) {
+                let said = (report.term, report.epoch);
+                place.member.missed_answered(report.target, said, by, now);
+            }
+        }
     }
 
     /// Reports a member up to date when it is in the partitions of all datasets of the group.

@@ -4,12 +4,14 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use samite_types::{Deadline, Error, ErrorKind, Result, TargetId};
+use samite_placement::shard_of;
+use samite_types::{Deadline, Epoch, Error, ErrorKind, Result, TargetId};
 use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::membership::{MemberNews, MemberReport, REPORTS_MAX};
 
 use super::Way;
 use super::follow::take_up_reply;
+use crate::inbox::Message;
 use crate::shared::{Shared, lock};
 use crate::worker::call;
 
@@ -90,9 +92,27 @@ fn deliver(shared: &Shared, reports: Vec<MemberReport>) -> Result<()> {
     targets.dedup();
     targets.truncate(TOLD_MAX);
     tracing::info!(epoch = %shared.epoch(), missed, synced, broken, ?targets, "reports members");
-    let request = ControlRequest::Report { node: shared.node, known: shared.epoch(), reports };
+    let (node, known) = (shared.node, shared.epoch());
+    let request = ControlRequest::Report { node, known, reports: reports.clone() };
+    let reply = ask_leader(shared, request, REPORT_TIMEOUT)?;
+    if let Some(by) = answered_by(&reply, known) {
+        for report in reports.into_iter().filter(|report| report.news == MemberNews::Missed) {
+            let shard = shard_of(report.partition, shared.shards());
+            shared.inboxes[usize::from(shard.get())].send(Message::Reported(report, by));
+        }
+    }
     // A change of the map that does not fit is the business of whoever follows the leader.
-    take_up_reply(shared, ask_leader(shared, request, REPORT_TIMEOUT)?)
+    take_up_reply(shared, reply)
+}
+
+/// Epoch of the leader's map, by its answer to somebody who has that of `known`; `None`: it does not answer as leader.
+const fn answered_by(reply: &ControlReply, known: Epoch) -> Option<Epoch> {
+    match reply {
+        ControlReply::Map(Some(data)) => Some(data.epoch),
+        ControlReply::Map(None) => Some(known),
+        ControlReply::MapDelta(delta) => Some(delta.to),
+        _ => None,
+    }
 }
 
 /// Asks whoever leads, in this node or elsewhere.
@@ -131,7 +151,7 @@ pub(crate) fn refusal(reply: &ControlReply) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use samite_types::{Epoch, PartitionId, Redundancy, Term};
+    use samite_types::{PartitionId, Redundancy, Term};
 
     /// Longer than the test may take.
     const FOREVER: Duration = Duration::from_secs(600);

@@ -22,8 +22,10 @@ pub(super) struct Peer {
     pub(super) is_required: bool,
     /// It does not answer, or said that it cannot follow.
     pub(super) is_failing: bool,
-    /// By the map of this epoch it may have been reported to be up to date; the map may have called it good since.
+    /// By the map of this epoch it was said to be up to date. A report of that may be under way, and make it good, however many maps have come since.
     pub(super) promised: Option<Epoch>,
+    /// Such reports count for nothing from the map of this epoch on.
+    void_from: Option<Epoch>,
     /// When it was last reported to have missed something.
     pub(super) reported_at: Option<Duration>,
     /// When whoever reports it was last told that it is up to date, if that was by the newest map.
@@ -79,6 +81,7 @@ impl Peer {
             is_required: false,
             is_failing: false,
             promised: None,
+            void_from: None,
             reported_at: None,
             announced_at: None,
             asks: None,
@@ -104,6 +107,7 @@ impl Peer {
     ) {
         let before = std::mem::replace(&mut self.consistency, consistency);
         self.announced_at = None;
+        self.forget_void(epoch);
         match consistency {
             Consistency::Good => {
                 if !self.follows() {
@@ -111,12 +115,12 @@ impl Peer {
                 }
                 self.resync = None;
                 self.is_required = true;
-                self.promised = None;
+                (self.promised, self.void_from) = (None, None);
             }
             _ if before == Consistency::Good => self.let_go(now),
             Consistency::Bad => self.let_go(now),
             // The map may have called it good meanwhile, and does not any more.
-            _ if self.is_required && self.is_failing && self.may_let_go(epoch) => self.let_go(now),
+            _ if self.is_required && self.is_failing && self.may_let_go() => self.let_go(now),
             _ => {}
         }
     }
@@ -134,9 +138,28 @@ impl Peer {
     }
 
     /// Whether it may be required no more without asking: no report that it is up to date can count any more.
-    pub(super) fn may_let_go(&self, epoch: Epoch) -> bool {
-        self.consistency != Consistency::Good
-            && self.promised.is_none_or(|promised| promised < epoch)
+    pub(super) fn may_let_go(&self) -> bool {
+        self.consistency != Consistency::Good && self.promised.is_none()
+    }
+
+    /// It is said to be up to date, by the map of `epoch`.
+    pub(super) const fn promise(&mut self, epoch: Epoch) {
+        // What made earlier ones void says nothing of this one.
+        (self.promised, self.void_from) = (Some(epoch), None);
+    }
+
+    /// Reports by maps up to `reported` count for nothing from the map of `by` on; the newest one here is of `epoch`.
+    pub(super) fn void_promise(&mut self, reported: Epoch, by: Epoch, epoch: Epoch) {
+        if self.promised.is_some_and(|promised| promised <= reported) {
+            self.void_from = Some(by);
+            self.forget_void(epoch);
+        }
+    }
+
+    fn forget_void(&mut self, epoch: Epoch) {
+        if self.void_from.is_some_and(|from| from <= epoch) {
+            (self.promised, self.void_from) = (None, None);
+        }
     }
 
     /// It is not required any more, and has to be brought up to date.

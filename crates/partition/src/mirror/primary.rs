@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use samite_backend::Piece;
-use samite_types::{ClientId, ErrorKind, Position, TargetId};
+use samite_types::{ClientId, Epoch, ErrorKind, Position, TargetId, Term};
 use samite_wire::control::Consistency;
 use samite_wire::op::Operation;
 use samite_wire::peer::{Entry, Event, Message, Point};
@@ -92,6 +92,9 @@ impl Mirrored {
             });
             let peer = &mut primary.peers[index];
             peer.live(*incarnation, now);
+            if self.rules.forgets_promises {
+                peer.void_promise(view.epoch, view.epoch, view.epoch);
+            }
             peer.see(member.consistency, view.epoch, here, now);
         }
         self.fence_without(&required, now);
@@ -151,7 +154,7 @@ impl Mirrored {
         if !is_ready || now < long_leases_until {
             return false;
         }
-        peer.promised = Some(epoch);
+        peer.promise(epoch);
         true
     }
 
@@ -433,14 +436,35 @@ impl Mirrored {
         }
     }
 
+    /// The coordinator has answered, with the map of `by`, a report of [`Effect::Missed`] that was made in `term` by the map of `reported`: whatever was said
+    /// before that of the member's being up to date counts for nothing from then on, and this member can go on without it when a map calls it not good.
+    pub fn missed_answered(
+        &mut self,
+        target: TargetId,
+        (term, reported): (Term, Epoch),
+        by: Epoch,
+        now: Duration,
+    ) {
+        let epoch = self.epoch;
+        let is_present = term == self.term;
+        let Role::Primary(primary) = &mut self.role else { return };
+        let peer = primary.peers.iter_mut().find(|peer| peer.target == target);
+        let Some(peer) = peer.filter(|_| is_present) else { return };
+        peer.void_promise(reported, by, epoch);
+        if peer.is_required && peer.is_failing && peer.may_let_go() {
+            peer.let_go(now);
+        }
+        self.advance();
+    }
+
     /// A member does not follow.
     fn fail(&mut self, index: usize, kind: ErrorKind, now: Duration) {
-        let (epoch, missed) = (self.epoch, self.times.missed);
+        let missed = self.times.missed;
         let drops = self.rules.drops_unrecorded;
         let Role::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         peer.is_failing = true;
-        if !peer.is_required || peer.may_let_go(epoch) {
+        if !peer.is_required || peer.may_let_go() {
             peer.let_go(now);
         } else if peer.reported_at.is_none_or(|at| now >= at + missed) {
             peer.reported_at = Some(now);

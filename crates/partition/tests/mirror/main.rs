@@ -6,6 +6,7 @@
 
 mod client;
 mod node;
+mod promise;
 mod rng;
 mod world;
 

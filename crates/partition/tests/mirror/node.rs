@@ -22,6 +22,7 @@ pub enum News {
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     pub from: TargetId,
+    pub life: u64,
     pub term: Term,
     pub epoch: Epoch,
     pub target: TargetId,
@@ -80,6 +81,14 @@ impl Node {
         }
     }
 
+    /// The keeper of the map has answered a report.
+    pub fn told(&mut self, report: &Report, by: Epoch, now: Duration) {
+        if matches!(report.news, News::Missed) {
+            let said = (report.term, report.epoch);
+            self.mirrored.missed_answered(report.target, said, by, now);
+        }
+    }
+
     pub fn request(&mut self, call: Call, clients: &[Client], now: Duration, out: &mut Out) {
         let at = At { now, lease_until: self.lease_until };
         let client = clients[call.client].id;
@@ -106,6 +115,7 @@ impl Node {
         self.mirrored.resync_step(4096, now);
         let report = |from: &Self, target, news| Report {
             from: from.target,
+            life: from.life,
             term: from.mirrored.term(),
             epoch: from.epoch,
             target,

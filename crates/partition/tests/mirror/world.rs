@@ -31,6 +31,8 @@ pub struct Plan {
     pub cuts: u64,
     /// A primary takes a member for gone that is there.
     pub breaks: u64,
+    /// Something else in the map changes.
+    pub changes: u64,
 }
 
 impl Plan {
@@ -46,16 +48,36 @@ impl Plan {
         dies: 0,
         cuts: 0,
         breaks: 0,
+        changes: 20,
     };
     pub const ROUGH: Self = Self { steps: 1500, dies: 6, cuts: 10, ..Self::CALM };
 }
 
 enum Letter {
-    Peer { to: TargetId, body: Vec<u8>, payload: Vec<u8> },
+    Peer {
+        to: TargetId,
+        body: Vec<u8>,
+        payload: Vec<u8>,
+    },
     Report(Report),
-    Request { to: TargetId, call: Call },
-    Answer { call: Call, said: Said },
-    Map { to: TargetId, life: u64, view: View },
+    Request {
+        to: TargetId,
+        call: Call,
+    },
+    Answer {
+        call: Call,
+        said: Said,
+    },
+    Map {
+        to: TargetId,
+        life: u64,
+        view: View,
+    },
+    /// The answer to a report, by the map of this epoch.
+    Told {
+        report: Report,
+        by: Epoch,
+    },
 }
 
 pub struct World {
@@ -265,7 +287,11 @@ impl World {
                     node.message(&body, &payload, now);
                 }
             }
-            Letter::Report(report) => self.report(report),
+            Letter::Report(report) => {
+                self.report(report);
+                let by = self.view.epoch;
+                self.post(Letter::Told { report, by });
+            }
             Letter::Request { to, call } => {
                 if let Some(node) = self.nodes.get_mut(&to) {
                     node.request(call, &self.clients, now, out);
@@ -273,6 +299,13 @@ impl World {
             }
             Letter::Answer { call, said } => {
                 self.clients[call.client].answered(&call, &said, now, &mut self.history);
+            }
+            Letter::Told { report, by } => {
+                if let Some(node) = self.nodes.get_mut(&report.from)
+                    && node.life == report.life
+                {
+                    node.told(&report, by, now);
+                }
             }
             Letter::Map { to, life, view } => {
                 if let Some(node) = self.nodes.get_mut(&to).filter(|node| node.life == life) {
@@ -291,6 +324,9 @@ impl World {
                 node.lease_until = now + LEASE;
                 self.leases.insert(*target, now + LEASE);
             }
+        }
+        if !self.is_calm && self.rng.per_mille(self.plan.changes) {
+            self.view.epoch = Epoch(self.view.epoch.get() + 1);
         }
         let mut view = self.view.clone();
         for (member, incarnation) in view.members.iter().zip(&mut view.incarnations) {
@@ -350,7 +386,8 @@ impl World {
 
     fn report(&mut self, report: Report) {
         let view = &self.view;
-        if report.term != view.term || view.members[0].target != report.from {
+        let is_old = report.term != view.term || report.epoch < self.changed;
+        if is_old || view.members[0].target != report.from {
             return;
         }
         let mut next = view.clone();
@@ -360,13 +397,14 @@ impl World {
         };
         let is_over = self.leases.get(&report.target).is_none_or(|until| *until < self.now);
         match (report.news, member.consistency) {
-            (News::Synced, Consistency::NeedsResync) if report.epoch == view.epoch && !is_over => {
+            (News::Synced, Consistency::NeedsResync) if !is_over => {
                 member.consistency = Consistency::Good;
             }
-            (News::Missed, Consistency::Good) if report.epoch >= self.changed => {
+            (News::Missed, Consistency::Good) => {
                 member.consistency = Consistency::NeedsResync;
             }
-            (News::Missed, Consistency::NeedsResync) if report.epoch == view.epoch => {}
+            // What was said of it before counts for nothing any more.
+            (News::Missed, Consistency::NeedsResync) => {}
             _ => return,
         }
         self.publish(next);

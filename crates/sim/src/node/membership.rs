@@ -202,7 +202,8 @@ impl SimNode {
             ControlReply::Lease(lease) => self.granted(from, sent, &lease, context),
             ControlReply::Map(data) => {
                 if asked == Asked::Report {
-                    self.reported();
+                    let by = data.as_ref().map_or(self.epoch(), |data| data.epoch);
+                    self.reported(by, context.now);
                 }
                 if let Some(data) = data {
                     self.newer(ClusterMap::new(data), context);
@@ -210,7 +211,7 @@ impl SimNode {
             }
             ControlReply::MapDelta(delta) => {
                 if asked == Asked::Report {
-                    self.reported();
+                    self.reported(delta.to, context.now);
                 }
                 self.changed(from, &delta, context);
             }
@@ -240,9 +241,18 @@ impl SimNode {
         }
     }
 
-    /// The leader has answered the report under way.
-    fn reported(&mut self) {
+    /// The leader has answered the report under way, with the map of `by`.
+    fn reported(&mut self, by: Epoch, now: Duration) {
         let reported = std::mem::take(&mut self.membership.reported);
+        for report in reported.iter().filter(|report| report.news == MemberNews::Missed) {
+            let of_group = self.slots.iter_mut().filter(|((_, partition), slot)| {
+                *partition == report.partition && slot.redundancy == report.redundancy
+            });
+            for (_, slot) in of_group {
+                let said = (report.term, report.epoch);
+                slot.mirrored.missed_answered(report.target, said, by, now);
+            }
+        }
         self.membership.reports.retain(|_, report| !reported.contains(report));
     }
 

@@ -1,0 +1,125 @@
+//! A member that was said to be up to date, and then does not answer: whether it is gone on without is for the coordinator to say, which may not have heard
+//! the one or the other yet.
+
+use std::time::Duration;
+
+use samite_partition::mirror::{At, Rules, Standing, Ticket, View};
+use samite_partition::{Context, NoGrants};
+use samite_types::{ClientId, Epoch, PartitionId, Seq, TargetId, Term};
+use samite_wire::control::{Consistency, Member};
+use samite_wire::op::Operation;
+
+use crate::node::{News, Node, Out, Report};
+
+const STEP: Duration = Duration::from_millis(20);
+
+fn view(epoch: u64) -> View {
+    let member = |target, consistency| Member { target: TargetId(target), consistency };
+    let members = vec![member(1, Consistency::Good), member(2, Consistency::NeedsResync)];
+    View { epoch: Epoch(epoch), term: Term(0), members, incarnations: vec![0, 0] }
+}
+
+fn pass_on(out: &Out, to: &mut Node, now: Duration) {
+    for packet in &out.packets {
+        let (mut body, mut payload) = (Vec::new(), Vec::new());
+        packet.append(&mut body, &mut payload);
+        to.message(&body, &payload, now);
+    }
+}
+
+struct Scene {
+    primary: Node,
+    other: Node,
+    now: Duration,
+}
+
+impl Scene {
+    fn new(rules: Rules) -> Self {
+        let node = |target| Node::new(TargetId(target), 0, (rules, false));
+        let mut scene = Self { primary: node(1), other: node(2), now: Duration::from_secs(1) };
+        scene.configure(1);
+        scene
+    }
+
+    fn configure(&mut self, epoch: u64) {
+        self.primary.configure(&view(epoch), self.now);
+        self.other.configure(&view(epoch), self.now);
+    }
+
+    /// Some time passes. What the primary reports; `hears`: the other one is there.
+    fn pass(&mut self, hears: bool) -> Vec<Report> {
+        self.now += STEP;
+        let (mut out, mut back) = (Out::default(), Out::default());
+        self.primary.settle(self.now, &mut out);
+        if hears {
+            pass_on(&out, &mut self.other, self.now);
+            self.other.settle(self.now, &mut back);
+            pass_on(&back, &mut self.primary, self.now);
+        }
+        out.reports
+    }
+
+    /// Until there is such a report.
+    fn report(&mut self, hears: bool, is_it: fn(&News) -> bool) -> Report {
+        let mut passed = (0..200).flat_map(|_| self.pass(hears));
+        passed.find(|report| is_it(&report.news)).expect("it is reported")
+    }
+
+    fn put(&mut self) -> Ticket {
+        let at = At { now: self.now, lease_until: self.now + Duration::from_secs(60) };
+        let context = Context {
+            answered_below: Seq(1),
+            is_retry: false,
+            lease_epoch: Epoch(u64::MAX),
+            body_len_max: 1 << 20,
+            now: Duration::ZERO,
+            lease_term_max: Duration::ZERO,
+            lends_memory: false,
+        };
+        let mut put = Operation::put(PartitionId(0), b"k", b"v");
+        put.seq = Seq(1);
+        let (outcome, ticket) =
+            self.primary.mirrored.apply(ClientId(9), &context, &put, &mut NoGrants, at);
+        ticket.unwrap_or_else(|| panic!("it waits for the other member: {outcome:?}"))
+    }
+
+    /// What has become of a change that the other member has not got, when the next map says nothing of the group.
+    fn after_another_map(&mut self) -> (Ticket, Report, Standing) {
+        self.report(true, |news| matches!(news, News::Synced));
+        let ticket = self.put();
+        let missed = self.report(false, |news| matches!(news, News::Missed));
+        self.configure(2);
+        (0..100).for_each(|_| drop(self.pass(false)));
+        (ticket, missed, self.primary.mirrored.standing(ticket))
+    }
+}
+
+#[test]
+fn a_map_that_says_nothing_of_the_group_makes_no_report_void() {
+    let mut scene = Scene::new(Rules::default());
+    let (ticket, missed, standing) = scene.after_another_map();
+    assert_eq!(standing, Standing::Waiting, "the report that it is up to date may come still");
+    // The answer may come before the map does.
+    scene.primary.told(&missed, Epoch(3), scene.now);
+    scene.pass(false);
+    assert_eq!(scene.primary.mirrored.standing(ticket), Standing::Waiting);
+    scene.configure(3);
+    scene.pass(false);
+    assert_eq!(scene.primary.mirrored.standing(ticket), Standing::Committed);
+}
+
+#[test]
+fn the_answer_may_come_behind_the_map() {
+    let mut scene = Scene::new(Rules::default());
+    let (ticket, missed, _) = scene.after_another_map();
+    scene.configure(3);
+    scene.primary.told(&missed, Epoch(3), scene.now);
+    scene.pass(false);
+    assert_eq!(scene.primary.mirrored.standing(ticket), Standing::Committed);
+}
+
+#[test]
+fn whoever_takes_any_map_for_the_answer_goes_on_too_early() {
+    let mut scene = Scene::new(Rules { forgets_promises: true, ..Rules::default() });
+    assert_eq!(scene.after_another_map().2, Standing::Committed);
+}
