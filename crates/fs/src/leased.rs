@@ -19,6 +19,9 @@ use crate::{Attr, Context, FileSystem, OpenFile};
 /// Term of the leases that are called back: how long somebody may have to wait for a holder who has died.
 const LONG_TERM: Duration = Duration::from_secs(3);
 
+/// Names of a directory that are listed in each partition at least.
+const NAMES_MIN: u32 = 8;
+
 /// Longer than any file is open.
 const SESSION_TERM: Duration = Duration::from_secs(10 * 365 * 86_400);
 
@@ -58,6 +61,9 @@ impl Promise {
         }
     }
 }
+
+/// Names of a directory's entries.
+pub type Names = Vec<Box<[u8]>>;
 
 /// What a name was found to mean, and for how long.
 #[derive(Debug)]
@@ -258,6 +264,31 @@ impl FileSystem {
         Ok((marks, Promise::given(moment, least)))
     }
 
+    /// Names in a directory, under long leases on all of its marks: nobody else makes one that is not among them while the promise
+    /// holds. `None`: nothing was promised, or there are more than about `most`.
+    fn names_under(&self, directory: u64, most: u32) -> Result<Option<(Names, Promise)>> {
+        let (mark, entries) = (key::mark(directory), key::entries(directory));
+        let Some(moment) = self.store().dataset.moment_of_key(&mark) else { return Ok(None) };
+        let limit = most.div_ceil(self.store().dataset.partitions()).max(NAMES_MIN);
+        let names =
+            Action::List { prefix: &entries, after: b"", limit, reverse: false, value_len_max: 0 };
+        let outcomes = self.store().run_everywhere(|partition| {
+            Operation::new(partition, [names.clone(), long_lease(&mark)])
+        })?;
+        let (mut names, mut least) = (Vec::new(), LONG_TERM);
+        for outcome in outcomes {
+            let results: List<OwnedResult, 2> = outcome.into_results("list")?;
+            least = least.min(term(results.get(1))?);
+            let Some(OwnedResult::Listing { entries, complete: true }) = results.first() else {
+                return Ok(None);
+            };
+            names.extend(
+                entries.iter().filter_map(|entry| Some(key::parse_entry(&entry.key)?.1.into())),
+            );
+        }
+        Ok(Promise::given(moment, least).map(|promise| (names, promise)))
+    }
+
     /// What the record with this key is about.
     #[must_use]
     pub fn record_of(&self, key: &[u8]) -> Option<RecordOf> {
@@ -296,5 +327,14 @@ impl OpenFile {
             }
             _ => Ok((self.attr()?, None)),
         }
+    }
+
+    /// All names in this directory, and for how long nobody else makes another one. `None`: nothing was promised, or there are more than
+    /// about `most`.
+    ///
+    /// # Errors
+    /// As of the nodes that hold the directory.
+    pub fn names_leased(&self, most: u32) -> Result<Option<(Names, Promise)>> {
+        self.context("list", || self.fs.names_under(self.ino(), most))
     }
 }

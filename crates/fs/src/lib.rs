@@ -89,7 +89,7 @@ pub use context::{Context, OpenFlags, RenameFlags};
 pub use file::OpenFile;
 pub use filesystem::FileSystem;
 pub use holes::AllocateMode;
-pub use leased::{Named, Promise, RecordOf};
+pub use leased::{Named, Names, Promise, RecordOf};
 pub use listing::{DirEntry, DirHandle};
 pub use locks::{
     FileLocks, LOCK_LAST, LockFound, LockMode, LockPlace, LockRange, LockSpace, WantedLock,

@@ -139,6 +139,16 @@ impl Caching {
         }
     }
 
+    /// The inode whose attributes the kernel may keep by this record.
+    fn ino_of(&self, record: RecordOf) -> Option<u64> {
+        match record {
+            RecordOf::Inode(ino) => Some(ino),
+            RecordOf::Name { parent, name } => {
+                self.lock().names.remove(&(parent, name)).map(|(ino, _)| ino)
+            }
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -249,24 +259,19 @@ fn hear(ops: &Ops, kernel: &Kernel, revocations: &mut Revocations) -> samite_typ
         return Ok(());
     }
     let caching = &ops.caching;
-    drop(caching.gate.write().unwrap_or_else(PoisonError::into_inner));
     let of = |record| caching.fs.record_of(record);
     let records: Vec<RecordOf> = records.iter().filter_map(|record| of(&record.key)).collect();
-    if records.iter().any(|record| matches!(record, RecordOf::Name { .. })) {
+    let has_names = records.iter().any(|record| matches!(record, RecordOf::Name { .. }));
+    let inos: Vec<u64> = records.into_iter().filter_map(|record| caching.ino_of(record)).collect();
+    // Before the gate: who passes it later relies on this no more.
+    inos.iter().for_each(|ino| caching.directories.forget(*ino));
+    drop(caching.gate.write().unwrap_or_else(PoisonError::into_inner));
+    if has_names {
         // It can fail only for a mount that is over.
         let _ = kernel.forget_names();
     }
-    for record in records {
-        let ino = match record {
-            RecordOf::Inode(ino) => Some(ino),
-            RecordOf::Name { parent, name } => {
-                caching.lock().names.remove(&(parent, name)).map(|(ino, _)| ino)
-            }
-        };
-        if let Some(ino) = ino {
-            caching.directories.forget(ino);
-            kernel.forget_attributes(ino, || ops.nodes.knows(ino));
-        }
+    for ino in inos {
+        kernel.forget_attributes(ino, || ops.nodes.knows(ino));
     }
     Ok(())
 }

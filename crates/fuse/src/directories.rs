@@ -7,15 +7,23 @@
 //!
 //! While an own change is under way nothing is answered from here: others may see it already. What is doubtful is dropped: changes
 //! that failed, two at a time, renames, and a clock that stands before the directory's times.
+//!
+//! In the same way it is known here which names are in a directory where this mount makes some ([`crate::names`]).
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use samite_fs::{Attr, FileSystem, Promise, Timestamp};
+use samite_fs::{Attr, FileSystem, Names, Promise, Timestamp};
+use samite_types::Result;
+
+use crate::names::{Known, Pace};
 
 /// Most directories of which anything is known here.
 const DIRECTORIES_MAX: usize = 1 << 12;
+/// Most bytes of all names that are known, roughly.
+const NAMES_LEN_MAX: usize = 32 << 20;
 
 /// What an own change did to a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +34,17 @@ pub enum Effect {
     Entries(Timestamp, i32),
     /// Nobody knows.
     Unknown,
+}
+
+/// What an own change does to the names of a directory.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// Nothing.
+    Attributes,
+    /// This one is made, unless it is there.
+    Make(&'a [u8]),
+    /// This one is removed.
+    Remove(&'a [u8]),
 }
 
 /// Attributes that stay so.
@@ -39,11 +58,26 @@ struct Kept {
 }
 
 /// One directory.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Directory {
     kept: Option<Kept>,
+    /// All its names.
+    names: Option<Known>,
+    pace: Pace,
     /// Own changes under way.
     changing: u32,
+    /// There were two at a time since there was none.
+    is_overlapped: bool,
+}
+
+impl Directory {
+    /// Nothing is known of it.
+    fn is_blank(&self) -> bool {
+        self.changing == 0
+            && self.kept.is_none()
+            && self.names.is_none()
+            && self.pace == Pace::default()
+    }
 }
 
 #[derive(Default)]
@@ -52,6 +86,8 @@ struct Table {
     /// Own changes under way of which nobody knows yet which directories they change.
     changing: u32,
     numbers: u64,
+    /// Bytes of all names that are known, roughly.
+    names_len: usize,
 }
 
 /// Directories by inode number.
@@ -94,38 +130,79 @@ impl Directories {
         table.numbers += 1;
         let until = Instant::now() + left;
         let directory = table.directories.entry(attr.ino).or_default();
+        if let Some(names) = &mut directory.names {
+            names.extend(until);
+        }
         if directory.changing == 0 {
             directory.kept = Some(Kept { attr: *attr, until, number: table.numbers });
         }
     }
 
-    /// Others are about to change this directory.
-    pub fn forget(&self, ino: u64) {
-        self.lock().drop_kept(ino);
+    /// Whether a directory has no such name for certain.
+    pub fn lack(&self, ino: u64, name: &[u8]) -> bool {
+        let mut table = self.lock();
+        let names = table.directories.get_mut(&ino).and_then(|directory| directory.names.as_mut());
+        names.is_some_and(|names| names.lack(name))
     }
 
-    /// Makes a change to directory `ino`; `effect` says of the result what it did.
+    /// Whether it is time to list a directory, so that its names are known.
+    pub fn wants_names(&self, ino: u64) -> bool {
+        let mut table = self.lock();
+        let Some(directory) = table.directories.get_mut(&ino) else { return false };
+        let is_known = directory.names.as_ref().is_some_and(|names| names.stands(Instant::now()));
+        !is_known && directory.pace.is_due()
+    }
+
+    /// These are all names in a directory, if the promise stands, that is if nothing has changed since they were asked for.
+    pub fn know(&self, fs: &FileSystem, ino: u64, names: Names, promise: &Promise) {
+        let mut guard = self.lock();
+        let table = &mut *guard;
+        let Some(left) = promise.left(fs) else { return };
+        table.drop_names(ino);
+        let Some(directory) = table.directories.get_mut(&ino) else { return };
+        if table.changing > 0 || directory.changing > 0 {
+            return;
+        }
+        let known = Known::new(names, Instant::now() + left);
+        table.names_len += known.cost();
+        directory.names = Some(known);
+        table.fit_names(ino);
+    }
+
+    /// Others are about to change this directory.
+    pub fn forget(&self, ino: u64) {
+        let mut table = self.lock();
+        table.drop_names(ino);
+        table.drop_kept(ino);
+    }
+
+    /// Makes a change to directory `ino`; `effect` says of the result what it did to the attributes.
     pub fn change<T>(
         &self,
         ino: u64,
-        run: impl FnOnce() -> T,
-        effect: impl FnOnce(&T) -> Effect,
-    ) -> T {
-        let mut changing = Changing::begin(self, Some(ino));
+        change: Change<'_>,
+        run: impl FnOnce() -> Result<T>,
+        effect: impl FnOnce(&Result<T>) -> Effect,
+    ) -> Result<T> {
+        let mut changing = Changing::begin(self, Some(ino), (ino, change));
         let result = run();
         changing.effect = effect(&result);
+        changing.is_done = result.is_ok();
         result
     }
 
-    /// Makes a change that may concern any directory; `gone` says of the result whose attributes are to be dropped, or of all if `None`.
+    /// Makes a change that may concern any directory, and does this to one of them; `gone` says of the result whose attributes are to be dropped, or
+    /// of all if `None`.
     pub fn change_any<T>(
         &self,
-        run: impl FnOnce() -> T,
-        gone: impl FnOnce(&T) -> Option<u64>,
-    ) -> T {
-        let mut changing = Changing::begin(self, None);
+        of_names: (u64, Change<'_>),
+        run: impl FnOnce() -> Result<T>,
+        gone: impl FnOnce(&Result<T>) -> Option<u64>,
+    ) -> Result<T> {
+        let mut changing = Changing::begin(self, None, of_names);
         let result = run();
         changing.gone = gone(&result);
+        changing.is_done = result.is_ok();
         result
     }
 
@@ -146,18 +223,55 @@ impl Table {
             return true;
         }
         let now = Instant::now();
-        let is_of_use = |directory: &Directory| {
-            directory.changing > 0 || directory.kept.is_some_and(|kept| kept.until > now)
-        };
-        self.directories.retain(|_, directory| is_of_use(directory));
+        let names_len = &mut self.names_len;
+        self.directories.retain(|_, directory| {
+            let is_of_use = directory.changing > 0
+                || directory.kept.is_some_and(|kept| kept.until > now)
+                || directory.names.as_ref().is_some_and(|names| names.stands(now));
+            if !is_of_use {
+                *names_len -= directory.names.as_ref().map_or(0, Known::cost);
+            }
+            is_of_use
+        });
         self.directories.len() < DIRECTORIES_MAX
     }
 
     fn drop_kept(&mut self, ino: u64) {
         if let Some(directory) = self.directories.get_mut(&ino) {
             directory.kept = None;
-            if directory.changing == 0 {
-                self.directories.remove(&ino);
+            self.drop_blank(ino);
+        }
+    }
+
+    /// Others may make names in it, or an own change may take effect later.
+    fn drop_names(&mut self, ino: u64) {
+        if let Some(directory) = self.directories.get_mut(&ino)
+            && let Some(known) = directory.names.take()
+        {
+            self.names_len -= known.cost();
+            directory.pace.ended(&known);
+            self.drop_blank(ino);
+        }
+    }
+
+    fn drop_blank(&mut self, ino: u64) {
+        let is_full = self.directories.len() > DIRECTORIES_MAX;
+        if let Entry::Occupied(entry) = self.directories.entry(ino) {
+            let directory = entry.get();
+            let is_idle =
+                directory.changing == 0 && directory.kept.is_none() && directory.names.is_none();
+            if directory.is_blank() || (is_full && is_idle) {
+                entry.remove();
+            }
+        }
+    }
+
+    /// Sees to it that the names of directory `ino` do not take more than there is for all.
+    fn fit_names(&mut self, ino: u64) {
+        if self.names_len > NAMES_LEN_MAX {
+            self.drop_names(ino);
+            if let Some(directory) = self.directories.get_mut(&ino) {
+                directory.pace.too_many();
             }
         }
     }
@@ -165,12 +279,13 @@ impl Table {
     fn drop_all(&mut self) {
         self.directories.retain(|_, directory| {
             directory.kept = None;
-            directory.changing > 0
+            !directory.is_blank()
         });
     }
 
     fn begin(&mut self, ino: u64) {
         let directory = self.directories.entry(ino).or_default();
+        directory.is_overlapped |= directory.changing > 0 || self.changing > 0;
         directory.changing += 1;
         if directory.changing > 1 {
             // The later of two may not be the one that its partition heard of last.
@@ -178,17 +293,54 @@ impl Table {
         }
     }
 
+    fn begin_any(&mut self, ino: u64) {
+        self.changing += 1;
+        if let Some(directory) = self.directories.get_mut(&ino) {
+            directory.is_overlapped |= directory.changing > 0;
+        }
+    }
+
+    /// An own change is about to begin: what it makes may be there from now on.
+    fn begin_names(&mut self, ino: u64, change: Change<'_>) {
+        if let Change::Make(name) = change
+            && let Some(names) = self.directories.get_mut(&ino).and_then(|d| d.names.as_mut())
+        {
+            let before = names.cost();
+            names.add(name);
+            self.names_len += names.cost() - before;
+            self.fit_names(ino);
+        }
+    }
+
+    /// It has ended; `is_done`: it has done what it was to do, and nothing of it is left to be done.
+    fn end_names(&mut self, ino: u64, change: Change<'_>, is_done: bool) {
+        if !is_done {
+            self.drop_names(ino);
+            return;
+        }
+        let Some(directory) = self.directories.get_mut(&ino) else { return };
+        match (change, &mut directory.names) {
+            (Change::Make(_), None) => directory.pace.made(),
+            // Who makes it meanwhile may be the later of the two.
+            (Change::Remove(name), Some(names)) if !directory.is_overlapped => {
+                let before = names.cost();
+                names.remove(name);
+                self.names_len -= before - names.cost();
+            }
+            _ => {}
+        }
+    }
+
     fn end(&mut self, ino: u64, effect: Effect) {
         self.numbers += 1;
         let Some(directory) = self.directories.get_mut(&ino) else { return };
         directory.changing -= 1;
+        directory.is_overlapped &= directory.changing > 0;
         let number = self.numbers;
         let kept = directory.kept.take();
         directory.kept =
             kept.and_then(|kept| fold(kept.attr, effect).map(|attr| Kept { attr, number, ..kept }));
-        if directory.changing == 0 && directory.kept.is_none() {
-            self.directories.remove(&ino);
-        }
+        self.drop_blank(ino);
     }
 }
 
@@ -209,24 +361,28 @@ fn fold(attr: Attr, effect: Effect) -> Option<Attr> {
 struct Changing<'d> {
     directories: &'d Directories,
     ino: Option<u64>,
+    of_names: (u64, Change<'d>),
     effect: Effect,
     gone: Option<u64>,
+    is_done: bool,
 }
 
 impl<'d> Changing<'d> {
-    fn begin(directories: &'d Directories, ino: Option<u64>) -> Self {
+    fn begin(directories: &'d Directories, ino: Option<u64>, of_names: (u64, Change<'d>)) -> Self {
         let mut table = directories.lock();
         match ino {
             Some(ino) => table.begin(ino),
-            None => table.changing += 1,
+            None => table.begin_any(of_names.0),
         }
-        Self { directories, ino, effect: Effect::Unknown, gone: None }
+        table.begin_names(of_names.0, of_names.1);
+        Self { directories, ino, of_names, effect: Effect::Unknown, gone: None, is_done: false }
     }
 }
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         let mut table = self.directories.lock();
+        table.end_names(self.of_names.0, self.of_names.1, self.is_done);
         match (self.ino, self.gone) {
             (Some(ino), _) => table.end(ino, self.effect),
             (None, gone) => {
@@ -270,8 +426,24 @@ mod tests {
         let directories = Directories::default();
         let until = Instant::now() + Duration::from_secs(600);
         let kept = Some(Kept { attr: attr(time), until, number: 0 });
-        directories.lock().directories.insert(INO, Directory { kept, changing: 0 });
+        directories.lock().directories.insert(INO, Directory { kept, ..Directory::default() });
         directories
+    }
+
+    fn done(run: impl Fn()) -> impl Fn() -> Result<()> {
+        move || {
+            run();
+            Ok(())
+        }
+    }
+
+    /// A change of attributes, with this effect.
+    fn change(all: &Directories, effect: Effect, run: impl Fn()) {
+        all.change(INO, Change::Attributes, done(run), |_| effect).unwrap();
+    }
+
+    fn change_any(all: &Directories, gone: Option<u64>, run: impl Fn()) {
+        all.change_any((INO, Change::Attributes), done(run), |_| gone).unwrap();
     }
 
     #[test]
@@ -279,14 +451,13 @@ mod tests {
         let directories = keeping(10);
         let (_, before) = directories.get(INO, LEFT).unwrap();
         assert!(directories.left(before).is_some());
-        let change =
-            || assert!(directories.get(INO, LEFT).is_none() && directories.left(before).is_none());
-        directories.change(INO, change, |()| Effect::Entries(Timestamp(11), 1));
+        change(&directories, Effect::Entries(Timestamp(11), 1), || {
+            assert!(directories.get(INO, LEFT).is_none() && directories.left(before).is_none());
+        });
         let (now, after) = directories.get(INO, LEFT).unwrap();
         assert_eq!((now.mtime, now.ctime, now.nlink), (Timestamp(11), Timestamp(11), 3));
         assert!(directories.left(before).is_none() && directories.left(after).is_some());
-        directories
-            .change_any(|| assert!(directories.get(INO, LEFT).is_none()), |()| Some(INO + 1));
+        change_any(&directories, Some(INO + 1), || assert!(directories.get(INO, LEFT).is_none()));
         assert!(directories.left(after).is_some());
         assert!(directories.get(INO, 3 * LEFT).is_none());
         directories.forget(INO);
@@ -301,11 +472,105 @@ mod tests {
             assert!(directories.get(INO, LEFT).is_none());
             assert!(directories.lock().directories.is_empty());
         };
-        let later = |(): &()| Effect::Entries(Timestamp(20), 0);
-        dropped(&|all| all.change(INO, || (), |()| Effect::Unknown));
-        dropped(&|all| all.change(INO, || (), |()| Effect::Entries(Timestamp(9), 0)));
-        dropped(&|all| all.change(INO, || all.change(INO, || (), later), later));
-        dropped(&|all| all.change_any(|| (), |()| None));
-        dropped(&|all| all.change_any(|| (), |()| Some(INO)));
+        let later = Effect::Entries(Timestamp(20), 0);
+        dropped(&|all| change(all, Effect::Unknown, || ()));
+        dropped(&|all| change(all, Effect::Entries(Timestamp(9), 0), || ()));
+        dropped(&|all| change(all, later, || change(all, later, || ())));
+        dropped(&|all| change_any(all, None, || ()));
+        dropped(&|all| change_any(all, Some(INO), || ()));
+    }
+
+    /// A directory in which these names are known to be.
+    fn knowing(names: &[&[u8]]) -> Directories {
+        let directories = Directories::default();
+        let until = Instant::now() + Duration::from_secs(600);
+        let known = Known::new(names.iter().map(|name| Box::from(*name)), until);
+        let mut table = directories.lock();
+        table.names_len = known.cost();
+        let directory = Directory { names: Some(known), ..Directory::default() };
+        table.directories.insert(INO, directory);
+        drop(table);
+        directories
+    }
+
+    fn run(all: &Directories, change: Change<'_>, run: impl Fn() -> Result<()>) {
+        // What it comes to is not what is asked here.
+        let _ = all.change(INO, change, run, |_| Effect::Unknown);
+    }
+
+    const A: &[u8] = b"a";
+
+    #[test]
+    fn names_that_are_made_or_may_be_are_not_told_to_be_missing() {
+        let all = knowing(&[]);
+        assert!(all.lack(INO, A) && !all.lack(INO + 1, A));
+        run(&all, Change::Make(A), || {
+            assert!(!all.lack(INO, A) && all.lack(INO, b"b"));
+            Ok(())
+        });
+        assert!(!all.lack(INO, A));
+        run(&all, Change::Remove(A), || {
+            assert!(!all.lack(INO, A));
+            Ok(())
+        });
+        assert!(all.lack(INO, A));
+        let rename = || {
+            assert!(!all.lack(INO, A) && all.lack(INO, b"b"));
+            Ok(())
+        };
+        all.change_any((INO, Change::Make(A)), rename, |_| None).unwrap();
+        assert!(!all.lack(INO, A) && all.lack(INO, b"b"));
+        // Two at a time: nobody knows which of them is the later.
+        run(&all, Change::Remove(A), || {
+            run(&all, Change::Make(A), || Ok(()));
+            Ok(())
+        });
+        assert!(!all.lack(INO, A));
+        run(&all, Change::Remove(A), || {
+            all.change_any((INO, Change::Make(A)), || Ok(()), |_| None)
+        });
+        assert!(!all.lack(INO, A));
+        run(&all, Change::Remove(A), || Ok(()));
+        assert!(all.lack(INO, A));
+        assert_eq!(all.lock().names_len, 0);
+    }
+
+    #[test]
+    fn names_are_known_no_more_after_a_failure_a_revocation_or_too_many() {
+        let forgotten = |act: &dyn Fn(&Directories)| {
+            let all = knowing(&[A]);
+            act(&all);
+            assert!(!all.lack(INO, b"b"));
+            assert_eq!(all.lock().names_len, 0);
+        };
+        let fail = || Err(samite_types::ErrorKind::Timeout.into());
+        forgotten(&|all| run(all, Change::Make(A), fail));
+        forgotten(&|all| run(all, Change::Remove(A), fail));
+        forgotten(&|all| run(all, Change::Attributes, fail));
+        forgotten(&|all| drop(all.change_any((INO, Change::Make(A)), fail, |_| None)));
+        forgotten(&|all| all.forget(INO));
+        forgotten(&|all| {
+            let most = NAMES_LEN_MAX / 128;
+            let name = |number: usize| format!("{number:0>80}");
+            let count = (0..most).find(|number| {
+                run(all, Change::Make(name(*number).as_bytes()), || Ok(()));
+                assert!(all.lock().names_len <= NAMES_LEN_MAX);
+                !all.lack(INO, b"b")
+            });
+            assert!(count.is_some());
+        });
+    }
+
+    #[test]
+    fn many_directories_of_which_little_is_known_leave_nothing() {
+        let all = Directories::default();
+        for ino in 0..2 * DIRECTORIES_MAX as u64 {
+            let make = || Ok(());
+            all.change(ino, Change::Make(A), make, |_| Effect::Unknown).unwrap();
+        }
+        assert!(all.lock().directories.len() <= DIRECTORIES_MAX + 1);
+        assert!(!all.wants_names(1));
+        run(&all, Change::Make(b"b"), || Ok(()));
+        assert!(all.wants_names(INO) && !all.wants_names(INO));
     }
 }

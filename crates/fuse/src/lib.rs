@@ -25,6 +25,7 @@ mod handles;
 mod kernel;
 mod locks;
 mod mount;
+mod names;
 mod nodes;
 mod ops;
 mod places;

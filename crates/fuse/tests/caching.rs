@@ -181,7 +181,7 @@ fn everybody_sees_the_same_directory_after_each_change_in_it() {
 }
 
 #[test]
-fn files_made_and_removed_cost_a_request_for_each_name_looked_up_made_and_removed() {
+fn files_made_and_removed_cost_a_request_for_each_name_made_and_removed() {
     /// Of each kind.
     const FILES: u64 = 200;
     on_each_store(|store| {
@@ -215,7 +215,7 @@ fn files_made_and_removed_cost_a_request_for_each_name_looked_up_made_and_remove
             "requests for {FILES} files: {made} to make, {found} to find, {removed} to remove"
         );
         // Promises run out once a second, and are then asked for anew.
-        assert!(made < 2 * FILES + FILES / 2, "{made} to make");
+        assert!(made < FILES + FILES / 4, "{made} to make");
         assert!(found < FILES / 2, "{found} to find");
         assert!(removed < FILES + FILES / 2, "{removed} to remove");
     });

@@ -6,7 +6,7 @@ use samite_types::{Error, ErrorKind};
 
 use super::{Answer, Ops, failed};
 use crate::caching::{LEFT_MIN, Relied};
-use crate::directories::Effect;
+use crate::directories::{Change, Effect};
 use crate::kernel;
 
 /// What is to be changed.
@@ -62,8 +62,17 @@ impl Ops {
             None => self.nodes.get(ino)?,
         };
         let change = || change(context, &file, changes);
-        self.caching.directories.change(ino, change, |_| Effect::Unknown).map_err(failed)?;
+        self.change_attributes(ino, change).map_err(failed)?;
         Ok(kernel::file_attr(&file.attr().map_err(failed)?))
+    }
+
+    /// Changes attributes of an inode, which may be a directory.
+    fn change_attributes<T>(
+        &self,
+        ino: u64,
+        run: impl FnOnce() -> samite_types::Result<T>,
+    ) -> samite_types::Result<T> {
+        self.caching.directories.change(ino, Change::Attributes, run, |_| Effect::Unknown)
     }
 
     /// Value of an extended attribute.
@@ -87,14 +96,14 @@ impl Ops {
             XattrFlags { create: flags & XATTR_CREATE != 0, replace: flags & XATTR_REPLACE != 0 };
         let file = self.nodes.get(ino)?;
         let set = || self.fs.set_xattr(context, &Subject::Open(&file), name, value, flags);
-        self.caching.directories.change(ino, set, |_| Effect::Unknown).map_err(failed)
+        self.change_attributes(ino, set).map_err(failed)
     }
 
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, context: &Context, ino: u64, name: &[u8]) -> Answer<()> {
         let file = self.nodes.get(ino)?;
         let remove = || self.fs.remove_xattr(context, &Subject::Open(&file), name);
-        self.caching.directories.change(ino, remove, |_| Effect::Unknown).map_err(failed)
+        self.change_attributes(ino, remove).map_err(failed)
     }
 
     /// Names of all extended attributes, each with a NUL behind it.

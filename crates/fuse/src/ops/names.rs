@@ -12,8 +12,11 @@ use samite_types::Result;
 
 use super::{Answer, Ops, failed};
 use crate::caching::Relied;
-use crate::directories::Effect;
+use crate::directories::{Change, Effect};
 use crate::kernel;
+
+/// Most names of a directory that are listed so that those which are missing are known.
+const LISTED_MAX: u32 = 2048;
 
 /// A name in a directory, as the kernel gives it.
 #[derive(Clone, Copy)]
@@ -22,6 +25,16 @@ pub struct Name<'a> {
     pub parent: u64,
     /// The name.
     pub name: &'a OsStr,
+}
+
+impl<'a> Name<'a> {
+    fn made(self) -> Change<'a> {
+        Change::Make(self.name.as_bytes())
+    }
+
+    fn removed(self) -> Change<'a> {
+        Change::Remove(self.name.as_bytes())
+    }
 }
 
 /// What is behind a name, and for how long.
@@ -54,11 +67,33 @@ impl Ops {
             let found = self.fs.look_up(context, place).map_err(failed)?;
             return Ok(Seen { attr: Some(self.remember(found, at)), name: None, attributes: None });
         }
+        if self.is_missing(&directory, at) {
+            return Ok(Seen { attr: None, name: None, attributes: None });
+        }
         let named = self.fs.look_up_leased(context, place).map_err(failed)?;
         let Named { found, name, attributes } = self.kept(named);
         let attr = found.map(|found| self.remember(found, at));
         let (name, attributes) = (name.map(Relied::Promise), attributes.map(Relied::Promise));
         Ok(Seen { attr, name, attributes })
+    }
+
+    /// Whether it is known, or can be learnt together with what else is in the directory, that there is no such name.
+    fn is_missing(&self, directory: &OpenFile, at: Name<'_>) -> bool {
+        let (directories, name) = (&self.caching.directories, at.name.as_bytes());
+        if directories.lack(at.parent, name) {
+            return true;
+        }
+        if !directories.wants_names(at.parent) {
+            return false;
+        }
+        match directory.names_leased(LISTED_MAX) {
+            Ok(Some((names, promise))) => {
+                directories.know(&self.fs, at.parent, names, &promise);
+                directories.lack(at.parent, name)
+            }
+            // Whoever looks the name up alone hears why.
+            Ok(None) | Err(_) => false,
+        }
     }
 
     /// What of `named` the kernel can be let keep.
@@ -100,8 +135,8 @@ impl Ops {
             New::Node(mode, rdev) => self.fs.make_node(context, place, mode, rdev.into()),
             New::Symlink(target) => self.fs.make_symlink(context, target, place),
         };
-        let entered =
-            self.caching.directories.change(at.parent, make, of_entering).map_err(failed)?;
+        let entered = self.caching.directories.change(at.parent, at.made(), make, of_entering);
+        let entered = entered.map_err(failed)?;
         let seen = self.entered(&entered);
         self.introduce(entered.found.file, at);
         Ok(seen)
@@ -123,8 +158,8 @@ impl Ops {
         };
         let place = within(&directory, at.name);
         let create = || self.fs.open_found(context, place, flags, mode & 0o7777);
-        let entered =
-            self.caching.directories.change(at.parent, create, of_entering).map_err(failed)?;
+        let entered = self.caching.directories.change(at.parent, at.made(), create, of_entering);
+        let entered = entered.map_err(failed)?;
         let seen = self.entered(&entered);
         let file = entered.found.file;
         self.nodes.remember(file.naming());
@@ -138,7 +173,8 @@ impl Ops {
     pub fn link(&self, context: &Context, ino: u64, at: Name<'_>) -> Answer<FileAttr> {
         let (file, directory) = (self.nodes.get(ino)?, self.nodes.get(at.parent)?);
         let link = || file.link(context, within(&directory, at.name));
-        let attr = self.caching.directories.change(at.parent, link, |_| Effect::Unknown);
+        let directories = &self.caching.directories;
+        let attr = directories.change(at.parent, at.made(), link, |_| Effect::Unknown);
         let attr = attr.map_err(failed)?;
         self.nodes.remember_again(ino);
         Ok(kernel::file_attr(&attr))
@@ -152,7 +188,8 @@ impl Ops {
             Ok(Some(time)) => Effect::Entries(*time, 0),
             _ => Effect::Unknown,
         };
-        self.caching.directories.change(at.parent, unlink, effect).map(drop).map_err(failed)
+        let directories = &self.caching.directories;
+        directories.change(at.parent, at.removed(), unlink, effect).map(drop).map_err(failed)
     }
 
     /// Removes an empty directory.
@@ -163,13 +200,14 @@ impl Ops {
             let place = within(&directory, at.name);
             let removed =
                 |result: &Result<(u64, Timestamp)>| result.as_ref().ok().map(|gone| gone.0);
-            directories.change_any(|| self.fs.rmdir_timed(context, place), removed)
+            let of_names = (at.parent, Change::Attributes);
+            directories.change_any(of_names, || self.fs.rmdir_timed(context, place), removed)
         };
         let effect = |result: &Result<(u64, Timestamp)>| match result {
             Ok((_, time)) => Effect::Entries(*time, -1),
             Err(_) => Effect::Unknown,
         };
-        directories.change(at.parent, rmdir, effect).map_err(failed)?;
+        directories.change(at.parent, at.removed(), rmdir, effect).map_err(failed)?;
         self.places.removed(at);
         Ok(())
     }
@@ -195,7 +233,8 @@ impl Ops {
         // A directory may be among what is renamed.
         let rename =
             || self.fs.rename(context, within(&old, from.name), within(&new, to.name), flags);
-        self.caching.directories.change_any(rename, |_| None).map_err(failed)?;
+        let of_names = (to.parent, to.made());
+        self.caching.directories.change_any(of_names, rename, |_| None).map_err(failed)?;
         self.places.renamed(from, to, flags.exchange);
         Ok(())
     }
