@@ -314,8 +314,11 @@ impl Table {
 
     /// It has ended; `is_done`: it has done what it was to do, and nothing of it is left to be done.
     fn end_names(&mut self, ino: u64, change: Change<'_>, is_done: bool) {
-        if !is_done {
+        let names = self.directories.get(&ino).and_then(|directory| directory.names.as_ref());
+        if !is_done || names.is_some_and(|names| !names.stands(Instant::now())) {
             self.drop_names(ino);
+        }
+        if !is_done {
             return;
         }
         let Some(directory) = self.directories.get_mut(&ino) else { return };
@@ -559,6 +562,19 @@ mod tests {
             });
             assert!(count.is_some());
         });
+    }
+
+    #[test]
+    fn names_that_nobody_promises_any_more_are_dropped_and_asked_for_again() {
+        let all = knowing(&[A]);
+        let lapsed = Known::new([Box::from(A)], Instant::now());
+        all.lock().directories.get_mut(&INO).unwrap().names = Some(lapsed);
+        assert!(!all.lack(INO, b"b") && !all.wants_names(INO));
+        for name in [b"b", b"c"] {
+            run(&all, Change::Make(name), || Ok(()));
+        }
+        assert!(all.wants_names(INO));
+        assert_eq!(all.lock().names_len, 0);
     }
 
     #[test]

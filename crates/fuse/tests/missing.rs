@@ -47,7 +47,7 @@ impl<'m> Knowing<'m> {
 
     /// Makes files until names that are missing cost no request.
     fn know(&mut self) {
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         loop {
             self.count += 1;
             let made = self.path(&format!("own{}", self.count));
