@@ -9,7 +9,7 @@ use samite_backend::Backend;
 use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
 pub(crate) use samite_partition::durable::PlaceId;
-use samite_partition::mirror::{At, Mirrored, Ticket, View};
+use samite_partition::mirror::{At, Mirrored, Ticket, Times, View};
 use samite_partition::{Context, Grants, Holder, Outcome, Partition};
 use samite_placement::ClusterMap;
 use samite_types::{
@@ -29,6 +29,7 @@ pub(crate) struct Partitions {
     null: NullBackend,
     /// The target that holds them.
     me: TargetId,
+    times: Times,
     /// Ordered by id.
     datasets: Vec<Open>,
     /// Where the last request's dataset was found.
@@ -100,11 +101,16 @@ impl<'a> Course<'a> {
 }
 
 impl Partitions {
-    pub(crate) const fn new(memory: MemoryBackend, null: NullBackend, me: TargetId) -> Self {
+    pub(crate) fn new(
+        (memory, null): (MemoryBackend, NullBackend),
+        me: TargetId,
+        times: Times,
+    ) -> Self {
         Self {
             memory,
             null,
             me,
+            times,
             datasets: Vec::new(),
             last: 0,
             records: 0,
@@ -119,7 +125,7 @@ impl Partitions {
     /// A member for a partition, empty and in no group yet.
     pub(crate) fn new_member(&mut self, (dataset, partition): PlaceId) -> Result<Mirrored> {
         let opened = open_partition(&mut self.memory, dataset, partition)?;
-        Ok(Mirrored::new(opened, dataset, partition, self.me))
+        Ok(Mirrored::new(opened, dataset, partition, self.me).with_times(self.times))
     }
 
     /// Takes over what a restart has left. From here on partitions may have a log.
@@ -246,7 +252,7 @@ impl Partitions {
                         tracing::error!(%error, "open a partition");
                         error.kind()
                     })?;
-                    Mirrored::new(opened, open.id, partition, self.me)
+                    Mirrored::new(opened, open.id, partition, self.me).with_times(self.times)
                 }
             };
             if open.is_logged {

@@ -11,6 +11,7 @@ use samite_backend::null::NullBackend;
 use samite_backend::{Arena, Backend};
 use samite_coordinator::Witness;
 use samite_coordinator::store::{EtcdConfig, EtcdStore, FileStore, MemoryStore, Store};
+use samite_partition::mirror::Times;
 use samite_transport::server::{EventLoop, Listener, Options};
 use samite_transport::{Address, ClusterKey, Transport};
 use samite_types::fault::Faults;
@@ -218,7 +219,9 @@ fn open_partitions(
     let me = TargetId(shared.node.get());
     let open = |shard, waker| {
         // Each shard has handles of its own.
-        let mut partitions = Partitions::new(memory.clone(), null.clone(), me);
+        let (retransmit, missed) = (shared.timing.retransmit, shared.timing.missed);
+        let times = Times { retransmit, missed, ..Times::DEFAULT };
+        let mut partitions = Partitions::new((memory.clone(), null.clone()), me, times);
         let Some(flash) = flash else { return Ok((partitions, None)) };
         let opened = Durable::open(flash, shard, waker, &mut |id| partitions.new_member(id));
         let (durable, recovered) = opened.map_err(|error| flash.explain(shard, error))?;

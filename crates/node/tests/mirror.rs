@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Ended, Got, Raw, SHM, TCP, UNIX, cluster, pattern};
-use samite_testkit::LocalCluster;
+use samite_testkit::{LocalCluster, Options, PATIENT};
 use samite_transport::ClusterKey;
 use samite_transport::client::{Identity, Link};
 use samite_types::fault::Faults;
@@ -16,7 +16,13 @@ use samite_wire::control::{
 };
 use samite_wire::op::{Action, Data, Operation};
 
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
+
+/// A cluster in which nobody is taken for dead because the machine is slow.
+fn patient(nodes: usize, shards: u16) -> LocalCluster {
+    let options = Options { shards, timing: PATIENT, ..Options::default() };
+    LocalCluster::start(nodes, options).unwrap()
+}
 
 /// A partition whose primary is the node of `raw`, and the nodes of its other members.
 fn mirrored(raw: &Raw, copies: u8) -> (PartitionId, Vec<u32>) {
@@ -67,7 +73,7 @@ fn wait_equal(cluster: &LocalCluster, nodes: &[u32], at: (DatasetId, PartitionId
 #[test]
 fn what_is_acknowledged_is_at_every_member() {
     for (nodes, copies, shards) in [(2, 2, 1), (3, 3, 2)] {
-        let cluster = cluster(nodes, shards);
+        let cluster = patient(nodes, shards);
         let all: Vec<u32> = (0..nodes as u32).collect();
         for (transport, name) in [(SHM, "shm"), (UNIX, "unix"), (TCP, "tcp")] {
             let mut raw = Raw::connect(&cluster, 0, transport);
@@ -101,7 +107,7 @@ fn what_is_acknowledged_is_at_every_member() {
 
 #[test]
 fn blocks_that_a_client_has_filled_reach_the_others() {
-    let cluster = cluster(2, 1);
+    let cluster = patient(2, 1);
     let mut raw = Raw::connect(&cluster, 0, SHM);
     let dataset = raw.create_mirrored("d", 2);
     let (p, _) = mirrored(&raw, 2);
@@ -120,7 +126,7 @@ fn blocks_that_a_client_has_filled_reach_the_others() {
 #[test]
 fn a_mirrored_operation_costs_one_frame_each_way_for_each_member() {
     for copies in [2, 3] {
-        let cluster = cluster(usize::from(copies), 1);
+        let cluster = patient(usize::from(copies), 1);
         let mut raw = Raw::connect(&cluster, 0, UNIX);
         let dataset = raw.create_mirrored("d", copies);
         let (p, others) = mirrored(&raw, copies);
@@ -149,7 +155,7 @@ fn a_mirrored_operation_costs_one_frame_each_way_for_each_member() {
 
 #[test]
 fn only_the_primary_serves() {
-    let cluster = cluster(2, 1);
+    let cluster = patient(2, 1);
     let mut raw = Raw::connect(&cluster, 0, UNIX);
     let dataset = raw.create_mirrored("d", 2);
     let (p, _) = mirrored(&raw, 2);

@@ -9,9 +9,7 @@
 //! **Committed** is what every *required* member has applied. Required are the members that the map calls good, and those that were just
 //! brought up to date. A reply may leave when what it has seen is committed: [`Mirrored::apply`] gives a [`Ticket`],
 //! and [`Mirrored::standing`] says what has become of it. The primary never stops requiring a member on its own: it asks ([`Effect::Missed`]) until a map
-//! says that the member is not good any more. A map that says so may be older than a report of its own, still under way, that the member is up to
-//! date: then it goes on without it only when the coordinator has answered a later report, which makes that one void
-//! ([`Mirrored::missed_answered`]).
+//! says that the member is not good any more, and no report is under way that it is up to date ([`Mirrored::missed_answered`]).
 //!
 //! **Terms.** A message of an older term is refused, and the refusal names the newer one: who gets it is not the primary any more.
 //! There is one primary for a term, and it needs the acknowledgement of its successor, which refuses: so nothing is committed in a

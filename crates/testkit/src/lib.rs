@@ -5,5 +5,5 @@
 mod local;
 mod process;
 
-pub use local::{LocalCluster, Options};
+pub use local::{LocalCluster, Options, PATIENT};
 pub use process::{ENV_BINARY, ProcessCluster, samite_binary};

@@ -36,7 +36,19 @@ pub struct Options {
     pub flash: Option<(PathBuf, u64)>,
     /// How often nodes look for damage by themselves.
     pub scrub_interval: Option<Duration>,
+    /// How long things may take.
+    pub timing: Timing,
 }
+
+/// Times for tests in which nobody is to be taken for dead, and hardly anything to be sent twice, however slow the machine is. What comes to a node before it
+/// has the map is dropped, and has to be sent again.
+pub const PATIENT: Timing = Timing {
+    late: Duration::from_secs(60),
+    lease: Duration::from_secs(120),
+    missed: Duration::from_secs(60),
+    retransmit: Duration::from_secs(2),
+    ..Timing::DEFAULT
+};
 
 impl Default for Options {
     /// 64 MiB and one shard for each node, tcp on.
@@ -50,6 +62,7 @@ impl Default for Options {
             tls: false,
             flash: None,
             scrub_interval: Some(SCRUB_INTERVAL),
+            timing: Timing::DEFAULT,
         }
     }
 }
@@ -155,7 +168,7 @@ impl LocalCluster {
             memory_bytes: self.options.memory_bytes,
             shards: self.options.shards,
             coordinator,
-            timing: Timing::DEFAULT,
+            timing: self.options.timing,
             scrub_interval: self.options.scrub_interval,
             flash,
         };
