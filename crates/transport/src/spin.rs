@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_micros(2);
 /// Cheap polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 16;
 /// A yield that takes longer than this has given the core to somebody who works.
-const CROWDED: Duration = Duration::from_micros(300);
+const CROWDED: Duration = Duration::from_millis(1);
 /// A yield that takes longer than this has let somebody else run: this core is shared.
 const SWITCHED: Duration = Duration::from_nanos(900);
 /// Turns in a row that found something, after which a thread that has its core to itself looks whether that is still so.
@@ -75,18 +75,12 @@ impl Spin {
         }
     }
 
-    /// For a thread that serves others, after it has served: lets those who share its core go on with what they got. In a crowd others than
-    /// those would run, and for much longer than what was served took.
+    /// For a thread that serves others, after it has served: lets those who share its core go on with what they got.
     #[inline]
     pub(crate) fn share(&mut self) {
         self.streak += 1;
-        if self.is_crowded {
-            self.is_crowded = SystemClock.monotonic() < self.crowded_until;
-        } else if self.is_shared || self.streak >= FOUND_PER_YIELD {
-            let (before, now) = self.give_way();
-            if now.saturating_sub(before) > CROWDED {
-                self.late(now);
-            }
+        if self.is_shared || self.streak >= FOUND_PER_YIELD {
+            self.give_way();
         }
     }
 
@@ -203,22 +197,6 @@ mod tests {
         let _ = rustix::thread::nanosleep(&crate::socket::timespec(2 * max));
         spin.woke();
         assert_eq!(spin.budget, PAUSE);
-    }
-
-    #[test]
-    fn in_a_crowd_whoever_has_served_goes_on() {
-        let mut spin = Spin::new(Duration::from_millis(1));
-        let now = SystemClock.monotonic();
-        (spin.is_shared, spin.is_crowded) = (true, true);
-        spin.crowded_until = now + Duration::from_secs(60);
-        spin.share();
-        assert_eq!((spin.is_crowded, spin.streak), (true, 1));
-        spin.crowded_until = now;
-        spin.share();
-        assert_eq!((spin.is_crowded, spin.streak), (false, 2));
-        // A yield begins to count anew.
-        spin.share();
-        assert_eq!(spin.streak, 0);
     }
 
     #[test]

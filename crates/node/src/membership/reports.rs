@@ -21,7 +21,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a report waits that a member is up to date: partitions become so one soon after the other, and each new map is saved, goes to every node, and is
 /// taken up by every shard. That a member is missing is told at once.
-const GATHER: Duration = Duration::from_millis(100);
+const GATHER: Duration = Duration::from_millis(25);
 /// Most members that are named in the log each time.
 const TOLD_MAX: usize = 8;
 /// How often the thread looks whether the node stops.
