@@ -40,8 +40,8 @@ pub(crate) struct Keeper {
 /// A coordinator that leads.
 struct Leading {
     coordinator: Decider,
-    /// Revision of what is saved.
-    saved: u64,
+    /// Revision of what it has saved; `None`: nothing yet.
+    saved: Option<u64>,
     /// It decides nothing from then on.
     until: Duration,
 }
@@ -149,8 +149,8 @@ impl Keeper {
         let coordinator = self.coordinator(shared, saved.as_deref())?;
         let epoch = coordinator.epoch();
         tracing::info!(%epoch, "leads");
-        let saved = coordinator.revision();
-        let mut leading = Leading { coordinator, saved, until };
+        // It saves what it has read: a write of before that was given up may be under way still, and would change it behind this one's back.
+        let mut leading = Leading { coordinator, saved: None, until };
         if let Some(map) = leading.coordinator.map() {
             shared.publish(Arc::clone(map))?;
         }
@@ -179,14 +179,14 @@ impl Keeper {
         let missing = leading.coordinator.ready_map().err().map(|error| error.message().to_owned());
         *lock(&shared.membership.missing) = missing;
         let revision = leading.coordinator.revision();
-        if revision == leading.saved {
+        if leading.saved == Some(revision) {
             return Ok(());
         }
         if SystemClock.monotonic() >= leading.until {
             return Err(Error::new(ErrorKind::Unavailable, "it may not lead any more"));
         }
         self.store.save(&leading.coordinator.state())?;
-        leading.saved = revision;
+        leading.saved = Some(revision);
         self.saved_at = SystemClock.monotonic();
         leading.coordinator.map().cloned().map_or(Ok(()), |map| shared.publish(map))
     }
