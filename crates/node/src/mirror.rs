@@ -110,7 +110,10 @@ impl Shard {
         }
         let lease_until = self.shared.membership.lease_until();
         self.note_service(now);
-        if let Message::Entry(_) = message {
+        // A term that begins, or a range that is compared, is no client's work.
+        if let Message::Entry(entry) = &message
+            && entry.event.is_clients()
+        {
             self.pace.service.goes_on(now);
         }
         let is_busy = self.pace.service.is_on(now);

@@ -134,6 +134,14 @@ pub enum Event<'a> {
     },
 }
 
+impl Event<'_> {
+    /// Whether a client asked for what made it.
+    #[must_use]
+    pub fn is_clients(&self) -> bool {
+        matches!(self, Self::Applied { .. } | Self::Refused { .. })
+    }
+}
+
 /// A record as it travels; with [`Option::None`] as its value one that is no more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordCopy<'a> {

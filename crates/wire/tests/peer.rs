@@ -233,3 +233,18 @@ fn lying_counts_and_lengths_are_refused() {
     refused(state.clone(), 36 + 9 + 4, &1_u32.to_le_bytes());
     refused(state, 36 + 9, &u32::MAX.to_le_bytes());
 }
+
+#[test]
+fn only_what_a_client_asked_for_is_a_clients() {
+    let (client, answered_below, kind) = (ClientId(1), Seq(1), ErrorKind::Exists);
+    assert!(Event::Refused { client, answered_below, seq: Seq(1), kind, index: 0 }.is_clients());
+    for own in [
+        Event::Opened,
+        Event::Gone { client },
+        Event::Lending { on: true },
+        Event::Digest { after: &[], upto: &[], digest: 0 },
+        Event::Range { after: &[], upto: &[], records: Vec::new() },
+    ] {
+        assert!(!own.is_clients(), "{own:?}");
+    }
+}

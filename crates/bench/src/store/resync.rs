@@ -21,6 +21,8 @@ use crate::store::{Cluster, Home};
 const OBJECTS: usize = 4;
 /// Pause between two looks at how far it is. Each is a request, which takes a core from what is measured.
 const LOOK: Duration = Duration::from_millis(4);
+/// Pause after which nodes have forgotten how crowded the machine was while everything was written.
+const REST: Duration = Duration::from_millis(1200);
 /// Time of a client's work between two looks whether the other node is up to date.
 const SLICE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -117,6 +119,7 @@ impl Pair {
     fn absence(&self) -> Result<(u64, Duration)> {
         self.fault(&["set", "cut 0 1", "cut 1 0"])?;
         self.write()?;
+        std::thread::sleep(REST);
         let before = self.sent()?;
         self.fault(&["clear"])?;
         let watched = self.watch(before)?;
