@@ -56,14 +56,14 @@ fn run(samite: &Samite, mut command: Command) -> Said {
 /// A way to the files: programs are run with it.
 struct Door {
     path: PathBuf,
-    prefix: Vec<String>,
+    is_interposed: bool,
 }
 
 impl Door {
     fn run(&self, samite: &Samite, program: &str, args: &[&OsStr]) -> Said {
-        let mut command = match self.prefix.as_slice() {
-            [] => Command::new(program),
-            prefix => samite.command(prefix.iter().map(String::as_str).chain([program])),
+        let mut command = match self.is_interposed {
+            false => Command::new(program),
+            true => samite.interposed(program),
         };
         command.args(args);
         run(samite, command)
@@ -78,18 +78,17 @@ fn content(number: usize) -> String {
 fn up(mirror: &str) -> (Samite, Vec<Door>) {
     let samite = Samite::new();
     samite.ok(["up", "--local", "3", "--memory", "64M", "--mirror", mirror]);
-    samite.ok(["run", "--", "mkdir", "/samite/dir"]);
+    assert!(samite.interposed("mkdir").arg("/samite/dir").status().unwrap().success());
     for number in 0..FILES {
         samite.ok_with(["put", "-", &format!("/dir/f{number}")], content(number).as_bytes());
     }
-    let prefix = ["run", "--"].map(str::to_owned).to_vec();
-    let mut doors = vec![Door { path: "/samite/dir".into(), prefix }];
+    let mut doors = vec![Door { path: "/samite/dir".into(), is_interposed: true }];
     if Path::new("/dev/fuse").exists() {
         let path = samite.scratch().join("store");
         fs::create_dir(&path).unwrap();
         // Uncached, so that the store is asked each time.
         samite.ok(["mount", "--uncached", path.to_str().unwrap()]);
-        doors.push(Door { path: path.join("dir"), prefix: Vec::new() });
+        doors.push(Door { path: path.join("dir"), is_interposed: false });
     }
     (samite, doors)
 }

@@ -1,9 +1,12 @@
-//! Clusters for tests: nodes as threads of the test ([`LocalCluster`]), or as real processes ([`ProcessCluster`]).
+//! Clusters for tests: nodes as threads of the test ([`LocalCluster`]), or as real processes ([`ProcessCluster`]); and the library that
+//! programs are interposed with ([`preload_library`]).
 //!
 //! Each cluster has a runtime directory of its own in a temporary place, and is gone with everything it made when it is dropped.
 
 mod local;
+mod preload;
 mod process;
 
 pub use local::{LocalCluster, Options, PATIENT};
+pub use preload::preload_library;
 pub use process::{ENV_BINARY, ProcessCluster, samite_binary};

@@ -47,6 +47,13 @@ impl Samite {
         command
     }
 
+    /// `samite run -- PROGRAM`, ready to run.
+    pub fn interposed(&self, program: &str) -> Command {
+        let mut command = self.command(["run", "--", program]);
+        command.env("SAMITE_PRELOAD", samite_testkit::preload_library());
+        command
+    }
+
     /// Runs `samite ARGS`, which must succeed; its standard output.
     pub fn ok(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
         let mut command = self.command(args);

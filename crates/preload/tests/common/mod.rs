@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 
+pub use samite_testkit::preload_library as library;
 use samite_testkit::{LocalCluster, Options};
 
 /// A program that takes longer hangs.
@@ -12,27 +12,6 @@ const SECONDS_MAX: &str = "120";
 /// Where the store appears.
 pub const MOUNT: &str = "/samite";
 const MEMORY_BYTES: u64 = 256 << 20;
-
-/// The library under test: named by `SAMITE_PRELOAD`, or built now. Cargo does not build a `cdylib` for the tests of its package.
-pub fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        if let Some(path) = std::env::var_os("SAMITE_PRELOAD").filter(|path| !path.is_empty()) {
-            return path.into();
-        }
-        // The profile of the tests: what it links is built already.
-        let build = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--profile", "test", "--package", "samite-preload"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .output()
-            .expect("run cargo");
-        assert!(build.status.success(), "{}", String::from_utf8_lossy(&build.stderr));
-        // The test is target/<profile>/deps/<test>.
-        let test = std::env::current_exe().expect("path of the test");
-        let profile = test.parent().and_then(Path::parent).expect("target directory");
-        profile.join("libsamite_preload.so")
-    })
-}
 
 /// Builds the program `name` of `tests/c` into `room`.
 pub fn build(name: &str, room: &Path) -> PathBuf {
