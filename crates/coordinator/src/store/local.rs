@@ -2,12 +2,19 @@
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::path::PathBuf;
 
-use samite_types::{Error, ErrorKind, Result};
+use samite_types::{Entropy, Error, ErrorKind, Result, SystemEntropy};
 
 /// Name of etcd's program.
 pub const ETCD_PROGRAM: &str = "etcd";
+
+/// Ports that the kernel gives to nobody who leaves the choice to it, unless somebody has set it otherwise. Of those that it gives, one may be taken by a
+/// node or a connection before etcd listens there, or while a member of etcd is down.
+const PORTS: Range<u16> = 16_384..32_768;
+/// Ports tried before the choice is left to the kernel.
+const TRIES: usize = 64;
 
 /// One member of a local etcd cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +29,20 @@ pub struct LocalMember {
     pub peer_port: u16,
 }
 
+/// Listens at a port that was free.
+fn free() -> std::io::Result<TcpListener> {
+    let listen = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
+    let count = u64::from(PORTS.end - PORTS.start);
+    let some = || PORTS.start + (SystemEntropy.next_u64() % count) as u16;
+    (0..TRIES).find_map(|_| listen(some()).ok()).map_or_else(|| listen(0), Ok)
+}
+
 impl LocalMember {
     /// `count` members with ports that are free now, and directories in `dir`.
     ///
     /// # Errors
     /// No ports can be had.
     pub fn plan(dir: &std::path::Path, count: usize) -> Result<Vec<Self>> {
-        let free = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
         // All are held until all are found, so that none comes twice.
         let listeners: std::io::Result<Vec<_>> = (0..2 * count).map(|_| free()).collect();
         let ports: std::io::Result<Vec<u16>> = listeners.and_then(|listeners| {
@@ -77,5 +91,21 @@ impl LocalMember {
             args.extend([option.into(), value.into()]);
         }
         args
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_none_that_the_kernel_gives_away() {
+        let members = LocalMember::plan(std::path::Path::new("/none"), 100).unwrap();
+        let ports = members.iter().flat_map(|member| [member.client_port, member.peer_port]);
+        let mut ports: Vec<u16> = ports.collect();
+        assert!(ports.iter().all(|port| PORTS.contains(port)), "{ports:?}");
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 200);
     }
 }
