@@ -1,13 +1,14 @@
 //! Planning: everything that can refuse an operation is found out before anything changes.
 
-use samite_backend::{Extent, PlannedChange, RecordStore, Source};
+use samite_backend::{Extent, PlannedChange, RecordMeta, RecordStore, Source};
 use samite_types::{ClientId, ErrorKind};
-use samite_wire::limits::{ADVANCE_COUNT_MAX, HOLDERS_LEN_MAX, RECORD_LEN_MAX};
+use samite_wire::limits::{HOLDERS_LEN_MAX, RECORD_LEN_MAX};
 use samite_wire::op::{Action, BlockRef, Data, Operation};
 use smallvec::SmallVec;
 
 use crate::Grants;
 use crate::holds::{HOLDER_LEN, Holds};
+use crate::numbers::{self, NUMBER_LEN, Numbers};
 use crate::outcome::Failure;
 
 /// What an action needs beside itself.
@@ -17,17 +18,18 @@ pub(crate) struct Step<'a> {
     pub(crate) offset: u32,
     /// Bytes to store.
     pub(crate) source: Option<Source<'a>>,
+    /// What `Advance` writes, if no earlier action has a say in it.
+    pub(crate) numbers: Option<Numbers>,
 }
 
 /// One step for each action.
 pub(crate) type Plan<'a> = SmallVec<[Step<'a>; 2]>;
 
-/// What `Advance` writes is a part of this.
-const NUMBERS: [u8; ADVANCE_COUNT_MAX as usize * size_of::<u64>()] =
-    [0; ADVANCE_COUNT_MAX as usize * size_of::<u64>()];
+/// What `Advance` writes is as long as a part of this.
+const NUMBERS: Numbers = [0; size_of::<Numbers>()];
 
 /// The number that `Add` and `Max` write is as long as this.
-const NUMBER: Source<'static> = Source::Bytes(&[0; size_of::<u64>()]);
+const NUMBER: Source<'static> = Source::Bytes(&[0; NUMBER_LEN as usize]);
 
 /// Plans the actions of a mutation and sets their space aside. Whether it succeeds or not, blocks of a plan that is not carried out are given back.
 pub(crate) fn plan<'a>(
@@ -74,7 +76,7 @@ fn plan_steps<'a>(
         more_holds: 0,
     };
     for (index, action) in operation.actions.iter().enumerate() {
-        let mut step = Step { offset: 0, source: None };
+        let mut step = Step { offset: 0, source: None, numbers: None };
         shadow.plan(action, &mut step).map_err(|kind| Failure::new(kind, index))?;
         if let Action::Put { data, .. } | Action::Write { data, .. } | Action::Append { data, .. } =
             action
@@ -164,6 +166,30 @@ enum Fate {
     Unknown,
 }
 
+impl Fate {
+    fn of(found: Option<RecordMeta>) -> Self {
+        found.map_or(Self::Absent, |meta| Self::Len(meta.len))
+    }
+
+    /// Length of the record, if there is one.
+    const fn len(self) -> Result<Option<u32>, ErrorKind> {
+        match self {
+            Self::Absent => Ok(None),
+            Self::Len(len) => Ok(Some(len)),
+            Self::Unknown => Err(ErrorKind::Invalid),
+        }
+    }
+
+    /// What a write up to `end` makes of it.
+    fn grown(self, end: u32) -> Self {
+        match self {
+            Self::Absent => Self::Len(end),
+            Self::Len(len) => Self::Len(len.max(end)),
+            Self::Unknown => Self::Unknown,
+        }
+    }
+}
+
 /// The records as they will be after the actions planned so far.
 struct Shadow<'a, 's> {
     store: &'s dyn RecordStore,
@@ -180,49 +206,50 @@ struct Shadow<'a, 's> {
 }
 
 impl<'a> Shadow<'a, '_> {
-    fn fate(&self, key: &[u8]) -> Result<Fate, ErrorKind> {
+    /// What earlier actions leave of the record at `key`; `None`: they have nothing to do with it.
+    fn left(&self, key: &[u8]) -> Option<Fate> {
         if let Some((_, fate)) = self.known.iter().rev().find(|(known, _)| *known == key) {
-            return Ok(*fate);
+            return Some(*fate);
         }
-        if self.wiped.iter().any(|prefix| key.starts_with(prefix)) {
-            return Ok(Fate::Unknown);
-        }
-        Ok(self.store.meta(key)?.map_or(Fate::Absent, |meta| Fate::Len(meta.len)))
+        self.wiped.iter().any(|prefix| key.starts_with(prefix)).then_some(Fate::Unknown)
     }
 
-    /// Length of the record at `key`.
-    fn len(&self, key: &[u8]) -> Result<Option<u32>, ErrorKind> {
-        match self.fate(key)? {
-            Fate::Absent => Ok(None),
-            Fate::Len(len) => Ok(Some(len)),
-            Fate::Unknown => Err(ErrorKind::Invalid),
+    fn fate(&self, key: &[u8]) -> Result<Fate, ErrorKind> {
+        match self.left(key) {
+            Some(fate) => Ok(fate),
+            None => Ok(Fate::of(self.store.meta(key)?)),
         }
     }
 
     /// Length of the record at `key`, which must exist.
     fn existing(&self, key: &[u8]) -> Result<u32, ErrorKind> {
-        self.len(key)?.ok_or(ErrorKind::NotFound)
+        self.fate(key)?.len()?.ok_or(ErrorKind::NotFound)
     }
 
-    /// Fails when what is to be read is damaged.
-    fn check(&self, key: &[u8], offset: u32, len: u32) -> Result<(), ErrorKind> {
-        self.store.read(key, offset, len, &mut |_| {})?;
-        Ok(())
+    /// The fate of a record that is to be read, too; fails when those bytes are damaged.
+    fn readable(&self, key: &[u8], offset: u32, len: u32) -> Result<Fate, ErrorKind> {
+        let found = self.store.read(key, offset, len, &mut |_| {})?;
+        Ok(self.left(key).unwrap_or_else(|| Fate::of(found)))
     }
 
     /// Finds what stands in the way of `action`, and notes what it will leave.
     fn plan(&mut self, action: &Action<'a>, step: &mut Step<'_>) -> Result<(), ErrorKind> {
         let (key, fate) = match action {
             Action::Get { key, offset, len } => {
-                let fate = Fate::Len(self.existing(key)?);
-                self.check(key, *offset, *len)?;
+                let fate = self.readable(key, *offset, *len)?;
+                fate.len()?.ok_or(ErrorKind::NotFound)?;
                 (*key, fate)
             }
             Action::Put { key, data } => (*key, Fate::Len(data.len() as u32)),
             Action::Delete { key } => (*key, Fate::Absent),
-            Action::Write { key, offset, data } => (*key, self.grown(key, *offset, data.len())?),
+            Action::Write { key, offset, data } => {
+                let end = *offset + data.len() as u32;
+                // Not found out when nobody will ask.
+                let fate = if self.tracks { self.fate(key)?.grown(end) } else { Fate::Len(end) };
+                (*key, fate)
+            }
             Action::Append { key, data, len_max } => {
-                step.offset = self.len(key)?.unwrap_or(0);
+                step.offset = self.fate(key)?.len()?.unwrap_or(0);
                 let end = step.offset as usize + data.len();
                 if end > (*len_max as usize).min(RECORD_LEN_MAX) {
                     return Err(ErrorKind::TooLarge);
@@ -234,23 +261,31 @@ impl<'a> Shadow<'a, '_> {
                 (*key, Fate::Len(*len))
             }
             Action::Add { key, offset, .. } => {
-                self.check(key, *offset, size_of::<u64>() as u32)?;
-                (*key, self.grown(key, *offset, size_of::<u64>())?)
+                let fate = self.readable(key, *offset, NUMBER_LEN)?;
+                (*key, fate.grown(*offset + NUMBER_LEN))
             }
-            Action::Advance { key, offset, count, .. } => {
-                // Also what is reserved; the numbers are found when it is carried out.
-                let len = usize::from(*count) * size_of::<u64>();
-                step.source = Some(Source::Bytes(&NUMBERS[..len]));
-                self.check(key, *offset, len as u32)?;
-                (*key, self.grown(key, *offset, len)?)
+            Action::Advance { key, offset, count, to, slack } => {
+                let len = u32::from(*count) * NUMBER_LEN;
+                // Also what is reserved.
+                step.source = Some(Source::Bytes(&NUMBERS[..len as usize]));
+                let found = numbers::advanced(self.store, key, (*offset, *count), (*to, *slack))?;
+                let fate = match self.left(key) {
+                    // The numbers are found when it is carried out.
+                    Some(fate) => fate,
+                    None => {
+                        step.numbers = Some(found.numbers);
+                        Fate::of(found.meta)
+                    }
+                };
+                (*key, fate.grown(*offset + len))
             }
             Action::Max { key, offset, .. } => {
-                let len = self.existing(key)?;
-                self.check(key, *offset, size_of::<u64>() as u32)?;
-                (*key, Fate::Len(len.max(*offset + size_of::<u64>() as u32)))
+                let fate = self.readable(key, *offset, NUMBER_LEN)?;
+                fate.len()?.ok_or(ErrorKind::NotFound)?;
+                (*key, fate.grown(*offset + NUMBER_LEN))
             }
             Action::Punch { key, offset, len } => {
-                let there = self.len(key)?.unwrap_or(0).saturating_sub(*offset).min(*len);
+                let there = self.fate(key)?.len()?.unwrap_or(0).saturating_sub(*offset).min(*len);
                 step.offset = *offset;
                 step.source = Some(Source::Zeros(there));
                 return Ok(());
@@ -292,18 +327,5 @@ impl<'a> Shadow<'a, '_> {
             }
             _ => Ok(()),
         }
-    }
-
-    /// What a write of `len` bytes at `offset` leaves; not found out when nobody will ask.
-    fn grown(&self, key: &[u8], offset: u32, len: usize) -> Result<Fate, ErrorKind> {
-        let end = offset + len as u32;
-        if !self.tracks {
-            return Ok(Fate::Len(end));
-        }
-        Ok(match self.fate(key)? {
-            Fate::Absent => Fate::Len(end),
-            Fate::Len(old) => Fate::Len(old.max(end)),
-            Fate::Unknown => Fate::Unknown,
-        })
     }
 }

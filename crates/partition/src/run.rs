@@ -6,7 +6,6 @@ use std::time::Duration;
 use samite_backend::{Piece, RecordMeta, RecordStore, Source};
 use samite_types::{ClientId, Epoch, ErrorKind, Version};
 use samite_wire::heads::HEAD_LEN;
-use samite_wire::limits::ADVANCE_COUNT_MAX;
 use samite_wire::op::{
     Action, DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED, ReplyEncoder, Touched,
 };
@@ -14,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::holds::Holds;
 use crate::limits::{DELETE_PREFIX_MAX, LISTING_LEN_MAX, REVEAL_LEN_MAX};
+use crate::numbers::{self, NUMBER_LEN, Numbers};
 use crate::outcome::ActionOutput;
 use crate::plan::Step;
 use crate::record_leases::RecordLeases;
@@ -95,7 +95,7 @@ impl Run<'_> {
                 return Ok(ActionOutput::Number(before));
             }
             Action::Advance { key, offset, count, to, slack } => {
-                return self.advance(key, *offset, usize::from(*count), (*to, *slack));
+                return self.advance(key, (*offset, *count), (*to, *slack), step.numbers);
             }
             Action::RaiseLease { epoch } => {
                 let before = *self.lease_epoch;
@@ -109,6 +109,10 @@ impl Run<'_> {
             }
             Action::MoveHolds { from, to } => {
                 return Ok(ActionOutput::Number(self.holds.move_all(from, to)));
+            }
+            // Planned: the record is there, and there is room.
+            Action::Hold { key, token } => {
+                return Ok(ActionOutput::Number(self.holds.hold(self.client, key, *token)));
             }
             // Planned when it was there: an earlier action of the same operation has let it go.
             Action::Locate { .. } => return Ok(self.ask(action).unwrap_or_else(|_| bytes(&[]))),
@@ -260,45 +264,26 @@ impl Run<'_> {
         Ok(count)
     }
 
-    /// The little-endian number at `offset`, where what is not there counts as zeros, and whether all of it is there.
+    /// The number at `offset`, and whether all of it is there.
     fn number(&self, key: &[u8], offset: u32) -> Result<(u64, bool)> {
-        let mut raw = [0; size_of::<u64>()];
-        let mut at = 0;
-        self.store.read(key, offset, raw.len() as u32, &mut |piece| {
-            if let Some(bytes) = piece.as_bytes() {
-                raw[at..at + bytes.len()].copy_from_slice(bytes);
-            }
-            at += piece.len();
-        })?;
-        Ok((u64::from_le_bytes(raw), at == raw.len()))
+        let found = numbers::read(self.store, key, (offset, 1))?;
+        let number = found.numbers.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
+        Ok((number, found.len == NUMBER_LEN as usize))
     }
 
     /// Moves numbers forward, each unless it is a little later already.
     fn advance(
         &mut self,
         key: &[u8],
-        offset: u32,
-        count: usize,
+        (offset, count): (u32, u8),
         (to, slack): (i64, u64),
+        known: Option<Numbers>,
     ) -> Result<ActionOutput> {
-        const LEN: usize = size_of::<i64>();
-        let mut raw = [0; ADVANCE_COUNT_MAX as usize * LEN];
-        let mut there = 0;
-        let wanted = (count * LEN) as u32;
-        self.store.read(key, offset, wanted, &mut |piece| {
-            if let Some(bytes) = piece.as_bytes() {
-                raw[there..there + bytes.len()].copy_from_slice(bytes);
-            }
-            there += piece.len();
-        })?;
-        for (at, number) in raw[..count * LEN].chunks_exact_mut(LEN).enumerate() {
-            let now = number.first_chunk().map_or(0, |raw| i64::from_le_bytes(*raw));
-            let stays = there >= (at + 1) * LEN && now > to && now.abs_diff(to) <= slack;
-            if !stays {
-                number.copy_from_slice(&to.to_le_bytes());
-            }
-        }
-        let source = Source::Bytes(&raw[..count * LEN]);
+        let numbers = match known {
+            Some(numbers) => numbers,
+            None => numbers::advanced(self.store, key, (offset, count), (to, slack))?.numbers,
+        };
+        let source = Source::Bytes(&numbers[..usize::from(count) * NUMBER_LEN as usize]);
         let changed = self.store.write(key, offset, source, self.version)?;
         let (total_len, created) = (changed.len, changed.created);
         Ok(ActionOutput::Written { version: self.version, offset, total_len, created })
