@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use samite_backend::{Piece, RecordMeta, RecordStore, Source};
+use samite_backend::{Changed, Piece, RecordMeta, RecordStore, Source};
 use samite_types::{ClientId, Epoch, ErrorKind, Version};
 use samite_wire::heads::HEAD_LEN;
 use samite_wire::op::{
@@ -95,7 +95,7 @@ impl Run<'_> {
                 return Ok(ActionOutput::Number(before));
             }
             Action::Advance { key, offset, count, to, slack } => {
-                return self.advance(key, (*offset, *count), (*to, *slack), step.numbers);
+                (*offset, self.advance(key, (*offset, *count), (*to, *slack), step.numbers)?)
             }
             Action::RaiseLease { epoch } => {
                 let before = *self.lease_epoch;
@@ -111,9 +111,7 @@ impl Run<'_> {
                 return Ok(ActionOutput::Number(self.holds.move_all(from, to)));
             }
             // Planned: the record is there, and there is room.
-            Action::Hold { key, token } => {
-                return Ok(ActionOutput::Number(self.holds.hold(self.client, key, *token)));
-            }
+            Action::Hold { key, token } => return Ok(self.hold(key, *token)),
             // Planned when it was there: an earlier action of the same operation has let it go.
             Action::Locate { .. } => return Ok(self.ask(action).unwrap_or_else(|_| bytes(&[]))),
             // Damage is found by then, but not that of everything that a listing shows: it is asked for again.
@@ -164,7 +162,7 @@ impl Run<'_> {
             }
             Action::Hold { key, token } => {
                 self.check_hold(key, 1)?;
-                Ok(ActionOutput::Number(self.holds.hold(self.client, key, *token)))
+                Ok(self.hold(key, *token))
             }
             Action::Release { token } => Ok(ActionOutput::Number(self.holds.release(*token))),
             Action::Locate { token } => {
@@ -182,6 +180,10 @@ impl Run<'_> {
             Some(_) => Ok(()),
             None => Err(ErrorKind::NotFound),
         }
+    }
+
+    fn hold(&mut self, key: &[u8], token: u64) -> ActionOutput {
+        ActionOutput::Number(self.holds.hold(self.client, key, token))
     }
 
     fn detach(&mut self, key: &[u8], to: &[u8]) -> Result<u64> {
@@ -278,15 +280,13 @@ impl Run<'_> {
         (offset, count): (u32, u8),
         (to, slack): (i64, u64),
         known: Option<Numbers>,
-    ) -> Result<ActionOutput> {
+    ) -> Result<Changed> {
         let numbers = match known {
             Some(numbers) => numbers,
             None => numbers::advanced(self.store, key, (offset, count), (to, slack))?.numbers,
         };
         let source = Source::Bytes(&numbers[..usize::from(count) * NUMBER_LEN as usize]);
-        let changed = self.store.write(key, offset, source, self.version)?;
-        let (total_len, created) = (changed.len, changed.created);
-        Ok(ActionOutput::Written { version: self.version, offset, total_len, created })
+        Ok(self.store.write(key, offset, source, self.version)?)
     }
 
     fn set_number(&mut self, key: &[u8], offset: u32, number: u64) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Shared memory between a node and the clients on its host.
 
 mod arena_view;
+pub(crate) mod cores;
 mod grants;
 pub(crate) mod mapping;
 pub(crate) mod ring;

@@ -6,8 +6,8 @@
 //! once is better, for a sleeper that is woken runs before those who have run for long. One late yield alone shows nothing: a
 //! passing interrupt, or the host of a virtual machine, makes one too.
 //!
-//! Where there are more threads than cores, the two ends of a connection share one. A thread notices by a yield in which somebody
-//! else ran; then pausing helps nobody, and it yields at once whenever it waits, and after it has served.
+//! Where there are more threads than cores, the two ends of a connection share one. A thread is told so by the other, or notices by a yield in
+//! which somebody else ran; then pausing helps nobody, and it yields at once whenever it waits, and after it has served.
 
 use std::time::Duration;
 
@@ -75,11 +75,11 @@ impl Spin {
         }
     }
 
-    /// For a thread that serves others, after it has served: lets those who share its core go on with what they got.
+    /// For a thread that serves others, after it has served: lets those who share its core go on with what they got. `is_near`: somebody does.
     #[inline]
-    pub(crate) fn share(&mut self) {
+    pub(crate) fn share(&mut self, is_near: bool) {
         self.streak += 1;
-        if self.is_shared || self.streak >= FOUND_PER_YIELD {
+        if is_near || self.is_shared || self.streak >= FOUND_PER_YIELD {
             self.give_way();
         }
     }
@@ -110,9 +110,9 @@ impl Spin {
         self.polls = 0;
     }
 
-    /// Passes a little time before the next poll. `false`: the time is over, sleep instead.
-    pub(crate) fn pass(&mut self, poll: Poll) -> bool {
-        if (self.spent >= PAUSE || self.is_shared) && !self.is_crowded {
+    /// Passes a little time before the next poll. `is_near`: what is waited for is done on this core. `false`: the time is over, sleep instead.
+    pub(crate) fn pass(&mut self, poll: Poll, is_near: bool) -> bool {
+        if (self.spent >= PAUSE || self.is_shared || is_near) && !self.is_crowded {
             return self.pass_on();
         }
         std::hint::spin_loop();
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     fn run_out(spin: &mut Spin) {
-        while spin.pass(Poll::Memory) {}
+        while spin.pass(Poll::Memory, false) {}
         spin.sleeps();
     }
 

@@ -8,6 +8,7 @@ use samite_types::{Deadline, Error, ErrorKind};
 use samite_wire::frame::{FrameKind, Header};
 
 use super::stream::{Line, Patience, Stop, Stream, View, broken};
+use crate::shm::cores::{Cores, this_core};
 use crate::shm::ring::{Consumer, Item, Word};
 use crate::socket::{WAIT_SLICE, is_hung_up, timespec};
 use crate::spin::{Poll, Spin};
@@ -26,6 +27,7 @@ pub(super) struct Reader {
 struct RingReader {
     consumer: Consumer,
     spin: Spin,
+    cores: Cores,
     current: Option<Header>,
     /// The next frame is on the socket.
     on_socket: bool,
@@ -36,6 +38,7 @@ impl Reader {
         let ring = replies.map(|consumer| RingReader {
             consumer,
             spin: Spin::new(SPIN_MAX),
+            cores: Cores::of_client(),
             current: None,
             on_socket: false,
         });
@@ -139,7 +142,11 @@ impl RingReader {
 
     /// Waits until the ring is not empty.
     fn wait(&mut self, line: Line<'_>, deadline: Deadline) -> Result<(), Stop> {
-        while self.spin.pass(Poll::Memory) {
+        loop {
+            let is_near = self.cores.meet(self.consumer.memory(), this_core());
+            if !self.spin.pass(Poll::Memory, is_near) {
+                break;
+            }
             if self.consumer.is_ready() {
                 return Ok(());
             }

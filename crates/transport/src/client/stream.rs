@@ -103,7 +103,7 @@ impl Line<'_> {
                     spin.found();
                     return Ok(len);
                 }
-                Err(Errno::AGAIN) if spin.pass(Poll::Kernel) => {}
+                Err(Errno::AGAIN) if spin.pass(Poll::Kernel, false) => {}
                 _ => break,
             }
         }

@@ -29,6 +29,7 @@ use super::watch::Watch;
 use super::{ConnId, Listener, Options, Peer, Replies, Service};
 use crate::handshake::{frame, is_trusted};
 use crate::key::ClusterKey;
+use crate::shm::cores::this_core;
 use crate::socket::{self, timespec};
 use crate::spin::{Poll, Spin};
 
@@ -62,6 +63,8 @@ pub struct EventLoop {
     scratch: Vec<u8>,
     pub(super) watch: Watch,
     spin: Spin,
+    /// A client whose ring is polled waits on this thread's core.
+    is_near: bool,
 }
 
 impl std::fmt::Debug for EventLoop {
@@ -108,6 +111,7 @@ impl EventLoop {
             scratch: vec![0; SCRATCH_LEN],
             watch: Watch::new(options.tick),
             spin: Spin::new(options.spin),
+            is_near: false,
             options,
         })
     }
@@ -155,8 +159,8 @@ impl EventLoop {
                 if served {
                     self.spin.found();
                     self.send_all(service);
-                    self.spin.share();
-                } else if !self.spin.pass(poll) {
+                    self.spin.share(self.is_near);
+                } else if !self.spin.pass(poll, self.is_near) {
                     self.sleep();
                 }
                 if turns.is_multiple_of(RING_TURNS_PER_SORTING) {
@@ -403,6 +407,8 @@ impl EventLoop {
 
     /// Serves the rings that are polled, once around. Returns whether there was anything.
     fn serve_rings(&mut self, service: &mut dyn Service) -> bool {
+        let core = this_core();
+        self.is_near = false;
         let mut served = false;
         let mut at = 0;
         while at < self.awake.len() {
@@ -419,6 +425,7 @@ impl EventLoop {
                 service: &mut *service,
                 replies: &mut self.replies,
             };
+            self.is_near |= rings.meet(core);
             match rings.serve(connection.id, peer, &mut place) {
                 Ok(any) => served |= any,
                 Err(error) => self.end(index, &error, service),

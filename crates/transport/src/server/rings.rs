@@ -11,6 +11,7 @@ use samite_wire::hello::RingLayout;
 
 use super::connection::{Place, serve_request};
 use super::{ConnId, Peer, SharedArena};
+use crate::shm::cores::Cores;
 use crate::shm::mapping::memory_file;
 use crate::shm::ring::{Consumer, Item, RING_LEN, Ring, RingMemory, Word, memory_len};
 
@@ -26,6 +27,7 @@ pub(super) struct RingInput {
     pub(super) awake: bool,
     /// Something came since the loop last sorted out the quiet ones.
     pub(super) used: bool,
+    cores: Cores,
 }
 
 /// What is made for a new client of shared memory.
@@ -53,7 +55,8 @@ impl NewRings {
         // Asleep until the first ring of the doorbell.
         memory.word(Word::NodeSleeps).store(1, Ordering::SeqCst);
         let consumer = Consumer::new(memory.clone(), Ring::Requests);
-        let input = RingInput { consumer, doorbell, awake: false, used: false };
+        let cores = Cores::of_node();
+        let input = RingInput { consumer, doorbell, awake: false, used: false, cores };
         Ok(Self { layout, memory, file, input })
     }
 }
@@ -79,7 +82,13 @@ impl RingInput {
             return false;
         }
         self.awake = false;
+        self.cores.leave(self.consumer.memory());
         true
+    }
+
+    /// Says that the node polls on `core`; returns whether the client does, too.
+    pub(super) fn meet(&mut self, core: u32) -> bool {
+        self.cores.meet(self.consumer.memory(), core)
     }
 
     /// Serves what is in the ring. Returns whether there was anything.

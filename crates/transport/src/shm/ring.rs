@@ -54,6 +54,9 @@ pub(crate) enum Word {
     ReplyHead = 3,
     ClientSleeps = 4,
     NodeSleeps = 5,
+    /// See [`super::cores`].
+    NodeCore = 6,
+    ClientCore = 7,
 }
 
 /// The memory of both rings.
