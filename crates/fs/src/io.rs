@@ -329,8 +329,20 @@ impl OpenFile {
             }
         }
         let clip = !inode.ends_open;
+        let last_chunk = (size - 1) / self.fs.store().chunk_len();
+        if clip
+            && !inode.sparse
+            && let Some(from) = first_missing(&parts).map(|from| offset + from as u64)
+            && from / self.fs.store().chunk_len() < last_chunk
+        {
+            // No hole: an append over the end of a chunk has taken its place, and perhaps written nothing yet.
+            if self.fs.store().data_end(self.ino())? <= from {
+                return Ok((from - offset) as usize);
+            }
+            parts = self.fs.store().read_chunks(self.ino(), &mut buf[..len], offset)?;
+        }
         Ok(fill_holes(&mut buf[..len], &parts, |part| {
-            clip && u64::from(part.chunk_no) == (size - 1) / self.fs.store().chunk_len()
+            clip && u64::from(part.chunk_no) == last_chunk
         }))
     }
 }

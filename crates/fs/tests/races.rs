@@ -77,6 +77,8 @@ fn appends_neither_overlap_nor_get_lost() {
 
 #[test]
 fn a_reader_of_a_growing_log_sees_no_zeros() {
+    // Five times over the end of a chunk.
+    const APPENDS: u64 = 1200;
     let rig = Rig::new(3);
     create(&rig.fs, b"/log");
     let done = AtomicBool::new(false);
@@ -84,7 +86,7 @@ fn a_reader_of_a_growing_log_sees_no_zeros() {
     together(&rig, 2, |index, fs| {
         if index == 0 {
             let file = fs.open_file(&root(), b"/log", flags, 0).unwrap();
-            for _ in 0..400 {
+            for _ in 0..APPENDS {
                 file.append(&[b'x'; 5000]).unwrap();
             }
             done.store(true, Ordering::Release);
@@ -101,7 +103,7 @@ fn a_reader_of_a_growing_log_sees_no_zeros() {
                 break;
             }
         }
-        assert_eq!(at, 400 * 5000);
+        assert_eq!(at, APPENDS * 5000);
     });
 }
 
