@@ -285,10 +285,11 @@ impl<'a> Shadow<'a, '_> {
                 (*key, fate.grown(*offset + NUMBER_LEN))
             }
             Action::Punch { key, offset, len } => {
-                let there = self.fate(key)?.len()?.unwrap_or(0).saturating_sub(*offset).min(*len);
+                let fate = self.fate(key)?;
+                let there = fate.len()?.unwrap_or(0).saturating_sub(*offset).min(*len);
                 step.offset = *offset;
                 step.source = Some(Source::Zeros(there));
-                return Ok(());
+                (*key, fate)
             }
             Action::DeletePrefix { prefix, .. } => {
                 self.known.retain(|(key, _)| !key.starts_with(prefix));

@@ -326,3 +326,29 @@ fn what_an_operation_removes_and_makes_again_is_set_aside_anew() {
     }
     assert!(done > 10 && refused > 10, "{done} done, {refused} refused");
 }
+
+/// Numbers are moved on from what earlier actions of the same operation leave of them.
+#[test]
+fn an_advance_goes_by_what_the_actions_before_it_leave() {
+    let (key, there) = (b"k".to_vec(), Bytes::Inline(9_u64.to_le_bytes().to_vec()));
+    let before = [
+        Act::Punch { key: key.clone(), offset: 0, len: 8 },
+        Act::Delete { key: key.clone() },
+        Act::Truncate { key: key.clone(), len: 4 },
+        Act::Put { key: key.clone(), data: Bytes::Zeros(8) },
+        Act::Add { key: key.clone(), offset: 0, delta: 5 },
+    ];
+    for first in before {
+        let (mut subject, mut reference) = (Subject::new(1 << 20), Reference::default());
+        let advance =
+            Act::Advance { key: key.clone(), offset: 0, count: 1, to: 4, slack: u64::MAX };
+        let made = vec![Act::Put { key: key.clone(), data: there.clone() }];
+        for (seq, acts) in [(1, made), (2, vec![first, advance])] {
+            let op = Op { guards: Vec::new(), acts, reveal_len: 0 };
+            let expected = reference.apply(ClientId(1), seq, u64::MAX, &op);
+            let found = subject.apply(ClientId(1), seq, (0, false), u64::MAX, &op);
+            assert!(found == Some(expected));
+        }
+        check_same(&mut reference, &mut subject).unwrap();
+    }
+}
