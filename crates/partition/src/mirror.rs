@@ -39,10 +39,12 @@ mod primary;
 mod reads;
 mod repair;
 mod resync;
+mod rules;
 mod scrub;
 mod secondary;
 mod sink;
 mod source;
+mod steady;
 
 use std::fmt;
 use std::time::Duration;
@@ -62,6 +64,7 @@ pub use packet::Packet;
 use primary::Primary;
 use reads::Reads;
 use repair::Damage;
+pub use rules::Rules;
 pub use scrub::ScrubStep;
 use sink::Sink;
 pub use source::{Batch, Copied, Source};
@@ -96,36 +99,6 @@ impl Default for Times {
     fn default() -> Self {
         Self::DEFAULT
     }
-}
-
-/// Ways to be wrong, each of which a test must find out. All off is right.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// Replies leave at once.
-    pub replies_early: bool,
-    /// A member that was reported is not waited for any more, whatever the map says.
-    pub drops_unrecorded: bool,
-    /// The terms of messages count for nothing: old ones are taken, and new ones depose nobody.
-    pub ignores_terms: bool,
-    /// Operations that come twice are done twice.
-    pub forgets_results: bool,
-    /// What changes behind the walk of a resync is not sent again.
-    pub resyncs_without_queue: bool,
-    /// Members that are not the primary answer reads.
-    pub reads_anywhere: bool,
-    /// A node whose lease is over goes on.
-    pub ignores_lease: bool,
-    /// A member that has been brought up to date is not waited for until the map calls it good.
-    pub requires_late: bool,
-    /// Any newer map is taken to make reports void that a member is up to date.
-    pub forgets_promises: bool,
-    /// A primary does not wait until what members were lent is over.
-    pub ignores_lent: bool,
-    /// What a member was lent is never over.
-    pub reads_forever: bool,
-    /// A member answers reads with what may not be committed.
-    pub reads_uncommitted: bool,
 }
 
 /// A mirror group, as a map has it.
@@ -380,6 +353,7 @@ impl Mirrored {
 
     /// Takes up a newer map.
     pub fn configure(&mut self, view: &View, now: Duration) {
+        self.see_time(now);
         if view.epoch <= self.epoch {
             return;
         }
@@ -479,6 +453,7 @@ impl Mirrored {
         if envelope.to != self.me {
             return;
         }
+        self.see_time(now);
         let heeds_terms = !self.rules.ignores_terms;
         let is_old = envelope.term < self.term;
         if is_old && heeds_terms {

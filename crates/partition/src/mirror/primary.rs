@@ -35,7 +35,7 @@ pub(super) struct Primary {
     pub(super) lends: bool,
     /// Leases that were given while it was alone, and by other rules, end then.
     long_leases_until: Duration,
-    /// Nothing is committed before, because of what members were lent.
+    /// Nothing is committed before, because of what members were lent; by the [steady](super::steady::Steady) clock.
     pub(super) fenced_until: Option<Duration>,
     /// Tries to bring members up to date.
     pub(super) attempts: u32,
@@ -59,7 +59,7 @@ impl Mirrored {
             let primary = Primary { quiet_until, ..Primary::default() };
             self.role = Role::Primary(Box::new(primary));
             self.give_up_reads();
-            self.fence_as_new(now);
+            self.fence_as_new();
         }
         let opens = is_new || view.term > self.term;
         self.term = view.term;
@@ -97,7 +97,7 @@ impl Mirrored {
             }
             peer.see(member.consistency, view.epoch, here, now);
         }
-        self.fence_without(&required, now);
+        self.fence_without(&required);
     }
 
     /// Until when mutations have to wait because of leases that an earlier primary may have given; `None`: they need not.
@@ -428,6 +428,7 @@ impl Mirrored {
 
     /// A member cannot be reached.
     pub fn unreachable(&mut self, target: TargetId, now: Duration) {
+        self.see_time(now);
         let Role::Primary(primary) = &mut self.role else { return };
         if let Some(index) = primary.peers.iter().position(|peer| peer.target == target)
             && primary.peers[index].is_required
@@ -479,6 +480,7 @@ impl Mirrored {
 
     /// Time has passed: sends again what was not answered, and reports who does not answer.
     pub fn tick(&mut self, now: Duration) {
+        self.see_time(now);
         let (last, times) = (self.at.position, self.times);
         if self.damage.next().is_some_and(|at| now >= at) {
             self.mend_due(now);
@@ -506,7 +508,7 @@ impl Mirrored {
             index += 1;
         }
         self.end_quiet(now);
-        self.end_fence(now);
+        self.end_fence();
         self.tick_reads(now);
     }
 
@@ -537,7 +539,7 @@ impl Mirrored {
     pub fn next_tick(&self) -> Option<Duration> {
         let damage = self.damage.next();
         let Role::Primary(primary) = &self.role else {
-            return self.reads_wait().into_iter().chain(damage).min();
+            return self.reads_wait().into_iter().chain(self.withheld()).chain(damage).min();
         };
         let last = self.at.position;
         let times = self.times;
@@ -549,7 +551,8 @@ impl Mirrored {
             let answer = resync.or_else(|| stream.map(|stream| stream.resend_at));
             answer.into_iter().chain(announce.map(Option::unwrap_or_default)).min()
         });
-        peers.chain(primary.quiet_until).chain(primary.fenced_until).chain(damage).min()
+        let fence = primary.fenced_until.map(|until| self.look_for(until));
+        peers.chain(primary.quiet_until).chain(fence).chain(damage).min()
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! - Lent to is a member that is good by the primary's map and answers, while the lease of the primary's node runs for longer than what is lent.
 //! - A primary without a member that it required commits nothing before all that it has lent is over (a *fence*).
+//! - Time counts for what was lent as far as it was seen to pass ([`Steady`]): a primary whose clock jumps ahead does not take it for over.
 //! - A new primary begins with a fence: it does not know what others have lent. A former one, without which nothing is committed until everybody
 //!   knows that it is none any more, acknowledges nothing before what it has lent is over; where it is dropped there is a fence, too.
 //!
@@ -21,6 +22,7 @@ use samite_wire::op::Operation;
 use samite_wire::peer::Message;
 
 use super::secondary::NONE;
+use super::steady::Steady;
 use super::{At, Mirrored, Role, Ticket, refused};
 use crate::{Context, NoGrants, Outcome};
 
@@ -39,6 +41,8 @@ pub(super) struct Reads {
     wanted: Position,
     /// As a primary: the lease of the node runs until then.
     node_until: Duration,
+    /// By this clock what was lent is over, and fences end.
+    steady: Steady,
     /// What was lent is over then.
     lent_until: Duration,
     /// It was the primary, and acknowledges nothing before that.
@@ -62,9 +66,10 @@ impl Reads {
         self.wanted = NONE;
     }
 
-    /// It is `now`.
-    pub(super) fn pass(&mut self, now: Duration) {
-        self.withholds &= now < self.lent_until;
+    /// It is `now`; a gap counts for a `step` at most.
+    fn pass(&mut self, now: Duration, step: Duration) {
+        self.steady.look(now, step);
+        self.withholds &= self.steady.now() < self.lent_until;
     }
 }
 
@@ -77,6 +82,32 @@ impl Mirrored {
     /// The lease of the node runs until then. To be told before messages are received, and before time passes.
     pub const fn set_lease(&mut self, until: Duration) {
         self.reads.node_until = until;
+    }
+
+    /// It is `now`: to be said before anything is decided by what was lent.
+    pub(super) fn see_time(&mut self, now: Duration) {
+        let step = if self.rules.trusts_jumps { Duration::MAX } else { self.time_step() };
+        self.reads.pass(now, step);
+    }
+
+    /// How much time counts at once for what was lent.
+    fn time_step(&self) -> Duration {
+        self.times.read_lease / 4
+    }
+
+    /// When all is over, by the [steady](Steady) clock, that is lent now: also if a jump of the clock comes between.
+    fn outlasting(&self) -> Duration {
+        self.reads.steady.now() + self.times.read_lease + self.time_step()
+    }
+
+    /// When to look whether it is `until` by the [steady](Steady) clock.
+    pub(super) fn look_for(&self, until: Duration) -> Duration {
+        self.reads.steady.toward(until, self.time_step())
+    }
+
+    /// When to look whether a former primary acknowledges again.
+    pub(super) fn withheld(&self) -> Option<Duration> {
+        self.reads.withholds.then(|| self.look_for(self.reads.lent_until))
     }
 
     /// Whether a member may answer this operation that is not the primary. It may still refuse.
@@ -184,13 +215,14 @@ impl Mirrored {
 
     /// A member asks whether it may answer reads.
     pub(super) fn asked_reads(&mut self, index: usize, question: (u64, Position), now: Duration) {
+        let lent_until = self.outlasting();
         let Role::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
-        let until = now + self.times.read_lease;
-        let has_lease = until <= self.reads.node_until || self.rules.ignores_lease;
+        let has_lease =
+            now + self.times.read_lease <= self.reads.node_until || self.rules.ignores_lease;
         let is_up = peer.consistency == Consistency::Good && peer.is_required && !peer.is_failing;
         if self.reads.is_on && has_lease && is_up && question.1 <= self.at.position {
-            self.reads.lent_until = self.reads.lent_until.max(until);
+            self.reads.lent_until = self.reads.lent_until.max(lent_until);
             peer.asks = Some(question);
             self.lend_reads(index);
         }
@@ -216,15 +248,15 @@ impl Mirrored {
     }
 
     /// Commits nothing before all is over that another primary may have lent.
-    pub(super) fn fence_as_new(&mut self, now: Duration) {
+    pub(super) fn fence_as_new(&mut self) {
         // Where nothing has ever happened nobody has lent anything.
         if self.reads.is_on && self.at.position > NONE {
-            self.fence(now + self.times.read_lease);
+            self.fence(self.outlasting());
         }
     }
 
     /// Some of those that were `required` are not any more: what they were lent is to be over first.
-    pub(super) fn fence_without(&mut self, required: &[TargetId], now: Duration) {
+    pub(super) fn fence_without(&mut self, required: &[TargetId]) {
         let Role::Primary(primary) = &self.role else { return };
         let is_required =
             |one: &TargetId| primary.peers.iter().any(|p| p.target == *one && p.is_required);
@@ -232,9 +264,9 @@ impl Mirrored {
         if !self.reads.is_on || dropped.peek().is_none() {
             return;
         }
+        let now = self.reads.steady.now();
         let lent = Some(self.reads.lent_until).filter(|until| *until > now);
-        let by_former =
-            dropped.any(|one| *one == self.primary).then(|| now + self.times.read_lease);
+        let by_former = dropped.any(|one| *one == self.primary).then(|| self.outlasting());
         if let Some(until) = lent.max(by_former) {
             self.fence(until);
         }
@@ -250,7 +282,8 @@ impl Mirrored {
     }
 
     /// Ends the fence when its time has come.
-    pub(super) fn end_fence(&mut self, now: Duration) {
+    pub(super) fn end_fence(&mut self) {
+        let now = self.reads.steady.now();
         if let Role::Primary(primary) = &mut self.role
             && primary.fenced_until.take_if(|until| now >= *until).is_some()
         {

@@ -12,7 +12,6 @@ use crate::{Context, Key, NoGrants, Outcome};
 impl Mirrored {
     /// A message from the primary of the newest term.
     pub(super) fn follow(&mut self, from: TargetId, message: &Message<'_>, now: Duration) {
-        self.reads.pass(now);
         let entry = match message {
             Message::Entry(entry) => entry,
             Message::LendReads { asked, position } => return self.lent(*asked, *position, now),

@@ -59,13 +59,21 @@ fn members_that_answer_reads() {
     assert_right(&READING);
 }
 
+#[test]
+fn members_that_answer_reads_and_clocks_that_jump() {
+    assert_right(&JUMPING);
+}
+
 const READING: Plan =
     Plan { members: 3, keys: 2, reads: 700, reads_any: true, breaks: 20, ..Plan::ROUGH };
+
+const JUMPING: Plan = Plan { jumps: 30, ..READING };
 
 #[test]
 fn wrong_ways_of_reading_are_found_out() {
     let right = Rules::default();
     assert_found_out(&READING, Rules { ignores_lent: true, ..right });
+    assert_found_out(&JUMPING, Rules { trusts_jumps: true, ..right });
     assert_found_out(&READING, Rules { reads_forever: true, ..right });
     assert_found_out(&READING, Rules { reads_uncommitted: true, ..right });
 }

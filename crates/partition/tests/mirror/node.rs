@@ -43,7 +43,10 @@ pub struct Node {
     /// The number of its process.
     pub life: u64,
     pub epoch: Epoch,
-    pub lease_until: Duration,
+    /// How far its clock is ahead of the world's.
+    pub ahead: Duration,
+    /// By its own clock.
+    lease_until: Duration,
     held: Vec<(Ticket, Call, Said)>,
     others: Vec<TargetId>,
     synced_at: Duration,
@@ -63,6 +66,7 @@ impl Node {
             mirrored,
             life,
             epoch: Epoch(0),
+            ahead: Duration::ZERO,
             lease_until: Duration::ZERO,
             held: Vec::new(),
             others: Vec::new(),
@@ -71,10 +75,19 @@ impl Node {
         }
     }
 
+    pub fn lease(&mut self, until: Duration) {
+        self.lease_until = until + self.ahead;
+    }
+
+    /// It takes a member for gone.
+    pub fn misses(&mut self, target: TargetId, now: Duration) {
+        self.mirrored.unreachable(target, now + self.ahead);
+    }
+
     pub fn configure(&mut self, view: &View, now: Duration) {
         if view.epoch > self.epoch {
             self.epoch = view.epoch;
-            self.mirrored.configure(view, now);
+            self.mirrored.configure(view, now + self.ahead);
             let not_good =
                 view.members.iter().filter(|member| member.consistency != Consistency::Good);
             self.others = not_good.map(|member| member.target).collect();
@@ -85,12 +98,12 @@ impl Node {
     pub fn told(&mut self, report: &Report, by: Epoch, now: Duration) {
         if matches!(report.news, News::Missed) {
             let said = (report.term, report.epoch);
-            self.mirrored.missed_answered(report.target, said, by, now);
+            self.mirrored.missed_answered(report.target, said, by, now + self.ahead);
         }
     }
 
     pub fn request(&mut self, call: Call, clients: &[Client], now: Duration, out: &mut Out) {
-        let at = At { now, lease_until: self.lease_until };
+        let at = At { now: now + self.ahead, lease_until: self.lease_until };
         let client = clients[call.client].id;
         let (outcome, ticket) = call.carry_out(client, |client, context, operation| {
             self.mirrored.apply(client, context, operation, &mut NoGrants, at)
@@ -106,11 +119,12 @@ impl Node {
         for message in Messages::new(body, payload) {
             let (envelope, message) = message.expect("members speak the protocol");
             self.mirrored.set_lease(self.lease_until);
-            self.mirrored.receive(&envelope, &message, now);
+            self.mirrored.receive(&envelope, &message, now + self.ahead);
         }
     }
 
     pub fn settle(&mut self, now: Duration, out: &mut Out) {
+        let now = now + self.ahead;
         self.mirrored.tick(now);
         self.mirrored.resync_step(4096, now);
         let report = |from: &Self, target, news| Report {

@@ -33,6 +33,8 @@ pub struct Plan {
     pub breaks: u64,
     /// Something else in the map changes.
     pub changes: u64,
+    /// A clock jumps ahead.
+    pub jumps: u64,
 }
 
 impl Plan {
@@ -49,6 +51,7 @@ impl Plan {
         cuts: 0,
         breaks: 0,
         changes: 20,
+        jumps: 0,
     };
     pub const ROUGH: Self = Self { steps: 1500, dies: 6, cuts: 10, ..Self::CALM };
 }
@@ -184,12 +187,19 @@ impl World {
         let (dies, is_cut) = (self.plan.dies, self.plan.cuts);
         let (dies, is_cut) = (self.rng.per_mille(dies), self.rng.per_mille(is_cut));
         let breaks = self.rng.per_mille(self.plan.breaks);
+        if self.plan.jumps > 0 && self.rng.per_mille(self.plan.jumps) {
+            let by = Duration::from_millis(self.rng.below(2000));
+            self.nodes
+                .values_mut()
+                .filter(|node| node.target == target)
+                .for_each(|node| node.ahead += by);
+        }
         if !self.may_spare(target) {
             return;
         }
         if breaks {
             let now = self.now;
-            self.nodes.values_mut().for_each(|node| node.mirrored.unreachable(target, now));
+            self.nodes.values_mut().for_each(|node| node.misses(target, now));
         }
         if dies && self.nodes.remove(&target).is_some() {
             self.dead.insert(target, until);
@@ -321,7 +331,7 @@ impl World {
         for (target, node) in &mut self.nodes {
             let is_stranger = is_stranger(node, &self.view);
             if !self.cut.contains_key(target) && !is_stranger {
-                node.lease_until = now + LEASE;
+                node.lease(now + LEASE);
                 self.leases.insert(*target, now + LEASE);
             }
         }

@@ -1,0 +1,33 @@
+//! What tests of tests break.
+
+/// Ways to be wrong, each of which a test must find out. All off is right.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Replies leave at once.
+    pub replies_early: bool,
+    /// A member that was reported is not waited for any more, whatever the map says.
+    pub drops_unrecorded: bool,
+    /// The terms of messages count for nothing: old ones are taken, and new ones depose nobody.
+    pub ignores_terms: bool,
+    /// Operations that come twice are done twice.
+    pub forgets_results: bool,
+    /// What changes behind the walk of a resync is not sent again.
+    pub resyncs_without_queue: bool,
+    /// Members that are not the primary answer reads.
+    pub reads_anywhere: bool,
+    /// A node whose lease is over goes on.
+    pub ignores_lease: bool,
+    /// A member that has been brought up to date is not waited for until the map calls it good.
+    pub requires_late: bool,
+    /// Any newer map is taken to make reports void that a member is up to date.
+    pub forgets_promises: bool,
+    /// A primary does not wait until what members were lent is over.
+    pub ignores_lent: bool,
+    /// What members were lent is over when the clock says so, however it got there.
+    pub trusts_jumps: bool,
+    /// What a member was lent is never over.
+    pub reads_forever: bool,
+    /// A member answers reads with what may not be committed.
+    pub reads_uncommitted: bool,
+}

@@ -1,0 +1,77 @@
+//! A clock for what others were promised.
+
+use std::time::Duration;
+
+/// Time that was seen to pass: what goes by between two looks counts for a step at most.
+///
+/// What this member *holds* may end too early, so the clock itself is right for that. What it has *promised* must not: a clock that jumps ahead would end it
+/// while whoever was promised it goes by another clock. Here such a jump counts for one step; a promise that is longer by a step outlives it. Whoever does
+/// not look for long finds what was promised still there, for so much as was left of it: that costs time, and nothing else.
+#[derive(Debug, Default)]
+pub(super) struct Steady {
+    looked: Duration,
+    /// Time that went by and does not count.
+    skipped: Duration,
+}
+
+impl Steady {
+    /// The clock shows `now`.
+    pub(super) fn look(&mut self, now: Duration, step: Duration) {
+        let gap = now.saturating_sub(self.looked);
+        self.skipped += gap.saturating_sub(step);
+        self.looked = self.looked.max(now);
+    }
+
+    /// The time of the last look.
+    pub(super) fn now(&self) -> Duration {
+        self.looked - self.skipped
+    }
+
+    /// When to look, on the clock itself, for this to show `until`, or a step of the way there.
+    pub(super) fn toward(&self, until: Duration, step: Duration) -> Duration {
+        self.looked + until.saturating_sub(self.now()).min(step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Duration = Duration::from_millis(10);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn time_in_small_steps_is_time() {
+        let mut clock = Steady::default();
+        (1..=100).for_each(|at| clock.look(ms(at), STEP));
+        assert_eq!(clock.now(), ms(100));
+    }
+
+    #[test]
+    fn a_jump_counts_for_a_step() {
+        let mut clock = Steady::default();
+        clock.look(ms(1_000_000), STEP);
+        assert_eq!(clock.now(), STEP);
+        clock.look(ms(1_000_003), STEP);
+        assert_eq!(clock.now(), STEP + ms(3));
+        clock.look(ms(3_000_000), STEP);
+        assert_eq!(clock.now(), 2 * STEP + ms(3));
+    }
+
+    #[test]
+    fn looking_when_it_says_gets_there() {
+        let mut clock = Steady::default();
+        clock.look(ms(5_000), STEP);
+        let until = clock.now() + ms(25);
+        let looks = std::iter::from_fn(|| {
+            let at = clock.toward(until, STEP);
+            clock.look(at, STEP);
+            (clock.now() < until).then_some(at)
+        });
+        assert_eq!(looks.collect::<Vec<_>>(), [ms(5_010), ms(5_020)]);
+        assert_eq!(clock.now(), until);
+    }
+}
