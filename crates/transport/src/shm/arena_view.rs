@@ -1,10 +1,9 @@
 //! A client's view of the node's arena.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use rustix::mm::Advice;
 use samite_types::{Clock, Epoch, Error, ErrorKind, Result, SystemClock};
 use samite_wire::arena::{ArenaLayout, HEADER_LEN};
 use samite_wire::heads::{
@@ -23,12 +22,7 @@ use super::mapping::{Mapping, file_len};
 pub struct ArenaView {
     mapping: Mapping,
     layout: ArenaLayout,
-    /// One bit per block: this process's page table has its pages.
-    touched: Box<[AtomicU64]>,
 }
-
-/// Copies shorter than this, in bytes, fault their pages in one by one.
-const POPULATE_LEN_MIN: u32 = 16 << 10;
 
 impl ArenaView {
     /// Maps the arena in `fd`.
@@ -50,8 +44,7 @@ impl ArenaView {
             );
         }
         let layout = ArenaLayout::read(&header, len)?;
-        let words = layout.block_count().div_ceil(64);
-        Ok(Self { mapping, layout, touched: (0..words).map(|_| AtomicU64::new(0)).collect() })
+        Ok(Self { mapping, layout })
     }
 
     /// Copies the bytes that `block` names to the front of `dest`, which is at least that long.
@@ -68,7 +61,6 @@ impl ArenaView {
         if generation.load(Ordering::Acquire) != block.generation {
             return false;
         }
-        self.populate(index, block.len, Advice::LinuxPopulateRead);
         let source = self.mapping.at(block.offset as usize, len);
         // SAFETY: both ranges are in bounds and of different memory. The node may change the bytes meanwhile;
         // then the copy is thrown away, as the generation tells.
@@ -82,9 +74,8 @@ impl ArenaView {
     #[must_use]
     pub fn copy_in(&self, grant: &Grant, bytes: &[u8]) -> Option<BlockRef> {
         let len = u32::try_from(bytes.len()).ok().filter(|len| *len as usize <= BLOCK_LEN)?;
-        let index = self.layout.block_of(grant.offset, len)?;
-        // Pages of a shared mapping are writable once they are there; those that the file has already come sixteen at a time this way.
-        self.populate(index, len, Advice::LinuxPopulateRead);
+        self.layout.block_of(grant.offset, len)?;
+        self.touch(grant.offset as usize, bytes.len());
         let dest = self.mapping.at(grant.offset as usize, bytes.len());
         // SAFETY: in bounds; the block is granted to this connection, so that the node does not touch it
         // until it comes back in a request.
@@ -140,22 +131,13 @@ impl ArenaView {
         Slot::read_from_bytes(&raw).ok().filter(|_| is_whole)
     }
 
-    /// Maps a whole block with one system call before it is first used, instead of a fault for each page.
-    fn populate(&self, index: u32, len: u32, advice: Advice) {
-        if len < POPULATE_LEN_MIN {
-            return;
+    /// Reads at both ends of what is to be written. A page that is missing in this process's page table brings its neighbours along when it is read,
+    /// sixteen at a time, which are writable from then on; when it is written it comes alone.
+    fn touch(&self, offset: usize, len: usize) {
+        for place in [offset, offset + len.saturating_sub(1)] {
+            // SAFETY: the mapping says that the byte is in bounds. Others may change it meanwhile; nobody looks at what was read.
+            unsafe { self.mapping.at(place, 1).read_volatile() };
         }
-        let (word, bit) = (&self.touched[index as usize / 64], 1 << (index % 64));
-        if word.load(Ordering::Relaxed) & bit != 0 {
-            return;
-        }
-        if let Some(offset) = self.layout.block_offset(index) {
-            let start = self.mapping.at(offset as usize, BLOCK_LEN);
-            // SAFETY: the range is part of the mapping; populating changes no byte. Kernels that cannot do it say so,
-            // and the pages come by faults.
-            let _ = unsafe { rustix::mm::madvise(start.cast(), BLOCK_LEN, advice) };
-        }
-        word.fetch_or(bit, Ordering::Relaxed);
     }
 
     pub(crate) fn detach(&self) {
