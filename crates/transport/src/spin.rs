@@ -7,7 +7,8 @@
 //! passing interrupt, or the host of a virtual machine, makes one too.
 //!
 //! Where there are more threads than cores, the two ends of a connection share one. A thread is told so by the other, or notices by a yield in
-//! which somebody else ran; then pausing helps nobody, and it yields at once whenever it waits, and after it has served.
+//! which somebody else ran; then pausing helps nobody, and it yields at once whenever it waits, and after it has served. The node sleeps instead when
+//! its yields are in vain.
 
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ const CROWDED: Duration = Duration::from_millis(1);
 const SWITCHED: Duration = Duration::from_nanos(900);
 /// Turns in a row that found something, after which a thread that has its core to itself looks whether that is still so.
 const FOUND_PER_YIELD: u32 = 16;
+/// So many yields in a row that gave the core to nobody are no accident.
+const VAIN_MAX: u32 = 2;
 /// Two late yields within this time are no accident.
 const LATE_AGAIN: Duration = Duration::from_millis(20);
 /// First and longest time for which not to yield again.
@@ -55,6 +58,8 @@ pub(crate) struct Spin {
     is_shared: bool,
     /// Turns that found something since the last yield.
     streak: u32,
+    /// Yields in a row that let nobody else run.
+    vain: u32,
 }
 
 impl Spin {
@@ -72,6 +77,7 @@ impl Spin {
             crowded_for: CROWDED_FOR.0,
             is_shared: false,
             streak: 0,
+            vain: 0,
         }
     }
 
@@ -89,9 +95,15 @@ impl Spin {
         let before = SystemClock.monotonic();
         rustix::thread::sched_yield();
         let now = SystemClock.monotonic();
-        self.is_shared = now.saturating_sub(before) > SWITCHED;
-        self.streak = 0;
+        self.gave_way(before, now);
         (before, now)
+    }
+
+    /// A yield has begun and ended.
+    const fn gave_way(&mut self, before: Duration, now: Duration) {
+        self.is_shared = now.saturating_sub(before).as_nanos() > SWITCHED.as_nanos();
+        self.vain = if self.is_shared { 0 } else { self.vain.saturating_add(1) };
+        self.streak = 0;
     }
 
     /// Polling has found something.
@@ -131,6 +143,12 @@ impl Spin {
         self.spent < self.budget.min(limit)
     }
 
+    /// Whether the last yields gave the core to nobody. If somebody on it has work to do, only sleep lets them go on: the scheduler counts polling
+    /// for work, and whoever has had more than that waits until the poller has caught up.
+    pub(crate) const fn yields_in_vain(&self) -> bool {
+        self.vain >= VAIN_MAX
+    }
+
     /// Passes time by giving the core away.
     fn pass_on(&mut self) -> bool {
         let (before, now) = self.give_way();
@@ -159,6 +177,7 @@ impl Spin {
     /// The caller goes to sleep now: polling was in vain.
     pub(crate) fn sleeps(&mut self) {
         self.start_over();
+        self.vain = 0;
         self.slept_at = SystemClock.monotonic();
         self.budget = (self.budget / 2).max(PAUSE.min(self.max));
     }
@@ -197,6 +216,22 @@ mod tests {
         let _ = rustix::thread::nanosleep(&crate::socket::timespec(2 * max));
         spin.woke();
         assert_eq!(spin.budget, PAUSE);
+    }
+
+    #[test]
+    fn yields_that_let_nobody_run_are_in_vain_until_one_does() {
+        let mut spin = Spin::new(Duration::from_secs(1));
+        let yields = |spin: &mut Spin, took| spin.gave_way(Duration::ZERO, took);
+        let (quick, slow) = (SWITCHED / 2, SWITCHED * 2);
+        yields(&mut spin, quick);
+        assert!(!spin.yields_in_vain(), "once is an accident");
+        yields(&mut spin, slow);
+        yields(&mut spin, quick);
+        assert!(!spin.yields_in_vain(), "somebody ran in between");
+        yields(&mut spin, quick);
+        assert!(spin.yields_in_vain());
+        spin.sleeps();
+        assert!(!spin.yields_in_vain(), "they have had their turn");
     }
 
     #[test]

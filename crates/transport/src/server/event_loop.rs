@@ -160,7 +160,9 @@ impl EventLoop {
                     self.spin.found();
                     self.send_all(service);
                     self.spin.share(self.is_near);
-                } else if !self.spin.pass(poll, self.is_near) {
+                } else if !self.spin.pass(poll, self.is_near)
+                    || self.is_near && self.spin.yields_in_vain()
+                {
                     self.sleep();
                 }
                 if turns.is_multiple_of(RING_TURNS_PER_SORTING) {
