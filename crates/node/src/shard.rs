@@ -492,7 +492,7 @@ impl Service for Shard {
         self.refresh(out);
         self.send_watches_on(out);
         self.take_messages(out);
-        self.note_durable();
+        self.note_durable(out);
         self.note_scrub();
         self.settle(out);
     }
@@ -516,7 +516,7 @@ impl Service for Shard {
         self.keep_appointments(out);
         self.keep_pace(out);
         self.keep_scrubbing(out);
-        self.advance_checkpoints();
+        self.advance_checkpoints(out);
         self.settle(out);
     }
 

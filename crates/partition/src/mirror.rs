@@ -498,7 +498,8 @@ impl Mirrored {
         self.partition.set_notes_touched(true);
     }
 
-    /// The next records of the checkpoint, about `len_max` bytes of them; later ones replace earlier ones. After [`Batch::Last`], and before anything else happens,
+    /// The next records of the checkpoint, about `len_max` bytes of them; later ones replace earlier ones. All effects are to have been taken before: the log
+    /// goes on after the checkpoint with what it is told then. After [`Batch::Last`], and before anything else happens,
     /// [`Mirrored::export`] gives what is to stand behind them. `None`: none is under way; the one that was has to begin again, unless it came to its end.
     ///
     /// # Errors
@@ -506,7 +507,9 @@ impl Mirrored {
     pub fn checkpoint_step(&mut self, len_max: usize) -> samite_types::Result<Option<Batch>> {
         let Some(mut source) = self.checkpoint.take() else { return Ok(None) };
         let batch = source.next(&self.partition, len_max)?;
-        if !matches!(batch, Batch::Last(_)) {
+        if matches!(batch, Batch::Last(_)) {
+            debug_assert!(self.effects.is_log_told(), "a checkpoint of what no log has");
+        } else {
             self.checkpoint = Some(source);
         }
         Ok(Some(batch))

@@ -99,6 +99,46 @@ fn a_cluster_that_is_started_again_has_everything_and_its_logs_stay_short() {
     }
 }
 
+/// What a shard does for another one comes in the turns in which it copies its partitions, too.
+#[test]
+fn checkpoints_are_right_that_are_made_while_shards_work_for_each_other() {
+    const WRITERS: usize = 4;
+    let flash = tempfile::tempdir().unwrap();
+    let options_of = || samite_testkit::Options {
+        shards: 2,
+        flash: Some((flash.path().to_owned(), 1 << 20)),
+        ..samite_testkit::Options::default()
+    };
+    let mut len = 0;
+    for life in 0..3 {
+        let cluster = LocalCluster::start(1, options_of()).unwrap();
+        let clients: Vec<_> =
+            (0..WRITERS).map(|_| cluster.client(options(Transport::Tcp)).unwrap()).collect();
+        let kv = Kv::new(clients[0].create_dataset(&spec("kept")).unwrap());
+        for writer in 0..WRITERS {
+            let found = kv.get(&[writer as u8]).unwrap();
+            assert_eq!(found.map_or(0, |value| value.bytes.len()), len, "life {life}");
+        }
+        let write = |client: &samite_client::Client, writer: usize| {
+            let kv = Kv::new(client.dataset("kept").unwrap());
+            for step in 0..300 {
+                // Longer than what is copied in one go.
+                if step % 20 == 0 {
+                    kv.put(&[writer as u8], &[step as u8; 400_000]).unwrap();
+                } else {
+                    kv.append(&[writer as u8], &[7; 10]).unwrap();
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for (writer, client) in clients.iter().enumerate() {
+                scope.spawn(move || write(client, writer));
+            }
+        });
+        len = 400_000 + 19 * 10;
+    }
+}
+
 #[test]
 fn a_dataset_is_not_durable_on_nodes_that_keep_nothing() {
     let cluster = LocalCluster::start(1, samite_testkit::Options::default()).unwrap();

@@ -7,6 +7,7 @@ use samite_partition::durable::PlaceId;
 use samite_partition::durable::frame::OVERHEAD;
 use samite_partition::mirror::Effect;
 use samite_placement::{ClusterMap, shard_of};
+use samite_transport::server::Replies;
 use samite_types::{Clock, ErrorKind, SystemClock};
 use samite_wire::op::{Action, Data, Operation, Request};
 use samite_wire::peer::data_of;
@@ -54,14 +55,14 @@ impl Shard {
     }
 
     /// Tells partitions what has come to be on flash.
-    pub(crate) fn note_durable(&mut self) {
+    pub(crate) fn note_durable(&mut self, out: &mut Replies) {
         let Some(durable) = &mut self.durable else { return };
         while let Some((id, position)) = durable.next_durable() {
             if let Some(place) = self.partitions.stirred(id) {
                 place.member.logged(position);
             }
         }
-        self.advance_checkpoints();
+        self.advance_checkpoints(out);
     }
 
     /// When the next piece of a checkpoint may be copied: when there is nothing else to do.
@@ -70,7 +71,9 @@ impl Shard {
     }
 
     /// Copies the next piece of a checkpoint, if there is one to copy.
-    pub(crate) fn advance_checkpoints(&mut self) {
+    pub(crate) fn advance_checkpoints(&mut self, out: &mut Replies) {
+        // What a partition has done this turn is to be in the log first: a checkpoint says with which frame the log goes on after it.
+        self.settle(out);
         let Self { durable: Some(durable), partitions, .. } = self else { return };
         let headed = durable.advance(&mut |id, use_it| {
             if let Some(place) = partitions.place(id) {

@@ -95,6 +95,11 @@ impl Effects {
         self.flash.push_back(Effect::Append(entry));
     }
 
+    /// Whether nothing waits that the log on flash is to be told.
+    pub(super) fn is_log_told(&self) -> bool {
+        self.flash.is_empty()
+    }
+
     pub(super) fn discard(&mut self) {
         self.flash.push_back(Effect::Discard);
     }
