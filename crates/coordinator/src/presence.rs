@@ -2,6 +2,9 @@
 //!
 //! The coordinator counts a lease from when it *received* the heartbeat, the node from when it sent it, and the coordinator waits a tenth longer for a
 //! clock that runs behind its own. So when a node is called offline, it has stopped serving.
+//!
+//! Where more than half of all nodes are silent, they may be dead, or this instance cut off from them. Then it takes nothing from any of them until
+//! nobody can be coming any more to take its place ([`Timing::doubt`](crate::Timing::doubt)): with what it took they could not go on without it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -98,11 +101,15 @@ impl Coordinator {
             }
         }
         let Some(map) = &self.map else { return };
+        let lease_end = match self.is_in_doubt(self.timing.late, now) {
+            true => self.timing.doubt(),
+            false => self.timing.lease_end(),
+        };
         let mut late: BTreeMap<NodeId, Reachability> = BTreeMap::new();
         for (info, state) in map.nodes().iter().zip(&map.data().states) {
             let Some(presence) = self.presences.get(&info.node) else { continue };
             let silent = now.saturating_sub(presence.heard);
-            let seen = if silent >= self.timing.lease_end() {
+            let seen = if silent >= lease_end {
                 Reachability::Offline
             } else if silent >= self.timing.late {
                 Reachability::ProbablyOffline
@@ -122,6 +129,22 @@ impl Coordinator {
         }
         // The map does not grow by this, or what would let it grow waits.
         let _ = self.conclude(data, false);
+    }
+}
+
+impl Coordinator {
+    /// Whether more than half of all nodes are silent for at least `silence`, and not all of them known to be dead.
+    pub(crate) fn is_in_doubt(&self, silence: Duration, now: Duration) -> bool {
+        let Some(map) = &self.map else { return false };
+        let (mut silent, mut is_new) = (0, false);
+        for (info, state) in map.nodes().iter().zip(&map.data().states) {
+            let Some(presence) = self.presences.get(&info.node) else { continue };
+            if now.saturating_sub(presence.heard) >= silence {
+                silent += 1;
+                is_new |= state.reachability != Reachability::Offline;
+            }
+        }
+        is_new && silent * 2 > map.nodes().len()
     }
 }
 

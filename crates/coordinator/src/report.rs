@@ -25,13 +25,20 @@ impl Coordinator {
     /// [`ControlRequest::Report`](samite_wire::control::ControlRequest::Report)). The same report twice is as good as once.
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`]: over [`REPORTS_MAX`]. [`ErrorKind::Unavailable`]: there is no map yet.
+    /// [`ErrorKind::TooLarge`]: over [`REPORTS_MAX`]. [`ErrorKind::Unavailable`]: there is no map yet; or a member has missed something while most
+    /// nodes are silent, and it may be this instance and its node that are cut off.
     pub fn report(&mut self, node: NodeId, reports: &[MemberReport]) -> Result<Arc<ClusterMap>> {
         if reports.len() > REPORTS_MAX {
             let message = format!("{} reports; {REPORTS_MAX} are possible", reports.len());
             return Err(Error::new(ErrorKind::TooLarge, message));
         }
         let map = self.ready_map()?.clone();
+        let takes = reports.iter().any(|report| report.news == MemberNews::Missed);
+        let now = self.last_tick.unwrap_or_default();
+        if takes && self.is_in_doubt(2 * self.timing.heartbeat, now) {
+            let message = "most nodes are silent, or this coordinator is cut off from them";
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
         let nodes = Nodes::new(map.data(), &self.presences);
         let mut data: Option<ClusterMapData> = None;
         let mut fences = Vec::new();

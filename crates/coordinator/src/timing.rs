@@ -54,6 +54,16 @@ impl Timing {
     }
 }
 
+impl Timing {
+    /// How long a leader waits that hears from no more than half of the nodes, before it takes the silent ones for dead: until then another
+    /// instance, which they do reach, has taken its place ([`crate::Witness`]).
+    #[must_use]
+    pub const fn doubt(&self) -> Duration {
+        let noticed = self.lease_end().saturating_add(self.forlorn);
+        noticed.saturating_add(self.takeover).saturating_add(self.heartbeat.saturating_mul(2))
+    }
+}
+
 impl Default for Timing {
     fn default() -> Self {
         Self::DEFAULT

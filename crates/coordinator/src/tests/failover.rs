@@ -215,6 +215,52 @@ fn a_silent_node_is_late_then_offline_and_its_groups_go_on() {
 }
 
 #[test]
+fn an_instance_that_hears_from_few_takes_nothing_until_another_could_have_taken_its_place() {
+    let mut cluster = Cluster::mirrored(3);
+    cluster.pass(1000);
+    let before = cluster.groups();
+    cluster.die(1);
+    cluster.die(2);
+    cluster.pass(600);
+    let leads = |group: &Group| group.members[0].target == TargetId(0);
+    let partition = before.iter().position(leads).unwrap();
+    let other = before[partition].members[1].target;
+    let report = MemberReport {
+        redundancy: TWICE,
+        partition: PartitionId(partition as u32),
+        term: before[partition].term,
+        epoch: cluster.map().epoch(),
+        target: other,
+        news: MemberNews::Missed,
+    };
+    let refused = cluster.coordinator.report(NodeId(0), &[report]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    cluster.pass(4000);
+    assert_eq!(cluster.groups(), before, "they may be alive, and this instance cut off");
+    let state = |cluster: &Cluster, node| cluster.map().state(node).unwrap().reachability;
+    assert_eq!(state(&cluster, NodeId(1)), Reachability::ProbablyOffline);
+    // One of them is heard again: now the other is what is missing.
+    cluster.alive.push(2);
+    cluster.pass(100);
+    assert_eq!(state(&cluster, NodeId(1)), Reachability::Offline);
+    assert_eq!(state(&cluster, NodeId(2)), Reachability::Online);
+    // Nobody has come: they are dead.
+    let mut cluster = Cluster::mirrored(3);
+    cluster.die(1);
+    cluster.die(2);
+    cluster.pass(5000);
+    assert_eq!(state(&cluster, NodeId(1)), Reachability::Offline);
+    assert_eq!(state(&cluster, NodeId(2)), Reachability::Offline);
+    // A third that has died long ago is no reason to wait again, beside more than one that live.
+    let mut cluster = Cluster::mirrored(5);
+    cluster.die(1);
+    cluster.pass(2000);
+    cluster.die(2);
+    cluster.pass(1500);
+    assert_eq!(state(&cluster, NodeId(2)), Reachability::Offline);
+}
+
+#[test]
 fn a_node_that_comes_back_needs_resync_and_gets_its_place_again() {
     let mut cluster = Cluster::mirrored(3);
     let before = cluster.groups();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use samite_placement::ClusterMap;
-use samite_types::{Epoch, NodeId, PartitionId, Redundancy, TargetId, Term};
+use samite_types::{Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term};
 use samite_wire::control::{Consistency, DatasetSpec, Group, Reachability};
 use samite_wire::membership::{Heartbeat, MemberNews, MemberReport, NodeWish, Standing};
 
@@ -225,7 +225,12 @@ impl World {
     fn missed(&mut self, id: u32, pick: u16) {
         let reports = self.reports(id, MemberNews::Missed);
         if let Some(report) = reports.get(usize::from(pick) % reports.len().max(1)) {
-            self.coordinator.report(NodeId(id), &[*report]).unwrap();
+            let before = self.map().epoch();
+            if let Err(error) = self.coordinator.report(NodeId(id), &[*report]) {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                assert_eq!(self.map().epoch(), before, "what is refused changes nothing");
+                return;
+            }
             let map = self.coordinator.report(NodeId(id), &[*report]).unwrap();
             let again = self.coordinator.report(NodeId(id), &[*report]).unwrap();
             assert_eq!(map.epoch(), again.epoch(), "twice is as good as once");
