@@ -130,9 +130,7 @@ impl Coordinator {
         // The map does not grow by this, or what would let it grow waits.
         let _ = self.conclude(data, false);
     }
-}
 
-impl Coordinator {
     /// Whether more than half of all nodes are silent for at least `silence`, and not all of them known to be dead.
     pub(crate) fn is_in_doubt(&self, silence: Duration, now: Duration) -> bool {
         let Some(map) = &self.map else { return false };

@@ -26,7 +26,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`]: over [`REPORTS_MAX`]. [`ErrorKind::Unavailable`]: there is no map yet; or a member has missed something while most
-    /// nodes are silent, and it may be this instance and its node that are cut off.
+    /// nodes are silent, and it may be this instance and its node that are cut off: none of the reports counts then.
     pub fn report(&mut self, node: NodeId, reports: &[MemberReport]) -> Result<Arc<ClusterMap>> {
         if reports.len() > REPORTS_MAX {
             let message = format!("{} reports; {REPORTS_MAX} are possible", reports.len());
@@ -36,7 +36,10 @@ impl Coordinator {
         let takes = reports.iter().any(|report| report.news == MemberNews::Missed);
         let now = self.last_tick.unwrap_or_default();
         if takes && self.is_in_doubt(2 * self.timing.heartbeat, now) {
-            let message = "most nodes are silent, or this coordinator is cut off from them";
+            let message = format!(
+                "cluster {}: most nodes are silent, or the coordinator that leads is cut off from them; {node} cannot go on without members yet",
+                self.cluster
+            );
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         let nodes = Nodes::new(map.data(), &self.presences);

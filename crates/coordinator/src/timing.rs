@@ -52,10 +52,8 @@ impl Timing {
     pub const fn lease_end(&self) -> Duration {
         self.lease.saturating_add(Duration::from_nanos((self.lease.as_nanos() / 10) as u64))
     }
-}
 
-impl Timing {
-    /// How long a leader waits that hears from no more than half of the nodes, before it takes the silent ones for dead: until then another
+    /// How long a leader waits that hears from fewer than half of the nodes, before it takes the silent ones for dead: until then another
     /// instance, which they do reach, has taken its place ([`crate::Witness`]).
     #[must_use]
     pub const fn doubt(&self) -> Duration {

@@ -251,7 +251,7 @@ fn an_instance_that_hears_from_few_takes_nothing_until_another_could_have_taken_
     cluster.pass(5000);
     assert_eq!(state(&cluster, NodeId(1)), Reachability::Offline);
     assert_eq!(state(&cluster, NodeId(2)), Reachability::Offline);
-    // A third that has died long ago is no reason to wait again, beside more than one that live.
+    // Who has died before is no reason to wait while more than half live.
     let mut cluster = Cluster::mirrored(5);
     cluster.die(1);
     cluster.pass(2000);
