@@ -52,6 +52,9 @@ impl Shard {
                 continue;
             }
             let is_read_by_member = member.may_read(operation);
+            if member.is_elect() {
+                return Err(ErrorKind::Busy);
+            }
             if !member.is_primary() && !is_read_by_member {
                 return Err(ErrorKind::StaleMap);
             }
@@ -164,6 +167,12 @@ impl Shard {
                     }
                 }
                 Effect::Committed => self.release(id, out),
+                Effect::Leads => {
+                    let now = SystemClock.monotonic();
+                    for client in place.member.partition().holders() {
+                        self.inherited.inherit(client, now);
+                    }
+                }
                 Effect::Deposed => {
                     self.arena.hide_all();
                     self.release(id, out);

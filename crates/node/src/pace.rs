@@ -130,9 +130,7 @@ impl Shard {
     /// Takes up what `map` says about groups.
     pub(crate) fn take_up_groups(&mut self, map: &ClusterMap, out: &mut Replies) {
         let now = SystemClock.monotonic();
-        for client in self.partitions.configure(map, now) {
-            self.inherited.inherit(client, now);
-        }
+        self.partitions.configure(map, now);
         self.shared.set_grouped(map);
         self.settle(out);
         let dropped = self.partitions.retain(map);

@@ -491,9 +491,8 @@ impl Partitions {
         }
     }
 
-    /// Tells all open partitions what `map` says of them. Returns the clients that hold records of those that this node decides on from now on.
-    pub(crate) fn configure(&mut self, map: &ClusterMap, now: Duration) -> Vec<ClientId> {
-        let mut holders = Vec::new();
+    /// Tells all open partitions what `map` says of them.
+    pub(crate) fn configure(&mut self, map: &ClusterMap, now: Duration) {
         for open in &mut self.datasets {
             open.is_grouped = open.is_logged || is_grouped(map, self.me, open.redundancy);
             for (place, partition) in
@@ -501,19 +500,13 @@ impl Partitions {
             {
                 let Some(place) = place else { continue };
                 let Some(group) = map.group(open.redundancy, partition) else { continue };
-                let (was_plain, led) = (place.member.is_plain(), place.member.is_primary());
+                let was_plain = place.member.is_plain();
                 place.member.configure(&view_of(map, group), now);
-                if place.member.is_primary() && !led {
-                    holders.extend(place.member.partition().holders());
-                }
                 if !was_plain || !place.member.is_plain() {
                     stir(&mut self.stirred, place, (open.id, partition));
                 }
             }
         }
-        holders.sort_unstable();
-        holders.dedup();
-        holders
     }
 
     /// Drops the datasets that `map` has no more, and partitions that are not this node's any more, with all of their records. Returns

@@ -31,6 +31,7 @@
 mod beside;
 mod digest;
 mod effects;
+mod elect;
 mod log;
 mod packet;
 mod payload;
@@ -58,6 +59,7 @@ use crate::{Context, Grants, Outcome, Partition};
 pub(crate) use digest::Digest;
 pub use effects::Effect;
 use effects::Effects;
+use elect::Elect;
 use log::Log;
 pub use log::LogEntry;
 pub use packet::Packet;
@@ -76,6 +78,8 @@ pub struct Times {
     pub retransmit: Duration,
     /// A member that did not answer for so long is reported.
     pub missed: Duration,
+    /// It is reported again after this, as long as no map says so: the first time may be too early for that to count.
+    pub report_again: Duration,
     /// Longest lease on a record; a new primary lets nothing be changed for so long, if leases were given.
     pub record_lease_max: Duration,
     /// A member that could not be brought up to date is tried again after this.
@@ -89,6 +93,7 @@ impl Times {
     pub const DEFAULT: Self = Self {
         retransmit: Duration::from_millis(100),
         missed: Duration::from_millis(600),
+        report_again: Duration::from_millis(150),
         record_lease_max: Duration::from_millis(250),
         resync_again: Duration::from_secs(1),
         read_lease: Duration::from_millis(250),
@@ -160,6 +165,8 @@ enum Role {
     Out,
     /// It applies what the primary sends.
     Secondary,
+    /// It is to decide, and takes over what others have first.
+    Elect(Box<Elect>),
     /// It decides on the order.
     Primary(Box<Primary>),
 }
@@ -304,6 +311,12 @@ impl Mirrored {
         self.is_fit
     }
 
+    /// Whether the map names it the primary, and it does not decide yet: it takes over what others have first.
+    #[must_use]
+    pub const fn is_elect(&self) -> bool {
+        matches!(self.role, Role::Elect(_))
+    }
+
     /// Whether it decides on the order of operations.
     #[must_use]
     pub const fn is_primary(&self) -> bool {
@@ -368,7 +381,7 @@ impl Mirrored {
         self.is_group = view.members.len() > 1;
         match view.members.iter().position(|member| member.target == self.me) {
             // One that was started again leads nothing while a good one is waited for: its log is another in the same term.
-            Some(0) if view.members[0].consistency == Consistency::Good => self.lead(view, now),
+            Some(0) if view.members[0].consistency == Consistency::Good => self.named(view, now),
             Some(_) => {
                 self.depose();
                 self.term = view.term;
@@ -382,12 +395,13 @@ impl Mirrored {
         }
     }
 
-    /// Stops being the primary, if it is.
+    /// Stops being the primary, or about to be it.
     fn depose(&mut self) {
-        if !matches!(self.role, Role::Primary(_)) {
-            return;
+        match self.role {
+            Role::Out | Role::Secondary => return,
+            Role::Elect(_) => return self.role = Role::Out,
+            Role::Primary(_) => self.role = Role::Out,
         }
-        self.role = Role::Out;
         // What waits is lost, also when this member answers reads later.
         self.reign += 1;
         self.reads.deposed();
@@ -418,6 +432,7 @@ impl Mirrored {
             Role::Secondary if self.rules.reads_anywhere && !operation.is_mutation() => {
                 (self.partition.apply(client, context, operation, grants), None)
             }
+            Role::Elect(_) => (refused(ErrorKind::Unavailable), None),
             _ if self.may_read(operation) => self.read(client, context, operation, at),
             _ => (refused(ErrorKind::StaleMap), None),
         }
@@ -439,7 +454,7 @@ impl Mirrored {
         let committed = match &self.role {
             Role::Primary(primary) => primary.committed,
             Role::Secondary => self.reads.committed(self.term),
-            Role::Out => return Standing::Lost,
+            Role::Out | Role::Elect(_) => return Standing::Lost,
         };
         match ticket.position <= committed {
             _ if ticket.reign != self.reign => Standing::Lost,
@@ -467,16 +482,16 @@ impl Mirrored {
             self.term = envelope.term;
             self.sink = None;
         }
-        if let Message::Fetch { key } = message {
-            self.fetch_asked(envelope.from, key, now);
-        } else if let Message::Fetched { record } = message {
-            self.fetched(envelope.from, record, now);
-        } else if speaks_as_primary(message) {
-            if !self.is_primary() || !heeds_terms {
-                self.follow(envelope.from, message, now);
-            }
-        } else {
-            self.answered(envelope.from, message, now);
+        let from = envelope.from;
+        match message {
+            Message::Fetch { key } => self.fetch_asked(from, key, now),
+            Message::Fetched { record } => self.fetched(from, record, now),
+            Message::AskTail { have } => self.asked_tail(from, *have),
+            Message::Tail(entry) => self.take_over(from, entry, now),
+            Message::TailEnd { upto } => self.tail_ends(from, *upto, now),
+            _ if !speaks_as_primary(message) => self.answered(from, message, now),
+            _ if !self.is_primary() || !heeds_terms => self.follow(from, message, now),
+            _ => {}
         }
     }
 
@@ -558,6 +573,7 @@ const fn speaks_as_primary(message: &Message<'_>) -> bool {
             | Message::Records { .. }
             | Message::State { .. }
             | Message::LendReads { .. }
+            | Message::AskTail { .. }
     )
 }
 
@@ -570,6 +586,7 @@ impl fmt::Debug for Mirrored {
         let role = match self.role {
             Role::Out => "out",
             Role::Secondary => "secondary",
+            Role::Elect(_) => "elect",
             Role::Primary(_) => "primary",
         };
         let Self { dataset, id, me, term, at, .. } = self;

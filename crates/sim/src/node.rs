@@ -277,7 +277,7 @@ impl SimNode {
                         flash.want_checkpoint(slot_id);
                     }
                 }
-                Effect::Committed | Effect::Deposed => {}
+                Effect::Committed | Effect::Leads | Effect::Deposed => {}
                 effect => {
                     let term = slot.mirrored.term();
                     let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());

@@ -200,6 +200,18 @@ pub enum Message<'a> {
         /// All entries up to here are committed; no fewer than it asked for.
         position: Position,
     },
+    /// To a good member, of whoever is to be the primary and does not decide yet: what have you applied beyond this entry?
+    AskTail {
+        /// The last entry that the sender has applied.
+        have: Position,
+    },
+    /// Answers a [`Message::AskTail`]: an entry beyond that, of the term in which it was applied.
+    Tail(Entry<'a>),
+    /// Answers a [`Message::AskTail`], behind what was sent as [`Message::Tail`].
+    TailEnd {
+        /// What the sender has, or if that is more than it can hand over, what it was asked about.
+        upto: Position,
+    },
     /// To another member: the sender's own bytes of this record are damaged; what are they there?
     Fetch {
         /// Its key.

@@ -107,7 +107,12 @@ fn entry() -> impl Strategy<Value = Entry<'static>> {
 }
 
 fn message() -> impl Strategy<Value = Message<'static>> {
-    prop_oneof![entry().prop_map(Message::Entry), answer(), resync()]
+    prop_oneof![
+        entry().prop_map(Message::Entry),
+        entry().prop_map(Message::Tail),
+        answer(),
+        resync()
+    ]
 }
 
 fn answer() -> impl Strategy<Value = Message<'static>> {
@@ -115,6 +120,8 @@ fn answer() -> impl Strategy<Value = Message<'static>> {
     prop_oneof![
         position().prop_map(|position| Message::Applied { position }),
         position().prop_map(|have| Message::Gap { have }),
+        position().prop_map(|have| Message::AskTail { have }),
+        position().prop_map(|upto| Message::TailEnd { upto }),
         (position(), kind()).prop_map(|(position, kind)| Message::Unfit { position, kind }),
         (key(), key()).prop_map(|(after, upto)| Message::Differs { after, upto }),
         (any::<u64>(), position())

@@ -25,6 +25,8 @@ pub enum Effect {
     Checkpoint,
     /// More is committed: replies may leave.
     Committed,
+    /// This member decides from here on, also on what becomes of what [clients hold](crate::Partition::holders).
+    Leads,
     /// This member is not the primary any more: all replies that wait are answered [`ErrorKind::StaleMap`], and the board is wiped
     /// ([`samite_backend::Arena::hide_all`]).
     Deposed,
@@ -73,6 +75,7 @@ pub(super) struct Effects {
     /// The newest acknowledgement says what all before it said.
     acknowledged: Option<(TargetId, Position)>,
     committed: bool,
+    leads: bool,
     deposed: bool,
     news: SmallVec<[Effect; 2]>,
     /// What has become of records.
@@ -112,8 +115,13 @@ impl Effects {
         self.committed = true;
     }
 
+    pub(super) const fn leads(&mut self) {
+        self.leads = true;
+    }
+
     pub(super) fn deposed(&mut self) {
         self.deposed = true;
+        self.leads = false;
         self.committed = false;
         self.acknowledged = None;
         self.packets.clear();
@@ -143,6 +151,9 @@ impl Effects {
         }
         if std::mem::take(&mut self.committed) {
             return Some(Effect::Committed);
+        }
+        if std::mem::take(&mut self.leads) {
+            return Some(Effect::Leads);
         }
         if std::mem::take(&mut self.deposed) {
             return Some(Effect::Deposed);

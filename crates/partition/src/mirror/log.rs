@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use samite_backend::Piece;
 use samite_types::{Position, Term};
-use samite_wire::peer::{Entry, Message};
+use samite_wire::peer::{Entry, Envelope, Message};
 
-use super::packet::Payload;
+use super::packet::{Packet, Payload};
 
 /// Most entries that are kept, and most bytes of them. Beyond, the primary takes no changes until followers have caught up.
 const ENTRIES_MAX: usize = 4096;
@@ -37,6 +37,11 @@ impl LogEntry {
         let mut payload = Vec::new();
         entry.payload(&mut |bytes| payload.push(Piece::Bytes(bytes.into())));
         Self::new(entry.clone(), payload)
+    }
+
+    /// As a part of what another member may lack.
+    pub(super) fn as_tail(&self, envelope: &Envelope) -> Packet {
+        Packet::shared(envelope, &Message::tail_of(self.body()).into(), &self.payload)
     }
 
     /// Its number.

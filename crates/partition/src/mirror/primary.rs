@@ -44,8 +44,8 @@ pub(super) struct Primary {
 }
 
 impl Mirrored {
-    /// The map says that this member is the primary.
-    pub(super) fn lead(&mut self, view: &View, now: Duration) {
+    /// Decides by what the map says. `ends`: where the logs of members end that are known to lack entries, or to lack none.
+    pub(super) fn lead(&mut self, view: &View, ends: &[(TargetId, Position)], now: Duration) {
         let is_new = !self.is_primary();
         if is_new {
             self.reign += 1;
@@ -60,10 +60,12 @@ impl Mirrored {
             self.role = Role::Primary(Box::new(primary));
             self.give_up_reads();
             self.fence_as_new();
+            self.effects.leads();
         }
         let opens = is_new || view.term > self.term;
         self.term = view.term;
         self.see_members(view, now);
+        self.begin_behind(ends, now);
         self.refresh_plain();
         if opens {
             self.partition.begin_term(self.term);
@@ -98,6 +100,21 @@ impl Mirrored {
             peer.see(member.consistency, view.epoch, here, now);
         }
         self.fence_without(&required);
+    }
+
+    /// Those members are sent what they lack, as far as it is kept here.
+    fn begin_behind(&mut self, ends: &[(TargetId, Position)], now: Duration) {
+        let Self { role: Role::Primary(primary), log, at, .. } = self else { return };
+        for peer in &mut primary.peers {
+            let end = ends.iter().find(|(target, _)| *target == peer.target);
+            if let Some((_, end)) = end
+                && *end < at.position
+                && log.get(Position(end.get() + 1)).is_some()
+                && peer.follows()
+            {
+                peer.stream = Some(Stream::new(*end, now));
+            }
+        }
     }
 
     /// Until when mutations have to wait because of leases that an earlier primary may have given; `None`: they need not.
@@ -429,6 +446,7 @@ impl Mirrored {
     /// A member cannot be reached.
     pub fn unreachable(&mut self, target: TargetId, now: Duration) {
         self.see_time(now);
+        self.unheard(target, now);
         let Role::Primary(primary) = &mut self.role else { return };
         if let Some(index) = primary.peers.iter().position(|peer| peer.target == target)
             && primary.peers[index].is_required
@@ -460,14 +478,14 @@ impl Mirrored {
 
     /// A member does not follow.
     fn fail(&mut self, index: usize, kind: ErrorKind, now: Duration) {
-        let missed = self.times.missed;
+        let again = self.times.report_again;
         let drops = self.rules.drops_unrecorded;
         let Role::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         peer.is_failing = true;
         if !peer.is_required || peer.may_let_go() {
             peer.let_go(now);
-        } else if peer.reported_at.is_none_or(|at| now >= at + missed) {
+        } else if peer.reported_at.is_none_or(|at| now >= at + again) {
             peer.reported_at = Some(now);
             let target = peer.target;
             if drops {
@@ -507,6 +525,7 @@ impl Mirrored {
             self.announce(index, now);
             index += 1;
         }
+        self.tick_elect(now);
         self.end_quiet(now);
         self.end_fence();
         self.tick_reads(now);
@@ -539,7 +558,8 @@ impl Mirrored {
     pub fn next_tick(&self) -> Option<Duration> {
         let damage = self.damage.next();
         let Role::Primary(primary) = &self.role else {
-            return self.reads_wait().into_iter().chain(self.withheld()).chain(damage).min();
+            let others = [self.reads_wait(), self.withheld(), self.next_elect(), damage];
+            return others.into_iter().flatten().min();
         };
         let last = self.at.position;
         let times = self.times;

@@ -38,6 +38,7 @@ impl Mirrored {
                 self.is_fit = false;
                 return self.answer(from, &Message::Unfit { position, kind });
             }
+            self.log.clear();
             if self.logged.is_some() {
                 self.effects.append(LogEntry::copied(entry));
             }
@@ -73,7 +74,6 @@ impl Mirrored {
             return self.differ();
         }
         self.at = entry.after;
-        self.log.clear();
         self.note_touched();
         Ok(())
     }

@@ -8,6 +8,7 @@ mod client;
 mod node;
 mod promise;
 mod rng;
+mod turn;
 mod world;
 
 use samite_partition::mirror::Rules;
@@ -54,6 +55,13 @@ fn members_with_many_records_are_brought_up_to_date_under_load() {
 }
 
 #[test]
+fn members_that_take_turns() {
+    assert_right(&Plan { members: 2, turns: 30, ..Plan::CALM });
+    assert_right(&Plan { members: 2, turns: 30, ..Plan::ROUGH });
+    assert_right(&Plan { members: 3, turns: 30, ..Plan::ROUGH });
+}
+
+#[test]
 fn members_that_answer_reads() {
     assert_right(&Plan { members: 2, ..READING });
     assert_right(&READING);
@@ -65,7 +73,7 @@ fn members_that_answer_reads_and_clocks_that_jump() {
 }
 
 const READING: Plan =
-    Plan { members: 3, keys: 2, reads: 700, reads_any: true, breaks: 20, ..Plan::ROUGH };
+    Plan { members: 3, keys: 2, reads: 700, reads_any: true, breaks: 20, turns: 5, ..Plan::ROUGH };
 
 const JUMPING: Plan = Plan { jumps: 30, ..READING };
 

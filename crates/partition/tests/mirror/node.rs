@@ -54,8 +54,18 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(target: TargetId, life: u64, (rules, reads_any): (Rules, bool)) -> Self {
-        let mut backend = MemoryBackend::new(4 << 20, 1).expect("a target");
+    pub fn new(target: TargetId, life: u64, ways: (Rules, bool)) -> Self {
+        Self::of(target, life, 4 << 20, ways)
+    }
+
+    /// With room for so many bytes.
+    pub fn of(
+        target: TargetId,
+        life: u64,
+        capacity: u64,
+        (rules, reads_any): (Rules, bool),
+    ) -> Self {
+        let mut backend = MemoryBackend::new(capacity, 1).expect("a target");
         let store = backend.open(DatasetId(1), PartitionId(0)).expect("a store");
         let partition = Partition::new(store);
         let mut mirrored =

@@ -33,6 +33,8 @@ pub struct Plan {
     pub breaks: u64,
     /// Something else in the map changes.
     pub changes: u64,
+    /// Another member is made the primary, although nothing has happened to any.
+    pub turns: u64,
     /// A clock jumps ahead.
     pub jumps: u64,
 }
@@ -51,6 +53,7 @@ impl Plan {
         cuts: 0,
         breaks: 0,
         changes: 20,
+        turns: 0,
         jumps: 0,
     };
     pub const ROUGH: Self = Self { steps: 1500, dies: 6, cuts: 10, ..Self::CALM };
@@ -177,7 +180,7 @@ impl World {
             member.target != target
                 && member.consistency == Consistency::Good
                 && !self.cut.contains_key(&member.target)
-                && node.is_some_and(|node| !is_stranger(node, &self.view))
+                && node.is_some_and(|node| node.epoch > Epoch(0))
         })
     }
 
@@ -338,6 +341,9 @@ impl World {
         if !self.is_calm && self.rng.per_mille(self.plan.changes) {
             self.view.epoch = Epoch(self.view.epoch.get() + 1);
         }
+        if !self.is_calm && self.rng.per_mille(self.plan.turns) {
+            self.turn();
+        }
         let mut view = self.view.clone();
         for (member, incarnation) in view.members.iter().zip(&mut view.incarnations) {
             // Who is called good for what another process had joins when that is put right.
@@ -387,6 +393,24 @@ impl World {
                 self.post(Letter::Map { to: target, life, view });
             }
         }
+    }
+
+    /// Makes another member the primary, if all are there and up to date.
+    fn turn(&mut self) {
+        let is_there = |member: &Member| {
+            member.consistency == Consistency::Good
+                && self.nodes.contains_key(&member.target)
+                && !self.cut.contains_key(&member.target)
+        };
+        if !self.view.members.iter().all(is_there) {
+            return;
+        }
+        let mut view = self.view.clone();
+        let next = self.rng.below(view.members.len() as u64 - 1) as usize + 1;
+        view.members.swap(0, next);
+        view.incarnations.swap(0, next);
+        view.term = Term(view.term.get() + 1);
+        self.publish(view);
     }
 
     fn publish(&mut self, view: View) {
@@ -509,12 +533,12 @@ fn is_stranger(node: &Node, view: &View) -> bool {
 }
 
 #[derive(PartialEq, Eq)]
-struct Contents {
-    records: Vec<(Vec<u8>, u64, Vec<u8>)>,
+pub struct Contents {
+    pub records: Vec<(Vec<u8>, u64, Vec<u8>)>,
     state: Vec<u8>,
 }
 
-fn contents(mirrored: &Mirrored) -> Contents {
+pub fn contents(mirrored: &Mirrored) -> Contents {
     let partition = mirrored.partition();
     let mut records = Vec::new();
     let visit = &mut |key: &[u8], meta: samite_backend::RecordMeta| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_coordinator::Timing;
-use samite_partition::mirror::Effect;
+use samite_partition::mirror::{Effect, Mirrored};
 use samite_placement::ClusterMap;
 use samite_types::{Epoch, ErrorKind, PartitionId, Redundancy, RequestId, Result, TargetId, Term};
 use samite_wire::control::{ControlReply, ControlRequest};
@@ -171,7 +171,8 @@ impl SimNode {
                 *partition == report.partition && slot.redundancy == report.redundancy
             });
             let mut group: Vec<_> = of_group.map(|(_, slot)| &mut slot.mirrored).collect();
-            let is_mine = group.iter().any(|one| one.is_primary() && one.term() == report.term);
+            let leads = |one: &Mirrored| one.is_primary() || one.is_elect();
+            let is_mine = group.iter().any(|one| leads(one) && one.term() == report.term);
             let is_ready = report.news != MemberNews::Synced
                 || group.iter_mut().all(|one| one.ready(report.target, now));
             if report.news == MemberNews::Synced {

@@ -101,6 +101,9 @@ fn message<'a>(
 ) -> Result<Message<'a>, WireError> {
     Ok(match decoder.u8("message tag")? {
         tag::ENTRY => Message::Entry(entry(decoder, payload)?),
+        tag::TAIL => Message::Tail(entry(decoder, payload)?),
+        tag::ASK_TAIL => Message::AskTail { have: Position(decoder.u64("position")?) },
+        tag::TAIL_END => Message::TailEnd { upto: Position(decoder.u64("position")?) },
         tag::APPLIED => Message::Applied { position: Position(decoder.u64("position")?) },
         tag::GAP => Message::Gap { have: Position(decoder.u64("position")?) },
         tag::UNFIT => {

@@ -25,6 +25,9 @@ pub(super) mod tag {
     pub const LEND_READS: u8 = 14;
     pub const FETCH: u8 = 15;
     pub const FETCHED: u8 = 16;
+    pub const ASK_TAIL: u8 = 17;
+    pub const TAIL: u8 = 18;
+    pub const TAIL_END: u8 = 19;
 
     pub const OPENED: u8 = 1;
     pub const OPERATION: u8 = 2;
@@ -66,18 +69,12 @@ impl<'a> Message<'a> {
     /// Appends the body, from the tag on. The inline data is not in it: see [`Message::payload`].
     pub fn encode(&self, body: &mut Vec<u8>) {
         match self {
-            Self::Entry(entry) => {
-                body.put_u8(tag::ENTRY);
-                entry.encode(body);
-            }
-            Self::Applied { position } => {
-                body.put_u8(tag::APPLIED);
-                body.put_u64(position.get());
-            }
-            Self::Gap { have } => {
-                body.put_u8(tag::GAP);
-                body.put_u64(have.get());
-            }
+            Self::Entry(entry) => put_entry(body, tag::ENTRY, entry),
+            Self::Tail(entry) => put_entry(body, tag::TAIL, entry),
+            Self::AskTail { have } => put_position(body, tag::ASK_TAIL, *have),
+            Self::TailEnd { upto } => put_position(body, tag::TAIL_END, *upto),
+            Self::Applied { position } => put_position(body, tag::APPLIED, *position),
+            Self::Gap { have } => put_position(body, tag::GAP, *have),
             Self::Unfit { position, kind } => {
                 body.put_u8(tag::UNFIT);
                 body.put_u64(position.get());
@@ -135,10 +132,19 @@ impl<'a> Message<'a> {
         }
     }
 
+    /// The body of the [`Message::Tail`] whose entry is encoded so.
+    #[must_use]
+    pub fn tail_of(entry: &[u8]) -> Vec<u8> {
+        let mut body = Vec::with_capacity(entry.len() + 1);
+        body.put_u8(tag::TAIL);
+        body.extend_from_slice(entry);
+        body
+    }
+
     /// Hands the inline data to `visit`, in order: it is the payload.
     pub fn payload(&self, visit: &mut dyn FnMut(&'a [u8])) {
         match self {
-            Self::Entry(entry) => entry.payload(visit),
+            Self::Entry(entry) | Self::Tail(entry) => entry.payload(visit),
             Self::Records { records, .. } => records_payload(records, visit),
             Self::Fetched { record } => records_payload(std::slice::from_ref(record), visit),
             Self::State { bytes, .. } => visit(bytes),
@@ -237,6 +243,16 @@ fn data_payload<'a>(data: &Data<'a>, visit: &mut dyn FnMut(&'a [u8])) {
 fn records_payload<'a>(records: &[RecordCopy<'a>], visit: &mut dyn FnMut(&'a [u8])) {
     let pieces = records.iter().filter_map(|record| record.value.as_ref()).flatten();
     pieces.for_each(|piece| data_payload(piece, visit));
+}
+
+fn put_entry(body: &mut Vec<u8>, tag: u8, entry: &Entry<'_>) {
+    body.put_u8(tag);
+    entry.encode(body);
+}
+
+fn put_position(body: &mut Vec<u8>, tag: u8, position: Position) {
+    body.put_u8(tag);
+    body.put_u64(position.get());
 }
 
 fn put_reads(body: &mut Vec<u8>, tag: u8, asked: u64, position: Position) {

@@ -1,0 +1,207 @@
+//! Another member is made the primary while the one that was has applied more than the others: nobody is to be found wanting for that.
+
+use std::time::Duration;
+
+use samite_partition::mirror::{At, Rules, View};
+use samite_partition::{Context, NoGrants, Outcome};
+use samite_types::{ClientId, Epoch, PartitionId, Seq, TargetId, Term};
+use samite_wire::control::{Consistency, Member};
+use samite_wire::op::Operation;
+
+use crate::client::key_of;
+use crate::node::{News, Node, Out, Report};
+use crate::world::{Contents, contents};
+
+const STEP: Duration = Duration::from_millis(20);
+const CLIENT: ClientId = ClientId(9);
+
+fn view(epoch: u64, term: u32, members: &[(u32, Consistency)]) -> View {
+    let member = |(target, consistency): &(u32, Consistency)| Member {
+        target: TargetId(*target),
+        consistency: *consistency,
+    };
+    let members: Vec<Member> = members.iter().map(member).collect();
+    let incarnations = vec![0; members.len()];
+    View { epoch: Epoch(epoch), term: Term(term), members, incarnations }
+}
+
+fn good(targets: &[u32]) -> Vec<(u32, Consistency)> {
+    targets.iter().map(|target| (*target, Consistency::Good)).collect()
+}
+
+struct Scene {
+    nodes: Vec<Node>,
+    now: Duration,
+    reports: Vec<Report>,
+    /// Messages to these are lost.
+    deaf: Vec<u32>,
+    seq: u64,
+}
+
+impl Scene {
+    /// Members 1 and on, of which the first is the primary.
+    fn new(capacities: &[u64]) -> Self {
+        let ways = (Rules::default(), false);
+        let node = |(target, capacity): (u32, &u64)| Node::of(TargetId(target), 0, *capacity, ways);
+        let nodes: Vec<Node> = (1..).zip(capacities).map(node).collect();
+        let all: Vec<u32> = nodes.iter().map(|node| node.target.get()).collect();
+        let now = Duration::from_secs(1);
+        let mut scene = Self { nodes, now, reports: Vec::new(), deaf: Vec::new(), seq: 0 };
+        scene.configure(&view(1, 0, &good(&all)));
+        scene.pass(5);
+        scene
+    }
+
+    fn configure(&mut self, view: &View) {
+        self.nodes.iter_mut().for_each(|node| node.configure(view, self.now));
+    }
+
+    fn node(&mut self, target: u32) -> &mut Node {
+        &mut self.nodes[target as usize - 1]
+    }
+
+    /// Some time passes, and messages arrive.
+    fn pass(&mut self, times: usize) {
+        for _ in 0..times {
+            self.now += STEP;
+            for from in 0..self.nodes.len() {
+                let mut out = Out::default();
+                self.nodes[from].settle(self.now, &mut out);
+                self.reports.append(&mut out.reports);
+                for packet in out.packets {
+                    let (mut body, mut payload) = (Vec::new(), Vec::new());
+                    packet.append(&mut body, &mut payload);
+                    if !self.deaf.contains(&packet.to().get()) {
+                        let now = self.now;
+                        self.node(packet.to().get()).message(&body, &payload, now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn put_as(&mut self, target: u32, seq: u64, len: usize) -> Outcome {
+        let at = At { now: self.now, lease_until: self.now + Duration::from_secs(60) };
+        let context = Context {
+            answered_below: Seq(1),
+            is_retry: false,
+            lease_epoch: Epoch(u64::MAX),
+            body_len_max: 1 << 20,
+            now: Duration::ZERO,
+            lease_term_max: Duration::ZERO,
+            lends_memory: false,
+        };
+        let (key, value) = (key_of(seq), vec![7; len]);
+        let mut put = Operation::put(PartitionId(0), &key, &value);
+        put.seq = Seq(seq);
+        self.node(target).mirrored.apply(CLIENT, &context, &put, &mut NoGrants, at).0
+    }
+
+    /// Puts that many records at `target`.
+    fn put(&mut self, target: u32, count: u64, len: usize) {
+        for _ in 0..count {
+            self.seq += 1;
+            let outcome = self.put_as(target, self.seq, len);
+            assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+        }
+    }
+
+    fn contents(&self) -> Vec<Contents> {
+        self.nodes.iter().map(|node| contents(&node.mirrored)).collect()
+    }
+
+    fn assert_alike(&self) {
+        let all = self.contents();
+        assert!(all.iter().all(|one| *one == all[0]), "members differ");
+        let points: Vec<_> = self.nodes.iter().map(|node| node.mirrored.point()).collect();
+        assert!(points.iter().all(|one| *one == points[0]), "{points:?}");
+    }
+
+    fn missed(&self) -> Vec<TargetId> {
+        let missed = self.reports.iter().filter(|report| matches!(report.news, News::Missed));
+        missed.map(|report| report.target).collect()
+    }
+}
+
+const ROOM: u64 = 4 << 20;
+
+#[test]
+fn the_next_primary_takes_over_what_the_former_one_has_applied() {
+    let mut scene = Scene::new(&[ROOM, ROOM]);
+    scene.put(1, 3, 100);
+    scene.pass(5);
+    // None of these gets to the other before the roles turn; more than go into one answer.
+    scene.put(1, 150, 100);
+    scene.configure(&view(2, 1, &good(&[2, 1])));
+    scene.pass(5);
+    assert_eq!(scene.missed(), [], "nobody has missed anything");
+    scene.assert_alike();
+    assert!(scene.nodes[1].mirrored.is_primary());
+    // The client never heard of it, and asks again: it is done once.
+    let before = scene.nodes[1].mirrored.partition().version();
+    assert!(matches!(scene.put_as(2, scene.seq, 100), Outcome::Done(_)));
+    assert_eq!(scene.nodes[1].mirrored.partition().version(), before);
+    scene.put(2, 3, 100);
+    scene.pass(5);
+    scene.assert_alike();
+    assert_eq!(scene.contents()[0].records.len(), 156);
+}
+
+#[test]
+fn members_that_are_not_equally_far_are_so_in_the_next_term() {
+    let mut scene = Scene::new(&[ROOM, ROOM, ROOM]);
+    scene.deaf = vec![2];
+    scene.put(1, 2, 100);
+    scene.pass(1);
+    scene.deaf = vec![2, 3];
+    scene.put(1, 2, 100);
+    scene.pass(1);
+    scene.deaf.clear();
+    let ends = |scene: &Scene| -> Vec<u64> {
+        scene.nodes.iter().map(|node| node.mirrored.point().position.get()).collect()
+    };
+    let [first, second, third] = ends(&scene)[..] else { panic!("three members") };
+    assert!(second < third && third < first, "{second} {third} {first}");
+    scene.configure(&view(2, 1, &good(&[2, 1, 3])));
+    scene.pass(5);
+    assert_eq!(scene.missed(), []);
+    scene.assert_alike();
+    assert_eq!(scene.contents()[0].records.len(), 4);
+}
+
+#[test]
+fn nobody_waits_for_a_member_that_is_not_good_any_more() {
+    let mut scene = Scene::new(&[ROOM, ROOM]);
+    scene.deaf = vec![1, 2];
+    scene.put(1, 3, 100);
+    scene.configure(&view(2, 1, &good(&[2, 1])));
+    scene.pass(25);
+    assert_eq!(scene.missed(), [], "it has a while to answer");
+    assert!(scene.nodes[1].mirrored.is_elect());
+    assert!(matches!(scene.put_as(2, 4, 100), Outcome::Failed { .. }));
+    scene.pass(30);
+    assert!(scene.missed().len() > 1, "it is said again");
+    assert!(scene.missed().iter().all(|target| *target == TargetId(1)));
+    let without = [(2, Consistency::Good), (1, Consistency::NeedsResync)];
+    scene.configure(&view(3, 1, &without));
+    scene.pass(1);
+    assert!(scene.nodes[1].mirrored.is_primary());
+    assert!(matches!(scene.put_as(2, 4, 100), Outcome::Done(_)));
+}
+
+#[test]
+fn one_that_has_no_room_for_what_others_have_does_not_lead() {
+    let mut scene = Scene::new(&[ROOM, ROOM / 4]);
+    scene.deaf = vec![2];
+    scene.put(1, 40, 60 << 10);
+    scene.configure(&view(2, 1, &good(&[2, 1])));
+    scene.deaf.clear();
+    scene.pass(10);
+    assert!(scene.nodes[1].mirrored.is_elect());
+    let missed = scene.missed();
+    assert!(missed.len() > 1 && missed.iter().all(|target| *target == TargetId(2)), "{missed:?}");
+    scene.configure(&view(3, 2, &[(1, Consistency::Good), (2, Consistency::NeedsResync)]));
+    scene.pass(1);
+    assert!(scene.nodes[0].mirrored.is_primary());
+    assert_eq!(scene.contents()[0].records.len(), 40);
+}
