@@ -100,6 +100,8 @@ pub struct World {
     leases: BTreeMap<TargetId, Duration>,
     view: View,
     changed: Epoch,
+    /// There has been another primary since, although nothing had happened to the one before.
+    turned: Epoch,
     letters: BTreeMap<(Duration, u64), Letter>,
     letter: u64,
     clients: Vec<Client>,
@@ -128,6 +130,7 @@ impl World {
             leases: targets.iter().map(|target| (*target, Duration::from_secs(2))).collect(),
             view,
             changed: Epoch(1),
+            turned: Epoch(1),
             letters: BTreeMap::new(),
             letter: 0,
             clients: (0..plan.clients).map(Client::new).collect(),
@@ -333,7 +336,10 @@ impl World {
         let now = self.now;
         for (target, node) in &mut self.nodes {
             let is_stranger = is_stranger(node, &self.view);
-            if !self.cut.contains_key(target) && !is_stranger {
+            // Whose lease was over may have been a primary, and not know that it is none.
+            let was_gone = self.leases.get(target).is_none_or(|until| *until < now);
+            let is_behind = was_gone && node.epoch < self.changed;
+            if !self.cut.contains_key(target) && !is_stranger && !is_behind {
                 node.lease(now + LEASE);
                 self.leases.insert(*target, now + LEASE);
             }
@@ -401,6 +407,7 @@ impl World {
             member.consistency == Consistency::Good
                 && self.nodes.contains_key(&member.target)
                 && !self.cut.contains_key(&member.target)
+                && self.knows_its_place(member.target)
         };
         if !self.view.members.iter().all(is_there) {
             return;
@@ -411,6 +418,12 @@ impl World {
         view.incarnations.swap(0, next);
         view.term = Term(view.term.get() + 1);
         self.publish(view);
+        self.turned = self.view.epoch;
+    }
+
+    /// Whether it is known not to answer readers as the primary that it has been.
+    fn knows_its_place(&self, target: TargetId) -> bool {
+        self.nodes.get(&target).is_none_or(|node| node.epoch >= self.turned)
     }
 
     fn publish(&mut self, view: View) {
@@ -434,6 +447,7 @@ impl World {
             (News::Synced, Consistency::NeedsResync) if !is_over => {
                 member.consistency = Consistency::Good;
             }
+            (News::Missed, Consistency::Good) if !self.knows_its_place(report.target) => return,
             (News::Missed, Consistency::Good) => {
                 member.consistency = Consistency::NeedsResync;
             }
