@@ -14,6 +14,7 @@
 //! **Terms.** A message of an older term is refused, and the refusal names the newer one: who gets it is not the primary any more.
 //! There is one primary for a term, and it needs the acknowledgement of its successor, which refuses: so nothing is committed in a
 //! term once the next has begun. The first version of a term is above all of the term before ([`Version::before`](samite_types::Version::before)).
+//! Before a new primary begins its term it takes over what other good members have applied and it has not (`elect.rs`).
 //!
 //! **Resync** (`source.rs`, `sink.rs`): the member is walked through the keys, says what it lacks, and gets it; what changes behind the
 //! walk goes to a queue; when that is short, the rest of it and the partition's state are sent, and the member follows the log from there.
