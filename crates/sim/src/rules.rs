@@ -85,7 +85,7 @@ impl Rules {
             reads_anywhere: self.breaks(Wrong::StaleReads),
             ignores_lease: self.breaks(Wrong::NoLease),
             requires_late: self.breaks(Wrong::LateAcks),
-            // Those of lent reads are found by the tests of `partition` (`wrong_ways_of_reading`).
+            // Those of lent reads are found by the tests of `partition` (`wrong_ways_of_reading`, `lent.rs`).
             ..mirror::Rules::default()
         }
     }

@@ -150,6 +150,10 @@ impl Scenario {
         if scenario.coordinators > 1 && severing.chance(150) {
             scenario.sever(&mut severing);
         }
+        let mut striking = Rng::new(seed).fork(11);
+        if striking.chance(150) {
+            scenario.strike(&mut striking);
+        }
         scenario.faults.sort_by_key(|planned| planned.at);
         scenario
     }
@@ -226,6 +230,29 @@ impl Scenario {
             let lasts = rng.micros(2_000_000, 15_000_000);
             self.faults.push(Planned { fault, at, lasts });
         }
+    }
+
+    /// A node dies and comes back, and about when it has been brought up to date another one hears nothing of the coordinator any more, cannot reach it either, and
+    /// dies in its turn.
+    fn strike(&mut self, rng: &mut Rng) {
+        // Something is under way at any time.
+        (self.calls, self.pause_us, self.partitions) = (60, 50_000, 1);
+        self.clients = self.clients.max(4);
+        let node = rng.below(self.nodes.into()) as u32;
+        let other = (node + 1 + rng.below(u64::from(self.nodes) - 1) as u32) % self.nodes;
+        let (node, other) = (Place::Node(node), Place::Node(other));
+        let mut plan = |fault, at, lasts| self.faults.push(Planned { fault, at, lasts });
+        let (at, lasts) = (rng.micros(100_000, 800_000), rng.micros(50_000, 400_000));
+        plan(Fault::Crash(node), at, lasts);
+        let deaf_at = at + lasts + rng.micros(50_000, 700_000);
+        let cut_at = deaf_at + rng.micros(0, 300_000);
+        let dies_at = cut_at + rng.micros(0, 300_000);
+        for id in 0..self.coordinators {
+            let deaf = Fault::CutOneWay(Place::Coordinator(id), other);
+            plan(deaf, deaf_at, dies_at - deaf_at);
+        }
+        plan(Fault::CutOneWay(other, node), cut_at, dies_at - cut_at);
+        plan(Fault::Crash(other), dies_at, rng.micros(1_000_000, 3_000_000));
     }
 
     /// A node is away until others have its place, while some clients go on there, and some take it for what it was, after they stood still.

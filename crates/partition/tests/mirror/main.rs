@@ -5,6 +5,7 @@
 //! whether something acknowledged is missing, something was done twice, something refused was done after all, or a read saw what never was.
 
 mod client;
+mod lent;
 mod node;
 mod promise;
 mod rng;
@@ -81,7 +82,6 @@ const JUMPING: Plan = Plan { jumps: 30, ..READING };
 fn wrong_ways_of_reading_are_found_out() {
     let right = Rules::default();
     assert_found_out(&READING, Rules { ignores_lent: true, ..right });
-    assert_found_out(&JUMPING, Rules { trusts_jumps: true, ..right });
     assert_found_out(&READING, Rules { reads_forever: true, ..right });
     assert_found_out(&READING, Rules { reads_uncommitted: true, ..right });
 }
