@@ -11,7 +11,7 @@ use std::time::Duration;
 use samite_partition::mirror::{At, Effect, Standing};
 use samite_placement::shard_of;
 use samite_transport::server::Replies;
-use samite_types::{Clock, Epoch, ErrorKind, NodeId, SystemClock, TargetId};
+use samite_types::{ClientId, Clock, Epoch, ErrorKind, NodeId, SystemClock, TargetId};
 use samite_wire::control::DatasetData;
 use samite_wire::membership::{MemberNews, MemberReport};
 use samite_wire::op::Request;
@@ -148,15 +148,29 @@ impl Shard {
         if self.partitions.is_calm() && self.outbox.is_empty() {
             return;
         }
+        let mut holders = Vec::new();
         while let Some(id) = self.partitions.next_stirred() {
-            self.carry_out(id, out);
+            self.carry_out(id, out, &mut holders);
             self.partitions.make_appointment(id);
         }
+        self.inherit(holders);
         self.backs.clear();
         self.post(out);
     }
 
-    fn carry_out(&mut self, id: PlaceId, out: &mut Replies) {
+    /// Looks after clients that hold records of partitions on which this node decides from now on, each once.
+    fn inherit(&mut self, mut holders: Vec<ClientId>) {
+        if holders.is_empty() {
+            return;
+        }
+        let now = SystemClock.monotonic();
+        holders.sort_unstable();
+        holders.dedup();
+        holders.into_iter().for_each(|client| self.inherited.inherit(client, now));
+    }
+
+    /// Carries out what one partition asks for. `holders`: whoever holds records of it, when this node begins to decide there.
+    fn carry_out(&mut self, id: PlaceId, out: &mut Replies, holders: &mut Vec<ClientId>) {
         while let Some(place) = self.partitions.place(id) {
             let is_primary = place.member.is_primary();
             let Some(effect) = place.member.next_effect() else { return };
@@ -167,12 +181,7 @@ impl Shard {
                     }
                 }
                 Effect::Committed => self.release(id, out),
-                Effect::Leads => {
-                    let now = SystemClock.monotonic();
-                    for client in place.member.partition().holders() {
-                        self.inherited.inherit(client, now);
-                    }
-                }
+                Effect::Leads => holders.extend(place.member.partition().holders()),
                 Effect::Deposed => {
                     self.arena.hide_all();
                     self.release(id, out);

@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use samite_types::{ErrorKind, Position, TargetId, Term};
-use samite_wire::control::Consistency;
+use samite_wire::control::{Consistency, Member};
 use samite_wire::peer::{Entry, Message};
 use smallvec::SmallVec;
 
@@ -66,10 +66,6 @@ impl Other {
 impl Mirrored {
     /// The map names this member the primary.
     pub(super) fn named(&mut self, view: &View, now: Duration) {
-        let is_good = |target: &TargetId| {
-            let mut members = view.members[1..].iter();
-            members.any(|one| one.target == *target && one.consistency == Consistency::Good)
-        };
         // Before the first term nobody has applied anything.
         let begins = self.at.position == NONE && view.term == Term(0);
         if self.is_primary() || begins {
@@ -82,8 +78,8 @@ impl Mirrored {
             }
             _ => (SmallVec::new(), None),
         };
-        let targets = view.members[1..].iter().map(|member| member.target).filter(is_good);
-        let others = targets.map(|target| {
+        let is_good = |member: &&Member| member.consistency == Consistency::Good;
+        let others = view.members[1..].iter().filter(is_good).map(|&Member { target, .. }| {
             let before = known.iter().find(|other| other.target == target);
             before.cloned().unwrap_or_else(|| Other::new(target, now))
         });
@@ -166,7 +162,7 @@ impl Mirrored {
         if is_kept && here > have && self.log.get(first).is_some() {
             upto = here;
             let envelope = self.envelope(from);
-            let end = here.get().min(have.get() + ENTRIES_MAX);
+            let end = here.get().min(have.get().saturating_add(ENTRIES_MAX));
             for entry in (first.get()..=end).filter_map(|at| self.log.get(Position(at))) {
                 self.effects.send(entry.as_tail(&envelope));
             }
