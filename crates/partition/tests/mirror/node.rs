@@ -5,9 +5,10 @@ use std::time::Duration;
 use samite_backend::Backend;
 use samite_backend::memory::MemoryBackend;
 use samite_partition::mirror::{At, Effect, Mirrored, Packet, Rules, Standing, Ticket, View};
-use samite_partition::{NoGrants, Partition};
-use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, TargetId, Term};
+use samite_partition::{Context, NoGrants, Outcome, Partition};
+use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Seq, TargetId, Term};
 use samite_wire::control::Consistency;
+use samite_wire::op::Operation;
 use samite_wire::peer::Messages;
 
 use crate::client::{Call, Client, Said, said};
@@ -110,6 +111,28 @@ impl Node {
             let said = (report.term, report.epoch);
             self.mirrored.missed_answered(report.target, said, by, now + self.ahead);
         }
+    }
+
+    /// One client puts a record, as its operation `seq`, while the node has its lease.
+    pub fn put(
+        &mut self,
+        (key, value): (&[u8], &[u8]),
+        seq: u64,
+        now: Duration,
+    ) -> (Outcome, Option<Ticket>) {
+        let at = At { now, lease_until: now + Duration::from_secs(60) };
+        let context = Context {
+            answered_below: Seq(1),
+            is_retry: false,
+            lease_epoch: Epoch(u64::MAX),
+            body_len_max: 1 << 20,
+            now: Duration::ZERO,
+            lease_term_max: Duration::ZERO,
+            lends_memory: false,
+        };
+        let mut put = Operation::put(PartitionId(0), key, value);
+        put.seq = Seq(seq);
+        self.mirrored.apply(ClientId(9), &context, &put, &mut NoGrants, at)
     }
 
     pub fn request(&mut self, call: Call, clients: &[Client], now: Duration, out: &mut Out) {

@@ -3,11 +3,9 @@
 
 use std::time::Duration;
 
-use samite_partition::mirror::{At, Rules, Standing, Ticket, View};
-use samite_partition::{Context, NoGrants};
-use samite_types::{ClientId, Epoch, PartitionId, Seq, TargetId, Term};
+use samite_partition::mirror::{Rules, Standing, Ticket, View};
+use samite_types::{Epoch, TargetId, Term};
 use samite_wire::control::{Consistency, Member};
-use samite_wire::op::Operation;
 
 use crate::node::{News, Node, Out, Report};
 
@@ -66,20 +64,7 @@ impl Scene {
     }
 
     fn put(&mut self) -> Ticket {
-        let at = At { now: self.now, lease_until: self.now + Duration::from_secs(60) };
-        let context = Context {
-            answered_below: Seq(1),
-            is_retry: false,
-            lease_epoch: Epoch(u64::MAX),
-            body_len_max: 1 << 20,
-            now: Duration::ZERO,
-            lease_term_max: Duration::ZERO,
-            lends_memory: false,
-        };
-        let mut put = Operation::put(PartitionId(0), b"k", b"v");
-        put.seq = Seq(1);
-        let (outcome, ticket) =
-            self.primary.mirrored.apply(ClientId(9), &context, &put, &mut NoGrants, at);
+        let (outcome, ticket) = self.primary.put((b"k", b"v"), 1, self.now);
         ticket.unwrap_or_else(|| panic!("it waits for the other member: {outcome:?}"))
     }
 

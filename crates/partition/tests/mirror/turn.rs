@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use samite_partition::mirror::{At, Rules, View};
-use samite_partition::{Context, NoGrants, Outcome};
-use samite_types::{ClientId, Epoch, PartitionId, Seq, TargetId, Term};
+use samite_partition::Outcome;
+use samite_partition::mirror::{Rules, View};
+use samite_types::{Epoch, TargetId, Term};
 use samite_wire::control::{Consistency, Member};
-use samite_wire::op::Operation;
 
 use crate::client::key_of;
 use crate::node::{News, Node, Out, Report};
 use crate::world::{Contents, contents};
 
 const STEP: Duration = Duration::from_millis(20);
-const CLIENT: ClientId = ClientId(9);
 
 fn view(epoch: u64, term: u32, members: &[(u32, Consistency)]) -> View {
     let member = |(target, consistency): &(u32, Consistency)| Member {
@@ -81,20 +79,9 @@ impl Scene {
     }
 
     fn put_as(&mut self, target: u32, seq: u64, len: usize) -> Outcome {
-        let at = At { now: self.now, lease_until: self.now + Duration::from_secs(60) };
-        let context = Context {
-            answered_below: Seq(1),
-            is_retry: false,
-            lease_epoch: Epoch(u64::MAX),
-            body_len_max: 1 << 20,
-            now: Duration::ZERO,
-            lease_term_max: Duration::ZERO,
-            lends_memory: false,
-        };
         let (key, value) = (key_of(seq), vec![7; len]);
-        let mut put = Operation::put(PartitionId(0), &key, &value);
-        put.seq = Seq(seq);
-        self.node(target).mirrored.apply(CLIENT, &context, &put, &mut NoGrants, at).0
+        let now = self.now;
+        self.node(target).put((&key, &value), seq, now).0
     }
 
     /// Puts that many records at `target`.
