@@ -5,10 +5,13 @@ use std::fmt;
 
 use samite_placement::ClusterMap;
 use samite_types::{Redundancy, TargetId};
-use samite_wire::control::{Consistency, Group};
+use samite_wire::control::{Consistency, DurabilityKind, Group};
 
-/// Most ranges of partitions, and most nodes, that are named each time.
+/// Most ranges of partitions, nodes and datasets that are named each time.
 const NAMED_MAX: usize = 24;
+
+/// What happened to whom, and with which partitions.
+type Words = BTreeMap<(Redundancy, TargetId, Word), Vec<u32>>;
 
 /// The difference of two maps: nodes that came, went or were started again, and of the groups who leads which, who is good now, and who is not.
 pub(crate) struct News<'a> {
@@ -67,16 +70,7 @@ impl fmt::Display for News<'_> {
         if self.before.datasets() != datasets {
             write!(f, "{} datasets; ", datasets.len())?;
         }
-        let mut words: BTreeMap<(Redundancy, TargetId, Word), Vec<u32>> = BTreeMap::new();
-        for table in &self.after.data().tables {
-            let Some(before) = self.before.table(table.redundancy) else { continue };
-            for ((before, after), partition) in before.groups.iter().zip(&table.groups).zip(0..) {
-                self.note(before, after, |target, word| {
-                    words.entry((table.redundancy, target, word)).or_default().push(partition);
-                });
-            }
-        }
-        for ((redundancy, target, word), partitions) in words.iter().take(NAMED_MAX * 4) {
+        for ((redundancy, target, word), partitions) in self.words().iter().take(NAMED_MAX * 4) {
             let (mirror, partitions) = (redundancy.get(), Ranges(partitions));
             write!(f, "mirror {mirror}: {target} {word} {partitions}; ")?;
         }
@@ -85,6 +79,44 @@ impl fmt::Display for News<'_> {
 }
 
 impl News<'_> {
+    /// Says what is lost: partitions of datasets in memory that nobody has any more.
+    pub(crate) fn loss(&self) -> Option<String> {
+        let words = self.words();
+        let mut partitions: BTreeMap<Redundancy, usize> = BTreeMap::new();
+        for ((redundancy, _, word), begun) in &words {
+            if *word == Word::BeginsAnew {
+                *partitions.entry(*redundancy).or_default() += begun.len();
+            }
+        }
+        let datasets = self.before.datasets().iter();
+        let lost = datasets
+            .filter(|one| one.spec.durability == DurabilityKind::Memory)
+            .filter_map(|one| Some((&one.spec.name, partitions.get(&one.spec.redundancy)?)));
+        let lost: Vec<String> =
+            lost.map(|(name, count)| format!("{count} partitions of `{name}`")).collect();
+        let more = if lost.len() > NAMED_MAX { " and of more datasets" } else { "" };
+        (!lost.is_empty()).then(|| {
+            let lost = lost[..lost.len().min(NAMED_MAX)].join(", ");
+            format!(
+                "lost, because all nodes that had them in memory were started again: {lost}{more}"
+            )
+        })
+    }
+
+    /// What became of members of groups.
+    fn words(&self) -> Words {
+        let mut words = Words::new();
+        for table in &self.after.data().tables {
+            let Some(before) = self.before.table(table.redundancy) else { continue };
+            for ((before, after), partition) in before.groups.iter().zip(&table.groups).zip(0..) {
+                self.note(before, after, |target, word| {
+                    words.entry((table.redundancy, target, word)).or_default().push(partition);
+                });
+            }
+        }
+        words
+    }
+
     /// What became of nodes.
     fn nodes(&self) -> impl Iterator<Item = String> {
         let gone = self.before.nodes().iter().filter(|info| self.after.node(info.node).is_none());
@@ -204,9 +236,13 @@ mod tests {
         assert!(said.starts_with("n1 Offline; "), "{said}");
         assert!(said.contains("mirror 2: t1 needs resync 0-3; "), "{said}");
         assert!(said.contains("mirror 2: t0 leads ") && !said.contains("anew"), "{said}");
+        assert_eq!(News { before: &first, after: &dead }.loss(), None);
         // The one that has everything is started again, too.
         let after = coordinator.join(info(0, 2), second * 4).unwrap().unwrap();
-        let said = News { before: &dead, after: &after }.to_string();
+        let news = News { before: &dead, after: &after };
+        let lost = news.loss().unwrap();
+        assert!(lost.ends_with(": 4 partitions of `d`"), "{lost}");
+        let said = news.to_string();
         assert!(said.contains("n0 Online, is process 2; "), "{said}");
         assert!(said.contains("mirror 2: t0 begins anew 0-3; "), "{said}");
     }

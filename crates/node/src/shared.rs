@@ -294,7 +294,11 @@ impl Shared {
         }
         match current {
             Some(before) => {
-                tracing::info!(%epoch, news = %News { before, after: &new }, "cluster map")
+                let news = News { before, after: &new };
+                tracing::info!(%epoch, %news, "cluster map");
+                if let Some(loss) = news.loss() {
+                    tracing::warn!(%epoch, "{loss}");
+                }
             }
             None => {
                 let (nodes, datasets) = (new.nodes().len(), new.datasets().len());
