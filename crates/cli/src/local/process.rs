@@ -134,10 +134,14 @@ fn stands_still(pid: u32) -> bool {
     })
 }
 
-/// Runs in the child before it becomes a node or the daemon of a mount: a session of its own, and no descriptor of whoever started it, who
-/// would wait for the end of a pipe that it holds open.
+/// Runs in the child before it becomes a node or the daemon of a mount: a process group of its own, which no key and no hang-up of the
+/// terminal reaches, and no descriptor of whoever started it, who would wait for the end of a pipe that it holds open.
+///
+/// It stays in the session: the kernel divides cores among sessions first (sched(7), autogroup), and inside of one among threads. A node in a
+/// session of its own would have as much of the core that it shares with a rank of a job as all that job's ranks together have of theirs,
+/// and neither could yield to the other.
 pub fn detach() -> std::io::Result<()> {
-    rustix::process::setsid()?;
+    rustix::process::setpgid(None, None)?;
     // SAFETY: a system call with plain numbers; it closes descriptors at exec, when nothing of this process is left to
     // use them. Old kernels refuse, and then the descriptors stay open: a nuisance, no danger.
     unsafe {
