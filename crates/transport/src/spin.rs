@@ -1,10 +1,11 @@
 //! How long to poll before sleeping.
 //!
 //! Polling finds what comes soon without the cost of a wake-up on either side; but it takes a core that somebody else may need.
-//! So it starts with pauses and goes on with yields; its time shrinks when it was fruitless, and grows when what came, came
-//! soon after. Yields from which this thread comes back late have shown that the machine is crowded: then sleeping at
-//! once is better, for a sleeper that is woken runs before those who have run for long. One late yield alone shows nothing: a
-//! passing interrupt, or the host of a virtual machine, makes one too.
+//! So it starts with pauses and goes on with pauses and yields; its time shrinks when it was fruitless, and grows when what came, came
+//! soon after. Yields from which this thread comes back late have shown that the machine is crowded: somebody works on this core, and takes
+//! milliseconds for each yield. Then sleeping soon is better, for a sleeper that is woken runs before those who have run for long, and a node that
+//! has served some goes on with the others. One late yield alone shows nothing: a passing interrupt, or the host of a virtual machine, makes
+//! one too.
 //!
 //! Where there are more threads than cores, the two ends of a connection share one. A thread is told so by the other, or notices by a yield in
 //! which somebody else ran; then pausing helps nobody, and it yields at once whenever it waits, and after it has served. The node sleeps instead when
@@ -14,8 +15,10 @@ use std::time::Duration;
 
 use samite_types::{Clock, SystemClock};
 
-/// Polling without yielding the core, at most.
+/// Polling without offering the core to others, at most.
 const PAUSE: Duration = Duration::from_micros(2);
+/// The same where a yield would come back late, and nobody is known to wait for this core: whoever was served asks for more about so soon.
+const CROWDED_PAUSE: Duration = Duration::from_micros(20);
 /// Cheap polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 16;
 /// A yield that takes longer than this has given the core to somebody who works.
@@ -48,6 +51,8 @@ pub(crate) struct Spin {
     /// When polling began without finding anything.
     idle_since: Option<Duration>,
     spent: Duration,
+    /// When polling has taken this long, the core is offered to others.
+    yields_at: Duration,
     polls: u32,
     slept_at: Duration,
     late_at: Duration,
@@ -69,6 +74,7 @@ impl Spin {
             budget: max,
             idle_since: None,
             spent: Duration::ZERO,
+            yields_at: PAUSE,
             polls: 0,
             slept_at: Duration::ZERO,
             late_at: Duration::ZERO,
@@ -85,8 +91,18 @@ impl Spin {
     #[inline]
     pub(crate) fn share(&mut self, is_near: bool) {
         self.streak += 1;
-        if is_near || self.is_shared || self.streak >= FOUND_PER_YIELD {
-            self.give_way();
+        if !is_near && !self.is_shared && self.streak < FOUND_PER_YIELD {
+            return;
+        }
+        // In a crowd a yield costs those who are served next milliseconds.
+        if self.is_crowded {
+            self.is_crowded = SystemClock.monotonic() < self.crowded_until;
+        }
+        if !self.is_crowded {
+            let (before, now) = self.give_way();
+            if now.saturating_sub(before) > CROWDED {
+                self.late(now);
+            }
         }
     }
 
@@ -119,12 +135,13 @@ impl Spin {
     fn start_over(&mut self) {
         self.idle_since = None;
         self.spent = Duration::ZERO;
+        self.yields_at = PAUSE;
         self.polls = 0;
     }
 
     /// Passes a little time before the next poll. `is_near`: what is waited for is done on this core. `false`: the time is over, sleep instead.
     pub(crate) fn pass(&mut self, poll: Poll, is_near: bool) -> bool {
-        if (self.spent >= PAUSE || self.is_shared || is_near) && !self.is_crowded {
+        if (self.spent >= self.yields_at || self.is_shared || is_near) && !self.is_crowded {
             return self.pass_on();
         }
         std::hint::spin_loop();
@@ -137,7 +154,8 @@ impl Spin {
         self.is_crowded = now < self.crowded_until;
         let limit = match (self.is_crowded, poll) {
             (false, _) => self.max,
-            (true, Poll::Memory) => PAUSE,
+            (true, Poll::Memory) if is_near => PAUSE,
+            (true, Poll::Memory) => CROWDED_PAUSE,
             (true, Poll::Kernel) => Duration::ZERO,
         };
         self.spent < self.budget.min(limit)
@@ -156,6 +174,7 @@ impl Spin {
             return false;
         }
         self.spent = now.saturating_sub(*self.idle_since.get_or_insert(now));
+        self.yields_at = self.spent + PAUSE;
         self.spent < self.budget
     }
 
@@ -232,6 +251,52 @@ mod tests {
         assert!(spin.yields_in_vain());
         spin.sleeps();
         assert!(!spin.yields_in_vain(), "they have had their turn");
+    }
+
+    #[test]
+    fn whoever_serves_goes_on_in_a_crowd() {
+        let mut spin = Spin::new(Duration::from_secs(1));
+        let yields = |spin: &mut Spin| {
+            spin.share(true);
+            spin.streak == 0
+        };
+        assert!(yields(&mut spin));
+        spin.is_crowded = true;
+        spin.crowded_until = SystemClock.monotonic() + Duration::from_secs(3600);
+        assert!(!yields(&mut spin) && !yields(&mut spin));
+        // Polls on a while without a yield, the longer if nobody is known to wait for this core.
+        let polls = |spin: &mut Spin, is_near| {
+            spin.start_over();
+            let mut count = 0;
+            while spin.pass(Poll::Memory, is_near) {
+                count += 1;
+            }
+            (count, spin.spent)
+        };
+        let (near, near_for) = polls(&mut spin, true);
+        let (alone, alone_for) = polls(&mut spin, false);
+        assert!(near > 0 && near_for >= PAUSE, "{near} {near_for:?}");
+        assert!(alone > 0 && alone_for >= CROWDED_PAUSE, "{alone} {alone_for:?}");
+        assert!(spin.streak == 2, "no yield");
+        spin.crowded_until = Duration::ZERO;
+        assert!(yields(&mut spin), "it has gone");
+    }
+
+    #[test]
+    fn pauses_and_yields_take_turns() {
+        let mut spin = Spin::new(Duration::from_secs(3600));
+        let mut yields = 0;
+        let mut polls = 0;
+        while yields < 3 {
+            spin.streak = 1;
+            assert!(spin.pass(Poll::Memory, false));
+            // A yield in which somebody ran has others follow at once.
+            spin.is_shared = false;
+            polls += 1;
+            yields += u32::from(spin.streak == 0);
+        }
+        assert!(polls >= 3 * POLLS_PER_LOOK, "{polls}");
+        assert!(spin.spent >= 3 * PAUSE, "{:?}", spin.spent);
     }
 
     #[test]

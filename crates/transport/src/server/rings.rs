@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rustix::event::EventfdFlags;
-use samite_types::{Error, ErrorKind, Result};
+use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
 use samite_wire::WireError;
 use samite_wire::hello::RingLayout;
 
@@ -15,6 +16,8 @@ use crate::shm::cores::Cores;
 use crate::shm::mapping::memory_file;
 use crate::shm::ring::{Consumer, Item, RING_LEN, Ring, RingMemory, Word, memory_len};
 
+/// So soon after its last request a client on the node's core is thought to need the core for the next one.
+const NEAR_FOR: Duration = Duration::from_micros(100);
 /// Requests taken from one ring before the others have their turn.
 const REQUESTS_PER_TURN: usize = 64;
 
@@ -28,6 +31,8 @@ pub(super) struct RingInput {
     /// Something came since the loop last sorted out the quiet ones.
     pub(super) used: bool,
     cores: Cores,
+    /// When something was in the ring.
+    used_at: Duration,
 }
 
 /// What is made for a new client of shared memory.
@@ -56,7 +61,14 @@ impl NewRings {
         memory.word(Word::NodeSleeps).store(1, Ordering::SeqCst);
         let consumer = Consumer::new(memory.clone(), Ring::Requests);
         let cores = Cores::of_node();
-        let input = RingInput { consumer, doorbell, awake: false, used: false, cores };
+        let input = RingInput {
+            consumer,
+            doorbell,
+            awake: false,
+            used: false,
+            cores,
+            used_at: Duration::ZERO,
+        };
         Ok(Self { layout, memory, file, input })
     }
 }
@@ -86,9 +98,17 @@ impl RingInput {
         true
     }
 
-    /// Says that the node polls on `core`; returns whether the client does, too.
+    /// Says that the node polls on `core`; returns whether the client does, too. One that has asked for nothing for a while works on something else
+    /// there.
     pub(super) fn meet(&mut self, core: u32) -> bool {
-        self.cores.meet(self.consumer.memory(), core)
+        if !self.cores.meet(self.consumer.memory(), core) {
+            return false;
+        }
+        let now = SystemClock.monotonic();
+        if self.consumer.is_ready() {
+            self.used_at = now;
+        }
+        now.saturating_sub(self.used_at) < NEAR_FOR
     }
 
     /// Serves what is in the ring. Returns whether there was anything.
