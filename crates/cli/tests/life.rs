@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Samite, kill, list};
@@ -69,7 +72,52 @@ fn all_nodes_killed_and_a_stopped_one_are_cleared_away() {
     // A dead cluster is no hindrance to a new one.
     samite.ok(["up", "--local", "1", "--memory", "64M"]);
     let pid = samite.pids("default")[0].to_string();
-    assert!(std::process::Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    assert!(Command::new("kill").args(["-STOP", &pid]).status().unwrap().success());
+    samite.ok(["down"]);
+    samite.assert_nothing_left();
+}
+
+/// What proc(5)'s `stat` of process `pid` has in `field`, counted from 1.
+fn stat_field(pid: u32, field: usize) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after_name = stat.rsplit_once(") ").unwrap().1;
+    after_name.split(' ').nth(field - 3).unwrap().to_owned()
+}
+
+#[test]
+fn nodes_share_the_session_they_are_started_in_and_outlive_its_terminal() {
+    const SESSION: usize = 6;
+    let samite = Samite::new();
+    let up = samite.command(["up", "--local", "1", "--memory", "64M"]);
+    let words = format!("'{}' up --local 1 --memory 64M; sleep 60", env!("CARGO_BIN_EXE_samite"));
+    // It gives the shell a terminal of its own.
+    let mut terminal = Command::new("script");
+    terminal.args(["-qec", &words, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    for (name, value) in up.get_envs() {
+        match value {
+            Some(value) => terminal.env(name, value),
+            None => terminal.env_remove(name),
+        };
+    }
+    let mut terminal = terminal.spawn().unwrap();
+    let mut said = BufReader::new(terminal.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("serving")));
+    let pid = samite.pids("default")[0];
+    let session = stat_field(pid, SESSION);
+    assert_ne!(session, pid.to_string(), "the kernel shares out cores by session");
+    assert_ne!(session, stat_field(std::process::id(), SESSION), "the terminal's");
+    // Control-C, and the end of the terminal.
+    terminal.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    terminal.kill().unwrap();
+    terminal.wait().unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while Path::new("/proc").join(&session).exists() {
+        assert!(Instant::now() < until, "the shell lives on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    samite.ok(["mkdir", "/still-here"]);
+    assert_eq!(samite.pids("default"), [pid]);
     samite.ok(["down"]);
     samite.assert_nothing_left();
 }
@@ -138,9 +186,7 @@ fn an_interrupted_up_leaves_nothing() {
         }
         std::thread::sleep(Duration::from_millis(pause_ms));
         let pid = up.id().to_string();
-        assert!(
-            std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success()
-        );
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
         // It may have been up before the signal came.
         if up.wait().unwrap().success() {
             samite.ok(["down"]);
