@@ -17,8 +17,8 @@ use samite_types::{Clock, SystemClock};
 
 /// Polling without offering the core to others, at most.
 const PAUSE: Duration = Duration::from_micros(2);
-/// The same where a yield would come back late, and nobody is known to wait for this core: whoever was served asks for more about so soon.
-const CROWDED_PAUSE: Duration = Duration::from_micros(20);
+/// The same in a crowd for a node, if nobody is known to wait for its core: whoever was served asks for more about so soon.
+const SERVED_PAUSE: Duration = Duration::from_micros(20);
 /// Cheap polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 16;
 /// A yield that takes longer than this has given the core to somebody who works.
@@ -47,6 +47,8 @@ pub(crate) enum Poll {
 #[derive(Debug)]
 pub(crate) struct Spin {
     max: Duration,
+    /// Polling in a crowd, where nobody is known to wait for this core.
+    crowded_pause: Duration,
     budget: Duration,
     /// When polling began without finding anything.
     idle_since: Option<Duration>,
@@ -68,9 +70,20 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
+    /// For who waits for a reply.
     pub(crate) const fn new(max: Duration) -> Self {
+        Self::of(max, PAUSE)
+    }
+
+    /// For who serves many.
+    pub(crate) const fn serving(max: Duration) -> Self {
+        Self::of(max, SERVED_PAUSE)
+    }
+
+    const fn of(max: Duration, crowded_pause: Duration) -> Self {
         Self {
             max,
+            crowded_pause,
             budget: max,
             idle_since: None,
             spent: Duration::ZERO,
@@ -155,7 +168,7 @@ impl Spin {
         let limit = match (self.is_crowded, poll) {
             (false, _) => self.max,
             (true, Poll::Memory) if is_near => PAUSE,
-            (true, Poll::Memory) => CROWDED_PAUSE,
+            (true, Poll::Memory) => self.crowded_pause,
             (true, Poll::Kernel) => Duration::ZERO,
         };
         self.spent < self.budget.min(limit)
@@ -255,7 +268,7 @@ mod tests {
 
     #[test]
     fn whoever_serves_goes_on_in_a_crowd() {
-        let mut spin = Spin::new(Duration::from_secs(1));
+        let mut spin = Spin::serving(Duration::from_secs(1));
         let yields = |spin: &mut Spin| {
             spin.share(true);
             spin.streak == 0
@@ -276,7 +289,7 @@ mod tests {
         let (near, near_for) = polls(&mut spin, true);
         let (alone, alone_for) = polls(&mut spin, false);
         assert!(near > 0 && near_for >= PAUSE, "{near} {near_for:?}");
-        assert!(alone > 0 && alone_for >= CROWDED_PAUSE, "{alone} {alone_for:?}");
+        assert!(alone > 0 && alone_for >= SERVED_PAUSE, "{alone} {alone_for:?}");
         assert!(spin.streak == 2, "no yield");
         spin.crowded_until = Duration::ZERO;
         assert!(yields(&mut spin), "it has gone");

@@ -110,7 +110,7 @@ impl EventLoop {
             sockets_awake: false,
             scratch: vec![0; SCRATCH_LEN],
             watch: Watch::new(options.tick),
-            spin: Spin::new(options.spin),
+            spin: Spin::serving(options.spin),
             is_near: false,
             options,
         })
