@@ -3,9 +3,10 @@
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, getsid, test_kill_process};
 
 use common::{Samite, kill, list};
 
@@ -77,16 +78,8 @@ fn all_nodes_killed_and_a_stopped_one_are_cleared_away() {
     samite.assert_nothing_left();
 }
 
-/// What proc(5)'s `stat` of process `pid` has in `field`, counted from 1.
-fn stat_field(pid: u32, field: usize) -> String {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let after_name = stat.rsplit_once(") ").unwrap().1;
-    after_name.split(' ').nth(field - 3).unwrap().to_owned()
-}
-
 #[test]
 fn nodes_share_the_session_they_are_started_in_and_outlive_its_terminal() {
-    const SESSION: usize = 6;
     let samite = Samite::new();
     let up = samite.command(["up", "--local", "1", "--memory", "64M"]);
     let words = format!("'{}' up --local 1 --memory 64M; sleep 60", env!("CARGO_BIN_EXE_samite"));
@@ -103,16 +96,17 @@ fn nodes_share_the_session_they_are_started_in_and_outlive_its_terminal() {
     let mut said = BufReader::new(terminal.stdout.take().unwrap()).lines();
     assert!(said.any(|line| line.unwrap().contains("serving")));
     let pid = samite.pids("default")[0];
-    let session = stat_field(pid, SESSION);
-    assert_ne!(session, pid.to_string(), "the kernel shares out cores by session");
-    assert_ne!(session, stat_field(std::process::id(), SESSION), "the terminal's");
+    let node = Pid::from_raw(i32::try_from(pid).unwrap());
+    let session = getsid(node).unwrap();
+    assert_ne!(Some(session), node, "the kernel shares out cores by session");
+    assert_ne!(session, getsid(None).unwrap(), "the terminal's");
     // Control-C, and the end of the terminal.
     terminal.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
     std::thread::sleep(Duration::from_millis(200));
     terminal.kill().unwrap();
     terminal.wait().unwrap();
     let until = Instant::now() + Duration::from_secs(20);
-    while Path::new("/proc").join(&session).exists() {
+    while test_kill_process(session).is_ok() {
         assert!(Instant::now() < until, "the shell lives on");
         std::thread::sleep(Duration::from_millis(10));
     }
