@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, getsid, test_kill_process};
+use rustix::process::{Pid, getsid};
 
 use common::{Samite, kill, list};
 
@@ -82,7 +82,8 @@ fn all_nodes_killed_and_a_stopped_one_are_cleared_away() {
 fn nodes_share_the_session_they_are_started_in_and_outlive_its_terminal() {
     let samite = Samite::new();
     let up = samite.command(["up", "--local", "1", "--memory", "64M"]);
-    let words = format!("'{}' up --local 1 --memory 64M; sleep 60", env!("CARGO_BIN_EXE_samite"));
+    let binary = env!("CARGO_BIN_EXE_samite");
+    let words = format!("echo shell $$; '{binary}' up --local 1 --memory 64M; sleep 60");
     // It gives the shell a terminal of its own.
     let mut terminal = Command::new("script");
     terminal.args(["-qec", &words, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -93,20 +94,21 @@ fn nodes_share_the_session_they_are_started_in_and_outlive_its_terminal() {
         };
     }
     let mut terminal = terminal.spawn().unwrap();
-    let mut said = BufReader::new(terminal.stdout.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap().contains("serving")));
+    let mut said = BufReader::new(terminal.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let shell = said.find_map(|line| line.strip_prefix("shell ")?.trim().parse::<i32>().ok());
+    assert!(said.any(|line| line.contains("serving")));
     let pid = samite.pids("default")[0];
-    let node = Pid::from_raw(i32::try_from(pid).unwrap());
-    let session = getsid(node).unwrap();
-    assert_ne!(Some(session), node, "the kernel shares out cores by session");
-    assert_ne!(session, getsid(None).unwrap(), "the terminal's");
+    let session = getsid(Pid::from_raw(i32::try_from(pid).unwrap())).unwrap();
+    assert_eq!(Some(session.as_raw_pid()), shell, "the kernel shares out cores by session");
     // Control-C, and the end of the terminal.
     terminal.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
     std::thread::sleep(Duration::from_millis(200));
     terminal.kill().unwrap();
     terminal.wait().unwrap();
     let until = Instant::now() + Duration::from_secs(20);
-    while test_kill_process(session).is_ok() {
+    // Of one that has ended and not been waited for, nothing is left there.
+    let command_line = format!("/proc/{session}/cmdline");
+    while std::fs::read(&command_line).is_ok_and(|line| !line.is_empty()) {
         assert!(Instant::now() < until, "the shell lives on");
         std::thread::sleep(Duration::from_millis(10));
     }

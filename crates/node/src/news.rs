@@ -81,25 +81,25 @@ impl fmt::Display for News<'_> {
 impl News<'_> {
     /// Says what is lost: partitions of datasets in memory that nobody has any more.
     pub(crate) fn loss(&self) -> Option<String> {
-        let words = self.words();
-        let mut partitions: BTreeMap<Redundancy, usize> = BTreeMap::new();
-        for ((redundancy, _, word), begun) in &words {
-            if *word == Word::BeginsAnew {
-                *partitions.entry(*redundancy).or_default() += begun.len();
+        let mut begun: BTreeMap<Redundancy, usize> = BTreeMap::new();
+        for ((redundancy, _, word), partitions) in self.words() {
+            if word == Word::BeginsAnew {
+                *begun.entry(redundancy).or_default() += partitions.len();
             }
         }
-        let datasets = self.before.datasets().iter();
-        let lost = datasets
-            .filter(|one| one.spec.durability == DurabilityKind::Memory)
-            .filter_map(|one| Some((&one.spec.name, partitions.get(&one.spec.redundancy)?)));
-        let lost: Vec<String> =
-            lost.map(|(name, count)| format!("{count} partitions of `{name}`")).collect();
-        let more = if lost.len() > NAMED_MAX { " and of more datasets" } else { "" };
+        let in_memory = self.before.datasets().iter().map(|dataset| &dataset.spec);
+        let lost = in_memory.filter(|spec| spec.durability == DurabilityKind::Memory);
+        let lost: Vec<String> = lost
+            .filter_map(|spec| {
+                let count = begun.get(&spec.redundancy)?;
+                let all = self.after.table(spec.redundancy)?.groups.len();
+                Some(format!("{count} of {all} partitions of `{}`", spec.name))
+            })
+            .collect();
+        let more = if lost.len() > NAMED_MAX { ", …" } else { "" };
         (!lost.is_empty()).then(|| {
-            let lost = lost[..lost.len().min(NAMED_MAX)].join(", ");
-            format!(
-                "lost, because all nodes that had them in memory were started again: {lost}{more}"
-            )
+            let named = lost[..lost.len().min(NAMED_MAX)].join(", ");
+            format!("lost, for all nodes that had them in memory were started again: {named}{more}")
         })
     }
 
@@ -241,7 +241,7 @@ mod tests {
         let after = coordinator.join(info(0, 2), second * 4).unwrap().unwrap();
         let news = News { before: &dead, after: &after };
         let lost = news.loss().unwrap();
-        assert!(lost.ends_with(": 4 partitions of `d`"), "{lost}");
+        assert!(lost.ends_with(": 4 of 4 partitions of `d`"), "{lost}");
         let said = news.to_string();
         assert!(said.contains("n0 Online, is process 2; "), "{said}");
         assert!(said.contains("mirror 2: t0 begins anew 0-3; "), "{said}");
