@@ -154,7 +154,9 @@ impl Spin {
 
     /// Passes a little time before the next poll. `is_near`: what is waited for is done on this core. `false`: the time is over, sleep instead.
     pub(crate) fn pass(&mut self, poll: Poll, is_near: bool) -> bool {
-        if (self.spent >= self.yields_at || self.is_shared || is_near) && !self.is_crowded {
+        // A look into the kernel takes as long as a yield.
+        let yields_at = if poll == Poll::Kernel { PAUSE } else { self.yields_at };
+        if (self.spent >= yields_at || self.is_shared || is_near) && !self.is_crowded {
             return self.pass_on();
         }
         std::hint::spin_loop();
