@@ -304,6 +304,8 @@ mod tests {
         let mut polls = 0;
         while yields < 3 {
             spin.streak = 1;
+            // No crowd, however late this thread comes back.
+            spin.late_at = Duration::ZERO;
             assert!(spin.pass(Poll::Memory, false));
             // A yield in which somebody ran has others follow at once.
             spin.is_shared = false;
