@@ -180,7 +180,7 @@ impl Coordinator {
     /// # Errors
     /// [`ErrorKind::Invalid`]: the node's description is unlawful, one of its targets belongs to another node, it brings
     /// other targets than before, or not the storage with the only good copy of something. [`ErrorKind::Exists`]: the cluster is complete without
-    /// this node. [`ErrorKind::Unavailable`]: another process has just taken its place. [`ErrorKind::TooLarge`]: the map would be.
+    /// this node. [`ErrorKind::Unavailable`]: another process has taken its place. [`ErrorKind::TooLarge`]: the map would be.
     pub fn join(&mut self, info: NodeInfo, now: Duration) -> Result<Option<Arc<ClusterMap>>> {
         check_node_info(&info)?;
         self.check_targets(&info)?;
@@ -208,17 +208,18 @@ impl Coordinator {
         self.conclude(data, false).map(Some)
     }
 
-    /// A process whose place another one has just taken has not come back: this was said before. Not for ever, as it may have been
+    /// A process whose place another one has taken has not come back while that is heard: this was said before. Not for ever, as it may have been
     /// the other that was heard late.
     fn check_is_new(&self, info: &NodeInfo, now: Duration) -> Result<()> {
+        let heard = self.presences.get(&info.node).map_or(Duration::ZERO, |other| other.heard);
         let mut former = self.former.get(&info.node).into_iter().flatten();
         let is_former = |(incarnation, at): &(u64, Duration)| {
-            *incarnation == info.incarnation && now < *at + self.timing.lease_end()
+            *incarnation == info.incarnation && now < heard.max(*at) + self.timing.lease_end()
         };
         if former.any(is_former) {
             return Err(Error::new(
                 ErrorKind::Unavailable,
-                format!("node {}: another process has just taken this one's place", info.node),
+                format!("node {}: another process has taken this one's place", info.node),
             ));
         }
         Ok(())

@@ -285,12 +285,18 @@ fn what_a_former_process_says_late_does_not_count() {
     let before = cluster.map().epoch();
     let late = node(1, "tcp://h:1");
     assert_ne!(late.incarnation, cluster.incarnations[1]);
-    let refused = cluster.coordinator.join(late, cluster.now).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unavailable);
-    assert_eq!(cluster.map().epoch(), before);
-    assert_eq!(cluster.beat(1), Standing::Member);
-    // Unless it goes on saying so.
-    let late = node(1, "tcp://h:1");
+    let refuses = |cluster: &mut Cluster| {
+        let refused = cluster.coordinator.join(late.clone(), cluster.now).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unavailable);
+        assert_eq!(cluster.map().epoch(), before);
+        assert_eq!(cluster.beat(1), Standing::Member);
+    };
+    refuses(&mut cluster);
+    // However late it comes, while the other is heard.
+    cluster.pass(5000);
+    refuses(&mut cluster);
+    // Of the two this one lives, then.
+    cluster.die(1);
     cluster.pass(2000);
     assert!(cluster.coordinator.join(late, cluster.now).unwrap().is_some());
 }
