@@ -66,8 +66,8 @@ pub struct Coordinator {
     /// There is something to do at the next tick.
     has_work: bool,
     presences: BTreeMap<NodeId, Presence>,
-    /// Processes of nodes that others have taken the place of, and when, the last ones of each: what they say may come late.
-    former: BTreeMap<NodeId, VecDeque<(u64, Duration)>>,
+    /// Processes of nodes that others have taken the place of, the last ones of each: what they say may come late.
+    former: BTreeMap<NodeId, VecDeque<u64>>,
     /// Epoch of the last change of each group; [`Self::since`] for those that are not here.
     changed: HashMap<(Redundancy, PartitionId), Epoch>,
     since: Epoch,
@@ -197,7 +197,7 @@ impl Coordinator {
                     restart(&mut data, &info)?;
                     let former = self.former.entry(info.node).or_default();
                     former.truncate(FORMER_MAX - 1);
-                    former.push_front((data.nodes[index].incarnation, now));
+                    former.push_front(data.nodes[index].incarnation);
                     self.presences.insert(info.node, Presence::heard_at(now));
                 }
                 data.states[index].reachability = Reachability::Online;
@@ -211,12 +211,11 @@ impl Coordinator {
     /// A process whose place another one has taken has not come back while that is heard: this was said before. Not for ever, as it may have been
     /// the other that was heard late.
     fn check_is_new(&self, info: &NodeInfo, now: Duration) -> Result<()> {
-        let heard = self.presences.get(&info.node).map_or(Duration::ZERO, |other| other.heard);
-        let mut former = self.former.get(&info.node).into_iter().flatten();
-        let is_former = |(incarnation, at): &(u64, Duration)| {
-            *incarnation == info.incarnation && now < heard.max(*at) + self.timing.lease_end()
-        };
-        if former.any(is_former) {
+        let former = self.former.get(&info.node);
+        let is_former = former.is_some_and(|former| former.contains(&info.incarnation));
+        let other = self.presences.get(&info.node);
+        let lease_end = self.timing.lease_end();
+        if is_former && other.is_some_and(|other| now < other.heard + lease_end) {
             return Err(Error::new(
                 ErrorKind::Unavailable,
                 format!("node {}: another process has taken this one's place", info.node),
