@@ -112,20 +112,17 @@ impl Spin {
             self.is_crowded = SystemClock.monotonic() < self.crowded_until;
         }
         if !self.is_crowded {
-            let (before, now) = self.give_way();
-            if now.saturating_sub(before) > CROWDED {
-                self.late(now);
-            }
+            self.give_way();
         }
     }
 
-    /// Yields. Returns when it began and ended.
-    fn give_way(&mut self) -> (Duration, Duration) {
+    /// Yields. Returns when it ended, and whether it has shown a crowd.
+    fn give_way(&mut self) -> (Duration, bool) {
         let before = SystemClock.monotonic();
         rustix::thread::sched_yield();
         let now = SystemClock.monotonic();
         self.gave_way(before, now);
-        (before, now)
+        (now, now.saturating_sub(before) > CROWDED && self.late(now))
     }
 
     /// A yield has begun and ended.
@@ -184,8 +181,8 @@ impl Spin {
 
     /// Passes time by giving the core away.
     fn pass_on(&mut self) -> bool {
-        let (before, now) = self.give_way();
-        if now.saturating_sub(before) > CROWDED && self.late(now) {
+        let (now, has_shown_crowd) = self.give_way();
+        if has_shown_crowd {
             return false;
         }
         self.spent = now.saturating_sub(*self.idle_since.get_or_insert(now));
