@@ -15,8 +15,10 @@ type Words = BTreeMap<(Redundancy, TargetId, Word), Vec<u32>>;
 
 /// The difference of two maps: nodes that came, went or were started again, and of the groups who leads which, who is good now, and who is not.
 pub(crate) struct News<'a> {
-    pub before: &'a ClusterMap,
-    pub after: &'a ClusterMap,
+    before: &'a ClusterMap,
+    after: &'a ClusterMap,
+    /// What became of members of groups.
+    words: Words,
 }
 
 /// What happened to a member of a group.
@@ -70,7 +72,7 @@ impl fmt::Display for News<'_> {
         if self.before.datasets() != datasets {
             write!(f, "{} datasets; ", datasets.len())?;
         }
-        for ((redundancy, target, word), partitions) in self.words().iter().take(NAMED_MAX * 4) {
+        for ((redundancy, target, word), partitions) in self.words.iter().take(NAMED_MAX * 4) {
             let (mirror, partitions) = (redundancy.get(), Ranges(partitions));
             write!(f, "mirror {mirror}: {target} {word} {partitions}; ")?;
         }
@@ -78,13 +80,29 @@ impl fmt::Display for News<'_> {
     }
 }
 
-impl News<'_> {
+impl<'a> News<'a> {
+    /// That of `after`.
+    pub(crate) fn new(before: &'a ClusterMap, after: &'a ClusterMap) -> Self {
+        let mut news = Self { before, after, words: Words::new() };
+        let mut words = Words::new();
+        for table in &after.data().tables {
+            let Some(before) = before.table(table.redundancy) else { continue };
+            for ((before, after), partition) in before.groups.iter().zip(&table.groups).zip(0..) {
+                news.note(before, after, |target, word| {
+                    words.entry((table.redundancy, target, word)).or_default().push(partition);
+                });
+            }
+        }
+        news.words = words;
+        news
+    }
+
     /// Says what is lost: partitions of datasets in memory that nobody has any more.
     pub(crate) fn loss(&self) -> Option<String> {
         let mut begun: BTreeMap<Redundancy, usize> = BTreeMap::new();
-        for ((redundancy, _, word), partitions) in self.words() {
-            if word == Word::BeginsAnew {
-                *begun.entry(redundancy).or_default() += partitions.len();
+        for ((redundancy, _, word), partitions) in &self.words {
+            if *word == Word::BeginsAnew {
+                *begun.entry(*redundancy).or_default() += partitions.len();
             }
         }
         let in_memory = self.before.datasets().iter().map(|dataset| &dataset.spec);
@@ -101,20 +119,6 @@ impl News<'_> {
             let named = lost[..lost.len().min(NAMED_MAX)].join(", ");
             format!("lost, for all nodes that had them in memory were started again: {named}{more}")
         })
-    }
-
-    /// What became of members of groups.
-    fn words(&self) -> Words {
-        let mut words = Words::new();
-        for table in &self.after.data().tables {
-            let Some(before) = self.before.table(table.redundancy) else { continue };
-            for ((before, after), partition) in before.groups.iter().zip(&table.groups).zip(0..) {
-                self.note(before, after, |target, word| {
-                    words.entry((table.redundancy, target, word)).or_default().push(partition);
-                });
-            }
-        }
-        words
     }
 
     /// What became of nodes.
@@ -232,14 +236,15 @@ mod tests {
             coordinator.tick(second / 4 * quarter);
         }
         let dead = coordinator.map().unwrap().clone();
-        let said = News { before: &first, after: &dead }.to_string();
+        let news = News::new(&first, &dead);
+        let said = news.to_string();
         assert!(said.starts_with("n1 Offline; "), "{said}");
         assert!(said.contains("mirror 2: t1 needs resync 0-3; "), "{said}");
         assert!(said.contains("mirror 2: t0 leads ") && !said.contains("anew"), "{said}");
-        assert_eq!(News { before: &first, after: &dead }.loss(), None);
+        assert_eq!(news.loss(), None);
         // The one that has everything is started again, too.
         let after = coordinator.join(info(0, 2), second * 4).unwrap().unwrap();
-        let news = News { before: &dead, after: &after };
+        let news = News::new(&dead, &after);
         let lost = news.loss().unwrap();
         assert!(lost.ends_with(": 4 of 4 partitions of `d`"), "{lost}");
         let said = news.to_string();

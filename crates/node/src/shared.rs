@@ -294,7 +294,7 @@ impl Shared {
         }
         match current {
             Some(before) => {
-                let news = News { before, after: &new };
+                let news = News::new(before, &new);
                 tracing::info!(%epoch, %news, "cluster map");
                 if let Some(loss) = news.loss() {
                     tracing::warn!(%epoch, "{loss}");
