@@ -81,18 +81,11 @@ fn all_nodes_killed_and_a_stopped_one_are_cleared_away() {
 #[test]
 fn nodes_share_the_session_they_are_started_in_and_outlive_its_terminal() {
     let samite = Samite::new();
-    let up = samite.command(["up", "--local", "1", "--memory", "64M"]);
     let binary = env!("CARGO_BIN_EXE_samite");
     let words = format!("echo shell $$; '{binary}' up --local 1 --memory 64M; sleep 60");
     // It gives the shell a terminal of its own.
-    let mut terminal = Command::new("script");
+    let mut terminal = samite.beside("script");
     terminal.args(["-qec", &words, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    for (name, value) in up.get_envs() {
-        match value {
-            Some(value) => terminal.env(name, value),
-            None => terminal.env_remove(name),
-        };
-    }
     let mut terminal = terminal.spawn().unwrap();
     let mut said = BufReader::new(terminal.stdout.take().unwrap()).lines().map(Result::unwrap);
     let shell = said.find_map(|line| line.strip_prefix("shell ")?.trim().parse::<i32>().ok());

@@ -39,8 +39,15 @@ impl Samite {
 
     /// `samite ARGS`, ready to run.
     pub fn command(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_samite"));
-        command.args(args).env("SAMITE_RUNTIME_DIR", self.runtime());
+        let mut command = self.beside(env!("CARGO_BIN_EXE_samite"));
+        command.args(args);
+        command
+    }
+
+    /// A program in whose environment `samite` finds this runtime directory, ready to run.
+    pub fn beside(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.env("SAMITE_RUNTIME_DIR", self.runtime());
         for name in ["SAMITE_CLUSTER", "SAMITE_PRELOAD", "SAMITE_TRANSPORT", "LD_PRELOAD"] {
             command.env_remove(name);
         }
