@@ -1,7 +1,8 @@
 //! Files made in directories with [`Semantics::Temporary`]: a process keeps them to itself until there are many, then sends them together.
 //!
 //! A new file with what is written to it from its start waits here until [`FILES_MAX`] files do. They leave in one request per node, and
-//! while the nodes work the next ones gather. All are sent and waited for when they have [`DATA_LEN_MAX`] bytes, or the
+//! while the nodes work the next ones gather and leave ([`FLIGHTS_MAX`]), so that a node finds the next request when it has answered one.
+//! All are sent and waited for when they have [`DATA_LEN_MAX`] bytes, or the
 //! process does anything else with the file system ([`FileSystem::store`] sends them first), or asks for it
 //! ([`FileSystem::flush`], `fsync`). So this process itself never sees a difference. Others see the files when they are sent. A process that
 //! is killed loses those that were not.
@@ -10,7 +11,7 @@
 //! Failures are told to the handle (`fsync`, `close`, the next call), and if it is closed already, kept for
 //! [`FileSystem::late_failures`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,6 +21,7 @@ use samite_types::{Epoch, Error, ErrorKind, Result, Version};
 use samite_wire::op::{Action, Guard, Operation};
 
 use crate::cache::permits;
+use crate::holds::Release;
 use crate::inode::{INODE_LEN, Inode, at};
 use crate::key::{self, Key};
 use crate::make::Blueprint;
@@ -32,6 +34,9 @@ use crate::{
 
 /// Files that wait here at most.
 const FILES_MAX: usize = 64;
+
+/// Requests to a node under way at most, of so many files each.
+const FLIGHTS_MAX: usize = 2;
 
 /// Bytes of data that wait here at most.
 const DATA_LEN_MAX: usize = 256 << 10;
@@ -50,6 +55,8 @@ struct Unsent {
     /// Token of the handle's hold.
     hold: u64,
     is_open: bool,
+    /// It was open when it was sent: its hold is to be ended.
+    is_held: bool,
 }
 
 /// Where files were made, and by whom.
@@ -77,8 +84,8 @@ pub struct Deferred {
     /// Files that wait or are being sent.
     count: AtomicUsize,
     waiting: Mutex<Waiting>,
-    /// Answers under way, to the files that fly. Held while files are sent, so that others wait until they are there.
-    sending: Mutex<Option<Pending>>,
+    /// Answers under way, to the files that fly, flight by flight. Held while files are sent, so that others wait until they are there.
+    sending: Mutex<VecDeque<Pending>>,
     /// By the number that the handle has; taken out by it.
     surprises: Mutex<HashMap<u64, Surprise>>,
     failures: Mutex<Vec<Error>>,
@@ -88,8 +95,8 @@ pub struct Deferred {
 struct Waiting {
     files: Files,
     data_len: usize,
-    /// Sent, with no answer yet.
-    flying: Files,
+    /// Sent, with no answer yet, the first flight first.
+    flying: VecDeque<Files>,
     /// That of the last file.
     place: Option<Arc<Place>>,
 }
@@ -104,6 +111,10 @@ struct Files {
 
 impl Files {
     fn push(&mut self, file: Unsent) {
+        if self.all.is_empty() {
+            // A file is much to move.
+            self.all.reserve(FILES_MAX);
+        }
         self.hashes.push(hash(&file.home.key));
         self.all.push(file);
     }
@@ -141,8 +152,8 @@ impl Deferred {
             *waiting = Waiting::default();
         }
         if let Ok(mut sending) = self.sending.try_lock() {
-            // Its connection is the parent's.
-            std::mem::forget(sending.take());
+            // Their connections are the parent's.
+            sending.drain(..).for_each(std::mem::forget);
         }
         self.count.store(0, Ordering::Release);
     }
@@ -196,7 +207,7 @@ impl FileSystem {
         }
         let home = walk.entry();
         let mut waiting = lock(&deferred.waiting);
-        if waiting.files.has(&home) || waiting.flying.has(&home) {
+        if waiting.files.has(&home) || waiting.flying.iter().any(|flight| flight.has(&home)) {
             return Ok(None);
         }
         let is_full = waiting.files.all.len() >= FILES_MAX;
@@ -218,20 +229,28 @@ impl FileSystem {
         let file = OpenFile::new(self, node, flags, None);
         file.deferred.store(true, Ordering::Release);
         let value = inode.encode().to_vec();
-        let unsent = Unsent { ino: inode.ino, home, place, value, flags, hold, is_open: true };
+        let unsent = Unsent {
+            ino: inode.ino,
+            home,
+            place,
+            value,
+            flags,
+            hold,
+            is_open: true,
+            is_held: false,
+        };
         let mut waiting = lock(&deferred.waiting);
         waiting.files.push(unsent);
         deferred.count.fetch_add(1, Ordering::AcqRel);
         Ok(Some(file))
     }
 
-    /// Sends what waits and does not wait for the answer, but for that to what was sent before.
+    /// Sends what waits and does not wait for the answer, but for that to what was sent long before.
     fn let_fly(&self) {
         let deferred = &self.inner.deferred;
         let mut sending = lock(&deferred.sending);
         let quiet = Self { sends_deferred: false, ..self.clone() };
-        quiet.land(&mut sending);
-        let files = deferred.take_waiting();
+        let mut files = deferred.take_waiting();
         let epoch = files.all.first().map(|file| file.place.epoch);
         let is_one = files.all.iter().all(|file| Some(file.place.epoch) == epoch);
         let sent = match epoch {
@@ -242,11 +261,15 @@ impl FileSystem {
         };
         match sent {
             Some(sent) => {
-                lock(&deferred.waiting).flying = files;
-                *sending = Some(sent);
+                files.all.iter_mut().for_each(|file| file.is_held = file.is_open);
+                lock(&deferred.waiting).flying.push_back(files);
+                sending.push_back(sent);
             }
             // It can still be sent the slow way.
             None => quiet.send_all(files.all),
+        }
+        while sending.len() > FLIGHTS_MAX {
+            quiet.land(&mut sending);
         }
     }
 
@@ -255,15 +278,18 @@ impl FileSystem {
     pub(crate) fn send_deferred(&self) {
         let mut sending = lock(&self.inner.deferred.sending);
         let quiet = Self { sends_deferred: false, ..self.clone() };
-        quiet.land(&mut sending);
+        while !sending.is_empty() {
+            quiet.land(&mut sending);
+        }
         quiet.send_all(self.inner.deferred.take_waiting().all);
     }
 
-    /// Waits for the answer to what was sent before.
-    fn land(&self, sending: &mut Option<Pending>) {
-        let Some(pending) = sending.take() else { return };
+    /// Waits for the answer to the first flight.
+    fn land(&self, sending: &mut VecDeque<Pending>) {
+        let Some(pending) = sending.pop_front() else { return };
         let outcomes = pending.wait_by(self.client().deadline());
-        let files = std::mem::take(&mut lock(&self.inner.deferred.waiting).flying).all;
+        let flight = lock(&self.inner.deferred.waiting).flying.pop_front();
+        let files = flight.unwrap_or_default().all;
         let count = files.len();
         let again = self.judge_all(files, outcomes);
         self.send_files(again);
@@ -294,7 +320,11 @@ impl FileSystem {
     }
 
     /// Sees to the end of files; returns those to be sent again.
-    fn judge_all(&self, files: Vec<Unsent>, outcomes: Result<Vec<OwnedOutcome>>) -> Vec<Unsent> {
+    fn judge_all(
+        &self,
+        mut files: Vec<Unsent>,
+        outcomes: Result<Vec<OwnedOutcome>>,
+    ) -> Vec<Unsent> {
         let outcomes = match outcomes {
             Ok(outcomes) if outcomes.len() == files.len() => outcomes,
             outcomes => {
@@ -303,20 +333,28 @@ impl FileSystem {
                 return Vec::new();
             }
         };
-        let mut again = Vec::new();
-        for (mut file, outcome) in files.into_iter().zip(outcomes) {
-            match self.judge(&mut file, outcome) {
-                Ok(true) => {}
-                Ok(false) => again.push(file),
-                Err(error) => self.note(&file, &error),
-            }
-        }
-        again
+        let mut outcomes = outcomes.into_iter();
+        files.retain_mut(|file| {
+            let judged = outcomes.next().map_or(Ok(true), |outcome| self.judge(file, outcome));
+            judged.map(|is_done| !is_done).unwrap_or_else(|error| {
+                self.note(file, &error);
+                false
+            })
+        });
+        files
     }
 
     /// Sees to the end of one file. False: it is to be sent again.
     fn judge(&self, file: &mut Unsent, outcome: OwnedOutcome) -> Result<bool> {
-        let OwnedOutcome::Failed(failure) = outcome else { return Ok(true) };
+        let is_held = std::mem::take(&mut file.is_held);
+        let OwnedOutcome::Failed(failure) = outcome else {
+            if is_held && !file.is_open {
+                // It was closed while it flew.
+                let (partition, token, ino) = (file.home.partition, file.hold, file.ino);
+                self.inner.store.release(Release { partition, token, ino, is_urgent: false })?;
+            }
+            return Ok(true);
+        };
         match (failure.kind, failure.index) {
             (ErrorKind::Conflict, 0) => self.open_existing(file),
             (ErrorKind::Conflict, _) => {
@@ -555,7 +593,9 @@ impl OpenFile {
         let ino = self.ino();
         let mut waiting = lock(&self.fs.inner.deferred.waiting);
         let Waiting { files, flying, .. } = &mut *waiting;
-        if let Some(file) = files.find(ino).or_else(|| flying.find(ino)) {
+        let found =
+            files.find(ino).or_else(|| flying.iter_mut().find_map(|flight| flight.find(ino)));
+        if let Some(file) = found {
             file.is_open = false;
             self.deferred.store(false, Ordering::Release);
             return Ok(true);

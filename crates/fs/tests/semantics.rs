@@ -70,6 +70,26 @@ fn new_files_cost_one_request_for_many() {
 }
 
 #[test]
+fn what_is_closed_while_it_is_on_its_way_is_not_kept() {
+    let rig = temporary(1);
+    let node = rig.client.map().unwrap().nodes()[0].node;
+    let records = || rig.client.node_status(node).unwrap().records;
+    let first = make(&rig.fs, b"/t/first", b"data");
+    let before = rig.client.stats();
+    let mut others = 0;
+    while (rig.client.stats() - before).requests == 0 {
+        make(&rig.fs, format!("/t/{others}").as_bytes(), b"data").close().unwrap();
+        others += 1;
+    }
+    first.close().unwrap();
+    rig.fs.flush().unwrap();
+    rig.fs.flush_closes().unwrap();
+    let before = records();
+    rig.another().unlink(&root(), b"/t/first").unwrap();
+    assert_eq!(records(), before - 1, "nobody holds it");
+}
+
+#[test]
 fn others_see_them_when_they_are_sent_and_the_maker_at_once() {
     let rig = temporary(3);
     let (fs, other) = (&rig.fs, rig.another());
