@@ -111,6 +111,11 @@ impl Arena {
         self.board.show(id, version, total_len, value);
     }
 
+    /// A record will soon be hidden or shown.
+    pub(crate) fn expect(&self, id: &RecordId<'_>) {
+        self.board.expect(id);
+    }
+
     /// Hides a record that is about to change.
     pub(crate) fn hide(&self, id: &RecordId<'_>) {
         self.board.hide(id);

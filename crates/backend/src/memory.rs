@@ -361,6 +361,10 @@ impl RecordStore for MemoryStore {
         }
     }
 
+    fn expect(&self, key: &[u8]) {
+        self.arena.expect(&self.id(key));
+    }
+
     fn require_lease(&self, epoch: Epoch) {
         self.arena.require_lease(epoch);
     }

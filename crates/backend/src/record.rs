@@ -301,6 +301,9 @@ pub trait RecordStore: Send {
     /// actions of one operation.
     fn show(&self, _key: &[u8], _meta: RecordMeta, _head: &[u8]) {}
 
+    /// A record at `key` will soon change or be shown: a hint, for the store to have at hand what that takes.
+    fn expect(&self, _key: &[u8]) {}
+
     /// From now on shows records only to clients that stand on lease epoch `epoch` or a newer one.
     fn require_lease(&self, _epoch: Epoch) {}
 }

@@ -6,7 +6,7 @@
 
 use samite_types::{Deadline, Result};
 use samite_wire::limits::{ACTIONS_MAX, RECORD_LEN_MAX};
-use samite_wire::op::{Action, List, Operation};
+use samite_wire::op::{Action, List, Operation, PerAction};
 
 use crate::exec::Run;
 use crate::frame::INLINE_LEN_MAX;
@@ -30,8 +30,11 @@ pub(crate) fn read_in_pieces(
         return Err(samite_types::ErrorKind::Internal.into());
     };
     let len = len.min((RECORD_LEN_MAX as u32).saturating_sub(offset)) as usize;
-    let mut operation =
-        Operation { actions: List::new(), guards: op.operation.guards.clone(), ..op.operation };
+    let mut operation = Operation {
+        actions: PerAction::new(),
+        guards: op.operation.guards.clone(),
+        ..op.operation
+    };
     let mut at = 0;
     while at < len.max(1) {
         let piece = (len - at).min(INLINE_LEN_MAX);

@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use samite_backend::{Bytes, Extent, Piece, RecordStore};
 use samite_types::{ClientId, Epoch, ErrorKind, Result, Seq, Version};
-use samite_wire::op::{Action, BlockRef, Operation};
+use samite_wire::op::{Action, BlockRef, Operation, PerAction};
 use smallvec::SmallVec;
 
 use holds::Holds;
@@ -320,6 +320,9 @@ impl Partition {
         operation: &Operation<'_>,
         grants: &mut dyn Grants,
     ) -> Result<(Outputs, Results), Failure> {
+        if self.shows {
+            show::expect(&*self.store, operation);
+        }
         self.admit(context, operation)?;
         let plan = plan::plan(&mut *self.store, (&self.holds, client), operation, grants)?;
         let done = self.change(client, context, operation, plan);
@@ -350,7 +353,8 @@ impl Partition {
     ) -> Result<(Outputs, Results), Failure> {
         self.version = Version(self.version.get() + 1);
         let mut run = self.run((client, true), context);
-        let (mut outputs, mut results) = (Outputs::new(), Results::new());
+        let mut outputs = Outputs::new();
+        let mut results = Results::with_capacity(operation.actions.len());
         for (index, (action, step)) in operation.actions.iter().zip(plan).enumerate() {
             let output = run.change(action, step).map_err(|kind| {
                 debug_assert!(false, "planned action {index} failed: {kind:?}");
@@ -425,7 +429,7 @@ impl Partition {
     }
 }
 
-type Outputs = SmallVec<[ActionOutput; 2]>;
+type Outputs = PerAction<ActionOutput>;
 
 /// The pieces of a short value.
 fn short(bytes: &[u8]) -> impl Iterator<Item = Piece> {

@@ -2,13 +2,14 @@
 
 use samite_backend::Piece;
 use samite_types::{ErrorKind, Version};
+use samite_wire::op::PerAction;
 use smallvec::SmallVec;
 
 /// What became of an operation; it owns what it names, so a reply can be built from it at any time.
 #[derive(Debug)]
 pub enum Outcome {
     /// Took effect; one output for each action.
-    Done(SmallVec<[ActionOutput; 2]>),
+    Done(PerAction<ActionOutput>),
     /// Had no effect.
     Failed {
         /// Why; [`ErrorKind::Conflict`] when a guard did not hold.

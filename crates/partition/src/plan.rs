@@ -3,7 +3,7 @@
 use samite_backend::{Extent, PlannedChange, RecordMeta, RecordStore, Source};
 use samite_types::{ClientId, ErrorKind};
 use samite_wire::limits::{HOLDERS_LEN_MAX, RECORD_LEN_MAX};
-use samite_wire::op::{Action, BlockRef, Data, Operation};
+use samite_wire::op::{Action, BlockRef, Data, Operation, PerAction};
 use smallvec::SmallVec;
 
 use crate::Grants;
@@ -23,7 +23,7 @@ pub(crate) struct Step<'a> {
 }
 
 /// One step for each action.
-pub(crate) type Plan<'a> = SmallVec<[Step<'a>; 2]>;
+pub(crate) type Plan<'a> = PerAction<Step<'a>>;
 
 /// What `Advance` writes is as long as a part of this.
 const NUMBERS: Numbers = [0; size_of::<Numbers>()];
@@ -94,7 +94,7 @@ fn reserve(
     operation: &Operation<'_>,
     plan: &Plan<'_>,
 ) -> Result<(), Failure> {
-    let mut changes = SmallVec::<[PlannedChange<'_>; 2]>::new();
+    let mut changes = PerAction::<PlannedChange<'_>>::new();
     let mut last = 0;
     for (index, (action, step)) in operation.actions.iter().zip(plan).enumerate() {
         let change = match (action, &step.source) {
@@ -196,7 +196,7 @@ struct Shadow<'a, 's> {
     /// Another action may ask for what this one leaves.
     tracks: bool,
     /// Later entries count.
-    known: SmallVec<[(&'a [u8], Fate); 2]>,
+    known: PerAction<(&'a [u8], Fate)>,
     /// Prefixes of which an earlier action removes records, nobody knows yet which.
     wiped: SmallVec<[&'a [u8]; 1]>,
     holds: &'s Holds,

@@ -3,12 +3,23 @@
 use samite_backend::{RecordMeta, RecordStore};
 use samite_types::Version;
 use samite_wire::heads::HEAD_LEN;
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Data, Guard, Operation, Touched};
 
 use crate::outcome::ActionOutput;
 
 /// Reads of more bytes than this, from the start of a record, are no look-ups.
 const LOOKUP_LEN_MAX: u32 = 4 * HEAD_LEN as u32;
+
+/// Before a mutation.
+pub(crate) fn expect(store: &dyn RecordStore, operation: &Operation<'_>) {
+    let first = operation.actions.iter().find_map(|action| match action.touched() {
+        Touched::Key(key) | Touched::Moved(key, _) => Some(key),
+        Touched::Nothing | Touched::Prefix(_) => None,
+    });
+    if let Some(key) = first {
+        store.expect(key);
+    }
+}
 
 /// After an operation that only asked.
 pub(crate) fn found(store: &dyn RecordStore, operation: &Operation<'_>, outputs: &[ActionOutput]) {

@@ -22,6 +22,9 @@ pub use reader::{BlockRefs, OutcomeHead, PieceHead, ReplyReader, ResultHead};
 /// Small lists that rarely leave the stack.
 pub type List<T, const N: usize> = SmallVec<[T; N]>;
 
+/// One item for each action of an operation. To make or to remove a name takes three of them.
+pub type PerAction<T> = List<T, 4>;
+
 /// A piece of an arena that both ends have mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockRef {
@@ -363,7 +366,7 @@ pub struct Operation<'a> {
     /// Conditions.
     pub guards: List<Guard<'a>, 2>,
     /// Effects and questions, done in this order.
-    pub actions: List<Action<'a>, 2>,
+    pub actions: PerAction<Action<'a>>,
 }
 
 impl<'a> Operation<'a> {

@@ -77,6 +77,16 @@ impl Board {
         }
     }
 
+    /// A record will soon be taken off the board or shown on it: both write memory that the processor has not seen for long.
+    pub(super) fn expect(&self, id: &RecordId<'_>) {
+        let hash = id.hash();
+        let tags = self.set(hash).load(Ordering::Relaxed);
+        if let Some(slot) = slot_of(tags, tag(hash)).or_else(|| slot_of(tags, 0)) {
+            let start = self.layout.board_set_offset(hash) + slot * SLOT_LEN;
+            self.mapping.prefetch(start, SLOT_LEN);
+        }
+    }
+
     /// Takes a record off the board. Whoever looks after this returned does not find it.
     pub(super) fn hide(&self, id: &RecordId<'_>) {
         let hash = id.hash();
@@ -141,7 +151,8 @@ impl Board {
         // SAFETY: the slot lies within the mapping, as the layout says; no other thread of the node writes to it, for this one
         // has entered its set; readers throw away what they copied while the number was odd or changed.
         unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), dest.as_ptr(), rest.len()) };
-        sequence.store(before.wrapping_add(2), Ordering::SeqCst);
+        // Whoever hears of what follows from this hears of this before.
+        sequence.store(before.wrapping_add(2), Ordering::Release);
     }
 }
 
