@@ -24,7 +24,7 @@ const KEPT_LEN_MAX: usize = 128 << 10;
 const PIECE_LEN: usize = 256 << 10;
 
 /// Polling a socket before sleeping, at most.
-const SPIN_MAX: Duration = Duration::from_micros(30);
+const SPIN_MAX: Duration = Duration::from_micros(100);
 
 /// For how long requests that were left to leave together wait for more replies, which may bring more requests.
 const HOLD: Duration = Duration::from_micros(10);
