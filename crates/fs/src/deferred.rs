@@ -11,26 +11,27 @@
 //! Failures are told to the handle (`fsync`, `close`, the next call), and if it is closed already, kept for
 //! [`FileSystem::late_failures`].
 
+mod waiting;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use samite_client::{Op, OwnedOutcome, Pending};
-use samite_placement::hash;
-use samite_types::{Epoch, Error, ErrorKind, Result, Version};
-use samite_wire::op::{Action, Guard, Operation};
+use samite_types::{Error, ErrorKind, Result, Version};
+use samite_wire::op::{Action, Operation};
 
 use crate::cache::permits;
 use crate::holds::Release;
 use crate::inode::{INODE_LEN, Inode, at};
 use crate::key::{self, Key};
 use crate::make::Blueprint;
-use crate::marks::EntryMark;
-use crate::store::{Home, Node, fail, malformed};
+use crate::store::{Node, fail, malformed};
 use crate::walk::{LOOKUPS_MAX, READ, SEARCH, WRITE, Walk};
 use crate::{
     Attr, Context, FileKind, FileSystem, INLINE_LEN_MAX, OpenFile, OpenFlags, Semantics, Timestamp,
 };
+use waiting::{Files, Place, Unsent, Waiting, with_operations};
 
 /// Files that wait here at most.
 const FILES_MAX: usize = 64;
@@ -43,32 +44,6 @@ const DATA_LEN_MAX: usize = 256 << 10;
 
 /// Failures kept for those who ask for them.
 const FAILURES_MAX: usize = 64;
-
-/// A file that nobody knows of yet.
-struct Unsent {
-    ino: u64,
-    home: Home,
-    place: Arc<Place>,
-    /// Inode and data.
-    value: Vec<u8>,
-    flags: OpenFlags,
-    /// Token of the handle's hold.
-    hold: u64,
-    is_open: bool,
-    /// It was open when it was sent: its hold is to be ended.
-    is_held: bool,
-}
-
-/// Where files were made, and by whom.
-#[derive(PartialEq, Eq)]
-struct Place {
-    /// The directory: its number and where it lives.
-    dir: u64,
-    dir_home: Home,
-    seal: Key,
-    epoch: Epoch,
-    ctx: Context,
-}
 
 /// What became of a file that was sent, when it is not simply there.
 enum Surprise {
@@ -89,46 +64,6 @@ pub struct Deferred {
     /// By the number that the handle has; taken out by it.
     surprises: Mutex<HashMap<u64, Surprise>>,
     failures: Mutex<Vec<Error>>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    files: Files,
-    data_len: usize,
-    /// Sent, with no answer yet, the first flight first.
-    flying: VecDeque<Files>,
-    /// That of the last file.
-    place: Option<Arc<Place>>,
-}
-
-/// Files, and what finds one of them by its name.
-#[derive(Default)]
-struct Files {
-    all: Vec<Unsent>,
-    /// Of the key of each. The files lie too far apart for all of them to be looked at whenever one is made.
-    hashes: Vec<u64>,
-}
-
-impl Files {
-    fn push(&mut self, file: Unsent) {
-        if self.all.is_empty() {
-            // A file is much to move.
-            self.all.reserve(FILES_MAX);
-        }
-        self.hashes.push(hash(&file.home.key));
-        self.all.push(file);
-    }
-
-    fn has(&self, home: &Home) -> bool {
-        let wanted = hash(&home.key);
-        let mut known = self.hashes.iter().zip(&self.all);
-        known.any(|(hash, file)| *hash == wanted && file.home == *home)
-    }
-
-    /// The last one of this number.
-    fn find(&mut self, ino: u64) -> Option<&mut Unsent> {
-        self.all.iter_mut().rev().find(|file| file.ino == ino)
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -439,50 +374,6 @@ impl FileSystem {
         if failures.len() < FAILURES_MAX {
             failures.push(error);
         }
-    }
-}
-
-/// Runs `work` with the operations that make the files.
-fn with_operations<T>(files: &[Unsent], work: impl FnOnce(Vec<Operation<'_>>) -> T) -> T {
-    let marks: Vec<EntryMark> =
-        files.iter().map(|file| EntryMark::new(&file.home.key, file.changed())).collect();
-    let operations = files.iter().zip(&marks).map(|(file, mark)| {
-        let key = &file.home.key;
-        let mut operation = Operation::put(file.home.partition, key, &file.value)
-            .guard(Guard::Absent(key))
-            .guard(Guard::Absent(&file.place.seal));
-        operation.actions.extend(mark.actions(0));
-        if file.is_open {
-            operation.actions.push(Action::Hold { key, token: file.hold });
-        }
-        operation
-    });
-    work(operations.collect())
-}
-
-impl Waiting {
-    /// Where the walk has come to, as a place that files share.
-    fn place(&mut self, ctx: &Context, walk: &Walk<'_>) -> Arc<Place> {
-        let dir = walk.dir().ino;
-        if let Some(place) = &self.place
-            && (place.dir, place.epoch) == (dir, walk.epoch)
-            && place.ctx == *ctx
-        {
-            return Arc::clone(place);
-        }
-        let (dir_home, seal) = (walk.dir_home(), key::seal(dir));
-        let place = Arc::new(Place { dir, dir_home, seal, epoch: walk.epoch, ctx: ctx.clone() });
-        self.place = Some(Arc::clone(&place));
-        place
-    }
-}
-
-impl Unsent {
-    /// When its directory changed: when it was made.
-    fn changed(&self) -> Timestamp {
-        let at = at::CTIME as usize + 8;
-        let raw = self.value.get(at..).and_then(<[u8]>::first_chunk).copied();
-        Timestamp(i64::from_le_bytes(raw.unwrap_or_default()))
     }
 }
 
