@@ -27,6 +27,8 @@ const CROWDED: Duration = Duration::from_millis(1);
 const SWITCHED: Duration = Duration::from_nanos(900);
 /// Turns in a row that found something, after which a thread that has its core to itself looks whether that is still so.
 const FOUND_PER_YIELD: u32 = 16;
+/// The same where one that was served waits on this core. While it was served, another one, which has a core, may have asked for more.
+const NEAR_PER_YIELD: u32 = 2;
 /// So many yields in a row that gave the core to nobody are no accident.
 const VAIN_MAX: u32 = 2;
 /// Two late yields within this time are no accident.
@@ -104,7 +106,12 @@ impl Spin {
     #[inline]
     pub(crate) fn share(&mut self, is_near: bool) {
         self.streak += 1;
-        if !is_near && !self.is_shared && self.streak < FOUND_PER_YIELD {
+        let most = match (is_near, self.is_shared) {
+            (true, _) => NEAR_PER_YIELD,
+            (false, true) => 1,
+            (false, false) => FOUND_PER_YIELD,
+        };
+        if self.streak < most {
             return;
         }
         // In a crowd a yield costs those who are served next milliseconds.
@@ -272,10 +279,11 @@ mod tests {
             spin.share(true);
             spin.streak == 0
         };
+        assert!(!yields(&mut spin), "others may have asked for more meanwhile");
         assert!(yields(&mut spin));
         spin.is_crowded = true;
         spin.crowded_until = SystemClock.monotonic() + Duration::from_secs(3600);
-        assert!(!yields(&mut spin) && !yields(&mut spin));
+        assert!(!yields(&mut spin) && !yields(&mut spin) && !yields(&mut spin));
         // Polls on a while without a yield, the longer if nobody is known to wait for this core.
         let polls = |spin: &mut Spin, is_near| {
             spin.start_over();
@@ -289,7 +297,7 @@ mod tests {
         let (alone, alone_for) = polls(&mut spin, false);
         assert!(near > 0 && near_for >= PAUSE, "{near} {near_for:?}");
         assert!(alone > 0 && alone_for >= SERVED_PAUSE, "{alone} {alone_for:?}");
-        assert!(spin.streak == 2, "no yield");
+        assert!(spin.streak == 3, "no yield");
         spin.crowded_until = Duration::ZERO;
         assert!(yields(&mut spin), "it has gone");
     }

@@ -17,6 +17,7 @@ use samite_types::fault::{Faults, Party};
 use samite_types::{Clock, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::frame::FrameKind;
 use samite_wire::hello::Welcome;
+use smallvec::SmallVec;
 
 use super::accept::{Accepted, Acceptor};
 use super::connection::{Connection, Next, Phase, Place, SCRATCH_LEN};
@@ -243,7 +244,7 @@ impl EventLoop {
     }
 
     fn accept(&mut self, listener: usize, service: &mut dyn Service) {
-        let mut accepted: smallvec::SmallVec<[Accepted; 16]> = smallvec::SmallVec::new();
+        let mut accepted: SmallVec<[Accepted; 16]> = SmallVec::new();
         self.acceptor.accept(listener, |connection| accepted.push(connection));
         for connection in accepted {
             self.add(connection, service);
@@ -408,32 +409,47 @@ impl EventLoop {
     }
 
     /// Serves the rings that are polled, once around. Returns whether there was anything.
+    ///
+    /// Clients on this thread's core come last: until they can go on, others go on with what they got, and ask for more.
     fn serve_rings(&mut self, service: &mut dyn Service) -> bool {
         let core = this_core();
-        self.is_near = false;
+        let mut near: SmallVec<[usize; 4]> = SmallVec::new();
         let mut served = false;
         let mut at = 0;
         while at < self.awake.len() {
             let index = self.awake[at];
             at += 1;
-            let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
-            let (Some(rings), Phase::Open(peer)) = (&mut connection.rings, &connection.phase)
-            else {
-                continue;
-            };
-            let mut place = Place {
-                node: self.node,
-                key: &self.key,
-                service: &mut *service,
-                replies: &mut self.replies,
-            };
-            self.is_near |= rings.meet(core);
-            match rings.serve(connection.id, peer, &mut place) {
-                Ok(any) => served |= any,
-                Err(error) => self.end(index, &error, service),
+            if rings(&mut self.connections, index).is_some_and(|rings| rings.meet(core)) {
+                near.push(index);
+            } else {
+                served |= self.serve_ring(index, service);
             }
         }
+        self.is_near = !near.is_empty();
+        for index in near {
+            served |= self.serve_ring(index, service);
+        }
         served
+    }
+
+    fn serve_ring(&mut self, index: usize, service: &mut dyn Service) -> bool {
+        let Some(Some(connection)) = self.connections.get_mut(index) else { return false };
+        let (Some(rings), Phase::Open(peer)) = (&mut connection.rings, &connection.phase) else {
+            return false;
+        };
+        let mut place = Place {
+            node: self.node,
+            key: &self.key,
+            service: &mut *service,
+            replies: &mut self.replies,
+        };
+        match rings.serve(connection.id, peer, &mut place) {
+            Ok(any) => any,
+            Err(error) => {
+                self.end(index, &error, service);
+                false
+            }
+        }
     }
 
     /// Polls no more what was quiet since the last time.
