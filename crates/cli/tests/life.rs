@@ -83,9 +83,10 @@ fn nodes_share_the_session_they_are_started_in_and_outlive_its_terminal() {
     let samite = Samite::new();
     let binary = env!("CARGO_BIN_EXE_samite");
     let words = format!("echo shell $$; '{binary}' up --local 1 --memory 64M; sleep 60");
-    // It gives the shell a terminal of its own.
-    let mut terminal = samite.beside("script");
-    terminal.args(["-qec", &words, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    // `script` gives the shell a terminal of its own. Whoever runs this test may ignore the signals that come from there.
+    let mut terminal = samite.beside("env");
+    terminal.args(["--default-signal=INT,HUP", "script", "-qec", &words, "/dev/null"]);
+    terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut terminal = terminal.spawn().unwrap();
     let mut said = BufReader::new(terminal.stdout.take().unwrap()).lines().map(Result::unwrap);
     let shell = said.find_map(|line| line.strip_prefix("shell ")?.trim().parse::<i32>().ok());
