@@ -142,7 +142,7 @@ impl FileSystem {
         }
         let home = walk.entry();
         let mut waiting = lock(&deferred.waiting);
-        if waiting.files.has(&home) || waiting.flying.iter().any(|flight| flight.has(&home)) {
+        if waiting.has(&home) {
             return Ok(None);
         }
         let is_full = waiting.files.all.len() >= FILES_MAX;
@@ -284,9 +284,10 @@ impl FileSystem {
         let is_held = std::mem::take(&mut file.is_held);
         let OwnedOutcome::Failed(failure) = outcome else {
             if is_held && !file.is_open {
-                // It was closed while it flew.
+                // It was closed while it flew. The file is made; a hold that cannot be ended now ends with this process at the latest.
                 let (partition, token, ino) = (file.home.partition, file.hold, file.ino);
-                self.inner.store.release(Release { partition, token, ino, is_urgent: false })?;
+                let release = Release { partition, token, ino, is_urgent: false };
+                let _ = self.inner.store.release(release);
             }
             return Ok(true);
         };

@@ -69,8 +69,8 @@ impl Files {
         self.all.push(file);
     }
 
-    pub fn has(&self, home: &Home) -> bool {
-        let wanted = hash(&home.key);
+    /// Whether one of them is to be made there; `wanted` is the hash of the key.
+    fn has(&self, home: &Home, wanted: u64) -> bool {
         let mut known = self.hashes.iter().zip(&self.all);
         known.any(|(hash, file)| *hash == wanted && file.home == *home)
     }
@@ -82,6 +82,13 @@ impl Files {
 }
 
 impl Waiting {
+    /// Whether a file that waits or flies is to be made there.
+    pub fn has(&self, home: &Home) -> bool {
+        let wanted = hash(&home.key);
+        let mut all = std::iter::once(&self.files).chain(&self.flying);
+        all.any(|files| files.has(home, wanted))
+    }
+
     /// Where the walk has come to, as a place that files share.
     pub fn place(&mut self, ctx: &Context, walk: &Walk<'_>) -> Arc<Place> {
         let dir = walk.dir().ino;
