@@ -12,6 +12,7 @@ use crate::measure::{Aim, What, Workload};
 use crate::place::Place;
 use crate::store::kv::{Setting, Verb};
 use crate::store::object::Direction;
+use crate::store::resync::Other;
 use crate::store::{Home, files, kv, object, resync};
 use crate::{floor, peer};
 
@@ -258,11 +259,13 @@ fn mirrored() -> Vec<Entry> {
     all.push(resync("/mirror/resync/unix/restarted", true).beside(stream, None));
     for verb in VERBS {
         let name = format!("/mirror/resync/unix/beside/{}", verb.name());
-        let alone = format!("{name}/alone");
-        let during = |resyncs| move |place: &mut Place| resync::beside(verb, resyncs, place);
-        all.push(Entry::new(&alone, What::Rate, during(false)));
-        let both = Entry::new(&name, What::Rate, during(true));
-        all.push(both.beside(alone, Aim::AtLeast(0.5)));
+        let during = |other| move |place: &mut Place| resync::beside(verb, other, place);
+        let whole = format!("{name}/whole");
+        all.push(Entry::new(&whole, What::Rate, during(Other::Good)));
+        let dead = format!("{name}/dead");
+        all.push(Entry::new(&dead, What::Rate, during(Other::Dead)).beside(&whole, None));
+        let resynced = Entry::new(&name, What::Rate, during(Other::Resynced));
+        all.push(resynced.beside(whole, Aim::AtLeast(0.5)));
     }
     all
 }

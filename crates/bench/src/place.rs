@@ -6,7 +6,7 @@ use samite_types::{Error, ErrorKind, Result};
 use tempfile::TempDir;
 
 use crate::peer::Redis;
-use crate::store::{Cluster, Home};
+use crate::store::{Cluster, Home, MIRRORED};
 
 /// Everything is stopped and removed when this is dropped.
 pub struct Place {
@@ -58,7 +58,7 @@ impl Place {
         let (place, path, nodes, extra): (_, _, _, &[&str]) = match home {
             Home::OneTls => (&mut self.sealed, "sealed", 1, &["--tls"]),
             Home::Durable => (&mut self.durable, "durable", 1, &["--durable", &flash]),
-            _ => (&mut self.pair, "pair", 2, &[]),
+            _ => (&mut self.pair, "pair", 2, MIRRORED),
         };
         if place.is_none() {
             *place = Some(Cluster::start(&self.directory.path().join(path), nodes, extra)?);

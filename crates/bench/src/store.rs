@@ -49,6 +49,8 @@ impl Home {
 }
 
 const MEMORY: &str = "1G";
+/// `samite up …` of a store of two nodes that mirror each other, unless a dataset says otherwise.
+pub const MIRRORED: &[&str] = &["--mirror", "2"];
 /// Most time to wait until the node's memory is in place, so that this work does not run beside a measurement.
 const POPULATE: Duration = Duration::from_secs(20);
 

@@ -113,6 +113,19 @@ fn nodes_share_the_session_they_are_started_in_and_outlive_its_terminal() {
 }
 
 #[test]
+fn nodes_of_a_store_that_mirrors_have_a_session_each() {
+    let samite = Samite::new();
+    samite.ok(["up", "--local", "2", "--mirror", "2", "--memory", "64M"]);
+    for pid in samite.pids("default") {
+        let pid = i32::try_from(pid).unwrap();
+        let session = getsid(Pid::from_raw(pid)).unwrap();
+        assert_eq!(session.as_raw_pid(), pid, "the kernel shares out cores by session");
+    }
+    samite.ok(["down"]);
+    samite.assert_nothing_left();
+}
+
+#[test]
 fn an_up_that_was_killed_half_way_is_cleared_away() {
     let samite = Samite::new();
     for pause_ms in [0, 2, 10, 40] {

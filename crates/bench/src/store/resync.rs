@@ -15,7 +15,7 @@ use crate::floor::{COLD_LEN, Cold, PIECE_LEN};
 use crate::measure::{Round, Workload};
 use crate::place::Place;
 use crate::store::kv::{KEYS, Keys, Verb};
-use crate::store::{Cluster, Home};
+use crate::store::{Cluster, Home, MIRRORED};
 
 /// Objects of 64 MiB that are brought.
 const OBJECTS: usize = 4;
@@ -37,7 +37,7 @@ struct Pair {
 impl Pair {
     /// Starts it in the directory `name`, with its data.
     fn start(place: &Place, name: &str) -> Result<Self> {
-        let cluster = Cluster::start(&place.path().join(name), 2, &[])?;
+        let cluster = Cluster::start(&place.path().join(name), 2, MIRRORED)?;
         let dataset = cluster.dataset("data", Transport::Unix, BackendKind::Memory, Home::Both)?;
         let client = cluster.connect(Transport::Unix)?;
         let pair = Self { cluster, client, objects: Objects::new(dataset) };
@@ -163,31 +163,40 @@ impl Workload for Alone {
     }
 }
 
-/// One request in flight to the node that is left.
+/// One request in flight to the first of the two nodes.
 struct Beside {
     pair: Pair,
     kv: Kv,
     keys: Keys,
     verb: Verb,
-    /// Whether the other node is brought up to date meanwhile, or stays dead.
-    resyncs: bool,
+    other: Other,
+}
+
+/// How the other node is while a client works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Other {
+    /// It has everything, and what is written goes there too.
+    Good,
+    /// It is dead: the one that is left works alone.
+    Dead,
+    /// It has come back with nothing, and is brought up to date.
+    Resynced,
 }
 
 /// Makes it.
-pub fn beside(verb: Verb, resyncs: bool, place: &mut Place) -> Result<Box<dyn Workload>> {
-    let other = if resyncs { "resyncs" } else { "dead" };
-    let pair = Pair::start(place, &format!("beside-{}-{other}", verb.name()))?;
+pub fn beside(verb: Verb, other: Other, place: &mut Place) -> Result<Box<dyn Workload>> {
+    let pair = Pair::start(place, &format!("beside-{}-{other:?}", verb.name()))?;
     let dataset = pair.cluster.dataset("kv", Transport::Unix, BackendKind::Memory, Home::Both)?;
     let (kv, mut keys) = (Kv::new(dataset), Keys::new());
     for _ in 0..KEYS {
         let (key, value) = keys.next();
         kv.put(key, value)?;
     }
-    if !resyncs {
+    if other == Other::Dead {
         pair.kill()?;
     }
-    let mut beside = Beside { pair, kv, keys, verb, resyncs };
-    if !resyncs {
+    let mut beside = Beside { pair, kv, keys, verb, other };
+    if other == Other::Dead {
         // Until the node that is left goes on alone.
         beside.step(&mut Round::new()?)?;
     }
@@ -238,10 +247,10 @@ impl Beside {
 impl Workload for Beside {
     fn round(&mut self, length: Duration) -> Result<Round> {
         let mut round = Round::new()?;
-        if self.resyncs {
+        if self.other == Other::Resynced {
             self.during_resync(length, &mut round)?;
         }
-        while !self.resyncs && round.elapsed < length {
+        while self.other != Other::Resynced && round.elapsed < length {
             self.slice(&mut round)?;
         }
         Ok(round)

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use samite_client::runtime::{ClusterDir, ClusterSetup, EtcdEntry};
 use samite_node::etcd::{ETCD_PROGRAM, LocalMember};
-use samite_types::NodeId;
+use samite_types::{NodeId, Redundancy};
 
 use super::process;
 use crate::failure::{Failure, IoContext};
@@ -58,7 +58,8 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
         command.arg("--durable").arg(super::aside::node_dir(durable, node));
     }
     command.env_remove("LD_PRELOAD");
-    spawn(command, &dir.log_path(node), &format!("node {node}"))
+    let session = if setup.redundancy > Redundancy(1) { Session::Own } else { Session::Shared };
+    spawn(command, session, &dir.log_path(node), &format!("node {node}"))
 }
 
 /// What a node said last before it failed, from its log.
@@ -112,21 +113,38 @@ pub fn etcd(dir: &ClusterDir, entry: &EtcdEntry, all: &[EtcdEntry]) -> Result<Ch
     let mut command = Command::new(ETCD_PROGRAM);
     command.args(member(dir, entry).args(&all));
     let log = dir.path().join(format!("{}.log", entry.name));
-    spawn(command, &log, ETCD_PROGRAM).map_err(|failure| {
+    spawn(command, Session::Own, &log, ETCD_PROGRAM).map_err(|failure| {
         let hint = "; Debian has it in the package etcd-server";
         Failure::new(failure.code, format!("{}{hint}", failure.message))
     })
 }
 
+/// Among whom the kernel shares out cores first (sched(7), autogroup).
+enum Session {
+    /// A process is one among those that its starter's session runs: it and programs there can yield to each other.
+    Shared,
+    /// A process has a session's share: it is heard in a crowd.
+    Own,
+}
+
 /// Starts a process that lives on without us, with its output in `log`.
-fn spawn(mut command: Command, log_path: &Path, what: &str) -> Result<Child, Failure> {
+fn spawn(
+    mut command: Command,
+    session: Session,
+    log_path: &Path,
+    what: &str,
+) -> Result<Child, Failure> {
     // To be appended to, for a node writes its log through a descriptor of its own.
     let log = File::options().append(true).create(true).open(log_path);
     let log = log.doing(format_args!("create {}", log_path.display()))?;
     let errors = log.try_clone().doing("duplicate the log's descriptor")?;
     command.current_dir("/").stdin(Stdio::null()).stdout(log).stderr(errors);
+    let detach: fn() -> _ = match session {
+        Session::Shared => process::detach,
+        Session::Own => process::detach_apart,
+    };
     // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
-    unsafe { command.pre_exec(process::detach) };
+    unsafe { command.pre_exec(detach) };
     let program = command.get_program().to_string_lossy().into_owned();
     command.spawn().doing(format_args!("start {what} ({program})"))
 }

@@ -134,20 +134,33 @@ fn stands_still(pid: u32) -> bool {
     })
 }
 
+/// Runs in the child before it becomes a node of a mirrored store or a member of its etcd: a session of its own, otherwise as [`detach`].
+///
+/// The kernel divides cores among sessions first (sched(7), autogroup), so the node is heard at once however many threads crowd the
+/// cores: what takes over from a node that dies must not wait in line behind the programs that wait for it.
+pub fn detach_apart() -> std::io::Result<()> {
+    rustix::process::setsid()?;
+    leave_descriptors();
+    Ok(())
+}
+
 /// Runs in the child before it becomes a node or the daemon of a mount: a process group of its own, which no key and no hang-up of the
 /// terminal reaches, and no descriptor of whoever started it, who would wait for the end of a pipe that it holds open.
 ///
-/// It stays in the session: the kernel divides cores among sessions first (sched(7), autogroup), and inside of one among threads. A node in a
-/// session of its own would have as much of the core that it shares with a rank of a job as all that job's ranks together have of theirs,
-/// and neither could yield to the other.
+/// It stays in the session: a node in one of its own would have as much of the core that it shares with a rank of a job as all that job's
+/// ranks together have of theirs, and neither could yield to the other.
 pub fn detach() -> std::io::Result<()> {
     rustix::process::setpgid(None, None)?;
+    leave_descriptors();
+    Ok(())
+}
+
+fn leave_descriptors() {
     // SAFETY: a system call with plain numbers; it closes descriptors at exec, when nothing of this process is left to
     // use them. Old kernels refuse, and then the descriptors stay open: a nuisance, no danger.
     unsafe {
         libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
     }
-    Ok(())
 }
 
 /// This user's processes whose command line is `samite node --dir DIR …`.
