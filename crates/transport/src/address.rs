@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use samite_types::{Error, ErrorKind, Result};
+use samite_wire::frame::FLAG_PAYLOAD_UNCHECKED;
 
 /// Longest path of a unix socket, in bytes: what `sockaddr_un` holds with its final NUL.
 const UNIX_PATH_LEN_MAX: usize = 107;
@@ -56,6 +57,14 @@ impl Transport {
     pub const fn is_tcp(self) -> bool {
         matches!(self, Self::Tcp | Self::Tls)
     }
+}
+
+/// Flags of frames between two ends on one host: what never leaves its memory, no wire can corrupt, so their payload goes unchecked.
+pub(crate) const LOCAL_FLAGS: u16 = FLAG_PAYLOAD_UNCHECKED;
+
+/// Flags of frames on a socket.
+pub(crate) const fn socket_flags(is_tcp: bool) -> u16 {
+    if is_tcp { 0 } else { LOCAL_FLAGS }
 }
 
 impl Address {

@@ -240,7 +240,7 @@ impl Link {
             self.shared.check(request)?;
             let ticket = self.ticket(deadline)?;
             let Outgoing { kind, body, payload } = *request;
-            headers.push(FrameHeader::build(kind, ticket.id, 0, body, payload));
+            headers.push(FrameHeader::build(kind, ticket.id, self.shared.flags(), body, payload));
             tickets.push(ticket);
         }
         let mut slices: SmallVec<[&[u8]; 32]> = SmallVec::new();

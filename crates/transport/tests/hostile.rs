@@ -15,7 +15,7 @@ use samite_transport::server::{Listener, Options};
 use samite_transport::{Address, ClusterKey};
 use samite_types::{ClientId, Deadline, ErrorKind, RequestId};
 use samite_wire::control::encode;
-use samite_wire::frame::{FrameHeader, FrameKind, HEADER_LEN, Header};
+use samite_wire::frame::{FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN, Header};
 use samite_wire::hello::{Goodbye, Hello};
 use zerocopy::IntoBytes;
 
@@ -334,6 +334,34 @@ fn an_insider_that_breaks_the_protocol() {
                 .and_then(|ticket| insider.wait(ticket, soon(), |_| ()))
                 .unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::Unavailable), "{error}");
+        }
+    }
+}
+
+/// What no wire can corrupt goes without the sum of its payload; on a network that is no way to send anything.
+#[test]
+fn an_unchecked_payload_is_taken_on_one_host_only() {
+    let node = Node::start(Options::default());
+    let (kind, id) = (FrameKind::Request, RequestId(1 << 40));
+    // To which there is no reply.
+    let body = [common::command::NEVER];
+    let header = FrameHeader::build(kind, id, FLAG_PAYLOAD_UNCHECKED, &body, &[&[7; 9000]]);
+    // Not the payload that the sum was made with.
+    let bytes = [header.as_bytes(), &body, &[8; 9000]].concat();
+    let closed = || node.closed.load(std::sync::atomic::Ordering::Relaxed);
+    for address in [&node.unix, &node.tcp] {
+        let link = Link::connect(address, &key(), client(), soon()).unwrap();
+        let before = closed();
+        // SAFETY: the link holds this descriptor open.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(link.descriptors()[0]) };
+        assert_eq!(rustix::io::write(fd, &bytes).unwrap(), bytes.len());
+        if *address == node.unix {
+            works(&link);
+            assert_eq!(closed(), before);
+        } else {
+            let request = Outgoing { kind: FrameKind::Request, body: &[0; 50], payload: &[] };
+            let error = link.call(request, soon(), |_| ()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         }
     }
 }

@@ -5,8 +5,8 @@
 //!  | magic| ver| kind| body_len  | request_id       | payload  | (reserved)  | flags  | checksum |
 //! ```
 //!
-//! The checksum is CRC-32C over the header (with a zero checksum), the body and the payload. On a shared-memory ring,
-//! where no wire can corrupt it, it covers the header and the body only ([`FLAG_PAYLOAD_UNCHECKED`]).
+//! The checksum is CRC-32C over the header (with a zero checksum), the body and the payload. On a shared-memory ring or a Unix
+//! socket, where no wire can corrupt it, it covers the header and the body only ([`FLAG_PAYLOAD_UNCHECKED`]).
 
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -13,6 +13,7 @@ use super::rings::RingSender;
 use super::sender::Sender;
 use super::shared::{Descriptor, Shared};
 use super::table::Table;
+use crate::address::socket_flags;
 use crate::handshake::ClientSide;
 use crate::key::ClusterKey;
 use crate::shm::mapping::file_len;
@@ -122,6 +123,7 @@ fn open(channel: Channel, address: Address, node: NodeId, welcome: &Welcome) -> 
         Some(tls) => (Sender::sealed(tls.sealer), Some(Mutex::new(tls.opener))),
         None => (Sender::default(), None),
     };
+    let reader = Reader::new(replies, socket_flags(address.is_tcp()));
     Ok(Shared {
         address,
         node,
@@ -131,7 +133,7 @@ fn open(channel: Channel, address: Address, node: NodeId, welcome: &Welcome) -> 
         sender,
         opener,
         ring,
-        reader: Mutex::new(Reader::new(replies)),
+        reader: Mutex::new(reader),
         arena,
         grants: GrantPool::default(),
         faults: None,

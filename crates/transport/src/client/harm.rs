@@ -6,7 +6,6 @@ use samite_types::{Deadline, RequestId, Result};
 use super::Outgoing;
 use super::shared::Shared;
 use crate::fault::{bend, whole, words};
-use crate::shm::ring::RING_FLAGS;
 use crate::socket::timespec;
 
 impl Shared {
@@ -26,7 +25,7 @@ impl Shared {
             return Ok(verdict.lost.is_some());
         }
         let by_ring = self.ring.as_ref().filter(|ring| ring.takes(request));
-        let flags = if by_ring.is_some() { RING_FLAGS } else { 0 };
+        let flags = self.flags();
         let mut frame = whole(kind, id, flags, body, payload);
         if let Some(random) = verdict.corrupt {
             bend(&mut frame, flags, body.len(), random);

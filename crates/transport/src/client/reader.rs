@@ -34,7 +34,7 @@ struct RingReader {
 }
 
 impl Reader {
-    pub(super) fn new(replies: Option<Consumer>) -> Self {
+    pub(super) fn new(replies: Option<Consumer>, socket_flags: u16) -> Self {
         let ring = replies.map(|consumer| RingReader {
             consumer,
             spin: Spin::new(SPIN_MAX),
@@ -42,7 +42,7 @@ impl Reader {
             current: None,
             on_socket: false,
         });
-        Self { ring, stream: Stream::new() }
+        Self { ring, stream: Stream::new(socket_flags) }
     }
 
     /// Waits for the next frame, which stays the current one until it is finished.

@@ -9,8 +9,9 @@ use zerocopy::IntoBytes;
 
 use super::Outgoing;
 use super::shared::Descriptor;
+use crate::address::LOCAL_FLAGS;
 use crate::server::ring_bell;
-use crate::shm::ring::{Producer, RING_FLAGS, Ring, RingMemory, Word};
+use crate::shm::ring::{Producer, Ring, RingMemory, Word};
 
 #[derive(Debug)]
 pub(super) struct RingSender {
@@ -35,7 +36,7 @@ impl RingSender {
     /// Publishes a request. `false`: the ring is full.
     pub(super) fn send(&self, id: RequestId, request: &Outgoing<'_>) -> bool {
         let Outgoing { kind, body, payload } = *request;
-        let header = FrameHeader::build(kind, id, RING_FLAGS, body, payload);
+        let header = FrameHeader::build(kind, id, LOCAL_FLAGS, body, payload);
         self.send_frame(header.as_bytes(), body, payload)
     }
 

@@ -21,6 +21,7 @@ use super::sender::{Sender, Sent};
 use super::stream::{Line, Patience, Stop, broken};
 use super::table::{Claim, Filed, Table};
 use crate::Address;
+use crate::address::socket_flags;
 use crate::shm::{ArenaView, GrantPool};
 use crate::socket::{WAIT_SLICE, poll_for, timespec};
 use crate::tls::Opener;
@@ -282,7 +283,8 @@ impl Shared {
             }
             return Ok(());
         }
-        let header = FrameHeader::build(request.kind, id, 0, request.body, request.payload);
+        let header =
+            FrameHeader::build(request.kind, id, self.flags(), request.body, request.payload);
         let mut slices: SmallVec<[&[u8]; 8]> = SmallVec::new();
         slices.extend([header.as_bytes(), request.body]);
         slices.extend_from_slice(request.payload);
@@ -291,6 +293,11 @@ impl Shared {
             return Ok(());
         }
         self.send_slices(&slices, deadline)
+    }
+
+    /// Flags of frames to the node.
+    pub(super) const fn flags(&self) -> u16 {
+        socket_flags(self.address.is_tcp())
     }
 
     /// Sends frames on the socket, in one write if it takes them.

@@ -217,6 +217,8 @@ pub(super) struct Stream {
     start: usize,
     end: usize,
     current: Option<Current>,
+    /// Flags that frames may have.
+    flags: u16,
     spin: Spin,
     /// Frames finished.
     answered: u32,
@@ -233,12 +235,13 @@ pub(super) struct View<'a> {
 }
 
 impl Stream {
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(flags: u16) -> Self {
         Self {
             buffer: Vec::new(),
             start: 0,
             end: 0,
             current: None,
+            flags,
             spin: Spin::new(SPIN_MAX),
             answered: 0,
         }
@@ -257,7 +260,7 @@ impl Stream {
                 continue;
             };
             let header = Header::parse(raw)?;
-            if header.flags != 0 {
+            if header.flags & !self.flags != 0 {
                 return Err(WireError::Unknown("frame flags").into());
             }
             if let Some(content) = after.get(..header.len_after()) {

@@ -11,6 +11,7 @@ use super::harm::is_request_harmed;
 use super::layer::Layer;
 use super::rings::RingInput;
 use super::{ConnId, Peer, Replies, Service};
+use crate::address::socket_flags;
 use crate::handshake::{NodeSide, NodeStep, check_header, is_trusted, read_goodbye};
 use crate::key::ClusterKey;
 use crate::server::replies::gone;
@@ -212,7 +213,7 @@ impl Connection {
             if !self.is_open() {
                 check_header(&header)?;
             }
-            if header.flags != 0 {
+            if header.flags & !socket_flags(self.is_tcp) != 0 {
                 return Err(WireError::Unknown("frame flags").into());
             }
             let Some((content, behind)) = after.split_at_checked(header.len_after()) else {

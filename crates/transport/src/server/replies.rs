@@ -17,8 +17,9 @@ use zerocopy::IntoBytes;
 
 use super::output::SocketQueue;
 use super::{ConnId, OutPiece};
+use crate::address::LOCAL_FLAGS;
 use crate::fault::Holdup;
-use crate::shm::ring::{Producer, RING_FLAGS, RingMemory, Word};
+use crate::shm::ring::{Producer, RingMemory, Word};
 use crate::tls::Sealer;
 
 /// Replies that wait together are sent when they are this long, in bytes, even if more are coming.
@@ -28,6 +29,8 @@ const FLUSH_LEN: usize = 256 << 10;
 pub(super) struct Output {
     fd: OwnedFd,
     socket: SocketQueue,
+    /// Of frames on the socket.
+    flags: u16,
     /// The socket has said that it is full; wait until it is writable.
     blocked: bool,
     ring: Option<RingOutput>,
@@ -151,7 +154,7 @@ impl Replies {
         if let Some(ring) = &mut output.ring {
             let frame_len = size_of::<FrameHeader>() + body.len() + payload_len;
             if frame_len <= ring.producer.frame_len_max() {
-                let header = build(RING_FLAGS);
+                let header = build(LOCAL_FLAGS);
                 if ring.waiting.is_empty() && ring.producer.write(header.as_bytes(), body, &slices)
                 {
                     ring.publish();
@@ -163,7 +166,7 @@ impl Replies {
             }
             self.ring_waits |= !ring.send(Vec::new());
         }
-        output.socket.push(build(0).as_bytes());
+        output.socket.push(build(output.flags).as_bytes());
         output.socket.push(body);
         drop(slices);
         for piece in pieces {
@@ -177,9 +180,10 @@ impl Replies {
 
     /// How a frame of `len` bytes goes: by ring or not, and with which flags.
     pub(super) fn way(&self, conn: ConnId, len: usize) -> (bool, u16) {
-        let ring = self.output(conn).and_then(|output| output.ring.as_ref());
+        let Some(output) = self.output(conn) else { return (false, 0) };
+        let ring = output.ring.as_ref();
         let by_ring = ring.is_some_and(|ring| len <= ring.producer.frame_len_max());
-        (by_ring, if by_ring { RING_FLAGS } else { 0 })
+        (by_ring, if by_ring { LOCAL_FLAGS } else { output.flags })
     }
 
     /// Sends a frame that is whole already.
@@ -249,13 +253,15 @@ impl Replies {
         }
     }
 
-    pub(super) fn open(&mut self, conn: ConnId, fd: OwnedFd) {
+    /// A connection is there; `flags` are those of its frames.
+    pub(super) fn open(&mut self, conn: ConnId, fd: OwnedFd, flags: u16) {
         let index = conn.index();
         if self.outputs.len() <= index {
             self.outputs.resize_with(index + 1, || None);
         }
         let socket = SocketQueue::default();
-        let output = Output { fd, socket, blocked: false, ring: None, dirty: false, party: None };
+        let output =
+            Output { fd, socket, flags, blocked: false, ring: None, dirty: false, party: None };
         self.outputs[index] = Some((conn, output));
     }
 

@@ -20,9 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
+use samite_wire::WireError;
 use samite_wire::frame::{HEADER_LEN, Header};
 use samite_wire::hello::RingLayout;
-use samite_wire::{WireError, frame};
 
 use super::mapping::Mapping;
 
@@ -310,9 +310,6 @@ impl Consumer {
     }
 }
 
-/// Flags of frames on rings: no wire can corrupt them, so their payload goes unchecked.
-pub(crate) const RING_FLAGS: u16 = frame::FLAG_PAYLOAD_UNCHECKED;
-
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
@@ -323,6 +320,7 @@ mod tests {
     use zerocopy::IntoBytes;
 
     use super::*;
+    use crate::address::LOCAL_FLAGS;
     use crate::shm::mapping::memory_file;
 
     fn rings() -> Arc<RingMemory> {
@@ -366,7 +364,7 @@ mod tests {
                         let payload = vec![!number as u8; len - len / 2];
                         let (kind, id) = (FrameKind::Request, RequestId(number));
                         let header =
-                            FrameHeader::build(kind, id, RING_FLAGS, &body, &[&payload]);
+                            FrameHeader::build(kind, id, LOCAL_FLAGS, &body, &[&payload]);
                         let (start, end) = payload.split_at(payload.len() / 3);
                         if producer.write(header.as_bytes(), &body, &[start, end]) {
                             model.push_back(Some((number, len)));
@@ -406,7 +404,7 @@ mod tests {
             let (mut producer, mut consumer) = ends(Ring::Requests);
             if frame_first {
                 let (kind, id) = (FrameKind::Request, RequestId(1));
-                let header = FrameHeader::build(kind, id, RING_FLAGS, &[1; 50], &[]);
+                let header = FrameHeader::build(kind, id, LOCAL_FLAGS, &[1; 50], &[]);
                 prop_assert!(producer.write(header.as_bytes(), &[1; 50], &[]));
             }
             producer.copy(at.min(4096 - bytes.len()), &bytes);
