@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{TRANSPORTS, break_links, client, cluster, dataset, spec};
@@ -21,23 +21,31 @@ fn additions_happen_once_however_often_connections_break() {
     for transport in TRANSPORTS {
         let client = client(&cluster, transport);
         let dataset = dataset(&client, &format!("once-{transport}"));
-        let over = AtomicBool::new(false);
+        let (over, added) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
+                    let before = added.load(Ordering::Relaxed);
                     break_links(&client);
-                    std::thread::sleep(Duration::from_millis(3));
+                    // On a busy machine it takes longer until they are there again; nobody has endless patience.
+                    while !over.load(Ordering::Relaxed) {
+                        std::thread::sleep(Duration::from_millis(3));
+                        if added.load(Ordering::Relaxed) >= before + THREADS {
+                            break;
+                        }
+                    }
                 }
             });
             let adders: Vec<_> = (0..THREADS)
                 .map(|thread| {
-                    let dataset = &dataset;
+                    let (dataset, added) = (&dataset, &added);
                     scope.spawn(move || {
                         for index in 0..ADDITIONS {
                             // Alone and in batches, spread over both nodes.
                             let keys: Vec<[u8; 2]> =
                                 (0..1 + index % 3).map(|key| [thread as u8, key as u8]).collect();
                             add_one(dataset, &keys);
+                            added.fetch_add(1, Ordering::Relaxed);
                         }
                     })
                 })
