@@ -12,7 +12,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use common::{Mounted, Store, on_each_store};
-use samite_fs::{Context, OpenFlags};
+use samite_fs::{Context, NAME_LEN_MAX, OpenFlags};
 
 /// Names that are looked up in vain before others make one.
 const LOOKS: u32 = 24;
@@ -120,6 +120,27 @@ fn what_others_make_in_whatever_way_is_there_at_once() {
                 assert!(!exists(&here.path(&name)) && !exists(&there.path(&name)), "{what}");
             }
         }
+    });
+}
+
+#[test]
+fn a_name_that_is_too_long_is_refused_also_where_all_names_are_known() {
+    on_each_store(|store| {
+        let here = store.another_mount(true);
+        fs::create_dir(here.path("d")).unwrap();
+        let mut knowing = Knowing::new(&here, "d");
+        let (longest, too_long) = ("n".repeat(NAME_LEN_MAX), "n".repeat(NAME_LEN_MAX + 1));
+        knowing.know();
+        assert!(!exists(&knowing.path(&longest)));
+        for result in [
+            fs::symlink_metadata(knowing.path(&too_long)).map(drop),
+            fs::remove_file(knowing.path(&too_long)),
+            fs::write(knowing.path(&too_long), b"x"),
+        ] {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidFilename);
+        }
+        fs::write(knowing.path(&longest), b"x").unwrap();
+        assert!(exists(&knowing.path(&longest)));
     });
 }
 

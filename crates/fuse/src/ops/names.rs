@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use fuser::{Errno, FileAttr};
 use samite_fs::{
-    At, Context, Entered, FileKind, Named, OpenFile, OpenFlags, RenameFlags, Timestamp,
+    At, Context, Entered, FileKind, NAME_LEN_MAX, Named, OpenFile, OpenFlags, RenameFlags,
+    Timestamp,
 };
 use samite_types::Result;
 
@@ -80,6 +81,10 @@ impl Ops {
     /// Whether it is known, or can be learnt together with what else is in the directory, that there is no such name.
     fn is_missing(&self, directory: &OpenFile, at: Name<'_>) -> bool {
         let (directories, name) = (&self.caching.directories, at.name.as_bytes());
+        // Of a name that cannot be, the look-up says more than that it is missing.
+        if name.len() > NAME_LEN_MAX {
+            return false;
+        }
         if directories.lack(at.parent, name) {
             return true;
         }
