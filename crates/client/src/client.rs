@@ -370,7 +370,11 @@ impl Client {
     /// must keep its program off.
     #[must_use]
     pub fn descriptors(&self) -> Vec<i32> {
-        let view = self.session().view();
+        // Not `session`, which makes one: asked in the child of a fork, this must not allocate.
+        let session = self.shared.session.load(Ordering::Acquire);
+        // SAFETY: see `session`.
+        let Some(session) = (unsafe { session.as_ref() }) else { return Vec::new() };
+        let view = session.view();
         view.iter().flat_map(|view| view.peers()).flat_map(|peer| peer.descriptors()).collect()
     }
 

@@ -83,6 +83,13 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     outcome.unwrap_or(Err(Errno::IO))
 }
 
+/// Runs work of our own in the child of a fork, where no call is in progress: what it closes is not the program's doing.
+pub fn in_child(work: impl FnOnce()) {
+    let before = BUSY.replace(true);
+    work();
+    BUSY.set(before);
+}
+
 /// Whether this thread is at work on the store: a call that arrives now comes from a signal handler.
 pub fn is_busy() -> bool {
     BUSY.get()

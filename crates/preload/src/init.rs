@@ -239,7 +239,12 @@ fn parse(entry: &[u8]) -> Option<(c_int, SlotId, c_int)> {
 }
 
 /// Asks libc to tell of forks.
+///
+/// It asks whoever came last first before a fork, and last after it. An allocator that locks itself for a fork (jemalloc) asks
+/// at its first allocation: that has to come before, or it would be locked whenever the handlers here allocate or wait for a
+/// thread that does.
 fn watch_forks() {
+    drop(std::hint::black_box(Box::new(0_u8)));
     type Handler = extern "C" fn();
     unsafe extern "C" {
         safe fn __register_atfork(
@@ -282,9 +287,11 @@ extern "C" fn after_fork_parent() {
 
 extern "C" fn after_fork_child() {
     gate::reset_in_child();
-    session::after_fork_child();
-    mapped::after_fork(true);
-    table::after_fork_child();
-    locks::after_fork_child();
-    store::after_fork_child();
+    hook::in_child(|| {
+        session::after_fork_child();
+        mapped::after_fork(true);
+        table::after_fork_child();
+        locks::after_fork_child();
+        store::after_fork_child();
+    });
 }

@@ -46,6 +46,11 @@ fn a_fork_while_threads_touch_the_store_first() {
 }
 
 #[test]
+fn a_fork_with_an_allocator_that_locks_itself_meanwhile() {
+    compare("fork_with_allocator");
+}
+
+#[test]
 fn libraries_are_found_beside_the_caller_and_in_the_store() {
     if !has("cc") {
         return;
