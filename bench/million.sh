@@ -53,6 +53,8 @@ together() {
 
 field() { sed -E "s/.*\"$1\": ([0-9.]+).*/\1/"; }
 
+least() { printf '%s\n' "$@" | sort -g | head -n 1; }
+
 # expect WHAT CONDITION: awk decides
 expect() {
   if awk "BEGIN { exit !($2) }"; then echo "       ok       $1"; else echo "       FAILED   $1 ($2)"; failed=1; fi
@@ -62,11 +64,20 @@ for door in $doors; do
   root=$([ "$door" = run ] && echo /samite || echo "$work/mount")
   "$SAMITE" run --name "$name" -- mkdir "/samite/$door-many" "/samite/$door-few"
   many=$root/$door-many few=$root/$door-few
-  empty=$(step "$door" create "$few" 0 2000 | field seconds)
   together "$door" create "$many"
-  full=$(step "$door" create "$many" "$files" $((files + 2000)) | field seconds)
-  expect "a create among $files costs about what it costs in an empty directory: $full and $empty s for 2000" "$full < 4 * $empty"
-  step "$door" remove "$many" "$files" $((files + 2000)) > /dev/null
+  step "$door" create "$few" 0 2000 > /dev/null
+  # In turns, as the machine's speed changes; the fastest of each counts.
+  empty=() full=()
+  for _ in 1 2 3 4 5; do
+    "$SAMITE" run --name "$name" -- mkdir "/samite/$door-empty"
+    empty+=("$(step "$door" create "$root/$door-empty" 0 2000 | field seconds)")
+    full+=("$(step "$door" create "$many" "$files" $((files + 2000)) | field seconds)")
+    "$SAMITE" run --name "$name" -- rm -r "/samite/$door-empty"
+    step "$door" remove "$many" "$files" $((files + 2000)) > /dev/null
+  done
+  empty_least=$(least "${empty[@]}") full_least=$(least "${full[@]}")
+  expect "a create among $files costs what it costs in an empty directory: $full_least and $empty_least s for 2000" \
+    "$full_least < 1.5 * $empty_least"
 
   short=$(step "$door" list "$few" 0 2000)
   long=$(step "$door" list "$many" 0 "$files")
