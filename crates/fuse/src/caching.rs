@@ -27,8 +27,9 @@ const SLACK: Duration = Duration::from_secs(1);
 const LISTEN: Duration = Duration::from_secs(1);
 /// Pause before a node is asked again that does not answer.
 const RETRY: Duration = Duration::from_millis(100);
-/// Most inodes whose attributes the kernel is let keep by the name they live in.
-const KEPT_MAX: usize = 1 << 17;
+/// Most inodes whose attributes the kernel is let keep by the name they live in: more than a listing can tell of before they are
+/// forgotten, about 30 MB.
+const KEPT_MAX: usize = 1 << 18;
 /// For how long they are known: longer than any promise lasts.
 const KEPT_FOR: Duration = Duration::from_secs(4);
 /// Time between two looks for those that need not be known any more.

@@ -22,6 +22,8 @@ use crate::limits::{LEASE_HOLDERS_MAX, LEASE_TERM_MAX, LEASES_MAX};
 const QUIET: Duration = Duration::from_millis(10);
 /// How long changes are noted after somebody has asked for a lease.
 const NOTING: Duration = Duration::from_secs(1);
+/// Time between two looks through a full table.
+const SWEEP_EVERY: Duration = Duration::from_millis(50);
 /// Notes of changes: those of two records may fall on the same place, and then the later counts for both.
 const NOTES: usize = 256;
 
@@ -75,6 +77,10 @@ pub struct RecordLeases {
     count: usize,
     /// No lease lasts longer.
     latest: Duration,
+    /// None ends earlier.
+    soonest: Duration,
+    /// When it may be looked again for those that have ended.
+    sweep_from: Duration,
     /// Changes are noted until then.
     noting: Duration,
     notes: Vec<Note>,
@@ -98,7 +104,7 @@ impl RecordLeases {
         if self.waiting_wide || self.waiting.contains(&hash) || self.is_busy(client, hash, now) {
             return Duration::ZERO;
         }
-        if self.count >= LEASES_MAX {
+        if self.count >= LEASES_MAX && self.soonest.max(self.sweep_from) <= now {
             self.sweep(now);
         }
         let term = term.min(LEASE_TERM_MAX);
@@ -127,6 +133,7 @@ impl RecordLeases {
             }
         }
         self.latest = self.latest.max(until);
+        self.soonest = if self.count == 1 { until } else { self.soonest.min(until) };
         term
     }
 
@@ -256,7 +263,10 @@ impl RecordLeases {
             holders.retain(|holder| holder.until > now);
             !holders.is_empty()
         });
-        self.count = self.holders.values().map(SmallVec::len).sum();
+        let left = || self.holders.values().flatten();
+        self.count = left().count();
+        self.soonest = left().map(|holder| holder.until).min().unwrap_or_default();
+        self.sweep_from = now + SWEEP_EVERY;
     }
 }
 
@@ -337,6 +347,14 @@ mod tests {
         assert_eq!(leases.grant(A, &key(0), TERM, ms(2)), TERM);
         assert_eq!(leases.grant(B, b"more", TERM, ms(3)), TERM);
         assert_eq!(leases.count, 2);
+        for index in 0..LEASES_MAX - 2 {
+            leases.grant(A, &key(index + 1), ms(index as u64 % 100), ms(4));
+        }
+        assert_eq!(leases.count, LEASES_MAX);
+        assert_eq!(leases.grant(A, b"soon", TERM, ms(10)), Duration::ZERO, "looked just before");
+        assert_eq!(leases.grant(A, b"soon", TERM, ms(60)), TERM);
+        assert_eq!(leases.holders.values().map(SmallVec::len).sum::<usize>(), leases.count);
+        assert_eq!(leases.grant(B, b"more", TERM, ms(200)), TERM);
         for client in 2..2 * LEASE_HOLDERS_MAX as u64 {
             leases.grant(ClientId(client), b"more", TERM, ms(3));
         }
