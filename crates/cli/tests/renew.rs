@@ -14,15 +14,24 @@ fn value(number: usize) -> String {
     format!("value {number} ").repeat(50)
 }
 
-/// The log of a node: its longest segment.
-fn log_of(durable: &Path, node: &str) -> PathBuf {
-    let dir = durable.join(node).join("shard-0");
-    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let logs = files.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("log-"));
-    logs.max_by_key(|path| path.metadata().unwrap().len()).unwrap()
+/// The longest file of a node whose name starts so, and none that is still being written.
+fn longest(durable: &Path, node: &str, prefix: &str) -> Option<PathBuf> {
+    let files = std::fs::read_dir(durable.join(node).join("shard-0")).unwrap();
+    let named = files.map(|entry| entry.unwrap()).filter(|entry| {
+        let name = entry.file_name().into_string().unwrap();
+        name.starts_with(prefix) && !name.ends_with(".new")
+    });
+    let longest =
+        named.filter_map(|entry| Some((entry.metadata().ok()?.len(), entry.path()))).max();
+    longest.map(|(_, path)| path)
 }
 
-/// Changes one byte in the middle of what a log tells.
+/// The log of a node: its longest segment.
+fn log_of(durable: &Path, node: &str) -> PathBuf {
+    longest(durable, node, "log-").unwrap()
+}
+
+/// Changes one byte in the middle of what a file tells.
 fn damage(path: &Path) {
     let mut bytes = std::fs::read(path).unwrap();
     let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
@@ -30,17 +39,25 @@ fn damage(path: &Path) {
     std::fs::write(path, bytes).unwrap();
 }
 
-fn wait_until_whole(samite: &Samite) {
+fn is_within_a_minute(mut is_so: impl FnMut() -> bool) -> bool {
     let until = Instant::now() + Duration::from_secs(60);
-    loop {
-        let output = samite.command(["status"]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        if said.contains("64 groups healthy") && said.contains(" 0 members to bring up to date") {
-            return;
+    while !is_so() {
+        if Instant::now() > until {
+            return false;
         }
-        assert!(Instant::now() < until, "{said}");
         std::thread::sleep(Duration::from_millis(100));
     }
+    true
+}
+
+fn wait_until_whole(samite: &Samite) {
+    let mut said = String::new();
+    let is_whole = is_within_a_minute(|| {
+        let output = samite.command(["status"]).output().unwrap();
+        said = String::from_utf8_lossy(&output.stdout).into_owned();
+        said.contains("64 groups healthy") && said.contains(" 0 members to bring up to date")
+    });
+    assert!(is_whole, "{said}");
 }
 
 fn check_all(samite: &Samite) {
@@ -104,4 +121,50 @@ fn a_damaged_node_is_made_again_from_the_others_and_nothing_is_lost() {
     assert!(said.contains("n1.aside-2"), "{said}");
     wait_until_whole(&samite);
     check_all(&samite);
+}
+
+#[test]
+fn a_damaged_checkpoint_stops_a_node_and_is_made_again_from_the_others() {
+    /// So often written that the log is longer than it may be.
+    const ROUNDS: usize = 24;
+    const BIG_LEN: usize = 8 << 20;
+    let samite = Samite::new();
+    let durable = samite.scratch().join("flash");
+    let durable_text = durable.to_str().unwrap();
+    samite.ok([
+        "up",
+        "--local",
+        "2",
+        "--memory",
+        "256M",
+        "--mirror",
+        "2",
+        "--durable",
+        durable_text,
+    ]);
+    let big: Vec<u8> = (0..BIG_LEN).map(|at| ((at * at) >> 7) as u8).collect();
+    let file = samite.scratch().join("big");
+    std::fs::write(&file, &big).unwrap();
+    for _ in 0..ROUNDS {
+        samite.ok(["kv", "put", "big", "--file", file.to_str().unwrap()]);
+    }
+    let checkpoint = || longest(&durable, "n1", "checkpoint-");
+    assert!(is_within_a_minute(|| checkpoint().is_some()), "no checkpoint");
+    samite.ok(["fault", "kill", "1"]);
+    let damaged = checkpoint().unwrap();
+    damage(&damaged);
+
+    let said = samite.fails(1, ["node", "restart", "1"]);
+    let name = damaged.file_name().unwrap().to_str().unwrap();
+    for part in [name, "shard-0", "byte ", "samite node restart 1 --renew"] {
+        assert!(said.contains(part), "{part:?} in {said}");
+    }
+    let said = samite.ok(["node", "restart", "1", "--renew", "--wait", "60"]);
+    assert!(said.contains("n1.aside-1"), "{said}");
+    wait_until_whole(&samite);
+    // What it has now is all there is: the other one begins empty.
+    samite.ok(["fault", "kill", "0"]);
+    samite.ok(["node", "restart", "0", "--renew", "--wait", "60"]);
+    let output = samite.command(["kv", "get", "big"]).output().unwrap();
+    assert!(output.status.success() && output.stdout == big, "{}", output.status);
 }
