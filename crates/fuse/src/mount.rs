@@ -1,5 +1,6 @@
 //! Mounting the store and serving the mount.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ use samite_types::{Error, ErrorKind, Result};
 use crate::caching::{Caching, Listening};
 use crate::ops::Ops;
 use crate::places::Clearing;
+use crate::readers::Readers;
 use crate::server::Server;
 use crate::sweeping::Sweeping;
 
@@ -42,6 +44,7 @@ pub struct MountOptions {
 pub struct Mount {
     session: Session<Server>,
     ops: Arc<Ops>,
+    readers: Arc<Readers>,
 }
 
 impl Mount {
@@ -56,7 +59,9 @@ impl Mount {
         let caching = Caching::new(fs.clone(), options.caches);
         let ops = Arc::new(Ops::new(fs.clone(), root.file, caching));
         let threads = options.threads.clamp(1, THREADS_MAX);
-        let server = Server::new(Arc::clone(&ops), threads);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let readers = Arc::new(Readers::new(threads, cores));
+        let server = Server::new(Arc::clone(&ops), Arc::clone(&readers));
         let mut config = Config::default();
         config.n_threads = Some(threads);
         config.clone_fd = true;
@@ -75,7 +80,7 @@ impl Mount {
             let hint = hint();
             Error::new(ErrorKind::Io, format!("mount {}: {error}{hint}", path.display()))
         })?;
-        Ok(Self { session, ops })
+        Ok(Self { session, ops, readers })
     }
 
     /// What ends the mount from another thread: then [`Mount::serve`] returns.
@@ -90,6 +95,7 @@ impl Mount {
     pub fn serve(self) -> Result<()> {
         let failed = |error| Error::new(ErrorKind::Io, format!("serve the mount: {error}"));
         let notifier = self.session.notifier();
+        self.readers.look_at(self.session.as_fd().try_clone_to_owned().map_err(failed)?);
         let _listening = Listening::begin(&self.ops, &notifier, &self.session).map_err(failed)?;
         let _clearing = Clearing::begin(&self.ops, notifier).map_err(failed)?;
         let _sweeping = Sweeping::begin(&self.ops.fs).map_err(failed)?;

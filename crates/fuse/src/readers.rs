@@ -3,20 +3,42 @@
 //! The kernel wakes the worker that has waited for longest. So requests that come one by one go round all workers: each is woken, with cold caches
 //! and maybe on another core, while the one that has just answered could have taken the next without a sleep. Therefore, where answers come
 //! soon, a worker that has answered and sees that another one waits already takes a rest. It is called when a request takes
-//! long while nobody waits, and comes back by itself after a moment, so that no request is held up for longer by others.
+//! long while nobody waits, and comes back by itself where no request has begun for a moment, so that none is held up for longer by others.
+//! While requests go on it comes back only to a machine that has cores for it: workers beyond those take them from the programs that wait.
+//!
+//! The last one that is awake looks for the next request for a while before it sleeps. A program that has its answer mostly asks again within
+//! microseconds, and to wake a worker on a core that has gone idle takes longer than to serve.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Longest rest, and so the longest time for which a worker that rests is missed.
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use samite_transport::{Poll, Spin};
+
+/// Time between two looks whether a worker that rests is missed: it is for two of them at most.
 const REST: Duration = Duration::from_millis(20);
 
-/// Who waits, and who rests.
+/// Looking for the next request before sleeping, at most.
+const LOOK_MAX: Duration = Duration::from_micros(200);
+
+/// Who waits, who rests, and who looks.
 #[derive(Debug)]
 pub struct Readers {
+    /// Where requests come from, once they do.
+    device: OnceLock<OwnedFd>,
+    /// Held by the worker that looks for the next request.
+    spin: Mutex<Spin>,
+    /// It has looked in vain, and sleeps.
+    sleeps: AtomicBool,
     /// Workers that wait for a request, or are on their way to.
     waiting: AtomicUsize,
+    /// Requests that were begun, ever.
+    begun: AtomicU64,
+    workers: usize,
+    /// So many workers awake are enough for requests that go on.
+    enough: usize,
     rest: Mutex<Rest>,
     bell: Condvar,
 }
@@ -37,18 +59,36 @@ pub struct Turn<'r, S: Fn() -> bool> {
 }
 
 impl Readers {
-    /// For so many workers, all of which wait.
-    pub const fn new(workers: usize) -> Self {
+    /// For so many workers, all of which wait, on a machine with so many cores: half of them are for who asks.
+    pub const fn new(workers: usize, cores: usize) -> Self {
         Self {
+            device: OnceLock::new(),
+            spin: Mutex::new(Spin::new(LOOK_MAX)),
+            sleeps: AtomicBool::new(false),
             waiting: AtomicUsize::new(workers),
+            begun: AtomicU64::new(0),
+            workers,
+            enough: if cores < 4 { 1 } else { cores / 2 },
             rest: Mutex::new(Rest { resting: 0, called: 0 }),
             bell: Condvar::new(),
         }
     }
 
+    /// Requests come from this device, which workers may look at.
+    pub fn look_at(&self, device: OwnedFd) {
+        self.device.get_or_init(|| device);
+    }
+
     /// The calling worker begins to serve a request. `is_soon`: answers come so soon that few workers are better.
     pub fn begin<S: Fn() -> bool>(&self, is_soon: S) -> Turn<'_, S> {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        if self.sleeps.load(Ordering::Relaxed)
+            && self.sleeps.swap(false, Ordering::Relaxed)
+            && let Ok(mut spin) = self.spin.try_lock()
+        {
+            spin.woke();
+        }
         Turn { readers: self, is_soon }
     }
 
@@ -64,7 +104,22 @@ impl Readers {
         }
     }
 
-    /// Until it is called, or for a moment; not if nobody else waits by now.
+    /// Until there is a request, or a sleep is better: it has not come for long, or somebody else has work for this core, who may well be to ask.
+    fn look(&self) {
+        let (Some(device), Ok(mut spin)) = (self.device.get(), self.spin.try_lock()) else {
+            return;
+        };
+        while !has_request(device) {
+            if !spin.pass(Poll::Kernel, false) || spin.is_shared() {
+                spin.sleeps();
+                self.sleeps.store(true, Ordering::Relaxed);
+                return;
+            }
+        }
+        spin.found();
+    }
+
+    /// Until it is called or missed; not if nobody else waits by now.
     fn rest(&self) {
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         let leaves = |waiting: usize| (waiting > 1).then(|| waiting - 1);
@@ -72,23 +127,45 @@ impl Readers {
             return;
         }
         rest.resting += 1;
-        let waited = self.bell.wait_timeout_while(rest, REST, |rest| rest.called == 0);
-        let (mut rest, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        rest.resting -= 1;
-        if rest.called > 0 {
-            rest.called -= 1;
-        } else {
-            self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut seen = self.begun.load(Ordering::Relaxed);
+        loop {
+            let waited = self.bell.wait_timeout_while(rest, REST, |rest| rest.called == 0);
+            rest = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if rest.called > 0 {
+                rest.called -= 1;
+                break;
+            }
+            let begun = self.begun.load(Ordering::Relaxed);
+            if self.misses(rest.resting, begun != seen) {
+                self.waiting.fetch_add(1, Ordering::SeqCst);
+                break;
+            }
+            seen = begun;
         }
+        rest.resting -= 1;
+    }
+
+    /// Whether one of so many that rest should come back, as requests go on or do not.
+    const fn misses(&self, resting: usize, goes_on: bool) -> bool {
+        !goes_on || self.workers - resting < self.enough
     }
 }
 
 impl<S: Fn() -> bool> Drop for Turn<'_, S> {
     fn drop(&mut self) {
-        if self.readers.waiting.fetch_add(1, Ordering::SeqCst) > 0 && (self.is_soon)() {
-            self.readers.rest();
+        let waits_another = self.readers.waiting.fetch_add(1, Ordering::SeqCst) > 0;
+        match ((self.is_soon)(), waits_another) {
+            (true, true) => self.readers.rest(),
+            (true, false) => self.readers.look(),
+            (false, _) => {}
         }
     }
+}
+
+/// Whether the next read of the device ends at once.
+fn has_request(device: &OwnedFd) -> bool {
+    let mut look = [PollFd::new(device, PollFlags::IN)];
+    !matches!(poll(&mut look, Some(&Timespec::default())), Ok(0))
 }
 
 #[cfg(test)]
@@ -107,7 +184,7 @@ mod tests {
 
     #[test]
     fn who_finds_another_waiting_rests_and_comes_back() {
-        let readers = Readers::new(2);
+        let readers = Readers::new(2, 2);
         let (turn, other) = (readers.begin(|| true), readers.begin(|| true));
         drop(turn);
         assert_eq!(waiting(&readers), 1);
@@ -117,7 +194,7 @@ mod tests {
 
     #[test]
     fn who_rests_is_called_while_nobody_waits() {
-        let readers = Readers::new(2);
+        let readers = Readers::new(2, 2);
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -141,8 +218,35 @@ mod tests {
     }
 
     #[test]
+    fn who_rests_is_missed_when_no_request_begins_or_there_are_cores() {
+        let missed = |cores, resting, goes_on| Readers::new(8, cores).misses(resting, goes_on);
+        for cores in [1, 2, 3, 4, 64] {
+            assert!(missed(cores, 7, false));
+        }
+        assert!(!missed(2, 7, true));
+        assert!(missed(4, 7, true) && !missed(4, 6, true));
+        assert!(missed(64, 1, true));
+    }
+
+    #[test]
+    fn who_rests_comes_back_to_requests_that_go_on_where_there_are_cores() {
+        let readers = Readers::new(2, 8);
+        let is_back = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_back.load(Ordering::SeqCst) {
+                    drop(readers.begin(|| false));
+                }
+            });
+            drop(readers.begin(|| true));
+            is_back.store(true, Ordering::SeqCst);
+        });
+        assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
+    }
+
+    #[test]
     fn nobody_rests_where_answers_take_their_time() {
-        let readers = Readers::new(3);
+        let readers = Readers::new(3, 2);
         let is_soon = || false;
         drop(readers.begin(is_soon));
         assert_eq!(waiting(&readers), 3);

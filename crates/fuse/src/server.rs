@@ -33,13 +33,13 @@ const OPEN_FLAGS: FopenFlags =
 /// Answers the kernel.
 pub struct Server {
     ops: Arc<Ops>,
-    readers: Readers,
+    readers: Arc<Readers>,
 }
 
 impl Server {
-    /// For these operations, with so many workers.
-    pub const fn new(ops: Arc<Ops>, workers: usize) -> Self {
-        Self { ops, readers: Readers::new(workers) }
+    /// For these operations, by these workers.
+    pub const fn new(ops: Arc<Ops>, readers: Arc<Readers>) -> Self {
+        Self { ops, readers }
     }
 
     /// For as long as a worker serves a request.

@@ -23,4 +23,5 @@ pub mod shm;
 
 pub use address::{Address, Transport};
 pub use key::ClusterKey;
+pub use spin::{Poll, Spin};
 pub use tls::{Authorities, TlsFiles};

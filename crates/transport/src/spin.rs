@@ -38,7 +38,7 @@ const CROWDED_FOR: (Duration, Duration) = (Duration::from_millis(10), Duration::
 
 /// What one look costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Poll {
+pub enum Poll {
     /// A few loads.
     Memory,
     /// A system call.
@@ -47,7 +47,7 @@ pub(crate) enum Poll {
 
 /// The time that polling may take, learned from how it went.
 #[derive(Debug)]
-pub(crate) struct Spin {
+pub struct Spin {
     max: Duration,
     /// Polling in a crowd, where nobody is known to wait for this core.
     crowded_pause: Duration,
@@ -73,7 +73,7 @@ pub(crate) struct Spin {
 
 impl Spin {
     /// For who waits for a reply.
-    pub(crate) const fn new(max: Duration) -> Self {
+    pub const fn new(max: Duration) -> Self {
         Self::of(max, PAUSE)
     }
 
@@ -141,7 +141,7 @@ impl Spin {
 
     /// Polling has found something.
     #[inline]
-    pub(crate) fn found(&mut self) {
+    pub fn found(&mut self) {
         if self.spent >= PAUSE {
             // Polling on beyond the short pause was right.
             self.budget = (self.budget * 2).min(self.max);
@@ -157,7 +157,7 @@ impl Spin {
     }
 
     /// Passes a little time before the next poll. `is_near`: what is waited for is done on this core. `false`: the time is over, sleep instead.
-    pub(crate) fn pass(&mut self, poll: Poll, is_near: bool) -> bool {
+    pub fn pass(&mut self, poll: Poll, is_near: bool) -> bool {
         // A look into the kernel takes as long as a yield.
         let yields_at = if poll == Poll::Kernel { PAUSE } else { self.yields_at };
         if (self.spent >= yields_at || self.is_shared || is_near) && !self.is_crowded {
@@ -184,6 +184,12 @@ impl Spin {
     /// for work, and whoever has had more than that waits until the poller has caught up.
     pub(crate) const fn yields_in_vain(&self) -> bool {
         self.vain >= VAIN_MAX
+    }
+
+    /// Whether the last yield let somebody else run on this core.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Passes time by giving the core away.
@@ -213,7 +219,7 @@ impl Spin {
     }
 
     /// The caller goes to sleep now: polling was in vain.
-    pub(crate) fn sleeps(&mut self) {
+    pub fn sleeps(&mut self) {
         self.start_over();
         self.vain = 0;
         self.slept_at = SystemClock.monotonic();
@@ -221,7 +227,7 @@ impl Spin {
     }
 
     /// The caller was woken. If the sleep was so short that polling would have covered it, it was a mistake.
-    pub(crate) fn woke(&mut self) {
+    pub fn woke(&mut self) {
         if SystemClock.monotonic().saturating_sub(self.slept_at) < self.max {
             self.budget = (self.budget * 4).min(self.max);
         }
