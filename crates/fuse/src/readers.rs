@@ -5,6 +5,8 @@
 //! soon, a worker that has answered and sees that another one waits already takes a rest. It is called when a request takes
 //! long while nobody waits, and comes back by itself where no request has begun for a moment, so that none is held up for longer by others.
 //! While requests go on it comes back only to a machine that has cores for it: workers beyond those take them from the programs that wait.
+//! One of those that rest is on guard: it sees soon when a request finds nobody, because who is awake serves what takes long, or has lost its
+//! core to a program that computes.
 //!
 //! The last one that is awake looks for the next request for a while before it sleeps. A program that has its answer mostly asks again within
 //! microseconds, and to wake a worker on a core that has gone idle takes longer than to serve.
@@ -12,7 +14,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use samite_transport::{Poll, Spin};
@@ -20,8 +22,14 @@ use samite_transport::{Poll, Spin};
 /// Time between two looks whether a worker that rests is missed: it is for two of them at most.
 const REST: Duration = Duration::from_millis(20);
 
+/// The same for the one on guard.
+const GUARD: Duration = Duration::from_millis(1);
+
 /// Looking for the next request before sleeping, at most.
 const LOOK_MAX: Duration = Duration::from_micros(200);
+
+/// The same without offering the core to others.
+const GLANCE: Duration = Duration::from_micros(5);
 
 /// Who waits, who rests, and who looks.
 #[derive(Debug)]
@@ -45,10 +53,21 @@ pub struct Readers {
 
 #[derive(Debug)]
 struct Rest {
+    /// One of them is on guard.
+    is_guarded: bool,
     /// Workers that rest.
     resting: usize,
     /// How many of them are called, and counted among those who wait.
     called: usize,
+}
+
+/// What is likely to come when a request has been answered.
+#[derive(Clone, Copy, Debug)]
+pub enum Next {
+    /// Another one of the same program.
+    More,
+    /// Maybe nothing: the kernel has been told what it keeps.
+    Unknown,
 }
 
 /// A request is being served. Ends when it has been answered, maybe with a rest.
@@ -56,6 +75,7 @@ struct Rest {
 pub struct Turn<'r, S: Fn() -> bool> {
     readers: &'r Readers,
     is_soon: S,
+    next: Next,
 }
 
 impl Readers {
@@ -69,7 +89,7 @@ impl Readers {
             begun: AtomicU64::new(0),
             workers,
             enough: if cores < 4 { 1 } else { cores / 2 },
-            rest: Mutex::new(Rest { resting: 0, called: 0 }),
+            rest: Mutex::new(Rest { is_guarded: false, resting: 0, called: 0 }),
             bell: Condvar::new(),
         }
     }
@@ -80,7 +100,7 @@ impl Readers {
     }
 
     /// The calling worker begins to serve a request. `is_soon`: answers come so soon that few workers are better.
-    pub fn begin<S: Fn() -> bool>(&self, is_soon: S) -> Turn<'_, S> {
+    pub fn begin<S: Fn() -> bool>(&self, next: Next, is_soon: S) -> Turn<'_, S> {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         self.begun.fetch_add(1, Ordering::Relaxed);
         if self.sleeps.load(Ordering::Relaxed)
@@ -89,7 +109,7 @@ impl Readers {
         {
             spin.woke();
         }
-        Turn { readers: self, is_soon }
+        Turn { readers: self, is_soon, next }
     }
 
     /// The request that is being served takes long: somebody is to wait for the next.
@@ -119,6 +139,15 @@ impl Readers {
         spin.found();
     }
 
+    /// The same without offering the core to who was answered: it may compute on it for milliseconds, for which others would wait.
+    fn glance(&self) {
+        let Some(device) = self.device.get() else { return };
+        let end = Instant::now() + GLANCE;
+        while !has_request(device) && Instant::now() < end {
+            std::hint::spin_loop();
+        }
+    }
+
     /// Until it is called or missed; not if nobody else waits by now.
     fn rest(&self) {
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,37 +156,69 @@ impl Readers {
             return;
         }
         rest.resting += 1;
+        let mut nap = Nap::default();
         let mut seen = self.begun.load(Ordering::Relaxed);
         loop {
-            let waited = self.bell.wait_timeout_while(rest, REST, |rest| rest.called == 0);
+            nap.is_guard |= !std::mem::replace(&mut rest.is_guarded, true);
+            let waited = self.bell.wait_timeout_while(rest, nap.tick(), |rest| rest.called == 0);
             rest = waited.unwrap_or_else(PoisonError::into_inner).0;
             if rest.called > 0 {
                 rest.called -= 1;
                 break;
             }
             let begun = self.begun.load(Ordering::Relaxed);
-            if self.misses(rest.resting, begun != seen) {
+            let goes_on = std::mem::replace(&mut seen, begun) != begun;
+            let has_cores = self.workers - rest.resting < self.enough;
+            let finds_nobody = || self.device.get().is_some_and(has_request);
+            if nap.is_over(goes_on, has_cores, finds_nobody) {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
                 break;
             }
-            seen = begun;
         }
         rest.resting -= 1;
+        rest.is_guarded &= !nap.is_guard;
+    }
+}
+
+/// A rest in which nobody has called.
+#[derive(Debug, Default)]
+struct Nap {
+    is_guard: bool,
+    rested: Duration,
+    /// For how long no request has begun.
+    quiet: Duration,
+}
+
+impl Nap {
+    /// Time between two looks.
+    const fn tick(&self) -> Duration {
+        if self.is_guard { GUARD } else { REST }
     }
 
-    /// Whether one of so many that rest should come back, as requests go on or do not.
-    const fn misses(&self, resting: usize, goes_on: bool) -> bool {
-        !goes_on || self.workers - resting < self.enough
+    /// A tick has passed, in which requests went on or did not. `has_cores`: the machine has cores for one more worker than those that are awake.
+    /// `finds_nobody`: a request waits to be begun.
+    fn is_over(
+        &mut self,
+        goes_on: bool,
+        has_cores: bool,
+        finds_nobody: impl FnOnce() -> bool,
+    ) -> bool {
+        self.rested += self.tick();
+        self.quiet = if goes_on { Duration::ZERO } else { self.quiet + self.tick() };
+        self.quiet >= REST
+            || has_cores && self.rested >= REST
+            || self.is_guard && !goes_on && finds_nobody()
     }
 }
 
 impl<S: Fn() -> bool> Drop for Turn<'_, S> {
     fn drop(&mut self) {
         let waits_another = self.readers.waiting.fetch_add(1, Ordering::SeqCst) > 0;
-        match ((self.is_soon)(), waits_another) {
-            (true, true) => self.readers.rest(),
-            (true, false) => self.readers.look(),
-            (false, _) => {}
+        match ((self.is_soon)(), waits_another, self.next) {
+            (true, true, _) => self.readers.rest(),
+            (true, false, Next::More) => self.readers.look(),
+            (true, false, Next::Unknown) => self.readers.glance(),
+            (false, ..) => {}
         }
     }
 }
@@ -185,7 +246,8 @@ mod tests {
     #[test]
     fn who_finds_another_waiting_rests_and_comes_back() {
         let readers = Readers::new(2, 2);
-        let (turn, other) = (readers.begin(|| true), readers.begin(|| true));
+        let (turn, other) =
+            (readers.begin(Next::More, || true), readers.begin(Next::More, || true));
         drop(turn);
         assert_eq!(waiting(&readers), 1);
         drop(other);
@@ -199,7 +261,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::SeqCst) {
-                    drop(readers.begin(|| true));
+                    drop(readers.begin(Next::More, || true));
                 }
             });
             for _ in 0..20 {
@@ -207,7 +269,7 @@ mod tests {
                     std::thread::yield_now();
                 }
                 // The second worker has a request that takes long.
-                let turn = readers.begin(|| false);
+                let turn = readers.begin(Next::More, || false);
                 readers.call();
                 assert!(waiting(&readers) <= 1);
                 drop(turn);
@@ -219,13 +281,23 @@ mod tests {
 
     #[test]
     fn who_rests_is_missed_when_no_request_begins_or_there_are_cores() {
-        let missed = |cores, resting, goes_on| Readers::new(8, cores).misses(resting, goes_on);
-        for cores in [1, 2, 3, 4, 64] {
-            assert!(missed(cores, 7, false));
-        }
-        assert!(!missed(2, 7, true));
-        assert!(missed(4, 7, true) && !missed(4, 6, true));
-        assert!(missed(64, 1, true));
+        let nobody_asks = || false;
+        assert!(Nap::default().is_over(false, false, nobody_asks));
+        assert!(Nap::default().is_over(true, true, nobody_asks));
+        assert!(!Nap::default().is_over(true, false, || true));
+        let enough = |cores| Readers::new(8, cores).enough;
+        assert_eq!([1, 2, 3, 4, 64].map(enough), [1, 1, 1, 2, 32]);
+    }
+
+    #[test]
+    fn who_is_on_guard_sees_soon_that_a_request_finds_nobody() {
+        let guard = || Nap { is_guard: true, ..Nap::default() };
+        assert!(guard().is_over(false, false, || true));
+        // Others serve, or there is nothing to serve.
+        assert!(!guard().is_over(true, true, || true) && !guard().is_over(false, true, || false));
+        let mut nap = guard();
+        let ticks = (1..).find(|_| nap.is_over(false, false, || false));
+        assert_eq!(ticks.map(|ticks| ticks * GUARD), Some(REST));
     }
 
     #[test]
@@ -235,10 +307,10 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_back.load(Ordering::SeqCst) {
-                    drop(readers.begin(|| false));
+                    drop(readers.begin(Next::More, || false));
                 }
             });
-            drop(readers.begin(|| true));
+            drop(readers.begin(Next::More, || true));
             is_back.store(true, Ordering::SeqCst);
         });
         assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
@@ -248,10 +320,14 @@ mod tests {
     fn nobody_rests_where_answers_take_their_time() {
         let readers = Readers::new(3, 2);
         let is_soon = || false;
-        drop(readers.begin(is_soon));
+        drop(readers.begin(Next::More, is_soon));
         assert_eq!(waiting(&readers), 3);
         // Nobody is there to be called.
-        let _turns = [readers.begin(is_soon), readers.begin(is_soon), readers.begin(is_soon)];
+        let _turns = [
+            readers.begin(Next::More, is_soon),
+            readers.begin(Next::More, is_soon),
+            readers.begin(Next::More, is_soon),
+        ];
         readers.call();
         assert_eq!(waiting(&readers), 0);
     }

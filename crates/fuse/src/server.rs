@@ -19,7 +19,7 @@ use samite_fs::LockSpace;
 use crate::kernel::{NO_FILE, caller};
 use crate::locks::{LockAsk, UNLOCKED, space_of};
 use crate::ops::{Answer, Changes, Name, New, Ops, Seen, read_into};
-use crate::readers::{Readers, Turn};
+use crate::readers::{Next, Readers, Turn};
 use crate::replies::{GENERATION, TTL, attributes, empty, entry, value, written};
 use crate::wishes::{self, IO_LEN_MAX};
 
@@ -44,14 +44,14 @@ impl Server {
 
     /// For as long as a worker serves a request.
     fn turn(&self) -> Turn<'_, impl Fn() -> bool> {
-        self.turn_of(0)
+        self.turn_of(0, Next::More)
     }
 
-    /// The same for one with so many bytes to move.
-    fn turn_of(&self, len: usize) -> Turn<'_, impl Fn() -> bool> {
+    /// The same for one with so many bytes to move, and with what is likely to come after it.
+    fn turn_of(&self, len: usize, next: Next) -> Turn<'_, impl Fn() -> bool> {
         let is_long = len >= LONG_LEN_MIN;
         // Who moves much data is likely to have more of it, and others as well.
-        let turn = self.readers.begin(move || !is_long && self.ops.fs.answers_soon());
+        let turn = self.readers.begin(next, move || !is_long && self.ops.fs.answers_soon());
         if is_long {
             self.readers.call();
         }
@@ -119,7 +119,7 @@ impl Filesystem for Server {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let _turn = self.turn();
+        let _turn = self.turn_of(0, Next::Unknown);
         match self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from))) {
             Ok((attr, promise)) => {
                 self.ops.caching.answer([promise], |[ttl]| reply.attr(&ttl, &attr));
@@ -280,7 +280,7 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let _turn = self.turn_of(size as usize);
+        let _turn = self.turn_of(size as usize, Next::More);
         read_into(size.min(IO_LEN_MAX) as usize, |buffer| {
             match self.ops.run(|ops| ops.read(fh.0, buffer, offset)) {
                 Ok(len) => reply.data(&buffer[..len]),
@@ -301,7 +301,7 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _turn = self.turn_of(data.len());
+        let _turn = self.turn_of(data.len(), Next::More);
         let flags = (flags.0, write_flags);
         written(self.ops.run(|ops| ops.write(fh.0, data, offset, flags)), reply);
     }
@@ -333,7 +333,7 @@ impl Filesystem for Server {
     }
 
     fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
-        let _turn = self.turn_of(usize::MAX);
+        let _turn = self.turn_of(usize::MAX, Next::More);
         empty(self.ops.run(|ops| ops.settle(fh.0)), reply);
     }
 
@@ -447,7 +447,7 @@ impl Filesystem for Server {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turn_of(usize::MAX);
+        let _turn = self.turn_of(usize::MAX, Next::More);
         empty(self.ops.run(|ops| ops.allocate(fh.0, offset, length, mode)), reply);
     }
 
@@ -480,7 +480,7 @@ impl Filesystem for Server {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let _turn = self.turn_of(usize::MAX);
+        let _turn = self.turn_of(usize::MAX, Next::More);
         let (from, to) = ((fh_in.0, offset_in), (fh_out.0, offset_out));
         written(self.ops.run(|ops| ops.copy(from, to, len)), reply);
     }
