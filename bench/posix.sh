@@ -10,7 +10,8 @@ Usage: bench/posix.sh [--rounds N] [--doors LIST] [--tests LIST] [--results FILE
   --rounds N      turns over all doors and tests (3)
   --doors LIST    of tmpfs,run,temporary,mount,passthrough,uncached (all that are here)
                   run: samite run; temporary: the same in a directory with these semantics; mount: samite mount;
-                  passthrough: libfuse's passthrough_hp over tmpfs; uncached: the same with its caching off
+                  passthrough: libfuse's passthrough_hp over tmpfs; uncached: the same with its caching off, and data through the
+                  daemon, not from file to file in the kernel (FUSE passthrough), which no store whose data are elsewhere can do
   --tests LIST    of mdtest,ior,verify (all)
   --results FILE  add the figures to this file, one a line, instead of a temporary one
   --report FILE   measure nothing, report what is in FILE
@@ -91,8 +92,7 @@ place() {
     tmpfs) echo "$floor" ;;
     run) echo /samite/bench ;;
     temporary) echo /samite/temporary ;;
-    mount) echo "$work/mount/bench" ;;
-    *) echo "$work/$1" ;;
+    *) echo "$work/$1/bench" ;;
   esac
 }
 through() {
@@ -111,10 +111,15 @@ if has mount "$doors"; then
   mkdir "$work/mount"
   "$SAMITE" mount --name "$name" "$work/mount"
 fi
+# Older ones have no passthrough that could be turned off.
+uncached=(--nocache)
+if has uncached "$doors" && "$PASSTHROUGH_HP" --help 2>&1 | grep -q -- --nopassthrough; then uncached+=(--nopassthrough); fi
 for door in passthrough uncached; do
   has $door "$doors" || continue
-  mkdir "$work/$door" "$floor/$door"
-  "$PASSTHROUGH_HP" $([ $door = passthrough ] || echo --nocache) "$floor/$door" "$work/$door" > "$work/$door.log" 2>&1 &
+  mkdir -p "$work/$door" "$floor/$door/bench"
+  options=()
+  if [ $door = uncached ]; then options=("${uncached[@]}"); fi
+  "$PASSTHROUGH_HP" "${options[@]}" "$floor/$door" "$work/$door" > "$work/$door.log" 2>&1 &
 done
 # A node puts its memory in place in the background, which takes a core for a while.
 figure() { "$SAMITE" status --name "$name" --json | sed -E "s/.*\"$1\":([0-9]+).*/\1/"; }
