@@ -193,7 +193,7 @@ impl Coordinator {
                     presence.heard = presence.heard.max(now);
                     presence.is_confirmed = true;
                 } else {
-                    self.check_is_new(&info, now)?;
+                    self.check_is_new(&info, &data.nodes[index], now)?;
                     restart(&mut data, &info)?;
                     let former = self.former.entry(info.node).or_default();
                     former.truncate(FORMER_MAX - 1);
@@ -208,11 +208,12 @@ impl Coordinator {
         self.conclude(data, false).map(Some)
     }
 
-    /// A process whose place another one has taken has not come back while that is heard: this was said before. Not for ever, as it may have been
-    /// the other that was heard late.
-    fn check_is_new(&self, info: &NodeInfo, now: Duration) -> Result<()> {
+    /// A process that started before the one in its place, or whose place another one has taken, is not new while that is heard: this was said
+    /// before. Not for ever, as it may have been the other that was heard late, or a clock may have been set back.
+    fn check_is_new(&self, info: &NodeInfo, known: &NodeInfo, now: Duration) -> Result<()> {
         let former = self.former.get(&info.node);
-        let is_former = former.is_some_and(|former| former.contains(&info.incarnation));
+        let is_former = info.incarnation < known.incarnation
+            || former.is_some_and(|former| former.contains(&info.incarnation));
         let other = self.presences.get(&info.node);
         let lease_end = self.timing.lease_end();
         if is_former && other.is_some_and(|other| now < other.heard + lease_end) {

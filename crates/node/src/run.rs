@@ -15,9 +15,11 @@ use samite_partition::mirror::Times;
 use samite_transport::server::{EventLoop, Listener, Options};
 use samite_transport::{Address, ClusterKey, Transport};
 use samite_types::fault::Faults;
-use samite_types::{Entropy, Error, ErrorKind, Result, ShardId, SystemEntropy, TargetId};
+use samite_types::{
+    Clock, Entropy, Error, ErrorKind, Result, ShardId, SystemClock, SystemEntropy, TargetId,
+};
 use samite_wire::arena::SHARDS_MAX;
-use samite_wire::control::{NodeInfo, TargetInfo};
+use samite_wire::control::{NodeInfo, TargetInfo, incarnation_at};
 use samite_wire::membership::Leader;
 use sha2::{Digest as _, Sha256};
 
@@ -124,7 +126,7 @@ fn describe(
         node: config.node,
         host: config.host.clone().map_or_else(host, Ok)?,
         addresses: addresses.to_vec(),
-        incarnation: SystemEntropy.next_u64(),
+        incarnation: incarnation_at(SystemClock.realtime(), SystemEntropy.next_u64()),
         targets: vec![TargetInfo { target: TargetId(config.node.get()), capacity_bytes, storage }],
     })
 }

@@ -353,7 +353,7 @@ fn a_node_whose_place_was_taken_by_late_words_of_an_earlier_process_takes_it_bac
     raw.one(dataset, Operation::put(p, b"k", b"v"));
     let node = NodeId(others[0]);
     let living = raw.map.node(node).unwrap().clone();
-    let late = NodeInfo { incarnation: living.incarnation ^ 1, ..living.clone() };
+    let late = NodeInfo { incarnation: living.incarnation + 1, ..living.clone() };
     let address = cluster.addresses(NodeId(0))[UNIX].parse().unwrap();
     let who = Identity::node(&Faults::new(node, None));
     let key = ClusterKey::new(*cluster.key());

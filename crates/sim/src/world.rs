@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use samite_log::memory::MemoryDisk;
+use samite_wire::control::incarnation_at;
 
 use crate::audit::Audit;
 use crate::history::History;
@@ -297,7 +298,12 @@ impl World {
     fn start(&mut self, place: Place) {
         let Some(site) = self.sites.get_mut(&place) else { return };
         site.life += 1;
-        let number = self.rng.next() | 1;
+        let drawn = self.rng.next() | 1;
+        let number = match place {
+            // Who starts later has a higher one. Nodes start together, and never again at the same moment.
+            Place::Node(id) => incarnation_at(self.now, u64::from(id) + 1),
+            _ => drawn,
+        };
         site.process = Some((self.boot)(place, number));
         site.wake = None;
         self.audit.started(place, number);

@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub trait Clock: Send + Sync {
     /// Time since an arbitrary fixed point; never goes back.
     fn monotonic(&self) -> Duration;
-    /// Time since 1970-01-01 UTC, for file times only.
+    /// Time since 1970-01-01 UTC: for the times of files, and to tell processes of a node apart. It may be set back.
     fn realtime(&self) -> Duration;
 }
 

@@ -1,5 +1,7 @@
 //! The control plane: the cluster map, datasets, status. `postcard` inside a frame body.
 
+use std::time::Duration;
+
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term, Version,
 };
@@ -253,10 +255,17 @@ pub struct NodeInfo {
     pub host: String,
     /// Addresses as URLs, best first: `shm://PATH`, `unix://PATH`, `tcp://HOST:PORT`.
     pub addresses: Vec<String>,
-    /// Drawn when the process started: another one means that what was only in memory is gone.
+    /// Given to the process when it starts ([`incarnation_at`]): another one means that what was only in memory is gone. A process that started later has a
+    /// higher one, unless the host's clock was set back meanwhile.
     pub incarnation: u64,
     /// Targets.
     pub targets: Vec<TargetInfo>,
+}
+
+/// What tells a process that starts at this time (since 1970) from the others of its node: the time in steps of 4 µs, then 12 random bits.
+pub const fn incarnation_at(realtime: Duration, random: u64) -> u64 {
+    const RANDOM: u64 = (1 << 12) - 1;
+    realtime.as_nanos() as u64 & !RANDOM | random & RANDOM
 }
 
 /// One target of a node.

@@ -302,6 +302,27 @@ fn what_a_former_process_says_late_does_not_count() {
 }
 
 #[test]
+fn what_a_process_says_late_that_nobody_had_heard_of_does_not_count() {
+    let mut cluster = Cluster::mirrored(3);
+    cluster.die(1);
+    cluster.pass(1500);
+    // One in between has died before anybody heard it.
+    let mut late = node(1, "tcp://h:1");
+    late.incarnation = cluster.incarnations[1] + 1;
+    cluster.incarnations[1] += 1;
+    cluster.restart(1);
+    cluster.sync();
+    let before = cluster.map().epoch();
+    let refused = cluster.coordinator.join(late.clone(), cluster.now).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable);
+    assert_eq!((cluster.map().epoch(), cluster.beat(1)), (before, Standing::Member));
+    // The clock may have been set back, and the one with the later start be gone.
+    cluster.die(1);
+    cluster.pass(2000);
+    assert!(cluster.coordinator.join(late, cluster.now).unwrap().is_some());
+}
+
+#[test]
 fn a_paused_node_gets_no_lease_before_it_knows_what_it_lost() {
     let mut cluster = Cluster::mirrored(3);
     let old = cluster.map().epoch();
