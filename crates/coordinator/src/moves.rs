@@ -254,6 +254,9 @@ impl<'a> Work<'a> {
             if !self.nodes.serves_by(primary.target, changed) {
                 return nothing(true);
             }
+            if group.members.len() >= MEMBERS_MAX {
+                return self.make_room(group, goal);
+            }
             return if self.grow(group, *new) { done } else { nothing(false) };
         }
         if goal.iter().any(|target| consistency(group, *target) != Some(Consistency::Good)) {
@@ -286,7 +289,6 @@ impl<'a> Work<'a> {
         let count =
             |busy: &HashMap<TargetId, usize>, target| busy.get(&target).copied().unwrap_or(0);
         if !self.is_online(new)
-            || group.members.len() >= MEMBERS_MAX
             || count(&self.incoming, new) >= MOVES_MAX
             || count(&self.outgoing, primary) >= MOVES_MAX
         {
@@ -296,6 +298,31 @@ impl<'a> Work<'a> {
         *self.outgoing.entry(primary).or_default() += 1;
         group.members.push(Member { target: new, consistency: Consistency::NeedsResync });
         true
+    }
+
+    /// Takes a member from a group that is full because its goal has changed before it was reached, several times: one that the goal does not name,
+    /// and that is not up to date or one more than are wanted.
+    fn make_room(&self, group: &mut Group, goal: &[TargetId]) -> Stepped {
+        let is_good = |member: &Member| member.consistency == Consistency::Good;
+        let has_more = group.members.iter().filter(|member| is_good(member)).count() > goal.len();
+        let spare: Vec<usize> = (1..group.members.len())
+            .filter(|index| {
+                let member = &group.members[*index];
+                !goal.contains(&member.target) && (has_more || !is_good(member))
+            })
+            .collect();
+        let known = spare
+            .iter()
+            .copied()
+            .filter(|index| self.nodes.knows_its_place(group.members[*index].target))
+            .min_by_key(|index| is_good(&group.members[*index]));
+        match known {
+            Some(index) => {
+                group.members.remove(index);
+                Stepped { has_changed: true, waits: true }
+            }
+            None => Stepped { has_changed: false, waits: !spare.is_empty() },
+        }
     }
 
     /// Makes `next` the primary. The old one stays a member: nothing is acknowledged before it knows the new term.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use samite_placement::ClusterMap;
+use samite_placement::{ClusterMap, MEMBERS_MAX};
 use samite_types::{Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term};
 use samite_wire::control::{Consistency, DatasetSpec, DurabilityKind, Group, Reachability};
 use samite_wire::membership::{Heartbeat, MemberNews, MemberReport, NodeWish, Standing};
@@ -513,6 +513,38 @@ fn nodes_are_added_drained_and_removed_under_way() {
     cluster.coordinator.wish(NodeId(0), NodeWish::Remove { force: false }).unwrap();
     assert_eq!(cluster.map().nodes().len(), 3);
     assert_eq!(cluster.beat(0), Standing::Stranger);
+}
+
+#[test]
+fn a_group_that_is_full_of_former_goals_makes_room_for_the_next() {
+    let mut cluster = Cluster::mirrored(9);
+    let members = |cluster: &Cluster| cluster.groups()[0].members.clone();
+    // Whoever comes is to go again before it is up to date.
+    for count in 2..=MEMBERS_MAX {
+        for _ in 0..100 {
+            if members(&cluster).len() == count {
+                break;
+            }
+            for (partition, group) in (1..).zip(cluster.groups().into_iter().skip(1)) {
+                for member in group.members {
+                    if member.consistency == Consistency::NeedsResync {
+                        cluster.report(partition, member.target.get(), MemberNews::Synced);
+                    }
+                }
+            }
+            cluster.pass(100);
+        }
+        assert_eq!(members(&cluster).len(), count);
+        let last = NodeId(members(&cluster)[count - 1].target.get());
+        cluster.coordinator.wish(last, NodeWish::Drain).unwrap();
+    }
+    cluster.sync();
+    let group = cluster.groups().remove(0);
+    assert_eq!(states(&group).len(), 2, "{group:?}");
+    let is_draining = |target: TargetId| {
+        cluster.map().state(NodeId(target.get())).is_some_and(|state| state.is_draining)
+    };
+    assert!(!group.members.iter().any(|member| is_draining(member.target)), "{group:?}");
 }
 
 #[test]
