@@ -9,8 +9,10 @@ use samite_wire::control::{DatasetSpec, DistributionKind, NodeInfo, TargetInfo};
 
 use super::{Coordinator, primaries};
 
+mod cluster;
 mod failover;
 mod histories;
+mod moves;
 mod scale;
 
 const NOW: Duration = Duration::ZERO;
