@@ -26,6 +26,7 @@ use samite_wire::arena::ArenaLayout;
 use samite_wire::heads::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
 use samite_wire::limits::BLOCK_LEN;
 
+use crate::record::HowSoon;
 use board::Board;
 pub use extent::Extent;
 use mapping::Mapping;
@@ -111,9 +112,9 @@ impl Arena {
         self.board.show(id, version, total_len, value);
     }
 
-    /// A record will soon be hidden or shown.
-    pub(crate) fn expect(&self, id: &RecordId<'_>) {
-        self.board.expect(id);
+    /// A record will be hidden or shown.
+    pub(crate) fn expect(&self, id: &RecordId<'_>, how_soon: HowSoon) {
+        self.board.expect(id, how_soon);
     }
 
     /// Hides a record that is about to change.

@@ -16,6 +16,6 @@ mod record;
 pub use arena::{Arena, Extent};
 pub use bytes::Bytes;
 pub use record::{
-    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Source,
-    Usage,
+    Backend, Changed, HowSoon, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
+    Source, Usage,
 };

@@ -29,8 +29,8 @@ use smallvec::SmallVec;
 use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
 use crate::range::{scan_range, successor};
 use crate::record::{
-    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Source,
-    Usage,
+    Backend, Changed, HowSoon, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
+    Source, Usage,
 };
 use space::{RECORD_CHARGE, Space};
 use value::{Change, PART_LEN, Value};
@@ -361,8 +361,8 @@ impl RecordStore for MemoryStore {
         }
     }
 
-    fn expect(&self, key: &[u8]) {
-        self.arena.expect(&self.id(key));
+    fn expect(&self, key: &[u8], how_soon: HowSoon) {
+        self.arena.expect(&self.id(key), how_soon);
     }
 
     fn require_lease(&self, epoch: Epoch) {

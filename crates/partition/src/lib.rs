@@ -36,7 +36,7 @@ mod show;
 use std::fmt;
 use std::time::Duration;
 
-use samite_backend::{Bytes, Extent, Piece, RecordStore};
+use samite_backend::{Bytes, Extent, HowSoon, Piece, RecordStore};
 use samite_types::{ClientId, Epoch, ErrorKind, Result, Seq, Version};
 use samite_wire::op::{Action, BlockRef, Operation, PerAction};
 use smallvec::SmallVec;
@@ -321,9 +321,12 @@ impl Partition {
         grants: &mut dyn Grants,
     ) -> Result<(Outputs, Results), Failure> {
         if self.shows {
-            show::expect(&*self.store, operation);
+            show::expect(&*self.store, operation, HowSoon::Later);
         }
         self.admit(context, operation)?;
+        if self.shows {
+            show::expect(&*self.store, operation, HowSoon::Soon);
+        }
         let plan = plan::plan(&mut *self.store, (&self.holds, client), operation, grants)?;
         let done = self.change(client, context, operation, plan);
         self.store.settle();

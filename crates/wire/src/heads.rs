@@ -2,10 +2,14 @@
 //!
 //! ```text
 //! 0           4 KiB
-//! ┌───────────┬────────────────────────────────────┬── …
-//! │ words     │ set 0: 4 slots of 256 bytes        │ set 1 …
-//! └───────────┴────────────────────────────────────┴── …
+//! ┌───────────┬────────────────────────────────────┬────────┬── …
+//! │ words     │ part 0: slots of 256 bytes │ index │ part 1 │
+//! └───────────┴────────────────────────────────────┴────────┴── …
 //! ```
+//!
+//! Each shard of the node writes a part. Its slots are used in the order in which records are shown, so what was made or looked up together
+//! lies together, and a process that reads it maps few pages. Which slot has a record says the *index*: buckets of eight words, of which a
+//! record's hash names one; a word has some bits of the hash and the number of the slot.
 //!
 //! A slot shows one record as it is, or nothing: before a record changes, the node takes it off the board, and shows it
 //! again when it is next looked up. So whoever finds a record on the board has what a look-up at that moment would have
@@ -36,18 +40,24 @@ pub const LEASE_OFFSET: usize = 256;
 pub const VALID_OFFSET: usize = 384;
 /// The board of a node whose records nobody else can take over.
 pub const VALID_ALWAYS: u64 = u64::MAX;
-/// Slots of a set: where a record may be.
-pub const SET_SLOTS: usize = 4;
+/// Words of a bucket.
+pub const BUCKET_WORDS: usize = 8;
+/// Bytes of a bucket.
+pub const BUCKET_LEN: usize = BUCKET_WORDS * size_of::<u64>();
+/// Slots of a part for each bucket. Half of the words are to spare, so that buckets seldom overflow.
+const SLOTS_PER_BUCKET: u32 = 4;
 /// Bytes of a slot.
 pub const SLOT_LEN: usize = size_of::<Slot>();
 /// Most bytes of a value that a slot shows.
 pub const HEAD_LEN: usize = 128;
 /// Longest key that is shown, in bytes.
-pub const KEY_LEN_MAX: usize = 84;
-/// Bytes of a node's memory for each byte of its board.
+pub const KEY_LEN_MAX: usize = 96;
+/// Bytes of a node's memory for each byte of slots.
 const MEMORY_RATIO: u64 = 16;
-/// Most sets of a board.
-const SETS_MAX: u64 = 1 << 20;
+/// Most slots of a board.
+const SLOTS_MAX: u64 = 1 << 22;
+/// Least slots of a part.
+const PART_SLOTS_MIN: u64 = 8;
 
 /// Which record of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +71,7 @@ pub struct RecordId<'k> {
 }
 
 impl RecordId<'_> {
-    /// What says where the record may be: the set by its low bits, the record in it by all. Never 0.
+    /// What says where the record may be: the bucket by its low bits, the word in it by the high ones. Never 0.
     #[must_use]
     pub fn hash(&self) -> u64 {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -81,6 +91,18 @@ impl RecordId<'_> {
         mix(ODD);
         state.max(1)
     }
+}
+
+/// The word of an index that says: a record of this hash is in that slot. Never 0, which says nothing.
+#[must_use]
+pub const fn index_word(hash: u64, slot: u32) -> u64 {
+    hash & !(u32::MAX as u64) | (slot as u64 + 1)
+}
+
+/// The slot in which a word of the index has a record of this hash; `None`: it speaks of another one, or of none.
+#[must_use]
+pub const fn indexed_slot(word: u64, hash: u64) -> Option<u32> {
+    if word >> 32 == hash >> 32 { (word as u32).checked_sub(1) } else { None }
 }
 
 /// What a slot shows.
@@ -103,22 +125,21 @@ pub struct Slot {
     /// Odd while the rest is being written. First, and only ever accessed as an atomic.
     sequence: U32,
     generation: U32,
-    hash: U64,
     version: U64,
     dataset: U32,
     partition: U32,
     total_len: U32,
     key_len: u8,
     head_len: u8,
-    spare: [u8; 6],
+    spare: [u8; 2],
     key: [u8; KEY_LEN_MAX],
     head: [u8; HEAD_LEN],
 }
 
 /// Offset of the sequence number in a slot.
 pub const SEQUENCE_OFFSET: usize = 0;
-/// Offset of the hash of its record in a slot, a `u64`: where it is another one, the rest need not be looked at.
-pub const HASH_OFFSET: usize = 8;
+/// Bytes at the start of a slot which are zero, but for the sequence number, when it shows nothing.
+pub const SLOT_HEADER_LEN: usize = 32;
 
 impl Slot {
     /// A slot that shows the first bytes of a value, of which `value` has as many as there are, up to [`HEAD_LEN`]. `None`: the key is too long.
@@ -137,14 +158,13 @@ impl Slot {
         Some(Self {
             sequence: 0.into(),
             generation: generation.into(),
-            hash: id.hash().into(),
             version: version.get().into(),
             dataset: id.dataset.get().into(),
             partition: id.partition.get().into(),
             total_len: total_len.into(),
             key_len: id.key.len() as u8,
             head_len: value.len() as u8,
-            spare: [0; 6],
+            spare: [0; 2],
             key,
             head,
         })
@@ -170,13 +190,19 @@ impl Slot {
     }
 }
 
-/// Sets of the board of a node with `capacity` bytes of memory: a power of two.
+/// Slots of each of the `parts` parts of the board of a node with `capacity` bytes of memory: a power of two.
 #[must_use]
-pub(crate) const fn sets_for(capacity: u64) -> u64 {
-    let wanted = capacity / MEMORY_RATIO / (SET_SLOTS * SLOT_LEN) as u64;
-    let wanted = if wanted == 0 { 1 } else { wanted };
-    let power = 1 << (63 - wanted.leading_zeros());
-    if power < SETS_MAX { power } else { SETS_MAX }
+pub(crate) const fn part_slots_for(capacity: u64, parts: u32) -> u32 {
+    let wanted = capacity / MEMORY_RATIO / SLOT_LEN as u64;
+    let wanted = if wanted < SLOTS_MAX { wanted } else { SLOTS_MAX } / parts as u64;
+    let wanted = if wanted > PART_SLOTS_MIN { wanted } else { PART_SLOTS_MIN };
+    1 << (63 - wanted.leading_zeros())
+}
+
+/// Buckets of a part with so many slots: a power of two.
+#[must_use]
+pub(crate) const fn buckets_for(part_slots: u32) -> u32 {
+    part_slots / SLOTS_PER_BUCKET
 }
 
 #[cfg(test)]
@@ -189,15 +215,30 @@ mod tests {
     fn a_slot_fills_whole_cache_lines() {
         assert_eq!(SLOT_LEN, 256);
         assert_eq!(std::mem::offset_of!(Slot, sequence), SEQUENCE_OFFSET);
-        assert_eq!(std::mem::offset_of!(Slot, hash), HASH_OFFSET);
+        assert_eq!(std::mem::offset_of!(Slot, key), SLOT_HEADER_LEN);
     }
 
     #[test]
-    fn sets_are_a_power_of_two_and_bounded() {
-        assert_eq!(sets_for(0), 1);
-        assert_eq!(sets_for(1 << 30), 1 << 16);
-        assert_eq!(sets_for((1 << 30) + 12345), 1 << 16);
-        assert_eq!(sets_for(1 << 50), SETS_MAX);
+    fn slots_of_a_part_are_a_power_of_two_and_bounded() {
+        assert_eq!(part_slots_for(0, 1), 8);
+        assert_eq!(part_slots_for(1 << 30, 1), 1 << 18);
+        assert_eq!(part_slots_for((1 << 30) + 12345, 1), 1 << 18);
+        assert_eq!(part_slots_for(1 << 30, 3), 1 << 16);
+        assert_eq!(part_slots_for(1 << 50, 1), 1 << 22);
+        assert_eq!(part_slots_for(1 << 50, 64), 1 << 16);
+        assert_eq!(buckets_for(8), 2);
+    }
+
+    #[test]
+    fn words_of_an_index_name_their_slots() {
+        let (hash, other) = (0x1234_5678_9abc_def0, 0x1234_5679_9abc_def0);
+        for slot in [0, 1, u32::MAX - 1] {
+            let word = index_word(hash, slot);
+            assert_eq!(indexed_slot(word, hash), Some(slot));
+            assert_eq!(indexed_slot(word, other), None);
+        }
+        assert_eq!(indexed_slot(0, hash), None);
+        assert_eq!(indexed_slot(0, 7), None, "a hash without high bits");
     }
 
     fn id(key: &[u8]) -> RecordId<'_> {

@@ -1,107 +1,129 @@
 //! The node's side of the [board](samite_wire::heads): shows records to clients of the host, and takes them off.
 //!
-//! Nothing is read back from shared memory. What lies where is known by tags of 15 bits, four to a set, in the node's own memory; two
-//! records with the same tag in a set take each other's place. Shards share the board; a bit of the set's tags keeps them apart.
+//! Nothing is read back from shared memory: of each part's index the node has a copy of its own, and knows the hash of the record in each
+//! slot. A part is that of one shard, so its lock is hardly ever waited for.
 
-use std::sync::Arc;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use samite_types::{Epoch, Version};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::heads::{
-    GENERATION_OFFSET, LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SET_SLOTS, SLOT_LEN, Slot,
-    VALID_ALWAYS, VALID_OFFSET,
+    BUCKET_WORDS, GENERATION_OFFSET, LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_HEADER_LEN,
+    SLOT_LEN, Slot, VALID_ALWAYS, VALID_OFFSET, index_word, indexed_slot,
 };
 use zerocopy::IntoBytes;
 
-use super::mapping::Mapping;
-
-const TAG_BITS: u32 = 15;
-const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
-/// Set while a shard works on the set.
-const BUSY: u64 = 1 << 63;
+use super::mapping::{Mapping, prefetch_line};
+use crate::record::HowSoon;
 
 /// A board, as its node writes it.
 pub(super) struct Board {
     mapping: Arc<Mapping>,
     layout: ArenaLayout,
-    tags: Box<[AtomicU64]>,
+    parts: Box<[Part]>,
     generation: AtomicU32,
 }
 
-/// The tag of a record in its set; never 0.
-const fn tag(hash: u64) -> u64 {
-    (hash >> 40 & TAG_MASK) | 1
+/// What one shard writes.
+struct Part {
+    /// Words of all buckets, as clients see them. Written by who holds the lock of the slots.
+    index: Box<[AtomicU64]>,
+    slots: Mutex<Slots>,
 }
 
-const fn slot_of(tags: u64, tag: u64) -> Option<usize> {
-    let mut slot = 0;
-    while slot < SET_SLOTS {
-        if tags >> (slot as u32 * TAG_BITS) & TAG_MASK == tag {
-            return Some(slot);
-        }
-        slot += 1;
+/// The slots of a part.
+#[derive(Default)]
+struct Slots {
+    /// Hash of the record in each slot that was ever used; 0: none.
+    owners: Vec<u64>,
+    /// Slots that were used and are not, the last one first: it was looked at lately.
+    free: Vec<u32>,
+    /// The slot to be taken next from its record, when all have one.
+    hand: u32,
+}
+
+/// Where a record is, or would be, in the index of a part.
+struct Place<'b> {
+    bucket: &'b [AtomicU64],
+    /// Offset of the bucket that clients see, in bytes.
+    offset: usize,
+}
+
+impl Place<'_> {
+    /// Which word speaks of a record of this hash, and of which slot.
+    fn find(&self, hash: u64) -> Option<(usize, u32)> {
+        let mut words = self.bucket.iter().enumerate();
+        words.find_map(|(at, word)| Some((at, indexed_slot(word.load(Ordering::Relaxed), hash)?)))
     }
-    None
 }
 
-const fn with_tag(tags: u64, slot: usize, tag: u64) -> u64 {
-    let shift = slot as u32 * TAG_BITS;
-    tags & !(TAG_MASK << shift) | tag << shift
+impl Slots {
+    /// The slot that the next record gets which has none, if there are so many.
+    fn next(&self, count: u32) -> u32 {
+        let unused = self.owners.len() as u32;
+        self.free.last().copied().unwrap_or(if unused < count { unused } else { self.hand })
+    }
 }
 
 impl Board {
     pub(super) fn new(mapping: Arc<Mapping>, layout: &ArenaLayout) -> Self {
-        let tags = (0..layout.board_sets()).map(|_| AtomicU64::new(0)).collect();
-        let board = Self { mapping, layout: *layout, tags, generation: AtomicU32::new(0) };
+        let words = layout.board_part_buckets() as usize * BUCKET_WORDS;
+        let index = || (0..words).map(|_| AtomicU64::new(0)).collect();
+        let part = |_| Part { index: index(), slots: Mutex::default() };
+        let parts = (0..layout.shards()).map(part).collect();
+        let board = Self { mapping, layout: *layout, parts, generation: AtomicU32::new(0) };
         board.wipe();
         board.set_valid_until(VALID_ALWAYS);
         board
     }
 
-    fn set(&self, hash: u64) -> &AtomicU64 {
-        &self.tags[(hash & (self.layout.board_sets() - 1)) as usize]
+    fn place(&self, part: u32, hash: u64) -> Place<'_> {
+        let first = self.layout.board_bucket(hash) * BUCKET_WORDS;
+        let bucket = &self.parts[part as usize].index[first..first + BUCKET_WORDS];
+        Place { bucket, offset: self.layout.board_bucket_offset(part, hash) }
     }
 
-    /// Keeps other shards off a set. Returns its tags; storing tags lets go of it.
-    fn enter(set: &AtomicU64) -> u64 {
-        loop {
-            let tags = set.load(Ordering::Relaxed) & !BUSY;
-            if set
-                .compare_exchange_weak(tags, tags | BUSY, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-            {
-                return tags;
-            }
-            std::hint::spin_loop();
-        }
+    fn slots(&self, part: u32) -> MutexGuard<'_, Slots> {
+        self.parts[part as usize].slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A record will soon be taken off the board or shown on it: both write memory that the processor has not seen for long.
-    pub(super) fn expect(&self, id: &RecordId<'_>) {
+    /// A record will be taken off the board or shown on it: both touch memory that the processor has not seen for long, words of the index
+    /// and then the slot that they tell of.
+    pub(super) fn expect(&self, id: &RecordId<'_>, how_soon: HowSoon) {
         let hash = id.hash();
-        let tags = self.set(hash).load(Ordering::Relaxed);
-        if let Some(slot) = slot_of(tags, tag(hash)).or_else(|| slot_of(tags, 0)) {
-            let start = self.layout.board_set_offset(hash) + slot * SLOT_LEN;
-            self.mapping.prefetch(start, SLOT_LEN);
+        let part = self.layout.board_part(id.partition);
+        let place = self.place(part, hash);
+        if how_soon == HowSoon::Later {
+            prefetch_line(NonNull::from(place.bucket).cast());
+            return self.mapping.prefetch(place.offset, size_of_val(place.bucket));
+        }
+        let (slot, len) = match place.find(hash) {
+            Some((_, slot)) => (slot, SLOT_HEADER_LEN),
+            None => (self.slots(part).next(self.layout.board_part_slots()), SLOT_LEN),
+        };
+        if let Some(start) = self.layout.board_slot_offset(part, slot) {
+            self.mapping.prefetch(start, len);
         }
     }
 
     /// Takes a record off the board. Whoever looks after this returned does not find it.
     pub(super) fn hide(&self, id: &RecordId<'_>) {
         let hash = id.hash();
-        let set = self.set(hash);
-        if slot_of(set.load(Ordering::Acquire), tag(hash)).is_none() {
+        let part = self.layout.board_part(id.partition);
+        let place = self.place(part, hash);
+        if place.find(hash).is_none() {
             // Only the record's own shard puts it on the board: it cannot come there meanwhile.
             return;
         }
-        let tags = Self::enter(set);
-        let Some(slot) = slot_of(tags, tag(hash)) else {
-            return set.store(tags, Ordering::Release);
-        };
-        let nothing = [0; SLOT_LEN];
-        self.write(hash, slot, &nothing);
-        set.store(with_tag(tags, slot, 0), Ordering::Release);
+        let mut slots = self.slots(part);
+        if let Some((at, slot)) = place.find(hash)
+            && slots.owners[slot as usize] == hash
+        {
+            self.clear(part, slot, &mut slots);
+            self.set_word(&place, at, 0);
+        }
     }
 
     /// Shows a record with `value`, the first bytes of its value.
@@ -109,14 +131,63 @@ impl Board {
         let generation = self.generation.load(Ordering::Relaxed);
         let Some(new) = Slot::new(id, generation, version, total_len, value) else { return };
         let hash = id.hash();
-        let set = self.set(hash);
-        let tags = Self::enter(set);
-        let slot = slot_of(tags, tag(hash))
-            .or_else(|| slot_of(tags, 0))
+        let part = self.layout.board_part(id.partition);
+        let place = self.place(part, hash);
+        let mut slots = self.slots(part);
+        if let Some((_, slot)) = place.find(hash) {
+            // Its own, or that of another record with the same word, whose place it takes.
+            slots.owners[slot as usize] = hash;
+            return self.write(part, slot, new.as_bytes());
+        }
+        let slot = self.take_slot(part, &mut slots);
+        let is_free = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
+        let at = place.bucket.iter().position(is_free).unwrap_or_else(|| {
             // Any; the version makes it another one each time.
-            .unwrap_or(version.get() as usize % SET_SLOTS);
-        self.write(hash, slot, new.as_bytes());
-        set.store(with_tag(tags, slot, tag(hash)), Ordering::Release);
+            let at = version.get() as usize % BUCKET_WORDS;
+            let word = place.bucket[at].load(Ordering::Relaxed);
+            if let Some(slot) = indexed_slot(word, word) {
+                self.clear(part, slot, &mut slots);
+            }
+            at
+        });
+        slots.owners[slot as usize] = hash;
+        self.write(part, slot, new.as_bytes());
+        self.set_word(&place, at, index_word(hash, slot));
+    }
+
+    /// A slot that has no record, or no longer.
+    fn take_slot(&self, part: u32, slots: &mut Slots) -> u32 {
+        let count = self.layout.board_part_slots();
+        let slot = slots.next(count);
+        if slots.free.pop().is_some() {
+            return slot;
+        }
+        match slots.owners.get(slot as usize) {
+            None => slots.owners.push(0),
+            Some(owner) => {
+                let place = self.place(part, *owner);
+                if let Some((at, found)) = place.find(*owner)
+                    && found == slot
+                {
+                    self.set_word(&place, at, 0);
+                }
+                slots.hand = (slot + 1) % count;
+            }
+        }
+        slot
+    }
+
+    fn set_word(&self, place: &Place<'_>, at: usize, word: u64) {
+        place.bucket[at].store(word, Ordering::Relaxed);
+        let shown = self.mapping.long_word(place.offset + at * size_of::<u64>());
+        shown.store(word.to_le(), Ordering::Release);
+    }
+
+    /// Has a slot show nothing, and gives it to whoever comes next.
+    fn clear(&self, part: u32, slot: u32, slots: &mut Slots) {
+        self.write(part, slot, &[0; SLOT_HEADER_LEN]);
+        slots.owners[slot as usize] = 0;
+        slots.free.push(slot);
     }
 
     /// Wipes the board.
@@ -138,18 +209,18 @@ impl Board {
         self.mapping.long_word(offset).store(nanos, Ordering::SeqCst);
     }
 
-    /// Writes a slot of a set that this thread has entered; `bytes` are a slot's.
-    fn write(&self, hash: u64, slot: usize, bytes: &[u8]) {
-        let start = self.layout.board_set_offset(hash) + slot * SLOT_LEN;
+    /// Writes the first bytes of a slot; the lock of its part is held.
+    fn write(&self, part: u32, slot: u32, bytes: &[u8]) {
+        let Some(start) = self.layout.board_slot_offset(part, slot) else { return };
         let sequence = self.mapping.word(start + SEQUENCE_OFFSET);
         // A client that garbles the number garbles what it reads itself.
         let before = sequence.load(Ordering::Relaxed) & !1;
         sequence.store(before.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        let rest = &bytes[size_of::<u32>()..SLOT_LEN];
+        let rest = &bytes[size_of::<u32>()..bytes.len().min(SLOT_LEN)];
         let dest = self.mapping.at((start + size_of::<u32>()) as u64, rest.len());
         // SAFETY: the slot lies within the mapping, as the layout says; no other thread of the node writes to it, for this one
-        // has entered its set; readers throw away what they copied while the number was odd or changed.
+        // has the lock of its part; readers throw away what they copied while the number was odd or changed.
         unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), dest.as_ptr(), rest.len()) };
         // Whoever hears of what follows from this hears of this before.
         sequence.store(before.wrapping_add(2), Ordering::Release);
@@ -158,17 +229,130 @@ impl Board {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+    use samite_types::{DatasetId, PartitionId};
+    use samite_wire::heads::HEAD_LEN;
+    use zerocopy::FromBytes;
+
     use super::*;
 
+    fn board(blocks: u32, shards: usize) -> Board {
+        let layout = ArenaLayout::new(blocks, shards).unwrap();
+        Board::new(Arc::new(Mapping::create(&layout).unwrap()), &layout)
+    }
+
+    fn id(number: u32, key: &[u8; 4]) -> RecordId<'_> {
+        RecordId { dataset: DatasetId(1), partition: PartitionId(number % 4), key }
+    }
+
+    /// What a client finds, which knows what is shared alone.
+    fn found(board: &Board, id: &RecordId<'_>) -> Option<(Version, Vec<u8>)> {
+        let (layout, mapping) = (&board.layout, &board.mapping);
+        let (part, hash) = (layout.board_part(id.partition), id.hash());
+        let bucket = layout.board_bucket_offset(part, hash);
+        (0..BUCKET_WORDS).find_map(|at| {
+            let word = mapping.long_word(bucket + at * size_of::<u64>()).load(Ordering::Acquire);
+            let slot = indexed_slot(u64::from_le(word), hash)?;
+            let start = mapping.at(layout.board_slot_offset(part, slot)? as u64, SLOT_LEN);
+            // SAFETY: a slot of the mapping, which nobody writes to meanwhile.
+            let raw = unsafe { std::slice::from_raw_parts(start.as_ptr(), SLOT_LEN) };
+            let slot = Slot::read_from_bytes(raw).unwrap();
+            let mut dest = [0; HEAD_LEN];
+            let head = slot.show(id, board.generation.load(Ordering::Relaxed), &mut dest)?;
+            Some((head.version, dest[..head.len].to_vec()))
+        })
+    }
+
+    #[derive(Clone, Debug)]
+    enum Deed {
+        Show(u32),
+        Hide(u32),
+        Expect(u32),
+        Wipe,
+    }
+
+    fn deeds(numbers: u32) -> impl Strategy<Value = Vec<Deed>> {
+        let deed = prop_oneof![
+            20 => (0..numbers).prop_map(Deed::Show),
+            10 => (0..numbers).prop_map(Deed::Hide),
+            5 => (0..numbers).prop_map(Deed::Expect),
+            1 => Just(Deed::Wipe),
+        ];
+        proptest::collection::vec(deed, 0..400)
+    }
+
+    /// Carries out deeds beside a model. What the board shows is what was shown last and not hidden since; says how many records the
+    /// board has lost by itself.
+    fn lost(board: &Board, numbers: u32, deeds: &[Deed]) -> usize {
+        let keys: Vec<[u8; 4]> = (0..numbers).map(u32::to_le_bytes).collect();
+        let mut model = HashMap::new();
+        let mut lost = 0;
+        for (version, deed) in (1..).zip(deeds) {
+            match deed {
+                Deed::Show(number) => {
+                    let value = [version as u8; HEAD_LEN];
+                    let id = id(*number, &keys[*number as usize]);
+                    board.show(&id, Version(version), 500, &value);
+                    assert_eq!(found(board, &id), Some((Version(version), value.to_vec())));
+                    model.insert(*number, (Version(version), value.to_vec()));
+                }
+                Deed::Hide(number) => {
+                    board.hide(&id(*number, &keys[*number as usize]));
+                    model.remove(number);
+                }
+                Deed::Expect(number) => {
+                    let id = id(*number, &keys[*number as usize]);
+                    board.expect(&id, HowSoon::Later);
+                    board.expect(&id, HowSoon::Soon);
+                }
+                Deed::Wipe => {
+                    board.wipe();
+                    model.clear();
+                }
+            }
+            for number in 0..numbers {
+                match found(board, &id(number, &keys[number as usize])) {
+                    None => lost += usize::from(model.contains_key(&number)),
+                    found => assert_eq!(found.as_ref(), model.get(&number), "record {number}"),
+                }
+            }
+        }
+        lost
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Many records for few slots: the board forgets some, and is never wrong.
+        #[test]
+        fn what_is_found_is_what_was_shown_last(deeds in deeds(64), shards in 1_usize..4) {
+            // 8 slots and 2 buckets for each shard.
+            lost(&board(1, shards), 64, &deeds);
+        }
+
+        /// While there is room, everything is found.
+        #[test]
+        fn nothing_is_lost_while_there_is_room(deeds in deeds(40)) {
+            let board = board(64, 1);
+            prop_assert_eq!(board.layout.board_part_slots(), 1024);
+            prop_assert_eq!(lost(&board, 40, &deeds), 0);
+        }
+    }
+
     #[test]
-    fn tags_find_their_slots() {
-        let tags = with_tag(with_tag(0, 0, 5), 3, TAG_MASK);
-        assert_eq!(slot_of(tags, 5), Some(0));
-        assert_eq!(slot_of(tags, TAG_MASK), Some(3));
-        assert_eq!(slot_of(tags, 0), Some(1));
-        assert_eq!(slot_of(tags, 7), None);
-        assert_eq!(slot_of(with_tag(tags, 0, 0), 5), None);
-        assert_eq!(with_tag(tags, 3, TAG_MASK) & BUSY, 0);
-        assert_ne!(tag(0), 0);
+    fn slots_are_used_in_order_and_again() {
+        let board = board(64, 1);
+        let keys: Vec<[u8; 4]> = (0..100_u32).map(u32::to_le_bytes).collect();
+        let show = |number: u32| {
+            board.show(&id(number, &keys[number as usize]), Version(1), 500, &[1; HEAD_LEN]);
+        };
+        (0..50).for_each(show);
+        assert_eq!(board.slots(0).next(1024), 50);
+        board.hide(&id(7, &keys[7]));
+        assert_eq!(board.slots(0).next(1024), 7);
+        (50..100).for_each(show);
+        assert_eq!(board.slots(0).next(1024), 99);
     }
 }

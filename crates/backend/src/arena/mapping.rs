@@ -27,7 +27,7 @@ unsafe impl Sync for Mapping {}
 const CACHE_LINE_LEN: usize = 64;
 
 #[cfg(target_arch = "x86_64")]
-fn prefetch_line(at: NonNull<u8>) {
+pub(super) fn prefetch_line(at: NonNull<u8>) {
     use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
     // SAFETY: a hint, which changes nothing that a program can see and does not fault.
@@ -35,7 +35,7 @@ fn prefetch_line(at: NonNull<u8>) {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-const fn prefetch_line(_: NonNull<u8>) {}
+pub(super) const fn prefetch_line(_: NonNull<u8>) {}
 
 impl Mapping {
     /// Makes the file, maps it and writes its header. Reserved huge pages are used if the machine has enough of them.

@@ -14,6 +14,14 @@ use samite_types::{NodeId, Redundancy};
 use super::process;
 use crate::failure::{Failure, IoContext};
 
+/// What glibc's `malloc` is told by; another libc pays no heed.
+const MALLOC_VARIABLE: &str = "GLIBC_TUNABLES";
+/// Records lie on the heap, far apart. With huge pages the processor mostly knows their addresses; and memory of removed ones, up to 64 MiB, is
+/// kept for the next, so that it need not be asked of the kernel again, page by page. With a fixed limit for that, one for what gets a
+/// mapping of its own is to be given, too.
+const MALLOC_SETTINGS: &str = "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=67108864:\
+    glibc.malloc.top_pad=4194304:glibc.malloc.mmap_threshold=4194304";
+
 /// Starts a node of a cluster that was set up so.
 pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Child, Failure> {
     let program = std::env::current_exe().doing("find the samite binary")?;
@@ -58,6 +66,9 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
         command.arg("--durable").arg(super::aside::node_dir(durable, node));
     }
     command.env_remove("LD_PRELOAD");
+    if std::env::var_os(MALLOC_VARIABLE).is_none() {
+        command.env(MALLOC_VARIABLE, MALLOC_SETTINGS);
+    }
     let session = if setup.redundancy > Redundancy(1) { Session::Own } else { Session::Shared };
     spawn(command, session, &dir.log_path(node), &format!("node {node}"))
 }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use samite_types::{Clock, Epoch, Error, ErrorKind, Result, SystemClock};
 use samite_wire::arena::{ArenaLayout, HEADER_LEN};
 use samite_wire::heads::{
-    ALIVE_MASK, ALIVE_OFFSET, GENERATION_OFFSET, HASH_OFFSET, HEAD_LEN as SHOWN_LEN, Head,
-    LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SET_SLOTS, SLOT_LEN, Slot, VALID_ALWAYS, VALID_OFFSET,
+    ALIVE_MASK, ALIVE_OFFSET, BUCKET_WORDS, GENERATION_OFFSET, HEAD_LEN as SHOWN_LEN, Head,
+    LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_LEN, Slot, VALID_ALWAYS, VALID_OFFSET,
+    indexed_slot,
 };
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::BlockRef;
@@ -94,15 +95,13 @@ impl ArenaView {
     ) -> Option<Head> {
         let board = self.layout.board_offset() as usize;
         let generation = self.mapping.word(board + GENERATION_OFFSET).load(Ordering::Acquire);
-        let hash = id.hash();
-        let set = self.layout.board_set_offset(hash);
-        let head = (0..SET_SLOTS)
-            .map(|slot| set + slot * SLOT_LEN)
-            .filter(|slot| {
-                let shown = self.mapping.long_word(slot + HASH_OFFSET).load(Ordering::Relaxed);
-                u64::from_le(shown) == hash
-            })
-            .find_map(|slot| self.slot(slot)?.show(id, generation, dest))?;
+        let (hash, part) = (id.hash(), self.layout.board_part(id.partition));
+        let bucket = self.layout.board_bucket_offset(part, hash);
+        let head = (0..BUCKET_WORDS).find_map(|at| {
+            let word = self.mapping.long_word(bucket + at * size_of::<u64>());
+            let slot = indexed_slot(u64::from_le(word.load(Ordering::Acquire)), hash)?;
+            self.slot(self.layout.board_slot_offset(part, slot)?)?.show(id, generation, dest)
+        })?;
         // After the slot: whoever raised an epoch, or stopped the node, before this call began is seen.
         let required = self.mapping.long_word(board + LEASE_OFFSET).load(Ordering::Acquire);
         let alive = self.mapping.word(board + ALIVE_OFFSET).load(Ordering::Acquire);
@@ -148,6 +147,7 @@ impl ArenaView {
 #[cfg(test)]
 mod tests {
     use samite_types::{DatasetId, PartitionId, Version};
+    use samite_wire::heads::index_word;
     use zerocopy::IntoBytes;
 
     use super::*;
@@ -225,7 +225,10 @@ mod tests {
         let (node, view, layout) = arena();
         let id = RecordId { dataset: DatasetId(1), partition: PartitionId(2), key: b"k" };
         let slot = Slot::new(&id, 0, Version(7), 500, &[9; SHOWN_LEN]).unwrap();
-        let at = layout.board_set_offset(id.hash());
+        let part = layout.board_part(id.partition);
+        let at = layout.board_slot_offset(part, 5).unwrap();
+        let word = node.long_word(layout.board_bucket_offset(part, id.hash()));
+        word.store(index_word(id.hash(), 5).to_le(), Ordering::SeqCst);
         // SAFETY: the layout says that a slot is there.
         unsafe {
             let raw = slot.as_bytes();
@@ -242,6 +245,10 @@ mod tests {
         assert_eq!(shown(now + 3_600_000_000_000), Some(Version(7)));
         assert_eq!(shown(now), None, "the time is over");
         assert_eq!(shown(0), None);
+        // A word that leads nowhere.
+        let astray = index_word(id.hash(), layout.board_part_slots());
+        word.store(astray.to_le(), Ordering::SeqCst);
+        assert_eq!(shown(VALID_ALWAYS), None);
     }
 
     #[test]
