@@ -133,7 +133,7 @@ note() { printf '%s\t%s\t%s\t%s\n' "$@" >> "$results"; }
 # mdtest prints: "   File creation  MAX  MIN  MEAN  STDDEV"
 metadata() {
   local door=$1 processes=$2 kind=$3 flag=$4 log=$work/log files=$FILES
-  # 3000 are looked up within 7 ms, in which a thread that waits for its core counts for much; after 10,000 the kernel has forgotten the first.
+  # 3000 are looked up within 7 ms, in which a thread that waits for its core counts for much; what takes longer than 2 s to make, the mount has the kernel forget.
   case $door in
     mount | passthrough) files=$FUSE_FILES ;;
     uncached) files=$((FUSE_FILES / 2)) ;;
