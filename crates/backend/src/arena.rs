@@ -13,6 +13,7 @@ mod board;
 mod extent;
 mod mapping;
 mod populate;
+mod posts;
 mod slab;
 
 use std::fmt;
@@ -21,16 +22,19 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use samite_types::{Epoch, Error, ErrorKind, Result, Version};
+use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, ShardId, Version};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::heads::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
 use samite_wire::limits::BLOCK_LEN;
+use smallvec::SmallVec;
 
 use crate::record::HowSoon;
 use board::Board;
 pub use extent::Extent;
 use mapping::Mapping;
 use populate::Populator;
+pub use posts::Post;
+use posts::Posts;
 pub(crate) use slab::{SLOT_LEN_MAX, SlabPool, SlotCounts, class_of};
 
 /// Bytes charged for a block.
@@ -47,6 +51,7 @@ pub struct Arena {
     used: AtomicU64,
     free: Mutex<FreeBlocks>,
     board: Board,
+    posts: Posts,
     populator: Populator,
     /// See [`Arena::next_round`].
     round: AtomicU16,
@@ -82,6 +87,7 @@ impl Arena {
         let layout = ArenaLayout::new(blocks, shards).map_err(|error| refuse(error.to_string()))?;
         let mapping = Arc::new(Mapping::create(&layout)?);
         let board = Board::new(Arc::clone(&mapping), &layout);
+        let posts = Posts::new(Arc::clone(&mapping), &layout);
         let populator = Populator::start(Arc::clone(&mapping), &layout);
         Ok(Arc::new(Self {
             mapping,
@@ -90,6 +96,7 @@ impl Arena {
             used: AtomicU64::new(0),
             free: Mutex::default(),
             board,
+            posts,
             populator,
             round: AtomicU16::new(1),
         }))
@@ -113,18 +120,73 @@ impl Arena {
     }
 
     /// A record will be hidden or shown.
-    pub(crate) fn expect(&self, id: &RecordId<'_>, how_soon: HowSoon) {
+    pub fn expect(&self, id: &RecordId<'_>, how_soon: HowSoon) {
         self.board.expect(id, how_soon);
     }
 
     /// Hides a record that is about to change.
     pub(crate) fn hide(&self, id: &RecordId<'_>) {
-        self.board.hide(id);
+        self.board.hide(id, id.hash());
     }
 
     /// Hides all records: some of them are not this node's to speak for any more.
     pub fn hide_all(&self) {
         self.board.wipe();
+    }
+
+    /// Clients of this host that serve by the cluster map of `epoch` may [post](samite_wire::posts) to a shard from now on.
+    pub fn open_posts(&self, shard: ShardId, epoch: Epoch) {
+        self.posts.open(u32::from(shard.get()), epoch);
+    }
+
+    /// No client may post to a shard from now on. What was posted before waits for [`Arena::take_post`].
+    pub fn close_posts(&self, shard: ShardId) {
+        self.posts.close(u32::from(shard.get()));
+    }
+
+    /// What clients are about to post to a shard they may not post: they stand on what is not so any more. Those after
+    /// this call see what is.
+    pub fn revoke_posts(&self, shard: ShardId) {
+        self.posts.revoke_all(u32::from(shard.get()));
+    }
+
+    /// Whether anything may have been posted to a shard.
+    #[must_use]
+    pub fn has_posts(&self, shard: ShardId) -> bool {
+        self.posts.is_pending(u32::from(shard.get()))
+    }
+
+    /// Something that was posted to a shard, and where to go on; begin `from` 0. It is to be carried out, and then [`Arena::post_done`].
+    #[must_use]
+    pub fn take_post(&self, shard: ShardId, from: usize) -> Option<(Post, usize)> {
+        self.posts.take_pending(u32::from(shard.get()), from)
+    }
+
+    /// It was carried out.
+    pub fn post_done(&self, shard: ShardId, post: &Post) {
+        self.posts.done(u32::from(shard.get()), post);
+    }
+
+    /// Records of a shard are about to be changed: takes them off the board, and revokes claims on them, so that nobody posts about them until they are
+    /// shown again. `visit` is given what was posted before: it is to be carried out first, as of [`Arena::take_post`].
+    pub fn withdraw<'k>(
+        &self,
+        shard: ShardId,
+        records: impl Iterator<Item = RecordId<'k>>,
+        visit: impl FnMut(Post),
+    ) {
+        let mut hashes: SmallVec<[u64; 4]> = SmallVec::new();
+        for id in records {
+            let hash = id.hash();
+            self.board.hide(&id, hash);
+            hashes.push(hash);
+        }
+        self.posts.withdraw(u32::from(shard.get()), &hashes, visit);
+    }
+
+    /// Frees what a client that is gone was about to post to a shard, where nothing is pending.
+    pub fn drop_poster(&self, shard: ShardId, client: ClientId) {
+        self.posts.drop_client(u32::from(shard.get()), client);
     }
 
     /// Clients may be shown records until `until` on the monotonic clock of this host, which is when others may take over the node's records; `None`:

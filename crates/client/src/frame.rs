@@ -29,11 +29,11 @@ thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-fn take_scratch() -> Vec<u8> {
+pub(crate) fn take_scratch() -> Vec<u8> {
     SCRATCH.try_with(Cell::take).unwrap_or_default()
 }
 
-fn put_scratch(buffer: Vec<u8>) {
+pub(crate) fn put_scratch(buffer: Vec<u8>) {
     if buffer.capacity() <= SCRATCH_LEN_MAX {
         // A thread that is ending keeps nothing.
         let _ = SCRATCH.try_with(|scratch| scratch.set(buffer));

@@ -47,6 +47,7 @@ mod op;
 mod outcome;
 mod peer;
 mod pending;
+mod posts;
 pub mod reach;
 mod reply;
 pub mod retry;

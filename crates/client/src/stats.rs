@@ -38,6 +38,8 @@ counters! {
     requests,
     /// Operations in them.
     operations,
+    /// Changes left with a node of this host instead of being asked for ([`Dataset::post`](crate::Dataset::post)).
+    posts,
     /// Control-plane requests sent.
     controls,
     /// Requests that were sent again after a broken connection, a stale map or a busy node.

@@ -67,6 +67,12 @@ impl Releases {
         taken
     }
 
+    /// Whether any wait for this partition.
+    pub(crate) fn are_waiting(&self, partition: PartitionId) -> bool {
+        self.len.load(Ordering::Acquire) > 0
+            && self.lock().iter().any(|release| release.partition == partition)
+    }
+
     /// In the child of a fork: what waits is the parent's to send. Waits for no lock.
     fn forget(&self) {
         match self.queue.try_lock() {

@@ -8,13 +8,15 @@ use crate::at::At;
 use crate::cache::DirNode;
 use crate::filesystem::named;
 use crate::holds::Removed;
-use crate::inode::{INODE_LEN, Inode, Layout, at, identity, inode_changed};
-use crate::key;
+use crate::inode::{
+    FLAG_ATTRIBUTES, FLAG_RENAMED, INODE_LEN, Inode, Layout, at, identity, inode_changed,
+};
+use crate::key::{self, Key};
 use crate::marks::EntryMark;
 use crate::seal::Sealed;
-use crate::store::{NO_LEASE, fail, malformed};
+use crate::store::{Home, NO_LEASE, fail, malformed};
 use crate::walk::{LOOKUPS_MAX, SEARCH, WRITE, Walk};
-use crate::{Context, FileSystem, Timestamp};
+use crate::{Context, FileSystem, Semantics, Timestamp};
 
 impl FileSystem {
     /// Removes a name, and the file with its last name. A file that anybody has open lives on until its last
@@ -56,6 +58,11 @@ impl FileSystem {
         let orphan = key::orphan(self.token());
         let now = Timestamp::now();
         let mark = EntryMark::new(&home.key, now);
+        if walk.dir().semantics != Semantics::Temporary
+            && self.post_removal(&home, (&orphan, &mark), epoch)
+        {
+            return Ok(Some(now));
+        }
         let mut marks = true;
         for _ in 0..LOOKUPS_MAX {
             let mut op = Operation::new(home.partition, take_away(&home.key, &orphan))
@@ -87,6 +94,28 @@ impl FileSystem {
             }
         }
         Err(fail(ErrorKind::Busy))
+    }
+
+    /// Leaves it to the node to remove a name with which goes nothing but its record, or that of a file which somebody has open. `false`: that is not
+    /// so, or cannot be done that way now; nothing was done.
+    fn post_removal(&self, home: &Home, (orphan, mark): (&Key, &EntryMark), epoch: Epoch) -> bool {
+        if self.store().releases.are_waiting(home.partition) {
+            return false;
+        }
+        // By itself, so that the name goes also where there is no room for a mark.
+        let removal =
+            Operation::new(home.partition, [Action::Detach { key: &home.key, to: orphan }])
+                .guard(Guard::BytesAre { key: &home.key, offset: at::STATE, bytes: &[0] });
+        let operations = [removal, Operation::new(home.partition, mark.actions(0))];
+        let record = (home.partition, home.key.as_slice());
+        self.store().dataset.post(record, &operations, epoch, |value, _| {
+            Inode::decode(value).is_ok_and(|inode| {
+                inode.layout == Layout::Inline
+                    && inode.flags & (FLAG_RENAMED | FLAG_ATTRIBUTES) == 0
+                    && !inode.is_directory()
+                    && value[at::STATE as usize] == 0
+            })
+        })
     }
 
     /// After what was an entry of a file is one no more.

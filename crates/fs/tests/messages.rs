@@ -29,7 +29,14 @@ fn check(nodes: usize, transport: Transport) {
     expect("stat", look_up, &mut || {
         fs.stat(&root(), b"/a/b/empty", true).unwrap();
     });
+    // This one takes along that the file was closed.
     expect("unlink", 1, &mut || fs.unlink(&root(), b"/a/b/empty").unwrap());
+    create(&rig.another(), b"/a/b/theirs").close().unwrap();
+    fs.stat(&root(), b"/a/b/theirs", true).unwrap();
+    // And leaves the removal of such files with the node.
+    expect("unlink what others made", look_up, &mut || {
+        fs.unlink(&root(), b"/a/b/theirs").unwrap();
+    });
     expect("mkdir", 1, &mut || fs.mkdir(&root(), b"/a/b/c", 0o755).unwrap());
     expect("create in a fresh directory", 1, &mut || drop(create(fs, b"/a/b/c/f")));
     expect("create, write, close", 2, &mut || put(fs, b"/a/b/small", b"hello"));

@@ -22,6 +22,7 @@ use crate::held::Reply;
 use crate::inbox::{Answer, Cost, Message, Task};
 use crate::parked::{Turn, Work};
 use crate::partitions::{Course, Seen};
+use crate::posts::Posts;
 use crate::reply::ReplyBuilder;
 use crate::shard::{NamedBlocks, Shard, context};
 
@@ -143,21 +144,23 @@ impl Shard {
         let known = self
             .map
             .as_ref()
-            .and_then(|map| Some((map, self.partitions.dataset(map, request.header.dataset)?)));
+            .and_then(|map| Some((self.partitions.dataset(map, request.header.dataset)?, &**map)));
         let lent: &mut dyn Grants = if budget.has_blocks { &mut grants } else { &mut NoGrants };
         let mut course = Course::new(client, &context, lent, at);
+        let posts = Posts { arena: &self.arena, shard: self.id, shards };
         for (index, operation) in request.operations.iter().enumerate() {
             if shard_of(operation.partition, shards) != self.id {
                 continue;
             }
             let outcome = match known {
-                Some((map, slot)) => self.partitions.apply(slot, map, operation, &mut course),
+                Some(known) => self.partitions.apply_alone(&posts, known, operation, &mut course),
                 // Dropped between the two shards' looks at the map.
                 None => Outcome::Failed { kind: ErrorKind::NotFound, index: 0, current: None },
             };
             outcomes.push((index, outcome));
         }
         let Course { lease_epoch, seen, .. } = course;
+        self.admit_posts();
         self.note_figures();
         (Answer { join, outcomes, lease_epoch, unused: grants, refused: None }, seen)
     }
@@ -248,6 +251,7 @@ impl Shard {
 
     /// Carries out the operations of a task, or parks it.
     pub(crate) fn task(&mut self, task: Task, out: &mut Replies) {
+        self.carry_out_posts();
         // The sender has decoded the same bytes, and made the same budget of them.
         let (body, payload) = (Arc::clone(&task.body), Arc::clone(&task.payload));
         let len = body.len() + payload.len();
@@ -271,6 +275,9 @@ impl Shard {
             if let Turn::Later(until) = self.turn(slot, task.client, &request, (now, at), None) {
                 return self.park(Work::Task(task), until);
             }
+        }
+        if !budget.lease_term.is_zero() {
+            self.shut_posts();
         }
         let Task { from, join, client, grants, cost, .. } = task;
         let (answer, seen) = self.apply_mine(join, client, &request, &budget, (now, at), grants);

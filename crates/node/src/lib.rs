@@ -27,6 +27,7 @@ mod parked;
 mod partitions;
 mod peers;
 mod post;
+mod posts;
 mod presence;
 mod reply;
 mod revocations;

@@ -1,5 +1,6 @@
 //! The partitions of one shard, opened when they are first touched.
 
+mod posted;
 mod walk;
 
 use std::collections::{BTreeSet, VecDeque};

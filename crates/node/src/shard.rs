@@ -35,6 +35,7 @@ use crate::pace::Pace;
 use crate::parked::{Parked, Turn, Work};
 use crate::partitions::{Course, Partitions, Slot};
 use crate::peers::Peers;
+use crate::posts::Posts;
 use crate::presence::Departures;
 use crate::reply::{Buffers, ReplyBuilder};
 use crate::scrub::Scrub;
@@ -72,6 +73,8 @@ pub(crate) struct Shard {
     pub(crate) pace: Pace,
     pub(crate) scrub: Scrub,
     pub(crate) arena: Arc<Arena>,
+    /// Epoch of the map by which clients may post; 0: they may not.
+    pub(crate) posts_open: Epoch,
     buffers: Buffers,
 }
 
@@ -108,6 +111,7 @@ impl Shard {
             pace: Pace::default(),
             scrub: Scrub::default(),
             arena,
+            posts_open: Epoch(0),
             buffers: Buffers::default(),
         }
     }
@@ -142,6 +146,7 @@ impl Shard {
         payload: &[u8],
         out: &mut Replies,
     ) -> Option<Duration> {
+        self.carry_out_posts();
         let request = match Request::decode(body, payload) {
             Ok(request) => request,
             Err(error) => {
@@ -149,6 +154,9 @@ impl Shard {
                 return None;
             }
         };
+        if let Some(first) = request.operations.first() {
+            self.posts().expect(request.header.dataset, first);
+        }
         let admitted = self
             .admit(&request.header, &request)
             .and_then(|slot| Ok((slot, Budget::of(&request, PAYLOAD_LEN_MAX)?)));
@@ -177,6 +185,9 @@ impl Shard {
             }
         }
         count(&self.figures().operations, request.operations.len() as u64);
+        if !budget.lease_term.is_zero() {
+            self.shut_posts();
+        }
         let shards = self.shared.shards();
         let mine = |partition| shards == 1 || shard_of(partition, shards) == self.id;
         if request.operations.iter().all(|operation| mine(operation.partition)) {
@@ -300,12 +311,14 @@ impl Shard {
             _ => &mut NoGrants,
         };
         let mut course = Course::new(peer.client, &context, grants, at);
+        let posts = Posts { arena: &self.arena, shard: self.id, shards: self.shared.shards() };
         for operation in &request.operations {
-            let outcome = self.partitions.apply(slot, map, operation, &mut course);
+            let outcome = self.partitions.apply_alone(&posts, (slot, map), operation, &mut course);
             builder.outcome(outcome, operation.is_mutation());
         }
         let Course { lease_epoch, seen, .. } = course;
         let grants = self.regrant(conn, &blocks);
+        self.admit_posts();
         self.note_figures();
         let buffers = builder.finish(lease_epoch, &grants);
         if seen.is_empty() {
@@ -360,6 +373,8 @@ impl Shard {
 
     /// Ends the holds of a client that is gone.
     pub(crate) fn drop_client(&mut self, client: ClientId) {
+        self.carry_out_posts();
+        self.arena.drop_poster(self.id, client);
         self.partitions.drop_client(client, SystemClock.monotonic());
         self.note_figures();
     }
@@ -378,8 +393,11 @@ impl Shard {
             return;
         }
         let Some(map) = self.shared.map() else { return };
+        // By the old map, under which it was posted.
+        self.shut_posts();
         self.map = Some(Arc::clone(&map));
         self.take_up_groups(&map, out);
+        self.admit_posts();
         self.note_figures();
         self.shared.shard_serves(self.id, map.epoch());
         self.answer_watches(&map, out);
@@ -426,6 +444,7 @@ impl Service for Shard {
         payload: &[u8],
         out: &mut Replies,
     ) {
+        self.carry_out_posts();
         self.refresh(out);
         count(&self.figures().requests, u64::from(header.kind == FrameKind::Request));
         self.figures().connections.store(out.connections() as u64, Ordering::Relaxed);
@@ -452,6 +471,7 @@ impl Service for Shard {
     }
 
     fn reply(&mut self, conn: ConnId, _: &Header, body: &[u8], payload: &[u8], out: &mut Replies) {
+        self.carry_out_posts();
         self.refresh(out);
         if let Some(node) = self.peers.at(conn) {
             self.take_frame((node, To::Node(node)), conn, (body, payload), out);
@@ -489,6 +509,7 @@ impl Service for Shard {
     }
 
     fn wakeup(&mut self, out: &mut Replies) {
+        self.carry_out_posts();
         self.refresh(out);
         self.send_watches_on(out);
         self.take_messages(out);
@@ -511,6 +532,7 @@ impl Service for Shard {
     }
 
     fn alarm(&mut self, out: &mut Replies) {
+        self.carry_out_posts();
         self.see_off();
         self.retry_parked(out);
         self.keep_appointments(out);

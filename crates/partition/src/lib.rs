@@ -72,6 +72,21 @@ pub struct Context {
     pub lends_memory: bool,
 }
 
+impl Context {
+    /// Of what was posted: its client made sure of its leases.
+    const fn posted() -> Self {
+        Self {
+            answered_below: Seq(0),
+            is_retry: false,
+            lease_epoch: Epoch(u64::MAX),
+            body_len_max: 0,
+            now: Duration::ZERO,
+            lease_term_max: Duration::ZERO,
+            lends_memory: false,
+        }
+    }
+}
+
 /// Blocks that were granted to the connection by which an operation came.
 pub trait Grants {
     /// Takes the block that `block` names: it is granted, starts there and has its generation.
@@ -206,6 +221,18 @@ impl Partition {
         }
     }
 
+    /// Applies a mutation that a client has [posted](samite_wire::posts): it comes once, and nobody waits for its outcome.
+    pub fn apply_posted(&mut self, client: ClientId, operation: &Operation<'_>) -> Outcome {
+        let context = Context::posted();
+        show::expect(&*self.store, operation, HowSoon::Later);
+        let done = check::check(operation)
+            .and_then(|()| self.try_change(client, &context, operation, &mut NoGrants));
+        match done {
+            Ok((outputs, _)) => Outcome::Done(outputs),
+            Err(Failure { kind, index, current }) => Outcome::Failed { kind, index, current },
+        }
+    }
+
     /// Holds are taken and released last, once nothing can fail any more.
     fn ask(
         &mut self,
@@ -320,9 +347,6 @@ impl Partition {
         operation: &Operation<'_>,
         grants: &mut dyn Grants,
     ) -> Result<(Outputs, Results), Failure> {
-        if self.shows {
-            show::expect(&*self.store, operation, HowSoon::Later);
-        }
         self.admit(context, operation)?;
         if self.shows {
             show::expect(&*self.store, operation, HowSoon::Soon);

@@ -19,10 +19,11 @@ use std::task::{Context, Poll};
 
 use samite_types::{ClientId, Deadline, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::frame::{FrameHeader, FrameKind};
+use samite_wire::heads::Head;
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::shm::{ArenaView, GrantPool};
+use crate::shm::{ArenaView, Change, GrantPool};
 use crate::{Address, ClusterKey, Transport};
 use shared::{Drive, Role, Shared};
 use stream::{Line, Patience, Stop};
@@ -370,6 +371,13 @@ impl Link {
     #[must_use]
     pub fn arena(&self) -> Option<&ArenaView> {
         self.shared.arena.as_ref()
+    }
+
+    /// Posts a change to the node, over shared memory: see [`ArenaView::post`]. `false`: nothing was done, ask the node.
+    #[must_use]
+    pub fn post(&self, change: &Change<'_>, agrees: impl FnOnce(&[u8], &Head) -> bool) -> bool {
+        let arena = self.arena().filter(|_| !self.is_dead() && !self.shared.has_faults());
+        arena.is_some_and(|arena| arena.post(change, agrees))
     }
 
     /// Arena blocks granted to this connection.

@@ -4,7 +4,9 @@ mod arena_view;
 pub(crate) mod cores;
 mod grants;
 pub(crate) mod mapping;
+mod posts;
 pub(crate) mod ring;
 
 pub use arena_view::ArenaView;
 pub use grants::{Grant, GrantPool};
+pub use posts::Change;

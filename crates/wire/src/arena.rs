@@ -3,8 +3,8 @@
 //! ```text
 //! 0        4 KiB              a multiple of 4 KiB  a multiple of 2 MiB
 //! ┌────────┬──────────────────┬────────────────────┬───────────┬───────────┬──
-//! │ header │ generation table │ board (see         │ block 0   │ block 1   │ …
-//! │        │ u32 per block    │ heads.rs)          │ 64 KiB    │ 64 KiB    │
+//! │ header │ generation table │ board (heads.rs),  │ block 0   │ block 1   │ …
+//! │        │ u32 per block    │ posts (posts.rs)   │ 64 KiB    │ 64 KiB    │
 //! └────────┴──────────────────┴────────────────────┴───────────┴───────────┴──
 //! ```
 //!
@@ -22,11 +22,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use crate::WireError;
 use crate::heads::{BUCKET_LEN, SLOT_LEN, WORDS_LEN, buckets_for, part_slots_for};
 use crate::limits::BLOCK_LEN;
+use crate::posts;
 
 /// First bytes of an arena.
 pub const MAGIC: [u8; 8] = *b"SMTarena";
 /// Version of this layout.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Most shards of a node.
 pub const SHARDS_MAX: usize = 64;
 /// Where the generation table begins, in bytes.
@@ -161,7 +162,8 @@ impl ArenaLayout {
     }
 
     const fn board_part_len(&self) -> u64 {
-        self.board_slots_len() + self.board_part_buckets() as u64 * BUCKET_LEN as u64
+        let index_len = self.board_part_buckets() as u64 * BUCKET_LEN as u64;
+        self.board_slots_len() + index_len + posts::TABLE_LEN as u64
     }
 
     /// The part of the board that shows records of a partition: one for each shard.
@@ -185,6 +187,12 @@ impl ArenaLayout {
     pub const fn board_bucket_offset(&self, part: u32, hash: u64) -> usize {
         let index = self.board_part_offset(part) + self.board_slots_len();
         index as usize + self.board_bucket(hash) * BUCKET_LEN
+    }
+
+    /// Offset of the table of [posts](crate::posts) beside a part of the board, in bytes.
+    #[must_use]
+    pub const fn posts_offset(&self, part: u32) -> usize {
+        (self.board_part_offset(part) + self.board_part_len()) as usize - posts::TABLE_LEN
     }
 
     /// Offset of a slot of a part, in bytes; `None` if there is no such slot.
@@ -279,6 +287,8 @@ mod tests {
             assert_eq!(layout.board_slot_offset(part, slots), None);
             assert_eq!(layout.board_bucket_offset(part, 0), last);
             end = layout.board_bucket_offset(part, u64::MAX) + BUCKET_LEN;
+            assert_eq!(layout.posts_offset(part), end);
+            end += posts::TABLE_LEN;
         }
         assert_eq!(layout.board_slot_offset(3, 0), None);
         assert!(end as u64 <= layout.blocks_offset());

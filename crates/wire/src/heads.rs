@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! 0           4 KiB
-//! ┌───────────┬────────────────────────────────────┬────────┬── …
-//! │ words     │ part 0: slots of 256 bytes │ index │ part 1 │
-//! └───────────┴────────────────────────────────────┴────────┴── …
+//! ┌───────────┬────────────────────────────────────────────────────────┬────────┬── …
+//! │ words     │ part 0: slots of 256 bytes │ index │ posts (posts.rs) │ part 1 │
+//! └───────────┴────────────────────────────────────────────────────────┴────────┴── …
 //! ```
 //!
-//! Each shard of the node writes a part. Its slots are used in the order in which records are shown, so what was made or looked up together
+//! Each shard of the node writes a part, and has a table of [posts](crate::posts) beside it. Its slots are used in the order in which records are shown, so what was made or looked up together
 //! lies together, and a process that reads it maps few pages. Which slot has a record says the *index*: buckets of eight words, of which a
 //! record's hash names one; a word has some bits of the hash and the number of the slot.
 //!

@@ -23,5 +23,6 @@ pub mod lock;
 pub mod membership;
 pub mod op;
 pub mod peer;
+pub mod posts;
 
 pub use codec::{Decoder, WireError};

@@ -108,9 +108,8 @@ impl Board {
         }
     }
 
-    /// Takes a record off the board. Whoever looks after this returned does not find it.
-    pub(super) fn hide(&self, id: &RecordId<'_>) {
-        let hash = id.hash();
+    /// Takes a record of this hash off the board. Whoever looks after this returned does not find it.
+    pub(super) fn hide(&self, id: &RecordId<'_>, hash: u64) {
         let part = self.layout.board_part(id.partition);
         let place = self.place(part, hash);
         if place.find(hash).is_none() {
@@ -299,7 +298,8 @@ mod tests {
                     model.insert(*number, (Version(version), value.to_vec()));
                 }
                 Deed::Hide(number) => {
-                    board.hide(&id(*number, &keys[*number as usize]));
+                    let id = id(*number, &keys[*number as usize]);
+                    board.hide(&id, id.hash());
                     model.remove(number);
                 }
                 Deed::Expect(number) => {
@@ -350,7 +350,8 @@ mod tests {
         };
         (0..50).for_each(show);
         assert_eq!(board.slots(0).next(1024), 50);
-        board.hide(&id(7, &keys[7]));
+        let seventh = id(7, &keys[7]);
+        board.hide(&seventh, seventh.hash());
         assert_eq!(board.slots(0).next(1024), 7);
         (50..100).for_each(show);
         assert_eq!(board.slots(0).next(1024), 99);

@@ -1,7 +1,7 @@
 //! A client's view of the node's arena.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use samite_types::{Clock, Epoch, Error, ErrorKind, Result, SystemClock};
@@ -17,12 +17,14 @@ use zerocopy::FromBytes;
 
 use super::Grant;
 use super::mapping::{Mapping, file_len};
+use super::posts::Turn;
 
 /// The node's arena, mapped into the client. References into it are checked, so a wrong one is refused, never followed.
 #[derive(Debug)]
 pub struct ArenaView {
     mapping: Mapping,
     layout: ArenaLayout,
+    pub(super) turn: Turn,
 }
 
 impl ArenaView {
@@ -45,7 +47,7 @@ impl ArenaView {
             );
         }
         let layout = ArenaLayout::read(&header, len)?;
-        Ok(Self { mapping, layout })
+        Ok(Self { mapping, layout, turn: Turn::new() })
     }
 
     /// Copies the bytes that `block` names to the front of `dest`, which is at least that long.
@@ -95,7 +97,11 @@ impl ArenaView {
     ) -> Option<Head> {
         let board = self.layout.board_offset() as usize;
         let generation = self.mapping.word(board + GENERATION_OFFSET).load(Ordering::Acquire);
-        let (hash, part) = (id.hash(), self.layout.board_part(id.partition));
+        let (hash, part) = (id.hash(), self.part_of(id));
+        // Before the slot: what was posted before this call began, and carried out since, is seen there.
+        if self.is_posted(part, hash) {
+            return None;
+        }
         let bucket = self.layout.board_bucket_offset(part, hash);
         let head = (0..BUCKET_WORDS).find_map(|at| {
             let word = self.mapping.long_word(bucket + at * size_of::<u64>());
@@ -107,6 +113,21 @@ impl ArenaView {
         let alive = self.mapping.word(board + ALIVE_OFFSET).load(Ordering::Acquire);
         let is_valid = lease.get() >= required && alive & ALIVE_MASK != 0 && self.is_board_valid();
         is_valid.then_some(head)
+    }
+
+    /// The part of the board, and the table of posts, of a record.
+    pub(super) const fn part_of(&self, id: &RecordId<'_>) -> u32 {
+        self.layout.board_part(id.partition)
+    }
+
+    /// A word of a table of posts.
+    pub(super) fn post_word(&self, part: u32, offset: usize) -> &AtomicU64 {
+        self.mapping.long_word(self.layout.posts_offset(part) + offset)
+    }
+
+    /// Where something of a table of posts lies.
+    pub(super) fn posts_at(&self, part: u32, offset: usize, len: usize) -> *mut u8 {
+        self.mapping.at(self.layout.posts_offset(part) + offset, len)
     }
 
     /// Whether the node speaks for its records now, at a moment after this call has begun.
@@ -145,7 +166,7 @@ impl ArenaView {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use samite_types::{DatasetId, PartitionId, Version};
     use samite_wire::heads::index_word;
     use zerocopy::IntoBytes;
@@ -153,7 +174,7 @@ mod tests {
     use super::*;
     use crate::shm::mapping::memory_file;
 
-    fn arena() -> (Mapping, ArenaView, ArenaLayout) {
+    pub(in crate::shm) fn arena() -> (Mapping, ArenaView, ArenaLayout) {
         let layout = ArenaLayout::new(4, 1).unwrap();
         let len = layout.total_len() as usize;
         let file = memory_file("test-arena", len).unwrap();

@@ -1,0 +1,363 @@
+//! The node's side of the [posts](samite_wire::posts): finds what clients have posted, and keeps them from posting.
+//!
+//! Each table is worked on by the thread of one shard. What is read from it is checked, and copied before it is used.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use samite_types::{ClientId, Epoch};
+use samite_wire::arena::ArenaLayout;
+use samite_wire::posts::{
+    BOX_LEN, BOXES, BoxHeader, CLAIMS, Claim, Contents, OPEN_OFFSET, PENDING_OFFSET, PENDING_WORDS,
+    State, box_offset, claim_of, claim_offset, owner_offset,
+};
+
+use super::mapping::Mapping;
+
+/// The tables, as their node works on them.
+pub(super) struct Posts {
+    mapping: Arc<Mapping>,
+    layout: ArenaLayout,
+}
+
+/// Something that was posted: a copy of its box.
+#[derive(Debug)]
+pub struct Post {
+    raw: [u8; BOX_LEN],
+    claim: usize,
+    number: usize,
+}
+
+impl Post {
+    /// What is in the box; `None`: it makes no sense.
+    #[must_use]
+    pub fn contents(&self) -> Option<Contents<'_>> {
+        Contents::read(&self.raw)
+    }
+}
+
+impl Posts {
+    pub(super) fn new(mapping: Arc<Mapping>, layout: &ArenaLayout) -> Self {
+        Self { mapping, layout: *layout }
+    }
+
+    fn word(&self, part: u32, offset: usize) -> &AtomicU64 {
+        self.mapping.long_word(self.layout.posts_offset(part) + offset)
+    }
+
+    /// Clients that serve by this map may post from now on.
+    pub(super) fn open(&self, part: u32, epoch: Epoch) {
+        self.word(part, OPEN_OFFSET).store(epoch.get(), Ordering::SeqCst);
+    }
+
+    /// No client may post from now on. What was posted before is pending.
+    pub(super) fn close(&self, part: u32) {
+        self.word(part, OPEN_OFFSET).store(0, Ordering::SeqCst);
+        self.revoke_all(part);
+    }
+
+    /// Whether anything may be pending.
+    pub(super) fn is_pending(&self, part: u32) -> bool {
+        let bits = |at: usize| self.word(part, PENDING_OFFSET + at * 8).load(Ordering::Acquire);
+        (0..PENDING_WORDS).any(|at| bits(at) != 0)
+    }
+
+    /// Takes something that is pending, from box `from` on, and says where to go on.
+    pub(super) fn take_pending(&self, part: u32, from: usize) -> Option<(Post, usize)> {
+        let mut number = from;
+        while number < BOXES {
+            let at = number / u64::BITS as usize;
+            let word = self.word(part, PENDING_OFFSET + at * 8);
+            let rest = word.load(Ordering::Acquire) & (u64::MAX << (number % u64::BITS as usize));
+            if rest == 0 {
+                number = (at + 1) * u64::BITS as usize;
+                continue;
+            }
+            number = at * u64::BITS as usize + rest.trailing_zeros() as usize;
+            let bit = 1 << (number % u64::BITS as usize);
+            // First the bit: a client that claims the box anew sets it again.
+            word.fetch_and(!bit, Ordering::SeqCst);
+            if let Some(post) = self.pending(part, number, bit) {
+                return Some((post, number + 1));
+            }
+            number += 1;
+        }
+        None
+    }
+
+    /// What is posted in a box whose bit was taken.
+    fn pending(&self, part: u32, number: usize, bit: u64) -> Option<Post> {
+        let claim = self.header(part, number).checked()?.claim;
+        let found = Claim::read(self.word(part, claim_offset(claim)).load(Ordering::SeqCst))?;
+        match found.state {
+            _ if found.number != number => None,
+            // Only now it is known that nobody was writing to the box.
+            State::Posted => Some(Post { raw: self.copy(part, number), claim, number }),
+            State::Claimed => {
+                // It is about to be posted, or was a moment ago: to be looked at the next time.
+                let at = number / u64::BITS as usize;
+                self.word(part, PENDING_OFFSET + at * 8).fetch_or(bit, Ordering::SeqCst);
+                None
+            }
+            State::Revoked => None,
+        }
+    }
+
+    fn header(&self, part: u32, number: usize) -> BoxHeader {
+        let mut raw = [0; size_of::<BoxHeader>()];
+        self.copy_out(part, box_offset(number), &mut raw);
+        zerocopy::transmute!(raw)
+    }
+
+    /// A copy of a box that is posted.
+    fn copy(&self, part: u32, number: usize) -> [u8; BOX_LEN] {
+        let mut raw = [0; BOX_LEN];
+        let len = self.header(part, number).checked().map_or(0, |box_| box_.len);
+        self.copy_out(part, box_offset(number), &mut raw[..size_of::<BoxHeader>() + len]);
+        raw
+    }
+
+    fn copy_out(&self, part: u32, offset: usize, dest: &mut [u8]) {
+        let source = self.mapping.at((self.layout.posts_offset(part) + offset) as u64, dest.len());
+        // SAFETY: boxes lie within the mapping, as the layout says. Under a claim that is posted nobody writes to them; whatever a client that
+        // keeps to no rule leaves there is checked in the copy.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), dest.as_mut_ptr(), dest.len()) };
+    }
+
+    /// It was carried out.
+    pub(super) fn done(&self, part: u32, post: &Post) {
+        self.word(part, claim_offset(post.claim)).store(0, Ordering::Release);
+        self.word(part, owner_offset(post.number)).store(0, Ordering::Release);
+    }
+
+    /// Records of these hashes are to be changed, and are on the board no more: revokes claims on them, and takes what was posted, which is to be
+    /// carried out before. A claim may be there even if its record had left the board long before.
+    pub(super) fn withdraw(&self, part: u32, hashes: &[u64], mut visit: impl FnMut(Post)) {
+        // Whoever claims one of them after this looks for it after it was hidden.
+        fence(Ordering::SeqCst);
+        for hash in hashes {
+            if let Some(post) = self.revoke(part, claim_of(*hash)) {
+                visit(post);
+            }
+        }
+    }
+
+    /// Revokes all claims: what their holders stand on is not so any more. What was posted is pending.
+    pub(super) fn revoke_all(&self, part: u32) {
+        fence(Ordering::SeqCst);
+        for claim in 0..CLAIMS {
+            self.revoke(part, claim);
+        }
+    }
+
+    /// Revokes a claim that is not posted; returns one that is.
+    fn revoke(&self, part: u32, claim: usize) -> Option<Post> {
+        let word = self.word(part, claim_offset(claim));
+        loop {
+            let found = Claim::read(word.load(Ordering::SeqCst))?;
+            match found.state {
+                State::Revoked => return None,
+                State::Posted => {
+                    let number = found.number;
+                    return Some(Post { raw: self.copy(part, number), claim, number });
+                }
+                State::Claimed => {
+                    let revoked = found.in_state(State::Revoked).word();
+                    let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+                    if word.compare_exchange(found.word(), revoked, success, failure).is_ok() {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Frees what a client that is gone has claimed, and not posted.
+    pub(super) fn drop_client(&self, part: u32, client: ClientId) {
+        for claim in 0..CLAIMS {
+            let word = self.word(part, claim_offset(claim));
+            let found = Claim::read(word.load(Ordering::Acquire));
+            if found.is_some_and(|claim| claim.is_of(client) && claim.state != State::Posted) {
+                word.store(0, Ordering::Release);
+            }
+        }
+        for number in 0..BOXES {
+            let word = self.word(part, owner_offset(number));
+            if word.load(Ordering::Acquire) == client.get() {
+                word.store(0, Ordering::Release);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use samite_wire::posts::TABLE_LEN;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    const CLIENT: ClientId = ClientId(7);
+
+    fn posts() -> Posts {
+        let layout = ArenaLayout::new(4, 2).unwrap();
+        Posts::new(Arc::new(Mapping::create(&layout).unwrap()), &layout)
+    }
+
+    /// A hash whose claim is this one.
+    fn hash_of(claim: usize) -> u64 {
+        (claim as u64) << 20
+    }
+
+    /// What a client does before it posts.
+    fn prepare(posts: &Posts, part: u32, claim: usize, number: usize) {
+        posts.word(part, owner_offset(number)).store(CLIENT.get(), Ordering::SeqCst);
+        let word = Claim::new(CLIENT, number).word();
+        posts.word(part, claim_offset(claim)).store(word, Ordering::SeqCst);
+        write(posts, part, box_offset(number), BoxHeader::new(CLIENT, claim, 3).as_bytes());
+        write(posts, part, box_offset(number) + size_of::<BoxHeader>(), b"abc");
+        let bits = posts.word(part, PENDING_OFFSET + number / 64 * 8);
+        bits.fetch_or(1 << (number % 64), Ordering::SeqCst);
+    }
+
+    fn write(posts: &Posts, part: u32, offset: usize, bytes: &[u8]) {
+        let offset = posts.layout.posts_offset(part) + offset;
+        let dest = posts.mapping.at(offset as u64, bytes.len());
+        // SAFETY: within the mapping, which this test alone uses.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dest.as_ptr(), bytes.len()) };
+    }
+
+    fn post(posts: &Posts, part: u32, claim: usize, number: usize) {
+        prepare(posts, part, claim, number);
+        let word = Claim::new(CLIENT, number).in_state(State::Posted).word();
+        posts.word(part, claim_offset(claim)).store(word, Ordering::SeqCst);
+    }
+
+    fn state(posts: &Posts, part: u32, claim: usize) -> Option<State> {
+        let word = posts.word(part, claim_offset(claim)).load(Ordering::SeqCst);
+        Claim::read(word).map(|claim| claim.state)
+    }
+
+    fn take_all(posts: &Posts, part: u32) -> Vec<Post> {
+        let mut from = 0;
+        std::iter::from_fn(|| {
+            let (post, next) = posts.take_pending(part, from)?;
+            from = next;
+            Some(post)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn what_was_posted_is_taken_once_and_frees_its_box_when_done() {
+        let posts = posts();
+        for (claim, number) in [(5, 0), (9, 63), (1023, 64), (0, BOXES - 1)] {
+            post(&posts, 1, claim, number);
+        }
+        assert!(posts.is_pending(1) && !posts.is_pending(0));
+        let all = take_all(&posts, 1);
+        assert_eq!(all.iter().map(|post| post.claim).collect::<Vec<_>>(), [5, 9, 1023, 0]);
+        assert!(take_all(&posts, 1).is_empty() && !posts.is_pending(1));
+        for post in &all {
+            let contents = post.contents().unwrap();
+            assert_eq!((contents.label.client, contents.request), (CLIENT, &b"abc"[..]));
+            assert_eq!(state(&posts, 1, post.claim), Some(State::Posted), "until it is done");
+            posts.done(1, post);
+            assert_eq!(state(&posts, 1, post.claim), None);
+            assert_eq!(posts.word(1, owner_offset(post.number)).load(Ordering::SeqCst), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_about_to_be_posted_is_looked_at_again() {
+        let posts = posts();
+        prepare(&posts, 0, 3, 70);
+        assert!(take_all(&posts, 0).is_empty() && posts.is_pending(0));
+        post(&posts, 0, 3, 70);
+        assert_eq!(take_all(&posts, 0).len(), 1);
+    }
+
+    #[test]
+    fn who_has_claimed_a_record_that_changes_cannot_post() {
+        let posts = posts();
+        prepare(&posts, 0, 3, 1);
+        prepare(&posts, 0, 4, 2);
+        let withdraw = |claims: &[usize]| {
+            let hashes: Vec<u64> = claims.iter().map(|claim| hash_of(*claim)).collect();
+            let mut found = Vec::new();
+            posts.withdraw(0, &hashes, |post| found.push(post.claim));
+            found
+        };
+        assert!(withdraw(&[3, 8]).is_empty());
+        assert_eq!(state(&posts, 0, 3), Some(State::Revoked));
+        assert_eq!(state(&posts, 0, 4), Some(State::Claimed));
+        post(&posts, 0, 4, 2);
+        assert_eq!(withdraw(&[3, 4]), [4]);
+        // Nothing of it is pending, though the bit of its box is set.
+        posts.done(0, &take_all(&posts, 0)[0]);
+        assert!(withdraw(&[3, 4]).is_empty());
+    }
+
+    #[test]
+    fn a_table_that_is_closed_takes_nothing_more() {
+        let posts = posts();
+        posts.open(0, Epoch(9));
+        assert_eq!(posts.word(0, OPEN_OFFSET).load(Ordering::SeqCst), 9);
+        prepare(&posts, 0, 3, 1);
+        post(&posts, 0, 4, 2);
+        posts.close(0);
+        assert_eq!(posts.word(0, OPEN_OFFSET).load(Ordering::SeqCst), 0);
+        assert_eq!(state(&posts, 0, 3), Some(State::Revoked));
+        assert_eq!(take_all(&posts, 0).len(), 1, "what was posted stays");
+    }
+
+    #[test]
+    fn what_a_client_leaves_behind_is_free_again() {
+        let posts = posts();
+        prepare(&posts, 0, 3, 1);
+        let other = Claim::new(ClientId(8), 5).word();
+        posts.word(0, claim_offset(6)).store(other, Ordering::SeqCst);
+        posts.word(0, owner_offset(5)).store(8, Ordering::SeqCst);
+        posts.drop_client(0, CLIENT);
+        assert_eq!((state(&posts, 0, 3), state(&posts, 0, 6)), (None, Some(State::Claimed)));
+        assert_eq!(posts.word(0, owner_offset(1)).load(Ordering::SeqCst), 0);
+        assert_eq!(posts.word(0, owner_offset(5)).load(Ordering::SeqCst), 8);
+        // Its bit says nothing any more.
+        assert!(take_all(&posts, 0).is_empty() && !posts.is_pending(0));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever a client leaves in a table.
+        #[test]
+        fn garbage_does_no_harm(seed in any::<u64>(), sparse in any::<bool>()) {
+            let posts = posts();
+            let mut state = seed | 1;
+            let mut bytes = vec![0; TABLE_LEN];
+            for byte in &mut bytes {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                // Small numbers are more often valid.
+                *byte = if sparse && state % 3 > 0 { 0 } else { state as u8 };
+            }
+            write(&posts, 0, 0, &bytes);
+            for post in take_all(&posts, 0) {
+                if let Some(contents) = post.contents() {
+                    prop_assert!(contents.request.len() <= BOX_LEN);
+                }
+                posts.done(0, &post);
+            }
+            let hashes: Vec<u64> = (0..CLAIMS).map(hash_of).collect();
+            posts.withdraw(0, &hashes, |post| posts.done(0, &post));
+            posts.close(0);
+            posts.drop_client(0, ClientId(seed));
+            let may_post = (0..CLAIMS).any(|claim| {
+                self::state(&posts, 0, claim) == Some(State::Claimed)
+            });
+            prop_assert!(!may_post);
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Removals that are left with the node instead of being asked for: nobody can tell, whichever way they look.
+#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{Rig, create, kind, names, put, root};
+use proptest::prelude::*;
+use samite_client::{Client, Options, Transport};
+use samite_fs::{FileSystem, OpenFlags, RenameFlags, Subject, XattrFlags};
+use samite_testkit::LocalCluster;
+use samite_types::ErrorKind;
+
+const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
+
+fn over(rig: &Rig, transport: Transport) -> (Client, FileSystem) {
+    let options = Options { transport: Some(transport), ..Options::default() };
+    let client = rig.cluster.client(options).unwrap();
+    let fs = FileSystem::open(&client, "files").unwrap();
+    (client, fs)
+}
+
+fn posts(client: &Client) -> u64 {
+    client.stats().posts
+}
+
+/// Makes files that are shown to clients of the host, and nobody's.
+fn make(fs: &FileSystem, count: usize) -> Vec<Vec<u8>> {
+    let all: Vec<Vec<u8>> = (0..count).map(|index| format!("/d/{index}").into_bytes()).collect();
+    for path in &all {
+        create(fs, path).close().unwrap();
+    }
+    all
+}
+
+/// A rig with a directory `/d`.
+fn rig(nodes: usize) -> Rig {
+    let rig = Rig::over(Transport::Shm, nodes, 64 << 20);
+    rig.fs.mkdir(&root(), b"/d", 0o755).unwrap();
+    rig
+}
+
+#[test]
+fn removals_are_left_with_the_node_and_seen_by_all_at_once() {
+    for nodes in [1, 3] {
+        let rig = rig(nodes);
+        let (near, far) = (over(&rig, Transport::Shm), over(&rig, Transport::Unix));
+        let all = make(&rig.fs, 300);
+        for path in &all {
+            near.1.stat(&root(), path, true).unwrap();
+        }
+        let before = rig.client.stats();
+        for (index, path) in all.iter().enumerate() {
+            rig.fs.unlink(&root(), path).unwrap();
+            let (_, other) = if index % 2 == 0 { &near } else { &far };
+            match index % 5 {
+                0 => assert_eq!(kind(other.stat(&root(), path, true)), ErrorKind::NotFound),
+                1 => assert_eq!(kind(other.unlink(&root(), path)), ErrorKind::NotFound),
+                2 => assert_eq!(kind(rig.fs.stat(&root(), path, true)), ErrorKind::NotFound),
+                3 => assert_eq!(names(other, b"/d").len(), all.len() - index - 1),
+                _ => {}
+            }
+        }
+        let spent = rig.client.stats() - before;
+        assert!(spent.posts > 200, "{spent:?} on {nodes} nodes");
+        assert!(spent.requests < 150, "{spent:?} on {nodes} nodes");
+        near.1.rmdir(&root(), b"/d").unwrap();
+    }
+}
+
+#[test]
+fn the_directory_has_changed_when_the_call_returns() {
+    let rig = rig(1);
+    let (_, other) = over(&rig, Transport::Shm);
+    for path in make(&other, 20) {
+        let before = other.stat(&root(), b"/d", true).unwrap().mtime;
+        let posted = posts(&rig.client);
+        rig.fs.unlink(&root(), &path).unwrap();
+        assert_eq!(posts(&rig.client), posted + 1);
+        assert!(other.stat(&root(), b"/d", true).unwrap().mtime > before);
+    }
+}
+
+#[test]
+fn what_is_not_certain_is_asked_for() {
+    let rig = rig(1);
+    let (fs, user) = (&rig.fs, common::user(1000, 1000));
+    let asked = |what: &str, call: &dyn Fn()| {
+        let before = rig.client.stats();
+        call();
+        assert_eq!((rig.client.stats() - before).posts, 0, "{what}");
+    };
+    let gone = |path: &[u8]| assert_eq!(kind(fs.stat(&root(), path, true)), ErrorKind::NotFound);
+    asked("of nothing", &|| assert_eq!(kind(fs.unlink(&root(), b"/d/no")), ErrorKind::NotFound));
+    fs.mkdir(&root(), b"/d/dir", 0o755).unwrap();
+    asked("of a directory", &|| {
+        assert_eq!(kind(fs.unlink(&root(), b"/d/dir")), ErrorKind::IsDirectory);
+    });
+    create(fs, b"/d/one").close().unwrap();
+    fs.link(&root(), b"/d/one", b"/d/two", false).unwrap();
+    fs.stat(&root(), b"/d/one", true).unwrap();
+    asked("of one of two names", &|| fs.unlink(&root(), b"/d/one").unwrap());
+    assert_eq!(fs.stat(&root(), b"/d/two", true).unwrap().nlink, 1);
+    put(fs, b"/d/large", &vec![7; 300_000]);
+    fs.stat(&root(), b"/d/large", true).unwrap();
+    let used = || fs.statfs().unwrap();
+    let full = used();
+    asked("of a file with chunks", &|| fs.unlink(&root(), b"/d/large").unwrap());
+    assert_ne!(used(), full, "its chunks are gone");
+    create(fs, b"/d/attributed").close().unwrap();
+    let (subject, flags) =
+        (Subject::Path((&b"/d/attributed"[..]).into(), true), XattrFlags::default());
+    fs.set_xattr(&root(), &subject, b"user.a", b"b", flags).unwrap();
+    fs.stat(&root(), b"/d/attributed", true).unwrap();
+    asked("of one with attributes", &|| fs.unlink(&root(), b"/d/attributed").unwrap());
+    gone(b"/d/attributed");
+    create(fs, b"/d/mine").close().unwrap();
+    asked("without the right", &|| {
+        assert_eq!(kind(fs.unlink(&user, b"/d/mine")), ErrorKind::Denied)
+    });
+    fs.stat(&root(), b"/d/mine", true).unwrap();
+}
+
+#[test]
+fn a_file_that_is_open_lives_on() {
+    let rig = rig(1);
+    let (client, fs) = over(&rig, Transport::Shm);
+    put(&rig.fs, b"/d/f", b"still here");
+    let flags = OpenFlags { write: true, ..OpenFlags::reading() };
+    let file = rig.fs.open_file(&root(), b"/d/f", flags, 0).unwrap();
+    // Leases that the opening gave run out.
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    fs.stat(&root(), b"/d", true).unwrap();
+    fs.stat(&root(), b"/d/f", true).unwrap();
+    fs.unlink(&root(), b"/d/f").unwrap();
+    assert_eq!(posts(&client), 1);
+    assert_eq!(file.write_at(b"S", 0).unwrap(), 1);
+    assert_eq!(common::read_all(&file).unwrap(), b"Still here");
+    assert_eq!(file.attr().unwrap().nlink, 0);
+    create(&fs, b"/d/f").close().unwrap();
+    assert_eq!(common::read_all(&file).unwrap(), b"Still here");
+    file.close().unwrap();
+}
+
+/// Runs `work` in `count` threads, each with a client of its own, in step.
+fn in_step(
+    rig: &Rig,
+    count: usize,
+    rounds: usize,
+    work: impl Fn(usize, usize, &FileSystem) + Sync,
+) {
+    let barrier = Barrier::new(count);
+    std::thread::scope(|scope| {
+        for index in 0..count {
+            let transport = if index == 2 { Transport::Unix } else { Transport::Shm };
+            let (_, fs) = over(rig, transport);
+            let (barrier, work) = (&barrier, &work);
+            scope.spawn(move || {
+                for round in 0..rounds {
+                    barrier.wait();
+                    work(index, round, &fs);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn each_file_is_removed_once() {
+    const ROUNDS: usize = 2000;
+    let rig = rig(1);
+    let all = make(&rig.fs, ROUNDS);
+    let wins: Vec<AtomicUsize> = all.iter().map(|_| AtomicUsize::new(0)).collect();
+    in_step(&rig, 3, ROUNDS, |_, round, fs| match fs.unlink(&root(), &all[round]) {
+        Ok(()) => drop(wins[round].fetch_add(1, Ordering::SeqCst)),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound),
+    });
+    assert!(wins.iter().all(|wins| wins.load(Ordering::SeqCst) == 1));
+    assert!(names(&rig.fs, b"/d").is_empty());
+}
+
+#[test]
+fn a_file_is_removed_or_renamed_and_never_both() {
+    const ROUNDS: usize = 2000;
+    let rig = rig(1);
+    let all = make(&rig.fs, ROUNDS);
+    let outcomes: Vec<AtomicUsize> = all.iter().map(|_| AtomicUsize::new(0)).collect();
+    let target = |round: usize| format!("/d/to-{round}").into_bytes();
+    in_step(&rig, 2, ROUNDS, |index, round, fs| {
+        let done = match index {
+            0 => fs.unlink(&root(), &all[round]),
+            _ => fs.rename(&root(), &all[round], &target(round), REPLACE),
+        };
+        match done {
+            Ok(()) => drop(outcomes[round].fetch_add(1 + index, Ordering::SeqCst)),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound),
+        }
+    });
+    let left = names(&rig.fs, b"/d");
+    let renamed = outcomes.iter().filter(|one| one.load(Ordering::SeqCst) == 2).count();
+    assert!(outcomes.iter().all(|one| matches!(one.load(Ordering::SeqCst), 1 | 2)));
+    assert_eq!(left.len(), renamed);
+}
+
+#[test]
+fn what_is_removed_stays_removed_for_who_is_told() {
+    const ROUNDS: usize = 2000;
+    let rig = rig(1);
+    let all = make(&rig.fs, ROUNDS);
+    let removed = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for transport in [Transport::Shm, Transport::Unix] {
+            let (_, fs) = over(&rig, transport);
+            let (all, removed) = (&all, &removed);
+            scope.spawn(move || {
+                loop {
+                    let count = removed.load(Ordering::SeqCst);
+                    if count == ROUNDS {
+                        break;
+                    }
+                    if let Some(last) = count.checked_sub(1) {
+                        assert_eq!(kind(fs.stat(&root(), &all[last], true)), ErrorKind::NotFound);
+                    }
+                    // Puts the next ones on the board again.
+                    let _ = fs.stat(&root(), &all[(count + 1).min(ROUNDS - 1)], true);
+                }
+            });
+        }
+        for path in &all {
+            rig.fs.unlink(&root(), path).unwrap();
+            removed.fetch_add(1, Ordering::SeqCst);
+        }
+    });
+    assert!(posts(&rig.client) > 100, "{}", posts(&rig.client));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Make(usize),
+    Remove(usize),
+    Rename(usize, usize),
+    Look(usize),
+    Open(usize),
+    Chmod(usize, u32),
+    List,
+}
+
+const NAMES: usize = 4;
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (0..NAMES).prop_map(Op::Make),
+        6 => (0..NAMES).prop_map(Op::Remove),
+        2 => (0..NAMES, 0..NAMES).prop_map(|(from, to)| Op::Rename(from, to)),
+        3 => (0..NAMES).prop_map(Op::Look),
+        1 => (0..NAMES).prop_map(Op::Open),
+        1 => (0..NAMES, 0u32..0o777).prop_map(|(name, mode)| Op::Chmod(name, mode)),
+        1 => Just(Op::List),
+    ]
+}
+
+fn carry_out(fs: &FileSystem, model: &mut BTreeMap<usize, u32>, op: &Op) {
+    let path = |name: usize| format!("/d/{name}").into_bytes();
+    let absent = Err(ErrorKind::NotFound);
+    match *op {
+        Op::Make(name) => {
+            let flags = OpenFlags { excl: true, ..OpenFlags::creating() };
+            let made = fs.open_file(&root(), &path(name), flags, 0o644).map(drop);
+            let expected = if model.contains_key(&name) { Err(ErrorKind::Exists) } else { Ok(()) };
+            assert_eq!(made.map_err(|error| error.kind()), expected);
+            model.entry(name).or_insert(0o644);
+        }
+        Op::Remove(name) => {
+            let expected = model.remove(&name).map(drop).ok_or(ErrorKind::NotFound);
+            let removed = fs.unlink(&root(), &path(name));
+            assert_eq!(removed.map_err(|error| error.kind()), expected);
+        }
+        Op::Rename(from, to) => {
+            let renamed = fs.rename(&root(), &path(from), &path(to), REPLACE);
+            let expected = if model.contains_key(&from) { Ok(()) } else { absent };
+            assert_eq!(renamed.map_err(|error| error.kind()), expected);
+            if let Some(mode) = model.remove(&from) {
+                model.insert(to, mode);
+            }
+        }
+        Op::Look(name) => {
+            let found = fs.stat(&root(), &path(name), true).map(|attr| attr.perm);
+            let expected = model.get(&name).copied().ok_or(ErrorKind::NotFound);
+            assert_eq!(found.map_err(|error| error.kind()), expected);
+        }
+        Op::Open(name) => {
+            let opened = fs.open_file(&root(), &path(name), OpenFlags::reading(), 0).map(drop);
+            let expected = if model.contains_key(&name) { Ok(()) } else { absent };
+            assert_eq!(opened.map_err(|error| error.kind()), expected);
+        }
+        Op::Chmod(name, mode) => {
+            let changed = fs.chmod(&root(), &path(name), mode, true);
+            let expected = if model.contains_key(&name) { Ok(()) } else { absent };
+            assert_eq!(changed.map(drop).map_err(|error| error.kind()), expected);
+            model.entry(name).and_modify(|old| *old = mode);
+        }
+        Op::List => {
+            let expected: Vec<Vec<u8>> =
+                model.keys().map(|name| name.to_string().into_bytes()).collect();
+            assert_eq!(names(fs, b"/d"), expected);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Several clients by turns, on two shards: each sees what the others did.
+    #[test]
+    fn clients_by_turns_see_one_directory(
+        ops in proptest::collection::vec((0..3usize, op()), 1..150),
+        shards in 1u16..3,
+    ) {
+        let options = samite_testkit::Options { shards, ..samite_testkit::Options::default() };
+        let cluster = LocalCluster::start(1, options).unwrap();
+        let clients = [Transport::Shm, Transport::Shm, Transport::Unix].map(|transport| {
+            let options = Options { transport: Some(transport), ..Options::default() };
+            FileSystem::open(&cluster.client(options).unwrap(), "files").unwrap()
+        });
+        clients[0].mkdir(&root(), b"/d", 0o755).unwrap();
+        let mut model = BTreeMap::new();
+        for (who, op) in &ops {
+            carry_out(&clients[*who], &mut model, op);
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! A client's side of the [posts](samite_wire::posts).
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use samite_types::{ClientId, Epoch};
+use samite_wire::access::Access;
+use samite_wire::heads::{HEAD_LEN, Head, RecordId};
+use samite_wire::posts::{
+    BOX_LEN, BOXES, BoxHeader, Claim, OPEN_OFFSET, PENDING_OFFSET, REQUEST_LEN_MAX, State,
+    box_offset, claim_of, claim_offset, owner_offset,
+};
+use zerocopy::IntoBytes;
+
+use super::arena_view::ArenaView;
+
+/// After so many changes that were posted, one is asked for: the node carries out what waits, so that it is never much.
+const POSTS_PER_REQUEST: u32 = 32;
+/// Boxes that a client tries: it begins where it ended, and others elsewhere.
+const BOXES_TRIED: u32 = 4;
+
+/// Where a client posts next, and as whom.
+#[derive(Debug)]
+pub(super) struct Turn {
+    posts: AtomicU32,
+    uid: u32,
+}
+
+impl Turn {
+    /// For the user whom the node knows the connection to be of.
+    pub(super) fn new() -> Self {
+        Self { posts: AtomicU32::new(0), uid: rustix::process::geteuid().as_raw() }
+    }
+}
+
+/// A change of one record, to be posted.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'p> {
+    /// The record. It is what the board shows of it that makes the outcome certain.
+    pub record: RecordId<'p>,
+    /// Who may change its dataset.
+    pub access: Access,
+    /// Lease epoch that the client stands on.
+    pub lease: Epoch,
+    /// Epoch of its cluster map.
+    pub map_epoch: Epoch,
+    /// The client.
+    pub client: ClientId,
+    /// The change, as a [request](samite_wire::op::Request) without payload.
+    pub request: &'p [u8],
+}
+
+/// A box and a claim, freed when dropped unless they were posted.
+struct Claimed<'v> {
+    owner: &'v AtomicU64,
+    claim: Option<&'v AtomicU64>,
+}
+
+impl Drop for Claimed<'_> {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim {
+            // Ours, whether the node has revoked it or not: it is for nobody else to free it.
+            claim.store(0, Ordering::Release);
+        }
+        self.owner.store(0, Ordering::Release);
+    }
+}
+
+impl ArenaView {
+    /// Whether something was posted that may have changed records of this hash, and that the node has yet to carry out.
+    pub(super) fn is_posted(&self, part: u32, hash: u64) -> bool {
+        let word = self.post_word(part, claim_offset(claim_of(hash))).load(Ordering::Acquire);
+        Claim::read(word).is_some_and(|claim| claim.state == State::Posted)
+    }
+
+    /// Posts a change of a record that is on the board, if `agrees` to what is shown of it. `false`: nothing was done, ask the node.
+    #[must_use]
+    pub fn post(&self, change: &Change<'_>, agrees: impl FnOnce(&[u8], &Head) -> bool) -> bool {
+        let turn = self.turn.posts.fetch_add(1, Ordering::Relaxed);
+        if turn % POSTS_PER_REQUEST == POSTS_PER_REQUEST - 1
+            || change.request.len() > REQUEST_LEN_MAX
+            || !change.access.allows(self.turn.uid, true)
+        {
+            return false;
+        }
+        let (hash, part) = (change.record.hash(), self.part_of(&change.record));
+        let is_open = || {
+            let open = self.post_word(part, OPEN_OFFSET).load(Ordering::Acquire);
+            open == change.map_epoch.get() && open != 0
+        };
+        if !is_open() {
+            return false;
+        }
+        let Some(number) = self.take_box(part, change.client, turn) else { return false };
+        let owner = self.post_word(part, owner_offset(number));
+        let mut claimed = Claimed { owner, claim: None };
+        let place = claim_of(hash);
+        let word = self.post_word(part, claim_offset(place));
+        let claim = Claim::new(change.client, number);
+        let orders = (Ordering::SeqCst, Ordering::Relaxed);
+        if word.compare_exchange(0, claim.word(), orders.0, orders.1).is_err() {
+            return false;
+        }
+        claimed.claim = Some(word);
+        // Who closes the table, or takes the record off the board, after what is seen from here on, sees the claim.
+        fence(Ordering::SeqCst);
+        let mut shown = [0; HEAD_LEN];
+        let head = self.head(&change.record, change.lease, &mut shown);
+        if !is_open() || !head.is_some_and(|head| agrees(&shown[..head.len], &head)) {
+            return false;
+        }
+        self.fill(
+            part,
+            number,
+            &BoxHeader::new(change.client, place, change.request.len()),
+            change.request,
+        );
+        let bits = self.post_word(part, PENDING_OFFSET + number / 64 * 8);
+        bits.fetch_or(1 << (number % 64), Ordering::SeqCst);
+        let posted = claim.in_state(State::Posted).word();
+        if word.compare_exchange(claim.word(), posted, orders.0, orders.1).is_err() {
+            return false;
+        }
+        // The node frees them.
+        std::mem::forget(claimed);
+        true
+    }
+
+    /// Takes a box that nobody has.
+    fn take_box(&self, part: u32, client: ClientId, turn: u32) -> Option<usize> {
+        // Clients begin in different quarters of eight, and each uses the same boxes again.
+        let start = (client.get() as u32 % 8) * (BOXES as u32 / 8);
+        (0..BOXES_TRIED).find_map(|more| {
+            let number = (start + (turn + more) % POSTS_PER_REQUEST) as usize % BOXES;
+            let owner = self.post_word(part, owner_offset(number));
+            let taken =
+                owner.compare_exchange(0, client.get(), Ordering::Acquire, Ordering::Relaxed);
+            taken.is_ok().then_some(number)
+        })
+    }
+
+    fn fill(&self, part: u32, number: usize, header: &BoxHeader, request: &[u8]) {
+        let dest = self.posts_at(part, box_offset(number), BOX_LEN);
+        let header = header.as_bytes();
+        // SAFETY: the box is as long as the header and the longest request together, which the caller has checked; it is this client's until
+        // it is posted or freed, and the node uses no copy that it made before.
+        unsafe {
+            std::ptr::copy_nonoverlapping(header.as_ptr(), dest, header.len());
+            let rest = dest.add(header.len());
+            std::ptr::copy_nonoverlapping(request.as_ptr(), rest, request.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_types::{DatasetId, PartitionId, Version};
+    use samite_wire::arena::ArenaLayout;
+    use samite_wire::heads::{ALIVE_OFFSET, Slot, VALID_ALWAYS, VALID_OFFSET, index_word};
+    use samite_wire::posts::Contents;
+
+    use super::*;
+    use crate::shm::arena_view::tests::arena;
+    use crate::shm::mapping::Mapping;
+
+    const ID: RecordId<'_> =
+        RecordId { dataset: DatasetId(1), partition: PartitionId(2), key: b"k" };
+
+    /// A node that shows one record, and whose table is open.
+    struct Node {
+        mapping: Mapping,
+        view: ArenaView,
+        layout: ArenaLayout,
+    }
+
+    impl Node {
+        fn new() -> Self {
+            let (mapping, view, layout) = arena();
+            let board = layout.board_offset() as usize;
+            mapping.word(board + ALIVE_OFFSET).store(1, Ordering::SeqCst);
+            mapping.long_word(board + VALID_OFFSET).store(VALID_ALWAYS, Ordering::SeqCst);
+            let slot = Slot::new(&ID, 0, Version(7), 500, &[9; HEAD_LEN]).unwrap();
+            let at = layout.board_slot_offset(0, 5).unwrap();
+            let raw = slot.as_bytes();
+            // SAFETY: the layout says that a slot is there, which this test alone writes to.
+            unsafe {
+                std::ptr::copy_nonoverlapping(raw.as_ptr(), mapping.at(at, raw.len()), raw.len());
+            }
+            let node = Self { mapping, view, layout };
+            node.show(true);
+            node.word(OPEN_OFFSET).store(3, Ordering::SeqCst);
+            node
+        }
+
+        fn show(&self, is_shown: bool) {
+            let word = self.mapping.long_word(self.layout.board_bucket_offset(0, ID.hash()));
+            let shown = index_word(ID.hash(), 5).to_le();
+            word.store(if is_shown { shown } else { 0 }, Ordering::SeqCst);
+        }
+
+        fn word(&self, offset: usize) -> &AtomicU64 {
+            self.mapping.long_word(self.layout.posts_offset(0) + offset)
+        }
+
+        fn claim(&self) -> Option<Claim> {
+            Claim::read(self.word(claim_offset(claim_of(ID.hash()))).load(Ordering::SeqCst))
+        }
+
+        fn post(&self, change: &Change<'_>, agrees: impl FnOnce(&[u8], &Head) -> bool) -> bool {
+            let is_posted = self.view.post(change, agrees);
+            let owned = (0..BOXES)
+                .filter(|number| self.word(owner_offset(*number)).load(Ordering::SeqCst) != 0);
+            assert_eq!(owned.count(), usize::from(is_posted), "no box is lost");
+            is_posted
+        }
+
+        fn clear(&self) {
+            let claim = self.claim().unwrap();
+            self.word(owner_offset(claim.number)).store(0, Ordering::SeqCst);
+            self.word(claim_offset(claim_of(ID.hash()))).store(0, Ordering::SeqCst);
+        }
+    }
+
+    fn change(request: &[u8]) -> Change<'_> {
+        Change {
+            record: ID,
+            access: Access { owner: rustix::process::geteuid().as_raw(), mode: 0o700 },
+            lease: Epoch(5),
+            map_epoch: Epoch(3),
+            client: ClientId(77),
+            request,
+        }
+    }
+
+    #[test]
+    fn a_change_is_posted_with_all_that_the_node_needs() {
+        let node = Node::new();
+        assert!(node.post(&change(b"abc"), |value, head| {
+            assert_eq!((value, head.version), (&[9; HEAD_LEN][..], Version(7)));
+            assert_eq!(node.claim().unwrap().state, State::Claimed);
+            true
+        }));
+        let claim = node.claim().unwrap();
+        assert!(claim.state == State::Posted && claim.is_of(ClientId(77)));
+        let bits = node.word(PENDING_OFFSET + claim.number / 64 * 8).load(Ordering::SeqCst);
+        assert_eq!(bits, 1 << (claim.number % 64));
+        let mut raw = [0; BOX_LEN];
+        let source = node.view.posts_at(0, box_offset(claim.number), BOX_LEN);
+        // SAFETY: in bounds, and nobody writes there now.
+        unsafe { std::ptr::copy_nonoverlapping(source, raw.as_mut_ptr(), BOX_LEN) };
+        let contents = Contents::read(&raw).unwrap();
+        assert_eq!((contents.label.claim, contents.request), (claim_of(ID.hash()), &b"abc"[..]));
+        // Until it is carried out the board may be behind, and nobody else can post.
+        assert!(node.view.head(&ID, Epoch(5), &mut [0; HEAD_LEN]).is_none());
+        assert!(!node.view.post(&change(b"abc"), |_, _| true));
+    }
+
+    #[test]
+    fn nothing_is_posted_that_is_not_certain() {
+        let node = Node::new();
+        let refused = |change: &Change<'_>| {
+            assert!(!node.post(change, |_, _| true));
+            assert_eq!(node.claim(), None);
+        };
+        refused(&Change { map_epoch: Epoch(2), ..change(b"abc") });
+        refused(&Change { request: &[0; REQUEST_LEN_MAX + 1], ..change(b"") });
+        refused(&Change { record: RecordId { key: b"other", ..ID }, ..change(b"abc") });
+        node.word(OPEN_OFFSET).store(0, Ordering::SeqCst);
+        refused(&Change { map_epoch: Epoch(0), ..change(b"abc") });
+        node.word(OPEN_OFFSET).store(3, Ordering::SeqCst);
+        node.show(false);
+        refused(&change(b"abc"));
+        node.show(true);
+        assert!(!node.post(&change(b"abc"), |_, _| false));
+        assert_eq!(node.claim(), None);
+        assert!(node.post(&Change { request: &[0; REQUEST_LEN_MAX], ..change(b"") }, |_, _| true));
+    }
+
+    #[test]
+    fn who_may_not_change_a_dataset_does_not_post() {
+        let mut node = Node::new();
+        node.view.turn.uid = 1000;
+        let with = |access| Change { access, ..change(b"abc") };
+        for (owner, mode) in [(1000, 0o577), (1001, 0o755)] {
+            assert!(!node.post(&with(Access { owner, mode }), |_, _| true));
+        }
+        assert!(node.post(&with(Access { owner: 1000, mode: 0o700 }), |_, _| true));
+    }
+
+    #[test]
+    fn who_is_revoked_or_closed_out_meanwhile_does_not_post() {
+        let node = Node::new();
+        let word = node.word(claim_offset(claim_of(ID.hash())));
+        assert!(!node.post(&change(b"abc"), |_, _| {
+            let claim = node.claim().unwrap();
+            word.store(claim.in_state(State::Revoked).word(), Ordering::SeqCst);
+            true
+        }));
+        assert_eq!(node.claim(), None, "who was revoked frees it");
+        let other = Claim::new(ClientId(5), 200).word();
+        word.store(other, Ordering::SeqCst);
+        assert!(!node.post(&change(b"abc"), |_, _| true));
+        assert_eq!(word.load(Ordering::SeqCst), other, "another's claim stays");
+    }
+
+    #[test]
+    fn now_and_then_the_node_is_asked() {
+        let node = Node::new();
+        let posted: Vec<bool> = (0..3 * POSTS_PER_REQUEST)
+            .map(|_| {
+                let is_posted = node.post(&change(b"abc"), |_, _| true);
+                if is_posted {
+                    node.clear();
+                }
+                is_posted
+            })
+            .collect();
+        assert_eq!(posted.iter().filter(|is_posted| !**is_posted).count(), 3);
+        assert!(!posted[POSTS_PER_REQUEST as usize - 1]);
+    }
+}

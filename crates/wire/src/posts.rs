@@ -1,0 +1,261 @@
+//! Posts: changes that a client leaves in the [arena](crate::arena) for its node, instead of asking for them and waiting.
+//!
+//! ```text
+//! 0        128       256               4 KiB                     12 KiB
+//! ┌────────┬─────────┬─────────────────┬─────────────────────────┬──────────────────────────────┐
+//! │ open   │ pending │ boxes' owners   │ claims                  │ boxes of 512 bytes           │
+//! │ u64    │ 4 × u64 │ u64 per box     │ u64 per hash of a key   │ client, claim, request       │
+//! └────────┴─────────┴─────────────────┴─────────────────────────┴──────────────────────────────┘
+//! ```
+//!
+//! Each shard of the node has a table. A client that finds a record on the [board](crate::heads) knows what a change of it would be answered,
+//! for as long as the record stays as it is there. So it *claims* the record, looks at the board once more, puts the change into a
+//! *box*, and *posts* it; from then on the change counts as done. The node carries out what is posted before whatever it is asked
+//! next, and before it changes the record for somebody else, so that nobody can tell the difference.
+//!
+//! A claim is one word, which is changed by compare-and-swap alone:
+//!
+//! ```text
+//!            client            client
+//! free (0) ────────▶ claimed ────────▶ posted ───┐
+//!    ▲                │  │                       │
+//!    │◀─ client ──────┘  │ node                  │ node, when it has carried it out
+//!    │                   ▼                       │
+//!    │◀─ client ──── revoked                     │
+//!    └◀──────────────────────────────────────────┘
+//! ```
+//!
+//! What each side does, in this order:
+//!
+//! - A client takes a box (its owner: 0 → client), then the claim; finds [`OPEN_OFFSET`] to be the epoch of its map, and the record on the board; fills
+//!   the box, sets its pending bit, and changes the claim to posted. If that fails, nothing was posted: it frees claim and box, and asks the node.
+//! - Who reads the board looks at the claim before. If something is posted there, the board may be behind: ask the node.
+//! - The node, before it serves anything, carries out what is pending. Before it changes a record, it takes it off the board,
+//!   and then looks at the claim: it revokes one that is not posted yet, and carries out what is. One of the two sees the other: the client
+//!   claims before it looks at the board, the node hides before it looks at the claim. In the same way it closes the table or raises
+//!   an epoch that clients stand on, and revokes all claims after that.
+//!
+//! The node takes no length or offset from a box before it has checked its own copy.
+
+use samite_types::ClientId;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Offset of the epoch of the cluster map by which clients may post, a `u64`; 0: they may not.
+pub const OPEN_OFFSET: usize = 0;
+/// Offset of the pending bits, one for each box.
+pub const PENDING_OFFSET: usize = 128;
+/// Words of pending bits.
+pub const PENDING_WORDS: usize = BOXES / u64::BITS as usize;
+const OWNERS_OFFSET: usize = 256;
+const CLAIMS_OFFSET: usize = 4096;
+/// Claims of a table.
+pub const CLAIMS: usize = 1024;
+const BOXES_OFFSET: usize = CLAIMS_OFFSET + CLAIMS * size_of::<u64>();
+/// Boxes of a table: so many posts can wait.
+pub const BOXES: usize = 256;
+/// Bytes of a box.
+pub const BOX_LEN: usize = 512;
+/// Bytes of a table.
+pub const TABLE_LEN: usize = BOXES_OFFSET + BOXES * BOX_LEN;
+/// Longest request in a box, in bytes.
+pub const REQUEST_LEN_MAX: usize = BOX_LEN - size_of::<BoxHeader>();
+
+const STATE_BITS: u32 = 2;
+const BOX_BITS: u32 = BOXES.trailing_zeros();
+
+/// Offset in a table of the word that names the owner of a box, a `u64`: the client's id, or 0.
+#[must_use]
+pub const fn owner_offset(number: usize) -> usize {
+    OWNERS_OFFSET + number % BOXES * size_of::<u64>()
+}
+
+/// Offset in a table of a box.
+#[must_use]
+pub const fn box_offset(number: usize) -> usize {
+    BOXES_OFFSET + number % BOXES * BOX_LEN
+}
+
+/// Offset in a table of a claim.
+#[must_use]
+pub const fn claim_offset(claim: usize) -> usize {
+    CLAIMS_OFFSET + claim % CLAIMS * size_of::<u64>()
+}
+
+/// The claim for records of this [hash](crate::heads::RecordId::hash).
+#[must_use]
+pub const fn claim_of(hash: u64) -> usize {
+    // Not the bits that choose the bucket of the board's index, nor those that its words have.
+    (hash >> 20) as usize % CLAIMS
+}
+
+/// How far a claim has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum State {
+    /// A client prepares a change.
+    Claimed = 1,
+    /// It counts as done; the node has yet to carry it out.
+    Posted = 2,
+    /// The client may not post: it is to ask.
+    Revoked = 3,
+}
+
+/// A claim that is not free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// How far it has come.
+    pub state: State,
+    /// The box of the change.
+    pub number: usize,
+    /// Who has it: the low 54 bits of its id.
+    client: u64,
+}
+
+impl Claim {
+    /// Of this client, with this box.
+    #[must_use]
+    pub const fn new(client: ClientId, number: usize) -> Self {
+        let client = client.get() & (u64::MAX >> (STATE_BITS + BOX_BITS));
+        Self { state: State::Claimed, number: number % BOXES, client }
+    }
+
+    /// The same claim in another state.
+    #[must_use]
+    pub const fn in_state(self, state: State) -> Self {
+        Self { state, ..self }
+    }
+
+    /// Whether it may be that of this client.
+    #[must_use]
+    pub const fn is_of(&self, client: ClientId) -> bool {
+        self.client == Self::new(client, 0).client
+    }
+
+    /// As a word; never 0.
+    #[must_use]
+    pub const fn word(self) -> u64 {
+        self.client << (STATE_BITS + BOX_BITS)
+            | (self.number as u64) << STATE_BITS
+            | self.state as u64
+    }
+
+    /// What a word says; `None`: it is free.
+    #[must_use]
+    pub const fn read(word: u64) -> Option<Self> {
+        let state = match word & ((1 << STATE_BITS) - 1) {
+            1 => State::Claimed,
+            2 => State::Posted,
+            3 => State::Revoked,
+            _ => return None,
+        };
+        let number = (word >> STATE_BITS) as usize % BOXES;
+        Some(Self { state, number, client: word >> (STATE_BITS + BOX_BITS) })
+    }
+}
+
+/// What a box begins with.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct BoxHeader {
+    client: U64,
+    claim: U32,
+    len: U32,
+}
+
+impl BoxHeader {
+    /// Of a request of `len` bytes.
+    #[must_use]
+    pub fn new(client: ClientId, claim: usize, len: usize) -> Self {
+        Self { client: client.get().into(), claim: (claim as u32).into(), len: (len as u32).into() }
+    }
+
+    /// What it says; `None`: it makes no sense.
+    #[must_use]
+    pub fn checked(&self) -> Option<Label> {
+        let within =
+            |value: U32, end: usize| usize::try_from(value.get()).ok().filter(|value| *value < end);
+        let claim = within(self.claim, CLAIMS)?;
+        let len = within(self.len, REQUEST_LEN_MAX + 1)?;
+        Some(Label { client: ClientId(self.client.get()), claim, len })
+    }
+}
+
+/// What a header says, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Who posted what is in the box.
+    pub client: ClientId,
+    /// The claim that it is posted under.
+    pub claim: usize,
+    /// Bytes of the request.
+    pub len: usize,
+}
+
+/// What is in a box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contents<'b> {
+    /// What it says of itself.
+    pub label: Label,
+    /// The [request](crate::op::Request), encoded.
+    pub request: &'b [u8],
+}
+
+impl<'b> Contents<'b> {
+    /// Reads a copy of a box; `None`: what it says makes no sense.
+    #[must_use]
+    pub fn read(raw: &'b [u8; BOX_LEN]) -> Option<Self> {
+        let (header, rest) = BoxHeader::read_from_prefix(raw).ok()?;
+        let label = header.checked()?;
+        Some(Self { label, request: rest.get(..label.len)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_read_back() {
+        for client in [ClientId(0), ClientId(77), ClientId(u64::MAX)] {
+            for number in [0, 1, BOXES - 1] {
+                for state in [State::Claimed, State::Posted, State::Revoked] {
+                    let claim = Claim::new(client, number).in_state(state);
+                    assert_eq!(Claim::read(claim.word()), Some(claim));
+                    assert!(claim.is_of(client) && !claim.is_of(ClientId(5)));
+                    assert_ne!(claim.word(), 0);
+                }
+            }
+        }
+        assert_eq!(Claim::read(0), None);
+    }
+
+    #[test]
+    fn parts_of_a_table_lie_side_by_side() {
+        assert_eq!(PENDING_WORDS * u64::BITS as usize, BOXES);
+        assert!(PENDING_OFFSET + PENDING_WORDS * 8 <= owner_offset(0));
+        assert!(owner_offset(BOXES - 1) + 8 <= claim_offset(0));
+        assert_eq!(claim_offset(CLAIMS - 1) + 8, box_offset(0));
+        assert_eq!(box_offset(BOXES - 1) + BOX_LEN, TABLE_LEN);
+        assert_eq!(TABLE_LEN % 64, 0);
+    }
+
+    #[test]
+    fn boxes_that_make_no_sense_are_refused() {
+        let filled = |claim: usize, len: usize| {
+            let mut raw = [7; BOX_LEN];
+            let header = BoxHeader::new(ClientId(9), claim, len);
+            raw[..size_of::<BoxHeader>()].copy_from_slice(header.as_bytes());
+            raw
+        };
+        let raw = filled(3, REQUEST_LEN_MAX);
+        let contents = Contents::read(&raw).unwrap();
+        assert_eq!((contents.label.client, contents.label.claim), (ClientId(9), 3));
+        assert_eq!(contents.request, [7; REQUEST_LEN_MAX]);
+        assert_eq!(Contents::read(&filled(CLAIMS, 1)), None);
+        assert_eq!(Contents::read(&filled(0, REQUEST_LEN_MAX + 1)), None);
+        assert_eq!(Contents::read(&filled(0, u32::MAX as usize)), None);
+    }
+}
