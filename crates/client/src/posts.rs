@@ -15,7 +15,8 @@ impl Dataset {
     /// Posts operations of one partition, whose outcome is certain as long as the record at `key` there is as its node shows it to clients on its
     /// host: from here on they count as done. `agrees` looks at the first bytes of its value. `false`: nothing was done, ask the node.
     ///
-    /// The operations are carried out together, before whatever the node is asked next. They carry no data beside them, hold and lease
+    /// The operations are carried out together, before whatever the node is asked next; those behind the first are left out where the target has no room for
+    /// them. They carry no data beside them, hold and lease
     /// nothing, and change no record under a prefix. Nothing that the session has sent before them and not waited for may be about the same records.
     #[must_use]
     pub fn post(
@@ -36,6 +37,10 @@ impl Dataset {
         let Some(link) = link.and_then(|index| view.peer_at(index).live_link()) else {
             return false;
         };
+        let record = RecordId { dataset: self.id(), partition, key };
+        if !link.may_post(&record, view.map.epoch()) {
+            return false;
+        }
         let header = RequestHeader {
             dataset: self.id(),
             map_epoch: view.map.epoch(),
@@ -49,7 +54,7 @@ impl Dataset {
         let (request, payload) = encoder.finish();
         debug_assert!(payload.is_empty() && Request::decode(&request, &[]).is_ok());
         let change = Change {
-            record: RecordId { dataset: self.id(), partition, key },
+            record,
             access: known.spec.access,
             lease,
             map_epoch: view.map.epoch(),

@@ -22,7 +22,6 @@ use crate::held::Reply;
 use crate::inbox::{Answer, Cost, Message, Task};
 use crate::parked::{Turn, Work};
 use crate::partitions::{Course, Seen};
-use crate::posts::Posts;
 use crate::reply::ReplyBuilder;
 use crate::shard::{NamedBlocks, Shard, context};
 
@@ -147,13 +146,14 @@ impl Shard {
             .and_then(|map| Some((self.partitions.dataset(map, request.header.dataset)?, &**map)));
         let lent: &mut dyn Grants = if budget.has_blocks { &mut grants } else { &mut NoGrants };
         let mut course = Course::new(client, &context, lent, at);
-        let posts = Posts { arena: &self.arena, shard: self.id, shards };
         for (index, operation) in request.operations.iter().enumerate() {
             if shard_of(operation.partition, shards) != self.id {
                 continue;
             }
             let outcome = match known {
-                Some(known) => self.partitions.apply_alone(&posts, known, operation, &mut course),
+                Some(known) => {
+                    self.partitions.apply_alone(&self.posts, known, operation, &mut course)
+                }
                 // Dropped between the two shards' looks at the map.
                 None => Outcome::Failed { kind: ErrorKind::NotFound, index: 0, current: None },
             };

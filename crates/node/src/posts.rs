@@ -3,10 +3,12 @@
 //! Clients may post while nothing but the board stands between them and the records of a shard: nobody has leases on records,
 //! and no partition of a dataset that keeps records once has other members.
 
+use std::sync::Arc;
+
 use samite_backend::{Arena, HowSoon, Post};
 use samite_partition::Outcome;
 use samite_placement::{ClusterMap, shard_of};
-use samite_types::{DatasetId, Epoch, ErrorKind, ShardId};
+use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, ShardId};
 use samite_wire::heads::RecordId;
 use samite_wire::op::{Operation, Request, Touched};
 
@@ -14,16 +16,31 @@ use crate::partitions::Partitions;
 use crate::shard::{Shard, count};
 
 /// The table of one shard.
-#[derive(Clone, Copy)]
-pub(crate) struct Posts<'a> {
-    pub(crate) arena: &'a Arena,
-    pub(crate) shard: ShardId,
-    pub(crate) shards: u16,
+pub(crate) struct Posts {
+    arena: Arc<Arena>,
+    shard: ShardId,
+    shards: u16,
+    /// Epoch of the map by which clients may post; 0: they may not.
+    open: Epoch,
 }
 
-impl Posts<'_> {
+impl Posts {
+    pub(crate) fn new(arena: Arc<Arena>, shard: ShardId, shards: u16) -> Self {
+        Self { arena, shard, shards, open: Epoch(0) }
+    }
+
+    /// What clients are about to post they may not: an epoch that they stand on was raised.
+    pub(crate) fn revoke(&self) {
+        self.arena.revoke_posts(self.shard);
+    }
+
+    /// Frees what a client that is gone was about to post.
+    pub(crate) fn drop_client(&self, client: ClientId) {
+        self.arena.drop_poster(self.shard, client);
+    }
+
     /// Carries out all that was posted before this call. Returns how many operations.
-    pub(crate) fn carry_out_all(&self, partitions: &mut Partitions) -> u64 {
+    fn carry_out_all(&self, partitions: &mut Partitions) -> u64 {
         let (mut from, mut operations) = (0, 0);
         while let Some((post, next)) = self.arena.take_post(self.shard, from) {
             operations += self.carry_out(&post, partitions);
@@ -64,15 +81,15 @@ impl Posts<'_> {
             self.arena.post_done(self.shard, post);
             return 0;
         };
-        for operation in &request.operations {
+        for (index, operation) in request.operations.iter().enumerate() {
             if shard_of(operation.partition, self.shards) != self.shard {
                 continue;
             }
             let id = (request.header.dataset, operation.partition);
             match partitions.apply_posted(id, client, operation) {
                 Some(Outcome::Done(_)) => {}
-                // A full target may have no room for the mark that is left with a removal.
-                Some(Outcome::Failed { kind: ErrorKind::NoSpace, .. }) => {}
+                // A full target may have no room for what goes with the change.
+                Some(Outcome::Failed { kind: ErrorKind::NoSpace, .. }) if index > 0 => {}
                 // The client took care that it would be done.
                 Some(Outcome::Failed { kind, .. }) => {
                     tracing::error!(?id, ?kind, "carry out what was posted");
@@ -98,17 +115,12 @@ fn changed<'o>(operation: &'o Operation<'_>) -> impl Iterator<Item = &'o [u8]> {
 }
 
 impl Shard {
-    pub(crate) fn posts(&self) -> Posts<'_> {
-        Posts { arena: &self.arena, shard: self.id, shards: self.shared.shards() }
-    }
-
     /// Carries out all that was posted before this call.
     pub(crate) fn carry_out_posts(&mut self) {
         if !self.arena.has_posts(self.id) {
             return;
         }
-        let posts = Posts { arena: &self.arena, shard: self.id, shards: self.shared.shards() };
-        let operations = posts.carry_out_all(&mut self.partitions);
+        let operations = self.posts.carry_out_all(&mut self.partitions);
         count(&self.figures().operations, operations);
         self.note_figures();
     }
@@ -118,9 +130,9 @@ impl Shard {
         let may = !self.partitions.has_leases() && !self.partitions.has_moving();
         match self.map.as_deref().filter(|_| may).map(ClusterMap::epoch) {
             None => self.shut_posts(),
-            Some(epoch) if epoch == self.posts_open => {}
+            Some(epoch) if epoch == self.posts.open => {}
             Some(epoch) => {
-                self.posts_open = epoch;
+                self.posts.open = epoch;
                 self.arena.open_posts(self.id, epoch);
             }
         }
@@ -128,7 +140,7 @@ impl Shard {
 
     /// No client posts from here on, until it is [admitted](Self::admit_posts); what was posted is carried out.
     pub(crate) fn shut_posts(&mut self) {
-        if std::mem::take(&mut self.posts_open) != Epoch(0) {
+        if std::mem::take(&mut self.posts.open) != Epoch(0) {
             self.arena.close_posts(self.id);
             self.carry_out_posts();
         }

@@ -73,8 +73,7 @@ pub(crate) struct Shard {
     pub(crate) pace: Pace,
     pub(crate) scrub: Scrub,
     pub(crate) arena: Arc<Arena>,
-    /// Epoch of the map by which clients may post; 0: they may not.
-    pub(crate) posts_open: Epoch,
+    pub(crate) posts: Posts,
     buffers: Buffers,
 }
 
@@ -87,6 +86,7 @@ impl Shard {
         granted: Arc<AtomicU64>,
         dialler: Dialler,
     ) -> Self {
+        let posts = Posts::new(Arc::clone(&arena), id, shared.shards());
         Self {
             id,
             shared,
@@ -111,7 +111,7 @@ impl Shard {
             pace: Pace::default(),
             scrub: Scrub::default(),
             arena,
-            posts_open: Epoch(0),
+            posts,
             buffers: Buffers::default(),
         }
     }
@@ -155,7 +155,7 @@ impl Shard {
             }
         };
         if let Some(first) = request.operations.first() {
-            self.posts().expect(request.header.dataset, first);
+            self.posts.expect(request.header.dataset, first);
         }
         let admitted = self
             .admit(&request.header, &request)
@@ -311,9 +311,9 @@ impl Shard {
             _ => &mut NoGrants,
         };
         let mut course = Course::new(peer.client, &context, grants, at);
-        let posts = Posts { arena: &self.arena, shard: self.id, shards: self.shared.shards() };
         for operation in &request.operations {
-            let outcome = self.partitions.apply_alone(&posts, (slot, map), operation, &mut course);
+            let known = (slot, &**map);
+            let outcome = self.partitions.apply_alone(&self.posts, known, operation, &mut course);
             builder.outcome(outcome, operation.is_mutation());
         }
         let Course { lease_epoch, seen, .. } = course;
@@ -374,7 +374,7 @@ impl Shard {
     /// Ends the holds of a client that is gone.
     pub(crate) fn drop_client(&mut self, client: ClientId) {
         self.carry_out_posts();
-        self.arena.drop_poster(self.id, client);
+        self.posts.drop_client(client);
         self.partitions.drop_client(client, SystemClock.monotonic());
         self.note_figures();
     }

@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 
 use samite_types::{ClientId, Deadline, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::frame::{FrameHeader, FrameKind};
-use samite_wire::heads::Head;
+use samite_wire::heads::{Head, RecordId};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
@@ -376,8 +376,18 @@ impl Link {
     /// Posts a change to the node, over shared memory: see [`ArenaView::post`]. `false`: nothing was done, ask the node.
     #[must_use]
     pub fn post(&self, change: &Change<'_>, agrees: impl FnOnce(&[u8], &Head) -> bool) -> bool {
-        let arena = self.arena().filter(|_| !self.is_dead() && !self.shared.has_faults());
-        arena.is_some_and(|arena| arena.post(change, agrees))
+        self.posting_arena().is_some_and(|arena| arena.post(change, agrees))
+    }
+
+    /// Whether [`Link::post`] is worth a try: see [`ArenaView::may_post`].
+    #[must_use]
+    pub fn may_post(&self, record: &RecordId<'_>, map_epoch: Epoch) -> bool {
+        self.posting_arena().is_some_and(|arena| arena.may_post(record, map_epoch))
+    }
+
+    /// What is posted meets no faults: while there are any, everything is asked for.
+    fn posting_arena(&self) -> Option<&ArenaView> {
+        self.arena().filter(|_| !self.is_dead() && !self.shared.has_faults())
     }
 
     /// Arena blocks granted to this connection.

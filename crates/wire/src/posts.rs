@@ -13,7 +13,7 @@
 //! *box*, and *posts* it; from then on the change counts as done. The node carries out what is posted before whatever it is asked
 //! next, and before it changes the record for somebody else, so that nobody can tell the difference.
 //!
-//! A claim is one word, which is changed by compare-and-swap alone:
+//! A claim is one word. It is taken, posted and revoked by compare-and-swap, and freed by who has it then:
 //!
 //! ```text
 //!            client            client

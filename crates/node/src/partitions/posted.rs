@@ -12,7 +12,7 @@ impl Partitions {
     /// Applies one operation as [`Partitions::apply`] does, so that what is posted meanwhile comes either before or after it.
     pub(crate) fn apply_alone(
         &mut self,
-        posts: &Posts<'_>,
+        posts: &Posts,
         (slot, map): (Slot, &ClusterMap),
         operation: &Operation<'_>,
         course: &mut Course<'_>,
@@ -23,7 +23,7 @@ impl Partitions {
         posts.make_way(self.datasets[slot.0].id, operation, self);
         let outcome = self.apply(slot, map, operation, course);
         if operation.actions.iter().any(|action| matches!(action, Action::RaiseLease { .. })) {
-            posts.arena.revoke_posts(posts.shard);
+            posts.revoke();
         }
         outcome
     }

@@ -72,6 +72,17 @@ impl ArenaView {
         Claim::read(word).is_some_and(|claim| claim.state == State::Posted)
     }
 
+    fn is_open(&self, part: u32, map_epoch: Epoch) -> bool {
+        let open = self.post_word(part, OPEN_OFFSET).load(Ordering::Acquire);
+        open == map_epoch.get() && open != 0
+    }
+
+    /// Whether a client that serves by this map may post changes of `record` now. It may end at any time.
+    #[must_use]
+    pub fn may_post(&self, record: &RecordId<'_>, map_epoch: Epoch) -> bool {
+        self.is_open(self.part_of(record), map_epoch)
+    }
+
     /// Posts a change of a record that is on the board, if `agrees` to what is shown of it. `false`: nothing was done, ask the node.
     #[must_use]
     pub fn post(&self, change: &Change<'_>, agrees: impl FnOnce(&[u8], &Head) -> bool) -> bool {
@@ -83,13 +94,6 @@ impl ArenaView {
             return false;
         }
         let (hash, part) = (change.record.hash(), self.part_of(&change.record));
-        let is_open = || {
-            let open = self.post_word(part, OPEN_OFFSET).load(Ordering::Acquire);
-            open == change.map_epoch.get() && open != 0
-        };
-        if !is_open() {
-            return false;
-        }
         let Some(number) = self.take_box(part, change.client, turn) else { return false };
         let owner = self.post_word(part, owner_offset(number));
         let mut claimed = Claimed { owner, claim: None };
@@ -105,7 +109,9 @@ impl ArenaView {
         fence(Ordering::SeqCst);
         let mut shown = [0; HEAD_LEN];
         let head = self.head(&change.record, change.lease, &mut shown);
-        if !is_open() || !head.is_some_and(|head| agrees(&shown[..head.len], &head)) {
+        if !self.is_open(part, change.map_epoch)
+            || !head.is_some_and(|head| agrees(&shown[..head.len], &head))
+        {
             return false;
         }
         self.fill(
@@ -127,7 +133,7 @@ impl ArenaView {
 
     /// Takes a box that nobody has.
     fn take_box(&self, part: u32, client: ClientId, turn: u32) -> Option<usize> {
-        // Clients begin in different quarters of eight, and each uses the same boxes again.
+        // Clients begin in one of eight places, and each uses the same boxes again.
         let start = (client.get() as u32 % 8) * (BOXES as u32 / 8);
         (0..BOXES_TRIED).find_map(|more| {
             let number = (start + (turn + more) % POSTS_PER_REQUEST) as usize % BOXES;
