@@ -115,14 +115,15 @@ fn changed<'o>(operation: &'o Operation<'_>) -> impl Iterator<Item = &'o [u8]> {
 }
 
 impl Shard {
-    /// Carries out all that was posted before this call.
-    pub(crate) fn carry_out_posts(&mut self) {
+    /// Carries out all that was posted before this call. Returns whether there was anything.
+    pub(crate) fn carry_out_posts(&mut self) -> bool {
         if !self.arena.has_posts(self.id) {
-            return;
+            return false;
         }
         let operations = self.posts.carry_out_all(&mut self.partitions);
         count(&self.figures().operations, operations);
         self.note_figures();
+        operations > 0
     }
 
     /// Lets clients post, or not, as things are now.

@@ -508,6 +508,10 @@ impl Service for Shard {
         faults::is_about_faults(header, body)
     }
 
+    fn poll(&mut self) -> bool {
+        self.carry_out_posts()
+    }
+
     fn wakeup(&mut self, out: &mut Replies) {
         self.carry_out_posts();
         self.refresh(out);

@@ -127,6 +127,11 @@ pub trait Service {
         false
     }
 
+    /// Called between looks at quiet rings: does what clients have left in shared memory without a word. Returns whether there was anything.
+    fn poll(&mut self) -> bool {
+        false
+    }
+
     /// A [`Waker`] was used since the last call.
     fn wakeup(&mut self, out: &mut Replies);
 
