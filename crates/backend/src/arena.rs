@@ -124,6 +124,16 @@ impl Arena {
         self.board.expect(id, how_soon);
     }
 
+    /// A record has come into being.
+    pub(crate) fn enter(&self, id: &RecordId<'_>) {
+        self.board.enter(id);
+    }
+
+    /// A record that was hidden is there no more.
+    pub(crate) fn leave(&self, id: &RecordId<'_>) {
+        self.board.leave(id);
+    }
+
     /// Hides a record that is about to change.
     pub(crate) fn hide(&self, id: &RecordId<'_>) {
         self.board.hide(id, id.hash());

@@ -185,6 +185,7 @@ impl MemoryStore {
                     return Err(error);
                 }
                 let len = value.len();
+                arena.enter(&id);
                 entry.insert(Record { version, value });
                 Ok(Changed { len, created: true })
             }
@@ -299,6 +300,7 @@ impl RecordStore for MemoryStore {
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
         let Some(record) = self.records.remove(key) else { return Ok(false) };
         record.hide(&self.arena, &self.id(key));
+        self.arena.leave(&self.id(key));
         record.value.free(&mut self.space);
         self.space.free_heap(record_charge(key));
         Ok(true)
@@ -313,6 +315,8 @@ impl RecordStore for MemoryStore {
         let Some(record) = self.records.remove(key) else { return Ok(false) };
         self.delete(to)?;
         self.space.free_heap(record_charge(key) - record_charge(to));
+        self.arena.leave(&self.id(key));
+        self.arena.enter(&self.id(to));
         self.records.insert(Key::from_slice(to), Record { version, ..record });
         Ok(true)
     }
@@ -373,6 +377,11 @@ impl RecordStore for MemoryStore {
 impl Drop for MemoryStore {
     fn drop(&mut self) {
         self.arena.hide_all();
+        for (key, record) in &self.records {
+            let id = self.id(key);
+            record.hide(&self.arena, &id);
+            self.arena.leave(&id);
+        }
     }
 }
 

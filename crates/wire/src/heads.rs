@@ -15,6 +15,9 @@
 //! again when it is next looked up. So whoever finds a record on the board has what a look-up at that moment would have
 //! brought. A record that is not there may exist all the same: ask the node.
 //!
+//! The index has a word for each record of the node, also for those that no slot shows ([`known_word`]); where a bucket has not enough words for
+//! them, one says that there are [`MORE`]. So whoever finds no word of a record's hash in its bucket, and no such one, knows that there is no such record.
+//!
 //! What a reader must see beside the slot: that the node lives (the kernel clears [`ALIVE_OFFSET`] when it dies), that
 //! the slot has the board's [`GENERATION_OFFSET`] (a new one wipes the board), that no lease epoch newer than the one it stands
 //! on has been asked for ([`LEASE_OFFSET`]), and that the time until which the node speaks for its records ([`VALID_OFFSET`]) is not over: a
@@ -96,13 +99,34 @@ impl RecordId<'_> {
 /// The word of an index that says: a record of this hash is in that slot. Never 0, which says nothing.
 #[must_use]
 pub const fn index_word(hash: u64, slot: u32) -> u64 {
-    hash & !(u32::MAX as u64) | (slot as u64 + 1)
+    hash & TAG | (slot as u64 + 1)
 }
 
-/// The slot in which a word of the index has a record of this hash; `None`: it speaks of another one, or of none.
+/// The word that says: there is a record of this hash, and no slot shows it.
+#[must_use]
+pub const fn known_word(hash: u64) -> u64 {
+    hash & TAG | UNSHOWN
+}
+
+/// The word that says: there are records which no word of this bucket speaks of.
+pub const MORE: u64 = UNSHOWN - 1;
+
+/// Bits of a hash that a word has.
+const TAG: u64 = !(u32::MAX as u64);
+/// In the place of a slot's number; no board has so many.
+const UNSHOWN: u64 = u32::MAX as u64;
+
+/// The slot in which a word of the index has a record of this hash; `None`: it speaks of another one, or says nothing of a slot.
 #[must_use]
 pub const fn indexed_slot(word: u64, hash: u64) -> Option<u32> {
-    if word >> 32 == hash >> 32 { (word as u32).checked_sub(1) } else { None }
+    let slot = word & !TAG;
+    if word & TAG == hash & TAG && slot < MORE { (slot as u32).checked_sub(1) } else { None }
+}
+
+/// Whether there may be a record of this hash where a word says that.
+#[must_use]
+pub const fn may_know(word: u64, hash: u64) -> bool {
+    word == MORE || word != 0 && word & TAG == hash & TAG
 }
 
 /// What a slot shows.
@@ -232,11 +256,15 @@ mod tests {
     #[test]
     fn words_of_an_index_name_their_slots() {
         let (hash, other) = (0x1234_5678_9abc_def0, 0x1234_5679_9abc_def0);
-        for slot in [0, 1, u32::MAX - 1] {
+        for slot in [0, 1, u32::MAX - 4] {
             let word = index_word(hash, slot);
             assert_eq!(indexed_slot(word, hash), Some(slot));
             assert_eq!(indexed_slot(word, other), None);
         }
+        assert_eq!(indexed_slot(known_word(hash), hash), None);
+        assert!(may_know(known_word(hash), hash) && may_know(index_word(hash, 3), hash));
+        assert!(!may_know(known_word(hash), other) && !may_know(0, 7));
+        assert!(may_know(MORE, hash) && indexed_slot(MORE, 7).is_none());
         assert_eq!(indexed_slot(0, hash), None);
         assert_eq!(indexed_slot(0, 7), None, "a hash without high bits");
     }

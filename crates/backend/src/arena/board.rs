@@ -1,8 +1,9 @@
-//! The node's side of the [board](samite_wire::heads): shows records to clients of the host, and takes them off.
+//! The node's side of the [board](samite_wire::heads): shows records to clients of the host, takes them off, and says which there are.
 //!
 //! Nothing is read back from shared memory: of each part's index the node has a copy of its own, and knows the hash of the record in each
 //! slot. A part is that of one shard, so its lock is hardly ever waited for.
 
+use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use samite_types::{Epoch, Version};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::heads::{
-    BUCKET_WORDS, GENERATION_OFFSET, LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_HEADER_LEN,
-    SLOT_LEN, Slot, VALID_ALWAYS, VALID_OFFSET, index_word, indexed_slot,
+    BUCKET_WORDS, GENERATION_OFFSET, LEASE_OFFSET, MORE, RecordId, SEQUENCE_OFFSET,
+    SLOT_HEADER_LEN, SLOT_LEN, Slot, VALID_ALWAYS, VALID_OFFSET, index_word, indexed_slot,
+    known_word,
 };
 use zerocopy::IntoBytes;
 
@@ -42,6 +44,8 @@ struct Slots {
     free: Vec<u32>,
     /// The slot to be taken next from its record, when all have one.
     hand: u32,
+    /// How many records no word of a bucket speaks of, by the bucket's offset: those buckets have a word for [`MORE`].
+    more: HashMap<usize, u32>,
 }
 
 /// Where a record is, or would be, in the index of a part.
@@ -52,10 +56,27 @@ struct Place<'b> {
 }
 
 impl Place<'_> {
-    /// Which word speaks of a record of this hash, and of which slot.
-    fn find(&self, hash: u64) -> Option<(usize, u32)> {
-        let mut words = self.bucket.iter().enumerate();
-        words.find_map(|(at, word)| Some((at, indexed_slot(word.load(Ordering::Relaxed), hash)?)))
+    fn position(&self, says: impl Fn(u64) -> bool) -> Option<usize> {
+        self.bucket.iter().position(|word| says(word.load(Ordering::Relaxed)))
+    }
+
+    /// Words that speak of records of this hash, or of others with the same word, and slots that show them.
+    fn shown(&self, hash: u64) -> impl Iterator<Item = (usize, u32)> {
+        let words = self.bucket.iter().enumerate();
+        words.filter_map(move |(at, word)| {
+            Some((at, indexed_slot(word.load(Ordering::Relaxed), hash)?))
+        })
+    }
+
+    /// The word that speaks of the slot of the record of this hash.
+    fn find(&self, hash: u64, slots: &Slots) -> Option<(usize, u32)> {
+        self.shown(hash).find(|(_, slot)| slots.owners[*slot as usize] == hash)
+    }
+
+    /// A word that speaks of some record and may be used for another one.
+    fn victim(&self, random: u64) -> usize {
+        let at = random as usize % BUCKET_WORDS;
+        if self.bucket[at].load(Ordering::Relaxed) == MORE { (at + 1) % BUCKET_WORDS } else { at }
     }
 }
 
@@ -99,7 +120,7 @@ impl Board {
             prefetch_line(NonNull::from(place.bucket).cast());
             return self.mapping.prefetch(place.offset, size_of_val(place.bucket));
         }
-        let (slot, len) = match place.find(hash) {
+        let (slot, len) = match place.shown(hash).next() {
             Some((_, slot)) => (slot, SLOT_HEADER_LEN),
             None => (self.slots(part).next(self.layout.board_part_slots()), SLOT_LEN),
         };
@@ -108,20 +129,64 @@ impl Board {
         }
     }
 
+    /// A record has come into being.
+    pub(super) fn enter(&self, id: &RecordId<'_>) {
+        let hash = id.hash();
+        let part = self.layout.board_part(id.partition);
+        let place = self.place(part, hash);
+        let mut slots = self.slots(part);
+        if let Some(at) = place.position(|word| word == 0) {
+            return self.set_word(&place, at, known_word(hash));
+        }
+        let more = slots.more.entry(place.offset).or_default();
+        *more += 1;
+        if *more == 1 {
+            *more += 1;
+            let at = place.victim(hash);
+            self.forget(part, &place, at, &mut slots);
+            self.set_word(&place, at, MORE);
+        }
+    }
+
+    /// A record that was hidden is there no more.
+    pub(super) fn leave(&self, id: &RecordId<'_>) {
+        let hash = id.hash();
+        let part = self.layout.board_part(id.partition);
+        let place = self.place(part, hash);
+        let mut slots = self.slots(part);
+        if let Some(at) = place.position(|word| word == known_word(hash)) {
+            return self.set_word(&place, at, 0);
+        }
+        self.one_less(&place, &mut slots);
+    }
+
+    /// Of the records that no word of a bucket speaks of, one is gone, or has a word now.
+    fn one_less(&self, place: &Place<'_>, slots: &mut Slots) {
+        let Some(more) = slots.more.get_mut(&place.offset) else {
+            debug_assert!(false, "a record that has never entered");
+            return;
+        };
+        *more -= 1;
+        if *more == 0 {
+            slots.more.remove(&place.offset);
+            if let Some(at) = place.position(|word| word == MORE) {
+                self.set_word(place, at, 0);
+            }
+        }
+    }
+
     /// Takes a record of this hash off the board. Whoever looks after this returned does not find it.
     pub(super) fn hide(&self, id: &RecordId<'_>, hash: u64) {
         let part = self.layout.board_part(id.partition);
         let place = self.place(part, hash);
-        if place.find(hash).is_none() {
+        if place.shown(hash).next().is_none() {
             // Only the record's own shard puts it on the board: it cannot come there meanwhile.
             return;
         }
         let mut slots = self.slots(part);
-        if let Some((at, slot)) = place.find(hash)
-            && slots.owners[slot as usize] == hash
-        {
+        if let Some((at, slot)) = place.find(hash, &slots) {
             self.clear(part, slot, &mut slots);
-            self.set_word(&place, at, 0);
+            self.set_word(&place, at, known_word(hash));
         }
     }
 
@@ -133,25 +198,33 @@ impl Board {
         let part = self.layout.board_part(id.partition);
         let place = self.place(part, hash);
         let mut slots = self.slots(part);
-        if let Some((_, slot)) = place.find(hash) {
-            // Its own, or that of another record with the same word, whose place it takes.
-            slots.owners[slot as usize] = hash;
+        if let Some((_, slot)) = place.find(hash, &slots) {
             return self.write(part, slot, new.as_bytes());
         }
         let slot = self.take_slot(part, &mut slots);
-        let is_free = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
-        let at = place.bucket.iter().position(is_free).unwrap_or_else(|| {
-            // Any; the version makes it another one each time.
-            let at = version.get() as usize % BUCKET_WORDS;
-            let word = place.bucket[at].load(Ordering::Relaxed);
-            if let Some(slot) = indexed_slot(word, word) {
-                self.clear(part, slot, &mut slots);
-            }
+        let known = place.position(|word| word == known_word(hash));
+        let at = known.or_else(|| {
+            let free = place.position(|word| word == 0)?;
+            self.one_less(&place, &mut slots);
+            Some(free)
+        });
+        let at = at.unwrap_or_else(|| {
+            // From now on a word speaks of it, and of another record none. The version makes it another one each time.
+            let at = place.victim(version.get());
+            self.forget(part, &place, at, &mut slots);
             at
         });
         slots.owners[slot as usize] = hash;
         self.write(part, slot, new.as_bytes());
         self.set_word(&place, at, index_word(hash, slot));
+    }
+
+    /// A word will speak of something else: has the slot show nothing that it speaks of.
+    fn forget(&self, part: u32, place: &Place<'_>, at: usize, slots: &mut Slots) {
+        let word = place.bucket[at].load(Ordering::Relaxed);
+        if let Some(slot) = indexed_slot(word, word) {
+            self.clear(part, slot, slots);
+        }
     }
 
     /// A slot that has no record, or no longer.
@@ -161,14 +234,12 @@ impl Board {
         if slots.free.pop().is_some() {
             return slot;
         }
-        match slots.owners.get(slot as usize) {
+        match slots.owners.get(slot as usize).copied() {
             None => slots.owners.push(0),
             Some(owner) => {
-                let place = self.place(part, *owner);
-                if let Some((at, found)) = place.find(*owner)
-                    && found == slot
-                {
-                    self.set_word(&place, at, 0);
+                let place = self.place(part, owner);
+                if let Some((at, _)) = place.shown(owner).find(|(_, found)| *found == slot) {
+                    self.set_word(&place, at, known_word(owner));
                 }
                 slots.hand = (slot + 1) % count;
             }
@@ -232,7 +303,7 @@ mod tests {
 
     use proptest::prelude::*;
     use samite_types::{DatasetId, PartitionId};
-    use samite_wire::heads::HEAD_LEN;
+    use samite_wire::heads::{HEAD_LEN, may_know};
     use zerocopy::FromBytes;
 
     use super::*;
@@ -264,9 +335,22 @@ mod tests {
         })
     }
 
+    /// Whether a client that does not find it has to ask for it.
+    fn may_be_there(board: &Board, id: &RecordId<'_>) -> bool {
+        let (part, hash) = (board.layout.board_part(id.partition), id.hash());
+        let bucket = board.layout.board_bucket_offset(part, hash);
+        (0..BUCKET_WORDS).any(|at| {
+            let word = board.mapping.long_word(bucket + at * size_of::<u64>());
+            may_know(u64::from_le(word.load(Ordering::Acquire)), hash)
+        })
+    }
+
     #[derive(Clone, Debug)]
     enum Deed {
+        /// Makes it, if it is not there, and shows it.
         Show(u32),
+        Make(u32),
+        Remove(u32),
         Hide(u32),
         Expect(u32),
         Wipe,
@@ -275,6 +359,8 @@ mod tests {
     fn deeds(numbers: u32) -> impl Strategy<Value = Vec<Deed>> {
         let deed = prop_oneof![
             20 => (0..numbers).prop_map(Deed::Show),
+            10 => (0..numbers).prop_map(Deed::Make),
+            10 => (0..numbers).prop_map(Deed::Remove),
             10 => (0..numbers).prop_map(Deed::Hide),
             5 => (0..numbers).prop_map(Deed::Expect),
             1 => Just(Deed::Wipe),
@@ -282,28 +368,40 @@ mod tests {
         proptest::collection::vec(deed, 0..400)
     }
 
-    /// Carries out deeds beside a model. What the board shows is what was shown last and not hidden since; says how many records the
-    /// board has lost by itself.
-    fn lost(board: &Board, numbers: u32, deeds: &[Deed]) -> usize {
+    /// Carries out deeds beside a model. What the board shows is what was shown last and not hidden since, and who is told that there is no
+    /// record is told so rightly; says how many records the board has lost by itself, and how often it did not know that there is none.
+    fn lost(board: &Board, numbers: u32, deeds: &[Deed]) -> (usize, usize) {
         let keys: Vec<[u8; 4]> = (0..numbers).map(u32::to_le_bytes).collect();
+        let id = |number: &u32| id(*number, &keys[*number as usize]);
         let mut model = HashMap::new();
-        let mut lost = 0;
+        let mut there = vec![false; numbers as usize];
+        let (mut lost, mut unsure) = (0, 0);
         for (version, deed) in (1..).zip(deeds) {
             match deed {
-                Deed::Show(number) => {
-                    let value = [version as u8; HEAD_LEN];
-                    let id = id(*number, &keys[*number as usize]);
-                    board.show(&id, Version(version), 500, &value);
-                    assert_eq!(found(board, &id), Some((Version(version), value.to_vec())));
-                    model.insert(*number, (Version(version), value.to_vec()));
+                Deed::Show(number) | Deed::Make(number) => {
+                    let id = id(number);
+                    if !std::mem::replace(&mut there[*number as usize], true) {
+                        board.enter(&id);
+                    }
+                    if matches!(deed, Deed::Show(_)) {
+                        let value = [version as u8; HEAD_LEN];
+                        board.show(&id, Version(version), 500, &value);
+                        assert_eq!(found(board, &id), Some((Version(version), value.to_vec())));
+                        model.insert(*number, (Version(version), value.to_vec()));
+                    }
                 }
-                Deed::Hide(number) => {
-                    let id = id(*number, &keys[*number as usize]);
+                Deed::Remove(number) if !there[*number as usize] => {}
+                Deed::Hide(number) | Deed::Remove(number) => {
+                    let id = id(number);
                     board.hide(&id, id.hash());
                     model.remove(number);
+                    if matches!(deed, Deed::Remove(_)) {
+                        board.leave(&id);
+                        there[*number as usize] = false;
+                    }
                 }
                 Deed::Expect(number) => {
-                    let id = id(*number, &keys[*number as usize]);
+                    let id = id(number);
                     board.expect(&id, HowSoon::Later);
                     board.expect(&id, HowSoon::Soon);
                 }
@@ -313,13 +411,23 @@ mod tests {
                 }
             }
             for number in 0..numbers {
-                match found(board, &id(number, &keys[number as usize])) {
+                match found(board, &id(&number)) {
                     None => lost += usize::from(model.contains_key(&number)),
                     found => assert_eq!(found.as_ref(), model.get(&number), "record {number}"),
                 }
+                match (there[number as usize], may_be_there(board, &id(&number))) {
+                    (true, knows) => assert!(knows, "record {number} is there"),
+                    (false, knows) => unsure += usize::from(knows),
+                }
             }
         }
-        lost
+        for number in (0..numbers).filter(|number| there[*number as usize]) {
+            board.hide(&id(&number), id(&number).hash());
+            board.leave(&id(&number));
+        }
+        let may_be = (0..numbers).filter(|number| may_be_there(board, &id(number)));
+        assert_eq!(may_be.count(), 0, "nothing is there, and nothing is said of it");
+        (lost, unsure)
     }
 
     proptest! {
@@ -337,7 +445,7 @@ mod tests {
         fn nothing_is_lost_while_there_is_room(deeds in deeds(40)) {
             let board = board(64, 1);
             prop_assert_eq!(board.layout.board_part_slots(), 1024);
-            prop_assert_eq!(lost(&board, 40, &deeds), 0);
+            prop_assert_eq!(lost(&board, 40, &deeds), (0, 0));
         }
     }
 
@@ -346,6 +454,7 @@ mod tests {
         let board = board(64, 1);
         let keys: Vec<[u8; 4]> = (0..100_u32).map(u32::to_le_bytes).collect();
         let show = |number: u32| {
+            board.enter(&id(number, &keys[number as usize]));
             board.show(&id(number, &keys[number as usize]), Version(1), 500, &[1; HEAD_LEN]);
         };
         (0..50).for_each(show);
