@@ -10,6 +10,6 @@ fuzz_target!(|input: &[u8]| {
     let len = input.len().min(BOX_LEN);
     raw[..len].copy_from_slice(&input[..len]);
     let Some(contents) = Contents::read(&raw) else { return };
-    assert!(contents.label.claim < CLAIMS && contents.request.len() <= REQUEST_LEN_MAX);
-    let _ = Request::decode(contents.request, &[]);
+    assert!(contents.label.claim < CLAIMS && contents.label.len() <= REQUEST_LEN_MAX);
+    let _ = Request::decode(contents.body, contents.payload);
 });

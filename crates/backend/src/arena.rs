@@ -26,7 +26,7 @@ use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, ShardId, Version};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::heads::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
 use samite_wire::limits::BLOCK_LEN;
-use smallvec::SmallVec;
+use samite_wire::posts::{BOX_LEN, BOXES};
 
 use crate::record::HowSoon;
 use board::Board;
@@ -40,8 +40,16 @@ pub(crate) use slab::{SLOT_LEN_MAX, SlabPool, SlotCounts, class_of};
 /// Bytes charged for a block.
 pub(crate) const BLOCK_CHARGE: u64 = BLOCK_LEN as u64;
 
+/// What the changes in all boxes of a table of posts take at most, about.
+const POSTS_CHARGE: u64 = (BOXES * 2 * BOX_LEN) as u64;
+
 /// Least capacity of an arena, in bytes.
 pub const CAPACITY_MIN: u64 = 1 << 20;
+
+/// Of [`Arena::bar_posts`].
+#[derive(Debug)]
+#[must_use = "clients cannot post about the record until it is given back"]
+pub struct Bar(usize);
 
 /// Memory for values, mapped by the node and by the clients on its host.
 pub struct Arena {
@@ -136,7 +144,7 @@ impl Arena {
 
     /// Hides a record that is about to change.
     pub(crate) fn hide(&self, id: &RecordId<'_>) {
-        self.board.hide(id, id.hash());
+        self.board.hide(id);
     }
 
     /// Hides all records: some of them are not this node's to speak for any more.
@@ -177,21 +185,20 @@ impl Arena {
         self.posts.done(u32::from(shard.get()), post);
     }
 
-    /// Records of a shard are about to be changed: takes them off the board, and revokes claims on them, so that nobody posts about them until they are
-    /// shown again. `visit` is given what was posted before: it is to be carried out first, as of [`Arena::take_post`].
-    pub fn withdraw<'k>(
+    /// A record of a shard is about to be changed: bars claims on it, so that nobody posts about it until [`Arena::admit_posts`]. `visit` is given
+    /// what was posted before: it is to be carried out first, as of [`Arena::take_post`]. Returns what to admit; `None`: that is barred already.
+    pub fn bar_posts(
         &self,
         shard: ShardId,
-        records: impl Iterator<Item = RecordId<'k>>,
+        id: &RecordId<'_>,
         visit: impl FnMut(Post),
-    ) {
-        let mut hashes: SmallVec<[u64; 4]> = SmallVec::new();
-        for id in records {
-            let hash = id.hash();
-            self.board.hide(&id, hash);
-            hashes.push(hash);
-        }
-        self.posts.withdraw(u32::from(shard.get()), &hashes, visit);
+    ) -> Option<Bar> {
+        self.posts.bar(u32::from(shard.get()), id.hash(), visit).map(Bar)
+    }
+
+    /// A record has been changed: clients may post about it again.
+    pub fn admit_posts(&self, shard: ShardId, bar: Bar) {
+        self.posts.admit(u32::from(shard.get()), bar.0);
     }
 
     /// Frees what a client that is gone was about to post to a shard, where nothing is pending.
@@ -270,6 +277,18 @@ impl Arena {
             self.used.fetch_sub(bytes, Ordering::AcqRel);
         }
         fits
+    }
+
+    /// Charges `bytes`, whether they fit or not.
+    pub(crate) fn overcharge(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Whether there is room for as much as clients can post.
+    #[must_use]
+    pub fn has_room_for_posts(&self) -> bool {
+        let posts = self.layout.shards() as u64 * POSTS_CHARGE;
+        self.used() + posts <= self.capacity
     }
 
     /// Gives back a charge.

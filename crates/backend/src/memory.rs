@@ -67,8 +67,9 @@ impl Backend for MemoryBackend {
         let space = Space::new(Arc::clone(&self.arena), Arc::clone(&self.pool));
         let arena = Arc::clone(&self.arena);
         let (records, damaged) = (BTreeMap::new(), RefCell::default());
-        let reserved = false;
-        let store = MemoryStore { records, space, reserved, damaged, arena, dataset, partition };
+        let (reserved, overdraws) = (false, false);
+        let store =
+            MemoryStore { records, space, reserved, overdraws, damaged, arena, dataset, partition };
         Ok(Box::new(store))
     }
 
@@ -116,6 +117,8 @@ struct MemoryStore {
     space: Space,
     /// Between `reserve` and `settle`.
     reserved: bool,
+    /// What small records take need not be there.
+    overdraws: bool,
     /// Keys of records that were found damaged and not told of yet.
     damaged: RefCell<Vec<Box<[u8]>>>,
     arena: Arc<Arena>,
@@ -255,6 +258,10 @@ impl RecordStore for MemoryStore {
     fn settle(&mut self) {
         self.space.settle();
         self.reserved = false;
+    }
+
+    fn overdraw(&mut self, may: bool) {
+        self.overdraws = may;
     }
 
     fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed> {

@@ -257,6 +257,12 @@ pub trait RecordStore: Send {
     /// Gives back what was set aside and not used.
     fn settle(&mut self);
 
+    /// Whether changes of small records may take more than the target has, from now on: somebody counts on them already. Whoever lets them says
+    /// how many there are.
+    fn overdraw(&mut self, may: bool) {
+        let _ = may;
+    }
+
     /// Sets the whole value; creates the record.
     fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed>;
 

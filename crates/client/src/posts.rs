@@ -1,9 +1,9 @@
 //! Changes that are left with the node, not asked for ([`samite_wire::posts`]).
 
-use samite_transport::shm::Change;
+use samite_transport::shm::{ArenaView, Change};
 use samite_types::{Epoch, PartitionId, Seq};
 use samite_wire::control::DurabilityKind;
-use samite_wire::heads::{Head, RecordId};
+use samite_wire::heads::{HEAD_LEN, Head, RecordId};
 use samite_wire::op::{Operation, Request, RequestEncoder, RequestHeader};
 
 use crate::Dataset;
@@ -15,16 +15,43 @@ impl Dataset {
     /// Posts operations of one partition, whose outcome is certain as long as the record at `key` there is as its node shows it to clients on its
     /// host: from here on they count as done. `agrees` looks at the first bytes of its value. `false`: nothing was done, ask the node.
     ///
-    /// The operations are carried out together, before whatever the node is asked next; those behind the first are left out where the target has no room for
-    /// them. They carry no data beside them, hold and lease
+    /// The operations are carried out together, before whatever the node is asked next. They are short, lease
     /// nothing, and change no record under a prefix. Nothing that the session has sent before them and not waited for may be about the same records.
     #[must_use]
     pub fn post(
         &self,
-        (partition, key): (PartitionId, &[u8]),
+        record: (PartitionId, &[u8]),
         operations: &[Operation<'_>],
         lease: Epoch,
         agrees: impl FnOnce(&[u8], &Head) -> bool,
+    ) -> bool {
+        self.post_if(record, operations, |arena, id| {
+            let mut shown = [0; HEAD_LEN];
+            let head = arena.head(id, lease, &mut shown);
+            head.is_some_and(|head| agrees(&shown[..head.len], &head))
+        })
+    }
+
+    /// Posts operations of one partition, as [`Dataset::post`] does, whose outcome is certain as long as there is no record at `key`, nor at `other`: one
+    /// that is only ever made by operations whose guard is that a prefix is empty.
+    #[must_use]
+    pub fn post_new(
+        &self,
+        (partition, key): (PartitionId, &[u8]),
+        other: &[u8],
+        operations: &[Operation<'_>],
+        lease: Epoch,
+    ) -> bool {
+        self.post_if((partition, key), operations, |arena, id| {
+            arena.has_none(&[*id, RecordId { key: other, ..*id }], lease)
+        })
+    }
+
+    fn post_if(
+        &self,
+        (partition, key): (PartitionId, &[u8]),
+        operations: &[Operation<'_>],
+        is_certain: impl FnOnce(&ArenaView, &RecordId<'_>) -> bool,
     ) -> bool {
         let spec = self.spec();
         if spec.redundancy.get() > 1 || spec.durability == DurabilityKind::Logged {
@@ -49,23 +76,25 @@ impl Dataset {
             is_retry: false,
         };
         let mut encoder = RequestEncoder::new(take_scratch(), &header);
-        // They are carried out once; no number is needed for that, and none may be missing.
-        operations.iter().for_each(|one| encoder.operation_placed(one, Seq(1), &mut |_| None));
-        let (request, payload) = encoder.finish();
-        debug_assert!(payload.is_empty() && Request::decode(&request, &[]).is_ok());
+        for one in operations {
+            // Changes are carried out once; no number is needed for that, and none may be missing.
+            encoder.operation_placed(one, Seq(one.is_mutation().into()), &mut |_| None);
+        }
+        let (body, payload) = encoder.finish();
+        debug_assert!(Request::decode(&body, &payload.concat()).is_ok());
         let change = Change {
             record,
             access: known.spec.access,
-            lease,
             map_epoch: view.map.epoch(),
             client: session.id,
-            request: &request,
+            body: &body,
+            payload: &payload,
         };
         let mask = operations.iter().fold(0, |mask, operation| mask | mask_of_change(operation));
         let changing = session.changes.begin(mask);
-        let is_posted = link.post(&change, agrees);
+        let is_posted = link.post(&change, |arena| is_certain(arena, &record));
         changing.end();
-        put_scratch(request);
+        put_scratch(body);
         count(&self.client().counters().posts, u64::from(is_posted));
         is_posted
     }

@@ -67,6 +67,11 @@ impl Releases {
         taken
     }
 
+    /// Whether enough wait to travel with whatever goes to their node next.
+    pub(crate) fn are_due(&self) -> bool {
+        self.is_due.load(Ordering::Relaxed)
+    }
+
     /// Whether any wait for this partition.
     pub(crate) fn are_waiting(&self, partition: PartitionId) -> bool {
         self.len.load(Ordering::Acquire) > 0
@@ -106,7 +111,7 @@ impl Store {
     /// Carries out one operation. What a caller has to handle (a guard, a missing record, a full inode) stays
     /// an outcome; every other failure is an error.
     pub fn run<'k>(&self, op: impl Into<Op<'k>>) -> Result<OwnedOutcome> {
-        if self.releases.is_due.load(Ordering::Relaxed) {
+        if self.releases.are_due() {
             let op = op.into();
             let node = self.dataset.node_of(op.operation.partition).ok();
             let riders = self.releases.take(|release| {

@@ -12,9 +12,9 @@ use crate::inode::{INODE_LEN, Inode};
 use crate::key;
 use crate::leased::{Promise, long_lease};
 use crate::marks::EntryMark;
-use crate::store::{LOOKUP_LEN, Node, fail};
+use crate::store::{Home, LOOKUP_LEN, Node, fail};
 use crate::walk::{LOOKUPS_MAX, New, SEARCH, WRITE, Walk};
-use crate::{Context, FileKind, FileSystem, PATH_LEN_MAX, Timestamp};
+use crate::{Context, FileKind, FileSystem, PATH_LEN_MAX, Semantics, Timestamp};
 
 /// What is to be made.
 pub struct Blueprint<'a> {
@@ -64,6 +64,26 @@ pub enum Made {
     New(Node),
     /// This was there before.
     Exists(Node),
+}
+
+/// What came of asking for that.
+enum Asked {
+    /// It is there now, and perhaps the caller has a lease on it.
+    Made(Option<Promise>),
+    /// This was there before.
+    Exists(Node),
+}
+
+/// An entry that is to be made.
+#[derive(Clone, Copy)]
+struct Entry<'e> {
+    home: &'e Home,
+    value: &'e [u8],
+    /// Where the seal of its directory would be.
+    seal: &'e [u8],
+    mark: &'e EntryMark,
+    /// Holds the file from the beginning; 0: nothing does.
+    hold: u64,
 }
 
 impl FileSystem {
@@ -153,14 +173,39 @@ impl FileSystem {
         let seal = key::seal(walk.dir().ino);
         let mark = EntryMark::new(&home.key, now);
         let hold = if walk.opens { self.token() } else { 0 };
+        let entry = Entry { home: &home, value: &value, seal: &seal, mark: &mark, hold };
+        let promise = match self.post_entry(walk, new.kind, &entry) {
+            true => None,
+            false => match self.ask_for_entry(walk, inode.is_directory(), &entry)? {
+                Asked::Made(promise) => promise,
+                Asked::Exists(node) => return Ok(Made::Exists(node)),
+            },
+        };
+        walk.made = Some(New { inode, promise });
+        if inode.is_directory() {
+            self.inner.cache.insert(walk.epoch, &home.key, DirNode::of(&inode));
+        }
+        // The version is not asked for: whoever needs it reads the record again.
+        let data_len = new.data.len() as u64;
+        Ok(Made::New(Node { home, inode, data_len, version: Version(0), target: None, hold }))
+    }
+
+    /// Makes an entry, or says what is there.
+    fn ask_for_entry(
+        &self,
+        walk: &Walk<'_>,
+        is_directory: bool,
+        entry: &Entry<'_>,
+    ) -> Result<Asked> {
+        let home = entry.home;
         for _ in 0..LOOKUPS_MAX {
-            let mut op = Operation::put(home.partition, &home.key, &value)
+            let mut op = Operation::put(home.partition, &home.key, entry.value)
                 .guard(Guard::Absent(&home.key))
-                .guard(Guard::Absent(&seal))
+                .guard(Guard::Absent(entry.seal))
                 .reveal(LOOKUP_LEN as u32);
-            op.actions.extend(mark.actions(i64::from(inode.is_directory())));
-            if hold != 0 {
-                op.actions.push(Action::Hold { key: &home.key, token: hold });
+            op.actions.extend(entry.mark.actions(i64::from(is_directory)));
+            if entry.hold != 0 {
+                op.actions.push(Action::Hold { key: &home.key, token: entry.hold });
             }
             let dataset = &self.store().dataset;
             let moment = walk.leases.then(|| dataset.moment(home.partition)).flatten();
@@ -173,8 +218,7 @@ impl FileSystem {
                         Some(moment) => Promise::of_change(moment, results.last())?,
                         None => None,
                     };
-                    walk.made = Some(New { inode, promise });
-                    break;
+                    return Ok(Asked::Made(promise));
                 }
                 OwnedOutcome::Failed(failure) => failure,
             };
@@ -184,22 +228,34 @@ impl FileSystem {
                     return Err(fail(ErrorKind::StaleLease));
                 }
                 Some(found) => {
-                    if let Some(node) = self.settled(self.store().node_of_reveal(&home, found)?)? {
-                        return Ok(Made::Exists(node));
+                    if let Some(node) = self.settled(self.store().node_of_reveal(home, found)?)? {
+                        return Ok(Asked::Exists(node));
                     }
                 }
                 None => return Err(failure.into_error("make entry")),
             }
         }
-        if walk.made.is_none() {
-            return Err(fail(ErrorKind::Busy));
+        Err(fail(ErrorKind::Busy))
+    }
+
+    /// Leaves it to the node to make a file. `false`: that cannot be done that way now, or there is one already; nothing was done.
+    fn post_entry(&self, walk: &Walk<'_>, kind: FileKind, entry: &Entry<'_>) -> bool {
+        if kind != FileKind::File
+            || walk.leases
+            || walk.dir().semantics == Semantics::Temporary
+            || self.store().releases.are_due()
+        {
+            return false;
         }
-        if inode.is_directory() {
-            self.inner.cache.insert(walk.epoch, &home.key, DirNode::of(&inode));
-        }
-        // The version is not asked for: whoever needs it reads the record again.
-        let data_len = new.data.len() as u64;
-        Ok(Made::New(Node { home, inode, data_len, version: Version(0), target: None, hold }))
+        let Entry { home, value, seal, mark, hold } = *entry;
+        let mut put = Operation::put(home.partition, &home.key, value);
+        put.actions.extend(mark.actions(0));
+        // By itself: there may be too many.
+        let hold_it = Action::Hold { key: &home.key, token: hold };
+        let both = [put.guard(Guard::Absent(&home.key)), Operation::new(home.partition, [hold_it])];
+        let operations = if hold == 0 { &both[..1] } else { &both };
+        let record = (home.partition, home.key.as_slice());
+        self.store().dataset.post_new(record, seal, operations, walk.epoch)
     }
 
     pub(crate) fn new_inode(

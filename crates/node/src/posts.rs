@@ -1,16 +1,17 @@
 //! What clients of the host have posted ([`samite_wire::posts`]): carried out before whatever comes next.
 //!
 //! Clients may post while nothing but the board stands between them and the records of a shard: nobody has leases on records,
-//! and no partition of a dataset that keeps records once has other members.
+//! no partition of a dataset that keeps records once has other members, and the target has room for what they may post.
 
 use std::sync::Arc;
 
-use samite_backend::{Arena, HowSoon, Post};
+use samite_backend::{Arena, Bar, HowSoon, Post};
 use samite_partition::Outcome;
 use samite_placement::{ClusterMap, shard_of};
-use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, ShardId};
+use samite_types::{ClientId, DatasetId, Epoch, ShardId};
 use samite_wire::heads::RecordId;
-use samite_wire::op::{Operation, Request, Touched};
+use samite_wire::op::{Guard, Operation, Request, Touched};
+use smallvec::SmallVec;
 
 use crate::partitions::Partitions;
 use crate::shard::{Shard, count};
@@ -20,13 +21,17 @@ pub(crate) struct Posts {
     arena: Arc<Arena>,
     shard: ShardId,
     shards: u16,
-    /// Epoch of the map by which clients may post; 0: they may not.
+    /// The map by which clients may post, or might when they last did.
+    map: Option<Arc<ClusterMap>>,
+    /// By this map partitions are about to move.
+    has_moving: bool,
+    /// Its epoch; 0: they may not.
     open: Epoch,
 }
 
 impl Posts {
     pub(crate) fn new(arena: Arc<Arena>, shard: ShardId, shards: u16) -> Self {
-        Self { arena, shard, shards, open: Epoch(0) }
+        Self { arena, shard, shards, map: None, has_moving: false, open: Epoch(0) }
     }
 
     /// What clients are about to post they may not: an epoch that they stand on was raised.
@@ -58,39 +63,57 @@ impl Posts {
     }
 
     /// `operation` is next: what was posted about the records that it changes is carried out before, and nothing more is posted about
-    /// them until it is done.
+    /// them until [`Posts::let_pass`].
     pub(crate) fn make_way(
         &self,
         dataset: DatasetId,
         operation: &Operation<'_>,
         partitions: &mut Partitions,
-    ) {
+    ) -> Bars {
+        let mut bars = Bars { barred: SmallVec::new(), reopens: false };
+        if self.open != Epoch(0) && forbids_others(operation) {
+            self.arena.close_posts(self.shard);
+            self.carry_out_all(partitions);
+            bars.reopens = true;
+        }
         let partition = operation.partition;
-        let records = changed(operation).map(|key| RecordId { dataset, partition, key });
-        self.arena.withdraw(self.shard, records, |post| {
-            self.carry_out(&post, partitions);
-        });
+        for key in changed(operation) {
+            let record = RecordId { dataset, partition, key };
+            bars.barred.extend(self.arena.bar_posts(self.shard, &record, |post| {
+                self.carry_out(&post, partitions);
+            }));
+        }
+        bars
+    }
+
+    /// An operation for which way was made has been applied.
+    pub(crate) fn let_pass(&self, bars: Bars) {
+        for bar in bars.barred {
+            self.arena.admit_posts(self.shard, bar);
+        }
+        if bars.reopens {
+            self.arena.open_posts(self.shard, self.open);
+        }
     }
 
     fn carry_out(&self, post: &Post, partitions: &mut Partitions) -> u64 {
         let request = post.contents().and_then(|contents| {
-            Some((contents.label.client, Request::decode(contents.request, &[]).ok()?))
+            let request = Request::decode(contents.body, contents.payload).ok()?;
+            Some((contents.label.client, request, self.map.as_deref()?))
         });
-        let Some((client, request)) = request else {
+        let Some((client, request, map)) = request else {
             tracing::error!("a client posted what is no request");
             self.arena.post_done(self.shard, post);
             return 0;
         };
-        for (index, operation) in request.operations.iter().enumerate() {
+        for operation in &request.operations {
             if shard_of(operation.partition, self.shards) != self.shard {
                 continue;
             }
             let id = (request.header.dataset, operation.partition);
-            match partitions.apply_posted(id, client, operation) {
-                Some(Outcome::Done(_)) => {}
-                // A full target may have no room for what goes with the change.
-                Some(Outcome::Failed { kind: ErrorKind::NoSpace, .. }) if index > 0 => {}
+            match partitions.apply_posted(id, map, client, operation) {
                 // The client took care that it would be done.
+                Some(Outcome::Done(_)) => {}
                 Some(Outcome::Failed { kind, .. }) => {
                     tracing::error!(?id, ?kind, "carry out what was posted");
                 }
@@ -100,6 +123,18 @@ impl Posts {
         self.arena.post_done(self.shard, post);
         request.operations.len() as u64
     }
+}
+
+/// What clients may not do until an operation is applied.
+#[must_use = "clients wait for it to be given back"]
+pub(crate) struct Bars {
+    barred: SmallVec<[Bar; 4]>,
+    reopens: bool,
+}
+
+/// Whether what an operation changes forbids others, on records that it does not name: those for which its guard is that there are none.
+fn forbids_others(operation: &Operation<'_>) -> bool {
+    operation.guards.iter().any(|guard| matches!(guard, Guard::PrefixEmpty(_)))
 }
 
 /// Keys of the records that an operation changes. Clients post about entries of directories, which nobody removes by a prefix.
@@ -128,14 +163,21 @@ impl Shard {
 
     /// Lets clients post, or not, as things are now.
     pub(crate) fn admit_posts(&mut self) {
-        let may = !self.partitions.has_leases() && !self.partitions.has_moving();
-        match self.map.as_deref().filter(|_| may).map(ClusterMap::epoch) {
-            None => self.shut_posts(),
-            Some(epoch) if epoch == self.posts.open => {}
-            Some(epoch) => {
-                self.posts.open = epoch;
-                self.arena.open_posts(self.id, epoch);
-            }
+        let Some(map) = &self.map else { return };
+        let epoch = map.epoch();
+        if self.posts.map.as_ref().is_none_or(|known| known.epoch() != epoch) {
+            // What was posted by the map before has been carried out: they were shut out before this one came.
+            self.posts.map = Some(Arc::clone(map));
+            self.posts.has_moving = self.partitions.has_moving(map);
+        }
+        let may = !self.partitions.has_leases()
+            && !self.posts.has_moving
+            && self.arena.has_room_for_posts();
+        if !may {
+            self.shut_posts();
+        } else if self.posts.open != epoch {
+            self.posts.open = epoch;
+            self.arena.open_posts(self.id, epoch);
         }
     }
 

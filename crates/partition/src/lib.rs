@@ -221,12 +221,15 @@ impl Partition {
         }
     }
 
-    /// Applies a mutation that a client has [posted](samite_wire::posts): it comes once, and nobody waits for its outcome.
+    /// Applies a mutation that a client has [posted](samite_wire::posts): it comes once, and nobody waits for its outcome, which is certain, also where the
+    /// target is full.
     pub fn apply_posted(&mut self, client: ClientId, operation: &Operation<'_>) -> Outcome {
         let context = Context::posted();
         show::expect(&*self.store, operation, HowSoon::Later);
+        self.store.overdraw(true);
         let done = check::check(operation)
             .and_then(|()| self.try_change(client, &context, operation, &mut NoGrants));
+        self.store.overdraw(false);
         match done {
             Ok((outputs, _)) => Outcome::Done(outputs),
             Err(Failure { kind, index, current }) => Outcome::Failed { kind, index, current },

@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 
 use samite_types::{ClientId, Deadline, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::frame::{FrameHeader, FrameKind};
-use samite_wire::heads::{Head, RecordId};
+use samite_wire::heads::RecordId;
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
@@ -375,8 +375,8 @@ impl Link {
 
     /// Posts a change to the node, over shared memory: see [`ArenaView::post`]. `false`: nothing was done, ask the node.
     #[must_use]
-    pub fn post(&self, change: &Change<'_>, agrees: impl FnOnce(&[u8], &Head) -> bool) -> bool {
-        self.posting_arena().is_some_and(|arena| arena.post(change, agrees))
+    pub fn post(&self, change: &Change<'_>, is_certain: impl FnOnce(&ArenaView) -> bool) -> bool {
+        self.posting_arena().is_some_and(|arena| arena.post(change, is_certain))
     }
 
     /// Whether [`Link::post`] is worth a try: see [`ArenaView::may_post`].

@@ -1,44 +1,48 @@
 //! Posts: changes that a client leaves in the [arena](crate::arena) for its node, instead of asking for them and waiting.
 //!
 //! ```text
-//! 0        128       256               4 KiB                     12 KiB
+//! 0        128       256               4 KiB                     132 KiB
 //! ┌────────┬─────────┬─────────────────┬─────────────────────────┬──────────────────────────────┐
 //! │ open   │ pending │ boxes' owners   │ claims                  │ boxes of 512 bytes           │
 //! │ u64    │ 4 × u64 │ u64 per box     │ u64 per hash of a key   │ client, claim, request       │
 //! └────────┴─────────┴─────────────────┴─────────────────────────┴──────────────────────────────┘
 //! ```
 //!
-//! Each shard of the node has a table. A client that finds a record on the [board](crate::heads) knows what a change of it would be answered,
-//! for as long as the record stays as it is there. So it *claims* the record, looks at the board once more, puts the change into a
+//! Each shard of the node has a table. A client that finds a record on the [board](crate::heads), or that there is none, knows what a change of it
+//! would be answered, for as long as that stays so. So it *claims* the record, looks at the board once more, puts the change into a
 //! *box*, and *posts* it; from then on the change counts as done. The node carries out what is posted before whatever it is asked
 //! next, and before it changes the record for somebody else, so that nobody can tell the difference.
 //!
-//! A claim is one word. It is taken, posted and revoked by compare-and-swap, and freed by who has it then:
+//! A claim is one word. Both sides change it by compare-and-swap alone, but for the node that frees what is its own:
 //!
 //! ```text
 //!            client            client
-//! free (0) ────────▶ claimed ────────▶ posted ───┐
-//!    ▲                │  │                       │
-//!    │◀─ client ──────┘  │ node                  │ node, when it has carried it out
-//!    │                   ▼                       │
-//!    │◀─ client ──── revoked                     │
-//!    └◀──────────────────────────────────────────┘
+//! free (0) ────────▶ claimed ────────▶ posted
+//!  ▲ ▲ │              │  │  │             │
+//!  │ │ │◀── client ───┘  │  └──┐          │
+//!  │ │ │◀─ node, revokes ┘     │ node     │
+//!  │ │ └──────── node ────────▶▼          │
+//!  │ └────────── node ─────── barred      │
+//!  └──────────── node, when it has carried it out
 //! ```
 //!
 //! What each side does, in this order:
 //!
-//! - A client takes a box (its owner: 0 → client), then the claim; finds [`OPEN_OFFSET`] to be the epoch of its map, and the record on the board; fills
-//!   the box, sets its pending bit, and changes the claim to posted. If that fails, nothing was posted: it frees claim and box, and asks the node.
+//! - A client takes a box (its owner: 0 → client), says in it which claim it is for, and takes the claim; finds [`OPEN_OFFSET`] to be the epoch of its
+//!   map, and the record on the board as it has to be; fills the box, sets its pending bit, and changes the claim to posted. If that fails, nothing was
+//!   posted: it frees claim and box, and asks the node.
 //! - Who reads the board looks at the claim before. If something is posted there, the board may be behind: ask the node.
-//! - The node, before it serves anything, carries out what is pending. Before it changes a record, it takes it off the board,
-//!   and then looks at the claim: it revokes one that is not posted yet, and carries out what is. One of the two sees the other: the client
-//!   claims before it looks at the board, the node hides before it looks at the claim. In the same way it closes the table or raises
-//!   an epoch that clients stand on, and revokes all claims after that.
+//! - The node, before it serves anything, carries out what is pending. Before it changes a record, it bars the claim, until the record
+//!   is changed and what was on the board is not: it takes the claim from a client that has not posted yet, and carries out what is posted.
+//! - It closes the table, or raises an epoch that clients stand on, and revokes all claims after that. One of the two sees the other: the
+//!   client claims before it looks.
+//! - A change that forbids others for records which it does not name, as that of a directory that takes no entries any more, is made while
+//!   the table is closed.
 //!
 //! The node takes no length or offset from a box before it has checked its own copy.
 
 use samite_types::ClientId;
-use zerocopy::little_endian::{U32, U64};
+use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Offset of the epoch of the cluster map by which clients may post, a `u64`; 0: they may not.
@@ -50,7 +54,7 @@ pub const PENDING_WORDS: usize = BOXES / u64::BITS as usize;
 const OWNERS_OFFSET: usize = 256;
 const CLAIMS_OFFSET: usize = 4096;
 /// Claims of a table.
-pub const CLAIMS: usize = 1024;
+pub const CLAIMS: usize = 16384;
 const BOXES_OFFSET: usize = CLAIMS_OFFSET + CLAIMS * size_of::<u64>();
 /// Boxes of a table: so many posts can wait.
 pub const BOXES: usize = 256;
@@ -97,8 +101,8 @@ pub enum State {
     Claimed = 1,
     /// It counts as done; the node has yet to carry it out.
     Posted = 2,
-    /// The client may not post: it is to ask.
-    Revoked = 3,
+    /// The node changes the record: clients are to ask.
+    Barred = 3,
 }
 
 /// A claim that is not free.
@@ -132,6 +136,9 @@ impl Claim {
         self.client == Self::new(client, 0).client
     }
 
+    /// That of the node.
+    pub const BARRED: Self = Self { state: State::Barred, number: 0, client: 0 };
+
     /// As a word; never 0.
     #[must_use]
     pub const fn word(self) -> u64 {
@@ -146,7 +153,7 @@ impl Claim {
         let state = match word & ((1 << STATE_BITS) - 1) {
             1 => State::Claimed,
             2 => State::Posted,
-            3 => State::Revoked,
+            3 => State::Barred,
             _ => return None,
         };
         let number = (word >> STATE_BITS) as usize % BOXES;
@@ -162,24 +169,29 @@ impl Claim {
 pub struct BoxHeader {
     client: U64,
     claim: U32,
-    len: U32,
+    body_len: U16,
+    payload_len: U16,
 }
 
 impl BoxHeader {
-    /// Of a request of `len` bytes.
+    /// Of a request of so many bytes of body and payload.
     #[must_use]
-    pub fn new(client: ClientId, claim: usize, len: usize) -> Self {
-        Self { client: client.get().into(), claim: (claim as u32).into(), len: (len as u32).into() }
+    pub fn new(client: ClientId, claim: usize, (body_len, payload_len): (usize, usize)) -> Self {
+        Self {
+            client: client.get().into(),
+            claim: (claim as u32).into(),
+            body_len: (body_len as u16).into(),
+            payload_len: (payload_len as u16).into(),
+        }
     }
 
     /// What it says; `None`: it makes no sense.
     #[must_use]
     pub fn checked(&self) -> Option<Label> {
-        let within =
-            |value: U32, end: usize| usize::try_from(value.get()).ok().filter(|value| *value < end);
-        let claim = within(self.claim, CLAIMS)?;
-        let len = within(self.len, REQUEST_LEN_MAX + 1)?;
-        Some(Label { client: ClientId(self.client.get()), claim, len })
+        let claim = usize::try_from(self.claim.get()).ok().filter(|claim| *claim < CLAIMS)?;
+        let lens = (usize::from(self.body_len.get()), usize::from(self.payload_len.get()));
+        let label = Label { client: ClientId(self.client.get()), claim, lens };
+        (label.len() <= REQUEST_LEN_MAX).then_some(label)
     }
 }
 
@@ -190,8 +202,22 @@ pub struct Label {
     pub client: ClientId,
     /// The claim that it is posted under.
     pub claim: usize,
-    /// Bytes of the request.
-    pub len: usize,
+    /// Bytes of the request: body and payload.
+    pub lens: (usize, usize),
+}
+
+impl Label {
+    /// Bytes of the request together.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.lens.0 + self.lens.1
+    }
+
+    /// Whether there is no request.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// What is in a box.
@@ -199,8 +225,10 @@ pub struct Label {
 pub struct Contents<'b> {
     /// What it says of itself.
     pub label: Label,
-    /// The [request](crate::op::Request), encoded.
-    pub request: &'b [u8],
+    /// Body of the [request](crate::op::Request).
+    pub body: &'b [u8],
+    /// Its payload.
+    pub payload: &'b [u8],
 }
 
 impl<'b> Contents<'b> {
@@ -209,7 +237,8 @@ impl<'b> Contents<'b> {
     pub fn read(raw: &'b [u8; BOX_LEN]) -> Option<Self> {
         let (header, rest) = BoxHeader::read_from_prefix(raw).ok()?;
         let label = header.checked()?;
-        Some(Self { label, request: rest.get(..label.len)? })
+        let (body, payload) = rest.get(..label.len())?.split_at_checked(label.lens.0)?;
+        Some(Self { label, body, payload })
     }
 }
 
@@ -221,7 +250,7 @@ mod tests {
     fn words_read_back() {
         for client in [ClientId(0), ClientId(77), ClientId(u64::MAX)] {
             for number in [0, 1, BOXES - 1] {
-                for state in [State::Claimed, State::Posted, State::Revoked] {
+                for state in [State::Claimed, State::Posted, State::Barred] {
                     let claim = Claim::new(client, number).in_state(state);
                     assert_eq!(Claim::read(claim.word()), Some(claim));
                     assert!(claim.is_of(client) && !claim.is_of(ClientId(5)));
@@ -244,18 +273,19 @@ mod tests {
 
     #[test]
     fn boxes_that_make_no_sense_are_refused() {
-        let filled = |claim: usize, len: usize| {
+        let filled = |claim: usize, lens| {
             let mut raw = [7; BOX_LEN];
-            let header = BoxHeader::new(ClientId(9), claim, len);
+            let header = BoxHeader::new(ClientId(9), claim, lens);
             raw[..size_of::<BoxHeader>()].copy_from_slice(header.as_bytes());
             raw
         };
-        let raw = filled(3, REQUEST_LEN_MAX);
+        let raw = filled(3, (REQUEST_LEN_MAX - 9, 9));
         let contents = Contents::read(&raw).unwrap();
         assert_eq!((contents.label.client, contents.label.claim), (ClientId(9), 3));
-        assert_eq!(contents.request, [7; REQUEST_LEN_MAX]);
-        assert_eq!(Contents::read(&filled(CLAIMS, 1)), None);
-        assert_eq!(Contents::read(&filled(0, REQUEST_LEN_MAX + 1)), None);
-        assert_eq!(Contents::read(&filled(0, u32::MAX as usize)), None);
+        assert_eq!((contents.body.len(), contents.payload), (REQUEST_LEN_MAX - 9, &[7; 9][..]));
+        assert_eq!(Contents::read(&filled(CLAIMS, (1, 1))), None);
+        assert_eq!(Contents::read(&filled(0, (REQUEST_LEN_MAX, 1))), None);
+        assert_eq!(Contents::read(&filled(0, (1, REQUEST_LEN_MAX))), None);
+        assert_eq!(Contents::read(&filled(0, (u16::MAX.into(), u16::MAX.into()))), None);
     }
 }

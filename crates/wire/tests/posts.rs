@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use samite_types::ClientId;
 use samite_wire::posts::{Claim, State};
 
-/// What clients do. `K` and `X` are records, at first only `K` is there, and shown on the board.
+/// What clients do. `K` and `X` are records, of one directory; at first only `K` is there, and shown on the board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Deed {
     /// Removes `K`: posts that if it can.
@@ -16,8 +16,12 @@ enum Deed {
     Look,
     /// Is `X` there?
     LookAtOther,
-    /// Makes `K`, which is not there.
+    /// Makes `K`, if it is not there: asks for that.
     Make,
+    /// The same: posts that if it can.
+    Create,
+    /// Seals the directory, if `K` is not there: nothing is made in it any more.
+    Seal,
     /// Gives `K` the name `X`.
     Rename,
     /// Asks whether `K` is there, with a lease.
@@ -35,8 +39,11 @@ struct Rules {
     client_looks_at_board_after_claim: bool,
     client_sets_bit_before_posting: bool,
     node_carries_out_first: bool,
-    node_hides_before_claim: bool,
     node_revokes: bool,
+    node_bars_until_done: bool,
+    node_closes_to_seal: bool,
+    client_looks_for_seal: bool,
+    client_frees_only_its_own: bool,
     node_closes_before_it_revokes: bool,
     node_revokes_on_close: bool,
     node_revokes_after_raise: bool,
@@ -47,8 +54,11 @@ const ALL: Rules = Rules {
     client_looks_at_board_after_claim: true,
     client_sets_bit_before_posting: true,
     node_carries_out_first: true,
-    node_hides_before_claim: true,
     node_revokes: true,
+    node_bars_until_done: true,
+    node_closes_to_seal: true,
+    client_looks_for_seal: true,
+    client_frees_only_its_own: true,
     node_closes_before_it_revokes: true,
     node_revokes_on_close: true,
     node_revokes_after_raise: true,
@@ -79,8 +89,7 @@ enum Node {
     CarriedOut(usize, Next),
     Close(usize),
     RevokeAll(usize),
-    Hide(usize),
-    Withdraw(usize),
+    Bar(usize),
     Apply(usize),
     Raised(usize),
 }
@@ -90,6 +99,7 @@ enum Node {
 enum Next {
     Serve,
     Apply,
+    Seal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +116,8 @@ struct World {
     record: bool,
     other: bool,
     on_board: bool,
+    /// The directory takes nothing new.
+    sealed: bool,
     claim: u64,
     pending: bool,
     open: bool,
@@ -162,7 +174,7 @@ impl Model {
                 assert!(told, "nobody takes a lease away");
                 Self::answer(&mut next, client, was);
             }
-            (Deed::Remove, at) => self.remove(world, &mut next, (client, at)),
+            (Deed::Remove | Deed::Create, at) => self.post(world, &mut next, (client, at)),
             (Deed::Look, At::Begin) => {
                 next.history.push((client, None));
                 let is_posted =
@@ -189,8 +201,18 @@ impl Model {
         Some(next)
     }
 
-    /// One step of a removal.
-    fn remove(&self, world: &World, next: &mut World, (client, at): (usize, At)) {
+    /// Whether the outcome is certain of what a client posts.
+    fn is_certain(&self, world: &World, client: usize) -> bool {
+        match self.deed(world, client) {
+            Some(Deed::Create) => {
+                !world.record && (!world.sealed || !self.rules.client_looks_for_seal)
+            }
+            _ => world.on_board,
+        }
+    }
+
+    /// One step of what is posted.
+    fn post(&self, world: &World, next: &mut World, (client, at): (usize, At)) {
         let claim = Claim::new(ClientId(client as u64 + 1), client);
         let posted = claim.in_state(State::Posted).word();
         let go = |next: &mut World, at| next.clients[client].at = at;
@@ -200,7 +222,7 @@ impl Model {
                 if world.claim == 0 && self.rules.client_looks_at_board_after_claim {
                     next.claim = claim.word();
                     go(next, At::Claimed);
-                } else if world.claim == 0 && world.on_board {
+                } else if world.claim == 0 && self.is_certain(world, client) {
                     // The wrong order: it claims what it has seen before.
                     go(next, At::BoardNext);
                 } else {
@@ -216,7 +238,7 @@ impl Model {
                 }
             }
             At::Claimed => {
-                let may = world.open && world.on_board && !world.forbidden;
+                let may = world.open && self.is_certain(world, client) && !world.forbidden;
                 go(next, if may { At::Looked } else { At::Failed });
             }
             At::Looked => {
@@ -238,7 +260,9 @@ impl Model {
             }
             At::Posted => Self::answer(next, client, true),
             At::Failed => {
-                next.claim = 0;
+                if world.claim == claim.word() || !self.rules.client_frees_only_its_own {
+                    next.claim = 0;
+                }
                 Self::ask(next, client);
             }
             At::Asked => unreachable!("it has been asked for"),
@@ -254,7 +278,8 @@ impl Model {
                 // What waits for a lease to end waits.
                 let held = |client: &usize| {
                     let deed = self.deed(world, *client);
-                    world.lease_of.is_some() && matches!(deed, Some(Deed::Remove | Deed::Rename))
+                    let changes = matches!(deed, Some(Deed::Remove | Deed::Rename | Deed::Create));
+                    world.lease_of.is_some() && changes
                 };
                 let at = world.queue.iter().position(|client| !held(client))?;
                 let client = next.queue.remove(at);
@@ -274,26 +299,24 @@ impl Model {
                 next.claim = 0;
                 next.node = match then {
                     Next::Serve => self.serve(world, client),
-                    Next::Apply => Node::Apply(client),
+                    Next::Apply => Node::Bar(client),
+                    Next::Seal => Node::Apply(client),
                 };
             }
             Node::Close(client) => {
                 next.open &= !self.rules.node_closes_before_it_revokes;
                 next.node = Node::RevokeAll(client);
             }
-            Node::RevokeAll(client) if !self.rules.node_revokes_on_close => {
-                next.node = Node::Apply(client);
-            }
-            Node::RevokeAll(client) => Self::revoke(&mut next, client, true),
-            Node::Hide(client) => {
-                next.on_board &= !self.rules.node_hides_before_claim;
-                next.node = Node::Withdraw(client);
-            }
-            Node::Withdraw(client) => Self::revoke(&mut next, client, self.rules.node_revokes),
+            Node::RevokeAll(client) => self.revoke(&mut next, client),
+            Node::Bar(client) => self.bar(&mut next, client),
             Node::Apply(client) => {
                 let told = self.apply(&mut next, client);
                 next.clients[client].answer = Some(told);
                 next.node = Node::Idle;
+                if claim.is_some_and(|claim| claim.state == State::Barred) {
+                    next.claim = 0;
+                }
+                next.open |= self.deed(world, client) == Some(Deed::Seal);
                 if self.deed(world, client) == Some(Deed::Forbid) {
                     next.clients[client].answer = None;
                     next.node = Node::Raised(client);
@@ -304,7 +327,7 @@ impl Model {
                     && claim.state == State::Claimed
                     && self.rules.node_revokes_after_raise
                 {
-                    next.claim = claim.in_state(State::Revoked).word();
+                    next.claim = 0;
                 }
                 next.clients[client].answer = Some(true);
                 next.node = Node::Idle;
@@ -316,29 +339,57 @@ impl Model {
     /// Looks at what its bit says is pending.
     fn take(&self, next: &mut World, client: usize) {
         next.node = self.serve(next, client);
-        match Claim::read(next.claim).map(|claim| claim.state) {
-            Some(State::Posted) => {
-                assert!(next.record, "what was posted can be carried out");
-                (next.record, next.on_board) = (false, false);
+        let Some(claim) = Claim::read(next.claim) else { return };
+        match claim.state {
+            State::Posted => {
+                self.carry_out(next, claim);
                 next.node = Node::CarriedOut(client, Next::Serve);
             }
-            Some(State::Claimed) => next.pending = true,
-            Some(State::Revoked) | None => {}
+            State::Claimed => next.pending = true,
+            State::Barred => {}
         }
     }
 
-    /// Takes a claim away, or carries out what was posted under it.
-    fn revoke(next: &mut World, client: usize, revokes: bool) {
+    /// Carries out what was posted, by a client that may have gone on.
+    fn carry_out(&self, next: &mut World, claim: Claim) {
+        let poster = claim.number;
+        let done = next.clients[poster].done;
+        let at = (0..=done).rev().find(|at| {
+            matches!(self.deeds[poster].get(*at), Some(Deed::Remove | Deed::Create))
+                && (*at < done || matches!(next.clients[poster].at, At::Posted))
+        });
+        let creates = self.deeds[poster][at.unwrap()] == Deed::Create;
+        assert!(next.record != creates && !(creates && next.sealed), "it can be carried out");
+        (next.record, next.on_board) = (creates, creates);
+    }
+
+    /// Takes the claim from a client that has not posted, and carries out what is posted.
+    fn revoke(&self, next: &mut World, client: usize) {
         next.node = Node::Apply(client);
-        match Claim::read(next.claim) {
-            Some(claim) if claim.state == State::Claimed && revokes => {
-                next.claim = claim.in_state(State::Revoked).word();
-            }
+        match Claim::read(next.claim).filter(|_| self.rules.node_revokes_on_close) {
+            Some(claim) if claim.state == State::Claimed => next.claim = 0,
             Some(claim) if claim.state == State::Posted => {
-                (next.record, next.on_board) = (false, false);
-                next.node = Node::CarriedOut(client, Next::Apply);
+                self.carry_out(next, claim);
+                next.node = Node::CarriedOut(client, Next::Seal);
             }
             _ => {}
+        }
+    }
+
+    /// Bars the claim, or carries out what was posted under it and looks again.
+    fn bar(&self, next: &mut World, client: usize) {
+        next.node = Node::Apply(client);
+        match Claim::read(next.claim) {
+            Some(claim) if claim.state == State::Posted => {
+                self.carry_out(next, claim);
+                next.node = Node::CarriedOut(client, Next::Apply);
+            }
+            Some(claim) if claim.state == State::Claimed && !self.rules.node_revokes => {}
+            Some(claim) if claim.state == State::Claimed && !self.rules.node_bars_until_done => {
+                next.claim = 0;
+            }
+            _ if !self.rules.node_bars_until_done => {}
+            _ => next.claim = Claim::BARRED.word(),
         }
     }
 
@@ -346,7 +397,8 @@ impl Model {
     fn serve(&self, world: &World, client: usize) -> Node {
         match self.deed(world, client) {
             Some(Deed::Lease) => Node::Close(client),
-            Some(Deed::Remove | Deed::Rename | Deed::Make) => Node::Hide(client),
+            Some(Deed::Seal) if self.rules.node_closes_to_seal => Node::Close(client),
+            Some(Deed::Remove | Deed::Rename | Deed::Make | Deed::Create) => Node::Bar(client),
             _ => Node::Apply(client),
         }
     }
@@ -365,9 +417,14 @@ impl Model {
                 (next.record, next.other) = (false, next.other || told);
                 told
             }
-            Some(Deed::Make) => {
+            Some(Deed::Make | Deed::Create) => {
+                let told = !next.record && !next.sealed && !next.forbidden;
+                (next.record, next.on_board) = (next.record || told, next.on_board || told);
+                told
+            }
+            Some(Deed::Seal) => {
                 let told = !next.record;
-                (next.record, next.on_board) = (true, true);
+                next.sealed |= told;
                 told
             }
             Some(Deed::Look) => {
@@ -403,7 +460,7 @@ impl Model {
                 }
             }
         }
-        explain(&deeds, 0, (true, false, false))
+        explain(&deeds, 0, Told { record: true, ..Told::default() })
     }
 
     /// Tries all orders. `Some`: a history that cannot be explained.
@@ -413,6 +470,7 @@ impl Model {
             record: true,
             other: false,
             on_board: true,
+            sealed: false,
             claim: 0,
             pending: false,
             open: true,
@@ -448,12 +506,17 @@ impl Model {
     }
 }
 
+/// What there is, one deed after the other.
+#[derive(Clone, Copy, Default)]
+struct Told {
+    record: bool,
+    other: bool,
+    forbidden: bool,
+    sealed: bool,
+}
+
 /// Whether the deeds that are not in `used` can come after the others, in an order that keeps those apart which were apart in time.
-fn explain(
-    deeds: &[(Deed, usize, usize, bool)],
-    used: u32,
-    (record, other, forbidden): (bool, bool, bool),
-) -> bool {
+fn explain(deeds: &[(Deed, usize, usize, bool)], used: u32, was: Told) -> bool {
     if used.count_ones() as usize == deeds.len() {
         return true;
     }
@@ -461,14 +524,17 @@ fn explain(
     let first_end = left().map(|at| deeds[at].2).min().unwrap();
     left().filter(|at| deeds[*at].1 <= first_end).any(|at| {
         let (deed, _, _, told) = deeds[at];
+        let Told { record, other, forbidden, sealed } = was;
         let (expected, after) = match deed {
-            Deed::Remove if forbidden => (false, (record, other, forbidden)),
-            Deed::Remove => (record, (false, other, forbidden)),
-            Deed::Look | Deed::Lease | Deed::Recall => (record, (record, other, forbidden)),
-            Deed::LookAtOther => (other, (record, other, forbidden)),
-            Deed::Make => (!record, (true, other, forbidden)),
-            Deed::Rename => (record, (false, other || record, forbidden)),
-            Deed::Forbid => (true, (record, other, true)),
+            Deed::Remove | Deed::Make | Deed::Create if forbidden => (false, was),
+            Deed::Remove => (record, Told { record: false, ..was }),
+            Deed::Look | Deed::Lease | Deed::Recall => (record, was),
+            Deed::LookAtOther => (other, was),
+            Deed::Make | Deed::Create if sealed => (false, was),
+            Deed::Make | Deed::Create => (!record, Told { record: true, ..was }),
+            Deed::Rename => (record, Told { record: false, other: other || record, ..was }),
+            Deed::Forbid => (true, Told { forbidden: true, ..was }),
+            Deed::Seal => (!record, Told { sealed: sealed || !record, ..was }),
         };
         told == expected && explain(deeds, used | 1 << at, after)
     })
@@ -476,7 +542,7 @@ fn explain(
 
 /// What clients do beside each other.
 fn scenes() -> Vec<Vec<Vec<Deed>>> {
-    use Deed::{Forbid, Lease, Look, LookAtOther, Make, Recall, Remove, Rename};
+    use Deed::{Create, Forbid, Lease, Look, LookAtOther, Make, Recall, Remove, Rename, Seal};
     vec![
         vec![vec![Remove, Look], vec![Remove, Look]],
         vec![vec![Remove], vec![Remove], vec![Look, Look]],
@@ -488,6 +554,15 @@ fn scenes() -> Vec<Vec<Vec<Deed>>> {
         vec![vec![Remove], vec![Lease, Recall, Look], vec![Look]],
         vec![vec![Remove], vec![Forbid, Look], vec![Look]],
         vec![vec![Remove], vec![Forbid, Look], vec![Remove]],
+        vec![vec![Remove, Create], vec![Create, Look]],
+        vec![vec![Remove, Create], vec![Create], vec![Look]],
+        vec![vec![Remove, Create], vec![Make, Look]],
+        vec![vec![Remove, Create], vec![Make], vec![Create]],
+        vec![vec![Remove, Create], vec![Seal, Look]],
+        vec![vec![Remove, Create, Look], vec![Seal], vec![Create]],
+        vec![vec![Remove, Create], vec![Rename, Create]],
+        vec![vec![Remove, Create], vec![Lease, Recall]],
+        vec![vec![Remove, Create], vec![Forbid, Look]],
     ]
 }
 
@@ -510,14 +585,16 @@ fn no_rule_can_be_left_out() {
         Rules { client_looks_at_board_after_claim: false, ..ALL },
         Rules { client_sets_bit_before_posting: false, ..ALL },
         Rules { node_carries_out_first: false, ..ALL },
-        Rules { node_hides_before_claim: false, ..ALL },
         Rules { node_revokes: false, ..ALL },
+        Rules { node_bars_until_done: false, ..ALL },
+        Rules { node_closes_to_seal: false, ..ALL },
+        Rules { client_looks_for_seal: false, ..ALL },
+        Rules { client_frees_only_its_own: false, ..ALL },
         Rules { node_closes_before_it_revokes: false, ..ALL },
         Rules { node_revokes_on_close: false, ..ALL },
         Rules { node_revokes_after_raise: false, ..ALL },
     ];
     for rules in without {
-        let found = std::panic::catch_unwind(|| found(rules));
-        assert!(!matches!(found, Ok(None)), "{rules:?}");
+        assert!(!matches!(std::panic::catch_unwind(|| found(rules)), Ok(None)), "{rules:?}");
     }
 }

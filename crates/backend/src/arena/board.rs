@@ -176,7 +176,8 @@ impl Board {
     }
 
     /// Takes a record of this hash off the board. Whoever looks after this returned does not find it.
-    pub(super) fn hide(&self, id: &RecordId<'_>, hash: u64) {
+    pub(super) fn hide(&self, id: &RecordId<'_>) {
+        let hash = id.hash();
         let part = self.layout.board_part(id.partition);
         let place = self.place(part, hash);
         if place.shown(hash).next().is_none() {
@@ -393,7 +394,7 @@ mod tests {
                 Deed::Remove(number) if !there[*number as usize] => {}
                 Deed::Hide(number) | Deed::Remove(number) => {
                     let id = id(number);
-                    board.hide(&id, id.hash());
+                    board.hide(&id);
                     model.remove(number);
                     if matches!(deed, Deed::Remove(_)) {
                         board.leave(&id);
@@ -422,7 +423,7 @@ mod tests {
             }
         }
         for number in (0..numbers).filter(|number| there[*number as usize]) {
-            board.hide(&id(&number), id(&number).hash());
+            board.hide(&id(&number));
             board.leave(&id(&number));
         }
         let may_be = (0..numbers).filter(|number| may_be_there(board, &id(number)));
@@ -460,7 +461,7 @@ mod tests {
         (0..50).for_each(show);
         assert_eq!(board.slots(0).next(1024), 50);
         let seventh = id(7, &keys[7]);
-        board.hide(&seventh, seventh.hash());
+        board.hide(&seventh);
         assert_eq!(board.slots(0).next(1024), 7);
         (50..100).for_each(show);
         assert_eq!(board.slots(0).next(1024), 99);

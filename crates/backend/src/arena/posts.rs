@@ -8,11 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use samite_types::{ClientId, Epoch};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::posts::{
-    BOX_LEN, BOXES, BoxHeader, CLAIMS, Claim, Contents, OPEN_OFFSET, PENDING_OFFSET, PENDING_WORDS,
-    State, box_offset, claim_of, claim_offset, owner_offset,
+    BOX_LEN, BOXES, BoxHeader, Claim, Contents, OPEN_OFFSET, PENDING_OFFSET, PENDING_WORDS, State,
+    box_offset, claim_of, claim_offset, owner_offset,
 };
 
 use super::mapping::Mapping;
+
+/// How often the node tries to bar a claim that clients take and post meanwhile.
+const BARS_TRIED: u32 = 64;
 
 /// The tables, as their node works on them.
 pub(super) struct Posts {
@@ -99,7 +102,7 @@ impl Posts {
                 self.word(part, PENDING_OFFSET + at * 8).fetch_or(bit, Ordering::SeqCst);
                 None
             }
-            State::Revoked => None,
+            State::Barred => None,
         }
     }
 
@@ -112,7 +115,7 @@ impl Posts {
     /// A copy of a box that is posted.
     fn copy(&self, part: u32, number: usize) -> [u8; BOX_LEN] {
         let mut raw = [0; BOX_LEN];
-        let len = self.header(part, number).checked().map_or(0, |box_| box_.len);
+        let len = self.header(part, number).checked().map_or(0, |label| label.len());
         self.copy_out(part, box_offset(number), &mut raw[..size_of::<BoxHeader>() + len]);
         raw
     }
@@ -130,57 +133,66 @@ impl Posts {
         self.word(part, owner_offset(post.number)).store(0, Ordering::Release);
     }
 
-    /// Records of these hashes are to be changed, and are on the board no more: revokes claims on them, and takes what was posted, which is to be
-    /// carried out before. A claim may be there even if its record had left the board long before.
-    pub(super) fn withdraw(&self, part: u32, hashes: &[u64], mut visit: impl FnMut(Post)) {
-        // Whoever claims one of them after this looks for it after it was hidden.
-        fence(Ordering::SeqCst);
-        for hash in hashes {
-            if let Some(post) = self.revoke(part, claim_of(*hash)) {
-                visit(post);
+    /// A record of this hash is to be changed: bars claims on it, and takes what was posted, which is to be carried out before, and
+    /// [done](Self::done). Returns the claim, unless it was barred already.
+    pub(super) fn bar(&self, part: u32, hash: u64, mut visit: impl FnMut(Post)) -> Option<usize> {
+        let claim = claim_of(hash);
+        let word = self.word(part, claim_offset(claim));
+        for _ in 0..BARS_TRIED {
+            let raw = word.load(Ordering::SeqCst);
+            match Claim::read(raw) {
+                Some(Claim { state: State::Barred, .. }) => return None,
+                Some(Claim { state: State::Posted, number, .. }) => {
+                    visit(Post { raw: self.copy(part, number), claim, number });
+                }
+                None | Some(Claim { state: State::Claimed, .. }) => {
+                    // Whoever claims it after that looks at the board after the record was changed.
+                    let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
+                    let barred = Claim::BARRED.word();
+                    if word.compare_exchange(raw, barred, success, failure).is_ok() {
+                        return Some(claim);
+                    }
+                }
             }
         }
+        // No client that keeps to the rules claims it again and again.
+        word.store(Claim::BARRED.word(), Ordering::SeqCst);
+        Some(claim)
+    }
+
+    /// Frees a claim that was barred: the record is changed.
+    pub(super) fn admit(&self, part: u32, claim: usize) {
+        self.word(part, claim_offset(claim)).store(0, Ordering::Release);
     }
 
     /// Revokes all claims: what their holders stand on is not so any more. What was posted is pending.
     pub(super) fn revoke_all(&self, part: u32) {
+        // Whoever takes a box after this sees what has come before.
         fence(Ordering::SeqCst);
-        for claim in 0..CLAIMS {
-            self.revoke(part, claim);
-        }
+        self.revoke(part, |owner| owner != 0);
     }
 
-    /// Revokes a claim that is not posted; returns one that is.
-    fn revoke(&self, part: u32, claim: usize) -> Option<Post> {
-        let word = self.word(part, claim_offset(claim));
-        loop {
-            let found = Claim::read(word.load(Ordering::SeqCst))?;
-            match found.state {
-                State::Revoked => return None,
-                State::Posted => {
-                    let number = found.number;
-                    return Some(Post { raw: self.copy(part, number), claim, number });
-                }
-                State::Claimed => {
-                    let revoked = found.in_state(State::Revoked).word();
-                    let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
-                    if word.compare_exchange(found.word(), revoked, success, failure).is_ok() {
-                        return None;
-                    }
-                }
+    /// Revokes the claims for boxes of these owners.
+    fn revoke(&self, part: u32, is_meant: impl Fn(u64) -> bool) {
+        for number in 0..BOXES {
+            if !is_meant(self.word(part, owner_offset(number)).load(Ordering::Acquire)) {
+                continue;
+            }
+            let Some(label) = self.header(part, number).checked() else { continue };
+            let word = self.word(part, claim_offset(label.claim));
+            let raw = word.load(Ordering::SeqCst);
+            if let Some(Claim { state: State::Claimed, number: of, .. }) = Claim::read(raw)
+                && of == number
+            {
+                // If it has been posted meanwhile, it is pending; if it is free, it was not.
+                let _ = word.compare_exchange(raw, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
         }
     }
 
     /// Frees what a client that is gone has claimed, and not posted.
     pub(super) fn drop_client(&self, part: u32, client: ClientId) {
-        for claim in 0..CLAIMS {
-            let word = self.word(part, claim_offset(claim));
-            let found = Claim::read(word.load(Ordering::Acquire));
-            if found.is_some_and(|claim| claim.is_of(client) && claim.state != State::Posted) {
-                word.store(0, Ordering::Release);
-            }
-        }
+        self.revoke(part, |owner| owner == client.get());
         for number in 0..BOXES {
             let word = self.word(part, owner_offset(number));
             if word.load(Ordering::Acquire) == client.get() {
@@ -193,7 +205,7 @@ impl Posts {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use samite_wire::posts::TABLE_LEN;
+    use samite_wire::posts::{CLAIMS, TABLE_LEN};
     use zerocopy::IntoBytes;
 
     use super::*;
@@ -215,7 +227,7 @@ mod tests {
         posts.word(part, owner_offset(number)).store(CLIENT.get(), Ordering::SeqCst);
         let word = Claim::new(CLIENT, number).word();
         posts.word(part, claim_offset(claim)).store(word, Ordering::SeqCst);
-        write(posts, part, box_offset(number), BoxHeader::new(CLIENT, claim, 3).as_bytes());
+        write(posts, part, box_offset(number), BoxHeader::new(CLIENT, claim, (2, 1)).as_bytes());
         write(posts, part, box_offset(number) + size_of::<BoxHeader>(), b"abc");
         let bits = posts.word(part, PENDING_OFFSET + number / 64 * 8);
         bits.fetch_or(1 << (number % 64), Ordering::SeqCst);
@@ -261,7 +273,8 @@ mod tests {
         assert!(take_all(&posts, 1).is_empty() && !posts.is_pending(1));
         for post in &all {
             let contents = post.contents().unwrap();
-            assert_eq!((contents.label.client, contents.request), (CLIENT, &b"abc"[..]));
+            assert_eq!(contents.label.client, CLIENT);
+            assert_eq!((contents.body, contents.payload), (&b"ab"[..], &b"c"[..]));
             assert_eq!(state(&posts, 1, post.claim), Some(State::Posted), "until it is done");
             posts.done(1, post);
             assert_eq!(state(&posts, 1, post.claim), None);
@@ -283,20 +296,27 @@ mod tests {
         let posts = posts();
         prepare(&posts, 0, 3, 1);
         prepare(&posts, 0, 4, 2);
-        let withdraw = |claims: &[usize]| {
-            let hashes: Vec<u64> = claims.iter().map(|claim| hash_of(*claim)).collect();
+        let bar = |claim: usize| {
             let mut found = Vec::new();
-            posts.withdraw(0, &hashes, |post| found.push(post.claim));
-            found
+            let barred = posts.bar(0, hash_of(claim), |post| {
+                found.push(post.claim);
+                posts.done(0, &post);
+            });
+            (barred, found)
         };
-        assert!(withdraw(&[3, 8]).is_empty());
-        assert_eq!(state(&posts, 0, 3), Some(State::Revoked));
-        assert_eq!(state(&posts, 0, 4), Some(State::Claimed));
+        assert_eq!(bar(3), (Some(3), vec![]));
+        assert_eq!(bar(8), (Some(8), vec![]));
+        assert_eq!(bar(3), (None, vec![]), "that is barred already");
+        let states = [3, 8, 4].map(|claim| state(&posts, 0, claim));
+        assert_eq!(states, [Some(State::Barred), Some(State::Barred), Some(State::Claimed)]);
         post(&posts, 0, 4, 2);
-        assert_eq!(withdraw(&[3, 4]), [4]);
+        assert_eq!(bar(4), (Some(4), vec![4]));
         // Nothing of it is pending, though the bit of its box is set.
-        posts.done(0, &take_all(&posts, 0)[0]);
-        assert!(withdraw(&[3, 4]).is_empty());
+        assert!(take_all(&posts, 0).is_empty());
+        for claim in [3, 4, 8] {
+            posts.admit(0, claim);
+            assert_eq!(state(&posts, 0, claim), None);
+        }
     }
 
     #[test]
@@ -308,7 +328,7 @@ mod tests {
         post(&posts, 0, 4, 2);
         posts.close(0);
         assert_eq!(posts.word(0, OPEN_OFFSET).load(Ordering::SeqCst), 0);
-        assert_eq!(state(&posts, 0, 3), Some(State::Revoked));
+        assert_eq!(state(&posts, 0, 3), None);
         assert_eq!(take_all(&posts, 0).len(), 1, "what was posted stays");
     }
 
@@ -346,18 +366,18 @@ mod tests {
             write(&posts, 0, 0, &bytes);
             for post in take_all(&posts, 0) {
                 if let Some(contents) = post.contents() {
-                    prop_assert!(contents.request.len() <= BOX_LEN);
+                    prop_assert!(contents.label.len() <= BOX_LEN);
                 }
                 posts.done(0, &post);
             }
-            let hashes: Vec<u64> = (0..CLAIMS).map(hash_of).collect();
-            posts.withdraw(0, &hashes, |post| posts.done(0, &post));
             posts.close(0);
             posts.drop_client(0, ClientId(seed));
-            let may_post = (0..CLAIMS).any(|claim| {
-                self::state(&posts, 0, claim) == Some(State::Claimed)
-            });
-            prop_assert!(!may_post);
+            for claim in 0..CLAIMS {
+                posts.bar(0, hash_of(claim), |post| posts.done(0, &post));
+                prop_assert_eq!(self::state(&posts, 0, claim), Some(State::Barred));
+                posts.admit(0, claim);
+                prop_assert_eq!(self::state(&posts, 0, claim), None);
+            }
         }
     }
 }

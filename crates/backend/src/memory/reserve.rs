@@ -79,7 +79,14 @@ impl MemoryStore {
             }
         }
         let exact = self.space.charge_for(&demand);
-        if self.space.reserve(exact) { Ok(()) } else { Err(self.space.full()) }
+        if self.space.reserve(exact) {
+            return Ok(());
+        }
+        if self.overdraws && demand.is_of_heap() {
+            self.space.overdraw(exact);
+            return Ok(());
+        }
+        Err(self.space.full())
     }
 }
 

@@ -28,6 +28,11 @@ pub(super) struct Demand {
 }
 
 impl Demand {
+    /// Whether it takes nothing of the arena, of which there is no more than the target has.
+    pub(super) fn is_of_heap(&self) -> bool {
+        self.blocks == 0 && self.slots == SlotCounts::default()
+    }
+
     /// Adds heap bytes.
     pub(super) fn add_heap(&mut self, bytes: u64) {
         self.heap += bytes;
@@ -66,6 +71,12 @@ impl Space {
             self.credit += bytes;
         }
         fits
+    }
+
+    /// Charges `bytes` ahead, there or not.
+    pub(super) fn overdraw(&mut self, bytes: u64) {
+        self.arena.overcharge(bytes);
+        self.credit += bytes;
     }
 
     /// Gives back what was charged ahead and not used.

@@ -2,10 +2,10 @@
 
 use samite_partition::Outcome;
 use samite_placement::ClusterMap;
-use samite_types::ClientId;
+use samite_types::{ClientId, Clock, Redundancy, SystemClock};
 use samite_wire::op::{Action, Operation};
 
-use super::{Course, Open, Partitions, PlaceId, Slot};
+use super::{Course, Partitions, PlaceId, Slot, is_grouped};
 use crate::posts::Posts;
 
 impl Partitions {
@@ -20,21 +20,28 @@ impl Partitions {
         if !operation.is_mutation() {
             return self.apply(slot, map, operation, course);
         }
-        posts.make_way(self.datasets[slot.0].id, operation, self);
+        let bars = posts.make_way(self.datasets[slot.0].id, operation, self);
         let outcome = self.apply(slot, map, operation, course);
+        posts.let_pass(bars);
         if operation.actions.iter().any(|action| matches!(action, Action::RaiseLease { .. })) {
             posts.revoke();
         }
         outcome
     }
 
-    /// Applies what was posted to a partition; `None`: it is not here, or not here alone.
+    /// Applies what was posted to a partition, by the map under which it was; `None`: it is not here, or not here alone.
     pub(crate) fn apply_posted(
         &mut self,
         id: PlaceId,
+        map: &ClusterMap,
         client: ClientId,
         operation: &Operation<'_>,
     ) -> Option<Outcome> {
+        if self.place(id).is_none() {
+            // The first that it hears of the partition.
+            let slot = self.dataset(map, id.0).filter(|_| id.1.get() < map.partitions())?;
+            self.open(slot, id.1, (map, SystemClock.monotonic())).ok()?;
+        }
         let member = &mut self.place(id)?.member;
         let before = (member.partition().record_count(), member.partition().abandoned());
         let outcome =
@@ -43,9 +50,8 @@ impl Partitions {
         outcome
     }
 
-    /// Whether some partition of a dataset that keeps each record once has other members all the same: it is about to move.
-    pub(crate) fn has_moving(&self) -> bool {
-        let alone = |open: &&Open| open.redundancy.get() == 1 && !open.is_logged;
-        self.datasets.iter().filter(alone).any(|open| open.is_grouped)
+    /// Whether some partition of a dataset that keeps each record once has other members by this map all the same: it is about to move.
+    pub(crate) fn has_moving(&self, map: &ClusterMap) -> bool {
+        is_grouped(map, self.me, Redundancy(1))
     }
 }

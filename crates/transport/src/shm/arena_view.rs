@@ -9,7 +9,7 @@ use samite_wire::arena::{ArenaLayout, HEADER_LEN};
 use samite_wire::heads::{
     ALIVE_MASK, ALIVE_OFFSET, BUCKET_WORDS, GENERATION_OFFSET, HEAD_LEN as SHOWN_LEN, Head,
     LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_LEN, Slot, VALID_ALWAYS, VALID_OFFSET,
-    indexed_slot,
+    indexed_slot, may_know,
 };
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::BlockRef;
@@ -108,11 +108,31 @@ impl ArenaView {
             let slot = indexed_slot(u64::from_le(word.load(Ordering::Acquire)), hash)?;
             self.slot(self.layout.board_slot_offset(part, slot)?)?.show(id, generation, dest)
         })?;
-        // After the slot: whoever raised an epoch, or stopped the node, before this call began is seen.
+        self.speaks_for(lease).then_some(head)
+    }
+
+    /// Whether the node has none of these records, for a caller that stands on lease epoch `lease` and has claimed them, or knows otherwise that they do not
+    /// come into being. `false`: it may have.
+    #[must_use]
+    pub fn has_none(&self, ids: &[RecordId<'_>], lease: Epoch) -> bool {
+        let is_absent = |id: &RecordId<'_>| {
+            let hash = id.hash();
+            let bucket = self.layout.board_bucket_offset(self.part_of(id), hash);
+            (0..BUCKET_WORDS).all(|at| {
+                let word = self.mapping.long_word(bucket + at * size_of::<u64>());
+                !may_know(u64::from_le(word.load(Ordering::Acquire)), hash)
+            })
+        };
+        ids.iter().all(is_absent) && self.speaks_for(lease)
+    }
+
+    /// Whether what was read of the board before this call was right for a caller that stands on this lease epoch. Whoever raised an epoch, or stopped
+    /// the node, before the call that asks began is seen.
+    fn speaks_for(&self, lease: Epoch) -> bool {
+        let board = self.layout.board_offset() as usize;
         let required = self.mapping.long_word(board + LEASE_OFFSET).load(Ordering::Acquire);
         let alive = self.mapping.word(board + ALIVE_OFFSET).load(Ordering::Acquire);
-        let is_valid = lease.get() >= required && alive & ALIVE_MASK != 0 && self.is_board_valid();
-        is_valid.then_some(head)
+        lease.get() >= required && alive & ALIVE_MASK != 0 && self.is_board_valid()
     }
 
     /// The part of the board, and the table of posts, of a record.

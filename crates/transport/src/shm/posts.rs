@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use samite_types::{ClientId, Epoch};
 use samite_wire::access::Access;
-use samite_wire::heads::{HEAD_LEN, Head, RecordId};
+use samite_wire::heads::RecordId;
 use samite_wire::posts::{
-    BOX_LEN, BOXES, BoxHeader, Claim, OPEN_OFFSET, PENDING_OFFSET, REQUEST_LEN_MAX, State,
-    box_offset, claim_of, claim_offset, owner_offset,
+    BOXES, BoxHeader, Claim, OPEN_OFFSET, PENDING_OFFSET, REQUEST_LEN_MAX, State, box_offset,
+    claim_of, claim_offset, owner_offset,
 };
 use zerocopy::IntoBytes;
 
@@ -35,31 +35,31 @@ impl Turn {
 /// A change of one record, to be posted.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'p> {
-    /// The record. It is what the board shows of it that makes the outcome certain.
+    /// The record. It is what the board says of it that makes the outcome certain.
     pub record: RecordId<'p>,
     /// Who may change its dataset.
     pub access: Access,
-    /// Lease epoch that the client stands on.
-    pub lease: Epoch,
     /// Epoch of its cluster map.
     pub map_epoch: Epoch,
     /// The client.
     pub client: ClientId,
-    /// The change, as a [request](samite_wire::op::Request) without payload.
-    pub request: &'p [u8],
+    /// The change, as a [request](samite_wire::op::Request).
+    pub body: &'p [u8],
+    /// Its payload, in pieces.
+    pub payload: &'p [&'p [u8]],
 }
 
-/// A box and a claim, freed when dropped unless they were posted.
+/// A box and perhaps a claim, freed when dropped unless they were posted.
 struct Claimed<'v> {
     owner: &'v AtomicU64,
-    claim: Option<&'v AtomicU64>,
+    claim: Option<(&'v AtomicU64, Claim)>,
 }
 
 impl Drop for Claimed<'_> {
     fn drop(&mut self) {
-        if let Some(claim) = self.claim {
-            // Ours, whether the node has revoked it or not: it is for nobody else to free it.
-            claim.store(0, Ordering::Release);
+        if let Some((word, claim)) = self.claim {
+            // If it is not ours any more, the node has taken it.
+            let _ = word.compare_exchange(claim.word(), 0, Ordering::Release, Ordering::Relaxed);
         }
         self.owner.store(0, Ordering::Release);
     }
@@ -83,12 +83,13 @@ impl ArenaView {
         self.is_open(self.part_of(record), map_epoch)
     }
 
-    /// Posts a change of a record that is on the board, if `agrees` to what is shown of it. `false`: nothing was done, ask the node.
+    /// Posts a change of a record, if what is seen of it then makes the outcome certain. `false`: nothing was done, ask the node.
     #[must_use]
-    pub fn post(&self, change: &Change<'_>, agrees: impl FnOnce(&[u8], &Head) -> bool) -> bool {
+    pub fn post(&self, change: &Change<'_>, is_certain: impl FnOnce(&Self) -> bool) -> bool {
+        let lens = (change.body.len(), change.payload.iter().map(|piece| piece.len()).sum());
         let turn = self.turn.posts.fetch_add(1, Ordering::Relaxed);
         if turn % POSTS_PER_REQUEST == POSTS_PER_REQUEST - 1
-            || change.request.len() > REQUEST_LEN_MAX
+            || lens.0 + lens.1 > REQUEST_LEN_MAX
             || !change.access.allows(self.turn.uid, true)
         {
             return false;
@@ -98,28 +99,20 @@ impl ArenaView {
         let owner = self.post_word(part, owner_offset(number));
         let mut claimed = Claimed { owner, claim: None };
         let place = claim_of(hash);
+        self.label(part, number, &BoxHeader::new(change.client, place, lens));
         let word = self.post_word(part, claim_offset(place));
         let claim = Claim::new(change.client, number);
         let orders = (Ordering::SeqCst, Ordering::Relaxed);
         if word.compare_exchange(0, claim.word(), orders.0, orders.1).is_err() {
             return false;
         }
-        claimed.claim = Some(word);
+        claimed.claim = Some((word, claim));
         // Who closes the table, or takes the record off the board, after what is seen from here on, sees the claim.
         fence(Ordering::SeqCst);
-        let mut shown = [0; HEAD_LEN];
-        let head = self.head(&change.record, change.lease, &mut shown);
-        if !self.is_open(part, change.map_epoch)
-            || !head.is_some_and(|head| agrees(&shown[..head.len], &head))
-        {
+        if !self.is_open(part, change.map_epoch) || !is_certain(self) {
             return false;
         }
-        self.fill(
-            part,
-            number,
-            &BoxHeader::new(change.client, place, change.request.len()),
-            change.request,
-        );
+        self.fill(part, number, change);
         let bits = self.post_word(part, PENDING_OFFSET + number / 64 * 8);
         bits.fetch_or(1 << (number % 64), Ordering::SeqCst);
         let posted = claim.in_state(State::Posted).word();
@@ -144,15 +137,25 @@ impl ArenaView {
         })
     }
 
-    fn fill(&self, part: u32, number: usize, header: &BoxHeader, request: &[u8]) {
-        let dest = self.posts_at(part, box_offset(number), BOX_LEN);
-        let header = header.as_bytes();
-        // SAFETY: the box is as long as the header and the longest request together, which the caller has checked; it is this client's until
-        // it is posted or freed, and the node uses no copy that it made before.
-        unsafe {
-            std::ptr::copy_nonoverlapping(header.as_ptr(), dest, header.len());
-            let rest = dest.add(header.len());
-            std::ptr::copy_nonoverlapping(request.as_ptr(), rest, request.len());
+    /// Says in a box what it is for.
+    fn label(&self, part: u32, number: usize, header: &BoxHeader) {
+        let dest = self.posts_at(part, box_offset(number), size_of::<BoxHeader>());
+        let source = header.as_bytes();
+        // SAFETY: the box begins with a header; it is this client's until it is posted or freed, and the node checks what it reads of it.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), dest, source.len()) };
+    }
+
+    /// Puts a change into a box.
+    fn fill(&self, part: u32, number: usize, change: &Change<'_>) {
+        let start = box_offset(number) + size_of::<BoxHeader>();
+        let mut dest = self.posts_at(part, start, REQUEST_LEN_MAX);
+        for piece in std::iter::once(&change.body).chain(change.payload) {
+            // SAFETY: a box has room for the longest request, and the caller has checked that this one is no longer; it is this client's until
+            // it is posted or freed, and the node uses no copy that it made before.
+            unsafe {
+                std::ptr::copy_nonoverlapping(piece.as_ptr(), dest, piece.len());
+                dest = dest.add(piece.len());
+            }
         }
     }
 }
@@ -161,8 +164,11 @@ impl ArenaView {
 mod tests {
     use samite_types::{DatasetId, PartitionId, Version};
     use samite_wire::arena::ArenaLayout;
-    use samite_wire::heads::{ALIVE_OFFSET, Slot, VALID_ALWAYS, VALID_OFFSET, index_word};
-    use samite_wire::posts::Contents;
+    use samite_wire::heads::{
+        ALIVE_OFFSET, HEAD_LEN, Head, LEASE_OFFSET, MORE, Slot, VALID_ALWAYS, VALID_OFFSET,
+        index_word, known_word,
+    };
+    use samite_wire::posts::{BOX_LEN, Contents};
 
     use super::*;
     use crate::shm::arena_view::tests::arena;
@@ -212,7 +218,11 @@ mod tests {
         }
 
         fn post(&self, change: &Change<'_>, agrees: impl FnOnce(&[u8], &Head) -> bool) -> bool {
-            let is_posted = self.view.post(change, agrees);
+            let is_posted = self.view.post(change, |view| {
+                let mut shown = [0; HEAD_LEN];
+                let head = view.head(&change.record, Epoch(5), &mut shown);
+                head.is_some_and(|head| agrees(&shown[..head.len], &head))
+            });
             let owned = (0..BOXES)
                 .filter(|number| self.word(owner_offset(*number)).load(Ordering::SeqCst) != 0);
             assert_eq!(owned.count(), usize::from(is_posted), "no box is lost");
@@ -226,14 +236,14 @@ mod tests {
         }
     }
 
-    fn change(request: &[u8]) -> Change<'_> {
+    fn change(body: &[u8]) -> Change<'_> {
         Change {
             record: ID,
             access: Access { owner: rustix::process::geteuid().as_raw(), mode: 0o700 },
-            lease: Epoch(5),
             map_epoch: Epoch(3),
             client: ClientId(77),
-            request,
+            body,
+            payload: &[b"de", b"f"],
         }
     }
 
@@ -254,10 +264,11 @@ mod tests {
         // SAFETY: in bounds, and nobody writes there now.
         unsafe { std::ptr::copy_nonoverlapping(source, raw.as_mut_ptr(), BOX_LEN) };
         let contents = Contents::read(&raw).unwrap();
-        assert_eq!((contents.label.claim, contents.request), (claim_of(ID.hash()), &b"abc"[..]));
+        assert_eq!(contents.label.claim, claim_of(ID.hash()));
+        assert_eq!((contents.body, contents.payload), (&b"abc"[..], &b"def"[..]));
         // Until it is carried out the board may be behind, and nobody else can post.
         assert!(node.view.head(&ID, Epoch(5), &mut [0; HEAD_LEN]).is_none());
-        assert!(!node.view.post(&change(b"abc"), |_, _| true));
+        assert!(!node.view.post(&change(b"abc"), |_| true));
     }
 
     #[test]
@@ -268,7 +279,7 @@ mod tests {
             assert_eq!(node.claim(), None);
         };
         refused(&Change { map_epoch: Epoch(2), ..change(b"abc") });
-        refused(&Change { request: &[0; REQUEST_LEN_MAX + 1], ..change(b"") });
+        refused(&change(&[0; REQUEST_LEN_MAX - 2]));
         refused(&Change { record: RecordId { key: b"other", ..ID }, ..change(b"abc") });
         node.word(OPEN_OFFSET).store(0, Ordering::SeqCst);
         refused(&Change { map_epoch: Epoch(0), ..change(b"abc") });
@@ -278,7 +289,28 @@ mod tests {
         node.show(true);
         assert!(!node.post(&change(b"abc"), |_, _| false));
         assert_eq!(node.claim(), None);
-        assert!(node.post(&Change { request: &[0; REQUEST_LEN_MAX], ..change(b"") }, |_, _| true));
+        assert!(node.post(&change(&[0; REQUEST_LEN_MAX - 3]), |_, _| true));
+    }
+
+    #[test]
+    fn what_no_word_speaks_of_is_not_there() {
+        let node = Node::new();
+        let new = RecordId { key: b"new", ..ID };
+        let bucket = node.layout.board_bucket_offset(0, new.hash());
+        let word = node.mapping.long_word(bucket + 5 * size_of::<u64>());
+        assert!(node.view.has_none(&[new], Epoch(5)));
+        assert!(!node.view.has_none(&[new, ID], Epoch(5)), "one of them is there");
+        for says in [known_word(new.hash()), index_word(new.hash(), 3), MORE] {
+            word.store(says.to_le(), Ordering::SeqCst);
+            assert!(!node.view.has_none(&[new], Epoch(5)));
+        }
+        word.store(known_word(!new.hash()).to_le(), Ordering::SeqCst);
+        assert!(node.view.has_none(&[new], Epoch(5)), "the word of another one");
+        let board = node.layout.board_offset() as usize;
+        node.mapping.long_word(board + LEASE_OFFSET).store(6, Ordering::SeqCst);
+        assert!(!node.view.has_none(&[new], Epoch(5)) && node.view.has_none(&[new], Epoch(6)));
+        node.mapping.word(board + ALIVE_OFFSET).store(0, Ordering::SeqCst);
+        assert!(!node.view.has_none(&[new], Epoch(6)), "the node is dead");
     }
 
     #[test]
@@ -298,10 +330,11 @@ mod tests {
         let word = node.word(claim_offset(claim_of(ID.hash())));
         assert!(!node.post(&change(b"abc"), |_, _| {
             let claim = node.claim().unwrap();
-            word.store(claim.in_state(State::Revoked).word(), Ordering::SeqCst);
+            assert_eq!(node.claim(), Some(claim));
+            word.store(Claim::BARRED.word(), Ordering::SeqCst);
             true
         }));
-        assert_eq!(node.claim(), None, "who was revoked frees it");
+        assert_eq!(node.claim(), Some(Claim::BARRED), "what is barred is not the client's");
         let other = Claim::new(ClientId(5), 200).word();
         word.store(other, Ordering::SeqCst);
         assert!(!node.post(&change(b"abc"), |_, _| true));
