@@ -162,12 +162,6 @@ impl Arena {
         self.posts.close(u32::from(shard.get()));
     }
 
-    /// What clients are about to post to a shard they may not post: they stand on what is not so any more. Those after
-    /// this call see what is.
-    pub fn revoke_posts(&self, shard: ShardId) {
-        self.posts.revoke_all(u32::from(shard.get()));
-    }
-
     /// Whether anything may have been posted to a shard.
     #[must_use]
     pub fn has_posts(&self, shard: ShardId) -> bool {

@@ -10,7 +10,7 @@ use samite_partition::Outcome;
 use samite_placement::{ClusterMap, shard_of};
 use samite_types::{ClientId, DatasetId, Epoch, ShardId};
 use samite_wire::heads::RecordId;
-use samite_wire::op::{Guard, Operation, Request, Touched};
+use samite_wire::op::{Action, Guard, Operation, Request, Touched};
 use smallvec::SmallVec;
 
 use crate::partitions::Partitions;
@@ -32,11 +32,6 @@ pub(crate) struct Posts {
 impl Posts {
     pub(crate) fn new(arena: Arc<Arena>, shard: ShardId, shards: u16) -> Self {
         Self { arena, shard, shards, map: None, has_moving: false, open: Epoch(0) }
-    }
-
-    /// What clients are about to post they may not: an epoch that they stand on was raised.
-    pub(crate) fn revoke(&self) {
-        self.arena.revoke_posts(self.shard);
     }
 
     /// Frees what a client that is gone was about to post.
@@ -132,9 +127,12 @@ pub(crate) struct Bars {
     reopens: bool,
 }
 
-/// Whether what an operation changes forbids others, on records that it does not name: those for which its guard is that there are none.
+/// Whether what an operation changes forbids others, on records that it does not name: those for which its guard is that there are none, or
+/// those of clients that stand on an older lease epoch. What it takes away besides must not be missed before they hear of that.
 fn forbids_others(operation: &Operation<'_>) -> bool {
-    operation.guards.iter().any(|guard| matches!(guard, Guard::PrefixEmpty(_)))
+    let raises = |action: &Action<'_>| matches!(action, Action::RaiseLease { .. });
+    operation.actions.iter().any(raises)
+        || operation.guards.iter().any(|guard| matches!(guard, Guard::PrefixEmpty(_)))
 }
 
 /// Keys of the records that an operation changes. Clients post about entries of directories, which nobody removes by a prefix.

@@ -34,10 +34,9 @@
 //! - Who reads the board looks at the claim before. If something is posted there, the board may be behind: ask the node.
 //! - The node, before it serves anything, carries out what is pending. Before it changes a record, it bars the claim, until the record
 //!   is changed and what was on the board is not: it takes the claim from a client that has not posted yet, and carries out what is posted.
-//! - It closes the table, or raises an epoch that clients stand on, and revokes all claims after that. One of the two sees the other: the
-//!   client claims before it looks.
-//! - A change that forbids others for records which it does not name, as that of a directory that takes no entries any more, is made while
-//!   the table is closed.
+//! - It closes the table, and revokes all claims after that. One of the two sees the other: the client claims before it looks. While the table is
+//!   closed it makes changes that forbid others for records which they do not name: that of a directory that takes no entries any more, or of
+//!   the lease epoch that clients stand on.
 //!
 //! The node takes no length or offset from a box before it has checked its own copy.
 

@@ -28,7 +28,7 @@ enum Deed {
     Lease,
     /// Says again what it was told under the lease, and gives it back.
     Recall,
-    /// Changes what removals stand on: those by clients that do not know of it are refused.
+    /// Changes what clients stand on, whose changes are refused from then on; a seal goes with it.
     Forbid,
 }
 
@@ -46,7 +46,7 @@ struct Rules {
     client_frees_only_its_own: bool,
     node_closes_before_it_revokes: bool,
     node_revokes_on_close: bool,
-    node_revokes_after_raise: bool,
+    node_closes_to_raise: bool,
 }
 
 const ALL: Rules = Rules {
@@ -61,7 +61,7 @@ const ALL: Rules = Rules {
     client_frees_only_its_own: true,
     node_closes_before_it_revokes: true,
     node_revokes_on_close: true,
-    node_revokes_after_raise: true,
+    node_closes_to_raise: true,
 };
 
 /// Where a client is in its deed.
@@ -323,12 +323,7 @@ impl Model {
                 }
             }
             Node::Raised(client) => {
-                if let Some(claim) = claim
-                    && claim.state == State::Claimed
-                    && self.rules.node_revokes_after_raise
-                {
-                    next.claim = 0;
-                }
+                (next.forbidden, next.open) = (true, true);
                 next.clients[client].answer = Some(true);
                 next.node = Node::Idle;
             }
@@ -398,6 +393,7 @@ impl Model {
         match self.deed(world, client) {
             Some(Deed::Lease) => Node::Close(client),
             Some(Deed::Seal) if self.rules.node_closes_to_seal => Node::Close(client),
+            Some(Deed::Forbid) if self.rules.node_closes_to_raise => Node::Close(client),
             Some(Deed::Remove | Deed::Rename | Deed::Make | Deed::Create) => Node::Bar(client),
             _ => Node::Apply(client),
         }
@@ -437,7 +433,7 @@ impl Model {
                 next.record
             }
             Some(Deed::Forbid) => {
-                next.forbidden = true;
+                next.sealed = false;
                 true
             }
             Some(Deed::Recall) | None => unreachable!("nothing is asked for"),
@@ -533,7 +529,7 @@ fn explain(deeds: &[(Deed, usize, usize, bool)], used: u32, was: Told) -> bool {
             Deed::Make | Deed::Create if sealed => (false, was),
             Deed::Make | Deed::Create => (!record, Told { record: true, ..was }),
             Deed::Rename => (record, Told { record: false, other: other || record, ..was }),
-            Deed::Forbid => (true, Told { forbidden: true, ..was }),
+            Deed::Forbid => (true, Told { forbidden: true, sealed: false, ..was }),
             Deed::Seal => (!record, Told { sealed: sealed || !record, ..was }),
         };
         told == expected && explain(deeds, used | 1 << at, after)
@@ -563,6 +559,8 @@ fn scenes() -> Vec<Vec<Vec<Deed>>> {
         vec![vec![Remove, Create], vec![Rename, Create]],
         vec![vec![Remove, Create], vec![Lease, Recall]],
         vec![vec![Remove, Create], vec![Forbid, Look]],
+        vec![vec![Remove, Create], vec![Seal, Forbid]],
+        vec![vec![Remove, Create, Look], vec![Seal, Forbid], vec![Create]],
     ]
 }
 
@@ -592,7 +590,7 @@ fn no_rule_can_be_left_out() {
         Rules { client_frees_only_its_own: false, ..ALL },
         Rules { node_closes_before_it_revokes: false, ..ALL },
         Rules { node_revokes_on_close: false, ..ALL },
-        Rules { node_revokes_after_raise: false, ..ALL },
+        Rules { node_closes_to_raise: false, ..ALL },
     ];
     for rules in without {
         assert!(!matches!(std::panic::catch_unwind(|| found(rules)), Ok(None)), "{rules:?}");

@@ -56,7 +56,9 @@ impl Posts {
     /// No client may post from now on. What was posted before is pending.
     pub(super) fn close(&self, part: u32) {
         self.word(part, OPEN_OFFSET).store(0, Ordering::SeqCst);
-        self.revoke_all(part);
+        // Whoever takes a box after this sees that.
+        fence(Ordering::SeqCst);
+        self.revoke(part, |owner| owner != 0);
     }
 
     /// Whether anything may be pending.
@@ -163,13 +165,6 @@ impl Posts {
     /// Frees a claim that was barred: the record is changed.
     pub(super) fn admit(&self, part: u32, claim: usize) {
         self.word(part, claim_offset(claim)).store(0, Ordering::Release);
-    }
-
-    /// Revokes all claims: what their holders stand on is not so any more. What was posted is pending.
-    pub(super) fn revoke_all(&self, part: u32) {
-        // Whoever takes a box after this sees what has come before.
-        fence(Ordering::SeqCst);
-        self.revoke(part, |owner| owner != 0);
     }
 
     /// Revokes the claims for boxes of these owners.

@@ -3,7 +3,7 @@
 use samite_partition::Outcome;
 use samite_placement::ClusterMap;
 use samite_types::{ClientId, Clock, Redundancy, SystemClock};
-use samite_wire::op::{Action, Operation};
+use samite_wire::op::Operation;
 
 use super::{Course, Partitions, PlaceId, Slot, is_grouped};
 use crate::posts::Posts;
@@ -23,9 +23,6 @@ impl Partitions {
         let bars = posts.make_way(self.datasets[slot.0].id, operation, self);
         let outcome = self.apply(slot, map, operation, course);
         posts.let_pass(bars);
-        if operation.actions.iter().any(|action| matches!(action, Action::RaiseLease { .. })) {
-            posts.revoke();
-        }
         outcome
     }
 
