@@ -167,6 +167,7 @@ impl Shard {
             // What was posted by the map before has been carried out: they were shut out before this one came.
             self.posts.map = Some(Arc::clone(map));
             self.posts.has_moving = self.partitions.has_moving(map);
+            self.partitions.know_all(map);
         }
         let may = !self.partitions.has_leases()
             && !self.posts.has_moving

@@ -35,8 +35,11 @@ impl Partitions {
         operation: &Operation<'_>,
     ) -> Option<Outcome> {
         if self.place(id).is_none() {
-            // The first that it hears of the partition.
-            let slot = self.dataset(map, id.0).filter(|_| id.1.get() < map.partitions())?;
+            // The first that it hears of the partition. Its dataset is known: slots in use stay what they are.
+            let slot = self.datasets.binary_search_by_key(&id.0, |open| open.id).ok().map(Slot)?;
+            if id.1.get() >= map.partitions() {
+                return None;
+            }
             self.open(slot, id.1, (map, SystemClock.monotonic())).ok()?;
         }
         let member = &mut self.place(id)?.member;
@@ -45,6 +48,13 @@ impl Partitions {
             member.is_plain().then(|| member.partition_mut().apply_posted(client, operation));
         self.recount(id, before);
         outcome
+    }
+
+    /// Knows all datasets of a map, so that clients may post about any of them.
+    pub(crate) fn know_all(&mut self, map: &ClusterMap) {
+        for dataset in map.datasets() {
+            self.dataset(map, dataset.id);
+        }
     }
 
     /// Whether some partition of a dataset that keeps each record once has other members by this map all the same: it is about to move.
