@@ -59,7 +59,8 @@ fn a_listing_takes_few_requests_and_little_memory() {
     let cost = |call: &dyn Fn()| {
         let before = client.stats();
         call();
-        (client.stats() - before).requests
+        let spent = client.stats() - before;
+        spent.requests + spent.posts
     };
     let create = || common::create(fs, b"/d/one-more").close().unwrap();
     assert_eq!(cost(&create), 1);

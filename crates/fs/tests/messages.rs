@@ -1,4 +1,4 @@
-//! What calls cost in requests, whatever the number of nodes.
+//! What calls cost in messages to nodes, whatever their number: requests, and what is posted.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
@@ -11,7 +11,7 @@ fn cost(client: &Client, call: impl FnOnce()) -> u64 {
     call();
     let spent = client.stats() - before;
     assert_eq!(spent.retries, 0, "nothing is sent twice");
-    spent.requests
+    spent.requests + spent.posts
 }
 
 fn check(nodes: usize, transport: Transport) {
@@ -23,18 +23,16 @@ fn check(nodes: usize, transport: Transport) {
     let expect = |what: &str, requests: u64, call: &mut dyn FnMut()| {
         assert_eq!(cost(client, call), requests, "{what} on {nodes} nodes over {transport:?}");
     };
-    // On the node's host a client reads for itself what was made or looked up lately.
-    let look_up = u64::from(transport != Transport::Shm);
     expect("create and close", 1, &mut || create(fs, b"/a/b/empty").close().unwrap());
-    expect("stat", look_up, &mut || {
-        fs.stat(&root(), b"/a/b/empty", true).unwrap();
-    });
+    let mut stat = || drop(fs.stat(&root(), b"/a/b/empty", true).unwrap());
+    assert!(cost(client, &mut stat) <= 1, "stat on {nodes} nodes over {transport:?}");
+    // On the node's host a client reads for itself what was made or looked up lately.
+    expect("stat", u64::from(transport != Transport::Shm), &mut stat);
     // This one takes along that the file was closed.
     expect("unlink", 1, &mut || fs.unlink(&root(), b"/a/b/empty").unwrap());
     create(&rig.another(), b"/a/b/theirs").close().unwrap();
     fs.stat(&root(), b"/a/b/theirs", true).unwrap();
-    // And leaves the removal of such files with the node.
-    expect("unlink what others made", look_up, &mut || {
+    expect("unlink what others made", 1, &mut || {
         fs.unlink(&root(), b"/a/b/theirs").unwrap();
     });
     expect("mkdir", 1, &mut || fs.mkdir(&root(), b"/a/b/c", 0o755).unwrap());
