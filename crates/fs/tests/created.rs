@@ -3,20 +3,12 @@
 
 mod common;
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{Rig, create, kind, names, put, root};
-use samite_client::{Client, Options, Transport};
+use common::{Rig, create, get, kind, names, put, root};
+use samite_client::Transport;
 use samite_fs::{FileSystem, OpenFlags};
 use samite_types::{ErrorKind, Result};
-
-fn over(rig: &Rig, transport: Transport) -> (Client, FileSystem) {
-    let options = Options { transport: Some(transport), ..Options::default() };
-    let client = rig.cluster.client(options).unwrap();
-    let fs = FileSystem::open(&client, "files").unwrap();
-    (client, fs)
-}
 
 /// A rig with a directory `/d`.
 fn rig(nodes: usize, memory_bytes: u64) -> Rig {
@@ -29,42 +21,17 @@ fn path(index: usize) -> Vec<u8> {
     format!("/d/{index}").into_bytes()
 }
 
-fn read(fs: &FileSystem, path: &[u8]) -> Vec<u8> {
-    let file = fs.open_file(&root(), path, OpenFlags::reading(), 0).unwrap();
-    let data = common::read_all(&file).unwrap();
-    file.close().unwrap();
-    data
-}
-
 /// Makes a file that is not there yet, and closes it.
 fn make(fs: &FileSystem, path: &[u8]) -> Result<()> {
     let flags = OpenFlags { excl: true, ..OpenFlags::creating() };
     fs.open_file(&root(), path, flags, 0o640)?.close()
 }
 
-/// Runs `work` in three threads, each with a client of its own, in step.
-fn in_step(rig: &Rig, rounds: usize, work: impl Fn(usize, usize, &FileSystem) + Sync) {
-    let barrier = Barrier::new(3);
-    std::thread::scope(|scope| {
-        for index in 0..3 {
-            let transport = if index == 2 { Transport::Unix } else { Transport::Shm };
-            let (_, fs) = over(rig, transport);
-            let (barrier, work) = (&barrier, &work);
-            scope.spawn(move || {
-                for round in 0..rounds {
-                    barrier.wait();
-                    work(index, round, &fs);
-                }
-            });
-        }
-    });
-}
-
 #[test]
 fn files_are_left_with_the_node_and_seen_by_all_at_once() {
     for nodes in [1, 3] {
         let rig = rig(nodes, 64 << 20);
-        let (near, far) = (over(&rig, Transport::Shm), over(&rig, Transport::Unix));
+        let (near, far) = (rig.another_over(Transport::Shm), rig.another_over(Transport::Unix));
         let before = rig.client.stats();
         // Nobody opens anything for reading: that takes leases, and then everything is asked for.
         for index in 0..300 {
@@ -84,7 +51,7 @@ fn files_are_left_with_the_node_and_seen_by_all_at_once() {
         assert!(spent.posts > 200, "{spent:?} on {nodes} nodes");
         for index in 0..300 {
             let expected: &[u8] = if index % 7 == 4 { b"more" } else { b"" };
-            assert_eq!(read(&far.1, &path(index)), expected);
+            assert_eq!(get(&far.1, &path(index)).unwrap(), expected);
             near.1.unlink(&root(), &path(index)).unwrap();
         }
         far.1.rmdir(&root(), b"/d").unwrap();
@@ -94,7 +61,7 @@ fn files_are_left_with_the_node_and_seen_by_all_at_once() {
 #[test]
 fn a_file_that_was_just_made_is_written_and_lives_on_while_it_is_open() {
     let rig = rig(1, 64 << 20);
-    let (_, other) = over(&rig, Transport::Shm);
+    let (_, other) = rig.another_over(Transport::Shm);
     for index in 0..40 {
         let path = path(index);
         let file = create(&rig.fs, &path);
@@ -105,9 +72,9 @@ fn a_file_that_was_just_made_is_written_and_lives_on_while_it_is_open() {
         assert_eq!(file.attr().unwrap().nlink, u32::from(index % 2 == 1));
         if index % 2 == 0 {
             make(&other, &path).unwrap();
-            assert_eq!(read(&other, &path), b"");
+            assert_eq!(get(&other, &path).unwrap(), b"");
         } else {
-            assert_eq!(read(&other, &path), b"here");
+            assert_eq!(get(&other, &path).unwrap(), b"here");
         }
         file.close().unwrap();
     }
@@ -118,7 +85,7 @@ fn each_name_is_made_once() {
     const ROUNDS: usize = 2000;
     let rig = rig(1, 64 << 20);
     let wins: Vec<AtomicUsize> = (0..ROUNDS).map(|_| AtomicUsize::new(0)).collect();
-    in_step(&rig, ROUNDS, |_, round, fs| match make(fs, &path(round)) {
+    rig.in_step(3, ROUNDS, |_, round, fs| match make(fs, &path(round)) {
         Ok(()) => drop(wins[round].fetch_add(1, Ordering::SeqCst)),
         Err(error) => assert_eq!(error.kind(), ErrorKind::Exists),
     });
@@ -135,7 +102,7 @@ fn a_directory_is_removed_or_a_file_is_made_in_it_and_never_both() {
         rig.fs.mkdir(&root(), &directory(round), 0o755).unwrap();
     }
     let outcomes: Vec<AtomicUsize> = (0..ROUNDS).map(|_| AtomicUsize::new(0)).collect();
-    in_step(&rig, ROUNDS, |index, round, fs| {
+    rig.in_step(3, ROUNDS, |index, round, fs| {
         let dir = directory(round);
         // Known before: nothing but the file is asked for.
         let _ = fs.stat(&root(), &dir, true);
@@ -169,7 +136,7 @@ fn a_directory_is_removed_or_a_file_is_made_in_it_and_never_both() {
 #[test]
 fn what_was_made_is_there_though_the_target_is_full() {
     let rig = rig(1, 4 << 20);
-    let (_, other) = over(&rig, Transport::Shm);
+    let (_, other) = rig.another_over(Transport::Shm);
     let mut made = 0;
     let error = loop {
         match make(if made % 3 == 0 { &other } else { &rig.fs }, &path(made)) {

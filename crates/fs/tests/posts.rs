@@ -4,7 +4,6 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{Rig, create, kind, names, put, root};
@@ -15,13 +14,6 @@ use samite_testkit::LocalCluster;
 use samite_types::ErrorKind;
 
 const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
-
-fn over(rig: &Rig, transport: Transport) -> (Client, FileSystem) {
-    let options = Options { transport: Some(transport), ..Options::default() };
-    let client = rig.cluster.client(options).unwrap();
-    let fs = FileSystem::open(&client, "files").unwrap();
-    (client, fs)
-}
 
 fn posts(client: &Client) -> u64 {
     client.stats().posts
@@ -47,7 +39,7 @@ fn rig(nodes: usize) -> Rig {
 fn removals_are_left_with_the_node_and_seen_by_all_at_once() {
     for nodes in [1, 3] {
         let rig = rig(nodes);
-        let (near, far) = (over(&rig, Transport::Shm), over(&rig, Transport::Unix));
+        let (near, far) = (rig.another_over(Transport::Shm), rig.another_over(Transport::Unix));
         let all = make(&rig.fs, 300);
         for path in &all {
             near.1.stat(&root(), path, true).unwrap();
@@ -74,7 +66,7 @@ fn removals_are_left_with_the_node_and_seen_by_all_at_once() {
 #[test]
 fn the_directory_has_changed_when_the_call_returns() {
     let rig = rig(1);
-    let (_, other) = over(&rig, Transport::Shm);
+    let (_, other) = rig.another_over(Transport::Shm);
     for path in make(&other, 20) {
         let before = other.stat(&root(), b"/d", true).unwrap().mtime;
         let posted = posts(&rig.client);
@@ -127,7 +119,7 @@ fn what_is_not_certain_is_asked_for() {
 #[test]
 fn a_file_that_is_open_lives_on() {
     let rig = rig(1);
-    let (client, fs) = over(&rig, Transport::Shm);
+    let (client, fs) = rig.another_over(Transport::Shm);
     put(&rig.fs, b"/d/f", b"still here");
     let flags = OpenFlags { write: true, ..OpenFlags::reading() };
     let file = rig.fs.open_file(&root(), b"/d/f", flags, 0).unwrap();
@@ -145,36 +137,13 @@ fn a_file_that_is_open_lives_on() {
     file.close().unwrap();
 }
 
-/// Runs `work` in `count` threads, each with a client of its own, in step.
-fn in_step(
-    rig: &Rig,
-    count: usize,
-    rounds: usize,
-    work: impl Fn(usize, usize, &FileSystem) + Sync,
-) {
-    let barrier = Barrier::new(count);
-    std::thread::scope(|scope| {
-        for index in 0..count {
-            let transport = if index == 2 { Transport::Unix } else { Transport::Shm };
-            let (_, fs) = over(rig, transport);
-            let (barrier, work) = (&barrier, &work);
-            scope.spawn(move || {
-                for round in 0..rounds {
-                    barrier.wait();
-                    work(index, round, &fs);
-                }
-            });
-        }
-    });
-}
-
 #[test]
 fn each_file_is_removed_once() {
     const ROUNDS: usize = 2000;
     let rig = rig(1);
     let all = make(&rig.fs, ROUNDS);
     let wins: Vec<AtomicUsize> = all.iter().map(|_| AtomicUsize::new(0)).collect();
-    in_step(&rig, 3, ROUNDS, |_, round, fs| match fs.unlink(&root(), &all[round]) {
+    rig.in_step(3, ROUNDS, |_, round, fs| match fs.unlink(&root(), &all[round]) {
         Ok(()) => drop(wins[round].fetch_add(1, Ordering::SeqCst)),
         Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound),
     });
@@ -189,7 +158,7 @@ fn a_file_is_removed_or_renamed_and_never_both() {
     let all = make(&rig.fs, ROUNDS);
     let outcomes: Vec<AtomicUsize> = all.iter().map(|_| AtomicUsize::new(0)).collect();
     let target = |round: usize| format!("/d/to-{round}").into_bytes();
-    in_step(&rig, 2, ROUNDS, |index, round, fs| {
+    rig.in_step(2, ROUNDS, |index, round, fs| {
         let done = match index {
             0 => fs.unlink(&root(), &all[round]),
             _ => fs.rename(&root(), &all[round], &target(round), REPLACE),
@@ -213,7 +182,7 @@ fn what_is_removed_stays_removed_for_who_is_told() {
     let removed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for transport in [Transport::Shm, Transport::Unix] {
-            let (_, fs) = over(&rig, transport);
+            let (_, fs) = rig.another_over(transport);
             let (all, removed) = (&all, &removed);
             scope.spawn(move || {
                 loop {

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::sync::Barrier;
+
 use samite_client::{Client, Transport};
 use samite_fs::{Context, DirEntry, FileSystem, OpenFile, OpenFlags};
 use samite_testkit::{LocalCluster, Options};
@@ -35,6 +37,37 @@ impl Rig {
         let client = cluster.client(options).unwrap();
         let fs = FileSystem::open(&client, "files").unwrap();
         Self { fs, client, cluster }
+    }
+
+    /// The file system through a client of its own over one transport.
+    pub fn another_over(&self, transport: Transport) -> (Client, FileSystem) {
+        let options = samite_client::Options { transport: Some(transport), ..Default::default() };
+        let client = self.cluster.client(options).unwrap();
+        let fs = FileSystem::open(&client, "files").unwrap();
+        (client, fs)
+    }
+
+    /// Runs `work` in `count` threads in step, each with a client of its own: the third over a socket, the others over shared memory.
+    pub fn in_step(
+        &self,
+        count: usize,
+        rounds: usize,
+        work: impl Fn(usize, usize, &FileSystem) + Sync,
+    ) {
+        let barrier = Barrier::new(count);
+        std::thread::scope(|scope| {
+            for index in 0..count {
+                let transport = if index == 2 { Transport::Unix } else { Transport::Shm };
+                let (_, fs) = self.another_over(transport);
+                let (barrier, work) = (&barrier, &work);
+                scope.spawn(move || {
+                    for round in 0..rounds {
+                        barrier.wait();
+                        work(index, round, &fs);
+                    }
+                });
+            }
+        });
     }
 
     /// The file system through a client of its own, as another process has it.
