@@ -137,7 +137,7 @@ impl Arena {
         self.board.enter(id);
     }
 
-    /// A record that was hidden is there no more.
+    /// A record is there no more: nothing is shown or said of it.
     pub(crate) fn leave(&self, id: &RecordId<'_>) {
         self.board.leave(id);
     }

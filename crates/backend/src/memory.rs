@@ -306,7 +306,6 @@ impl RecordStore for MemoryStore {
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
         let Some(record) = self.records.remove(key) else { return Ok(false) };
-        record.hide(&self.arena, &self.id(key));
         self.arena.leave(&self.id(key));
         record.value.free(&mut self.space);
         self.space.free_heap(record_charge(key));
@@ -384,10 +383,8 @@ impl RecordStore for MemoryStore {
 impl Drop for MemoryStore {
     fn drop(&mut self) {
         self.arena.hide_all();
-        for (key, record) in &self.records {
-            let id = self.id(key);
-            record.hide(&self.arena, &id);
-            self.arena.leave(&id);
+        for key in self.records.keys() {
+            self.arena.leave(&self.id(key));
         }
     }
 }

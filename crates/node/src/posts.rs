@@ -23,9 +23,9 @@ pub(crate) struct Posts {
     shards: u16,
     /// The map by which clients may post, or might when they last did.
     map: Option<Arc<ClusterMap>>,
-    /// By this map partitions are about to move.
+    /// By that map partitions are about to move.
     has_moving: bool,
-    /// Its epoch; 0: they may not.
+    /// Epoch of that map while clients may post; 0: they may not.
     open: Epoch,
 }
 
@@ -92,12 +92,14 @@ impl Posts {
     }
 
     fn carry_out(&self, post: &Post, partitions: &mut Partitions) -> u64 {
-        let request = post.contents().and_then(|contents| {
-            let request = Request::decode(contents.body, contents.payload).ok()?;
-            Some((contents.label.client, request, self.map.as_deref()?))
-        });
-        let Some((client, request, map)) = request else {
-            tracing::error!("a client posted what is no request");
+        let contents = post.contents();
+        let client = contents.map(|contents| contents.label.client);
+        let request = contents
+            .and_then(|contents| Request::decode(contents.body, contents.payload).ok())
+            .zip(client);
+        // Without a map the table was never open.
+        let Some(((request, client), map)) = request.zip(self.map.as_deref()) else {
+            tracing::error!(shard = %self.shard, ?client, "a client posted what is no request");
             self.arena.post_done(self.shard, post);
             return 0;
         };
@@ -110,9 +112,11 @@ impl Posts {
                 // The client took care that it would be done.
                 Some(Outcome::Done(_)) => {}
                 Some(Outcome::Failed { kind, .. }) => {
-                    tracing::error!(?id, ?kind, "carry out what was posted");
+                    tracing::error!(%client, ?id, ?kind, ?operation, "carry out what was posted");
                 }
-                None => tracing::error!(?id, "posted to a partition that is not here alone"),
+                None => {
+                    tracing::error!(%client, ?id, "posted to a partition that is not here alone");
+                }
             }
         }
         self.arena.post_done(self.shard, post);
@@ -156,6 +160,10 @@ impl Shard {
         let operations = self.posts.carry_out_all(&mut self.partitions);
         count(&self.figures().operations, operations);
         self.note_figures();
+        if !self.arena.has_room_for_posts() {
+            // What goes beyond the target's limit is never more than what the boxes hold.
+            self.shut_posts();
+        }
         operations > 0
     }
 

@@ -148,16 +148,21 @@ impl Board {
         }
     }
 
-    /// A record that was hidden is there no more.
+    /// A record is there no more: nothing is shown or said of it.
     pub(super) fn leave(&self, id: &RecordId<'_>) {
         let hash = id.hash();
         let part = self.layout.board_part(id.partition);
         let place = self.place(part, hash);
         let mut slots = self.slots(part);
-        if let Some(at) = place.position(|word| word == known_word(hash)) {
-            return self.set_word(&place, at, 0);
+        let shown = place.find(hash, &slots);
+        if let Some((_, slot)) = shown {
+            self.clear(part, slot, &mut slots);
         }
-        self.one_less(&place, &mut slots);
+        let known = || place.position(|word| word == known_word(hash));
+        match shown.map(|(at, _)| at).or_else(known) {
+            Some(at) => self.set_word(&place, at, 0),
+            None => self.one_less(&place, &mut slots),
+        }
     }
 
     /// Of the records that no word of a bucket speaks of, one is gone, or has a word now.
@@ -391,15 +396,15 @@ mod tests {
                         model.insert(*number, (Version(version), value.to_vec()));
                     }
                 }
-                Deed::Remove(number) if !there[*number as usize] => {}
-                Deed::Hide(number) | Deed::Remove(number) => {
-                    let id = id(number);
-                    board.hide(&id);
+                Deed::Hide(number) => {
+                    board.hide(&id(number));
                     model.remove(number);
-                    if matches!(deed, Deed::Remove(_)) {
-                        board.leave(&id);
-                        there[*number as usize] = false;
+                }
+                Deed::Remove(number) => {
+                    if std::mem::replace(&mut there[*number as usize], false) {
+                        board.leave(&id(number));
                     }
+                    model.remove(number);
                 }
                 Deed::Expect(number) => {
                     let id = id(number);
@@ -423,7 +428,6 @@ mod tests {
             }
         }
         for number in (0..numbers).filter(|number| there[*number as usize]) {
-            board.hide(&id(&number));
             board.leave(&id(&number));
         }
         let may_be = (0..numbers).filter(|number| may_be_there(board, &id(number)));

@@ -40,7 +40,9 @@ impl Partitions {
             if id.1.get() >= map.partitions() {
                 return None;
             }
-            self.open(slot, id.1, (map, SystemClock.monotonic())).ok()?;
+            if let Err(kind) = self.open(slot, id.1, (map, SystemClock.monotonic())) {
+                return Some(Outcome::Failed { kind, index: 0, current: None });
+            }
         }
         let member = &mut self.place(id)?.member;
         let before = (member.partition().record_count(), member.partition().abandoned());
