@@ -31,7 +31,7 @@ use super::{ConnId, Listener, Options, Peer, Replies, Service};
 use crate::address::socket_flags;
 use crate::handshake::{frame, is_trusted};
 use crate::key::ClusterKey;
-use crate::shm::cores::this_core;
+use crate::shm::cores::{Leaving, this_core};
 use crate::socket::{self, timespec};
 use crate::spin::{Poll, Spin};
 
@@ -69,6 +69,7 @@ pub struct EventLoop {
     spin: Spin,
     /// A client whose ring is polled waits on this thread's core.
     is_near: bool,
+    leaving: Leaving,
 }
 
 impl std::fmt::Debug for EventLoop {
@@ -116,6 +117,7 @@ impl EventLoop {
             watch: Watch::new(options.tick),
             spin: Spin::serving(options.spin),
             is_near: false,
+            leaving: Leaving::new(),
             options,
         })
     }
@@ -165,6 +167,7 @@ impl EventLoop {
                 } else if served {
                     self.spin.found();
                     self.send_all(service);
+                    self.leaving.served(self.is_near);
                     self.spin.share(self.is_near);
                 } else if !self.spin.pass(poll, self.is_near)
                     || self.is_near && self.spin.yields_in_vain()
