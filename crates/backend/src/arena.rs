@@ -157,7 +157,7 @@ impl Arena {
         self.posts.open(u32::from(shard.get()), epoch);
     }
 
-    /// No client may post to a shard from now on. What was posted before waits for [`Arena::take_post`].
+    /// No client may post to a shard from now on. What was posted before waits for [`Arena::take_posts`].
     pub fn close_posts(&self, shard: ShardId) {
         self.posts.close(u32::from(shard.get()));
     }
@@ -168,10 +168,14 @@ impl Arena {
         self.posts.is_pending(u32::from(shard.get()))
     }
 
-    /// Something that was posted to a shard, and where to go on; begin `from` 0. It is to be carried out, and then [`Arena::post_done`].
-    #[must_use]
-    pub fn take_post(&self, shard: ShardId, from: usize) -> Option<(Post, usize)> {
-        self.posts.take_pending(u32::from(shard.get()), from)
+    /// Gives `visit` all that was posted to a shard before this call. It is to be carried out, and then [`Arena::post_done`].
+    pub fn take_posts(&self, shard: ShardId, visit: impl FnMut(&Post)) {
+        self.posts.take_pending(u32::from(shard.get()), visit);
+    }
+
+    /// Nothing that was posted to a shard is left: wakes clients that wait on this thread's core until there is room for more. Returns whether there were any.
+    pub fn wake_posters(&self, shard: ShardId) -> bool {
+        self.posts.wake_near(u32::from(shard.get()))
     }
 
     /// It was carried out.
@@ -180,12 +184,12 @@ impl Arena {
     }
 
     /// A record of a shard is about to be changed: bars claims on it, so that nobody posts about it until [`Arena::admit_posts`]. `visit` is given
-    /// what was posted before: it is to be carried out first, as of [`Arena::take_post`]. Returns what to admit; `None`: that is barred already.
+    /// what was posted before: it is to be carried out first, as of [`Arena::take_posts`]. Returns what to admit; `None`: that is barred already.
     pub fn bar_posts(
         &self,
         shard: ShardId,
         id: &RecordId<'_>,
-        visit: impl FnMut(Post),
+        visit: impl FnMut(&Post),
     ) -> Option<Bar> {
         self.posts.bar(u32::from(shard.get()), id.hash(), visit).map(Bar)
     }

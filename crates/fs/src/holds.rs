@@ -6,10 +6,11 @@
 //! wait here for the next request to their node. Whoever lets go of an orphan last removes it. What nobody is left to remove, for
 //! its holders died, is swept ([`crate::FileSystem::sweep_orphans`]).
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use samite_client::{Op, OwnedOutcome, OwnedResult};
+use samite_client::{Op, OwnedOutcome, OwnedResult, Pending};
 use samite_types::{ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, DETACHED_KEPT, DETACHED_REMOVED, List, Operation};
 
@@ -23,6 +24,8 @@ use crate::{FileSystem, xattr};
 const RIDE_LEN: usize = 32;
 /// Releases that wait at most; then they travel alone.
 const WAIT_LEN_MAX: usize = 64;
+/// Requests with releases under way at most.
+const FLIGHTS_MAX: usize = 4;
 /// Bytes of a hold in a list of holders.
 pub const HOLDER_LEN: usize = 16;
 /// Orphans that one look at a partition finds.
@@ -45,6 +48,15 @@ pub struct Releases {
     queue: Mutex<Vec<Release>>,
     len: AtomicUsize,
     is_due: AtomicBool,
+    /// Sent, and not waited for, oldest first.
+    underway: Mutex<VecDeque<Underway>>,
+    is_underway: AtomicBool,
+}
+
+/// Releases whose answers nobody has looked at yet.
+struct Underway {
+    releases: Vec<Release>,
+    answers: Pending,
 }
 
 impl Releases {
@@ -72,14 +84,46 @@ impl Releases {
         self.is_due.load(Ordering::Relaxed)
     }
 
-    /// Whether any wait for this partition.
+    /// Whether any wait for this partition, or may not have been carried out yet.
     pub(crate) fn are_waiting(&self, partition: PartitionId) -> bool {
-        self.len.load(Ordering::Acquire) > 0
-            && self.lock().iter().any(|release| release.partition == partition)
+        let is_there = |all: &[Release]| all.iter().any(|release| release.partition == partition);
+        self.len.load(Ordering::Acquire) > 0 && is_there(&self.lock())
+            || self.is_underway.load(Ordering::Acquire)
+                && self.lock_underway().iter().any(|sent| is_there(&sent.releases))
     }
 
-    /// In the child of a fork: what waits is the parent's to send. Waits for no lock.
+    /// Takes all that was sent, if `pick` wants any of it.
+    fn take_underway(&self, pick: impl Fn(&Release) -> bool) -> VecDeque<Underway> {
+        if !self.is_underway.load(Ordering::Acquire) {
+            return VecDeque::new();
+        }
+        let mut underway = self.lock_underway();
+        if !underway.iter().any(|sent| sent.releases.iter().any(&pick)) {
+            return VecDeque::new();
+        }
+        self.is_underway.store(false, Ordering::Release);
+        std::mem::take(&mut underway)
+    }
+
+    /// Keeps what was sent. Returns the oldest if that is too much.
+    fn keep(&self, sent: Underway) -> Option<Underway> {
+        let mut underway = self.lock_underway();
+        self.is_underway.store(true, Ordering::Release);
+        underway.push_back(sent);
+        if underway.len() > FLIGHTS_MAX { underway.pop_front() } else { None }
+    }
+
+    fn lock_underway(&self) -> MutexGuard<'_, VecDeque<Underway>> {
+        self.underway.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In the child of a fork: what waits is the parent's to send, and what was sent is answered there. Waits for no lock.
     fn forget(&self) {
+        if let Ok(mut underway) = self.underway.try_lock() {
+            // The connections are the parent's.
+            underway.drain(..).for_each(std::mem::forget);
+            self.is_underway.store(false, Ordering::Release);
+        }
         match self.queue.try_lock() {
             Ok(mut queue) => {
                 queue.clear();
@@ -126,6 +170,7 @@ impl Store {
     /// not taken for open.
     pub fn run_removal(&self, op: Op<'_>) -> Result<OwnedOutcome> {
         let partition = op.operation.partition;
+        self.land(|release| release.partition == partition);
         let before = self.releases.take(|release| release.partition == partition);
         self.run_behind(before, op)
     }
@@ -136,9 +181,10 @@ impl Store {
         ops: impl IntoIterator<Item = Op<'k>>,
     ) -> Result<Vec<OwnedOutcome>> {
         let mut ops: Vec<Op<'k>> = ops.into_iter().collect();
-        let before = self
-            .releases
-            .take(|release| ops.iter().any(|op| op.operation.partition == release.partition));
+        let is_before =
+            |release: &Release| ops.iter().any(|op| op.operation.partition == release.partition);
+        self.land(is_before);
+        let before = self.releases.take(is_before);
         ops.splice(0..0, before.iter().map(|one| Op::new(letting_go(one))));
         let mut outcomes = self.dataset.execute(&mut ops, self.client.deadline())?;
         let results = outcomes.split_off(before.len());
@@ -166,8 +212,41 @@ impl Store {
         if is_full { self.flush_releases(|_| true) } else { Ok(()) }
     }
 
+    /// Sends what is due, and does not wait for the answers, but for those to what was sent long before.
+    pub fn send_releases(&self) {
+        if !self.releases.are_due() {
+            return;
+        }
+        let releases = self.releases.take(|_| true);
+        let operations: Vec<Operation<'_>> = releases.iter().map(letting_go).collect();
+        match self.dataset.submit(&operations) {
+            Ok(answers) => {
+                if let Some(oldest) = self.releases.keep(Underway { releases, answers }) {
+                    self.see_to(oldest);
+                }
+            }
+            // It can still be sent the slow way.
+            Err(_) => releases.into_iter().for_each(|release| {
+                self.releases.push(release);
+            }),
+        }
+    }
+
+    /// Waits for the answers to what was sent, if `pick` wants any of it.
+    fn land(&self, pick: impl Fn(&Release) -> bool) {
+        self.releases.take_underway(pick).into_iter().for_each(|underway| self.see_to(underway));
+    }
+
+    fn see_to(&self, Underway { releases, answers }: Underway) {
+        // What was asked for is done; an orphan that stays is swept later.
+        let _ = answers
+            .wait_by(self.client.deadline())
+            .and_then(|outcomes| self.let_go(&releases, outcomes));
+    }
+
     /// Sends what waits and `pick` wants: one request per node.
     pub fn flush_releases(&self, pick: impl Fn(&Release) -> bool) -> Result<()> {
+        self.land(&pick);
         let releases = self.releases.take(pick);
         if releases.is_empty() {
             return Ok(());

@@ -240,13 +240,10 @@ impl FileSystem {
 
     /// Leaves it to the node to make a file. `false`: that cannot be done that way now, or there is one already; nothing was done.
     fn post_entry(&self, walk: &Walk<'_>, kind: FileKind, entry: &Entry<'_>) -> bool {
-        if kind != FileKind::File
-            || walk.leases
-            || walk.dir().semantics == Semantics::Temporary
-            || self.store().releases.are_due()
-        {
+        if kind != FileKind::File || walk.leases || walk.dir().semantics == Semantics::Temporary {
             return false;
         }
+        self.store().send_releases();
         let Entry { home, value, seal, mark, hold } = *entry;
         let mut put = Operation::put(home.partition, &home.key, value);
         put.actions.extend(mark.actions(0));

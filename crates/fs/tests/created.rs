@@ -153,3 +153,44 @@ fn what_was_made_is_there_though_the_target_is_full() {
     make(&other, b"/d/again").unwrap();
     assert_eq!(names(&other, b"/d"), [b"again"]);
 }
+
+/// Records of all nodes, and those that nobody holds and that have no name.
+fn records(rig: &Rig) -> (u64, u64) {
+    let map = rig.client.map().unwrap();
+    let status = map.nodes().iter().map(|node| rig.client.node_status(node.node).unwrap());
+    status.fold((0, 0), |sum, status| (sum.0 + status.records, sum.1 + status.abandoned))
+}
+
+#[test]
+fn what_is_closed_is_let_go_of_soon_whoever_takes_its_name() {
+    const FILES: usize = 400;
+    for nodes in [1, 3] {
+        let rig = rig(nodes, 64 << 20);
+        let (_, other) = rig.another_over(Transport::Shm);
+        // Marks of the directory stay.
+        let marks = u64::from(rig.client.map().unwrap().partitions());
+        let before = records(&rig).0;
+        let start = rig.client.stats();
+        for index in 0..FILES {
+            let path = path(index);
+            let file = create(&rig.fs, &path);
+            if index % 3 == 0 {
+                other.unlink(&root(), &path).unwrap();
+            }
+            file.close().unwrap();
+            if index % 3 == 1 {
+                rig.fs.unlink(&root(), &path).unwrap();
+            }
+        }
+        let spent = rig.client.stats() - start;
+        assert!(spent.posts > FILES as u64 / 2, "{spent:?} on {nodes} nodes");
+        for index in (2..FILES).step_by(3) {
+            other.unlink(&root(), &path(index)).unwrap();
+        }
+        rig.fs.flush_closes().unwrap();
+        other.flush_closes().unwrap();
+        let (left, abandoned) = records(&rig);
+        assert_eq!(abandoned, 0, "on {nodes} nodes");
+        assert!(left <= before + marks, "{left} records where {before} were, on {nodes} nodes");
+    }
+}

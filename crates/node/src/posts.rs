@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use samite_backend::{Arena, Bar, HowSoon, Post};
-use samite_partition::Outcome;
 use samite_placement::{ClusterMap, shard_of};
+use samite_transport::server::Left;
 use samite_types::{ClientId, DatasetId, Epoch, ShardId};
 use samite_wire::heads::RecordId;
 use samite_wire::op::{Action, Guard, Operation, Request, Touched};
@@ -27,11 +27,13 @@ pub(crate) struct Posts {
     has_moving: bool,
     /// Epoch of that map while clients may post; 0: they may not.
     open: Epoch,
+    /// Something was carried out since clients on this thread's core were last woken.
+    is_busy: bool,
 }
 
 impl Posts {
     pub(crate) fn new(arena: Arc<Arena>, shard: ShardId, shards: u16) -> Self {
-        Self { arena, shard, shards, map: None, has_moving: false, open: Epoch(0) }
+        Self { arena, shard, shards, map: None, has_moving: false, open: Epoch(0), is_busy: false }
     }
 
     /// Frees what a client that is gone was about to post.
@@ -41,11 +43,8 @@ impl Posts {
 
     /// Carries out all that was posted before this call. Returns how many operations.
     fn carry_out_all(&self, partitions: &mut Partitions) -> u64 {
-        let (mut from, mut operations) = (0, 0);
-        while let Some((post, next)) = self.arena.take_post(self.shard, from) {
-            operations += self.carry_out(&post, partitions);
-            from = next;
-        }
+        let mut operations = 0;
+        self.arena.take_posts(self.shard, |post| operations += self.carry_out(post, partitions));
         operations
     }
 
@@ -75,7 +74,7 @@ impl Posts {
         for key in changed(operation) {
             let record = RecordId { dataset, partition, key };
             bars.barred.extend(self.arena.bar_posts(self.shard, &record, |post| {
-                self.carry_out(&post, partitions);
+                self.carry_out(post, partitions);
             }));
         }
         bars
@@ -110,8 +109,8 @@ impl Posts {
             let id = (request.header.dataset, operation.partition);
             match partitions.apply_posted(id, map, client, operation) {
                 // The client took care that it would be done.
-                Some(Outcome::Done(_)) => {}
-                Some(Outcome::Failed { kind, .. }) => {
+                Some(Ok(())) => {}
+                Some(Err(kind)) => {
                     tracing::error!(%client, ?id, ?kind, ?operation, "carry out what was posted");
                 }
                 None => {
@@ -152,6 +151,18 @@ fn changed<'o>(operation: &'o Operation<'_>) -> impl Iterator<Item = &'o [u8]> {
 }
 
 impl Shard {
+    /// Carries out what was posted, between requests.
+    pub(crate) fn poll_posts(&mut self) -> Left {
+        if self.carry_out_posts() {
+            self.posts.is_busy = true;
+            return Left::Something;
+        }
+        if std::mem::take(&mut self.posts.is_busy) && self.arena.wake_posters(self.id) {
+            return Left::ByNear;
+        }
+        Left::Nothing
+    }
+
     /// Carries out all that was posted before this call. Returns whether there was anything.
     pub(crate) fn carry_out_posts(&mut self) -> bool {
         if !self.arena.has_posts(self.id) {

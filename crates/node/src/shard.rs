@@ -15,7 +15,7 @@ use samite_backend::Arena;
 use samite_partition::mirror::At;
 use samite_partition::{Context, Grants, NoGrants};
 use samite_placement::{ClusterMap, shard_of};
-use samite_transport::server::{ConnId, Dialler, Peer, Replies, Service, SharedArena};
+use samite_transport::server::{ConnId, Dialler, Left, Peer, Replies, Service, SharedArena};
 use samite_types::{
     ClientId, Clock, Epoch, ErrorKind, NodeId, RequestId, Result, ShardId, SystemClock, TargetId,
 };
@@ -508,8 +508,8 @@ impl Service for Shard {
         faults::is_about_faults(header, body)
     }
 
-    fn poll(&mut self) -> bool {
-        self.carry_out_posts()
+    fn poll(&mut self) -> Left {
+        self.poll_posts()
     }
 
     fn wakeup(&mut self, out: &mut Replies) {

@@ -49,7 +49,7 @@ use plan::Plan;
 pub use record_leases::{Holder, RecordLeases};
 use run::{Lender, Run};
 pub use scrub::ScrubbedRange;
-use sessions::{Applied, Decided, Known, Remembered, Results, Sessions};
+use sessions::{Applied, Decided, Known, Remembered, Sessions};
 
 /// What the operations of one request share.
 #[derive(Clone, Copy, Debug)]
@@ -223,17 +223,23 @@ impl Partition {
 
     /// Applies a mutation that a client has [posted](samite_wire::posts): it comes once, and nobody waits for its outcome, which is certain, also where the
     /// target is full.
-    pub fn apply_posted(&mut self, client: ClientId, operation: &Operation<'_>) -> Outcome {
+    ///
+    /// # Errors
+    /// Why it had no effect all the same.
+    pub fn apply_posted(
+        &mut self,
+        client: ClientId,
+        operation: &Operation<'_>,
+    ) -> Result<(), ErrorKind> {
         let context = Context::posted();
         show::expect(&*self.store, operation, HowSoon::Later);
         self.store.overdraw(true);
-        let done = check::check(operation)
-            .and_then(|()| self.try_change(client, &context, operation, &mut NoGrants));
+        let mut outputs = Outputs::new();
+        let done = check::check(operation).and_then(|()| {
+            self.try_change(client, &context, operation, &mut NoGrants, &mut outputs)
+        });
         self.store.overdraw(false);
-        match done {
-            Ok((outputs, _)) => Outcome::Done(outputs),
-            Err(Failure { kind, index, current }) => Outcome::Failed { kind, index, current },
-        }
+        done.map_err(|failure| failure.kind)
     }
 
     /// Holds are taken and released last, once nothing can fail any more.
@@ -302,8 +308,11 @@ impl Partition {
             Known::Lost => return Err(Failure::new(ErrorKind::SessionLost, 0)),
             Known::Behind => return Err(Failure::new(ErrorKind::Busy, 0)),
         }
-        match self.try_change(client, context, operation, grants) {
-            Ok((outputs, results)) => {
+        let mut outputs = Outputs::new();
+        match self.try_change(client, context, operation, grants, &mut outputs) {
+            Ok(()) => {
+                let pairs = operation.actions.iter().zip(&outputs);
+                let results = pairs.map(|(action, output)| remembered(action, output)).collect();
                 self.remember(client, (seq, answered_below), Ok(results));
                 Ok(outputs)
             }
@@ -343,26 +352,29 @@ impl Partition {
         }
     }
 
+    /// `outputs` gets one for each action.
     fn try_change(
         &mut self,
         client: ClientId,
         context: &Context,
         operation: &Operation<'_>,
         grants: &mut dyn Grants,
-    ) -> Result<(Outputs, Results), Failure> {
+        outputs: &mut Outputs,
+    ) -> Result<(), Failure> {
         self.admit(context, operation)?;
         if self.shows {
             show::expect(&*self.store, operation, HowSoon::Soon);
         }
-        let plan = plan::plan(&mut *self.store, (&self.holds, client), operation, grants)?;
-        let done = self.change(client, context, operation, plan);
+        let mut plan = Plan::new();
+        plan::plan(&mut *self.store, (&self.holds, client), operation, grants, &mut plan)?;
+        let done = self.change(client, context, operation, &mut plan, outputs);
         self.store.settle();
-        let done = done?;
+        done?;
         if self.shows {
             show::made(&*self.store, operation, self.version);
         }
         self.leases.changed(client, operation, context.now);
-        Ok(done)
+        Ok(())
     }
 
     /// Steps 3 and 4.
@@ -379,21 +391,19 @@ impl Partition {
         client: ClientId,
         context: &Context,
         operation: &Operation<'_>,
-        plan: Plan<'_>,
-    ) -> Result<(Outputs, Results), Failure> {
+        plan: &mut Plan<'_>,
+        outputs: &mut Outputs,
+    ) -> Result<(), Failure> {
         self.version = Version(self.version.get() + 1);
         let mut run = self.run((client, true), context);
-        let mut outputs = Outputs::new();
-        let mut results = Results::with_capacity(operation.actions.len());
-        for (index, (action, step)) in operation.actions.iter().zip(plan).enumerate() {
+        for (index, (action, step)) in operation.actions.iter().zip(plan.drain(..)).enumerate() {
             let output = run.change(action, step).map_err(|kind| {
                 debug_assert!(false, "planned action {index} failed: {kind:?}");
                 Failure::new(kind, index)
             })?;
-            results.push(remembered(action, &output));
             outputs.push(output);
         }
-        Ok((outputs, results))
+        Ok(())
     }
 
     /// Answers a mutation that took effect before. Long values that it read beside are read again, as they are now; a lease that it was

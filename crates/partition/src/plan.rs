@@ -31,27 +31,24 @@ const NUMBERS: Numbers = [0; size_of::<Numbers>()];
 /// The number that `Add` and `Max` write is as long as this.
 const NUMBER: Source<'static> = Source::Bytes(&[0; NUMBER_LEN as usize]);
 
-/// Plans the actions of a mutation and sets their space aside. Whether it succeeds or not, blocks of a plan that is not carried out are given back.
+/// Plans the actions of a mutation, one step for each, and sets their space aside. Whether it succeeds or not, blocks of a plan that is not carried out are given back.
 pub(crate) fn plan<'a>(
     store: &mut dyn RecordStore,
     holds: (&Holds, ClientId),
     operation: &Operation<'a>,
     grants: &mut dyn Grants,
-) -> Result<Plan<'a>, Failure> {
-    let mut plan = Plan::new();
-    let result = plan_steps((store, holds), operation, grants, &mut plan)
-        .and_then(|()| reserve(store, operation, &plan));
-    match result {
-        Ok(()) => Ok(plan),
-        Err(failure) => {
-            give_back(plan, grants);
-            Err(failure)
-        }
+    plan: &mut Plan<'a>,
+) -> Result<(), Failure> {
+    let result = plan_steps((store, holds), operation, grants, plan)
+        .and_then(|()| reserve(store, operation, plan));
+    if result.is_err() {
+        give_back(plan, grants);
     }
+    result
 }
 
-fn give_back(plan: Plan<'_>, grants: &mut dyn Grants) {
-    for step in plan {
+fn give_back(plan: &mut Plan<'_>, grants: &mut dyn Grants) {
+    for step in plan.drain(..) {
         if let Some(Source::Blocks(blocks)) = step.source {
             for (extent, _) in blocks {
                 grants.put_back(extent);

@@ -376,7 +376,12 @@ impl Link {
     /// Posts a change to the node, over shared memory: see [`ArenaView::post`]. `false`: nothing was done, ask the node.
     #[must_use]
     pub fn post(&self, change: &Change<'_>, is_certain: impl FnOnce(&ArenaView) -> bool) -> bool {
-        self.posting_arena().is_some_and(|arena| arena.post(change, is_certain))
+        let call = || {
+            if let Some(ring) = &self.shared.ring {
+                ring.call();
+            }
+        };
+        self.posting_arena().is_some_and(|arena| arena.post(change, call, is_certain))
     }
 
     /// Whether [`Link::post`] is worth a try: see [`ArenaView::may_post`].

@@ -79,6 +79,17 @@ pub struct SharedArena<'a> {
     pub len: u64,
 }
 
+/// What clients have left in shared memory without a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing.
+    Nothing,
+    /// Something, which was done.
+    Something,
+    /// Nothing more; a client on this thread's core was woken to go on.
+    ByNear,
+}
+
 /// What a node does with requests.
 pub trait Service {
     /// A request ([`FrameKind::Request`](samite_wire::frame::FrameKind::Request),
@@ -127,9 +138,9 @@ pub trait Service {
         false
     }
 
-    /// Called between looks at quiet rings: does what clients have left in shared memory without a word. Returns whether there was anything.
-    fn poll(&mut self) -> bool {
-        false
+    /// Called between looks at quiet rings: does what clients have left in shared memory without a word.
+    fn poll(&mut self) -> Left {
+        Left::Nothing
     }
 
     /// A [`Waker`] was used since the last call.

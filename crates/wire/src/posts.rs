@@ -1,11 +1,11 @@
 //! Posts: changes that a client leaves in the [arena](crate::arena) for its node, instead of asking for them and waiting.
 //!
 //! ```text
-//! 0        128       256               4 KiB                     132 KiB
-//! ┌────────┬─────────┬─────────────────┬─────────────────────────┬──────────────────────────────┐
-//! │ open   │ pending │ boxes' owners   │ claims                  │ boxes of 512 bytes           │
-//! │ u64    │ 4 × u64 │ u64 per box     │ u64 per hash of a key   │ client, claim, request       │
-//! └────────┴─────────┴─────────────────┴─────────────────────────┴──────────────────────────────┘
+//! 0        128       256             1 KiB           8 KiB                   520 KiB
+//! ┌────────┬─────────┬───────────────┬───────────────┬───────────────────────┬──────────────────────────┐
+//! │ open   │ pending │ who waits     │ boxes' owners │ claims                │ boxes of 512 bytes       │
+//! │ u64    │ 8 × u64 │ u32 per lane  │ u64 per box   │ u64 per hash of a key │ client, claim, request   │
+//! └────────┴─────────┴───────────────┴───────────────┴───────────────────────┴──────────────────────────┘
 //! ```
 //!
 //! Each shard of the node has a table. A client that finds a record on the [board](crate::heads), or that there is none, knows what a change of it
@@ -38,6 +38,10 @@
 //!   closed it makes changes that forbid others for records which they do not name: that of a directory that takes no entries any more, or of
 //!   the lease epoch that clients stand on.
 //!
+//! Each client uses the boxes of a *lane* in turns. When it is ahead of the node by all of them, it says in the lane's word for which box it waits (half a lane
+//! ahead), looks at the box again, and sleeps there for a moment; the node, when it has freed a box, looks at that word. Nothing depends on it: who sleeps in vain, wakes up
+//! soon.
+//!
 //! The node takes no length or offset from a box before it has checked its own copy.
 
 use samite_types::ClientId;
@@ -50,13 +54,20 @@ pub const OPEN_OFFSET: usize = 0;
 pub const PENDING_OFFSET: usize = 128;
 /// Words of pending bits.
 pub const PENDING_WORDS: usize = BOXES / u64::BITS as usize;
-const OWNERS_OFFSET: usize = 256;
-const CLAIMS_OFFSET: usize = 4096;
+const LANES_OFFSET: usize = 256;
+/// A cache line for each lane.
+const LANE_STRIDE: usize = 64;
+const OWNERS_OFFSET: usize = 1024;
+const CLAIMS_OFFSET: usize = 8192;
 /// Claims of a table.
-pub const CLAIMS: usize = 16384;
+pub const CLAIMS: usize = 65536;
 const BOXES_OFFSET: usize = CLAIMS_OFFSET + CLAIMS * size_of::<u64>();
+/// Lanes of boxes. A client has one, perhaps with others.
+pub const LANES: usize = 8;
+/// Boxes of a lane, used in turns.
+pub const LANE_BOXES: usize = 64;
 /// Boxes of a table: so many posts can wait.
-pub const BOXES: usize = 256;
+pub const BOXES: usize = LANES * LANE_BOXES;
 /// Bytes of a box.
 pub const BOX_LEN: usize = 512;
 /// Bytes of a table.
@@ -71,6 +82,44 @@ const BOX_BITS: u32 = BOXES.trailing_zeros();
 #[must_use]
 pub const fn owner_offset(number: usize) -> usize {
     OWNERS_OFFSET + number % BOXES * size_of::<u64>()
+}
+
+/// Lane of a box.
+#[must_use]
+pub const fn lane_of(number: usize) -> usize {
+    number % BOXES / LANE_BOXES
+}
+
+/// Offset in a table of the word on which the clients of a lane wait, a `u32`: a [`Waiter`], or 0.
+#[must_use]
+pub const fn lane_offset(lane: usize) -> usize {
+    LANES_OFFSET + lane % LANES * LANE_STRIDE
+}
+
+/// Who waits in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// For this box to be free.
+    pub number: usize,
+    /// The low bits of the core that it went to sleep on.
+    pub core: u16,
+}
+
+impl Waiter {
+    /// As the word of a lane; never 0.
+    #[must_use]
+    pub const fn word(self) -> u32 {
+        (self.core as u32) << 16 | (self.number % BOXES + 1) as u32
+    }
+
+    /// What such a word says; `None`: nobody waits.
+    #[must_use]
+    pub const fn read(word: u32) -> Option<Self> {
+        match (word as u16 as usize).checked_sub(1) {
+            Some(number) if number < BOXES => Some(Self { number, core: (word >> 16) as u16 }),
+            _ => None,
+        }
+    }
 }
 
 /// Offset in a table of a box.
@@ -111,7 +160,7 @@ pub struct Claim {
     pub state: State,
     /// The box of the change.
     pub number: usize,
-    /// Who has it: the low 54 bits of its id.
+    /// Who has it: the low bits of its id.
     client: u64,
 }
 
@@ -261,9 +310,24 @@ mod tests {
     }
 
     #[test]
+    fn words_of_lanes_read_back() {
+        for number in [0, 1, BOXES - 1] {
+            for core in [0, 7, u16::MAX] {
+                let waiter = Waiter { number, core };
+                assert_eq!(Waiter::read(waiter.word()), Some(waiter));
+                assert_ne!(waiter.word(), 0);
+            }
+        }
+        assert_eq!(Waiter::read(0), None);
+        assert_eq!(Waiter::read(u32::MAX), None, "there is no such box");
+    }
+
+    #[test]
     fn parts_of_a_table_lie_side_by_side() {
         assert_eq!(PENDING_WORDS * u64::BITS as usize, BOXES);
-        assert!(PENDING_OFFSET + PENDING_WORDS * 8 <= owner_offset(0));
+        assert!(PENDING_OFFSET + PENDING_WORDS * 8 <= lane_offset(0));
+        assert!(lane_offset(LANES - 1) + 4 <= owner_offset(0));
+        assert_eq!((lane_of(0), lane_of(LANE_BOXES), lane_of(BOXES - 1)), (0, 1, LANES - 1));
         assert!(owner_offset(BOXES - 1) + 8 <= claim_offset(0));
         assert_eq!(claim_offset(CLAIMS - 1) + 8, box_offset(0));
         assert_eq!(box_offset(BOXES - 1) + BOX_LEN, TABLE_LEN);

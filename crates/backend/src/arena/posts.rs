@@ -3,13 +3,14 @@
 //! Each table is worked on by the thread of one shard. What is read from it is checked, and copied before it is used.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use rustix::thread::futex;
 use samite_types::{ClientId, Epoch};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::posts::{
-    BOX_LEN, BOXES, BoxHeader, Claim, Contents, OPEN_OFFSET, PENDING_OFFSET, PENDING_WORDS, State,
-    box_offset, claim_of, claim_offset, owner_offset,
+    BOX_LEN, BOXES, BoxHeader, Claim, Contents, LANES, OPEN_OFFSET, PENDING_OFFSET, PENDING_WORDS,
+    State, Waiter, box_offset, claim_of, claim_offset, lane_of, lane_offset, owner_offset,
 };
 
 use super::mapping::Mapping;
@@ -17,14 +18,22 @@ use super::mapping::Mapping;
 /// How often the node tries to bar a claim that clients take and post meanwhile.
 const BARS_TRIED: u32 = 64;
 
+/// Bytes of a box that are mostly used.
+const EXPECTED_LEN: usize = 320;
+
 /// The tables, as their node works on them.
 pub(super) struct Posts {
     mapping: Arc<Mapping>,
     layout: ArenaLayout,
 }
 
+/// The core that this thread runs on at the moment, as a [`Waiter`] counts it.
+fn this_core() -> u16 {
+    (rustix::thread::sched_getcpu() + 1) as u16
+}
+
 /// Something that was posted: a copy of its box.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Post {
     raw: [u8; BOX_LEN],
     claim: usize,
@@ -67,44 +76,58 @@ impl Posts {
         (0..PENDING_WORDS).any(|at| bits(at) != 0)
     }
 
-    /// Takes something that is pending, from box `from` on, and says where to go on.
-    pub(super) fn take_pending(&self, part: u32, from: usize) -> Option<(Post, usize)> {
-        let mut number = from;
-        while number < BOXES {
-            let at = number / u64::BITS as usize;
+    /// Gives `visit` all that was posted before this call. It is to be carried out, and then [`Posts::done`].
+    pub(super) fn take_pending(&self, part: u32, mut visit: impl FnMut(&Post)) {
+        let mut post = Post { raw: [0; BOX_LEN], claim: 0, number: 0 };
+        for at in 0..PENDING_WORDS {
             let word = self.word(part, PENDING_OFFSET + at * 8);
-            let rest = word.load(Ordering::Acquire) & (u64::MAX << (number % u64::BITS as usize));
-            if rest == 0 {
-                number = (at + 1) * u64::BITS as usize;
+            if word.load(Ordering::Acquire) == 0 {
                 continue;
             }
-            number = at * u64::BITS as usize + rest.trailing_zeros() as usize;
-            let bit = 1 << (number % u64::BITS as usize);
-            // First the bit: a client that claims the box anew sets it again.
-            word.fetch_and(!bit, Ordering::SeqCst);
-            if let Some(post) = self.pending(part, number, bit) {
-                return Some((post, number + 1));
+            // First the bits: a client that claims a box anew sets its bit again.
+            let mut bits = word.swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                let number = at * u64::BITS as usize + bits.trailing_zeros() as usize;
+                let bit = bits & bits.wrapping_neg();
+                bits &= !bit;
+                if bits != 0 {
+                    let next = at * u64::BITS as usize + bits.trailing_zeros() as usize;
+                    self.expect(part, next);
+                }
+                if self.pending(part, number, bit, &mut post) {
+                    visit(&post);
+                }
             }
-            number += 1;
         }
-        None
     }
 
-    /// What is posted in a box whose bit was taken.
-    fn pending(&self, part: u32, number: usize, bit: u64) -> Option<Post> {
-        let claim = self.header(part, number).checked()?.claim;
-        let found = Claim::read(self.word(part, claim_offset(claim)).load(Ordering::SeqCst))?;
+    /// A box will be looked at next: a client has written to it on another core.
+    fn expect(&self, part: u32, number: usize) {
+        let start = self.layout.posts_offset(part);
+        self.mapping.prefetch(start + box_offset(number), EXPECTED_LEN);
+        self.mapping.prefetch(start + owner_offset(number), size_of::<u64>());
+    }
+
+    /// Copies what is posted in a box whose bit was taken, if there is anything.
+    fn pending(&self, part: u32, number: usize, bit: u64, post: &mut Post) -> bool {
+        let Some(label) = self.header(part, number).checked() else { return false };
+        let claim = self.word(part, claim_offset(label.claim)).load(Ordering::SeqCst);
+        let Some(found) = Claim::read(claim) else { return false };
         match found.state {
-            _ if found.number != number => None,
+            _ if found.number != number => false,
             // Only now it is known that nobody was writing to the box.
-            State::Posted => Some(Post { raw: self.copy(part, number), claim, number }),
+            State::Posted => {
+                (post.claim, post.number) = (label.claim, number);
+                self.copy(part, number, &mut post.raw);
+                true
+            }
             State::Claimed => {
                 // It is about to be posted, or was a moment ago: to be looked at the next time.
                 let at = number / u64::BITS as usize;
                 self.word(part, PENDING_OFFSET + at * 8).fetch_or(bit, Ordering::SeqCst);
-                None
+                false
             }
-            State::Barred => None,
+            State::Barred => false,
         }
     }
 
@@ -114,12 +137,10 @@ impl Posts {
         zerocopy::transmute!(raw)
     }
 
-    /// A copy of a box that is posted.
-    fn copy(&self, part: u32, number: usize) -> [u8; BOX_LEN] {
-        let mut raw = [0; BOX_LEN];
+    /// Copies a box that is posted.
+    fn copy(&self, part: u32, number: usize, raw: &mut [u8; BOX_LEN]) {
         let len = self.header(part, number).checked().map_or(0, |label| label.len());
         self.copy_out(part, box_offset(number), &mut raw[..size_of::<BoxHeader>() + len]);
-        raw
     }
 
     fn copy_out(&self, part: u32, offset: usize, dest: &mut [u8]) {
@@ -132,12 +153,46 @@ impl Posts {
     /// It was carried out.
     pub(super) fn done(&self, part: u32, post: &Post) {
         self.word(part, claim_offset(post.claim)).store(0, Ordering::Release);
-        self.word(part, owner_offset(post.number)).store(0, Ordering::Release);
+        self.word(part, owner_offset(post.number)).store(0, Ordering::SeqCst);
+        let lane = lane_of(post.number);
+        if let Some(waiter) = self.waiter(part, lane)
+            && waiter.number == post.number
+            && waiter.core != this_core()
+        {
+            self.wake(part, lane);
+        }
+    }
+
+    fn lane(&self, part: u32, lane: usize) -> &AtomicU32 {
+        self.mapping.word(self.layout.posts_offset(part) + lane_offset(lane))
+    }
+
+    fn waiter(&self, part: u32, lane: usize) -> Option<Waiter> {
+        Waiter::read(self.lane(part, lane).load(Ordering::SeqCst))
+    }
+
+    fn wake(&self, part: u32, lane: usize) {
+        let word = self.lane(part, lane);
+        word.store(0, Ordering::Relaxed);
+        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+    }
+
+    /// Nothing is pending: wakes those who wait for a box that is free. Returns whether any of them sleeps on this thread's core.
+    pub(super) fn wake_near(&self, part: u32) -> bool {
+        let mut near = false;
+        for lane in 0..LANES {
+            let Some(waiter) = self.waiter(part, lane) else { continue };
+            if self.word(part, owner_offset(waiter.number)).load(Ordering::SeqCst) == 0 {
+                near |= waiter.core == this_core();
+                self.wake(part, lane);
+            }
+        }
+        near
     }
 
     /// A record of this hash is to be changed: bars claims on it, and takes what was posted, which is to be carried out before, and
     /// [done](Self::done). Returns the claim, unless it was barred already.
-    pub(super) fn bar(&self, part: u32, hash: u64, mut visit: impl FnMut(Post)) -> Option<usize> {
+    pub(super) fn bar(&self, part: u32, hash: u64, mut visit: impl FnMut(&Post)) -> Option<usize> {
         let claim = claim_of(hash);
         let word = self.word(part, claim_offset(claim));
         for _ in 0..BARS_TRIED {
@@ -145,7 +200,9 @@ impl Posts {
             match Claim::read(raw) {
                 Some(Claim { state: State::Barred, .. }) => return None,
                 Some(Claim { state: State::Posted, number, .. }) => {
-                    visit(Post { raw: self.copy(part, number), claim, number });
+                    let mut post = Post { raw: [0; BOX_LEN], claim, number };
+                    self.copy(part, number, &mut post.raw);
+                    visit(&post);
                 }
                 None | Some(Claim { state: State::Claimed, .. }) => {
                     // Whoever claims it after that looks at the board after the record was changed.
@@ -200,7 +257,7 @@ impl Posts {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use samite_wire::posts::{CLAIMS, TABLE_LEN};
+    use samite_wire::posts::{CLAIMS, LANE_BOXES, TABLE_LEN};
     use zerocopy::IntoBytes;
 
     use super::*;
@@ -247,13 +304,9 @@ mod tests {
     }
 
     fn take_all(posts: &Posts, part: u32) -> Vec<Post> {
-        let mut from = 0;
-        std::iter::from_fn(|| {
-            let (post, next) = posts.take_pending(part, from)?;
-            from = next;
-            Some(post)
-        })
-        .collect()
+        let mut all = Vec::new();
+        posts.take_pending(part, |post| all.push(post.clone()));
+        all
     }
 
     #[test]
@@ -295,7 +348,7 @@ mod tests {
             let mut found = Vec::new();
             let barred = posts.bar(0, hash_of(claim), |post| {
                 found.push(post.claim);
-                posts.done(0, &post);
+                posts.done(0, post);
             });
             (barred, found)
         };
@@ -325,6 +378,28 @@ mod tests {
         assert_eq!(posts.word(0, OPEN_OFFSET).load(Ordering::SeqCst), 0);
         assert_eq!(state(&posts, 0, 3), None);
         assert_eq!(take_all(&posts, 0).len(), 1, "what was posted stays");
+    }
+
+    #[test]
+    fn who_waits_for_a_box_is_woken_when_it_is_free_and_on_this_core_when_nothing_is_pending() {
+        let posts = posts();
+        let (near, far) = (this_core(), this_core().wrapping_add(1));
+        for (claim, number, core) in [(3, 5, far), (4, LANE_BOXES, near)] {
+            post(&posts, 0, claim, number);
+            let waiter = Waiter { number, core };
+            posts.lane(0, lane_of(number)).store(waiter.word(), Ordering::SeqCst);
+        }
+        assert!(!posts.wake_near(0), "neither box is free");
+        let is_waiting = || [0, 1].map(|lane| posts.waiter(0, lane).is_some());
+        assert_eq!(is_waiting(), [true, true]);
+        take_all(&posts, 0).iter().for_each(|post| posts.done(0, post));
+        // The scheduler may have moved this thread.
+        if this_core() == near {
+            assert_eq!(is_waiting(), [false, true], "who is near waits until nothing is pending");
+            assert!(posts.wake_near(0));
+        }
+        let _ = posts.wake_near(0);
+        assert_eq!(is_waiting(), [false, false]);
     }
 
     #[test]
@@ -368,7 +443,7 @@ mod tests {
             posts.close(0);
             posts.drop_client(0, ClientId(seed));
             for claim in 0..CLAIMS {
-                posts.bar(0, hash_of(claim), |post| posts.done(0, &post));
+                posts.bar(0, hash_of(claim), |post| posts.done(0, post));
                 prop_assert_eq!(self::state(&posts, 0, claim), Some(State::Barred));
                 posts.admit(0, claim);
                 prop_assert_eq!(self::state(&posts, 0, claim), None);

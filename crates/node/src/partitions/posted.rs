@@ -2,7 +2,7 @@
 
 use samite_partition::Outcome;
 use samite_placement::ClusterMap;
-use samite_types::{ClientId, Clock, Redundancy, SystemClock};
+use samite_types::{ClientId, Clock, ErrorKind, Redundancy, SystemClock};
 use samite_wire::op::Operation;
 
 use super::{Course, Partitions, PlaceId, Slot, is_grouped};
@@ -33,7 +33,7 @@ impl Partitions {
         map: &ClusterMap,
         client: ClientId,
         operation: &Operation<'_>,
-    ) -> Option<Outcome> {
+    ) -> Option<Result<(), ErrorKind>> {
         if self.place(id).is_none() {
             // The first that it hears of the partition. Its dataset is known: slots in use stay what they are.
             let slot = self.datasets.binary_search_by_key(&id.0, |open| open.id).ok().map(Slot)?;
@@ -41,7 +41,7 @@ impl Partitions {
                 return None;
             }
             if let Err(kind) = self.open(slot, id.1, (map, SystemClock.monotonic())) {
-                return Some(Outcome::Failed { kind, index: 0, current: None });
+                return Some(Err(kind));
             }
         }
         let member = &mut self.place(id)?.member;

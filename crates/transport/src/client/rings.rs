@@ -49,6 +49,12 @@ impl RingSender {
             }
             producer.publish();
         }
+        self.call();
+        true
+    }
+
+    /// Wakes the node if it does not look at the ring.
+    pub(super) fn call(&self) {
         let sleeps = self.memory.word(Word::NodeSleeps);
         if sleeps.load(Ordering::SeqCst) == 1
             && sleeps.swap(0, Ordering::SeqCst) == 1
@@ -56,6 +62,5 @@ impl RingSender {
         {
             ring_bell(doorbell);
         }
-        true
     }
 }

@@ -5,6 +5,8 @@
 //! in `epoll_wait` for a doorbell. A ring that stays quiet while others are busy is put to sleep alone, so that polling costs
 //! nothing for clients that do nothing.
 
+mod polled;
+
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -27,7 +29,7 @@ use super::rings::{NewRings, RingInput};
 use super::source::{Source, token};
 use super::waker::Waker;
 use super::watch::Watch;
-use super::{ConnId, Listener, Options, Peer, Replies, Service};
+use super::{ConnId, Left, Listener, Options, Peer, Replies, Service};
 use crate::address::socket_flags;
 use crate::handshake::{frame, is_trusted};
 use crate::key::ClusterKey;
@@ -70,6 +72,8 @@ pub struct EventLoop {
     /// A client whose ring is polled waits on this thread's core.
     is_near: bool,
     leaving: Leaving,
+    /// Clients have left something in shared memory since the rings were last sorted.
+    polled: bool,
 }
 
 impl std::fmt::Debug for EventLoop {
@@ -118,6 +122,7 @@ impl EventLoop {
             spin: Spin::serving(options.spin),
             is_near: false,
             leaving: Leaving::new(),
+            polled: false,
             options,
         })
     }
@@ -162,8 +167,16 @@ impl EventLoop {
                     has_looked = self.look(Some(Duration::ZERO), service)?;
                     served |= has_looked;
                 }
-                if !served && turns.is_multiple_of(IDLE_TURNS_PER_POLL) && service.poll() {
+                let left = match served || !turns.is_multiple_of(IDLE_TURNS_PER_POLL) {
+                    true => Left::Nothing,
+                    false => service.poll(),
+                };
+                if left != Left::Nothing {
+                    self.polled = true;
                     self.spin.found();
+                    if left == Left::ByNear {
+                        self.leaving.served(true);
+                    }
                 } else if served {
                     self.spin.found();
                     self.send_all(service);
@@ -416,73 +429,6 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Serves the rings that are polled, once around. Returns whether there was anything.
-    ///
-    /// Clients on this thread's core come last: until they can go on, others go on with what they got, and ask for more.
-    fn serve_rings(&mut self, service: &mut dyn Service) -> bool {
-        let core = this_core();
-        let mut near: SmallVec<[usize; 4]> = SmallVec::new();
-        let mut served = false;
-        let mut at = 0;
-        while at < self.awake.len() {
-            let index = self.awake[at];
-            at += 1;
-            if rings(&mut self.connections, index).is_some_and(|rings| rings.meet(core)) {
-                near.push(index);
-            } else {
-                served |= self.serve_ring(index, service);
-            }
-        }
-        self.is_near = !near.is_empty();
-        for index in near {
-            served |= self.serve_ring(index, service);
-        }
-        served
-    }
-
-    fn serve_ring(&mut self, index: usize, service: &mut dyn Service) -> bool {
-        let Some(Some(connection)) = self.connections.get_mut(index) else { return false };
-        let (Some(rings), Phase::Open(peer)) = (&mut connection.rings, &connection.phase) else {
-            return false;
-        };
-        let mut place = Place {
-            node: self.node,
-            key: &self.key,
-            service: &mut *service,
-            replies: &mut self.replies,
-        };
-        match rings.serve(connection.id, peer, &mut place) {
-            Ok(any) => any,
-            Err(error) => {
-                self.end(index, &error, service);
-                false
-            }
-        }
-    }
-
-    /// Polls no more what was quiet since the last time.
-    fn sort_rings(&mut self) {
-        let connections = &mut self.connections;
-        self.awake.retain(|index| {
-            let Some(rings) = rings(connections, *index) else { return false };
-            std::mem::take(&mut rings.used) || !rings.sleep()
-        });
-        // The next socket that has something wakes them again.
-        self.sockets_awake = false;
-    }
-
-    /// Polling has paid no more: stop it, but for rings in which something has just come.
-    fn sleep(&mut self) {
-        self.sockets_awake = false;
-        let connections = &mut self.connections;
-        self.awake.retain(|index| rings(connections, *index).is_some_and(|rings| !rings.sleep()));
-        if self.awake.is_empty() {
-            self.spin.sleeps();
-        } else {
-            self.spin.found();
-        }
-    }
-
     /// Sends what has been queued, and ends what is to be ended.
     fn send_all(&mut self, service: &mut dyn Service) {
         while let Some(id) = self.replies.next_dirty() {
@@ -562,38 +508,4 @@ impl EventLoop {
             }
         }
     }
-
-    /// Tries again to move what waits for full rings.
-    fn retry_rings(&mut self) {
-        let mut waiting = false;
-        for index in 0..self.connections.len() {
-            let Some(id) = self.id(index) else { continue };
-            let before = self.replies.stalled(id);
-            if before.is_none() || !self.replies.shares_arena(id) {
-                continue;
-            }
-            let drained = self.replies.flush_ring(id);
-            waiting |= !drained;
-            if self.replies.stalled(id) != before {
-                self.wake_rings(index);
-            }
-        }
-        if waiting {
-            self.watch.retry_later();
-        }
-    }
-
-    /// Polls the rings of a connection from now on.
-    fn wake_rings(&mut self, index: usize) {
-        if let Some(rings) = rings(&mut self.connections, index)
-            && !rings.awake
-        {
-            rings.wake();
-            self.awake.push(index);
-        }
-    }
-}
-
-fn rings(connections: &mut [Option<Connection>], index: usize) -> Option<&mut RingInput> {
-    connections.get_mut(index)?.as_mut()?.rings.as_mut()
 }

@@ -1,7 +1,7 @@
 //! A client's view of the node's arena.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use samite_types::{Clock, Epoch, Error, ErrorKind, Result, SystemClock};
@@ -143,6 +143,11 @@ impl ArenaView {
     /// A word of a table of posts.
     pub(super) fn post_word(&self, part: u32, offset: usize) -> &AtomicU64 {
         self.mapping.long_word(self.layout.posts_offset(part) + offset)
+    }
+
+    /// A short word of a table of posts.
+    pub(super) fn post_flag(&self, part: u32, offset: usize) -> &AtomicU32 {
+        self.mapping.word(self.layout.posts_offset(part) + offset)
     }
 
     /// Where something of a table of posts lies.

@@ -1,34 +1,42 @@
 //! A client's side of the [posts](samite_wire::posts).
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::Duration;
 
+use rustix::thread::futex;
 use samite_types::{ClientId, Epoch};
 use samite_wire::access::Access;
 use samite_wire::heads::RecordId;
 use samite_wire::posts::{
-    BOXES, BoxHeader, Claim, OPEN_OFFSET, PENDING_OFFSET, REQUEST_LEN_MAX, State, box_offset,
-    claim_of, claim_offset, owner_offset,
+    BoxHeader, Claim, LANE_BOXES, LANES, OPEN_OFFSET, PENDING_OFFSET, REQUEST_LEN_MAX, State,
+    Waiter, box_offset, claim_of, claim_offset, lane_of, lane_offset, owner_offset,
 };
 use zerocopy::IntoBytes;
 
 use super::arena_view::ArenaView;
+use super::cores::this_core;
+use crate::socket::timespec;
 
-/// After so many changes that were posted, one is asked for: the node carries out what waits, so that it is never much.
-const POSTS_PER_REQUEST: u32 = 32;
-/// Boxes that a client tries: it begins where it ended, and others elsewhere.
-const BOXES_TRIED: u32 = 4;
+/// After so many changes that were posted, a node that sleeps is woken.
+const POSTS_PER_CALL: u32 = 16;
+/// Boxes that a client tries before it waits.
+const BOXES_TRIED: usize = 4;
+/// How often a client waits for a box, and how long each time: then it asks, which says what is wrong with the node.
+const WAITS: u32 = 10;
+const WAIT: Duration = Duration::from_millis(2);
 
 /// Where a client posts next, and as whom.
 #[derive(Debug)]
 pub(super) struct Turn {
-    posts: AtomicU32,
+    /// Counts the boxes of its lane.
+    next: AtomicUsize,
     uid: u32,
 }
 
 impl Turn {
     /// For the user whom the node knows the connection to be of.
     pub(super) fn new() -> Self {
-        Self { posts: AtomicU32::new(0), uid: rustix::process::geteuid().as_raw() }
+        Self { next: AtomicUsize::new(0), uid: rustix::process::geteuid().as_raw() }
     }
 }
 
@@ -83,19 +91,21 @@ impl ArenaView {
         self.is_open(self.part_of(record), map_epoch)
     }
 
-    /// Posts a change of a record, if what is seen of it then makes the outcome certain. `false`: nothing was done, ask the node.
+    /// Posts a change of a record, if what is seen of it then makes the outcome certain. Where the node is behind it waits a little. `call` wakes the
+    /// node if it sleeps. `false`: nothing was done, ask the node.
     #[must_use]
-    pub fn post(&self, change: &Change<'_>, is_certain: impl FnOnce(&Self) -> bool) -> bool {
+    pub fn post(
+        &self,
+        change: &Change<'_>,
+        call: impl Fn(),
+        is_certain: impl FnOnce(&Self) -> bool,
+    ) -> bool {
         let lens = (change.body.len(), change.payload.iter().map(|piece| piece.len()).sum());
-        let turn = self.turn.posts.fetch_add(1, Ordering::Relaxed);
-        if turn % POSTS_PER_REQUEST == POSTS_PER_REQUEST - 1
-            || lens.0 + lens.1 > REQUEST_LEN_MAX
-            || !change.access.allows(self.turn.uid, true)
-        {
+        if lens.0 + lens.1 > REQUEST_LEN_MAX || !change.access.allows(self.turn.uid, true) {
             return false;
         }
         let (hash, part) = (change.record.hash(), self.part_of(&change.record));
-        let Some(number) = self.take_box(part, change.client, turn) else { return false };
+        let Some(number) = self.take_box(part, change, call) else { return false };
         let owner = self.post_word(part, owner_offset(number));
         let mut claimed = Claimed { owner, claim: None };
         let place = claim_of(hash);
@@ -124,17 +134,48 @@ impl ArenaView {
         true
     }
 
-    /// Takes a box that nobody has.
-    fn take_box(&self, part: u32, client: ClientId, turn: u32) -> Option<usize> {
-        // Clients begin in one of eight places, and each uses the same boxes again.
-        let start = (client.get() as u32 % 8) * (BOXES as u32 / 8);
-        (0..BOXES_TRIED).find_map(|more| {
-            let number = (start + (turn + more) % POSTS_PER_REQUEST) as usize % BOXES;
-            let owner = self.post_word(part, owner_offset(number));
-            let taken =
-                owner.compare_exchange(0, client.get(), Ordering::Acquire, Ordering::Relaxed);
-            taken.is_ok().then_some(number)
-        })
+    /// Takes a box of the client's lane that nobody has, and waits for one if need be.
+    fn take_box(&self, part: u32, change: &Change<'_>, call: impl Fn()) -> Option<usize> {
+        let client = change.client.get();
+        let first = client as usize % LANES * LANE_BOXES;
+        let turn = self.turn.next.fetch_add(1, Ordering::Relaxed);
+        if (turn as u32).is_multiple_of(POSTS_PER_CALL) {
+            call();
+        }
+        let box_at = |turn: usize| first + turn % LANE_BOXES;
+        let try_box = |turn: usize| {
+            let owner = self.post_word(part, owner_offset(box_at(turn)));
+            let taken = owner.compare_exchange(0, client, Ordering::Acquire, Ordering::Relaxed);
+            taken.is_ok().then_some(box_at(turn))
+        };
+        if let Some(number) = (turn..turn + BOXES_TRIED).find_map(try_box) {
+            return Some(number);
+        }
+        // The node has half of the boxes to go on with while this thread wakes up.
+        let half = turn + LANE_BOXES / 2;
+        for _ in 0..WAITS {
+            call();
+            self.await_box(part, box_at(half));
+            if !self.is_open(part, change.map_epoch) {
+                return None;
+            }
+            if let Some(number) = [half, turn].into_iter().find_map(try_box) {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// Waits a little until a box is free.
+    fn await_box(&self, part: u32, number: usize) {
+        let word = self.post_flag(part, lane_offset(lane_of(number)));
+        let waits = Waiter { number, core: this_core() as u16 }.word();
+        word.store(waits, Ordering::SeqCst);
+        // The node frees the box before it looks at the word.
+        if self.post_word(part, owner_offset(number)).load(Ordering::SeqCst) != 0 {
+            // Not private: the node wakes us from its own process. Whatever comes of it is seen at the box.
+            let _ = futex::wait(word, futex::Flags::empty(), waits, Some(&timespec(WAIT)));
+        }
     }
 
     /// Says in a box what it is for.
@@ -162,13 +203,16 @@ impl ArenaView {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering::SeqCst;
+
     use samite_types::{DatasetId, PartitionId, Version};
     use samite_wire::arena::ArenaLayout;
     use samite_wire::heads::{
         ALIVE_OFFSET, HEAD_LEN, Head, LEASE_OFFSET, MORE, Slot, VALID_ALWAYS, VALID_OFFSET,
         index_word, known_word,
     };
-    use samite_wire::posts::{BOX_LEN, Contents};
+    use samite_wire::posts::{BOX_LEN, BOXES, Contents};
 
     use super::*;
     use crate::shm::arena_view::tests::arena;
@@ -218,7 +262,8 @@ mod tests {
         }
 
         fn post(&self, change: &Change<'_>, agrees: impl FnOnce(&[u8], &Head) -> bool) -> bool {
-            let is_posted = self.view.post(change, |view| {
+            let call = || {};
+            let is_posted = self.view.post(change, call, |view| {
                 let mut shown = [0; HEAD_LEN];
                 let head = view.head(&change.record, Epoch(5), &mut shown);
                 head.is_some_and(|head| agrees(&shown[..head.len], &head))
@@ -268,7 +313,7 @@ mod tests {
         assert_eq!((contents.body, contents.payload), (&b"abc"[..], &b"def"[..]));
         // Until it is carried out the board may be behind, and nobody else can post.
         assert!(node.view.head(&ID, Epoch(5), &mut [0; HEAD_LEN]).is_none());
-        assert!(!node.view.post(&change(b"abc"), |_| true));
+        assert!(!node.view.post(&change(b"abc"), || {}, |_| true));
     }
 
     #[test]
@@ -340,19 +385,75 @@ mod tests {
         assert_eq!(word.load(Ordering::SeqCst), other, "another's claim stays");
     }
 
+    /// Fills the lane of the client.
+    fn fill_lane(node: &Node) {
+        for number in 0..BOXES {
+            if lane_of(number) == change(b"").client.get() as usize % LANES {
+                node.word(owner_offset(number)).store(77, Ordering::SeqCst);
+            }
+        }
+    }
+
+    fn lane(node: &Node) -> &AtomicU32 {
+        let lane = change(b"").client.get() as usize % LANES;
+        node.mapping.word(node.layout.posts_offset(0) + lane_offset(lane))
+    }
+
     #[test]
-    fn now_and_then_the_node_is_asked() {
+    fn who_finds_its_lane_full_waits_until_half_of_it_is_free() {
         let node = Node::new();
-        let posted: Vec<bool> = (0..3 * POSTS_PER_REQUEST)
-            .map(|_| {
-                let is_posted = node.post(&change(b"abc"), |_, _| true);
-                if is_posted {
-                    node.clear();
-                }
-                is_posted
-            })
-            .collect();
-        assert_eq!(posted.iter().filter(|is_posted| !**is_posted).count(), 3);
-        assert!(!posted[POSTS_PER_REQUEST as usize - 1]);
+        fill_lane(&node);
+        let calls = AtomicUsize::new(0);
+        let is_posted = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let waiter = std::iter::repeat_with(|| Waiter::read(lane(&node).load(SeqCst)))
+                    .find_map(|waiter| waiter)
+                    .unwrap();
+                assert_eq!(waiter.number % LANE_BOXES, LANE_BOXES / 2);
+                node.word(owner_offset(waiter.number)).store(0, SeqCst);
+                lane(&node).store(0, SeqCst);
+                let _ = futex::wake(lane(&node), futex::Flags::empty(), 1);
+            });
+            let call = || {
+                calls.fetch_add(1, SeqCst);
+            };
+            node.view.post(&change(b"abc"), call, |_| true)
+        });
+        assert!(is_posted);
+        assert_eq!(node.claim().unwrap().number % LANE_BOXES, LANE_BOXES / 2);
+        assert!(calls.load(SeqCst) > 1, "a node that sleeps carries nothing out");
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_or_for_a_table_that_is_closed() {
+        let node = Node::new();
+        fill_lane(&node);
+        let waited = || {
+            let calls = AtomicUsize::new(0);
+            let call = || {
+                calls.fetch_add(1, SeqCst);
+            };
+            assert!(!node.view.post(&change(b"abc"), call, |_| true));
+            assert_eq!(node.claim(), None);
+            calls.load(SeqCst)
+        };
+        // The first of all posts calls, and each time that it waits.
+        assert_eq!(waited(), 1 + WAITS as usize);
+        node.word(OPEN_OFFSET).store(0, SeqCst);
+        assert_eq!(waited(), 1);
+    }
+
+    #[test]
+    fn a_node_that_sleeps_is_called_now_and_then() {
+        let node = Node::new();
+        let calls = AtomicUsize::new(0);
+        for _ in 0..3 * POSTS_PER_CALL {
+            let call = || {
+                calls.fetch_add(1, SeqCst);
+            };
+            assert!(node.view.post(&change(b"abc"), call, |_| true));
+            node.clear();
+        }
+        assert_eq!(calls.load(SeqCst), 3);
     }
 }
