@@ -247,12 +247,12 @@ impl FileSystem {
         let Entry { home, value, seal, mark, hold } = *entry;
         let mut put = Operation::put(home.partition, &home.key, value);
         put.actions.extend(mark.actions(0));
-        // By itself: there may be too many.
-        let hold_it = Action::Hold { key: &home.key, token: hold };
-        let both = [put.guard(Guard::Absent(&home.key)), Operation::new(home.partition, [hold_it])];
-        let operations = if hold == 0 { &both[..1] } else { &both };
+        if hold != 0 {
+            put.actions.push(Action::Hold { key: &home.key, token: hold });
+        }
+        let operations = [put.guard(Guard::Absent(&home.key))];
         let record = (home.partition, home.key.as_slice());
-        self.store().dataset.post_new(record, seal, operations, walk.epoch)
+        self.store().dataset.post_new(record, seal, &operations, walk.epoch)
     }
 
     pub(crate) fn new_inode(

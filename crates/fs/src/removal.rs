@@ -102,13 +102,15 @@ impl FileSystem {
         if self.store().releases.are_waiting(home.partition) {
             return false;
         }
-        // By itself, so that the name goes also where there is no room for a mark.
-        let removal =
-            Operation::new(home.partition, [Action::Detach { key: &home.key, to: orphan }])
-                .guard(Guard::BytesAre { key: &home.key, offset: at::STATE, bytes: &[0] });
-        let operations = [removal, Operation::new(home.partition, mark.actions(0))];
+        let detach = Action::Detach { key: &home.key, to: orphan };
+        let actions = std::iter::once(detach).chain(mark.actions(0));
+        let removal = Operation::new(home.partition, actions).guard(Guard::BytesAre {
+            key: &home.key,
+            offset: at::STATE,
+            bytes: &[0],
+        });
         let record = (home.partition, home.key.as_slice());
-        self.store().dataset.post(record, &operations, epoch, |value, _| {
+        self.store().dataset.post(record, &[removal], epoch, |value, _| {
             Inode::decode(value).is_ok_and(|inode| {
                 inode.layout == Layout::Inline
                     && inode.flags & (FLAG_RENAMED | FLAG_ATTRIBUTES) == 0

@@ -154,7 +154,6 @@ impl Shard {
     /// Carries out what was posted, between requests.
     pub(crate) fn poll_posts(&mut self) -> Left {
         if self.carry_out_posts() {
-            self.posts.is_busy = true;
             return Left::Something;
         }
         if std::mem::take(&mut self.posts.is_busy) && self.arena.wake_posters(self.id) {
@@ -169,6 +168,7 @@ impl Shard {
             return false;
         }
         let operations = self.posts.carry_out_all(&mut self.partitions);
+        self.posts.is_busy = true;
         count(&self.figures().operations, operations);
         self.note_figures();
         if !self.arena.has_room_for_posts() {

@@ -224,22 +224,54 @@ impl Partition {
     /// Applies a mutation that a client has [posted](samite_wire::posts): it comes once, and nobody waits for its outcome, which is certain, also where the
     /// target is full.
     ///
+    /// What stands in the way of one action (a damaged record, too many holds) does not keep the others from taking effect.
+    ///
     /// # Errors
-    /// Why it had no effect all the same.
+    /// Why it had no effect all the same, or not all of it.
     pub fn apply_posted(
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,
     ) -> Result<(), ErrorKind> {
+        self.store.overdraw(true);
+        let mut done = self.try_posted(client, operation);
+        if done.is_err_and(|kind| kind != ErrorKind::Conflict) && operation.actions.len() > 1 {
+            done = self.try_one_by_one(client, operation);
+        }
+        self.store.overdraw(false);
+        done
+    }
+
+    /// Applies the first action, under the guards, and if that takes effect the others.
+    #[cold]
+    fn try_one_by_one(
+        &mut self,
+        client: ClientId,
+        operation: &Operation<'_>,
+    ) -> Result<(), ErrorKind> {
+        let mut done = Ok(());
+        for (index, action) in operation.actions.iter().enumerate() {
+            let mut alone = Operation::new(operation.partition, [action.clone()]);
+            alone.seq = operation.seq;
+            if index == 0 {
+                alone.guards.clone_from(&operation.guards);
+                self.try_posted(client, &alone)?;
+            } else {
+                done = done.and(self.try_posted(client, &alone));
+            }
+        }
+        done
+    }
+
+    fn try_posted(&mut self, client: ClientId, operation: &Operation<'_>) -> Result<(), ErrorKind> {
         let context = Context::posted();
         show::expect(&*self.store, operation, HowSoon::Later);
-        self.store.overdraw(true);
         let mut outputs = Outputs::new();
-        let done = check::check(operation).and_then(|()| {
-            self.try_change(client, &context, operation, &mut NoGrants, &mut outputs)
-        });
-        self.store.overdraw(false);
-        done.map_err(|failure| failure.kind)
+        check::check(operation)
+            .and_then(|()| {
+                self.try_change(client, &context, operation, &mut NoGrants, &mut outputs)
+            })
+            .map_err(|failure| failure.kind)
     }
 
     /// Holds are taken and released last, once nothing can fail any more.
