@@ -3,7 +3,8 @@
 //! Opening a file puts a hold on the record of its inode, in the operation that finds or makes it. Whoever takes the last name of a
 //! file that is held leaves its record under an *orphan's* key in the same partition, and the holds follow; a handle that does not
 //! find its file any more asks where its hold is. Closing lets go of it, which costs no request of its own: releases
-//! wait here for the next request to their node. Whoever lets go of an orphan last removes it. What nobody is left to remove, for
+//! wait here for the next request to their node, or, where new files are left with the node and nothing is asked for, leave by themselves and are not waited
+//! for. Whoever lets go of an orphan last removes it. What nobody is left to remove, for
 //! its holders died, is swept ([`crate::FileSystem::sweep_orphans`]).
 
 use std::collections::VecDeque;

@@ -243,7 +243,6 @@ impl FileSystem {
         if kind != FileKind::File || walk.leases || walk.dir().semantics == Semantics::Temporary {
             return false;
         }
-        self.store().send_releases();
         let Entry { home, value, seal, mark, hold } = *entry;
         let mut put = Operation::put(home.partition, &home.key, value);
         put.actions.extend(mark.actions(0));
@@ -252,7 +251,12 @@ impl FileSystem {
         }
         let operations = [put.guard(Guard::Absent(&home.key))];
         let record = (home.partition, home.key.as_slice());
-        self.store().dataset.post_new(record, seal, &operations, walk.epoch)
+        let is_posted = self.store().dataset.post_new(record, seal, &operations, walk.epoch);
+        if is_posted {
+            // Nothing is asked for that they could travel with.
+            self.store().send_releases();
+        }
+        is_posted
     }
 
     pub(crate) fn new_inode(

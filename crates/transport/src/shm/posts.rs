@@ -159,7 +159,7 @@ impl ArenaView {
             if !self.is_open(part, change.map_epoch) {
                 return None;
             }
-            if let Some(number) = [half, turn].into_iter().find_map(try_box) {
+            if let Some(number) = [turn, half].into_iter().find_map(try_box) {
                 return Some(number);
             }
         }
@@ -176,6 +176,8 @@ impl ArenaView {
             // Not private: the node wakes us from its own process. Whatever comes of it is seen at the box.
             let _ = futex::wait(word, futex::Flags::empty(), waits, Some(&timespec(WAIT)));
         }
+        // Another client of the lane may wait there now.
+        let _ = word.compare_exchange(waits, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Says in a box what it is for.
