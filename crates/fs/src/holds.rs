@@ -218,7 +218,11 @@ impl Store {
         if !self.releases.are_due() {
             return;
         }
-        let releases = self.releases.take(|_| true);
+        // Much space may depend on the answers to those that are urgent. Another thread may have sent them all.
+        let releases = self.releases.take(|release| !release.is_urgent);
+        if releases.is_empty() {
+            return;
+        }
         let operations: Vec<Operation<'_>> = releases.iter().map(letting_go).collect();
         match self.dataset.submit(&operations) {
             Ok(answers) => {

@@ -101,7 +101,7 @@ pub const fn lane_offset(lane: usize) -> usize {
 pub struct Waiter {
     /// For this box to be free.
     pub number: usize,
-    /// The low bits of the core that it went to sleep on.
+    /// The low bits of the number, counted from 1, of the core that it went to sleep on.
     pub core: u16,
 }
 
