@@ -4,10 +4,12 @@
 mod common;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use common::{Rig, create, get, kind, names, put, root};
 use samite_client::Transport;
 use samite_fs::{FileSystem, OpenFlags};
+use samite_testkit::Options;
 use samite_types::{ErrorKind, Result};
 
 /// A rig with a directory `/d`.
@@ -193,4 +195,24 @@ fn what_is_closed_is_let_go_of_soon_whoever_takes_its_name() {
         assert_eq!(abandoned, 0, "on {nodes} nodes");
         assert!(left <= before + marks, "{left} records where {before} were, on {nodes} nodes");
     }
+}
+
+#[test]
+fn what_is_left_with_a_shard_that_has_no_connection_is_made_soon() {
+    // Fewer than fill a lane: nobody has to wait for any of them.
+    const FILES: usize = 60;
+    let rig = Rig::with(Transport::Shm, 1, Options { shards: 3, ..Options::default() });
+    rig.fs.mkdir(&root(), b"/d", 0o755).unwrap();
+    let (before, start) = (records(&rig).0, rig.client.stats());
+    // Kept open: what is let go of is asked for, and what was left before is made on that occasion.
+    let files: Vec<_> = (0..FILES).map(|index| create(&rig.fs, &path(index))).collect();
+    let spent = rig.client.stats() - start;
+    assert!(spent.posts as usize > FILES / 2, "{spent:?}");
+    let began = Instant::now();
+    while records(&rig).0 < before + FILES as u64 {
+        // A shard that nobody calls looks by itself after ten seconds.
+        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", records(&rig));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    files.into_iter().for_each(|file| file.close().unwrap());
 }

@@ -153,6 +153,7 @@ fn changed<'o>(operation: &'o Operation<'_>) -> impl Iterator<Item = &'o [u8]> {
 impl Shard {
     /// Carries out what was posted, between requests.
     pub(crate) fn poll_posts(&mut self) -> Left {
+        self.call_shards();
         if self.carry_out_posts() {
             return Left::Something;
         }
@@ -160,6 +161,23 @@ impl Shard {
             return Left::ByNear;
         }
         Left::Nothing
+    }
+
+    /// Wakes the other shards for which something was posted. A client wakes only the one that has its connection.
+    fn call_shards(&self) {
+        for (index, inbox) in self.shared.inboxes.iter().enumerate() {
+            let shard = ShardId(index as u16);
+            if shard != self.id && self.arena.has_posts(shard) {
+                inbox.wake();
+            }
+        }
+    }
+
+    /// Another shard says that something was posted: carries it out, and wakes who waits for that.
+    pub(crate) fn answer_posts(&mut self) {
+        if self.carry_out_posts() {
+            self.arena.wake_posters(self.id);
+        }
     }
 
     /// Carries out all that was posted before this call. Returns whether there was anything.

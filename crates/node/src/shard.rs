@@ -513,7 +513,7 @@ impl Service for Shard {
     }
 
     fn wakeup(&mut self, out: &mut Replies) {
-        self.carry_out_posts();
+        self.answer_posts();
         self.refresh(out);
         self.send_watches_on(out);
         self.take_messages(out);

@@ -31,7 +31,11 @@ impl Rig {
 
     /// The same, over one transport.
     pub fn over(transport: Transport, nodes: usize, memory_bytes: u64) -> Self {
-        let options = Options { memory_bytes, ..Options::default() };
+        Self::with(transport, nodes, Options { memory_bytes, ..Options::default() })
+    }
+
+    /// A cluster with these options, and a client over this transport.
+    pub fn with(transport: Transport, nodes: usize, options: Options) -> Self {
         let cluster = LocalCluster::start(nodes, options).unwrap();
         let options = samite_client::Options { transport: Some(transport), ..Default::default() };
         let client = cluster.client(options).unwrap();

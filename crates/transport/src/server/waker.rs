@@ -31,8 +31,8 @@ impl Waker {
 
     /// Makes the loop call [`Service::wakeup`](super::Service::wakeup) soon. No system call when the loop is awake.
     pub fn wake(&self) {
-        self.0.rung.store(true, Ordering::SeqCst);
-        if self.0.sleeps.load(Ordering::SeqCst) {
+        // Who was first rings, or the loop looks before it sleeps.
+        if !self.0.rung.swap(true, Ordering::SeqCst) && self.0.sleeps.load(Ordering::SeqCst) {
             ring(self.0.bell.as_fd());
         }
     }
