@@ -152,9 +152,10 @@ impl Arena {
         self.board.wipe();
     }
 
-    /// Clients of this host that serve by the cluster map of `epoch` may [post](samite_wire::posts) to a shard from now on.
-    pub fn open_posts(&self, shard: ShardId, epoch: Epoch) {
-        self.posts.open(u32::from(shard.get()), epoch);
+    /// Clients of this host that serve by the cluster map of `epoch`, or `only` one of them, may [post](samite_wire::posts) to a shard from now on. Until now
+    /// nobody might, or the same.
+    pub fn open_posts(&self, shard: ShardId, epoch: Epoch, only: Option<ClientId>) {
+        self.posts.open(u32::from(shard.get()), epoch, only);
     }
 
     /// No client may post to a shard from now on. What was posted before waits for [`Arena::take_posts`].

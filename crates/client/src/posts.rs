@@ -4,7 +4,7 @@ use samite_transport::shm::{ArenaView, Change};
 use samite_types::{Epoch, PartitionId, Seq};
 use samite_wire::control::DurabilityKind;
 use samite_wire::heads::{HEAD_LEN, Head, RecordId};
-use samite_wire::op::{Operation, Request, RequestEncoder, RequestHeader};
+use samite_wire::op::{Action, Operation, Request, RequestEncoder, RequestHeader};
 
 use crate::Dataset;
 use crate::changes::mask_of_change;
@@ -15,8 +15,8 @@ impl Dataset {
     /// Posts operations of one partition, whose outcome is certain as long as the record at `key` there is as its node shows it to clients on its
     /// host: from here on they count as done. `agrees` looks at the first bytes of its value. `false`: nothing was done, ask the node.
     ///
-    /// The operations are carried out together, before whatever the node is asked next. They are short, lease
-    /// nothing, and change no record under a prefix. Nothing that the session has sent before them and not waited for may be about the same records.
+    /// The operations are carried out together, before whatever the node is asked next. They are short, and change no record under a prefix. Leases that
+    /// they ask for are given for as long as they say. Nothing that the session has sent before them and not waited for may be about the same records.
     #[must_use]
     pub fn post(
         &self,
@@ -65,7 +65,9 @@ impl Dataset {
             return false;
         };
         let record = RecordId { dataset: self.id(), partition, key };
-        if !link.may_post(&record, view.map.epoch()) {
+        let mut actions = operations.iter().flat_map(|operation| &operation.actions);
+        let borrows = actions.any(|action| matches!(action, Action::Lease { .. }));
+        if !link.may_post(&record, view.map.epoch(), (session.id, borrows)) {
             return false;
         }
         let header = RequestHeader {
@@ -87,6 +89,7 @@ impl Dataset {
             access: known.spec.access,
             map_epoch: view.map.epoch(),
             client: session.id,
+            borrows,
             body: &body,
             payload: &payload,
         };

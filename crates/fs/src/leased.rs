@@ -45,6 +45,11 @@ impl Promise {
         Ok(Self::given(moment.past_own_change(), term(lease)?))
     }
 
+    /// Of a change of this process that was posted at `moment` and asked for a long lease.
+    pub(crate) fn of_posted_change(moment: Moment) -> Option<Self> {
+        Self::given(moment.past_own_change(), LONG_TERM)
+    }
+
     /// What those who only see what others have closed count on from `moment` until they close, whoever changes it but this process.
     pub(crate) const fn of_session(moment: Moment) -> Self {
         Self { moment, term: SESSION_TERM, also: None }

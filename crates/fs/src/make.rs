@@ -175,8 +175,8 @@ impl FileSystem {
         let hold = if walk.opens { self.token() } else { 0 };
         let entry = Entry { home: &home, value: &value, seal: &seal, mark: &mark, hold };
         let promise = match self.post_entry(walk, new.kind, &entry) {
-            true => None,
-            false => match self.ask_for_entry(walk, inode.is_directory(), &entry)? {
+            Some(promise) => promise,
+            None => match self.ask_for_entry(walk, inode.is_directory(), &entry)? {
                 Asked::Made(promise) => promise,
                 Asked::Exists(node) => return Ok(Made::Exists(node)),
             },
@@ -238,10 +238,16 @@ impl FileSystem {
         Err(fail(ErrorKind::Busy))
     }
 
-    /// Leaves it to the node to make a file. `false`: that cannot be done that way now, or there is one already; nothing was done.
-    fn post_entry(&self, walk: &Walk<'_>, kind: FileKind, entry: &Entry<'_>) -> bool {
-        if kind != FileKind::File || walk.leases || walk.dir().semantics == Semantics::Temporary {
-            return false;
+    /// Leaves it to the node to make a file, and to give a lease on it if one is wanted. `None`: that cannot be done that way now, or there is one
+    /// already; nothing was done.
+    fn post_entry(
+        &self,
+        walk: &Walk<'_>,
+        kind: FileKind,
+        entry: &Entry<'_>,
+    ) -> Option<Option<Promise>> {
+        if kind != FileKind::File || walk.dir().semantics == Semantics::Temporary {
+            return None;
         }
         let Entry { home, value, seal, mark, hold } = *entry;
         let mut put = Operation::put(home.partition, &home.key, value);
@@ -249,14 +255,19 @@ impl FileSystem {
         if hold != 0 {
             put.actions.push(Action::Hold { key: &home.key, token: hold });
         }
+        let dataset = &self.store().dataset;
+        let moment = walk.leases.then(|| dataset.moment(home.partition)).flatten();
+        if moment.is_some() {
+            put.actions.push(long_lease(&home.key));
+        }
         let operations = [put.guard(Guard::Absent(&home.key))];
         let record = (home.partition, home.key.as_slice());
-        let is_posted = self.store().dataset.post_new(record, seal, &operations, walk.epoch);
-        if is_posted {
-            // Nothing is asked for that they could travel with.
-            self.store().send_releases();
+        if !dataset.post_new(record, seal, &operations, walk.epoch) {
+            return None;
         }
-        is_posted
+        // Nothing is asked for that they could travel with.
+        self.store().send_releases();
+        Some(moment.and_then(Promise::of_posted_change))
     }
 
     pub(crate) fn new_inode(

@@ -4,7 +4,8 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use common::{Rig, create, kind, names, put, root};
 use proptest::prelude::*;
@@ -300,4 +301,98 @@ proptest! {
             carry_out(&clients[*who], &mut model, op);
         }
     }
+}
+
+/// Says so when it ends, however it does: threads that look wait for nobody who has failed.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Runs `work` while the leases of `client` are given back as soon as they are called back.
+fn while_listening(client: &Client, work: impl FnOnce()) {
+    let node = client.map().unwrap().nodes()[0].node;
+    let mut revocations = client.revocations(node).unwrap();
+    revocations.next(Duration::from_millis(1)).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                revocations.next(Duration::from_millis(20)).unwrap();
+            }
+        });
+        let _ends = Ends(&is_over);
+        work();
+    });
+}
+
+#[test]
+fn who_has_all_leases_leaves_changes_with_the_node_and_gets_more_leases_for_certain() {
+    let rig = rig(1);
+    let (fs, (_, far)) = (&rig.fs, rig.another_over(Transport::Unix));
+    let before = rig.client.stats();
+    while_listening(&rig.client, || {
+        for index in 0..300 {
+            let path = format!("/d/{index}").into_bytes();
+            let made = fs.open_found(&root(), &path, OpenFlags::creating(), 0o640).unwrap();
+            made.found.file.close().unwrap();
+            let promise = made.name.expect("nobody else has changed anything of late");
+            match index % 6 {
+                0 => far.unlink(&root(), &path).unwrap(),
+                1 => far.chmod(&root(), &path, 0o600, true).unwrap(),
+                // Not longer than a lease, on the busiest machine.
+                2 => assert!(promise.left(fs).is_none_or(|left| left < Duration::from_secs(4))),
+                _ => fs.unlink(&root(), &path).unwrap(),
+            }
+            if index % 6 < 2 {
+                assert!(promise.left(fs).is_none(), "it was called back");
+                let perm = fs.stat(&root(), &path, true).ok().map(|attr| attr.perm);
+                assert_eq!(perm, (index % 6 == 1).then_some(0o600));
+            }
+        }
+    });
+    let spent = rig.client.stats() - before;
+    assert!(spent.posts > 200, "{spent:?}");
+}
+
+#[test]
+fn what_a_client_counts_on_holds_whoever_changes_it_meanwhile() {
+    let rig = rig(1);
+    let (fs, (_, near)) = (&rig.fs, rig.another_over(Transport::Shm));
+    let (_, far) = rig.another_over(Transport::Unix);
+    let is_over = AtomicBool::new(false);
+    let (mut held, before) = (0, rig.client.stats());
+    while_listening(&rig.client, || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    let _ = near.unlink(&root(), b"/d/k");
+                    std::thread::sleep(Duration::from_micros(300));
+                }
+            });
+            let _ends = Ends(&is_over);
+            for round in 0..3000 {
+                // Others keep the table open for this client.
+                let path = format!("/d/{}", round % 7).into_bytes();
+                fs.open_found(&root(), &path, OpenFlags::creating(), 0o640).unwrap();
+                let made = fs.open_found(&root(), b"/d/k", OpenFlags::creating(), 0o640).unwrap();
+                let left = || made.name.and_then(|promise| promise.left(fs));
+                if left().is_some() {
+                    let is_there = far.stat(&root(), b"/d/k", true).is_ok();
+                    assert!(is_there || left().is_none(), "removed under a lease, round {round}");
+                    held += u32::from(left().is_some());
+                }
+                made.found.file.close().unwrap();
+                if round % 3 == 0 {
+                    let _ = fs.unlink(&root(), b"/d/k");
+                    fs.unlink(&root(), &path).unwrap();
+                }
+            }
+        });
+    });
+    let spent = rig.client.stats() - before;
+    assert!(held > 0 && spent.posts > 100, "{held} held, {spent:?}");
 }

@@ -264,6 +264,7 @@ impl Shard {
         let map = self.map.as_ref();
         let slot = map.and_then(|map| self.partitions.dataset(map, request.header.dataset));
         let mut at = At::default();
+        self.shut_posts_against(task.client, &request, &budget);
         let now = self.time_for(&budget);
         if let Some(slot) = slot {
             if self.partitions.is_grouped(slot) {
@@ -275,9 +276,6 @@ impl Shard {
             if let Turn::Later(until) = self.turn(slot, task.client, &request, (now, at), None) {
                 return self.park(Work::Task(task), until);
             }
-        }
-        if !budget.lease_term.is_zero() {
-            self.shut_posts();
         }
         let Task { from, join, client, grants, cost, .. } = task;
         let (answer, seen) = self.apply_mine(join, client, &request, &budget, (now, at), grants);

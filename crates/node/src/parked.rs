@@ -105,9 +105,10 @@ impl Shard {
         let now = now.max(at.now);
         let shards = self.shared.shards();
         let is_alone = request.operations.len() == 1;
+        let id = self.id;
         let mine = || {
             let all = request.operations.iter();
-            all.filter(|op| op.is_mutation() && shard_of(op.partition, shards) == self.id)
+            all.filter(move |op| op.is_mutation() && shard_of(op.partition, shards) == id)
         };
         let (mut until, mut is_behind) = (None, false);
         let mut held: Vec<(Box<[u8]>, PartitionId, Holder)> = Vec::new();
@@ -132,6 +133,8 @@ impl Shard {
         if len.is_some_and(|len| !self.parked.has_room(len)) {
             return Turn::Never;
         }
+        // Whoever posts counts on leases that nobody waits for.
+        self.shut_posts();
         for operation in mine() {
             self.partitions.wait_for(slot, operation);
         }

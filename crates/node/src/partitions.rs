@@ -1,5 +1,6 @@
 //! The partitions of one shard, opened when they are first touched.
 
+mod borrowers;
 mod posted;
 mod walk;
 
@@ -23,6 +24,8 @@ use smallvec::SmallVec;
 
 use crate::durable::Recovered;
 use crate::held::HeldId;
+pub(crate) use borrowers::Whom;
+use borrowers::{Borrowers, LeaseTerm, asks_for_leases};
 
 /// Open partitions of all datasets.
 pub(crate) struct Partitions {
@@ -37,8 +40,7 @@ pub(crate) struct Partitions {
     last: usize,
     records: u64,
     abandoned: u64,
-    /// Leases on records, or notes for them, are kept until then; zero: there are none.
-    leases_until: Duration,
+    borrowers: Borrowers,
     /// Those that may have something for the shard to do, each once.
     stirred: Vec<PlaceId>,
     /// When those with an appointment are to be looked at.
@@ -116,7 +118,7 @@ impl Partitions {
             last: 0,
             records: 0,
             abandoned: 0,
-            leases_until: Duration::ZERO,
+            borrowers: Borrowers::default(),
             stirred: Vec::new(),
             alarms: BTreeSet::new(),
             recovered: None,
@@ -308,9 +310,10 @@ impl Partitions {
         self.records = self.records + opened.record_count() - before.0;
         self.abandoned = self.abandoned + opened.abandoned() - before.1;
         course.lease_epoch = course.lease_epoch.max(opened.lease_epoch());
-        if course.context.now > Duration::ZERO {
-            let leases = member.partition_mut().leases();
-            self.leases_until = self.leases_until.max(leases.live_until());
+        let now = course.context.now;
+        if now > Duration::ZERO && asks_for_leases(operation) {
+            let term = LeaseTerm::of(member.partition_mut().leases());
+            self.borrowers.note(course.client, term, now);
         }
         if open.is_grouped {
             let id = (open.id, partition);
@@ -420,15 +423,18 @@ impl Partitions {
     }
 
     /// Whether any partition keeps leases on records.
-    pub(crate) fn has_leases(&self) -> bool {
-        self.leases_until > Duration::ZERO
+    pub(crate) const fn has_leases(&self) -> bool {
+        self.borrowers.are_there()
     }
 
     /// It is `now`.
     pub(crate) fn leases_at(&mut self, now: Duration) {
-        if self.leases_until <= now {
-            self.leases_until = Duration::ZERO;
-        }
+        self.borrowers.at(now);
+    }
+
+    /// Whom leases on records allow to change some without being asked first.
+    pub(crate) const fn free_to_change(&self) -> Whom {
+        self.borrowers.free_to_change()
     }
 
     fn opened(&mut self, slot: Slot, partition: PartitionId) -> Option<&mut Mirrored> {

@@ -1,19 +1,21 @@
 //! What clients of the host have posted ([`samite_wire::posts`]): carried out before whatever comes next.
 //!
-//! Clients may post while nothing but the board stands between them and the records of a shard: nobody has leases on records,
-//! no partition of a dataset that keeps records once has other members, and the target has room for what they may post.
+//! Clients may post while nothing but the board stands between them and the records of a shard: nobody else has leases on records,
+//! nobody waits for leases to end, no partition of a dataset that keeps records once has other members, and the target has room for what they may post.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use samite_backend::{Arena, Bar, HowSoon, Post};
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::Left;
-use samite_types::{ClientId, DatasetId, Epoch, ShardId};
+use samite_types::{ClientId, Clock, DatasetId, Epoch, ShardId, SystemClock};
 use samite_wire::heads::RecordId;
 use samite_wire::op::{Action, Guard, Operation, Request, Touched};
 use smallvec::SmallVec;
 
-use crate::partitions::Partitions;
+use crate::budget::Budget;
+use crate::partitions::{Partitions, Whom};
 use crate::shard::{Shard, count};
 
 /// The table of one shard.
@@ -27,13 +29,24 @@ pub(crate) struct Posts {
     has_moving: bool,
     /// Epoch of that map while clients may post; 0: they may not.
     open: Epoch,
+    /// The only client that may.
+    only: Option<ClientId>,
     /// Something was carried out since clients on this thread's core were last woken.
     is_busy: bool,
 }
 
 impl Posts {
     pub(crate) fn new(arena: Arc<Arena>, shard: ShardId, shards: u16) -> Self {
-        Self { arena, shard, shards, map: None, has_moving: false, open: Epoch(0), is_busy: false }
+        Self {
+            arena,
+            shard,
+            shards,
+            map: None,
+            has_moving: false,
+            open: Epoch(0),
+            only: None,
+            is_busy: false,
+        }
     }
 
     /// Frees what a client that is gone was about to post.
@@ -43,9 +56,19 @@ impl Posts {
 
     /// Carries out all that was posted before this call. Returns how many operations.
     fn carry_out_all(&self, partitions: &mut Partitions) -> u64 {
+        let now = self.time_for(partitions);
         let mut operations = 0;
-        self.arena.take_posts(self.shard, |post| operations += self.carry_out(post, partitions));
+        self.arena
+            .take_posts(self.shard, |post| operations += self.carry_out(post, partitions, now));
         operations
+    }
+
+    /// The time, if leases have anything to do with what was posted; else zero.
+    fn time_for(&self, partitions: &Partitions) -> Duration {
+        if self.only.is_none() && !partitions.has_leases() {
+            return Duration::ZERO;
+        }
+        SystemClock.monotonic()
     }
 
     /// `operation` is to be applied soon: what [`Posts::make_way`] looks at first is fetched meanwhile.
@@ -70,11 +93,11 @@ impl Posts {
             self.carry_out_all(partitions);
             bars.reopens = true;
         }
-        let partition = operation.partition;
+        let (partition, now) = (operation.partition, self.time_for(partitions));
         for key in changed(operation) {
             let record = RecordId { dataset, partition, key };
             bars.barred.extend(self.arena.bar_posts(self.shard, &record, |post| {
-                self.carry_out(post, partitions);
+                self.carry_out(post, partitions, now);
             }));
         }
         bars
@@ -86,11 +109,11 @@ impl Posts {
             self.arena.admit_posts(self.shard, bar);
         }
         if bars.reopens {
-            self.arena.open_posts(self.shard, self.open);
+            self.arena.open_posts(self.shard, self.open, self.only);
         }
     }
 
-    fn carry_out(&self, post: &Post, partitions: &mut Partitions) -> u64 {
+    fn carry_out(&self, post: &Post, partitions: &mut Partitions, now: Duration) -> u64 {
         let contents = post.contents();
         let client = contents.map(|contents| contents.label.client);
         let request = contents
@@ -107,7 +130,7 @@ impl Posts {
                 continue;
             }
             let id = (request.header.dataset, operation.partition);
-            match partitions.apply_posted(id, map, client, operation) {
+            match partitions.apply_posted(id, map, client, operation, now) {
                 // The client took care that it would be done.
                 Some(Ok(())) => {}
                 Some(Err(kind)) => {
@@ -189,8 +212,8 @@ impl Shard {
         self.posts.is_busy = true;
         count(&self.figures().operations, operations);
         self.note_figures();
-        if !self.arena.has_room_for_posts() {
-            // What goes beyond the target's limit is never more than what the boxes hold.
+        if !self.arena.has_room_for_posts() || self.partitions.free_to_change() == Whom::Nobody {
+            // What goes beyond the target's limit, or that of leases, is never more than what the boxes hold.
             self.shut_posts();
         }
         operations > 0
@@ -206,14 +229,47 @@ impl Shard {
             self.posts.has_moving = self.partitions.has_moving(map);
             self.partitions.know_all(map);
         }
-        let may = !self.partitions.has_leases()
-            && !self.posts.has_moving
-            && self.arena.has_room_for_posts();
-        if !may {
+        let open = (self.posts.open != Epoch(0)).then_some(self.posts.only);
+        if open == self.may_post() && (open.is_none() || self.posts.open == epoch) {
+            return;
+        }
+        // Once nobody posts, it is known who has leases.
+        self.shut_posts();
+        if let Some(only) = self.may_post() {
+            (self.posts.open, self.posts.only) = (epoch, only);
+            self.arena.open_posts(self.id, epoch, only);
+        }
+    }
+
+    /// Who may post, as things are now: all clients of the host or only one of them; `None`: nobody.
+    fn may_post(&self) -> Option<Option<ClientId>> {
+        if self.posts.has_moving || !self.parked.is_empty() || !self.arena.has_room_for_posts() {
+            return None;
+        }
+        match self.partitions.free_to_change() {
+            Whom::Anyone => Some(None),
+            Whom::Only(client) => Some(Some(client)),
+            Whom::Nobody => None,
+        }
+    }
+
+    /// A request of `client` is about to be looked at: nobody may post who might count on leases that it contradicts, or contradict those that it
+    /// gets.
+    pub(crate) fn shut_posts_against(
+        &mut self,
+        client: ClientId,
+        request: &Request<'_>,
+        budget: &Budget,
+    ) {
+        let is_against = match self.posts.only {
+            None => !budget.lease_term.is_zero(),
+            Some(only) => {
+                let may_change = || request.operations.iter().any(Operation::is_mutation);
+                only != client && (!budget.lease_term.is_zero() || may_change())
+            }
+        };
+        if is_against {
             self.shut_posts();
-        } else if self.posts.open != epoch {
-            self.posts.open = epoch;
-            self.arena.open_posts(self.id, epoch);
         }
     }
 
@@ -222,6 +278,7 @@ impl Shard {
         if std::mem::take(&mut self.posts.open) != Epoch(0) {
             self.arena.close_posts(self.id);
             self.carry_out_posts();
+            self.posts.only = None;
         }
     }
 }

@@ -175,6 +175,7 @@ impl Shard {
                 return None;
             }
         };
+        self.shut_posts_against(peer.client, &request, &budget);
         let now = self.time_for(&budget);
         match self.turn(slot, peer.client, &request, (now, at), Some(len)) {
             Turn::Now => {}
@@ -185,9 +186,6 @@ impl Shard {
             }
         }
         count(&self.figures().operations, request.operations.len() as u64);
-        if !budget.lease_term.is_zero() {
-            self.shut_posts();
-        }
         let shards = self.shared.shards();
         let mine = |partition| shards == 1 || shard_of(partition, shards) == self.id;
         if request.operations.iter().all(|operation| mine(operation.partition)) {
@@ -426,6 +424,7 @@ pub(crate) const fn context(
         now,
         lease_term_max,
         lends_memory: false,
+        promises_leases: false,
     }
 }
 

@@ -40,6 +40,7 @@ impl Bench {
             now: std::time::Duration::ZERO,
             lease_term_max: std::time::Duration::ZERO,
             lends_memory: false,
+            promises_leases: false,
             answered_below: Seq((self.seq + 1).saturating_sub(self.window)),
             is_retry: false,
             lease_epoch: Epoch(u64::MAX),

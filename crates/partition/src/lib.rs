@@ -70,19 +70,22 @@ pub struct Context {
     pub lease_term_max: Duration,
     /// The client copies large values from the arena by itself: those that were found undamaged a moment ago are not looked at again.
     pub lends_memory: bool,
+    /// The client counts on the leases that it asks for: none is refused.
+    pub promises_leases: bool,
 }
 
 impl Context {
-    /// Of what was posted: its client made sure of its leases.
-    const fn posted() -> Self {
+    /// Of what was posted: its client made sure of what it stands on, and counts on the leases that it asks for.
+    const fn posted(now: Duration) -> Self {
         Self {
             answered_below: Seq(0),
             is_retry: false,
             lease_epoch: Epoch(u64::MAX),
             body_len_max: 0,
-            now: Duration::ZERO,
-            lease_term_max: Duration::ZERO,
+            now,
+            lease_term_max: Duration::MAX,
             lends_memory: false,
+            promises_leases: true,
         }
     }
 }
@@ -224,7 +227,8 @@ impl Partition {
     /// Applies a mutation that a client has [posted](samite_wire::posts): it comes once, and nobody waits for its outcome, which is certain, also where the
     /// target is full.
     ///
-    /// What stands in the way of one action (a damaged record, too many holds) does not keep the others from taking effect.
+    /// What stands in the way of one action (a damaged record, too many holds) does not keep the others from taking effect. Leases are counted from `now` on;
+    /// zero when nobody has any.
     ///
     /// # Errors
     /// Why it had no effect all the same, or not all of it.
@@ -232,11 +236,13 @@ impl Partition {
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,
+        now: Duration,
     ) -> Result<(), ErrorKind> {
+        let context = Context::posted(now);
         self.store.overdraw(true);
-        let mut done = self.try_posted(client, operation);
+        let mut done = self.try_posted(client, operation, &context);
         if done.is_err_and(|kind| kind != ErrorKind::Conflict) && operation.actions.len() > 1 {
-            done = self.try_one_by_one(client, operation);
+            done = self.try_one_by_one(client, operation, &context);
         }
         self.store.overdraw(false);
         done
@@ -248,6 +254,7 @@ impl Partition {
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,
+        context: &Context,
     ) -> Result<(), ErrorKind> {
         let mut done = Ok(());
         for (index, action) in operation.actions.iter().enumerate() {
@@ -255,22 +262,24 @@ impl Partition {
             alone.seq = operation.seq;
             if index == 0 {
                 alone.guards.clone_from(&operation.guards);
-                self.try_posted(client, &alone)?;
+                self.try_posted(client, &alone, context)?;
             } else {
-                done = done.and(self.try_posted(client, &alone));
+                done = done.and(self.try_posted(client, &alone, context));
             }
         }
         done
     }
 
-    fn try_posted(&mut self, client: ClientId, operation: &Operation<'_>) -> Result<(), ErrorKind> {
-        let context = Context::posted();
+    fn try_posted(
+        &mut self,
+        client: ClientId,
+        operation: &Operation<'_>,
+        context: &Context,
+    ) -> Result<(), ErrorKind> {
         show::expect(&*self.store, operation, HowSoon::Later);
         let mut outputs = Outputs::new();
         check::check(operation)
-            .and_then(|()| {
-                self.try_change(client, &context, operation, &mut NoGrants, &mut outputs)
-            })
+            .and_then(|()| self.try_change(client, context, operation, &mut NoGrants, &mut outputs))
             .map_err(|failure| failure.kind)
     }
 
@@ -496,6 +505,7 @@ impl Partition {
                 client,
                 term_max: context.lease_term_max,
                 now: context.now,
+                is_promised: context.promises_leases,
             }),
         }
     }

@@ -99,11 +99,33 @@ impl RecordLeases {
         term: Duration,
         now: Duration,
     ) -> Duration {
-        self.noting = self.noting.max(now + NOTING);
         let hash = hash(key);
         if self.waiting_wide || self.waiting.contains(&hash) || self.is_busy(client, hash, now) {
+            self.noting = self.noting.max(now + NOTING);
             return Duration::ZERO;
         }
+        self.lend((client, key), term, now, false)
+    }
+
+    /// The same for a client that counts on the lease already: it alone may ask for that, nobody waits, and the table had room. Nothing is refused.
+    pub fn grant_promised(&mut self, client: ClientId, key: &[u8], term: Duration, now: Duration) {
+        self.lend((client, key), term, now, true);
+    }
+
+    /// Whether there is no room for more leases.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.count >= LEASES_MAX
+    }
+
+    fn lend(
+        &mut self,
+        (client, key): (ClientId, &[u8]),
+        term: Duration,
+        now: Duration,
+        is_promised: bool,
+    ) -> Duration {
+        self.noting = self.noting.max(now + NOTING);
         if self.count >= LEASES_MAX && self.soonest.max(self.sweep_from) <= now {
             self.sweep(now);
         }
@@ -115,7 +137,7 @@ impl RecordLeases {
                 let before = holders.len();
                 holders.retain(|holder| holder.client == client || holder.until > now);
                 self.count -= before - holders.len();
-                let is_full = is_full || holders.len() >= LEASE_HOLDERS_MAX;
+                let is_full = !is_promised && (is_full || holders.len() >= LEASE_HOLDERS_MAX);
                 match holders.iter_mut().find(|holder| holder.client == client) {
                     Some(own) => own.until = own.until.max(until),
                     None if is_full => return Duration::ZERO,
@@ -125,7 +147,7 @@ impl RecordLeases {
                     }
                 }
             }
-            None if is_full => return Duration::ZERO,
+            None if is_full && !is_promised => return Duration::ZERO,
             None => {
                 let holders = SmallVec::from_elem(Holder { client, until }, 1);
                 self.holders.insert(key.into(), holders);
@@ -322,6 +344,28 @@ mod tests {
         let wipe = Action::DeletePrefix { prefix: b"x", limit: 1 };
         leases.wait_for(&Operation::new(PartitionId(0), [wipe]));
         assert_eq!(leases.grant(A, b"k", TERM, ms(17)), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_was_promised_is_given_whatever_stands_in_the_way() {
+        let mut leases = RecordLeases::default();
+        let key = |index: usize| (index as u64).to_le_bytes();
+        for index in 0..LEASES_MAX {
+            leases.grant(A, &key(index), TERM, ms(1));
+        }
+        leases.changed(B, &put(b"k"), ms(1));
+        leases.wait_for(&put(b"k"));
+        assert!(leases.is_full());
+        leases.grant_promised(A, b"k", TERM, ms(2));
+        assert_eq!(against(&mut leases, B, &put(b"k"), 3), Some(ms(4)));
+        assert_eq!(against(&mut leases, A, &put(b"k"), 3), None);
+        for client in 2..2 * LEASE_HOLDERS_MAX as u64 {
+            leases.grant_promised(ClientId(client), b"k", TERM, ms(2));
+        }
+        assert_eq!(against(&mut leases, A, &put(b"k"), 3), Some(ms(4)));
+        leases.grant_promised(A, b"k", 2 * LEASE_TERM_MAX, ms(5));
+        assert_eq!(against(&mut leases, B, &put(b"k"), 6), Some(ms(5) + LEASE_TERM_MAX));
+        assert!(!leases.is_full(), "the others have ended");
     }
 
     #[test]

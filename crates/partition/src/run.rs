@@ -48,6 +48,8 @@ pub(crate) struct Lender<'a> {
     pub(crate) client: ClientId,
     pub(crate) term_max: Duration,
     pub(crate) now: Duration,
+    /// The client counts on what it asks for.
+    pub(crate) is_promised: bool,
 }
 
 impl Run<'_> {
@@ -155,6 +157,10 @@ impl Run<'_> {
                 let term = Duration::from_micros(u64::from(*term_us));
                 let granted = self.lender.as_mut().map_or(Duration::ZERO, |lender| {
                     let term = term.min(lender.term_max);
+                    if lender.is_promised {
+                        lender.leases.grant_promised(lender.client, key, term, lender.now);
+                        return term;
+                    }
                     lender.leases.grant(lender.client, key, term, lender.now)
                 });
                 // No longer than what was asked for, which fits.

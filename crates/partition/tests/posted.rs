@@ -1,6 +1,8 @@
 //! Operations that clients have posted: what stands in the way of one action does not keep the others from taking effect.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
+use std::time::Duration;
+
 use samite_backend::Backend;
 use samite_backend::memory::MemoryBackend;
 use samite_partition::Partition;
@@ -17,7 +19,7 @@ fn partition() -> Partition {
 }
 
 fn post(partition: &mut Partition, operation: Operation<'_>) -> Result<(), ErrorKind> {
-    partition.apply_posted(CLIENT, &Operation { seq: Seq(1), ..operation })
+    partition.apply_posted(CLIENT, &Operation { seq: Seq(1), ..operation }, Duration::ZERO)
 }
 
 fn operation<'a>(actions: impl IntoIterator<Item = Action<'a>>) -> Operation<'a> {

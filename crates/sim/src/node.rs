@@ -170,6 +170,7 @@ impl SimNode {
             now: context.now,
             lease_term_max: Duration::ZERO,
             lends_memory: false,
+            promises_leases: false,
         };
         let (outcome, ticket) =
             slot.mirrored.apply(client, &op_context, operation, &mut NoGrants, at);

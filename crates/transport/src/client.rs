@@ -386,8 +386,8 @@ impl Link {
 
     /// Whether [`Link::post`] is worth a try: see [`ArenaView::may_post`].
     #[must_use]
-    pub fn may_post(&self, record: &RecordId<'_>, map_epoch: Epoch) -> bool {
-        self.posting_arena().is_some_and(|arena| arena.may_post(record, map_epoch))
+    pub fn may_post(&self, record: &RecordId<'_>, map_epoch: Epoch, who: (ClientId, bool)) -> bool {
+        self.posting_arena().is_some_and(|arena| arena.may_post(record, map_epoch, who))
     }
 
     /// What is posted meets no faults: while there are any, everything is asked for.

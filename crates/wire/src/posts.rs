@@ -4,7 +4,7 @@
 //! 0        128       256             1 KiB           8 KiB                   520 KiB
 //! ┌────────┬─────────┬───────────────┬───────────────┬───────────────────────┬──────────────────────────┐
 //! │ open   │ pending │ who waits     │ boxes' owners │ claims                │ boxes of 512 bytes       │
-//! │ u64    │ 8 × u64 │ u32 per lane  │ u64 per box   │ u64 per hash of a key │ client, claim, request   │
+//! │ 2 × u64│ 8 × u64 │ u32 per lane  │ u64 per box   │ u64 per hash of a key │ client, claim, request   │
 //! └────────┴─────────┴───────────────┴───────────────┴───────────────────────┴──────────────────────────┘
 //! ```
 //!
@@ -29,7 +29,7 @@
 //! What each side does, in this order:
 //!
 //! - A client takes a box (its owner: 0 → client), says in it which claim it is for, and takes the claim; finds [`OPEN_OFFSET`] to be the epoch of its
-//!   map, and the record on the board as it has to be; fills the box, sets its pending bit, and changes the claim to posted. If that fails, nothing was
+//!   map, [`WHOM_OFFSET`] to name nobody else, and the record on the board as it has to be; fills the box, sets its pending bit, and changes the claim to posted. If that fails, nothing was
 //!   posted: it frees claim and box, and asks the node.
 //! - Who reads the board looks at the claim before. If something is posted there, the board may be behind: ask the node.
 //! - The node, before it serves anything, carries out what is pending. Before it changes a record, it bars the claim, until the record
@@ -37,6 +37,9 @@
 //! - It closes the table, and revokes all claims after that. One of the two sees the other: the client claims before it looks. While the table is
 //!   closed it makes changes that forbid others for records which they do not name: that of a directory that takes no entries any more, or of
 //!   the lease epoch that clients stand on.
+//! - While clients hold leases on records, only a client that holds all of them may post: its own changes concern nobody else's. What it posts may also ask for
+//!   leases, which it gets for certain. So before the node looks whether leases stand against a change by another client, gives one to that, or lets others post, it closes
+//!   the table and carries out what was posted.
 //!
 //! Each client uses the boxes of a *lane* in turns. When it is ahead of the node by all of them, it says in the lane's word for which box it waits (half a lane
 //! ahead), looks at the box again, and sleeps there for a moment; the node, when it has freed a box, looks at that word. Nothing depends on it: who sleeps in vain, wakes up
@@ -50,6 +53,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Offset of the epoch of the cluster map by which clients may post, a `u64`; 0: they may not.
 pub const OPEN_OFFSET: usize = 0;
+/// Offset of the only client that may post, a `u64`; 0: all clients of the host. Changed while nobody may.
+pub const WHOM_OFFSET: usize = 8;
 /// Offset of the pending bits, one for each box.
 pub const PENDING_OFFSET: usize = 128;
 /// Words of pending bits.
@@ -324,6 +329,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_table_lie_side_by_side() {
+        assert_eq!((OPEN_OFFSET + 8, WHOM_OFFSET + 8 <= PENDING_OFFSET), (WHOM_OFFSET, true));
         assert_eq!(PENDING_WORDS * u64::BITS as usize, BOXES);
         assert!(PENDING_OFFSET + PENDING_WORDS * 8 <= lane_offset(0));
         assert!(lane_offset(LANES - 1) + 4 <= owner_offset(0));

@@ -10,7 +10,8 @@ use samite_types::{ClientId, Epoch};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::posts::{
     BOX_LEN, BOXES, BoxHeader, Claim, Contents, LANES, OPEN_OFFSET, PENDING_OFFSET, PENDING_WORDS,
-    State, Waiter, box_offset, claim_of, claim_offset, lane_of, lane_offset, owner_offset,
+    State, WHOM_OFFSET, Waiter, box_offset, claim_of, claim_offset, lane_of, lane_offset,
+    owner_offset,
 };
 
 use super::mapping::Mapping;
@@ -57,8 +58,9 @@ impl Posts {
         self.mapping.long_word(self.layout.posts_offset(part) + offset)
     }
 
-    /// Clients that serve by this map may post from now on.
-    pub(super) fn open(&self, part: u32, epoch: Epoch) {
+    /// Clients that serve by this map may post from now on, or only one of them. Until now nobody might, or the same.
+    pub(super) fn open(&self, part: u32, epoch: Epoch, only: Option<ClientId>) {
+        self.word(part, WHOM_OFFSET).store(only.map_or(0, ClientId::get), Ordering::SeqCst);
         self.word(part, OPEN_OFFSET).store(epoch.get(), Ordering::SeqCst);
     }
 
@@ -370,7 +372,7 @@ mod tests {
     #[test]
     fn a_table_that_is_closed_takes_nothing_more() {
         let posts = posts();
-        posts.open(0, Epoch(9));
+        posts.open(0, Epoch(9), None);
         assert_eq!(posts.word(0, OPEN_OFFSET).load(Ordering::SeqCst), 9);
         prepare(&posts, 0, 3, 1);
         post(&posts, 0, 4, 2);

@@ -1,10 +1,13 @@
 //! What clients have posted, and what they are not to post meanwhile.
 
+use std::time::Duration;
+
 use samite_partition::Outcome;
 use samite_placement::ClusterMap;
 use samite_types::{ClientId, Clock, ErrorKind, Redundancy, SystemClock};
 use samite_wire::op::Operation;
 
+use super::borrowers::{LeaseTerm, asks_for_leases};
 use super::{Course, Partitions, PlaceId, Slot, is_grouped};
 use crate::posts::Posts;
 
@@ -33,6 +36,7 @@ impl Partitions {
         map: &ClusterMap,
         client: ClientId,
         operation: &Operation<'_>,
+        now: Duration,
     ) -> Option<Result<(), ErrorKind>> {
         if self.place(id).is_none() {
             // The first that it hears of the partition. Its dataset is known: slots in use stay what they are.
@@ -45,11 +49,18 @@ impl Partitions {
             }
         }
         let member = &mut self.place(id)?.member;
-        let before = (member.partition().record_count(), member.partition().abandoned());
-        let outcome =
-            member.is_plain().then(|| member.partition_mut().apply_posted(client, operation));
+        if !member.is_plain() {
+            return None;
+        }
+        let opened = member.partition_mut();
+        let before = (opened.record_count(), opened.abandoned());
+        let outcome = opened.apply_posted(client, operation, now);
+        if asks_for_leases(operation) {
+            let term = LeaseTerm::of(opened.leases());
+            self.borrowers.note(client, term, now);
+        }
         self.recount(id, before);
-        outcome
+        Some(outcome)
     }
 
     /// Knows all datasets of a map, so that clients may post about any of them.

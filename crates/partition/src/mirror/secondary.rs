@@ -110,6 +110,7 @@ impl Mirrored {
             now: Duration::ZERO,
             lease_term_max: Duration::ZERO,
             lends_memory: false,
+            promises_leases: false,
         };
         match self.partition.apply(*client, &context, operation, &mut NoGrants) {
             Outcome::Done(outputs) if digest::of_outcome(operation, &outputs) == entry.outcome => {

@@ -208,6 +208,7 @@ impl Call {
             now: Duration::ZERO,
             lease_term_max: Duration::ZERO,
             lends_memory: false,
+            promises_leases: false,
         };
         apply(client, &context, &operation)
     }

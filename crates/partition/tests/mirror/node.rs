@@ -129,6 +129,7 @@ impl Node {
             now: Duration::ZERO,
             lease_term_max: Duration::ZERO,
             lends_memory: false,
+            promises_leases: false,
         };
         let mut put = Operation::put(PartitionId(0), key, value);
         put.seq = Seq(seq);

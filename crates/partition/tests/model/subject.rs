@@ -144,6 +144,7 @@ impl Subject {
             now: std::time::Duration::ZERO,
             lease_term_max: std::time::Duration::ZERO,
             lends_memory: false,
+            promises_leases: false,
             answered_below: Seq(answered_below),
             is_retry,
             lease_epoch: Epoch(lease),

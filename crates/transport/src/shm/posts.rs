@@ -9,7 +9,7 @@ use samite_wire::access::Access;
 use samite_wire::heads::RecordId;
 use samite_wire::posts::{
     BoxHeader, Claim, LANE_BOXES, LANES, OPEN_OFFSET, PENDING_OFFSET, REQUEST_LEN_MAX, State,
-    Waiter, box_offset, claim_of, claim_offset, lane_of, lane_offset, owner_offset,
+    WHOM_OFFSET, Waiter, box_offset, claim_of, claim_offset, lane_of, lane_offset, owner_offset,
 };
 use zerocopy::IntoBytes;
 
@@ -51,6 +51,8 @@ pub struct Change<'p> {
     pub map_epoch: Epoch,
     /// The client.
     pub client: ClientId,
+    /// It counts on leases that the change asks for: it has to be the only one that may post.
+    pub borrows: bool,
     /// The change, as a [request](samite_wire::op::Request).
     pub body: &'p [u8],
     /// Its payload, in pieces.
@@ -80,15 +82,20 @@ impl ArenaView {
         Claim::read(word).is_some_and(|claim| claim.state == State::Posted)
     }
 
-    fn is_open(&self, part: u32, map_epoch: Epoch) -> bool {
+    /// Whether `who` may post, who serves by this map and may count on leases.
+    fn is_open(&self, part: u32, map_epoch: Epoch, (who, borrows): (ClientId, bool)) -> bool {
         let open = self.post_word(part, OPEN_OFFSET).load(Ordering::Acquire);
-        open == map_epoch.get() && open != 0
+        if open != map_epoch.get() || open == 0 {
+            return false;
+        }
+        let whom = self.post_word(part, WHOM_OFFSET).load(Ordering::Acquire);
+        whom == who.get() || whom == 0 && !borrows
     }
 
-    /// Whether a client that serves by this map may post changes of `record` now. It may end at any time.
+    /// Whether a client that serves by this map may post changes of `record` now, and with `borrows` count on leases. It may end at any time.
     #[must_use]
-    pub fn may_post(&self, record: &RecordId<'_>, map_epoch: Epoch) -> bool {
-        self.is_open(self.part_of(record), map_epoch)
+    pub fn may_post(&self, record: &RecordId<'_>, map_epoch: Epoch, who: (ClientId, bool)) -> bool {
+        self.is_open(self.part_of(record), map_epoch, who)
     }
 
     /// Posts a change of a record, if what is seen of it then makes the outcome certain. Where the node is behind it waits a little. `call` wakes the
@@ -119,7 +126,7 @@ impl ArenaView {
         claimed.claim = Some((word, claim));
         // Who closes the table, or takes the record off the board, after what is seen from here on, sees the claim.
         fence(Ordering::SeqCst);
-        if !self.is_open(part, change.map_epoch) || !is_certain(self) {
+        if !self.is_open_for(part, change) || !is_certain(self) {
             return false;
         }
         self.fill(part, number, change);
@@ -132,6 +139,10 @@ impl ArenaView {
         // The node frees them.
         std::mem::forget(claimed);
         true
+    }
+
+    fn is_open_for(&self, part: u32, change: &Change<'_>) -> bool {
+        self.is_open(part, change.map_epoch, (change.client, change.borrows))
     }
 
     /// Takes a box of the client's lane that nobody has, and waits for one if need be.
@@ -156,7 +167,7 @@ impl ArenaView {
         for _ in 0..WAITS {
             call();
             self.await_box(part, box_at(half));
-            if !self.is_open(part, change.map_epoch) {
+            if !self.is_open_for(part, change) {
                 return None;
             }
             if let Some(number) = [turn, half].into_iter().find_map(try_box) {
@@ -289,6 +300,7 @@ mod tests {
             access: Access { owner: rustix::process::geteuid().as_raw(), mode: 0o700 },
             map_epoch: Epoch(3),
             client: ClientId(77),
+            borrows: false,
             body,
             payload: &[b"de", b"f"],
         }

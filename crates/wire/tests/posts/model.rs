@@ -1,15 +1,15 @@
-//! The protocol of [`samite_wire::posts`], step by step: every order of the steps of clients and node is tried, and what the clients were
-//! told must be what one of them after the other could have been told. Each rule of the protocol is left out once, which must be noticed.
-#![allow(clippy::unwrap_used, reason = "a failure fails the test")]
+//! The steps of clients and of their node.
 
 use std::collections::HashSet;
 
 use samite_types::ClientId;
 use samite_wire::posts::{Claim, State};
 
+use crate::told::{Told, explain};
+
 /// What clients do. `K` and `X` are records, of one directory; at first only `K` is there, and shown on the board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Deed {
+pub enum Deed {
     /// Removes `K`: posts that if it can.
     Remove,
     /// Is `K` there?
@@ -20,6 +20,8 @@ enum Deed {
     Make,
     /// The same: posts that if it can.
     Create,
+    /// The same, and gets a lease if it has made `K`.
+    Borrow,
     /// Seals the directory, if `K` is not there: nothing is made in it any more.
     Seal,
     /// Gives `K` the name `X`.
@@ -34,22 +36,26 @@ enum Deed {
 
 /// Rules that are kept, or not.
 #[derive(Clone, Copy, Debug)]
-struct Rules {
-    reader_looks_at_claim: bool,
-    client_looks_at_board_after_claim: bool,
-    client_sets_bit_before_posting: bool,
-    node_carries_out_first: bool,
-    node_revokes: bool,
-    node_bars_until_done: bool,
-    node_closes_to_seal: bool,
-    client_looks_for_seal: bool,
-    client_frees_only_its_own: bool,
-    node_closes_before_it_revokes: bool,
-    node_revokes_on_close: bool,
-    node_closes_to_raise: bool,
+pub struct Rules {
+    pub reader_looks_at_claim: bool,
+    pub client_looks_at_board_after_claim: bool,
+    pub client_sets_bit_before_posting: bool,
+    pub node_carries_out_first: bool,
+    pub node_revokes: bool,
+    pub node_bars_until_done: bool,
+    pub node_closes_to_seal: bool,
+    pub client_looks_for_seal: bool,
+    pub client_frees_only_its_own: bool,
+    pub node_closes_before_it_revokes: bool,
+    pub node_revokes_on_close: bool,
+    pub node_closes_to_raise: bool,
+    pub node_opens_to_who_has_leases: bool,
+    pub client_looks_for_whom: bool,
+    pub node_grants_what_was_posted: bool,
+    pub node_closes_to_changes_of_others: bool,
 }
 
-const ALL: Rules = Rules {
+pub const ALL: Rules = Rules {
     reader_looks_at_claim: true,
     client_looks_at_board_after_claim: true,
     client_sets_bit_before_posting: true,
@@ -62,6 +68,10 @@ const ALL: Rules = Rules {
     node_closes_before_it_revokes: true,
     node_revokes_on_close: true,
     node_closes_to_raise: true,
+    node_opens_to_who_has_leases: true,
+    client_looks_for_whom: true,
+    node_grants_what_was_posted: true,
+    node_closes_to_changes_of_others: true,
 };
 
 /// Where a client is in its deed.
@@ -89,6 +99,8 @@ enum Node {
     CarriedOut(usize, Next),
     Close(usize),
     RevokeAll(usize),
+    /// Looks whether a lease stands against it.
+    Turn(usize),
     Bar(usize),
     Apply(usize),
     Raised(usize),
@@ -102,13 +114,22 @@ enum Next {
     Seal,
 }
 
+/// Who may post.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Open {
+    No,
+    All,
+    Only(usize),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Client {
     at: At,
     /// Deeds done.
     done: usize,
     answer: Option<bool>,
-    leased: bool,
+    /// Whether `K` is there, as it knows under a lease.
+    leased: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -120,7 +141,7 @@ struct World {
     sealed: bool,
     claim: u64,
     pending: bool,
-    open: bool,
+    open: Open,
     forbidden: bool,
     lease_of: Option<usize>,
     queue: Vec<usize>,
@@ -130,11 +151,11 @@ struct World {
 }
 
 /// Beginnings and ends of deeds, in order; ends with what the client was told.
-type History = Vec<(usize, Option<bool>)>;
+pub type History = Vec<(usize, Option<bool>)>;
 
-struct Model {
-    deeds: Vec<Vec<Deed>>,
-    rules: Rules,
+pub struct Model {
+    pub deeds: Vec<Vec<Deed>>,
+    pub rules: Rules,
 }
 
 impl Model {
@@ -142,8 +163,18 @@ impl Model {
         self.deeds[client].get(world.clients[client].done).copied()
     }
 
-    fn answer(world: &mut World, client: usize, told: bool) {
+    fn answer(&self, world: &mut World, client: usize, told: bool) {
+        let deed = self.deed(world, client);
         let one = &mut world.clients[client];
+        one.leased = match deed {
+            Some(Deed::Lease) => Some(told),
+            Some(Deed::Borrow) if told => Some(true),
+            // What it changes itself under its lease it knows.
+            Some(Deed::Create | Deed::Make) if told => one.leased.map(|_| true),
+            Some(Deed::Remove | Deed::Rename) if told => one.leased.map(|_| false),
+            Some(Deed::Recall) => None,
+            _ => one.leased,
+        };
         (one.at, one.answer, one.done) = (At::Begin, None, one.done + 1);
         world.history.push((client, Some(told)));
     }
@@ -160,21 +191,20 @@ impl Model {
         match (deed, world.clients[client].at) {
             (_, At::Asked) => {
                 let told = world.clients[client].answer?;
-                Self::answer(&mut next, client, told);
-                next.clients[client].leased |= deed == Deed::Lease;
+                self.answer(&mut next, client, told);
             }
             (Deed::Recall, _) => {
                 next.history.push((client, None));
-                let told = world.clients[client].leased && world.lease_of == Some(client);
+                let is_known = world.queue.iter().all(|one| *one != client);
+                assert!(is_known, "it does one thing after the other");
+                // Nobody takes a lease away, and what the client knew under it cannot have changed. Who never had one has nothing to say.
+                let was = world.clients[client].leased.unwrap_or(world.record);
                 next.lease_of = next.lease_of.filter(|one| *one != client);
-                // The lease was given with what `K` was then; it cannot have changed.
-                let before =
-                    world.history.iter().rev().find(|(one, told)| *one == client && told.is_some());
-                let was = before.and_then(|(_, told)| *told)?;
-                assert!(told, "nobody takes a lease away");
-                Self::answer(&mut next, client, was);
+                self.answer(&mut next, client, was);
             }
-            (Deed::Remove | Deed::Create, at) => self.post(world, &mut next, (client, at)),
+            (Deed::Remove | Deed::Create | Deed::Borrow, at) => {
+                self.post(world, &mut next, (client, at))
+            }
             (Deed::Look, At::Begin) => {
                 next.history.push((client, None));
                 let is_posted =
@@ -187,7 +217,7 @@ impl Model {
             }
             (Deed::Look, At::BoardNext) => {
                 if world.on_board {
-                    Self::answer(&mut next, client, true);
+                    self.answer(&mut next, client, true);
                 } else {
                     Self::ask(&mut next, client);
                 }
@@ -204,10 +234,21 @@ impl Model {
     /// Whether the outcome is certain of what a client posts.
     fn is_certain(&self, world: &World, client: usize) -> bool {
         match self.deed(world, client) {
-            Some(Deed::Create) => {
+            Some(Deed::Create | Deed::Borrow) => {
                 !world.record && (!world.sealed || !self.rules.client_looks_for_seal)
             }
             _ => world.on_board,
+        }
+    }
+
+    /// Whether it finds that it may post.
+    fn may_post(&self, world: &World, client: usize) -> bool {
+        match world.open {
+            Open::No => false,
+            Open::All => {
+                self.deed(world, client) != Some(Deed::Borrow) || !self.rules.client_looks_for_whom
+            }
+            Open::Only(one) => one == client || !self.rules.client_looks_for_whom,
         }
     }
 
@@ -238,7 +279,9 @@ impl Model {
                 }
             }
             At::Claimed => {
-                let may = world.open && self.is_certain(world, client) && !world.forbidden;
+                let may = self.may_post(world, client)
+                    && self.is_certain(world, client)
+                    && !world.forbidden;
                 go(next, if may { At::Looked } else { At::Failed });
             }
             At::Looked => {
@@ -251,14 +294,14 @@ impl Model {
                 } else {
                     next.claim = posted;
                     if self.rules.client_sets_bit_before_posting {
-                        Self::answer(next, client, true);
+                        self.answer(next, client, true);
                     } else {
                         // It meant to set the bit now, and does not come to it.
                         go(next, At::Posted);
                     }
                 }
             }
-            At::Posted => Self::answer(next, client, true),
+            At::Posted => self.answer(next, client, true),
             At::Failed => {
                 if world.claim == claim.word() || !self.rules.client_frees_only_its_own {
                     next.claim = 0;
@@ -275,40 +318,45 @@ impl Model {
         let claim = Claim::read(world.claim);
         match world.node {
             Node::Idle => {
-                // What waits for a lease to end waits.
-                let held = |client: &usize| {
-                    let deed = self.deed(world, *client);
-                    let changes = matches!(deed, Some(Deed::Remove | Deed::Rename | Deed::Create));
-                    world.lease_of.is_some() && changes
-                };
-                let at = world.queue.iter().position(|client| !held(client))?;
+                let at = world.queue.iter().position(|client| !self.is_held(world, *client))?;
                 let client = next.queue.remove(at);
                 next.node = Node::Pending(client);
-                next.open |= world.lease_of.is_none();
+                // It closes the table between the two; here it waits until that changes nothing.
+                if world.open == Open::No || world.claim == 0 && !world.pending {
+                    self.reopen(&mut next);
+                }
             }
             Node::Pending(client) => {
                 next.node = if world.pending && self.rules.node_carries_out_first {
                     next.pending = false;
                     Node::Taken(client)
                 } else {
-                    self.serve(world, client)
+                    self.serve(&mut next, client)
                 };
             }
             Node::Taken(client) => self.take(&mut next, client),
             Node::CarriedOut(client, then) => {
                 next.claim = 0;
                 next.node = match then {
-                    Next::Serve => self.serve(world, client),
+                    Next::Serve => self.serve(&mut next, client),
                     Next::Apply => Node::Bar(client),
-                    Next::Seal => Node::Apply(client),
+                    Next::Seal => Node::Turn(client),
                 };
             }
             Node::Close(client) => {
-                next.open &= !self.rules.node_closes_before_it_revokes;
+                if self.rules.node_closes_before_it_revokes {
+                    next.open = Open::No;
+                }
                 next.node = Node::RevokeAll(client);
             }
             Node::RevokeAll(client) => self.revoke(&mut next, client),
             Node::Bar(client) => self.bar(&mut next, client),
+            Node::Turn(client) if self.is_held(world, client) => {
+                next.queue.push(client);
+                next.node = Node::Idle;
+                self.reopen(&mut next);
+            }
+            Node::Turn(client) => next.node = Node::Apply(client),
             Node::Apply(client) => {
                 let told = self.apply(&mut next, client);
                 next.clients[client].answer = Some(told);
@@ -316,14 +364,17 @@ impl Model {
                 if claim.is_some_and(|claim| claim.state == State::Barred) {
                     next.claim = 0;
                 }
-                next.open |= self.deed(world, client) == Some(Deed::Seal);
+                if next.open == Open::No && self.deed(world, client) != Some(Deed::Forbid) {
+                    self.reopen(&mut next);
+                }
                 if self.deed(world, client) == Some(Deed::Forbid) {
                     next.clients[client].answer = None;
                     next.node = Node::Raised(client);
                 }
             }
             Node::Raised(client) => {
-                (next.forbidden, next.open) = (true, true);
+                next.forbidden = true;
+                self.reopen(&mut next);
                 next.clients[client].answer = Some(true);
                 next.node = Node::Idle;
             }
@@ -333,16 +384,31 @@ impl Model {
 
     /// Looks at what its bit says is pending.
     fn take(&self, next: &mut World, client: usize) {
-        next.node = self.serve(next, client);
-        let Some(claim) = Claim::read(next.claim) else { return };
-        match claim.state {
-            State::Posted => {
-                self.carry_out(next, claim);
-                next.node = Node::CarriedOut(client, Next::Serve);
-            }
-            State::Claimed => next.pending = true,
-            State::Barred => {}
+        let claim = Claim::read(next.claim);
+        if let Some(claim) = claim.filter(|claim| claim.state == State::Posted) {
+            self.carry_out(next, claim);
+            next.node = Node::CarriedOut(client, Next::Serve);
+            return;
         }
+        next.pending |= claim.is_some_and(|claim| claim.state == State::Claimed);
+        next.node = self.serve(next, client);
+    }
+
+    /// Whether what a client asks for has to wait for a lease of another one to end.
+    fn is_held(&self, world: &World, client: usize) -> bool {
+        let changes = matches!(
+            self.deed(world, client),
+            Some(Deed::Remove | Deed::Rename | Deed::Make | Deed::Create | Deed::Borrow)
+        );
+        changes && world.lease_of.is_some_and(|one| one != client)
+    }
+
+    /// Lets those post whom leases allow it.
+    fn reopen(&self, next: &mut World) {
+        next.open = match next.lease_of {
+            Some(client) if self.rules.node_opens_to_who_has_leases => Open::Only(client),
+            _ => Open::All,
+        };
     }
 
     /// Carries out what was posted, by a client that may have gone on.
@@ -350,17 +416,24 @@ impl Model {
         let poster = claim.number;
         let done = next.clients[poster].done;
         let at = (0..=done).rev().find(|at| {
-            matches!(self.deeds[poster].get(*at), Some(Deed::Remove | Deed::Create))
+            let deed = self.deeds[poster].get(*at);
+            matches!(deed, Some(Deed::Remove | Deed::Create | Deed::Borrow))
                 && (*at < done || matches!(next.clients[poster].at, At::Posted))
         });
-        let creates = self.deeds[poster][at.unwrap()] == Deed::Create;
+        let deed = self.deeds[poster][at.unwrap()];
+        let creates = deed != Deed::Remove;
+        // Leases end by themselves, if nobody relies on them any more.
+        let relies = next.clients[poster].leased.is_some();
+        if deed == Deed::Borrow && relies && self.rules.node_grants_what_was_posted {
+            next.lease_of = Some(poster);
+        }
         assert!(next.record != creates && !(creates && next.sealed), "it can be carried out");
         (next.record, next.on_board) = (creates, creates);
     }
 
     /// Takes the claim from a client that has not posted, and carries out what is posted.
     fn revoke(&self, next: &mut World, client: usize) {
-        next.node = Node::Apply(client);
+        next.node = Node::Turn(client);
         match Claim::read(next.claim).filter(|_| self.rules.node_revokes_on_close) {
             Some(claim) if claim.state == State::Claimed => next.claim = 0,
             Some(claim) if claim.state == State::Posted => {
@@ -389,9 +462,19 @@ impl Model {
     }
 
     /// Where a request begins, once what was pending is carried out.
-    fn serve(&self, world: &World, client: usize) -> Node {
-        match self.deed(world, client) {
-            Some(Deed::Lease) => Node::Close(client),
+    fn serve(&self, next: &mut World, client: usize) -> Node {
+        if self.is_held(next, client) {
+            next.queue.push(client);
+            return Node::Idle;
+        }
+        let is_anothers = matches!(next.open, Open::Only(one) if one != client);
+        match self.deed(next, client) {
+            Some(Deed::Lease | Deed::Borrow) => Node::Close(client),
+            Some(Deed::Remove | Deed::Rename | Deed::Make | Deed::Create)
+                if is_anothers && self.rules.node_closes_to_changes_of_others =>
+            {
+                Node::Close(client)
+            }
             Some(Deed::Seal) if self.rules.node_closes_to_seal => Node::Close(client),
             Some(Deed::Forbid) if self.rules.node_closes_to_raise => Node::Close(client),
             Some(Deed::Remove | Deed::Rename | Deed::Make | Deed::Create) => Node::Bar(client),
@@ -413,9 +496,12 @@ impl Model {
                 (next.record, next.other) = (false, next.other || told);
                 told
             }
-            Some(Deed::Make | Deed::Create) => {
+            Some(deed @ (Deed::Make | Deed::Create | Deed::Borrow)) => {
                 let told = !next.record && !next.sealed && !next.forbidden;
                 (next.record, next.on_board) = (next.record || told, next.on_board || told);
+                if told && deed == Deed::Borrow {
+                    next.lease_of = Some(client);
+                }
                 told
             }
             Some(Deed::Seal) => {
@@ -429,7 +515,7 @@ impl Model {
             }
             Some(Deed::LookAtOther) => next.other,
             Some(Deed::Lease) => {
-                (next.open, next.lease_of) = (false, Some(client));
+                next.lease_of = Some(client);
                 next.record
             }
             Some(Deed::Forbid) => {
@@ -460,8 +546,8 @@ impl Model {
     }
 
     /// Tries all orders. `Some`: a history that cannot be explained.
-    fn search(&self) -> Option<History> {
-        let idle = Client { at: At::Begin, done: 0, answer: None, leased: false };
+    pub fn search(&self) -> Option<History> {
+        let idle = Client { at: At::Begin, done: 0, answer: None, leased: None };
         let first = World {
             record: true,
             other: false,
@@ -469,7 +555,7 @@ impl Model {
             sealed: false,
             claim: 0,
             pending: false,
-            open: true,
+            open: Open::All,
             forbidden: false,
             lease_of: None,
             queue: Vec::new(),
@@ -499,100 +585,5 @@ impl Model {
             }
         }
         None
-    }
-}
-
-/// What there is, one deed after the other.
-#[derive(Clone, Copy, Default)]
-struct Told {
-    record: bool,
-    other: bool,
-    forbidden: bool,
-    sealed: bool,
-}
-
-/// Whether the deeds that are not in `used` can come after the others, in an order that keeps those apart which were apart in time.
-fn explain(deeds: &[(Deed, usize, usize, bool)], used: u32, was: Told) -> bool {
-    if used.count_ones() as usize == deeds.len() {
-        return true;
-    }
-    let left = || (0..deeds.len()).filter(|at| used & 1 << at == 0);
-    let first_end = left().map(|at| deeds[at].2).min().unwrap();
-    left().filter(|at| deeds[*at].1 <= first_end).any(|at| {
-        let (deed, _, _, told) = deeds[at];
-        let Told { record, other, forbidden, sealed } = was;
-        let (expected, after) = match deed {
-            Deed::Remove | Deed::Make | Deed::Create if forbidden => (false, was),
-            Deed::Remove => (record, Told { record: false, ..was }),
-            Deed::Look | Deed::Lease | Deed::Recall => (record, was),
-            Deed::LookAtOther => (other, was),
-            Deed::Make | Deed::Create if sealed => (false, was),
-            Deed::Make | Deed::Create => (!record, Told { record: true, ..was }),
-            Deed::Rename => (record, Told { record: false, other: other || record, ..was }),
-            Deed::Forbid => (true, Told { forbidden: true, sealed: false, ..was }),
-            Deed::Seal => (!record, Told { sealed: sealed || !record, ..was }),
-        };
-        told == expected && explain(deeds, used | 1 << at, after)
-    })
-}
-
-/// What clients do beside each other.
-fn scenes() -> Vec<Vec<Vec<Deed>>> {
-    use Deed::{Create, Forbid, Lease, Look, LookAtOther, Make, Recall, Remove, Rename, Seal};
-    vec![
-        vec![vec![Remove, Look], vec![Remove, Look]],
-        vec![vec![Remove], vec![Remove], vec![Look, Look]],
-        vec![vec![Remove, LookAtOther], vec![Rename, Look]],
-        vec![vec![Remove], vec![Rename], vec![Look, LookAtOther]],
-        vec![vec![Remove, Make], vec![Remove, Look]],
-        vec![vec![Remove, Make, Look], vec![Look, Remove]],
-        vec![vec![Remove, Look], vec![Lease, Recall]],
-        vec![vec![Remove], vec![Lease, Recall, Look], vec![Look]],
-        vec![vec![Remove], vec![Forbid, Look], vec![Look]],
-        vec![vec![Remove], vec![Forbid, Look], vec![Remove]],
-        vec![vec![Remove, Create], vec![Create, Look]],
-        vec![vec![Remove, Create], vec![Create], vec![Look]],
-        vec![vec![Remove, Create], vec![Make, Look]],
-        vec![vec![Remove, Create], vec![Make], vec![Create]],
-        vec![vec![Remove, Create], vec![Seal, Look]],
-        vec![vec![Remove, Create, Look], vec![Seal], vec![Create]],
-        vec![vec![Remove, Create], vec![Rename, Create]],
-        vec![vec![Remove, Create], vec![Lease, Recall]],
-        vec![vec![Remove, Create], vec![Forbid, Look]],
-        vec![vec![Remove, Create], vec![Seal, Forbid]],
-        vec![vec![Remove, Create, Look], vec![Seal, Forbid], vec![Create]],
-    ]
-}
-
-fn found(rules: Rules) -> Option<(Vec<Vec<Deed>>, History)> {
-    scenes().into_iter().find_map(|deeds| {
-        let model = Model { deeds, rules };
-        model.search().map(|history| (model.deeds, history))
-    })
-}
-
-#[test]
-fn nobody_can_tell_what_was_posted_from_what_was_asked() {
-    assert_eq!(found(ALL), None);
-}
-
-#[test]
-fn no_rule_can_be_left_out() {
-    let without = [
-        Rules { reader_looks_at_claim: false, ..ALL },
-        Rules { client_looks_at_board_after_claim: false, ..ALL },
-        Rules { client_sets_bit_before_posting: false, ..ALL },
-        Rules { node_carries_out_first: false, ..ALL },
-        Rules { node_revokes: false, ..ALL },
-        Rules { node_bars_until_done: false, ..ALL },
-        Rules { node_closes_to_seal: false, ..ALL },
-        Rules { client_looks_for_seal: false, ..ALL },
-        Rules { client_frees_only_its_own: false, ..ALL },
-        Rules { node_closes_before_it_revokes: false, ..ALL },
-        Rules { node_revokes_on_close: false, ..ALL },
-        Rules { node_closes_to_raise: false, ..ALL },
-    ];
-    for rules in without {
-        assert!(!matches!(std::panic::catch_unwind(|| found(rules)), Ok(None)), "{rules:?}");
     }
 }
