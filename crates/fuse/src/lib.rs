@@ -26,6 +26,7 @@ mod kernel;
 mod locks;
 mod mount;
 mod names;
+mod nearness;
 mod nodes;
 mod ops;
 mod places;

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::nearness::{Nearness, leave};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use samite_transport::{Poll, Spin};
 
@@ -37,7 +38,7 @@ pub struct Readers {
     /// Where requests come from, once they do.
     device: OnceLock<OwnedFd>,
     /// Held by the worker that looks for the next request.
-    spin: Mutex<Spin>,
+    looking: Mutex<Looking>,
     /// It has looked in vain, and sleeps.
     sleeps: AtomicBool,
     /// Workers that wait for a request, or are on their way to.
@@ -49,6 +50,12 @@ pub struct Readers {
     enough: usize,
     rest: Mutex<Rest>,
     bell: Condvar,
+}
+
+#[derive(Debug)]
+struct Looking {
+    spin: Spin,
+    nearness: Nearness,
 }
 
 #[derive(Debug)]
@@ -76,6 +83,8 @@ pub struct Turn<'r, S: Fn() -> bool> {
     readers: &'r Readers,
     is_soon: S,
     next: Next,
+    /// The thread that asks.
+    who: u32,
 }
 
 impl Readers {
@@ -83,7 +92,7 @@ impl Readers {
     pub const fn new(workers: usize, cores: usize) -> Self {
         Self {
             device: OnceLock::new(),
-            spin: Mutex::new(Spin::new(LOOK_MAX)),
+            looking: Mutex::new(Looking { spin: Spin::new(LOOK_MAX), nearness: Nearness::new() }),
             sleeps: AtomicBool::new(false),
             waiting: AtomicUsize::new(workers),
             begun: AtomicU64::new(0),
@@ -99,17 +108,17 @@ impl Readers {
         self.device.get_or_init(|| device);
     }
 
-    /// The calling worker begins to serve a request. `is_soon`: answers come so soon that few workers are better.
-    pub fn begin<S: Fn() -> bool>(&self, next: Next, is_soon: S) -> Turn<'_, S> {
+    /// The calling worker begins to serve a request of the thread `who`. `is_soon`: answers come so soon that few workers are better.
+    pub fn begin<S: Fn() -> bool>(&self, who: u32, next: Next, is_soon: S) -> Turn<'_, S> {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         self.begun.fetch_add(1, Ordering::Relaxed);
         if self.sleeps.load(Ordering::Relaxed)
             && self.sleeps.swap(false, Ordering::Relaxed)
-            && let Ok(mut spin) = self.spin.try_lock()
+            && let Ok(mut looking) = self.looking.try_lock()
         {
-            spin.woke();
+            looking.spin.woke();
         }
-        Turn { readers: self, is_soon, next }
+        Turn { readers: self, is_soon, next, who }
     }
 
     /// The request that is being served takes long: somebody is to wait for the next.
@@ -125,18 +134,24 @@ impl Readers {
     }
 
     /// Until there is a request, or a sleep is better: it has not come for long, or somebody else has work for this core, who may well be to ask.
-    fn look(&self) {
-        let (Some(device), Ok(mut spin)) = (self.device.get(), self.spin.try_lock()) else {
+    fn look(&self, who: u32) {
+        let (Some(device), Ok(mut looking)) = (self.device.get(), self.looking.try_lock()) else {
             return;
         };
+        let Looking { spin, nearness } = &mut *looking;
+        nearness.answered(who);
+        let began = Instant::now();
         while !has_request(device) {
             if !spin.pass(Poll::Kernel, false) || spin.is_shared() {
                 spin.sleeps();
                 self.sleeps.store(true, Ordering::Relaxed);
+                leave();
                 return;
             }
         }
         spin.found();
+        let now = Instant::now();
+        nearness.asked_again(now - began, now);
     }
 
     /// The same without offering the core to who was answered: it may compute on it for milliseconds, for which others would wait.
@@ -155,6 +170,7 @@ impl Readers {
         if self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leaves).is_err() {
             return;
         }
+        leave();
         rest.resting += 1;
         let mut nap = Nap::default();
         let mut seen = self.begun.load(Ordering::Relaxed);
@@ -216,7 +232,7 @@ impl<S: Fn() -> bool> Drop for Turn<'_, S> {
         let waits_another = self.readers.waiting.fetch_add(1, Ordering::SeqCst) > 0;
         match ((self.is_soon)(), waits_another, self.next) {
             (true, true, _) => self.readers.rest(),
-            (true, false, Next::More) => self.readers.look(),
+            (true, false, Next::More) => self.readers.look(self.who),
             (true, false, Next::Unknown) => self.readers.glance(),
             (false, ..) => {}
         }
@@ -247,7 +263,7 @@ mod tests {
     fn who_finds_another_waiting_rests_and_comes_back() {
         let readers = Readers::new(2, 2);
         let (turn, other) =
-            (readers.begin(Next::More, || true), readers.begin(Next::More, || true));
+            (readers.begin(0, Next::More, || true), readers.begin(0, Next::More, || true));
         drop(turn);
         assert_eq!(waiting(&readers), 1);
         drop(other);
@@ -261,7 +277,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_over.load(Ordering::SeqCst) {
-                    drop(readers.begin(Next::More, || true));
+                    drop(readers.begin(0, Next::More, || true));
                 }
             });
             for _ in 0..20 {
@@ -269,7 +285,7 @@ mod tests {
                     std::thread::yield_now();
                 }
                 // The second worker has a request that takes long.
-                let turn = readers.begin(Next::More, || false);
+                let turn = readers.begin(0, Next::More, || false);
                 readers.call();
                 assert!(waiting(&readers) <= 1);
                 drop(turn);
@@ -307,10 +323,10 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !is_back.load(Ordering::SeqCst) {
-                    drop(readers.begin(Next::More, || false));
+                    drop(readers.begin(0, Next::More, || false));
                 }
             });
-            drop(readers.begin(Next::More, || true));
+            drop(readers.begin(0, Next::More, || true));
             is_back.store(true, Ordering::SeqCst);
         });
         assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
@@ -320,13 +336,13 @@ mod tests {
     fn nobody_rests_where_answers_take_their_time() {
         let readers = Readers::new(3, 2);
         let is_soon = || false;
-        drop(readers.begin(Next::More, is_soon));
+        drop(readers.begin(0, Next::More, is_soon));
         assert_eq!(waiting(&readers), 3);
         // Nobody is there to be called.
         let _turns = [
-            readers.begin(Next::More, is_soon),
-            readers.begin(Next::More, is_soon),
-            readers.begin(Next::More, is_soon),
+            readers.begin(0, Next::More, is_soon),
+            readers.begin(0, Next::More, is_soon),
+            readers.begin(0, Next::More, is_soon),
         ];
         readers.call();
         assert_eq!(waiting(&readers), 0);

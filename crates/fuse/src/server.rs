@@ -43,15 +43,16 @@ impl Server {
     }
 
     /// For as long as a worker serves a request.
-    fn turn(&self) -> Turn<'_, impl Fn() -> bool> {
-        self.turn_of(0, Next::More)
+    fn turn(&self, req: &Request) -> Turn<'_, impl Fn() -> bool> {
+        self.turn_of(req, 0, Next::More)
     }
 
     /// The same for one with so many bytes to move, and with what is likely to come after it.
-    fn turn_of(&self, len: usize, next: Next) -> Turn<'_, impl Fn() -> bool> {
+    fn turn_of(&self, req: &Request, len: usize, next: Next) -> Turn<'_, impl Fn() -> bool> {
         let is_long = len >= LONG_LEN_MIN;
         // Who moves much data is likely to have more of it, and others as well.
-        let turn = self.readers.begin(next, move || !is_long && self.ops.fs.answers_soon());
+        let turn =
+            self.readers.begin(req.pid(), next, move || !is_long && self.ops.fs.answers_soon());
         if is_long {
             self.readers.call();
         }
@@ -98,7 +99,7 @@ impl Filesystem for Server {
     }
 
     fn lookup(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEntry) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         match self.ops.run(|ops| ops.look_up(&caller(req), name(parent, child))) {
             Ok(seen) => {
                 self.ops.caching.answer([seen.name, seen.attributes], |[name, attributes]| {
@@ -113,13 +114,13 @@ impl Filesystem for Server {
         }
     }
 
-    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        let _turn = self.turn();
+    fn forget(&self, req: &Request, ino: INodeNo, nlookup: u64) {
+        let _turn = self.turn(req);
         self.ops.forget(ino.0, nlookup);
     }
 
-    fn getattr(&self, _req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let _turn = self.turn_of(0, Next::Unknown);
+    fn getattr(&self, req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _turn = self.turn_of(req, 0, Next::Unknown);
         match self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from))) {
             Ok((attr, promise)) => {
                 self.ops.caching.answer([promise], |[ttl]| reply.attr(&ttl, &attr));
@@ -146,14 +147,14 @@ impl Filesystem for Server {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         let changes = Changes { mode, uid, gid, size, atime, mtime };
         let fh = fh.map(u64::from);
         attributes(self.ops.run(|ops| ops.set_attr(&caller(req), ino.0, fh, &changes)), reply);
     }
 
-    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        let _turn = self.turn();
+    fn readlink(&self, req: &Request, ino: INodeNo, reply: ReplyData) {
+        let _turn = self.turn(req);
         match self.ops.run(|ops| ops.target(ino.0)) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
@@ -170,7 +171,7 @@ impl Filesystem for Server {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         let new = New::Node(mode, rdev);
         self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, child), new)), reply);
     }
@@ -184,18 +185,18 @@ impl Filesystem for Server {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         let new = New::Directory(mode & 0o7777);
         self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, child), new)), reply);
     }
 
     fn unlink(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         empty(self.ops.run(|ops| ops.unlink(&caller(req), name(parent, child))), reply);
     }
 
     fn rmdir(&self, req: &Request, parent: INodeNo, child: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         empty(self.ops.run(|ops| ops.rmdir(&caller(req), name(parent, child))), reply);
     }
 
@@ -207,7 +208,7 @@ impl Filesystem for Server {
         target: &Path,
         reply: ReplyEntry,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         let new = New::Symlink(target.as_os_str().as_bytes());
         self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, link_name), new)), reply);
     }
@@ -222,7 +223,7 @@ impl Filesystem for Server {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         let (from, to) = (name(parent, child), name(newparent, newname));
         empty(self.ops.run(|ops| ops.rename(&caller(req), from, to, flags)), reply);
     }
@@ -235,12 +236,12 @@ impl Filesystem for Server {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         entry(self.ops.run(|ops| ops.link(&caller(req), ino.0, name(newparent, newname))), reply);
     }
 
     fn open(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         match self.ops.run(|ops| ops.open(&caller(req), ino.0, flags.0)) {
             Ok(handle) => reply.opened(FileHandle(handle), OPEN_FLAGS),
             Err(errno) => reply.error(errno),
@@ -257,7 +258,7 @@ impl Filesystem for Server {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         match self.ops.run(|ops| ops.create(&caller(req), name(parent, child), mode, flags)) {
             Ok((Seen { attr, name, attributes }, handle)) => {
                 self.ops.caching.answer([name, attributes], |ttls| {
@@ -271,7 +272,7 @@ impl Filesystem for Server {
 
     fn read(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -280,7 +281,7 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let _turn = self.turn_of(size as usize, Next::More);
+        let _turn = self.turn_of(req, size as usize, Next::More);
         read_into(size.min(IO_LEN_MAX) as usize, |buffer| {
             match self.ops.run(|ops| ops.read(fh.0, buffer, offset)) {
                 Ok(len) => reply.data(&buffer[..len]),
@@ -291,7 +292,7 @@ impl Filesystem for Server {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -301,26 +302,26 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _turn = self.turn_of(data.len(), Next::More);
+        let _turn = self.turn_of(req, data.len(), Next::More);
         let flags = (flags.0, write_flags);
         written(self.ops.run(|ops| ops.write(fh.0, data, offset, flags)), reply);
     }
 
     fn flush(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         empty(self.ops.run(|ops| ops.flush(fh.0, lock_owner.0)), reply);
     }
 
     fn release(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
@@ -328,17 +329,17 @@ impl Filesystem for Server {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         empty(self.ops.run(|ops| ops.release(fh.0)), reply);
     }
 
-    fn fsync(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
-        let _turn = self.turn_of(usize::MAX, Next::More);
+    fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
+        let _turn = self.turn_of(req, usize::MAX, Next::More);
         empty(self.ops.run(|ops| ops.settle(fh.0)), reply);
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         match self.ops.run(|ops| ops.open(&caller(req), ino.0, flags.0)) {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
             Err(errno) => reply.error(errno),
@@ -347,13 +348,13 @@ impl Filesystem for Server {
 
     fn readdir(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         match self.ops.run(|ops| ops.list(fh.0, offset, &mut reply)) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno),
@@ -368,19 +369,19 @@ impl Filesystem for Server {
         offset: u64,
         reply: ReplyDirectoryPlus,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         self.ops.list_with_attributes(&caller(req), fh.0, offset, reply);
     }
 
     fn releasedir(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         empty(self.ops.run(|ops| ops.release(fh.0)), reply);
     }
 
@@ -389,8 +390,8 @@ impl Filesystem for Server {
         reply.ok();
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let _turn = self.turn();
+    fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _turn = self.turn(req);
         match self.ops.run(Ops::statfs) {
             Ok(stat) => reply.statfs(
                 stat.blocks,
@@ -416,30 +417,30 @@ impl Filesystem for Server {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         let attribute = (key.as_bytes(), bytes);
         empty(self.ops.run(|ops| ops.set_xattr(&caller(req), ino.0, attribute, flags)), reply);
     }
 
     fn getxattr(&self, req: &Request, ino: INodeNo, key: &OsStr, size: u32, reply: ReplyXattr) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         let found = self.ops.run(|ops| ops.get_xattr(&caller(req), ino.0, key.as_bytes()));
         value(found, size, reply);
     }
 
     fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         value(self.ops.run(|ops| ops.list_xattrs(&caller(req), ino.0)), size, reply);
     }
 
     fn removexattr(&self, req: &Request, ino: INodeNo, key: &OsStr, reply: ReplyEmpty) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         empty(self.ops.run(|ops| ops.remove_xattr(&caller(req), ino.0, key.as_bytes())), reply);
     }
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -447,20 +448,20 @@ impl Filesystem for Server {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turn_of(usize::MAX, Next::More);
+        let _turn = self.turn_of(req, usize::MAX, Next::More);
         empty(self.ops.run(|ops| ops.allocate(fh.0, offset, length, mode)), reply);
     }
 
     fn lseek(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino: INodeNo,
         fh: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         match self.ops.run(|ops| ops.seek(fh.0, offset, whence)) {
             Ok(found) => reply.offset(found),
             Err(errno) => reply.error(errno),
@@ -469,7 +470,7 @@ impl Filesystem for Server {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         _ino_in: INodeNo,
         fh_in: FileHandle,
         offset_in: u64,
@@ -480,14 +481,14 @@ impl Filesystem for Server {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let _turn = self.turn_of(usize::MAX, Next::More);
+        let _turn = self.turn_of(req, usize::MAX, Next::More);
         let (from, to) = ((fh_in.0, offset_in), (fh_out.0, offset_out));
         written(self.ops.run(|ops| ops.copy(from, to, len)), reply);
     }
 
     fn getlk(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         lock_owner: LockOwner,
@@ -497,7 +498,7 @@ impl Filesystem for Server {
         pid: u32,
         reply: ReplyLock,
     ) {
-        let _turn = self.turn();
+        let _turn = self.turn(req);
         let ask = LockAsk {
             ino: ino.0,
             handle: fh.0,
