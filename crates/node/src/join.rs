@@ -160,7 +160,7 @@ impl Shard {
             outcomes.push((index, outcome));
         }
         let Course { lease_epoch, seen, .. } = course;
-        self.admit_posts();
+        self.admit_posts(Some(client));
         self.note_figures();
         (Answer { join, outcomes, lease_epoch, unused: grants, refused: None }, seen)
     }

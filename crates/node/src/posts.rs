@@ -219,8 +219,8 @@ impl Shard {
         operations > 0
     }
 
-    /// Lets clients post, or not, as things are now.
-    pub(crate) fn admit_posts(&mut self) {
+    /// Lets clients post, or not, as things are now. `who` has asked for something.
+    pub(crate) fn admit_posts(&mut self, who: Option<ClientId>) {
         let Some(map) = &self.map else { return };
         let epoch = map.epoch();
         if self.posts.map.as_ref().is_none_or(|known| known.epoch() != epoch) {
@@ -230,25 +230,28 @@ impl Shard {
             self.partitions.know_all(map);
         }
         let open = (self.posts.open != Epoch(0)).then_some(self.posts.only);
-        if open == self.may_post() && (open.is_none() || self.posts.open == epoch) {
+        if open == self.may_post(who) && (open.is_none() || self.posts.open == epoch) {
             return;
         }
         // Once nobody posts, it is known who has leases.
         self.shut_posts();
-        if let Some(only) = self.may_post() {
+        if let Some(only) = self.may_post(who) {
             (self.posts.open, self.posts.only) = (epoch, only);
             self.arena.open_posts(self.id, epoch, only);
         }
     }
 
-    /// Who may post, as things are now: all clients of the host or only one of them; `None`: nobody.
-    fn may_post(&self) -> Option<Option<ClientId>> {
+    /// Who may post, as things are now: all clients of the host or only one of them; `None`: nobody. One that was shut out for others may again when it
+    /// asks for something: until then they change what they like, and the table stays as it is.
+    fn may_post(&self, who: Option<ClientId>) -> Option<Option<ClientId>> {
         if self.posts.has_moving || !self.parked.is_empty() || !self.arena.has_room_for_posts() {
             return None;
         }
         match self.partitions.free_to_change() {
             Whom::Anyone => Some(None),
-            Whom::Only(client) => Some(Some(client)),
+            Whom::Only(client) => {
+                [who, self.posts.only].contains(&Some(client)).then_some(Some(client))
+            }
             Whom::Nobody => None,
         }
     }

@@ -316,7 +316,7 @@ impl Shard {
         }
         let Course { lease_epoch, seen, .. } = course;
         let grants = self.regrant(conn, &blocks);
-        self.admit_posts();
+        self.admit_posts(Some(peer.client));
         self.note_figures();
         let buffers = builder.finish(lease_epoch, &grants);
         if seen.is_empty() {
@@ -395,7 +395,7 @@ impl Shard {
         self.shut_posts();
         self.map = Some(Arc::clone(&map));
         self.take_up_groups(&map, out);
-        self.admit_posts();
+        self.admit_posts(None);
         self.note_figures();
         self.shared.shard_serves(self.id, map.epoch());
         self.answer_watches(&map, out);
