@@ -4,7 +4,7 @@ use samite_transport::shm::{ArenaView, Change};
 use samite_types::{Epoch, PartitionId, Seq};
 use samite_wire::control::DurabilityKind;
 use samite_wire::heads::{HEAD_LEN, Head, RecordId};
-use samite_wire::op::{Action, Operation, Request, RequestEncoder, RequestHeader};
+use samite_wire::op::{Operation, Request, RequestEncoder, RequestHeader};
 
 use crate::Dataset;
 use crate::changes::mask_of_change;
@@ -65,8 +65,7 @@ impl Dataset {
             return false;
         };
         let record = RecordId { dataset: self.id(), partition, key };
-        let mut actions = operations.iter().flat_map(|operation| &operation.actions);
-        let borrows = actions.any(|action| matches!(action, Action::Lease { .. }));
+        let borrows = operations.iter().any(Operation::borrows);
         if !link.may_post(&record, view.map.epoch(), (session.id, borrows)) {
             return false;
         }

@@ -1,6 +1,6 @@
 //! Making files, directories, symbolic links and nodes: one operation each.
 
-use samite_client::{Op, OwnedOutcome};
+use samite_client::{Moment, Op, OwnedOutcome};
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::op::{Action, Guard, Operation};
 use smallvec::SmallVec;
@@ -84,6 +84,22 @@ struct Entry<'e> {
     mark: &'e EntryMark,
     /// Holds the file from the beginning; 0: nothing does.
     hold: u64,
+}
+
+impl Entry<'_> {
+    /// Makes it if there is no such entry, with a lease if one is wanted.
+    fn making(&self, is_directory: bool, leases: bool) -> Operation<'_> {
+        let key = &self.home.key;
+        let mut op = Operation::put(self.home.partition, key, self.value).guard(Guard::Absent(key));
+        op.actions.extend(self.mark.actions(i64::from(is_directory)));
+        if self.hold != 0 {
+            op.actions.push(Action::Hold { key, token: self.hold });
+        }
+        if leases {
+            op.actions.push(long_lease(key));
+        }
+        op
+    }
 }
 
 impl FileSystem {
@@ -199,19 +215,11 @@ impl FileSystem {
     ) -> Result<Asked> {
         let home = entry.home;
         for _ in 0..LOOKUPS_MAX {
-            let mut op = Operation::put(home.partition, &home.key, entry.value)
-                .guard(Guard::Absent(&home.key))
+            let moment = self.moment_for(walk, home);
+            let op = entry
+                .making(is_directory, moment.is_some())
                 .guard(Guard::Absent(entry.seal))
                 .reveal(LOOKUP_LEN as u32);
-            op.actions.extend(entry.mark.actions(i64::from(is_directory)));
-            if entry.hold != 0 {
-                op.actions.push(Action::Hold { key: &home.key, token: entry.hold });
-            }
-            let dataset = &self.store().dataset;
-            let moment = walk.leases.then(|| dataset.moment(home.partition)).flatten();
-            if moment.is_some() {
-                op.actions.push(long_lease(&home.key));
-            }
             let failure = match self.store().run(Op::new(op).under_lease(walk.epoch))? {
                 OwnedOutcome::Done(results) => {
                     let promise = match moment {
@@ -238,6 +246,11 @@ impl FileSystem {
         Err(fail(ErrorKind::Busy))
     }
 
+    /// From when on changes of what is made can be told, if a lease on it is wanted.
+    fn moment_for(&self, walk: &Walk<'_>, home: &Home) -> Option<Moment> {
+        walk.leases.then(|| self.store().dataset.moment(home.partition)).flatten()
+    }
+
     /// Leaves it to the node to make a file, and to give a lease on it if one is wanted. `None`: that cannot be done that way now, or there is one
     /// already; nothing was done.
     fn post_entry(
@@ -249,20 +262,11 @@ impl FileSystem {
         if kind != FileKind::File || walk.dir().semantics == Semantics::Temporary {
             return None;
         }
-        let Entry { home, value, seal, mark, hold } = *entry;
-        let mut put = Operation::put(home.partition, &home.key, value);
-        put.actions.extend(mark.actions(0));
-        if hold != 0 {
-            put.actions.push(Action::Hold { key: &home.key, token: hold });
-        }
-        let dataset = &self.store().dataset;
-        let moment = walk.leases.then(|| dataset.moment(home.partition)).flatten();
-        if moment.is_some() {
-            put.actions.push(long_lease(&home.key));
-        }
-        let operations = [put.guard(Guard::Absent(&home.key))];
+        let home = entry.home;
+        let moment = self.moment_for(walk, home);
+        let operations = [entry.making(false, moment.is_some())];
         let record = (home.partition, home.key.as_slice());
-        if !dataset.post_new(record, seal, &operations, walk.epoch) {
+        if !self.store().dataset.post_new(record, entry.seal, &operations, walk.epoch) {
             return None;
         }
         // Nothing is asked for that they could travel with.

@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::nearness::{Nearness, leave};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use samite_transport::{Poll, Spin};
+
+use crate::nearness::{Nearness, leave};
 
 /// Time between two looks whether a worker that rests is missed: it is for two of them at most.
 const REST: Duration = Duration::from_millis(20);
@@ -133,10 +134,11 @@ impl Readers {
         }
     }
 
-    /// Until there is a request, or a sleep is better: it has not come for long, or somebody else has work for this core, who may well be to ask.
-    fn look(&self, who: u32) {
+    /// Until there is a request, or a sleep is better: it has not come for long, or somebody else has work for this core, who may well be to ask. Returns whether
+    /// there is one.
+    fn look(&self, who: u32) -> bool {
         let (Some(device), Ok(mut looking)) = (self.device.get(), self.looking.try_lock()) else {
-            return;
+            return false;
         };
         let Looking { spin, nearness } = &mut *looking;
         nearness.answered(who);
@@ -145,22 +147,26 @@ impl Readers {
             if !spin.pass(Poll::Kernel, false) || spin.is_shared() {
                 spin.sleeps();
                 self.sleeps.store(true, Ordering::Relaxed);
-                leave();
-                return;
+                return false;
             }
         }
         spin.found();
         let now = Instant::now();
         nearness.asked_again(now - began, now);
+        true
     }
 
     /// The same without offering the core to who was answered: it may compute on it for milliseconds, for which others would wait.
-    fn glance(&self) {
-        let Some(device) = self.device.get() else { return };
+    fn glance(&self) -> bool {
+        let Some(device) = self.device.get() else { return false };
         let end = Instant::now() + GLANCE;
-        while !has_request(device) && Instant::now() < end {
+        while Instant::now() < end {
+            if has_request(device) {
+                return true;
+            }
             std::hint::spin_loop();
         }
+        false
     }
 
     /// Until it is called or missed; not if nobody else waits by now.
@@ -170,7 +176,6 @@ impl Readers {
         if self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leaves).is_err() {
             return;
         }
-        leave();
         rest.resting += 1;
         let mut nap = Nap::default();
         let mut seen = self.begun.load(Ordering::Relaxed);
@@ -230,11 +235,18 @@ impl Nap {
 impl<S: Fn() -> bool> Drop for Turn<'_, S> {
     fn drop(&mut self) {
         let waits_another = self.readers.waiting.fetch_add(1, Ordering::SeqCst) > 0;
-        match ((self.is_soon)(), waits_another, self.next) {
-            (true, true, _) => self.readers.rest(),
-            (true, false, Next::More) => self.readers.look(self.who),
-            (true, false, Next::Unknown) => self.readers.glance(),
-            (false, ..) => {}
+        let (is_soon, is_last) = ((self.is_soon)(), !waits_another);
+        let has_next = match self.next {
+            _ if !is_soon || !is_last => false,
+            Next::More => self.readers.look(self.who),
+            Next::Unknown => self.readers.glance(),
+        };
+        if !has_next {
+            // Who sleeps on one core could not be woken while a program computes there.
+            leave();
+        }
+        if is_soon && !is_last {
+            self.readers.rest();
         }
     }
 }

@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 use crate::durable::Recovered;
 use crate::held::HeldId;
 pub(crate) use borrowers::Whom;
-use borrowers::{Borrowers, LeaseTerm, asks_for_leases};
+use borrowers::{Borrowers, LeaseTerm};
 
 /// Open partitions of all datasets.
 pub(crate) struct Partitions {
@@ -311,7 +311,7 @@ impl Partitions {
         self.abandoned = self.abandoned + opened.abandoned() - before.1;
         course.lease_epoch = course.lease_epoch.max(opened.lease_epoch());
         let now = course.context.now;
-        if now > Duration::ZERO && asks_for_leases(operation) {
+        if now > Duration::ZERO && operation.borrows() {
             let term = LeaseTerm::of(member.partition_mut().leases());
             self.borrowers.note(course.client, term, now);
         }

@@ -99,9 +99,9 @@ impl RecordLeases {
         term: Duration,
         now: Duration,
     ) -> Duration {
+        self.noting = self.noting.max(now + NOTING);
         let hash = hash(key);
         if self.waiting_wide || self.waiting.contains(&hash) || self.is_busy(client, hash, now) {
-            self.noting = self.noting.max(now + NOTING);
             return Duration::ZERO;
         }
         self.lend((client, key), term, now, false)
@@ -109,6 +109,7 @@ impl RecordLeases {
 
     /// The same for a client that counts on the lease already: it alone may ask for that, nobody waits, and the table had room. Nothing is refused.
     pub fn grant_promised(&mut self, client: ClientId, key: &[u8], term: Duration, now: Duration) {
+        self.noting = self.noting.max(now + NOTING);
         self.lend((client, key), term, now, true);
     }
 
@@ -125,19 +126,18 @@ impl RecordLeases {
         now: Duration,
         is_promised: bool,
     ) -> Duration {
-        self.noting = self.noting.max(now + NOTING);
-        if self.count >= LEASES_MAX && self.soonest.max(self.sweep_from) <= now {
+        if self.is_full() && self.soonest.max(self.sweep_from) <= now {
             self.sweep(now);
         }
         let term = term.min(LEASE_TERM_MAX);
         let until = now + term;
-        let is_full = self.count >= LEASES_MAX;
+        let is_full = !is_promised && self.is_full();
         match self.holders.get_mut(key) {
             Some(holders) => {
                 let before = holders.len();
                 holders.retain(|holder| holder.client == client || holder.until > now);
                 self.count -= before - holders.len();
-                let is_full = !is_promised && (is_full || holders.len() >= LEASE_HOLDERS_MAX);
+                let is_full = is_full || !is_promised && holders.len() >= LEASE_HOLDERS_MAX;
                 match holders.iter_mut().find(|holder| holder.client == client) {
                     Some(own) => own.until = own.until.max(until),
                     None if is_full => return Duration::ZERO,
@@ -147,7 +147,7 @@ impl RecordLeases {
                     }
                 }
             }
-            None if is_full && !is_promised => return Duration::ZERO,
+            None if is_full => return Duration::ZERO,
             None => {
                 let holders = SmallVec::from_elem(Holder { client, until }, 1);
                 self.holders.insert(key.into(), holders);

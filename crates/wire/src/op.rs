@@ -420,6 +420,13 @@ impl<'a> Operation<'a> {
         self.actions.iter().any(Action::is_mutation)
     }
 
+    /// Whether it asks for a lease on a record.
+    #[inline]
+    #[must_use]
+    pub fn borrows(&self) -> bool {
+        self.actions.iter().any(|action| matches!(action, Action::Lease { .. }))
+    }
+
     /// Whether it does nothing but look at records: any member of a mirror group could do that.
     #[must_use]
     pub fn only_reads(&self) -> bool {

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use samite_partition::RecordLeases;
 use samite_types::ClientId;
-use samite_wire::op::{Action, Operation};
 
 /// Clients, as far as leases are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +38,6 @@ impl LeaseTerm {
     pub(super) fn of(leases: &RecordLeases) -> Self {
         Self { until: leases.live_until(), is_full: leases.is_full() }
     }
-}
-
-/// Whether an operation may bring its client leases.
-pub(super) fn asks_for_leases(operation: &Operation<'_>) -> bool {
-    operation.actions.iter().any(|action| matches!(action, Action::Lease { .. }))
 }
 
 impl Borrowers {

@@ -7,7 +7,7 @@ use samite_placement::ClusterMap;
 use samite_types::{ClientId, Clock, ErrorKind, Redundancy, SystemClock};
 use samite_wire::op::Operation;
 
-use super::borrowers::{LeaseTerm, asks_for_leases};
+use super::borrowers::LeaseTerm;
 use super::{Course, Partitions, PlaceId, Slot, is_grouped};
 use crate::posts::Posts;
 
@@ -55,7 +55,7 @@ impl Partitions {
         let opened = member.partition_mut();
         let before = (opened.record_count(), opened.abandoned());
         let outcome = opened.apply_posted(client, operation, now);
-        if asks_for_leases(operation) {
+        if operation.borrows() {
             let term = LeaseTerm::of(opened.leases());
             self.borrowers.note(client, term, now);
         }
