@@ -1,4 +1,4 @@
-//! The memory backend: records in a tree per partition, values on the heap (small) or in the arena.
+//! The memory backend: a table of records per partition (`table.rs`), values on the heap (small) or in the arena.
 //!
 //! Nothing outlives the process. Values up to 1 KiB lie with their record; longer ones in slots and blocks of the
 //! [arena](crate::arena), 64 KiB at a time, so that a client that maps it can copy straight from where the record lives, and a block that
@@ -14,17 +14,15 @@
 mod reserve;
 mod space;
 mod sums;
+mod table;
 mod value;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 
 use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version};
 use samite_wire::heads::{HEAD_LEN, RecordId};
-use smallvec::SmallVec;
 
 use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
 use crate::range::{scan_range, successor};
@@ -33,10 +31,8 @@ use crate::record::{
     Source, Usage,
 };
 use space::{RECORD_CHARGE, Space};
+use table::{Record, Slot, Table};
 use value::{Change, PART_LEN, Value};
-
-/// Keys up to this length lie in the tree itself.
-type Key = SmallVec<[u8; 32]>;
 
 /// A target in memory. A clone is another shard's handle to it.
 #[derive(Debug)]
@@ -66,7 +62,7 @@ impl Backend for MemoryBackend {
     fn open(&mut self, dataset: DatasetId, partition: PartitionId) -> Result<Box<dyn RecordStore>> {
         let space = Space::new(Arc::clone(&self.arena), Arc::clone(&self.pool));
         let arena = Arc::clone(&self.arena);
-        let (records, damaged) = (BTreeMap::new(), RefCell::default());
+        let (records, damaged) = (Table::default(), RefCell::default());
         let (reserved, overdraws) = (false, false);
         let store =
             MemoryStore { records, space, reserved, overdraws, damaged, arena, dataset, partition };
@@ -86,12 +82,6 @@ impl Backend for MemoryBackend {
     }
 }
 
-#[derive(Debug)]
-struct Record {
-    version: Version,
-    value: Value,
-}
-
 /// Whether records with values of this length are shown to clients of the host: shorter ones change too often.
 const fn is_shown(len: u32) -> bool {
     len as usize >= HEAD_LEN
@@ -104,16 +94,12 @@ impl Record {
             arena.hide(id);
         }
     }
-
-    const fn meta(&self) -> RecordMeta {
-        RecordMeta { version: self.version, len: self.value.len() }
-    }
 }
 
 /// The records of one partition.
 #[derive(Debug)]
 struct MemoryStore {
-    records: BTreeMap<Key, Record>,
+    records: Table,
     space: Space,
     /// Between `reserve` and `settle`.
     reserved: bool,
@@ -171,25 +157,27 @@ impl MemoryStore {
     ) -> Result<Changed> {
         let id = self.id(key);
         let Self { records, space, arena, .. } = self;
-        match records.entry(Key::from_slice(key)) {
-            Entry::Occupied(mut entry) => {
-                let record = entry.get_mut();
+        match records.slot(key) {
+            Slot::Taken(record) => {
                 record.hide(arena, &id);
                 change(space, &mut record.value)?;
                 record.version = version;
                 Ok(Changed { len: record.value.len(), created: false })
             }
-            Entry::Vacant(entry) => {
-                space.charge_heap(record_charge(key))?;
-                let mut value = Value::default();
-                if let Err(error) = change(space, &mut value) {
-                    value.free(space);
-                    space.free_heap(record_charge(key));
-                    return Err(error);
-                }
-                let len = value.len();
-                arena.enter(&id);
-                entry.insert(Record { version, value });
+            Slot::Free(slot) => {
+                let mut len = 0;
+                slot.fill(|record| {
+                    space.charge_heap(record_charge(key))?;
+                    if let Err(error) = change(space, &mut record.value) {
+                        std::mem::take(&mut record.value).free(space);
+                        space.free_heap(record_charge(key));
+                        return Err(error);
+                    }
+                    record.version = version;
+                    len = record.value.len();
+                    arena.enter(&id);
+                    Ok(())
+                })?;
                 Ok(Changed { len, created: true })
             }
         }
@@ -232,12 +220,10 @@ impl RecordStore for MemoryStore {
         }
         let first = if after.is_empty() { Bound::Unbounded } else { Bound::Excluded(after) };
         let last = if upto.is_empty() { Bound::Unbounded } else { Bound::Included(upto) };
-        for (key, record) in self.records.range_mut::<[u8], _>((first, last)) {
+        self.records.visit_mut((first, last), |key, record| {
             let (content, len) = (record.value.stamp(), record.value.stored_len());
-            if visit(&Scrubbed { key, meta: record.meta(), len, content }).is_break() {
-                break;
-            }
-        }
+            visit(&Scrubbed { key, meta: record.meta(), len, content })
+        });
         Ok(())
     }
 
@@ -323,7 +309,7 @@ impl RecordStore for MemoryStore {
         self.space.free_heap(record_charge(key) - record_charge(to));
         self.arena.leave(&self.id(key));
         self.arena.enter(&self.id(to));
-        self.records.insert(Key::from_slice(to), Record { version, ..record });
+        self.records.insert(to, Record { version, ..record });
         Ok(true)
     }
 
@@ -339,7 +325,7 @@ impl RecordStore for MemoryStore {
         let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
             return Ok(());
         };
-        let mut range = self.records.range::<[u8], _>(bounds);
+        let mut range = self.records.range(bounds);
         let (mut gathered, mut is_right) = (Vec::new(), true);
         while let Some((key, record)) = if reverse { range.next_back() } else { range.next() } {
             if !key.starts_with(prefix) {

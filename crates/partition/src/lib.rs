@@ -277,9 +277,8 @@ impl Partition {
         context: &Context,
     ) -> Result<(), ErrorKind> {
         show::expect(&*self.store, operation, HowSoon::Later);
-        let mut outputs = Outputs::new();
         check::check(operation)
-            .and_then(|()| self.try_change(client, context, operation, &mut NoGrants, &mut outputs))
+            .and_then(|()| self.try_change(client, context, operation, &mut NoGrants, None))
             .map_err(|failure| failure.kind)
     }
 
@@ -350,7 +349,7 @@ impl Partition {
             Known::Behind => return Err(Failure::new(ErrorKind::Busy, 0)),
         }
         let mut outputs = Outputs::new();
-        match self.try_change(client, context, operation, grants, &mut outputs) {
+        match self.try_change(client, context, operation, grants, Some(&mut outputs)) {
             Ok(()) => {
                 let pairs = operation.actions.iter().zip(&outputs);
                 let results = pairs.map(|(action, output)| remembered(action, output)).collect();
@@ -393,14 +392,14 @@ impl Partition {
         }
     }
 
-    /// `outputs` gets one for each action.
+    /// `outputs`, if anybody wants them, get one for each action.
     fn try_change(
         &mut self,
         client: ClientId,
         context: &Context,
         operation: &Operation<'_>,
         grants: &mut dyn Grants,
-        outputs: &mut Outputs,
+        outputs: Option<&mut Outputs>,
     ) -> Result<(), Failure> {
         self.admit(context, operation)?;
         if self.shows {
@@ -433,16 +432,23 @@ impl Partition {
         context: &Context,
         operation: &Operation<'_>,
         plan: &mut Plan<'_>,
-        outputs: &mut Outputs,
+        mut outputs: Option<&mut Outputs>,
     ) -> Result<(), Failure> {
         self.version = Version(self.version.get() + 1);
         let mut run = self.run((client, true), context);
-        for (index, (action, step)) in operation.actions.iter().zip(plan.drain(..)).enumerate() {
-            let output = run.change(action, step).map_err(|kind| {
-                debug_assert!(false, "planned action {index} failed: {kind:?}");
-                Failure::new(kind, index)
-            })?;
-            outputs.push(output);
+        for (index, (action, step)) in operation.actions.iter().zip(plan).enumerate() {
+            // An output is large: it is moved no more often than it has to be.
+            match run.change(action, step) {
+                Ok(output) => {
+                    if let Some(outputs) = &mut outputs {
+                        outputs.push(output);
+                    }
+                }
+                Err(kind) => {
+                    debug_assert!(false, "planned action {index} failed: {kind:?}");
+                    return Err(Failure::new(kind, index));
+                }
+            }
         }
         Ok(())
     }

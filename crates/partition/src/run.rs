@@ -54,8 +54,12 @@ pub(crate) struct Lender<'a> {
 
 impl Run<'_> {
     /// Carries out a mutation for which `step` was planned.
-    pub(crate) fn change(&mut self, action: &Action<'_>, step: Step<'_>) -> Result<ActionOutput> {
-        let source = step.source.unwrap_or(Source::Zeros(0));
+    pub(crate) fn change(
+        &mut self,
+        action: &Action<'_>,
+        step: &mut Step<'_>,
+    ) -> Result<ActionOutput> {
+        let source = step.source.take().unwrap_or(Source::Zeros(0));
         let version = self.version;
         self.note(action);
         let (offset, changed) = match action {
@@ -78,11 +82,7 @@ impl Run<'_> {
                 return self.delete_prefix(prefix, *limit).map(ActionOutput::Number);
             }
             Action::Punch { key, offset, .. } => {
-                let len = source.len();
-                if len > 0 {
-                    self.store.write(key, *offset, source, version)?;
-                }
-                return Ok(ActionOutput::Number(len as u64));
+                return self.punch(key, *offset, source).map(ActionOutput::Number);
             }
             Action::Add { key, offset, delta } => {
                 let (before, _) = self.number(key, *offset)?;
@@ -96,9 +96,10 @@ impl Run<'_> {
                 }
                 return Ok(ActionOutput::Number(before));
             }
-            Action::Advance { key, offset, count, to, slack } => {
-                (*offset, self.advance(key, (*offset, *count), (*to, *slack), step.numbers)?)
-            }
+            Action::Advance { key, offset, count, to, slack } => (
+                *offset,
+                self.advance(key, (*offset, *count), (*to, *slack), step.numbers.as_ref())?,
+            ),
             Action::RaiseLease { epoch } => {
                 let before = *self.lease_epoch;
                 *self.lease_epoch = before.max(*epoch);
@@ -285,14 +286,23 @@ impl Run<'_> {
         key: &[u8],
         (offset, count): (u32, u8),
         (to, slack): (i64, u64),
-        known: Option<Numbers>,
+        known: Option<&Numbers>,
     ) -> Result<Changed> {
         let numbers = match known {
-            Some(numbers) => numbers,
+            Some(numbers) => *numbers,
             None => numbers::advanced(self.store, key, (offset, count), (to, slack))?.numbers,
         };
         let source = Source::Bytes(&numbers[..usize::from(count) * NUMBER_LEN as usize]);
         Ok(self.store.write(key, offset, source, self.version)?)
+    }
+
+    /// Writes the zeros of `source`, if there are any. Returns how many.
+    fn punch(&mut self, key: &[u8], offset: u32, source: Source<'_>) -> Result<u64> {
+        let len = source.len();
+        if len > 0 {
+            self.store.write(key, offset, source, self.version)?;
+        }
+        Ok(len as u64)
     }
 
     fn set_number(&mut self, key: &[u8], offset: u32, number: u64) -> Result<()> {

@@ -67,7 +67,7 @@ impl MemoryStore {
                 demand.add_heap(change.charge_max());
                 continue;
             }
-            if !self.records.contains_key(key) {
+            if self.records.get(key).is_none() {
                 demand.add_heap(record_charge(key));
             }
             match change {
