@@ -8,9 +8,10 @@
 //! | `SAMITE_LOCKS` | file locks that the process had before `exec` |
 //! | `SAMITE_CWD` | its working directory, when that is in the store |
 //!
-//! The last three are set by the hooks of `exec` and taken out again here, so that they never go stale.
+//! What the launcher of Open MPI says is read and answered by [`ranks`](crate::ranks). `SAMITE_FDS`, `SAMITE_LOCKS` and `SAMITE_CWD` are set by the hooks of `exec` and taken out again here, so that they never go stale.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 use rustix::io::Errno;
@@ -22,6 +23,7 @@ use samite_types::Result;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::hooks::stdio;
+use crate::ranks::Ranks;
 use crate::session::SlotId;
 use crate::table::Open;
 use crate::{cwd, gate, hook, locks, mapped, route, session, store, table};
@@ -66,6 +68,7 @@ extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_cha
         watch_forks();
         let environment = Environment::take(envp);
         route::set_prefix(environment.mount);
+        environment.ranks.make_room();
         if let Some(path) = environment.cwd {
             cwd::enter(path);
         }
@@ -85,6 +88,7 @@ struct Environment {
     fds: Option<&'static [u8]>,
     locks: Option<&'static [u8]>,
     cwd: Option<&'static [u8]>,
+    ranks: Ranks,
     lasting: Lasting,
 }
 
@@ -97,6 +101,7 @@ impl Environment {
             fds: None,
             locks: None,
             cwd: None,
+            ranks: Ranks::default(),
             lasting: Lasting { variables: Vec::new(), library: None },
         };
         if envp.is_null() {
@@ -110,6 +115,10 @@ impl Environment {
                 // SAFETY: entries are NUL-terminated strings.
                 found.visit(unsafe { CStr::from_ptr(entry) })
             };
+            if let Some(entry) = NonNull::new(entry) {
+                // SAFETY: as above; they are the process's own, and nobody takes them away before `main`.
+                unsafe { found.ranks.visit(entry) };
+            }
             if stays {
                 // SAFETY: `to` never overtakes `from`.
                 unsafe {

@@ -34,6 +34,7 @@ mod lifeline;
 mod locks;
 mod mapped;
 mod outside;
+mod ranks;
 mod raw;
 mod real;
 mod route;
