@@ -57,8 +57,12 @@ fn pattern(len: u32, seed: u32) -> Vec<u8> {
 
 fn read(store: &dyn RecordStore, key: &[u8], offset: u32, len: u32) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    store.read(key, offset, len, &mut |piece| piece.append_to(&mut bytes)).expect("read")?;
-    Some(bytes)
+    let read = store.read(key, offset, len, &mut |piece| piece.append_to(&mut bytes));
+    let mut seen = Vec::new();
+    let looked = store.look(key, offset, len, &mut |stretch| stretch.append_to(&mut seen));
+    assert_eq!(read.as_ref().expect("read"), looked.as_ref().expect("look"));
+    assert!(seen == bytes, "other bytes are seen than read");
+    read.ok().flatten().map(|_| bytes)
 }
 
 /// Compares a read with what was written; a backend that keeps no values gives as many zeros.

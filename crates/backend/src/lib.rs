@@ -17,5 +17,5 @@ pub use arena::{Arena, Bar, Extent, Post};
 pub use bytes::Bytes;
 pub use record::{
     Backend, Changed, HowSoon, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
-    Source, Usage,
+    Seen, Source, Usage,
 };

@@ -1,6 +1,6 @@
 //! The memory backend: a table of records per partition (`table.rs`), values on the heap (small) or in the arena.
 //!
-//! Nothing outlives the process. Values up to 1 KiB lie with their record; longer ones in slots and blocks of the
+//! Nothing outlives the process. Values up to 128 bytes lie in their record, up to 1 KiB on the heap; longer ones in slots and blocks of the
 //! [arena](crate::arena), 64 KiB at a time, so that a client that maps it can copy straight from where the record lives, and a block that
 //! a client has filled becomes part of a record without a copy. Both are charged to the target's one limit, as are keys and
 //! what a record costs beside them.
@@ -28,7 +28,7 @@ use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
 use crate::range::{scan_range, successor};
 use crate::record::{
     Backend, Changed, HowSoon, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
-    Source, Usage,
+    Seen, Source, Usage,
 };
 use space::{RECORD_CHARGE, Space};
 use table::{Record, Slot, Table};
@@ -169,7 +169,7 @@ impl MemoryStore {
                 slot.fill(|record| {
                     space.charge_heap(record_charge(key))?;
                     if let Err(error) = change(space, &mut record.value) {
-                        std::mem::take(&mut record.value).free(space);
+                        record.value.clear(space);
                         space.free_heap(record_charge(key));
                         return Err(error);
                     }
@@ -197,6 +197,20 @@ impl RecordStore for MemoryStore {
         out: &mut dyn FnMut(Piece),
     ) -> Result<Option<RecordMeta>> {
         self.read_at(key, (offset, len), None, out)
+    }
+
+    fn look(
+        &self,
+        key: &[u8],
+        offset: u32,
+        len: u32,
+        see: &mut dyn FnMut(Seen<'_>),
+    ) -> Result<Option<RecordMeta>> {
+        let Some(record) = self.records.get(key) else { return Ok(None) };
+        if record.value.look(offset, len, see) {
+            return Ok(Some(record.meta()));
+        }
+        Err(self.damage(key))
     }
 
     fn read_lent(
@@ -291,11 +305,14 @@ impl RecordStore for MemoryStore {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
-        let Some(record) = self.records.remove(key) else { return Ok(false) };
-        self.arena.leave(&self.id(key));
-        record.value.free(&mut self.space);
-        self.space.free_heap(record_charge(key));
-        Ok(true)
+        let id = self.id(key);
+        let Self { records, space, arena, .. } = self;
+        Ok(records.remove(key, |record| {
+            arena.leave(&id);
+            record.value.clear(space);
+            record.version = Version(0);
+            space.free_heap(record_charge(key));
+        }))
     }
 
     fn rename(&mut self, key: &[u8], to: &[u8], version: Version) -> Result<bool> {
@@ -304,12 +321,15 @@ impl RecordStore for MemoryStore {
             return Ok(self.records.get_mut(key).map(|record| record.version = version).is_some());
         }
         debug_assert!(to.len() <= key.len(), "a longer key takes space");
-        let Some(record) = self.records.remove(key) else { return Ok(false) };
+        if self.records.get(key).is_none() {
+            return Ok(false);
+        }
         self.delete(to)?;
+        let Some(record) = self.records.rename(key, to) else { return Ok(false) };
+        record.version = version;
         self.space.free_heap(record_charge(key) - record_charge(to));
         self.arena.leave(&self.id(key));
         self.arena.enter(&self.id(to));
-        self.records.insert(to, Record { version, ..record });
         Ok(true)
     }
 
@@ -333,8 +353,8 @@ impl RecordStore for MemoryStore {
             }
             let value = record.value.head(value_len).unwrap_or_else(|| {
                 gathered.clear();
-                let mut gather = |piece: Piece| piece.append_to(&mut gathered);
-                is_right = record.value.read(0, value_len, None, &mut gather);
+                let mut gather = |seen: Seen<'_>| seen.append_to(&mut gathered);
+                is_right = record.value.look(0, value_len, &mut gather);
                 &gathered
             });
             if !is_right {

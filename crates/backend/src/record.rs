@@ -54,11 +54,48 @@ impl Piece {
         }
     }
 
+    /// The bytes where they are.
+    #[must_use]
+    pub fn seen(&self) -> Seen<'_> {
+        self.as_bytes().map_or(Seen::Zeros(self.len() as u32), Seen::Bytes)
+    }
+
     /// Appends the bytes, zeros of a hole included, to `out`.
     pub fn append_to(&self, out: &mut Vec<u8>) {
-        match self.as_bytes() {
-            Some(bytes) => out.extend_from_slice(bytes),
-            None => out.resize(out.len() + self.len(), 0),
+        self.seen().append_to(out);
+    }
+}
+
+/// Bytes of a value where they are.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen<'a> {
+    /// Bytes.
+    Bytes(&'a [u8]),
+    /// This many zeros: a hole.
+    Zeros(u32),
+}
+
+impl Seen<'_> {
+    /// Bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Zeros(len) => *len as usize,
+        }
+    }
+
+    /// No bytes at all.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Appends the bytes, zeros of a hole included, to `out`.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Bytes(bytes) => out.extend_from_slice(bytes),
+            Self::Zeros(len) => out.resize(out.len() + *len as usize, 0),
         }
     }
 }
@@ -212,7 +249,21 @@ pub trait RecordStore: Send {
         out: &mut dyn FnMut(Piece),
     ) -> Result<Option<RecordMeta>>;
 
-    /// The same, for somebody who copies large values from the arena himself: what was found right a moment ago need not be looked at again.
+    /// The same, for somebody who keeps nothing of it: nothing is copied.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    fn look(
+        &self,
+        key: &[u8],
+        offset: u32,
+        len: u32,
+        see: &mut dyn FnMut(Seen<'_>),
+    ) -> Result<Option<RecordMeta>> {
+        self.read(key, offset, len, &mut |piece| see(piece.seen()))
+    }
+
+    /// As [`read`](Self::read), for somebody who copies large values from the arena himself: what was found right a moment ago need not be looked at again.
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
-use samite_backend::{Backend, Extent, Piece, RecordStore, Source};
+use samite_backend::{Backend, Extent, Piece, RecordStore, Seen, Source};
 use samite_types::{DatasetId, ErrorKind, PartitionId, Result, Version};
 
 #[derive(Clone, Debug)]
@@ -47,7 +47,8 @@ enum Data {
 }
 
 fn place() -> impl Strategy<Value = u32> {
-    let near = prop::sample::select(vec![4, 1024, 3000, 20_000, 32_768, 65_536, 131_072, 300_000]);
+    let near =
+        prop::sample::select(vec![4, 128, 1024, 3000, 20_000, 32_768, 65_536, 131_072, 300_000]);
     (near, 0..9_u32).prop_map(|(near, off)| near + off - 4)
 }
 
@@ -175,6 +176,10 @@ impl Pair<'_> {
         let meta = self.store.read(&[key], 0, u32::MAX, &mut keep).expect("read")?;
         let bytes = gathered(&pieces);
         assert_eq!(meta.len as usize, bytes.len());
+        let mut seen = Vec::new();
+        let mut see = |stretch: Seen<'_>| stretch.append_to(&mut seen);
+        assert_eq!(self.store.look(&[key], 0, u32::MAX, &mut see).expect("look"), Some(meta));
+        assert!(seen == bytes, "other bytes are seen than read");
         Some((pieces, bytes))
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use samite_backend::memory::MemoryBackend;
-use samite_backend::{Arena, Backend, RecordStore, Scrubbed, Source};
+use samite_backend::{Arena, Backend, Piece, RecordStore, Scrubbed, Source};
 use samite_types::{DatasetId, ErrorKind, PartitionId, Version};
 
 const KEY: &[u8] = b"key";
@@ -20,11 +20,15 @@ fn store() -> (Box<dyn RecordStore>, Arc<Arena>) {
 /// What a reader gets: `None` when it is told of damage.
 fn read(store: &dyn RecordStore, offset: u32, len: u32, lent: bool) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut out = |piece: samite_backend::Piece| piece.append_to(&mut bytes);
+    let mut out = |piece: Piece| piece.append_to(&mut bytes);
     let found = match lent {
         true => store.read_lent(KEY, offset, len, &mut out),
         false => store.read(KEY, offset, len, &mut out),
     };
+    if !lent {
+        let looked = store.look(KEY, offset, len, &mut |_| {});
+        assert_eq!(looked.is_ok(), found.is_ok(), "damage is told of by all or none");
+    }
     match found {
         Ok(Some(_)) => Some(bytes),
         Ok(None) => Some(Vec::new()),

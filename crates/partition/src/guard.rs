@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use samite_backend::{RecordStore, Scanned};
+use samite_backend::{RecordStore, Scanned, Seen};
 use samite_types::{ErrorKind, Result, Version};
 use samite_wire::op::{Guard, Operation};
 
@@ -65,11 +65,11 @@ fn holds(store: &dyn RecordStore, guard: &Guard<'_>) -> Result<bool> {
         Guard::LenAtMost(key, len) => store.meta(key)?.is_none_or(|meta| meta.len <= *len),
         Guard::BytesAre { key, offset, bytes } => {
             let (mut rest, mut same) = (*bytes, true);
-            let found = store.read(key, *offset, bytes.len() as u32, &mut |piece| {
-                let (expected, after) = rest.split_at(piece.len().min(rest.len()));
-                same &= match piece.as_bytes() {
-                    Some(found) => found == expected,
-                    None => expected.iter().all(|byte| *byte == 0),
+            let found = store.look(key, *offset, bytes.len() as u32, &mut |seen| {
+                let (expected, after) = rest.split_at(seen.len().min(rest.len()));
+                same &= match seen {
+                    Seen::Bytes(found) => found == expected,
+                    Seen::Zeros(_) => expected.iter().all(|byte| *byte == 0),
                 };
                 rest = after;
             })?;
@@ -88,6 +88,6 @@ fn holds(store: &dyn RecordStore, guard: &Guard<'_>) -> Result<bool> {
 
 fn reveal(store: &dyn RecordStore, key: &[u8], len: u32) -> Result<Option<Current>> {
     let mut bytes = Vec::new();
-    let meta = store.read(key, 0, len, &mut |piece| piece.append_to(&mut bytes))?;
+    let meta = store.look(key, 0, len, &mut |seen| seen.append_to(&mut bytes))?;
     Ok(meta.map(|meta| (Version(meta.version.get()), meta.len, bytes)))
 }

@@ -1,6 +1,6 @@
 //! Little-endian numbers in records.
 
-use samite_backend::{RecordMeta, RecordStore};
+use samite_backend::{RecordMeta, RecordStore, Seen};
 use samite_types::ErrorKind;
 use samite_wire::limits::ADVANCE_COUNT_MAX;
 
@@ -29,11 +29,12 @@ pub(crate) fn read(
     (offset, count): (u32, u8),
 ) -> Result<Found> {
     let (mut numbers, mut at) = ([0; size_of::<Numbers>()], 0);
-    let meta = store.read(key, offset, u32::from(count) * NUMBER_LEN, &mut |piece| {
-        if let Some(bytes) = piece.as_bytes() {
+    let meta = store.look(key, offset, u32::from(count) * NUMBER_LEN, &mut |seen| match seen {
+        Seen::Bytes(bytes) => {
             numbers[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
         }
-        at += piece.len();
+        Seen::Zeros(len) => at += len as usize,
     })?;
     Ok(Found { meta, numbers, len: at })
 }

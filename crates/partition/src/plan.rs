@@ -225,7 +225,7 @@ impl<'a> Shadow<'a, '_> {
 
     /// The fate of a record that is to be read, too; fails when those bytes are damaged.
     fn readable(&self, key: &[u8], offset: u32, len: u32) -> Result<Fate, ErrorKind> {
-        let found = self.store.read(key, offset, len, &mut |_| {})?;
+        let found = self.store.look(key, offset, len, &mut |_| {})?;
         Ok(self.left(key).unwrap_or_else(|| Fate::of(found)))
     }
 

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use samite_backend::{Changed, Piece, RecordMeta, RecordStore, Source};
+use samite_backend::{Changed, Piece, RecordMeta, RecordStore, Seen, Source};
 use samite_types::{ClientId, Epoch, ErrorKind, Version};
 use samite_wire::heads::HEAD_LEN;
 use samite_wire::op::{
@@ -364,11 +364,11 @@ fn data_ranges(store: &dyn RecordStore, key: &[u8], out: &mut Vec<u8>) -> Result
             out.extend_from_slice(&end.to_le_bytes());
         }
     };
-    store.read(key, 0, u32::MAX, &mut |piece| {
+    store.look(key, 0, u32::MAX, &mut |seen| {
         let start = at;
-        at += piece.len() as u32;
-        open = match (&piece, open) {
-            (Piece::Zeros(_), _) => {
+        at += seen.len() as u32;
+        open = match (&seen, open) {
+            (Seen::Zeros(_), _) => {
                 close(open);
                 None
             }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use samite_types::{Error, ErrorKind, Result};
 
-use super::value::HEAP_LEN_MAX;
+use super::value::{HEAP_LEN_MAX, NEAR_LEN_MAX};
 use crate::arena::{Arena, BLOCK_CHARGE, Extent, SlabPool, SlotCounts, class_of};
 
-/// What a record costs beside its key and its value, in bytes: its place in the tree (whose nodes are about two thirds full) and the
-/// allocator's own.
-pub(super) const RECORD_CHARGE: u64 = 192;
+/// What a record costs beside its key and what it does not keep itself, in bytes: 200 of its own in a pool that may have holes, and its place in the tree
+/// (whose nodes are about two thirds full).
+pub(super) const RECORD_CHARGE: u64 = 304;
 /// What the bytes of a small value cost beside themselves: their count and the allocator's own.
 const HEAP_CHARGE: u64 = 32;
 
@@ -38,10 +38,10 @@ impl Demand {
         self.heap += bytes;
     }
 
-    /// Adds the storage of a part of a value: `len` bytes, 0 for none.
+    /// Adds the storage of a part of a value: `len` bytes, none for what a record keeps itself.
     pub(super) fn add_storage(&mut self, len: u32) {
         match class_of(len) {
-            _ if len == 0 => {}
+            _ if len <= NEAR_LEN_MAX => {}
             _ if len <= HEAP_LEN_MAX => self.heap += heap_charge(len as usize),
             Some(class) => self.slots[class] += 1,
             None => self.blocks += 1,

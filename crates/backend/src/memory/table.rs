@@ -23,6 +23,9 @@ pub(super) struct Record {
     pub(super) value: Value,
 }
 
+// What is charged for one counts on that.
+const _: () = assert!(size_of::<Record>() <= 200);
+
 impl Record {
     pub(super) const fn meta(&self) -> RecordMeta {
         RecordMeta { version: self.version, len: self.value.len() }
@@ -74,20 +77,22 @@ impl Table {
         }
     }
 
-    pub(super) fn remove(&mut self, key: &[u8]) -> Option<Record> {
-        let place = self.places.remove(key)?;
+    /// Removes a record, which `empty` empties. Returns whether there was one.
+    pub(super) fn remove(&mut self, key: &[u8], empty: impl FnOnce(&mut Record)) -> bool {
+        let Some(place) = self.places.remove(key) else { return false };
         self.recent.forget(key);
-        let record = std::mem::take(self.pool.get_mut(place));
+        empty(self.pool.get_mut(place));
         self.pool.give_back(place);
-        Some(record)
+        true
     }
 
-    /// Puts a record where there is none.
-    pub(super) fn insert(&mut self, key: &[u8], record: Record) {
-        let place = self.pool.take();
-        *self.pool.get_mut(place) = record;
-        let before = self.places.insert(Key::from_slice(key), place);
+    /// Gives a record another key, which no record has.
+    pub(super) fn rename(&mut self, key: &[u8], to: &[u8]) -> Option<&mut Record> {
+        let place = self.places.remove(key)?;
+        self.recent.forget(key);
+        let before = self.places.insert(Key::from_slice(to), place);
         debug_assert!(before.is_none());
+        Some(self.pool.get_mut(place))
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
@@ -285,6 +290,8 @@ mod tests {
         Ask(u16),
         /// Removes what is there of so many records after this one.
         RemoveMany(u16, u16),
+        /// Makes it the other one, unless that is there.
+        Rename(u16, u16),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -295,6 +302,7 @@ mod tests {
             3 => key().prop_map(Step::Remove),
             4 => key().prop_map(Step::Ask),
             1 => (key(), 0..200_u16).prop_map(|(key, count)| Step::RemoveMany(key, count)),
+            2 => (key(), key()).prop_map(|(key, to)| Step::Rename(key, to)),
         ];
         vec(step, 1..600)
     }
@@ -320,6 +328,15 @@ mod tests {
                 slot.fill(fill).unwrap();
             }
         }
+    }
+
+    fn remove(table: &mut Table, number: u16) -> Option<u64> {
+        let mut version = None;
+        let was_there = table.remove(&key_of(number), |record| {
+            version = Some(std::mem::take(&mut record.version).get());
+        });
+        assert_eq!(was_there, version.is_some());
+        version
     }
 
     fn check(table: &Table, model: &BTreeMap<Vec<u8>, u64>) {
@@ -353,17 +370,23 @@ mod tests {
                         }
                     },
                     Step::Remove(number) => {
-                        let found = table.remove(&key_of(number)).map(|record| record.version);
-                        assert_eq!(found.map(Version::get), model.remove(&key_of(number)));
+                        assert_eq!(remove(&mut table, number), model.remove(&key_of(number)));
                     }
                     Step::Ask(number) => {
                         let found = table.get(&key_of(number)).map(|record| record.version.get());
                         assert_eq!(found, model.get(&key_of(number)).copied());
                     }
+                    Step::Rename(number, to) => {
+                        if !model.contains_key(&key_of(to)) {
+                            let renamed = table.rename(&key_of(number), &key_of(to));
+                            let before = model.remove(&key_of(number));
+                            assert_eq!(renamed.map(|record| record.version.get()), before);
+                            model.extend(before.map(|version| (key_of(to), version)));
+                        }
+                    }
                     Step::RemoveMany(first, count) => {
                         for number in first..first.saturating_add(count) {
-                            let key = key_of(number);
-                            assert_eq!(table.remove(&key).is_some(), model.remove(&key).is_some());
+                            assert_eq!(remove(&mut table, number), model.remove(&key_of(number)));
                         }
                     }
                 }

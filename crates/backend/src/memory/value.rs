@@ -15,10 +15,12 @@ use super::space::{Space, heap_charge};
 use super::sums::Sums;
 use crate::arena::{Extent, SLOT_LEN_MAX};
 use crate::bytes::Bytes;
-use crate::record::Piece;
+use crate::record::{Piece, Seen};
 
 /// Bytes of value that one part covers.
 pub(super) const PART_LEN: u32 = BLOCK_LEN as u32;
+/// Longest part that is kept in the record itself, in bytes: an inode, a mark, a counter. Nothing is charged for it beside the record.
+pub(super) const NEAR_LEN_MAX: u32 = 128;
 /// Longest part that is kept on the heap, in bytes.
 pub(super) const HEAP_LEN_MAX: u32 = 1024;
 
@@ -43,6 +45,7 @@ struct Part {
 enum Storage {
     #[default]
     Hole,
+    Near([u8; NEAR_LEN_MAX as usize]),
     Heap(Arc<[u8]>),
     Arena(Extent),
 }
@@ -52,6 +55,7 @@ impl Part {
     fn capacity(&self) -> u32 {
         match &self.storage {
             Storage::Hole => 0,
+            Storage::Near(bytes) => bytes.len() as u32,
             Storage::Heap(bytes) => bytes.len() as u32,
             Storage::Arena(extent) => extent.len() as u32,
         }
@@ -62,6 +66,7 @@ impl Part {
         let valid = self.valid as usize;
         match &self.storage {
             Storage::Hole => &[],
+            Storage::Near(bytes) => &bytes[..valid],
             Storage::Heap(bytes) => &bytes[..valid],
             Storage::Arena(extent) => &extent.as_slice()[..valid],
         }
@@ -78,6 +83,7 @@ impl Part {
     fn takes(&self, end: u32) -> bool {
         let alone = match &self.storage {
             Storage::Hole => end == 0,
+            Storage::Near(_) => true,
             Storage::Heap(bytes) => Arc::strong_count(bytes) == 1,
             Storage::Arena(extent) => !extent.is_shared(),
         };
@@ -86,20 +92,30 @@ impl Part {
 
     /// Whether `len` bytes can replace what it holds, where it is, without keeping much more memory than they need.
     fn is_good_for(&self, len: u32) -> bool {
-        self.takes(len) && storage_len(len) * 2 >= self.capacity()
+        let is_near = matches!(self.storage, Storage::Near(_));
+        self.takes(len) && (is_near || storage_len(len) * 2 >= self.capacity())
     }
 
-    /// Gives its memory back.
-    fn free(self, space: &mut Space) {
-        if let Storage::Heap(bytes) = self.storage {
+    /// It is about to go: what was charged for its memory is given back.
+    fn uncharge(&self, space: &mut Space) {
+        if let Storage::Heap(bytes) = &self.storage {
             space.free_heap(heap_charge(bytes.len()));
         }
+    }
+
+    fn replace_by(&mut self, new: Self, space: &mut Space) {
+        self.uncharge(space);
+        *self = new;
     }
 
     /// Runs `fill` on its storage; `false` if somebody shares it.
     fn change(&mut self, fill: impl FnOnce(&mut [u8])) -> bool {
         match &mut self.storage {
             Storage::Hole => false,
+            Storage::Near(bytes) => {
+                fill(bytes);
+                true
+            }
             Storage::Heap(bytes) => Arc::get_mut(bytes).map(fill).is_some(),
             Storage::Arena(extent) => extent.change().map(|mut change| fill(&mut change)).is_some(),
         }
@@ -108,6 +124,11 @@ impl Part {
     /// New storage for at least `len` bytes, of which `fill` writes the first `valid`. It has no sums.
     fn new(space: &mut Space, len: u32, valid: u32, fill: impl FnOnce(&mut [u8])) -> Result<Self> {
         let sums = Sums::default();
+        if len <= NEAR_LEN_MAX {
+            let mut bytes = [0; NEAR_LEN_MAX as usize];
+            fill(&mut bytes[..len as usize]);
+            return Ok(Self { storage: Storage::Near(bytes), valid, sums });
+        }
         if len <= HEAP_LEN_MAX {
             space.charge_heap(heap_charge(len as usize))?;
             let mut bytes = Arc::<[u8]>::new_uninit_slice(len as usize);
@@ -158,6 +179,32 @@ impl Change<'_> {
     }
 }
 
+/// Bytes of a value, one after the other.
+enum Stretch<'v> {
+    /// `len` valid bytes of a part, from its byte `within` on.
+    Valid { part: &'v Part, within: u32, len: u32 },
+    /// This many that were never written.
+    Zeros(u32),
+}
+
+impl<'v> Stretch<'v> {
+    const fn len(&self) -> u32 {
+        match self {
+            Self::Valid { len, .. } | Self::Zeros(len) => *len,
+        }
+    }
+
+    /// The bytes that are valid.
+    fn bytes(&self) -> &'v [u8] {
+        match self {
+            Self::Valid { part, within, len } => {
+                &part.as_slice()[*within as usize..][..*len as usize]
+            }
+            Self::Zeros(_) => &[],
+        }
+    }
+}
+
 impl Value {
     /// Length in bytes.
     pub(super) const fn len(&self) -> u32 {
@@ -178,6 +225,34 @@ impl Value {
         round: Option<u16>,
         out: &mut dyn FnMut(Piece),
     ) -> bool {
+        self.walk((offset, len), round, |stretch| {
+            let Stretch::Valid { part, within, len } = stretch else {
+                return out(Piece::Zeros(stretch.len()));
+            };
+            match &part.storage {
+                Storage::Heap(bytes) => out(Piece::Bytes(Bytes::slice(bytes, within, len))),
+                Storage::Arena(extent) => {
+                    out(Piece::Extent { extent: extent.clone(), offset: within, len });
+                }
+                Storage::Near(_) | Storage::Hole => out(Piece::Bytes(stretch.bytes().into())),
+            }
+        })
+    }
+
+    /// The same, of the bytes where they are.
+    pub(super) fn look(&self, offset: u32, len: u32, see: &mut dyn FnMut(Seen<'_>)) -> bool {
+        self.walk((offset, len), None, |stretch| match stretch {
+            Stretch::Valid { .. } => see(Seen::Bytes(stretch.bytes())),
+            Stretch::Zeros(len) => see(Seen::Zeros(len)),
+        })
+    }
+
+    fn walk(
+        &self,
+        (offset, len): (u32, u32),
+        round: Option<u16>,
+        mut visit: impl FnMut(Stretch<'_>),
+    ) -> bool {
         let end = offset.saturating_add(len).min(self.len);
         let (mut at, mut zeros, mut is_right) = (offset, 0, true);
         while at < end {
@@ -187,22 +262,16 @@ impl Value {
             let have = part.map_or(0, |part| part.valid.saturating_sub(within).min(want));
             if let Some(part) = part.filter(|_| have > 0) {
                 if zeros > 0 {
-                    out(Piece::Zeros(mem::take(&mut zeros)));
+                    visit(Stretch::Zeros(mem::take(&mut zeros)));
                 }
                 is_right &= part.check(within..within + have, round);
-                match &part.storage {
-                    Storage::Heap(bytes) => out(Piece::Bytes(Bytes::slice(bytes, within, have))),
-                    Storage::Arena(extent) => {
-                        out(Piece::Extent { extent: extent.clone(), offset: within, len: have });
-                    }
-                    Storage::Hole => {}
-                }
+                visit(Stretch::Valid { part, within, len: have });
             }
             zeros += want - have;
             at += want;
         }
         if zeros > 0 {
-            out(Piece::Zeros(zeros));
+            visit(Stretch::Zeros(zeros));
         }
         is_right
     }
@@ -254,11 +323,10 @@ impl Value {
 
     /// Drops the parts from `count` on.
     pub(super) fn keep_parts(&mut self, space: &mut Space, count: usize) {
-        while self.parts.len() > count {
-            if let Some(part) = self.parts.pop() {
-                part.free(space);
-            }
+        for part in self.parts.iter().skip(count) {
+            part.uncharge(space);
         }
+        self.parts.truncate(count);
     }
 
     /// Drops all valid bytes from `len` on. Storage that is mostly empty after that is given back, where the rest fits the heap.
@@ -278,16 +346,15 @@ impl Value {
                 Part::new(space, within, within, |out| out.copy_from_slice(&keep))
             {
                 small.sums = mem::take(&mut part.sums);
-                mem::replace(part, small).free(space);
+                part.replace_by(small, space);
             }
         }
     }
 
-    /// Gives all memory back.
-    pub(super) fn free(mut self, space: &mut Space) {
-        for part in self.parts.drain(..) {
-            part.free(space);
-        }
+    /// Makes it empty, and gives all memory back.
+    pub(super) fn clear(&mut self, space: &mut Space) {
+        self.keep_parts(space, 0);
+        *self = Self::default();
     }
 
     fn part_mut(&mut self, index: usize) -> &mut Part {
@@ -307,14 +374,14 @@ impl Value {
             (part.valid, part.sums) = (len, Sums::of(bytes));
             return Ok(());
         }
-        let mut new = if len <= HEAP_LEN_MAX {
+        let mut new = if NEAR_LEN_MAX < len && len <= HEAP_LEN_MAX {
             space.charge_heap(heap_charge(bytes.len()))?;
             Part { storage: Storage::Heap(Arc::from(bytes)), valid: len, sums: Sums::default() }
         } else {
             Part::new(space, len, len, |out| out[..bytes.len()].copy_from_slice(bytes))?
         };
         new.sums = Sums::of(bytes);
-        mem::replace(part, new).free(space);
+        part.replace_by(new, space);
         Ok(())
     }
 
@@ -322,7 +389,7 @@ impl Value {
     pub(super) fn adopt(&mut self, space: &mut Space, index: usize, mut extent: Extent, len: u32) {
         extent.close_from_client();
         let part = Part { storage: Storage::Arena(extent), valid: len, sums: Sums::default() };
-        mem::replace(self.part_mut(index), part).free(space);
+        self.part_mut(index).replace_by(part, space);
     }
 
     /// Writes into part `index` at `at`, keeping what is around it.
@@ -360,7 +427,7 @@ impl Value {
                 merge(out);
             });
             match new {
-                Ok(new) => mem::replace(part, new).free(space),
+                Ok(new) => part.replace_by(new, space),
                 Err(error) => {
                     part.sums = sums;
                     return Err(error);
@@ -379,7 +446,7 @@ impl Value {
             return false;
         }
         if at == 0 {
-            mem::take(part).free(space);
+            part.replace_by(Part::default(), space);
         } else if at < part.valid {
             part.cut(at);
         }
