@@ -32,9 +32,10 @@ use crate::record::HowSoon;
 use board::Board;
 pub use extent::Extent;
 use mapping::Mapping;
+pub(crate) use mapping::prefetch;
 use populate::Populator;
-pub use posts::Post;
 use posts::Posts;
+pub use posts::{Post, Turn};
 pub(crate) use slab::{SLOT_LEN_MAX, SlabPool, SlotCounts, class_of};
 
 /// Bytes charged for a block.
@@ -169,8 +170,9 @@ impl Arena {
         self.posts.is_pending(u32::from(shard.get()))
     }
 
-    /// Gives `visit` all that was posted to a shard before this call. It is to be carried out, and then [`Arena::post_done`].
-    pub fn take_posts(&self, shard: ShardId, visit: impl FnMut(&Post)) {
+    /// Gives `visit` all that was posted to a shard before this call, each twice: before the one before it is carried out, and when it is to be carried out
+    /// itself, and then [`Arena::post_done`].
+    pub fn take_posts(&self, shard: ShardId, visit: impl FnMut(Turn, &Post)) {
         self.posts.take_pending(u32::from(shard.get()), visit);
     }
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version};
 use samite_wire::heads::{HEAD_LEN, RecordId};
 
-use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
+use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool, prefetch};
 use crate::range::{scan_range, successor};
 use crate::record::{
     Backend, Changed, HowSoon, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
@@ -379,6 +379,12 @@ impl RecordStore for MemoryStore {
 
     fn expect(&self, key: &[u8], how_soon: HowSoon) {
         self.arena.expect(&self.id(key), how_soon);
+    }
+
+    fn fetch(&self, key: &[u8]) {
+        if let Some(record) = self.records.get(key) {
+            prefetch(record);
+        }
     }
 
     fn require_lease(&self, epoch: Epoch) {

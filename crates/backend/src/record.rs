@@ -361,6 +361,9 @@ pub trait RecordStore: Send {
     /// A record at `key` will change or be shown: a hint, for the store to have at hand what that takes.
     fn expect(&self, _key: &[u8], _how_soon: HowSoon) {}
 
+    /// The record at `key`, if there is one, will be looked at: a hint, for the store to have it at hand.
+    fn fetch(&self, _key: &[u8]) {}
+
     /// From now on shows records only to clients that stand on lease epoch `epoch` or a newer one.
     fn require_lease(&self, _epoch: Epoch) {}
 }

@@ -12,37 +12,37 @@ use crate::frame::{put_scratch, take_scratch};
 use crate::stats::count;
 
 impl Dataset {
-    /// Posts operations of one partition, whose outcome is certain as long as the record at `key` there is as its node shows it to clients on its
+    /// Posts an operation whose outcome is certain as long as the record at `key` there is as its node shows it to clients on its
     /// host: from here on they count as done. `agrees` looks at the first bytes of its value. `false`: nothing was done, ask the node.
     ///
-    /// The operations are carried out together, before whatever the node is asked next. They are short, and change no record under a prefix. Leases that
-    /// they ask for are given for as long as they say. Nothing that the session has sent before them and not waited for may be about the same records.
+    /// It is carried out before whatever the node is asked next. It is short, and changes no record under a prefix. Leases that
+    /// it asks for are given for as long as it says. Nothing that the session has sent before it and not waited for may be about the same records.
     #[must_use]
     pub fn post(
         &self,
         record: (PartitionId, &[u8]),
-        operations: &[Operation<'_>],
+        operation: &Operation<'_>,
         lease: Epoch,
         agrees: impl FnOnce(&[u8], &Head) -> bool,
     ) -> bool {
-        self.post_if(record, operations, |arena, id| {
+        self.post_if(record, operation, |arena, id| {
             let mut shown = [0; HEAD_LEN];
             let head = arena.head(id, lease, &mut shown);
             head.is_some_and(|head| agrees(&shown[..head.len], &head))
         })
     }
 
-    /// Posts operations of one partition, as [`Dataset::post`] does, whose outcome is certain as long as there is no record at `key`, nor at `other`: one
+    /// Posts an operation, as [`Dataset::post`] does, whose outcome is certain as long as there is no record at `key`, nor at `other`: one
     /// that is only ever made by operations whose guard is that a prefix is empty.
     #[must_use]
     pub fn post_new(
         &self,
         (partition, key): (PartitionId, &[u8]),
         other: &[u8],
-        operations: &[Operation<'_>],
+        operation: &Operation<'_>,
         lease: Epoch,
     ) -> bool {
-        self.post_if((partition, key), operations, |arena, id| {
+        self.post_if((partition, key), operation, |arena, id| {
             arena.has_none(&[*id, RecordId { key: other, ..*id }], lease)
         })
     }
@@ -50,7 +50,7 @@ impl Dataset {
     fn post_if(
         &self,
         (partition, key): (PartitionId, &[u8]),
-        operations: &[Operation<'_>],
+        operation: &Operation<'_>,
         is_certain: impl FnOnce(&ArenaView, &RecordId<'_>) -> bool,
     ) -> bool {
         let spec = self.spec();
@@ -65,7 +65,7 @@ impl Dataset {
             return false;
         };
         let record = RecordId { dataset: self.id(), partition, key };
-        let borrows = operations.iter().any(Operation::borrows);
+        let borrows = operation.borrows();
         if !link.may_post(&record, view.map.epoch(), (session.id, borrows)) {
             return false;
         }
@@ -77,10 +77,8 @@ impl Dataset {
             is_retry: false,
         };
         let mut encoder = RequestEncoder::new(take_scratch(), &header);
-        for one in operations {
-            // Changes are carried out once; no number is needed for that, and none may be missing.
-            encoder.operation_placed(one, Seq(one.is_mutation().into()), &mut |_| None);
-        }
+        // Changes are carried out once; no number is needed for that, and none may be missing.
+        encoder.operation_placed(operation, Seq(operation.is_mutation().into()), &mut |_| None);
         let (body, payload) = encoder.finish();
         debug_assert!(Request::decode(&body, &payload.concat()).is_ok());
         let change = Change {
@@ -92,8 +90,7 @@ impl Dataset {
             body: &body,
             payload: &payload,
         };
-        let mask = operations.iter().fold(0, |mask, operation| mask | mask_of_change(operation));
-        let changing = session.changes.begin(mask);
+        let changing = session.changes.begin(mask_of_change(operation));
         let is_posted = link.post(&change, |arena| is_certain(arena, &record));
         changing.end();
         put_scratch(body);

@@ -264,9 +264,9 @@ impl FileSystem {
         }
         let home = entry.home;
         let moment = self.moment_for(walk, home);
-        let operations = [entry.making(false, moment.is_some())];
+        let operation = entry.making(false, moment.is_some());
         let record = (home.partition, home.key.as_slice());
-        if !self.store().dataset.post_new(record, entry.seal, &operations, walk.epoch) {
+        if !self.store().dataset.post_new(record, entry.seal, &operation, walk.epoch) {
             return None;
         }
         // Nothing is asked for that they could travel with.

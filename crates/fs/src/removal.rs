@@ -110,7 +110,7 @@ impl FileSystem {
             bytes: &[0],
         });
         let record = (home.partition, home.key.as_slice());
-        self.store().dataset.post(record, &[removal], epoch, |value, _| {
+        self.store().dataset.post(record, &removal, epoch, |value, _| {
             Inode::decode(value).is_ok_and(|inode| {
                 inode.layout == Layout::Inline
                     && inode.flags & (FLAG_RENAMED | FLAG_ATTRIBUTES) == 0

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_backend::{Arena, Bar, HowSoon, Post};
+use samite_backend::{Arena, Bar, HowSoon, Post, Turn};
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::Left;
 use samite_types::{ClientId, Clock, DatasetId, Epoch, ShardId, SystemClock};
@@ -58,8 +58,10 @@ impl Posts {
     fn carry_out_all(&self, partitions: &mut Partitions) -> u64 {
         let now = self.time_for(partitions);
         let mut operations = 0;
-        self.arena
-            .take_posts(self.shard, |post| operations += self.carry_out(post, partitions, now));
+        self.arena.take_posts(self.shard, |turn, post| match turn {
+            Turn::Before => fetch_for(post, partitions),
+            Turn::Now => operations += self.carry_out(post, partitions, now),
+        });
         operations
     }
 
@@ -114,23 +116,20 @@ impl Posts {
     }
 
     fn carry_out(&self, post: &Post, partitions: &mut Partitions, now: Duration) -> u64 {
-        let contents = post.contents();
-        let client = contents.map(|contents| contents.label.client);
-        let request = contents
-            .and_then(|contents| Request::decode(contents.body, contents.payload).ok())
-            .zip(client);
+        let mut operation = Operation::default();
+        let decoded = post.contents().and_then(|contents| {
+            let header = Request::decode_one(contents.body, contents.payload, &mut operation);
+            Some((header.ok()?.dataset, contents.label.client))
+        });
         // Without a map the table was never open.
-        let Some(((request, client), map)) = request.zip(self.map.as_deref()) else {
-            tracing::error!(shard = %self.shard, ?client, "a client posted what is no request");
+        let Some(((dataset, client), map)) = decoded.zip(self.map.as_deref()) else {
+            tracing::error!(shard = %self.shard, "a client posted what is no operation");
             self.arena.post_done(self.shard, post);
             return 0;
         };
-        for operation in &request.operations {
-            if shard_of(operation.partition, self.shards) != self.shard {
-                continue;
-            }
-            let id = (request.header.dataset, operation.partition);
-            match partitions.apply_posted(id, map, client, operation, now) {
+        if shard_of(operation.partition, self.shards) == self.shard {
+            let id = (dataset, operation.partition);
+            match partitions.apply_posted(id, map, client, &operation, now) {
                 // The client took care that it would be done.
                 Some(Ok(())) => {}
                 Some(Err(kind)) => {
@@ -142,7 +141,15 @@ impl Posts {
             }
         }
         self.arena.post_done(self.shard, post);
-        request.operations.len() as u64
+        1
+    }
+}
+
+/// What it takes to carry out `post` is fetched, while something else is done.
+fn fetch_for(post: &Post, partitions: &mut Partitions) {
+    let about = post.contents().and_then(|contents| Request::first_guarded(contents.body));
+    if let Some(about) = about {
+        partitions.expect_posted((about.dataset, about.partition), about.key, about.is_there);
     }
 }
 

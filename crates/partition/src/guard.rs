@@ -34,7 +34,7 @@ pub(crate) fn broken(
 ) -> Failure {
     let most = u32::try_from(reveal_max).unwrap_or(u32::MAX).min(REVEAL_LEN_MAX);
     let len = operation.reveal_len.min(most);
-    let current = match operation.guards.get(index).and_then(key_of) {
+    let current = match operation.guards.get(index).and_then(Guard::record) {
         Some(key) if len > 0 => match reveal(store, key, len) {
             Ok(current) => current,
             Err(error) => return Failure::new(error.kind(), index),
@@ -42,17 +42,6 @@ pub(crate) fn broken(
         _ => None,
     };
     Failure { kind: ErrorKind::Conflict, index: index as u16, current }
-}
-
-const fn key_of<'a>(guard: &Guard<'a>) -> Option<&'a [u8]> {
-    match guard {
-        Guard::Exists(key)
-        | Guard::Absent(key)
-        | Guard::VersionIs(key, _)
-        | Guard::LenAtMost(key, _)
-        | Guard::BytesAre { key, .. } => Some(key),
-        Guard::PrefixEmpty(_) => None,
-    }
 }
 
 fn holds(store: &dyn RecordStore, guard: &Guard<'_>) -> Result<bool> {

@@ -248,6 +248,14 @@ impl Partition {
         done
     }
 
+    /// What is posted next is about the record at `key`, whether there is one or not: what that takes is fetched meanwhile.
+    pub fn expect_posted(&self, key: &[u8], is_there: bool) {
+        self.store.expect(key, HowSoon::Later);
+        if is_there {
+            self.store.fetch(key);
+        }
+    }
+
     /// Applies the first action, under the guards, and if that takes effect the others.
     #[cold]
     fn try_one_by_one(
@@ -276,7 +284,6 @@ impl Partition {
         operation: &Operation<'_>,
         context: &Context,
     ) -> Result<(), ErrorKind> {
-        show::expect(&*self.store, operation, HowSoon::Later);
         check::check(operation)
             .and_then(|()| self.try_change(client, context, operation, &mut NoGrants, None))
             .map_err(|failure| failure.kind)

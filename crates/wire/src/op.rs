@@ -14,6 +14,7 @@ mod reader;
 use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, Seq, Version};
 use smallvec::SmallVec;
 
+pub use decode::Guarded;
 pub(crate) use decode::{Payload, flag, key, operation};
 pub(crate) use encode::operation_flat;
 pub use encode::{ReplyEncoder, RequestEncoder};
@@ -353,8 +354,23 @@ impl<'a> Action<'a> {
     }
 }
 
+impl<'a> Guard<'a> {
+    /// Key of the record that it is about; `None`: it is about several.
+    #[must_use]
+    pub const fn record(&self) -> Option<&'a [u8]> {
+        match self {
+            Self::Exists(key)
+            | Self::Absent(key)
+            | Self::VersionIs(key, _)
+            | Self::LenAtMost(key, _)
+            | Self::BytesAre { key, .. } => Some(key),
+            Self::PrefixEmpty(_) => None,
+        }
+    }
+}
+
 /// An atomic step on one partition.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Operation<'a> {
     /// Partition it works on.
     pub partition: PartitionId,

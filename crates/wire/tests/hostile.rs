@@ -26,8 +26,27 @@ const HEADER: RequestHeader = RequestHeader {
 };
 
 /// Decodes as everything that a body can be.
+/// All ways to read a request say the same.
+fn decode_request(body: &[u8], payload: &[u8]) {
+    let mut one = Operation::default();
+    let header = Request::decode_one(body, payload, &mut one);
+    let first = Request::first_guarded(body);
+    let Ok(request) = Request::decode(body, payload) else {
+        assert!(header.is_err());
+        return;
+    };
+    assert_eq!(header.is_ok(), request.operations.len() == 1);
+    if let Ok(header) = header {
+        assert_eq!((header, &one), (request.header, &request.operations[0]));
+    }
+    let operation = &request.operations[0];
+    let key = operation.guards.first().and_then(Guard::record);
+    assert_eq!(first.map(|first| first.key), key);
+    assert!(first.is_none_or(|first| first.partition == operation.partition));
+}
+
 fn decode_all(body: &[u8], payload: &[u8]) {
-    let _ = Request::decode(body, payload);
+    decode_request(body, payload);
     if let Ok(reply) = Reply::decode(body, payload) {
         for outcome in &reply.outcomes {
             let samite_wire::op::Outcome::Done(results) = outcome else { continue };

@@ -37,6 +37,15 @@ pub(super) fn prefetch_line(at: NonNull<u8>) {
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const fn prefetch_line(_: NonNull<u8>) {}
 
+/// Has `what` brought into the processor's cache.
+pub(crate) fn prefetch<T>(what: &T) {
+    let start = NonNull::from(what).cast::<u8>();
+    for offset in (0..size_of::<T>()).step_by(CACHE_LINE_LEN) {
+        // SAFETY: within `what`.
+        prefetch_line(unsafe { start.add(offset) });
+    }
+}
+
 impl Mapping {
     /// Makes the file, maps it and writes its header. Reserved huge pages are used if the machine has enough of them.
     pub(super) fn create(layout: &ArenaLayout) -> Result<Self> {

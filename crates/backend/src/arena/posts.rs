@@ -41,7 +41,18 @@ pub struct Post {
     number: usize,
 }
 
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// That of the post before this one, if there is one: what this one takes can be fetched meanwhile.
+    Before,
+    /// That of this post.
+    Now,
+}
+
 impl Post {
+    const EMPTY: Self = Self { raw: [0; BOX_LEN], claim: 0, number: 0 };
+
     /// What is in the box; `None`: it makes no sense.
     #[must_use]
     pub fn contents(&self) -> Option<Contents<'_>> {
@@ -78,9 +89,11 @@ impl Posts {
         (0..PENDING_WORDS).any(|at| bits(at) != 0)
     }
 
-    /// Gives `visit` all that was posted before this call. It is to be carried out, and then [`Posts::done`].
-    pub(super) fn take_pending(&self, part: u32, mut visit: impl FnMut(&Post)) {
-        let mut post = Post { raw: [0; BOX_LEN], claim: 0, number: 0 };
+    /// Gives `visit` all that was posted before this call, each twice: before the one before it is carried out, and when it is to be carried out itself, and
+    /// then [`Posts::done`].
+    pub(super) fn take_pending(&self, part: u32, mut visit: impl FnMut(Turn, &Post)) {
+        let mut posts = [Post::EMPTY; 2];
+        let (mut last, mut is_waiting) = (0, false);
         for at in 0..PENDING_WORDS {
             let word = self.word(part, PENDING_OFFSET + at * 8);
             if word.load(Ordering::Acquire) == 0 {
@@ -96,10 +109,17 @@ impl Posts {
                     let next = at * u64::BITS as usize + bits.trailing_zeros() as usize;
                     self.expect(part, next);
                 }
-                if self.pending(part, number, bit, &mut post) {
-                    visit(&post);
+                if self.pending(part, number, bit, &mut posts[1 - last]) {
+                    visit(Turn::Before, &posts[1 - last]);
+                    if is_waiting {
+                        visit(Turn::Now, &posts[last]);
+                    }
+                    (last, is_waiting) = (1 - last, true);
                 }
             }
+        }
+        if is_waiting {
+            visit(Turn::Now, &posts[last]);
         }
     }
 
@@ -202,7 +222,7 @@ impl Posts {
             match Claim::read(raw) {
                 Some(Claim { state: State::Barred, .. }) => return None,
                 Some(Claim { state: State::Posted, number, .. }) => {
-                    let mut post = Post { raw: [0; BOX_LEN], claim, number };
+                    let mut post = Post { claim, number, ..Post::EMPTY };
                     self.copy(part, number, &mut post.raw);
                     visit(&post);
                 }
@@ -306,8 +326,14 @@ mod tests {
     }
 
     fn take_all(posts: &Posts, part: u32) -> Vec<Post> {
-        let mut all = Vec::new();
-        posts.take_pending(part, |post| all.push(post.clone()));
+        let (mut all, mut seen) = (Vec::new(), Vec::new());
+        posts.take_pending(part, |turn, post| {
+            let of = if turn == Turn::Now { &mut all } else { &mut seen };
+            of.push(post.clone());
+            assert!(all.len() <= seen.len() && seen.len() <= all.len() + 2);
+        });
+        let boxes = |posts: &[Post]| posts.iter().map(|post| post.number).collect::<Vec<_>>();
+        assert_eq!(boxes(&all), boxes(&seen));
         all
     }
 

@@ -63,6 +63,13 @@ impl Partitions {
         Some(outcome)
     }
 
+    /// What is posted to a partition next is about the record at `key`.
+    pub(crate) fn expect_posted(&mut self, id: PlaceId, key: &[u8], is_there: bool) {
+        if let Some(place) = self.place(id) {
+            place.member.partition_mut().expect_posted(key, is_there);
+        }
+    }
+
     /// Knows all datasets of a map, so that clients may post about any of them.
     pub(crate) fn know_all(&mut self, map: &ClusterMap) {
         for dataset in map.datasets() {

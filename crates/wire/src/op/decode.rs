@@ -89,17 +89,7 @@ impl<'a> Request<'a> {
     pub fn decode(body: &'a [u8], payload: &'a [u8]) -> Result<Self, WireError> {
         let mut decoder = Decoder::new(body);
         let mut payload = Payload(Decoder::new(payload));
-        let header = RequestHeader {
-            dataset: DatasetId(decoder.u32("dataset")?),
-            map_epoch: Epoch(decoder.u64("map epoch")?),
-            lease_epoch: Epoch(decoder.u64("lease epoch")?),
-            answered_below: Seq(decoder.u64("answered below")?),
-            is_retry: flag(&mut decoder, "retry flag")?,
-        };
-        let count = usize::from(decoder.u16("operation count")?);
-        if count == 0 || count > OPERATIONS_MAX {
-            return Err(WireError::OverLimit("operation count"));
-        }
+        let (header, count) = request_header(&mut decoder)?;
         // An operation is at least 18 bytes: a lying count cannot make us reserve more than the body's own size.
         let mut operations = Vec::with_capacity(count.min(body.len() / 18));
         for _ in 0..count {
@@ -109,24 +99,109 @@ impl<'a> Request<'a> {
         payload.0.finish("request payload")?;
         Ok(Self { header, operations })
     }
+
+    /// Reads a request of one operation into an empty one, which is large to move.
+    ///
+    /// # Errors
+    /// As of [`Request::decode`]; there are more operations.
+    pub fn decode_one(
+        body: &'a [u8],
+        payload: &'a [u8],
+        into: &mut Operation<'a>,
+    ) -> Result<RequestHeader, WireError> {
+        let mut decoder = Decoder::new(body);
+        let mut payload = Payload(Decoder::new(payload));
+        let (header, count) = request_header(&mut decoder)?;
+        if count > 1 {
+            return Err(WireError::OverLimit("operation count"));
+        }
+        operation_into(&mut decoder, &mut payload, into)?;
+        decoder.finish("request body")?;
+        payload.0.finish("request payload")?;
+        Ok(header)
+    }
+
+    /// What the first guard of a request is about, and nothing beyond it: to have the record at hand when its time comes. `None`: about nothing, or the
+    /// request makes no sense so far.
+    #[must_use]
+    pub fn first_guarded(body: &'a [u8]) -> Option<Guarded<'a>> {
+        let mut decoder = Decoder::new(body);
+        let (header, _) = request_header(&mut decoder).ok()?;
+        let mut operation = Operation::default();
+        let (guards, _) = operation_head(&mut decoder, &mut operation).ok()?;
+        if guards == 0 {
+            return None;
+        }
+        let guard = guard(&mut decoder).ok()?;
+        Some(Guarded {
+            dataset: header.dataset,
+            partition: operation.partition,
+            key: guard.record()?,
+            is_there: !matches!(guard, Guard::Absent(_)),
+        })
+    }
+}
+
+/// The record that a guard is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guarded<'a> {
+    /// Its dataset.
+    pub dataset: DatasetId,
+    /// Its partition.
+    pub partition: PartitionId,
+    /// Its key.
+    pub key: &'a [u8],
+    /// The guard does not say that there is none.
+    pub is_there: bool,
+}
+
+/// The header, and how many operations follow.
+fn request_header(decoder: &mut Decoder<'_>) -> Result<(RequestHeader, usize), WireError> {
+    let header = RequestHeader {
+        dataset: DatasetId(decoder.u32("dataset")?),
+        map_epoch: Epoch(decoder.u64("map epoch")?),
+        lease_epoch: Epoch(decoder.u64("lease epoch")?),
+        answered_below: Seq(decoder.u64("answered below")?),
+        is_retry: flag(decoder, "retry flag")?,
+    };
+    let count = usize::from(decoder.u16("operation count")?);
+    if count == 0 || count > OPERATIONS_MAX {
+        return Err(WireError::OverLimit("operation count"));
+    }
+    Ok((header, count))
 }
 
 pub(crate) fn operation<'a>(
     decoder: &mut Decoder<'a>,
     payload: &mut Payload<'a>,
 ) -> Result<Operation<'a>, WireError> {
-    let mut operation = Operation {
-        partition: PartitionId(decoder.u32("partition")?),
-        seq: Seq(decoder.u64("sequence")?),
-        reveal_len: decoder.u32("reveal length")?,
-        guards: List::new(),
-        actions: List::new(),
-    };
+    let mut operation = Operation::default();
+    operation_into(decoder, payload, &mut operation)?;
+    Ok(operation)
+}
+
+/// What comes before the guards: how many there are, and how many actions.
+fn operation_head(
+    decoder: &mut Decoder<'_>,
+    operation: &mut Operation<'_>,
+) -> Result<(usize, usize), WireError> {
+    operation.partition = PartitionId(decoder.u32("partition")?);
+    operation.seq = Seq(decoder.u64("sequence")?);
+    operation.reveal_len = decoder.u32("reveal length")?;
     let guards = usize::from(decoder.u8("guard count")?);
     let actions = usize::from(decoder.u8("action count")?);
     if guards > ACTIONS_MAX || actions > ACTIONS_MAX || actions == 0 {
         return Err(WireError::OverLimit("guard or action count"));
     }
+    Ok((guards, actions))
+}
+
+fn operation_into<'a>(
+    decoder: &mut Decoder<'a>,
+    payload: &mut Payload<'a>,
+    operation: &mut Operation<'a>,
+) -> Result<(), WireError> {
+    let (guards, actions) = operation_head(decoder, operation)?;
     for _ in 0..guards {
         operation.guards.push(guard(decoder)?);
     }
@@ -136,7 +211,7 @@ pub(crate) fn operation<'a>(
     if operation.is_mutation() != (operation.seq != Seq(0)) {
         return Err(WireError::Unknown("sequence"));
     }
-    Ok(operation)
+    Ok(())
 }
 
 fn guard<'a>(decoder: &mut Decoder<'a>) -> Result<Guard<'a>, WireError> {
