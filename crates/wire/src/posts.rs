@@ -41,7 +41,7 @@
 //!   leases, which it gets for certain. So before the node looks whether leases stand against a change by another client, gives one to that, or lets others post, it closes
 //!   the table and carries out what was posted.
 //!
-//! Each client uses the boxes of a *lane* in turns. When it is ahead of the node by all of them, it says in the lane's word for which box it waits (half a lane
+//! Each client uses the boxes of a *lane* in turns. When it is ahead of the node by all of them, it says in the lane's word for which box it waits (a quarter of a lane
 //! ahead), looks at the box again, and sleeps there for a moment; the node, when it has freed a box, looks at that word. Nothing depends on it: who sleeps in vain, wakes up
 //! soon.
 //!

@@ -9,12 +9,16 @@ use rustix::thread::futex;
 use samite_types::{ClientId, Epoch};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::posts::{
-    BOX_LEN, BOXES, BoxHeader, Claim, Contents, LANES, OPEN_OFFSET, PENDING_OFFSET, PENDING_WORDS,
-    State, WHOM_OFFSET, Waiter, box_offset, claim_of, claim_offset, lane_of, lane_offset,
-    owner_offset,
+    BOX_LEN, BOXES, BoxHeader, Claim, Contents, LANE_BOXES, LANES, OPEN_OFFSET, PENDING_OFFSET,
+    PENDING_WORDS, State, WHOM_OFFSET, Waiter, box_offset, claim_of, claim_offset, lane_of,
+    lane_offset, owner_offset,
 };
+use smallvec::SmallVec;
 
 use super::mapping::Mapping;
+
+// A word of pending bits is that of a lane.
+const _: () = assert!(PENDING_WORDS == LANES && LANE_BOXES == u64::BITS as usize);
 
 /// How often the node tries to bar a claim that clients take and post meanwhile.
 const BARS_TRIED: u32 = 64;
@@ -94,20 +98,16 @@ impl Posts {
     pub(super) fn take_pending(&self, part: u32, mut visit: impl FnMut(Turn, &Post)) {
         let mut posts = [Post::EMPTY; 2];
         let (mut last, mut is_waiting) = (0, false);
-        for at in 0..PENDING_WORDS {
-            let word = self.word(part, PENDING_OFFSET + at * 8);
-            if word.load(Ordering::Acquire) == 0 {
-                continue;
-            }
+        for lane in self.lanes_in_order(part) {
             // First the bits: a client that claims a box anew sets its bit again.
-            let mut bits = word.swap(0, Ordering::SeqCst);
+            let pending = self.word(part, PENDING_OFFSET + lane * 8);
+            let mut bits = pending.swap(0, Ordering::SeqCst);
             while bits != 0 {
-                let number = at * u64::BITS as usize + bits.trailing_zeros() as usize;
+                let number = lane * LANE_BOXES + bits.trailing_zeros() as usize;
                 let bit = bits & bits.wrapping_neg();
                 bits &= !bit;
                 if bits != 0 {
-                    let next = at * u64::BITS as usize + bits.trailing_zeros() as usize;
-                    self.expect(part, next);
+                    self.expect(part, lane * LANE_BOXES + bits.trailing_zeros() as usize);
                 }
                 if self.pending(part, number, bit, &mut posts[1 - last]) {
                     visit(Turn::Before, &posts[1 - last]);
@@ -121,6 +121,18 @@ impl Posts {
         if is_waiting {
             visit(Turn::Now, &posts[last]);
         }
+    }
+
+    /// Lanes in which anything may be pending, first those whose clients wait on another core: they go on beside this thread.
+    fn lanes_in_order(&self, part: u32) -> SmallVec<[usize; LANES]> {
+        let bits = |lane: usize| self.word(part, PENDING_OFFSET + lane * 8).load(Ordering::Acquire);
+        let mut lanes: SmallVec<_> = (0..LANES).filter(|lane| bits(*lane) != 0).collect();
+        if lanes.len() > 1 {
+            let here = this_core();
+            let is_elsewhere = |waiter: Waiter| waiter.core != here;
+            lanes.sort_by_key(|lane| !self.waiter(part, *lane).is_some_and(is_elsewhere));
+        }
+        lanes
     }
 
     /// A box will be looked at next: a client has written to it on another core.
@@ -335,6 +347,40 @@ mod tests {
         let boxes = |posts: &[Post]| posts.iter().map(|post| post.number).collect::<Vec<_>>();
         assert_eq!(boxes(&all), boxes(&seen));
         all
+    }
+
+    #[test]
+    fn who_waits_on_another_core_comes_first() {
+        let posts = posts();
+        let boxes = [0, 1, LANE_BOXES, 2 * LANE_BOXES];
+        for (claim, number) in boxes.into_iter().enumerate() {
+            post(&posts, 0, claim, number);
+        }
+        let wait = |lane: usize, core| {
+            let word = Waiter { number: lane * LANE_BOXES, core }.word();
+            posts.lane(0, lane).store(word, Ordering::SeqCst);
+        };
+        let waits_at = |cores: [u16; 3]| {
+            cores.into_iter().enumerate().for_each(|(lane, core)| wait(lane, core));
+            posts.lanes_in_order(0).into_vec()
+        };
+        // No thread is ever on this one.
+        const ELSEWHERE: u16 = u16::MAX;
+        assert_eq!(waits_at([ELSEWHERE; 3]), [0, 1, 2]);
+        let cpus = rustix::thread::sched_getaffinity(None).unwrap();
+        let mut one = rustix::thread::CpuSet::new();
+        one.set((0..).find(|cpu| cpus.is_set(*cpu)).unwrap());
+        rustix::thread::sched_setaffinity(None, &one).unwrap();
+        let here = this_core();
+        assert_eq!(waits_at([here, ELSEWHERE, here]), [1, 0, 2]);
+        posts.lane(0, 0).store(0, Ordering::SeqCst);
+        posts.lane(0, 1).store(0, Ordering::SeqCst);
+        wait(2, ELSEWHERE);
+        assert_eq!(posts.lanes_in_order(0).into_vec(), [2, 0, 1]);
+        let taken = take_all(&posts, 0);
+        let taken = taken.iter().map(|post| post.number).collect::<Vec<_>>();
+        assert_eq!(taken, [2 * LANE_BOXES, 0, 1, LANE_BOXES]);
+        rustix::thread::sched_setaffinity(None, &cpus).unwrap();
     }
 
     #[test]

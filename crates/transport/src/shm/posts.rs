@@ -162,15 +162,15 @@ impl ArenaView {
         if let Some(number) = (turn..turn + BOXES_TRIED).find_map(try_box) {
             return Some(number);
         }
-        // The node has half of the boxes to go on with while this thread wakes up.
-        let half = turn + LANE_BOXES / 2;
+        // The node has the other boxes to go on with while this thread wakes up.
+        let later = turn + LANE_BOXES / 4;
         for _ in 0..WAITS {
             call();
-            self.await_box(part, box_at(half));
+            self.await_box(part, box_at(later));
             if !self.is_open_for(part, change) {
                 return None;
             }
-            if let Some(number) = [turn, half].into_iter().find_map(try_box) {
+            if let Some(number) = [turn, later].into_iter().find_map(try_box) {
                 return Some(number);
             }
         }
