@@ -21,6 +21,8 @@ use crate::socket::timespec;
 const POSTS_PER_CALL: usize = 16;
 /// Boxes that a client tries before it waits.
 const BOXES_TRIED: usize = 4;
+/// So many boxes are free before a client that waits goes on. The node has the others to go on with while it wakes up.
+const FREE_BOXES: usize = LANE_BOXES / 4;
 /// How often a client waits for a box, and how long each time: then it asks, which says what is wrong with the node.
 const WAITS: u32 = 10;
 const WAIT: Duration = Duration::from_millis(2);
@@ -162,8 +164,7 @@ impl ArenaView {
         if let Some(number) = (turn..turn + BOXES_TRIED).find_map(try_box) {
             return Some(number);
         }
-        // The node has the other boxes to go on with while this thread wakes up.
-        let later = turn + LANE_BOXES / 4;
+        let later = turn + FREE_BOXES;
         for _ in 0..WAITS {
             call();
             self.await_box(part, box_at(later));
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_its_lane_full_waits_until_half_of_it_is_free() {
+    fn who_finds_its_lane_full_waits_until_some_of_it_is_free() {
         let node = Node::new();
         fill_lane(&node);
         let (calls, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -422,9 +423,9 @@ mod tests {
             scope.spawn(|| {
                 while !is_over.load(SeqCst) {
                     let Some(waiter) = Waiter::read(lane(&node).load(SeqCst)) else { continue };
-                    // Half a lane ahead: of the first post, or of one that was tried since.
-                    let ahead = (waiter.number + LANE_BOXES / 2) % LANE_BOXES;
-                    assert!(ahead < node.view.turn.next.load(SeqCst));
+                    // So far ahead of the first post, or of one that was tried since.
+                    let turn = (waiter.number + LANE_BOXES - FREE_BOXES) % LANE_BOXES;
+                    assert!(turn < node.view.turn.next.load(SeqCst));
                     node.word(owner_offset(waiter.number)).store(0, SeqCst);
                     lane(&node).store(0, SeqCst);
                     let _ = futex::wake(lane(&node), futex::Flags::empty(), 1);
