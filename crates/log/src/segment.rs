@@ -93,7 +93,8 @@ pub(crate) fn scan(
 
 fn is_header(bytes: &[u8]) -> bool {
     let id = u64_at(bytes, 8).unwrap_or_default();
-    bytes.starts_with(MAGIC) && u32_at(bytes, 28) == Some(checksum(id, &bytes[..28]))
+    let crc = bytes.get(..28).map(|covered| checksum(id, covered));
+    bytes.starts_with(MAGIC) && crc.is_some() && u32_at(bytes, 28) == crc
 }
 
 /// The first frame with a number above `sequence` that was written when `synced` was on flash.

@@ -215,3 +215,25 @@ fn the_numbers_go_on_after_everything_was_dropped() {
         assert!(log.len() <= 3 * SETTINGS.segment_len);
     }
 }
+
+#[test]
+fn a_segment_cut_short_anywhere_in_its_header_is_reported() {
+    const NAME: &str = "log-0000000000000001";
+    let made = MemoryDisk::new(5);
+    let mut log = Log::open(Arc::new(made.clone()), SETTINGS, &mut |_, _| Ok(())).unwrap();
+    let mut batch = Batch::default();
+    batch.add(|out| out.resize(out.len() + 10, 1));
+    log.write(&mut batch).unwrap();
+    drop(log);
+    let mut header = [0; 32];
+    made.open(NAME).unwrap().read_at(0, &mut header).unwrap();
+    // To be opened by the log that it is of, and by another one.
+    for id in [SETTINGS.id, SETTINGS.id + 1] {
+        for len in 0..header.len() {
+            let disk = MemoryDisk::new(6);
+            disk.create(NAME).unwrap().write_at(0, &header[..len]).unwrap();
+            let opened = Log::open(Arc::new(disk), Settings { id, ..SETTINGS }, &mut |_, _| Ok(()));
+            assert_eq!(opened.unwrap_err().kind(), ErrorKind::Corrupt, "{len} B");
+        }
+    }
+}
