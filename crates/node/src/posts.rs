@@ -117,28 +117,28 @@ impl Posts {
 
     fn carry_out(&self, post: &Post, partitions: &mut Partitions, now: Duration) -> u64 {
         let mut operation = Operation::default();
-        let decoded = post.contents().and_then(|contents| {
-            let header = Request::decode_one(contents.body, contents.payload, &mut operation);
-            Some((header.ok()?.dataset, contents.label.client))
+        let contents = post.contents();
+        let client = contents.map(|contents| contents.label.client);
+        let header = contents.and_then(|contents| {
+            Request::decode_one(contents.body, contents.payload, &mut operation).ok()
         });
+        let is_here = shard_of(operation.partition, self.shards) == self.shard;
         // Without a map the table was never open.
-        let Some(((dataset, client), map)) = decoded.zip(self.map.as_deref()) else {
-            tracing::error!(shard = %self.shard, "a client posted what is no operation");
+        let (Some(header), Some(client), Some(map), true) =
+            (header, client, self.map.as_deref(), is_here)
+        else {
+            tracing::error!(shard = %self.shard, ?client, "a client posted what is no operation here");
             self.arena.post_done(self.shard, post);
             return 0;
         };
-        if shard_of(operation.partition, self.shards) == self.shard {
-            let id = (dataset, operation.partition);
-            match partitions.apply_posted(id, map, client, &operation, now) {
-                // The client took care that it would be done.
-                Some(Ok(())) => {}
-                Some(Err(kind)) => {
-                    tracing::error!(%client, ?id, ?kind, ?operation, "carry out what was posted");
-                }
-                None => {
-                    tracing::error!(%client, ?id, "posted to a partition that is not here alone");
-                }
+        let id = (header.dataset, operation.partition);
+        match partitions.apply_posted(id, map, client, &operation, now) {
+            // The client took care that it would be done.
+            Some(Ok(())) => {}
+            Some(Err(kind)) => {
+                tracing::error!(%client, ?id, ?kind, ?operation, "carry out what was posted");
             }
+            None => tracing::error!(%client, ?id, "posted to a partition that is not here alone"),
         }
         self.arena.post_done(self.shard, post);
         1
