@@ -120,15 +120,14 @@ const fn record_charge(key: &[u8]) -> u64 {
 const DAMAGED_MAX: usize = 1024;
 
 impl MemoryStore {
-    fn read_at(
+    /// Has `take` take something of the value at `key`; it says whether that was right.
+    fn with_value(
         &self,
         key: &[u8],
-        (offset, len): (u32, u32),
-        round: Option<u16>,
-        out: &mut dyn FnMut(Piece),
+        take: impl FnOnce(&Value) -> bool,
     ) -> Result<Option<RecordMeta>> {
         let Some(record) = self.records.get(key) else { return Ok(None) };
-        if record.value.read(offset, len, round, out) {
+        if take(&record.value) {
             return Ok(Some(record.meta()));
         }
         Err(self.damage(key))
@@ -196,7 +195,7 @@ impl RecordStore for MemoryStore {
         len: u32,
         out: &mut dyn FnMut(Piece),
     ) -> Result<Option<RecordMeta>> {
-        self.read_at(key, (offset, len), None, out)
+        self.with_value(key, |value| value.read(offset, len, None, out))
     }
 
     fn look(
@@ -206,11 +205,7 @@ impl RecordStore for MemoryStore {
         len: u32,
         see: &mut dyn FnMut(Seen<'_>),
     ) -> Result<Option<RecordMeta>> {
-        let Some(record) = self.records.get(key) else { return Ok(None) };
-        if record.value.look(offset, len, see) {
-            return Ok(Some(record.meta()));
-        }
-        Err(self.damage(key))
+        self.with_value(key, |value| value.look(offset, len, see))
     }
 
     fn read_lent(
@@ -220,7 +215,8 @@ impl RecordStore for MemoryStore {
         len: u32,
         out: &mut dyn FnMut(Piece),
     ) -> Result<Option<RecordMeta>> {
-        self.read_at(key, (offset, len), Some(self.arena.round()), out)
+        let round = Some(self.arena.round());
+        self.with_value(key, |value| value.read(offset, len, round, out))
     }
 
     fn scrub(

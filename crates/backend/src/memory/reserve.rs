@@ -58,7 +58,8 @@ impl MemoryStore {
         for (index, change) in changes.iter().enumerate() {
             let Some(key) = change.key() else { continue };
             let none = Value::default();
-            let value = self.records.get(key).map_or(&none, |record| &record.value);
+            let found = self.records.get(key);
+            let value = found.map_or(&none, |record| &record.value);
             let mut earlier = changes[..index].iter();
             if earlier.any(|earlier| {
                 earlier.unsettles(key) || earlier.key() == Some(key) && !earlier.stays_within(value)
@@ -67,7 +68,7 @@ impl MemoryStore {
                 demand.add_heap(change.charge_max());
                 continue;
             }
-            if self.records.get(key).is_none() {
+            if found.is_none() {
                 demand.add_heap(record_charge(key));
             }
             match change {
