@@ -92,9 +92,9 @@ pub(crate) fn scan(
 }
 
 fn is_header(bytes: &[u8]) -> bool {
-    let id = u64_at(bytes, 8).unwrap_or_default();
-    let crc = bytes.get(..28).map(|covered| checksum(id, covered));
-    bytes.starts_with(MAGIC) && crc.is_some() && u32_at(bytes, 28) == crc
+    let Some(header) = bytes.first_chunk::<HEADER_LEN>() else { return false };
+    let id = u64_at(header, 8).unwrap_or_default();
+    header.starts_with(MAGIC) && u32_at(header, 28) == Some(checksum(id, &header[..28]))
 }
 
 /// The first frame with a number above `sequence` that was written when `synced` was on flash.
