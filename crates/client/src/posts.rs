@@ -13,7 +13,7 @@ use crate::stats::count;
 
 impl Dataset {
     /// Posts an operation whose outcome is certain as long as the record at `key` there is as its node shows it to clients on its
-    /// host: from here on they count as done. `agrees` looks at the first bytes of its value. `false`: nothing was done, ask the node.
+    /// host: from here on it counts as done. `agrees` looks at the first bytes of its value. `false`: nothing was done, ask the node.
     ///
     /// It is carried out before whatever the node is asked next. It is short, and changes no record under a prefix. Leases that
     /// it asks for are given for as long as it says. Nothing that the session has sent before it and not waited for may be about the same records.

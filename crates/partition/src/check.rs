@@ -25,14 +25,10 @@ pub(crate) fn check(operation: &Operation<'_>) -> Result<(), Failure> {
 }
 
 fn check_guard(guard: &Guard<'_>) -> Result<(), ErrorKind> {
-    match guard {
-        Guard::Exists(key)
-        | Guard::Absent(key)
-        | Guard::VersionIs(key, _)
-        | Guard::LenAtMost(key, _)
-        | Guard::BytesAre { key, .. } => check_key(key),
-        Guard::PrefixEmpty(prefix) => check_prefix(prefix),
+    if let Guard::PrefixEmpty(prefix) = guard {
+        return check_prefix(prefix);
     }
+    guard.record().map_or(Ok(()), check_key)
 }
 
 fn check_action(action: &Action<'_>) -> Result<(), ErrorKind> {

@@ -8,7 +8,8 @@
 //! | `SAMITE_LOCKS` | file locks that the process had before `exec` |
 //! | `SAMITE_CWD` | its working directory, when that is in the store |
 //!
-//! What the launcher of Open MPI says is read and answered by [`ranks`](crate::ranks). `SAMITE_FDS`, `SAMITE_LOCKS` and `SAMITE_CWD` are set by the hooks of `exec` and taken out again here, so that they never go stale.
+//! The last three are set by the hooks of `exec` and taken out again here, so that they never go stale. What the launcher of Open MPI says of its ranks
+//! is for [`ranks`](crate::ranks).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -58,7 +59,7 @@ pub fn lasting() -> Option<&'static Lasting> {
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(c_int, *mut *mut c_char, *mut *mut c_char) = start;
 
-/// Called by the loader before the program's `main`. Touches no store and makes no system call unless descriptors were inherited.
+/// Called by the loader before the program's `main`. Touches no store, and makes no system call unless descriptors were inherited or this is a rank of Open MPI.
 extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_char) {
     // A panic is answered with EIO; the default hook would print it into the program's output.
     std::panic::set_hook(Box::new(|_| {}));

@@ -25,7 +25,6 @@ const HEADER: RequestHeader = RequestHeader {
     is_retry: false,
 };
 
-/// Decodes as everything that a body can be.
 /// All ways to read a request say the same.
 fn decode_request(body: &[u8], payload: &[u8]) {
     let mut one = Operation::default();
@@ -45,6 +44,7 @@ fn decode_request(body: &[u8], payload: &[u8]) {
     assert!(first.is_none_or(|first| first.partition == operation.partition));
 }
 
+/// Decodes as everything that a body can be.
 fn decode_all(body: &[u8], payload: &[u8]) {
     decode_request(body, payload);
     if let Ok(reply) = Reply::decode(body, payload) {
