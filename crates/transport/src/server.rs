@@ -138,7 +138,7 @@ pub trait Service {
         false
     }
 
-    /// Called between looks at quiet rings: does what clients have left in shared memory without a word.
+    /// Called between looks at quiet rings and before the loop sleeps: does what clients have left in shared memory without a word.
     fn poll(&mut self) -> Left {
         Left::Nothing
     }

@@ -148,9 +148,13 @@ impl EventLoop {
         while !stop.load(Ordering::Relaxed) {
             let mut has_looked = false;
             if self.awake.is_empty() && !self.sockets_awake {
-                let timeout = self
-                    .watch
-                    .timeout(service.alarm_at().into_iter().chain(self.replies.next_late()).min());
+                // Clients that left something before they were told that this loop sleeps have rung no doorbell.
+                let timeout = match service.poll() {
+                    Left::Nothing => self.watch.timeout(
+                        service.alarm_at().into_iter().chain(self.replies.next_late()).min(),
+                    ),
+                    Left::Something | Left::ByNear => Some(Duration::ZERO),
+                };
                 self.look(timeout, service)?;
                 self.spin.woke();
                 has_looked = true;
