@@ -11,6 +11,7 @@
 //! A change goes where the bytes are unless somebody holds them (a reply on its way); then it goes to a new place, and the holder
 //! keeps what was read.
 
+mod key;
 mod reserve;
 mod space;
 mod sums;

@@ -7,15 +7,10 @@ use std::collections::btree_map::{Entry, VacantEntry};
 use std::ops::{Bound, ControlFlow};
 
 use samite_types::{Result, Version};
-use smallvec::SmallVec;
 
+use super::key::Key;
 use super::value::Value;
 use crate::record::RecordMeta;
-
-/// Keys up to this length lie in the tree itself.
-const KEY_LEN_USUAL: usize = 32;
-
-type Key = SmallVec<[u8; KEY_LEN_USUAL]>;
 
 #[derive(Debug, Default)]
 pub(super) struct Record {
@@ -49,8 +44,9 @@ impl Table {
         if let Some(place) = self.recent.find(key) {
             return Some(place);
         }
-        let place = *self.places.get(key)?;
-        self.recent.remember(key, place);
+        let key = Key::new(key);
+        let place = *self.places.get(&key)?;
+        self.recent.remember(&key, place);
         Some(place)
     }
 
@@ -68,9 +64,9 @@ impl Table {
         if let Some(place) = recent.find(key) {
             return Slot::Taken(pool.get_mut(place));
         }
-        match places.entry(Key::from_slice(key)) {
+        match places.entry(Key::new(key)) {
             Entry::Occupied(entry) => {
-                recent.remember(key, *entry.get());
+                recent.remember(entry.key(), *entry.get());
                 Slot::Taken(pool.get_mut(*entry.get()))
             }
             Entry::Vacant(entry) => Slot::Free(FreeSlot { entry, pool, recent }),
@@ -79,7 +75,7 @@ impl Table {
 
     /// Removes a record, which `empty` empties. Returns whether there was one.
     pub(super) fn remove(&mut self, key: &[u8], empty: impl FnOnce(&mut Record)) -> bool {
-        let Some(place) = self.places.remove(key) else { return false };
+        let Some(place) = self.places.remove(&Key::new(key)) else { return false };
         self.recent.forget(key);
         empty(self.pool.get_mut(place));
         self.pool.give_back(place);
@@ -88,15 +84,15 @@ impl Table {
 
     /// Gives a record another key, which no record has.
     pub(super) fn rename(&mut self, key: &[u8], to: &[u8]) -> Option<&mut Record> {
-        let place = self.places.remove(key)?;
+        let place = self.places.remove(&Key::new(key))?;
         self.recent.forget(key);
-        let before = self.places.insert(Key::from_slice(to), place);
+        let before = self.places.insert(Key::new(to), place);
         debug_assert!(before.is_none());
         Some(self.pool.get_mut(place))
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.places.keys().map(SmallVec::as_slice)
+        self.places.keys().map(Key::as_slice)
     }
 
     /// Records in key order.
@@ -104,7 +100,7 @@ impl Table {
         &self,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
     ) -> impl DoubleEndedIterator<Item = (&[u8], &Record)> {
-        let range = self.places.range::<[u8], _>(bounds);
+        let range = self.places.range(keys(bounds));
         range.map(|(key, place)| (key.as_slice(), self.pool.get(*place)))
     }
 
@@ -114,12 +110,17 @@ impl Table {
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
         mut visit: impl FnMut(&[u8], &mut Record) -> ControlFlow<()>,
     ) {
-        for (key, place) in self.places.range::<[u8], _>(bounds) {
-            if visit(key, self.pool.get_mut(*place)).is_break() {
+        for (key, place) in self.places.range(keys(bounds)) {
+            if visit(key.as_slice(), self.pool.get_mut(*place)).is_break() {
                 break;
             }
         }
     }
+}
+
+/// The same bounds, as the tree compares them.
+fn keys((from, to): (Bound<&[u8]>, Bound<&[u8]>)) -> (Bound<Key>, Bound<Key>) {
+    (from.map(Key::new), to.map(Key::new))
 }
 
 /// Where a record is, or would be.
@@ -235,7 +236,7 @@ impl Pool {
 /// How many places are remembered.
 const RECENT: usize = 32;
 
-/// Where records are that were asked for lately. Keys that do not lie in the tree itself are not remembered.
+/// Where records are that were asked for lately. Long keys are not remembered.
 #[derive(Debug)]
 struct Recent(RefCell<[Option<(Key, Place)>; RECENT]>);
 
@@ -259,9 +260,9 @@ impl Recent {
         (remembered.as_slice() == key).then_some(*place)
     }
 
-    fn remember(&self, key: &[u8], place: Place) {
-        if key.len() <= KEY_LEN_USUAL {
-            self.0.borrow_mut()[Self::index(key)] = Some((Key::from_slice(key), place));
+    fn remember(&self, key: &Key, place: Place) {
+        if matches!(key, Key::Short { .. }) {
+            self.0.borrow_mut()[Self::index(key.as_slice())] = Some((key.clone(), place));
         }
     }
 
@@ -309,7 +310,7 @@ mod tests {
 
     /// Some are too long for the tree itself, and some differ in their first bytes alone.
     fn key_of(number: u16) -> Vec<u8> {
-        let len = if number.is_multiple_of(5) { 2 * KEY_LEN_USUAL } else { 10 };
+        let len = if number.is_multiple_of(5) { 64 } else { 10 };
         let mut key = number.to_be_bytes().to_vec();
         key.resize(len, b'x');
         key
