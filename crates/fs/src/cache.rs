@@ -1,10 +1,10 @@
 //! Cached directories: entry key → directory, under the leases of one epoch.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use samite_placement::BuildKeyHasher;
 use samite_types::Epoch;
 
 use crate::inode::Inode;
@@ -64,24 +64,7 @@ pub fn permits(ctx: &Context, perm: u16, uid: u32, gid: u32, is_dir: bool, mask:
     granted & mask == mask
 }
 
-/// Keys are well mixed by one pass of the placement hash.
-#[derive(Default)]
-pub struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = self.0.rotate_left(32) ^ samite_placement::hash(bytes);
-    }
-
-    /// The length prefix of a slice: the hash of the bytes says as much.
-    fn write_usize(&mut self, _: usize) {}
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-type Map = HashMap<Box<[u8]>, DirNode, BuildHasherDefault<KeyHasher>>;
+type Map = HashMap<Box<[u8]>, DirNode, BuildKeyHasher>;
 
 /// The cache. All that it holds was looked up under its epoch.
 #[derive(Default)]

@@ -4,8 +4,10 @@
 //! key instead of removing it. Holds are volatile and stand beside the records: they end when they are released, when their
 //! record is removed, or when the client that took them is gone.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
+use samite_placement::BuildKeyHasher;
 use samite_types::{ClientId, ErrorKind};
 use samite_wire::limits::KEY_LEN_MAX;
 use samite_wire::{Decoder, WireError};
@@ -22,8 +24,8 @@ pub(crate) const HOLDER_LEN: usize = 16;
 /// The holds of a partition.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
-    tokens: BTreeMap<u64, (ClientId, Key)>,
-    keys: BTreeMap<Key, Held>,
+    tokens: HashMap<u64, (ClientId, Key), BuildKeyHasher>,
+    keys: HashMap<Key, Held, BuildKeyHasher>,
     clients: BTreeMap<ClientId, usize>,
     /// Detached records that nobody holds any more.
     abandoned: u64,
@@ -36,6 +38,12 @@ pub(crate) struct Holds {
 struct Held {
     tokens: SmallVec<[u64; 2]>,
     is_detached: bool,
+}
+
+impl Held {
+    fn count(&self) -> u64 {
+        self.tokens.len() as u64
+    }
 }
 
 impl Holds {
@@ -54,10 +62,12 @@ impl Holds {
         self.clients.keys().copied()
     }
 
-    /// Appends all holds, for another member of the mirror group.
+    /// Appends all holds in the order of keys, for another member of the mirror group.
     pub(crate) fn export(&self, out: &mut Vec<u8>) {
         put_u32(out, self.keys.len());
-        for (key, held) in &self.keys {
+        let mut all: Vec<_> = self.keys.iter().collect();
+        all.sort_unstable_by_key(|(key, _)| *key);
+        for (key, held) in all {
             // Keys are shorter than 64 KiB.
             out.extend_from_slice(&(key.len() as u16).to_le_bytes());
             out.extend_from_slice(key);
@@ -103,14 +113,16 @@ impl Holds {
 
     /// Holds `key` for `client`; a token that holds something stays there. Returns how many hold the record of the token.
     pub(crate) fn hold(&mut self, client: ClientId, key: &[u8], token: u64) -> u64 {
-        if let Some((_, known)) = self.tokens.get(&token) {
-            return self.holders_of(known);
-        }
+        match self.tokens.entry(token) {
+            Entry::Occupied(known) => {
+                let (_, key) = known.get();
+                return self.keys.get(key).map_or(0, Held::count);
+            }
+            Entry::Vacant(free) => free.insert((client, Key::from_slice(key))),
+        };
         self.changes += 1;
-        let key = Key::from_slice(key);
         *self.clients.entry(client).or_default() += 1;
-        self.tokens.insert(token, (client, key.clone()));
-        self.attach(key, token)
+        self.attach(Key::from_slice(key), token)
     }
 
     /// Ends a hold. Returns how many still hold its record.
@@ -196,7 +208,7 @@ impl Holds {
             }
             self.attach(to.clone(), *token);
         }
-        held.tokens.len() as u64
+        held.count()
     }
 
     /// Ends all holds of a client that is gone.
@@ -218,7 +230,7 @@ impl Holds {
     }
 
     fn holders_of(&self, key: &[u8]) -> u64 {
-        self.keys.get(key).map_or(0, |held| held.tokens.len() as u64)
+        self.keys.get(key).map_or(0, Held::count)
     }
 
     fn attach(&mut self, key: Key, token: u64) -> u64 {
@@ -227,13 +239,13 @@ impl Holds {
             self.abandoned -= 1;
         }
         held.tokens.push(token);
-        held.tokens.len() as u64
+        held.count()
     }
 
     fn let_go(&mut self, key: &[u8], token: u64) -> u64 {
         let Some(held) = self.keys.get_mut(key) else { return 0 };
         held.tokens.retain(|other| *other != token);
-        let left = held.tokens.len() as u64;
+        let left = held.count();
         if left == 0 {
             if held.is_detached {
                 self.abandoned += 1;

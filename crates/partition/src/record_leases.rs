@@ -8,10 +8,9 @@
 //! lately, and on one that somebody waits to change. Refusing is always right; so the notes on both may be rough.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
 use std::time::Duration;
 
-use samite_placement::hash;
+use samite_placement::{BuildKeyHasher, hash};
 use samite_types::ClientId;
 use samite_wire::op::{Operation, Touched};
 use smallvec::SmallVec;
@@ -45,29 +44,6 @@ struct Note {
     /// When another one was the last.
     other_at: Duration,
 }
-
-/// Keys are mixed well by the placement hash.
-#[derive(Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = self.0.rotate_left(32) ^ hash(bytes);
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 ^= number;
-    }
-
-    /// The length prefix of a slice: the hash of the bytes says as much.
-    fn write_usize(&mut self, _: usize) {}
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
-type BuildKeyHasher = BuildHasherDefault<KeyHasher>;
 
 /// The leases of one partition.
 #[derive(Default)]

@@ -20,7 +20,7 @@ pub use check::{
 };
 pub use distribution::{Distribution, WHEEL_LEN_MAX, wheel};
 pub use groups::{Place, arrange};
-pub use hash::{hash, shard_of};
+pub use hash::{BuildKeyHasher, KeyHasher, hash, shard_of};
 pub use history::MapHistory;
 pub use map::ClusterMap;
 
