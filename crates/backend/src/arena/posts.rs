@@ -26,6 +26,9 @@ const BARS_TRIED: u32 = 64;
 /// Bytes of a box that are mostly used.
 const EXPECTED_LEN: usize = 320;
 
+/// After so many posts the node looks whether somebody waits for one of their boxes: that look waits until all cores know that they are free.
+const POSTS_PER_LOOK: u32 = 8;
+
 /// The tables, as their node works on them.
 pub(super) struct Posts {
     mapping: Arc<Mapping>,
@@ -98,7 +101,9 @@ impl Posts {
     pub(super) fn take_pending(&self, part: u32, mut visit: impl FnMut(Turn, &Post)) {
         let mut posts = [Post::EMPTY; 2];
         let (mut last, mut is_waiting) = (0, false);
-        for lane in self.lanes_in_order(part) {
+        let mut carried_out = 0;
+        let lanes = self.lanes_in_order(part);
+        for lane in &lanes {
             // First the bits: a client that claims a box anew sets its bit again.
             let pending = self.word(part, PENDING_OFFSET + lane * 8);
             let mut bits = pending.swap(0, Ordering::SeqCst);
@@ -106,13 +111,15 @@ impl Posts {
                 let number = lane * LANE_BOXES + bits.trailing_zeros() as usize;
                 let bit = bits & bits.wrapping_neg();
                 bits &= !bit;
-                if bits != 0 {
-                    self.expect(part, lane * LANE_BOXES + bits.trailing_zeros() as usize);
-                }
+                self.expect(part, *lane, bits);
                 if self.pending(part, number, bit, &mut posts[1 - last]) {
                     visit(Turn::Before, &posts[1 - last]);
                     if is_waiting {
                         visit(Turn::Now, &posts[last]);
+                        carried_out += 1;
+                        if carried_out % POSTS_PER_LOOK == 0 {
+                            self.wake_elsewhere(part, lane_of(posts[last].number));
+                        }
                     }
                     (last, is_waiting) = (1 - last, true);
                 }
@@ -120,6 +127,9 @@ impl Posts {
         }
         if is_waiting {
             visit(Turn::Now, &posts[last]);
+        }
+        for lane in lanes {
+            self.wake_elsewhere(part, lane);
         }
     }
 
@@ -135,11 +145,20 @@ impl Posts {
         lanes
     }
 
-    /// A box will be looked at next: a client has written to it on another core.
-    fn expect(&self, part: u32, number: usize) {
+    /// The first boxes of these bits will be looked at next. A client has written to them, and to what they are claims on, on another core.
+    fn expect(&self, part: u32, lane: usize, bits: u64) {
         let start = self.layout.posts_offset(part);
-        self.mapping.prefetch(start + box_offset(number), EXPECTED_LEN);
-        self.mapping.prefetch(start + owner_offset(number), size_of::<u64>());
+        let box_of =
+            |bits: u64| (bits != 0).then(|| lane * LANE_BOXES + bits.trailing_zeros() as usize);
+        if let Some(next) = box_of(bits)
+            && let Some(label) = self.header(part, next).checked()
+        {
+            self.mapping.prefetch(start + claim_offset(label.claim), size_of::<u64>());
+        }
+        if let Some(next_but_one) = box_of(bits & bits.wrapping_sub(1)) {
+            self.mapping.prefetch(start + box_offset(next_but_one), EXPECTED_LEN);
+            self.mapping.prefetch(start + owner_offset(next_but_one), size_of::<u64>());
+        }
     }
 
     /// Copies what is posted in a box whose bit was taken, if there is anything.
@@ -187,14 +206,23 @@ impl Posts {
     /// It was carried out.
     pub(super) fn done(&self, part: u32, post: &Post) {
         self.word(part, claim_offset(post.claim)).store(0, Ordering::Release);
-        self.word(part, owner_offset(post.number)).store(0, Ordering::SeqCst);
-        let lane = lane_of(post.number);
+        self.word(part, owner_offset(post.number)).store(0, Ordering::Release);
+    }
+
+    /// Wakes who waits on another core for a box of a lane that is free now.
+    fn wake_elsewhere(&self, part: u32, lane: usize) {
+        // Who waits says so before it looks at the box again.
+        fence(Ordering::SeqCst);
         if let Some(waiter) = self.waiter(part, lane)
-            && waiter.number == post.number
             && waiter.core != this_core()
+            && self.is_free(part, waiter.number)
         {
             self.wake(part, lane);
         }
+    }
+
+    fn is_free(&self, part: u32, number: usize) -> bool {
+        self.word(part, owner_offset(number)).load(Ordering::SeqCst) == 0
     }
 
     fn lane(&self, part: u32, lane: usize) -> &AtomicU32 {
@@ -216,7 +244,7 @@ impl Posts {
         let mut near = false;
         for lane in 0..LANES {
             let Some(waiter) = self.waiter(part, lane) else { continue };
-            if self.word(part, owner_offset(waiter.number)).load(Ordering::SeqCst) == 0 {
+            if self.is_free(part, waiter.number) {
                 near |= waiter.core == this_core();
                 self.wake(part, lane);
             }
@@ -237,6 +265,7 @@ impl Posts {
                     let mut post = Post { claim, number, ..Post::EMPTY };
                     self.copy(part, number, &mut post.raw);
                     visit(&post);
+                    self.wake_elsewhere(part, lane_of(number));
                 }
                 None | Some(Claim { state: State::Claimed, .. }) => {
                     // Whoever claims it after that looks at the board after the record was changed.
@@ -467,6 +496,7 @@ mod tests {
         let is_waiting = || [0, 1].map(|lane| posts.waiter(0, lane).is_some());
         assert_eq!(is_waiting(), [true, true]);
         take_all(&posts, 0).iter().for_each(|post| posts.done(0, post));
+        (0..LANES).for_each(|lane| posts.wake_elsewhere(0, lane));
         // The scheduler may have moved this thread.
         if this_core() == near {
             assert_eq!(is_waiting(), [false, true], "who is near waits until nothing is pending");
