@@ -1,5 +1,6 @@
 //! Keys of a table, made to be compared: a search compares many, and most that it meets have long beginnings in common.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
@@ -10,24 +11,32 @@ const SHORT_LEN_MAX: usize = 32;
 const WORDS: usize = SHORT_LEN_MAX / size_of::<u64>();
 
 /// The key of a record. In the order of bytes.
-#[derive(Clone)]
-pub(super) enum Key {
+pub(super) enum Key<'k> {
     /// Followed by zeros.
     Short { len: u8, bytes: [u8; SHORT_LEN_MAX] },
     /// Longer ones.
-    Long(Box<[u8]>),
+    Long(Cow<'k, [u8]>),
 }
 
-impl Key {
-    pub(super) fn new(key: &[u8]) -> Self {
-        Self::short(key).unwrap_or_else(|| Self::Long(key.into()))
+impl<'k> Key<'k> {
+    /// To be looked for.
+    pub(super) fn of(key: &'k [u8]) -> Self {
+        let mut bytes = [0; SHORT_LEN_MAX];
+        match bytes.get_mut(..key.len()) {
+            Some(start) => {
+                start.copy_from_slice(key);
+                Self::Short { len: key.len() as u8, bytes }
+            }
+            None => Self::Long(key.into()),
+        }
     }
 
-    /// `None`: it is long.
-    pub(super) fn short(key: &[u8]) -> Option<Self> {
-        let mut bytes = [0; SHORT_LEN_MAX];
-        bytes.get_mut(..key.len())?.copy_from_slice(key);
-        Some(Self::Short { len: key.len() as u8, bytes })
+    /// To be kept.
+    pub(super) fn owned(self) -> Key<'static> {
+        match self {
+            Self::Short { len, bytes } => Key::Short { len, bytes },
+            Self::Long(bytes) => Key::Long(bytes.into_owned().into()),
+        }
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {
@@ -44,7 +53,7 @@ fn words(bytes: &[u8; SHORT_LEN_MAX]) -> [u64; WORDS] {
     std::array::from_fn(|at| u64::from_be_bytes(words[at]))
 }
 
-impl Ord for Key {
+impl Ord for Key<'_> {
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {
@@ -57,22 +66,48 @@ impl Ord for Key {
     }
 }
 
-impl PartialOrd for Key {
+impl PartialOrd for Key<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Key {
+impl PartialEq for Key<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Key {}
+impl Eq for Key<'_> {}
 
-impl fmt::Debug for Key {
+impl fmt::Debug for Key<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_slice().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Mostly zeros, and many lengths about that of the longest short one.
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        let byte = || prop_oneof![4 => Just(0_u8), 1 => any::<u8>()];
+        prop_oneof![vec(byte(), 0..4), vec(byte(), 6..10), vec(byte(), 29..36)]
+    }
+
+    proptest! {
+        #[test]
+        fn keys_are_in_the_order_of_bytes(one in bytes(), other in bytes()) {
+            let (key, other_key) = (Key::of(&one), Key::of(&other));
+            prop_assert_eq!(key.cmp(&other_key), one.cmp(&other));
+            prop_assert_eq!(key == other_key, one == other);
+            prop_assert_eq!(key.as_slice(), &one);
+            let kept = key.owned();
+            prop_assert_eq!(kept.as_slice(), &one);
+        }
     }
 }

@@ -30,7 +30,7 @@ impl Record {
 /// Records by key.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    places: BTreeMap<Key, Place>,
+    places: BTreeMap<Key<'static>, Place>,
     pool: Pool,
     recent: Recent,
 }
@@ -44,8 +44,10 @@ impl Table {
         if let Some(place) = self.recent.find(key) {
             return Some(place);
         }
-        let key = Key::new(key);
-        let place = *self.places.get(&key)?;
+        let key = Key::of(key);
+        // As a tree of keys that live as long as this one: a long one is not copied to be looked for.
+        let places: &BTreeMap<Key<'_>, Place> = &self.places;
+        let place = *places.get(&key)?;
         self.recent.remember(&key, place);
         Some(place)
     }
@@ -64,7 +66,7 @@ impl Table {
         if let Some(place) = recent.find(key) {
             return Slot::Taken(pool.get_mut(place));
         }
-        match places.entry(Key::new(key)) {
+        match places.entry(Key::of(key).owned()) {
             Entry::Occupied(entry) => {
                 recent.remember(entry.key(), *entry.get());
                 Slot::Taken(pool.get_mut(*entry.get()))
@@ -75,7 +77,7 @@ impl Table {
 
     /// Removes a record, which `empty` empties. Returns whether there was one.
     pub(super) fn remove(&mut self, key: &[u8], empty: impl FnOnce(&mut Record)) -> bool {
-        let Some(place) = self.places.remove(&Key::new(key)) else { return false };
+        let Some(place) = self.places.remove(&Key::of(key).owned()) else { return false };
         self.recent.forget(key);
         empty(self.pool.get_mut(place));
         self.pool.give_back(place);
@@ -84,9 +86,9 @@ impl Table {
 
     /// Gives a record another key, which no record has.
     pub(super) fn rename(&mut self, key: &[u8], to: &[u8]) -> Option<&mut Record> {
-        let place = self.places.remove(&Key::new(key))?;
+        let place = self.places.remove(&Key::of(key).owned())?;
         self.recent.forget(key);
-        let before = self.places.insert(Key::new(to), place);
+        let before = self.places.insert(Key::of(to).owned(), place);
         debug_assert!(before.is_none());
         Some(self.pool.get_mut(place))
     }
@@ -119,8 +121,9 @@ impl Table {
 }
 
 /// The same bounds, as the tree compares them.
-fn keys((from, to): (Bound<&[u8]>, Bound<&[u8]>)) -> (Bound<Key>, Bound<Key>) {
-    (from.map(Key::new), to.map(Key::new))
+fn keys((from, to): (Bound<&[u8]>, Bound<&[u8]>)) -> (Bound<Key<'static>>, Bound<Key<'static>>) {
+    let owned = |key| Key::of(key).owned();
+    (from.map(owned), to.map(owned))
 }
 
 /// Where a record is, or would be.
@@ -131,7 +134,7 @@ pub(super) enum Slot<'t> {
 
 /// Where a record would be.
 pub(super) struct FreeSlot<'t> {
-    entry: VacantEntry<'t, Key, Place>,
+    entry: VacantEntry<'t, Key<'static>, Place>,
     pool: &'t mut Pool,
     recent: &'t Recent,
 }
@@ -238,7 +241,7 @@ const RECENT: usize = 32;
 
 /// Where records are that were asked for lately. Long keys are not remembered.
 #[derive(Debug)]
-struct Recent(RefCell<[Option<(Key, Place)>; RECENT]>);
+struct Recent(RefCell<[Option<(Key<'static>, Place)>; RECENT]>);
 
 impl Default for Recent {
     fn default() -> Self {
@@ -260,9 +263,10 @@ impl Recent {
         (remembered.as_slice() == key).then_some(*place)
     }
 
-    fn remember(&self, key: &Key, place: Place) {
-        if matches!(key, Key::Short { .. }) {
-            self.0.borrow_mut()[Self::index(key.as_slice())] = Some((key.clone(), place));
+    fn remember(&self, key: &Key<'_>, place: Place) {
+        if let Key::Short { len, bytes } = *key {
+            let kept = Key::Short { len, bytes };
+            self.0.borrow_mut()[Self::index(key.as_slice())] = Some((kept, place));
         }
     }
 
