@@ -42,7 +42,7 @@
 //!   the table and carries out what was posted.
 //!
 //! Each client uses the boxes of a *lane* in turns. When it is ahead of the node by all of them, it says in the lane's word for which box it waits (a quarter of a lane
-//! ahead), looks at the box again, and sleeps there for a moment; the node, when it has freed a box, looks at that word. Nothing depends on it: who sleeps in vain, wakes up
+//! ahead), looks at the box again, and sleeps there for a moment; the node, when it has freed some boxes, looks at that word. Nothing depends on it: who sleeps in vain, wakes up
 //! soon.
 //!
 //! The node takes no length or offset from a box before it has checked its own copy.

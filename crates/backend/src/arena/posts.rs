@@ -507,6 +507,21 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_on_another_core_is_woken_as_soon_as_there_is_room() {
+        let posts = posts();
+        (0..3).for_each(|number| post(&posts, 0, number, number));
+        let waiter = Waiter { number: 2, core: u16::MAX };
+        posts.lane(0, 0).store(waiter.word(), Ordering::SeqCst);
+        posts.take_pending(0, |turn, post| {
+            assert_eq!(posts.waiter(0, 0), Some(waiter), "its box is not free yet");
+            if turn == Turn::Now {
+                posts.done(0, post);
+            }
+        });
+        assert_eq!(posts.waiter(0, 0), None);
+    }
+
+    #[test]
     fn what_a_client_leaves_behind_is_free_again() {
         let posts = posts();
         prepare(&posts, 0, 3, 1);
