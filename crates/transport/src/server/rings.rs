@@ -31,8 +31,8 @@ pub(super) struct RingInput {
     /// Something came since the loop last sorted out the quiet ones.
     pub(super) used: bool,
     cores: Cores,
-    /// When something was in the ring.
-    used_at: Duration,
+    /// When something was in the ring, if that was lately.
+    used_at: Option<Duration>,
 }
 
 /// What is made for a new client of shared memory.
@@ -61,14 +61,8 @@ impl NewRings {
         memory.word(Word::NodeSleeps).store(1, Ordering::SeqCst);
         let consumer = Consumer::new(memory.clone(), Ring::Requests);
         let cores = Cores::of_node();
-        let input = RingInput {
-            consumer,
-            doorbell,
-            awake: false,
-            used: false,
-            cores,
-            used_at: Duration::ZERO,
-        };
+        let input =
+            RingInput { consumer, doorbell, awake: false, used: false, cores, used_at: None };
         Ok(Self { layout, memory, file, input })
     }
 }
@@ -104,11 +98,15 @@ impl RingInput {
         if !self.cores.meet(self.consumer.memory(), core) {
             return false;
         }
-        let now = SystemClock.monotonic();
-        if self.consumer.is_ready() {
-            self.used_at = now;
-        }
-        now.saturating_sub(self.used_at) < NEAR_FOR
+        let is_ready = self.consumer.is_ready();
+        // A look at the clock takes longer than all of this.
+        let Some(used_at) = self.used_at.filter(|_| !is_ready) else {
+            self.used_at = is_ready.then(|| SystemClock.monotonic());
+            return is_ready;
+        };
+        let is_late = SystemClock.monotonic().saturating_sub(used_at) >= NEAR_FOR;
+        self.used_at = (!is_late).then_some(used_at);
+        !is_late
     }
 
     /// Serves what is in the ring. Returns whether there was anything.
