@@ -32,7 +32,6 @@ use crate::record::HowSoon;
 use board::Board;
 pub use extent::Extent;
 use mapping::Mapping;
-pub(crate) use mapping::prefetch;
 use populate::Populator;
 use posts::Posts;
 pub use posts::{Post, Turn};

@@ -22,10 +22,10 @@ use std::cell::RefCell;
 use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 
-use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version};
+use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version, prefetch};
 use samite_wire::heads::{HEAD_LEN, RecordId};
 
-use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool, prefetch};
+use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
 use crate::range::{scan_range, successor};
 use crate::record::{
     Backend, Changed, HowSoon, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
@@ -305,10 +305,11 @@ impl RecordStore for MemoryStore {
         let id = self.id(key);
         let Self { records, space, arena, .. } = self;
         Ok(records.remove(key, |record| {
-            arena.leave(&id);
             record.value.clear(space);
             record.version = Version(0);
             space.free_heap(record_charge(key));
+            // At last: what it writes takes its time to get to clients' view.
+            arena.leave(&id);
         }))
     }
 
@@ -380,7 +381,7 @@ impl RecordStore for MemoryStore {
 
     fn fetch(&self, key: &[u8]) {
         if let Some(record) = self.records.get(key) {
-            prefetch(record);
+            prefetch(std::ptr::from_ref(record).cast(), size_of_val(record));
         }
     }
 

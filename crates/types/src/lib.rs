@@ -7,6 +7,7 @@ mod env;
 mod error;
 pub mod fault;
 mod ids;
+mod prefetch;
 mod time;
 
 pub use env::{Clock, Entropy, SystemClock, SystemEntropy};
@@ -15,4 +16,5 @@ pub use ids::{
     ClientId, DatasetId, Epoch, NodeId, PartitionId, Position, Redundancy, RequestId, Seq, ShardId,
     TargetId, Term, Version,
 };
+pub use prefetch::prefetch;
 pub use time::Deadline;

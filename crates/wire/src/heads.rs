@@ -11,8 +11,9 @@
 //! lies together, and a process that reads it maps few pages. Which slot has a record says the *index*: buckets of eight words, of which a
 //! record's hash names one; a word has some bits of the hash and the number of the slot.
 //!
-//! A slot shows one record as it is, or nothing: before a record changes, the node takes it off the board, and shows it
-//! again when it is next looked up. So whoever finds a record on the board has what a look-up at that moment would have
+//! A slot shows one record as it is while a word of the index speaks of it: before a record changes, the node takes that word away, and shows the record
+//! again when it is next looked up. What the slot shows stays there until another record gets it; whoever has read the word before the change takes it for what was
+//! there then, which it was when the look-up began. So whoever finds a record on the board has what a look-up at that moment would have
 //! brought. A record that is not there may exist all the same: ask the node.
 //!
 //! The index has a word for each record of the node, also for those that no slot shows ([`known_word`]); where a bucket has not enough words for
@@ -84,13 +85,15 @@ impl RecordId<'_> {
             let product = u128::from(state ^ word) * u128::from(ODD);
             state = (product as u64) ^ (product >> 64) as u64 ^ word.rotate_left(17);
         };
-        let mut words = self.key.chunks_exact(8);
-        for word in &mut words {
-            mix(word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word)));
+        match self.key.last_chunk() {
+            // The last word may repeat some bytes of the one before.
+            Some(last) => {
+                let (words, _) = self.key[..self.key.len() - 1].as_chunks();
+                words.iter().for_each(|word| mix(u64::from_le_bytes(*word)));
+                mix(u64::from_le_bytes(*last));
+            }
+            None => mix(self.key.iter().fold(0, |word, byte| word << 8 | u64::from(*byte))),
         }
-        let mut last = [0; 8];
-        last[..words.remainder().len()].copy_from_slice(words.remainder());
-        mix(u64::from_le_bytes(last));
         mix(ODD);
         state.max(1)
     }
@@ -162,8 +165,6 @@ pub struct Slot {
 
 /// Offset of the sequence number in a slot.
 pub const SEQUENCE_OFFSET: usize = 0;
-/// Bytes at the start of a slot which are zero, but for the sequence number, when it shows nothing.
-pub const SLOT_HEADER_LEN: usize = 32;
 
 impl Slot {
     /// A slot that shows the first bytes of a value, of which `value` has as many as there are, up to [`HEAD_LEN`]. `None`: the key is too long.
@@ -239,7 +240,7 @@ mod tests {
     fn a_slot_fills_whole_cache_lines() {
         assert_eq!(SLOT_LEN, 256);
         assert_eq!(std::mem::offset_of!(Slot, sequence), SEQUENCE_OFFSET);
-        assert_eq!(std::mem::offset_of!(Slot, key), SLOT_HEADER_LEN);
+        assert_eq!(std::mem::offset_of!(Slot, head) % 64, 0);
     }
 
     #[test]

@@ -4,20 +4,18 @@
 //! slot. A part is that of one shard, so its lock is hardly ever waited for.
 
 use std::collections::HashMap;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use samite_types::{Epoch, Version};
+use samite_types::{Epoch, Version, prefetch};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::heads::{
-    BUCKET_WORDS, GENERATION_OFFSET, LEASE_OFFSET, MORE, RecordId, SEQUENCE_OFFSET,
-    SLOT_HEADER_LEN, SLOT_LEN, Slot, VALID_ALWAYS, VALID_OFFSET, index_word, indexed_slot,
-    known_word,
+    BUCKET_WORDS, GENERATION_OFFSET, LEASE_OFFSET, MORE, RecordId, SEQUENCE_OFFSET, SLOT_LEN, Slot,
+    VALID_ALWAYS, VALID_OFFSET, index_word, indexed_slot, known_word,
 };
 use zerocopy::IntoBytes;
 
-use super::mapping::{Mapping, prefetch_line};
+use super::mapping::Mapping;
 use crate::record::HowSoon;
 
 /// A board, as its node writes it.
@@ -32,14 +30,16 @@ pub(super) struct Board {
 struct Part {
     /// Words of all buckets, as clients see them. Written by who holds the lock of the slots.
     index: Box<[AtomicU64]>,
+    /// Hash of the record in each slot; 0: none. Written as the index is.
+    owners: Box<[AtomicU64]>,
     slots: Mutex<Slots>,
 }
 
 /// The slots of a part.
 #[derive(Default)]
 struct Slots {
-    /// Hash of the record in each slot that was ever used; 0: none.
-    owners: Vec<u64>,
+    /// Slots that were ever used: the first ones.
+    used: u32,
     /// Slots that were used and are not, the last one first: it was looked at lately.
     free: Vec<u32>,
     /// The slot to be taken next from its record, when all have one.
@@ -51,6 +51,7 @@ struct Slots {
 /// Where a record is, or would be, in the index of a part.
 struct Place<'b> {
     bucket: &'b [AtomicU64],
+    owners: &'b [AtomicU64],
     /// Offset of the bucket that clients see, in bytes.
     offset: usize,
 }
@@ -69,8 +70,9 @@ impl Place<'_> {
     }
 
     /// The word that speaks of the slot of the record of this hash.
-    fn find(&self, hash: u64, slots: &Slots) -> Option<(usize, u32)> {
-        self.shown(hash).find(|(_, slot)| slots.owners[*slot as usize] == hash)
+    fn find(&self, hash: u64) -> Option<(usize, u32)> {
+        self.shown(hash)
+            .find(|(_, slot)| self.owners[*slot as usize].load(Ordering::Relaxed) == hash)
     }
 
     /// A word that speaks of some record and may be used for another one.
@@ -83,16 +85,17 @@ impl Place<'_> {
 impl Slots {
     /// The slot that the next record gets which has none, if there are so many.
     fn next(&self, count: u32) -> u32 {
-        let unused = self.owners.len() as u32;
-        self.free.last().copied().unwrap_or(if unused < count { unused } else { self.hand })
+        let other = if self.used < count { self.used } else { self.hand };
+        self.free.last().copied().unwrap_or(other)
     }
 }
 
 impl Board {
     pub(super) fn new(mapping: Arc<Mapping>, layout: &ArenaLayout) -> Self {
         let words = layout.board_part_buckets() as usize * BUCKET_WORDS;
-        let index = || (0..words).map(|_| AtomicU64::new(0)).collect();
-        let part = |_| Part { index: index(), slots: Mutex::default() };
+        let slots = layout.board_part_slots() as usize;
+        let zeros = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
+        let part = |_| Part { index: zeros(words), owners: zeros(slots), slots: Mutex::default() };
         let parts = (0..layout.shards()).map(part).collect();
         let board = Self { mapping, layout: *layout, parts, generation: AtomicU32::new(0) };
         board.wipe();
@@ -102,12 +105,17 @@ impl Board {
 
     fn place(&self, part: u32, hash: u64) -> Place<'_> {
         let first = self.layout.board_bucket(hash) * BUCKET_WORDS;
-        let bucket = &self.parts[part as usize].index[first..first + BUCKET_WORDS];
-        Place { bucket, offset: self.layout.board_bucket_offset(part, hash) }
+        let Part { index, owners, .. } = &self.parts[part as usize];
+        let bucket = &index[first..first + BUCKET_WORDS];
+        Place { bucket, owners, offset: self.layout.board_bucket_offset(part, hash) }
     }
 
     fn slots(&self, part: u32) -> MutexGuard<'_, Slots> {
         self.parts[part as usize].slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn owner(&self, part: u32, slot: u32) -> &AtomicU64 {
+        &self.parts[part as usize].owners[slot as usize]
     }
 
     /// A record will be taken off the board or shown on it: both touch memory that the processor has not seen for long, words of the index
@@ -117,15 +125,20 @@ impl Board {
         let part = self.layout.board_part(id.partition);
         let place = self.place(part, hash);
         if how_soon == HowSoon::Later {
-            prefetch_line(NonNull::from(place.bucket).cast());
+            prefetch(place.bucket.as_ptr().cast(), size_of_val(place.bucket));
             return self.mapping.prefetch(place.offset, size_of_val(place.bucket));
         }
-        let (slot, len) = match place.shown(hash).next() {
-            Some((_, slot)) => (slot, SLOT_HEADER_LEN),
-            None => (self.slots(part).next(self.layout.board_part_slots()), SLOT_LEN),
-        };
-        if let Some(start) = self.layout.board_slot_offset(part, slot) {
-            self.mapping.prefetch(start, len);
+        match place.shown(hash).next() {
+            Some((_, slot)) => {
+                let owner = std::ptr::from_ref(&place.owners[slot as usize]);
+                prefetch(owner.cast(), size_of::<u64>());
+            }
+            None => {
+                let slot = self.slots(part).next(self.layout.board_part_slots());
+                if let Some(start) = self.layout.board_slot_offset(part, slot) {
+                    self.mapping.prefetch(start, SLOT_LEN);
+                }
+            }
         }
     }
 
@@ -154,9 +167,9 @@ impl Board {
         let part = self.layout.board_part(id.partition);
         let place = self.place(part, hash);
         let mut slots = self.slots(part);
-        let shown = place.find(hash, &slots);
+        let shown = place.find(hash);
         if let Some((_, slot)) = shown {
-            self.clear(part, slot, &mut slots);
+            self.free(part, slot, &mut slots);
         }
         let known = || place.position(|word| word == known_word(hash));
         match shown.map(|(at, _)| at).or_else(known) {
@@ -190,8 +203,8 @@ impl Board {
             return;
         }
         let mut slots = self.slots(part);
-        if let Some((at, slot)) = place.find(hash, &slots) {
-            self.clear(part, slot, &mut slots);
+        if let Some((at, slot)) = place.find(hash) {
+            self.free(part, slot, &mut slots);
             self.set_word(&place, at, known_word(hash));
         }
     }
@@ -204,7 +217,7 @@ impl Board {
         let part = self.layout.board_part(id.partition);
         let place = self.place(part, hash);
         let mut slots = self.slots(part);
-        if let Some((_, slot)) = place.find(hash, &slots) {
+        if let Some((_, slot)) = place.find(hash) {
             return self.write(part, slot, new.as_bytes());
         }
         let slot = self.take_slot(part, &mut slots);
@@ -220,7 +233,7 @@ impl Board {
             self.forget(part, &place, at, &mut slots);
             at
         });
-        slots.owners[slot as usize] = hash;
+        place.owners[slot as usize].store(hash, Ordering::Relaxed);
         self.write(part, slot, new.as_bytes());
         self.set_word(&place, at, index_word(hash, slot));
     }
@@ -229,7 +242,7 @@ impl Board {
     fn forget(&self, part: u32, place: &Place<'_>, at: usize, slots: &mut Slots) {
         let word = place.bucket[at].load(Ordering::Relaxed);
         if let Some(slot) = indexed_slot(word, word) {
-            self.clear(part, slot, slots);
+            self.free(part, slot, slots);
         }
     }
 
@@ -240,16 +253,16 @@ impl Board {
         if slots.free.pop().is_some() {
             return slot;
         }
-        match slots.owners.get(slot as usize).copied() {
-            None => slots.owners.push(0),
-            Some(owner) => {
-                let place = self.place(part, owner);
-                if let Some((at, _)) = place.shown(owner).find(|(_, found)| *found == slot) {
-                    self.set_word(&place, at, known_word(owner));
-                }
-                slots.hand = (slot + 1) % count;
-            }
+        if slot == slots.used {
+            slots.used += 1;
+            return slot;
         }
+        let owner = self.owner(part, slot).load(Ordering::Relaxed);
+        let place = self.place(part, owner);
+        if let Some((at, _)) = place.shown(owner).find(|(_, found)| *found == slot) {
+            self.set_word(&place, at, known_word(owner));
+        }
+        slots.hand = (slot + 1) % count;
         slot
     }
 
@@ -259,10 +272,9 @@ impl Board {
         shown.store(word.to_le(), Ordering::Release);
     }
 
-    /// Has a slot show nothing, and gives it to whoever comes next.
-    fn clear(&self, part: u32, slot: u32, slots: &mut Slots) {
-        self.write(part, slot, &[0; SLOT_HEADER_LEN]);
-        slots.owners[slot as usize] = 0;
+    /// Gives a slot of which no word will speak to whoever comes next. What it shows stays there: who has read the word before takes it for what was there then.
+    fn free(&self, part: u32, slot: u32, slots: &mut Slots) {
+        self.owner(part, slot).store(0, Ordering::Relaxed);
         slots.free.push(slot);
     }
 

@@ -24,28 +24,6 @@ unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-const CACHE_LINE_LEN: usize = 64;
-
-#[cfg(target_arch = "x86_64")]
-pub(super) fn prefetch_line(at: NonNull<u8>) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-
-    // SAFETY: a hint, which changes nothing that a program can see and does not fault.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.as_ptr().cast()) };
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-pub(super) const fn prefetch_line(_: NonNull<u8>) {}
-
-/// Has `what` brought into the processor's cache.
-pub(crate) fn prefetch<T>(what: &T) {
-    let start = NonNull::from(what).cast::<u8>();
-    for offset in (0..size_of::<T>()).step_by(CACHE_LINE_LEN) {
-        // SAFETY: within `what`.
-        prefetch_line(unsafe { start.add(offset) });
-    }
-}
-
 impl Mapping {
     /// Makes the file, maps it and writes its header. Reserved huge pages are used if the machine has enough of them.
     pub(super) fn create(layout: &ArenaLayout) -> Result<Self> {
@@ -98,11 +76,8 @@ impl Mapping {
 
     /// Has the processor fetch `len` bytes from `offset` on: they will be needed soon.
     pub(super) fn prefetch(&self, offset: usize, len: usize) {
-        let end = self.len.min(offset + len);
-        for offset in (offset..end).step_by(CACHE_LINE_LEN) {
-            // SAFETY: within the mapping.
-            prefetch_line(unsafe { self.base.add(offset) });
-        }
+        let start = self.base.as_ptr().cast_const().wrapping_add(offset);
+        samite_types::prefetch(start, len);
     }
 
     /// A shared word.
