@@ -180,6 +180,12 @@ impl Arena {
         self.posts.wake_near(u32::from(shard.get()))
     }
 
+    /// It is next, and takes a hold under `token`: whether that is still wanted. One that has ended already is not taken.
+    #[must_use]
+    pub fn keeps_hold(&self, shard: ShardId, post: &Post, token: u64) -> bool {
+        self.posts.keeps_hold(u32::from(shard.get()), post, token)
+    }
+
     /// It was carried out.
     pub fn post_done(&self, shard: ShardId, post: &Post) {
         self.posts.done(u32::from(shard.get()), post);

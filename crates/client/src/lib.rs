@@ -69,4 +69,5 @@ pub use outcome::{OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult, Revealed}
 pub use pending::Pending;
 pub use revocations::Revocations;
 pub use samite_transport::client::Woken;
+pub use samite_transport::shm::Posted;
 pub use samite_transport::{Authorities, Transport};

@@ -1,10 +1,10 @@
 //! Changes that are left with the node, not asked for ([`samite_wire::posts`]).
 
-use samite_transport::shm::{ArenaView, Change};
+use samite_transport::shm::{ArenaView, Change, Posted};
 use samite_types::{Epoch, PartitionId, Seq};
 use samite_wire::control::DurabilityKind;
 use samite_wire::heads::{HEAD_LEN, Head, RecordId};
-use samite_wire::op::{Operation, Request, RequestEncoder, RequestHeader};
+use samite_wire::op::{Action, Operation, Request, RequestEncoder, RequestHeader};
 
 use crate::Dataset;
 use crate::changes::mask_of_change;
@@ -30,10 +30,12 @@ impl Dataset {
             let head = arena.head(id, lease, &mut shown);
             head.is_some_and(|head| agrees(&shown[..head.len], &head))
         })
+        .is_some()
     }
 
     /// Posts an operation, as [`Dataset::post`] does, whose outcome is certain as long as there is no record at `key`, nor at `other`: one
-    /// that is only ever made by operations whose guard is that a prefix is empty.
+    /// that is only ever made by operations whose guard is that a prefix is empty. `None`: nothing was done. A hold that the operation takes may
+    /// [end](Dataset::end_posted_hold) before it is carried out.
     #[must_use]
     pub fn post_new(
         &self,
@@ -41,10 +43,22 @@ impl Dataset {
         other: &[u8],
         operation: &Operation<'_>,
         lease: Epoch,
-    ) -> bool {
+    ) -> Option<Posted> {
         self.post_if((partition, key), operation, |arena, id| {
             arena.has_none(&[*id, RecordId { key: other, ..*id }], lease)
         })
+    }
+
+    /// Ends the hold under `token` of an operation that was posted in this partition, if the node has not taken it yet: then nobody ever does.
+    /// `false`: ask for it.
+    #[must_use]
+    pub fn end_posted_hold(&self, partition: PartitionId, posted: Posted, token: u64) -> bool {
+        let session = self.client().session();
+        let Some(view) = session.view() else { return false };
+        let link = view.peer_index(self.redundancy(), partition).ok();
+        link.and_then(|index| view.peer_at(index).live_link())
+            .and_then(|link| Some(link.arena()?.end_hold(partition, posted, token)))
+            .unwrap_or(false)
     }
 
     fn post_if(
@@ -52,22 +66,19 @@ impl Dataset {
         (partition, key): (PartitionId, &[u8]),
         operation: &Operation<'_>,
         is_certain: impl FnOnce(&ArenaView, &RecordId<'_>) -> bool,
-    ) -> bool {
+    ) -> Option<Posted> {
         let spec = self.spec();
         if spec.redundancy.get() > 1 || spec.durability == DurabilityKind::Logged {
-            return false;
+            return None;
         }
         let session = self.client().session();
-        let Some(view) = session.view() else { return false };
-        let Some(known) = view.map.dataset_by_id(self.id()) else { return false };
-        let link = view.peer_index(self.redundancy(), partition).ok();
-        let Some(link) = link.and_then(|index| view.peer_at(index).live_link()) else {
-            return false;
-        };
+        let view = session.view()?;
+        let known = view.map.dataset_by_id(self.id())?;
+        let link = view.peer_at(view.peer_index(self.redundancy(), partition).ok()?).live_link()?;
         let record = RecordId { dataset: self.id(), partition, key };
         let borrows = operation.borrows();
         if !link.may_post(&record, view.map.epoch(), (session.id, borrows)) {
-            return false;
+            return None;
         }
         let header = RequestHeader {
             dataset: self.id(),
@@ -87,14 +98,24 @@ impl Dataset {
             map_epoch: view.map.epoch(),
             client: session.id,
             borrows,
+            hold: hold_of(operation),
             body: &body,
             payload: &payload,
         };
         let changing = session.changes.begin(mask_of_change(operation));
-        let is_posted = link.post(&change, |arena| is_certain(arena, &record));
+        let posted = link.post(&change, |arena| is_certain(arena, &record));
         changing.end();
         put_scratch(body);
-        count(&self.client().counters().posts, u64::from(is_posted));
-        is_posted
+        count(&self.client().counters().posts, u64::from(posted.is_some()));
+        posted
     }
+}
+
+/// Token of the hold that an operation takes, 0 for none.
+fn hold_of(operation: &Operation<'_>) -> u64 {
+    let token = |action: &Action<'_>| match *action {
+        Action::Hold { token, .. } => Some(token),
+        _ => None,
+    };
+    operation.actions.iter().find_map(token).unwrap_or(0)
 }

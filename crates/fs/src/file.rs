@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use samite_client::{OwnedOutcome, OwnedResult};
+use samite_client::{OwnedOutcome, OwnedResult, Posted};
 use samite_types::{Epoch, ErrorKind, PartitionId, Result};
 use samite_wire::op::{Guard, List};
 
@@ -50,6 +50,8 @@ pub struct OpenFile {
     pub(crate) strips_set_id: AtomicBool,
     /// Token of its hold on the file, 0 for none.
     hold: AtomicU64,
+    /// The box in which its hold was left with the node.
+    posted: Option<Posted>,
     /// Token of the hold of the process that opened the file, when this one inherited it and took a hold of its own.
     inherited: AtomicU64,
     home: RwLock<Home>,
@@ -93,6 +95,7 @@ impl OpenFile {
             append: AtomicBool::new(false),
             closed: AtomicBool::new(true),
             hold: AtomicU64::new(0),
+            posted: None,
             inherited: AtomicU64::new(0),
             layout: AtomicU8::new(self.layout() as u8),
             writing: Writing::new(0, 0),
@@ -122,6 +125,7 @@ impl OpenFile {
             append: AtomicBool::new(flags.append),
             closed: AtomicBool::new(closed),
             hold: AtomicU64::new(node.hold),
+            posted: None,
             inherited: AtomicU64::new(0),
             layout: AtomicU8::new(node.inode.layout as u8),
             writing: Writing::new(size, node.inode.cuts),
@@ -130,6 +134,12 @@ impl OpenFile {
             path,
             directory: Mutex::new(None),
         }
+    }
+
+    /// The same, made by what was left with the node there.
+    pub(crate) const fn posted(mut self, posted: Option<Posted>) -> Self {
+        self.posted = posted;
+        self
     }
 
     /// The same, with what opening it brought along.
@@ -495,6 +505,12 @@ impl OpenFile {
             // It may be gone already: not looked for.
             let release = Release { partition, token: inherited, ino: 0, is_urgent };
             self.fs.inner.store.release(release)?;
+        }
+        // The node need not hear of a hold that it has yet to take.
+        if let Some(posted) = self.posted
+            && self.fs.inner.store.dataset.end_posted_hold(partition, posted, self.hold())
+        {
+            return Ok(());
         }
         self.fs.inner.store.release(Release {
             partition,

@@ -1,6 +1,6 @@
 //! Making files, directories, symbolic links and nodes: one operation each.
 
-use samite_client::{Moment, Op, OwnedOutcome};
+use samite_client::{Moment, Op, OwnedOutcome, Posted};
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::op::{Action, Guard, Operation};
 use smallvec::SmallVec;
@@ -68,8 +68,8 @@ pub enum Made {
 
 /// What came of asking for that.
 enum Asked {
-    /// It is there now, and perhaps the caller has a lease on it.
-    Made(Option<Promise>),
+    /// It is there now, and perhaps the caller has a lease on it, or it was only left with the node.
+    Made(Option<Promise>, Option<Posted>),
     /// This was there before.
     Exists(Node),
 }
@@ -190,14 +190,15 @@ impl FileSystem {
         let mark = EntryMark::new(&home.key, now);
         let hold = if walk.opens { self.token() } else { 0 };
         let entry = Entry { home: &home, value: &value, seal: &seal, mark: &mark, hold };
-        let promise = match self.post_entry(walk, new.kind, &entry) {
-            Some(promise) => promise,
-            None => match self.ask_for_entry(walk, inode.is_directory(), &entry)? {
-                Asked::Made(promise) => promise,
-                Asked::Exists(node) => return Ok(Made::Exists(node)),
-            },
+        let asked = match self.post_entry(walk, new.kind, &entry) {
+            Some(made) => made,
+            None => self.ask_for_entry(walk, inode.is_directory(), &entry)?,
         };
-        walk.made = Some(New { inode, promise });
+        let (promise, posted) = match asked {
+            Asked::Made(promise, posted) => (promise, posted),
+            Asked::Exists(node) => return Ok(Made::Exists(node)),
+        };
+        walk.made = Some(New { inode, promise, posted });
         if inode.is_directory() {
             self.inner.cache.insert(walk.epoch, &home.key, DirNode::of(&inode));
         }
@@ -226,7 +227,7 @@ impl FileSystem {
                         Some(moment) => Promise::of_change(moment, results.last())?,
                         None => None,
                     };
-                    return Ok(Asked::Made(promise));
+                    return Ok(Asked::Made(promise, None));
                 }
                 OwnedOutcome::Failed(failure) => failure,
             };
@@ -253,12 +254,7 @@ impl FileSystem {
 
     /// Leaves it to the node to make a file, and to give a lease on it if one is wanted. `None`: that cannot be done that way now, or there is one
     /// already; nothing was done.
-    fn post_entry(
-        &self,
-        walk: &Walk<'_>,
-        kind: FileKind,
-        entry: &Entry<'_>,
-    ) -> Option<Option<Promise>> {
+    fn post_entry(&self, walk: &Walk<'_>, kind: FileKind, entry: &Entry<'_>) -> Option<Asked> {
         if kind != FileKind::File || walk.dir().semantics == Semantics::Temporary {
             return None;
         }
@@ -266,12 +262,11 @@ impl FileSystem {
         let moment = self.moment_for(walk, home);
         let operation = entry.making(false, moment.is_some());
         let record = (home.partition, home.key.as_slice());
-        if !self.store().dataset.post_new(record, entry.seal, &operation, walk.epoch) {
-            return None;
-        }
+        let dataset = &self.store().dataset;
+        let posted = dataset.post_new(record, entry.seal, &operation, walk.epoch)?;
         // Nothing is asked for that they could travel with.
         self.store().send_releases();
-        Some(moment.and_then(Promise::of_posted_change))
+        Some(Asked::Made(moment.and_then(Promise::of_posted_change), Some(posted)))
     }
 
     pub(crate) fn new_inode(

@@ -64,7 +64,10 @@ impl FileSystem {
                 return Ok(file);
             }
             match self.make_entry(ctx, walk, &new)? {
-                Made::New(node) => return Ok(OpenFile::new(self, node, flags, None)),
+                Made::New(node) => {
+                    let posted = walk.made.and_then(|made| made.posted);
+                    return Ok(OpenFile::new(self, node, flags, None).posted(posted));
+                }
                 Made::Exists(_) if flags.excl => return Err(fail(ErrorKind::Exists)),
                 Made::Exists(node) => match &node.target {
                     Some(target) if !flags.nofollow => walk.follow(target)?,

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use samite_client::Posted;
 use samite_types::{Epoch, ErrorKind, Result};
 use smallvec::SmallVec;
 
@@ -67,6 +68,8 @@ pub struct New {
     pub inode: Inode,
     /// For how long it stays so.
     pub promise: Option<Promise>,
+    /// It was left with the node.
+    pub posted: Option<Posted>,
 }
 
 impl<'a> Walk<'a> {

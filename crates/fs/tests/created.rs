@@ -198,6 +198,46 @@ fn what_is_closed_is_let_go_of_soon_whoever_takes_its_name() {
 }
 
 #[test]
+fn what_was_made_and_closed_at_once_is_held_by_nobody_and_what_is_open_is() {
+    const FILES: usize = 600;
+    let rig = rig(1, 64 << 20);
+    let before = records(&rig).0;
+    let kept: Vec<_> = (0..FILES)
+        .map(|index| {
+            let file = create(&rig.fs, &path(index));
+            match index % 3 {
+                0 => {
+                    file.close().unwrap();
+                    None
+                }
+                1 => Some(file),
+                // Another process goes on with it: it knows nothing of where the hold was left.
+                _ => {
+                    let state = file.state().unwrap();
+                    file.leave();
+                    Some(rig.fs.reopen(&state))
+                }
+            }
+        })
+        .collect();
+    let (_, other) = rig.another_over(Transport::Shm);
+    for index in 0..FILES {
+        other.unlink(&root(), &path(index)).unwrap();
+    }
+    for (index, file) in kept.iter().enumerate() {
+        let Some(file) = file else { continue };
+        assert_eq!(file.write_at(b"alive", 0).unwrap(), 5, "file {index}");
+        assert_eq!(file.attr().unwrap().nlink, 0, "file {index}");
+        file.close().unwrap();
+    }
+    rig.fs.flush_closes().unwrap();
+    let marks = u64::from(rig.client.map().unwrap().partitions());
+    let (left, abandoned) = records(&rig);
+    assert_eq!(abandoned, 0);
+    assert!(left <= before + marks, "{left} records where {before} were");
+}
+
+#[test]
 fn what_is_left_with_a_shard_that_has_no_connection_is_made_soon() {
     // Fewer than fill a lane: nobody has to wait for any of them.
     const FILES: usize = 60;

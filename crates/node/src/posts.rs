@@ -131,6 +131,10 @@ impl Posts {
             self.arena.post_done(self.shard, post);
             return 0;
         };
+        operation.actions.retain(|action| match *action {
+            Action::Hold { token, .. } => self.arena.keeps_hold(self.shard, post, token),
+            _ => true,
+        });
         let id = (header.dataset, operation.partition);
         match partitions.apply_posted(id, map, client, &operation, now) {
             // The client took care that it would be done.

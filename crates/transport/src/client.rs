@@ -23,7 +23,7 @@ use samite_wire::heads::RecordId;
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::shm::{ArenaView, Change, GrantPool};
+use crate::shm::{ArenaView, Change, GrantPool, Posted};
 use crate::{Address, ClusterKey, Transport};
 use shared::{Drive, Role, Shared};
 use stream::{Line, Patience, Stop};
@@ -373,15 +373,19 @@ impl Link {
         self.shared.arena.as_ref()
     }
 
-    /// Posts a change to the node, over shared memory: see [`ArenaView::post`]. `false`: nothing was done, ask the node.
+    /// Posts a change to the node, over shared memory: see [`ArenaView::post`]. `None`: nothing was done, ask the node.
     #[must_use]
-    pub fn post(&self, change: &Change<'_>, is_certain: impl FnOnce(&ArenaView) -> bool) -> bool {
+    pub fn post(
+        &self,
+        change: &Change<'_>,
+        is_certain: impl FnOnce(&ArenaView) -> bool,
+    ) -> Option<Posted> {
         let call = || {
             if let Some(ring) = &self.shared.ring {
                 ring.call();
             }
         };
-        self.posting_arena().is_some_and(|arena| arena.post(change, call, is_certain))
+        self.posting_arena()?.post(change, call, is_certain)
     }
 
     /// Whether [`Link::post`] is worth a try: see [`ArenaView::may_post`].

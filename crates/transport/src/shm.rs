@@ -9,4 +9,4 @@ pub(crate) mod ring;
 
 pub use arena_view::ArenaView;
 pub use grants::{Grant, GrantPool};
-pub use posts::Change;
+pub use posts::{Change, Posted};

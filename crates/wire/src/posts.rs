@@ -1,10 +1,10 @@
 //! Posts: changes that a client leaves in the [arena](crate::arena) for its node, instead of asking for them and waiting.
 //!
 //! ```text
-//! 0        128       256             1 KiB           8 KiB                   520 KiB
+//! 0        128       256             1 KiB           8 KiB                   2056 KiB
 //! ┌────────┬─────────┬───────────────┬───────────────┬───────────────────────┬──────────────────────────┐
 //! │ open   │ pending │ who waits     │ boxes' owners │ claims                │ boxes of 512 bytes       │
-//! │ 2 × u64│ 8 × u64 │ u32 per lane  │ u64 per box   │ u64 per hash of a key │ client, claim, request   │
+//! │ 2 × u64│ 8 × u64 │ u32 per lane  │ u64 per box   │ u64 per hash of a key │ header, hold, request    │
 //! └────────┴─────────┴───────────────┴───────────────┴───────────────────────┴──────────────────────────┘
 //! ```
 //!
@@ -41,6 +41,11 @@
 //!   leases, which it gets for certain. So before the node looks whether leases stand against a change by another client, gives one to that, or lets others post, it closes
 //!   the table and carries out what was posted.
 //!
+//! What is made is often held for a moment only: a program makes a file and closes it. So a change that takes a hold has its token in the box, in a word that both
+//! sides change from the token to 0 by compare-and-swap: the client, when the hold ends, and the node, when it carries out the change. Whoever
+//! is first has settled it: the node takes no hold that has ended, and a client that comes too late ends the hold as any other. The word may be that of another post by
+//! then; tokens are never the same.
+//!
 //! Each client uses the boxes of a *lane* in turns. When it is ahead of the node by all of them, it says in the lane's word for which box it waits (a quarter of a lane
 //! ahead), looks at the box again, and sleeps there for a moment; the node, when it has freed some boxes, looks at that word. Nothing depends on it: who sleeps in vain, wakes up
 //! soon.
@@ -64,8 +69,8 @@ const LANES_OFFSET: usize = 256;
 const LANE_STRIDE: usize = 64;
 const OWNERS_OFFSET: usize = 1024;
 const CLAIMS_OFFSET: usize = 8192;
-/// Claims of a table.
-pub const CLAIMS: usize = 65536;
+/// Claims of a table. Who finds that of another record taken has to ask, and wait for all that was posted: of those that wait in two full lanes, hardly any do.
+pub const CLAIMS: usize = 1 << 18;
 const BOXES_OFFSET: usize = CLAIMS_OFFSET + CLAIMS * size_of::<u64>();
 /// Lanes of boxes. A client has one, perhaps with others.
 pub const LANES: usize = 8;
@@ -77,8 +82,12 @@ pub const BOXES: usize = LANES * LANE_BOXES;
 pub const BOX_LEN: usize = 512;
 /// Bytes of a table.
 pub const TABLE_LEN: usize = BOXES_OFFSET + BOXES * BOX_LEN;
+/// Offset in a box of the token of the hold that the change takes, a `u64`; 0, or another token: that has ended.
+pub const HOLD_OFFSET: usize = size_of::<BoxHeader>();
+/// Offset in a box of the request.
+pub const REQUEST_OFFSET: usize = HOLD_OFFSET + size_of::<u64>();
 /// Longest request in a box, in bytes.
-pub const REQUEST_LEN_MAX: usize = BOX_LEN - size_of::<BoxHeader>();
+pub const REQUEST_LEN_MAX: usize = BOX_LEN - REQUEST_OFFSET;
 
 const STATE_BITS: u32 = 2;
 const BOX_BITS: u32 = BOXES.trailing_zeros();
@@ -288,9 +297,10 @@ impl<'b> Contents<'b> {
     /// Reads a copy of a box; `None`: what it says makes no sense.
     #[must_use]
     pub fn read(raw: &'b [u8; BOX_LEN]) -> Option<Self> {
-        let (header, rest) = BoxHeader::read_from_prefix(raw).ok()?;
+        let (header, _) = BoxHeader::read_from_prefix(raw).ok()?;
         let label = header.checked()?;
-        let (body, payload) = rest.get(..label.len())?.split_at_checked(label.lens.0)?;
+        let request = raw[REQUEST_OFFSET..].get(..label.len())?;
+        let (body, payload) = request.split_at_checked(label.lens.0)?;
         Some(Self { label, body, payload })
     }
 }

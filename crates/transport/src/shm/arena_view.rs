@@ -4,15 +4,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use samite_types::{Clock, Epoch, Error, ErrorKind, Result, SystemClock};
+use samite_types::{Clock, Epoch, Error, ErrorKind, PartitionId, Result, SystemClock};
 use samite_wire::arena::{ArenaLayout, HEADER_LEN};
 use samite_wire::heads::{
-    ALIVE_MASK, ALIVE_OFFSET, BUCKET_WORDS, GENERATION_OFFSET, HEAD_LEN as SHOWN_LEN, Head,
-    LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_LEN, Slot, VALID_ALWAYS, VALID_OFFSET,
+    ALIVE_MASK, ALIVE_OFFSET, BUCKET_LEN, BUCKET_WORDS, GENERATION_OFFSET, HEAD_LEN as SHOWN_LEN,
+    Head, LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_LEN, Slot, VALID_ALWAYS, VALID_OFFSET,
     indexed_slot, may_know,
 };
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::BlockRef;
+use samite_wire::posts::{claim_of, claim_offset};
 use zerocopy::FromBytes;
 
 use super::Grant;
@@ -97,15 +98,12 @@ impl ArenaView {
     ) -> Option<Head> {
         let board = self.layout.board_offset() as usize;
         let generation = self.mapping.word(board + GENERATION_OFFSET).load(Ordering::Acquire);
-        let (hash, part) = (id.hash(), self.part_of(id));
+        let (hash, part) = (id.hash(), self.part_of(id.partition));
         // Before the slot: what was posted before this call began, and carried out since, is seen there.
         if self.is_posted(part, hash) {
             return None;
         }
-        let bucket = self.layout.board_bucket_offset(part, hash);
-        let head = (0..BUCKET_WORDS).find_map(|at| {
-            let word = self.mapping.long_word(bucket + at * size_of::<u64>());
-            let slot = indexed_slot(u64::from_le(word.load(Ordering::Acquire)), hash)?;
+        let head = self.slots_of(part, hash).find_map(|slot| {
             self.slot(self.layout.board_slot_offset(part, slot)?)?.show(id, generation, dest)
         })?;
         self.speaks_for(lease).then_some(head)
@@ -117,13 +115,38 @@ impl ArenaView {
     pub fn has_none(&self, ids: &[RecordId<'_>], lease: Epoch) -> bool {
         let is_absent = |id: &RecordId<'_>| {
             let hash = id.hash();
-            let bucket = self.layout.board_bucket_offset(self.part_of(id), hash);
+            let bucket = self.layout.board_bucket_offset(self.part_of(id.partition), hash);
             (0..BUCKET_WORDS).all(|at| {
                 let word = self.mapping.long_word(bucket + at * size_of::<u64>());
                 !may_know(u64::from_le(word.load(Ordering::Acquire)), hash)
             })
         };
         ids.iter().all(is_absent) && self.speaks_for(lease)
+    }
+
+    /// What the board and the posts say of a record will be needed soon.
+    pub(super) fn expect(&self, part: u32, hash: u64) {
+        let bucket = self.layout.board_bucket_offset(part, hash);
+        self.mapping.prefetch(bucket, BUCKET_LEN);
+        let claim = self.layout.posts_offset(part) + claim_offset(claim_of(hash));
+        self.mapping.prefetch(claim, size_of::<u64>());
+    }
+
+    /// The slot that the board has of a record will be needed next.
+    pub(super) fn expect_slot(&self, part: u32, hash: u64) {
+        let slot = self.slots_of(part, hash).next();
+        if let Some(offset) = slot.and_then(|slot| self.layout.board_slot_offset(part, slot)) {
+            self.mapping.prefetch(offset, SLOT_LEN);
+        }
+    }
+
+    /// Slots in which the board may have a record of this hash.
+    fn slots_of(&self, part: u32, hash: u64) -> impl Iterator<Item = u32> {
+        let bucket = self.layout.board_bucket_offset(part, hash);
+        (0..BUCKET_WORDS).filter_map(move |at| {
+            let word = self.mapping.long_word(bucket + at * size_of::<u64>());
+            indexed_slot(u64::from_le(word.load(Ordering::Acquire)), hash)
+        })
     }
 
     /// Whether what was read of the board before this call was right for a caller that stands on this lease epoch. Whoever raised an epoch, or stopped
@@ -135,9 +158,9 @@ impl ArenaView {
         lease.get() >= required && alive & ALIVE_MASK != 0 && self.is_board_valid()
     }
 
-    /// The part of the board, and the table of posts, of a record.
-    pub(super) const fn part_of(&self, id: &RecordId<'_>) -> u32 {
-        self.layout.board_part(id.partition)
+    /// The part of the board, and the table of posts, of the records of a partition.
+    pub(super) const fn part_of(&self, partition: PartitionId) -> u32 {
+        self.layout.board_part(partition)
     }
 
     /// A word of a table of posts.
@@ -192,7 +215,7 @@ impl ArenaView {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use samite_types::{DatasetId, PartitionId, Version};
+    use samite_types::{DatasetId, Version};
     use samite_wire::heads::index_word;
     use zerocopy::IntoBytes;
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+use samite_types::prefetch;
 
 /// Memory that other processes see and may change at any time.
 #[derive(Debug)]
@@ -53,6 +54,11 @@ impl Mapping {
         assert!(offset <= self.len && len <= self.len - offset, "offset outside of the mapping");
         // SAFETY: in bounds, as just checked.
         unsafe { self.start.as_ptr().add(offset) }
+    }
+
+    /// Has the processor fetch `len` bytes from `offset` on: they will be needed soon.
+    pub(crate) fn prefetch(&self, offset: usize, len: usize) {
+        prefetch(self.start.as_ptr().cast_const().wrapping_add(offset), len);
     }
 
     /// The word at `offset`, a multiple of 4.

@@ -4,12 +4,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use rustix::thread::futex;
-use samite_types::{ClientId, Epoch};
+use samite_types::{ClientId, Epoch, PartitionId};
 use samite_wire::access::Access;
 use samite_wire::heads::RecordId;
 use samite_wire::posts::{
-    BoxHeader, Claim, LANE_BOXES, LANES, OPEN_OFFSET, PENDING_OFFSET, REQUEST_LEN_MAX, State,
-    WHOM_OFFSET, Waiter, box_offset, claim_of, claim_offset, lane_of, lane_offset, owner_offset,
+    BoxHeader, Claim, HOLD_OFFSET, LANE_BOXES, LANES, OPEN_OFFSET, PENDING_OFFSET, REQUEST_LEN_MAX,
+    REQUEST_OFFSET, State, WHOM_OFFSET, Waiter, box_offset, claim_of, claim_offset, lane_of,
+    lane_offset, owner_offset,
 };
 use zerocopy::IntoBytes;
 
@@ -55,10 +56,18 @@ pub struct Change<'p> {
     pub client: ClientId,
     /// It counts on leases that the change asks for: it has to be the only one that may post.
     pub borrows: bool,
+    /// Token of the hold that the change takes, which may [end](ArenaView::end_hold) before that; 0 for none.
+    pub hold: u64,
     /// The change, as a [request](samite_wire::op::Request).
     pub body: &'p [u8],
     /// Its payload, in pieces.
     pub payload: &'p [&'p [u8]],
+}
+
+/// Something was posted: the box in which it was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Posted {
+    number: u16,
 }
 
 /// A box and perhaps a claim, freed when dropped unless they were posted.
@@ -94,27 +103,34 @@ impl ArenaView {
         whom == who.get() || whom == 0 && !borrows
     }
 
-    /// Whether a client that serves by this map may post changes of `record` now, and with `borrows` count on leases. It may end at any time.
+    /// Whether a client that serves by this map may post changes of `record` now, and with `borrows` count on leases. It may end at any time. What
+    /// [`ArenaView::post`] looks at is fetched meanwhile.
     #[must_use]
     pub fn may_post(&self, record: &RecordId<'_>, map_epoch: Epoch, who: (ClientId, bool)) -> bool {
-        self.is_open(self.part_of(record), map_epoch, who)
+        let part = self.part_of(record.partition);
+        let is_open = self.is_open(part, map_epoch, who);
+        if is_open {
+            self.expect(part, record.hash());
+        }
+        is_open
     }
 
     /// Posts a change of a record, if what is seen of it then makes the outcome certain. Where the node is behind it waits a little. `call` wakes the
-    /// node if it sleeps. `false`: nothing was done, ask the node.
+    /// node if it sleeps. `None`: nothing was done, ask the node.
     #[must_use]
     pub fn post(
         &self,
         change: &Change<'_>,
         call: impl Fn(),
         is_certain: impl FnOnce(&Self) -> bool,
-    ) -> bool {
+    ) -> Option<Posted> {
         let lens = (change.body.len(), change.payload.iter().map(|piece| piece.len()).sum());
         if lens.0 + lens.1 > REQUEST_LEN_MAX || !change.access.allows(self.turn.uid, true) {
-            return false;
+            return None;
         }
-        let (hash, part) = (change.record.hash(), self.part_of(&change.record));
-        let Some(number) = self.take_box(part, change, call) else { return false };
+        let (hash, part) = (change.record.hash(), self.part_of(change.record.partition));
+        self.expect_slot(part, hash);
+        let number = self.take_box(part, change, call)?;
         let owner = self.post_word(part, owner_offset(number));
         let mut claimed = Claimed { owner, claim: None };
         let place = claim_of(hash);
@@ -123,24 +139,33 @@ impl ArenaView {
         let claim = Claim::new(change.client, number);
         let orders = (Ordering::SeqCst, Ordering::Relaxed);
         if word.compare_exchange(0, claim.word(), orders.0, orders.1).is_err() {
-            return false;
+            return None;
         }
         claimed.claim = Some((word, claim));
         // Who closes the table, or takes the record off the board, after what is seen from here on, sees the claim.
         fence(Ordering::SeqCst);
         if !self.is_open_for(part, change) || !is_certain(self) {
-            return false;
+            return None;
         }
         self.fill(part, number, change);
         let bits = self.post_word(part, PENDING_OFFSET + number / 64 * 8);
         bits.fetch_or(1 << (number % 64), Ordering::SeqCst);
         let posted = claim.in_state(State::Posted).word();
         if word.compare_exchange(claim.word(), posted, orders.0, orders.1).is_err() {
-            return false;
+            return None;
         }
         // The node frees them.
         std::mem::forget(claimed);
-        true
+        Some(Posted { number: number as u16 })
+    }
+
+    /// The hold that a change takes which was posted about a record of this partition ends. `false`: the node has taken it already, ask for that.
+    #[must_use]
+    pub fn end_hold(&self, partition: PartitionId, posted: Posted, token: u64) -> bool {
+        let offset = box_offset(usize::from(posted.number)) + HOLD_OFFSET;
+        let word = self.post_word(self.part_of(partition), offset);
+        // In a table of another life of the node, or after others have used the box, there is another token.
+        token != 0 && word.compare_exchange(token, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     fn is_open_for(&self, part: u32, change: &Change<'_>) -> bool {
@@ -202,7 +227,11 @@ impl ArenaView {
 
     /// Puts a change into a box.
     fn fill(&self, part: u32, number: usize, change: &Change<'_>) {
-        let start = box_offset(number) + size_of::<BoxHeader>();
+        if change.hold != 0 {
+            let word = self.post_word(part, box_offset(number) + HOLD_OFFSET);
+            word.store(change.hold, Ordering::Relaxed);
+        }
+        let start = box_offset(number) + REQUEST_OFFSET;
         let mut dest = self.posts_at(part, start, REQUEST_LEN_MAX);
         for piece in std::iter::once(&change.body).chain(change.payload) {
             // SAFETY: a box has room for the longest request, and the caller has checked that this one is no longer; it is this client's until
@@ -277,15 +306,15 @@ mod tests {
 
         fn post(&self, change: &Change<'_>, agrees: impl FnOnce(&[u8], &Head) -> bool) -> bool {
             let call = || {};
-            let is_posted = self.view.post(change, call, |view| {
+            let posted = self.view.post(change, call, |view| {
                 let mut shown = [0; HEAD_LEN];
                 let head = view.head(&change.record, Epoch(5), &mut shown);
                 head.is_some_and(|head| agrees(&shown[..head.len], &head))
             });
             let owned = (0..BOXES)
                 .filter(|number| self.word(owner_offset(*number)).load(Ordering::SeqCst) != 0);
-            assert_eq!(owned.count(), usize::from(is_posted), "no box is lost");
-            is_posted
+            assert_eq!(owned.count(), usize::from(posted.is_some()), "no box is lost");
+            posted.is_some()
         }
 
         fn clear(&self) {
@@ -302,6 +331,7 @@ mod tests {
             map_epoch: Epoch(3),
             client: ClientId(77),
             borrows: false,
+            hold: 0,
             body,
             payload: &[b"de", b"f"],
         }
@@ -328,7 +358,32 @@ mod tests {
         assert_eq!((contents.body, contents.payload), (&b"abc"[..], &b"def"[..]));
         // Until it is carried out the board may be behind, and nobody else can post.
         assert!(node.view.head(&ID, Epoch(5), &mut [0; HEAD_LEN]).is_none());
-        assert!(!node.view.post(&change(b"abc"), || {}, |_| true));
+        assert_eq!(node.view.post(&change(b"abc"), || {}, |_| true), None);
+    }
+
+    #[test]
+    fn a_hold_ends_where_it_was_posted_once() {
+        let node = Node::new();
+        let holding = |hold| {
+            let change = Change { hold, ..change(b"abc") };
+            node.view.post(&change, || {}, |_| true).unwrap()
+        };
+        let ends = |posted, token| node.view.end_hold(ID.partition, posted, token);
+        let first = holding(11);
+        assert!(!ends(first, 12) && ends(first, 11) && !ends(first, 11));
+        node.clear();
+        // The same box, a lane later: what was posted there before is nothing to it.
+        let later = (1..LANE_BOXES).fold(first, |_, _| {
+            let posted = holding(12);
+            node.clear();
+            posted
+        });
+        assert_ne!(later, first);
+        assert_eq!(holding(13), first);
+        assert!(!ends(first, 11) && !ends(first, 0) && ends(first, 13));
+        node.clear();
+        let without = holding(0);
+        assert!(!ends(without, 0) && !ends(without, 14));
     }
 
     #[test]
@@ -436,7 +491,8 @@ mod tests {
                 calls.fetch_add(1, SeqCst);
             };
             // On a machine with others at work the one that frees may come too late for the first.
-            let is_posted = (0..1000).any(|_| node.view.post(&change(b"abc"), call, |_| true));
+            let is_posted =
+                (0..1000).any(|_| node.view.post(&change(b"abc"), call, |_| true).is_some());
             is_over.store(true, SeqCst);
             is_posted
         });
@@ -453,7 +509,7 @@ mod tests {
             let call = || {
                 calls.fetch_add(1, SeqCst);
             };
-            assert!(!node.view.post(&change(b"abc"), call, |_| true));
+            assert_eq!(node.view.post(&change(b"abc"), call, |_| true), None);
             assert_eq!(node.claim(), None);
             calls.load(SeqCst)
         };
@@ -471,7 +527,7 @@ mod tests {
             let call = || {
                 calls.fetch_add(1, SeqCst);
             };
-            assert!(node.view.post(&change(b"abc"), call, |_| true));
+            assert!(node.view.post(&change(b"abc"), call, |_| true).is_some());
             node.clear();
         }
         assert_eq!(calls.load(SeqCst), 3);

@@ -2,6 +2,7 @@
 //! told must be what one of them after the other could have been told. Each rule of the protocol is left out once, which must be noticed.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
+mod holds;
 mod model;
 mod told;
 

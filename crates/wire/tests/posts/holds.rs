@@ -1,0 +1,141 @@
+//! A hold that ends while the change that takes it is under way: every order of the steps of client and node, and of whoever uses the box next.
+
+use std::collections::HashSet;
+
+/// Tokens of two holds, by two posts that are left in one box.
+const TOKENS: [u8; 2] = [1, 2];
+
+/// Rules that are kept, or not.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    /// Both sides change the word from the token to 0 in one step.
+    client_swaps: bool,
+    node_swaps: bool,
+    /// What the client ends is its own hold, whoever has the box.
+    client_compares: bool,
+    /// A client that came too late asks for the end, behind what was posted.
+    client_asks: bool,
+}
+
+const ALL: Rules =
+    Rules { client_swaps: true, node_swaps: true, client_compares: true, client_asks: true };
+
+/// Where somebody is with one of the posts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum At {
+    #[default]
+    Begin,
+    /// Posted, or found.
+    There,
+    /// Has read the word: the token was there.
+    Found,
+    /// Has yet to ask.
+    Late,
+    Done,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct World {
+    /// The word of the box.
+    word: u8,
+    /// Which post is in the box.
+    full: Option<usize>,
+    clients: [At; 2],
+    node: At,
+    held: [bool; 2],
+}
+
+impl World {
+    /// What can happen next.
+    fn next(&self, rules: Rules) -> Vec<Self> {
+        let clients = (0..2).filter_map(|post| self.client(post, rules));
+        clients.chain(self.node(rules)).collect()
+    }
+
+    fn client(&self, post: usize, rules: Rules) -> Option<Self> {
+        let (mut next, token) = (self.clone(), TOKENS[post]);
+        let is_there = if rules.client_compares { self.word == token } else { self.word != 0 };
+        next.clients[post] = match self.clients[post] {
+            At::Begin if self.full.is_none() => {
+                (next.word, next.full) = (token, Some(post));
+                At::There
+            }
+            At::There if !is_there => At::Late,
+            At::There if rules.client_swaps => {
+                next.word = 0;
+                At::Done
+            }
+            At::There => At::Found,
+            At::Found => {
+                next.word = 0;
+                At::Done
+            }
+            // Its request is served once what was posted is carried out.
+            At::Late if rules.client_asks && self.full != Some(post) => {
+                next.held[post] = false;
+                At::Done
+            }
+            At::Late if !rules.client_asks => At::Done,
+            _ => return None,
+        };
+        Some(next)
+    }
+
+    fn node(&self, rules: Rules) -> Option<Self> {
+        let (mut next, post) = (self.clone(), self.full?);
+        let is_there = self.word == TOKENS[post];
+        next.node = match self.node {
+            At::Begin if is_there && rules.node_swaps => {
+                (next.word, next.held[post]) = (0, true);
+                At::Done
+            }
+            At::Begin if is_there => At::Found,
+            At::Begin => At::Done,
+            At::Found => {
+                (next.word, next.held[post]) = (0, true);
+                At::Done
+            }
+            _ => {
+                next.full = None;
+                At::Begin
+            }
+        };
+        Some(next)
+    }
+}
+
+/// A world in which nothing happens any more, and somebody holds what nobody has open, or has lost what is open.
+fn found(rules: Rules) -> Option<World> {
+    let (mut left, mut seen) = (vec![World::default()], HashSet::new());
+    while let Some(world) = left.pop() {
+        // Each client ends its own hold alone, when it closes what it has made.
+        let robbed = (0..2).any(|post| {
+            world.clients[post] == At::There && world.word != TOKENS[post] && !world.held[post]
+        });
+        let next = world.next(rules);
+        let is_over = next.is_empty();
+        if robbed || is_over && (world.held != [false; 2] || world.full.is_some()) {
+            return Some(world);
+        }
+        left.extend(next.into_iter().filter(|next| seen.insert(next.clone())));
+    }
+    None
+}
+
+#[test]
+fn each_hold_ends_once_and_nobody_elses() {
+    assert_eq!(found(ALL), None);
+}
+
+#[test]
+fn no_rule_of_holds_can_be_left_out() {
+    let without = [
+        Rules { client_swaps: false, ..ALL },
+        Rules { node_swaps: false, ..ALL },
+        Rules { client_compares: false, ..ALL },
+        Rules { client_asks: false, ..ALL },
+    ];
+    for rules in without {
+        assert!(found(rules).is_some(), "{rules:?}");
+    }
+}
