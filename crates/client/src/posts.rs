@@ -75,6 +75,7 @@ impl Dataset {
         let view = session.view()?;
         let known = view.map.dataset_by_id(self.id())?;
         let link = view.peer_at(view.peer_index(self.redundancy(), partition).ok()?).live_link()?;
+        let hold = hold_of(operation)?;
         let record = RecordId { dataset: self.id(), partition, key };
         let borrows = operation.borrows();
         if !link.may_post(&record, view.map.epoch(), (session.id, borrows)) {
@@ -98,7 +99,7 @@ impl Dataset {
             map_epoch: view.map.epoch(),
             client: session.id,
             borrows,
-            hold: hold_of(operation),
+            hold,
             body: &body,
             payload: &payload,
         };
@@ -111,11 +112,16 @@ impl Dataset {
     }
 }
 
-/// Token of the hold that an operation takes, 0 for none.
-fn hold_of(operation: &Operation<'_>) -> u64 {
+/// Token of the hold that an operation takes, 0 for none. `None`: a box has no place for what it takes.
+fn hold_of(operation: &Operation<'_>) -> Option<u64> {
     let token = |action: &Action<'_>| match *action {
         Action::Hold { token, .. } => Some(token),
         _ => None,
     };
-    operation.actions.iter().find_map(token).unwrap_or(0)
+    let mut tokens = operation.actions.iter().filter_map(token);
+    match (tokens.next(), tokens.next()) {
+        (None, _) => Some(0),
+        (Some(token @ 1..), None) => Some(token),
+        _ => None,
+    }
 }

@@ -1,4 +1,4 @@
-//! Words that every layer shares: ids, errors with their errno, time and randomness.
+//! Words that every layer shares: ids, errors with their errno, time and randomness; and a hint to the processor.
 //!
 //! Nothing here performs I/O. A bare `u64` never crosses a crate boundary when it means a
 //! partition, an epoch or a client: each has a newtype, so the compiler keeps them apart.
