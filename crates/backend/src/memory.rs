@@ -305,11 +305,10 @@ impl RecordStore for MemoryStore {
         let id = self.id(key);
         let Self { records, space, arena, .. } = self;
         Ok(records.remove(key, |record| {
+            arena.leave(&id);
             record.value.clear(space);
             record.version = Version(0);
             space.free_heap(record_charge(key));
-            // At last: what it writes takes its time to get to clients' view.
-            arena.leave(&id);
         }))
     }
 

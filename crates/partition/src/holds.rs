@@ -155,7 +155,7 @@ impl Holds {
 
     /// The record at `key` is gone.
     pub(crate) fn forget(&mut self, key: &[u8]) {
-        // A map looks for what it cannot have.
+        // Mostly nothing is held, and an empty map hashes the key all the same.
         if self.keys.is_empty() {
             return;
         }

@@ -218,7 +218,7 @@ impl Board {
         let place = self.place(part, hash);
         let mut slots = self.slots(part);
         if let Some((_, slot)) = place.find(hash) {
-            return self.write(part, slot, new.as_bytes());
+            return self.write(part, slot, &new);
         }
         let slot = self.take_slot(part, &mut slots);
         let known = place.position(|word| word == known_word(hash));
@@ -234,11 +234,11 @@ impl Board {
             at
         });
         place.owners[slot as usize].store(hash, Ordering::Relaxed);
-        self.write(part, slot, new.as_bytes());
+        self.write(part, slot, &new);
         self.set_word(&place, at, index_word(hash, slot));
     }
 
-    /// A word will speak of something else: has the slot show nothing that it speaks of.
+    /// A word will speak of something else: the slot that it speaks of has no record any more.
     fn forget(&self, part: u32, place: &Place<'_>, at: usize, slots: &mut Slots) {
         let word = place.bucket[at].load(Ordering::Relaxed);
         if let Some(slot) = indexed_slot(word, word) {
@@ -297,15 +297,15 @@ impl Board {
         self.mapping.long_word(offset).store(nanos, Ordering::SeqCst);
     }
 
-    /// Writes the first bytes of a slot; the lock of its part is held.
-    fn write(&self, part: u32, slot: u32, bytes: &[u8]) {
+    /// Writes a slot; the lock of its part is held.
+    fn write(&self, part: u32, slot: u32, new: &Slot) {
         let Some(start) = self.layout.board_slot_offset(part, slot) else { return };
         let sequence = self.mapping.word(start + SEQUENCE_OFFSET);
         // A client that garbles the number garbles what it reads itself.
         let before = sequence.load(Ordering::Relaxed) & !1;
         sequence.store(before.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
-        let rest = &bytes[size_of::<u32>()..bytes.len().min(SLOT_LEN)];
+        let rest = &new.as_bytes()[size_of::<u32>()..];
         let dest = self.mapping.at((start + size_of::<u32>()) as u64, rest.len());
         // SAFETY: the slot lies within the mapping, as the layout says; no other thread of the node writes to it, for this one
         // has the lock of its part; readers throw away what they copied while the number was odd or changed.

@@ -98,15 +98,13 @@ impl RingInput {
         if !self.cores.meet(self.consumer.memory(), core) {
             return false;
         }
-        let is_ready = self.consumer.is_ready();
-        // A look at the clock takes longer than all of this.
-        let Some(used_at) = self.used_at.filter(|_| !is_ready) else {
-            self.used_at = is_ready.then(|| SystemClock.monotonic());
-            return is_ready;
+        // A look at the clock takes longer than the rest: none without a request lately.
+        self.used_at = if self.consumer.is_ready() {
+            Some(SystemClock.monotonic())
+        } else {
+            self.used_at.filter(|at| SystemClock.monotonic().saturating_sub(*at) < NEAR_FOR)
         };
-        let is_late = SystemClock.monotonic().saturating_sub(used_at) >= NEAR_FOR;
-        self.used_at = (!is_late).then_some(used_at);
-        !is_late
+        self.used_at.is_some()
     }
 
     /// Serves what is in the ring. Returns whether there was anything.
