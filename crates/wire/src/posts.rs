@@ -1,11 +1,11 @@
 //! Posts: changes that a client leaves in the [arena](crate::arena) for its node, instead of asking for them and waiting.
 //!
 //! ```text
-//! 0        128       256             1 KiB           8 KiB                   2056 KiB
-//! ┌────────┬─────────┬───────────────┬───────────────┬───────────────────────┬──────────────────────────┐
-//! │ open   │ pending │ who waits     │ boxes' owners │ claims                │ boxes of 512 bytes       │
-//! │ 2 × u64│ 8 × u64 │ u32 per lane  │ u64 per box   │ u64 per hash of a key │ header, hold, request    │
-//! └────────┴─────────┴───────────────┴───────────────┴───────────────────────┴──────────────────────────┘
+//! 0        128           1152          4 KiB           8 KiB                   2056 KiB
+//! ┌────────┬─────────────┬─────────────┬───────────────┬───────────────────────┬──────────────────────────┐
+//! │ open…  │ pending     │ who waits   │ boxes' owners │ claims                │ boxes of 512 bytes       │
+//! │ words  │ u64 per lane│ u32 per lane│ u64 per box   │ u64 per hash of a key │ header, hold, request    │
+//! └────────┴─────────────┴─────────────┴───────────────┴───────────────────────┴──────────────────────────┘
 //! ```
 //!
 //! Each shard of the node has a table. A client that finds a record on the [board](crate::heads), or that there is none, knows what a change of it
@@ -48,7 +48,9 @@
 //!
 //! Each client uses the boxes of a *lane* in turns. When it is ahead of the node by all of them, it says in the lane's word for which box it waits (a quarter of a lane
 //! ahead), looks at the box again, and sleeps there for a moment; the node, when it has freed some boxes, looks at that word. Nothing depends on it: who sleeps in vain, wakes up
-//! soon.
+//! soon. The node says on which core it is ([`NODE_CORE_OFFSET`]). Elsewhere a client polls first, which is over sooner than a sleep. A client on that core waits after half a lane
+//! already, until all of it is carried out, if others have posted too: else they would be ahead by all their boxes before the node gets its core back, and all cores but
+//! that one would have nothing to do.
 //!
 //! The node takes no length or offset from a box before it has checked its own copy.
 
@@ -60,22 +62,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const OPEN_OFFSET: usize = 0;
 /// Offset of the only client that may post, a `u64`; 0: all clients of the host. Changed while nobody may.
 pub const WHOM_OFFSET: usize = 8;
-/// Offset of the pending bits, one for each box.
-pub const PENDING_OFFSET: usize = 128;
-/// Words of pending bits.
-pub const PENDING_WORDS: usize = BOXES / u64::BITS as usize;
-const LANES_OFFSET: usize = 256;
-/// A cache line for each lane.
-const LANE_STRIDE: usize = 64;
-const OWNERS_OFFSET: usize = 1024;
+/// Offset of the low bits of the number, counted from 1, of the core on which the node last carried out what was posted, a `u32`.
+pub const NODE_CORE_OFFSET: usize = 16;
+const PENDING_OFFSET: usize = 128;
+const LANES_OFFSET: usize = PENDING_OFFSET + LANES * LANE_STRIDE;
+/// Two cache lines for each lane, which processors fetch together: clients of one lane do not wait for those of another.
+const LANE_STRIDE: usize = 128;
+const OWNERS_OFFSET: usize = 4096;
 const CLAIMS_OFFSET: usize = 8192;
 /// Claims of a table. Who finds that of another record taken has to ask, and wait for all that was posted: of those that wait in two full lanes, hardly any do.
 pub const CLAIMS: usize = 1 << 18;
 const BOXES_OFFSET: usize = CLAIMS_OFFSET + CLAIMS * size_of::<u64>();
 /// Lanes of boxes. A client has one, perhaps with others.
 pub const LANES: usize = 8;
-/// Boxes of a lane, used in turns.
-pub const LANE_BOXES: usize = 64;
+/// Boxes of a lane, used in turns: one for each bit of a word.
+pub const LANE_BOXES: usize = u64::BITS as usize;
 /// Boxes of a table: so many posts can wait.
 pub const BOXES: usize = LANES * LANE_BOXES;
 /// Bytes of a box.
@@ -102,6 +103,18 @@ pub const fn owner_offset(number: usize) -> usize {
 #[must_use]
 pub const fn lane_of(number: usize) -> usize {
     number % BOXES / LANE_BOXES
+}
+
+/// Offset in a table of the pending bits of a lane, one for each of its boxes, a `u64`.
+#[must_use]
+pub const fn pending_offset(lane: usize) -> usize {
+    PENDING_OFFSET + lane % LANES * LANE_STRIDE
+}
+
+/// The pending bit of a box, in the word of its lane.
+#[must_use]
+pub const fn pending_bit(number: usize) -> u64 {
+    1 << (number % LANE_BOXES)
 }
 
 /// Offset in a table of the word on which the clients of a lane wait, a `u32`: a [`Waiter`], or 0.
@@ -339,9 +352,12 @@ mod tests {
 
     #[test]
     fn parts_of_a_table_lie_side_by_side() {
-        assert_eq!((OPEN_OFFSET + 8, WHOM_OFFSET + 8 <= PENDING_OFFSET), (WHOM_OFFSET, true));
-        assert_eq!(PENDING_WORDS * u64::BITS as usize, BOXES);
-        assert!(PENDING_OFFSET + PENDING_WORDS * 8 <= lane_offset(0));
+        assert_eq!((OPEN_OFFSET + 8, WHOM_OFFSET + 8 <= pending_offset(0)), (WHOM_OFFSET, true));
+        assert_eq!(
+            (WHOM_OFFSET + 8, NODE_CORE_OFFSET + 4 <= pending_offset(0)),
+            (NODE_CORE_OFFSET, true)
+        );
+        assert!(pending_offset(LANES - 1) + 8 <= lane_offset(0));
         assert!(lane_offset(LANES - 1) + 4 <= owner_offset(0));
         assert_eq!((lane_of(0), lane_of(LANE_BOXES), lane_of(BOXES - 1)), (0, 1, LANES - 1));
         assert!(owner_offset(BOXES - 1) + 8 <= claim_offset(0));

@@ -9,16 +9,13 @@ use rustix::thread::futex;
 use samite_types::{ClientId, Epoch};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::posts::{
-    BOX_LEN, BOXES, BoxHeader, Claim, Contents, HOLD_OFFSET, LANE_BOXES, LANES, OPEN_OFFSET,
-    PENDING_OFFSET, PENDING_WORDS, REQUEST_OFFSET, State, WHOM_OFFSET, Waiter, box_offset,
-    claim_of, claim_offset, lane_of, lane_offset, owner_offset,
+    BOX_LEN, BOXES, BoxHeader, Claim, Contents, HOLD_OFFSET, LANE_BOXES, LANES, NODE_CORE_OFFSET,
+    OPEN_OFFSET, REQUEST_OFFSET, State, WHOM_OFFSET, Waiter, box_offset, claim_of, claim_offset,
+    lane_of, lane_offset, owner_offset, pending_bit, pending_offset,
 };
 use smallvec::SmallVec;
 
 use super::mapping::Mapping;
-
-// A word of pending bits is that of a lane.
-const _: () = assert!(PENDING_WORDS == LANES && LANE_BOXES == u64::BITS as usize);
 
 /// How often the node tries to bar a claim that clients take and post meanwhile.
 const BARS_TRIED: u32 = 64;
@@ -86,6 +83,11 @@ impl Posts {
         self.mapping.long_word(self.layout.posts_offset(part) + offset)
     }
 
+    /// The pending bits of a lane.
+    fn bits(&self, part: u32, lane: usize) -> &AtomicU64 {
+        self.word(part, pending_offset(lane))
+    }
+
     /// Clients that serve by this map may post from now on, or only one of them. Until now nobody might, or the same.
     pub(super) fn open(&self, part: u32, epoch: Epoch, only: Option<ClientId>) {
         self.word(part, WHOM_OFFSET).store(only.map_or(0, ClientId::get), Ordering::SeqCst);
@@ -102,8 +104,7 @@ impl Posts {
 
     /// Whether anything may be pending.
     pub(super) fn is_pending(&self, part: u32) -> bool {
-        let bits = |at: usize| self.word(part, PENDING_OFFSET + at * 8).load(Ordering::Acquire);
-        (0..PENDING_WORDS).any(|at| bits(at) != 0)
+        (0..LANES).any(|lane| self.bits(part, lane).load(Ordering::Acquire) != 0)
     }
 
     /// Gives `visit` all that was posted before this call, each twice: before the one before it is carried out, and when it is to be carried out itself, and
@@ -115,15 +116,14 @@ impl Posts {
         let lanes = self.lanes_in_order(part);
         for lane in &lanes {
             // First the bits: a client that claims a box anew sets its bit again.
-            let pending = self.word(part, PENDING_OFFSET + lane * 8);
-            let mut bits = pending.swap(0, Ordering::SeqCst);
+            let mut bits = self.bits(part, *lane).swap(0, Ordering::SeqCst);
             let next = &self.next[part as usize * LANES + lane];
             while let Some(within) = first_from(bits, next.load(Ordering::Relaxed)) {
-                let (number, bit) = (lane * LANE_BOXES + within as usize, 1 << within);
-                bits &= !bit;
+                let number = lane * LANE_BOXES + within as usize;
+                bits &= !pending_bit(number);
                 next.store((within + 1) % u64::BITS, Ordering::Relaxed);
                 self.expect(part, *lane, (bits, within));
-                if self.pending(part, number, bit, &mut posts[1 - last]) {
+                if self.pending(part, number, &mut posts[1 - last]) {
                     visit(Turn::Before, &posts[1 - last]);
                     if is_waiting {
                         visit(Turn::Now, &posts[last]);
@@ -144,16 +144,30 @@ impl Posts {
         }
     }
 
-    /// Lanes in which anything may be pending, first those whose clients wait on another core: they go on beside this thread.
+    /// Lanes in which anything may be pending. First those whose clients wait on another core, where they can go on beside this thread; last those whose clients
+    /// can go on when it has nothing more to do.
     fn lanes_in_order(&self, part: u32) -> SmallVec<[usize; LANES]> {
-        let bits = |lane: usize| self.word(part, PENDING_OFFSET + lane * 8).load(Ordering::Acquire);
+        let bits = |lane: usize| self.bits(part, lane).load(Ordering::Acquire);
         let mut lanes: SmallVec<_> = (0..LANES).filter(|lane| bits(*lane) != 0).collect();
+        let here = this_core();
+        self.say_core(part, here);
         if lanes.len() > 1 {
-            let here = this_core();
-            let is_elsewhere = |waiter: Waiter| waiter.core != here;
-            lanes.sort_by_key(|lane| !self.waiter(part, *lane).is_some_and(is_elsewhere));
+            lanes.sort_by_key(|lane| match self.waiter(part, *lane) {
+                Some(waiter) if waiter.core == here => 2,
+                Some(_) => 0,
+                None => 1,
+            });
         }
         lanes
+    }
+
+    /// Says on which core posts are carried out.
+    fn say_core(&self, part: u32, core: u16) {
+        let word = self.mapping.word(self.layout.posts_offset(part) + NODE_CORE_OFFSET);
+        // Every client reads the word: it is changed no more often than it has to be.
+        if word.load(Ordering::Relaxed) != u32::from(core) {
+            word.store(u32::from(core), Ordering::Relaxed);
+        }
     }
 
     /// The first boxes of these bits after the one at `within` will be looked at next. A client has written to them, and to what they are claims on, on another core.
@@ -171,7 +185,7 @@ impl Posts {
     }
 
     /// Copies what is posted in a box whose bit was taken, if there is anything.
-    fn pending(&self, part: u32, number: usize, bit: u64, post: &mut Post) -> bool {
+    fn pending(&self, part: u32, number: usize, post: &mut Post) -> bool {
         let Some(label) = self.header(part, number).checked() else { return false };
         let claim = self.word(part, claim_offset(label.claim)).load(Ordering::SeqCst);
         let Some(found) = Claim::read(claim) else { return false };
@@ -185,8 +199,8 @@ impl Posts {
             }
             State::Claimed => {
                 // It is about to be posted, or was a moment ago: to be looked at the next time.
-                let at = number / u64::BITS as usize;
-                self.word(part, PENDING_OFFSET + at * 8).fetch_or(bit, Ordering::SeqCst);
+                let bits = self.bits(part, lane_of(number));
+                bits.fetch_or(pending_bit(number), Ordering::SeqCst);
                 false
             }
             State::Barred => false,

@@ -23,7 +23,7 @@ fn prepare(posts: &Posts, part: u32, claim: usize, number: usize) {
     posts.word(part, claim_offset(claim)).store(word, Ordering::SeqCst);
     write(posts, part, box_offset(number), BoxHeader::new(CLIENT, claim, (2, 1)).as_bytes());
     write(posts, part, box_offset(number) + REQUEST_OFFSET, b"abc");
-    let bits = posts.word(part, PENDING_OFFSET + number / 64 * 8);
+    let bits = posts.bits(part, lane_of(number));
     bits.fetch_or(1 << (number % 64), Ordering::SeqCst);
 }
 
