@@ -12,6 +12,8 @@
 //! keeps what was read.
 
 mod key;
+mod leaves;
+mod pool;
 mod reserve;
 mod space;
 mod sums;
@@ -31,8 +33,9 @@ use crate::record::{
     Backend, Changed, HowSoon, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
     Seen, Source, Usage,
 };
+use pool::Record;
 use space::{RECORD_CHARGE, Space};
-use table::{Record, Slot, Table};
+use table::{Slot, Table};
 use value::{Change, PART_LEN, Value};
 
 /// A target in memory. A clone is another shard's handle to it.
@@ -379,8 +382,8 @@ impl RecordStore for MemoryStore {
     }
 
     fn fetch(&self, key: &[u8]) {
-        if let Some(record) = self.records.get(key) {
-            prefetch(std::ptr::from_ref(record).cast(), size_of_val(record));
+        if let Some(entry) = self.records.guess(key) {
+            prefetch(std::ptr::from_ref(entry).cast(), size_of_val(entry));
         }
     }
 

@@ -18,6 +18,13 @@ pub(super) enum Key<'k> {
     Long(Cow<'k, [u8]>),
 }
 
+impl Default for Key<'_> {
+    /// The one before all others, which no record has.
+    fn default() -> Self {
+        Self::Short { len: 0, bytes: [0; SHORT_LEN_MAX] }
+    }
+}
+
 impl<'k> Key<'k> {
     /// To be looked for.
     pub(super) fn of(key: &'k [u8]) -> Self {

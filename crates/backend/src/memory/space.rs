@@ -8,8 +8,8 @@ use samite_types::{Error, ErrorKind, Result};
 use super::value::{HEAP_LEN_MAX, NEAR_LEN_MAX};
 use crate::arena::{Arena, BLOCK_CHARGE, Extent, SlabPool, SlotCounts, class_of};
 
-/// What a record costs beside its key and what it does not keep itself, in bytes: 200 of its own in a pool that may have holes, and its place in the tree
-/// (whose nodes are about two thirds full).
+/// What a record costs beside its key and what it does not keep itself, in bytes: 248 of its own in a pool that may have holes, and its place in a leaf
+/// (those are about two thirds full).
 pub(super) const RECORD_CHARGE: u64 = 304;
 /// What the bytes of a small value cost beside themselves: their count and the allocator's own.
 const HEAP_CHARGE: u64 = 32;

@@ -1,109 +1,100 @@
-//! The records of a partition by their keys: a tree in key order says where in a pool each one is. Records stay there until they go, so nodes of the tree
-//! are small; and where the last ones are is remembered, so that one that is asked for again and again is searched for once.
+//! The records of a partition by their keys: leaves in key order say where in a pool each one is; and where the last ones are is remembered, so that one
+//! that is asked for again and again is searched for once.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::collections::btree_map::{Entry, VacantEntry};
+use std::cell::Cell;
 use std::ops::{Bound, ControlFlow};
 
-use samite_types::{Result, Version};
+use samite_types::Result;
 
 use super::key::Key;
-use super::value::Value;
-use crate::record::RecordMeta;
-
-#[derive(Debug, Default)]
-pub(super) struct Record {
-    pub(super) version: Version,
-    pub(super) value: Value,
-}
-
-// What is charged for one counts on that.
-const _: () = assert!(size_of::<Record>() <= 200);
-
-impl Record {
-    pub(super) const fn meta(&self) -> RecordMeta {
-        RecordMeta { version: self.version, len: self.value.len() }
-    }
-}
+use super::leaves::{Leaves, Spot};
+use super::pool::{Entry, Place, Pool, Record};
 
 /// Records by key.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    places: BTreeMap<Key<'static>, Place>,
+    leaves: Leaves,
     pool: Pool,
     recent: Recent,
 }
 
 impl Table {
-    pub(super) fn len(&self) -> usize {
-        self.places.len()
+    pub(super) const fn len(&self) -> usize {
+        self.pool.len()
     }
 
     fn place(&self, key: &[u8]) -> Option<Place> {
-        if let Some(place) = self.recent.find(key) {
+        if let Some(place) = self.recent.find(&self.pool, key) {
             return Some(place);
         }
-        let key = Key::of(key);
-        // As a tree of keys that live as long as this one: a long one is not copied to be looked for.
-        let places: &BTreeMap<Key<'_>, Place> = &self.places;
-        let place = *places.get(&key)?;
-        self.recent.remember(&key, place);
+        let place = self.leaves.seek(&self.pool, key).place?;
+        self.recent.remember(key, place);
         Some(place)
     }
 
+    /// Where the record at `key` probably is, if there is one: nothing there is looked at yet.
+    pub(super) fn guess(&self, key: &[u8]) -> Option<&Entry> {
+        let place = self.leaves.guess(key)?;
+        self.recent.remember(key, place);
+        Some(self.pool.get(place))
+    }
+
     pub(super) fn get(&self, key: &[u8]) -> Option<&Record> {
-        self.place(key).map(|place| self.pool.get(place))
+        self.place(key).map(|place| &self.pool.get(place).record)
     }
 
     pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<&mut Record> {
-        self.place(key).map(|place| self.pool.get_mut(place))
+        self.place(key).map(|place| &mut self.pool.get_mut(place).record)
     }
 
     /// The record at `key`, or where it would be.
-    pub(super) fn slot(&mut self, key: &[u8]) -> Slot<'_> {
-        let Self { places, pool, recent } = self;
-        if let Some(place) = recent.find(key) {
-            return Slot::Taken(pool.get_mut(place));
+    pub(super) fn slot<'t>(&'t mut self, key: &'t [u8]) -> Slot<'t> {
+        if let Some(place) = self.recent.find(&self.pool, key) {
+            return Slot::Taken(&mut self.pool.get_mut(place).record);
         }
-        match places.entry(Key::of(key).owned()) {
-            Entry::Occupied(entry) => {
-                recent.remember(entry.key(), *entry.get());
-                Slot::Taken(pool.get_mut(*entry.get()))
+        let spot = self.leaves.seek(&self.pool, key);
+        match spot.place {
+            Some(place) => {
+                self.recent.remember(key, place);
+                Slot::Taken(&mut self.pool.get_mut(place).record)
             }
-            Entry::Vacant(entry) => Slot::Free(FreeSlot { entry, pool, recent }),
+            None => Slot::Free(FreeSlot { table: self, key, spot }),
         }
     }
 
     /// Removes a record, which `empty` empties. Returns whether there was one.
     pub(super) fn remove(&mut self, key: &[u8], empty: impl FnOnce(&mut Record)) -> bool {
-        let Some(place) = self.places.remove(&Key::of(key).owned()) else { return false };
-        self.recent.forget(key);
-        empty(self.pool.get_mut(place));
+        let Some(place) = self.place(key) else { return false };
+        self.leaves.remove(&mut self.pool, place);
+        empty(&mut self.pool.get_mut(place).record);
         self.pool.give_back(place);
         true
     }
 
     /// Gives a record another key, which no record has.
     pub(super) fn rename(&mut self, key: &[u8], to: &[u8]) -> Option<&mut Record> {
-        let place = self.places.remove(&Key::of(key).owned())?;
-        self.recent.forget(key);
-        let before = self.places.insert(Key::of(to).owned(), place);
-        debug_assert!(before.is_none());
-        Some(self.pool.get_mut(place))
+        let place = self.place(key)?;
+        self.leaves.remove(&mut self.pool, place);
+        self.pool.get_mut(place).key = Key::of(to).owned();
+        let spot = self.leaves.seek(&self.pool, to);
+        debug_assert!(spot.place.is_none());
+        self.leaves.insert(&mut self.pool, spot, place);
+        Some(&mut self.pool.get_mut(place).record)
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.places.keys().map(Key::as_slice)
+        self.range((Bound::Unbounded, Bound::Unbounded)).map(|(key, _)| key)
     }
 
     /// Records in key order.
-    pub(super) fn range(
-        &self,
-        bounds: (Bound<&[u8]>, Bound<&[u8]>),
-    ) -> impl DoubleEndedIterator<Item = (&[u8], &Record)> {
-        let range = self.places.range(keys(bounds));
-        range.map(|(key, place)| (key.as_slice(), self.pool.get(*place)))
+    pub(super) fn range<'t>(
+        &'t self,
+        bounds: (Bound<&'t [u8]>, Bound<&'t [u8]>),
+    ) -> impl DoubleEndedIterator<Item = (&'t [u8], &'t Record)> {
+        self.leaves.range(&self.pool, bounds).flatten().map(|place| {
+            let Entry { key, record, .. } = self.pool.get(*place);
+            (key.as_slice(), record)
+        })
     }
 
     /// Shows `visit` records in key order, until it says that it has enough.
@@ -112,18 +103,23 @@ impl Table {
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
         mut visit: impl FnMut(&[u8], &mut Record) -> ControlFlow<()>,
     ) {
-        for (key, place) in self.places.range(keys(bounds)) {
-            if visit(key.as_slice(), self.pool.get_mut(*place)).is_break() {
-                break;
+        let (first, to) = bounds;
+        let mut from = first.map(|key| Key::of(key).owned());
+        loop {
+            let bounds = (from.as_ref().map(Key::as_slice), to);
+            let Some(places) = self.leaves.first(&self.pool, bounds) else { return };
+            for place in &places {
+                let Entry { key, record, .. } = self.pool.get_mut(*place);
+                if visit(key.as_slice(), record).is_break() {
+                    return;
+                }
             }
+            let last = places
+                .last()
+                .map_or_else(Key::default, |last| Key::of(self.pool.key(*last)).owned());
+            from = Bound::Excluded(last);
         }
     }
-}
-
-/// The same bounds, as the tree compares them.
-fn keys((from, to): (Bound<&[u8]>, Bound<&[u8]>)) -> (Bound<Key<'static>>, Bound<Key<'static>>) {
-    let owned = |key| Key::of(key).owned();
-    (from.map(owned), to.map(owned))
 }
 
 /// Where a record is, or would be.
@@ -134,146 +130,53 @@ pub(super) enum Slot<'t> {
 
 /// Where a record would be.
 pub(super) struct FreeSlot<'t> {
-    entry: VacantEntry<'t, Key<'static>, Place>,
-    pool: &'t mut Pool,
-    recent: &'t Recent,
+    table: &'t mut Table,
+    key: &'t [u8],
+    spot: Spot,
 }
 
 impl FreeSlot<'_> {
     /// Puts there what `fill` makes of an empty record. When that fails, it must leave it empty.
     pub(super) fn fill(self, fill: impl FnOnce(&mut Record) -> Result<()>) -> Result<()> {
-        let place = self.pool.take();
-        if let Err(error) = fill(self.pool.get_mut(place)) {
-            self.pool.give_back(place);
+        let Self { table: Table { leaves, pool, recent }, key, spot } = self;
+        let place = pool.take();
+        let entry = pool.get_mut(place);
+        if let Err(error) = fill(&mut entry.record) {
+            pool.give_back(place);
             return Err(error);
         }
-        self.recent.remember(self.entry.key(), place);
-        self.entry.insert(place);
+        entry.key = Key::of(key).owned();
+        leaves.insert(pool, spot, place);
+        recent.remember(key, place);
         Ok(())
-    }
-}
-
-/// Where in the pool a record is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place(u32);
-
-/// Records of one chunk, as many as a word has bits.
-const CHUNK_LEN: u32 = u64::BITS;
-
-type Records = Box<[Record; CHUNK_LEN as usize]>;
-
-/// Memory for records, in chunks that come and go with them.
-#[derive(Debug, Default)]
-struct Pool {
-    chunks: Vec<Chunk>,
-    /// Numbers of the chunks that have free places.
-    roomy: Vec<u32>,
-    /// Records of a chunk that needs none now: the next one that does takes them.
-    spare: Option<Records>,
-}
-
-#[derive(Debug)]
-struct Chunk {
-    /// `None`: all places are free.
-    records: Option<Records>,
-    /// One bit for each place that is free. The records there are empty.
-    free: u64,
-}
-
-impl Place {
-    const fn chunk(self) -> usize {
-        (self.0 / CHUNK_LEN) as usize
-    }
-
-    const fn within(self) -> u32 {
-        self.0 % CHUNK_LEN
-    }
-}
-
-impl Pool {
-    fn get(&self, place: Place) -> &Record {
-        let records = self.chunks[place.chunk()].records.as_ref();
-        &records.expect("a place that is taken")[place.within() as usize]
-    }
-
-    fn get_mut(&mut self, place: Place) -> &mut Record {
-        let records = self.chunks[place.chunk()].records.as_mut();
-        &mut records.expect("a place that is taken")[place.within() as usize]
-    }
-
-    /// Takes a place. The record there is empty.
-    fn take(&mut self) -> Place {
-        let number = self.roomy.last().copied().unwrap_or_else(|| {
-            // A record has more bytes than a chunk has numbers for, by far.
-            let number = self.chunks.len() as u32;
-            self.chunks.push(Chunk { records: None, free: u64::MAX });
-            self.roomy.push(number);
-            number
-        });
-        let chunk = &mut self.chunks[number as usize];
-        if chunk.records.is_none() {
-            let new = || Box::new(std::array::from_fn(|_| Record::default()));
-            chunk.records = Some(self.spare.take().unwrap_or_else(new));
-        }
-        let within = chunk.free.trailing_zeros();
-        chunk.free &= chunk.free - 1;
-        if chunk.free == 0 {
-            self.roomy.pop();
-        }
-        Place(number * CHUNK_LEN + within)
-    }
-
-    /// Gives a place back. The record there must be empty.
-    fn give_back(&mut self, place: Place) {
-        let chunk = &mut self.chunks[place.chunk()];
-        if chunk.free == 0 {
-            self.roomy.push(place.chunk() as u32);
-        }
-        chunk.free |= 1 << place.within();
-        if chunk.free == u64::MAX {
-            self.spare = chunk.records.take();
-        }
     }
 }
 
 /// How many places are remembered.
 const RECENT: usize = 32;
 
-/// Where records are that were asked for lately. Long keys are not remembered.
-#[derive(Debug)]
-struct Recent(RefCell<[Option<(Key<'static>, Place)>; RECENT]>);
-
-impl Default for Recent {
-    fn default() -> Self {
-        Self(RefCell::new(std::array::from_fn(|_| None)))
-    }
-}
+/// Where records are that were asked for lately, or may be, each with some bits of a hash of its key. Another one may have come there since.
+#[derive(Debug, Default)]
+struct Recent([Cell<Option<(u32, Place)>>; RECENT]);
 
 impl Recent {
-    /// Where the place of the record at `key` is remembered, if it is. Keys mostly differ in their last bytes.
-    fn index(key: &[u8]) -> usize {
+    /// Where the place of the record at `key` is remembered, if it is, and the bits that go with it. Keys mostly differ in their last bytes.
+    fn cell(&self, key: &[u8]) -> (&Cell<Option<(u32, Place)>>, u32) {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         let last = key.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
-        ((last ^ key.len() as u64).wrapping_mul(ODD) >> 32) as usize % RECENT
+        let hash = (last ^ key.len() as u64).wrapping_mul(ODD);
+        (&self.0[(hash >> 32) as usize % RECENT], (hash >> 37) as u32)
     }
 
-    fn find(&self, key: &[u8]) -> Option<Place> {
-        let known = self.0.borrow();
-        let (remembered, place) = known[Self::index(key)].as_ref()?;
-        (remembered.as_slice() == key).then_some(*place)
+    fn find(&self, pool: &Pool, key: &[u8]) -> Option<Place> {
+        let (cell, bits) = self.cell(key);
+        let (known, place) = cell.get()?;
+        (known == bits && pool.has(place, key)).then_some(place)
     }
 
-    fn remember(&self, key: &Key<'_>, place: Place) {
-        if let Key::Short { len, bytes } = *key {
-            let kept = Key::Short { len, bytes };
-            self.0.borrow_mut()[Self::index(key.as_slice())] = Some((kept, place));
-        }
-    }
-
-    /// The record at `key` is not there any more.
-    fn forget(&mut self, key: &[u8]) {
-        let known = &mut self.0.get_mut()[Self::index(key)];
-        known.take_if(|(remembered, _)| remembered.as_slice() == key);
+    fn remember(&self, key: &[u8], place: Place) {
+        let (cell, bits) = self.cell(key);
+        cell.set(Some((bits, place)));
     }
 }
 
@@ -282,6 +185,10 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
     use samite_types::{Error, ErrorKind};
+
+    use std::collections::BTreeMap;
+
+    use samite_types::Version;
 
     use super::*;
 
@@ -297,6 +204,8 @@ mod tests {
         RemoveMany(u16, u16),
         /// Makes it the other one, unless that is there.
         Rename(u16, u16),
+        /// Visits those from one to the other, with them or without.
+        Visit(u16, u16, bool),
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -308,15 +217,20 @@ mod tests {
             4 => key().prop_map(Step::Ask),
             1 => (key(), 0..200_u16).prop_map(|(key, count)| Step::RemoveMany(key, count)),
             2 => (key(), key()).prop_map(|(key, to)| Step::Rename(key, to)),
+            1 => (key(), key(), any::<bool>()).prop_map(|(from, to, with)| Step::Visit(from, to, with)),
         ];
         vec(step, 1..600)
     }
 
-    /// Some are too long for the tree itself, and some differ in their first bytes alone.
+    /// Some are too long for the index itself, some differ in their first bytes alone, and some far behind what a leaf knows of them.
     fn key_of(number: u16) -> Vec<u8> {
+        let mut key = Vec::new();
+        if number.is_multiple_of(3) {
+            key.resize(70, b'p');
+        }
+        key.extend(number.to_be_bytes());
         let len = if number.is_multiple_of(5) { 64 } else { 10 };
-        let mut key = number.to_be_bytes().to_vec();
-        key.resize(len, b'x');
+        key.resize(len.max(key.len()), b'x');
         key
     }
 
@@ -344,18 +258,39 @@ mod tests {
         version
     }
 
+    fn visit(
+        table: &mut Table,
+        model: &BTreeMap<Vec<u8>, u64>,
+        (from, to, with): (u16, u16, bool),
+    ) {
+        let (from, to) = (key_of(from.min(to)), key_of(from.max(to)));
+        if from > to {
+            return;
+        }
+        let bound = |key| if with { Bound::Included(key) } else { Bound::Excluded(key) };
+        // Nothing is excluded on both sides.
+        let upto = if from == to { Bound::Included(&to[..]) } else { bound(&to[..]) };
+        let bounds = (bound(&from[..]), upto);
+        let there: Vec<&Vec<u8>> = model.range::<[u8], _>(bounds).map(|(key, _)| key).collect();
+        assert!(table.range(bounds).map(|(key, _)| key).eq(there.iter().copied()));
+        assert!(table.range(bounds).rev().map(|(key, _)| key).eq(there.iter().rev().copied()));
+        let mut seen = 0;
+        let most = there.len().div_ceil(2);
+        table.visit_mut(bounds, |key, record| {
+            assert_eq!((key, record.version.get()), (&there[seen][..], model[key]));
+            seen += 1;
+            if seen == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!(seen, most);
+    }
+
     fn check(table: &Table, model: &BTreeMap<Vec<u8>, u64>) {
         assert_eq!(table.len(), model.len());
         let all = (Bound::Unbounded, Bound::Unbounded);
         let found = table.range(all).map(|(key, record)| (key.to_vec(), record.version.get()));
         assert!(found.eq(model.iter().map(|(key, version)| (key.clone(), *version))));
-        let chunks = &table.pool.chunks;
-        let places: u32 = chunks.iter().map(|chunk| chunk.free.count_zeros()).sum();
-        assert_eq!(places as usize, model.len());
-        let is_right = |chunk: &Chunk| chunk.records.is_some() == (chunk.free != u64::MAX);
-        assert!(chunks.iter().all(is_right), "memory for nothing, or none");
-        let roomy = chunks.iter().filter(|chunk| chunk.free != 0).count();
-        assert_eq!(table.pool.roomy.len(), roomy);
+        assert!(table.pool.is_tight(), "memory for nothing, or none");
+        table.leaves.check(&table.pool);
     }
 
     proptest! {
@@ -389,6 +324,7 @@ mod tests {
                             model.extend(before.map(|version| (key_of(to), version)));
                         }
                     }
+                    Step::Visit(from, to, with) => visit(&mut table, &model, (from, to, with)),
                     Step::RemoveMany(first, count) => {
                         for number in first..first.saturating_add(count) {
                             assert_eq!(remove(&mut table, number), model.remove(&key_of(number)));

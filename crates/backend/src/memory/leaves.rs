@@ -1,0 +1,372 @@
+//! The order of the records of a partition: leaves of a few dozen places each, and a tree that says which leaf has a key.
+//!
+//! It is a B⁺-tree whose upper part is the library's. What is looked for most, by every change of a record, is in the leaves: they have eight bytes of each key, those
+//! that follow what all keys of the leaf begin with, so that a search compares numbers that lie together, and looks at one key in the end. A record
+//! knows its leaf, and leaves it without another search. Leaves that are empty go; full ones are split, but for one that is filled from its end
+//! on. That few of those between are merged costs little (Johnson and Shasha, "B-trees with inserts and deletes: why free-at-empty is better than
+//! merge-at-half").
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, Range};
+
+use smallvec::SmallVec;
+
+use super::key::Key;
+use super::pool::{Place, Pool};
+
+/// Places of a leaf.
+pub(super) const LEAF_LEN: usize = 32;
+/// A leaf that has come down to so many takes those of the next one, if together they leave room.
+const MERGED_LEN: usize = LEAF_LEN / 8;
+const MERGED_LEN_MAX: usize = LEAF_LEN / 2;
+/// Most bytes of what all keys of a leaf begin with that are left out.
+const PREFIX_LEN_MAX: usize = 56;
+
+/// Which leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LeafId(u32);
+
+/// Some records in key order.
+#[derive(Debug)]
+struct Leaf {
+    len: u8,
+    prefix_len: u8,
+    /// What all keys begin with.
+    prefix: [u8; PREFIX_LEN_MAX],
+    /// The bytes of each key that follow that.
+    heads: [u64; LEAF_LEN],
+    places: [Place; LEAF_LEN],
+}
+
+/// Bytes of a key from `skip` on, and zeros, as a number: of keys with the same beginning, the order of these numbers is that of the keys, unless they are
+/// the same.
+fn head(key: &[u8], skip: usize) -> u64 {
+    let rest = key.get(skip..).unwrap_or_default();
+    let first = rest.first_chunk().copied().unwrap_or_else(|| {
+        let mut first = [0; size_of::<u64>()];
+        first[..rest.len()].copy_from_slice(rest);
+        first
+    });
+    u64::from_be_bytes(first)
+}
+
+fn common_len(one: &[u8], other: &[u8]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+impl Leaf {
+    const EMPTY: Self = Self {
+        len: 0,
+        prefix_len: 0,
+        prefix: [0; PREFIX_LEN_MAX],
+        heads: [0; LEAF_LEN],
+        places: [Place::NONE; LEAF_LEN],
+    };
+
+    fn len(&self) -> usize {
+        usize::from(self.len)
+    }
+
+    fn prefix(&self) -> &[u8] {
+        &self.prefix[..usize::from(self.prefix_len)]
+    }
+
+    fn heads(&self) -> &[u64] {
+        &self.heads[..self.len()]
+    }
+
+    fn places(&self) -> &[Place] {
+        &self.places[..self.len()]
+    }
+
+    /// Where the place of `key` is, or would be.
+    fn search(&self, pool: &Pool, key: &[u8]) -> Result<usize, usize> {
+        let prefix = self.prefix();
+        if !key.starts_with(prefix) {
+            return Err(if key < prefix { 0 } else { self.len() });
+        }
+        let head = head(key, prefix.len());
+        let first = self.heads().partition_point(|other| *other < head);
+        let same = self.heads()[first..].iter().take_while(|other| **other == head).count();
+        let same = &self.places[first..first + same];
+        let found = same.binary_search_by(|place| pool.key(*place).cmp(key));
+        found.map(|at| first + at).map_err(|at| first + at)
+    }
+
+    /// The place of `key`, or of the first one with its head.
+    fn guess(&self, key: &[u8]) -> Option<Place> {
+        let head = head(key, self.prefix().len());
+        let at = self.heads().partition_point(|other| *other < head);
+        self.places().get(at).copied().filter(|_| self.heads[at] == head)
+    }
+
+    /// Has all keys begin with as much of `key` as they do.
+    fn admit(&mut self, pool: &Pool, key: &[u8]) {
+        if self.len == 0 {
+            let len = key.len().min(PREFIX_LEN_MAX);
+            self.prefix[..len].copy_from_slice(&key[..len]);
+            self.prefix_len = len as u8;
+        } else if !key.starts_with(self.prefix()) {
+            self.set_prefix_len(pool, common_len(key, self.prefix()));
+        }
+    }
+
+    fn set_prefix_len(&mut self, pool: &Pool, len: usize) {
+        self.prefix_len = len as u8;
+        for (other, place) in self.heads.iter_mut().zip(&self.places[..usize::from(self.len)]) {
+            *other = head(pool.key(*place), len);
+        }
+    }
+
+    /// Puts a place in, for which there is room, and tells its record.
+    fn insert(&mut self, pool: &mut Pool, (own, at): (LeafId, usize), place: Place) {
+        self.admit(pool, pool.key(place));
+        let len = self.len();
+        self.heads.copy_within(at..len, at + 1);
+        self.places.copy_within(at..len, at + 1);
+        self.heads[at] = head(pool.key(place), usize::from(self.prefix_len));
+        self.places[at] = place;
+        self.len += 1;
+        pool.get_mut(place).leaf = own;
+    }
+
+    fn remove(&mut self, at: usize) {
+        let len = self.len();
+        self.heads.copy_within(at + 1..len, at);
+        self.places.copy_within(at + 1..len, at);
+        self.len -= 1;
+    }
+
+    /// A leaf with these places, which are in order, and whose records are told.
+    fn of(pool: &mut Pool, own: LeafId, places: &[Place]) -> Self {
+        let mut leaf = Self::EMPTY;
+        leaf.places[..places.len()].copy_from_slice(places);
+        leaf.len = places.len() as u8;
+        places.iter().for_each(|place| pool.get_mut(*place).leaf = own);
+        if let (Some(first), Some(last)) = (places.first(), places.last()) {
+            let first = pool.key(*first);
+            // Those between begin with that, too.
+            let len = common_len(first, pool.key(*last)).min(PREFIX_LEN_MAX);
+            leaf.prefix[..len].copy_from_slice(&first[..len]);
+            leaf.set_prefix_len(pool, len);
+        }
+        leaf
+    }
+}
+
+/// Where a record is, or would be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot {
+    leaf: LeafId,
+    at: usize,
+    /// Its place, if there is one.
+    pub(super) place: Option<Place>,
+}
+
+/// The places of records in key order.
+#[derive(Debug)]
+pub(super) struct Leaves {
+    /// The least key that each leaf may have. The first one may have any.
+    index: BTreeMap<Key<'static>, LeafId>,
+    leaves: Vec<Option<Box<Leaf>>>,
+    /// Numbers of leaves that are not there.
+    free: Vec<LeafId>,
+}
+
+impl Default for Leaves {
+    fn default() -> Self {
+        let first = Some(Box::new(Leaf::EMPTY));
+        let index = BTreeMap::from([(Key::default(), LeafId(0))]);
+        Self { index, leaves: vec![first], free: Vec::new() }
+    }
+}
+
+impl Leaves {
+    fn leaf(&self, id: LeafId) -> &Leaf {
+        self.leaves[id.0 as usize].as_ref().expect("a leaf that is there")
+    }
+
+    fn leaf_mut(&mut self, id: LeafId) -> &mut Leaf {
+        self.leaves[id.0 as usize].as_mut().expect("a leaf that is there")
+    }
+
+    /// The leaf that may have `key`, and the least key that it may have.
+    fn leaf_for<'k>(&'k self, key: &'k [u8]) -> (&'k Key<'k>, LeafId) {
+        // As a tree of keys that live as long as this one: a long one is not copied to be looked for.
+        let key = Key::of(key);
+        let range = self.index.range::<Key<'_>, _>((Bound::Unbounded, Bound::Included(&key)));
+        let (least, id) = range.last().expect("the first leaf may have any key");
+        (least, *id)
+    }
+
+    /// Where the record at `key` is, or would be.
+    pub(super) fn seek(&self, pool: &Pool, key: &[u8]) -> Spot {
+        let (_, leaf) = self.leaf_for(key);
+        let found = self.leaf(leaf).search(pool, key);
+        let place = found.ok().map(|at| self.leaf(leaf).places[at]);
+        Spot { leaf, at: found.unwrap_or_else(|at| at), place }
+    }
+
+    /// The place of the record at `key`, or of another one that is much like it.
+    pub(super) fn guess(&self, key: &[u8]) -> Option<Place> {
+        let (_, leaf) = self.leaf_for(key);
+        self.leaf(leaf).guess(key)
+    }
+
+    /// The record of `place` has a key now: puts it where a search has found that there is none.
+    pub(super) fn insert(&mut self, pool: &mut Pool, spot: Spot, place: Place) {
+        let Spot { leaf: id, at, .. } = spot;
+        let leaf = self.leaf_mut(id);
+        if leaf.len() < LEAF_LEN {
+            return leaf.insert(pool, (id, at), place);
+        }
+        // Who puts one in at the end probably goes on so.
+        let from = if at == LEAF_LEN { at } else { LEAF_LEN / 2 };
+        let mut places = [Place::NONE; LEAF_LEN];
+        let moved = LEAF_LEN - from;
+        places[..moved].copy_from_slice(&leaf.places[from..]);
+        leaf.len = from as u8;
+        let new = self.add(|own| Leaf::of(pool, own, &places[..moved]));
+        let (id, at) = if at >= from { (new, at - from) } else { (id, at) };
+        self.leaf_mut(id).insert(pool, (id, at), place);
+        let least = Key::of(pool.key(self.leaf(new).places[0])).owned();
+        self.index.insert(least, new);
+    }
+
+    fn add(&mut self, make: impl FnOnce(LeafId) -> Leaf) -> LeafId {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.leaves.push(None);
+            // Fewer than records.
+            LeafId(self.leaves.len() as u32 - 1)
+        });
+        self.leaves[id.0 as usize] = Some(Box::new(make(id)));
+        id
+    }
+
+    /// Takes out the place of a record, which has its key still.
+    pub(super) fn remove(&mut self, pool: &mut Pool, place: Place) {
+        let id = pool.get(place).leaf;
+        let leaf = self.leaf_mut(id);
+        let at = leaf.places().iter().position(|other| *other == place);
+        leaf.remove(at.expect("a record is in its leaf"));
+        match leaf.len() {
+            0 => self.drop_empty(pool.key(place)),
+            MERGED_LEN => self.merge(pool, id),
+            _ => {}
+        }
+    }
+
+    /// Lets go of the leaf of this key, which is empty, unless it is the first.
+    fn drop_empty(&mut self, key: &[u8]) {
+        let (least, id) = self.leaf_for(key);
+        if !least.as_slice().is_empty() {
+            let least = Key::of(least.as_slice()).owned();
+            self.drop_leaf(&least, id);
+        }
+    }
+
+    fn drop_leaf(&mut self, least: &Key<'static>, id: LeafId) {
+        self.index.remove(least);
+        self.leaves[id.0 as usize] = None;
+        self.free.push(id);
+    }
+
+    /// Moves the places of the next leaf here, if there is room for them.
+    fn merge(&mut self, pool: &mut Pool, id: LeafId) {
+        let leaf = self.leaf(id);
+        let Some(last) = leaf.places().last() else { return };
+        let last = Key::of(pool.key(*last)).owned();
+        let mut after = self.index.range((Bound::Excluded(last), Bound::Unbounded));
+        let Some((least, next_id)) = after.next() else { return };
+        let next = self.leaf(*next_id);
+        let len = leaf.len() + next.len();
+        if len > MERGED_LEN_MAX {
+            return;
+        }
+        let (least, next_id) = (Key::of(least.as_slice()).owned(), *next_id);
+        let mut places = [Place::NONE; LEAF_LEN];
+        places[..leaf.len()].copy_from_slice(leaf.places());
+        places[leaf.len()..len].copy_from_slice(next.places());
+        *self.leaf_mut(id) = Leaf::of(pool, id, &places[..len]);
+        self.drop_leaf(&least, next_id);
+    }
+
+    /// Places in key order, leaf by leaf.
+    pub(super) fn range(
+        &self,
+        pool: &Pool,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> impl DoubleEndedIterator<Item = &[Place]> {
+        let first = match from {
+            Bound::Included(key) | Bound::Excluded(key) => self.leaf_for(key).0,
+            Bound::Unbounded => &Key::default(),
+        };
+        let last = match to {
+            Bound::Included(key) | Bound::Excluded(key) => Bound::Included(Key::of(key).owned()),
+            Bound::Unbounded => Bound::Unbounded,
+        };
+        let first = Bound::Included(Key::of(first.as_slice()).owned());
+        self.index.range((first, last)).map(move |(_, id)| {
+            let leaf = self.leaf(*id);
+            &leaf.places()[leaf.within(pool, (from, to))]
+        })
+    }
+
+    /// The first places between these keys, those of one leaf; `None`: there are none.
+    pub(super) fn first(
+        &self,
+        pool: &Pool,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> Option<SmallVec<[Place; LEAF_LEN]>> {
+        self.range(pool, bounds).find(|places| !places.is_empty()).map(SmallVec::from_slice)
+    }
+}
+
+impl Leaf {
+    /// Which of its places lie between these keys.
+    fn within(&self, pool: &Pool, (from, to): (Bound<&[u8]>, Bound<&[u8]>)) -> Range<usize> {
+        // The first one that is not before `key`, or with `beyond` the first one after it.
+        let first = |key: &[u8], beyond: bool| match self.search(pool, key) {
+            Ok(at) => at + usize::from(beyond),
+            Err(at) => at,
+        };
+        let start = match from {
+            Bound::Included(key) => first(key, false),
+            Bound::Excluded(key) => first(key, true),
+            Bound::Unbounded => 0,
+        };
+        let end = match to {
+            Bound::Included(key) => first(key, true),
+            Bound::Excluded(key) => first(key, false),
+            Bound::Unbounded => self.len(),
+        };
+        start..end.max(start)
+    }
+}
+
+#[cfg(test)]
+impl Leaves {
+    /// Fails unless all that it knows of its records is so.
+    pub(super) fn check(&self, pool: &Pool) {
+        let mut least: Vec<&[u8]> = self.index.keys().map(Key::as_slice).collect();
+        assert!(least[0].is_empty());
+        let mut len = 0;
+        for (at, id) in self.index.values().enumerate() {
+            let leaf = self.leaf(*id);
+            assert!(at == 0 || leaf.len() > 0, "an empty leaf");
+            assert!(leaf.heads().is_sorted());
+            for (head_of, place) in leaf.heads().iter().zip(leaf.places()) {
+                let key = pool.key(*place);
+                assert!(key.starts_with(leaf.prefix()));
+                assert_eq!(*head_of, head(key, leaf.prefix().len()));
+                assert_eq!(pool.get(*place).leaf, *id);
+                assert!(key >= least[at] && least.get(at + 1).is_none_or(|next| key < *next));
+                len += 1;
+            }
+        }
+        assert_eq!(len, pool.len());
+        least.dedup();
+        let there = self.leaves.iter().flatten().count();
+        assert_eq!((there, self.leaves.len()), (least.len(), there + self.free.len()));
+    }
+}

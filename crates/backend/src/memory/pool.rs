@@ -1,0 +1,148 @@
+//! Memory for the records of a partition. They stay where they are until they go.
+
+use samite_types::Version;
+
+use super::key::Key;
+use super::leaves::LeafId;
+use super::value::Value;
+use crate::record::RecordMeta;
+
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    pub(super) version: Version,
+    pub(super) value: Value,
+}
+
+impl Record {
+    pub(super) const fn meta(&self) -> RecordMeta {
+        RecordMeta { version: self.version, len: self.value.len() }
+    }
+}
+
+/// A record, and how it is found.
+#[derive(Debug, Default)]
+pub(super) struct Entry {
+    pub(super) key: Key<'static>,
+    /// The leaf that has its place.
+    pub(super) leaf: LeafId,
+    pub(super) record: Record,
+}
+
+// What is charged for one counts on that.
+const _: () = assert!(size_of::<Entry>() <= 248);
+
+/// Where in the pool a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place(u32);
+
+/// Records of one chunk, as many as a word has bits.
+const CHUNK_LEN: u32 = u64::BITS;
+
+type Entries = Box<[Entry; CHUNK_LEN as usize]>;
+
+/// Memory for records, in chunks that come and go with them.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    chunks: Vec<Chunk>,
+    /// Numbers of the chunks that have free places.
+    roomy: Vec<u32>,
+    /// Memory of a chunk that needs none now: the next one that does takes it.
+    spare: Option<Entries>,
+    taken: usize,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    /// `None`: all places are free.
+    entries: Option<Entries>,
+    /// One bit for each place that is free. What is there is empty.
+    free: u64,
+}
+
+impl Place {
+    /// That of no record.
+    pub(super) const NONE: Self = Self(u32::MAX);
+
+    const fn chunk(self) -> usize {
+        (self.0 / CHUNK_LEN) as usize
+    }
+
+    const fn within(self) -> u32 {
+        self.0 % CHUNK_LEN
+    }
+}
+
+impl Pool {
+    /// Places that are taken.
+    pub(super) const fn len(&self) -> usize {
+        self.taken
+    }
+
+    pub(super) fn get(&self, place: Place) -> &Entry {
+        let entries = self.chunks[place.chunk()].entries.as_ref();
+        &entries.expect("a place that is taken")[place.within() as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, place: Place) -> &mut Entry {
+        let entries = self.chunks[place.chunk()].entries.as_mut();
+        &mut entries.expect("a place that is taken")[place.within() as usize]
+    }
+
+    /// Whether the record at `key`, which is not empty, is there.
+    pub(super) fn has(&self, place: Place, key: &[u8]) -> bool {
+        let entries = self.chunks[place.chunk()].entries.as_ref();
+        entries.is_some_and(|entries| entries[place.within() as usize].key.as_slice() == key)
+    }
+
+    pub(super) fn key(&self, place: Place) -> &[u8] {
+        self.get(place).key.as_slice()
+    }
+
+    /// Takes a place. What is there is empty.
+    pub(super) fn take(&mut self) -> Place {
+        let number = self.roomy.last().copied().unwrap_or_else(|| {
+            // A record has more bytes than a chunk has numbers for, by far.
+            let number = self.chunks.len() as u32;
+            self.chunks.push(Chunk { entries: None, free: u64::MAX });
+            self.roomy.push(number);
+            number
+        });
+        let chunk = &mut self.chunks[number as usize];
+        if chunk.entries.is_none() {
+            let new = || Box::new(std::array::from_fn(|_| Entry::default()));
+            chunk.entries = Some(self.spare.take().unwrap_or_else(new));
+        }
+        let within = chunk.free.trailing_zeros();
+        chunk.free &= chunk.free - 1;
+        if chunk.free == 0 {
+            self.roomy.pop();
+        }
+        self.taken += 1;
+        Place(number * CHUNK_LEN + within)
+    }
+
+    /// Gives a place back. The record there must be empty.
+    pub(super) fn give_back(&mut self, place: Place) {
+        self.get_mut(place).key = Key::default();
+        let chunk = &mut self.chunks[place.chunk()];
+        if chunk.free == 0 {
+            self.roomy.push(place.chunk() as u32);
+        }
+        chunk.free |= 1 << place.within();
+        if chunk.free == u64::MAX {
+            self.spare = chunk.entries.take();
+        }
+        self.taken -= 1;
+    }
+
+    /// Whether there is memory for what there is, and for nothing else.
+    #[cfg(test)]
+    pub(super) fn is_tight(&self) -> bool {
+        let places: u32 = self.chunks.iter().map(|chunk| chunk.free.count_zeros()).sum();
+        let is_right = |chunk: &Chunk| chunk.entries.is_some() == (chunk.free != u64::MAX);
+        let roomy = self.chunks.iter().filter(|chunk| chunk.free != 0).count();
+        places as usize == self.taken
+            && self.chunks.iter().all(is_right)
+            && self.roomy.len() == roomy
+    }
+}
