@@ -158,11 +158,7 @@ impl Store {
     pub fn run<'k>(&self, op: impl Into<Op<'k>>) -> Result<OwnedOutcome> {
         if self.releases.are_due() {
             let op = op.into();
-            let node = self.dataset.node_of(op.operation.partition).ok();
-            let riders = self.releases.take(|release| {
-                node.is_some() && self.dataset.node_of(release.partition).ok() == node
-            });
-            return self.run_behind(riders, op);
+            return self.run_behind(self.riders(op.operation.partition), op);
         }
         expected(self.dataset.execute_one(op.into())?)
     }
@@ -172,8 +168,17 @@ impl Store {
     pub fn run_removal(&self, op: Op<'_>) -> Result<OwnedOutcome> {
         let partition = op.operation.partition;
         self.land(|release| release.partition == partition);
-        let before = self.releases.take(|release| release.partition == partition);
-        self.run_behind(before, op)
+        // All that can travel with it: what waits for another partition would keep the next removal there from being posted.
+        self.run_behind(self.riders(partition), op)
+    }
+
+    /// Takes the releases that wait for a request to the node of this partition.
+    fn riders(&self, partition: PartitionId) -> Vec<Release> {
+        let node = self.dataset.node_of(partition).ok();
+        self.releases.take(|release| {
+            release.partition == partition
+                || node.is_some() && self.dataset.node_of(release.partition).ok() == node
+        })
     }
 
     /// The same for operations that are carried out together.

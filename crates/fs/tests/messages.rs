@@ -72,6 +72,24 @@ fn check(nodes: usize, transport: Transport) {
 }
 
 #[test]
+fn the_first_removal_on_a_node_takes_along_all_that_was_closed_there() {
+    for nodes in [1, 3] {
+        let rig = Rig::over(Transport::Shm, nodes, 64 << 20);
+        let names: Vec<Vec<u8>> = (0..24).map(|number| format!("/{number}").into_bytes()).collect();
+        let other = rig.another();
+        names.iter().for_each(|name| create(&other, name).close().unwrap());
+        for name in &names {
+            assert_eq!(get(&rig.fs, name).unwrap(), b"");
+        }
+        let before = rig.client.stats();
+        names.iter().for_each(|name| rig.fs.unlink(&root(), name).unwrap());
+        let spent = rig.client.stats() - before;
+        assert_eq!(spent.requests + spent.posts, names.len() as u64, "one message each");
+        assert!(spent.requests <= nodes as u64, "{} requests, {nodes} nodes", spent.requests);
+    }
+}
+
+#[test]
 fn over_shared_memory() {
     for nodes in [1, 3, 5] {
         check(nodes, Transport::Shm);
