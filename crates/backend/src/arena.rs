@@ -34,7 +34,7 @@ pub use extent::Extent;
 use mapping::Mapping;
 use populate::Populator;
 use posts::Posts;
-pub use posts::{Post, Turn};
+pub use posts::{Near, Post, Turn};
 pub(crate) use slab::{SLOT_LEN_MAX, SlabPool, SlotCounts, class_of};
 
 /// Bytes charged for a block.
@@ -175,8 +175,8 @@ impl Arena {
         self.posts.take_pending(u32::from(shard.get()), visit);
     }
 
-    /// Nothing that was posted to a shard is left: wakes clients that wait on this thread's core until there is room for more. Returns whether there were any.
-    pub fn wake_posters(&self, shard: ShardId) -> bool {
+    /// Nothing that was posted to a shard is left: wakes clients that wait on this thread's core until there is room for more. Returns which there were.
+    pub fn wake_posters(&self, shard: ShardId) -> Near {
         self.posts.wake_near(u32::from(shard.get()))
     }
 

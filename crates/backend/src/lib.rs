@@ -13,7 +13,7 @@ mod bytes;
 mod range;
 mod record;
 
-pub use arena::{Arena, Bar, Extent, Post, Turn};
+pub use arena::{Arena, Bar, Extent, Near, Post, Turn};
 pub use bytes::Bytes;
 pub use record::{
     Backend, Changed, HowSoon, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,

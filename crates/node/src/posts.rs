@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_backend::{Arena, Bar, HowSoon, Post, Turn};
+use samite_backend::{Arena, Bar, HowSoon, Near, Post, Turn};
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::Left;
 use samite_types::{ClientId, Clock, DatasetId, Epoch, ShardId, SystemClock};
@@ -191,10 +191,14 @@ impl Shard {
         if self.carry_out_posts() {
             return Left::Something;
         }
-        if std::mem::take(&mut self.posts.is_busy) && self.arena.wake_posters(self.id) {
-            return Left::ByNear;
+        if !std::mem::take(&mut self.posts.is_busy) {
+            return Left::Nothing;
         }
-        Left::Nothing
+        match self.arena.wake_posters(self.id) {
+            Near::Nobody => Left::Nothing,
+            Near::All => Left::ByNear { are_others: false },
+            Near::Some => Left::ByNear { are_others: true },
+        }
     }
 
     /// Wakes the other shards for which something was posted. A client wakes only the one that has its connection.

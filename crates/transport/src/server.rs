@@ -87,7 +87,10 @@ pub enum Left {
     /// Something, which was done.
     Something,
     /// Nothing more; a client on this thread's core was woken to go on.
-    ByNear,
+    ByNear {
+        /// Clients on other cores have left something lately, too.
+        are_others: bool,
+    },
 }
 
 /// What a node does with requests.

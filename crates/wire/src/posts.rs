@@ -48,7 +48,7 @@
 //!
 //! Each client uses the boxes of a *lane* in turns. When it is ahead of the node by all of them, it says in the lane's word for which box it waits (a quarter of a lane
 //! ahead), looks at the box again, and sleeps there for a moment; the node, when it has freed some boxes, looks at that word. Nothing depends on it: who sleeps in vain, wakes up
-//! soon. The node says on which core it is ([`NODE_CORE_OFFSET`]). Elsewhere a client polls first, which is over sooner than a sleep. A client on that core waits after half a lane
+//! soon. The node says on which core it is ([`NODE_CORE_OFFSET`]). Elsewhere a client polls first, which is over sooner than a sleep. A client on that core waits after a quarter of a lane
 //! already, until all of it is carried out, if others have posted too: else they would be ahead by all their boxes before the node gets its core back, and all cores but
 //! that one would have nothing to do.
 //!

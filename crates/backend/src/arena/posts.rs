@@ -33,6 +33,19 @@ pub(super) struct Posts {
     /// The box of each lane, counted from its first, that comes after the one that was looked at last. Clients use them in turns, so that is the one that was posted
     /// first, and the one that a client waits for is soon free.
     next: Box<[AtomicU32]>,
+    /// For each shard, one bit for each lane of which anything was looked at since a client was last woken on the core of the shard's thread.
+    looked_at: Box<[AtomicU32]>,
+}
+
+/// Clients that were woken and wait on the core of this thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Near {
+    /// None.
+    Nobody,
+    /// All that have posted anything lately.
+    All,
+    /// Some: others have posted, too.
+    Some,
 }
 
 /// The first of these bits from `from` on, and around.
@@ -75,8 +88,9 @@ impl Post {
 
 impl Posts {
     pub(super) fn new(mapping: Arc<Mapping>, layout: &ArenaLayout) -> Self {
-        let lanes = layout.shards() * LANES;
-        Self { mapping, layout: *layout, next: (0..lanes).map(|_| AtomicU32::new(0)).collect() }
+        let zeros = |count| (0..count).map(|_| AtomicU32::new(0)).collect();
+        let shards = layout.shards();
+        Self { mapping, layout: *layout, next: zeros(shards * LANES), looked_at: zeros(shards) }
     }
 
     fn word(&self, part: u32, offset: usize) -> &AtomicU64 {
@@ -149,6 +163,8 @@ impl Posts {
     fn lanes_in_order(&self, part: u32) -> SmallVec<[usize; LANES]> {
         let bits = |lane: usize| self.bits(part, lane).load(Ordering::Acquire);
         let mut lanes: SmallVec<_> = (0..LANES).filter(|lane| bits(*lane) != 0).collect();
+        let all = lanes.iter().fold(0, |all, lane| all | 1_u32 << lane);
+        self.looked_at[part as usize].fetch_or(all, Ordering::Relaxed);
         let here = this_core();
         self.say_core(part, here);
         if lanes.len() > 1 {
@@ -268,17 +284,21 @@ impl Posts {
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Nothing is pending: wakes those who wait for a box that is free. Returns whether any of them sleeps on this thread's core.
-    pub(super) fn wake_near(&self, part: u32) -> bool {
-        let mut near = false;
+    /// Nothing is pending: wakes those who wait for a box that is free. Returns who of them sleeps on this thread's core.
+    pub(super) fn wake_near(&self, part: u32) -> Near {
+        let mut near = 0;
         for lane in 0..LANES {
             let Some(waiter) = self.waiter(part, lane) else { continue };
             if self.is_free(part, waiter.number) {
-                near |= waiter.core == this_core();
+                near |= u32::from(waiter.core == this_core()) << lane;
                 self.wake(part, lane);
             }
         }
-        near
+        if near == 0 {
+            return Near::Nobody;
+        }
+        let others = self.looked_at[part as usize].swap(0, Ordering::Relaxed) & !near;
+        if others == 0 { Near::All } else { Near::Some }
     }
 
     /// A record of this hash is to be changed: bars claims on it, and takes what was posted, which is to be carried out before, and

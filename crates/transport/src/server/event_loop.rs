@@ -33,7 +33,7 @@ use super::{ConnId, Left, Listener, Options, Peer, Replies, Service};
 use crate::address::socket_flags;
 use crate::handshake::{frame, is_trusted};
 use crate::key::ClusterKey;
-use crate::shm::cores::{Leaving, this_core};
+use crate::shm::cores::{Company, Leaving, this_core};
 use crate::socket::{self, timespec};
 use crate::spin::{Poll, Spin};
 
@@ -153,7 +153,7 @@ impl EventLoop {
                     Left::Nothing => self.watch.timeout(
                         service.alarm_at().into_iter().chain(self.replies.next_late()).min(),
                     ),
-                    Left::Something | Left::ByNear => Some(Duration::ZERO),
+                    Left::Something | Left::ByNear { .. } => Some(Duration::ZERO),
                 };
                 self.look(timeout, service)?;
                 self.spin.woke();
@@ -178,13 +178,17 @@ impl EventLoop {
                 if left != Left::Nothing {
                     self.polled = true;
                     self.spin.found();
-                    if left == Left::ByNear {
-                        self.leaving.served(true);
+                    if let Left::ByNear { are_others } = left {
+                        let company = if are_others { Company::Busy } else { Company::None };
+                        self.leaving.served_near(company);
                     }
                 } else if served {
                     self.spin.found();
                     self.send_all(service);
-                    self.leaving.served(self.is_near);
+                    match self.is_near {
+                        true => self.leaving.served_near(Company::Unknown),
+                        false => self.leaving.served_apart(),
+                    }
                     self.spin.share(self.is_near);
                 } else if !self.spin.pass(poll, self.is_near)
                     || self.is_near && self.spin.yields_in_vain()

@@ -35,11 +35,26 @@ const NEAR_TURNS: u32 = 3;
 const APART: Duration = Duration::from_millis(10);
 /// Shortest and longest time from one leaving to the next.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(4));
+/// The same where the others go on beside the thread: who shares its core gets what they leave of it meanwhile.
+const STAY: Duration = Duration::from_millis(16);
+
+/// What is known of those that a thread serves, beside one that waits on its core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// There are none.
+    None,
+    /// There may be some.
+    Unknown,
+    /// There are, on other cores.
+    Busy,
+}
 
 /// When a thread leaves the core that it shares with one that it serves.
 #[derive(Debug)]
 pub(crate) struct Leaving {
     streak: u32,
+    /// When it first and last shared its core, but for short times apart.
+    near_since: Duration,
     near_at: Duration,
     left_at: Duration,
     pause: Duration,
@@ -47,26 +62,35 @@ pub(crate) struct Leaving {
 
 impl Leaving {
     pub(crate) const fn new() -> Self {
-        Self { streak: 0, near_at: Duration::ZERO, left_at: Duration::ZERO, pause: PAUSE.0 }
+        let never = Duration::ZERO;
+        Self { streak: 0, near_since: never, near_at: never, left_at: never, pause: PAUSE.0 }
     }
 
-    /// The thread has served. `is_near`: one that it serves waits on its core. It leaves the core if that may help.
-    pub(crate) fn served(&mut self, is_near: bool) {
-        if !is_near {
-            self.streak = 0;
-        } else if self.is_due(SystemClock.monotonic()) {
+    /// The thread has served, and nobody waits on its core.
+    pub(crate) const fn served_apart(&mut self) {
+        self.streak = 0;
+    }
+
+    /// The thread has served, and one that it serves waits on its core. It leaves the core if that may help.
+    pub(crate) fn served_near(&mut self, company: Company) {
+        if self.is_due(SystemClock.monotonic(), company) {
             leave_core();
         }
     }
 
-    /// It has served at `now`, and one that it serves waits on its core. Returns whether to leave it.
-    fn is_due(&mut self, now: Duration) -> bool {
+    /// It has served at `now`. Returns whether to leave the core.
+    fn is_due(&mut self, now: Duration, company: Company) -> bool {
         if now.saturating_sub(self.near_at) > APART {
-            (self.streak, self.pause) = (0, PAUSE.0);
+            (self.streak, self.pause, self.near_since) = (0, PAUSE.0, now);
         }
         self.near_at = now;
         self.streak += 1;
-        if self.streak < NEAR_TURNS || now.saturating_sub(self.left_at) < self.pause {
+        let (since, pause) = match company {
+            Company::None => (self.left_at, PAUSE.0),
+            Company::Unknown => (self.left_at, self.pause),
+            Company::Busy => (self.left_at.max(self.near_since), STAY),
+        };
+        if self.streak < NEAR_TURNS || now.saturating_sub(since) < pause {
             return false;
         }
         self.left_at = now;
@@ -121,19 +145,24 @@ mod tests {
     #[test]
     fn who_leaves_in_vain_leaves_less_often() {
         let at = Duration::from_micros;
-        let mut leaving = Leaving::new();
-        assert!(!leaving.is_due(at(1_000_000)) && !leaving.is_due(at(1_000_050)));
-        leaving.served(false);
-        assert!(!leaving.is_due(at(1_000_100)) && !leaving.is_due(at(1_000_150)));
-        assert!(leaving.is_due(at(1_000_200)), "three in a row");
-        // Always near somebody, ten times in a millisecond.
-        let mut left = (3..30_000).filter(|turn| leaving.is_due(at(1_000_200 + turn * 100)));
-        let times: Vec<u64> = left.by_ref().take(5).collect();
-        assert_eq!(times, [10, 30, 70, 110, 150]);
-        assert!((740..760).contains(&(left.count() + times.len())), "every 4 ms in the end");
-        // Apart for long: the next time is another matter.
-        assert!(!leaving.is_due(at(4_100_000)) && !leaving.is_due(at(4_100_100)));
-        assert!(leaving.is_due(at(4_100_200)));
+        let after = |time: u64, company| {
+            let mut leaving = Leaving::new();
+            assert!(!leaving.is_due(at(time), company) && !leaving.is_due(at(time + 50), company));
+            leaving.served_apart();
+            let mut is_due = |after| leaving.is_due(at(time + after), company);
+            assert!(!is_due(100) && !is_due(150));
+            assert_eq!(is_due(200), company != Company::Busy, "three in a row");
+            // Always near somebody, ten times in a millisecond.
+            let left: Vec<u64> = (3..3_000).filter(|turn| is_due(200 + turn * 100)).collect();
+            // Apart for long: the next time is another matter.
+            assert!(!is_due(400_000) && !is_due(400_100));
+            assert_eq!(is_due(400_200), company != Company::Busy);
+            left
+        };
+        let first = |left: Vec<u64>| <[u64; 7]>::try_from(&left[..7]).unwrap();
+        assert_eq!(first(after(1_000_000, Company::Unknown)), [10, 30, 70, 110, 150, 190, 230]);
+        assert_eq!(first(after(1_000_000, Company::Busy)), [158, 318, 478, 638, 798, 958, 1118]);
+        assert_eq!(first(after(1_000_000, Company::None)), [5, 10, 15, 20, 25, 30, 35]);
     }
 
     #[test]

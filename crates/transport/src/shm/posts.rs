@@ -20,8 +20,8 @@ use crate::socket::timespec;
 
 /// After so many changes that were posted, a node that sleeps is woken.
 const POSTS_PER_CALL: usize = 16;
-/// After so many changes a client that runs on the node's core lets it go on with those of others. One on another core has posted about as many meanwhile.
-const POSTS_PER_TURN: usize = LANE_BOXES / 2;
+/// After so many changes a client that runs on the node's core lets it go on with those of others. One on another core has not filled its lane by then.
+const POSTS_PER_TURN: usize = LANE_BOXES / 4;
 /// Boxes that a client tries before it waits.
 const BOXES_TRIED: usize = 4;
 /// So many boxes are free before a client that waits goes on. The node has the others to go on with while it wakes up.

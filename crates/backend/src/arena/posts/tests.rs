@@ -202,7 +202,7 @@ fn who_waits_for_a_box_is_woken_when_it_is_free_and_on_this_core_when_nothing_is
         let waiter = Waiter { number, core };
         posts.lane(0, lane_of(number)).store(waiter.word(), Ordering::SeqCst);
     }
-    assert!(!posts.wake_near(0), "neither box is free");
+    assert_eq!(posts.wake_near(0), Near::Nobody, "neither box is free");
     let is_waiting = || [0, 1].map(|lane| posts.waiter(0, lane).is_some());
     assert_eq!(is_waiting(), [true, true]);
     take_all(&posts, 0).iter().for_each(|post| posts.done(0, post));
@@ -210,10 +210,19 @@ fn who_waits_for_a_box_is_woken_when_it_is_free_and_on_this_core_when_nothing_is
     // The scheduler may have moved this thread.
     if this_core() == near {
         assert_eq!(is_waiting(), [false, true], "who is near waits until nothing is pending");
-        assert!(posts.wake_near(0));
+        assert_eq!(posts.wake_near(0), Near::Some);
     }
     let _ = posts.wake_near(0);
     assert_eq!(is_waiting(), [false, false]);
+    // From here on only one of them posts.
+    post(&posts, 0, 4, LANE_BOXES);
+    take_all(&posts, 0).iter().for_each(|post| posts.done(0, post));
+    let core = this_core();
+    posts.lane(0, 1).store(Waiter { number: LANE_BOXES, core }.word(), Ordering::SeqCst);
+    let woken = posts.wake_near(0);
+    if this_core() == core {
+        assert_eq!(woken, Near::All);
+    }
 }
 
 #[test]

@@ -268,7 +268,7 @@ fn a_client_on_the_core_of_the_node_lets_it_go_on_with_others() {
     let node = Node::new();
     let own = change(b"").client.get() as usize % LANES;
     on_one_core(|core| {
-        // Posts half a lane, of which the last is not carried out, and says for which box it waited after that.
+        // Posts a quarter of a lane, of which the last is not carried out, and says for which box it waited after that.
         let waited_for = |node_core: u32, others_post: bool| {
             node.mapping
                 .word(node.layout.posts_offset(0) + NODE_CORE_OFFSET)
