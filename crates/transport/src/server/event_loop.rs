@@ -179,16 +179,12 @@ impl EventLoop {
                     self.polled = true;
                     self.spin.found();
                     if let Left::ByNear { are_others } = left {
-                        let company = if are_others { Company::Busy } else { Company::None };
-                        self.leaving.served_near(company);
+                        self.leaving.served_near(Company::of(are_others));
                     }
                 } else if served {
                     self.spin.found();
                     self.send_all(service);
-                    match self.is_near {
-                        true => self.leaving.served_near(Company::Unknown),
-                        false => self.leaving.served_apart(),
-                    }
+                    self.leaving.served(self.is_near);
                     self.spin.share(self.is_near);
                 } else if !self.spin.pass(poll, self.is_near)
                     || self.is_near && self.spin.yields_in_vain()

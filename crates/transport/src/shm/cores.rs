@@ -49,6 +49,12 @@ pub(crate) enum Company {
     Busy,
 }
 
+impl Company {
+    pub(crate) const fn of(are_others: bool) -> Self {
+        if are_others { Self::Busy } else { Self::None }
+    }
+}
+
 /// When a thread leaves the core that it shares with one that it serves.
 #[derive(Debug)]
 pub(crate) struct Leaving {
@@ -66,12 +72,15 @@ impl Leaving {
         Self { streak: 0, near_since: never, near_at: never, left_at: never, pause: PAUSE.0 }
     }
 
-    /// The thread has served, and nobody waits on its core.
-    pub(crate) const fn served_apart(&mut self) {
-        self.streak = 0;
+    /// The thread has served. `is_near`: one that it serves waits on its core.
+    pub(crate) fn served(&mut self, is_near: bool) {
+        match is_near {
+            true => self.served_near(Company::Unknown),
+            false => self.streak = 0,
+        }
     }
 
-    /// The thread has served, and one that it serves waits on its core. It leaves the core if that may help.
+    /// The thread has served one that waits on its core. It leaves the core if that may help.
     pub(crate) fn served_near(&mut self, company: Company) {
         if self.is_due(SystemClock.monotonic(), company) {
             leave_core();
@@ -148,7 +157,7 @@ mod tests {
         let after = |time: u64, company| {
             let mut leaving = Leaving::new();
             assert!(!leaving.is_due(at(time), company) && !leaving.is_due(at(time + 50), company));
-            leaving.served_apart();
+            leaving.served(false);
             let mut is_due = |after| leaving.is_due(at(time + after), company);
             assert!(!is_due(100) && !is_due(150));
             assert_eq!(is_due(200), company != Company::Busy, "three in a row");
