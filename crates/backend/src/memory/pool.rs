@@ -88,7 +88,7 @@ impl Pool {
         &mut entries.expect("a place that is taken")[place.within() as usize]
     }
 
-    /// Whether the record at `key`, which is not empty, is there.
+    /// Whether the record at `key`, which is not empty as that of a free place is, is there.
     pub(super) fn has(&self, place: Place, key: &[u8]) -> bool {
         let entries = self.chunks[place.chunk()].entries.as_ref();
         entries.is_some_and(|entries| entries[place.within() as usize].key.as_slice() == key)

@@ -114,10 +114,8 @@ impl Table {
                     return;
                 }
             }
-            let last = places
-                .last()
-                .map_or_else(Key::default, |last| Key::of(self.pool.key(*last)).owned());
-            from = Bound::Excluded(last);
+            let Some(last) = places.last() else { return };
+            from = Bound::Excluded(Key::of(self.pool.key(*last)).owned());
         }
     }
 }

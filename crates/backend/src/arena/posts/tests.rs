@@ -24,7 +24,7 @@ fn prepare(posts: &Posts, part: u32, claim: usize, number: usize) {
     write(posts, part, box_offset(number), BoxHeader::new(CLIENT, claim, (2, 1)).as_bytes());
     write(posts, part, box_offset(number) + REQUEST_OFFSET, b"abc");
     let bits = posts.bits(part, lane_of(number));
-    bits.fetch_or(1 << (number % 64), Ordering::SeqCst);
+    bits.fetch_or(pending_bit(number), Ordering::SeqCst);
 }
 
 fn write(posts: &Posts, part: u32, offset: usize, bytes: &[u8]) {
