@@ -28,7 +28,6 @@ use samite_wire::heads::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::posts::{BOX_LEN, BOXES};
 
-use crate::record::HowSoon;
 use board::Board;
 pub use extent::Extent;
 use mapping::Mapping;
@@ -127,9 +126,14 @@ impl Arena {
         self.board.show(id, version, total_len, value);
     }
 
-    /// A record will be hidden or shown.
-    pub fn expect(&self, id: &RecordId<'_>, how_soon: HowSoon) {
-        self.board.expect(id, how_soon);
+    /// A record will be hidden or shown, a few look-ups later.
+    pub fn expect(&self, id: &RecordId<'_>) {
+        self.board.expect(self.layout.board_part(id.partition), id.hash());
+    }
+
+    /// The same, after that and before other work.
+    pub(crate) fn expect_soon(&self, id: &RecordId<'_>) {
+        self.board.expect_slot(self.layout.board_part(id.partition), id.hash());
     }
 
     /// A record has come into being.
@@ -172,7 +176,7 @@ impl Arena {
     /// Gives `visit` all that was posted to a shard before this call, each twice: before the one before it is carried out, and when it is to be carried out
     /// itself, and then [`Arena::post_done`].
     pub fn take_posts(&self, shard: ShardId, visit: impl FnMut(Turn, &Post)) {
-        self.posts.take_pending(u32::from(shard.get()), visit);
+        self.posts.take_pending(u32::from(shard.get()), &self.board, visit);
     }
 
     /// Nothing that was posted to a shard is left: wakes clients that wait on this thread's core until there is room for more. Returns which there were.

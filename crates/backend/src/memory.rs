@@ -30,7 +30,7 @@ use samite_wire::heads::{HEAD_LEN, RecordId};
 use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
 use crate::range::{scan_range, successor};
 use crate::record::{
-    Backend, Changed, HowSoon, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
+    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
     Seen, Source, Usage,
 };
 use pool::Record;
@@ -377,8 +377,8 @@ impl RecordStore for MemoryStore {
         }
     }
 
-    fn expect(&self, key: &[u8], how_soon: HowSoon) {
-        self.arena.expect(&self.id(key), how_soon);
+    fn expect(&self, key: &[u8]) {
+        self.arena.expect_soon(&self.id(key));
     }
 
     fn fetch(&self, key: &[u8]) {

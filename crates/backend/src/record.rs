@@ -358,23 +358,14 @@ pub trait RecordStore: Send {
     /// actions of one operation.
     fn show(&self, _key: &[u8], _meta: RecordMeta, _head: &[u8]) {}
 
-    /// A record at `key` will change or be shown: a hint, for the store to have at hand what that takes.
-    fn expect(&self, _key: &[u8], _how_soon: HowSoon) {}
+    /// A record at `key` will change or be shown, before other work: a hint, for the store to have at hand what that takes.
+    fn expect(&self, _key: &[u8]) {}
 
     /// The record at `key`, if there is one, will be looked at: a hint, for the store to have it at hand.
     fn fetch(&self, _key: &[u8]) {}
 
     /// From now on shows records only to clients that stand on lease epoch `epoch` or a newer one.
     fn require_lease(&self, _epoch: Epoch) {}
-}
-
-/// When a record is expected to change. Memory that shows where another piece lies has to be there before that one can be fetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HowSoon {
-    /// A few look-ups later.
-    Later,
-    /// After [`HowSoon::Later`], and still before other work.
-    Soon,
 }
 
 /// How full a target is.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_backend::{Arena, Bar, HowSoon, Near, Post, Turn};
+use samite_backend::{Arena, Bar, Near, Post, Turn};
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::Left;
 use samite_types::{ClientId, Clock, DatasetId, Epoch, ShardId, SystemClock};
@@ -77,7 +77,7 @@ impl Posts {
     pub(crate) fn expect(&self, dataset: DatasetId, operation: &Operation<'_>) {
         if let Some(key) = changed(operation).next() {
             let partition = operation.partition;
-            self.arena.expect(&RecordId { dataset, partition, key }, HowSoon::Later);
+            self.arena.expect(&RecordId { dataset, partition, key });
         }
     }
 
@@ -149,11 +149,11 @@ impl Posts {
     }
 }
 
-/// What it takes to carry out `post` is fetched, while something else is done.
+/// The record that `post` is about is fetched, while something else is done.
 fn fetch_for(post: &Post, partitions: &mut Partitions) {
     let about = post.contents().and_then(|contents| Request::first_guarded(contents.body));
-    if let Some(about) = about {
-        partitions.expect_posted((about.dataset, about.partition), about.key, about.is_there);
+    if let Some(about) = about.filter(|about| about.is_there) {
+        partitions.fetch((about.dataset, about.partition), about.key);
     }
 }
 

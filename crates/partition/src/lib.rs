@@ -36,7 +36,7 @@ mod show;
 use std::fmt;
 use std::time::Duration;
 
-use samite_backend::{Bytes, Extent, HowSoon, Piece, RecordStore};
+use samite_backend::{Bytes, Extent, Piece, RecordStore};
 use samite_types::{ClientId, Epoch, ErrorKind, Result, Seq, Version};
 use samite_wire::op::{Action, BlockRef, Operation, PerAction};
 use smallvec::SmallVec;
@@ -248,12 +248,9 @@ impl Partition {
         done
     }
 
-    /// What is posted next is about the record at `key`, whether there is one or not: what that takes is fetched meanwhile.
-    pub fn expect_posted(&self, key: &[u8], is_there: bool) {
-        self.store.expect(key, HowSoon::Later);
-        if is_there {
-            self.store.fetch(key);
-        }
+    /// What is posted next is about the record at `key`, which is there: it is fetched meanwhile.
+    pub fn fetch(&self, key: &[u8]) {
+        self.store.fetch(key);
     }
 
     /// Applies the first action, under the guards, and if that takes effect the others.
@@ -409,8 +406,9 @@ impl Partition {
         outputs: Option<&mut Outputs>,
     ) -> Result<(), Failure> {
         self.admit(context, operation)?;
-        if self.shows {
-            show::expect(&*self.store, operation, HowSoon::Soon);
+        if self.shows && outputs.is_some() {
+            // Of what was posted, the arena has this at hand.
+            show::expect(&*self.store, operation);
         }
         let mut plan = Plan::new();
         plan::plan(&mut *self.store, (&self.holds, client), operation, grants, &mut plan)?;

@@ -1,6 +1,6 @@
 //! Which records clients of the node's host are shown ([`samite_wire::heads`]): those that were just made, or looked up.
 
-use samite_backend::{HowSoon, RecordMeta, RecordStore};
+use samite_backend::{RecordMeta, RecordStore};
 use samite_types::Version;
 use samite_wire::heads::HEAD_LEN;
 use samite_wire::op::{Action, Data, Guard, Operation, Touched};
@@ -11,13 +11,13 @@ use crate::outcome::ActionOutput;
 const LOOKUP_LEN_MAX: u32 = 4 * HEAD_LEN as u32;
 
 /// Before a mutation.
-pub(crate) fn expect(store: &dyn RecordStore, operation: &Operation<'_>, how_soon: HowSoon) {
+pub(crate) fn expect(store: &dyn RecordStore, operation: &Operation<'_>) {
     let first = operation.actions.iter().find_map(|action| match action.touched() {
         Touched::Key(key) | Touched::Moved(key, _) => Some(key),
         Touched::Nothing | Touched::Prefix(_) => None,
     });
     if let Some(key) = first {
-        store.expect(key, how_soon);
+        store.expect(key);
     }
 }
 

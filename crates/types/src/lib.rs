@@ -16,5 +16,5 @@ pub use ids::{
     ClientId, DatasetId, Epoch, NodeId, PartitionId, Position, Redundancy, RequestId, Seq, ShardId,
     TargetId, Term, Version,
 };
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_to_write};
 pub use time::Deadline;

@@ -27,7 +27,7 @@ use crate::posts;
 /// First bytes of an arena.
 pub const MAGIC: [u8; 8] = *b"SMTarena";
 /// Version of this layout.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 /// Most shards of a node.
 pub const SHARDS_MAX: usize = 64;
 /// Where the generation table begins, in bytes.

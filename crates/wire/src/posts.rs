@@ -55,7 +55,7 @@
 //! The node takes no length or offset from a box before it has checked its own copy.
 
 use samite_types::ClientId;
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Offset of the epoch of the cluster map by which clients may post, a `u64`; 0: they may not.
@@ -243,30 +243,30 @@ impl Claim {
 #[repr(C)]
 pub struct BoxHeader {
     client: U64,
-    claim: U32,
-    body_len: U16,
-    payload_len: U16,
+    hash: U64,
+    body_len: U32,
+    payload_len: U32,
 }
 
 impl BoxHeader {
-    /// Of a request of so many bytes of body and payload.
+    /// Of a request of so many bytes of body and payload, about a record of this [hash](crate::heads::RecordId::hash).
     #[must_use]
-    pub fn new(client: ClientId, claim: usize, (body_len, payload_len): (usize, usize)) -> Self {
+    pub fn new(client: ClientId, hash: u64, (body_len, payload_len): (usize, usize)) -> Self {
         Self {
             client: client.get().into(),
-            claim: (claim as u32).into(),
-            body_len: (body_len as u16).into(),
-            payload_len: (payload_len as u16).into(),
+            hash: hash.into(),
+            body_len: (body_len as u32).into(),
+            payload_len: (payload_len as u32).into(),
         }
     }
 
     /// What it says; `None`: it makes no sense.
     #[must_use]
     pub fn checked(&self) -> Option<Label> {
-        let claim = usize::try_from(self.claim.get()).ok().filter(|claim| *claim < CLAIMS)?;
-        let lens = (usize::from(self.body_len.get()), usize::from(self.payload_len.get()));
-        let label = Label { client: ClientId(self.client.get()), claim, lens };
-        (label.len() <= REQUEST_LEN_MAX).then_some(label)
+        let lens = (self.body_len.get() as usize, self.payload_len.get() as usize);
+        let (client, hash) = (ClientId(self.client.get()), self.hash.get());
+        let is_right = lens.0 <= REQUEST_LEN_MAX && lens.1 <= REQUEST_LEN_MAX - lens.0;
+        is_right.then_some(Label { client, hash, lens })
     }
 }
 
@@ -275,13 +275,19 @@ impl BoxHeader {
 pub struct Label {
     /// Who posted what is in the box.
     pub client: ClientId,
-    /// The claim that it is posted under.
-    pub claim: usize,
+    /// The hash of the record that it is about, and by which it is claimed.
+    pub hash: u64,
     /// Bytes of the request: body and payload.
     pub lens: (usize, usize),
 }
 
 impl Label {
+    /// The claim that it is posted under.
+    #[must_use]
+    pub const fn claim(&self) -> usize {
+        claim_of(self.hash)
+    }
+
     /// Bytes of the request together.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -368,19 +374,21 @@ mod tests {
 
     #[test]
     fn boxes_that_make_no_sense_are_refused() {
-        let filled = |claim: usize, lens| {
+        let hash = 3 << 20;
+        let filled = |lens| {
             let mut raw = [7; BOX_LEN];
-            let header = BoxHeader::new(ClientId(9), claim, lens);
+            let header = BoxHeader::new(ClientId(9), hash, lens);
             raw[..size_of::<BoxHeader>()].copy_from_slice(header.as_bytes());
             raw
         };
-        let raw = filled(3, (REQUEST_LEN_MAX - 9, 9));
+        let raw = filled((REQUEST_LEN_MAX - 9, 9));
         let contents = Contents::read(&raw).unwrap();
-        assert_eq!((contents.label.client, contents.label.claim), (ClientId(9), 3));
+        assert_eq!((contents.label.client, contents.label.hash), (ClientId(9), hash));
+        assert_eq!(contents.label.claim(), 3);
         assert_eq!((contents.body.len(), contents.payload), (REQUEST_LEN_MAX - 9, &[7; 9][..]));
-        assert_eq!(Contents::read(&filled(CLAIMS, (1, 1))), None);
-        assert_eq!(Contents::read(&filled(0, (REQUEST_LEN_MAX, 1))), None);
-        assert_eq!(Contents::read(&filled(0, (1, REQUEST_LEN_MAX))), None);
-        assert_eq!(Contents::read(&filled(0, (u16::MAX.into(), u16::MAX.into()))), None);
+        assert_eq!(Contents::read(&filled((REQUEST_LEN_MAX, 1))), None);
+        assert_eq!(Contents::read(&filled((1, REQUEST_LEN_MAX))), None);
+        let longest = u32::MAX as usize;
+        assert_eq!(Contents::read(&filled((longest, longest))), None);
     }
 }

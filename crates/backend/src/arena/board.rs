@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use samite_types::{Epoch, Version, prefetch};
+use samite_types::{Epoch, Version, prefetch_to_write};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::heads::{
     BUCKET_WORDS, GENERATION_OFFSET, LEASE_OFFSET, MORE, RecordId, SEQUENCE_OFFSET, SLOT_LEN, Slot,
@@ -16,7 +16,6 @@ use samite_wire::heads::{
 use zerocopy::IntoBytes;
 
 use super::mapping::Mapping;
-use crate::record::HowSoon;
 
 /// A board, as its node writes it.
 pub(super) struct Board {
@@ -118,25 +117,26 @@ impl Board {
         &self.parts[part as usize].owners[slot as usize]
     }
 
-    /// A record will be taken off the board or shown on it: both touch memory that the processor has not seen for long, words of the index
-    /// and then the slot that they tell of.
-    pub(super) fn expect(&self, id: &RecordId<'_>, how_soon: HowSoon) {
-        let hash = id.hash();
-        let part = self.layout.board_part(id.partition);
+    /// A record of this hash will be taken off the board or shown on it: both touch memory that the processor has not seen for long, words of the
+    /// index and then [the slot](Self::expect_slot) that they tell of.
+    pub(super) fn expect(&self, part: u32, hash: u64) {
         let place = self.place(part, hash);
-        if how_soon == HowSoon::Later {
-            prefetch(place.bucket.as_ptr().cast(), size_of_val(place.bucket));
-            return self.mapping.prefetch(place.offset, size_of_val(place.bucket));
-        }
+        prefetch_to_write(place.bucket.as_ptr().cast(), size_of_val(place.bucket));
+        self.mapping.prefetch_to_write(place.offset, size_of_val(place.bucket));
+    }
+
+    /// The same of the slot, a little later.
+    pub(super) fn expect_slot(&self, part: u32, hash: u64) {
+        let place = self.place(part, hash);
         match place.shown(hash).next() {
             Some((_, slot)) => {
                 let owner = std::ptr::from_ref(&place.owners[slot as usize]);
-                prefetch(owner.cast(), size_of::<u64>());
+                prefetch_to_write(owner.cast(), size_of::<u64>());
             }
             None => {
                 let slot = self.slots(part).next(self.layout.board_part_slots());
                 if let Some(start) = self.layout.board_slot_offset(part, slot) {
-                    self.mapping.prefetch(start, SLOT_LEN);
+                    self.mapping.prefetch_to_write(start, SLOT_LEN);
                 }
             }
         }
@@ -420,8 +420,9 @@ mod tests {
                 }
                 Deed::Expect(number) => {
                     let id = id(number);
-                    board.expect(&id, HowSoon::Later);
-                    board.expect(&id, HowSoon::Soon);
+                    let part = board.layout.board_part(id.partition);
+                    board.expect(part, id.hash());
+                    board.expect_slot(part, id.hash());
                 }
                 Deed::Wipe => {
                     board.wipe();

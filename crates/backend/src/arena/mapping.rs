@@ -80,6 +80,12 @@ impl Mapping {
         samite_types::prefetch(start, len);
     }
 
+    /// The same for bytes that will be written.
+    pub(super) fn prefetch_to_write(&self, offset: usize, len: usize) {
+        let start = self.base.as_ptr().cast_const().wrapping_add(offset);
+        samite_types::prefetch_to_write(start, len);
+    }
+
     /// A shared word.
     pub(super) fn word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.len);

@@ -15,6 +15,7 @@ use samite_wire::posts::{
 };
 use smallvec::SmallVec;
 
+use super::board::Board;
 use super::mapping::Mapping;
 
 /// How often the node tries to bar a claim that clients take and post meanwhile.
@@ -63,7 +64,7 @@ fn this_core() -> u16 {
 #[derive(Clone, Debug)]
 pub struct Post {
     raw: [u8; BOX_LEN],
-    claim: usize,
+    hash: u64,
     number: usize,
 }
 
@@ -77,7 +78,7 @@ pub enum Turn {
 }
 
 impl Post {
-    const EMPTY: Self = Self { raw: [0; BOX_LEN], claim: 0, number: 0 };
+    const EMPTY: Self = Self { raw: [0; BOX_LEN], hash: 0, number: 0 };
 
     /// What is in the box; `None`: it makes no sense.
     #[must_use]
@@ -123,7 +124,14 @@ impl Posts {
 
     /// Gives `visit` all that was posted before this call, each twice: before the one before it is carried out, and when it is to be carried out itself, and
     /// then [`Posts::done`].
-    pub(super) fn take_pending(&self, part: u32, mut visit: impl FnMut(Turn, &Post)) {
+    ///
+    /// What it takes to take the records that they are about off the board, or to show them, is fetched before.
+    pub(super) fn take_pending(
+        &self,
+        part: u32,
+        board: &Board,
+        mut visit: impl FnMut(Turn, &Post),
+    ) {
         let mut posts = [Post::EMPTY; 2];
         let (mut last, mut is_waiting) = (0, false);
         let mut carried_out = 0;
@@ -136,9 +144,11 @@ impl Posts {
                 let number = lane * LANE_BOXES + within as usize;
                 bits &= !pending_bit(number);
                 next.store((within + 1) % u64::BITS, Ordering::Relaxed);
-                self.expect(part, *lane, (bits, within));
-                if self.pending(part, number, &mut posts[1 - last]) {
-                    visit(Turn::Before, &posts[1 - last]);
+                self.expect(part, board, *lane, (bits, within));
+                let next = &mut posts[1 - last];
+                if self.pending(part, number, next) {
+                    board.expect_slot(part, next.hash);
+                    visit(Turn::Before, next);
                     if is_waiting {
                         visit(Turn::Now, &posts[last]);
                         carried_out += 1;
@@ -187,29 +197,30 @@ impl Posts {
     }
 
     /// The first boxes of these bits after the one at `within` will be looked at next. A client has written to them, and to what they are claims on, on another core.
-    fn expect(&self, part: u32, lane: usize, (bits, within): (u64, u32)) {
+    fn expect(&self, part: u32, board: &Board, lane: usize, (bits, within): (u64, u32)) {
         let start = self.layout.posts_offset(part);
         let Some(next) = first_from(bits, within) else { return };
         let box_of = |within: u32| lane * LANE_BOXES + within as usize;
         if let Some(label) = self.header(part, box_of(next)).checked() {
-            self.mapping.prefetch(start + claim_offset(label.claim), size_of::<u64>());
+            self.mapping.prefetch_to_write(start + claim_offset(label.claim()), size_of::<u64>());
+            board.expect(part, label.hash);
         }
         if let Some(next_but_one) = first_from(bits & !(1 << next), next).map(box_of) {
             self.mapping.prefetch(start + box_offset(next_but_one), EXPECTED_LEN);
-            self.mapping.prefetch(start + owner_offset(next_but_one), size_of::<u64>());
+            self.mapping.prefetch_to_write(start + owner_offset(next_but_one), size_of::<u64>());
         }
     }
 
     /// Copies what is posted in a box whose bit was taken, if there is anything.
     fn pending(&self, part: u32, number: usize, post: &mut Post) -> bool {
         let Some(label) = self.header(part, number).checked() else { return false };
-        let claim = self.word(part, claim_offset(label.claim)).load(Ordering::SeqCst);
+        let claim = self.word(part, claim_offset(label.claim())).load(Ordering::SeqCst);
         let Some(found) = Claim::read(claim) else { return false };
         match found.state {
             _ if found.number != number => false,
             // Only now it is known that nobody was writing to the box.
             State::Posted => {
-                (post.claim, post.number) = (label.claim, number);
+                (post.hash, post.number) = (label.hash, number);
                 self.copy(part, number, &mut post.raw);
                 true
             }
@@ -250,7 +261,7 @@ impl Posts {
 
     /// It was carried out.
     pub(super) fn done(&self, part: u32, post: &Post) {
-        self.word(part, claim_offset(post.claim)).store(0, Ordering::Release);
+        self.word(part, claim_offset(claim_of(post.hash))).store(0, Ordering::Release);
         self.word(part, owner_offset(post.number)).store(0, Ordering::Release);
     }
 
@@ -311,7 +322,7 @@ impl Posts {
             match Claim::read(raw) {
                 Some(Claim { state: State::Barred, .. }) => return None,
                 Some(Claim { state: State::Posted, number, .. }) => {
-                    let mut post = Post { claim, number, ..Post::EMPTY };
+                    let mut post = Post { hash, number, ..Post::EMPTY };
                     self.copy(part, number, &mut post.raw);
                     visit(&post);
                     self.wake_elsewhere(part, lane_of(number));
@@ -343,7 +354,7 @@ impl Posts {
                 continue;
             }
             let Some(label) = self.header(part, number).checked() else { continue };
-            let word = self.word(part, claim_offset(label.claim));
+            let word = self.word(part, claim_offset(label.claim()));
             let raw = word.load(Ordering::SeqCst);
             if let Some(Claim { state: State::Claimed, number: of, .. }) = Claim::read(raw)
                 && of == number

@@ -54,6 +54,16 @@ impl<'k> Key<'k> {
     }
 }
 
+/// A hash of a key. Keys mostly differ in their last bytes.
+pub(super) const fn key_hash(key: &[u8]) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let last = match key.last_chunk() {
+        Some(last) => u64::from_le_bytes(*last),
+        None => 0,
+    };
+    (last ^ key.len() as u64).wrapping_mul(ODD)
+}
+
 /// Which comes first says the first word in which they differ.
 fn words(bytes: &[u8; SHORT_LEN_MAX]) -> [u64; WORDS] {
     let (words, _) = bytes.as_chunks();

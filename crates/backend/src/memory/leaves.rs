@@ -11,7 +11,7 @@ use std::ops::{Bound, Range};
 
 use smallvec::SmallVec;
 
-use super::key::Key;
+use super::key::{Key, key_hash};
 use super::pool::{Place, Pool};
 
 /// Places of a leaf.
@@ -26,17 +26,29 @@ const PREFIX_LEN_MAX: usize = 56;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LeafId(u32);
 
-/// Some records in key order.
+/// Some bits of the hash of a key.
+type Tag = u16;
+
+const fn tag(key: &[u8]) -> Tag {
+    (key_hash(key) >> (u64::BITS - Tag::BITS)) as Tag
+}
+
+/// Some records in key order. What is looked at first lies together.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Leaf {
     len: u8,
     prefix_len: u8,
     /// What all keys begin with.
     prefix: [u8; PREFIX_LEN_MAX],
-    /// The bytes of each key that follow that.
-    heads: [u64; LEAF_LEN],
+    tags: [Tag; LEAF_LEN],
     places: [Place; LEAF_LEN],
+    /// The bytes of each key that follow what all begin with.
+    heads: [u64; LEAF_LEN],
 }
+
+// What is charged for a record counts on that.
+const _: () = assert!(size_of::<Leaf>() == 512);
 
 /// Bytes of a key from `skip` on, and zeros, as a number: of keys with the same beginning, the order of these numbers is that of the keys, unless they are
 /// the same.
@@ -59,8 +71,9 @@ impl Leaf {
         len: 0,
         prefix_len: 0,
         prefix: [0; PREFIX_LEN_MAX],
-        heads: [0; LEAF_LEN],
+        tags: [0; LEAF_LEN],
         places: [Place::NONE; LEAF_LEN],
+        heads: [0; LEAF_LEN],
     };
 
     fn len(&self) -> usize {
@@ -79,25 +92,42 @@ impl Leaf {
         &self.places[..self.len()]
     }
 
+    /// Where the places of the keys with this tag are.
+    fn tagged(&self, tag: Tag) -> impl Iterator<Item = usize> {
+        let all = self.tags.iter().enumerate();
+        let mut bits = all.fold(0, |bits, (at, other)| bits | u32::from(*other == tag) << at);
+        // Behind the last one are tags of keys that are gone.
+        bits &= ((1_u64 << self.len) - 1) as u32;
+        std::iter::from_fn(move || {
+            let at = bits.trailing_zeros() as usize;
+            let is_there = bits != 0;
+            bits &= bits.wrapping_sub(1);
+            is_there.then_some(at)
+        })
+    }
+
     /// Where the place of `key` is, or would be.
     fn search(&self, pool: &Pool, key: &[u8]) -> Result<usize, usize> {
+        let is_meant = |at: &usize| pool.key(self.places[*at]) == key;
+        self.tagged(tag(key)).find(is_meant).ok_or_else(|| self.search_order(pool, key))
+    }
+
+    /// Where the place of `key` would be, which has none.
+    fn search_order(&self, pool: &Pool, key: &[u8]) -> usize {
         let prefix = self.prefix();
         if !key.starts_with(prefix) {
-            return Err(if key < prefix { 0 } else { self.len() });
+            return if key < prefix { 0 } else { self.len() };
         }
         let head = head(key, prefix.len());
         let first = self.heads().partition_point(|other| *other < head);
         let same = self.heads()[first..].iter().take_while(|other| **other == head).count();
         let same = &self.places[first..first + same];
-        let found = same.binary_search_by(|place| pool.key(*place).cmp(key));
-        found.map(|at| first + at).map_err(|at| first + at)
+        first + same.partition_point(|place| pool.key(*place) < key)
     }
 
-    /// The place of `key`, or of the first one with its head.
+    /// The place of `key`, or of another one with its tag.
     fn guess(&self, key: &[u8]) -> Option<Place> {
-        let head = head(key, self.prefix().len());
-        let at = self.heads().partition_point(|other| *other < head);
-        self.places().get(at).copied().filter(|_| self.heads[at] == head)
+        self.tagged(tag(key)).next().map(|at| self.places[at])
     }
 
     /// Has all keys begin with as much of `key` as they do.
@@ -120,29 +150,36 @@ impl Leaf {
 
     /// Puts a place in, for which there is room, and tells its record.
     fn insert(&mut self, pool: &mut Pool, (own, at): (LeafId, usize), place: Place) {
-        self.admit(pool, pool.key(place));
+        let key = pool.key(place);
+        self.admit(pool, key);
         let len = self.len();
-        self.heads.copy_within(at..len, at + 1);
+        self.tags.copy_within(at..len, at + 1);
         self.places.copy_within(at..len, at + 1);
-        self.heads[at] = head(pool.key(place), usize::from(self.prefix_len));
+        self.heads.copy_within(at..len, at + 1);
+        self.tags[at] = tag(key);
         self.places[at] = place;
+        self.heads[at] = head(key, usize::from(self.prefix_len));
         self.len += 1;
         pool.get_mut(place).leaf = own;
     }
 
     fn remove(&mut self, at: usize) {
         let len = self.len();
-        self.heads.copy_within(at + 1..len, at);
+        self.tags.copy_within(at + 1..len, at);
         self.places.copy_within(at + 1..len, at);
+        self.heads.copy_within(at + 1..len, at);
         self.len -= 1;
     }
 
     /// A leaf with these places, which are in order, and whose records are told.
     fn of(pool: &mut Pool, own: LeafId, places: &[Place]) -> Self {
         let mut leaf = Self::EMPTY;
-        leaf.places[..places.len()].copy_from_slice(places);
         leaf.len = places.len() as u8;
-        places.iter().for_each(|place| pool.get_mut(*place).leaf = own);
+        for (at, place) in places.iter().enumerate() {
+            let entry = pool.get_mut(*place);
+            entry.leaf = own;
+            (leaf.places[at], leaf.tags[at]) = (*place, tag(entry.key.as_slice()));
+        }
         if let (Some(first), Some(last)) = (places.first(), places.last()) {
             let first = pool.key(*first);
             // Those between begin with that, too.
@@ -355,8 +392,9 @@ impl Leaves {
             let leaf = self.leaf(*id);
             assert!(at == 0 || leaf.len() > 0, "an empty leaf");
             assert!(leaf.heads().is_sorted());
-            for (head_of, place) in leaf.heads().iter().zip(leaf.places()) {
+            for (within, (head_of, place)) in leaf.heads().iter().zip(leaf.places()).enumerate() {
                 let key = pool.key(*place);
+                assert_eq!(leaf.tags[within], tag(key));
                 assert!(key.starts_with(leaf.prefix()));
                 assert_eq!(*head_of, head(key, leaf.prefix().len()));
                 assert_eq!(pool.get(*place).leaf, *id);

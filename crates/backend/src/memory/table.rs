@@ -6,7 +6,7 @@ use std::ops::{Bound, ControlFlow};
 
 use samite_types::Result;
 
-use super::key::Key;
+use super::key::{Key, key_hash};
 use super::leaves::{Leaves, Spot};
 use super::pool::{Entry, Place, Pool, Record};
 
@@ -158,11 +158,9 @@ const RECENT: usize = 32;
 struct Recent([Cell<Option<(u32, Place)>>; RECENT]);
 
 impl Recent {
-    /// Where the place of the record at `key` is remembered, if it is, and the bits that go with it. Keys mostly differ in their last bytes.
+    /// Where the place of the record at `key` is remembered, if it is, and the bits that go with it.
     fn cell(&self, key: &[u8]) -> (&Cell<Option<(u32, Place)>>, u32) {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let last = key.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
-        let hash = (last ^ key.len() as u64).wrapping_mul(ODD);
+        let hash = key_hash(key);
         (&self.0[(hash >> 32) as usize % RECENT], (hash >> 37) as u32)
     }
 

@@ -63,10 +63,10 @@ impl Partitions {
         Some(outcome)
     }
 
-    /// What is posted to a partition next is about the record at `key`.
-    pub(crate) fn expect_posted(&mut self, id: PlaceId, key: &[u8], is_there: bool) {
+    /// What is posted to a partition next is about the record at `key`, which is there.
+    pub(crate) fn fetch(&mut self, id: PlaceId, key: &[u8]) {
         if let Some(place) = self.place(id) {
-            place.member.partition_mut().expect_posted(key, is_there);
+            place.member.partition_mut().fetch(key);
         }
     }
 

@@ -129,7 +129,7 @@ impl ArenaView {
         let bucket = self.layout.board_bucket_offset(part, hash);
         self.mapping.prefetch(bucket, BUCKET_LEN);
         let claim = self.layout.posts_offset(part) + claim_offset(claim_of(hash));
-        self.mapping.prefetch(claim, size_of::<u64>());
+        self.mapping.prefetch_to_write(claim, size_of::<u64>());
     }
 
     /// The slot that the board has of a record will be needed next.

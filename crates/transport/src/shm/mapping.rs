@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use samite_types::prefetch;
+use samite_types::{prefetch, prefetch_to_write};
 
 /// Memory that other processes see and may change at any time.
 #[derive(Debug)]
@@ -59,6 +59,11 @@ impl Mapping {
     /// Has the processor fetch `len` bytes from `offset` on: they will be needed soon.
     pub(crate) fn prefetch(&self, offset: usize, len: usize) {
         prefetch(self.start.as_ptr().cast_const().wrapping_add(offset), len);
+    }
+
+    /// The same for bytes that will be written.
+    pub(crate) fn prefetch_to_write(&self, offset: usize, len: usize) {
+        prefetch_to_write(self.start.as_ptr().cast_const().wrapping_add(offset), len);
     }
 
     /// The word at `offset`, a multiple of 4.

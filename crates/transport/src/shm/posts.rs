@@ -155,7 +155,7 @@ impl ArenaView {
         let owner = self.post_word(part, owner_offset(number));
         let mut claimed = Claimed { owner, claim: None };
         let place = claim_of(hash);
-        self.label(part, number, &BoxHeader::new(change.client, place, lens));
+        self.label(part, number, &BoxHeader::new(change.client, hash, lens));
         let word = self.post_word(part, claim_offset(place));
         let claim = Claim::new(change.client, number);
         let orders = (Ordering::SeqCst, Ordering::Relaxed);

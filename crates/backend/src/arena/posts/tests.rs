@@ -11,6 +11,10 @@ fn posts() -> Posts {
     Posts::new(Arc::new(Mapping::create(&layout).unwrap()), &layout)
 }
 
+fn board(posts: &Posts) -> Board {
+    Board::new(Arc::clone(&posts.mapping), &posts.layout)
+}
+
 /// A hash whose claim is this one.
 fn hash_of(claim: usize) -> u64 {
     (claim as u64) << 20
@@ -21,7 +25,7 @@ fn prepare(posts: &Posts, part: u32, claim: usize, number: usize) {
     posts.word(part, owner_offset(number)).store(CLIENT.get(), Ordering::SeqCst);
     let word = Claim::new(CLIENT, number).word();
     posts.word(part, claim_offset(claim)).store(word, Ordering::SeqCst);
-    write(posts, part, box_offset(number), BoxHeader::new(CLIENT, claim, (2, 1)).as_bytes());
+    write(posts, part, box_offset(number), BoxHeader::new(CLIENT, hash_of(claim), (2, 1)).as_bytes());
     write(posts, part, box_offset(number) + REQUEST_OFFSET, b"abc");
     let bits = posts.bits(part, lane_of(number));
     bits.fetch_or(pending_bit(number), Ordering::SeqCst);
@@ -47,7 +51,7 @@ fn state(posts: &Posts, part: u32, claim: usize) -> Option<State> {
 
 fn take_all(posts: &Posts, part: u32) -> Vec<Post> {
     let (mut all, mut seen) = (Vec::new(), Vec::new());
-    posts.take_pending(part, |turn, post| {
+    posts.take_pending(part, &board(posts), |turn, post| {
         let of = if turn == Turn::Now { &mut all } else { &mut seen };
         of.push(post.clone());
         assert!(all.len() <= seen.len() && seen.len() <= all.len() + 2);
@@ -99,15 +103,15 @@ fn what_was_posted_is_taken_once_and_frees_its_box_when_done() {
     }
     assert!(posts.is_pending(1) && !posts.is_pending(0));
     let all = take_all(&posts, 1);
-    assert_eq!(all.iter().map(|post| post.claim).collect::<Vec<_>>(), [5, 9, 1023, 0]);
+    assert_eq!(all.iter().map(|post| claim_of(post.hash)).collect::<Vec<_>>(), [5, 9, 1023, 0]);
     assert!(take_all(&posts, 1).is_empty() && !posts.is_pending(1));
     for post in &all {
         let contents = post.contents().unwrap();
         assert_eq!(contents.label.client, CLIENT);
         assert_eq!((contents.body, contents.payload), (&b"ab"[..], &b"c"[..]));
-        assert_eq!(state(&posts, 1, post.claim), Some(State::Posted), "until it is done");
+        assert_eq!(state(&posts, 1, claim_of(post.hash)), Some(State::Posted), "until it is done");
         posts.done(1, post);
-        assert_eq!(state(&posts, 1, post.claim), None);
+        assert_eq!(state(&posts, 1, claim_of(post.hash)), None);
         assert_eq!(posts.word(1, owner_offset(post.number)).load(Ordering::SeqCst), 0);
     }
 }
@@ -160,7 +164,7 @@ fn who_has_claimed_a_record_that_changes_cannot_post() {
     let bar = |claim: usize| {
         let mut found = Vec::new();
         let barred = posts.bar(0, hash_of(claim), |post| {
-            found.push(post.claim);
+            found.push(claim_of(post.hash));
             posts.done(0, post);
         });
         (barred, found)
@@ -231,7 +235,7 @@ fn who_waits_on_another_core_is_woken_as_soon_as_there_is_room() {
     (0..3).for_each(|number| post(&posts, 0, number, number));
     let waiter = Waiter { number: 2, core: u16::MAX };
     posts.lane(0, 0).store(waiter.word(), Ordering::SeqCst);
-    posts.take_pending(0, |turn, post| {
+    posts.take_pending(0, &board(&posts), |turn, post| {
         assert_eq!(posts.waiter(0, 0), Some(waiter), "its box is not free yet");
         if turn == Turn::Now {
             posts.done(0, post);

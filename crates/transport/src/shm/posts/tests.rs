@@ -105,7 +105,7 @@ fn a_change_is_posted_with_all_that_the_node_needs() {
     // SAFETY: in bounds, and nobody writes there now.
     unsafe { std::ptr::copy_nonoverlapping(source, raw.as_mut_ptr(), BOX_LEN) };
     let contents = Contents::read(&raw).unwrap();
-    assert_eq!(contents.label.claim, claim_of(ID.hash()));
+    assert_eq!(contents.label.hash, ID.hash());
     assert_eq!((contents.body, contents.payload), (&b"abc"[..], &b"def"[..]));
     // Until it is carried out the board may be behind, and nobody else can post.
     assert!(node.view.head(&ID, Epoch(5), &mut [0; HEAD_LEN]).is_none());
