@@ -173,6 +173,12 @@ impl Arena {
         self.posts.is_pending(u32::from(shard.get()))
     }
 
+    /// Whether more was posted to a shard than can wait for those who share its core.
+    #[must_use]
+    pub fn is_behind(&self, shard: ShardId) -> bool {
+        self.posts.is_behind(u32::from(shard.get()))
+    }
+
     /// Gives `visit` all that was posted to a shard before this call, each twice: before the one before it is carried out, and when it is to be carried out
     /// itself, and then [`Arena::post_done`].
     pub fn take_posts(&self, shard: ShardId, visit: impl FnMut(Turn, &Post)) {

@@ -16,6 +16,6 @@ mod record;
 pub use arena::{Arena, Bar, Extent, Near, Post, Turn};
 pub use bytes::Bytes;
 pub use record::{
-    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
-    Seen, Source, Usage,
+    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Seen,
+    Source, Usage,
 };

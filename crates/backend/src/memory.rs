@@ -30,8 +30,8 @@ use samite_wire::heads::{HEAD_LEN, RecordId};
 use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
 use crate::range::{scan_range, successor};
 use crate::record::{
-    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
-    Seen, Source, Usage,
+    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Seen,
+    Source, Usage,
 };
 use pool::Record;
 use space::{RECORD_CHARGE, Space};

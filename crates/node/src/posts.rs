@@ -12,11 +12,15 @@ use samite_transport::server::Left;
 use samite_types::{ClientId, Clock, DatasetId, Epoch, ShardId, SystemClock};
 use samite_wire::heads::RecordId;
 use samite_wire::op::{Action, Guard, Operation, Request, Touched};
+use samite_wire::posts::LANE_BOXES;
 use smallvec::SmallVec;
 
 use crate::budget::Budget;
 use crate::partitions::{Partitions, Whom};
 use crate::shard::{Shard, count};
+
+/// After so many posts, those who wait on the node's core have their turn, also while others have posted more than can wait.
+const POSTS_PER_TURN: u64 = 4 * LANE_BOXES as u64;
 
 /// The table of one shard.
 pub(crate) struct Posts {
@@ -31,8 +35,8 @@ pub(crate) struct Posts {
     open: Epoch,
     /// The only client that may.
     only: Option<ClientId>,
-    /// Something was carried out since clients on this thread's core were last woken.
-    is_busy: bool,
+    /// Operations that were carried out since clients on this thread's core were last woken.
+    since_turn: u64,
 }
 
 impl Posts {
@@ -45,7 +49,7 @@ impl Posts {
             has_moving: false,
             open: Epoch(0),
             only: None,
-            is_busy: false,
+            since_turn: 0,
         }
     }
 
@@ -188,14 +192,16 @@ impl Shard {
     /// Carries out what was posted, between requests.
     pub(crate) fn poll_posts(&mut self) -> Left {
         self.call_shards();
-        if self.carry_out_posts() {
-            return Left::Something;
+        let has_done = self.carry_out_posts();
+        let left = if has_done { Left::Something } else { Left::Nothing };
+        let is_behind = has_done && self.arena.is_behind(self.id);
+        if self.posts.since_turn == 0 || is_behind && self.posts.since_turn < POSTS_PER_TURN {
+            return left;
         }
-        if !std::mem::take(&mut self.posts.is_busy) {
-            return Left::Nothing;
-        }
+        self.posts.since_turn = 0;
+        // Those who wait on this core have their turn while others go on elsewhere: what they post meanwhile is carried out together, which costs less.
         match self.arena.wake_posters(self.id) {
-            Near::Nobody => Left::Nothing,
+            Near::Nobody => left,
             Near::All => Left::ByNear { are_others: false },
             Near::Some => Left::ByNear { are_others: true },
         }
@@ -224,7 +230,7 @@ impl Shard {
             return false;
         }
         let operations = self.posts.carry_out_all(&mut self.partitions);
-        self.posts.is_busy = true;
+        self.posts.since_turn += operations.max(1);
         count(&self.figures().operations, operations);
         self.note_figures();
         if !self.arena.has_room_for_posts() || self.partitions.free_to_change() == Whom::Nobody {

@@ -114,6 +114,11 @@ impl Spin {
         if self.streak < most {
             return;
         }
+        self.hand_over();
+    }
+
+    /// Somebody who waited on this core can go on, and is let.
+    pub(crate) fn hand_over(&mut self) {
         // In a crowd a yield costs those who are served next milliseconds.
         if self.is_crowded {
             self.is_crowded = SystemClock.monotonic() < self.crowded_until;

@@ -27,6 +27,9 @@ const EXPECTED_LEN: usize = 320;
 /// After so many posts the node looks whether somebody waits for one of their boxes: that look waits until all cores know that they are free.
 const POSTS_PER_LOOK: u32 = 8;
 
+/// So many posts in a lane can wait for those who share the node's core: about as many come meanwhile, and as many again can wait.
+const PENDING_MOST: u32 = LANE_BOXES as u32 / 4;
+
 /// The tables, as their node works on them.
 pub(super) struct Posts {
     mapping: Arc<Mapping>,
@@ -120,6 +123,12 @@ impl Posts {
     /// Whether anything may be pending.
     pub(super) fn is_pending(&self, part: u32) -> bool {
         (0..LANES).any(|lane| self.bits(part, lane).load(Ordering::Acquire) != 0)
+    }
+
+    /// Whether more is pending in some lane than its client can go on with while others have their turn.
+    pub(super) fn is_behind(&self, part: u32) -> bool {
+        let pending = |lane: usize| self.bits(part, lane).load(Ordering::Relaxed).count_ones();
+        (0..LANES).any(|lane| pending(lane) > PENDING_MOST)
     }
 
     /// Gives `visit` all that was posted before this call, each twice: before the one before it is carried out, and when it is to be carried out itself, and

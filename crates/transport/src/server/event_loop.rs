@@ -180,6 +180,7 @@ impl EventLoop {
                     self.spin.found();
                     if let Left::ByNear { are_others } = left {
                         self.leaving.served_near(Company::of(are_others));
+                        self.spin.hand_over();
                     }
                 } else if served {
                     self.spin.found();

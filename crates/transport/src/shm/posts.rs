@@ -1,6 +1,6 @@
 //! A client's side of the [posts](samite_wire::posts).
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::time::Duration;
 
 use rustix::thread::futex;
@@ -38,13 +38,39 @@ const WAIT: Duration = Duration::from_millis(2);
 pub(super) struct Turn {
     /// Counts the boxes of its lane.
     next: AtomicUsize,
+    /// How often it has gone to another lane, and at which count it last did.
+    moves: AtomicU32,
+    moved_at: AtomicUsize,
     uid: u32,
 }
 
 impl Turn {
     /// For the user whom the node knows the connection to be of.
     pub(super) fn new() -> Self {
-        Self { next: AtomicUsize::new(0), uid: rustix::process::geteuid().as_raw() }
+        let uid = rustix::process::geteuid().as_raw();
+        let (next, moved_at) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { next, moves: AtomicU32::new(0), moved_at, uid }
+    }
+
+    /// The lane of this client. Its id is random: so is the lane, and the next one.
+    fn lane(&self, client: u64) -> usize {
+        let moves = self.moves.load(Ordering::Relaxed);
+        client.rotate_right(moves % u64::BITS * LANES.ilog2()) as usize % LANES
+    }
+
+    /// At `turn` another client was met in the lane: goes to another one, unless it has just come to this one. More clients than lanes do not
+    /// change places all the time. Returns whether it went.
+    fn change_lane(&self, turn: usize) -> bool {
+        let moved_at = self.moved_at.load(Ordering::Relaxed);
+        let goes = turn.saturating_sub(moved_at) >= LANE_BOXES
+            && self
+                .moved_at
+                .compare_exchange(moved_at, turn, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if goes {
+            self.moves.fetch_add(1, Ordering::Relaxed);
+        }
+        goes
     }
 }
 
@@ -67,6 +93,20 @@ pub struct Change<'p> {
     pub body: &'p [u8],
     /// Its payload, in pieces.
     pub payload: &'p [&'p [u8]],
+}
+
+/// Why no box was free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// The node is behind with what this client has posted.
+    BySelf,
+    /// Other clients have some.
+    ByOthers,
+}
+
+/// A box of a lane, which are used in turns.
+const fn box_at(lane: usize, turn: usize) -> usize {
+    lane * LANE_BOXES + turn % LANE_BOXES
 }
 
 /// Something was posted: the box in which it was left.
@@ -196,36 +236,67 @@ impl ArenaView {
     /// Takes a box of the client's lane that nobody has, and waits for one if need be.
     fn take_box(&self, part: u32, change: &Change<'_>, call: impl Fn()) -> Option<usize> {
         let client = change.client.get();
-        let first = client as usize % LANES * LANE_BOXES;
         let turn = self.turn.next.fetch_add(1, Ordering::Relaxed);
         if turn.is_multiple_of(POSTS_PER_CALL) {
             call();
         }
-        let box_at = |turn: usize| first + turn % LANE_BOXES;
-        if turn.is_multiple_of(POSTS_PER_TURN) && self.holds_up(part, lane_of(first)) {
+        let mut lane = self.turn.lane(client);
+        if turn.is_multiple_of(POSTS_PER_TURN) && self.holds_up(part, lane) {
             // Until all that it has posted is carried out.
-            self.await_box(part, box_at(turn + LANE_BOXES - 1));
+            self.await_box(part, box_at(lane, turn + LANE_BOXES - 1));
         }
-        let try_box = |turn: usize| {
-            let owner = self.post_word(part, owner_offset(box_at(turn)));
-            let taken = owner.compare_exchange(0, client, Ordering::Acquire, Ordering::Relaxed);
-            taken.is_ok().then_some(box_at(turn))
-        };
-        if let Some(number) = (turn..turn + BOXES_TRIED).find_map(try_box) {
+        let mut tried = self.try_boxes(part, client, (lane, turn), turn..turn + BOXES_TRIED);
+        if tried == Err(Taken::ByOthers) && self.turn.change_lane(turn) {
+            lane = self.turn.lane(client);
+            tried = self.try_boxes(part, client, (lane, turn), turn..turn + BOXES_TRIED);
+        }
+        if let Ok(number) = tried {
             return Some(number);
         }
         let later = turn + FREE_BOXES;
         for _ in 0..WAITS {
             call();
-            self.await_box(part, box_at(later));
+            self.await_box(part, box_at(lane, later));
             if !self.is_open_for(part, change) {
                 return None;
             }
-            if let Some(number) = [turn, later].into_iter().find_map(try_box) {
+            let tried = self.try_boxes(part, client, (lane, turn), [turn, later]);
+            if let Ok(number) = tried {
                 return Some(number);
             }
         }
         None
+    }
+
+    /// Takes the first box that nobody has of those at `places` in a lane.
+    fn try_boxes(
+        &self,
+        part: u32,
+        client: u64,
+        (lane, turn): (usize, usize),
+        places: impl IntoIterator<Item = usize>,
+    ) -> Result<usize, Taken> {
+        let mut taken = Taken::BySelf;
+        for at in places {
+            let number = box_at(lane, at);
+            let owner = self.post_word(part, owner_offset(number));
+            match owner.compare_exchange(0, client, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    if at != turn {
+                        // The next ones follow this box: else each of them would try those that were taken before it, until nothing is left to be
+                        // carried out.
+                        self.turn.next.fetch_max(at + 1, Ordering::Relaxed);
+                    }
+                    if taken == Taken::ByOthers {
+                        self.turn.change_lane(turn);
+                    }
+                    return Ok(number);
+                }
+                Err(other) if other != client => taken = Taken::ByOthers,
+                Err(_) => {}
+            }
+        }
+        Err(taken)
     }
 
     /// Whether the node would carry out what is posted on the core of this thread.

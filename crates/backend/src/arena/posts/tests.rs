@@ -25,7 +25,12 @@ fn prepare(posts: &Posts, part: u32, claim: usize, number: usize) {
     posts.word(part, owner_offset(number)).store(CLIENT.get(), Ordering::SeqCst);
     let word = Claim::new(CLIENT, number).word();
     posts.word(part, claim_offset(claim)).store(word, Ordering::SeqCst);
-    write(posts, part, box_offset(number), BoxHeader::new(CLIENT, hash_of(claim), (2, 1)).as_bytes());
+    write(
+        posts,
+        part,
+        box_offset(number),
+        BoxHeader::new(CLIENT, hash_of(claim), (2, 1)).as_bytes(),
+    );
     write(posts, part, box_offset(number) + REQUEST_OFFSET, b"abc");
     let bits = posts.bits(part, lane_of(number));
     bits.fetch_or(pending_bit(number), Ordering::SeqCst);

@@ -251,6 +251,54 @@ fn who_finds_its_lane_full_waits_until_some_of_it_is_free() {
     assert!(calls.load(SeqCst) > 1, "a node that sleeps carries nothing out");
 }
 
+#[test]
+fn posts_follow_the_box_that_was_found_behind_those_that_are_taken() {
+    let node = Node::new();
+    let first = change(b"").client.get() as usize % LANES * LANE_BOXES;
+    let take = |at: usize, owner| node.word(owner_offset(first + at)).store(owner, SeqCst);
+    let post = || {
+        let posted = node.view.post(&change(b"abc"), || {}, |_| true).unwrap();
+        node.clear();
+        usize::from(posted.number) - first
+    };
+    take(0, 5);
+    assert_eq!([post(), post()], [1, 2]);
+    // From the next one on all are taken, but for the one that is waited for.
+    fill_lane(&node);
+    take(3 + FREE_BOXES, 0);
+    assert_eq!(post(), 3 + FREE_BOXES);
+    (0..LANE_BOXES).for_each(|at| take(at, 0));
+    assert_eq!(post(), 4 + FREE_BOXES);
+}
+
+#[test]
+fn who_meets_another_client_goes_to_another_lane_now_and_then() {
+    let node = Node::new();
+    let id = ClientId(0o4321);
+    let post = || {
+        let posted = node.view.post(&Change { client: id, ..change(b"abc") }, || {}, |_| true);
+        node.clear();
+        lane_of(usize::from(posted.unwrap().number))
+    };
+    let meet = |lane: usize, at: usize| {
+        let number = lane * LANE_BOXES + at % LANE_BOXES;
+        node.word(owner_offset(number)).store(5, SeqCst);
+    };
+    // It has just come to the first one.
+    meet(1, 0);
+    assert_eq!([post(), post()], [1, 1]);
+    node.view.turn.next.store(LANE_BOXES, SeqCst);
+    meet(1, LANE_BOXES);
+    assert_eq!([post(), post()], [1, 2], "from the next post on");
+    node.view.turn.next.store(2 * LANE_BOXES, SeqCst);
+    (0..LANE_BOXES).for_each(|at| meet(2, at));
+    assert_eq!([post(), post()], [3, 3], "at once, if there is no room");
+    // None of its own are in the way of anybody.
+    node.view.turn.next.store(4 * LANE_BOXES, SeqCst);
+    node.word(owner_offset(3 * LANE_BOXES)).store(id.get(), SeqCst);
+    assert_eq!([post(), post()], [3, 3]);
+}
+
 /// Runs `run` on a thread that stays on its core, whose number it is given.
 fn on_one_core<T: Send>(run: impl FnOnce(u32) -> T + Send) -> T {
     let pinned = || {
