@@ -185,7 +185,7 @@ impl Arena {
         self.posts.take_pending(u32::from(shard.get()), &self.board, visit);
     }
 
-    /// Nothing that was posted to a shard is left: wakes clients that wait on this thread's core until there is room for more. Returns which there were.
+    /// Wakes clients that wait until there is room for what they post to a shard, if there is. Returns which of them wait on this thread's core.
     pub fn wake_posters(&self, shard: ShardId) -> Near {
         self.posts.wake_near(u32::from(shard.get()))
     }

@@ -27,6 +27,9 @@ const REST: Duration = Duration::from_millis(20);
 /// The same for the one on guard.
 const GUARD: Duration = Duration::from_millis(1);
 
+/// The same once, when a request was there while others were begun: if it is there still, and no other one was begun, it has found nobody.
+const GUARD_AGAIN: Duration = Duration::from_micros(100);
+
 /// Looking for the next request before sleeping, at most.
 const LOOK_MAX: Duration = Duration::from_micros(200);
 
@@ -208,12 +211,18 @@ struct Nap {
     rested: Duration,
     /// For how long no request has begun.
     quiet: Duration,
+    /// There was a request the last time, which may have come just then.
+    looks_again: bool,
 }
 
 impl Nap {
     /// Time between two looks.
     const fn tick(&self) -> Duration {
-        if self.is_guard { GUARD } else { REST }
+        match (self.is_guard, self.looks_again) {
+            (true, true) => GUARD_AGAIN,
+            (true, false) => GUARD,
+            (false, _) => REST,
+        }
     }
 
     /// A tick has passed, in which requests went on or did not. `has_cores`: the machine has cores for one more worker than those that are awake.
@@ -226,9 +235,9 @@ impl Nap {
     ) -> bool {
         self.rested += self.tick();
         self.quiet = if goes_on { Duration::ZERO } else { self.quiet + self.tick() };
-        self.quiet >= REST
-            || has_cores && self.rested >= REST
-            || self.is_guard && !goes_on && finds_nobody()
+        let finds_nobody = self.is_guard && !(goes_on && self.looks_again) && finds_nobody();
+        self.looks_again = finds_nobody && goes_on;
+        self.quiet >= REST || has_cores && self.rested >= REST || finds_nobody && !goes_on
     }
 }
 
@@ -323,6 +332,13 @@ mod tests {
         assert!(guard().is_over(false, false, || true));
         // Others serve, or there is nothing to serve.
         assert!(!guard().is_over(true, true, || true) && !guard().is_over(false, true, || false));
+        // It may have come just now: looks again soon, once.
+        let mut nap = guard();
+        assert!(!nap.is_over(true, false, || true) && nap.tick() == GUARD_AGAIN);
+        assert!(nap.is_over(false, false, || true));
+        let mut nap = guard();
+        assert!(!nap.is_over(true, false, || true) && !nap.is_over(true, false, || true));
+        assert_eq!(nap.tick(), GUARD);
         let mut nap = guard();
         let ticks = (1..).find(|_| nap.is_over(false, false, || false));
         assert_eq!(ticks.map(|ticks| ticks * GUARD), Some(REST));

@@ -168,6 +168,11 @@ pub(crate) struct Bars {
     reopens: bool,
 }
 
+/// Whether those who wait on the node's core are to have their turn, when so much was carried out since the last one.
+fn is_turn(since: u64, is_behind: impl FnOnce() -> bool) -> bool {
+    since >= POSTS_PER_TURN || since > 0 && !is_behind()
+}
+
 /// Whether what an operation changes forbids others, on records that it does not name: those for which its guard is that there are none, or
 /// those of clients that stand on an older lease epoch. What it takes away besides must not be missed before they hear of that.
 fn forbids_others(operation: &Operation<'_>) -> bool {
@@ -194,8 +199,7 @@ impl Shard {
         self.call_shards();
         let has_done = self.carry_out_posts();
         let left = if has_done { Left::Something } else { Left::Nothing };
-        let is_behind = has_done && self.arena.is_behind(self.id);
-        if self.posts.since_turn == 0 || is_behind && self.posts.since_turn < POSTS_PER_TURN {
+        if !is_turn(self.posts.since_turn, || has_done && self.arena.is_behind(self.id)) {
             return left;
         }
         self.posts.since_turn = 0;
@@ -303,6 +307,24 @@ impl Shard {
             self.arena.close_posts(self.id);
             self.carry_out_posts();
             self.posts.only = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_has_a_turn_before_long_however_much_others_post() {
+        for (since, is_behind, is_due) in [
+            (0, false, false),
+            (1, false, true),
+            (1, true, false),
+            (POSTS_PER_TURN - 1, true, false),
+            (POSTS_PER_TURN, true, true),
+        ] {
+            assert_eq!(is_turn(since, || is_behind), is_due, "{since} {is_behind}");
         }
     }
 }

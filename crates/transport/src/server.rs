@@ -86,7 +86,7 @@ pub enum Left {
     Nothing,
     /// Something, which was done.
     Something,
-    /// Nothing more; a client on this thread's core was woken to go on.
+    /// A client on this thread's core was woken to go on: it is to have the core.
     ByNear {
         /// Clients on other cores have left something lately, too.
         are_others: bool,

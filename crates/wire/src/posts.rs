@@ -28,7 +28,7 @@
 //!
 //! What each side does, in this order:
 //!
-//! - A client takes a box (its owner: 0 → client), says in it which claim it is for, and takes the claim; finds [`OPEN_OFFSET`] to be the epoch of its
+//! - A client takes a box (its owner: 0 → client), says in it of which hash the record is, and takes the claim for that; finds [`OPEN_OFFSET`] to be the epoch of its
 //!   map, [`WHOM_OFFSET`] to name nobody else, and the record on the board as it has to be; fills the box, sets its pending bit, and changes the claim to posted. If that fails, nothing was
 //!   posted: it frees claim and box, and asks the node.
 //! - Who reads the board looks at the claim before. If something is posted there, the board may be behind: ask the node.
@@ -46,11 +46,11 @@
 //! is first has settled it: the node takes no hold that has ended, and a client that comes too late ends the hold as any other. The word may be that of another post by
 //! then; tokens are never the same.
 //!
-//! Each client uses the boxes of a *lane* in turns. When it is ahead of the node by all of them, it says in the lane's word for which box it waits (a quarter of a lane
+//! Each client uses the boxes of a *lane* in turns, and another lane when it meets somebody else in its own. When it is ahead of the node by all of them, it says in the lane's word for which box it waits (a quarter of a lane
 //! ahead), looks at the box again, and sleeps there for a moment; the node, when it has freed some boxes, looks at that word. Nothing depends on it: who sleeps in vain, wakes up
 //! soon. The node says on which core it is ([`NODE_CORE_OFFSET`]). Elsewhere a client polls first, which is over sooner than a sleep. A client on that core waits after a quarter of a lane
 //! already, until all of it is carried out, if others have posted too: else they would be ahead by all their boxes before the node gets its core back, and all cores but
-//! that one would have nothing to do.
+//! that one would have nothing to do. The node does not make it wait until nothing is pending: what the others have posted by then, and post meanwhile, can wait in their boxes.
 //!
 //! The node takes no length or offset from a box before it has checked its own copy.
 

@@ -304,7 +304,7 @@ impl Posts {
         let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    /// Nothing is pending: wakes those who wait for a box that is free. Returns who of them sleeps on this thread's core.
+    /// Wakes those who wait for a box that is free. Returns who of them sleeps on this thread's core.
     pub(super) fn wake_near(&self, part: u32) -> Near {
         let mut near = 0;
         for lane in 0..LANES {

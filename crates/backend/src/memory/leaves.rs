@@ -1,8 +1,8 @@
 //! The order of the records of a partition: leaves of a few dozen places each, and a tree that says which leaf has a key.
 //!
-//! It is a B⁺-tree whose upper part is the library's. What is looked for most, by every change of a record, is in the leaves: they have eight bytes of each key, those
-//! that follow what all keys of the leaf begin with, so that a search compares numbers that lie together, and looks at one key in the end. A record
-//! knows its leaf, and leaves it without another search. Leaves that are empty go; full ones are split, but for one that is filled from its end
+//! It is a B⁺-tree whose upper part is the library's. What is looked for most, by every change of a record, is in the leaves: they have a tag of each key, some bits of a
+//! hash that lie together, so that who looks for a key that is there looks at that one alone; and eight bytes of each key, those that follow what all keys of the leaf
+//! begin with, which say where one that is not there would be. A record knows its leaf, and leaves it without another search. Leaves that are empty go; full ones are split, but for one that is filled from its end
 //! on. That few of those between are merged costs little (Johnson and Shasha, "B-trees with inserts and deletes: why free-at-empty is better than
 //! merge-at-half").
 

@@ -203,7 +203,7 @@ fn a_table_that_is_closed_takes_nothing_more() {
 }
 
 #[test]
-fn who_waits_for_a_box_is_woken_when_it_is_free_and_on_this_core_when_nothing_is_pending() {
+fn who_waits_for_a_box_is_woken_when_it_is_free_and_on_this_core_when_asked() {
     let posts = posts();
     let (near, far) = (this_core(), this_core().wrapping_add(1));
     for (claim, number, core) in [(3, 5, far), (4, LANE_BOXES, near)] {
@@ -218,7 +218,7 @@ fn who_waits_for_a_box_is_woken_when_it_is_free_and_on_this_core_when_nothing_is
     (0..LANES).for_each(|lane| posts.wake_elsewhere(0, lane));
     // The scheduler may have moved this thread.
     if this_core() == near {
-        assert_eq!(is_waiting(), [false, true], "who is near waits until nothing is pending");
+        assert_eq!(is_waiting(), [false, true], "who is near waits for its turn");
         assert_eq!(posts.wake_near(0), Near::Some);
     }
     let _ = posts.wake_near(0);
@@ -232,6 +232,20 @@ fn who_waits_for_a_box_is_woken_when_it_is_free_and_on_this_core_when_nothing_is
     if this_core() == core {
         assert_eq!(woken, Near::All);
     }
+}
+
+#[test]
+fn a_table_is_behind_with_a_lane_and_not_with_a_few_posts_in_each() {
+    let posts = posts();
+    let most = PENDING_MOST as usize;
+    for lane in 0..LANES {
+        (0..most).for_each(|at| post(&posts, 1, lane * most + at, lane * LANE_BOXES + at));
+    }
+    assert!(!posts.is_behind(1));
+    post(&posts, 1, LANES * most, 3 * LANE_BOXES + most);
+    assert!(posts.is_behind(1) && !posts.is_behind(0));
+    take_all(&posts, 1).iter().for_each(|post| posts.done(1, post));
+    assert!(!posts.is_behind(1));
 }
 
 #[test]
