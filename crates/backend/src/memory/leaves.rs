@@ -29,7 +29,7 @@ pub(super) struct LeafId(u32);
 /// Some bits of the hash of a key.
 type Tag = u16;
 
-const fn tag(key: &[u8]) -> Tag {
+fn tag(key: &[u8]) -> Tag {
     (key_hash(key) >> (u64::BITS - Tag::BITS)) as Tag
 }
 
