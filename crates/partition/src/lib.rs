@@ -352,6 +352,9 @@ impl Partition {
             Known::Lost => return Err(Failure::new(ErrorKind::SessionLost, 0)),
             Known::Behind => return Err(Failure::new(ErrorKind::Busy, 0)),
         }
+        if self.shows {
+            show::expect(&*self.store, operation);
+        }
         let mut outputs = Outputs::new();
         match self.try_change(client, context, operation, grants, Some(&mut outputs)) {
             Ok(()) => {
@@ -406,10 +409,6 @@ impl Partition {
         outputs: Option<&mut Outputs>,
     ) -> Result<(), Failure> {
         self.admit(context, operation)?;
-        if self.shows && outputs.is_some() {
-            // Of what was posted, the arena has this at hand.
-            show::expect(&*self.store, operation);
-        }
         let mut plan = Plan::new();
         plan::plan(&mut *self.store, (&self.holds, client), operation, grants, &mut plan)?;
         let done = self.change(client, context, operation, &mut plan, outputs);
