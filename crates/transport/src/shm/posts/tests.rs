@@ -386,4 +386,14 @@ fn a_node_that_sleeps_is_called_now_and_then() {
         node.clear();
     }
     assert_eq!(calls.load(SeqCst), 3);
+    // The box whose turn it is to call is found behind one that is taken.
+    let turn = 4 * POSTS_PER_CALL - 1;
+    node.view.turn.next.store(turn, SeqCst);
+    let first = change(b"").client.get() as usize % LANES * LANE_BOXES;
+    node.word(owner_offset(first + turn % LANE_BOXES)).store(5, SeqCst);
+    let call = || {
+        calls.fetch_add(1, SeqCst);
+    };
+    assert!(node.view.post(&change(b"abc"), call, |_| true).is_some());
+    assert_eq!(calls.load(SeqCst), 4);
 }
