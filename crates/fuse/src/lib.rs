@@ -22,6 +22,7 @@
 mod caching;
 mod directories;
 mod handles;
+mod held;
 mod kernel;
 mod locks;
 mod mount;

@@ -8,24 +8,31 @@
 //! One of those that rest is on guard: it sees soon when a request finds nobody, because who is awake serves what takes long, or has lost its
 //! core to a program that computes.
 //!
+//! Who has its answer from a worker on its own core takes that core at once, for as long as it computes. Where another request is there already,
+//! whose program waits on a core that has nothing else to do, that one is served first.
+//!
 //! The last one that is awake looks for the next request for a while before it sleeps. A program that has its answer mostly asks again within
 //! microseconds, and to wake a worker on a core that has gone idle takes longer than to serve.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use samite_transport::{Poll, Spin};
 
+use crate::held::Held;
 use crate::nearness::{Nearness, leave};
 
 /// Time between two looks whether a worker that rests is missed: it is for two of them at most.
 const REST: Duration = Duration::from_millis(20);
 
 /// The same for the one on guard.
-const GUARD: Duration = Duration::from_millis(1);
+const GUARD: Duration = Duration::from_micros(500);
+
+/// For so long no request begins before the one on guard comes back.
+const QUIET: Duration = Duration::from_millis(2);
 
 /// The same once, when a request was there while others were begun: if it is there still, and no other one was begun, it has found nobody.
 const GUARD_AGAIN: Duration = Duration::from_micros(100);
@@ -52,6 +59,8 @@ pub struct Readers {
     workers: usize,
     /// So many workers awake are enough for requests that go on.
     enough: usize,
+    /// Leaves when the next request has been served, or who is on guard looks.
+    held: Held,
     rest: Mutex<Rest>,
     bell: Condvar,
 }
@@ -89,6 +98,8 @@ pub struct Turn<'r, S: Fn() -> bool> {
     next: Next,
     /// The thread that asks.
     who: u32,
+    /// Its answer has not left: there is another request.
+    holds: bool,
 }
 
 impl Readers {
@@ -102,6 +113,7 @@ impl Readers {
             begun: AtomicU64::new(0),
             workers,
             enough: if cores < 4 { 1 } else { cores / 2 },
+            held: Held::new(),
             rest: Mutex::new(Rest { is_guarded: false, resting: 0, called: 0 }),
             bell: Condvar::new(),
         }
@@ -122,13 +134,17 @@ impl Readers {
         {
             looking.spin.woke();
         }
-        Turn { readers: self, is_soon, next, who }
+        let turn = Turn { readers: self, is_soon, next, who, holds: false };
+        if !(turn.is_soon)() {
+            self.held.send();
+        }
+        turn
     }
 
     /// The request that is being served takes long: somebody is to wait for the next.
     pub fn call(&self) {
         if self.waiting.load(Ordering::SeqCst) == 0 {
-            let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut rest = self.lock();
             if rest.resting > rest.called {
                 rest.called += 1;
                 self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -174,7 +190,7 @@ impl Readers {
 
     /// Until it is called or missed; not if nobody else waits by now.
     fn rest(&self) {
-        let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rest = self.lock();
         let leaves = |waiting: usize| (waiting > 1).then(|| waiting - 1);
         if self.waiting.fetch_update(Ordering::SeqCst, Ordering::SeqCst, leaves).is_err() {
             return;
@@ -190,6 +206,11 @@ impl Readers {
                 rest.called -= 1;
                 break;
             }
+            if nap.is_guard {
+                drop(rest);
+                self.held.send();
+                rest = self.lock();
+            }
             let begun = self.begun.load(Ordering::Relaxed);
             let goes_on = std::mem::replace(&mut seen, begun) != begun;
             let has_cores = self.workers - rest.resting < self.enough;
@@ -201,6 +222,12 @@ impl Readers {
         }
         rest.resting -= 1;
         rest.is_guarded &= !nap.is_guard;
+        drop(rest);
+        self.held.send();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Rest> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -225,6 +252,11 @@ impl Nap {
         }
     }
 
+    /// For how long no request has begun when it is missed.
+    const fn patience(&self) -> Duration {
+        if self.is_guard { QUIET } else { REST }
+    }
+
     /// A tick has passed, in which requests went on or did not. `has_cores`: the machine has cores for one more worker than those that are awake.
     /// `finds_nobody`: a request waits to be begun.
     fn is_over(
@@ -237,12 +269,37 @@ impl Nap {
         self.quiet = if goes_on { Duration::ZERO } else { self.quiet + self.tick() };
         let finds_nobody = self.is_guard && !(goes_on && self.looks_again) && finds_nobody();
         self.looks_again = finds_nobody && goes_on;
-        self.quiet >= REST || has_cores && self.rested >= REST || finds_nobody && !goes_on
+        self.quiet >= self.patience()
+            || has_cores && self.rested >= REST
+            || finds_nobody && !goes_on
+    }
+}
+
+impl<S: Fn() -> bool> Turn<'_, S> {
+    /// Sends the answer, maybe only when a request that is there already has been served.
+    pub fn answer(&mut self, send: impl FnOnce() + Send + 'static) {
+        let readers = self.readers;
+        let is_alone = readers.waiting.load(Ordering::SeqCst) == 0;
+        if is_alone && (self.is_soon)() && readers.device.get().is_some_and(has_request) {
+            match readers.held.keep(send) {
+                // Who is on guard sends it if that request is gone.
+                Ok(()) if readers.lock().is_guarded => self.holds = true,
+                Ok(()) => readers.held.send(),
+                Err(send) => send(),
+            }
+        } else {
+            send();
+        }
     }
 }
 
 impl<S: Fn() -> bool> Drop for Turn<'_, S> {
     fn drop(&mut self) {
+        if self.holds {
+            self.readers.waiting.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        self.readers.held.send();
         let waits_another = self.readers.waiting.fetch_add(1, Ordering::SeqCst) > 0;
         let (is_soon, is_last) = ((self.is_soon)(), !waits_another);
         let has_next = match self.next {
