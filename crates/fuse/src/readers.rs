@@ -34,8 +34,8 @@ const GUARD: Duration = Duration::from_micros(500);
 /// For so long no request begins before the one on guard comes back.
 const QUIET: Duration = Duration::from_millis(2);
 
-/// The same once, when a request was there while others were begun: if it is there still, and no other one was begun, it has found nobody.
-const GUARD_AGAIN: Duration = Duration::from_micros(100);
+/// A request that is there for so long, while no other one is begun, has found nobody.
+const BEGUN_AFTER: Duration = Duration::from_micros(20);
 
 /// Looking for the next request before sleeping, at most.
 const LOOK_MAX: Duration = Duration::from_micros(200);
@@ -214,8 +214,7 @@ impl Readers {
             let begun = self.begun.load(Ordering::Relaxed);
             let goes_on = std::mem::replace(&mut seen, begun) != begun;
             let has_cores = self.workers - rest.resting < self.enough;
-            let finds_nobody = || self.device.get().is_some_and(has_request);
-            if nap.is_over(goes_on, has_cores, finds_nobody) {
+            if nap.is_over(goes_on, has_cores, || self.finds_nobody()) {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
                 break;
             }
@@ -224,6 +223,20 @@ impl Readers {
         rest.is_guarded &= !nap.is_guard;
         drop(rest);
         self.held.send();
+    }
+
+    /// Whether a request waits, and nobody begins it: who is awake has lost its core.
+    fn finds_nobody(&self) -> bool {
+        let Some(device) = self.device.get() else { return false };
+        let begun = self.begun.load(Ordering::Relaxed);
+        let end = Instant::now() + BEGUN_AFTER;
+        while has_request(device) && self.begun.load(Ordering::Relaxed) == begun {
+            if Instant::now() >= end {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
     }
 
     fn lock(&self) -> MutexGuard<'_, Rest> {
@@ -238,18 +251,12 @@ struct Nap {
     rested: Duration,
     /// For how long no request has begun.
     quiet: Duration,
-    /// There was a request the last time, which may have come just then.
-    looks_again: bool,
 }
 
 impl Nap {
     /// Time between two looks.
     const fn tick(&self) -> Duration {
-        match (self.is_guard, self.looks_again) {
-            (true, true) => GUARD_AGAIN,
-            (true, false) => GUARD,
-            (false, _) => REST,
-        }
+        if self.is_guard { GUARD } else { REST }
     }
 
     /// For how long no request has begun when it is missed.
@@ -267,11 +274,9 @@ impl Nap {
     ) -> bool {
         self.rested += self.tick();
         self.quiet = if goes_on { Duration::ZERO } else { self.quiet + self.tick() };
-        let finds_nobody = self.is_guard && !(goes_on && self.looks_again) && finds_nobody();
-        self.looks_again = finds_nobody && goes_on;
         self.quiet >= self.patience()
             || has_cores && self.rested >= REST
-            || finds_nobody && !goes_on
+            || self.is_guard && finds_nobody()
     }
 }
 
@@ -325,6 +330,7 @@ fn has_request(device: &OwnedFd) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
     use super::*;
@@ -387,18 +393,101 @@ mod tests {
     fn who_is_on_guard_sees_soon_that_a_request_finds_nobody() {
         let guard = || Nap { is_guard: true, ..Nap::default() };
         assert!(guard().is_over(false, false, || true));
-        // Others serve, or there is nothing to serve.
-        assert!(!guard().is_over(true, true, || true) && !guard().is_over(false, true, || false));
-        // It may have come just now: looks again soon, once.
-        let mut nap = guard();
-        assert!(!nap.is_over(true, false, || true) && nap.tick() == GUARD_AGAIN);
-        assert!(nap.is_over(false, false, || true));
-        let mut nap = guard();
-        assert!(!nap.is_over(true, false, || true) && !nap.is_over(true, false, || true));
-        assert_eq!(nap.tick(), GUARD);
+        assert!(guard().is_over(true, false, || true));
+        // There is nothing to serve.
+        assert!(!guard().is_over(false, true, || false));
         let mut nap = guard();
         let ticks = (1..).find(|_| nap.is_over(false, false, || false));
-        assert_eq!(ticks.map(|ticks| ticks * GUARD), Some(REST));
+        assert_eq!(ticks.map(|ticks| ticks * GUARD), Some(QUIET));
+    }
+
+    /// With a request that is there and stays.
+    fn with_request(workers: usize) -> (Readers, OwnedFd) {
+        let readers = Readers::new(workers, 2);
+        let (device, kernel) = rustix::pipe::pipe().unwrap();
+        readers.look_at(device);
+        assert!(!readers.finds_nobody());
+        rustix::io::write(&kernel, b"?").unwrap();
+        assert!(readers.finds_nobody());
+        (readers, kernel)
+    }
+
+    /// Has a worker rest, and come back, while `body` runs.
+    fn beside_one_that_rests(readers: &Readers, body: impl FnOnce()) {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::SeqCst) {
+                    drop(readers.begin(0, Next::More, || true));
+                }
+            });
+            body();
+            is_over.store(true, Ordering::SeqCst);
+        });
+    }
+
+    /// Until an answer of a turn has not left at once. It is given the turn, and whether the answer has left by then.
+    fn hold(readers: &Readers, then: impl Fn(&AtomicBool)) {
+        for _ in 0..10_000 {
+            while resting(readers) == 0 {
+                std::thread::yield_now();
+            }
+            let sent = Arc::new(AtomicBool::new(false));
+            let mut turn = readers.begin(7, Next::Unknown, || true);
+            let is_sent = Arc::clone(&sent);
+            turn.answer(move || is_sent.store(true, Ordering::SeqCst));
+            let is_held = turn.holds;
+            drop(turn);
+            then(&sent);
+            assert!(sent.load(Ordering::SeqCst));
+            if is_held {
+                return;
+            }
+        }
+        panic!("no answer was ever held");
+    }
+
+    #[test]
+    fn an_answer_is_sent_when_the_request_that_was_there_has_been_served() {
+        let (readers, _kernel) = with_request(2);
+        beside_one_that_rests(&readers, || {
+            hold(&readers, |_| drop(readers.begin(8, Next::More, || true)));
+        });
+        assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
+    }
+
+    #[test]
+    fn an_answer_is_sent_before_a_request_that_takes_long() {
+        let (readers, _kernel) = with_request(2);
+        beside_one_that_rests(&readers, || {
+            hold(&readers, |sent| {
+                let _turn = readers.begin(8, Next::More, || false);
+                assert!(sent.load(Ordering::SeqCst));
+            });
+        });
+    }
+
+    #[test]
+    fn who_is_on_guard_sends_an_answer_when_the_request_that_was_there_is_gone() {
+        let (readers, _kernel) = with_request(2);
+        beside_one_that_rests(&readers, || {
+            hold(&readers, |sent| {
+                let end = Instant::now() + Duration::from_secs(30);
+                while !sent.load(Ordering::SeqCst) && Instant::now() < end {
+                    std::thread::yield_now();
+                }
+            });
+        });
+    }
+
+    #[test]
+    fn an_answer_is_sent_at_once_where_nobody_is_on_guard() {
+        let (readers, _kernel) = with_request(1);
+        let sent = Arc::new(AtomicBool::new(false));
+        let mut turn = readers.begin(7, Next::Unknown, || true);
+        let is_sent = Arc::clone(&sent);
+        turn.answer(move || is_sent.store(true, Ordering::SeqCst));
+        assert!(sent.load(Ordering::SeqCst));
     }
 
     #[test]

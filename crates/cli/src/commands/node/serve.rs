@@ -18,8 +18,8 @@ use tracing_subscriber::EnvFilter;
 use crate::cluster::Target;
 use crate::failure::{Failure, IoContext};
 use crate::local::tls;
-use crate::signals;
 use crate::size::parse_size;
+use crate::{signals, slices};
 
 /// What a node that serves is told.
 #[derive(clap::Args)]
@@ -92,6 +92,7 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
     let title = std::ffi::CString::new(title).unwrap_or_default();
     rustix::thread::set_name(&title).doing("name the process")?;
     log_to(&dir, node)?;
+    slices::ask_for_short_turns();
     let config = NodeConfig {
         host: None,
         node,
