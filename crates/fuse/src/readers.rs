@@ -32,7 +32,7 @@ const REST: Duration = Duration::from_millis(20);
 const GUARD: Duration = Duration::from_micros(500);
 
 /// For so long no request begins before the one on guard comes back.
-const QUIET: Duration = Duration::from_millis(2);
+const QUIET: Duration = Duration::from_millis(1);
 
 /// A request that is there for so long, while no other one is begun, has found nobody.
 const BEGUN_AFTER: Duration = Duration::from_micros(20);
@@ -199,7 +199,9 @@ impl Readers {
         let mut nap = Nap::default();
         let mut seen = self.begun.load(Ordering::Relaxed);
         loop {
-            nap.is_guard |= !std::mem::replace(&mut rest.is_guarded, true);
+            // Beside one that may have lost its core, another one waits already.
+            let needs_guard = self.waiting.load(Ordering::SeqCst) < 2;
+            nap.is_guard |= needs_guard && !std::mem::replace(&mut rest.is_guarded, true);
             let waited = self.bell.wait_timeout_while(rest, nap.tick(), |rest| rest.called == 0);
             rest = waited.unwrap_or_else(PoisonError::into_inner).0;
             if rest.called > 0 {
