@@ -9,7 +9,6 @@ mod output;
 mod paths;
 mod signals;
 mod size;
-mod slices;
 
 use std::time::Duration;
 

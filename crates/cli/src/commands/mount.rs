@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 use crate::cluster::{FILES_DATASET, Target};
 use crate::failure::{ExitCode, Failure, IoContext};
 use crate::local::{self, mounts};
-use crate::{signals, slices};
+use crate::signals;
 
 /// What the daemon says when it serves.
 const READY: u8 = b'+';
@@ -127,7 +127,6 @@ fn serve(args: &MountArgs, target: &Target) -> Result<(), Failure> {
     })?;
     let path = args.path.canonicalize().doing(format_args!("mount {}", args.path.display()))?;
     log_to(args, target)?;
-    slices::ask_for_short_turns();
     let client = target.connect()?;
     let fs = samite_fs::FileSystem::open(&client, FILES_DATASET)?;
     let options = MountOptions {
