@@ -310,6 +310,8 @@ impl<S: Fn() -> bool> Turn<'_, S> {
 impl<S: Fn() -> bool> Drop for Turn<'_, S> {
     fn drop(&mut self) {
         if self.holds {
+            // Somebody else may take the request that is there, and then this one sleeps.
+            leave();
             self.readers.waiting.fetch_add(1, Ordering::SeqCst);
             return;
         }
