@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use samite_transport::{Poll, Spin};
-use samite_types::ShortTurns;
 
 use crate::held::Held;
 use crate::nearness::{Nearness, leave};
@@ -197,17 +196,12 @@ impl Readers {
             return;
         }
         rest.resting += 1;
-        // Who is on guard must not wait for its core while a program computes there.
-        let mut turns = None;
         let mut nap = Nap::default();
         let mut seen = self.begun.load(Ordering::Relaxed);
         loop {
             // Beside one that may have lost its core, another one waits already.
             let needs_guard = self.waiting.load(Ordering::SeqCst) < 2;
-            if needs_guard && !nap.is_guard && !std::mem::replace(&mut rest.is_guarded, true) {
-                nap.is_guard = true;
-                turns = Some(ShortTurns::begin());
-            }
+            nap.is_guard |= needs_guard && !std::mem::replace(&mut rest.is_guarded, true);
             let waited = self.bell.wait_timeout_while(rest, nap.tick(), |rest| rest.called == 0);
             rest = waited.unwrap_or_else(PoisonError::into_inner).0;
             if rest.called > 0 {
@@ -230,7 +224,6 @@ impl Readers {
         rest.resting -= 1;
         rest.is_guarded &= !nap.is_guard;
         drop(rest);
-        drop(turns);
         self.held.send();
     }
 
