@@ -7,6 +7,7 @@ type Answer = Box<dyn FnOnce() + Send>;
 
 /// Room for one.
 pub struct Held {
+    /// Spares those the lock who have nothing to send.
     is_there: AtomicBool,
     answer: Mutex<Option<Answer>>,
 }
@@ -27,9 +28,13 @@ impl Held {
         Ok(())
     }
 
+    pub fn is_there(&self) -> bool {
+        self.is_there.load(Ordering::Acquire)
+    }
+
     /// Sends the answer, if there is one.
     pub fn send(&self) {
-        if self.is_there.load(Ordering::Acquire) {
+        if self.is_there() {
             let mut place = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
             self.is_there.store(false, Ordering::Relaxed);
             let answer = place.take();

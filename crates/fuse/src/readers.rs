@@ -134,11 +134,10 @@ impl Readers {
         {
             looking.spin.woke();
         }
-        let turn = Turn { readers: self, is_soon, next, who, holds: false };
-        if !(turn.is_soon)() {
+        if self.held.is_there() && !is_soon() {
             self.held.send();
         }
-        turn
+        Turn { readers: self, is_soon, next, who, holds: false }
     }
 
     /// The request that is being served takes long: somebody is to wait for the next.
@@ -204,19 +203,21 @@ impl Readers {
             nap.is_guard |= needs_guard && !std::mem::replace(&mut rest.is_guarded, true);
             let waited = self.bell.wait_timeout_while(rest, nap.tick(), |rest| rest.called == 0);
             rest = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let mut finds_nobody = false;
+            if nap.is_guard && rest.called == 0 {
+                drop(rest);
+                self.held.send();
+                finds_nobody = self.finds_nobody();
+                rest = self.lock();
+            }
             if rest.called > 0 {
                 rest.called -= 1;
                 break;
             }
-            if nap.is_guard {
-                drop(rest);
-                self.held.send();
-                rest = self.lock();
-            }
             let begun = self.begun.load(Ordering::Relaxed);
             let goes_on = std::mem::replace(&mut seen, begun) != begun;
             let has_cores = self.workers - rest.resting < self.enough;
-            if nap.is_over(goes_on, has_cores, || self.finds_nobody()) {
+            if nap.is_over(goes_on, has_cores, finds_nobody) {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
                 break;
             }
@@ -267,18 +268,13 @@ impl Nap {
     }
 
     /// A tick has passed, in which requests went on or did not. `has_cores`: the machine has cores for one more worker than those that are awake.
-    /// `finds_nobody`: a request waits to be begun.
-    fn is_over(
-        &mut self,
-        goes_on: bool,
-        has_cores: bool,
-        finds_nobody: impl FnOnce() -> bool,
-    ) -> bool {
+    /// `finds_nobody`: a request waits, as who is on guard has seen.
+    fn is_over(&mut self, goes_on: bool, has_cores: bool, finds_nobody: bool) -> bool {
         self.rested += self.tick();
         self.quiet = if goes_on { Duration::ZERO } else { self.quiet + self.tick() };
         self.quiet >= self.patience()
             || has_cores && self.rested >= REST
-            || self.is_guard && finds_nobody()
+            || self.is_guard && finds_nobody
     }
 }
 
@@ -385,10 +381,10 @@ mod tests {
 
     #[test]
     fn who_rests_is_missed_when_no_request_begins_or_there_are_cores() {
-        let nobody_asks = || false;
+        let nobody_asks = false;
         assert!(Nap::default().is_over(false, false, nobody_asks));
         assert!(Nap::default().is_over(true, true, nobody_asks));
-        assert!(!Nap::default().is_over(true, false, || true));
+        assert!(!Nap::default().is_over(true, false, true));
         let enough = |cores| Readers::new(8, cores).enough;
         assert_eq!([1, 2, 3, 4, 64].map(enough), [1, 1, 1, 2, 32]);
     }
@@ -396,12 +392,12 @@ mod tests {
     #[test]
     fn who_is_on_guard_sees_soon_that_a_request_finds_nobody() {
         let guard = || Nap { is_guard: true, ..Nap::default() };
-        assert!(guard().is_over(false, false, || true));
-        assert!(guard().is_over(true, false, || true));
+        assert!(guard().is_over(false, false, true));
+        assert!(guard().is_over(true, false, true));
         // There is nothing to serve.
-        assert!(!guard().is_over(false, true, || false));
+        assert!(!guard().is_over(false, true, false));
         let mut nap = guard();
-        let ticks = (1..).find(|_| nap.is_over(false, false, || false));
+        let ticks = (1..).find(|_| nap.is_over(false, false, false));
         assert_eq!(ticks.map(|ticks| ticks * GUARD), Some(QUIET));
     }
 
@@ -418,6 +414,12 @@ mod tests {
 
     /// Has a worker rest, and come back, while `body` runs.
     fn beside_one_that_rests(readers: &Readers, body: impl FnOnce()) {
+        struct Over<'o>(&'o AtomicBool);
+        impl Drop for Over<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -425,8 +427,8 @@ mod tests {
                     drop(readers.begin(0, Next::More, || true));
                 }
             });
+            let _over = Over(&is_over);
             body();
-            is_over.store(true, Ordering::SeqCst);
         });
     }
 
@@ -482,6 +484,33 @@ mod tests {
                 }
             });
         });
+    }
+
+    #[test]
+    fn who_is_called_while_it_looks_from_its_guard_has_heard() {
+        let (readers, _kernel) = with_request(2);
+        beside_one_that_rests(&readers, || {
+            for late in 0..500 {
+                while resting(&readers) == 0 {
+                    std::thread::yield_now();
+                }
+                let began = Instant::now();
+                let turn = readers.begin(7, Next::More, || false);
+                // About when the guard looks, which comes to its tick a little late.
+                let tick = GUARD + Duration::from_micros(late % 250);
+                while resting(&readers) > 0 && began.elapsed() < tick {
+                    std::hint::spin_loop();
+                }
+                readers.call();
+                // Nobody is called who does not rest, at any time.
+                while began.elapsed() < tick + 2 * BEGUN_AFTER {
+                    let rest = readers.lock();
+                    assert!(rest.called <= rest.resting);
+                }
+                drop(turn);
+            }
+        });
+        assert_eq!((waiting(&readers), resting(&readers)), (2, 0));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Words that every layer shares: ids, errors with their errno, time and randomness; and hints to the processor and the scheduler.
+//! Words that every layer shares: ids, errors with their errno, time and randomness; and a hint to the processor.
 //!
 //! Nothing here performs I/O. A bare `u64` never crosses a crate boundary when it means a
 //! partition, an epoch or a client: each has a newtype, so the compiler keeps them apart.
@@ -9,7 +9,6 @@ pub mod fault;
 mod ids;
 mod prefetch;
 mod time;
-mod turns;
 
 pub use env::{Clock, Entropy, SystemClock, SystemEntropy};
 pub use error::{Error, ErrorKind, Result};
@@ -19,4 +18,3 @@ pub use ids::{
 };
 pub use prefetch::{prefetch, prefetch_to_write};
 pub use time::Deadline;
-pub use turns::ShortTurns;
