@@ -9,6 +9,7 @@ mod output;
 mod paths;
 mod signals;
 mod size;
+mod turns;
 
 use std::time::Duration;
 

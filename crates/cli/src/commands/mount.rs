@@ -8,13 +8,12 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use samite_fuse::{Mount, MountOptions, THREADS_DEFAULT, THREADS_MAX, find_mount};
-use samite_types::ShortTurns;
 use tracing_subscriber::EnvFilter;
 
 use crate::cluster::{FILES_DATASET, Target};
 use crate::failure::{ExitCode, Failure, IoContext};
 use crate::local::{self, mounts};
-use crate::signals;
+use crate::{signals, turns};
 
 /// What the daemon says when it serves.
 const READY: u8 = b'+';
@@ -129,7 +128,7 @@ fn serve(args: &MountArgs, target: &Target) -> Result<(), Failure> {
     let path = args.path.canonicalize().doing(format_args!("mount {}", args.path.display()))?;
     log_to(args, target)?;
     // For all threads of the mount: who is on guard must not wait for its core while a program computes there.
-    let _turns = ShortTurns::begin();
+    turns::ask_for_short();
     let client = target.connect()?;
     let fs = samite_fs::FileSystem::open(&client, FILES_DATASET)?;
     let options = MountOptions {

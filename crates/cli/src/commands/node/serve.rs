@@ -11,15 +11,15 @@ use samite_node::{
     CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, SCRUB_INTERVAL, Stop,
     StoreConfig, Timing, TlsConfig,
 };
+use samite_types::NodeId;
 use samite_types::fault::{Table, parse_time};
-use samite_types::{NodeId, ShortTurns};
 use tracing_subscriber::EnvFilter;
 
 use crate::cluster::Target;
 use crate::failure::{Failure, IoContext};
 use crate::local::tls;
-use crate::signals;
 use crate::size::parse_size;
+use crate::{signals, turns};
 
 /// What a node that serves is told.
 #[derive(clap::Args)]
@@ -93,7 +93,7 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
     rustix::thread::set_name(&title).doing("name the process")?;
     log_to(&dir, node)?;
     // For all threads of the node.
-    let _turns = ShortTurns::begin();
+    turns::ask_for_short();
     let config = NodeConfig {
         host: None,
         node,
