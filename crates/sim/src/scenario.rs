@@ -120,7 +120,7 @@ impl Scenario {
             clients: rng.between(2, 5) as u32,
             partitions: rng.between(1, 4) as u32,
             redundancy,
-            reads_any: Rng::new(seed).fork(6).chance(400),
+            reads_any: Rng::new(seed).fork(13).chance(400),
             calls: rng.between(15, 60) as u32,
             pause_us: *rng.pick(&[1_000, 50_000, 300_000]),
             links: Quality { latency_us: *rng.pick(&[200, 1_000, 20_000]), ..Quality::GOOD },

@@ -28,3 +28,14 @@ fn seeds_that_found_something_break_no_rule_any_more() {
     ];
     found.into_iter().for_each(is_fine);
 }
+
+/// A draw that is taken twice from one stream would leave some mix out.
+#[test]
+fn seeds_have_every_mix_of_durability_and_reading() {
+    let mut mixes = std::collections::BTreeMap::<(bool, bool), u32>::new();
+    for scenario in (0..1000).map(Scenario::new) {
+        *mixes.entry((scenario.flash_us.is_some(), scenario.reads_any)).or_default() += 1;
+    }
+    assert_eq!(mixes.len(), 4, "(durable, any member answers reads): {mixes:?}");
+    assert!(mixes.values().all(|&seeds| seeds > 50), "{mixes:?}");
+}
