@@ -87,3 +87,20 @@ fn a_node_that_starts_again_goes_by_the_faults_that_were_set() {
     samite.ok(["down"]);
     samite.assert_nothing_left();
 }
+
+/// The kernel takes a while to give back the memory of a killed node; until then its process is still there.
+#[test]
+fn a_node_is_started_again_right_after_it_was_killed() {
+    let samite = Samite::up(2);
+    let file = samite.scratch().join("large");
+    std::fs::write(&file, vec![7; 100 << 20]).unwrap();
+    samite.ok(["put", file.to_str().unwrap(), "/large"]);
+    for _ in 0..5 {
+        let pid = samite.pids("default")[1];
+        let sent = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
+        assert!(sent.unwrap().success());
+        samite.ok(["node", "restart", "1"]);
+    }
+    samite.ok(["down"]);
+    samite.assert_nothing_left();
+}

@@ -48,20 +48,26 @@ impl Process {
         !self.wait(Duration::ZERO)
     }
 
-    /// Whether it was killed and some of it has not ended yet, as a thread does that waits in the kernel.
+    /// Whether it was killed and some of it has not ended yet: a thread waits in the kernel, or its memory is being given back.
     pub fn is_dying(&self) -> bool {
         let state = stat_field(Path::new(&format!("/proc/{}/stat", self.pid)), 3);
         if state.is_some_and(|state| matches!(&*state, "X" | "Z")) {
             return true;
         }
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid));
+        let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", self.pid)) else {
+            return true;
+        };
+        // A process that ends has no address space any more.
+        if !status.lines().any(|line| line.starts_with("VmSize:")) {
+            return true;
+        }
         let pending = |line: &str| {
             let (name, signals) = line.split_once(':')?;
             let signals = u64::from_str_radix(signals.trim(), 16);
             matches!(name, "SigPnd" | "ShdPnd").then_some(signals.ok()?)
         };
         let kill = 1 << (Signal::KILL.as_raw() - 1);
-        status.is_ok_and(|status| status.lines().filter_map(pending).any(|all| all & kill != 0))
+        status.lines().filter_map(pending).any(|all| all & kill != 0)
     }
 
     /// Sends a signal; nothing happens when it has ended.

@@ -20,6 +20,8 @@ use crate::output::Output;
 
 /// How long another command that works on the cluster is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a killed process of a node is waited for.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
 /// Between two looks at the cluster map.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -125,10 +127,7 @@ fn restart(
     (node, renew): (NodeId, bool),
     wait: u64,
 ) -> Result<String, Failure> {
-    if let Some(process) = living(entry(&file, node)?) {
-        let words = format!("cluster {}: {node} lives (pid {})", file.cluster, process.pid());
-        return Err(Failure::new(ExitCode::Conflict, words));
-    }
+    wait_for_end(&file, node)?;
     let client = client(target, &file);
     let aside = match renew {
         true => set_aside(&file, client.as_ref().ok(), node)?,
@@ -161,6 +160,17 @@ fn restart(
         .for_each(|entry| *entry = fresh.clone());
     target.dir.write_cluster_file(&file)?;
     Ok(line)
+}
+
+/// Refuses while the process of `node` lives. One that was killed is waited for: the kernel takes it apart for a while, the longer the more memory it had.
+fn wait_for_end(file: &ClusterFile, node: NodeId) -> Result<(), Failure> {
+    let Some(process) = living(entry(file, node)?) else { return Ok(()) };
+    if process.is_dying() && process.wait(ENDS_WITHIN) {
+        return Ok(());
+    }
+    let state = if process.is_dying() { "was killed and has not ended yet" } else { "lives" };
+    let words = format!("cluster {}: {node} {state} (pid {})", file.cluster, process.pid());
+    Err(Failure::new(ExitCode::Conflict, words))
 }
 
 /// Sets aside what a dead node keeps on flash, unless something would be lost with it.
