@@ -90,7 +90,7 @@ fn a_node_that_starts_again_goes_by_the_faults_that_were_set() {
 
 /// The kernel takes a while to give back the memory of a killed node; until then its process is still there.
 #[test]
-fn a_node_is_started_again_right_after_it_was_killed() {
+fn a_node_is_started_again_right_after_it_was_killed_and_its_loss_is_told() {
     let samite = Samite::up(2);
     let file = samite.scratch().join("large");
     std::fs::write(&file, vec![7; 100 << 20]).unwrap();
@@ -99,7 +99,8 @@ fn a_node_is_started_again_right_after_it_was_killed() {
         let pid = samite.pids("default")[1];
         let sent = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status();
         assert!(sent.unwrap().success());
-        samite.ok(["node", "restart", "1"]);
+        let said = samite.ok(["node", "restart", "1"]);
+        assert!(said.contains("\nlost: all records in 32 of 64 partitions of `files`"), "{said}");
     }
     samite.ok(["down"]);
     samite.assert_nothing_left();

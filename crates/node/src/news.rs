@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use samite_placement::ClusterMap;
+use samite_placement::{ClusterMap, Loss};
 use samite_types::{Redundancy, TargetId};
-use samite_wire::control::{Consistency, DurabilityKind, Group};
+use samite_wire::control::{Consistency, Group};
 
 /// Most ranges of partitions, nodes and datasets that are named each time.
 const NAMED_MAX: usize = 24;
@@ -99,21 +99,11 @@ impl<'a> News<'a> {
 
     /// Says what is lost: partitions of datasets in memory that nobody has any more.
     pub(crate) fn loss(&self) -> Option<String> {
-        let mut begun: BTreeMap<Redundancy, usize> = BTreeMap::new();
-        for ((redundancy, _, word), partitions) in &self.words {
-            if *word == Word::BeginsAnew {
-                *begun.entry(*redundancy).or_default() += partitions.len();
-            }
-        }
-        let in_memory = self.before.datasets().iter().map(|dataset| &dataset.spec);
-        let lost = in_memory.filter(|spec| spec.durability == DurabilityKind::Memory);
-        let lost: Vec<String> = lost
-            .filter_map(|spec| {
-                let count = begun.get(&spec.redundancy)?;
-                let all = self.after.table(spec.redundancy)?.groups.len();
-                Some(format!("{count} of {all} partitions of `{}`", spec.name))
-            })
-            .collect();
+        let losses = self.before.losses(self.after);
+        let words = |loss: &Loss| {
+            format!("{} of {} partitions of `{}`", loss.partitions, loss.of, loss.dataset)
+        };
+        let lost: Vec<String> = losses.iter().map(words).collect();
         let more = if lost.len() > NAMED_MAX { ", …" } else { "" };
         (!lost.is_empty()).then(|| {
             let named = lost[..lost.len().min(NAMED_MAX)].join(", ");
@@ -161,12 +151,7 @@ impl<'a> News<'a> {
         if before.term != after.term || before.members[0].target != first.target {
             say(first.target, Word::Leads);
         }
-        let is_empty = match consistency(before, first.target) {
-            Some(Consistency::Good) => !self.is_same_process(after),
-            Some(Consistency::Restarted) => true,
-            _ => false,
-        };
-        if is_empty && first.consistency == Consistency::Good {
+        if self.before.begins_anew(self.after, before, after) {
             say(first.target, Word::BeginsAnew);
         }
     }

@@ -11,6 +11,7 @@ mod distribution;
 mod groups;
 mod hash;
 mod history;
+mod loss;
 mod map;
 
 pub use assign::{assign, partitions_for};
@@ -22,6 +23,7 @@ pub use distribution::{Distribution, WHEEL_LEN_MAX, wheel};
 pub use groups::{Place, arrange};
 pub use hash::{BuildKeyHasher, KeyHasher, hash, shard_of};
 pub use history::MapHistory;
+pub use loss::Loss;
 pub use map::ClusterMap;
 
 #[cfg(test)]

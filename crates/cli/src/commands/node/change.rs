@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use samite_client::Client;
 use samite_client::runtime::{ClusterFile, NodeEntry};
-use samite_placement::ClusterMap;
+use samite_placement::{ClusterMap, Loss};
 use samite_types::NodeId;
 use samite_wire::control::Reachability;
 use samite_wire::membership::NodeWish;
@@ -114,7 +114,7 @@ fn add(target: &Target, mut file: ClusterFile, wait: u64) -> Result<String, Fail
     let node = NodeId(last.map_or(0, |last| last + 1));
     let client = client(target, &file)?;
     client.wish(node, NodeWish::Add)?;
-    let entry = start(target, &file, &client, node, wait)?;
+    let Started { entry, .. } = start(target, &file, &client, node, wait)?;
     let line = format!("cluster {}: {node} is here (pid {})", file.cluster, entry.pid);
     file.nodes.push(entry);
     target.dir.write_cluster_file(&file)?;
@@ -136,9 +136,9 @@ fn restart(
     let fresh = match &client {
         Ok(client) => start(target, &file, client, node, wait),
         // Nobody lives whom one could ask; then it cannot serve without the others, and is not waited for.
-        Err(_) => spawn(target, &file, node),
+        Err(_) => spawn(target, &file, node).map(|entry| Started { entry, losses: Vec::new() }),
     };
-    let fresh = fresh.map_err(|failure| {
+    let Started { entry: fresh, losses } = fresh.map_err(|failure| {
         let durable = file.setup.durable.as_deref().unwrap_or_else(|| Path::new(""));
         let words = format!("{failure}{}", way_back(durable, node, aside.as_deref()));
         Failure::new(failure.code, words)
@@ -154,12 +154,25 @@ fn restart(
     if let Some(aside) = aside {
         line.push_str(&format!("; what it had is in {}", aside.display()));
     }
+    if !losses.is_empty() {
+        line.push_str(&format!("\nlost: {}", in_words(&losses)));
+    }
     file.nodes
         .iter_mut()
         .filter(|entry| entry.node == node)
         .for_each(|entry| *entry = fresh.clone());
     target.dir.write_cluster_file(&file)?;
     Ok(line)
+}
+
+/// Says what was lost, dataset by dataset.
+fn in_words(losses: &[Loss]) -> String {
+    let words = losses.iter().map(|loss| {
+        let Loss { dataset, partitions, of } = loss;
+        format!("all records in {partitions} of {of} partitions of `{dataset}`")
+    });
+    let words: Vec<String> = words.collect();
+    format!("{}: the memory of the node that died had the only copy", words.join(", "))
 }
 
 /// Refuses while the process of `node` lives. One that was killed is waited for: the kernel takes it apart for a while, the longer the more memory it had.
@@ -199,6 +212,13 @@ fn spawn(target: &Target, file: &ClusterFile, node: NodeId) -> Result<NodeEntry,
     Ok(NodeEntry { node, pid, start_ticks, socket, tcp: None })
 }
 
+/// A node that serves.
+struct Started {
+    entry: NodeEntry,
+    /// What nobody has any more since the node was started.
+    losses: Vec<Loss>,
+}
+
 /// Starts `node` and waits until the cluster counts it in.
 fn start(
     target: &Target,
@@ -206,8 +226,9 @@ fn start(
     client: &Client,
     node: NodeId,
     wait: u64,
-) -> Result<NodeEntry, Failure> {
-    let before = client.refresh_map()?.node(node).map(|info| info.incarnation);
+) -> Result<Started, Failure> {
+    let first = client.refresh_map()?;
+    let before = first.node(node).map(|info| info.incarnation);
     let mut entry = spawn(target, file, node)?;
     let until = Instant::now() + Duration::from_secs(wait);
     loop {
@@ -224,7 +245,7 @@ fn start(
             && map.state(node).is_some_and(|state| state.reachability == Reachability::Online)
         {
             entry.tcp = NodeEntry::tcp_of(&info.addresses);
-            return Ok(entry);
+            return Ok(Started { entry, losses: first.losses(&map) });
         }
         if Instant::now() >= until {
             process.signal(Signal::KILL);
