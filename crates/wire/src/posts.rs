@@ -18,10 +18,10 @@
 //! ```text
 //!            client            client
 //! free (0) ────────▶ claimed ────────▶ posted
-//!  ▲ ▲ │              │  │  │             │
-//!  │ │ │◀── client ───┘  │  └──┐          │
-//!  │ │ │◀─ node, revokes ┘     │ node     │
-//!  │ │ └──────── node ────────▶▼          │
+//!  ▲ ▲ │              │  │  │          │  │
+//!  │ │ │◀── client ───┘  │  └──┐       │  │
+//!  │ │ │◀─ node, revokes ┘     │ node  │  │
+//!  │ │ └──────── node ────────▶▼◀──────┘  │ node, when it has carried it out and goes on to change the record
 //!  │ └────────── node ─────── barred      │
 //!  └──────────── node, when it has carried it out
 //! ```
@@ -33,7 +33,8 @@
 //!   posted: it frees claim and box, and asks the node.
 //! - Who reads the board looks at the claim before. If something is posted there, the board may be behind: ask the node.
 //! - The node, before it serves anything, carries out what is pending. Before it changes a record, it bars the claim, until the record
-//!   is changed and what was on the board is not: it takes the claim from a client that has not posted yet, and carries out what is posted.
+//!   is changed and what was on the board is not: it takes the claim from a client that has not posted yet, and carries out what is posted, whose claim is barred
+//!   with that: nothing is posted in between.
 //! - It closes the table, and revokes all claims after that. One of the two sees the other: the client claims before it looks. While the table is
 //!   closed it makes changes that forbid others for records which they do not name: that of a directory that takes no entries any more, or of
 //!   the lease epoch that clients stand on.

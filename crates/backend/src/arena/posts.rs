@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use super::board::Board;
 use super::mapping::Mapping;
 
-/// How often the node tries to bar a claim that clients take and post meanwhile.
+/// How often the node tries to bar a claim that clients take and free meanwhile.
 const BARS_TRIED: u32 = 64;
 
 /// Bytes of a box that are mostly used.
@@ -69,6 +69,8 @@ pub struct Post {
     raw: [u8; BOX_LEN],
     hash: u64,
     number: usize,
+    /// Its claim stays barred when it was carried out: the node is about to change the record for somebody else.
+    stays_barred: bool,
 }
 
 /// Whose turn it is.
@@ -81,7 +83,7 @@ pub enum Turn {
 }
 
 impl Post {
-    const EMPTY: Self = Self { raw: [0; BOX_LEN], hash: 0, number: 0 };
+    const EMPTY: Self = Self { raw: [0; BOX_LEN], hash: 0, number: 0, stays_barred: false };
 
     /// What is in the box; `None`: it makes no sense.
     #[must_use]
@@ -270,7 +272,9 @@ impl Posts {
 
     /// It was carried out.
     pub(super) fn done(&self, part: u32, post: &Post) {
-        self.word(part, claim_offset(claim_of(post.hash))).store(0, Ordering::Release);
+        // Nobody but the node changes the word of a claim that is posted.
+        let claim = if post.stays_barred { Claim::BARRED.word() } else { 0 };
+        self.word(part, claim_offset(claim_of(post.hash))).store(claim, Ordering::Release);
         self.word(part, owner_offset(post.number)).store(0, Ordering::Release);
     }
 
@@ -331,10 +335,8 @@ impl Posts {
             match Claim::read(raw) {
                 Some(Claim { state: State::Barred, .. }) => return None,
                 Some(Claim { state: State::Posted, number, .. }) => {
-                    let mut post = Post { hash, number, ..Post::EMPTY };
-                    self.copy(part, number, &mut post.raw);
-                    visit(&post);
-                    self.wake_elsewhere(part, lane_of(number));
+                    self.take_barred(part, (hash, number), &mut visit);
+                    return Some(claim);
                 }
                 None | Some(Claim { state: State::Claimed, .. }) => {
                     // Whoever claims it after that looks at the board after the record was changed.
@@ -346,9 +348,20 @@ impl Posts {
                 }
             }
         }
-        // No client that keeps to the rules claims it again and again.
-        word.store(Claim::BARRED.word(), Ordering::SeqCst);
+        // A client that keeps to no rule claims it and frees it again and again. What another one has posted between two looks counts as done for that one.
+        let found = Claim::read(word.swap(Claim::BARRED.word(), Ordering::SeqCst));
+        if let Some(Claim { state: State::Posted, number, .. }) = found {
+            self.take_barred(part, (hash, number), &mut visit);
+        }
         Some(claim)
+    }
+
+    /// Has what is posted in a box carried out, and its claim barred from then on.
+    fn take_barred(&self, part: u32, (hash, number): (u64, usize), visit: &mut impl FnMut(&Post)) {
+        let mut post = Post { hash, number, stays_barred: true, ..Post::EMPTY };
+        self.copy(part, number, &mut post.raw);
+        visit(&post);
+        self.wake_elsewhere(part, lane_of(number));
     }
 
     /// Frees a claim that was barred: the record is changed.

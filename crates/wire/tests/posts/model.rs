@@ -336,10 +336,11 @@ impl Model {
             }
             Node::Taken(client) => self.take(&mut next, client),
             Node::CarriedOut(client, then) => {
-                next.claim = 0;
+                let stays_barred = then == Next::Apply && self.rules.node_bars_until_done;
+                next.claim = if stays_barred { Claim::BARRED.word() } else { 0 };
                 next.node = match then {
                     Next::Serve => self.serve(&mut next, client),
-                    Next::Apply => Node::Bar(client),
+                    Next::Apply => Node::Apply(client),
                     Next::Seal => Node::Turn(client),
                 };
             }
@@ -444,7 +445,7 @@ impl Model {
         }
     }
 
-    /// Bars the claim, or carries out what was posted under it and looks again.
+    /// Bars the claim, or carries out what was posted under it and bars it with that.
     fn bar(&self, next: &mut World, client: usize) {
         next.node = Node::Apply(client);
         match Claim::read(next.claim) {

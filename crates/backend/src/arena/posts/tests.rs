@@ -189,6 +189,27 @@ fn who_has_claimed_a_record_that_changes_cannot_post() {
     }
 }
 
+/// Each change that a client could post counts as done, however often it posts again.
+#[test]
+fn what_is_posted_while_a_claim_is_barred_is_carried_out() {
+    let posts = posts();
+    post(&posts, 0, 3, 1);
+    let word = posts.word(0, claim_offset(3));
+    let posted = word.load(Ordering::SeqCst);
+    let (mut posted_count, mut carried_out) = (1, 0);
+    let barred = posts.bar(0, hash_of(3), |post| {
+        carried_out += 1;
+        assert_eq!(state(&posts, 0, 3), Some(State::Posted), "readers ask until it is done");
+        posts.done(0, post);
+        let again = word.compare_exchange(0, posted, Ordering::SeqCst, Ordering::SeqCst);
+        posted_count += usize::from(again.is_ok());
+    });
+    assert_eq!((barred, state(&posts, 0, 3)), (Some(3), Some(State::Barred)));
+    assert_eq!(carried_out, posted_count);
+    posts.admit(0, 3);
+    assert_eq!(state(&posts, 0, 3), None);
+}
+
 #[test]
 fn a_table_that_is_closed_takes_nothing_more() {
     let posts = posts();
