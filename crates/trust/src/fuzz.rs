@@ -32,8 +32,12 @@ const ATTACKERS: u64 = 4;
 pub struct Summary {
     /// Connections made by attackers.
     pub connections: u64,
+    /// Those of attackers that hold the key, after a sound handshake.
+    pub admitted: u64,
     /// Frames that they sent.
     pub frames: u64,
+    /// Those that were sent whole after a sound handshake.
+    pub admitted_frames: u64,
     /// Calls of the honest client.
     pub calls: u64,
     /// Memory of the node before and after, in KiB.
@@ -45,7 +49,9 @@ pub struct Summary {
 struct Counts {
     stop: AtomicBool,
     connections: AtomicU64,
+    admitted: AtomicU64,
     frames: AtomicU64,
+    admitted_frames: AtomicU64,
 }
 
 fn wrong(words: impl Into<String>) -> Error {
@@ -55,7 +61,7 @@ fn wrong(words: impl Into<String>) -> Error {
 /// Attacks a node for `length`.
 ///
 /// # Errors
-/// What went wrong with the node, or for the honest client.
+/// What went wrong with the node, or for the honest client; or no attacker got past the handshake.
 pub fn run(length: Duration, seed: u64) -> Result<Summary> {
     let cluster = ProcessCluster::start(1, &["--memory", MEMORY])?;
     let file = cluster.file()?;
@@ -97,9 +103,16 @@ pub fn run(length: Duration, seed: u64) -> Result<Summary> {
     let late = Kv::new(connect(&cluster.config()?)?.dataset("honest")?);
     work(&late, calls)?;
     cluster.run(["status"])?;
+    let (admitted, admitted_frames) =
+        (counts.admitted.into_inner(), counts.admitted_frames.into_inner());
+    if admitted_frames == 0 {
+        return Err(wrong("no attacker that holds the key got a frame in: nothing was tried"));
+    }
     Ok(Summary {
         connections: counts.connections.into_inner(),
+        admitted,
         frames: counts.frames.into_inner(),
+        admitted_frames,
         calls,
         resident_kib: (before, after),
     })

@@ -170,8 +170,8 @@ fn fuzz_socket(length: Duration, seed: u64) -> Result<(), String> {
         Ok(done) => {
             let (before, after) = done.resident_kib;
             println!(
-                "fuzz-socket: {} connections, {} frames, {} calls of others; the node had {before} KiB, has {after}",
-                done.connections, done.frames, done.calls
+                "fuzz-socket: {} connections, {} of them with the key; {} frames, {} of them past the handshake; {} calls of others; the node had {before} KiB, has {after}",
+                done.connections, done.admitted, done.frames, done.admitted_frames, done.calls
             );
             Ok(())
         }

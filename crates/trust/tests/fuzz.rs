@@ -15,4 +15,7 @@ fn garbage_harms_neither_the_node_nor_others() {
     let _watchdog = Watchdog::new("fuzz", Duration::from_secs(180));
     let summary = run(Duration::from_secs(10), 7).unwrap();
     assert!(summary.frames > 1000 && summary.calls > 10, "{summary:?}");
+    // Frames without the key never get past the handshake.
+    assert!(summary.admitted > 10 && summary.admitted_frames > 200, "{summary:?}");
+    println!("{summary:?}");
 }

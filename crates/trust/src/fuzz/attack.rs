@@ -63,7 +63,9 @@ impl<'a> Attacker<'a> {
                 {
                     // SAFETY: the link holds the descriptor open, and lives until the end of this block.
                     let fd = unsafe { BorrowedFd::borrow_raw(*raw) };
-                    self.attack(fd, counts);
+                    counts.admitted.fetch_add(1, Ordering::Relaxed);
+                    let sent = self.attack(fd, counts);
+                    counts.admitted_frames.fetch_add(sent, Ordering::Relaxed);
                 }
             } else {
                 self.knock(counts);
@@ -95,16 +97,19 @@ impl<'a> Attacker<'a> {
         }
     }
 
-    fn attack(&mut self, fd: BorrowedFd<'_>, counts: &Counts) {
-        for _ in 0..=self.rng.below(FRAMES_MAX) {
+    /// Sends strange frames until the node ends the connection. Returns how many were sent whole.
+    fn attack(&mut self, fd: BorrowedFd<'_>, counts: &Counts) -> u64 {
+        let wanted = 1 + self.rng.below(FRAMES_MAX);
+        for sent in 0..wanted {
             if counts.stop.load(Ordering::Relaxed) {
-                return;
+                return sent;
             }
             counts.frames.fetch_add(1, Ordering::Relaxed);
             if !send(fd, &mutate::next(self.recording, &mut self.rng)) {
-                return;
+                return sent;
             }
         }
+        wanted
     }
 }
 
