@@ -1,5 +1,6 @@
 # The programs of test-programs.sh: each function runs in an empty directory of the store ($store, also the working
 # directory), may use the plain directory $plain, and fails when a result is wrong. Exit code 77: not on this machine.
+# They run under `set -e`, which does not see a failure in `a && b` unless b is what fails: one command stands in a line, or `|| fail` behind them.
 # shellcheck shell=bash disable=SC2154
 
 fail() {
@@ -71,23 +72,52 @@ program_git() {
   git config --global user.name Tester
   git config --global user.email tester@example.org
   git config --global init.defaultBranch main
-  mkdir repo && cd repo
+  mkdir repo
+  cd repo
   git init -q
   local i
-  for i in {1..60}; do mkdir -p "d$((i % 7))" && seq "$i" $((i * 20)) >"d$((i % 7))/f$i"; done
-  git add . && git commit -qm first
-  git checkout -qb side && echo side >side && git add side && git commit -qm side
-  git checkout -q main && echo more >>d1/f1 && git commit -qam more
-  git merge -q --no-edit side && git mv d1/f1 moved && git rm -q d2/f2 && git commit -qm moved
-  git tag -a v1 -m v1 && echo dirty >>moved && git stash -q && git stash pop -q && git checkout -q moved
-  git gc -q --aggressive && git fsck --strict --full
-  cd .. && git clone -q repo copy && git clone -q --bare repo bare.git && git clone -q "file://$PWD/bare.git" wire
-  git -C copy fsck --strict && git -C wire fsck --strict
-  diff -r --exclude=.git repo copy && diff -r --exclude=.git repo wire
+  for i in {1..60}; do
+    mkdir -p "d$((i % 7))"
+    seq "$i" $((i * 20)) >"d$((i % 7))/f$i"
+  done
+  git add .
+  git commit -qm first
+  git checkout -qb side
+  echo side >side
+  git add side
+  git commit -qm side
+  git checkout -q main
+  echo more >>d1/f1
+  git commit -qam more
+  git merge -q --no-edit side
+  git mv d1/f1 moved
+  git rm -q d2/f2
+  git commit -qm moved
+  git tag -a v1 -m v1
+  echo dirty >>moved
+  git stash -q
+  git stash pop -q
+  git checkout -q moved
+  git gc -q --aggressive
+  git fsck --strict --full
+  cd ..
+  git clone -q repo copy
+  git clone -q --bare repo bare.git
+  git clone -q "file://$PWD/bare.git" wire
+  git -C copy fsck --strict
+  git -C wire fsck --strict
+  diff -r --exclude=.git repo copy
+  diff -r --exclude=.git repo wire
   same 'commits' 5 "$(git -C wire rev-list --count main)"
-  cd wire && echo pushed >pushed && git add pushed && git commit -qm pushed && git push -q && git -C ../bare.git fsck --strict
+  cd wire
+  echo pushed >pushed
+  git add pushed
+  git commit -qm pushed
+  git push -q
+  git -C ../bare.git fsck --strict
   same 'status' '' "$(git status --porcelain)"
-  git -C ../repo pull -q ../bare.git main && cmp ../repo/pushed pushed
+  git -C ../repo pull -q ../bare.git main
+  cmp ../repo/pushed pushed
 }
 
 # sqlite MODE: 4 processes add rows to one database, and transfer between accounts.
@@ -111,7 +141,9 @@ sqlite() {
   same 'accounts' "$((1000 - 4 * rows))|$((1000 + 4 * rows))" "$(sqlite3 -separator '|' db 'SELECT (SELECT v FROM a WHERE id=1), (SELECT v FROM a WHERE id=2);')"
   sqlite3 db 'BEGIN; DELETE FROM t; ROLLBACK; VACUUM;'
   same 'rows after a rollback' $((4 * rows)) "$(sqlite3 db 'SELECT count(*) FROM t;')"
-  sqlite3 db .dump >"$plain/dump" && sqlite3 copy.db <"$plain/dump" && same 'integrity of the copy' ok "$(sqlite3 copy.db 'PRAGMA integrity_check;')"
+  sqlite3 db .dump >"$plain/dump"
+  sqlite3 copy.db <"$plain/dump"
+  same 'integrity of the copy' ok "$(sqlite3 copy.db 'PRAGMA integrity_check;')"
 }
 
 program_sqlite_rollback() { sqlite delete; }
@@ -119,7 +151,8 @@ program_sqlite_wal() { sqlite wal; }
 
 program_gcc_make() {
   needs gcc make ar
-  mkdir -p src lib test && local i
+  local i
+  mkdir -p src lib test
   for i in {1..8}; do
     printf '#include "all.h"\nint part%d(int x) { return x + %d; }\n' "$i" "$i" >"lib/part$i.c"
     echo "int part$i(int x);"
@@ -154,14 +187,16 @@ clean:
 	rm -f lib/*.o *.a *.so main shared test/test
 .PHONY: all check clean
 MAKE
-  make -j4 && make check
+  make -j4
+  make check
   same 'output' 36 "$(./main)"
   # The loader of a program is in nobody's hands but the kernel's: it sees a mount only.
   [ "$DOOR" = run ] || same 'output with a shared library' 36 "$(LD_LIBRARY_PATH=$PWD ./shared)"
   make | grep 'Nothing to be done' >/dev/null || fail 'make would build again'
   sleep 0.02 && touch lib/part3.c && make | grep 'part3.o' >/dev/null || fail 'make did not see a touched file'
   make -n | grep 'Nothing to be done' >/dev/null || fail 'make is never done'
-  make clean && same 'objects after clean' '' "$(find . -name '*.o')"
+  make clean
+  same 'objects after clean' '' "$(find . -name '*.o')"
 }
 
 program_cargo_build() {
@@ -182,14 +217,20 @@ program_tar() {
   tree "$plain/tree" "$(files_of_tree)"
   manifest "$plain/tree" >"$plain/expected"
   tar -C "$plain" --format=pax -cf - tree | tar -xpf -
-  manifest tree >"$plain/found" && diff "$plain/expected" "$plain/found"
+  manifest tree >"$plain/found"
+  diff "$plain/expected" "$plain/found"
   local how=(--sort=name --format=pax --pax-option=delete=atime,delete=ctime --owner=0 --group=0 --numeric-owner -cf)
   tar "${how[@]}" archive.tar tree
-  mkdir "$plain/out" && tar -xpf archive.tar -C "$plain/out"
-  manifest "$plain/out/tree" >"$plain/found" && diff "$plain/expected" "$plain/found"
-  tar -czf archive.tgz tree && tar -tzf archive.tgz | wc -l >"$plain/count"
+  mkdir "$plain/out"
+  tar -xpf archive.tar -C "$plain/out"
+  manifest "$plain/out/tree" >"$plain/found"
+  diff "$plain/expected" "$plain/found"
+  tar -czf archive.tgz tree
+  tar -tzf archive.tgz | wc -l >"$plain/count"
   same 'entries' "$(find "$plain/tree" -printf x | wc -c)" "$(cat "$plain/count")"
-  tar -df archive.tar && rm -r tree && [ ! -e tree ]
+  tar -df archive.tar
+  rm -r tree
+  [ ! -e tree ]
 }
 
 program_rsync() {
@@ -197,12 +238,17 @@ program_rsync() {
   tree "$plain/tree" "$(files_of_tree)"
   rsync -aH "$plain/tree/" tree/
   manifest "$plain/tree" >"$plain/expected"
-  manifest tree >"$plain/found" && diff "$plain/expected" "$plain/found"
+  manifest tree >"$plain/found"
+  diff "$plain/expected" "$plain/found"
   same 'what rsync would do again' '' "$(rsync -aHin --checksum "$plain/tree/" tree/)"
-  find "$plain/tree" -name 'plain.*' -delete && echo new >"$plain/tree/new file" && rsync -aH --delete "$plain/tree/" tree/
+  find "$plain/tree" -name 'plain.*' -delete
+  echo new >"$plain/tree/new file"
+  rsync -aH --delete "$plain/tree/" tree/
   diff -r --no-dereference "$plain/tree" tree
-  rsync -aH --inplace tree/ "$plain/back/" && diff -r --no-dereference "$plain/tree" "$plain/back"
-  find tree -depth -delete && [ ! -e tree ]
+  rsync -aH --inplace tree/ "$plain/back/"
+  diff -r --no-dereference "$plain/tree" "$plain/back"
+  find tree -depth -delete
+  [ ! -e tree ]
 }
 
 program_python() {
@@ -378,44 +424,128 @@ HERE
   local i line
   for i in {1..200}; do echo "line $i" >>lines; done
   same 'lines' 200 "$(wc -l <lines)"
-  i=0 && while read -r line; do i=$((i + 1)) && same 'line' "line $i" "$line"; done <lines
-  for i in {1..100}; do echo "$i" >one && same 'file' "$i" "$(<one)"; done
-  exec 7>seven && echo a >&7 && echo b >&7 && exec 7>&- && same 'descriptor' $'a\nb' "$(cat seven)"
-  exec 8<>seven && read -r line <&8 && echo B >&8 && exec 8>&- && same 'read and write' $'a\nB' "$(cat seven)"
-  { echo out && echo err >&2; } >both 2>&1 && same 'both' $'out\nerr' "$(cat both)"
+  i=0
+  while read -r line; do
+    i=$((i + 1))
+    same 'line' "line $i" "$line"
+  done <lines
+  for i in {1..100}; do
+    echo "$i" >one
+    same 'file' "$i" "$(<one)"
+  done
+  exec 7>seven
+  echo a >&7
+  echo b >&7
+  exec 7>&-
+  same 'descriptor' $'a\nb' "$(cat seven)"
+  exec 8<>seven
+  read -r line <&8
+  echo B >&8
+  exec 8>&-
+  same 'read and write' $'a\nB' "$(cat seven)"
+  {
+    echo out
+    echo err >&2
+  } >both 2>&1
+  same 'both' $'out\nerr' "$(cat both)"
   (set -o noclobber && ! echo x >both) 2>/dev/null || fail 'noclobber'
-  (umask 027 && : >masked && same 'umask' 640 "$(stat -c %a masked)")
-  sort -r lines | tee sorted | head -n 1 >first && same 'pipe' 'line 99' "$(cat first)"
+  (
+    umask 027
+    : >masked
+    same 'umask' 640 "$(stat -c %a masked)"
+  )
+  sort -r lines | tee sorted | head -n 1 >first
+  same 'pipe' 'line 99' "$(cat first)"
   diff <(sort lines) <(sort sorted)
-  printf 'b\na\n' >x && sort -o x x && same 'sort in place' $'a\nb' "$(cat x)" && sed -i s/a/A/ x && same 'sed -i' $'A\nb' "$(cat x)"
-  mkdir -p t/{a,b,c}/{d,e} && touch t/{a,b,c}/{d,e}/{1..20}.{tmp,txt}
-  find t -name '*.tmp' -delete && same 'after find -delete' 120 "$(find t -type f | wc -l)"
-  cp -a t u && diff -r t u && mv u t/a/u && rm -r t/a/u t && [ ! -e t ]
-  truncate -s 4M holes && printf end >>holes && cp --sparse=always holes copy && cmp holes copy
-  dd if=/dev/urandom of=noise bs=64K count=40 status=none && cp --sparse=auto noise noise2 && cmp noise noise2 && cp --reflink=auto noise noise3 && cmp noise noise3
+  printf 'b\na\n' >x
+  sort -o x x
+  same 'sort in place' $'a\nb' "$(cat x)"
+  sed -i s/a/A/ x
+  same 'sed -i' $'A\nb' "$(cat x)"
+  mkdir -p t/{a,b,c}/{d,e}
+  touch t/{a,b,c}/{d,e}/{1..20}.{tmp,txt}
+  find t -name '*.tmp' -delete
+  same 'after find -delete' 120 "$(find t -type f | wc -l)"
+  cp -a t u
+  diff -r t u
+  mv u t/a/u
+  rm -r t/a/u t
+  [ ! -e t ]
+  truncate -s 4M holes
+  printf end >>holes
+  cp --sparse=always holes copy
+  cmp holes copy
+  dd if=/dev/urandom of=noise bs=64K count=40 status=none
+  cp --sparse=auto noise noise2
+  cmp noise noise2
+  cp --reflink=auto noise noise3
+  cmp noise noise3
   ((SECONDS < 240)) || fail 'slow'
   mkdir empty && rmdir empty && ! rmdir t 2>/dev/null || fail 'rmdir of nothing'
-  mkfifo pipe && { echo through >pipe & } && same 'fifo' through "$(cat pipe)" && wait
-  [ -x /bin/true ] && printf '#!/bin/sh\necho "$0 ran"\n' >script && chmod +x script && same 'script' './script ran' "$(./script)"
-  df . >/dev/null && ls -la --full-time >/dev/null && stat -f . >/dev/null
+  mkfifo pipe
+  echo through >pipe &
+  same 'fifo' through "$(cat pipe)"
+  wait
+  [ -x /bin/true ]
+  printf '#!/bin/sh\necho "$0 ran"\n' >script
+  chmod +x script
+  same 'script' './script ran' "$(./script)"
+  df . >/dev/null
+  ls -la --full-time >/dev/null
+  stat -f . >/dev/null
 }
 
 # What other file systems of this kind have been seen to get wrong.
 program_known_traps() {
   needs python3
-  echo 1 >r && echo 2 >>r && same 'redirections' $'1\n2' "$(cat r)"
-  python -c 'open("r", "a").write("3\n")' && same 'append from python' $'1\n2\n3' "$(cat r)"
-  echo old >to && echo new >from && mv from to && same 'rename over a file' new "$(cat to)" && [ ! -e from ]
-  mkdir -p d/e && echo x >d/e/f && mv d D && same 'renamed directory' x "$(cat D/e/f)" && [ ! -e d ]
-  rm D/e/f && rmdir D/e D && [ ! -e D ]
-  exec 5<r && rm r && same 'read after unlink' 1 "$(head -n 1 <&5)" && exec 5<&-
-  truncate -s 100000 hole && same 'a hole' "$(head -c 100000 /dev/zero | sha256sum)" "$(sha256sum <hole)"
-  echo l >l1 && ln l1 l2 && ln -s l1 l3 && same 'links' 2 "$(stat -c %h l2)" && same 'symbolic link' l "$(cat l3)" && same 'readlink' l1 "$(readlink l3)"
+  echo 1 >r
+  echo 2 >>r
+  same 'redirections' $'1\n2' "$(cat r)"
+  python -c 'open("r", "a").write("3\n")'
+  same 'append from python' $'1\n2\n3' "$(cat r)"
+  echo old >to
+  echo new >from
+  mv from to
+  same 'rename over a file' new "$(cat to)"
+  [ ! -e from ]
+  mkdir -p d/e
+  echo x >d/e/f
+  mv d D
+  same 'renamed directory' x "$(cat D/e/f)"
+  [ ! -e d ]
+  rm D/e/f
+  rmdir D/e D
+  [ ! -e D ]
+  exec 5<r
+  rm r
+  same 'read after unlink' 1 "$(head -n 1 <&5)"
+  exec 5<&-
+  truncate -s 100000 hole
+  same 'a hole' "$(head -c 100000 /dev/zero | sha256sum)" "$(sha256sum <hole)"
+  echo l >l1
+  ln l1 l2
+  ln -s l1 l3
+  same 'links' 2 "$(stat -c %h l2)"
+  same 'symbolic link' l "$(cat l3)"
+  same 'readlink' l1 "$(readlink l3)"
   rm l1 && same 'hard link' l "$(cat l2)" && ! cat l3 2>/dev/null || fail 'a dangling link can be read'
-  chmod 4711 l2 && same 'chmod' 4711 "$(stat -c %a l2)"
-  touch -d '2001-02-03 04:05:06.123456789 UTC' l2 && same 'times' '981173106.123456789' "$(stat -c %.9Y l2)"
-  (umask 077 && mkdir private && same 'umask' 700 "$(stat -c %a private)")
-  mkdir many && (cd many && for i in {1..300}; do : >"$i"; done) && same 'ls' 300 "$(ls many | wc -l)" && ls -l many >/dev/null && rm -r many
+  chmod 4711 l2
+  same 'chmod' 4711 "$(stat -c %a l2)"
+  touch -d '2001-02-03 04:05:06.123456789 UTC' l2
+  same 'times' '981173106.123456789' "$(stat -c %.9Y l2)"
+  (
+    umask 077
+    mkdir private
+    same 'umask' 700 "$(stat -c %a private)"
+  )
+  mkdir many
+  (
+    cd many
+    for i in {1..300}; do : >"$i"; done
+  )
+  same 'ls' 300 "$(ls many | wc -l)"
+  ls -l many >/dev/null
+  rm -r many
   python - <<'PYTHON'
 import errno, fcntl, mmap, os
 open("m", "wb").write(b"a" * 10000)
@@ -458,7 +588,8 @@ PYTHON
 
 program_locks() {
   needs flock
-  : >lock && echo 0 >count
+  : >lock
+  echo 0 >count
   local i workers=()
   for i in 1 2 3 4; do
     for _ in {1..25}; do flock lock bash -c 'read -r n <count; echo $((n + 1)) >count'; done &

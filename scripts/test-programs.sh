@@ -108,4 +108,5 @@ for program in "${wanted[@]}"; do
 done
 if [ -n "${KILL:-}" ]; then end_disturbing || failed=$((failed + 1)); fi
 echo "programs through $door on $nodes node(s): $passed passed, $failed failed"
-[ "$failed" = 0 ]
+if [ "$passed" = 0 ]; then echo 'no program was tried' >&2; fi
+[ "$failed" = 0 ] && [ "$passed" -gt 0 ]
