@@ -278,7 +278,9 @@ pub const fn words(kind: ErrorKind) -> &'static str {
         ErrorKind::NoAttribute => "no such attribute",
         ErrorKind::Unsupported => "not supported",
         ErrorKind::Busy => "others keep changing it",
-        _ => "invalid",
+        ErrorKind::NoSpace => "no space left in the store",
+        ErrorKind::Invalid => "invalid",
+        other => other.words(),
     }
 }
 

@@ -554,6 +554,7 @@ fn a_full_store_says_so_and_goes_on() {
         assert!(written < 64 << 20, "it never gets full");
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(error.to_string().ends_with(": no space left in the store"), "{error}");
     assert!(written > 4 << 20);
     assert_eq!(file.attr().unwrap().size, written);
     let mut buf = vec![0; 1 << 20];
