@@ -18,7 +18,7 @@ mod slab;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ use samite_wire::heads::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::posts::{BOX_LEN, BOXES};
 
+use crate::quota::{Limit, Quota};
 use board::Board;
 pub use extent::Extent;
 use mapping::Mapping;
@@ -54,8 +55,7 @@ pub struct Bar(usize);
 pub struct Arena {
     mapping: Arc<Mapping>,
     layout: ArenaLayout,
-    capacity: u64,
-    used: AtomicU64,
+    quota: Quota,
     free: Mutex<FreeBlocks>,
     board: Board,
     posts: Posts,
@@ -99,8 +99,7 @@ impl Arena {
         Ok(Arc::new(Self {
             mapping,
             layout,
-            capacity: capacity_bytes,
-            used: AtomicU64::new(0),
+            quota: Quota::new(capacity_bytes),
             free: Mutex::default(),
             board,
             posts,
@@ -259,7 +258,7 @@ impl Arena {
     #[must_use]
     pub fn grant(self: &Arc<Self>, count: usize) -> Vec<Extent> {
         let mut granted = Vec::with_capacity(count.min(64));
-        while granted.len() < count && self.charge(BLOCK_CHARGE) {
+        while granted.len() < count && self.quota.charge(BLOCK_CHARGE, Limit::Open) {
             let mut extent = self.block();
             extent.open_for_client();
             granted.push(extent);
@@ -267,50 +266,22 @@ impl Arena {
         granted
     }
 
-    /// Bytes it can hold.
+    /// What it can hold, and what is charged to it.
     #[must_use]
-    pub const fn capacity(&self) -> u64 {
-        self.capacity
-    }
-
-    /// Bytes charged to it.
-    #[must_use]
-    pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+    pub const fn quota(&self) -> &Quota {
+        &self.quota
     }
 
     /// Bytes whose pages the background thread has put in place so far.
     #[must_use]
     pub fn populated(&self) -> u64 {
-        self.populator.populated().min(self.capacity)
-    }
-
-    /// Charges `bytes`; `false`, and nothing is charged, if they do not fit.
-    pub(crate) fn charge(&self, bytes: u64) -> bool {
-        let before = self.used.fetch_add(bytes, Ordering::AcqRel);
-        let fits = before.checked_add(bytes).is_some_and(|after| after <= self.capacity);
-        if !fits {
-            self.used.fetch_sub(bytes, Ordering::AcqRel);
-        }
-        fits
-    }
-
-    /// Charges `bytes`, whether they fit or not.
-    pub(crate) fn overcharge(&self, bytes: u64) {
-        self.used.fetch_add(bytes, Ordering::AcqRel);
+        self.populator.populated().min(self.quota.capacity())
     }
 
     /// Whether there is room for as much as clients can post.
     #[must_use]
     pub fn has_room_for_posts(&self) -> bool {
-        let posts = self.layout.shards() as u64 * POSTS_CHARGE;
-        self.used() + posts <= self.capacity
-    }
-
-    /// Gives back a charge.
-    pub(crate) fn uncharge(&self, bytes: u64) {
-        let before = self.used.fetch_sub(bytes, Ordering::AcqRel);
-        debug_assert!(before >= bytes, "more given back than charged");
+        self.quota.free() >= self.layout.shards() as u64 * POSTS_CHARGE
     }
 
     /// A whole block, which has been charged.
@@ -333,7 +304,7 @@ impl Arena {
     /// Puts a block back, and then its charge.
     fn free_block(&self, block: u32) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).freed.push(block);
-        self.uncharge(BLOCK_CHARGE);
+        self.quota.uncharge(BLOCK_CHARGE);
     }
 
     /// Offset of a block that this arena took.
@@ -349,6 +320,6 @@ impl Arena {
 
 impl fmt::Debug for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Arena({} of {} B)", self.used(), self.capacity)
+        write!(f, "Arena({} of {} B)", self.quota.used(), self.quota.capacity())
     }
 }

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 
 use samite_types::{DatasetId, ErrorKind, PartitionId, Version};
 
+use crate::quota::Limit;
 use crate::record::{Backend, Piece, PlannedChange, RecordStore, Source};
 
 /// Runs the suite against the targets that `make` makes. They hold at most a few dozen MiB: a part of the suite fills one.
@@ -23,6 +24,9 @@ pub fn run(make: &dyn Fn() -> Box<dyn Backend>) {
     partitions_are_apart_and_give_back_what_they_took(make().as_mut());
     a_full_target_refuses_and_recovers(make().as_mut());
     a_reservation_is_all_or_nothing(make().as_mut());
+    what_is_kept_is_found_on_a_full_target(make().as_mut());
+    only_what_makes_room_takes_the_reserve(make().as_mut());
+    what_records_are_decides_what_changes_take_at_most(make().as_mut());
 }
 
 /// Lengths at which backends change the way they keep a value, and their neighbours.
@@ -358,4 +362,60 @@ fn a_reservation_is_all_or_nothing(backend: &mut dyn Backend) {
     }
     store.settle();
     assert_eq!(store.record_count(), u64::from(count - freed) + fits as u64);
+}
+
+fn what_is_kept_is_found_on_a_full_target(backend: &mut dyn Backend) {
+    let (mut store, mut other) = (open(backend), backend.open(DatasetId(1), PartitionId(2)));
+    let other = other.as_mut().expect("open");
+    for len in LENS {
+        let value = pattern(len, 3);
+        let source = Source::Bytes(&value);
+        let write = PlannedChange::Write { key: b"w", offset: 7, source: &source };
+        let changes = [PlannedChange::Put { key: b"k", source: &source }, write];
+        let most = store.charge_max(&changes);
+        assert_eq!(store.keep(most, 0), most, "there is room for {len} B");
+        // The other one takes all that is free.
+        other.keep(u64::MAX, 0);
+        assert!(store.reserve(&changes).is_err(), "{len} B fit in a full target");
+        store.draw(most);
+        store.reserve(&changes).expect("space is kept");
+        store.put(b"k", Source::Bytes(&value), Version(1)).expect("kept");
+        store.write(b"w", 7, Source::Bytes(&value), Version(1)).expect("kept");
+        store.settle();
+        for key in [b"k", b"w"] {
+            store.delete(key).expect("delete");
+        }
+        assert_eq!((store.keep(0, 0), other.keep(0, 0)), (0, 0));
+    }
+}
+
+fn only_what_makes_room_takes_the_reserve(backend: &mut dyn Backend) {
+    let mut store = open(backend);
+    store.keep(u64::MAX, 0);
+    let source = Source::Bytes(&[2; 400]);
+    let changes = [PlannedChange::Put { key: b"new", source: &source }];
+    assert!(store.reserve(&changes).is_err());
+    store.set_limit(Limit::Whole);
+    store.reserve(&changes).expect("the reserve has room");
+    store.put(b"new", Source::Bytes(&[2; 400]), Version(2)).expect("set aside");
+    store.settle();
+    assert!(store.put(b"other", Source::Bytes(&[2; 400]), Version(3)).is_err(), "as before");
+}
+
+fn what_records_are_decides_what_changes_take_at_most(backend: &mut dyn Backend) {
+    for len in LENS {
+        let (mut one, mut two) = (open(backend), backend.open(DatasetId(1), PartitionId(2)));
+        let two = two.as_mut().expect("open");
+        one.put(b"k", Source::Bytes(&pattern(300_000, 5)), Version(1)).expect("put");
+        one.truncate(b"k", len, Version(2)).expect("cut");
+        two.put(b"k", Source::Zeros(len), Version(2)).expect("put");
+        for (offset, count) in [(0, 10), (len / 2, 5_000), (len, 100), (len + 70_000, 70_000)] {
+            let (bytes, zeros) = (vec![1; count as usize], Source::Zeros(count));
+            let bytes = Source::Bytes(&bytes);
+            let most = |store: &dyn RecordStore, source| {
+                store.charge_max(&[PlannedChange::Write { key: b"k", offset, source }])
+            };
+            assert_eq!(most(&*one, &bytes), most(&**two, &zeros), "{count} B at {offset} of {len}");
+        }
+    }
 }

@@ -10,11 +10,13 @@ pub mod memory;
 pub mod null;
 
 mod bytes;
+mod quota;
 mod range;
 mod record;
 
 pub use arena::{Arena, Bar, Extent, Near, Post, Turn};
 pub use bytes::Bytes;
+pub use quota::{Account, KEPT_IDLE, Limit, Quota};
 pub use record::{
     Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Seen,
     Source, Usage,

@@ -28,6 +28,7 @@ use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Vers
 use samite_wire::heads::{HEAD_LEN, RecordId};
 
 use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
+use crate::quota::Limit;
 use crate::range::{scan_range, successor};
 use crate::record::{
     Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Seen,
@@ -67,16 +68,15 @@ impl Backend for MemoryBackend {
         let space = Space::new(Arc::clone(&self.arena), Arc::clone(&self.pool));
         let arena = Arc::clone(&self.arena);
         let (records, damaged) = (Table::default(), RefCell::default());
-        let (reserved, overdraws) = (false, false);
-        let store =
-            MemoryStore { records, space, reserved, overdraws, damaged, arena, dataset, partition };
+        let reserved = false;
+        let store = MemoryStore { records, space, reserved, damaged, arena, dataset, partition };
         Ok(Box::new(store))
     }
 
     fn usage(&self) -> Usage {
         Usage {
-            capacity: self.arena.capacity(),
-            used: self.arena.used(),
+            capacity: self.arena.quota().capacity(),
+            used: self.arena.quota().used(),
             populated: self.arena.populated(),
         }
     }
@@ -107,8 +107,6 @@ struct MemoryStore {
     space: Space,
     /// Between `reserve` and `settle`.
     reserved: bool,
-    /// What small records take need not be there.
-    overdraws: bool,
     /// Keys of records that were found damaged and not told of yet.
     damaged: RefCell<Vec<Box<[u8]>>>,
     arena: Arc<Arena>,
@@ -256,12 +254,30 @@ impl RecordStore for MemoryStore {
     }
 
     fn settle(&mut self) {
-        self.space.settle();
+        let (account, quota) = self.space.account();
+        account.settle(quota);
         self.reserved = false;
     }
 
-    fn overdraw(&mut self, may: bool) {
-        self.overdraws = may;
+    fn set_limit(&mut self, limit: Limit) {
+        self.space.account().0.set_limit(limit);
+    }
+
+    fn charge_max(&self, changes: &[PlannedChange<'_>]) -> u64 {
+        self.most(changes)
+    }
+
+    fn keep(&mut self, least: u64, wanted: u64) -> u64 {
+        let (account, quota) = self.space.account();
+        account.keep(quota, least, wanted)
+    }
+
+    fn has_reserve(&self) -> bool {
+        self.arena.quota().has_reserve()
+    }
+
+    fn draw(&mut self, bytes: u64) {
+        self.space.account().0.draw(bytes);
     }
 
     fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed> {

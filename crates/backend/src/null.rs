@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Result, Version};
+use samite_types::{DatasetId, PartitionId, Result, Version};
 
 use crate::arena::Arena;
+use crate::quota::{Account, Limit, Quota};
 use crate::range::{scan_range, successor};
 use crate::record::{
     Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Source,
@@ -23,48 +23,25 @@ const RECORD_CHARGE: u64 = 96;
 /// A target that keeps no values. A clone is another shard's handle to it.
 #[derive(Clone, Debug)]
 pub struct NullBackend {
-    limit: Arc<Limit>,
-}
-
-#[derive(Debug)]
-struct Limit {
-    capacity: u64,
-    used: AtomicU64,
-}
-
-impl Limit {
-    fn charge(&self, bytes: u64) -> Result<()> {
-        let before = self.used.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) <= self.capacity {
-            return Ok(());
-        }
-        self.uncharge(bytes);
-        let capacity = self.capacity;
-        Err(Error::new(ErrorKind::NoSpace, format!("target full: {before} of {capacity} B used")))
-    }
-
-    fn uncharge(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
-    }
+    quota: Arc<Quota>,
 }
 
 impl NullBackend {
     /// A target whose keys may take `capacity_bytes`.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> Self {
-        Self { limit: Arc::new(Limit { capacity: capacity_bytes, used: AtomicU64::new(0) }) }
+        Self { quota: Arc::new(Quota::new(capacity_bytes)) }
     }
 }
 
 impl Backend for NullBackend {
     fn open(&mut self, _: DatasetId, _: PartitionId) -> Result<Box<dyn RecordStore>> {
-        let limit = Arc::clone(&self.limit);
-        Ok(Box::new(NullStore { records: BTreeMap::new(), limit, charged: 0, credit: 0 }))
+        let (records, quota) = (BTreeMap::new(), Arc::clone(&self.quota));
+        Ok(Box::new(NullStore { records, quota, charged: 0, account: Account::default() }))
     }
 
     fn usage(&self) -> Usage {
-        let used = self.limit.used.load(Ordering::Relaxed);
-        Usage { capacity: self.limit.capacity, used, populated: 0 }
+        Usage { capacity: self.quota.capacity(), used: self.quota.used(), populated: 0 }
     }
 
     fn arena(&self) -> Option<Arc<Arena>> {
@@ -80,11 +57,10 @@ impl Backend for NullBackend {
 #[derive(Debug)]
 struct NullStore {
     records: BTreeMap<Box<[u8]>, RecordMeta>,
-    limit: Arc<Limit>,
+    quota: Arc<Quota>,
     /// For the records that are there.
     charged: u64,
-    /// Charged ahead.
-    credit: u64,
+    account: Account,
 }
 
 const fn charge_of(key: &[u8]) -> u64 {
@@ -92,6 +68,20 @@ const fn charge_of(key: &[u8]) -> u64 {
 }
 
 impl NullStore {
+    /// What `changes` take.
+    fn demand(&self, changes: &[PlannedChange<'_>]) -> u64 {
+        let mut bytes = 0;
+        for (index, change) in changes.iter().enumerate() {
+            let Some(key) = change.key() else { continue };
+            let is_unsettled = changes[..index].iter().any(|earlier| earlier.unsettles(key));
+            let repeats = changes[..index].iter().any(|earlier| earlier.key() == Some(key));
+            if is_unsettled || !repeats && !self.records.contains_key(key) {
+                bytes += charge_of(key);
+            }
+        }
+        bytes
+    }
+
     /// Sets the length that `len_of` makes of the old one.
     fn upsert(
         &mut self,
@@ -104,10 +94,8 @@ impl NullStore {
             return Ok(Changed { len: meta.len, created: false });
         }
         let charge = charge_of(key);
-        if self.credit >= charge {
-            self.credit -= charge;
-        } else {
-            self.limit.charge(charge)?;
+        if !self.account.spend(&self.quota, charge) {
+            return Err(self.quota.full());
         }
         self.charged += charge;
         let len = len_of(0);
@@ -152,22 +140,39 @@ impl RecordStore for NullStore {
     }
 
     fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
-        let mut bytes = 0;
-        for (index, change) in changes.iter().enumerate() {
-            let Some(key) = change.key() else { continue };
-            let is_unsettled = changes[..index].iter().any(|earlier| earlier.unsettles(key));
-            let repeats = changes[..index].iter().any(|earlier| earlier.key() == Some(key));
-            if is_unsettled || !repeats && !self.records.contains_key(key) {
-                bytes += charge_of(key);
-            }
+        let bytes = self.demand(changes);
+        if self.account.set_aside(&self.quota, bytes) {
+            return Ok(());
         }
-        self.limit.charge(bytes)?;
-        self.credit += bytes;
-        Ok(())
+        if self.account.limit() == Limit::Beyond {
+            self.account.overdraw(&self.quota, bytes);
+            return Ok(());
+        }
+        Err(self.quota.full())
     }
 
     fn settle(&mut self) {
-        self.limit.uncharge(std::mem::take(&mut self.credit));
+        self.account.settle(&self.quota);
+    }
+
+    fn set_limit(&mut self, limit: Limit) {
+        self.account.set_limit(limit);
+    }
+
+    fn charge_max(&self, changes: &[PlannedChange<'_>]) -> u64 {
+        self.demand(changes)
+    }
+
+    fn keep(&mut self, least: u64, wanted: u64) -> u64 {
+        self.account.keep(&self.quota, least, wanted)
+    }
+
+    fn has_reserve(&self) -> bool {
+        self.quota.has_reserve()
+    }
+
+    fn draw(&mut self, bytes: u64) {
+        self.account.draw(bytes);
     }
 
     fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed> {
@@ -194,7 +199,7 @@ impl RecordStore for NullStore {
         let existed = self.records.remove(key).is_some();
         if existed {
             self.charged -= charge_of(key);
-            self.limit.uncharge(charge_of(key));
+            self.quota.uncharge(charge_of(key));
         }
         Ok(existed)
     }
@@ -206,7 +211,7 @@ impl RecordStore for NullStore {
         }
         let freed = charge_of(key) - charge_of(to);
         self.charged -= freed;
-        self.limit.uncharge(freed);
+        self.quota.uncharge(freed);
         self.records.insert(to.into(), RecordMeta { version, ..meta });
         Ok(true)
     }
@@ -244,6 +249,7 @@ impl RecordStore for NullStore {
 
 impl Drop for NullStore {
     fn drop(&mut self) {
-        self.limit.uncharge(self.charged + self.credit);
+        self.account.close(&self.quota);
+        self.quota.uncharge(self.charged);
     }
 }

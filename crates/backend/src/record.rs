@@ -7,6 +7,7 @@ use samite_types::{DatasetId, Epoch, PartitionId, Result, Version};
 
 use crate::arena::{Arena, Extent};
 use crate::bytes::Bytes;
+use crate::quota::Limit;
 
 /// A piece of a value that was read. Owned: it stays as it is, whatever happens to the record.
 #[derive(Clone, Debug)]
@@ -305,14 +306,25 @@ pub trait RecordStore: Send {
     /// `NoSpace`: not all of them would fit; nothing is set aside.
     fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()>;
 
-    /// Gives back what was set aside and not used.
+    /// The changes are done: gives back what was set aside and not used.
     fn settle(&mut self);
 
-    /// Whether changes of small records may take more than the target has, from now on: somebody counts on them already. Whoever lets them says
-    /// how many there are.
-    fn overdraw(&mut self, may: bool) {
-        let _ = may;
-    }
+    /// How much of the target the next changes may take, until [`settle`](Self::settle); without a word [`Limit::Open`].
+    fn set_limit(&mut self, limit: Limit);
+
+    /// The most that `changes` take of any target of this kind that has the same records, in bytes: what the records are decides, not how they are
+    /// stored.
+    fn charge_max(&self, changes: &[PlannedChange<'_>]) -> u64;
+
+    /// Keeps space for changes that another member of the mirror group decides on: at least `least` bytes of it, if they are there, and `wanted`, if the
+    /// target can spare them. Returns how many are kept.
+    fn keep(&mut self, least: u64, wanted: u64) -> u64;
+
+    /// Whether the target has half of the reserve left that only changes which make room may take, [`Limit::Whole`].
+    fn has_reserve(&self) -> bool;
+
+    /// The next changes may use up to `bytes` of what is [kept](Self::keep), until [`settle`](Self::settle); what they do not use stays kept.
+    fn draw(&mut self, bytes: u64);
 
     /// Sets the whole value; creates the record.
     fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed>;

@@ -197,6 +197,9 @@ impl Shard {
                 Effect::Damaged { .. } | Effect::Mended { .. } | Effect::Evened { .. } => {
                     self.scrub_news(id, &effect);
                 }
+                Effect::NoRoom { target } => {
+                    tracing::warn!(dataset = %id.0, partition = %id.1, %target, "resync waits for room");
+                }
                 Effect::Broken { target, kind } => {
                     tracing::warn!(dataset = %id.0, partition = %id.1, %target, ?kind, "resync");
                     self.report(id, target, MemberNews::Broken);

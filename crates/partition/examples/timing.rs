@@ -131,7 +131,7 @@ impl Grants for Granted<'_> {
 
 fn large_records(backend: &mut dyn Backend) {
     let arena = backend.arena().expect("arena");
-    while arena.populated() < arena.capacity() {
+    while arena.populated() < arena.quota().capacity() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     let mut bench = Bench::new(backend);

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use samite_backend::{Piece, RecordMeta, Source};
+use samite_backend::{Limit, Piece, RecordMeta, Source};
 use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, Seq, Term, Version};
 use samite_wire::op::Data;
 use samite_wire::peer::RecordCopy;
@@ -10,6 +10,7 @@ use samite_wire::{Decoder, WireError};
 use smallvec::SmallVec;
 
 use crate::holds::Holds;
+use crate::mirror::Funds;
 use crate::sessions::Sessions;
 use crate::{Key, Partition};
 
@@ -41,6 +42,31 @@ impl Partition {
     pub(crate) const fn set_follows(&mut self, follows: bool) {
         self.follows = follows;
         self.shows = !follows;
+    }
+
+    /// Where the space of the changes from here on comes from, unless another member has decided on them.
+    pub(crate) const fn set_funds(&mut self, funds: Funds) {
+        self.funds = funds;
+    }
+
+    /// The most that the last change takes of another member, in bytes; 0 when nobody has asked.
+    pub(crate) const fn take_charge(&mut self) -> u64 {
+        std::mem::replace(&mut self.charge, 0)
+    }
+
+    /// The most that a change would have taken which other members are not known to have room for.
+    pub(crate) const fn take_short(&mut self) -> Option<u64> {
+        self.short.take()
+    }
+
+    /// Keeps space for changes that another member decides on ([`samite_backend::RecordStore::keep`]).
+    pub(crate) fn keep(&mut self, least: u64, wanted: u64) -> u64 {
+        self.store.keep(least, wanted)
+    }
+
+    /// Whether the target has something left for changes that make room.
+    pub(crate) fn has_reserve(&self) -> bool {
+        self.store.has_reserve()
     }
 
     /// Whether the keys of changed records are to be kept for [`Partition::take_touched`].
@@ -98,11 +124,11 @@ impl Partition {
         Ok(meta.map(|meta| (meta, pieces)))
     }
 
-    /// Makes a record what it is elsewhere, version included; or none.
+    /// Makes a record what it is elsewhere, version included; or none. It may take as much of the target as `limit` says.
     ///
     /// # Errors
-    /// `NoSpace`: the record is as it was, or gone.
-    pub(crate) fn install(&mut self, record: &RecordCopy<'_>) -> Result<()> {
+    /// `NoSpace`: there is no such record then.
+    pub(crate) fn install(&mut self, record: &RecordCopy<'_>, limit: Limit) -> Result<()> {
         if let Some(touched) = &mut self.touched {
             touched.push(record.key.into());
         }
@@ -110,6 +136,9 @@ impl Partition {
             return self.store.delete(record.key).map(|_| ());
         };
         let version = record.version;
+        // What is there is given back first: nobody is served from it.
+        self.store.delete(record.key)?;
+        self.store.set_limit(limit);
         if let [Data::Inline(bytes)] = pieces.as_slice() {
             return self.store.put(record.key, Source::Bytes(bytes), version).map(|_| ());
         }
@@ -119,6 +148,7 @@ impl Partition {
             let mut at = 0;
             for piece in pieces {
                 if let Data::Inline(bytes) = piece {
+                    self.store.set_limit(limit);
                     self.store.write(record.key, at, Source::Bytes(bytes), version)?;
                 }
                 at += piece.len() as u32;

@@ -45,7 +45,8 @@ use holds::Holds;
 use limits::REMEMBERED_LEN_MAX;
 use outcome::Failure;
 pub use outcome::{ActionOutput, Current, Outcome};
-use plan::Plan;
+use mirror::Funds;
+use plan::{Plan, Refusal};
 pub use record_leases::{Holder, RecordLeases};
 use run::{Lender, Run};
 pub use scrub::ScrubbedRange;
@@ -122,6 +123,12 @@ pub struct Partition {
     shows: bool,
     /// What it applies was admitted by another, whose copy it is.
     follows: bool,
+    /// Where the space of changes comes from, unless it follows.
+    funds: Funds,
+    /// The most that the last change takes of a member, in bytes.
+    charge: u64,
+    /// The most that a change would have taken which other members have no room for, as far as is known.
+    short: Option<u64>,
     /// Refusals remembered for good.
     refusals: u64,
     /// Keys of records that were changed, when somebody asks for them.
@@ -145,6 +152,9 @@ impl Partition {
             holds: Holds::default(),
             shows: true,
             follows: false,
+            funds: Funds::Own,
+            charge: 0,
+            short: None,
             refusals: 0,
             touched: None,
             forgets: false,
@@ -239,12 +249,12 @@ impl Partition {
         now: Duration,
     ) -> Result<(), ErrorKind> {
         let context = Context::posted(now);
-        self.store.overdraw(true);
+        let funds = std::mem::replace(&mut self.funds, Funds::Promised);
         let mut done = self.try_posted(client, operation, &context);
         if done.is_err_and(|kind| kind != ErrorKind::Conflict) && operation.actions.len() > 1 {
             done = self.try_one_by_one(client, operation, &context);
         }
-        self.store.overdraw(false);
+        self.funds = funds;
         done
     }
 
@@ -410,7 +420,17 @@ impl Partition {
     ) -> Result<(), Failure> {
         self.admit(context, operation)?;
         let mut plan = Plan::new();
-        plan::plan(&mut *self.store, (&self.holds, client), operation, grants, &mut plan)?;
+        let is_kept = self.follows && self.funds != Funds::Promised;
+        let funds = if is_kept { Funds::Kept } else { self.funds };
+        let store: &mut dyn RecordStore = &mut *self.store;
+        match plan::plan((store, funds), (&self.holds, client), operation, grants, &mut plan) {
+            Ok(charge) => self.charge = charge,
+            Err(Refusal::Failed(failure)) => return Err(failure),
+            Err(Refusal::Short(failure, charge)) => {
+                self.short = Some(charge);
+                return Err(failure);
+            }
+        }
         let done = self.change(client, context, operation, &mut plan, outputs);
         self.store.settle();
         done?;

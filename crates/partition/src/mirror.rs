@@ -25,6 +25,8 @@
 //! **The write-ahead log** of a durable dataset is one more follower ([`Mirrored::set_logs`]): it is given each entry
 //! ([`Effect::Append`]) and says how far they are on flash ([`Mirrored::logged`]).
 //!
+//! **Room** (`room.rs`): members keep space for what the primary decides on, so that a change fits on all members that count, or takes effect nowhere.
+//!
 //! **Reads by others** than the primary are lent to them (`reads.rs`), where a dataset wants that.
 //!
 //! Messages may be lost, come twice, late and in any order. Messages to send may be dropped as well: they are sent again.
@@ -41,6 +43,7 @@ mod primary;
 mod reads;
 mod repair;
 mod resync;
+mod room;
 mod rules;
 mod scrub;
 mod secondary;
@@ -51,6 +54,7 @@ mod steady;
 use std::fmt;
 use std::time::Duration;
 
+use samite_backend::Limit;
 use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Position, TargetId, Term};
 use samite_wire::control::{Consistency, Group, Member};
 use samite_wire::op::Operation;
@@ -67,6 +71,8 @@ pub use packet::Packet;
 use primary::Primary;
 use reads::Reads;
 use repair::Damage;
+pub(crate) use room::Funds;
+use room::Kept;
 pub use rules::Rules;
 pub use scrub::ScrubStep;
 use sink::Sink;
@@ -215,6 +221,7 @@ pub struct Mirrored {
     /// The last try to bring this member up to date, and its term.
     last_attempt: (Term, u32),
     reads: Reads,
+    kept: Kept,
     effects: Effects,
     times: Times,
     rules: Rules,
@@ -247,6 +254,7 @@ impl Mirrored {
             is_replaying: false,
             last_attempt: (Term(0), 0),
             reads: Reads::default(),
+            kept: Kept::default(),
             effects: Effects::default(),
             times: Times::DEFAULT,
             rules: Rules::default(),
@@ -502,10 +510,12 @@ impl Mirrored {
     /// It does not follow on what is here, or something else came of it: the log is not of this partition.
     pub fn replay(&mut self, entry: &Entry<'_>) -> Result<(), ErrorKind> {
         self.partition.set_follows(true);
+        self.partition.set_funds(Funds::Promised);
         self.is_replaying = true;
         let stepped = self.step(entry, Duration::ZERO);
         self.is_replaying = false;
-        stepped
+        self.partition.set_funds(Funds::Own);
+        stepped.map(|_| ())
     }
 
     /// Begins a copy of all that is here, for a checkpoint; one that is under way ends.
@@ -536,7 +546,7 @@ impl Mirrored {
     /// # Errors
     /// Those of the store.
     pub fn install(&mut self, records: &[RecordCopy<'_>]) -> samite_types::Result<()> {
-        records.iter().try_for_each(|record| self.partition.install(record))
+        records.iter().try_for_each(|record| self.partition.install(record, Limit::Beyond))
     }
 
     fn envelope(&self, to: TargetId) -> Envelope {
@@ -574,6 +584,7 @@ const fn speaks_as_primary(message: &Message<'_>) -> bool {
             | Message::Records { .. }
             | Message::State { .. }
             | Message::LendReads { .. }
+            | Message::AskRoom { .. }
             | Message::AskTail { .. }
     )
 }

@@ -1,6 +1,6 @@
 //! Planning: everything that can refuse an operation is found out before anything changes.
 
-use samite_backend::{Extent, PlannedChange, RecordMeta, RecordStore, Source};
+use samite_backend::{Extent, Limit, PlannedChange, RecordMeta, RecordStore, Source};
 use samite_types::{ClientId, ErrorKind};
 use samite_wire::limits::{HOLDERS_LEN_MAX, RECORD_LEN_MAX};
 use samite_wire::op::{Action, BlockRef, Data, Operation, PerAction};
@@ -8,6 +8,8 @@ use smallvec::SmallVec;
 
 use crate::Grants;
 use crate::holds::{HOLDER_LEN, Holds};
+use crate::limits::REMOVAL_LEN_MAX;
+use crate::mirror::Funds;
 use crate::numbers::{self, NUMBER_LEN, Numbers};
 use crate::outcome::Failure;
 
@@ -31,17 +33,32 @@ const NUMBERS: Numbers = [0; size_of::<Numbers>()];
 /// The number that `Add` and `Max` write is as long as this.
 const NUMBER: Source<'static> = Source::Bytes(&[0; NUMBER_LEN as usize]);
 
-/// Plans the actions of a mutation, one step for each, and sets their space aside. Whether it succeeds or not, blocks of a plan that is not carried out are given back.
+/// Why a plan is not carried out.
+pub(crate) enum Refusal {
+    Failed(Failure),
+    /// Other members are not known to have room for what it takes, so many bytes.
+    Short(Failure, u64),
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// Plans the actions of a mutation, one step for each, and sets their space aside. Returns the most that they take of a member that has the same records,
+/// where there are any. Whether it succeeds or not, blocks of a plan that is not carried out are given back.
 pub(crate) fn plan<'a>(
-    store: &mut dyn RecordStore,
+    (store, funds): (&mut dyn RecordStore, Funds),
     holds: (&Holds, ClientId),
     operation: &Operation<'a>,
     grants: &mut dyn Grants,
     plan: &mut Plan<'a>,
-) -> Result<(), Failure> {
-    let result = plan_steps((store, holds), operation, grants, plan)
-        .and_then(|()| reserve(store, operation, plan));
+) -> Result<u64, Refusal> {
+    let steps = plan_steps((store, holds), operation, grants, plan).map_err(Refusal::Failed);
+    let result = steps.and_then(|()| reserve((&mut *store, funds), operation, plan));
     if result.is_err() {
+        store.settle();
         give_back(plan, grants);
     }
     result
@@ -87,10 +104,10 @@ fn plan_steps<'a>(
 }
 
 fn reserve(
-    store: &mut dyn RecordStore,
+    (store, funds): (&mut dyn RecordStore, Funds),
     operation: &Operation<'_>,
     plan: &Plan<'_>,
-) -> Result<(), Failure> {
+) -> Result<u64, Refusal> {
     let mut changes = PerAction::<PlannedChange<'_>>::new();
     let mut last = 0;
     for (index, (action, step)) in operation.actions.iter().zip(plan).enumerate() {
@@ -121,7 +138,47 @@ fn reserve(
         }
         changes.push(change);
     }
-    store.reserve(&changes).map_err(|error| Failure::new(error.kind(), last))
+    let charge = match funds {
+        Funds::Own | Funds::Promised => 0,
+        Funds::Members { .. } | Funds::Kept => store.charge_max(&changes),
+    };
+    let makes_room = makes_room(operation);
+    match funds {
+        Funds::Kept => store.draw(charge),
+        Funds::Members { has_reserve: Some(true), .. } if makes_room => {}
+        Funds::Members { bytes, full_above, has_reserve } if charge > bytes => {
+            let is_full = charge > full_above && !(makes_room && has_reserve.is_none());
+            let kind = if is_full { ErrorKind::NoSpace } else { ErrorKind::Unavailable };
+            return Err(Refusal::Short(Failure::new(kind, last), charge));
+        }
+        _ => {}
+    }
+    store.set_limit(match funds {
+        Funds::Promised => Limit::Beyond,
+        Funds::Own | Funds::Members { .. } if !makes_room => Limit::Open,
+        _ => Limit::Whole,
+    });
+    store.reserve(&changes).map_err(|error| Failure::new(error.kind(), last))?;
+    Ok(charge)
+}
+
+/// Whether an operation removes something, and brings next to nothing.
+fn makes_room(operation: &Operation<'_>) -> bool {
+    let (mut removes, mut len) = (false, 0);
+    for action in &operation.actions {
+        match action {
+            Action::Delete { .. }
+            | Action::DeletePrefix { .. }
+            | Action::Detach { .. }
+            | Action::Truncate { .. }
+            | Action::Punch { .. } => removes = true,
+            Action::Put { data, .. } | Action::Write { data, .. } | Action::Append { data, .. } => {
+                len += data.len();
+            }
+            _ => {}
+        }
+    }
+    removes && len <= REMOVAL_LEN_MAX
 }
 
 /// The bytes that `data` means; `None`, with nothing taken, if it names a block that is not granted.

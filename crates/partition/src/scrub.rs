@@ -72,6 +72,7 @@ impl Partition {
         // In place: what is there must not be lost for want of room.
         let mut at = 0;
         for piece in pieces {
+            self.store.set_limit(samite_backend::Limit::Whole);
             if let Data::Inline(bytes) = piece
                 && self.store.write(record.key, at, Source::Bytes(bytes), meta.version).is_err()
             {

@@ -40,6 +40,8 @@ pub struct Audit {
     primaries: BTreeMap<(DatasetId, PartitionId, Term), Place>,
     /// What is acknowledged outlives all processes.
     pub outlives: bool,
+    /// Nodes may have too little room for all that is put there.
+    pub gets_full: bool,
     /// Histories that were too long to be judged.
     pub too_hard: u32,
 }

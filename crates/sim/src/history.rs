@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use samite_types::{PartitionId, Version};
+use samite_types::{ErrorKind, PartitionId, Version};
 
 use crate::op::{Op, Outcome};
 
@@ -21,6 +21,14 @@ pub struct Call {
     pub ended: Option<(Duration, Outcome)>,
     /// Version at which it took effect, if the answer named one.
     pub version: Option<Version>,
+}
+
+impl Call {
+    /// Whether it was refused because it does not fit: that may happen at any time, and changes nothing.
+    #[must_use]
+    pub fn is_refused_for_room(&self) -> bool {
+        matches!(self.ended, Some((_, Outcome::Failed(ErrorKind::NoSpace))))
+    }
 }
 
 /// All calls of a run, in the order in which they began.

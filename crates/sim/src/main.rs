@@ -138,6 +138,9 @@ fn one(seed: u64, rules: Rules, args: &Args) -> Result<bool, String> {
     if let Some(flash_us) = scenario.flash_us {
         println!("durable: a batch takes up to {flash_us} us to get to flash");
     }
+    if !scenario.room.is_empty() {
+        println!("full: nodes have room for {:?} bytes", scenario.room);
+    }
     for wished in &scenario.wishes {
         println!("wish: from {:?} on: {:?} n{}", wished.at, wished.wish, wished.node);
     }

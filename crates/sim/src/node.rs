@@ -34,6 +34,11 @@ use membership::Membership;
 
 /// Name of the simulated dataset.
 pub const DATASET: &str = "sim";
+/// Bytes that a simulated target can hold: its reserve is 128 of them.
+const CAPACITY: u64 = 8 << 10;
+/// Of one that nothing fills.
+const CAPACITY_AMPLE: u64 = 1 << 30;
+
 /// How often a primary sends a step of a resync, at most.
 const RESYNC_PAUSE: Duration = Duration::from_millis(1);
 /// Most replies of a partition that wait for members.
@@ -64,6 +69,9 @@ pub struct SimNode {
     me: TargetId,
     rules: Rules,
     resync_step_len: usize,
+    backend: HeapBackend,
+    /// What something else takes of the target, and until when.
+    taken: Option<(u64, Duration)>,
     map: Option<Arc<ClusterMap>>,
     history: MapHistory,
     slots: BTreeMap<SlotId, Slot>,
@@ -84,11 +92,19 @@ impl SimNode {
     pub fn new(info: NodeInfo, scenario: &Scenario) -> Self {
         let me = info.targets[0].target;
         let membership = Membership::new(scenario.coordinators, info.incarnation);
+        let room = scenario.room.get(info.node.get() as usize).copied();
+        let backend = HeapBackend::new(room.map_or(CAPACITY_AMPLE, |_| CAPACITY));
+        let taken = room.map(|room| {
+            let taken = backend.quota().charge_some(backend.quota().free().saturating_sub(room));
+            (taken, scenario.well_at())
+        });
         Self {
             info,
             me,
             rules: scenario.rules,
             resync_step_len: scenario.resync_step_len,
+            backend,
+            taken,
             map: None,
             history: MapHistory::default(),
             slots: BTreeMap::new(),
@@ -252,7 +268,8 @@ impl SimNode {
     }
 
     fn member(&self, (dataset, partition): SlotId) -> Mirrored {
-        let store = HeapBackend.open(dataset, partition).expect("the heap opens everything");
+        let mut backend = self.backend.clone();
+        let store = backend.open(dataset, partition).expect("the heap opens everything");
         Mirrored::new(Partition::new(store), dataset, partition, self.me)
             .with_rules(self.rules.mirror())
     }
@@ -279,6 +296,10 @@ impl SimNode {
                     }
                 }
                 Effect::Committed | Effect::Leads | Effect::Deposed => {}
+                Effect::Missed { kind: ErrorKind::NoSpace, target } => {
+                    let words = format!("{:?}: {target}", slot.mirrored);
+                    context.audit.violate("no member is dropped for want of room", words);
+                }
                 effect => {
                     let term = slot.mirrored.term();
                     let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());
@@ -339,6 +360,9 @@ impl SimNode {
     /// Lets time pass for all partitions, and resyncs go on.
     fn tick(&mut self, context: &mut Context<'_>) {
         let now = context.now;
+        if let Some((taken, _)) = self.taken.take_if(|(_, until)| context.world_now >= *until) {
+            self.backend.quota().uncharge(taken);
+        }
         let resyncs = now >= self.resync_at;
         let ids: Vec<SlotId> = self.slots.keys().copied().collect();
         for slot_id in ids {

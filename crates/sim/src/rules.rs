@@ -26,6 +26,8 @@ pub enum Wrong {
     LateAcks,
     /// What is on its way to a log on flash counts as being there.
     EarlyFlash,
+    /// What other members have room for counts for nothing.
+    NoRoom,
 }
 
 /// The rules of a run.
@@ -37,7 +39,7 @@ pub struct Rules {
 
 impl Wrong {
     /// All there are.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::EarlyReplies,
         Self::NoRecord,
         Self::NoTerms,
@@ -47,6 +49,7 @@ impl Wrong {
         Self::NoLease,
         Self::LateAcks,
         Self::EarlyFlash,
+        Self::NoRoom,
     ];
 
     /// The name on the command line.
@@ -62,6 +65,7 @@ impl Wrong {
             Self::NoLease => "no-lease",
             Self::LateAcks => "late-acks",
             Self::EarlyFlash => "early-flash",
+            Self::NoRoom => "no-room",
         }
     }
 }
@@ -85,6 +89,7 @@ impl Rules {
             reads_anywhere: self.breaks(Wrong::StaleReads),
             ignores_lease: self.breaks(Wrong::NoLease),
             requires_late: self.breaks(Wrong::LateAcks),
+            ignores_room: self.breaks(Wrong::NoRoom),
             // Those of lent reads are found by the tests of `partition` (`wrong_ways_of_reading`, `lent.rs`).
             ..mirror::Rules::default()
         }

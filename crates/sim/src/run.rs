@@ -68,6 +68,7 @@ pub struct Report {
 pub fn run(scenario: &Scenario, readable: bool) -> Report {
     let mut world = build(scenario, readable, None);
     world.audit.outlives = scenario.flash_us.is_some();
+    world.audit.gets_full = !scenario.room.is_empty();
     let clients: Vec<Place> = (0..scenario.clients).map(Place::Client).collect();
     for planned in &scenario.faults {
         world.plan(planned.fault, planned.at, planned.lasts);

@@ -139,6 +139,7 @@ fn scenario(nodes: u32) -> Scenario {
         founders: nodes,
         wishes: Vec::new(),
         flash_us: None,
+        room: Vec::new(),
         coordinators: 1,
         clients: 1,
         partitions: partitions_for(nodes as usize),

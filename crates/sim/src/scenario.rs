@@ -89,6 +89,8 @@ pub struct Scenario {
     pub faults: Vec<Planned>,
     /// The dataset is durable; how long a batch takes to get to flash, at most, in microseconds.
     pub flash_us: Option<u64>,
+    /// Bytes that each node has room for until all faults are over; without an entry, more than is needed.
+    pub room: Vec<u64>,
     /// Most bytes in one step of a resync.
     pub resync_step_len: usize,
     /// The rules by which the parts play.
@@ -126,6 +128,7 @@ impl Scenario {
             links: Quality { latency_us: *rng.pick(&[200, 1_000, 20_000]), ..Quality::GOOD },
             faults: Vec::new(),
             flash_us: None,
+            room: Vec::new(),
             // Few, so that there are many steps.
             resync_step_len: 48,
             rules: Rules::default(),
@@ -154,8 +157,19 @@ impl Scenario {
         if striking.chance(150) {
             scenario.strike(&mut striking);
         }
+        let mut filling = Rng::new(seed).fork(14);
+        if filling.chance(300) {
+            scenario.fill(&mut filling);
+        }
         scenario.faults.sort_by_key(|planned| planned.at);
         scenario
+    }
+
+    /// Nodes get full, some sooner than others.
+    fn fill(&mut self, rng: &mut Rng) {
+        (self.calls, self.clients) = (60, self.clients.max(3));
+        let partitions = u64::from(self.partitions);
+        self.room = (0..self.nodes).map(|_| rng.between(60, 100 + 250 * partitions)).collect();
     }
 
     /// Nodes are added, drained, removed and added again while all goes on.

@@ -49,6 +49,9 @@ fn smaller(scenario: &Scenario) -> Vec<Scenario> {
     if scenario.partitions > 1 {
         all.push(Scenario { partitions: scenario.partitions - 1, ..scenario.clone() });
     }
+    if !scenario.room.is_empty() {
+        all.push(Scenario { room: Vec::new(), ..scenario.clone() });
+    }
     for without in 0..scenario.faults.len() {
         let mut less = scenario.clone();
         less.faults.remove(without);

@@ -6,22 +6,39 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use samite_backend::{
-    Arena, Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed,
-    Source, Usage,
+    Account, Arena, Backend, Changed, Limit, Piece, PlannedChange, Quota, RecordMeta, RecordStore,
+    Scanned, Scrubbed, Source, Usage,
 };
 use samite_types::{DatasetId, Result, Version};
 
-/// A target on the heap, without a limit.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct HeapBackend;
+/// A target on the heap. A clone is another handle to it.
+#[derive(Clone, Debug)]
+pub struct HeapBackend {
+    quota: Arc<Quota>,
+}
+
+impl HeapBackend {
+    /// A target that holds `capacity` bytes.
+    #[must_use]
+    pub fn new(capacity: u64) -> Self {
+        Self { quota: Arc::new(Quota::new(capacity)) }
+    }
+
+    /// What it can hold, and what is charged to it.
+    #[must_use]
+    pub fn quota(&self) -> &Quota {
+        &self.quota
+    }
+}
 
 impl Backend for HeapBackend {
     fn open(&mut self, _: DatasetId, _: samite_types::PartitionId) -> Result<Box<dyn RecordStore>> {
-        Ok(Box::new(HeapStore::default()))
+        let (records, account) = (BTreeMap::new(), Account::default());
+        Ok(Box::new(HeapStore { records, account, used: 0, quota: Arc::clone(&self.quota) }))
     }
 
     fn usage(&self) -> Usage {
-        Usage::default()
+        Usage { capacity: self.quota.capacity(), used: self.quota.used(), populated: 0 }
     }
 
     fn arena(&self) -> Option<Arc<Arena>> {
@@ -29,13 +46,55 @@ impl Backend for HeapBackend {
     }
 }
 
+/// What a record costs beside its key and value, in bytes.
+const RECORD_CHARGE: u64 = 16;
+
+fn record_charge(key: &[u8]) -> u64 {
+    RECORD_CHARGE + key.len() as u64
+}
+
 /// The records of one partition.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct HeapStore {
     records: BTreeMap<Box<[u8]>, (Version, Vec<u8>)>,
+    account: Account,
+    /// Charged for the records that are there.
+    used: u64,
+    quota: Arc<Quota>,
 }
 
 impl HeapStore {
+    fn len(&self, key: &[u8]) -> Option<u64> {
+        self.records.get(key).map(|(_, value)| value.len() as u64)
+    }
+
+    /// The most that `change` takes of a record that has `len` bytes, if there is one. Bytes are there before others are given back.
+    fn demand(change: &PlannedChange<'_>, len: Option<u64>) -> u64 {
+        let bytes = match change {
+            PlannedChange::Put { source, .. } => source.len() as u64,
+            PlannedChange::Write { offset, source, .. } => {
+                (u64::from(*offset) + source.len() as u64).saturating_sub(len.unwrap_or(0))
+            }
+            PlannedChange::Moves { .. } | PlannedChange::Wipes { .. } => 0,
+        };
+        let record = if len.is_none() { change.key().map_or(0, record_charge) } else { 0 };
+        record + bytes
+    }
+
+    fn spend(&mut self, bytes: u64) -> Result<()> {
+        if !self.account.spend(&self.quota, bytes) {
+            return Err(self.quota.full());
+        }
+        self.used += bytes;
+        Ok(())
+    }
+
+    fn give_back(&mut self, bytes: u64) {
+        self.used -= bytes;
+        self.quota.uncharge(bytes);
+    }
+
+    /// Changes a record, for which all is charged.
     fn change(
         &mut self,
         key: &[u8],
@@ -48,6 +107,13 @@ impl HeapStore {
         change(&mut record.1);
         // Values are at most RECORD_LEN_MAX long.
         Changed { len: record.1.len() as u32, created }
+    }
+}
+
+impl Drop for HeapStore {
+    fn drop(&mut self) {
+        self.account.close(&self.quota);
+        self.quota.uncharge(self.used);
     }
 }
 
@@ -104,14 +170,58 @@ impl RecordStore for HeapStore {
         })
     }
 
-    fn reserve(&mut self, _: &[PlannedChange<'_>]) -> Result<()> {
-        Ok(())
+    fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
+        let most = self.charge_max(changes);
+        if self.account.set_aside(&self.quota, most) {
+            return Ok(());
+        }
+        if self.account.limit() == Limit::Beyond {
+            self.account.overdraw(&self.quota, most);
+            return Ok(());
+        }
+        Err(self.quota.full())
     }
 
-    fn settle(&mut self) {}
+    fn settle(&mut self) {
+        self.account.settle(&self.quota);
+    }
+
+    fn set_limit(&mut self, limit: Limit) {
+        self.account.set_limit(limit);
+    }
+
+    fn charge_max(&self, changes: &[PlannedChange<'_>]) -> u64 {
+        let demand = |(index, change): (usize, &PlannedChange<'_>)| {
+            let Some(key) = change.key() else { return 0 };
+            // What an earlier change leaves is not known yet.
+            let is_known = changes[..index].iter().all(|earlier| match earlier {
+                PlannedChange::Moves { key: from, to } => *from != key && *to != key,
+                PlannedChange::Wipes { prefix } => !key.starts_with(prefix),
+                _ => earlier.key() != Some(key),
+            });
+            Self::demand(change, self.len(key).filter(|_| is_known))
+        };
+        changes.iter().enumerate().map(demand).sum()
+    }
+
+    fn keep(&mut self, least: u64, wanted: u64) -> u64 {
+        self.account.keep(&self.quota, least, wanted)
+    }
+
+    fn has_reserve(&self) -> bool {
+        self.quota.has_reserve()
+    }
+
+    fn draw(&mut self, bytes: u64) {
+        self.account.draw(bytes);
+    }
 
     fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed> {
-        Ok(self.change(key, version, |value| *value = bytes(&source)))
+        let before = self.len(key);
+        self.spend(Self::demand(&PlannedChange::Put { key, source: &source }, before))?;
+        let changed = self.change(key, version, |value| *value = bytes(&source));
+        self.give_back(before.unwrap_or(0));
+        Ok(changed)
     }
 
     fn write(
@@ -121,6 +231,8 @@ impl RecordStore for HeapStore {
         source: Source<'_>,
         version: Version,
     ) -> Result<Changed> {
+        let change = PlannedChange::Write { key, offset, source: &source };
+        self.spend(Self::demand(&change, self.len(key)))?;
         let (start, new) = (offset as usize, bytes(&source));
         Ok(self.change(key, version, |value| {
             value.resize(value.len().max(start + new.len()), 0);
@@ -129,18 +241,27 @@ impl RecordStore for HeapStore {
     }
 
     fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<Changed>> {
-        if !self.records.contains_key(key) {
-            return Ok(None);
-        }
+        let Some(before) = self.len(key) else { return Ok(None) };
+        // What it is longer by counts, whether it fits or not.
+        let more = u64::from(len).saturating_sub(before);
+        self.quota.charge(more, Limit::Beyond);
+        self.used += more;
+        self.give_back(before.saturating_sub(len.into()));
         Ok(Some(self.change(key, version, |value| value.resize(len as usize, 0))))
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
-        Ok(self.records.remove(key).is_some())
+        let Some((_, value)) = self.records.remove(key) else { return Ok(false) };
+        self.give_back(record_charge(key) + value.len() as u64);
+        Ok(true)
     }
 
     fn rename(&mut self, key: &[u8], to: &[u8], version: Version) -> Result<bool> {
         let Some((_, value)) = self.records.remove(key) else { return Ok(false) };
+        if key != to {
+            self.delete(to)?;
+        }
+        self.give_back(record_charge(key) - record_charge(to));
         self.records.insert(to.into(), (version, value));
         Ok(true)
     }

@@ -5,8 +5,13 @@ use samite_sim::store::HeapBackend;
 use samite_types::{DatasetId, PartitionId, Version};
 
 #[test]
+fn it_conforms() {
+    samite_backend::conformance::run(&|| Box::new(HeapBackend::new(24 << 20)));
+}
+
+#[test]
 fn records_read_back_and_are_listed_in_order() {
-    let mut store = HeapBackend.open(DatasetId(1), PartitionId(0)).unwrap();
+    let mut store = HeapBackend::new(1 << 20).open(DatasetId(1), PartitionId(0)).unwrap();
     let store: &mut dyn RecordStore = &mut *store;
     let source = Source::Bytes(b"value");
     store.reserve(&[PlannedChange::Put { key: b"b", source: &source }]).unwrap();

@@ -61,3 +61,8 @@ fn nodes_that_go_on_without_a_lease() {
 fn replies_that_do_not_wait_for_flash() {
     is_found(Wrong::EarlyFlash);
 }
+
+#[test]
+fn changes_that_do_not_fit_on_all_members() {
+    is_found(Wrong::NoRoom);
+}

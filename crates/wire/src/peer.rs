@@ -164,8 +164,29 @@ pub enum Message<'a> {
     Entry(Entry<'a>),
     /// To the primary: everything up to here is applied.
     Applied {
-        /// The last entry.
+        /// The last entry; of durable data, the last that is on flash.
         position: Position,
+        /// The last entry that is applied.
+        here: Position,
+        /// Bytes that are kept there for entries to come.
+        room: u64,
+        /// The target has something left for changes that make room.
+        has_reserve: bool,
+        /// The last [`Message::AskRoom`] that was heeded; 0: none.
+        answers: u32,
+    },
+    /// To a member: keep so much room for entries to come.
+    AskRoom {
+        /// Number of the question; not 0.
+        number: u32,
+        /// The last entry before the question.
+        position: Position,
+        /// From that entry on the primary counts on no more than this, in bytes.
+        claim: u64,
+        /// Bytes that it needs.
+        need: u64,
+        /// Bytes that it would like.
+        wanted: u64,
     },
     /// To the primary: an entry came for which others are missing.
     Gap {

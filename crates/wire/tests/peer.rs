@@ -118,7 +118,16 @@ fn message() -> impl Strategy<Value = Message<'static>> {
 fn answer() -> impl Strategy<Value = Message<'static>> {
     let position = || any::<u64>().prop_map(Position);
     prop_oneof![
-        position().prop_map(|position| Message::Applied { position }),
+        (position(), position(), any::<(u64, bool, u32)>()).prop_map(
+            |(position, here, (room, has_reserve, answers))| {
+                Message::Applied { position, here, room, has_reserve, answers }
+            }
+        ),
+        (position(), any::<u32>(), any::<[u64; 3]>()).prop_map(
+            |(position, number, [claim, need, wanted])| {
+                Message::AskRoom { number, position, claim, need, wanted }
+            }
+        ),
         position().prop_map(|have| Message::Gap { have }),
         position().prop_map(|have| Message::AskTail { have }),
         position().prop_map(|upto| Message::TailEnd { upto }),

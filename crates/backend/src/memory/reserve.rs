@@ -9,6 +9,7 @@ use super::space::{Demand, heap_charge};
 use super::value::{HEAP_LEN_MAX, PART_LEN, Value};
 use super::{MemoryStore, adopts, on_grid, record_charge, spans, writes_whole};
 use crate::arena::BLOCK_CHARGE;
+use crate::quota::Limit;
 use crate::record::{PlannedChange, Source};
 
 impl PlannedChange<'_> {
@@ -17,23 +18,32 @@ impl PlannedChange<'_> {
         let Some(key) = self.key() else { return 0 };
         let storage = match self {
             Self::Moves { .. } | Self::Wipes { .. } => 0,
-            Self::Put { source, .. } => {
-                let len = source.len() as u64;
-                if len <= u64::from(HEAP_LEN_MAX) {
-                    heap_charge(source.len())
-                } else {
-                    len.div_ceil(u64::from(PART_LEN)) * BLOCK_CHARGE
-                }
-            }
+            Self::Put { source, .. } => put_charge(source.len()),
             Self::Write { offset, source, .. } => {
-                let first = u64::from(offset / PART_LEN);
-                let end = u64::from(*offset) + source.len() as u64;
                 // Any part that it touches may be shared and have to move; at the heap's rate or the arena's.
-                (end.div_ceil(u64::from(PART_LEN)).saturating_sub(first))
+                parts(*offset, source.len()).count() as u64
                     * (BLOCK_CHARGE + heap_charge(HEAP_LEN_MAX as usize))
             }
         };
         record_charge(key) + storage
+    }
+
+    /// The most it can take of a record that has `len` bytes, if there is one.
+    fn charge_of(&self, len: Option<u32>) -> u64 {
+        let Some(key) = self.key() else { return 0 };
+        let storage = match self {
+            Self::Moves { .. } | Self::Wipes { .. } => 0,
+            Self::Put { source, .. } => put_charge(source.len()),
+            Self::Write { offset, source, .. } => {
+                let after = (u64::from(*offset) + source.len() as u64).max(len.unwrap_or(0).into());
+                let of_part = |part: u64| match after - (part * u64::from(PART_LEN)).min(after) {
+                    len if len <= u64::from(HEAP_LEN_MAX) => heap_charge(HEAP_LEN_MAX as usize),
+                    _ => BLOCK_CHARGE,
+                };
+                parts(*offset, source.len()).map(of_part).sum()
+            }
+        };
+        storage + if len.is_none() { record_charge(key) } else { 0 }
     }
 
     /// Whether it only overwrites bytes that `value` has, and so leaves it as long as it is.
@@ -48,10 +58,25 @@ impl PlannedChange<'_> {
 }
 
 impl MemoryStore {
+    /// The most that `changes` take of any target that has the same records.
+    pub(super) fn most(&self, changes: &[PlannedChange<'_>]) -> u64 {
+        let charge = |(index, change): (usize, &PlannedChange<'_>)| {
+            let Some(key) = change.key() else { return 0 };
+            let mut earlier = changes[..index].iter();
+            if earlier.any(|earlier| earlier.unsettles(key) || earlier.key() == Some(key)) {
+                // What an earlier change leaves is not known yet.
+                return change.charge_max();
+            }
+            change.charge_of(self.records.get(key).map(|record| record.value.len()))
+        };
+        changes.iter().enumerate().map(charge).sum()
+    }
+
     /// Charges what `changes` take, ahead.
     pub(super) fn set_aside(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
         let most = changes.iter().map(PlannedChange::charge_max).sum();
-        if self.space.reserve(most) {
+        let (account, quota) = self.space.account();
+        if account.set_aside(quota, most) {
             return Ok(());
         }
         let mut demand = Demand::default();
@@ -80,15 +105,31 @@ impl MemoryStore {
             }
         }
         let exact = self.space.charge_for(&demand);
-        if self.space.reserve(exact) {
+        let (account, quota) = self.space.account();
+        if account.set_aside(quota, exact) {
             return Ok(());
         }
-        if self.overdraws && demand.is_of_heap() {
-            self.space.overdraw(exact);
+        if account.limit() == Limit::Beyond && demand.is_of_heap() {
+            account.overdraw(quota, exact);
             return Ok(());
         }
         Err(self.space.full())
     }
+}
+
+/// The most that a value of `len` bytes takes.
+fn put_charge(len: usize) -> u64 {
+    if len <= HEAP_LEN_MAX as usize {
+        heap_charge(len)
+    } else {
+        (len as u64).div_ceil(u64::from(PART_LEN)) * BLOCK_CHARGE
+    }
+}
+
+/// Numbers of the parts of a value that a write of `len` bytes at `offset` touches.
+fn parts(offset: u32, len: usize) -> std::ops::Range<u64> {
+    let end = u64::from(offset) + len as u64;
+    u64::from(offset / PART_LEN)..end.div_ceil(u64::from(PART_LEN))
 }
 
 fn put_demand(demand: &mut Demand, value: &Value, source: &Source<'_>) {

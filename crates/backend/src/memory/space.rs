@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use samite_types::{Error, ErrorKind, Result};
+use samite_types::{Error, Result};
 
 use super::value::{HEAP_LEN_MAX, NEAR_LEN_MAX};
 use crate::arena::{Arena, BLOCK_CHARGE, Extent, SlabPool, SlotCounts, class_of};
+use crate::quota::{Account, Quota};
 
 /// What a record costs beside its key and what it does not keep itself, in bytes: 248 of its own in a pool that may have holes, and its place in a leaf
 /// (those are about two thirds full).
@@ -53,38 +54,19 @@ impl Demand {
 pub(super) struct Space {
     arena: Arc<Arena>,
     pool: Arc<SlabPool>,
-    /// Charged ahead and not used yet.
-    credit: u64,
+    account: Account,
     /// Charged for records and small values.
     heap: u64,
 }
 
 impl Space {
     pub(super) fn new(arena: Arc<Arena>, pool: Arc<SlabPool>) -> Self {
-        Self { arena, pool, credit: 0, heap: 0 }
+        Self { arena, pool, account: Account::default(), heap: 0 }
     }
 
-    /// Charges `bytes` ahead; `false` if they are not there.
-    pub(super) fn reserve(&mut self, bytes: u64) -> bool {
-        let fits = bytes == 0 || self.arena.charge(bytes);
-        if fits {
-            self.credit += bytes;
-        }
-        fits
-    }
-
-    /// Charges `bytes` ahead, there or not.
-    pub(super) fn overdraw(&mut self, bytes: u64) {
-        self.arena.overcharge(bytes);
-        self.credit += bytes;
-    }
-
-    /// Gives back what was charged ahead and not used.
-    pub(super) fn settle(&mut self) {
-        if self.credit > 0 {
-            self.arena.uncharge(self.credit);
-            self.credit = 0;
-        }
+    /// What it has charged and not used, and the target's quota.
+    pub(super) fn account(&mut self) -> (&mut Account, &Quota) {
+        (&mut self.account, self.arena.quota())
     }
 
     /// Charges heap bytes.
@@ -92,7 +74,7 @@ impl Space {
     /// # Errors
     /// `NoSpace`.
     pub(super) fn charge_heap(&mut self, bytes: u64) -> Result<()> {
-        if !charge(&self.arena, &mut self.credit, bytes) {
+        if !self.account.spend(self.arena.quota(), bytes) {
             return Err(self.full());
         }
         self.heap += bytes;
@@ -103,7 +85,7 @@ impl Space {
     pub(super) fn free_heap(&mut self, bytes: u64) {
         debug_assert!(self.heap >= bytes);
         self.heap -= bytes;
-        self.arena.uncharge(bytes);
+        self.arena.quota().uncharge(bytes);
     }
 
     /// Arena memory for `len` bytes, at most a block.
@@ -111,10 +93,11 @@ impl Space {
     /// # Errors
     /// `NoSpace`.
     pub(super) fn extent(&mut self, len: u32) -> Result<Extent> {
-        let Self { arena, pool, credit, .. } = self;
+        let Self { arena, pool, account, .. } = self;
+        let mut charge = || account.spend(arena.quota(), BLOCK_CHARGE);
         let extent = match class_of(len) {
-            Some(class) => pool.take(arena, class, || charge(arena, credit, BLOCK_CHARGE)),
-            None => charge(arena, credit, BLOCK_CHARGE).then(|| arena.block()),
+            Some(class) => pool.take(arena, class, charge),
+            None => charge().then(|| arena.block()),
         };
         extent.ok_or_else(|| self.full())
     }
@@ -126,24 +109,14 @@ impl Space {
 
     /// The error that says how full the target is.
     pub(super) fn full(&self) -> Error {
-        let (used, capacity) = (self.arena.used(), self.arena.capacity());
-        Error::new(ErrorKind::NoSpace, format!("target full: {used} of {capacity} B used"))
+        self.arena.quota().full()
     }
-}
-
-/// Charges from the credit, or else from the target's limit.
-fn charge(arena: &Arena, credit: &mut u64, bytes: u64) -> bool {
-    if *credit >= bytes {
-        *credit -= bytes;
-        return true;
-    }
-    arena.charge(bytes)
 }
 
 impl Drop for Space {
     fn drop(&mut self) {
-        self.settle();
-        self.arena.uncharge(self.heap);
+        self.account.close(self.arena.quota());
+        self.arena.quota().uncharge(self.heap);
     }
 }
 

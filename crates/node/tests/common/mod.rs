@@ -201,13 +201,23 @@ impl Raw {
         }
     }
 
-    /// Sends `operations` in one request; mutations get the next sequence numbers.
+    /// Sends `operations` in one request; mutations get the next sequence numbers. It is sent again while one of them cannot be done now.
     pub fn send(&self, dataset: DatasetId, mut operations: Vec<Operation<'_>>) -> Answer {
         for operation in operations.iter_mut().filter(|operation| operation.is_mutation()) {
             self.seq.set(self.seq.get() + 1);
             operation.seq = Seq(self.seq.get());
         }
-        self.try_send(&self.header(dataset), &operations).unwrap()
+        let (deadline, mut header) = (deadline(), self.header(dataset));
+        loop {
+            let answer = self.try_send(&header, &operations).unwrap();
+            let waits = |ended: &Ended| {
+                matches!(ended, Ended::Failed { kind: ErrorKind::Unavailable, .. })
+            };
+            if !answer.outcomes.iter().any(waits) || deadline.remaining().is_none() {
+                return answer;
+            }
+            header.is_retry = true;
+        }
     }
 
     pub fn one(&self, dataset: DatasetId, operation: Operation<'_>) -> Ended {

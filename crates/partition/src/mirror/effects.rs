@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use samite_types::{ErrorKind, Position, TargetId};
+use samite_types::{ErrorKind, TargetId};
 use samite_wire::peer::{Envelope, Message};
 use smallvec::SmallVec;
 
@@ -57,6 +57,11 @@ pub enum Effect {
         /// The member.
         target: TargetId,
     },
+    /// A member cannot be brought up to date as long as there is no room for it. It is tried again after a while.
+    NoRoom {
+        /// The member.
+        target: TargetId,
+    },
     /// A member cannot be brought up to date; report it. It is tried again after a while.
     Broken {
         /// The member.
@@ -73,7 +78,7 @@ pub(super) struct Effects {
     /// For the log on flash, in order.
     flash: VecDeque<Effect>,
     /// The newest acknowledgement says what all before it said.
-    acknowledged: Option<(TargetId, Position)>,
+    acknowledged: Option<(TargetId, Message<'static>)>,
     committed: bool,
     leads: bool,
     deposed: bool,
@@ -89,8 +94,8 @@ impl Effects {
         }
     }
 
-    pub(super) fn acknowledge(&mut self, to: TargetId, position: Position) {
-        self.acknowledged = Some((to, position));
+    pub(super) fn acknowledge(&mut self, to: TargetId, message: Message<'static>) {
+        self.acknowledged = Some((to, message));
     }
 
     /// Bounded by the log, which takes no more entries than fit.
@@ -145,9 +150,9 @@ impl Effects {
         if let Some(packet) = self.packets.pop_front() {
             return Some(Effect::Send(packet));
         }
-        if let Some((to, position)) = self.acknowledged.take() {
+        if let Some((to, message)) = self.acknowledged.take() {
             let envelope = Envelope { to, ..*envelope };
-            return Some(Effect::Send(Packet::new(&envelope, &Message::Applied { position })));
+            return Some(Effect::Send(Packet::new(&envelope, &message)));
         }
         if std::mem::take(&mut self.committed) {
             return Some(Effect::Committed);

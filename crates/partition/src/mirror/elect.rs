@@ -180,8 +180,9 @@ impl Mirrored {
         if let Some(other) = elect.others.iter_mut().find(|other| other.target == from) {
             other.since = now;
         }
-        if self.step(entry, now).is_err() {
-            self.is_fit = false;
+        let stepped = self.step(entry, now);
+        if stepped.is_err() {
+            self.become_unfit();
             if let Role::Elect(elect) = &mut self.role {
                 elect.failed_at = Some(now.saturating_sub(self.times.report_again));
             }
@@ -192,7 +193,7 @@ impl Mirrored {
             self.effects.append(kept.clone());
         }
         // Others may lack it as well.
-        self.log.push(kept);
+        self.log.push(kept, stepped.unwrap_or_default());
         self.take_office(now);
     }
 

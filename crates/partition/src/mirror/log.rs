@@ -76,8 +76,10 @@ impl LogEntry {
 /// Entries without a gap between them.
 #[derive(Debug, Default)]
 pub(super) struct Log {
-    entries: VecDeque<LogEntry>,
+    /// With the costs of all entries up to each.
+    entries: VecDeque<(LogEntry, u64)>,
     len: usize,
+    total: u64,
 }
 
 impl Log {
@@ -85,12 +87,14 @@ impl Log {
         self.entries.len() >= ENTRIES_MAX || self.len >= LEN_MAX
     }
 
-    pub(super) fn push(&mut self, entry: LogEntry) {
+    /// Appends an entry that takes at most `cost` bytes of a member.
+    pub(super) fn push(&mut self, entry: LogEntry, cost: u64) {
         if self.last().is_some_and(|last| last.get() + 1 != entry.position.get()) {
             self.clear();
         }
         self.len += entry.len();
-        self.entries.push_back(entry);
+        self.total += cost;
+        self.entries.push_back((entry, self.total));
     }
 
     pub(super) fn clear(&mut self) {
@@ -100,12 +104,12 @@ impl Log {
 
     /// The last entry that is kept.
     pub(super) fn last(&self) -> Option<Position> {
-        self.entries.back().map(|entry| entry.position)
+        self.entries.back().map(|(entry, _)| entry.position)
     }
 
     /// Nobody needs the entries up to `position` any more.
     pub(super) fn trim(&mut self, position: Position) {
-        while let Some(first) = self.entries.front()
+        while let Some((first, _)) = self.entries.front()
             && first.position <= position
         {
             self.len -= first.len();
@@ -115,7 +119,21 @@ impl Log {
 
     /// Entry `position`, if it is kept.
     pub(super) fn get(&self, position: Position) -> Option<&LogEntry> {
-        let first = self.entries.front()?.position;
+        self.at(position).map(|(entry, _)| entry)
+    }
+
+    /// The costs of all entries up to `position`, if that is kept.
+    pub(super) fn total_at(&self, position: Position) -> Option<u64> {
+        self.at(position).map(|(_, total)| *total)
+    }
+
+    /// The costs of all entries that there were.
+    pub(super) const fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn at(&self, position: Position) -> Option<&(LogEntry, u64)> {
+        let first = self.entries.front()?.0.position;
         let index = position.get().checked_sub(first.get())?;
         self.entries.get(usize::try_from(index).ok()?)
     }

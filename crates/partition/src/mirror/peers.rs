@@ -6,6 +6,7 @@ use samite_types::{Epoch, Position, TargetId};
 use samite_wire::control::Consistency;
 
 use super::resync::Resync;
+use super::room::Room;
 
 /// Another member of the group.
 #[derive(Debug)]
@@ -53,11 +54,15 @@ pub(super) struct Stream {
     pub(super) lost_at: Option<Duration>,
     /// It is not ready for them yet.
     pub(super) is_paused: bool,
+    /// Entries up to this one were written without regard to its room.
+    pub(super) blind_upto: Position,
+    /// The room that it keeps for entries.
+    pub(super) room: Room,
 }
 
 impl Stream {
     /// A stream to a member that has applied all up to `acked`.
-    pub(super) const fn new(acked: Position, now: Duration) -> Self {
+    pub(super) fn new(acked: Position, now: Duration) -> Self {
         Self {
             acked,
             sent: acked,
@@ -66,6 +71,8 @@ impl Stream {
             gap: (Position(0), Duration::ZERO),
             lost_at: None,
             is_paused: false,
+            blind_upto: acked,
+            room: Room::new(acked, now),
         }
     }
 }
@@ -134,7 +141,9 @@ impl Peer {
     pub(super) fn is_unknown_to_be_synced(&self, committed: Position) -> bool {
         self.consistency != Consistency::Good
             && self.follows()
-            && self.stream.as_ref().is_some_and(|stream| stream.acked >= committed)
+            && self.stream.as_ref().is_some_and(|stream| {
+                stream.acked >= committed && stream.acked >= stream.blind_upto
+            })
     }
 
     /// Whether it may be required no more without asking: no report that it is up to date can count any more.

@@ -37,6 +37,8 @@ pub(super) struct Primary {
     long_leases_until: Duration,
     /// Nothing is committed before, because of what members were lent; by the [steady](super::steady::Steady) clock.
     pub(super) fenced_until: Option<Duration>,
+    /// Number of the next question about room.
+    pub(super) questions: u32,
     /// Tries to bring members up to date.
     pub(super) attempts: u32,
     /// Bytes sent for that.
@@ -52,11 +54,12 @@ impl Mirrored {
             self.sink = None;
             self.is_fit = true;
             self.partition.set_follows(false);
+            self.close_room();
             if self.log.last() != Some(self.at.position) {
                 self.log.clear();
             }
             let quiet_until = self.lends.then(|| now + self.times.record_lease_max);
-            let primary = Primary { quiet_until, ..Primary::default() };
+            let primary = Primary { quiet_until, questions: 1, ..Primary::default() };
             self.role = Role::Primary(Box::new(primary));
             self.give_up_reads();
             self.fence_as_new();
@@ -197,8 +200,13 @@ impl Mirrored {
         let lease_term_max = context.lease_term_max.min(self.times.record_lease_max);
         let context = Context { lease_term_max, ..*context };
         let marks = self.partition.marks();
+        let funds = self.funds(at.now);
+        self.partition.set_funds(funds);
         let mut copies = Copies::new(grants, operation);
         let outcome = self.partition.apply(client, &context, operation, &mut copies);
+        if let Some(short) = self.partition.take_short() {
+            self.ask_room(short, at.now);
+        }
         let taken = copies.taken;
         let outcome = self.unless_damaged(outcome, at.now);
         let after = self.partition.marks();
@@ -297,18 +305,20 @@ impl Mirrored {
         let before = self.at;
         let position = Position(before.position.get() + 1);
         let after = Point { term: self.term, position, version: self.partition.version() };
+        let cost = self.partition.take_charge();
         self.at = after;
         if self.writes_down() {
             let entry = LogEntry::new(Entry { before, after, outcome, event }, payload);
             if self.logged.is_some() {
                 self.effects.append(entry.clone());
             }
-            self.log.push(entry);
+            self.log.push(entry, cost);
             let peers = match &self.role {
                 Role::Primary(primary) => primary.peers.len(),
                 _ => 0,
             };
             (0..peers).for_each(|index| self.pump(index, now));
+            self.ask_ahead(now);
         }
         self.note_touched();
         self.advance();
@@ -385,7 +395,10 @@ impl Mirrored {
         let Role::Primary(primary) = &mut self.role else { return };
         let Some(index) = primary.peers.iter().position(|peer| peer.target == from) else { return };
         match message {
-            Message::Applied { position } => self.acked(index, *position, now),
+            Message::Applied { position, here, room, has_reserve, answers } => {
+                self.room_told(index, (*here, *room), (*has_reserve, *answers), now);
+                self.acked(index, *position, now);
+            }
             Message::Gap { have } => self.gap(index, *have, now),
             Message::Unfit { position, kind } if refuses(&primary.peers[index], *position) => {
                 self.fail(index, *kind, now);
@@ -523,12 +536,25 @@ impl Mirrored {
                 }
             }
             self.announce(index, now);
+            self.see_answer(index, now);
             index += 1;
         }
+        self.review_room(now);
         self.tick_elect(now);
         self.end_quiet(now);
         self.end_fence();
         self.tick_reads(now);
+    }
+
+    /// A member that does not say what room it has is reported, like one that acknowledges nothing.
+    fn see_answer(&mut self, index: usize, now: Duration) {
+        let missed = self.times.missed;
+        let Role::Primary(primary) = &mut self.role else { return };
+        let stream = primary.peers.get_mut(index).and_then(|peer| peer.stream.as_mut());
+        let stream = stream.filter(|stream| !stream.is_paused);
+        if stream.is_some_and(|stream| stream.room.is_overdue(missed, now)) {
+            self.fail(index, ErrorKind::Timeout, now);
+        }
     }
 
     /// A member that was sent something again has owed its answer for longer.
@@ -572,7 +598,8 @@ impl Mirrored {
             answer.into_iter().chain(announce.map(Option::unwrap_or_default)).min()
         });
         let fence = primary.fenced_until.map(|until| self.look_for(until));
-        peers.chain(primary.quiet_until).chain(fence).chain(damage).min()
+        let others = [primary.quiet_until, fence, damage, self.next_review()];
+        peers.chain(others.into_iter().flatten()).min()
     }
 }
 

@@ -9,6 +9,7 @@ use samite_wire::peer::{Message, RecordCopy};
 
 use super::packet::{Packet, Payload};
 use super::peers::Stream;
+use super::room::Room;
 use super::sink::travelling;
 use super::source::{Batch, Copied, Source};
 use super::{Effect, Mirrored, Role};
@@ -193,7 +194,7 @@ impl Mirrored {
         (again, wanted): (bool, &[u8]),
         now: Duration,
     ) {
-        let requires = !self.rules.requires_late;
+        let (requires, last) = (!self.rules.requires_late, self.at.position);
         let Role::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         let Some(resync) = &mut peer.resync else { return };
@@ -218,6 +219,8 @@ impl Mirrored {
         peer.is_required = requires;
         if let Some(stream) = &mut peer.stream {
             stream.is_paused = false;
+            stream.blind_upto = last;
+            stream.room = Room::new(last, now);
             (stream.since, stream.resend_at) = (now, now + self.times.retransmit);
         }
         self.pump(index, now);
@@ -234,6 +237,12 @@ impl Mirrored {
         }
         match kind {
             ErrorKind::NotFound => primary.peers[index].let_go(now),
+            ErrorKind::NoSpace => {
+                // It goes on when room was made.
+                let peer = &mut primary.peers[index];
+                peer.let_go(now + self.times.resync_again);
+                self.effects.news(Effect::NoRoom { target: peer.target });
+            }
             kind => self.break_off(index, kind, now),
         }
     }

@@ -28,6 +28,8 @@ pub struct Rules {
     pub trusts_jumps: bool,
     /// What a member was lent is never over.
     pub reads_forever: bool,
+    /// What other members have room for counts for nothing.
+    pub ignores_room: bool,
     /// A member answers reads with what may not be committed.
     pub reads_uncommitted: bool,
 }

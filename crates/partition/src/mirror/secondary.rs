@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use samite_backend::Limit;
 use samite_types::{Epoch, ErrorKind, Position, TargetId, Version};
 use samite_wire::peer::{Entry, Event, Message, RecordCopy};
 
@@ -15,6 +16,10 @@ impl Mirrored {
         let entry = match message {
             Message::Entry(entry) => entry,
             Message::LendReads { asked, position } => return self.lent(*asked, *position, now),
+            Message::AskRoom { number, position, claim, need, wanted } if self.is_fit => {
+                self.primary = from;
+                return self.room_asked((*number, *position), *claim, (*need, *wanted));
+            }
             _ => return self.resync_message(from, message),
         };
         if !self.is_fit {
@@ -28,6 +33,7 @@ impl Mirrored {
             return;
         }
         self.partition.set_follows(true);
+        self.open_room();
         self.primary = from;
         let (position, here) = (entry.after.position, self.at.position);
         if position.get() > here.get() + 1 {
@@ -35,7 +41,7 @@ impl Mirrored {
         }
         if position > here {
             if let Err(kind) = self.step(entry, now) {
-                self.is_fit = false;
+                self.become_unfit();
                 return self.answer(from, &Message::Unfit { position, kind });
             }
             self.log.clear();
@@ -44,7 +50,7 @@ impl Mirrored {
             }
         } else if entry.after.term > self.at.term {
             // Here are entries that the primary never had.
-            self.is_fit = false;
+            self.become_unfit();
             return self.answer(from, &Message::Unfit { position, kind: ErrorKind::Corrupt });
         }
         if self.at.term < self.term && !self.rules.ignores_terms {
@@ -61,21 +67,30 @@ impl Mirrored {
             return;
         }
         let position = self.logged.map_or(self.at.position, |logged| logged.min(self.at.position));
-        self.effects.acknowledge(self.primary, position);
+        let message = self.applied(position);
+        self.effects.acknowledge(self.primary, message);
     }
 
-    /// Applies the next entry. What went wrong leaves the partition unfit to follow.
-    pub(super) fn step(&mut self, entry: &Entry<'_>, now: Duration) -> Result<(), ErrorKind> {
+    /// This member does not follow any more, until it is brought up to date.
+    pub(super) fn become_unfit(&mut self) {
+        self.is_fit = false;
+        self.close_room();
+    }
+
+    /// Applies the next entry. Returns the most that it takes of a member, in bytes. What went wrong leaves the partition unfit to follow.
+    pub(super) fn step(&mut self, entry: &Entry<'_>, now: Duration) -> Result<u64, ErrorKind> {
         if entry.before != self.at {
             return Err(ErrorKind::Corrupt);
         }
         self.happen(entry, now)?;
         if self.partition.version() != entry.after.version {
-            return self.differ();
+            return Err(self.differ());
         }
         self.at = entry.after;
+        let cost = self.partition.take_charge();
+        self.room_used(cost);
         self.note_touched();
-        Ok(())
+        Ok(cost)
     }
 
     fn happen(&mut self, entry: &Entry<'_>, now: Duration) -> Result<(), ErrorKind> {
@@ -116,19 +131,19 @@ impl Mirrored {
             Outcome::Done(outputs) if digest::of_outcome(operation, &outputs) == entry.outcome => {
                 Ok(())
             }
-            Outcome::Done(_) => self.differ(),
+            Outcome::Done(_) => Err(self.differ()),
             // There is no room: what is here is right, as far as it goes.
             Outcome::Failed { kind: ErrorKind::NoSpace, .. } => Err(ErrorKind::NoSpace),
             // What it reads is damaged here. It will come whole, for its version is another then.
             Outcome::Failed { kind: ErrorKind::Corrupt, .. } => Err(ErrorKind::Corrupt),
-            Outcome::Failed { .. } => self.differ(),
+            Outcome::Failed { .. } => Err(self.differ()),
         }
     }
 
     /// This copy is not what the primary has, and versions do not tell where.
-    fn differ(&mut self) -> Result<(), ErrorKind> {
+    fn differ(&mut self) -> ErrorKind {
         self.is_doubtful = true;
-        Err(ErrorKind::Corrupt)
+        ErrorKind::Corrupt
     }
 
     /// Makes the records of a range those of the primary.
@@ -148,10 +163,11 @@ impl Mirrored {
         })?;
         keys.retain(|key| records.iter().all(|record| record.key != &**key));
         for key in &keys {
-            self.partition.install(&RecordCopy { key, version: Version(0), value: None })?;
+            let gone = RecordCopy { key, version: Version(0), value: None };
+            self.partition.install(&gone, Limit::Whole)?;
         }
         for record in records {
-            self.partition.install(record)?;
+            self.partition.install(record, Limit::Whole)?;
         }
         Ok(())
     }

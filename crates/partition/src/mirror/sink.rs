@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use samite_backend::Limit;
 use samite_types::{ErrorKind, Position, Result, TargetId, Term, Version};
 use samite_wire::Decoder;
 use samite_wire::op::Data;
@@ -80,7 +81,7 @@ impl Mirrored {
                 is_whole: false,
                 whole_at: Position(0),
             });
-            self.is_fit = false;
+            self.become_unfit();
             self.log.clear();
             self.checkpoint = None;
             if self.logged.is_some() {
@@ -136,7 +137,7 @@ impl Mirrored {
             }
             Step::Records(records) => {
                 for record in records {
-                    self.partition.install(record)?;
+                    self.partition.install(record, Limit::Open)?;
                 }
             }
             Step::State { total_len, offset, bytes } => {
@@ -224,7 +225,8 @@ fn compare(
         if is_over { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     for key in &extra {
-        partition.install(&RecordCopy { key, version: Version(0), value: None })?;
+        let gone = RecordCopy { key, version: Version(0), value: None };
+        partition.install(&gone, Limit::Open)?;
     }
     if !is_over {
         return Ok(ControlFlow::Break(()));

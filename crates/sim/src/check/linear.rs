@@ -134,6 +134,9 @@ impl<'a> Search<'a> {
 
     /// The state after `call`, if it can come now.
     fn after(&self, call: &Call) -> Option<Model> {
+        if call.is_refused_for_room() {
+            return Some(self.state.clone());
+        }
         let mut after = self.state.clone();
         let told = after.apply(&call.op);
         if agrees(call, &told) {

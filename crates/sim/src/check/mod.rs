@@ -26,6 +26,7 @@ pub fn partition(history: &History, partition: PartitionId, audit: &mut Audit) {
     appended_once(&calls, partition, audit);
     added_once(&calls, partition, audit);
     versions_are_unique(&calls, partition, audit);
+    refused_for_room(&calls, partition, audit);
     match linear::check(&calls) {
         Verdict::Linearizable => {}
         Verdict::TooHard => audit.too_hard += 1,
@@ -98,6 +99,17 @@ fn last_read<'a>(calls: &[&'a Call], key: u8) -> Option<&'a [u8]> {
             _ => None,
         },
         Outcome::Failed(_) => Some(&[]),
+    }
+}
+
+/// What makes room is never refused for want of it, and nothing is where there is plenty.
+fn refused_for_room(calls: &[&Call], partition: PartitionId, audit: &mut Audit) {
+    for call in calls.iter().filter(|call| call.is_refused_for_room()) {
+        let removes = |act: &Act| matches!(act, Act::Delete(_) | Act::Detach(..));
+        if !audit.gets_full || call.op.acts.iter().any(removes) {
+            let words = format!("{partition}: {} of c{} at {:?}", call.op, call.client, call.begun);
+            audit.violate("only what does not fit is refused", words);
+        }
     }
 }
 

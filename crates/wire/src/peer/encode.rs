@@ -28,6 +28,7 @@ pub(super) mod tag {
     pub const ASK_TAIL: u8 = 17;
     pub const TAIL: u8 = 18;
     pub const TAIL_END: u8 = 19;
+    pub const ASK_ROOM: u8 = 20;
 
     pub const OPENED: u8 = 1;
     pub const OPERATION: u8 = 2;
@@ -73,7 +74,18 @@ impl<'a> Message<'a> {
             Self::Tail(entry) => put_entry(body, tag::TAIL, entry),
             Self::AskTail { have } => put_position(body, tag::ASK_TAIL, *have),
             Self::TailEnd { upto } => put_position(body, tag::TAIL_END, *upto),
-            Self::Applied { position } => put_position(body, tag::APPLIED, *position),
+            Self::Applied { position, here, room, has_reserve, answers } => {
+                put_position(body, tag::APPLIED, *position);
+                body.put_u64(here.get());
+                body.put_u64(*room);
+                body.put_u8(u8::from(*has_reserve));
+                body.put_u32(*answers);
+            }
+            Self::AskRoom { number, position, claim, need, wanted } => {
+                put_position(body, tag::ASK_ROOM, *position);
+                body.put_u32(*number);
+                [claim, need, wanted].into_iter().for_each(|bytes| body.put_u64(*bytes));
+            }
             Self::Gap { have } => put_position(body, tag::GAP, *have),
             Self::Unfit { position, kind } => {
                 body.put_u8(tag::UNFIT);

@@ -1,0 +1,265 @@
+//! What a target can hold, and what a partition has of it.
+//!
+//! Everything that a target keeps is charged to its [`Quota`] before it is stored, so that "no space" is known at once and honest. A part of it is
+//! a reserve, which only changes that make room may take: a full target can be emptied.
+//!
+//! A partition charges through an [`Account`]. Beside what it uses, an account may have space that is *kept* for changes that another member of
+//! the mirror group decides on: when they come, they find it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use samite_types::{Error, ErrorKind};
+
+/// The reserve is one part in so many of a target.
+const RESERVE_PART: u64 = 64;
+/// An idle partition keeps no more than one part in so many of a target: thousands of partitions may share one.
+const IDLE_PART: u64 = 2048;
+/// A busy one keeps that, and one part in so many of what is free.
+const BUSY_PART: u64 = 128;
+
+/// What a busy partition's account is asked to keep is more than this, in bytes.
+pub const KEPT_IDLE: u64 = 256 << 10;
+
+/// How much of a target changes may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Limit {
+    /// All but the reserve.
+    #[default]
+    Open,
+    /// All of it: they make room, or are another member's to decide on.
+    Whole,
+    /// Small records may take more than there is: somebody counts on them already, and says how many there are.
+    Beyond,
+}
+
+/// What one target can hold, for all threads.
+#[derive(Debug)]
+pub struct Quota {
+    capacity: u64,
+    used: AtomicU64,
+}
+
+impl Quota {
+    /// That of a target which holds `capacity` bytes.
+    #[must_use]
+    pub const fn new(capacity: u64) -> Self {
+        Self { capacity, used: AtomicU64::new(0) }
+    }
+
+    /// Bytes that it can hold.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Bytes charged to it.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that changes may take by `limit`, all in all.
+    const fn bound(&self, limit: Limit) -> u64 {
+        match limit {
+            Limit::Open => self.capacity - self.capacity / RESERVE_PART,
+            Limit::Whole => self.capacity,
+            Limit::Beyond => u64::MAX,
+        }
+    }
+
+    /// Bytes that are free outside of the reserve.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.bound(Limit::Open).saturating_sub(self.used())
+    }
+
+    /// Whether half of the reserve is free.
+    #[must_use]
+    pub fn has_reserve(&self) -> bool {
+        self.used() <= self.capacity - self.capacity / RESERVE_PART / 2
+    }
+
+    /// Charges `bytes`; `false`, and nothing is charged, if they do not fit.
+    pub fn charge(&self, bytes: u64, limit: Limit) -> bool {
+        let before = self.used.fetch_add(bytes, Ordering::AcqRel);
+        let fits = before.checked_add(bytes).is_some_and(|after| after <= self.bound(limit));
+        if !fits {
+            self.used.fetch_sub(bytes, Ordering::AcqRel);
+        }
+        fits
+    }
+
+    /// Charges as many of `bytes` as are free outside of the reserve. Returns how many.
+    pub fn charge_some(&self, bytes: u64) -> u64 {
+        let bound = self.bound(Limit::Open);
+        let more = |used: u64| bytes.min(bound.saturating_sub(used));
+        let charged = self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| {
+            Some(used + more(used))
+        });
+        charged.map_or(0, more)
+    }
+
+    /// Gives back a charge.
+    pub fn uncharge(&self, bytes: u64) {
+        let before = self.used.fetch_sub(bytes, Ordering::AcqRel);
+        debug_assert!(before >= bytes, "more given back than charged");
+    }
+
+    /// The error that says how full it is.
+    #[must_use]
+    pub fn full(&self) -> Error {
+        let (used, capacity) = (self.used(), self.capacity);
+        Error::new(ErrorKind::NoSpace, format!("target full: {used} of {capacity} B used"))
+    }
+}
+
+/// What one partition has charged to a [`Quota`] and not used.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// Set aside for the changes that are about to come.
+    credit: u64,
+    /// Kept for changes that another member decides on.
+    kept: u64,
+    /// What is left of the credit is kept.
+    draws: bool,
+    limit: Limit,
+}
+
+impl Account {
+    /// How much of the target the next changes may take, until [`Account::settle`].
+    pub const fn set_limit(&mut self, limit: Limit) {
+        self.limit = limit;
+    }
+
+    /// By what limit the next changes are charged.
+    #[must_use]
+    pub const fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    /// The next changes may use up to `bytes` of what is kept, until [`Account::settle`].
+    pub fn draw(&mut self, bytes: u64) {
+        let drawn = self.kept.min(bytes);
+        self.kept -= drawn;
+        self.credit += drawn;
+        self.draws = true;
+    }
+
+    /// Sets `bytes` aside; `false`, and nothing more is charged, if they are not there.
+    pub fn set_aside(&mut self, quota: &Quota, bytes: u64) -> bool {
+        self.set_aside_by(quota, bytes, self.bound())
+    }
+
+    /// By what limit space is taken that has to be there.
+    fn bound(&self) -> Limit {
+        if self.limit == Limit::Beyond { Limit::Whole } else { self.limit }
+    }
+
+    /// Sets `bytes` aside, there or not.
+    pub fn overdraw(&mut self, quota: &Quota, bytes: u64) {
+        self.set_aside_by(quota, bytes, Limit::Beyond);
+    }
+
+    fn set_aside_by(&mut self, quota: &Quota, bytes: u64, limit: Limit) -> bool {
+        let more = bytes.saturating_sub(self.credit);
+        let fits = more == 0 || quota.charge(more, limit);
+        if fits {
+            self.credit += more;
+        }
+        fits
+    }
+
+    /// Charges what is used: from what was set aside, or else from the target.
+    pub fn spend(&mut self, quota: &Quota, bytes: u64) -> bool {
+        if self.credit >= bytes {
+            self.credit -= bytes;
+            return true;
+        }
+        quota.charge(bytes, self.bound())
+    }
+
+    /// The changes are done: gives back what was set aside for them and not used, or keeps it, if they drew on what was kept.
+    pub fn settle(&mut self, quota: &Quota) {
+        let credit = std::mem::take(&mut self.credit);
+        if std::mem::take(&mut self.draws) {
+            self.kept += credit;
+        } else if credit > 0 {
+            quota.uncharge(credit);
+        }
+        self.limit = Limit::Open;
+    }
+
+    /// Keeps at least `least` bytes, if they are there, and `wanted` if the target can spare them. Returns how many are kept.
+    pub fn keep(&mut self, quota: &Quota, least: u64, wanted: u64) -> u64 {
+        let mut share = quota.capacity() / IDLE_PART;
+        if wanted > KEPT_IDLE {
+            share += quota.free() / BUSY_PART;
+        }
+        let goal = least.max(wanted.min(share));
+        if self.kept > goal {
+            quota.uncharge(self.kept - goal);
+            self.kept = goal;
+        } else if self.kept < goal {
+            self.kept += quota.charge_some(goal - self.kept);
+        }
+        self.kept
+    }
+
+    /// Gives back everything.
+    pub fn close(&mut self, quota: &Quota) {
+        self.draws = false;
+        self.settle(quota);
+        quota.uncharge(std::mem::take(&mut self.kept));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAPACITY: u64 = 64 << 20;
+
+    #[test]
+    fn only_what_makes_room_takes_the_reserve() {
+        let quota = Quota::new(CAPACITY);
+        assert!(quota.charge(quota.free(), Limit::Open));
+        assert_eq!(quota.free(), 0);
+        assert!(!quota.charge(1, Limit::Open));
+        assert!(quota.charge(CAPACITY / RESERVE_PART, Limit::Whole));
+        assert!(!quota.charge(1, Limit::Whole));
+        assert!(quota.charge(1, Limit::Beyond));
+        assert_eq!(quota.charge_some(1), 0);
+    }
+
+    #[test]
+    fn what_is_kept_is_there_when_the_target_is_full() {
+        let quota = Quota::new(CAPACITY);
+        let mut account = Account::default();
+        assert_eq!(account.keep(&quota, 10_000, 0), 10_000);
+        while quota.charge_some(1 << 20) > 0 {}
+        account.draw(6_000);
+        assert!(account.set_aside(&quota, 6_000));
+        assert!(account.spend(&quota, 1_000));
+        account.settle(&quota);
+        assert_eq!(account.keep(&quota, 9_000, 20_000), 9_000, "what was not used is kept");
+        account.draw(9_001);
+        assert!(!account.set_aside(&quota, 9_001), "there is no more");
+        account.settle(&quota);
+        account.close(&quota);
+        assert_eq!(quota.free(), 9_000);
+    }
+
+    #[test]
+    fn a_full_target_spares_what_it_can() {
+        let quota = Quota::new(CAPACITY);
+        let mut account = Account::default();
+        let idle = account.keep(&quota, 0, KEPT_IDLE);
+        assert_eq!(idle, CAPACITY / IDLE_PART);
+        let busy = account.keep(&quota, 0, 8 << 20);
+        assert!(busy > idle && busy <= CAPACITY / BUSY_PART + idle, "{busy}");
+        quota.charge_some(quota.free() - 500);
+        assert_eq!(account.keep(&quota, busy + 2_000, 8 << 20), busy + 500);
+        assert_eq!(account.keep(&quota, 0, 0), 0);
+        assert_eq!(quota.free(), busy + 500);
+    }
+}

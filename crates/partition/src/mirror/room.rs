@@ -1,0 +1,365 @@
+//! Room on other members: a change that does not fit on every member that counts takes effect nowhere.
+//!
+//! Each member keeps space for what its primary decides on, and says with each acknowledgement how much it keeps
+//! ([`samite_backend::Account`]). The primary reckons with the most that its entries can take, which says what the records are and not how a member stores
+//! them; so it knows, without asking, what a member that has acknowledged less still has room for. A change that takes more waits until
+//! the member was asked to keep more, and is refused when that has no more. Changes that make room are let through: they find the reserve of the target.
+//!
+//! A primary that needs less than it asked for gives the rest back: it says how much it counts on from an entry on, and counts on no more.
+
+use std::time::Duration;
+
+use samite_backend::KEPT_IDLE;
+use samite_types::Position;
+use samite_wire::peer::Message;
+
+use super::{Mirrored, Role};
+
+/// The most that a member is asked to keep for one partition, in bytes, beside what a single change takes.
+const WANTED_MAX: u64 = 8 << 20;
+/// How much of it was needed is looked at so often.
+const REVIEW: Duration = Duration::from_secs(1);
+/// For so long a member that had no more is taken at its word.
+const FULL_FOR: Duration = Duration::from_millis(100);
+
+/// What a primary knows of the room that a member keeps for it. Costs are counted from the beginning of its log on: `total` is that of all entries.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// Having applied this entry, the member kept this much.
+    told: Told,
+    /// From this entry on the primary counts on no more, whatever was told by then.
+    claim: Option<Told>,
+    /// Whether the member has as much of its reserve left as removals need, once it has said so.
+    has_reserve: Option<bool>,
+    /// What it was asked to keep.
+    wanted: u64,
+    /// The question that is not answered.
+    asked: Option<Asked>,
+    /// Until then it is known to have had no more than it told.
+    full_until: Duration,
+    /// The most that was under way since the last look.
+    peak: u64,
+    review_at: Duration,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    position: Position,
+    /// Costs of all entries up to that one.
+    total: u64,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    number: u32,
+    need: u64,
+    at: Duration,
+    /// When the first question was put that is not answered.
+    since: Duration,
+}
+
+impl Told {
+    /// What is left of it when the costs of all entries are `total`.
+    const fn left(&self, total: u64) -> u64 {
+        self.bytes.saturating_sub(total.saturating_sub(self.total))
+    }
+}
+
+/// A question to a member: what to keep, and what the primary counts on at most.
+struct Question {
+    need: u64,
+    claim: u64,
+}
+
+impl Room {
+    /// That of a member which has said nothing since entry `position`.
+    pub(super) fn new(position: Position, now: Duration) -> Self {
+        Self {
+            told: Told { position, ..Told::default() },
+            claim: None,
+            has_reserve: None,
+            wanted: KEPT_IDLE,
+            asked: None,
+            full_until: Duration::ZERO,
+            peak: 0,
+            review_at: now + REVIEW,
+        }
+    }
+
+    /// Bytes that another change may take.
+    fn left(&self, total: u64) -> u64 {
+        let left = self.told.left(total);
+        let claim = self.claim.filter(|claim| self.told.position <= claim.position);
+        claim.map_or(left, |claim| left.min(claim.left(total)))
+    }
+
+    /// A change that takes more than this does not fit, whatever becomes of those that are under way.
+    fn full_above(&self, now: Duration) -> u64 {
+        if now < self.full_until { self.told.bytes } else { u64::MAX }
+    }
+
+    /// The member says what it keeps.
+    fn tell(&mut self, told: Told, (has_reserve, answers): (bool, u32), now: Duration) {
+        let asked = self.asked.take_if(|asked| asked.number == answers);
+        // What comes late counts for nothing.
+        if asked.is_none() && told.position <= self.told.position {
+            return;
+        }
+        if asked.is_some() {
+            self.claim = None;
+        }
+        (self.told, self.has_reserve) = (told, Some(has_reserve));
+        if asked.is_some_and(|asked| told.bytes < asked.need) {
+            self.full_until = now + FULL_FOR;
+        }
+    }
+
+    /// Notes a question, unless one is under way. Returns whether it is to be sent.
+    fn ask(&mut self, number: u32, need: u64, (now, again): (Duration, Duration)) -> bool {
+        if self.asked.is_some_and(|asked| now < asked.at + again) {
+            return false;
+        }
+        let since = self.asked.map_or(now, |asked| asked.since);
+        self.asked = Some(Asked { number, need, at: now, since });
+        true
+    }
+
+    /// When the member is reported because it does not answer, unless it does.
+    fn overdue_at(&self, missed: Duration) -> Option<Duration> {
+        self.asked.map(|asked| asked.since + missed)
+    }
+
+    /// Whether it is time for that. It is again after as long.
+    pub(super) fn is_overdue(&mut self, missed: Duration, now: Duration) -> bool {
+        let is_overdue = self.overdue_at(missed).is_some_and(|at| now >= at);
+        if is_overdue && let Some(asked) = &mut self.asked {
+            asked.since = now;
+        }
+        is_overdue
+    }
+}
+
+/// What a member keeps for its primary.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// What it was asked to keep; 0 while it follows nobody.
+    wanted: u64,
+    /// The least that the primary may count on.
+    owed: u64,
+    /// What is kept.
+    bytes: u64,
+    /// The question that was answered last.
+    answers: u32,
+}
+
+/// What the space of a change is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Funds {
+    /// What is free here.
+    #[default]
+    Own,
+    /// The same, and other members have room for `bytes`; what takes more than `full_above` fits nowhere.
+    Members {
+        /// Bytes.
+        bytes: u64,
+        /// Bytes.
+        full_above: u64,
+        /// Whether they have something left for changes that make room; `None`: not all have said.
+        has_reserve: Option<bool>,
+    },
+    /// What is kept here for another member's decisions.
+    Kept,
+    /// Somebody counts on it: small records may take more than there is.
+    Promised,
+}
+
+impl Mirrored {
+    /// What the next change may take.
+    pub(super) fn funds(&self, now: Duration) -> Funds {
+        let Role::Primary(primary) = &self.role else { return Funds::Own };
+        if self.rules.ignores_room {
+            return Funds::Own;
+        }
+        let total = self.log.total();
+        let rooms = primary.peers.iter().filter(|peer| peer.follows());
+        let rooms = rooms.filter_map(|peer| peer.stream.as_ref()).map(|stream| &stream.room);
+        let all = rooms.map(|room| (room.left(total), room.full_above(now), room.has_reserve));
+        let both = |one: Option<bool>, two: Option<bool>| match (one, two) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (one, two) => one.and(two),
+        };
+        let least =
+            all.reduce(|one, two| (one.0.min(two.0), one.1.min(two.1), both(one.2, two.2)));
+        least.map_or(Funds::Own, |(bytes, full_above, has_reserve)| Funds::Members {
+            bytes,
+            full_above,
+            has_reserve,
+        })
+    }
+
+    /// A change would take `need` bytes: members that have less are asked to keep so many.
+    pub(super) fn ask_room(&mut self, need: u64, now: Duration) {
+        let total = self.log.total();
+        self.for_rooms(|room, _| {
+            let is_short = room.left(total) < need;
+            is_short.then(|| {
+                room.wanted = room.wanted.max(need.saturating_mul(2)).min(WANTED_MAX);
+                Question { need, claim: u64::MAX }
+            })
+        }, now);
+    }
+
+    /// An entry was sent: members are asked ahead for what will be needed if it goes on so.
+    pub(super) fn ask_ahead(&mut self, now: Duration) {
+        let total = self.log.total();
+        self.for_rooms(|room, _| {
+            room.peak = room.peak.max(total.saturating_sub(room.told.total));
+            let is_wanted = room.wanted < WANTED_MAX && room.left(total) < room.wanted / 2;
+            // Whoever was asked for more than it could spare is not asked for still more.
+            let is_wanted = is_wanted && room.asked.is_none() && now >= room.full_until;
+            (is_wanted && room.peak > room.wanted / 2).then(|| {
+                room.wanted = (room.wanted * 2).min(WANTED_MAX);
+                Question { need: 0, claim: u64::MAX }
+            })
+        }, now);
+    }
+
+    /// Gives back what was not needed for a while.
+    pub(super) fn review_room(&mut self, now: Duration) {
+        let total = self.log.total();
+        self.for_rooms(|room, last| {
+            if now < room.review_at {
+                return None;
+            }
+            room.review_at = now + REVIEW;
+            let peak = std::mem::take(&mut room.peak);
+            let wanted = (peak * 2).clamp(KEPT_IDLE, WANTED_MAX);
+            if room.wanted < wanted * 2 && room.claim.is_none() {
+                return None;
+            }
+            room.wanted = wanted;
+            let bytes = room.left(total).min(wanted);
+            room.claim = Some(Told { position: last, total, bytes });
+            Some(Question { need: 0, claim: bytes })
+        }, now);
+    }
+
+    /// Puts the question that `question` wants to put to a member, if any.
+    fn for_rooms(
+        &mut self,
+        mut question: impl FnMut(&mut Room, Position) -> Option<Question>,
+        now: Duration,
+    ) {
+        let (last, again) = (self.at.position, self.times.retransmit);
+        let mut index = 0;
+        while let Role::Primary(primary) = &mut self.role
+            && let Some(peer) = primary.peers.get_mut(index)
+        {
+            index += 1;
+            if !peer.follows() {
+                continue;
+            }
+            let (target, Some(stream)) = (peer.target, peer.stream.as_mut()) else { continue };
+            let room = &mut stream.room;
+            let Some(Question { need, claim }) = question(room, last) else { continue };
+            let (number, wanted) = (primary.questions, room.wanted);
+            if room.ask(number, need, (now, again)) {
+                primary.questions = number.wrapping_add(1).max(1);
+                self.answer(target, &Message::AskRoom { number, position: last, claim, need, wanted });
+            }
+        }
+    }
+
+    /// When [`Mirrored::review_room`] has something to do.
+    pub(super) fn next_review(&self) -> Option<Duration> {
+        let Role::Primary(primary) = &self.role else { return None };
+        let streams = primary.peers.iter().filter_map(|peer| peer.stream.as_ref());
+        let rooms = streams.filter(|stream| !stream.is_paused).map(|stream| &stream.room);
+        let missed = self.times.missed;
+        let due = |room: &Room| {
+            let is_open = room.wanted > KEPT_IDLE || room.claim.is_some();
+            let answer_at = room.overdue_at(missed);
+            answer_at.into_iter().chain(is_open.then_some(room.review_at)).min()
+        };
+        rooms.filter_map(due).min()
+    }
+
+    /// A member, having applied all up to `position`, keeps `bytes`.
+    pub(super) fn room_told(
+        &mut self,
+        index: usize,
+        (position, bytes): (Position, u64),
+        (has_reserve, answers): (bool, u32),
+        now: Duration,
+    ) {
+        let last = self.at.position;
+        let total = if position == last { Some(self.log.total()) } else { self.log.total_at(position) };
+        let Role::Primary(primary) = &mut self.role else { return };
+        let stream = primary.peers[index].stream.as_mut().filter(|stream| !stream.is_paused);
+        if let (Some(stream), Some(total)) = (stream, total) {
+            let told = Told { position, total, bytes };
+            stream.room.tell(told, (has_reserve, answers), now);
+        }
+    }
+
+    /// The primary asks this member to keep more, or counts on less.
+    pub(super) fn room_asked(
+        &mut self,
+        (number, position): (u32, Position),
+        claim: u64,
+        (need, wanted): (u64, u64),
+    ) {
+        if self.at.term < self.term && !self.rules.ignores_terms {
+            // Whether what is here is what the primary has, the term's first entry will show.
+            return;
+        }
+        if position == self.at.position {
+            self.kept.owed = self.kept.owed.min(claim);
+        }
+        self.kept.wanted = wanted.min(WANTED_MAX);
+        self.kept.answers = number;
+        let least = self.kept.owed.max(need);
+        self.kept.bytes = self.partition.keep(least, self.kept.wanted);
+        self.kept.owed = self.kept.owed.min(self.kept.bytes);
+        self.acknowledge();
+    }
+
+    /// An entry was applied that takes at most `cost` bytes.
+    pub(super) fn room_used(&mut self, cost: u64) {
+        self.kept.owed = self.kept.owed.saturating_sub(cost);
+        self.keep_room();
+    }
+
+    /// This member follows a primary: it begins to keep room for it.
+    pub(super) fn open_room(&mut self) {
+        if self.kept.wanted == 0 {
+            self.kept.wanted = KEPT_IDLE;
+            self.keep_room();
+        }
+    }
+
+    fn keep_room(&mut self) {
+        if self.kept.wanted > 0 || self.kept.bytes > 0 {
+            self.kept.bytes = self.partition.keep(self.kept.owed, self.kept.wanted);
+        }
+    }
+
+    /// Keeps nothing any more: this member follows nobody.
+    pub(super) fn close_room(&mut self) {
+        self.kept = Kept::default();
+        self.partition.keep(0, 0);
+    }
+
+    /// Says to the primary `to` that all entries up to `position` are applied, and what is kept for more.
+    pub(super) fn applied(&mut self, position: Position) -> Message<'static> {
+        self.kept.owed = self.kept.bytes;
+        Message::Applied {
+            position,
+            here: self.at.position,
+            room: self.kept.bytes,
+            has_reserve: self.partition.has_reserve(),
+            answers: self.kept.answers,
+        }
+    }
+}
