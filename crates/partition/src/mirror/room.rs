@@ -17,6 +17,8 @@ use super::{Mirrored, Role};
 
 /// The most that a member is asked to keep for one partition, in bytes, beside what a single change takes.
 const WANTED_MAX: u64 = 8 << 20;
+/// The least for a partition in use.
+const WANTED_BUSY: u64 = 1 << 20;
 /// How much of it was needed is looked at so often.
 const REVIEW: Duration = Duration::from_secs(1);
 /// For so long a member that had no more is taken at its word.
@@ -79,7 +81,7 @@ impl Room {
             told: Told { position, ..Told::default() },
             claim: None,
             has_reserve: None,
-            wanted: KEPT_IDLE,
+            wanted: WANTED_BUSY,
             asked: None,
             full_until: Duration::ZERO,
             peak: 0,
@@ -215,11 +217,10 @@ impl Mirrored {
         let total = self.log.total();
         self.for_rooms(|room, _| {
             room.peak = room.peak.max(total.saturating_sub(room.told.total));
-            let is_wanted = room.wanted < WANTED_MAX && room.left(total) < room.wanted / 2;
-            // Whoever was asked for more than it could spare is not asked for still more.
-            let is_wanted = is_wanted && room.asked.is_none() && now >= room.full_until;
-            (is_wanted && room.peak > room.wanted / 2).then(|| {
-                room.wanted = (room.wanted * 2).min(WANTED_MAX);
+            let is_idle = room.wanted < WANTED_BUSY;
+            let is_short = room.wanted < WANTED_MAX && room.peak > room.wanted / 2;
+            (room.asked.is_none() && (is_idle || is_short)).then(|| {
+                room.wanted = (room.wanted * 2).clamp(WANTED_BUSY, WANTED_MAX);
                 Question { need: 0, claim: u64::MAX }
             })
         }, now);
@@ -234,7 +235,8 @@ impl Mirrored {
             }
             room.review_at = now + REVIEW;
             let peak = std::mem::take(&mut room.peak);
-            let wanted = (peak * 2).clamp(KEPT_IDLE, WANTED_MAX);
+            let least = if peak == 0 { KEPT_IDLE } else { WANTED_BUSY };
+            let wanted = (peak * 2).clamp(least, WANTED_MAX);
             if room.wanted < wanted * 2 && room.claim.is_none() {
                 return None;
             }
@@ -334,7 +336,7 @@ impl Mirrored {
     /// This member follows a primary: it begins to keep room for it.
     pub(super) fn open_room(&mut self) {
         if self.kept.wanted == 0 {
-            self.kept.wanted = KEPT_IDLE;
+            self.kept.wanted = WANTED_BUSY;
             self.keep_room();
         }
     }

@@ -34,6 +34,8 @@ impl Scene {
         let mut scene = Self { primary: node(1), other: node(2), now, seq };
         scene.primary.configure(&view(1, Consistency::Good), now);
         scene.other.configure(&view(1, Consistency::Good), now);
+        // The other one has to say what room it has.
+        scene.pass(1);
         scene.append();
         scene.pass(50);
         assert!(!scene.reads(), "nothing is lent before somebody asks");

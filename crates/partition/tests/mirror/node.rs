@@ -8,7 +8,7 @@ use samite_partition::mirror::{At, Effect, Mirrored, Packet, Rules, Standing, Ti
 use samite_partition::{Context, NoGrants, Outcome, Partition};
 use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Seq, TargetId, Term};
 use samite_wire::control::Consistency;
-use samite_wire::op::Operation;
+use samite_wire::op::{Action, Operation};
 use samite_wire::peer::Messages;
 
 use crate::client::{Call, Client, Said, said};
@@ -120,6 +120,19 @@ impl Node {
         seq: u64,
         now: Duration,
     ) -> (Outcome, Option<Ticket>) {
+        self.change(Operation::put(PartitionId(0), key, value), seq, now)
+    }
+
+    pub fn delete(&mut self, key: &[u8], seq: u64, now: Duration) -> Outcome {
+        self.change(Operation::new(PartitionId(0), [Action::Delete { key }]), seq, now).0
+    }
+
+    fn change(
+        &mut self,
+        mut operation: Operation<'_>,
+        seq: u64,
+        now: Duration,
+    ) -> (Outcome, Option<Ticket>) {
         let at = At { now, lease_until: now + Duration::from_secs(60) };
         let context = Context {
             answered_below: Seq(1),
@@ -131,9 +144,8 @@ impl Node {
             lends_memory: false,
             promises_leases: false,
         };
-        let mut put = Operation::put(PartitionId(0), key, value);
-        put.seq = Seq(seq);
-        self.mirrored.apply(ClientId(9), &context, &put, &mut NoGrants, at)
+        operation.seq = Seq(seq);
+        self.mirrored.apply(ClientId(9), &context, &operation, &mut NoGrants, at)
     }
 
     pub fn request(&mut self, call: Call, clients: &[Client], now: Duration, out: &mut Out) {

@@ -64,6 +64,10 @@ impl Scene {
     }
 
     fn put(&mut self) -> Ticket {
+        // The other one is asked first what room it has.
+        let asked = self.primary.put((b"k", b"v"), 1, self.now);
+        assert!(asked.1.is_none(), "{asked:?}");
+        self.pass(true);
         let (outcome, ticket) = self.primary.put((b"k", b"v"), 1, self.now);
         ticket.unwrap_or_else(|| panic!("it waits for the other member: {outcome:?}"))
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use samite_partition::Outcome;
 use samite_partition::mirror::{Rules, View};
-use samite_types::{Epoch, TargetId, Term};
+use samite_types::{Epoch, ErrorKind, TargetId, Term};
 use samite_wire::control::{Consistency, Member};
 
 use crate::client::key_of;
@@ -39,7 +39,11 @@ struct Scene {
 impl Scene {
     /// Members 1 and on, of which the first is the primary.
     fn new(capacities: &[u64]) -> Self {
-        let ways = (Rules::default(), false);
+        Self::with_rules(capacities, Rules::default())
+    }
+
+    fn with_rules(capacities: &[u64], rules: Rules) -> Self {
+        let ways = (rules, false);
         let node = |(target, capacity): (u32, &u64)| Node::of(TargetId(target), 0, *capacity, ways);
         let nodes: Vec<Node> = (1..).zip(capacities).map(node).collect();
         let all: Vec<u32> = nodes.iter().map(|node| node.target.get()).collect();
@@ -84,6 +88,21 @@ impl Scene {
         self.node(target).put((&key, &value), seq, now).0
     }
 
+    /// The same, again while members are asked what room they have.
+    fn put_in_the_end(&mut self, target: u32, seq: u64, len: usize) -> Outcome {
+        let mut tries = (0..20).map(|_| {
+            let outcome = self.put_as(target, seq, len);
+            self.pass(1);
+            outcome
+        });
+        tries.find(|outcome| !is(outcome, ErrorKind::Unavailable)).expect("members answer")
+    }
+
+    fn delete_as(&mut self, target: u32, seq: u64) -> Outcome {
+        let (key, now) = (key_of(seq), self.now);
+        self.node(target).delete(&key, 1000 + seq, now)
+    }
+
     /// Puts that many records at `target`.
     fn put(&mut self, target: u32, count: u64, len: usize) {
         for _ in 0..count {
@@ -110,7 +129,7 @@ impl Scene {
     }
 }
 
-const ROOM: u64 = 4 << 20;
+const ROOM: u64 = 16 << 20;
 
 #[test]
 fn the_next_primary_takes_over_what_the_former_one_has_applied() {
@@ -178,7 +197,9 @@ fn nobody_waits_for_a_member_that_is_not_good_any_more() {
 
 #[test]
 fn one_that_has_no_room_for_what_others_have_does_not_lead() {
-    let mut scene = Scene::new(&[ROOM, ROOM / 4]);
+    // The primary goes on as if the other one had room.
+    let rules = Rules { ignores_room: true, ..Rules::default() };
+    let mut scene = Scene::with_rules(&[ROOM, 1 << 20], rules);
     scene.deaf = vec![2];
     scene.put(1, 40, 60 << 10);
     scene.configure(&view(2, 1, &good(&[2, 1])));
@@ -191,4 +212,34 @@ fn one_that_has_no_room_for_what_others_have_does_not_lead() {
     scene.pass(1);
     assert!(scene.nodes[0].mirrored.is_primary());
     assert_eq!(scene.contents()[0].records.len(), 40);
+}
+
+#[test]
+fn what_does_not_fit_on_every_member_takes_effect_nowhere() {
+    let mut scene = Scene::new(&[ROOM, 1 << 20]);
+    let len = 60 << 10;
+    let (mut seq, mut done) = (0, Vec::new());
+    for _ in 0..40 {
+        seq += 1;
+        match scene.put_in_the_end(1, seq, len) {
+            Outcome::Done(_) => done.push(seq),
+            outcome => assert!(is(&outcome, ErrorKind::NoSpace), "{outcome:?}"),
+        }
+    }
+    scene.pass(5);
+    assert!(done.len() > 10 && done.len() < 17, "{} records of 64 KiB in 1 MiB", done.len());
+    assert_eq!(scene.missed(), [], "nobody is dropped");
+    scene.assert_alike();
+    assert_eq!(scene.contents()[0].records.len(), done.len());
+    // Full as it is, it can be emptied, and takes something again.
+    for gone in &done {
+        assert!(matches!(scene.delete_as(1, *gone), Outcome::Done(_)));
+        scene.pass(1);
+    }
+    scene.assert_alike();
+    assert!(matches!(scene.put_in_the_end(1, 100, len), Outcome::Done(_)));
+}
+
+fn is(outcome: &Outcome, expected: ErrorKind) -> bool {
+    matches!(outcome, Outcome::Failed { kind, .. } if *kind == expected)
 }
