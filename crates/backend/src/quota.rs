@@ -93,9 +93,9 @@ impl Quota {
     pub fn charge_some(&self, bytes: u64) -> u64 {
         let bound = self.bound(Limit::Open);
         let more = |used: u64| bytes.min(bound.saturating_sub(used));
-        let charged = self.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| {
-            Some(used + more(used))
-        });
+        let charged = self
+            .used
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| Some(used + more(used)));
         charged.map_or(0, more)
     }
 

@@ -227,6 +227,8 @@ impl Shard {
         let Some(map) = self.map.clone() else { return };
         self.report_ready(&map);
         let wanting = self.partitions.resyncing();
+        let lacking = self.partitions.lacking_room() as u64;
+        self.figures().resyncs_without_room.store(lacking, Ordering::Relaxed);
         let before = self.figures().resyncs.swap(wanting.len() as u64, Ordering::Relaxed);
         match (before, wanting.len()) {
             (0, partitions) if partitions > 0 => {

@@ -71,6 +71,7 @@ pub(crate) struct Figures {
     pub checkpoint_bytes: AtomicU64,
     pub peer_frames: AtomicU64,
     pub resyncs: AtomicU64,
+    pub resyncs_without_room: AtomicU64,
     pub resync_bytes: AtomicU64,
     pub scrub: ScrubFigures,
 }
@@ -404,6 +405,7 @@ impl Shared {
             operations: sum(|figures| &figures.operations),
             peer_frames: sum(|figures| &figures.peer_frames),
             resyncs: sum(|figures| &figures.resyncs),
+            resyncs_without_room: sum(|figures| &figures.resyncs_without_room),
             resync_bytes: sum(|figures| &figures.resync_bytes),
             scrub: self.scrub_status(),
             leader: self.membership.leader().map(|leader| leader.node),

@@ -43,9 +43,9 @@ use smallvec::SmallVec;
 
 use holds::Holds;
 use limits::REMEMBERED_LEN_MAX;
+use mirror::Funds;
 use outcome::Failure;
 pub use outcome::{ActionOutput, Current, Outcome};
-use mirror::Funds;
 use plan::{Plan, Refusal};
 pub use record_leases::{Holder, RecordLeases};
 use run::{Lender, Run};

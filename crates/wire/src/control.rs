@@ -521,6 +521,8 @@ pub struct NodeStatus {
     pub peer_frames: u64,
     /// Members of groups that its primaries bring up to date now.
     pub resyncs: u64,
+    /// Those of them that wait until there is room for what they lack.
+    pub resyncs_without_room: u64,
     /// Bytes that its primaries sent for that since start.
     pub resync_bytes: u64,
     /// What it has found of damage to what it holds.

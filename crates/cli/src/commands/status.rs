@@ -214,16 +214,21 @@ fn mirrors(
         return Ok(());
     }
     let leader = leader.map_or("no coordinator leads".to_owned(), |node| format!("{node} leads"));
-    let sent: u64 = answers
-        .iter()
-        .filter_map(|(_, answer)| answer.as_ref().ok())
-        .map(|status| status.resync_bytes)
-        .sum();
+    let sum = |figure: fn(&NodeStatus) -> u64| -> u64 {
+        answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()).map(figure).sum()
+    };
+    let sent = sum(|status| status.resync_bytes);
     for redundancy in redundancies {
         let of = health(map, redundancy);
         out.line(format!(
             "mirrored on {}: {} groups healthy, {} degraded, {} waiting, {} moving; {} members to bring up to date ({} sent); {leader}",
             redundancy.get(), of.healthy, of.degraded, of.waiting, of.moving, of.resyncing, human_bytes(sent),
+        ))?;
+    }
+    let lacking = sum(|status| status.resyncs_without_room);
+    if lacking > 0 {
+        out.line(format!(
+            "{lacking} of them wait for room: remove something, or add a node (samite node add)"
         ))?;
     }
     Ok(())

@@ -210,9 +210,8 @@ impl Raw {
         let (deadline, mut header) = (deadline(), self.header(dataset));
         loop {
             let answer = self.try_send(&header, &operations).unwrap();
-            let waits = |ended: &Ended| {
-                matches!(ended, Ended::Failed { kind: ErrorKind::Unavailable, .. })
-            };
+            let waits =
+                |ended: &Ended| matches!(ended, Ended::Failed { kind: ErrorKind::Unavailable, .. });
             if !answer.outcomes.iter().any(waits) || deadline.remaining().is_none() {
                 return answer;
             }

@@ -35,6 +35,8 @@ pub(super) struct Peer {
     pub(super) asks: Option<(u64, Position)>,
     /// It is brought up to date from then on.
     pub(super) resync_at: Duration,
+    /// The last try has ended because there was no room for what it lacks.
+    pub(super) lacks_room: bool,
 }
 
 /// Entries on their way to a member.
@@ -93,6 +95,7 @@ impl Peer {
             announced_at: None,
             asks: None,
             resync_at: Duration::ZERO,
+            lacks_room: false,
         }
     }
 
@@ -173,8 +176,8 @@ impl Peer {
 
     /// It is not required any more, and has to be brought up to date.
     pub(super) fn let_go(&mut self, resync_at: Duration) {
-        let Self { target, incarnation, consistency, .. } = *self;
-        *self = Self { incarnation, consistency, resync_at, ..Self::new(target) };
+        let Self { target, incarnation, consistency, lacks_room, .. } = *self;
+        *self = Self { incarnation, consistency, resync_at, lacks_room, ..Self::new(target) };
     }
 
     /// Whether it is not up to date, and the map lets it become so.

@@ -101,6 +101,16 @@ impl Mirrored {
         peers.iter().filter(|peer| peer.needs_resync()).map(|peer| peer.target)
     }
 
+    /// Those of them for which there was no room when it was last tried.
+    pub fn lacking_room(&self) -> impl Iterator<Item = TargetId> {
+        let peers = match &self.role {
+            Role::Primary(primary) => primary.peers.as_slice(),
+            _ => &[],
+        };
+        let lacking = peers.iter().filter(|peer| peer.needs_resync() && peer.lacks_room);
+        lacking.map(|peer| peer.target)
+    }
+
     /// Sends the next step of about `len_max` bytes to each member that is to be brought up to date and waits for one. Returns bytes sent. The
     /// driver calls it as often as resync may take its time, at least at each [`tick`](Self::tick).
     pub fn resync_step(&mut self, len_max: usize, now: Duration) -> usize {
@@ -216,6 +226,7 @@ impl Mirrored {
             return;
         }
         peer.resync = None;
+        peer.lacks_room = false;
         peer.is_required = requires;
         if let Some(stream) = &mut peer.stream {
             stream.is_paused = false;
@@ -241,7 +252,9 @@ impl Mirrored {
                 // It goes on when room was made.
                 let peer = &mut primary.peers[index];
                 peer.let_go(now + self.times.resync_again);
-                self.effects.news(Effect::NoRoom { target: peer.target });
+                if !std::mem::replace(&mut peer.lacks_room, true) {
+                    self.effects.news(Effect::NoRoom { target: peer.target });
+                }
             }
             kind => self.break_off(index, kind, now),
         }

@@ -191,8 +191,7 @@ impl Mirrored {
             (Some(false), _) | (_, Some(false)) => Some(false),
             (one, two) => one.and(two),
         };
-        let least =
-            all.reduce(|one, two| (one.0.min(two.0), one.1.min(two.1), both(one.2, two.2)));
+        let least = all.reduce(|one, two| (one.0.min(two.0), one.1.min(two.1), both(one.2, two.2)));
         least.map_or(Funds::Own, |(bytes, full_above, has_reserve)| Funds::Members {
             bytes,
             full_above,
@@ -203,48 +202,57 @@ impl Mirrored {
     /// A change would take `need` bytes: members that have less are asked to keep so many.
     pub(super) fn ask_room(&mut self, need: u64, now: Duration) {
         let total = self.log.total();
-        self.for_rooms(|room, _| {
-            let is_short = room.left(total) < need;
-            is_short.then(|| {
-                room.wanted = room.wanted.max(need.saturating_mul(2)).min(WANTED_MAX);
-                Question { need, claim: u64::MAX }
-            })
-        }, now);
+        self.for_rooms(
+            |room, _| {
+                let is_short = room.left(total) < need;
+                is_short.then(|| {
+                    room.wanted = room.wanted.max(need.saturating_mul(2)).min(WANTED_MAX);
+                    Question { need, claim: u64::MAX }
+                })
+            },
+            now,
+        );
     }
 
     /// An entry was sent: members are asked ahead for what will be needed if it goes on so.
     pub(super) fn ask_ahead(&mut self, now: Duration) {
         let total = self.log.total();
-        self.for_rooms(|room, _| {
-            room.peak = room.peak.max(total.saturating_sub(room.told.total));
-            let is_idle = room.wanted < WANTED_BUSY;
-            let is_short = room.wanted < WANTED_MAX && room.peak > room.wanted / 2;
-            (room.asked.is_none() && (is_idle || is_short)).then(|| {
-                room.wanted = (room.wanted * 2).clamp(WANTED_BUSY, WANTED_MAX);
-                Question { need: 0, claim: u64::MAX }
-            })
-        }, now);
+        self.for_rooms(
+            |room, _| {
+                room.peak = room.peak.max(total.saturating_sub(room.told.total));
+                let is_idle = room.wanted < WANTED_BUSY;
+                let is_short = room.wanted < WANTED_MAX && room.peak > room.wanted / 2;
+                (room.asked.is_none() && (is_idle || is_short)).then(|| {
+                    room.wanted = (room.wanted * 2).clamp(WANTED_BUSY, WANTED_MAX);
+                    Question { need: 0, claim: u64::MAX }
+                })
+            },
+            now,
+        );
     }
 
     /// Gives back what was not needed for a while.
     pub(super) fn review_room(&mut self, now: Duration) {
         let total = self.log.total();
-        self.for_rooms(|room, last| {
-            if now < room.review_at {
-                return None;
-            }
-            room.review_at = now + REVIEW;
-            let peak = std::mem::take(&mut room.peak);
-            let least = if peak == 0 { KEPT_IDLE } else { WANTED_BUSY };
-            let wanted = (peak * 2).clamp(least, WANTED_MAX);
-            if room.wanted < wanted * 2 && room.claim.is_none() {
-                return None;
-            }
-            room.wanted = wanted;
-            let bytes = room.left(total).min(wanted);
-            room.claim = Some(Told { position: last, total, bytes });
-            Some(Question { need: 0, claim: bytes })
-        }, now);
+        self.for_rooms(
+            |room, last| {
+                if now < room.review_at {
+                    return None;
+                }
+                room.review_at = now + REVIEW;
+                let peak = std::mem::take(&mut room.peak);
+                let least = if peak == 0 { KEPT_IDLE } else { WANTED_BUSY };
+                let wanted = (peak * 2).clamp(least, WANTED_MAX);
+                if room.wanted < wanted * 2 && room.claim.is_none() {
+                    return None;
+                }
+                room.wanted = wanted;
+                let bytes = room.left(total).min(wanted);
+                room.claim = Some(Told { position: last, total, bytes });
+                Some(Question { need: 0, claim: bytes })
+            },
+            now,
+        );
     }
 
     /// Puts the question that `question` wants to put to a member, if any.
@@ -268,7 +276,10 @@ impl Mirrored {
             let (number, wanted) = (primary.questions, room.wanted);
             if room.ask(number, need, (now, again)) {
                 primary.questions = number.wrapping_add(1).max(1);
-                self.answer(target, &Message::AskRoom { number, position: last, claim, need, wanted });
+                self.answer(
+                    target,
+                    &Message::AskRoom { number, position: last, claim, need, wanted },
+                );
             }
         }
     }
@@ -296,7 +307,8 @@ impl Mirrored {
         now: Duration,
     ) {
         let last = self.at.position;
-        let total = if position == last { Some(self.log.total()) } else { self.log.total_at(position) };
+        let total =
+            if position == last { Some(self.log.total()) } else { self.log.total_at(position) };
         let Role::Primary(primary) = &mut self.role else { return };
         let stream = primary.peers[index].stream.as_mut().filter(|stream| !stream.is_paused);
         if let (Some(stream), Some(total)) = (stream, total) {
