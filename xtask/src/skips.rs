@@ -79,7 +79,7 @@ fn judge(said: &str, allowed: &[Allowed<'_>], is_ci: bool) -> (Vec<String>, Vec<
     (told, problems)
 }
 
-/// Whether the list names what there is: `samite-CRATE::FILE::TEST`, `programs::NAME` or `demo::STEP`.
+/// Whether the list names what there is: `samite-CRATE::FILE::TEST`, `programs::NAME`, `cases::NAME` or `demo::STEP`.
 pub fn check(list: &str, files: &[Source]) -> Vec<String> {
     let allowed = match parse(list) {
         Ok(allowed) => allowed,
@@ -90,6 +90,7 @@ pub fn check(list: &str, files: &[Source]) -> Vec<String> {
     };
     let is_there = |test: &str| match test.split("::").collect::<Vec<_>>()[..] {
         ["programs", name] => has("scripts/programs", &format!("program_{name}()")),
+        ["cases", name] => has(&format!("tests/cases/{name}.sh"), ""),
         ["demo", step] => has("scripts/demo.sh", &format!(" {step})")),
         [package, file, test] => {
             let directory = package.strip_prefix("samite-").unwrap_or(package);
@@ -146,8 +147,10 @@ mod tests {
         let files = [
             sample("crates/fs/tests/posix.rs", "#[test]\nfn sparse() {}\n"),
             sample("scripts/programs.sh", "program_git() {\n"),
+            sample("tests/cases/torn.sh", ""),
         ];
-        let list = "samite-fs::posix::sparse lseek desk\nprograms::git git everywhere\n";
+        let list = "samite-fs::posix::sparse lseek desk\nprograms::git git everywhere\n\
+            cases::torn root desk\n";
         assert_eq!(check(list, &files), [] as [&str; 0]);
         let problems = check(SAMPLE, &files);
         assert_eq!(problems, ["tests/skips.txt: there is no test samite-fs::posix::etcd_dies"]);
