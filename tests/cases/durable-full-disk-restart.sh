@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A durable store on a small file system is filled until the disk is full; all nodes are killed. The
 # next `samite up` has to bring back what was acknowledged, at least for reading, as the store served
-# it before, and files can be removed to make room.
+# it before.
 #
 #   tests/cases/durable-full-disk-restart.sh [--short | --help]
 #

@@ -79,7 +79,7 @@ fn judge(said: &str, allowed: &[Allowed<'_>], is_ci: bool) -> (Vec<String>, Vec<
     (told, problems)
 }
 
-/// Whether the list names what there is: `samite-CRATE::FILE::TEST`, `programs::NAME`, `cases::NAME` or `demo::STEP`.
+/// Whether the list names what there is: `samite-CRATE::FILE::TEST`, `programs::NAME`, `cases::NAME` or `demo::PART`.
 pub fn check(list: &str, files: &[Source]) -> Vec<String> {
     let allowed = match parse(list) {
         Ok(allowed) => allowed,
@@ -89,9 +89,9 @@ pub fn check(list: &str, files: &[Source]) -> Vec<String> {
         files.iter().any(|file| file.path.starts_with(path) && file.text.contains(words))
     };
     let is_there = |test: &str| match test.split("::").collect::<Vec<_>>()[..] {
-        ["programs", name] => has("scripts/programs", &format!("program_{name}()")),
+        ["programs", name] => has("scripts/programs", &format!("program_{name}() {{")),
         ["cases", name] => has(&format!("tests/cases/{name}.sh"), ""),
-        ["demo", step] => has("scripts/demo.sh", &format!(" {step})")),
+        ["demo", _] => has("scripts/demo.sh", &format!(" {test} ")),
         [package, file, test] => {
             let directory = package.strip_prefix("samite-").unwrap_or(package);
             has(&format!("crates/{directory}/tests/{file}.rs"), &format!("fn {test}("))
