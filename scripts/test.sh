@@ -31,7 +31,7 @@ step() {
 # Runs cargo's tests and counts each of them.
 cargo_tests() {
   local log=$scratch/log status p f
-  cargo test --workspace --no-fail-fast 2>&1 | tee "$log" | grep -Ev '^test .* ok$|^$|^running 0|^ *(Compiling|Doc-tests)|0 passed; 0 failed'
+  cargo test --workspace --no-fail-fast 2>&1 | tee "$log" | grep -Ev '^test .* ok$|^$|^running 0|^ *(Compiling|Doc-tests)| 0 passed; 0 failed'
   status=${PIPESTATUS[0]}
   # test result: ok. 15 passed; 0 failed; …
   read -r p f < <(sed -n 's/^test result: .* \([0-9]*\) passed; \([0-9]*\) failed.*/\1 \2/p' "$log" |
