@@ -1,15 +1,17 @@
-//! Chores of the project: `cargo xtask tidy`, `cargo xtask docs`.
+//! Chores of the project: `cargo xtask tidy`, `cargo xtask docs`, `cargo xtask skips`.
 
 mod docs;
+mod skips;
 mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy|docs
+const USAGE: &str = "usage: cargo xtask tidy|docs|skips FILE
 
   tidy   checks crate arrows, dependencies, lengths of files and functions, words and calls (tidy.toml)
   docs   checks the links of every page and runs its `sh test` blocks with the samite built last
+  skips  checks what tests have left out, as they wrote it to FILE, against tests/skips.txt
 ";
 
 fn main() -> ExitCode {
@@ -18,6 +20,7 @@ fn main() -> ExitCode {
     let done = match task.as_deref() {
         Some("tidy") => tidy::run(&root),
         Some("docs") => docs::run(&root),
+        Some("skips") => skips::run(&root, std::env::args().nth(2).as_deref()),
         _ => {
             eprint!("{USAGE}");
             return ExitCode::from(2);

@@ -14,6 +14,11 @@ use std::path::Path;
 
 use config::Config;
 use metadata::Metadata;
+pub use sources::Source;
+#[cfg(test)]
+pub use sources::sample;
+
+use crate::skips;
 
 /// Runs every check. `Ok` is a summary line, `Err` all problems found.
 pub fn run(root: &Path) -> Result<String, Vec<String>> {
@@ -29,6 +34,10 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
         problems.push(format!("tidy.toml: preload crate {} is not here", config.preload.krate));
     }
     problems.extend(words::check(&config, &files, &hooked));
+    match std::fs::read_to_string(root.join(skips::LIST)) {
+        Ok(list) => problems.extend(skips::check(&list, &files)),
+        Err(error) => problems.push(format!("read {}: {error}", skips::LIST)),
+    }
     if problems.is_empty() {
         Ok(format!(
             "tidy: {} crates, {} files, nothing to say",

@@ -6,7 +6,7 @@ mod common;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -83,12 +83,14 @@ fn up(mirror: &str) -> (Samite, Vec<Door>) {
         samite.ok_with(["put", "-", &format!("/dir/f{number}")], content(number).as_bytes());
     }
     let mut doors = vec![Door { path: "/samite/dir".into(), is_interposed: true }];
-    if Path::new("/dev/fuse").exists() {
+    if samite_testkit::is_fuse_there() {
         let path = samite.scratch().join("store");
         fs::create_dir(&path).unwrap();
         // Uncached, so that the store is asked each time.
         samite.ok(["mount", "--uncached", path.to_str().unwrap()]);
         doors.push(Door { path: path.join("dir"), is_interposed: false });
+    } else {
+        samite_testkit::skip_part(samite_testkit::FUSE);
     }
     (samite, doors)
 }

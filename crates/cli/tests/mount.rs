@@ -15,10 +15,9 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 /// Longer than any call may take on a store of which a node is gone.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A cluster of `nodes` nodes and a directory where it is mounted; `None` where that cannot be.
+/// A cluster of `nodes` nodes and a directory where it is mounted; `None` where that cannot be: the test is skipped.
 fn mounted(nodes: u32) -> Option<(Samite, PathBuf)> {
-    if !std::path::Path::new("/dev/fuse").exists() {
-        eprintln!("skipped: no /dev/fuse");
+    if !samite_testkit::has_fuse() {
         return None;
     }
     let samite = Samite::up(nodes);

@@ -1,4 +1,4 @@
-//! The state and the election in a real etcd, of one member and of three. Nothing is tried where etcd is not installed.
+//! The state and the election in a real etcd, of one member and of three. They are skipped where etcd is not installed.
 
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
@@ -19,11 +19,9 @@ struct Etcd {
 }
 
 impl Etcd {
-    /// `None`, with a word: there is no etcd here.
+    /// `None` where there is no etcd: the test is skipped.
     fn start(count: usize) -> Option<Self> {
-        let probe = Command::new(ETCD_PROGRAM).arg("--version").stdout(Stdio::null()).status();
-        if !probe.is_ok_and(|status| status.success()) {
-            eprintln!("skipped: {ETCD_PROGRAM} is not installed");
+        if !samite_testkit::has(ETCD_PROGRAM) {
             return None;
         }
         let scratch = tempfile::tempdir().unwrap();

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use common::{Store, on_each_store};
 use rustix::fs::{CWD, Mode, RenameFlags, SeekFrom as Seeking};
 use samite_fs::{Context, OpenFlags};
+use samite_testkit::has;
 
 fn names(store: &Store, dir: &str) -> Vec<String> {
     let entries = fs::read_dir(store.path(dir)).unwrap();
@@ -302,13 +303,13 @@ fn a_long_listing_has_every_name_once() {
 #[test]
 fn a_signal_ends_the_wait_for_a_lock() {
     on_each_store(|store| {
+        if !has("flock") {
+            return;
+        }
         let holder = File::create_new(store.path("l")).unwrap();
         holder.lock().unwrap();
-        let flock = std::process::Command::new("flock").arg(store.path("l")).arg("true").spawn();
-        let Ok(mut waiter) = flock else {
-            eprintln!("skipped: no flock");
-            return;
-        };
+        let mut flock = std::process::Command::new("flock");
+        let mut waiter = flock.arg(store.path("l")).arg("true").spawn().unwrap();
         std::thread::sleep(std::time::Duration::from_millis(300));
         assert!(waiter.try_wait().unwrap().is_none());
         let begun = std::time::Instant::now();

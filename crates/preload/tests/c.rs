@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Stage, build, has};
+use common::{Stage, build};
+use samite_testkit::has;
 
 #[test]
 fn libc_surface() {

@@ -2,7 +2,8 @@
 
 mod common;
 
-use common::{Stage, has};
+use common::Stage;
+use samite_testkit::has;
 
 fn compare(program: &str) {
     if has("python3") {

@@ -1,5 +1,5 @@
 //! Clusters of real processes whose coordinators, or the etcd below them, die. They need the `samite` binary (`make test` builds it first), and
-//! etcd; nothing is tried where that is not installed.
+//! etcd; the tests are skipped where that is not installed.
 
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
@@ -8,18 +8,9 @@ use std::time::{Duration, Instant};
 
 use samite_client::kv::Kv;
 use samite_client::{Client, ClusterConfig, Options, Transport};
-use samite_testkit::ProcessCluster;
+use samite_testkit::{ProcessCluster, has};
 use samite_types::{ErrorKind, NodeId, Redundancy};
 use samite_wire::control::DatasetSpec;
-
-fn has_etcd() -> bool {
-    let probe = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
-    let has = probe.is_ok_and(|status| status.success());
-    if !has {
-        eprintln!("skipped: etcd is not installed");
-    }
-    has
-}
 
 fn options() -> Options {
     let (timeout, transport) = (Duration::from_secs(30), Some(Transport::Unix));
@@ -94,7 +85,7 @@ fn mirrored() -> (ProcessCluster, Client) {
 
 #[test]
 fn without_etcds_quorum_the_store_goes_on_until_leases_end_and_again_when_it_is_back() {
-    if !has_etcd() {
+    if !has("etcd") {
         return;
     }
     let (cluster, client) = mirrored();
@@ -132,7 +123,7 @@ fn without_etcds_quorum_the_store_goes_on_until_leases_end_and_again_when_it_is_
 
 #[test]
 fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
-    if !has_etcd() {
+    if !has("etcd") {
         return;
     }
     let (cluster, client) = mirrored();
@@ -166,7 +157,7 @@ fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
 
 #[test]
 fn a_leader_that_reaches_no_node_is_replaced() {
-    if !has_etcd() {
+    if !has("etcd") {
         return;
     }
     let (cluster, client) = mirrored();
@@ -237,7 +228,7 @@ fn without_the_node_of_an_embedded_coordinator_all_wait_until_it_is_back() {
 
 #[test]
 fn durable_datasets_come_back_with_the_etcd_that_was_started_along() {
-    if !has_etcd() {
+    if !has("etcd") {
         return;
     }
     let flash = tempfile::tempdir().unwrap();

@@ -1,26 +1,16 @@
-//! The short form of the chaos test; `make chaos` is the long one. Nothing is tried where etcd is not installed.
+//! The short form of the chaos test; `make chaos` is the long one. It is skipped where etcd is not installed.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
 
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use samite_trust::chaos::driver::{Fault, Plan, run};
 use samite_trust::stage::Watchdog;
 
-fn has_etcd() -> bool {
-    let probe = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
-    let has = probe.is_ok_and(|status| status.success());
-    if !has {
-        eprintln!("skipped: etcd is not installed");
-    }
-    has
-}
-
 #[test]
 fn nodes_of_a_mirrored_cluster_die_one_after_the_other_and_nobody_notices() {
-    if !has_etcd() {
+    if !samite_testkit::has("etcd") {
         return;
     }
     let _watchdog = Watchdog::new("chaos", Duration::from_secs(240));

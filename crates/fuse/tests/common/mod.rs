@@ -2,14 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 #![allow(dead_code, reason = "each test file uses a part")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use samite_fs::FileSystem;
 use samite_fuse::{Mount, MountOptions, Unmounter};
-use samite_testkit::{LocalCluster, Options};
+use samite_testkit::{LocalCluster, Options, has_fuse, skip};
 
 /// No test takes nearly as long.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -74,14 +74,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// `None` where nothing can be mounted.
+    /// `None` where nothing can be mounted: the test is skipped.
     pub fn mounted(nodes: usize, threads: usize) -> Option<Self> {
-        if !Path::new("/dev/fuse").exists() {
-            eprintln!("skipped: no /dev/fuse");
-            return None;
-        }
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: not root");
+        if !can_mount() {
             return None;
         }
         let cluster = LocalCluster::start(nodes, Options::default()).unwrap();
@@ -100,17 +95,38 @@ impl Store {
     }
 }
 
+/// Whether this process can mount. Where it cannot, the test of this thread is skipped.
+fn can_mount() -> bool {
+    if !has_fuse() {
+        return false;
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skip("root");
+    }
+    is_root
+}
+
 /// Runs a test on mounts of one and of three nodes. One that hangs ends the program, and says so.
 pub fn on_each_store(test: fn(&Store)) {
+    if !can_mount() {
+        return;
+    }
     for nodes in [1, 3] {
         let (done, ended) = channel();
-        let worker = std::thread::spawn(move || {
+        let work = move || {
             if let Some(store) = Store::mounted(nodes, 4) {
                 test(&store);
             }
             // Nobody listens when it came too late.
             let _ = done.send(());
-        });
+        };
+        // The test can be skipped there, too, and is known by the name of its thread.
+        let mut worker = std::thread::Builder::new();
+        if let Some(name) = std::thread::current().name() {
+            worker = worker.name(name.to_owned());
+        }
+        let worker = worker.spawn(work).unwrap();
         if ended.recv_timeout(DEADLINE) == Err(RecvTimeoutError::Timeout) {
             eprintln!("it hangs on {nodes} nodes");
             std::process::exit(1);

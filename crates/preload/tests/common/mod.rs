@@ -24,12 +24,6 @@ pub fn build(name: &str, room: &Path) -> PathBuf {
     program
 }
 
-/// Whether a program is on this machine.
-pub fn has(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output();
-    found.is_ok_and(|output| output.status.success())
-}
-
 /// A cluster, and a plain directory beside it.
 pub struct Stage {
     cluster: LocalCluster,
