@@ -402,13 +402,6 @@ impl Partitions {
         all
     }
 
-    /// How many members of partitions whose primary is here wait for room.
-    pub(crate) fn lacking_room(&self) -> usize {
-        let grouped = self.datasets.iter().filter(|open| open.is_grouped);
-        let places = grouped.flat_map(|open| open.places.iter().flatten());
-        places.map(|place| place.member.lacking_room().count()).sum()
-    }
-
     /// `target` cannot be reached.
     pub(crate) fn unreachable(&mut self, target: TargetId, now: Duration) {
         for open in self.datasets.iter_mut().filter(|open| open.is_grouped) {

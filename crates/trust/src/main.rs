@@ -77,8 +77,35 @@ enum Command {
         /// Where the random numbers start
         #[arg(long)]
         seed: u64,
+        /// There may be no room for all
+        #[arg(long)]
+        gets_full: bool,
     },
-    /// Let nodes of a mirrored cluster die, stop or be cut off while 8 processes work, and check what they find
+    /// Be one process of the chaos test, on files by any way
+    ChaosFiles {
+        /// As for serve
+        #[arg(long)]
+        root: Option<String>,
+        /// Which
+        #[arg(long)]
+        number: u64,
+        /// Where the random numbers start
+        #[arg(long)]
+        seed: u64,
+        /// There may be no room for all
+        #[arg(long)]
+        gets_full: bool,
+    },
+    /// Be the process of the chaos test that fills the store and empties it by half, again and again
+    ChaosFill {
+        /// As for serve
+        #[arg(long)]
+        root: Option<String>,
+        /// Which
+        #[arg(long)]
+        number: u64,
+    },
+    /// Let nodes of a mirrored cluster die, stop or be cut off while 12 processes work, and check what they find
     Chaos {
         /// How often, each time with a cluster of its own
         #[arg(long, default_value_t = 10)]
@@ -122,9 +149,22 @@ fn main() -> ExitCode {
         Command::FuzzSocket { seconds, seed } => {
             fuzz_socket(Duration::from_secs(seconds), seed.unwrap_or_else(clock))
         }
-        Command::ChaosWork { number, of, seed } => Client::from_runtime(DEFAULT_CLUSTER)
+        Command::ChaosWork { number, of, seed, gets_full } => Client::from_runtime(DEFAULT_CLUSTER)
             .map_err(|error| error.to_string())
-            .and_then(|client| chaos::worker::run(&client, number, of, seed)),
+            .and_then(|client| chaos::worker::run(&client, (number, of), seed, gets_full))
+            .map(|told| told.tell()),
+        Command::ChaosFiles { root, number, seed, gets_full } => door(root)
+            .and_then(|mut door| {
+                let is_over = chaos::worker::until_input_ends();
+                chaos::files::run(&mut *door, (number, seed), gets_full, &is_over)
+            })
+            .map(|told| told.tell()),
+        Command::ChaosFill { root, number } => door(root)
+            .and_then(|mut door| {
+                let is_over = chaos::worker::until_input_ends();
+                chaos::files::fill(&mut *door, number, &is_over)
+            })
+            .map(|told| told.tell()),
         Command::Chaos { runs, seed, nodes, mirror, fault, times, keep } => {
             let seed = seed.unwrap_or_else(clock);
             let plan = |run| chaos::driver::Plan { nodes, mirror, fault, times, seed: seed + run };
@@ -182,14 +222,16 @@ fn fuzz_socket(length: Duration, seed: u64) -> Result<(), String> {
 fn try_chaos(plans: impl Iterator<Item = chaos::driver::Plan>, keep: &Path) -> Result<(), String> {
     const RUN_MAX: Duration = Duration::from_secs(300);
     let helper = std::env::current_exe().map_err(|error| error.to_string())?;
-    let (mut pauses, mut wrong) = (Vec::new(), 0);
+    let (mut pauses, mut wrong, mut counted) = (Vec::new(), 0, 0);
     for plan in plans {
         let _watchdog = Watchdog::new("chaos", RUN_MAX);
         match chaos::driver::run(&plan, &helper, keep) {
             Ok(summary) => {
                 let pause = summary.pause.as_millis();
                 let (calls, what) = (summary.calls, summary.what);
-                println!("seed {}: {calls} calls, longest {pause} ms: {what}", plan.seed);
+                let none = if summary.counts { "" } else { " (too little to count)" };
+                println!("seed {}: {calls} calls{none}, longest {pause} ms: {what}", plan.seed);
+                counted += u32::from(summary.counts);
                 pauses.push(pause);
             }
             Err(error) => {
@@ -204,7 +246,12 @@ fn try_chaos(plans: impl Iterator<Item = chaos::driver::Plan>, keep: &Path) -> R
             println!("longest call: {percent} % of the runs up to {pause} ms");
         }
     }
-    if wrong == 0 { Ok(()) } else { Err(format!("{wrong} runs were wrong")) }
+    println!("{counted} runs count");
+    match (wrong, counted) {
+        (0, 1..) => Ok(()),
+        (0, 0) => Err("no run had enough calls and faults to count".to_owned()),
+        _ => Err(format!("{wrong} runs were wrong")),
+    }
 }
 
 fn stress(plan: &Plan) -> Result<(), String> {

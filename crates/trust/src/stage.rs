@@ -30,6 +30,16 @@ pub enum Way {
 impl Way {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Library, Self::Preload, Self::Mount];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Library => "library",
+            Self::Preload => "run",
+            Self::Mount => "mount",
+        }
+    }
 }
 
 /// A cluster, a mount of it, and the program that makes calls for others.
@@ -56,7 +66,15 @@ impl Stage {
     /// As of [`Stage::start`].
     pub fn mirrored(nodes: usize, mirror: u8, memory: &str, helper: &Path) -> Result<Self> {
         let mirror = mirror.to_string();
-        let cluster = ProcessCluster::start(nodes, &["--memory", memory, "--mirror", &mirror])?;
+        Self::with(nodes, &["--memory", memory, "--mirror", &mirror], helper)
+    }
+
+    /// The same, with what `samite up` is told.
+    ///
+    /// # Errors
+    /// As of [`Stage::start`].
+    pub fn with(nodes: usize, args: &[&str], helper: &Path) -> Result<Self> {
+        let cluster = ProcessCluster::start(nodes, args)?;
         let mount = cluster.scratch().join("mnt");
         std::fs::create_dir(&mount)
             .map_err(|error| Error::new(ErrorKind::Io, error.to_string()))?;

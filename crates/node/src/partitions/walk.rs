@@ -11,6 +11,13 @@ impl Partitions {
         places.map(|place| place.member.damaged() as u64).sum()
     }
 
+    /// How many members of partitions whose primary is here wait for room.
+    pub(crate) fn lacking_room(&self) -> usize {
+        let grouped = self.datasets.iter().filter(|open| open.is_grouped);
+        let places = grouped.flat_map(|open| open.places.iter().flatten());
+        places.map(|place| place.member.lacking_room().count()).sum()
+    }
+
     /// The first open partition behind `after`, of `dataset` if one is named.
     pub(crate) fn place_after(
         &self,

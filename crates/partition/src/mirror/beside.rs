@@ -1,4 +1,4 @@
-//! What a primary writes down that changes no records: holds, and that leases may be out.
+//! What a primary writes down that changes no records: refusals, holds, and that leases may be out.
 
 use std::time::Duration;
 
@@ -8,9 +8,24 @@ use samite_wire::peer::Event;
 
 use super::secondary::NO_LEASE;
 use super::{Mirrored, Role, digest};
-use crate::{ActionOutput, Outcome};
+use crate::{ActionOutput, Context, Outcome};
 
 impl Mirrored {
+    /// A refusal that is remembered for good.
+    pub(super) fn write_refusal(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+        outcome: &Outcome,
+        now: Duration,
+    ) {
+        let Outcome::Failed { kind, index, .. } = outcome else { return };
+        let (answered_below, seq) = (context.answered_below, operation.seq);
+        let event = Event::Refused { client, answered_below, seq, kind: *kind, index: *index };
+        self.record(event, 0, Vec::new(), now);
+    }
+
     /// Holds are taken and released without a change of records: members do that alone.
     pub(super) fn write_holds(
         &mut self,

@@ -270,20 +270,6 @@ impl Mirrored {
         self.record(event, digest::of_outcome(operation, outputs), payload, now);
     }
 
-    fn write_refusal(
-        &mut self,
-        client: ClientId,
-        context: &Context,
-        operation: &Operation<'_>,
-        outcome: &Outcome,
-        now: Duration,
-    ) {
-        let Outcome::Failed { kind, index, .. } = outcome else { return };
-        let (answered_below, seq) = (context.answered_below, operation.seq);
-        let event = Event::Refused { client, answered_below, seq, kind: *kind, index: *index };
-        self.record(event, 0, Vec::new(), now);
-    }
-
     /// Whether entries are needed by anybody.
     fn writes_down(&self) -> bool {
         match &self.role {
@@ -490,7 +476,7 @@ impl Mirrored {
     }
 
     /// A member does not follow.
-    fn fail(&mut self, index: usize, kind: ErrorKind, now: Duration) {
+    pub(super) fn fail(&mut self, index: usize, kind: ErrorKind, now: Duration) {
         let again = self.times.report_again;
         let drops = self.rules.drops_unrecorded;
         let Role::Primary(primary) = &mut self.role else { return };
@@ -544,17 +530,6 @@ impl Mirrored {
         self.end_quiet(now);
         self.end_fence();
         self.tick_reads(now);
-    }
-
-    /// A member that does not say what room it has is reported, like one that acknowledges nothing.
-    fn see_answer(&mut self, index: usize, now: Duration) {
-        let missed = self.times.missed;
-        let Role::Primary(primary) = &mut self.role else { return };
-        let stream = primary.peers.get_mut(index).and_then(|peer| peer.stream.as_mut());
-        let stream = stream.filter(|stream| !stream.is_paused);
-        if stream.is_some_and(|stream| stream.room.is_overdue(missed, now)) {
-            self.fail(index, ErrorKind::Timeout, now);
-        }
     }
 
     /// A member that was sent something again has owed its answer for longer.

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use samite_backend::KEPT_IDLE;
-use samite_types::Position;
+use samite_types::{ErrorKind, Position};
 use samite_wire::peer::Message;
 
 use super::{Mirrored, Role};
@@ -298,6 +298,17 @@ impl Mirrored {
         rooms.filter_map(due).min()
     }
 
+    /// A member that does not say what room it has is reported, like one that acknowledges nothing.
+    pub(super) fn see_answer(&mut self, index: usize, now: Duration) {
+        let missed = self.times.missed;
+        let Role::Primary(primary) = &mut self.role else { return };
+        let stream = primary.peers.get_mut(index).and_then(|peer| peer.stream.as_mut());
+        let stream = stream.filter(|stream| !stream.is_paused);
+        if stream.is_some_and(|stream| stream.room.is_overdue(missed, now)) {
+            self.fail(index, ErrorKind::Timeout, now);
+        }
+    }
+
     /// A member, having applied all up to `position`, keeps `bytes`.
     pub(super) fn room_told(
         &mut self,
@@ -375,5 +386,67 @@ impl Mirrored {
             has_reserve: self.partition.has_reserve(),
             answers: self.kept.answers,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(10);
+
+    fn told(position: u64, total: u64, bytes: u64) -> Told {
+        Told { position: Position(position), total, bytes }
+    }
+
+    #[test]
+    fn what_is_under_way_is_taken_off() {
+        let mut room = Room::new(Position(3), NOW);
+        assert_eq!((room.left(500), room.has_reserve), (0, None), "nothing was told yet");
+        room.tell(told(5, 500, 1000), (true, 0), NOW);
+        assert_eq!((room.left(500), room.left(900), room.left(1501)), (1000, 600, 0));
+        // Older words come late.
+        room.tell(told(4, 400, 9000), (false, 0), NOW);
+        assert_eq!((room.left(900), room.has_reserve), (600, Some(true)));
+    }
+
+    #[test]
+    fn a_member_that_has_no_more_is_known_to_be_full_for_a_while() {
+        let mut room = Room::new(Position(3), NOW);
+        let again = Duration::from_millis(100);
+        assert!(room.ask(7, 5000, (NOW, again)));
+        assert!(!room.ask(8, 5000, (NOW, again)), "one question at a time");
+        assert!(room.ask(8, 5000, (NOW + again, again)), "it may be lost");
+        room.tell(told(3, 0, 4000), (true, 7), NOW);
+        assert_eq!(room.left(0), 0, "the answer to an older question says nothing new");
+        room.tell(told(3, 0, 4000), (true, 8), NOW);
+        assert_eq!((room.left(0), room.full_above(NOW)), (4000, 4000));
+        assert_eq!(room.full_above(NOW + FULL_FOR), u64::MAX);
+    }
+
+    #[test]
+    fn what_was_given_back_is_not_counted_on_whatever_comes_late() {
+        let mut room = Room::new(Position(0), NOW);
+        room.tell(told(5, 500, 8000), (true, 0), NOW);
+        room.claim = Some(told(6, 600, 1000));
+        assert_eq!((room.left(600), room.left(700)), (1000, 900));
+        // Said before the member knew of it.
+        room.tell(told(6, 600, 7900), (true, 0), NOW);
+        assert_eq!(room.left(600), 1000);
+        // It has not heeded it, for another entry had come: then it keeps what it says.
+        room.tell(told(7, 700, 7800), (true, 0), NOW);
+        assert_eq!(room.left(700), 7800);
+    }
+
+    #[test]
+    fn a_member_that_does_not_answer_is_reported_again_and_again() {
+        let mut room = Room::new(Position(0), NOW);
+        let (again, missed) = (Duration::from_millis(100), Duration::from_millis(600));
+        assert!(room.ask(1, 10, (NOW, again)));
+        assert!(room.ask(2, 10, (NOW + missed / 2, again)));
+        assert!(!room.is_overdue(missed, NOW + missed / 2));
+        assert!(room.is_overdue(missed, NOW + missed));
+        assert!(!room.is_overdue(missed, NOW + missed));
+        assert!(room.is_overdue(missed, NOW + missed * 2));
     }
 }

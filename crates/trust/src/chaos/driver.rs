@@ -1,14 +1,14 @@
 //! Runs the processes, and makes things go wrong meanwhile.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use samite_client::kv::Kv;
 use samite_client::{Client, Options};
-use samite_testkit::ProcessCluster;
 use samite_types::{NodeId, Redundancy};
 
 use super::evidence::Evidence;
@@ -16,11 +16,16 @@ use super::members;
 use super::worker::{COUNTER, DATASET, parse};
 use crate::door::library;
 use crate::rng::Rng;
+use crate::stage::{Stage, Way};
 use crate::timeline::{Timeline, stamp};
 use crate::whole;
 
-/// Processes that work.
+/// Processes that work by the library, and on files by each other way.
 const WORKERS: u64 = 8;
+const FILE_WORKERS: u64 = 2;
+/// A run counts when so many calls of each way were answered, and so many nodes were harmed meanwhile; and the store was full as often, where it is to be.
+const CALLS_MIN: u64 = 1000;
+const HARMS_MIN: u32 = 2;
 /// For how long the cluster is to be seen whole before the next node is harmed: a primary takes 0.6 s to notice that a member does not follow, and the map
 /// that says so takes its way through etcd before anybody sees it.
 const WHOLE_MIN: Duration = Duration::from_secs(1);
@@ -52,6 +57,8 @@ pub enum Fault {
     EtcdLeader,
     /// The node whose coordinator leads is killed and started again.
     Coordinator,
+    /// A node is killed and started again while the store gets full, is so for a while, and is emptied by half.
+    Full,
 }
 
 /// One run.
@@ -74,6 +81,8 @@ pub struct Plan {
 pub struct Summary {
     /// Calls of all processes.
     pub calls: u64,
+    /// Whether enough of them went every way, and enough went wrong, to say anything.
+    pub counts: bool,
     /// The longest of them.
     pub pause: Duration,
     /// Which that was.
@@ -82,9 +91,11 @@ pub struct Summary {
 
 struct Run<'a> {
     plan: &'a Plan,
-    cluster: ProcessCluster,
+    stage: Stage,
     client: Client,
     rng: Rng,
+    /// Nodes that have not been harmed yet, in the order in which they are.
+    victims: Vec<u32>,
     workers: Workers,
     timeline: Timeline,
 }
@@ -95,13 +106,15 @@ struct Run<'a> {
 /// What was wrong, in words, and where what is known of it is.
 pub fn run(plan: &Plan, helper: &Path, keep: &Path) -> Result<Summary, String> {
     let mirror = plan.mirror.to_string();
-    let args = ["--memory", "64M", "--mirror", &mirror, "--coordinator", "etcd"];
-    let cluster = ProcessCluster::start(plan.nodes, &args).map_err(|error| error.to_string())?;
+    let memory = if plan.fault == Fault::Full { "24M" } else { "64M" };
+    let args = ["--memory", memory, "--mirror", &mirror, "--coordinator", "etcd"];
+    let stage = Stage::with(plan.nodes, &args, helper).map_err(|error| error.to_string())?;
     let options = Options { redundancy: Redundancy(plan.mirror), ..Options::default() };
-    let client = cluster.client(options).map_err(|error| error.to_string())?;
+    let client = stage.cluster.client(options).map_err(|error| error.to_string())?;
     let (rng, workers, timeline) = (Rng::new(plan.seed), Workers::default(), Timeline::default());
-    let mut run = Run { plan, cluster, client, rng, workers, timeline };
-    run.go(helper).map_err(|wrong| {
+    let victims = Vec::new();
+    let mut run = Run { plan, stage, client, rng, victims, workers, timeline };
+    run.go().map_err(|wrong| {
         run.timeline.note(format_args!("wrong: {wrong}"));
         match run.keep(keep, &wrong) {
             Ok(kept) => format!("{wrong}\n  what is known of it: {}", kept.display()),
@@ -112,7 +125,7 @@ pub fn run(plan: &Plan, helper: &Path, keep: &Path) -> Result<Summary, String> {
 
 /// The processes, each with the file that holds what it says of things that are wrong; killed when dropped.
 #[derive(Default)]
-struct Workers(Vec<(Child, PathBuf)>);
+struct Workers(Vec<(Child, PathBuf, Way)>);
 
 /// What a process said that found something wrong.
 fn words(path: &Path) -> String {
@@ -124,7 +137,7 @@ fn words(path: &Path) -> String {
 impl Workers {
     /// Whether all are at work still.
     fn look(&mut self) -> Result<(), String> {
-        for ((child, path), number) in self.0.iter_mut().zip(0..) {
+        for ((child, path, _), number) in self.0.iter_mut().zip(0..) {
             if let Some(status) = child.try_wait().map_err(|error| error.to_string())? {
                 return Err(format!("client {number}: {status}: {}", words(path)));
             }
@@ -132,13 +145,16 @@ impl Workers {
         Ok(())
     }
 
-    /// Ends all in order: calls, raises of the counter, and the longest call.
-    fn finish(&mut self) -> Result<(u64, u64, (Duration, String)), String> {
-        for (child, _) in &mut self.0 {
+    /// Ends all in order: calls by each way, raises of the counter with times that the store was full, and the longest call.
+    fn finish(
+        &mut self,
+    ) -> Result<(BTreeMap<&'static str, u64>, (u64, u64), (Duration, String)), String> {
+        for (child, ..) in &mut self.0 {
             drop(child.stdin.take());
         }
-        let (mut calls, mut raised, mut pause) = (0, 0, (0, String::new()));
-        for ((mut child, path), number) in self.0.drain(..).zip(0..) {
+        let mut calls: BTreeMap<&'static str, u64> = BTreeMap::new();
+        let (mut raised, mut full, mut pause) = (0, 0, (0, String::new()));
+        for ((mut child, path, way), number) in self.0.drain(..).zip(0..) {
             let mut said = String::new();
             let read = child.stdout.take().map(|mut out| out.read_to_string(&mut said));
             read.transpose().map_err(|error| error.to_string())?;
@@ -147,21 +163,22 @@ impl Workers {
             let figures: Vec<u64> =
                 told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
             match figures[..] {
-                [did, counted, longest] if status.success() => {
-                    calls += did;
+                [did, counted, filled, longest] if status.success() => {
+                    *calls.entry(way.name()).or_default() += did;
                     raised += counted;
+                    full += filled;
                     pause = pause.max((longest, what.trim().to_owned()));
                 }
                 _ => return Err(format!("client {number}: {status}: {}", words(&path))),
             }
         }
-        Ok((calls, raised, (Duration::from_micros(pause.0), pause.1)))
+        Ok((calls, (raised, full), (Duration::from_micros(pause.0), pause.1)))
     }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        for (child, _) in &mut self.0 {
+        for (child, ..) in &mut self.0 {
             // It may have ended.
             let _ = child.kill();
             let _ = child.wait();
@@ -170,12 +187,19 @@ impl Drop for Workers {
 }
 
 impl Run<'_> {
-    fn go(&mut self, helper: &Path) -> Result<Summary, String> {
+    fn go(&mut self) -> Result<Summary, String> {
         let made = self.client.create_dataset(&self.client.spec(DATASET));
         made.map_err(|error| error.to_string())?;
         for number in 0..WORKERS {
-            let worker = self.worker(helper, number).map_err(|error| error.to_string())?;
-            self.workers.0.push(worker);
+            self.start_worker(Way::Library, "chaos-work", number)?;
+        }
+        for (way, number) in [Way::Preload, Way::Mount].into_iter().zip(0..) {
+            for worker in 0..FILE_WORKERS {
+                self.start_worker(way, "chaos-files", number * FILE_WORKERS + worker)?;
+            }
+            if self.plan.fault == Fault::Full {
+                self.start_worker(way, "chaos-fill", number)?;
+            }
         }
         self.timeline.note("all clients work");
         for _ in 0..self.plan.times {
@@ -185,7 +209,7 @@ impl Run<'_> {
         }
         self.pause(300, 600)?;
         self.timeline.note("the clients are to end");
-        let (calls, raised, (pause, what)) = self.workers.finish()?;
+        let (calls, (raised, full), (pause, what)) = self.workers.finish()?;
         self.become_whole()?;
         self.compare_members()?;
         let dataset = self.client.dataset(DATASET).map_err(|error| error.to_string())?;
@@ -194,12 +218,16 @@ impl Run<'_> {
         if counted != raised {
             return Err(format!("the counter is {counted}, and was raised {raised} times"));
         }
-        Ok(Summary { calls, pause, what })
+        let is_full = self.plan.fault != Fault::Full || u64::from(self.plan.times) <= full;
+        let is_long = calls.values().all(|did| *did >= CALLS_MIN);
+        let counts = self.plan.times >= HARMS_MIN && is_long && is_full;
+        println!("calls: {calls:?}; {full} times full");
+        Ok(Summary { calls: calls.values().sum(), counts, pause, what })
     }
 
     fn keep(&self, parent: &Path, wrong: &str) -> std::io::Result<PathBuf> {
         let evidence = Evidence {
-            cluster: &self.cluster,
+            cluster: &self.stage.cluster,
             client: &self.client,
             nodes: self.plan.nodes,
             datasets: &DATASETS,
@@ -211,16 +239,28 @@ impl Run<'_> {
         evidence.keep(parent, &format!("{fault:?}-{seed}-{at}").to_lowercase())
     }
 
-    fn worker(&self, helper: &Path, number: u64) -> std::io::Result<(Child, PathBuf)> {
-        let dir = self.cluster.scratch().join("clients");
-        fs::create_dir_all(&dir)?;
-        let path = dir.join(format!("c{number}.txt"));
-        let mut command = Command::new(helper);
-        command.env("SAMITE_RUNTIME_DIR", self.cluster.runtime_path()).env_remove("SAMITE_CLUSTER");
-        command.args(["chaos-work", "--number", &number.to_string()]);
-        command.args(["--of", &WORKERS.to_string(), "--seed", &self.plan.seed.to_string()]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&path)?);
-        Ok((command.spawn()?, path))
+    fn start_worker(&mut self, way: Way, work: &str, number: u64) -> Result<(), String> {
+        let dir = self.stage.cluster.scratch().join("clients");
+        let path = dir.join(format!("{work}-{number}.txt"));
+        let said = fs::create_dir_all(&dir).and_then(|()| File::create(&path));
+        let said = said.map_err(|error| error.to_string())?;
+        let (number, of) = (number.to_string(), WORKERS.to_string());
+        let seed = self.plan.seed.to_string();
+        let mut args = vec![work, "--number", &number];
+        if work != "chaos-fill" {
+            args.extend(["--seed", &seed]);
+            if self.plan.fault == Fault::Full {
+                args.push("--gets-full");
+            }
+        }
+        if work == "chaos-work" {
+            args.extend(["--of", &of]);
+        }
+        let mut command = self.stage.helper(way, &args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said);
+        let child = command.spawn().map_err(|error| error.to_string())?;
+        self.workers.0.push((child, path, way));
+        Ok(())
     }
 
     /// Lets some time pass, while nothing is found wrong.
@@ -264,13 +304,18 @@ impl Run<'_> {
     fn samite(&mut self, args: &[&str]) -> Result<(), String> {
         let words = args.join(" ");
         self.timeline.note(format_args!("samite {words} begins"));
-        let done = self.cluster.run(args).map(drop).map_err(|error| error.to_string());
+        let done = self.stage.cluster.run(args).map(drop).map_err(|error| error.to_string());
         self.timeline.note(format_args!("samite {words} has ended"));
         done
     }
 
+    /// The next node to be harmed: each has its turn before any has another.
     fn any_node(&mut self) -> String {
-        self.rng.below(self.plan.nodes as u64).to_string()
+        if self.victims.is_empty() {
+            self.victims = (0..self.plan.nodes as u32).collect();
+        }
+        let index = self.rng.below(self.victims.len() as u64) as usize;
+        self.victims.swap_remove(index).to_string()
     }
 
     /// Node of the coordinator that leads, as the nodes say.
@@ -282,7 +327,7 @@ impl Run<'_> {
 
     fn harm(&mut self) -> Result<(), String> {
         match self.plan.fault {
-            Fault::Kill => {
+            Fault::Kill | Fault::Full => {
                 let node = self.any_node();
                 self.kill_and_restart(&node)
             }
@@ -346,7 +391,7 @@ impl Run<'_> {
 
     /// Kills one of etcd's members: over several runs, each of them was its leader now and then. Two have to live.
     fn kill_etcd(&mut self) -> Result<(), String> {
-        let file = self.cluster.file().map_err(|error| error.to_string())?;
+        let file = self.stage.cluster.file().map_err(|error| error.to_string())?;
         let members = file.setup.etcd_members;
         let is_whole = members.iter().all(|member| is_alive(member.pid, member.start_ticks));
         if !is_whole {

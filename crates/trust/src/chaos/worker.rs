@@ -31,6 +31,73 @@ const REMEMBERED: usize = 500;
 /// After this it looks again at what was wrong.
 const LATER: Duration = Duration::from_secs(1);
 
+/// What one process did.
+#[derive(Debug, Default)]
+pub struct Told {
+    calls: u64,
+    /// Times it has raised the counter.
+    raised: u64,
+    /// Times it has found the store full.
+    pub(super) full: u64,
+    /// The longest call, and which it was.
+    longest: (Duration, String),
+    /// The last calls: when each ended, how long it took, which it was.
+    last: VecDeque<(String, Duration, String)>,
+}
+
+impl Told {
+    /// One call, with its time.
+    ///
+    /// # Errors
+    /// That of the call, with its name.
+    pub fn call<T>(
+        &mut self,
+        what: &str,
+        call: impl FnOnce() -> Result<T, String>,
+    ) -> Result<T, String> {
+        let begun = Instant::now();
+        let done = call();
+        self.note(what, begun.elapsed(), done)
+    }
+
+    fn note<T>(
+        &mut self,
+        what: &str,
+        took: Duration,
+        done: Result<T, String>,
+    ) -> Result<T, String> {
+        if took > self.longest.0 {
+            self.longest = (took, what.to_owned());
+        }
+        self.calls += 1;
+        if self.last.len() == REMEMBERED {
+            self.last.pop_front();
+        }
+        let failed = if done.is_err() { " (failed)" } else { "" };
+        self.last.push_back((stamp(), took, format!("{what}{failed}")));
+        done.map_err(|error| format!("{what}, after {} ms: {error}", took.as_millis()))
+    }
+
+    /// Says it on standard output: calls, raises of the counter, times that the store was full, and microseconds of the longest call; then which call that was.
+    pub fn tell(&self) {
+        let (longest, what) = &self.longest;
+        println!("{} {} {} {}\n{what}", self.calls, self.raised, self.full, longest.as_micros());
+    }
+}
+
+/// Whether standard input has ended: then it is over, also when the driver has died.
+#[must_use]
+pub fn until_input_ends() -> Arc<AtomicBool> {
+    let is_over = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&is_over);
+    std::thread::spawn(move || {
+        // Ends with the driver, too, however that ends.
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        flag.store(true, Ordering::Relaxed);
+    });
+    is_over
+}
+
 /// What one process knows.
 struct Worker {
     number: u64,
@@ -45,20 +112,21 @@ struct Worker {
     seen: HashMap<(u64, u64), u64>,
     /// Records appended to its log.
     appended: u64,
-    /// Times it has raised the counter.
-    raised: u64,
-    calls: u64,
-    /// The longest call, and which it was.
-    longest: (Duration, String),
-    /// The last calls: when each ended, how long it took, which it was.
-    last: VecDeque<(String, Duration, String)>,
+    told: Told,
+    /// There may be no room.
+    gets_full: bool,
 }
 
 /// Works as process `number` of `of` until its standard input ends, checks all that it wrote, and says what it did on standard output.
 ///
 /// # Errors
 /// What was wrong, in words.
-pub fn run(client: &Client, number: u64, of: u64, seed: u64) -> Result<(), String> {
+pub fn run(
+    client: &Client,
+    (number, of): (u64, u64),
+    seed: u64,
+    gets_full: bool,
+) -> Result<Told, String> {
     let kv = Kv::new(client.dataset(DATASET).map_err(|error| error.to_string())?);
     let files = Library::open(client).map_err(|error| error.to_string())?;
     let rng = Rng::new(seed ^ (number << 32));
@@ -72,25 +140,15 @@ pub fn run(client: &Client, number: u64, of: u64, seed: u64) -> Result<(), Strin
         file_numbers: HashMap::new(),
         seen: HashMap::new(),
         appended: 0,
-        raised: 0,
-        calls: 0,
-        longest: (Duration::ZERO, "nothing".to_owned()),
-        last: VecDeque::new(),
+        told: Told::default(),
+        gets_full,
     };
-    let is_over = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&is_over);
-    std::thread::spawn(move || {
-        // Ends with the driver, too, however that ends.
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        flag.store(true, Ordering::Relaxed);
-    });
-    worker.work(&is_over).map_err(|wrong| worker.look_again(&wrong))?;
-    let (longest, what) = &worker.longest;
-    println!("{} {} {}\n{what}", worker.calls, worker.raised, longest.as_micros());
-    Ok(())
+    worker.work(&until_input_ends()).map_err(|wrong| worker.look_again(&wrong))?;
+    Ok(worker.told)
 }
 
-fn value(number: u64, key: u64, count: u64) -> Vec<u8> {
+/// What content `count` of a key or file of process `number` is.
+pub fn value(number: u64, key: u64, count: u64) -> Vec<u8> {
     let mut bytes = format!("{number}/{key}/{count}/").into_bytes();
     // Small ones and large ones, told by their number alone.
     let len = [0, 100, 5000, 90_000][(count % 4) as usize];
@@ -99,14 +157,15 @@ fn value(number: u64, key: u64, count: u64) -> Vec<u8> {
 }
 
 /// The count in a value of `key` of process `number`, if it is a whole one.
-fn count_of(bytes: &[u8], number: u64, key: u64) -> Option<u64> {
+pub fn count_of(bytes: &[u8], number: u64, key: u64) -> Option<u64> {
     let head = &bytes[..bytes.len().min(64)];
     let text: Vec<&[u8]> = head.split(|byte| *byte == b'/').collect();
     let count = std::str::from_utf8(text.get(2)?).ok()?.parse().ok()?;
     (value(number, key, count) == bytes).then_some(count)
 }
 
-fn record(number: u64, count: u64) -> [u8; RECORD_LEN] {
+/// Record `count` of the log of process `number`.
+pub fn record(number: u64, count: u64) -> [u8; RECORD_LEN] {
     let mut record = [0; RECORD_LEN];
     record[..8].copy_from_slice(&number.to_le_bytes());
     record[8..].copy_from_slice(&count.to_le_bytes());
@@ -123,7 +182,7 @@ impl Worker {
 
     /// Something was wrong: whether it stays so, and what else is. Tells of the last calls on standard error.
     fn look_again(&mut self, wrong: &str) -> String {
-        for (ended, took, what) in &self.last {
+        for (ended, took, what) in &self.told.last {
             eprintln!("{ended}  {what}, {} us", took.as_micros());
         }
         let at = stamp();
@@ -144,17 +203,15 @@ impl Worker {
     ) -> Result<T, String> {
         let begun = Instant::now();
         let done = call(self);
-        let took = begun.elapsed();
-        if took > self.longest.0 {
-            self.longest = (took, what.to_owned());
+        self.told.note(what, begun.elapsed(), done)
+    }
+
+    /// What came of a change; `None`: it was refused because there was no room, which may be only where the store gets full.
+    fn room<T>(&self, done: samite_types::Result<T>) -> Result<Option<T>, String> {
+        match done {
+            Err(error) if error.kind() == ErrorKind::NoSpace && self.gets_full => Ok(None),
+            done => done.map(Some).map_err(|error| error.to_string()),
         }
-        self.calls += 1;
-        if self.last.len() == REMEMBERED {
-            self.last.pop_front();
-        }
-        let failed = if done.is_err() { " (failed)" } else { "" };
-        self.last.push_back((stamp(), took, format!("{what}{failed}")));
-        done.map_err(|error| format!("{what}, after {} ms: {error}", took.as_millis()))
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -172,10 +229,12 @@ impl Worker {
         let (number, key) = (self.number, self.rng.below(KEYS));
         let count = self.keys.get(&key).map_or(0, |count| count + 1);
         let bytes = value(number, key, count);
-        self.call(&format!("put {number}/{key}"), |worker| {
-            worker.kv.put(name(number, key).as_bytes(), &bytes).map_err(|error| error.to_string())
+        let put = self.call(&format!("put {number}/{key}"), |worker| {
+            worker.room(worker.kv.put(name(number, key).as_bytes(), &bytes))
         })?;
-        self.keys.insert(key, count);
+        if put.is_some() {
+            self.keys.insert(key, count);
+        }
         Ok(())
     }
 
@@ -222,9 +281,9 @@ impl Worker {
     fn append(&mut self) -> Result<(), String> {
         let (number, count) = (self.number, self.appended);
         let end = self.call(&format!("append {number}"), |worker| {
-            let appended = worker.kv.append(log(number).as_bytes(), &record(number, count));
-            appended.map_err(|error| error.to_string())
+            worker.room(worker.kv.append(log(number).as_bytes(), &record(number, count)))
         })?;
+        let Some(end) = end else { return Ok(()) };
         self.appended += 1;
         let wanted = self.appended * RECORD_LEN as u64;
         // Whether the call tells where the record begins or where it ends is no matter here.
@@ -267,15 +326,16 @@ impl Worker {
                     }
                 };
                 match done {
-                    Ok(_) => Ok(true),
-                    Err(error) => match error.kind() {
-                        ErrorKind::Conflict | ErrorKind::Exists => Ok(false),
-                        _ => Err(error.to_string()),
-                    },
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::Conflict | ErrorKind::Exists) =>
+                    {
+                        Ok(None)
+                    }
+                    done => Ok(Some(worker.room(done)?.is_some())),
                 }
             })?;
-            if swapped {
-                self.raised += 1;
+            if let Some(is_raised) = swapped {
+                self.told.raised += u64::from(is_raised);
                 return Ok(());
             }
         }
@@ -286,12 +346,25 @@ impl Worker {
         self.check_file(file)?;
         let count = self.file_numbers.get(&file).map_or(0, |count| count + 1);
         let bytes = value(number, file, count);
-        self.call(&format!("write file {number}-{file}"), |worker| {
-            let path = path(number, file);
-            worker.files.put(&path, &bytes).map_err(|error| format!("{error:?}"))
+        let path = path(number, file);
+        let new = format!("{path}.new");
+        let is_there = self.call(&format!("write file {number}-{file}"), |worker| {
+            let files = &mut worker.files;
+            match files.put(&new, &bytes).and_then(|()| files.rename(&new, &path)) {
+                Err(libc::ENOSPC) if worker.gets_full => Ok(false),
+                done => done.map(|()| true).map_err(|errno| format!("errno {errno}")),
+            }
         })?;
-        self.file_numbers.insert(file, count);
-        Ok(())
+        if is_there {
+            self.file_numbers.insert(file, count);
+            return Ok(());
+        }
+        self.call(&format!("remove file {number}-{file}.new"), |worker| {
+            match worker.files.unlink(&new) {
+                Ok(()) | Err(libc::ENOENT) => Ok(()),
+                Err(errno) => Err(format!("errno {errno}")),
+            }
+        })
     }
 
     fn check_file(&mut self, file: u64) -> Result<(), String> {

@@ -95,6 +95,26 @@ impl<'a> Entry<'a> {
     }
 }
 
+fn applied<'a>(decoder: &mut Decoder<'_>) -> Result<Message<'a>, WireError> {
+    Ok(Message::Applied {
+        position: Position(decoder.u64("position")?),
+        here: Position(decoder.u64("position")?),
+        room: decoder.u64("room")?,
+        has_reserve: decoder.u8("reserve")? != 0,
+        answers: decoder.u32("number")?,
+    })
+}
+
+fn ask_room<'a>(decoder: &mut Decoder<'_>) -> Result<Message<'a>, WireError> {
+    Ok(Message::AskRoom {
+        position: Position(decoder.u64("position")?),
+        number: decoder.u32("number")?,
+        claim: decoder.u64("room")?,
+        need: decoder.u64("room")?,
+        wanted: decoder.u64("room")?,
+    })
+}
+
 fn message<'a>(
     decoder: &mut Decoder<'a>,
     payload: &mut Payload<'a>,
@@ -104,20 +124,8 @@ fn message<'a>(
         tag::TAIL => Message::Tail(entry(decoder, payload)?),
         tag::ASK_TAIL => Message::AskTail { have: Position(decoder.u64("position")?) },
         tag::TAIL_END => Message::TailEnd { upto: Position(decoder.u64("position")?) },
-        tag::APPLIED => Message::Applied {
-            position: Position(decoder.u64("position")?),
-            here: Position(decoder.u64("position")?),
-            room: decoder.u64("room")?,
-            has_reserve: decoder.u8("reserve")? != 0,
-            answers: decoder.u32("number")?,
-        },
-        tag::ASK_ROOM => Message::AskRoom {
-            position: Position(decoder.u64("position")?),
-            number: decoder.u32("number")?,
-            claim: decoder.u64("room")?,
-            need: decoder.u64("room")?,
-            wanted: decoder.u64("room")?,
-        },
+        tag::APPLIED => applied(decoder)?,
+        tag::ASK_ROOM => ask_room(decoder)?,
         tag::GAP => Message::Gap { have: Position(decoder.u64("position")?) },
         tag::UNFIT => {
             let position = Position(decoder.u64("position")?);

@@ -75,16 +75,11 @@ impl<'a> Message<'a> {
             Self::AskTail { have } => put_position(body, tag::ASK_TAIL, *have),
             Self::TailEnd { upto } => put_position(body, tag::TAIL_END, *upto),
             Self::Applied { position, here, room, has_reserve, answers } => {
-                put_position(body, tag::APPLIED, *position);
-                body.put_u64(here.get());
-                body.put_u64(*room);
-                body.put_u8(u8::from(*has_reserve));
-                body.put_u32(*answers);
+                put_applied(body, [*position, *here], *room, (*has_reserve, *answers));
             }
             Self::AskRoom { number, position, claim, need, wanted } => {
                 put_position(body, tag::ASK_ROOM, *position);
-                body.put_u32(*number);
-                [claim, need, wanted].into_iter().for_each(|bytes| body.put_u64(*bytes));
+                put_question(body, *number, [*claim, *need, *wanted]);
             }
             Self::Gap { have } => put_position(body, tag::GAP, *have),
             Self::Unfit { position, kind } => {
@@ -265,6 +260,24 @@ fn put_entry(body: &mut Vec<u8>, tag: u8, entry: &Entry<'_>) {
 fn put_position(body: &mut Vec<u8>, tag: u8, position: Position) {
     body.put_u8(tag);
     body.put_u64(position.get());
+}
+
+fn put_applied(
+    body: &mut Vec<u8>,
+    positions: [Position; 2],
+    room: u64,
+    (reserve, answers): (bool, u32),
+) {
+    body.put_u8(tag::APPLIED);
+    positions.into_iter().for_each(|position| body.put_u64(position.get()));
+    body.put_u64(room);
+    body.put_u8(u8::from(reserve));
+    body.put_u32(answers);
+}
+
+fn put_question(body: &mut Vec<u8>, number: u32, bytes: [u64; 3]) {
+    body.put_u32(number);
+    bytes.into_iter().for_each(|bytes| body.put_u64(bytes));
 }
 
 fn put_reads(body: &mut Vec<u8>, tag: u8, asked: u64, position: Position) {

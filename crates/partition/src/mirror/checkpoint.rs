@@ -1,0 +1,56 @@
+//! Copies of a member for checkpoints, and what a log on flash and its checkpoints give back.
+
+use std::time::Duration;
+
+use samite_backend::Limit;
+use samite_types::ErrorKind;
+use samite_wire::peer::{Entry, RecordCopy};
+
+use super::{Batch, Funds, Mirrored, Source};
+
+impl Mirrored {
+    /// Applies an entry that a log on flash gave back, in order; before the first [`Mirrored::configure`].
+    ///
+    /// # Errors
+    /// It does not follow on what is here, or something else came of it: the log is not of this partition.
+    pub fn replay(&mut self, entry: &Entry<'_>) -> Result<(), ErrorKind> {
+        self.partition.set_follows(true);
+        self.partition.set_funds(Funds::Promised);
+        self.is_replaying = true;
+        let stepped = self.step(entry, Duration::ZERO);
+        self.is_replaying = false;
+        self.partition.set_funds(Funds::Own);
+        stepped.map(|_| ())
+    }
+
+    /// Begins a copy of all that is here, for a checkpoint; one that is under way ends.
+    pub fn begin_checkpoint(&mut self) {
+        self.checkpoint = Some(Source::copying());
+        self.partition.set_notes_touched(true);
+    }
+
+    /// The next records of the checkpoint, about `len_max` bytes of them; later ones replace earlier ones. All effects are to have been taken before: the log
+    /// goes on after the checkpoint with what it is told then. After [`Batch::Last`], and before anything else happens,
+    /// [`Mirrored::export`] gives what is to stand behind them. `None`: none is under way; the one that was has to begin again, unless it came to its end.
+    ///
+    /// # Errors
+    /// Those of the store; the checkpoint ends.
+    pub fn checkpoint_step(&mut self, len_max: usize) -> samite_types::Result<Option<Batch>> {
+        let Some(mut source) = self.checkpoint.take() else { return Ok(None) };
+        let batch = source.next(&self.partition, len_max)?;
+        if matches!(batch, Batch::Last(_)) {
+            debug_assert!(self.effects.is_log_told(), "a checkpoint of what no log has");
+        } else {
+            self.checkpoint = Some(source);
+        }
+        Ok(Some(batch))
+    }
+
+    /// Puts records of a checkpoint in place. After the last, [`Mirrored::import`] takes what stood behind them.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn install(&mut self, records: &[RecordCopy<'_>]) -> samite_types::Result<()> {
+        records.iter().try_for_each(|record| self.partition.install(record, Limit::Beyond))
+    }
+}
