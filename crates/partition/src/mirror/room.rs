@@ -10,15 +10,15 @@
 use std::time::Duration;
 
 use samite_backend::KEPT_IDLE;
-use samite_types::{ErrorKind, Position};
+use samite_types::{ErrorKind, Position, Term};
 use samite_wire::peer::Message;
 
 use super::{Mirrored, Role};
 
 /// The most that a member is asked to keep for one partition, in bytes, beside what a single change takes.
 const WANTED_MAX: u64 = 8 << 20;
-/// The least for a partition in use.
-const WANTED_BUSY: u64 = 1 << 20;
+/// The least for a partition in use: the largest record fits twice, about.
+const WANTED_BUSY: u64 = 2 << 20;
 /// How much of it was needed is looked at so often.
 const REVIEW: Duration = Duration::from_secs(1);
 /// For so long a member that had no more is taken at its word.
@@ -151,8 +151,8 @@ pub(super) struct Kept {
     owed: u64,
     /// What is kept.
     bytes: u64,
-    /// The question that was answered last.
-    answers: u32,
+    /// The question that was heeded last, and its term.
+    answers: (Term, u32),
 }
 
 /// What the space of a change is.
@@ -339,11 +339,15 @@ impl Mirrored {
             // Whether what is here is what the primary has, the term's first entry will show.
             return;
         }
+        if (self.term, number) < self.kept.answers {
+            // It comes late: the primary counts on what it was told since.
+            return;
+        }
         if position == self.at.position {
             self.kept.owed = self.kept.owed.min(claim);
         }
         self.kept.wanted = wanted.min(WANTED_MAX);
-        self.kept.answers = number;
+        self.kept.answers = (self.term, number);
         let least = self.kept.owed.max(need);
         self.kept.bytes = self.partition.keep(least, self.kept.wanted);
         self.kept.owed = self.kept.owed.min(self.kept.bytes);
@@ -384,7 +388,7 @@ impl Mirrored {
             here: self.at.position,
             room: self.kept.bytes,
             has_reserve: self.partition.has_reserve(),
-            answers: self.kept.answers,
+            answers: self.kept.answers.1,
         }
     }
 }
