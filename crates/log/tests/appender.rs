@@ -71,7 +71,8 @@ fn frames_are_durable_when_it_says_so_and_share_writes() {
 #[test]
 fn a_full_disk_refuses_what_has_no_place_and_goes_on_when_there_is_some() {
     let memory = MemoryDisk::new(1);
-    memory.set_capacity(Some(3 * 4096));
+    // Three segments and the manifest.
+    memory.set_capacity(Some(3 * 4096 + 8192));
     let disk: Arc<dyn Disk> = Arc::new(memory.clone());
     let (mut appender, _wakes) = start(&disk, settings(4096));
     let mut added = 0;

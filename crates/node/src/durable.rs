@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use samite_log::storage::Storage;
+use samite_log::storage::{self, Storage};
 use samite_log::{Appender, DirDisk, Disk, Settings};
 pub(crate) use samite_partition::durable::Recovered;
 use samite_partition::durable::{Found, PlaceId, Tracks, frame, recover};
@@ -35,6 +35,10 @@ use samite_types::{
 
 use crate::config::FlashConfig;
 use checkpoint::{Checkpoints, LogView};
+
+fn shard_name(shard: ShardId) -> String {
+    format!("shard-{}", shard.get())
+}
 
 /// The directory of a node.
 #[derive(Clone, Debug)]
@@ -68,7 +72,7 @@ impl Flash {
     }
 
     fn shard_path(&self, shard: ShardId) -> PathBuf {
-        self.config.path.join(format!("shard-{}", shard.get()))
+        self.config.path.join(shard_name(shard))
     }
 
     /// Why what is there of a shard cannot be read, and what to do about it.
@@ -84,9 +88,17 @@ impl Flash {
         Error::new(ErrorKind::Corrupt, format!("{error}; {way}"))
     }
 
+    /// The directory of a shard. What was in it and is missing is an error.
     fn shard(&self, shard: ShardId) -> Result<Arc<dyn Disk>> {
         let path = self.shard_path(shard);
-        Ok(Arc::new(DirDisk::new(&path, Some(Arc::clone(&self.faults)))?))
+        let disk = DirDisk::new(&path, Some(Arc::clone(&self.faults)))?;
+        storage::check_begun(&DirDisk::new(&self.config.path, None)?, &shard_name(shard), &disk)?;
+        Ok(Arc::new(disk))
+    }
+
+    /// From now on the log of a shard has to be there.
+    fn note_begun(&self, shard: ShardId) -> Result<()> {
+        storage::note_begun(&DirDisk::new(&self.config.path, None)?, &shard_name(shard))
     }
 
     /// No two logs have the same id.
@@ -122,6 +134,7 @@ impl Durable {
         let id = flash.log_id(shard);
         let settings = Settings { id, segment_len: flash.config.segment_len };
         let found = read(&disk, settings, open)?;
+        flash.note_begun(shard)?;
         let name = format!("log-{}", shard.get());
         let woken = waker.clone();
         let appender = Appender::start(&name, found.log, move || woken.wake());
