@@ -36,7 +36,7 @@ pub mod manifest;
 mod segment;
 pub mod storage;
 
-pub use appender::{Appender, Figures};
+pub use appender::{Appender, Figures, Need};
 pub use disk::{DirDisk, Disk, LogFile, memory};
 pub use frame::{Batch, FRAME_LEN_MAX};
 pub use log::{Log, Settings};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use samite_types::Result;
+use samite_types::{ErrorKind, Result};
 
 use crate::disk::{Disk, LogFile};
 use crate::frame::{Batch, FRAME_LEN_MAX, framed_len};
@@ -34,6 +34,8 @@ impl Settings {
     }
 }
 
+/// On a disk that is full, a segment may be so much smaller.
+const SMALL: u64 = 16;
 /// Zeros that are written in one go.
 const ZEROS_LEN: u64 = 1 << 20;
 
@@ -103,10 +105,12 @@ impl Log {
         for first in dropped {
             disk.remove(&Segment::name(*first))?;
         }
-        if names.iter().any(|name| name == SPARE) {
-            disk.remove(SPARE)?;
-        }
-        Self::go_on((disk, settings), manifest, (&found, next))
+        let spare = match names.iter().any(|name| name == SPARE) {
+            true => find_spare(&*disk, settings)?,
+            false => None,
+        };
+        let log = Self::go_on((disk, settings), manifest, (&found, next))?;
+        Ok(Self { spare, ..log })
     }
 
     /// Goes on from what was found.
@@ -192,10 +196,38 @@ impl Log {
     /// # Errors
     /// The disk's, most likely `NoSpace`. Nothing is lost by it: try again when there may be space.
     pub fn prepare(&mut self) -> Result<()> {
-        if self.spare.is_some() {
-            return Ok(());
+        let whole = self.settings.segment_len;
+        match &mut self.spare {
+            None => self.make_spare(whole),
+            Some((_, len)) if *len >= whole => Ok(()),
+            Some((file, len)) => match file.reserve(whole).and_then(|()| file.sync()) {
+                Ok(()) => {
+                    *len = whole;
+                    Ok(())
+                }
+                Err(error) => {
+                    // A part of it may be there.
+                    file.truncate(*len)?;
+                    Err(error)
+                }
+            },
         }
-        self.make_spare(self.settings.segment_len)
+    }
+
+    /// Sets a smaller next segment aside, for when there is no space for a whole one.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn prepare_small(&mut self) -> Result<()> {
+        match self.spare {
+            Some(_) => Ok(()),
+            None => self.make_spare(self.settings.segment_len / SMALL),
+        }
+    }
+
+    /// Bytes of a segment.
+    pub(crate) const fn segment_len(&self) -> u64 {
+        self.settings.segment_len
     }
 
     fn make_spare(&mut self, len: u64) -> Result<()> {
@@ -237,10 +269,15 @@ impl Log {
 
     /// Begins the next segment, which has room for a frame of `frame_len` bytes.
     fn rotate(&mut self, frame_len: usize) -> Result<()> {
-        let need = self.settings.segment_len.max((HEADER_LEN + frame_len) as u64);
+        let need = (HEADER_LEN + frame_len) as u64;
         if self.spare.as_ref().is_none_or(|(_, len)| *len < need) {
             self.spare = None;
-            self.make_spare(need)?;
+            let whole = self.settings.segment_len.max(need);
+            let small = (self.settings.segment_len / SMALL).max(need);
+            match self.make_spare(whole) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => self.make_spare(small)?,
+                made => made?,
+            }
         }
         if let Some((file, _)) = &self.spare {
             file.write_at(0, &header(self.settings.id, self.next))?;
@@ -314,6 +351,21 @@ fn read_segment(
         return Err(corrupt(&Segment::name(first), 0, &missing));
     }
     scan((disk, settings.id), first, (is_last, settings.segment_len_max()), visit)
+}
+
+/// The next segment, if an earlier life has set it aside: on a full disk there may be no space for another. It has no header; one that has may be about
+/// to get its name.
+fn find_spare(disk: &dyn Disk, settings: Settings) -> Result<Option<(Box<dyn LogFile>, u64)>> {
+    let file = disk.open(SPARE)?;
+    let len = file.len()?;
+    let mut head = [1; HEADER_LEN];
+    let is_read = file.read_at(0, &mut head)? == HEADER_LEN;
+    let is_fresh = is_read && head == [0; HEADER_LEN] && len == settings.segment_len;
+    if is_fresh && file.reserve(len).and_then(|()| file.sync()).is_ok() {
+        return Ok(Some((file, len)));
+    }
+    disk.remove(SPARE)?;
+    Ok(None)
 }
 
 /// Writes zeros where a torn tail was: what is written there next must not be followed by a part of it.

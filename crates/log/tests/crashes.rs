@@ -284,20 +284,20 @@ fn opened(disk: &MemoryDisk) -> Result<Log> {
 /// A log that was used and closed, of frames 4 to 7, each in a segment of its own.
 fn four_segments() -> MemoryDisk {
     let disk = MemoryDisk::new(7);
-    let mut log = opened(&disk).unwrap();
+    let mut log = opened(&disk).expect("a new log");
     for _ in 1..=7 {
         let mut batch = Batch::default();
         batch.add(|out| out.resize(out.len() + 3000, 1));
-        log.write(&mut batch).unwrap();
+        log.write(&mut batch).expect("written");
     }
-    log.drop_below(4).unwrap();
+    log.drop_below(4).expect("dropped");
     assert_eq!((log.first(), log.next()), (4, 8));
     disk
 }
 
 #[track_caller]
 fn refused(disk: &MemoryDisk, name: &str, words: &str) {
-    let error = opened(disk).unwrap_err();
+    let error = opened(disk).expect_err("it is refused");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.message().contains(name) && error.message().contains(words), "{error}");
 }
