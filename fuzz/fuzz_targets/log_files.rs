@@ -1,4 +1,4 @@
-//! What is on flash, whatever it has become: a log and a checkpoint that are read give frames or an error, and a log that was opened can be opened again.
+//! What is on flash, whatever it has become: a log, its manifest and a checkpoint that are read give frames or an error, and a log that was opened can be opened again.
 #![no_main]
 
 use std::sync::Arc;
@@ -14,12 +14,15 @@ fn file(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
     file.write_at(0, bytes).expect("a disk without limits");
 }
 
-fuzz_target!(|input: (&[u8], &[u8], &[u8])| {
-    let (first, second, copy) = input;
+fuzz_target!(|input: (&[u8], &[u8], &[u8], Option<&[u8]>)| {
+    let (first, second, copy, manifest) = input;
     let disk = MemoryDisk::new(1);
     file(&disk, "log-0000000000000001", first);
     file(&disk, "log-0000000000000003", second);
     file(&disk, "copy", copy);
+    if let Some(manifest) = manifest {
+        file(&disk, "manifest", manifest);
+    }
     let _ = checkpoint::read_all(&disk, SETTINGS.id, "copy", &mut |_| Ok(()));
     let disk: Arc<dyn Disk> = Arc::new(disk);
     let read = || {
@@ -31,6 +34,6 @@ fuzz_target!(|input: (&[u8], &[u8], &[u8])| {
         opened.ok().map(|_| frames)
     };
     if let Some(frames) = read() {
-        assert_eq!(read(), Some(frames), "what was cut off was no part of it");
+        assert_eq!(read(), Some(frames), "what was cleared was no part of it");
     }
 });

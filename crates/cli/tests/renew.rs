@@ -168,3 +168,43 @@ fn a_damaged_checkpoint_stops_a_node_and_is_made_again_from_the_others() {
     let output = samite.command(["kv", "get", "big"]).output().unwrap();
     assert!(output.status.success() && output.stdout == big, "{}", output.status);
 }
+
+#[test]
+fn a_node_whose_log_is_missing_or_cut_does_not_start() {
+    let samite = Samite::new();
+    let durable = samite.scratch().join("flash");
+    let durable_text = durable.to_str().unwrap();
+    let up = ["up", "--local", "1", "--memory", "64M", "--durable", durable_text];
+    samite.ok(up);
+    for number in 0..KEYS {
+        samite.ok(["kv", "put", &format!("key {number}"), &value(number)]);
+    }
+    samite.ok(["down"]);
+    let (log, shard) = (log_of(&durable, "n0"), durable.join("n0").join("shard-0"));
+    let refused = |names: &[&str]| {
+        let said = samite.fails(1, up);
+        for part in names.iter().chain(&["shard-0", "--renew 0"]) {
+            assert!(said.contains(part), "{part:?} in {said}");
+        }
+    };
+    let name = log.file_name().unwrap().to_str().unwrap();
+    let kept = samite.scratch().join("kept");
+
+    std::fs::rename(&log, &kept).unwrap();
+    refused(&[name, "the file is missing"]);
+
+    std::fs::copy(&kept, &log).unwrap();
+    let bytes = std::fs::read(&kept).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    std::fs::File::options().write(true).open(&log).unwrap().set_len(used as u64 / 2).unwrap();
+    refused(&[name, "the file ends here"]);
+
+    std::fs::rename(&kept, &log).unwrap();
+    std::fs::rename(&shard, &kept).unwrap();
+    refused(&["manifest is missing", "shard-0.begun"]);
+
+    std::fs::remove_dir_all(&shard).unwrap();
+    std::fs::rename(&kept, &shard).unwrap();
+    samite.ok(up);
+    check_all(&samite);
+}

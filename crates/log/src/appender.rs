@@ -30,6 +30,20 @@ pub struct Figures {
     pub batches: u64,
 }
 
+/// A so many-th part of a segment is kept for what has to work on a full disk.
+const RESERVE: u64 = 16;
+
+/// What a frame is for: how much of the last space it may take when the disk is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// It gives space back, or is needed to read.
+    Essential,
+    /// It adds hardly anything, and may go with what gives space back.
+    Small,
+    /// Anything else.
+    Ordinary,
+}
+
 /// Appends to a log from one thread, while another writes. Dropping it writes what was submitted, and ends the thread.
 #[derive(Debug)]
 pub struct Appender {
@@ -38,6 +52,8 @@ pub struct Appender {
     next: u64,
     /// Bytes appended since the log was opened.
     appended: u64,
+    /// Bytes kept for what has to work on a full disk.
+    reserve: u64,
     /// Frames were added that the thread was not told of.
     is_quiet: bool,
     thread: Option<JoinHandle<()>>,
@@ -93,21 +109,26 @@ impl Appender {
             frames: AtomicU64::new(0),
             batches: AtomicU64::new(0),
         });
-        let next = log.next();
+        let (next, reserve) = (log.next(), log.segment_len() / RESERVE);
         let mut writer = Writer { shared: Arc::clone(&shared), log, wake };
         // Before the first frame, so that a disk that is full is known from the start.
         let prepared = writer.log.prepare();
+        if prepared.is_err() && writer.log.room(0) < reserve {
+            // What cannot be had is told by the first error.
+            let _ = writer.log.prepare_small();
+        }
         writer.set_trouble(prepared.err());
         writer.set_limit(true);
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || writer.run())?;
-        Ok(Self { shared, next, appended: 0, is_quiet: false, thread: Some(thread) })
+        Ok(Self { shared, next, appended: 0, reserve, is_quiet: false, thread: Some(thread) })
     }
 
-    /// Whether a frame with a payload of `len` bytes may be added: what is added then is sure to have its place.
+    /// Whether a frame with a payload of `len` bytes may be added: what is added then is sure to have its place. Of the last space a part is kept
+    /// for what has greater need of it, and the rest for what is not asked for: what a partition notes by itself.
     ///
     /// # Errors
     /// `Busy`: too much waits to be written. `NoSpace` or another of the disk's: see [`trouble`](Self::trouble).
-    pub fn admit(&self, len: usize) -> Result<(), ErrorKind> {
+    pub fn admit(&self, len: usize, need: Need) -> Result<(), ErrorKind> {
         let len = framed_len(len) as u64;
         let after = self.appended + len;
         // The limit allows for a gap as long as the longest frame before this one.
@@ -115,13 +136,34 @@ impl Appender {
         let gap = if is_longest { len } else { 0 };
         let limit = self.shared.limit.load(Ordering::Acquire);
         let waiting = after.saturating_sub(self.shared.written.load(Ordering::Relaxed));
-        if after + gap <= limit && waiting <= PENDING_LEN_MAX {
+        let kept = match need {
+            Need::Essential => self.reserve / 4,
+            Need::Small => self.reserve / 2,
+            Need::Ordinary => self.reserve,
+        };
+        if after + gap + kept <= limit && waiting <= PENDING_LEN_MAX {
             return Ok(());
         }
         match self.trouble() {
             Some(error) => Err(error.kind()),
             None => Err(ErrorKind::Busy),
         }
+    }
+
+    /// Why there is too little space for anything ordinary, or soon will be, if that is so.
+    #[must_use]
+    pub fn shortage(&self) -> Option<Error> {
+        let limit = self.shared.limit.load(Ordering::Acquire);
+        let is_short = self.appended + 2 * self.reserve > limit;
+        let trouble = if is_short { self.trouble() } else { None };
+        trouble.filter(|error| error.kind() == ErrorKind::NoSpace)
+    }
+
+    /// Why there is too little space even for what a partition notes by itself, if that is so.
+    #[must_use]
+    pub fn blocked(&self) -> Option<Error> {
+        let limit = self.shared.limit.load(Ordering::Acquire);
+        self.shortage().filter(|_| self.appended + self.reserve / 4 > limit)
     }
 
     /// Why nothing can be written now, or soon. It is tried again and again: what was added waits.
@@ -220,8 +262,13 @@ impl<W: Fn()> Writer<W> {
                 }
             }
             let prepared = written.and_then(|()| self.log.prepare());
+            let is_full = matches!(&prepared, Err(error) if error.kind() == ErrorKind::NoSpace);
             self.set_trouble(prepared.err());
             self.set_limit(batch.is_empty());
+            if is_full {
+                // Who has something to do about it is to look at it.
+                (self.wake)();
+            }
         }
     }
 

@@ -20,6 +20,11 @@ pub const UNFINISHED: &str = ".new";
 /// Bytes that are gathered before they are written.
 const WRITE_LEN: usize = 1 << 20;
 
+/// Checkpoints leave so much of the disk free, for what has to be written when it is full: small checkpoints above all, for they make logs shorter.
+const LEAVE_LEN: u64 = 4 << 20;
+/// Bytes of a small checkpoint.
+const SMALL_LEN: u64 = 128 << 10;
+
 /// A checkpoint that is being written. Dropped before [`finish`](Self::finish), it leaves a file to be removed.
 #[derive(Debug)]
 pub struct Writer {
@@ -58,12 +63,25 @@ impl Writer {
     }
 
     fn write(&mut self) -> Result<()> {
+        let len = self.batch.len() as u64;
+        if self.end + len > SMALL_LEN && self.disk.free()? < LEAVE_LEN + len {
+            let words = format!("checkpoint {}: the last of the disk is kept free", self.name);
+            return Err(Error::new(ErrorKind::NoSpace, words));
+        }
         self.batch.seal(self.id, self.first, 0);
         self.file.write_at(self.end, self.batch.bytes())?;
         self.end += self.batch.len() as u64;
         self.first += self.batch.count();
         self.batch.clear(WRITE_LEN * 2);
         Ok(())
+    }
+
+    /// Gives it up, and the space that it has taken.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn discard(self) -> Result<()> {
+        self.disk.remove(&format!("{}{UNFINISHED}", self.name))
     }
 
     /// Completes it. Returns its bytes.

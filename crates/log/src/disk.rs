@@ -21,6 +21,8 @@ pub trait Disk: Send + Sync {
     fn remove(&self, name: &str) -> Result<()>;
     /// Returns when all changes of names are on flash.
     fn sync(&self) -> Result<()>;
+    /// Bytes that are free.
+    fn free(&self) -> Result<u64>;
 }
 
 /// An open file.

@@ -6,6 +6,7 @@
 //! ```text
 //!  log-0000000000000001      header │ frame 1 │ frame 2 │ … │ frame 7810 │ rest
 //!  log-0000000000001e83      header │ frame 7811 │ … │ torn or zeros
+//!  manifest                  which is the oldest, which the newest, and how many bytes that one has
 //!
 //!  header   "samiteL1" │ log id u64 │ first sequence u64 │ 0 u32 │ crc u32
 //!  frame    crc u32 │ payload length u32 │ sequence u64 │ synced u64 │ payload │ zeros up to a multiple of 8
@@ -16,8 +17,11 @@
 //!
 //! Frames are written in batches: one write, one `fdatasync`, and only then the next. Each says in `synced` below which sequence
 //! number everything was on flash when its batch was made. So after a crash the end of the log tells what happened to it:
-//! a frame that cannot be read is the *torn tail* of a batch that nobody was told about, and is cut off, unless a later frame
+//! a frame that cannot be read is the *torn tail* of a batch that nobody was told about, and is cleared, unless a later frame
 //! proves that it had been on flash. Then it is *rot*, and opening the log fails and says where.
+//!
+//! The *manifest* is changed before a new segment gets its first frame, and before the oldest go. So a segment that is missing or
+//! was cut is an error, too, also at the ends of the log, where the numbers of the frames leave no gap.
 //!
 //! Why a crate of its own: it knows neither records nor partitions, as [`samite_types`] is all it needs, and whoever wants a log
 //! (the node's shards; a coordinator's state) can have one. [`Disk`] stands between it and the operating system, so that tests
@@ -28,10 +32,11 @@ pub mod checkpoint;
 mod disk;
 mod frame;
 mod log;
+pub mod manifest;
 mod segment;
 pub mod storage;
 
-pub use appender::{Appender, Figures};
+pub use appender::{Appender, Figures, Need};
 pub use disk::{DirDisk, Disk, LogFile, memory};
 pub use frame::{Batch, FRAME_LEN_MAX};
 pub use log::{Log, Settings};

@@ -53,6 +53,8 @@ pub(crate) struct Found {
     pub(crate) end: u64,
     /// Bytes of the file.
     pub(crate) len: u64,
+    /// Bytes of it up to the last that is not 0.
+    pub(crate) used: u64,
 }
 
 /// Reads the segment that begins with sequence number `first`, and hands out its frames. `last`: there is no segment after it, so
@@ -88,7 +90,8 @@ pub(crate) fn scan(
     if let Some(later) = find_after(id, &bytes, next, proof) {
         return rot(at, &format!("frame {next} cannot be read, and {later} comes after it"));
     }
-    Ok(Found { next, end: at as u64, len })
+    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
+    Ok(Found { next, end: at as u64, len, used })
 }
 
 fn is_header(bytes: &[u8]) -> bool {

@@ -4,6 +4,7 @@ use samite_types::{Error, ErrorKind, Result};
 
 use crate::disk::Disk;
 use crate::frame::{checksum, u32_at, u64_at};
+use crate::manifest;
 
 const NAME: &str = "storage";
 const MAGIC: &[u8; 8] = b"samiteS1";
@@ -75,4 +76,37 @@ impl Storage {
         }
         Ok(found)
     }
+}
+
+/// The file that says that the log in directory `log` was begun. It is empty.
+fn begun(log: &str) -> String {
+    format!("{log}.begun")
+}
+
+/// Looks whether a log that was begun is still there: `files`, in the directory called `log` of `dir`.
+///
+/// # Errors
+/// `Corrupt`: it has no manifest any more. Those of the disk.
+pub fn check_begun(dir: &dyn Disk, log: &str, files: &dyn Disk) -> Result<()> {
+    let begun = begun(log);
+    let was_begun = dir.list()?.contains(&begun);
+    if was_begun && !files.list()?.iter().any(|name| name == manifest::NAME) {
+        let words =
+            format!("the file {} is missing, and {begun} says that there was one", manifest::NAME);
+        return Err(Error::new(ErrorKind::Corrupt, words));
+    }
+    Ok(())
+}
+
+/// Notes that the log in the directory `log` of `dir` has a manifest. Before that nothing may be said to be in it.
+///
+/// # Errors
+/// The disk's.
+pub fn note_begun(dir: &dyn Disk, log: &str) -> Result<()> {
+    let begun = begun(log);
+    if !dir.list()?.contains(&begun) {
+        dir.create(&begun)?.sync()?;
+    }
+    // It may have been found in memory alone.
+    dir.sync()
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use samite_log::memory::{MemoryDisk, Trouble};
 use samite_log::storage::Storage;
-use samite_log::{Appender, DirDisk, Disk, Log, Settings, checkpoint};
+use samite_log::{Appender, DirDisk, Disk, Log, Need, Settings, checkpoint};
 use samite_types::fault::Faults;
 use samite_types::{ErrorKind, NodeId};
 
@@ -51,7 +51,7 @@ fn frames_are_durable_when_it_says_so_and_share_writes() {
     let (mut appender, wakes) = start(&disk, settings(1 << 20));
     for _ in 0..100 {
         for _ in 0..10 {
-            appender.admit(100).unwrap();
+            appender.admit(100, Need::Ordinary).unwrap();
             appender.add(|out| out.extend_from_slice(&[5; 100]));
         }
         appender.submit();
@@ -71,12 +71,13 @@ fn frames_are_durable_when_it_says_so_and_share_writes() {
 #[test]
 fn a_full_disk_refuses_what_has_no_place_and_goes_on_when_there_is_some() {
     let memory = MemoryDisk::new(1);
-    memory.set_capacity(Some(3 * 4096));
+    // Three segments and the manifest.
+    memory.set_capacity(Some(3 * 4096 + 8192));
     let disk: Arc<dyn Disk> = Arc::new(memory.clone());
     let (mut appender, _wakes) = start(&disk, settings(4096));
     let mut added = 0;
     let refused = loop {
-        match appender.admit(1000) {
+        match appender.admit(1000, Need::Ordinary) {
             Ok(()) => {
                 appender.add(|out| out.extend_from_slice(&[1; 1000]));
                 appender.submit();
@@ -91,10 +92,102 @@ fn a_full_disk_refuses_what_has_no_place_and_goes_on_when_there_is_some() {
     assert!((6..=12).contains(&added), "{added}");
     until("what was accepted is written", || appender.durable() == appender.next());
     memory.set_capacity(None);
-    until("it goes on", || appender.admit(1000).is_ok());
+    until("it goes on", || appender.admit(1000, Need::Ordinary).is_ok());
     appender.add(|out| out.extend_from_slice(&[1; 1000]));
     drop(appender);
     assert_eq!(count(&disk, settings(4096)), added + 1);
+}
+
+/// Adds frames for `need` until one is refused. How many there were.
+fn add_until_refused(appender: &mut Appender, need: Need) -> (u64, ErrorKind) {
+    let mut added = 0;
+    loop {
+        match appender.admit(8, need) {
+            Ok(()) => {
+                appender.add(|out| out.extend_from_slice(&[1; 8]));
+                appender.submit();
+                added += 1;
+                assert!(added < 10_000);
+            }
+            Err(ErrorKind::Busy) => std::thread::sleep(Duration::from_millis(1)),
+            Err(kind) => return (added, kind),
+        }
+    }
+}
+
+#[test]
+fn on_a_full_disk_a_log_goes_on_where_it_was_and_keeps_the_last_space_for_what_frees() {
+    let segment_len = 1 << 14;
+    let memory = MemoryDisk::new(1);
+    let disk: Arc<dyn Disk> = Arc::new(memory.clone());
+    let (mut appender, _wakes) = start(&disk, settings(segment_len));
+    memory.set_capacity(Some(0));
+    let (mut written, refused) = add_until_refused(&mut appender, Need::Ordinary);
+    assert_eq!(refused, ErrorKind::NoSpace);
+    // Whatever the disk has, a restart leaves it as it is: no space is given up, and none is needed.
+    for (need, frames) in [(Need::Small, 16), (Need::Essential, 8), (Need::Essential, 0)] {
+        drop(appender);
+        memory.crash();
+        (appender, _) = start(&disk, settings(segment_len));
+        assert!(appender.blocked().is_none());
+        assert_eq!(appender.shortage().map(|error| error.kind()), Some(ErrorKind::NoSpace));
+        assert_eq!(add_until_refused(&mut appender, Need::Ordinary), (0, ErrorKind::NoSpace));
+        // Frames of 32 bytes, of a quarter of the 1024 that are kept.
+        let (added, refused) = add_until_refused(&mut appender, need);
+        assert!((frames / 2..=frames).contains(&added), "{added} {need:?}");
+        assert_eq!(refused, ErrorKind::NoSpace);
+        written += added;
+    }
+    // What is not asked for still has its place.
+    appender.add(|out| out.extend_from_slice(&[1; 8]));
+    appender.submit();
+    until("it is written", || appender.durable() == appender.next());
+    memory.set_capacity(None);
+    until("it goes on", || appender.admit(1000, Need::Ordinary).is_ok());
+    drop(appender);
+    assert_eq!(count(&disk, settings(segment_len)), written + 1);
+}
+
+#[test]
+fn what_was_set_aside_is_found_again_where_there_is_no_space_for_another() {
+    let memory = MemoryDisk::new(1);
+    let disk: Arc<dyn Disk> = Arc::new(memory.clone());
+    let (appender, _wakes) = start(&disk, settings(4096));
+    let len = appender.figures().len;
+    drop(appender);
+    memory.set_capacity(Some(0));
+    memory.crash();
+    // Its name was never synced, so it may be there or not.
+    let is_there = disk.list().unwrap().iter().any(|name| name == "spare");
+    let (appender, _wakes) = start(&disk, settings(4096));
+    assert_eq!((appender.trouble().is_none(), appender.blocked().is_none()), (is_there, is_there));
+    if is_there {
+        assert_eq!(appender.figures().len, len);
+    }
+}
+
+#[test]
+fn where_there_is_no_space_for_a_whole_segment_a_small_one_will_do() {
+    let memory = MemoryDisk::new(1);
+    let disk: Arc<dyn Disk> = Arc::new(memory.clone());
+    // The manifest and a part of a segment.
+    memory.set_capacity(Some(8192 + 6000));
+    let (mut appender, _wakes) = start(&disk, settings(1 << 16));
+    assert!(appender.blocked().is_none());
+    assert_eq!(appender.trouble().map(|error| error.kind()), Some(ErrorKind::NoSpace));
+    let (added, refused) = add_until_refused(&mut appender, Need::Essential);
+    assert!(added > 50 && refused == ErrorKind::NoSpace, "{added}");
+    memory.set_capacity(None);
+    until("it goes on", || appender.admit(30_000, Need::Ordinary).is_ok());
+    appender.add(|out| out.resize(out.len() + 30_000, 1));
+    drop(appender);
+    assert_eq!(count(&disk, settings(1 << 16)), added + 1);
+    // With none at all it is said that there is no way to go on.
+    let empty = MemoryDisk::new(2);
+    empty.set_capacity(Some(8192));
+    let disk: Arc<dyn Disk> = Arc::new(empty);
+    let (appender, _wakes) = start(&disk, settings(1 << 16));
+    assert!(appender.blocked().is_some());
 }
 
 #[test]
@@ -109,7 +202,7 @@ fn what_could_not_be_written_is_written_later_and_nothing_is_said_to_be_there_be
                     memory.trouble_at(memory.calls() + op + call, Trouble::Error);
                 });
             }
-            until("there is room", || appender.admit(10).is_ok());
+            until("there is room", || appender.admit(10, Need::Ordinary).is_ok());
             appender.add(|out| out.extend_from_slice(&[1; 10]));
             appender.submit();
             let next = appender.next();
@@ -142,7 +235,7 @@ fn injected_faults_reach_a_directory_and_end() {
         assert!(appender.trouble().unwrap().message().contains("injected"));
         assert_eq!(appender.durable(), 2);
         until("it refuses more", || {
-            matches!(appender.admit(1), Err(ErrorKind::Io | ErrorKind::NoSpace))
+            matches!(appender.admit(1, Need::Ordinary), Err(ErrorKind::Io | ErrorKind::NoSpace))
         });
         faults.set(None);
         until("written after all", || appender.durable() == 3);
@@ -205,4 +298,29 @@ fn a_checkpoint_is_whole_or_not_there() {
     assert!(before > 5);
     memory.rot("c", 200_000, 3);
     assert_eq!(read().unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+#[test]
+fn a_large_checkpoint_leaves_the_last_of_the_disk_to_small_ones() {
+    let memory = MemoryDisk::new(7);
+    let disk: Arc<dyn Disk> = Arc::new(memory.clone());
+    let write = |name, len| {
+        let mut writer = checkpoint::Writer::create(Arc::clone(&disk), 9, name)?;
+        for _ in 0..len / 1000 {
+            if let Err(error) = writer.add(&[1; 1000]) {
+                writer.discard()?;
+                return Err(error);
+            }
+        }
+        writer.finish()
+    };
+    memory.set_capacity(Some(8 << 20));
+    write("a", 2 << 20).unwrap();
+    let error = write("b", 3 << 20).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert_eq!(disk.list().unwrap(), ["a"], "what it had is given up");
+    disk.sync().unwrap();
+    write("c", 1 << 20).unwrap();
+    write("d", 2 << 20).unwrap_err();
+    write("e", 100 << 10).unwrap();
 }

@@ -237,3 +237,140 @@ fn a_segment_cut_short_anywhere_in_its_header_is_reported() {
         }
     }
 }
+
+/// Writes, drops and opens again; what it does in one place or another takes every kind of change there is.
+fn busy_life(subject: &mut Subject) -> Result<()> {
+    subject.open()?;
+    for round in 0..3 {
+        for len in [1500, 100, 3000, 1200] {
+            subject.step(&Step::Write(vec![len, 700], 1))?;
+        }
+        subject.step(&Step::Drop(60 + round * 20))?;
+        subject.step(&Step::Reopen)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn each_call_of_a_busy_life_can_be_the_last_or_fail() {
+    let mut all = Subject::new(0);
+    busy_life(&mut all).unwrap();
+    let calls = all.disk.calls();
+    assert!(calls > 100, "{calls}");
+    for call in 1..=calls {
+        for (seed, trouble) in (0..6).flat_map(|it| [(it, Trouble::Stop), (it, Trouble::Error)]) {
+            let mut subject = Subject::new(seed);
+            subject.disk.trouble_at(call, trouble);
+            let lived = busy_life(&mut subject);
+            // That a spare cannot be removed is no error, for one.
+            assert!(lived.is_err() || trouble == Trouble::Error, "call {call}");
+            // As when the process ends alone, and then when the machine does.
+            if trouble == Trouble::Error {
+                subject.open().unwrap_or_else(|error| panic!("call {call}: {error}"));
+            }
+            subject.disk.crash();
+            subject.open().unwrap_or_else(|error| panic!("call {call}, {seed}: {error}"));
+            subject.step(&Step::Write(vec![3000, 2000], 1)).unwrap();
+            subject.disk.crash();
+            subject.open().unwrap_or_else(|error| panic!("call {call}, {seed}, again: {error}"));
+        }
+    }
+}
+
+fn opened(disk: &MemoryDisk) -> Result<Log> {
+    Log::open(Arc::new(disk.clone()), SETTINGS, &mut |_, _| Ok(()))
+}
+
+/// A log that was used and closed, of frames 4 to 7, each in a segment of its own.
+fn four_segments() -> MemoryDisk {
+    let disk = MemoryDisk::new(7);
+    let mut log = opened(&disk).expect("a new log");
+    for _ in 1..=7 {
+        let mut batch = Batch::default();
+        batch.add(|out| out.resize(out.len() + 3000, 1));
+        log.write(&mut batch).expect("written");
+    }
+    log.drop_below(4).expect("dropped");
+    assert_eq!((log.first(), log.next()), (4, 8));
+    disk
+}
+
+#[track_caller]
+fn refused(disk: &MemoryDisk, name: &str, words: &str) {
+    let error = opened(disk).expect_err("it is refused");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.message().contains(name) && error.message().contains(words), "{error}");
+}
+
+#[test]
+fn a_log_whose_first_or_newest_segment_is_missing_is_refused() {
+    for number in [4, 7] {
+        let disk = four_segments();
+        let name = format!("log-{number:016x}");
+        disk.remove(&name).unwrap();
+        refused(&disk, &name, "the file is missing");
+    }
+    let disk = four_segments();
+    for number in 4..=7 {
+        disk.remove(&format!("log-{number:016x}")).unwrap();
+    }
+    refused(&disk, "log-0000000000000004", "the file is missing");
+    // Before there was a frame nothing is missed.
+    let disk = MemoryDisk::new(8);
+    assert_eq!(opened(&disk).unwrap().next(), 1);
+    assert_eq!(opened(&disk).unwrap().next(), 1);
+}
+
+#[test]
+fn a_log_that_was_cut_is_refused() {
+    let name = "log-0000000000000007";
+    for len in [33, 1000, 3056, 4095] {
+        let disk = four_segments();
+        disk.open(name).unwrap().truncate(len).unwrap();
+        refused(&disk, name, "4096 bytes were set aside");
+    }
+    // Also one that was opened since.
+    let disk = four_segments();
+    drop(opened(&disk).unwrap());
+    disk.open(name).unwrap().truncate(3100).unwrap();
+    refused(&disk, name, "4096 bytes were set aside");
+}
+
+#[test]
+fn a_log_from_before_there_were_manifests_is_taken_once() {
+    let disk = four_segments();
+    disk.remove("manifest").unwrap();
+    // Its newest segment had been cut behind the last frame.
+    disk.open("log-0000000000000007").unwrap().truncate(3056).unwrap();
+    let log = opened(&disk).unwrap();
+    assert_eq!((log.first(), log.next()), (4, 8));
+    disk.crash();
+    disk.remove("log-0000000000000004").unwrap();
+    refused(&disk, "log-0000000000000004", "the file is missing");
+}
+
+#[test]
+fn a_torn_batch_leaves_nothing_that_later_frames_lead_to() {
+    for seed in 0..200 {
+        let disk = MemoryDisk::new(seed);
+        let mut log = opened(&disk).unwrap();
+        let write = |log: &mut Log, byte| {
+            let mut batch = Batch::default();
+            (0..3).for_each(|_| _ = batch.add(|out| out.resize(out.len() + 1000, byte)));
+            log.write(&mut batch)
+        };
+        // Into a segment that is there: only the sync stops.
+        let mut one = Batch::default();
+        one.add(|out| out.push(1));
+        log.write(&mut one).unwrap();
+        disk.trouble_at(disk.calls() + 2, Trouble::Stop);
+        write(&mut log, 2).unwrap_err();
+        disk.crash();
+        let mut log = opened(&disk).unwrap();
+        let before = log.next();
+        let mut batch = Batch::default();
+        batch.add(|out| out.resize(out.len() + 1000, 3));
+        log.write(&mut batch).unwrap();
+        assert_eq!(opened(&disk).unwrap().next(), before + 1, "seed {seed}");
+    }
+}

@@ -20,10 +20,10 @@ mod drive;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use samite_log::storage::Storage;
-use samite_log::{Appender, DirDisk, Disk, Settings};
+use samite_log::storage::{self, Storage};
+use samite_log::{Appender, DirDisk, Disk, Need, Settings};
 pub(crate) use samite_partition::durable::Recovered;
 use samite_partition::durable::{Found, PlaceId, Tracks, frame, recover};
 use samite_partition::mirror::{LogEntry, Mirrored};
@@ -35,6 +35,10 @@ use samite_types::{
 
 use crate::config::FlashConfig;
 use checkpoint::{Checkpoints, LogView};
+
+fn shard_name(shard: ShardId) -> String {
+    format!("shard-{}", shard.get())
+}
 
 /// The directory of a node.
 #[derive(Clone, Debug)]
@@ -68,7 +72,7 @@ impl Flash {
     }
 
     fn shard_path(&self, shard: ShardId) -> PathBuf {
-        self.config.path.join(format!("shard-{}", shard.get()))
+        self.config.path.join(shard_name(shard))
     }
 
     /// Why what is there of a shard cannot be read, and what to do about it.
@@ -84,9 +88,17 @@ impl Flash {
         Error::new(ErrorKind::Corrupt, format!("{error}; {way}"))
     }
 
+    /// The directory of a shard. What was in it and is missing is an error.
     fn shard(&self, shard: ShardId) -> Result<Arc<dyn Disk>> {
         let path = self.shard_path(shard);
-        Ok(Arc::new(DirDisk::new(&path, Some(Arc::clone(&self.faults)))?))
+        let disk = DirDisk::new(&path, Some(Arc::clone(&self.faults)))?;
+        storage::check_begun(&DirDisk::new(&self.config.path, None)?, &shard_name(shard), &disk)?;
+        Ok(Arc::new(disk))
+    }
+
+    /// From now on the log of a shard has to be there.
+    fn note_begun(&self, shard: ShardId) -> Result<()> {
+        storage::note_begun(&DirDisk::new(&self.config.path, None)?, &shard_name(shard))
     }
 
     /// No two logs have the same id.
@@ -105,7 +117,12 @@ pub(crate) struct Durable {
     checkpoints: Checkpoints,
     /// Bytes that had been appended when the last checkpoints were begun.
     round_at: Option<u64>,
+    /// When checkpoints were last begun because the disk is full.
+    no_space_round: Option<Instant>,
 }
+
+/// How often a node whose disk is full tries to shorten its logs.
+const NO_SPACE_ROUND: Duration = Duration::from_secs(10);
 
 impl Durable {
     /// Reads what is there into partitions that `open` makes, and goes on from it. `waker`: of the shard.
@@ -122,14 +139,20 @@ impl Durable {
         let id = flash.log_id(shard);
         let settings = Settings { id, segment_len: flash.config.segment_len };
         let found = read(&disk, settings, open)?;
+        flash.note_begun(shard)?;
         let name = format!("log-{}", shard.get());
         let woken = waker.clone();
         let appender = Appender::start(&name, found.log, move || woken.wake());
+        let appender = appender.map_err(|error| no_thread(&error))?;
+        if let Some(error) = appender.blocked() {
+            return Err(error.context("there is no space to go on with the log"));
+        }
         let durable = Self {
-            appender: appender.map_err(|error| no_thread(&error))?,
+            appender,
             tracks: found.tracks,
             checkpoints: Checkpoints::start(disk, settings, found.checkpointed, waker)?,
             round_at: None,
+            no_space_round: None,
         };
         Ok((durable, found.partitions))
     }
@@ -138,11 +161,11 @@ impl Durable {
     ///
     /// # Errors
     /// `Busy`; `NoSpace` and others of the disk; `TooLarge`.
-    pub(crate) fn admit(&self, len: usize) -> Result<(), ErrorKind> {
+    pub(crate) fn admit(&self, len: usize, need: Need) -> Result<(), ErrorKind> {
         if len > self.checkpoints.entry_len_max() {
             return Err(ErrorKind::TooLarge);
         }
-        self.appender.admit(len)
+        self.appender.admit(len, need)
     }
 
     /// Appends an entry of a partition.
@@ -200,11 +223,8 @@ impl Durable {
             headed = is_headed.then_some((done.id, done.position));
             is_shorter = true;
         }
-        let appended = self.appender.appended();
-        let half = self.checkpoints.log_len_max() / 2;
-        let is_time = self.round_at.is_none_or(|at| appended - at >= half);
-        if is_time && self.checkpoints.is_due(self.appender.figures().len) {
-            self.round_at = Some(appended);
+        if self.is_round_due() {
+            self.round_at = Some(self.appender.appended());
             is_shorter = true;
             self.checkpoints.begin(self.tracks.told_of());
         }
@@ -216,6 +236,25 @@ impl Durable {
         let log = LogView { next: self.appender.next(), durable: self.appender.durable() };
         self.checkpoints.step(&log, find);
         headed
+    }
+}
+
+impl Durable {
+    /// Whether checkpoints are to be begun: the log has become long, or there is no space for more of it.
+    fn is_round_due(&mut self) -> bool {
+        let half = self.checkpoints.log_len_max() / 2;
+        let is_time = self.round_at.is_none_or(|at| self.appender.appended() - at >= half);
+        if is_time && self.checkpoints.is_due(self.appender.figures().len) {
+            return true;
+        }
+        if !self.checkpoints.is_idle() || self.appender.shortage().is_none() {
+            return false;
+        }
+        let is_due = self.no_space_round.is_none_or(|at| at.elapsed() >= NO_SPACE_ROUND);
+        if is_due {
+            self.no_space_round = Some(Instant::now());
+        }
+        is_due
     }
 }
 

@@ -411,6 +411,10 @@ impl Starting<'_> {
             }
             match self.try_serving(target) {
                 Ok(up) => return Ok(up),
+                // Waiting makes none.
+                Err(error) if error.kind() == samite_types::ErrorKind::NoSpace => {
+                    return Err(Failure::failed(error.to_string()));
+                }
                 Err(error) if Instant::now() >= until => {
                     return Err(Failure::new(
                         ExitCode::Unreachable,

@@ -38,7 +38,8 @@ pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>, Failur
     if names.is_empty() {
         return Ok(None);
     }
-    // What names the directory goes first: logs without it are refused, while with it a missing log would be taken for an empty one.
+    // What names the directory goes first: logs without it are refused, while with it a log whose directory and `.begun` are gone would be taken for an
+    // empty one.
     names.sort_by_key(|name| name != STORAGE);
     let mut asides = (1..ASIDES_MAX).map(|number| durable.join(format!("{node}.aside-{number}")));
     let to = asides.find(|path| !path.exists()).ok_or_else(|| {

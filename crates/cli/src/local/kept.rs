@@ -103,10 +103,15 @@ impl Kept {
         let path = path_in(durable);
         let fresh = path.with_extension("json.new");
         let write = || -> std::io::Result<()> {
+            let bytes = serde_json::to_vec_pretty(self)?;
+            if std::fs::read(&path).is_ok_and(|found| found == bytes) {
+                // There may be no space to write it again.
+                return std::fs::File::open(durable)?.sync_all();
+            }
             let mut options = OpenOptions::new();
             let mut file =
                 options.write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-            file.write_all(&serde_json::to_vec_pretty(self)?)?;
+            file.write_all(&bytes)?;
             file.sync_all()?;
             std::fs::rename(&fresh, &path)?;
             std::fs::File::open(durable)?.sync_all()

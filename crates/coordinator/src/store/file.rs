@@ -18,7 +18,8 @@ const HEAD_LEN: usize = 16;
 /// Longest state.
 const STATE_LEN_MAX: u64 = 16 << 20;
 
-/// Keeps the state in one file. A new state is written beside it, made durable, and renamed over it.
+/// Keeps the state in one file. A new state is written beside it, made durable, and renamed over it; then a file for the next one is laid out there, so
+/// that a state can be saved when the disk has become full.
 #[derive(Debug)]
 pub struct FileStore {
     path: PathBuf,
@@ -35,6 +36,14 @@ impl FileStore {
         let mut name = self.path.clone().into_os_string();
         name.push(".new");
         name.into()
+    }
+
+    /// Makes the file for the next state, of twice the `len` bytes of this one.
+    fn lay_out(&self, len: usize) -> std::io::Result<()> {
+        let path = self.beside();
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
+        file.write_all(&vec![0; 2 * len])
     }
 }
 
@@ -68,16 +77,21 @@ impl Store for FileStore {
         let path = self.beside();
         let write = || -> std::io::Result<()> {
             let mut options = OpenOptions::new();
+            // What it has is space, and goes at the end.
             let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+                options.write(true).create(true).truncate(false).mode(0o600).open(&path)?;
             file.write_all(&head(state))?;
             file.write_all(state)?;
+            file.set_len((HEAD_LEN + state.len()) as u64)?;
             file.sync_all()?;
             std::fs::rename(&path, &self.path)?;
             let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
             File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
         };
-        write().map_err(|error| failed("write", &path, &error))
+        write().map_err(|error| failed("write", &path, &error))?;
+        // Without it the next one needs space of its own.
+        let _ = self.lay_out(HEAD_LEN + state.len());
+        Ok(())
     }
 }
 
@@ -103,6 +117,8 @@ mod tests {
         assert_eq!(store.load().unwrap().unwrap(), b"");
         store.save(b"three").unwrap();
         assert_eq!(FileStore::new(path.clone()).load().unwrap().unwrap(), b"three");
+        // The next one has its space already, and nothing of it is left over.
+        assert!(std::fs::metadata(store.beside()).unwrap().len() > 5 + HEAD_LEN as u64);
         // A crash between writing and renaming leaves the old one.
         std::fs::write(store.beside(), "half").unwrap();
         assert_eq!(store.load().unwrap().unwrap(), b"three");

@@ -119,6 +119,16 @@ impl Disk for DirDisk {
             .and_then(|dir| dir.sync_all())
             .map_err(|error| io_error("sync", &self.path, &error))
     }
+
+    fn free(&self) -> Result<u64> {
+        let found = rustix::fs::statvfs(&self.path).map_err(|errno| {
+            Error::io(format_args!("look for space in {}", self.path.display()), errno)
+        })?;
+        // A part may be for the superuser alone.
+        let is_privileged = rustix::process::geteuid().is_root();
+        let blocks = if is_privileged { found.f_bfree } else { found.f_bavail };
+        Ok(blocks.saturating_mul(found.f_frsize))
+    }
 }
 
 struct DirFile {

@@ -184,14 +184,16 @@ impl Inner {
         }
     }
 
-    fn check_space(&self, more: u64) -> Result<()> {
+    fn free(&self) -> u64 {
         let used: u64 = self.files.values().map(|content| content.now.len() as u64).sum();
-        match self.capacity {
-            Some(capacity) if used + more > capacity => {
-                Err(Error::io("set space aside (in memory)", Errno::NOSPC))
-            }
-            _ => Ok(()),
+        self.capacity.map_or(u64::MAX, |capacity| capacity.saturating_sub(used))
+    }
+
+    fn check_space(&self, more: u64) -> Result<()> {
+        if more > 0 && more > self.free() {
+            return Err(Error::io("set space aside (in memory)", Errno::NOSPC));
         }
+        Ok(())
     }
 
     fn name(&mut self, name: &str, file: Option<u64>) {
@@ -258,6 +260,10 @@ impl Disk for MemoryDisk {
         let named = inner.names.clone();
         inner.files.retain(|file, _| named.values().any(|other| other == file));
         Ok(())
+    }
+
+    fn free(&self) -> Result<u64> {
+        Ok(self.inner().free())
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
 
-use samite_log::checkpoint::Writer;
+use samite_log::checkpoint::{UNFINISHED, Writer};
 use samite_log::{Disk, Settings};
 use samite_partition::durable::PlaceId;
 use samite_partition::durable::checkpoint::{Piece, copy, name};
@@ -67,6 +67,8 @@ pub(super) struct Checkpoints {
     removals: Vec<(u64, PlaceId)>,
     hands: Hands,
     done: Receiver<(Finished, Result<u64>)>,
+    /// It was said that there is no space for one, and there was none since.
+    is_short_told: bool,
 }
 
 /// How a shard's log stands.
@@ -91,7 +93,8 @@ impl Checkpoints {
             .map_err(|error| no_thread(&error))?;
         let hands = Hands { jobs: Some(jobs), thread: Some(thread) };
         let (todo, current, removals) = (Vec::new(), None, Vec::new());
-        Ok(Self { settings, sizes, todo, current, removals, hands, done })
+        let is_short_told = false;
+        Ok(Self { settings, sizes, todo, current, removals, hands, done, is_short_told })
     }
 
     /// Longest entry that the log takes.
@@ -114,8 +117,12 @@ impl Checkpoints {
 
     /// Whether a log of this length is to be shortened, and nothing is done about it yet.
     pub(super) fn is_due(&self, log_len: u64) -> bool {
-        let is_idle = self.todo.is_empty() && self.current.is_none();
-        is_idle && log_len > self.log_len_max()
+        self.is_idle() && log_len > self.log_len_max()
+    }
+
+    /// Whether nothing is being copied, and nothing is to be.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.todo.is_empty() && self.current.is_none()
     }
 
     /// A log that is longer than this is to be shortened: as long as what it tells of.
@@ -159,10 +166,16 @@ impl Checkpoints {
                 current.id == finished.id && current.waiting.is_none() && current.complete.is_some()
             });
             match written {
-                Err(error) => tracing::warn!(%error, "a checkpoint could not be written"),
+                // It is tried again and again.
+                Err(error) if error.kind() == ErrorKind::NoSpace && self.is_short_told => {}
+                Err(error) => {
+                    self.is_short_told = error.kind() == ErrorKind::NoSpace;
+                    tracing::warn!(%error, "a checkpoint could not be written");
+                }
                 // Discarded while it was written.
                 Ok(_) if is_current.is_none() => self.removals.push((next, finished.id)),
                 Ok(len) => {
+                    self.is_short_told = false;
                     self.sizes.insert(finished.id, len);
                     return Some(finished);
                 }
@@ -271,7 +284,10 @@ fn write_all(
             }
             Job::Piece(frames) => {
                 let written = writer.as_mut().map(|writer| add_all(writer, &frames));
-                keep(&mut failed, written.unwrap_or(Ok(())));
+                if keep(&mut failed, written.unwrap_or(Ok(()))).is_none() {
+                    // On a full disk others need the space.
+                    keep(&mut failed, writer.take().map_or(Ok(()), Writer::discard));
+                }
             }
             Job::Finish(finished, frames) => {
                 let written = match (writer.take(), failed.take()) {
@@ -280,6 +296,10 @@ fn write_all(
                     }
                     (_, error) => Err(error.unwrap_or_else(|| ErrorKind::Internal.into())),
                 };
+                if written.is_err() {
+                    // Of one that failed at its end; others are gone.
+                    let _ = disk.remove(&format!("{}{UNFINISHED}", name(finished.id)));
+                }
                 // Nobody listens when the shard has ended.
                 let _ = tell.send((finished, written));
             }

@@ -3,13 +3,14 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use samite_log::Need;
 use samite_partition::durable::PlaceId;
 use samite_partition::durable::frame::OVERHEAD;
 use samite_partition::mirror::Effect;
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::Replies;
 use samite_types::{Clock, ErrorKind, SystemClock};
-use samite_wire::op::{Action, Data, Operation, Request};
+use samite_wire::op::{Action, Data, Guard, Operation, Request};
 use samite_wire::peer::data_of;
 
 use crate::shard::Shard;
@@ -20,6 +21,32 @@ fn may_append(operation: &Operation<'_>) -> bool {
         matches!(action, Action::Hold { .. } | Action::Release { .. } | Action::Lease { .. })
     };
     operation.is_mutation() || operation.actions.iter().any(about_holds)
+}
+
+/// What the log is to have room for an operation for, when there is little.
+fn need_of(operation: &Operation<'_>) -> Need {
+    let frees = |action: &Action<'_>| {
+        matches!(
+            action,
+            Action::Delete { .. }
+                | Action::DeletePrefix { .. }
+                | Action::Detach { .. }
+                | Action::Truncate { .. }
+                | Action::Punch { .. }
+        )
+    };
+    /// A mark, a time or a number.
+    const MARK_LEN: usize = 32;
+    let data: usize = data_of(operation).map(|(_, data)| data.len()).sum();
+    // A directory is sealed before it is removed.
+    let seals = operation.guards.iter().any(|guard| matches!(guard, Guard::PrefixEmpty(_)));
+    if data == 0 && (!operation.is_mutation() || operation.actions.iter().any(frees)) {
+        Need::Essential
+    } else if data <= MARK_LEN || seals {
+        Need::Small
+    } else {
+        Need::Ordinary
+    }
 }
 
 /// Bytes that an operation has beside those in its request.
@@ -36,11 +63,12 @@ impl Shard {
         let mine = request.operations.iter().filter(|operation| {
             may_append(operation) && shard_of(operation.partition, shards) == self.id
         });
-        let lens = mine.map(|operation| OVERHEAD + blocks_len(operation));
-        match lens.sum::<usize>() {
-            0 => Ok(()),
-            more => durable.admit(len + more),
+        let (mut more, mut need) = (0, Need::Essential);
+        for operation in mine {
+            more += OVERHEAD + blocks_len(operation);
+            need = need.max(need_of(operation));
         }
+        if more == 0 { Ok(()) } else { durable.admit(len + more, need) }
     }
 
     /// Does what a partition asks for.

@@ -71,8 +71,13 @@ pub fn recover(
     if let Some(failure) = failures.into_values().next() {
         return Err(failure);
     }
-    if let Some(track) = tracks.values().find(|track| track.needed > log.next()) {
-        let words = format!("the log ends before frame {}, which a checkpoint has", track.needed);
+    if let Some((id, track)) = tracks.iter().find(|(_, track)| track.needed > log.next()) {
+        let words = format!(
+            "the log ends with frame {}, and {} goes on with frame {}: the newest log-* is missing or cut",
+            log.next() - 1,
+            checkpoint::name(*id),
+            track.needed
+        );
         return Err(Error::new(ErrorKind::Corrupt, words));
     }
     let tracks = Tracks::new(tracks);
