@@ -145,15 +145,12 @@ impl Workers {
         Ok(())
     }
 
-    /// Ends all in order: calls by each way, raises of the counter with times that the store was full, and the longest call.
-    fn finish(
-        &mut self,
-    ) -> Result<(BTreeMap<&'static str, u64>, (u64, u64), (Duration, String)), String> {
+    /// Ends all in order.
+    fn finish(&mut self) -> Result<Finished, String> {
         for (child, ..) in &mut self.0 {
             drop(child.stdin.take());
         }
-        let mut calls: BTreeMap<&'static str, u64> = BTreeMap::new();
-        let (mut raised, mut full, mut pause) = (0, 0, (0, String::new()));
+        let mut all = Finished::default();
         for ((mut child, path, way), number) in self.0.drain(..).zip(0..) {
             let mut said = String::new();
             let read = child.stdout.take().map(|mut out| out.read_to_string(&mut said));
@@ -163,17 +160,31 @@ impl Workers {
             let figures: Vec<u64> =
                 told.split_whitespace().filter_map(|word| word.parse().ok()).collect();
             match figures[..] {
-                [did, counted, filled, longest] if status.success() => {
-                    *calls.entry(way.name()).or_default() += did;
-                    raised += counted;
-                    full += filled;
-                    pause = pause.max((longest, what.trim().to_owned()));
+                [calls, raised, full, longest] if status.success() => {
+                    *all.calls.entry(way.name()).or_default() += calls;
+                    all.raised += raised;
+                    all.full += full;
+                    let longest = Duration::from_micros(longest);
+                    all.pause = std::mem::take(&mut all.pause).max((longest, what.trim().into()));
                 }
                 _ => return Err(format!("client {number}: {status}: {}", words(&path))),
             }
         }
-        Ok((calls, (raised, full), (Duration::from_micros(pause.0), pause.1)))
+        Ok(all)
     }
+}
+
+/// What all processes did.
+#[derive(Default)]
+struct Finished {
+    /// Calls by each way.
+    calls: BTreeMap<&'static str, u64>,
+    /// Raises of the counter.
+    raised: u64,
+    /// Times that the store was full.
+    full: u64,
+    /// The longest call, and which it was.
+    pause: (Duration, String),
 }
 
 impl Drop for Workers {
@@ -209,7 +220,7 @@ impl Run<'_> {
         }
         self.pause(300, 600)?;
         self.timeline.note("the clients are to end");
-        let (calls, (raised, full), (pause, what)) = self.workers.finish()?;
+        let Finished { calls, raised, full, pause: (pause, what) } = self.workers.finish()?;
         self.become_whole()?;
         self.compare_members()?;
         let dataset = self.client.dataset(DATASET).map_err(|error| error.to_string())?;
