@@ -17,7 +17,7 @@ const ALARM_INTERVAL: Duration = Duration::from_secs(60);
 /// How often somebody who waits looks whether it is to stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(20);
 /// How often somebody who waits for a lock looks whether another node grants it now.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A lock that is waited for.
 pub struct LockWait<'l> {
@@ -28,6 +28,8 @@ pub struct LockWait<'l> {
     pub(super) ticket: Option<Ticket>,
     pub(super) answered: Option<LockAnswer>,
     pub(super) number: u64,
+    /// When to look whether another node grants the lock.
+    pub(super) look_at: Deadline,
 }
 
 impl LockWait<'_> {
@@ -56,20 +58,38 @@ impl LockWait<'_> {
         Ok(false)
     }
 
-    /// Waits until the answer is there, or something can be read from `alarm`. Then [`LockWait::finish`], or again.
+    /// Waits until there is something for [`LockWait::proceed`], or something can be read from `alarm`. It takes no
+    /// lock, and neither opens nor closes anything.
+    ///
+    /// # Errors
+    /// `Unavailable`: in a forked child.
+    pub fn block_beside(&self, alarm: BorrowedFd<'_>) -> Result<Woken> {
+        if self.answered.is_some() {
+            return Ok(Woken::Arrived);
+        }
+        let interval = if self.is_mirrored {
+            self.look_at.remaining().unwrap_or_default()
+        } else {
+            ALARM_INTERVAL
+        };
+        self.link.wait_beside(Some(alarm), interval)
+    }
+
+    /// After a wait that ended with `woken`: takes what has come, and asks another node if that grants the lock by now.
+    /// Whether the answer is there; then [`LockWait::finish`]. To be called after each wait, also one that `alarm` has
+    /// ended: it may do so again and again.
     ///
     /// # Errors
     /// As [`Locker::ask`].
-    pub fn block_beside(&mut self, alarm: BorrowedFd<'_>) -> Result<Woken> {
-        let interval = if self.is_mirrored { LOOK_INTERVAL } else { ALARM_INTERVAL };
-        while self.answered.is_none() {
-            match self.link.wait_beside(Some(alarm), interval)? {
-                Woken::TimedOut => self.follow()?,
-                Woken::Arrived if !self.has_answer()? => {}
-                woken => return Ok(woken),
-            }
+    pub fn proceed(&mut self, woken: Woken) -> Result<bool> {
+        if self.answered.is_some() || woken == Woken::Arrived && self.has_answer()? {
+            return Ok(true);
         }
-        Ok(Woken::Arrived)
+        if self.is_mirrored && self.look_at.remaining().is_none() {
+            self.follow()?;
+            self.look_at = Deadline::after(LOOK_INTERVAL);
+        }
+        Ok(false)
     }
 
     /// Waits until the answer is there or `stop` says so. Then [`LockWait::finish`].
@@ -77,16 +97,13 @@ impl LockWait<'_> {
     /// # Errors
     /// As [`Locker::ask`].
     pub fn block_until(&mut self, stop: &dyn Fn() -> bool) -> Result<Woken> {
-        let mut looked_at = Deadline::after(LOOK_INTERVAL);
         while self.answered.is_none() {
-            match self.link.wait_beside(None, STOP_INTERVAL)? {
-                Woken::Arrived if self.has_answer()? => return Ok(Woken::Arrived),
-                _ if stop() => return Ok(Woken::Interrupted),
-                _ if looked_at.remaining().is_none() => {
-                    self.follow()?;
-                    looked_at = Deadline::after(LOOK_INTERVAL);
-                }
-                _ => {}
+            let woken = self.link.wait_beside(None, STOP_INTERVAL)?;
+            if woken != Woken::Arrived && stop() {
+                return Ok(Woken::Interrupted);
+            }
+            if self.proceed(woken)? {
+                break;
             }
         }
         Ok(Woken::Arrived)
@@ -108,9 +125,6 @@ impl LockWait<'_> {
 
     /// Asks another node when another one grants the lock by now.
     fn follow(&mut self) -> Result<()> {
-        if !self.is_mirrored {
-            return Ok(());
-        }
         let deadline = self.locker.client.deadline();
         let known = self.locker.client.view(deadline)?.map.epoch();
         let node = self.link.node();
