@@ -180,7 +180,7 @@ impl Locker {
             let (node, asked) = self.granter(request, deadline)?;
             if is_release && told.replace(asked.epoch) != Some(asked.epoch) {
                 // First where nobody asks: whoever gets the lock next has it noted there.
-                self.forget(&asked, deadline)?;
+                self.forget(&asked, node, deadline)?;
             }
             let by = if is_mirrored { deadline.min(patience(tries)) } else { deadline };
             tries += 1;
@@ -258,14 +258,20 @@ impl Locker {
     }
 
     /// Has those that noted a lock forget it. Who cannot be told forgets it when it is told of the next one.
-    fn forget(&self, asked: &LockRequest, deadline: Deadline) -> Result<()> {
+    fn forget(&self, asked: &LockRequest, granter: NodeId, deadline: Deadline) -> Result<()> {
         let request = LockRequest { is_note: true, ..*asked };
         let Some(others) = self.others(&request, deadline)? else { return Ok(()) };
-        let is_known = |node: &&NodeId| {
-            let connections = self.connections();
-            connections.iter().any(|one| one.node == **node && !one.link.is_dead())
-        };
-        let known: Vec<NodeId> = others.witnesses.iter().filter(is_known).copied().collect();
+        // Any that was told of it may tell of it, whatever has become of its place in the group.
+        let view = self.client.view(deadline)?;
+        let mut known: Vec<NodeId> = self
+            .connections()
+            .iter()
+            .filter(|one| !one.link.is_dead() && is_online(&view.map, one.node))
+            .map(|one| one.node)
+            .filter(|node| *node != granter && !others.members.contains(node))
+            .collect();
+        known.sort_unstable();
+        known.dedup();
         for node in others.members.into_iter().chain(known) {
             for tries in 0..FORGET_TRIES {
                 // Without an answer it forgets by the next note.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use samite_transport::client::{Link, Reply, Ticket, Woken};
 use samite_types::{Deadline, Error, ErrorKind, Result};
 use samite_wire::control::{ControlReply, ControlRequest, decode};
-use samite_wire::lock::{LockAnswer, LockCall, LockOwner, LockRequest};
+use samite_wire::lock::{LockAnswer, LockOwner, LockRequest};
 
 use super::{Locker, PRIMARY_PATIENCE, lock_answer, may_pass, may_pass_at, unexpected};
 use crate::exec::is_absence;
@@ -50,12 +50,8 @@ impl LockWait<'_> {
             return Ok(true);
         };
         self.ticket = None;
-        match lock_answer(reply?, &self.link) {
-            Ok(answer) => self.answered = Some(answer),
-            Err(error) if may_pass_at(&error, self.is_mirrored) => self.ask_again_after(&error)?,
-            Err(error) => return Err(error),
-        }
-        Ok(false)
+        let answer = lock_answer(reply?, &self.link);
+        self.has_come(answer).map(|_| false)
     }
 
     /// Waits until there is something for [`LockWait::proceed`], or something can be read from `alarm`. It takes no
@@ -111,7 +107,14 @@ impl LockWait<'_> {
 
     /// What has come is the answer; if it is the end of the connection, and another node grants the lock, that is asked.
     fn has_answer(&mut self) -> Result<bool> {
-        match self.answer() {
+        let answer = self.answer();
+        self.has_come(answer)
+    }
+
+    /// The same about an answer. A lock that was granted has to last: if its node has no say any more, another one is asked.
+    fn has_come(&mut self, answer: Result<LockAnswer>) -> Result<bool> {
+        match answer {
+            Ok(LockAnswer::Done) if !self.is_kept()? => self.ask_again().map(|()| false),
             Ok(answer) => {
                 self.answered = Some(answer);
                 Ok(true)
@@ -159,34 +162,26 @@ impl LockWait<'_> {
     /// `Interrupted`: the wait was ended; `Deadlock`, `NoLocks`; as [`Locker::ask`].
     pub fn finish(mut self, woken: Woken) -> Result<()> {
         let answer = match (self.answered.take(), woken) {
+            (Some(LockAnswer::Done), _) => return Ok(()),
             (Some(answer), _) => answer,
             (None, Woken::Arrived) => self.answer()?,
             (None, Woken::Interrupted | Woken::TimedOut) => self.cancel()?,
         };
         match answer {
-            LockAnswer::Done => self.keep(),
-            LockAnswer::Cancelled => Err(Error::new(ErrorKind::Interrupted, "lock: interrupted")),
+            // It came first. Where its node has no say any more, the wait is over as well.
+            LockAnswer::Done if self.is_kept()? => Ok(()),
+            LockAnswer::Done | LockAnswer::Cancelled => {
+                Err(Error::new(ErrorKind::Interrupted, "lock: interrupted"))
+            }
             LockAnswer::Deadlock => Err(Error::new(ErrorKind::Deadlock, "lock: deadlock")),
             LockAnswer::Full => Err(Error::new(ErrorKind::NoLocks, "lock: too many locks")),
             LockAnswer::Held(_) => Err(unexpected(&self.link)),
         }
     }
 
-    /// The lock was granted: sees to it that it lasts.
-    fn keep(&self) -> Result<()> {
-        let deadline = self.locker.client.deadline();
-        if self.locker.is_kept(&self.request, deadline)? {
-            return Ok(());
-        }
-        let mut request = self.request;
-        if let LockCall::Take { wait, .. } = &mut request.call {
-            *wait = None;
-        }
-        match self.locker.ask(&request)? {
-            LockAnswer::Done => Ok(()),
-            // It was granted by a node that had no say any more, and somebody else has it.
-            _ => Err(Error::new(ErrorKind::Unavailable, "lock: its node died as it was granted")),
-        }
+    /// Sees to it that a lock that was granted lasts. False: another node grants locks by now.
+    fn is_kept(&self) -> Result<bool> {
+        self.locker.is_kept(&self.request, self.locker.client.deadline())
     }
 
     fn answer(&mut self) -> Result<LockAnswer> {
