@@ -1,4 +1,4 @@
-//! `ls`, `stat` and `cat`, on a mount and through `samite run`, while a node dies: each of them ends.
+//! `ls`, `stat`, `cat` and `flock`, on a mount and through `samite run`, while a node dies: each of them ends.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
@@ -6,8 +6,13 @@ mod common;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
+<<<<<<< HEAD
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+=======
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+>>>>>>> 116c193c94fec02f52f31b36aed976799e70260d
 use std::time::{Duration, Instant};
 
 use common::{Samite, kill};
@@ -19,6 +24,12 @@ const LOOK_FOR: Duration = Duration::from_secs(4);
 const FILES: usize = 24;
 /// A node that dies. The coordinator is at node 0.
 const VICTIM: usize = 1;
+/// One that dies where etcd is the coordinator: others find the cluster by it.
+const FIRST: usize = 0;
+/// Somebody who waits for a lock looks so often what has become of the nodes, and then some.
+const LOOKS: Duration = Duration::from_secs(3);
+/// Longest time from the release of a lock to its next holder.
+const LOCK_WITHIN: Duration = Duration::from_secs(30);
 
 /// What a program said, and whether it was content.
 struct Said {
@@ -75,9 +86,10 @@ fn content(number: usize) -> String {
 }
 
 /// A cluster of three with files, and the doors that there are here.
-fn up(mirror: &str) -> (Samite, Vec<Door>) {
+fn up(mirror: &str, coordinator: &str) -> (Samite, Vec<Door>) {
     let samite = Samite::new();
-    samite.ok(["up", "--local", "3", "--memory", "64M", "--mirror", mirror]);
+    let sizes = ["up", "--local", "3", "--memory", "64M"];
+    samite.ok(sizes.iter().chain(&["--mirror", mirror, "--coordinator", coordinator]));
     assert!(samite.interposed("mkdir").arg("/samite/dir").status().unwrap().success());
     for number in 0..FILES {
         samite.ok_with(["put", "-", &format!("/dir/f{number}")], content(number).as_bytes());
@@ -133,7 +145,7 @@ fn round(samite: &Samite, door: &Door, number: usize) -> Vec<String> {
 
 #[test]
 fn programs_see_a_pause_while_a_mirrored_node_dies() {
-    let (samite, doors) = up("2");
+    let (samite, doors) = up("2", "embedded");
     for door in &doors {
         assert_eq!(round(&samite, door, 1), [] as [String; 0]);
     }
@@ -150,7 +162,7 @@ fn programs_see_a_pause_while_a_mirrored_node_dies() {
 
 #[test]
 fn programs_get_an_error_and_do_not_hang_when_an_unmirrored_node_dies() {
-    let (samite, doors) = up("1");
+    let (samite, doors) = up("1", "embedded");
     kill(samite.pids("default")[VICTIM]);
     for door in &doors {
         let mut wrong = Vec::new();
@@ -161,4 +173,65 @@ fn programs_get_an_error_and_do_not_hang_when_an_unmirrored_node_dies() {
         assert!(!wrong.is_empty());
         assert!(wrong.iter().all(|words| words.contains("Input/output error")), "{wrong:?}");
     }
+}
+
+/// `flock FILE PROGRAM` through a door, begun.
+fn locks(samite: &Samite, door: &Door, file: usize, program: &str) -> Child {
+    let mut command = match door.is_interposed {
+        false => Command::new("flock"),
+        true => samite.interposed("flock"),
+    };
+    command.arg(door.path.join(format!("f{file}"))).arg(program);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+}
+
+/// Which of them end well in time; the others are killed.
+fn outcomes(mut children: Vec<Child>) -> Vec<bool> {
+    let until = Instant::now() + LOCK_WITHIN;
+    let mut all = vec![None; children.len()];
+    while all.contains(&None) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+        for (one, child) in all.iter_mut().zip(&mut children) {
+            *one = child.try_wait().unwrap().map(|status| status.success());
+        }
+    }
+    for child in &mut children {
+        let _ = child.kill();
+        child.wait().unwrap();
+    }
+    all.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+/// A node dies and comes back while they wait: they find a link that has ended, and make another one.
+#[test]
+fn who_waits_for_a_lock_gets_it_after_a_node_has_died_and_come_back() {
+    if ["flock", "etcd"].iter().any(|one| Command::new(one).arg("--version").output().is_err()) {
+        eprintln!("skipped: flock or etcd is not installed");
+        return;
+    }
+    let (samite, doors) = up("2", "etcd");
+    let files = 0..4;
+    // Each ends with its standard input.
+    let mut holders: Vec<Child> =
+        files.clone().map(|file| locks(&samite, &doors[0], file, "cat")).collect();
+    std::thread::sleep(LOOKS);
+    let through = |door| files.clone().map(move |file| (door, file));
+    let mut waiters: Vec<Child> = doors
+        .iter()
+        .flat_map(through)
+        .map(|(door, file)| locks(&samite, door, file, "true"))
+        .collect();
+    std::thread::sleep(LOOKS);
+    kill(samite.pids("default")[FIRST]);
+    std::thread::sleep(LOOKS);
+    samite.ok(["node", "restart", &FIRST.to_string()]);
+    std::thread::sleep(LOOKS);
+    let early = waiters.iter_mut().filter_map(|child| child.try_wait().unwrap()).count();
+    // Their input ends, and with it they do.
+    holders.iter_mut().for_each(|holder| drop(holder.stdin.take()));
+    let (held, waited) = (outcomes(holders), outcomes(waiters));
+    assert_eq!(early, 0, "had a lock that another one had");
+    assert!(held.iter().all(|is_content| *is_content), "{held:?}");
+    // In the order of the doors: under `samite run` first.
+    assert!(waited.iter().all(|is_content| *is_content), "{waited:?}");
 }

@@ -98,16 +98,18 @@ impl Locker {
 
     /// A connection to `node`; one for a wait is the caller's alone until it is put back.
     fn link(&self, node: NodeId, for_waits: bool, deadline: Deadline) -> Result<Arc<Link>> {
-        let mut connections = self.connections();
-        connections.retain(|one| !one.link.is_dead());
-        if let Some(known) = connections
+        self.drop_connections(|one| one.link.is_dead());
+        let known = self
+            .connections()
             .iter_mut()
             .find(|one| one.node == node && one.for_waits == for_waits && !one.in_use)
-        {
-            known.in_use = for_waits;
-            return Ok(Arc::clone(&known.link));
+            .map(|known| {
+                known.in_use = for_waits;
+                Arc::clone(&known.link)
+            });
+        if let Some(known) = known {
+            return Ok(known);
         }
-        drop(connections);
         let view = self.client.view(deadline)?;
         let who = Credentials { client: self.id, ..self.client.credentials() };
         let link = Arc::new(view.peer(node)?.connect_apart(&who, deadline)?);
@@ -117,7 +119,13 @@ impl Locker {
     }
 
     fn drop_connection(&self, link: &Arc<Link>) {
-        self.connections().retain(|one| !Arc::ptr_eq(&one.link, link));
+        self.drop_connections(|one| Arc::ptr_eq(&one.link, link));
+    }
+
+    /// The links end after the lock is free; see `peer::put`.
+    fn drop_connections(&self, ends: impl Fn(&Connection) -> bool) {
+        let ended: Vec<Connection> = self.connections().extract_if(.., |one| ends(one)).collect();
+        drop(ended);
     }
 
     fn put_back(&self, link: &Arc<Link>) {
@@ -172,7 +180,7 @@ impl Locker {
             let (node, asked) = self.granter(request, deadline)?;
             if is_release && told.replace(asked.epoch) != Some(asked.epoch) {
                 // First where nobody asks: whoever gets the lock next has it noted there.
-                self.forget(&asked, deadline)?;
+                self.forget(&asked, node, deadline)?;
             }
             let by = if is_mirrored { deadline.min(patience(tries)) } else { deadline };
             tries += 1;
@@ -250,14 +258,20 @@ impl Locker {
     }
 
     /// Has those that noted a lock forget it. Who cannot be told forgets it when it is told of the next one.
-    fn forget(&self, asked: &LockRequest, deadline: Deadline) -> Result<()> {
+    fn forget(&self, asked: &LockRequest, granter: NodeId, deadline: Deadline) -> Result<()> {
         let request = LockRequest { is_note: true, ..*asked };
         let Some(others) = self.others(&request, deadline)? else { return Ok(()) };
-        let is_known = |node: &&NodeId| {
-            let connections = self.connections();
-            connections.iter().any(|one| one.node == **node && !one.link.is_dead())
-        };
-        let known: Vec<NodeId> = others.witnesses.iter().filter(is_known).copied().collect();
+        // Any that was told of it may tell of it, whatever has become of its place in the group.
+        let view = self.client.view(deadline)?;
+        let mut known: Vec<NodeId> = self
+            .connections()
+            .iter()
+            .filter(|one| !one.link.is_dead() && is_online(&view.map, one.node))
+            .map(|one| one.node)
+            .filter(|node| *node != granter && !others.members.contains(node))
+            .collect();
+        known.sort_unstable();
+        known.dedup();
         for node in others.members.into_iter().chain(known) {
             for tries in 0..FORGET_TRIES {
                 // Without an answer it forgets by the next note.
@@ -337,8 +351,17 @@ impl Locker {
         let (request, link, ticket) = self.send_wait(&request, is_mirrored, deadline)?;
         let ticket = Some(ticket);
         let locker = self;
-        let mut wait =
-            LockWait { locker, request, is_mirrored, link, ticket, answered: None, number };
+        let look_at = Deadline::after(wait::LOOK_INTERVAL);
+        let mut wait = LockWait {
+            locker,
+            request,
+            is_mirrored,
+            link,
+            ticket,
+            answered: None,
+            number,
+            look_at,
+        };
         let owner = LockOwner { client: self.id, token: request.token };
         if detects
             && wait.is_known(owner, deadline)?

@@ -1,7 +1,7 @@
 //! The link to one node: made when it is first needed, replaced when it has died.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 use std::time::Duration;
 
 use samite_transport::client::Link;
@@ -81,8 +81,14 @@ impl Peer {
     /// Takes over a link that was made before the cluster map was known, if it is as good as any this peer would make.
     pub(crate) fn adopt(&self, link: &Arc<Link>) {
         if link.node() == self.node && self.addresses.first() == Some(link.address()) {
-            *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(link));
+            self.replace(link);
         }
+    }
+
+    /// Takes `link` in the place of the one before.
+    fn replace(&self, link: &Arc<Link>) {
+        let current = self.link.write().unwrap_or_else(PoisonError::into_inner);
+        put(current, Some(Arc::clone(link)));
     }
 
     /// The link, if there is one that lives.
@@ -112,7 +118,7 @@ impl Peer {
                 format!("connect to {}: {} is {} now", self.node, link.address(), link.node()),
             ));
         }
-        *self.link.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&link));
+        self.replace(&link);
         self.grants_pause.store(0, Ordering::Relaxed);
         Ok(link)
     }
@@ -175,6 +181,14 @@ pub(crate) fn lock_by(mutex: &Mutex<()>, deadline: Deadline) -> Result<MutexGuar
     }
 }
 
+/// Puts `new` behind the lock, and drops what was there after the lock is free. For what holds links: one that ends closes
+/// its descriptors, and under a preloaded library a close asks for those of all links ([`Peer::descriptors`]).
+pub(crate) fn put<T>(mut locked: RwLockWriteGuard<'_, T>, new: T) {
+    let before = std::mem::replace(&mut *locked, new);
+    drop(locked);
+    drop(before);
+}
+
 /// Orders addresses by speed (shm, unix, tcp), and drops those of other transports than `only`.
 pub(crate) fn prefer(addresses: &mut Vec<Address>, only: Option<Transport>) {
     addresses.retain(|address| only.is_none_or(|only| address.transport() == only));
@@ -209,4 +223,27 @@ pub(crate) fn connect_any(
         Some(error) => error,
         None => Error::new(ErrorKind::Unavailable, "no address that this client may use"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_behind_a_lock_is_dropped_when_that_is_free() {
+        /// As a close does under a preloaded library, its end looks at what is behind the lock.
+        struct Looks(Arc<RwLock<Option<Self>>>, Arc<AtomicU32>);
+        impl Drop for Looks {
+            fn drop(&mut self) {
+                self.1.fetch_add(u32::from(self.0.try_read().is_ok()), Ordering::Relaxed);
+            }
+        }
+        let (lock, seen) = (Arc::new(RwLock::new(None)), Arc::new(AtomicU32::new(0)));
+        for ended in [0, 1, 2] {
+            let new = Looks(Arc::clone(&lock), Arc::clone(&seen));
+            put(lock.write().unwrap_or_else(PoisonError::into_inner), Some(new));
+            assert_eq!(seen.load(Ordering::Relaxed), ended);
+        }
+        put(lock.write().unwrap_or_else(PoisonError::into_inner), None);
+    }
 }

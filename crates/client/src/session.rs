@@ -17,7 +17,7 @@ use samite_wire::delta::MapDelta;
 
 use crate::changes::Changes;
 use crate::crew::Crew;
-use crate::peer::Peer;
+use crate::peer::{Peer, put};
 use crate::seq::Seqs;
 use crate::timer::Timer;
 
@@ -156,7 +156,7 @@ impl Session {
 
     fn adopt_map(&self, map: ClusterMap, link: &Arc<Link>) -> Result<Arc<View>> {
         let map = Arc::new(map);
-        let mut current = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let current = self.view.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(view) = current.as_ref()
             && !map.replaces(&view.map)?
         {
@@ -179,7 +179,7 @@ impl Session {
             })
             .collect();
         let view = Arc::new(View { map, peers });
-        *current = Some(Arc::clone(&view));
+        put(current, Some(Arc::clone(&view)));
         Ok(view)
     }
 

@@ -12,6 +12,8 @@ use samite_wire::lock::{LockFound, LockHolder, LockMode, LockOwner, LockRange, L
 const PER_FILE_MAX: usize = 1 << 14;
 /// Most locks and waits in one table.
 const TOTAL_MAX: usize = 1 << 18;
+/// Most locks of others that are compared with what an owner holds already.
+const EXCLUDING_MAX: usize = 64;
 /// Most owners that a search for a circle of waits looks at.
 const SEARCH_MAX: usize = 4096;
 
@@ -155,6 +157,7 @@ impl LockTable {
         if file.space == LockSpace::Whole && !self.holds_in_mode(&file, wish) {
             self.release(file, wish.owner, LockRange::WHOLE, granted);
         }
+        self.let_go_of_untrue(file, wish, granted);
         let locks = self.files.entry(file).or_default();
         let Some(in_the_way) = locks.in_the_way(wish).next().copied() else {
             self.grant(file, wish);
@@ -232,6 +235,28 @@ impl LockTable {
         for (file, owner, range) in gone {
             // It is a whole lock: nothing is split.
             self.release(file, owner, range, granted);
+        }
+    }
+
+    /// Locks that exclude each other were told of by nodes that have not heard of the end of one. Who asks for what it is
+    /// said to hold beside another does not know that it does: else each might wait for the other.
+    fn let_go_of_untrue(&mut self, file: LockFile, wish: &LockWish, granted: &mut Vec<WaitId>) {
+        let Some(locks) = self.files.get(&file) else { return };
+        let mut untrue: Vec<LockRange> = Vec::new();
+        for other in locks.in_the_way(wish).take(EXCLUDING_MAX) {
+            let start = other.range.start.max(wish.range.start);
+            let range = LockRange { start, last: other.range.last.min(wish.range.last) };
+            let excludes = |held: &LockFound| {
+                held.owner == wish.owner
+                    && held.range.meets(range)
+                    && (held.mode == LockMode::Exclusive || other.mode == LockMode::Exclusive)
+            };
+            if locks.held.iter().any(excludes) {
+                untrue.push(range);
+            }
+        }
+        for range in untrue {
+            self.release(file, wish.owner, range, granted);
         }
     }
 

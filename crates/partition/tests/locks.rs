@@ -6,7 +6,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use samite_partition::locks::{LockFile, LockTable, LockWish, Taken, WaitId};
 use samite_types::{ClientId, DatasetId, PartitionId};
-use samite_wire::lock::{LOCK_LAST, LockHolder, LockMode, LockOwner, LockRange, LockSpace};
+use samite_wire::lock::{
+    LOCK_LAST, LockFound, LockHolder, LockMode, LockOwner, LockRange, LockSpace,
+};
 
 /// Bytes of the model; the last one stands for everything from there on.
 const BYTES: u64 = 12;
@@ -333,4 +335,34 @@ fn what_is_noted_is_held_and_takes_the_place_of_what_is_not_true_any_more() {
     assert_eq!(granted, [7]);
     table.client_gone(ClientId(3), &mut granted);
     assert!(table.is_empty());
+}
+
+#[test]
+fn locks_of_which_one_is_not_true_do_not_wait_for_each_other() {
+    for space in [LockSpace::Ranges, LockSpace::Whole] {
+        let mut table = LockTable::default();
+        let owner = |client| LockOwner { client: ClientId(client), token: 0 };
+        let wish = |client| LockWish {
+            owner: owner(client),
+            range: LockRange::WHOLE,
+            mode: LockMode::Exclusive,
+            holder: LockHolder::default(),
+            detects_deadlock: true,
+        };
+        let (place, mut granted) = (file(space), Vec::new());
+        for client in [1, 2] {
+            let LockWish { owner, range, mode, holder, .. } = wish(client);
+            assert!(table.adopt(place, &LockFound { range, mode, owner, holder }));
+        }
+        assert_eq!(table.take(place, &wish(3), Some(3), &mut granted), Taken::Waits);
+        assert_eq!(table.take(place, &wish(1), Some(1), &mut granted), Taken::Waits);
+        assert!(granted.is_empty(), "the other one may be true");
+        assert_eq!(table.take(place, &wish(2), Some(2), &mut granted), Taken::Granted);
+        assert!(table.release(place, owner(2), LockRange::WHOLE, &mut granted));
+        assert_eq!(granted, [3]);
+        assert!(table.release(place, owner(3), LockRange::WHOLE, &mut granted));
+        assert_eq!(granted, [3, 1]);
+        assert!(table.release(place, owner(1), LockRange::WHOLE, &mut granted));
+        assert!(table.is_empty());
+    }
 }

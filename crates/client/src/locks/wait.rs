@@ -7,7 +7,7 @@ use std::time::Duration;
 use samite_transport::client::{Link, Reply, Ticket, Woken};
 use samite_types::{Deadline, Error, ErrorKind, Result};
 use samite_wire::control::{ControlReply, ControlRequest, decode};
-use samite_wire::lock::{LockAnswer, LockCall, LockOwner, LockRequest};
+use samite_wire::lock::{LockAnswer, LockOwner, LockRequest};
 
 use super::{Locker, PRIMARY_PATIENCE, lock_answer, may_pass, may_pass_at, unexpected};
 use crate::exec::is_absence;
@@ -17,7 +17,7 @@ const ALARM_INTERVAL: Duration = Duration::from_secs(60);
 /// How often somebody who waits looks whether it is to stop.
 const STOP_INTERVAL: Duration = Duration::from_millis(20);
 /// How often somebody who waits for a lock looks whether another node grants it now.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A lock that is waited for.
 pub struct LockWait<'l> {
@@ -28,6 +28,8 @@ pub struct LockWait<'l> {
     pub(super) ticket: Option<Ticket>,
     pub(super) answered: Option<LockAnswer>,
     pub(super) number: u64,
+    /// When to look whether another node grants the lock.
+    pub(super) look_at: Deadline,
 }
 
 impl LockWait<'_> {
@@ -48,28 +50,42 @@ impl LockWait<'_> {
             return Ok(true);
         };
         self.ticket = None;
-        match lock_answer(reply?, &self.link) {
-            Ok(answer) => self.answered = Some(answer),
-            Err(error) if may_pass_at(&error, self.is_mirrored) => self.ask_again_after(&error)?,
-            Err(error) => return Err(error),
-        }
-        Ok(false)
+        let answer = lock_answer(reply?, &self.link);
+        self.has_come(answer).map(|_| false)
     }
 
-    /// Waits until the answer is there, or something can be read from `alarm`. Then [`LockWait::finish`], or again.
+    /// Waits until there is something for [`LockWait::proceed`], or something can be read from `alarm`. It takes no
+    /// lock, and neither opens nor closes anything.
+    ///
+    /// # Errors
+    /// `Unavailable`: in a forked child.
+    pub fn block_beside(&self, alarm: BorrowedFd<'_>) -> Result<Woken> {
+        if self.answered.is_some() {
+            return Ok(Woken::Arrived);
+        }
+        let interval = if self.is_mirrored {
+            self.look_at.remaining().unwrap_or_default()
+        } else {
+            ALARM_INTERVAL
+        };
+        self.link.wait_beside(Some(alarm), interval)
+    }
+
+    /// After a wait that ended with `woken`: takes what has come, and asks another node if that grants the lock by now.
+    /// Whether the answer is there; then [`LockWait::finish`]. To be called after each wait, also one that `alarm` has
+    /// ended: it may do so again and again.
     ///
     /// # Errors
     /// As [`Locker::ask`].
-    pub fn block_beside(&mut self, alarm: BorrowedFd<'_>) -> Result<Woken> {
-        let interval = if self.is_mirrored { LOOK_INTERVAL } else { ALARM_INTERVAL };
-        while self.answered.is_none() {
-            match self.link.wait_beside(Some(alarm), interval)? {
-                Woken::TimedOut => self.follow()?,
-                Woken::Arrived if !self.has_answer()? => {}
-                woken => return Ok(woken),
-            }
+    pub fn proceed(&mut self, woken: Woken) -> Result<bool> {
+        if self.answered.is_some() || woken == Woken::Arrived && self.has_answer()? {
+            return Ok(true);
         }
-        Ok(Woken::Arrived)
+        if self.is_mirrored && self.look_at.remaining().is_none() {
+            self.follow()?;
+            self.look_at = Deadline::after(LOOK_INTERVAL);
+        }
+        Ok(false)
     }
 
     /// Waits until the answer is there or `stop` says so. Then [`LockWait::finish`].
@@ -77,16 +93,13 @@ impl LockWait<'_> {
     /// # Errors
     /// As [`Locker::ask`].
     pub fn block_until(&mut self, stop: &dyn Fn() -> bool) -> Result<Woken> {
-        let mut looked_at = Deadline::after(LOOK_INTERVAL);
         while self.answered.is_none() {
-            match self.link.wait_beside(None, STOP_INTERVAL)? {
-                Woken::Arrived if self.has_answer()? => return Ok(Woken::Arrived),
-                _ if stop() => return Ok(Woken::Interrupted),
-                _ if looked_at.remaining().is_none() => {
-                    self.follow()?;
-                    looked_at = Deadline::after(LOOK_INTERVAL);
-                }
-                _ => {}
+            let woken = self.link.wait_beside(None, STOP_INTERVAL)?;
+            if woken != Woken::Arrived && stop() {
+                return Ok(Woken::Interrupted);
+            }
+            if self.proceed(woken)? {
+                break;
             }
         }
         Ok(Woken::Arrived)
@@ -94,7 +107,14 @@ impl LockWait<'_> {
 
     /// What has come is the answer; if it is the end of the connection, and another node grants the lock, that is asked.
     fn has_answer(&mut self) -> Result<bool> {
-        match self.answer() {
+        let answer = self.answer();
+        self.has_come(answer)
+    }
+
+    /// The same about an answer. A lock that was granted has to last: if its node has no say any more, another one is asked.
+    fn has_come(&mut self, answer: Result<LockAnswer>) -> Result<bool> {
+        match answer {
+            Ok(LockAnswer::Done) if !self.is_kept()? => self.ask_again().map(|()| false),
             Ok(answer) => {
                 self.answered = Some(answer);
                 Ok(true)
@@ -108,9 +128,6 @@ impl LockWait<'_> {
 
     /// Asks another node when another one grants the lock by now.
     fn follow(&mut self) -> Result<()> {
-        if !self.is_mirrored {
-            return Ok(());
-        }
         let deadline = self.locker.client.deadline();
         let known = self.locker.client.view(deadline)?.map.epoch();
         let node = self.link.node();
@@ -145,34 +162,26 @@ impl LockWait<'_> {
     /// `Interrupted`: the wait was ended; `Deadlock`, `NoLocks`; as [`Locker::ask`].
     pub fn finish(mut self, woken: Woken) -> Result<()> {
         let answer = match (self.answered.take(), woken) {
+            (Some(LockAnswer::Done), _) => return Ok(()),
             (Some(answer), _) => answer,
             (None, Woken::Arrived) => self.answer()?,
             (None, Woken::Interrupted | Woken::TimedOut) => self.cancel()?,
         };
         match answer {
-            LockAnswer::Done => self.keep(),
-            LockAnswer::Cancelled => Err(Error::new(ErrorKind::Interrupted, "lock: interrupted")),
+            // It came first. Where its node has no say any more, the wait is over as well.
+            LockAnswer::Done if self.is_kept()? => Ok(()),
+            LockAnswer::Done | LockAnswer::Cancelled => {
+                Err(Error::new(ErrorKind::Interrupted, "lock: interrupted"))
+            }
             LockAnswer::Deadlock => Err(Error::new(ErrorKind::Deadlock, "lock: deadlock")),
             LockAnswer::Full => Err(Error::new(ErrorKind::NoLocks, "lock: too many locks")),
             LockAnswer::Held(_) => Err(unexpected(&self.link)),
         }
     }
 
-    /// The lock was granted: sees to it that it lasts.
-    fn keep(&self) -> Result<()> {
-        let deadline = self.locker.client.deadline();
-        if self.locker.is_kept(&self.request, deadline)? {
-            return Ok(());
-        }
-        let mut request = self.request;
-        if let LockCall::Take { wait, .. } = &mut request.call {
-            *wait = None;
-        }
-        match self.locker.ask(&request)? {
-            LockAnswer::Done => Ok(()),
-            // It was granted by a node that had no say any more, and somebody else has it.
-            _ => Err(Error::new(ErrorKind::Unavailable, "lock: its node died as it was granted")),
-        }
+    /// Sees to it that a lock that was granted lasts. False: another node grants locks by now.
+    fn is_kept(&self) -> Result<bool> {
+        self.locker.is_kept(&self.request, self.locker.client.deadline())
     }
 
     fn answer(&mut self) -> Result<LockAnswer> {

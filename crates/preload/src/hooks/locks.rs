@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use libc::{flock as Flock, off_t};
 use rustix::io::Errno;
 use samite_client::Woken;
+use samite_client::locks::LockWait;
 use samite_fs::{FileLocks, LOCK_LAST, LockFound, LockMode, LockRange, LockSpace, WantedLock};
 
 use crate::hook::{attempt, hooks};
@@ -77,17 +78,29 @@ fn wait(open: &Open, asked: Asked, mode: LockMode, signals: &mut Blocked) -> Res
         let place = place(open.file()?.ino(), asked.space);
         asked.locks(open)?.begin(place, asked.wanted(mode)).map_err(|error| errno(&error))
     })?;
-    let woken = loop {
-        let woken = waiting.block_beside(signals.alarm()?).map_err(|error| errno(&error))?;
-        if woken != Woken::Interrupted || signals.deliver() {
-            break woken;
+    let woken = until_woken(&mut waiting, signals);
+    // Whatever its outcome, a wait ends in a call: with it connections may end.
+    attempt(|| {
+        woken.and_then(|woken| waiting.finish(woken).map_err(|error| errno(&error)))?;
+        if !asked.is_process {
+            open.locks.keep_alive(open.slot())?;
         }
-    };
-    attempt(|| waiting.finish(woken).map_err(|error| errno(&error)))?;
-    if !asked.is_process {
-        open.locks.keep_alive(open.slot())?;
+        Ok(0)
+    })
+}
+
+/// Waits for the answer or for a signal that ends the call. What is done about the wait in between is a call in
+/// progress: it may open and close connections.
+fn until_woken(waiting: &mut LockWait<'_>, signals: &mut Blocked) -> Result<Woken, Errno> {
+    loop {
+        let woken = waiting.block_beside(signals.alarm()?).map_err(|error| errno(&error))?;
+        if woken == Woken::Interrupted && signals.deliver() {
+            return Ok(woken);
+        }
+        if attempt(|| waiting.proceed(woken).map_err(|error| errno(&error)))? {
+            return Ok(Woken::Arrived);
+        }
     }
-    Ok(0)
 }
 
 /// The bytes that a `struct flock` means.
