@@ -6,13 +6,8 @@ mod common;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
-<<<<<<< HEAD
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-=======
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
->>>>>>> 116c193c94fec02f52f31b36aed976799e70260d
 use std::time::{Duration, Instant};
 
 use common::{Samite, kill};
@@ -205,8 +200,7 @@ fn outcomes(mut children: Vec<Child>) -> Vec<bool> {
 /// A node dies and comes back while they wait: they find a link that has ended, and make another one.
 #[test]
 fn who_waits_for_a_lock_gets_it_after_a_node_has_died_and_come_back() {
-    if ["flock", "etcd"].iter().any(|one| Command::new(one).arg("--version").output().is_err()) {
-        eprintln!("skipped: flock or etcd is not installed");
+    if !samite_testkit::has("flock") || !samite_testkit::has("etcd") {
         return;
     }
     let (samite, doors) = up("2", "etcd");
