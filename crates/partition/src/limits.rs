@@ -21,7 +21,7 @@ pub const REVEAL_LEN_MAX: u32 = 16 << 10;
 /// Most records that one `DeletePrefix` removes, so that no operation holds a shard for long.
 pub const DELETE_PREFIX_MAX: u32 = 4096;
 /// Most bytes that an operation may bring which removes something and so may take the reserve of a target.
-pub const REMOVAL_LEN_MAX: usize = 1024;
+pub const REMOVAL_LEN_MAX: usize = 512;
 /// Most leases on records that a partition keeps, of about 100 bytes each; further ones are refused. A large directory is listed partition by
 /// partition, and who looks at what is listed asks for leases on tens of thousands of entries of each within one term.
 pub const LEASES_MAX: usize = 1 << 15;

@@ -8,7 +8,9 @@ fn more_nodes_share_load_and_rebuild_and_cost_no_messages() {
     let all: Vec<Figures> = [4, 16, 64].map(|nodes| measure(nodes).unwrap()).into();
     for figures in &all {
         assert!(figures.primaries <= 1.1 && figures.members <= 1.1, "{figures:?}");
-        assert!((figures.messages_per_create - 4.0).abs() < f64::EPSILON, "{figures:?}");
+        // A partition that was idle asks its members for room when it is used again: two messages, once a second at most.
+        let messages = figures.messages_per_create;
+        assert!((4.0..4.02).contains(&messages), "{figures:?}");
         assert!(figures.failover_ms < 1500, "{figures:?}");
         // What changed is told, not everything: less than one whole map for each node.
         let whole = (figures.map_kib + 1) * u64::from(figures.nodes);

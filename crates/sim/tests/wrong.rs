@@ -4,8 +4,9 @@ use samite_sim::rules::{Rules, Wrong};
 use samite_sim::run::run;
 use samite_sim::scenario::Scenario;
 
-/// Seeds within which every wrong rule is to be found.
-const SEEDS: u64 = 400;
+/// Seeds within which every wrong rule is to be found. One in 230 shows that terms count for nothing: whom members do not follow has no room there, and is
+/// refused most of what would do harm.
+const SEEDS: u64 = 1500;
 
 fn is_found(wrong: Wrong) {
     let rules = Rules { wrong: Some(wrong) };
