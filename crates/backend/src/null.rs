@@ -141,14 +141,7 @@ impl RecordStore for NullStore {
 
     fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
         let bytes = self.demand(changes);
-        if self.account.set_aside(&self.quota, bytes) {
-            return Ok(());
-        }
-        if self.account.limit() == Limit::Beyond {
-            self.account.overdraw(&self.quota, bytes);
-            return Ok(());
-        }
-        Err(self.quota.full())
+        self.account.reserve(&self.quota, bytes)
     }
 
     fn settle(&mut self) {

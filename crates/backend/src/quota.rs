@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use samite_types::{Error, ErrorKind};
+use samite_types::{Error, ErrorKind, Result};
 
 /// The reserve is one part in so many of a target.
 const RESERVE_PART: u64 = 64;
@@ -158,6 +158,17 @@ impl Account {
     /// Sets `bytes` aside, there or not.
     pub fn overdraw(&mut self, quota: &Quota, bytes: u64) {
         self.set_aside_by(quota, bytes, Limit::Beyond);
+    }
+
+    /// Sets `bytes` aside as far as the limit says, for one that does not care where they are.
+    ///
+    /// # Errors
+    /// `NoSpace`: they are not there; nothing more is charged.
+    pub fn reserve(&mut self, quota: &Quota, bytes: u64) -> Result<()> {
+        match self.set_aside_by(quota, bytes, self.limit) {
+            true => Ok(()),
+            false => Err(quota.full()),
+        }
     }
 
     fn set_aside_by(&mut self, quota: &Quota, bytes: u64, limit: Limit) -> bool {

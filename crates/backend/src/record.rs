@@ -194,7 +194,8 @@ impl<'a> PlannedChange<'a> {
     }
 
     /// Whether it may leave the record at `key` another one, or none, without writing it.
-    pub(crate) fn unsettles(&self, key: &[u8]) -> bool {
+    #[must_use]
+    pub fn unsettles(&self, key: &[u8]) -> bool {
         match self {
             Self::Put { .. } | Self::Write { .. } => false,
             Self::Moves { key: from, to } => *from == key || *to == key,

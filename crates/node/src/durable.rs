@@ -237,9 +237,7 @@ impl Durable {
         self.checkpoints.step(&log, find);
         headed
     }
-}
 
-impl Durable {
     /// Whether checkpoints are to be begun: the log has become long, or there is no space for more of it.
     fn is_round_due(&mut self) -> bool {
         let half = self.checkpoints.log_len_max() / 2;

@@ -46,6 +46,7 @@ use limits::REMEMBERED_LEN_MAX;
 use mirror::Funds;
 use outcome::Failure;
 pub use outcome::{ActionOutput, Current, Outcome};
+pub use plan::removes;
 use plan::{Plan, Refusal};
 pub use record_leases::{Holder, RecordLeases};
 use run::{Lender, Run};

@@ -164,21 +164,26 @@ fn reserve(
 
 /// Whether an operation removes something, and brings next to nothing.
 fn makes_room(operation: &Operation<'_>) -> bool {
-    let (mut removes, mut len) = (false, 0);
-    for action in &operation.actions {
-        match action {
-            Action::Delete { .. }
+    let brought = operation.actions.iter().map(|action| match action {
+        Action::Put { data, .. } | Action::Write { data, .. } | Action::Append { data, .. } => {
+            data.len()
+        }
+        _ => 0,
+    });
+    operation.actions.iter().any(removes) && brought.sum::<usize>() <= REMOVAL_LEN_MAX
+}
+
+/// Whether an action removes records, or a part of one: its operation may give space back.
+#[must_use]
+pub const fn removes(action: &Action<'_>) -> bool {
+    matches!(
+        action,
+        Action::Delete { .. }
             | Action::DeletePrefix { .. }
             | Action::Detach { .. }
             | Action::Truncate { .. }
-            | Action::Punch { .. } => removes = true,
-            Action::Put { data, .. } | Action::Write { data, .. } | Action::Append { data, .. } => {
-                len += data.len();
-            }
-            _ => {}
-        }
-    }
-    removes && len <= REMOVAL_LEN_MAX
+            | Action::Punch { .. }
+    )
 }
 
 /// The bytes that `data` means; `None`, with nothing taken, if it names a block that is not granted.

@@ -172,14 +172,7 @@ impl RecordStore for HeapStore {
 
     fn reserve(&mut self, changes: &[PlannedChange<'_>]) -> Result<()> {
         let most = self.charge_max(changes);
-        if self.account.set_aside(&self.quota, most) {
-            return Ok(());
-        }
-        if self.account.limit() == Limit::Beyond {
-            self.account.overdraw(&self.quota, most);
-            return Ok(());
-        }
-        Err(self.quota.full())
+        self.account.reserve(&self.quota, most)
     }
 
     fn settle(&mut self) {
@@ -194,11 +187,9 @@ impl RecordStore for HeapStore {
         let demand = |(index, change): (usize, &PlannedChange<'_>)| {
             let Some(key) = change.key() else { return 0 };
             // What an earlier change leaves is not known yet.
-            let is_known = changes[..index].iter().all(|earlier| match earlier {
-                PlannedChange::Moves { key: from, to } => *from != key && *to != key,
-                PlannedChange::Wipes { prefix } => !key.starts_with(prefix),
-                _ => earlier.key() != Some(key),
-            });
+            let mut earlier = changes[..index].iter();
+            let is_known =
+                earlier.all(|earlier| !earlier.unsettles(key) && earlier.key() != Some(key));
             Self::demand(change, self.len(key).filter(|_| is_known))
         };
         changes.iter().enumerate().map(demand).sum()

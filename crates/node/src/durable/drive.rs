@@ -7,6 +7,7 @@ use samite_log::Need;
 use samite_partition::durable::PlaceId;
 use samite_partition::durable::frame::OVERHEAD;
 use samite_partition::mirror::Effect;
+use samite_partition::removes;
 use samite_placement::{ClusterMap, shard_of};
 use samite_transport::server::Replies;
 use samite_types::{Clock, ErrorKind, SystemClock};
@@ -25,22 +26,12 @@ fn may_append(operation: &Operation<'_>) -> bool {
 
 /// What the log is to have room for an operation for, when there is little.
 fn need_of(operation: &Operation<'_>) -> Need {
-    let frees = |action: &Action<'_>| {
-        matches!(
-            action,
-            Action::Delete { .. }
-                | Action::DeletePrefix { .. }
-                | Action::Detach { .. }
-                | Action::Truncate { .. }
-                | Action::Punch { .. }
-        )
-    };
     /// A mark, a time or a number.
     const MARK_LEN: usize = 32;
     let data: usize = data_of(operation).map(|(_, data)| data.len()).sum();
     // A directory is sealed before it is removed.
     let seals = operation.guards.iter().any(|guard| matches!(guard, Guard::PrefixEmpty(_)));
-    if data == 0 && (!operation.is_mutation() || operation.actions.iter().any(frees)) {
+    if data == 0 && (!operation.is_mutation() || operation.actions.iter().any(removes)) {
         Need::Essential
     } else if data <= MARK_LEN || seals {
         Need::Small

@@ -1,4 +1,4 @@
-//! Room on other members: a change that does not fit on every member that counts takes effect nowhere.
+//! Room on other members: a change that does not fit on every member that counts takes effect nowhere. This is flow control by credits, in bytes.
 //!
 //! Each member keeps space for what its primary decides on, and says with each acknowledgement how much it keeps
 //! ([`samite_backend::Account`]). The primary reckons with the most that its entries can take, which says what the records are and not how a member stores
@@ -163,9 +163,9 @@ pub(crate) enum Funds {
     Own,
     /// The same, and other members have room for `bytes`; what takes more than `full_above` fits nowhere.
     Members {
-        /// Bytes.
+        /// What the one with the least room still has for this primary.
         bytes: u64,
-        /// Bytes.
+        /// What the fullest one had when it was asked a moment ago; without a limit when none was full.
         full_above: u64,
         /// Whether they have something left for changes that make room; `None`: not all have said.
         has_reserve: Option<bool>,
@@ -380,7 +380,7 @@ impl Mirrored {
         self.partition.keep(0, 0);
     }
 
-    /// Says to the primary `to` that all entries up to `position` are applied, and what is kept for more.
+    /// What is said to the primary: that all entries up to `position` are applied, and what is kept for more.
     pub(super) fn applied(&mut self, position: Position) -> Message<'static> {
         self.kept.owed = self.kept.bytes;
         Message::Applied {
