@@ -13,7 +13,7 @@ use samite_backend::KEPT_IDLE;
 use samite_types::{ErrorKind, Position, Term};
 use samite_wire::peer::Message;
 
-use super::{Mirrored, Role};
+use super::{Mirrored, Role, Times};
 
 /// The most that a member is asked to keep for one partition, in bytes, beside what a single change takes.
 const WANTED_MAX: u64 = 8 << 20;
@@ -55,7 +55,10 @@ struct Told {
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     number: u32,
-    need: u64,
+    /// The last entry before it.
+    position: Position,
+    question: Question,
+    /// It was sent last then.
     at: Duration,
     /// When the first question was put that is not answered.
     since: Duration,
@@ -69,6 +72,7 @@ impl Told {
 }
 
 /// A question to a member: what to keep, and what the primary counts on at most.
+#[derive(Clone, Copy, Debug)]
 struct Question {
     need: u64,
     claim: u64,
@@ -101,44 +105,62 @@ impl Room {
         if now < self.full_until { self.told.bytes } else { u64::MAX }
     }
 
-    /// The member says what it keeps.
-    fn tell(&mut self, told: Told, (has_reserve, answers): (bool, u32), now: Duration) {
+    /// The member says what it keeps. Returns whether that answers the question.
+    fn tell(&mut self, told: Told, (has_reserve, answers): (bool, u32), now: Duration) -> bool {
         let asked = self.asked.take_if(|asked| asked.number == answers);
         // What comes late counts for nothing.
         if asked.is_none() && told.position <= self.told.position {
-            return;
+            return false;
         }
         if asked.is_some() {
             self.claim = None;
         }
         (self.told, self.has_reserve) = (told, Some(has_reserve));
-        if asked.is_some_and(|asked| told.bytes < asked.need) {
+        if asked.is_some_and(|asked| told.bytes < asked.question.need) {
             self.full_until = now + FULL_FOR;
         }
+        asked.is_some()
     }
 
-    /// Notes a question, unless one is under way. Returns whether it is to be sent.
-    fn ask(&mut self, number: u32, need: u64, (now, again): (Duration, Duration)) -> bool {
+    /// Notes a question behind entry `position`, unless one is under way. Returns whether it is to be sent.
+    fn ask(
+        &mut self,
+        (number, position): (u32, Position),
+        question: Question,
+        (now, again): (Duration, Duration),
+    ) -> bool {
         if self.asked.is_some_and(|asked| now < asked.at + again) {
             return false;
         }
         let since = self.asked.map_or(now, |asked| asked.since);
-        self.asked = Some(Asked { number, need, at: now, since });
+        self.asked = Some(Asked { number, position, question, at: now, since });
         true
     }
 
-    /// When the member is reported because it does not answer, unless it does.
-    fn overdue_at(&self, missed: Duration) -> Option<Duration> {
-        self.asked.map(|asked| asked.since + missed)
+    /// The question under way, to be sent.
+    fn question(&self) -> Option<Message<'static>> {
+        let Asked { number, position, question: Question { need, claim }, .. } = self.asked?;
+        Some(Message::AskRoom { number, position, claim, need, wanted: self.wanted })
     }
 
-    /// Whether it is time for that. It is again after as long.
-    pub(super) fn is_overdue(&mut self, missed: Duration, now: Duration) -> bool {
-        let is_overdue = self.overdue_at(missed).is_some_and(|at| now >= at);
-        if is_overdue && let Some(asked) = &mut self.asked {
-            asked.since = now;
-        }
-        is_overdue
+    /// The question under way, if it is time to send it again.
+    fn ask_again(&mut self, again: Duration, now: Duration) -> Option<Message<'static>> {
+        let asked = self.asked.as_mut().filter(|asked| now >= asked.at + again)?;
+        asked.at = now;
+        self.question()
+    }
+
+    /// When the next thing is to be done about it.
+    fn next(&self, again: Duration, missed: Duration) -> Option<Duration> {
+        let is_open = self.wanted > KEPT_IDLE || self.claim.is_some();
+        let answer_at = self.asked.map(|asked| (asked.at + again).min(asked.since + missed));
+        answer_at.into_iter().chain(is_open.then_some(self.review_at)).min()
+    }
+
+    /// Whether the member has owed an answer for so long that it is to be reported. It is again after as long.
+    fn is_overdue(&mut self, missed: Duration, now: Duration) -> bool {
+        let asked = self.asked.as_mut().filter(|asked| now >= asked.since + missed);
+        asked.map(|asked| asked.since = now).is_some()
     }
 }
 
@@ -272,14 +294,13 @@ impl Mirrored {
             }
             let (target, Some(stream)) = (peer.target, peer.stream.as_mut()) else { continue };
             let room = &mut stream.room;
-            let Some(Question { need, claim }) = question(room, last) else { continue };
-            let (number, wanted) = (primary.questions, room.wanted);
-            if room.ask(number, need, (now, again)) {
+            let Some(question) = question(room, last) else { continue };
+            let number = primary.questions;
+            if room.ask((number, last), question, (now, again))
+                && let Some(message) = room.question()
+            {
                 primary.questions = number.wrapping_add(1).max(1);
-                self.answer(
-                    target,
-                    &Message::AskRoom { number, position: last, claim, need, wanted },
-                );
+                self.answer(target, &message);
             }
         }
     }
@@ -289,22 +310,22 @@ impl Mirrored {
         let Role::Primary(primary) = &self.role else { return None };
         let streams = primary.peers.iter().filter_map(|peer| peer.stream.as_ref());
         let rooms = streams.filter(|stream| !stream.is_paused).map(|stream| &stream.room);
-        let missed = self.times.missed;
-        let due = |room: &Room| {
-            let is_open = room.wanted > KEPT_IDLE || room.claim.is_some();
-            let answer_at = room.overdue_at(missed);
-            answer_at.into_iter().chain(is_open.then_some(room.review_at)).min()
-        };
-        rooms.filter_map(due).min()
+        let Times { retransmit, missed, .. } = self.times;
+        rooms.filter_map(|room| room.next(retransmit, missed)).min()
     }
 
-    /// A member that does not say what room it has is reported, like one that acknowledges nothing.
+    /// A member that does not say what room it has is asked again, and reported, like one that acknowledges nothing.
     pub(super) fn see_answer(&mut self, index: usize, now: Duration) {
-        let missed = self.times.missed;
+        let Times { retransmit, missed, .. } = self.times;
         let Role::Primary(primary) = &mut self.role else { return };
-        let stream = primary.peers.get_mut(index).and_then(|peer| peer.stream.as_mut());
-        let stream = stream.filter(|stream| !stream.is_paused);
-        if stream.is_some_and(|stream| stream.room.is_overdue(missed, now)) {
+        let Some(peer) = primary.peers.get_mut(index).filter(|peer| peer.follows()) else { return };
+        let (target, Some(stream)) = (peer.target, peer.stream.as_mut()) else { return };
+        let again = stream.room.ask_again(retransmit, now);
+        let is_overdue = stream.room.is_overdue(missed, now);
+        if let Some(message) = again {
+            self.answer(target, &message);
+        }
+        if is_overdue {
             self.fail(index, ErrorKind::Timeout, now);
         }
     }
@@ -321,10 +342,13 @@ impl Mirrored {
         let total =
             if position == last { Some(self.log.total()) } else { self.log.total_at(position) };
         let Role::Primary(primary) = &mut self.role else { return };
-        let stream = primary.peers[index].stream.as_mut().filter(|stream| !stream.is_paused);
-        if let (Some(stream), Some(total)) = (stream, total) {
-            let told = Told { position, total, bytes };
-            stream.room.tell(told, (has_reserve, answers), now);
+        let peer = &mut primary.peers[index];
+        let stream = peer.stream.as_mut().filter(|stream| !stream.is_paused);
+        let (Some(stream), Some(total)) = (stream, total) else { return };
+        let told = Told { position, total, bytes };
+        if stream.room.tell(told, (has_reserve, answers), now) && stream.acked == last {
+            // It lives, and owes nothing.
+            peer.is_failing = false;
         }
     }
 
@@ -399,6 +423,8 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(10);
 
+    const QUESTION: Question = Question { need: 5000, claim: u64::MAX };
+
     fn told(position: u64, total: u64, bytes: u64) -> Told {
         Told { position: Position(position), total, bytes }
     }
@@ -418,9 +444,9 @@ mod tests {
     fn a_member_that_has_no_more_is_known_to_be_full_for_a_while() {
         let mut room = Room::new(Position(3), NOW);
         let again = Duration::from_millis(100);
-        assert!(room.ask(7, 5000, (NOW, again)));
-        assert!(!room.ask(8, 5000, (NOW, again)), "one question at a time");
-        assert!(room.ask(8, 5000, (NOW + again, again)), "it may be lost");
+        assert!(room.ask((7, Position(3)), QUESTION, (NOW, again)));
+        assert!(!room.ask((8, Position(3)), QUESTION, (NOW, again)), "one question at a time");
+        assert!(room.ask((8, Position(3)), QUESTION, (NOW + again, again)), "it may be lost");
         room.tell(told(3, 0, 4000), (true, 7), NOW);
         assert_eq!(room.left(0), 0, "the answer to an older question says nothing new");
         room.tell(told(3, 0, 4000), (true, 8), NOW);
@@ -446,8 +472,12 @@ mod tests {
     fn a_member_that_does_not_answer_is_reported_again_and_again() {
         let mut room = Room::new(Position(0), NOW);
         let (again, missed) = (Duration::from_millis(100), Duration::from_millis(600));
-        assert!(room.ask(1, 10, (NOW, again)));
-        assert!(room.ask(2, 10, (NOW + missed / 2, again)));
+        assert!(room.ask((1, Position(0)), QUESTION, (NOW, again)));
+        assert_eq!(room.ask_again(again, NOW + again / 2), None);
+        let first = room.question();
+        assert_eq!(room.ask_again(again, NOW + again), first, "it may be lost");
+        assert_eq!(room.next(again, missed), Some(NOW + again * 2));
+        assert!(room.ask((2, Position(0)), QUESTION, (NOW + missed / 2, again)));
         assert!(!room.is_overdue(missed, NOW + missed / 2));
         assert!(room.is_overdue(missed, NOW + missed));
         assert!(!room.is_overdue(missed, NOW + missed));
