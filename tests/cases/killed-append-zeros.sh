@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Programs under `samite run` that append records (O_APPEND, one write each) are killed at any
-# moment. Every record in the file has to be whole (SEMANTICS.md: append-is-whole); zeros or torn
-# records are wrong.
+# moment; then, in a durable store, all nodes are. Every record in the file has to be whole
+# (SEMANTICS.md: append-is-whole); zeros or torn records are wrong.
 #
 #   tests/cases/killed-append-zeros.sh [--short | --help]
 #
 # ROUNDS=N: how often three programs are killed for each length of records, 40 if not said; --short:
-# 10, and two lengths less. Needs python3. SAMITE names the binary.
+# 10, and two lengths less. All nodes are killed a fifth as often. Needs python3. SAMITE names the binary.
 # Ends with 0: right, 1: wrong, 2: cannot run here.
 
 set -u
@@ -45,8 +45,8 @@ print(f"{length} bytes each: {records} records, {zeros} of zeros, {torn} torn, a
 sys.exit(1 if zeros + torn or not records else 0)
 PYTHON
 
-# append_and_kill LENGTH ROUND: three programs begin, and are killed within a third of a second.
-append_and_kill() {
+# append LENGTH ROUND: three programs begin, and are let run for up to a third of a second.
+append() {
   local worker tries
   workers=()
   for worker in 1 2 3; do
@@ -57,18 +57,43 @@ append_and_kill() {
     sleep 0.02
   done
   sleep "0.$(printf %02d $((RANDOM % 30)))"
+}
+
+kill_workers() {
   kill -KILL "${workers[@]}" || wrong=1
   wait "${workers[@]}" 2>/dev/null
   workers=()
+}
+
+# check LENGTH ROUND
+check() {
+  "$binary" run -- timeout 100 "$python" "$scratch/check.py" "/samite/$1-$2" "$1" || wrong=1
+  samite rm "/$1-$2" || wrong=1
 }
 
 start --local 2 --memory 700M
 wrong=0
 for length in "${lengths[@]}"; do
   for ((round = 1; round <= rounds; round++)); do
-    append_and_kill "$length" "$round"
-    "$binary" run -- timeout 100 "$python" "$scratch/check.py" "/samite/$length-$round" "$length" || wrong=1
-    samite rm "/$length-$round" || wrong=1
+    append "$length" "$round"
+    kill_workers
+    check "$length" "$round"
   done
+done
+samite down >/dev/null || wrong=1
+
+echo 'durable, all nodes killed:'
+up=(--local 2 --memory 700M --durable "$scratch/flash")
+start "${up[@]}"
+for ((round = 1; round <= rounds / 5; round++)); do
+  length=${lengths[round % ${#lengths[@]}]}
+  append "$length" "power-$round"
+  mapfile -t nodes < <(samite status --json | grep -o '"pid":[0-9]*' | cut -d: -f2 | sort -u)
+  [ ${#nodes[@]} = 2 ] || { echo 'the nodes cannot be found' && exit 1; }
+  kill -KILL "${nodes[@]}" || wrong=1
+  kill_workers
+  samite down >/dev/null 2>&1
+  start "${up[@]}"
+  check "$length" "power-$round"
 done
 exit $wrong

@@ -26,13 +26,6 @@ pub struct Part {
     pub len: usize,
 }
 
-impl Part {
-    /// Offset in the file.
-    pub fn start(&self, chunk_len: u64) -> u64 {
-        u64::from(self.chunk_no) * chunk_len + u64::from(self.offset)
-    }
-}
-
 /// The parts of `[offset, offset + len)`, in order. The range must lie within [`crate::FILE_LEN_MAX`].
 pub fn parts(chunk_len: u64, offset: u64, len: usize) -> impl Iterator<Item = Part> {
     let end = offset + len as u64;
@@ -143,6 +136,35 @@ impl Store {
         )
         .guard(Guard::Absent(&home.key));
         self.run(op).map(drop)
+    }
+
+    /// Writes `data` at `offset` where nobody has written yet; a chunk that is longer already has it from somebody else.
+    /// `is_dense`: the data before it reach up to `offset`, and where they do not (any more), nothing is written. False: that
+    /// was so.
+    pub fn found_chunks(&self, ino: u64, data: &[u8], offset: u64, is_dense: bool) -> Result<bool> {
+        let wanted: Vec<Part> = parts(self.chunk_len(), offset, data.len()).collect();
+        let homes: Vec<Home> = wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
+        let mut rest = data;
+        let mut ops = Vec::with_capacity(wanted.len());
+        for (part, Home { key, partition }) in wanted.iter().zip(&homes) {
+            let (bytes, after) = rest.split_at(part.len);
+            rest = after;
+            let write = Action::Write { key, offset: part.offset, data: Data::Inline(bytes) };
+            let mut op =
+                Operation::new(*partition, [write]).guard(Guard::LenAtMost(key, part.offset));
+            if is_dense && part.offset > 0 {
+                // No bytes, but a place for them: it is no shorter.
+                op.guards.push(Guard::BytesAre { key, offset: part.offset, bytes: b"" });
+            }
+            ops.push(Op::new(op));
+        }
+        let mut was_dense = true;
+        for outcome in self.run_all(&mut ops)? {
+            if let OwnedOutcome::Failed(failure) = outcome {
+                was_dense &= failure.index == 0;
+            }
+        }
+        Ok(was_dense)
     }
 
     /// Where the last byte in any chunk is.

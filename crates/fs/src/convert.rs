@@ -1,4 +1,4 @@
-//! From inline to chunked: a file that outgrows its inode.
+//! From inline, or with a tail, to chunked: a file that outgrows its inode.
 //!
 //! An empty file needs one operation. Otherwise the inline data are frozen first, then copied into chunk 0 unless it
 //! exists, then
@@ -29,6 +29,8 @@ impl OpenFile {
                 Ok(())
             }
             Layout::Converting => self.finish_conversion(),
+            Layout::Tailed => self.spill(),
+            Layout::Spilling => self.await_spill(),
             _ => self.node().map(drop),
         }
     }

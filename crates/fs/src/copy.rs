@@ -2,7 +2,6 @@
 
 use samite_types::{ErrorKind, Result};
 
-use crate::inode::Layout;
 use crate::store::fail;
 use crate::{FILE_LEN_MAX, FileKind, FileSystem, OpenFile};
 
@@ -30,7 +29,7 @@ impl FileSystem {
     ) -> Result<u64> {
         from.context("copy range of", || {
             check_ends(from, to)?;
-            let (size, inode) = from.size_now()?;
+            let (size, node) = from.size_now()?;
             let len = len.min(size.saturating_sub(from_at));
             let ends = (from_at.checked_add(len), to_at.checked_add(len));
             let (Some(from_end), Some(to_end)) = ends else {
@@ -43,7 +42,7 @@ impl FileSystem {
                 return Err(fail(ErrorKind::Invalid));
             }
             let mut copied = 0;
-            let has_holes = inode.layout == Layout::Chunked && inode.sparse;
+            let has_holes = node.is_chunked() && node.inode.sparse;
             while copied < len {
                 let window = (len - copied).min(WINDOW_LEN);
                 let result = if has_holes {
@@ -81,9 +80,18 @@ fn check_ends(from: &OpenFile, to: &OpenFile) -> Result<()> {
 
 /// Copies a range that may have holes, which become holes.
 fn copy_window(from: &OpenFile, from_at: u64, to: &OpenFile, to_at: u64, len: u64) -> Result<u64> {
-    let store = from.fs.store();
+    let tail = from.node()?.tail();
+    let (first, last) = (tail.start.max(from_at), tail.end.min(from_at + len));
+    let mut ranges = from.fs.store().data_within(from.ino(), from_at, from_at + len)?;
+    if first < last {
+        // What chunks have there is on its way out of the tail.
+        let around = |(from, to): (u64, u64)| [(from, to.min(first)), (from.max(last), to)];
+        ranges = ranges.into_iter().flat_map(around).filter(|(from, to)| from < to).collect();
+        ranges.push((first, last));
+        ranges.sort_unstable();
+    }
     let mut done = 0;
-    for (start, end) in store.data_within(from.ino(), from_at, from_at + len)? {
+    for (start, end) in ranges {
         let (start, end) = (start - from_at, end - from_at);
         if start > done {
             to.punch(to_at + done, to_at + start)?;

@@ -379,11 +379,13 @@ impl Store {
     /// Removes what belongs to an inode that is gone.
     pub fn free(&self, inode: &Inode) -> Result<()> {
         match inode.layout {
-            Layout::Chunked => {
+            Layout::Chunked | Layout::Tailed => {
                 let size = (inode.mark == 0).then_some(inode.size);
                 self.remove_chunks(inode.ino, size)?;
             }
             Layout::Converting => self.remove_chunks(inode.ino, Some(1))?,
+            // How much of the tail is there already, nobody knows.
+            Layout::Spilling => self.remove_chunks(inode.ino, None)?,
             // Only a pointer: the inode is somewhere else.
             Layout::Elsewhere => return Ok(()),
             Layout::Inline | Layout::Moving => {}

@@ -10,7 +10,7 @@ use samite_wire::op::{Action, Data, Guard, Operation};
 use crate::chunks::parts;
 use crate::file::Tried;
 use crate::inode::{INODE_LEN, Layout, at, data_changed};
-use crate::store::{Home, Store, fail};
+use crate::store::{Home, Node, Store, fail};
 use crate::{FILE_LEN_MAX, FileKind, OpenFile, Timestamp};
 
 /// Chunks up to which a hole names each; for more, it asks first which there are.
@@ -92,14 +92,14 @@ impl OpenFile {
     /// `BadDescriptor`: no regular file; `StaleHandle`.
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
         self.context("seek", || {
-            let Some(size) = self.size_beyond(offset)? else { return Ok(None) };
-            match self.layout() {
-                Layout::Chunked => {
-                    let found = self.fs.store().next_data(self.ino(), offset)?;
-                    Ok(found.filter(|found| *found < size))
-                }
-                _ => Ok(Some(offset)),
+            let Some((size, node)) = self.size_beyond(offset)? else { return Ok(None) };
+            if !node.is_chunked() {
+                return Ok(Some(offset));
             }
+            let (found, tail) = (self.fs.store().next_data(self.ino(), offset)?, node.tail());
+            let in_tail = (offset < tail.end && !tail.is_empty()).then(|| offset.max(tail.start));
+            let first = found.into_iter().chain(in_tail).min();
+            Ok(first.filter(|first| *first < size))
         })
     }
 
@@ -110,22 +110,22 @@ impl OpenFile {
     /// `BadDescriptor`: no regular file; `StaleHandle`.
     pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>> {
         self.context("seek", || {
-            let Some(size) = self.size_beyond(offset)? else { return Ok(None) };
-            match self.layout() {
-                Layout::Chunked => {
-                    Ok(Some(self.fs.store().next_hole(self.ino(), offset)?.min(size)))
-                }
-                _ => Ok(Some(size)),
+            let Some((size, node)) = self.size_beyond(offset)? else { return Ok(None) };
+            if !node.is_chunked() {
+                return Ok(Some(size));
             }
+            let (first, tail) = (self.fs.store().next_hole(self.ino(), offset)?, node.tail());
+            // Its data go on in the tail.
+            Ok(Some(if tail.contains(&first) { tail.end } else { first }.min(size)))
         })
     }
 
-    /// The size, if `offset` is within it.
-    fn size_beyond(&self, offset: u64) -> Result<Option<u64>> {
+    /// The size and the inode, if `offset` is within the file.
+    fn size_beyond(&self, offset: u64) -> Result<Option<(u64, Node)>> {
         if self.kind() != FileKind::File {
             return Err(fail(ErrorKind::BadDescriptor));
         }
-        Ok(Some(self.size_now()?.0).filter(|size| offset < *size))
+        Ok(Some(self.size_now()?).filter(|(size, _)| offset < *size))
     }
 
     fn check_space(&self, len: u64) -> Result<()> {
@@ -172,7 +172,7 @@ impl OpenFile {
 
     /// False: the file was cut in the meantime, or has another layout.
     fn punch_chunked(&self, start: u64, end: u64) -> Result<bool> {
-        let (size, inode) = self.size_now()?;
+        let (size, Node { inode, .. }) = self.size_now()?;
         if inode.layout != Layout::Chunked {
             return Ok(false);
         }
@@ -190,7 +190,7 @@ impl OpenFile {
 
     /// Before a write that leaves a hole before it: makes the inode tell of holes, if it does so.
     pub(crate) fn tell_of_hole(&self, offset: u64) -> Result<()> {
-        let (size, inode) = self.size_now()?;
+        let (size, Node { inode, .. }) = self.size_now()?;
         if inode.sparse {
             self.writing.set_sparse();
         } else if offset > size {

@@ -12,7 +12,7 @@
 //! | 16 | 1 | layout |
 //! | 24 | 8 | number of links |
 //! | 32 | 4 + 4 | owner, group |
-//! | 40 | 8 | settled size of a chunked file |
+//! | 40 | 8 | settled size of a chunked file, without its tail |
 //! | 48 | 8 × 4 | times: access, data, change, birth; nanoseconds since 1970 |
 //! | 80 | 8 | how often the file was cut |
 //! | 88 | 8 | writing mark |
@@ -23,7 +23,7 @@
 //! | 114 | 14 | zero |
 //!
 //! Number and layout stand side by side, so that one guard checks that a record is still the home of an inode and how its
-//! data lie. Data of an inline file and the target of a symbolic link follow the inode.
+//! data lie. Data of an inline file, the tail of a chunked one and the target of a symbolic link follow the inode.
 
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::op::Action;
@@ -83,6 +83,10 @@ pub enum Layout {
     Converting = 3,
     /// Frozen: the inode is on its way to another record. What its layout was is in the intent.
     Moving = 4,
+    /// In chunk records up to the settled size; what was appended since then, the *tail*, is after the inode.
+    Tailed = 5,
+    /// As tailed, but the tail is frozen, on its way into chunks.
+    Spilling = 6,
 }
 
 impl Layout {
@@ -93,6 +97,8 @@ impl Layout {
             2 => Self::Elsewhere,
             3 => Self::Converting,
             4 => Self::Moving,
+            5 => Self::Tailed,
+            6 => Self::Spilling,
             _ => return None,
         })
     }
@@ -303,7 +309,7 @@ mod tests {
     prop_compose! {
         fn inodes()(
             (flags, ends_open, sparse, semantics) in (0..4u8, any::<bool>(), any::<bool>(), 0..3u8),
-            (perm, kind, layout) in (0..0o10000u16, 1..8u8, 0..5u8),
+            (perm, kind, layout) in (0..0o10000u16, 1..8u8, 0..7u8),
             (ino, nlink, size, cuts, mark, removal, rdev) in any::<(u64, u64, u64, u64, u64, u64, u64)>(),
             (uid, gid) in any::<(u32, u32)>(),
             times in any::<[i64; 4]>(),

@@ -124,11 +124,9 @@ impl FileSystem {
                 }
                 _ => {
                     let is_file = node.inode.kind == FileKind::File;
-                    let brought = promise.filter(|_| is_file).map(|promise| Brought {
-                        promise,
-                        node: node.clone(),
-                        value,
-                    });
+                    let brought = promise
+                        .filter(|_| is_file && !node.has_tail())
+                        .map(|promise| Brought { promise, node: node.clone(), value });
                     return Ok(Some((node, brought)));
                 }
             }

@@ -9,7 +9,7 @@
 //! `removal.rs`,
 //! `rename.rs` and `link.rs` change names, the latter two with `moving.rs`, and directories go with `seal.rs`.
 //! `exchange.rs` swaps names. `holds.rs` keeps open files alive without a name. `file.rs` is an open
-//! file, `io.rs` reads and writes it, `convert.rs` moves its data from the inode to chunks, `size.rs` knows how long it is,
+//! file, `io.rs` reads and writes it, `append.rs` appends to its tail (`tail.rs`), `convert.rs` moves its data from the inode to chunks, `size.rs` knows how long it is,
 //! `writing.rs` what a handle wrote and when, `holes.rs` and `extents.rs` where there is nothing. `deferred.rs` keeps new files of temporary
 //! directories until they leave together.
 //!
@@ -23,9 +23,8 @@
 //!   wait (`kept.rs`). Reading at the end of a file or in a hole costs one more, to
 //!   learn the size; so
 //!   does the first write beyond the inode, and the close after it.
-//! - An append takes its place atomically. While several append at once, a reader that overtakes the slower of them
-//!   can see zeros
-//!   in its place; with one appender never.
+//! - An append of up to 1 MiB less 128 bytes is there whole or not at all, whoever dies, and costs one request; a tail that
+//!   has no room for more goes into chunks, which costs four, or two for what is large.
 //! - Holes take no space in units of 64 KiB, and are found in one request per node, however long the file is. The attributes of a file
 //!   with holes cost as much.
 //! - A rename is atomic for those who look up either name. A listing meanwhile can show both names, or none.
@@ -37,6 +36,7 @@
 //! - Whoever dies half-way leaves nothing that others cannot finish or undo; they wait up to 2 s for that.
 
 mod ancestry;
+mod append;
 mod at;
 mod attr;
 mod attributes;
@@ -74,6 +74,7 @@ mod semantics;
 mod size;
 mod state;
 mod store;
+mod tail;
 mod walk;
 mod writing;
 mod xattr;

@@ -281,6 +281,7 @@ fn to_entry(entry: &OwnedEntry, cookie: u64) -> Result<DirEntry> {
     let size = match inode.layout {
         Layout::Inline | Layout::Converting => Some(data_len),
         Layout::Chunked => Some(inode.size),
+        Layout::Tailed | Layout::Spilling => Some(inode.size.saturating_add(data_len)),
         Layout::Elsewhere | Layout::Moving => None,
     };
     let size = size.filter(|_| !inode.sparse);

@@ -39,7 +39,7 @@ fn put(fs: &FileSystem, path: &[u8], data: &[u8]) -> Node {
 
 fn get(fs: &FileSystem, path: &[u8]) -> Vec<u8> {
     let file = fs.open_file(&ctx(), path, OpenFlags::reading(), 0).unwrap();
-    let mut buf = vec![0; 100];
+    let mut buf = vec![0; 2 << 20];
     let len = file.read_at(&mut buf, 0).unwrap();
     buf[..len].to_vec()
 }
@@ -209,4 +209,37 @@ fn a_conversion_that_was_begun_is_finished() {
     let (_, value) = rig.fs.store().value(&node.home).unwrap().unwrap();
     assert_eq!(Inode::decode(&value).unwrap().layout, crate::inode::Layout::Chunked);
     rig.fs.unlink(&ctx(), b"/f").unwrap();
+}
+
+#[test]
+fn a_spill_that_was_begun_is_finished() {
+    // Frozen; written into chunks in part; written and not dropped.
+    for written in [0, 1, 2] {
+        let rig = rig();
+        let start = vec![1; 20_000];
+        put(&rig.fs, b"/f", &start);
+        let file = rig.fs.open_file(&ctx(), b"/f", OpenFlags::creating(), 0).unwrap();
+        // The tail lies over the end of a chunk.
+        file.truncate((1 << 20) - 1000).unwrap();
+        let tail: Vec<u8> = (0..5000).map(|index| index as u8 | 1).collect();
+        assert_eq!(file.append(&tail).unwrap(), ((1 << 20) - 1000, 5000));
+        let home = file.home();
+        let frozen = [crate::inode::Layout::Spilling as u8];
+        let freeze = Action::Write {
+            key: &home.key,
+            offset: crate::inode::at::LAYOUT,
+            data: Data::Inline(&frozen),
+        };
+        assert!(rig.fs.store().run(Operation::new(home.partition, [freeze])).unwrap().is_done());
+        let done = &tail[..[0, 1000, 5000][written]];
+        rig.fs.store().found_chunks(file.ino(), done, (1 << 20) - 1000, false).unwrap();
+
+        let expected = [&start[..], &vec![0; (1 << 20) - 21_000], &tail].concat();
+        assert!(get(&rig.other, b"/f") == expected, "read while it is frozen");
+        assert_eq!(rig.other.stat(&ctx(), b"/f", true).unwrap().size, expected.len() as u64);
+        let other = rig.other.open_file(&ctx(), b"/f", OpenFlags::creating(), 0).unwrap();
+        assert_eq!(other.append(b"more").unwrap(), (expected.len() as u64, 4));
+        assert!(get(&rig.fs, b"/f") == [&expected[..], b"more"].concat());
+        rig.fs.unlink(&ctx(), b"/f").unwrap();
+    }
 }

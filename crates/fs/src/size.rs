@@ -10,13 +10,14 @@ use crate::filesystem::named;
 use crate::inode::{
     INODE_LEN, Inode, Layout, MARK_SHARED, at, cuts_and_mark, data_changed, data_written,
 };
+use crate::io::in_chunks;
 use crate::key;
 use crate::marks::Marks;
 use crate::store::{Node, fail, malformed, only};
 use crate::writing::{DISTRUST, Mark, Seen, Writing};
 use crate::{
     Attr, Context, FILE_LEN_MAX, FileKind, FileSystem, INLINE_LEN_MAX, OpenFile, OpenFlags,
-    Timestamp,
+    STAT_BLOCK_LEN, Timestamp,
 };
 
 /// What `stat` says of a directory's size.
@@ -35,7 +36,9 @@ impl FileSystem {
             attr.ctime = attr.ctime.max(written);
         }
         if node.is_chunked() && node.inode.sparse {
-            attr.blocks = self.store().blocks(node.inode.ino)?;
+            let tail = node.tail();
+            let in_tail = (tail.end - tail.start).div_ceil(STAT_BLOCK_LEN);
+            attr.blocks = self.store().blocks(node.inode.ino)?.saturating_add(in_tail);
         }
         if node.inode.is_directory() && key::is_orphan(&node.home.key) {
             attr.blocks = 0;
@@ -74,19 +77,20 @@ impl FileSystem {
         if !node.is_chunked() {
             return Ok((node.data_len, None));
         }
+        let settled = node.tail().end;
         if inode.mark == 0 {
-            return Ok((inode.size, None));
+            return Ok((settled, None));
         }
         if let Some(own) = own
             && own.is_marked(self.forks())
         {
             let mark = *own.lock();
             if mark.token == inode.mark && mark.token != MARK_SHARED && mark.cuts == inode.cuts {
-                return Ok((inode.size.max(own.end()), Some(own.told())));
+                return Ok((settled.max(own.end()), Some(own.told())));
             }
         }
         let (end, written) = self.store().data_state(inode.ino)?;
-        Ok((inode.size.max(end), written))
+        Ok((settled.max(end), written))
     }
 
     /// Sets the length of a file; what is added reads as zeros.
@@ -148,7 +152,9 @@ impl OpenFile {
         }
         loop {
             let done = match self.layout() {
-                Layout::Chunked => self.cut_chunked(len, only_grows)?,
+                Layout::Chunked | Layout::Tailed | Layout::Spilling => {
+                    self.cut_chunked(len, only_grows)?
+                }
                 Layout::Inline if len <= INLINE_LEN_MAX => {
                     self.cut_inline(len as u32, only_grows)?
                 }
@@ -194,6 +200,13 @@ impl OpenFile {
         let size = self.fs.size_of(&node, Some(&self.writing))?;
         if only_grows && len <= size {
             return Ok(true);
+        }
+        if node.has_tail() {
+            if len > size {
+                self.convert(false)?;
+                return Ok(false);
+            }
+            return self.cut_tailed(&node, len, size);
         }
         // Data first: were it the other way round, a crash in between would leave bytes beyond the end that a longer
         // file shows again.
@@ -307,6 +320,11 @@ impl OpenFile {
             };
             let takes_off = found == mark.token && found != MARK_SHARED;
             match self.try_settle((cuts, found), end, written, takes_off) {
+                Ok(Tried::OtherLayout)
+                    if matches!(self.layout(), Layout::Tailed | Layout::Spilling) =>
+                {
+                    self.convert(false)?;
+                }
                 Ok(Tried::Refused(inode)) => {
                     (cuts, found) = (inode.cuts, inode.mark);
                     // Cut, or its times were set, after this handle wrote.
@@ -349,15 +367,16 @@ impl OpenFile {
         })
     }
 
-    /// The size now; notes it.
-    pub(crate) fn size_now(&self) -> Result<(u64, Inode)> {
+    /// The size now, and the inode by which it is that; notes it.
+    pub(crate) fn size_now(&self) -> Result<(u64, Node)> {
         let node = match self.kept_node() {
             Some(node) => node,
             None => self.node()?,
         };
         let size = self.fs.size_of(&node, Some(&self.writing))?;
-        self.writing.see(Seen { size, cuts: node.inode.cuts });
-        Ok((size, node.inode))
+        let in_chunks = in_chunks(size, &node.tail());
+        self.writing.see(Seen { size: in_chunks, cuts: node.inode.cuts });
+        Ok((size, node))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Records, as the file system uses them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use samite_client::{Client, Dataset, Op, OwnedOutcome, OwnedResult, Revealed};
@@ -41,9 +42,20 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whether its data are in chunks.
+    /// Whether its data are in chunks, but for a tail.
     pub const fn is_chunked(&self) -> bool {
-        matches!(self.inode.layout, Layout::Chunked)
+        matches!(self.inode.layout, Layout::Chunked) || self.has_tail()
+    }
+
+    /// Whether what was appended to it lies after the inode.
+    pub const fn has_tail(&self) -> bool {
+        matches!(self.inode.layout, Layout::Tailed | Layout::Spilling)
+    }
+
+    /// Where its tail is in the file; of a file without one, nothing at the end of what the inode knows.
+    pub fn tail(&self) -> Range<u64> {
+        let start = self.inode.size;
+        start..start.saturating_add(if self.has_tail() { self.data_len } else { 0 })
     }
 
     /// Whether a location record says where it goes: not for what only points to an inode that stays where it is.

@@ -53,6 +53,17 @@ fn length() -> impl Strategy<Value = usize> {
     prop_oneof![0..300usize, 8000..8400usize, Just(150_000), Just(1 << 20)]
 }
 
+/// Around what a tail, a record and a chunk hold.
+fn appended() -> impl Strategy<Value = usize> {
+    prop_oneof![
+        length(),
+        30_000..50_000usize,
+        (100usize << 10)..300 << 10,
+        (1usize << 20) - 130..1 << 20,
+        Just(2_300_000)
+    ]
+}
+
 /// Lengths of ranges, none empty.
 fn extent() -> impl Strategy<Value = usize> {
     prop_oneof![1..300usize, 60_000..70_000usize, 1..2_500_000usize]
@@ -62,7 +73,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => path().prop_map(Op::Create),
         4 => (path(), place(), length()).prop_map(|(path, at, len)| Op::Write(path, at, len)),
-        3 => (path(), length()).prop_map(|(path, len)| Op::Append(path, len)),
+        4 => (path(), appended()).prop_map(|(path, len)| Op::Append(path, len)),
         2 => (path(), place()).prop_map(|(path, len)| Op::Truncate(path, len)),
         2 => (path(), place(), extent()).prop_map(|(path, at, len)| Op::Punch(path, at, len)),
         1 => (path(), place(), extent()).prop_map(|(path, at, len)| Op::Zero(path, at, len)),
@@ -236,9 +247,9 @@ fn step(fs: &FileSystem, model: &mut Model, op: &Op, seed: u64) {
             let (real, expected) = (open(fs, path), model.file(path));
             if let (Ok(file), Ok(index)) = (&real, &expected) {
                 let bytes = noise(*len, seed);
-                let at = file.append(&bytes).unwrap();
-                assert_eq!(at, model.files[*index].len() as u64, "{op:?}");
-                write(&mut model.files[*index], at as usize, &bytes);
+                let end = model.files[*index].len();
+                assert_eq!(file.append(&bytes).unwrap(), (end as u64, *len), "{op:?}");
+                write(&mut model.files[*index], end, &bytes);
                 file.close().unwrap();
             }
             assert_eq!(real.map(drop), expected.map(drop), "{op:?}");

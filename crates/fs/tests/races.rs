@@ -3,29 +3,13 @@
 
 mod common;
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{Rig, create, get, names, noise, put, root};
-use samite_fs::{FileSystem, OpenFlags, RenameFlags};
+use common::{Rig, create, get, names, noise, put, root, together};
+use samite_fs::{OpenFlags, RenameFlags};
 use samite_types::ErrorKind;
 
 const REPLACE: RenameFlags = RenameFlags { no_replace: false, exchange: false, whiteout: false };
-
-/// Runs `work` in `count` threads, each with a client of its own, all starting together.
-fn together(rig: &Rig, count: usize, work: impl Fn(usize, &FileSystem) + Sync) {
-    let barrier = Barrier::new(count);
-    std::thread::scope(|scope| {
-        for index in 0..count {
-            let fs = rig.another();
-            let (barrier, work) = (&barrier, &work);
-            scope.spawn(move || {
-                barrier.wait();
-                work(index, &fs);
-            });
-        }
-    });
-}
 
 #[test]
 fn each_name_is_won_once() {
@@ -151,7 +135,7 @@ fn sizes_are_right_whoever_writes() {
     assert_eq!(size(), 1000);
     second.write_at(&[2; 10], 5000).unwrap();
     assert_eq!(size(), 5010);
-    assert_eq!(second.append(&[3; 10]).unwrap(), 5010);
+    assert_eq!(second.append(&[3; 10]).unwrap(), (5010, 10));
     second.close().unwrap();
     assert_eq!(size(), 5020);
     assert_eq!(get(&rig.fs, b"/f").unwrap().len(), 5020);

@@ -148,3 +148,18 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
         })
         .collect()
 }
+
+/// Runs `work` in `count` threads, each with a client of its own, all starting together.
+pub fn together(rig: &Rig, count: usize, work: impl Fn(usize, &FileSystem) + Sync) {
+    let barrier = Barrier::new(count);
+    std::thread::scope(|scope| {
+        for index in 0..count {
+            let fs = rig.another();
+            let (barrier, work) = (&barrier, &work);
+            scope.spawn(move || {
+                barrier.wait();
+                work(index, &fs);
+            });
+        }
+    });
+}

@@ -81,7 +81,7 @@ impl Ops {
         }
         // What comes from a mapping has its place.
         if flags & O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-            return handle.file.append(data).map(|_| data.len()).map_err(failed);
+            return handle.file.append(data).map(|(_, len)| len).map_err(failed);
         }
         handle.file.write_at(data, offset).map_err(failed)
     }

@@ -75,9 +75,9 @@ fn write_range(open: &Description, file: &OpenFile, from: &[u8]) -> Result<usize
     let offset = &open.slot().offset;
     if open.status() & libc::O_APPEND != 0 {
         let from = &from[..limits::allowed_at_end(open, from.len())?];
-        let at = append(open, file, from)?;
-        offset.store(at + from.len() as u64, Ordering::Release);
-        return Ok(from.len());
+        let (at, len) = append(open, file, from)?;
+        offset.store(at + len as u64, Ordering::Release);
+        return Ok(len);
     }
     let at = offset.fetch_add(from.len() as u64, Ordering::AcqRel);
     let outcome = put(open, file, from, at);
@@ -106,8 +106,7 @@ pub fn write_at(open: &Description, from: &[u8], at: off_t) -> Result<usize, Err
     if open.status() & libc::O_APPEND != 0 {
         // As Linux does: with O_APPEND, pwrite goes to the end too.
         let from = &from[..limits::allowed_at_end(open, from.len())?];
-        append(open, open.file()?, from)?;
-        return Ok(from.len());
+        return append(open, open.file()?, from).map(|(_, len)| len);
     }
     put(open, open.file()?, from, at)
 }
@@ -121,12 +120,12 @@ fn put(open: &Description, file: &OpenFile, from: &[u8], at: u64) -> Result<usiz
     Ok(written)
 }
 
-fn append(open: &Description, file: &OpenFile, from: &[u8]) -> Result<u64, Errno> {
-    let at = file.append(from).map_err(|error| errno(&error))?;
+fn append(open: &Description, file: &OpenFile, from: &[u8]) -> Result<(u64, usize), Errno> {
+    let (at, len) = file.append(from).map_err(|error| errno(&error))?;
     if !mapped::is_none() {
-        mapped::after_write(open, from, at)?;
+        mapped::after_write(open, &from[..len], at)?;
     }
-    Ok(at)
+    Ok((at, len))
 }
 
 /// Moves the file offset.

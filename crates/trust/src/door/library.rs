@@ -74,7 +74,12 @@ impl Library {
                 return read_all(self.file(file)?, offset, len).map(Answer::Bytes);
             }
             Call::Write { file, offset, data } => write_all(self.file(file)?, offset, &data)?,
-            Call::Append { file, data } => drop(self.file(file)?.append(&data)?),
+            Call::Append { file, data } => {
+                let (_, len) = self.file(file)?.append(&data)?;
+                if len < data.len() {
+                    return Err(ErrorKind::NoSpace.into());
+                }
+            }
             Call::FileFacts { file } => {
                 return Ok(Answer::Facts(facts_of(&self.file(file)?.attr()?)));
             }

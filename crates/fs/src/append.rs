@@ -1,0 +1,246 @@
+//! Appending: place and data in one operation, so that an append is there whole or not at all, whoever dies.
+//!
+//! What is appended to a chunked file goes into its *tail*: the bytes after the inode, in the same record. Its place is
+//! where the tail ends, and the file is longer by it in the same moment. A tail that has no room for more *spills*
+//! (`tail.rs`): it is frozen, written into chunks, and dropped as the settled size moves over it. What is large spills as
+//! soon as it is in; what is larger than a record follows in pieces, while the file stays frozen for others.
+//!
+//! While a handle writes elsewhere in the file, it does so without asking the inode (the writing mark): a tail that is
+//! begun then spills before the append returns.
+
+use samite_client::OwnedResult;
+use samite_types::{ErrorKind, Result};
+use samite_wire::limits::RECORD_LEN_MAX;
+use samite_wire::op::{Action, Data, Guard, List, Operation};
+
+use crate::file::Tried;
+use crate::inode::{INODE_LEN, Inode, Layout, MARK_SHARED, at, cuts_and_mark, data_changed};
+use crate::store::{fail, malformed};
+use crate::{FILE_LEN_MAX, INLINE_LEN_MAX, OpenFile, Timestamp};
+
+/// Most bytes that a tail is left with, to grow on.
+const TAIL_LEN_MAX: usize = 256 << 10;
+
+/// Most bytes that one operation appends: those of a record but for the inode.
+const APPEND_LEN_MAX: usize = RECORD_LEN_MAX - INODE_LEN;
+
+impl OpenFile {
+    /// Writes at the end, atomically; returns the offset at which the bytes went, and how many did: all of `buf`, or of more
+    /// than a record holds (1 MiB less 128 bytes) as much as there was space for. Of so much, a process that is killed
+    /// leaves all, nothing or a beginning; of less, all or nothing.
+    ///
+    /// # Errors
+    /// As of [`OpenFile::write_at`].
+    pub fn append(&self, buf: &[u8]) -> Result<(u64, usize)> {
+        self.context("append", || {
+            self.check_data(self.flags().write)?;
+            if buf.is_empty() {
+                return Ok((self.size_now()?.0, 0));
+            }
+            self.strip_set_id()?;
+            if let Some(offset) = self.write_deferred(buf, None)? {
+                return Ok((offset, buf.len()));
+            }
+            let (offset, mut len) = self.append_once(buf)?;
+            // Others have gone on between two pieces, or there is no space for the rest.
+            while len < buf.len() {
+                match self.append_once(&buf[len..]) {
+                    Ok((_, more)) => len += more,
+                    Err(_) => break,
+                }
+            }
+            Ok((offset, len))
+        })
+    }
+
+    /// Appends all of `buf`, or its beginning; returns as [`OpenFile::append`] does.
+    fn append_once(&self, buf: &[u8]) -> Result<(u64, usize)> {
+        loop {
+            let appended = match self.layout() {
+                Layout::Chunked => self.append_first(buf)?,
+                Layout::Tailed => self.append_to_tail(buf)?,
+                Layout::Inline if buf.len() as u64 <= INLINE_LEN_MAX => self.append_inline(buf)?,
+                _ => {
+                    self.convert(false)?;
+                    None
+                }
+            };
+            if let Some(appended) = appended {
+                return Ok(appended);
+            }
+        }
+    }
+
+    /// `None`: the layout is another one (now).
+    fn append_inline(&self, buf: &[u8]) -> Result<Option<(u64, usize)>> {
+        let now = Timestamp::now();
+        let len_max = INODE_LEN as u32 + INLINE_LEN_MAX as u32;
+        let tried = self.on_inode(Layout::Inline, |home, guard| {
+            let key = &home.key;
+            let op = Operation::new(
+                home.partition,
+                [Action::Append { key, data: Data::Inline(buf), len_max }, data_changed(key, now)],
+            );
+            self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
+        })?;
+        match tried {
+            Tried::Done(results) => {
+                let (_, _, offset) = results.first().ok_or_else(malformed)?.written()?;
+                Ok(Some((u64::from(offset).saturating_sub(INODE_LEN as u64), buf.len())))
+            }
+            Tried::TooLarge => self.convert(false).map(|()| None),
+            Tried::OtherLayout | Tried::Refused(_) => Ok(None),
+        }
+    }
+
+    /// Appends to what a tail holds already. `None`: there is no room for more, or the layout is another one (now).
+    fn append_to_tail(&self, buf: &[u8]) -> Result<Option<(u64, usize)>> {
+        if buf.len() > TAIL_LEN_MAX {
+            return self.spill().map(|()| None);
+        }
+        let now = Timestamp::now();
+        let len_max = (INODE_LEN + TAIL_LEN_MAX) as u32;
+        let tried = self.on_inode(Layout::Tailed, |home, guard| {
+            let key = &home.key;
+            let op = Operation::new(
+                home.partition,
+                [
+                    // Raises nothing: tells where the tail begins.
+                    Action::Max { key, offset: at::SIZE, value: 0 },
+                    Action::Append { key, data: Data::Inline(buf), len_max },
+                    data_changed(key, now),
+                ],
+            )
+            .guard(guard)
+            .guard(Guard::BytesAre { key, offset: at::MARK, bytes: &[0; 8] });
+            self.fs.store().run(op.reveal(INODE_LEN as u32))
+        })?;
+        match tried {
+            Tried::Done(results) => {
+                let (offset, len) = self.appended(&results, 0, buf.len())?;
+                if len < buf.len() {
+                    // What is beyond the limit goes as the tail does.
+                    self.spill()?;
+                }
+                Ok(Some((offset, len)))
+            }
+            Tried::TooLarge | Tried::Refused(_) => self.spill().map(|()| None),
+            Tried::OtherLayout => Ok(None),
+        }
+    }
+
+    /// Begins a tail. `None`: the layout is another one (now).
+    fn append_first(&self, buf: &[u8]) -> Result<Option<(u64, usize)>> {
+        let piece = &buf[..buf.len().min(APPEND_LEN_MAX)];
+        // While others write without appending, the settled size may lag behind: then it is raised first.
+        let mut behind: Option<(u64, [u8; 16])> = None;
+        loop {
+            let (end, is_marked) = (behind.map_or(0, |(end, _)| end), behind.is_some());
+            let spills = is_marked || piece.len() > TAIL_LEN_MAX;
+            let layout = [if spills { Layout::Spilling } else { Layout::Tailed } as u8];
+            let now = Timestamp::now();
+            let tried = self.on_inode(Layout::Chunked, |home, guard| {
+                let key = &home.key;
+                let (offset, bytes): (u32, &[u8]) = match &behind {
+                    None => (at::MARK, &[0; 8]),
+                    Some((_, state)) => (at::CUTS, state),
+                };
+                let len_max = RECORD_LEN_MAX as u32;
+                let op = Operation::new(
+                    home.partition,
+                    [
+                        Action::Max { key, offset: at::SIZE, value: end },
+                        Action::Append { key, data: Data::Inline(piece), len_max },
+                        Action::Write { key, offset: at::LAYOUT, data: Data::Inline(&layout) },
+                        data_changed(key, now),
+                    ],
+                )
+                .guard(guard)
+                .guard(Guard::BytesAre { key, offset, bytes });
+                self.fs.store().run(op.reveal(INODE_LEN as u32))
+            })?;
+            match tried {
+                Tried::Done(results) => {
+                    self.set_layout(if spills { Layout::Spilling } else { Layout::Tailed });
+                    let (offset, len) = self.appended(&results, end, piece.len())?;
+                    if !spills {
+                        return Ok(Some((offset, len)));
+                    }
+                    let buf = if len < piece.len() { &buf[..len] } else { buf };
+                    return Ok(Some((offset, self.spill_own(buf, len, offset, is_marked)?)));
+                }
+                Tried::Refused(inode) => behind = self.catch_up(&inode)?,
+                Tried::OtherLayout | Tried::TooLarge => return Ok(None),
+            }
+        }
+    }
+
+    /// Where in the file `len` bytes are that went into the tail, and how many of them, by the results of the operation: the
+    /// settled size, which is at least `end`, and the append.
+    ///
+    /// # Errors
+    /// `FileTooLarge`: none; the tail goes to where there is space in the file.
+    fn appended(
+        &self,
+        results: &List<OwnedResult, 2>,
+        end: u64,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        let settled = results.first().ok_or_else(malformed)?.number()?.max(end);
+        let (_, _, at) = results.get(1).ok_or_else(malformed)?.written()?;
+        let offset = settled.saturating_add(u64::from(at).saturating_sub(INODE_LEN as u64));
+        let len = FILE_LEN_MAX.saturating_sub(offset).min(len as u64) as usize;
+        if len == 0 {
+            self.convert(false)?;
+            return Err(fail(ErrorKind::FileTooLarge));
+        }
+        Ok((offset, len))
+    }
+
+    /// What [`OpenFile::append_first`] needs to know of a file with a writing mark: where its data end, and the bytes at
+    /// [`at::CUTS`]. `None` when the mark was this handle's, and is off now.
+    fn catch_up(&self, inode: &Inode) -> Result<Option<(u64, [u8; 16])>> {
+        if inode.mark == 0 {
+            return Ok(None);
+        }
+        if self.writing.is_marked(self.fs.forks()) && self.writing.lock().token == inode.mark {
+            self.settle()?;
+            if inode.mark != MARK_SHARED {
+                return Ok(None);
+            }
+        }
+        let end = self.fs.store().data_end(self.ino())?;
+        Ok(Some((end, cuts_and_mark(inode.cuts, inode.mark))))
+    }
+
+    /// Spills the first `in_tail` bytes of `buf`, which are all that is in the tail, from `offset` on; then those that follow, piece
+    /// by piece. Returns how many bytes of `buf` are in the file.
+    fn spill_own(&self, buf: &[u8], in_tail: usize, offset: u64, is_marked: bool) -> Result<usize> {
+        let store = self.fs.store();
+        let (mut from, mut end) = (0, in_tail);
+        loop {
+            let (piece, start) = (&buf[from..end], offset + from as u64);
+            let is_placed = if is_marked {
+                // Others may have written behind it meanwhile, which says nothing of this place.
+                matches!(store.write_chunks(self.ino(), piece, start, None), Ok((_, None)))
+            } else {
+                matches!(store.found_chunks(self.ino(), piece, start, true), Ok(true))
+            };
+            // What is in the tail has been appended, also while there is no space for it in chunks.
+            if !is_placed {
+                return Ok(end);
+            }
+            let next = &buf[end..buf.len().min(end + APPEND_LEN_MAX)];
+            match self.drop_tail(start, end - from, next) {
+                Ok(true) if !next.is_empty() => (from, end) = (end, end + next.len()),
+                Err(error) if error.kind() == ErrorKind::NoSpace && !next.is_empty() => {
+                    // A failure shows to whoever uses the file next.
+                    let _ = self.drop_tail(start, end - from, &[]);
+                    return Ok(end);
+                }
+                // Somebody else has gone on, after the file stood still for long.
+                _ => return Ok(end),
+            }
+        }
+    }
+}
