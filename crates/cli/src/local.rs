@@ -23,6 +23,10 @@ use process::Process;
 /// How long a node may take over an orderly stop before it is told again, and at last killed.
 const STOP_STEP: Duration = Duration::from_secs(5);
 
+/// How long a killed process is waited for: the kernel takes it apart for a while, the longer the more memory it had and the busier the
+/// disk is.
+const DIES_WITHIN: Duration = Duration::from_secs(20);
+
 /// Held by the one `up` or `down` that works on a cluster. The kernel lets go of it when the holder dies.
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "held for its lock")] OwnedFd);
@@ -83,10 +87,14 @@ pub fn living_etcd(dir: &ClusterDir) -> Vec<Process> {
     process::etcd_in(dir.path())
 }
 
-/// Waits until all have ended, at most for `timeout`; says whether they have.
+/// Waits until all have ended, at most for `timeout`, or for [`DIES_WITHIN`] those that were killed; says whether they have.
 pub fn wait_all(processes: &[Process], timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
-    processes.iter().all(|process| process.wait(until.saturating_duration_since(Instant::now())))
+    let has_ended = |process: &Process| {
+        process.wait(until.saturating_duration_since(Instant::now()))
+            || (process.is_dying() && process.wait(DIES_WITHIN))
+    };
+    processes.iter().all(has_ended)
 }
 
 /// Ends processes: in order if they listen (SIGTERM), at once if they do not (SIGKILL).
