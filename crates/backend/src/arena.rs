@@ -33,7 +33,7 @@ use board::Board;
 pub use extent::Extent;
 use mapping::Mapping;
 use populate::Populator;
-use posts::Posts;
+use posts::{Barred, Posts};
 pub use posts::{Near, Post, Turn};
 pub(crate) use slab::{SLOT_LEN_MAX, SlabPool, SlotCounts, class_of};
 
@@ -49,7 +49,16 @@ pub const CAPACITY_MIN: u64 = 1 << 20;
 /// Of [`Arena::bar_posts`].
 #[derive(Debug)]
 #[must_use = "clients cannot post about the record until it is given back"]
-pub struct Bar(usize);
+pub struct Bar(Barred);
+
+impl Bar {
+    /// Whether the whole table was closed for it, which is to be [opened](Arena::open_posts) when
+    /// the record is changed: the claim changed hands too often to be barred.
+    #[must_use]
+    pub fn has_closed(&self) -> bool {
+        self.0 == Barred::Table
+    }
+}
 
 /// Memory for values, mapped by the node and by the clients on its host.
 pub struct Arena {
@@ -201,19 +210,16 @@ impl Arena {
     }
 
     /// A record of a shard is about to be changed: bars claims on it, so that nobody posts about it until [`Arena::admit_posts`]. `visit` is given
-    /// what was posted before: it is to be carried out first, as of [`Arena::take_posts`]. Returns what to admit; `None`: that is barred already.
-    pub fn bar_posts(
-        &self,
-        shard: ShardId,
-        id: &RecordId<'_>,
-        visit: impl FnMut(&Post),
-    ) -> Option<Bar> {
-        self.posts.bar(u32::from(shard.get()), id.hash(), visit).map(Bar)
+    /// what was posted before: it is to be carried out first, as of [`Arena::take_posts`]. Returns what to admit.
+    pub fn bar_posts(&self, shard: ShardId, id: &RecordId<'_>, visit: impl FnMut(&Post)) -> Bar {
+        Bar(self.posts.bar(u32::from(shard.get()), id.hash(), visit))
     }
 
     /// A record has been changed: clients may post about it again.
     pub fn admit_posts(&self, shard: ShardId, bar: Bar) {
-        self.posts.admit(u32::from(shard.get()), bar.0);
+        if let Barred::Claim(claim) = bar.0 {
+            self.posts.admit(u32::from(shard.get()), claim);
+        }
     }
 
     /// Frees what a client that is gone was about to post to a shard, where nothing is pending.

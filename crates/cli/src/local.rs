@@ -3,6 +3,7 @@
 pub mod aside;
 pub mod kept;
 pub mod launch;
+pub mod life;
 pub mod mounts;
 pub mod process;
 pub mod tls;
@@ -174,7 +175,7 @@ fn is_our_file(name: &str) -> bool {
     }
     name.strip_prefix('n')
         .and_then(|rest| rest.rsplit_once('.'))
-        .filter(|(_, kind)| ["sock", "log", "faults", "table"].contains(kind))
+        .filter(|(_, kind)| ["sock", "log", "faults", "table", "life"].contains(kind))
         .map(|(number, _)| number)
         .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
 }
@@ -207,6 +208,8 @@ mod tests {
             "n12.log",
             "n12.faults",
             "n12.table",
+            "n12.life",
+            "n3.life.new",
             "mount-7.json",
             "pipe-12",
             "map",

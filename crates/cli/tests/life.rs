@@ -65,6 +65,44 @@ fn a_killed_node_is_named_and_down_leaves_nothing() {
 }
 
 #[test]
+fn how_the_process_of_a_node_ended_is_told_as_far_as_it_is_known() {
+    let samite = Samite::up(2);
+    let status = || {
+        let output = samite.command(["status"]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let is_told = |text: &str, pid: u32, how: &str| {
+        let line = text.lines().find(|line| line.contains(&format!("(pid {pid}) ")));
+        line.is_some_and(|line| line.contains("its process") && line.contains(how))
+    };
+    // Its status is there to be seen until somebody waits for it.
+    let (waited, seen) = ("died without stopping", "was killed by signal 9 (SIGKILL)");
+    let pid = samite.pids("default")[1];
+    assert!(!status().contains("its process"), "all live");
+    kill(pid);
+    let said = status();
+    assert!([waited, seen].iter().any(|how| is_told(&said, pid, how)), "{said}");
+    assert!(!said.contains("out of memory"), "{said}");
+    let said = samite.ok(["node", "restart", "1"]);
+    assert!(said.contains("n1 is back"), "{said}");
+    assert!([waited, seen].iter().any(|how| is_told(&said, pid, how)), "{said}");
+    let log = std::fs::read_to_string(samite.runtime().join("default/n1.log")).unwrap();
+    assert!([waited, seen].iter().any(|how| log.contains(how)), "{log}");
+    // In good order.
+    let pid = samite.pids("default")[1];
+    assert!(!status().contains("its process"), "it is back");
+    assert!(Command::new("kill").arg(pid.to_string()).status().unwrap().success());
+    let until = Instant::now() + Duration::from_secs(20);
+    while !is_told(&status(), pid, "stopped") {
+        assert!(Instant::now() < until, "{}", status());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!status().contains("without stopping"));
+    samite.ok(["down"]);
+    samite.assert_nothing_left();
+}
+
+#[test]
 fn all_nodes_killed_and_a_stopped_one_are_cleared_away() {
     let samite = Samite::up(2);
     for pid in samite.pids("default") {

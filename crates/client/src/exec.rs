@@ -200,7 +200,7 @@ impl<'r, 'a> Run<'r, 'a> {
         self.outcomes.resize(self.ops.len(), None);
         loop {
             if let Some(again) = self.again.take() {
-                self.prepare(again)?;
+                self.session.check(self.dataset.client()).and_then(|()| self.prepare(again))?;
             }
             let view = self.dataset.client().view(self.deadline)?;
             let mut under_way = Vec::new();
@@ -336,7 +336,7 @@ impl<'r, 'a> Run<'r, 'a> {
     /// A link to a node; or why there is none now, where another node may take its place.
     fn link(&self, peer: &Peer) -> Result<Result<Arc<Link>, Again>> {
         if let Some(link) = peer.live_link() {
-            return Ok(Ok(link));
+            return self.session.check(self.dataset.client()).map(|()| Ok(link));
         }
         let by = if self.retry.is_mirrored() {
             self.deadline.min(Deadline::after(CONNECT_TIME))
@@ -344,7 +344,7 @@ impl<'r, 'a> Run<'r, 'a> {
             self.deadline
         };
         match peer.link(&self.dataset.client().credentials(), by) {
-            Ok(link) => Ok(Ok(link)),
+            Ok(link) => self.session.check(self.dataset.client()).map(|()| Ok(link)),
             Err(error) if self.retry.is_mirrored() && is_absence(&error) => {
                 Ok(Err(Again::Unreachable(peer.node, error)))
             }

@@ -127,6 +127,7 @@ impl Flight {
             }
             Err(error) => return Err(error),
         };
+        self.check_session()?;
         let counters = client.counters();
         count(&counters.requests, 1);
         count(&counters.operations, operations.len() as u64);

@@ -15,6 +15,7 @@ use samite_types::{
 use samite_wire::control::ClusterMapData;
 use samite_wire::delta::MapDelta;
 
+use crate::Client;
 use crate::changes::Changes;
 use crate::crew::Crew;
 use crate::peer::{Peer, put};
@@ -181,6 +182,16 @@ impl Session {
         let view = Arc::new(View { map, peers });
         put(current, Some(Arc::clone(&view)));
         Ok(view)
+    }
+
+    /// Whether this is the client's session still. A signal handler may fork while a call is under way, which then goes on in the
+    /// child as well: there it must send nothing, as its numbers are those of the parent's session. To be asked with a link at
+    /// hand, which is dead if the fork comes later.
+    pub(crate) fn check(&self, client: &Client) -> Result<()> {
+        if std::ptr::eq(client.session(), self) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the call began before the fork"))
     }
 
     /// In a forked child, on the parent's session: closes what was inherited. Takes no lock that another thread may have

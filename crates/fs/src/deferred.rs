@@ -81,10 +81,11 @@ impl Deferred {
         std::mem::take(&mut waiting.files)
     }
 
-    /// What waits is the parent's, who has sent it before the fork.
+    /// What waits is the parent's, who has sent it before the fork, or has yet to. Nothing is freed: the fork may have come in
+    /// the middle of that.
     pub fn after_fork_child(&self) {
         if let Ok(mut waiting) = self.waiting.try_lock() {
-            *waiting = Waiting::default();
+            std::mem::forget(std::mem::take(&mut *waiting));
         }
         if let Ok(mut sending) = self.sending.try_lock() {
             // Their connections are the parent's.

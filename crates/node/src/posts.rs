@@ -102,9 +102,11 @@ impl Posts {
         let (partition, now) = (operation.partition, self.time_for(partitions));
         for key in changed(operation) {
             let record = RecordId { dataset, partition, key };
-            bars.barred.extend(self.arena.bar_posts(self.shard, &record, |post| {
+            let bar = self.arena.bar_posts(self.shard, &record, |post| {
                 self.carry_out(post, partitions, now);
-            }));
+            });
+            bars.reopens |= bar.has_closed();
+            bars.barred.push(bar);
         }
         bars
     }
@@ -114,7 +116,7 @@ impl Posts {
         for bar in bars.barred {
             self.arena.admit_posts(self.shard, bar);
         }
-        if bars.reopens {
+        if bars.reopens && self.open != Epoch(0) {
             self.arena.open_posts(self.shard, self.open, self.only);
         }
     }

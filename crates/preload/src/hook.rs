@@ -69,15 +69,19 @@ pub fn guard_code(work: impl FnOnce() -> Result<(), Errno>) -> c_int {
     }
 }
 
-/// As [`guard`], for work of our own whose outcome the program does not see.
+/// As [`guard`], for work of our own whose outcome the program does not see. `EIO`: the process was forked off while another
+/// thread was at work on the store.
 pub fn attempt<T>(work: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     if BUSY.replace(true) {
         return Err(Errno::DEADLK);
     }
     let before = errno();
-    gate::enter();
+    let Some(call) = gate::enter() else {
+        BUSY.set(false);
+        return Err(Errno::IO);
+    };
     let outcome = catch_unwind(AssertUnwindSafe(work));
-    gate::leave();
+    gate::leave(call);
     BUSY.set(false);
     set_errno(before);
     outcome.unwrap_or(Err(Errno::IO))

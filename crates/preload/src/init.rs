@@ -274,32 +274,41 @@ fn watch_forks() {
 }
 
 extern "C" fn before_fork() {
-    if hook::is_busy() {
-        return;
+    // A signal handler may fork while its thread is at work on the store, with locks taken and memory half allocated: then
+    // nothing is sent or described before.
+    let is_inside = hook::is_busy();
+    if !is_inside {
+        // What cannot be described, the child cannot hand on over `exec`.
+        let _ = hook::attempt(|| {
+            // What fails is told by later calls.
+            store::send_early();
+            table::describe_all();
+            table::share_locks();
+            Ok::<_, Errno>(())
+        });
     }
-    // What cannot be described, the child cannot hand on over `exec`.
-    let _ = hook::attempt(|| {
-        // What fails is told by later calls.
-        store::send_early();
-        table::describe_all();
-        table::share_locks();
-        Ok::<_, Errno>(())
-    });
-    gate::close();
+    gate::close(is_inside);
     table::hold_for_child();
-    mapped::before_fork();
+    if !is_inside && !gate::is_lost() {
+        mapped::before_fork();
+    }
 }
 
 extern "C" fn after_fork_parent() {
-    mapped::after_fork(false);
+    if !hook::is_busy() && !gate::is_lost() {
+        mapped::after_fork(false);
+    }
     gate::open();
 }
 
 extern "C" fn after_fork_child() {
     gate::reset_in_child();
+    let is_inside = hook::is_busy();
     hook::in_child(|| {
         session::after_fork_child();
-        mapped::after_fork(true);
+        if !is_inside && !gate::is_lost() {
+            mapped::after_fork(true);
+        }
         table::after_fork_child();
         locks::after_fork_child();
         store::after_fork_child();

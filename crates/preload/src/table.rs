@@ -4,6 +4,7 @@
 //! used again, so that a reader may look at one that is just being closed: it counts itself in, then checks that the
 //! descriptor still means the same.
 
+use std::cell::Cell;
 use std::ffi::c_int;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +27,11 @@ static TABLE: [AtomicPtr<Description>; NUMBERS] = [const { AtomicPtr::new(null_m
 static END: AtomicI32 = AtomicI32::new(0);
 /// Descriptions that are not in use, and the right to take slots.
 static SPARE: Mutex<Vec<&'static Description>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// The description that this thread is about to give a descriptor. Plain memory.
+    static INSTALLED: Cell<Option<SlotId>> = const { Cell::new(None) };
+}
 
 /// An open file description: what several descriptors share after `dup`.
 pub struct Description {
@@ -308,9 +314,11 @@ pub fn install(file: OpenFile, status: c_int, close_on_exec: bool) -> Result<c_i
     description.slot.store(pack(id), Ordering::Relaxed);
     description.file.store(Box::into_raw(Box::new(file)), Ordering::Release);
     let open = Open(description);
-    let fd = session::placeholder(id, close_on_exec)?;
-    set(fd, open)?;
-    Ok(fd)
+    INSTALLED.set(Some(id));
+    let installed =
+        session::placeholder(id, close_on_exec).and_then(|fd| set(fd, open).map(|()| fd));
+    INSTALLED.set(None);
+    installed
 }
 
 fn pack(id: SlotId) -> u64 {
@@ -378,9 +386,17 @@ pub fn describe_all() {
     }
 }
 
-/// Before `fork`: the child holds everything too.
+/// Before `fork`: the child holds everything too. That includes what a signal handler that forks has kept its own thread from
+/// giving a descriptor: parent and child both go on with that.
 pub fn hold_for_child() {
-    each_description(|open| open.slot().hold());
+    let mut installed = INSTALLED.get();
+    each_description(|open| {
+        installed = installed.filter(|id| *id != open.slot_id());
+        open.slot().hold();
+    });
+    if let Some(slot) = installed.and_then(session::slot) {
+        slot.hold();
+    }
 }
 
 /// Before `fork`: locks are kept for whoever holds their descriptions.

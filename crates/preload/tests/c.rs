@@ -75,3 +75,8 @@ X
         "#,
     );
 }
+
+#[test]
+fn a_signal_handler_that_forks_within_calls() {
+    compare("fork_in_handler");
+}

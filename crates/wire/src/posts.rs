@@ -34,7 +34,8 @@
 //! - Who reads the board looks at the claim before. If something is posted there, the board may be behind: ask the node.
 //! - The node, before it serves anything, carries out what is pending. Before it changes a record, it bars the claim, until the record
 //!   is changed and what was on the board is not: it takes the claim from a client that has not posted yet, and carries out what is posted, whose claim is barred
-//!   with that: nothing is posted in between.
+//!   with that: nothing is posted in between. Where clients claim and free it again and again, so that none of some tries to bar it comes in between, it closes the table
+//!   until the record is changed.
 //! - It closes the table, and revokes all claims after that. One of the two sees the other: the client claims before it looks. While the table is
 //!   closed it makes changes that forbid others for records which they do not name: that of a directory that takes no entries any more, or of
 //!   the lease epoch that clients stand on.

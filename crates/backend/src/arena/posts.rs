@@ -73,6 +73,17 @@ pub struct Post {
     stays_barred: bool,
 }
 
+/// What keeps clients from posting about a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Barred {
+    /// Its claim, which is to be [freed](Posts::admit).
+    Claim(usize),
+    /// Its claim was barred before.
+    Before,
+    /// The whole table is closed, and is to be [opened](Posts::open) again.
+    Table,
+}
+
 /// Whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -326,39 +337,59 @@ impl Posts {
     }
 
     /// A record of this hash is to be changed: bars claims on it, and takes what was posted, which is to be carried out before, and
-    /// [done](Self::done). Returns the claim, unless it was barred already.
-    pub(super) fn bar(&self, part: u32, hash: u64, mut visit: impl FnMut(&Post)) -> Option<usize> {
+    /// [done](Self::done).
+    pub(super) fn bar(&self, part: u32, hash: u64, visit: impl FnMut(&Post)) -> Barred {
+        self.bar_beside(part, hash, visit, || {})
+    }
+
+    /// As [`Posts::bar`]; `beside` is what others do between each look at the claim and the exchange.
+    fn bar_beside(
+        &self,
+        part: u32,
+        hash: u64,
+        mut visit: impl FnMut(&Post),
+        mut beside: impl FnMut(),
+    ) -> Barred {
         let claim = claim_of(hash);
         let word = self.word(part, claim_offset(claim));
         for _ in 0..BARS_TRIED {
             let raw = word.load(Ordering::SeqCst);
             match Claim::read(raw) {
-                Some(Claim { state: State::Barred, .. }) => return None,
+                Some(Claim { state: State::Barred, .. }) => return Barred::Before,
                 Some(Claim { state: State::Posted, number, .. }) => {
-                    self.take_barred(part, (hash, number), &mut visit);
-                    return Some(claim);
+                    self.take_posted(part, (hash, number), true, &mut visit);
+                    return Barred::Claim(claim);
                 }
                 None | Some(Claim { state: State::Claimed, .. }) => {
+                    beside();
                     // Whoever claims it after that looks at the board after the record was changed.
                     let (success, failure) = (Ordering::SeqCst, Ordering::SeqCst);
                     let barred = Claim::BARRED.word();
                     if word.compare_exchange(raw, barred, success, failure).is_ok() {
-                        return Some(claim);
+                        return Barred::Claim(claim);
                     }
                 }
             }
         }
-        // A client that keeps to no rule claims it and frees it again and again. What another one has posted between two looks counts as done for that one.
-        let found = Claim::read(word.swap(Claim::BARRED.word(), Ordering::SeqCst));
+        // Clients claim it and free it again and again. Nobody posts to a closed table, so what is
+        // posted now is all there is; its claim says so to readers until it was carried out.
+        self.close(part);
+        let found = Claim::read(word.load(Ordering::SeqCst));
         if let Some(Claim { state: State::Posted, number, .. }) = found {
-            self.take_barred(part, (hash, number), &mut visit);
+            self.take_posted(part, (hash, number), false, &mut visit);
         }
-        Some(claim)
+        Barred::Table
     }
 
-    /// Has what is posted in a box carried out, and its claim barred from then on.
-    fn take_barred(&self, part: u32, (hash, number): (u64, usize), visit: &mut impl FnMut(&Post)) {
-        let mut post = Post { hash, number, stays_barred: true, ..Post::EMPTY };
+    /// Has what is posted in a box carried out, and its claim barred from then on, or free.
+    fn take_posted(
+        &self,
+        part: u32,
+        (hash, number): (u64, usize),
+        stays_barred: bool,
+        visit: &mut impl FnMut(&Post),
+    ) {
+        let mut post = Post { hash, number, stays_barred, ..Post::EMPTY };
         self.copy(part, number, &mut post.raw);
         visit(&post);
         self.wake_elsewhere(part, lane_of(number));

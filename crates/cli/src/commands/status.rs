@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use samite_client::runtime::{ClusterSetup, NodeEntry};
+use samite_client::runtime::{ClusterFile, ClusterSetup, NodeEntry};
 use samite_fs::FileSystem;
 use samite_placement::ClusterMap;
 use samite_types::{NodeId, Redundancy, Result as SamiteResult};
@@ -95,6 +95,7 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
                 Err(error) => serde_json::json!({
                     "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
                     "serving": false, "state": state(entry), "error": error.message(),
+                    "ended": local::life::ended(&target.dir, entry),
                 }),
             })
             .collect();
@@ -119,6 +120,7 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
         durable(&mut out, &answers)?;
         tls(&mut out, &file.setup)?;
         table(&mut out, &answers, state)?;
+        ends(&mut out, target, &file, &answers)?;
     }
     out.finish()?;
     let silent: Vec<String> = answers
@@ -230,6 +232,34 @@ fn mirrors(
         out.line(format!(
             "{lacking} of them wait for room: remove something, or add a node (samite node add)"
         ))?;
+    }
+    Ok(())
+}
+
+/// A line for each process that has ended and should not have.
+fn ends(
+    out: &mut Output,
+    target: &Target,
+    file: &ClusterFile,
+    answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
+) -> Result<(), Failure> {
+    let mut tell = |what: String, pid: u32, how: String| {
+        out.line(format!("{what}: its process (pid {pid}) {how}"))
+    };
+    for (entry, _) in answers.iter().filter(|(_, answer)| answer.is_err()) {
+        if let Some(how) = local::life::ended(&target.dir, entry) {
+            tell(entry.node.to_string(), entry.pid, how)?;
+        }
+    }
+    for member in file.setup.etcd_members.iter().filter(|member| member.pid > 0) {
+        if let Some(how) = local::life::ended_other(member.pid, member.start_ticks) {
+            tell(member.name.clone(), member.pid, how)?;
+        }
+    }
+    for mount in local::mounts::records(&target.dir) {
+        if let Some(how) = local::life::ended_other(mount.pid, mount.start_ticks) {
+            tell(format!("mount on {}", mount.path.display()), mount.pid, how)?;
+        }
     }
     Ok(())
 }

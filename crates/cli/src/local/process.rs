@@ -122,6 +122,35 @@ pub fn start_ticks(pid: u32) -> Option<u64> {
     stat_field(Path::new(&format!("/proc/{pid}/stat")), 22)?.parse().ok()
 }
 
+/// How a process has ended that nobody has waited for yet, in words. `None`: it is not known, or lives.
+pub fn exit_status(pid: u32, start_ticks: u64) -> Option<String> {
+    let stat = Path::new("/proc").join(pid.to_string()).join("stat");
+    if self::start_ticks(pid) != Some(start_ticks) || stat_field(&stat, 3)? != "Z" {
+        return None;
+    }
+    let status: i32 = stat_field(&stat, 52)?.parse().ok()?;
+    Some(match status & 0x7f {
+        0 => format!("ended with exit code {}", status >> 8 & 0xff),
+        signal => format!("was killed by signal {signal}{}", signal_name(signal)),
+    })
+}
+
+/// The name of a signal that ends processes, to be put after its number.
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGHUP => " (SIGHUP)",
+        libc::SIGINT => " (SIGINT)",
+        libc::SIGILL => " (SIGILL)",
+        libc::SIGABRT => " (SIGABRT)",
+        libc::SIGBUS => " (SIGBUS)",
+        libc::SIGKILL => " (SIGKILL)",
+        libc::SIGSEGV => " (SIGSEGV)",
+        libc::SIGTERM => " (SIGTERM)",
+        libc::SIGSYS => " (SIGSYS)",
+        _ => "",
+    }
+}
+
 /// A field of proc(5)'s `stat`, counted from 1, behind the name.
 fn stat_field(stat: &Path, number: usize) -> Option<String> {
     let stat = std::fs::read(stat).ok()?;
@@ -229,7 +258,13 @@ mod tests {
         assert!(Process::started_at(child.id(), ticks + 1).is_none());
         let process = Process::started_at(child.id(), ticks).unwrap();
         assert!(!process.wait(Duration::from_millis(10)));
-        process.signal(Signal::KILL);
+        assert_eq!(exit_status(child.id(), ticks), None, "it lives");
+        child.kill().unwrap();
+        while exit_status(child.id(), ticks).is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let said = exit_status(child.id(), ticks);
+        assert_eq!(said.as_deref(), Some("was killed by signal 9 (SIGKILL)"));
         assert!(process.wait(Duration::from_secs(10)));
         assert!(!process.is_alive());
         let _ = child.wait();

@@ -4,9 +4,11 @@
 
 mod holds;
 mod model;
+mod rules;
 mod told;
 
-use model::{ALL, Deed, History, Model, Rules};
+use model::{Deed, History, Model};
+use rules::{ALL, Rules};
 
 /// What clients do beside each other.
 fn scenes() -> Vec<Vec<Vec<Deed>>> {
@@ -76,8 +78,15 @@ fn no_rule_can_be_left_out() {
         Rules { client_looks_for_whom: false, ..ALL },
         Rules { node_grants_what_was_posted: false, ..ALL },
         Rules { node_closes_to_changes_of_others: false, ..ALL },
+        Rules { node_closes_where_it_cannot_bar: false, ..ALL },
     ];
     for rules in without {
         assert!(!matches!(std::panic::catch_unwind(|| found(rules)), Ok(None)), "{rules:?}");
     }
+}
+
+#[test]
+fn a_claim_that_is_barred_over_what_is_posted_shows_readers_what_was_before() {
+    let rules = Rules { node_closes_where_it_cannot_bar: false, ..ALL };
+    assert!(found(rules).is_some());
 }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use samite_types::ClientId;
 use samite_wire::posts::{Claim, State};
 
+use crate::rules::Rules;
 use crate::told::{Told, explain};
 
 /// What clients do. `K` and `X` are records, of one directory; at first only `K` is there, and shown on the board.
@@ -34,46 +35,6 @@ pub enum Deed {
     Forbid,
 }
 
-/// Rules that are kept, or not.
-#[derive(Clone, Copy, Debug)]
-pub struct Rules {
-    pub reader_looks_at_claim: bool,
-    pub client_looks_at_board_after_claim: bool,
-    pub client_sets_bit_before_posting: bool,
-    pub node_carries_out_first: bool,
-    pub node_revokes: bool,
-    pub node_bars_until_done: bool,
-    pub node_closes_to_seal: bool,
-    pub client_looks_for_seal: bool,
-    pub client_frees_only_its_own: bool,
-    pub node_closes_before_it_revokes: bool,
-    pub node_revokes_on_close: bool,
-    pub node_closes_to_raise: bool,
-    pub node_opens_to_who_has_leases: bool,
-    pub client_looks_for_whom: bool,
-    pub node_grants_what_was_posted: bool,
-    pub node_closes_to_changes_of_others: bool,
-}
-
-pub const ALL: Rules = Rules {
-    reader_looks_at_claim: true,
-    client_looks_at_board_after_claim: true,
-    client_sets_bit_before_posting: true,
-    node_carries_out_first: true,
-    node_revokes: true,
-    node_bars_until_done: true,
-    node_closes_to_seal: true,
-    client_looks_for_seal: true,
-    client_frees_only_its_own: true,
-    node_closes_before_it_revokes: true,
-    node_revokes_on_close: true,
-    node_closes_to_raise: true,
-    node_opens_to_who_has_leases: true,
-    client_looks_for_whom: true,
-    node_grants_what_was_posted: true,
-    node_closes_to_changes_of_others: true,
-};
-
 /// Where a client is in its deed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum At {
@@ -102,6 +63,8 @@ enum Node {
     /// Looks whether a lease stands against it.
     Turn(usize),
     Bar(usize),
+    /// Has barred a claim under which this was posted, without carrying it out before.
+    BarredOver(usize, u64),
     Apply(usize),
     Raised(usize),
 }
@@ -352,6 +315,7 @@ impl Model {
             }
             Node::RevokeAll(client) => self.revoke(&mut next, client),
             Node::Bar(client) => self.bar(&mut next, client),
+            Node::BarredOver(client, posted) => self.catch_up(&mut next, client, posted),
             Node::Turn(client) if self.is_held(world, client) => {
                 next.queue.push(client);
                 next.node = Node::Idle;
@@ -381,6 +345,27 @@ impl Model {
             }
         }
         Some(next)
+    }
+
+    /// The step where the node goes on to bar a claim that has changed hands at each of its tries.
+    fn cannot_bar(&self, world: &World) -> Option<World> {
+        let Node::Bar(client) = world.node else { return None };
+        let mut next = world.clone();
+        if self.rules.node_closes_where_it_cannot_bar {
+            next.node = Node::Close(client);
+        } else {
+            next.node = Node::BarredOver(client, world.claim);
+            next.claim = Claim::BARRED.word();
+        }
+        Some(next)
+    }
+
+    /// Carries out what was posted under a claim that is barred already.
+    fn catch_up(&self, next: &mut World, client: usize, posted: u64) {
+        if let Some(claim) = Claim::read(posted).filter(|one| one.state == State::Posted) {
+            self.carry_out(next, claim);
+        }
+        next.node = Node::Apply(client);
     }
 
     /// Looks at what its bit says is pending.
@@ -570,6 +555,7 @@ impl Model {
             let steps = (0..self.deeds.len())
                 .filter_map(|client| self.step(&world, client))
                 .chain(self.node(&world))
+                .chain(self.cannot_bar(&world))
                 .collect::<Vec<_>>();
             if steps.is_empty() {
                 let all_done =

@@ -174,13 +174,13 @@ fn who_has_claimed_a_record_that_changes_cannot_post() {
         });
         (barred, found)
     };
-    assert_eq!(bar(3), (Some(3), vec![]));
-    assert_eq!(bar(8), (Some(8), vec![]));
-    assert_eq!(bar(3), (None, vec![]), "that is barred already");
+    assert_eq!(bar(3), (Barred::Claim(3), vec![]));
+    assert_eq!(bar(8), (Barred::Claim(8), vec![]));
+    assert_eq!(bar(3), (Barred::Before, vec![]), "that is barred already");
     let states = [3, 8, 4].map(|claim| state(&posts, 0, claim));
     assert_eq!(states, [Some(State::Barred), Some(State::Barred), Some(State::Claimed)]);
     post(&posts, 0, 4, 2);
-    assert_eq!(bar(4), (Some(4), vec![4]));
+    assert_eq!(bar(4), (Barred::Claim(4), vec![4]));
     // Nothing of it is pending, though the bit of its box is set.
     assert!(take_all(&posts, 0).is_empty());
     for claim in [3, 4, 8] {
@@ -204,10 +204,63 @@ fn what_is_posted_while_a_claim_is_barred_is_carried_out() {
         let again = word.compare_exchange(0, posted, Ordering::SeqCst, Ordering::SeqCst);
         posted_count += usize::from(again.is_ok());
     });
-    assert_eq!((barred, state(&posts, 0, 3)), (Some(3), Some(State::Barred)));
+    assert_eq!((barred, state(&posts, 0, 3)), (Barred::Claim(3), Some(State::Barred)));
     assert_eq!(carried_out, posted_count);
     posts.admit(0, 3);
     assert_eq!(state(&posts, 0, 3), None);
+}
+
+/// Claims that change hands between each look at them and the exchange, and a change that is posted
+/// in the last of these moments.
+#[test]
+fn what_is_posted_where_the_claim_cannot_be_barred_is_told_to_readers_until_it_is_done() {
+    for posts_at in [Some(BARS_TRIED), None] {
+        let posts = posts();
+        posts.open(0, Epoch(9), None);
+        // Without a change that is posted, the last of them leaves it claimed.
+        if posts_at.is_none() {
+            prepare(&posts, 0, 3, 1);
+        }
+        let word = posts.word(0, claim_offset(3));
+        let is_open = || posts.word(0, OPEN_OFFSET).load(Ordering::SeqCst) != 0;
+        let (mut moments, mut carried_out) = (0, 0);
+        let barred = posts.bar_beside(
+            0,
+            hash_of(3),
+            |post| {
+                assert_eq!(
+                    state(&posts, 0, 3),
+                    Some(State::Posted),
+                    "readers ask until it is done"
+                );
+                assert!(!is_open(), "nobody posts meanwhile");
+                assert_eq!(
+                    post.contents().map(|all| (all.body, all.payload)),
+                    Some((&b"ab"[..], &b"c"[..]))
+                );
+                posts.done(0, post);
+                carried_out += 1;
+            },
+            || {
+                moments += 1;
+                assert!(is_open());
+                match word.load(Ordering::SeqCst) {
+                    _ if posts_at == Some(moments) => post(&posts, 0, 3, 1),
+                    0 => prepare(&posts, 0, 3, 1),
+                    _ => word.store(0, Ordering::SeqCst),
+                }
+            },
+        );
+        assert_eq!((barred, moments), (Barred::Table, BARS_TRIED));
+        assert_eq!(carried_out, usize::from(posts_at.is_some()));
+        assert_eq!(state(&posts, 0, 3), None, "carried out, or revoked");
+        assert!(!is_open(), "until the record is changed");
+        // Nothing of it is carried out twice.
+        assert!(take_all(&posts, 0).is_empty());
+        posts.open(0, Epoch(9), None);
+        let again = posts.bar(0, hash_of(3), |_| panic!("nothing is posted"));
+        assert_eq!(again, Barred::Claim(3));
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::cluster::Target;
 use crate::failure::{ExitCode, Failure, IoContext};
 use crate::local::aside::{self, way_back};
 use crate::local::process::{self, Process};
-use crate::local::{self, launch};
+use crate::local::{self, launch, life};
 use crate::output::Output;
 
 /// How long another command that works on the cluster is waited for.
@@ -128,6 +128,8 @@ fn restart(
     wait: u64,
 ) -> Result<String, Failure> {
     wait_for_end(&file, node)?;
+    let before = entry(&file, node)?;
+    let ended = life::ended(&target.dir, before).map(|how| (before.pid, how));
     let client = client(target, &file);
     let aside = match renew {
         true => set_aside(&file, client.as_ref().ok(), node)?,
@@ -151,6 +153,9 @@ fn restart(
             file.cluster
         ),
     };
+    if let Some((pid, how)) = ended {
+        line.push_str(&format!("; its process before (pid {pid}) {how}"));
+    }
     if let Some(aside) = aside {
         line.push_str(&format!("; what it had is in {}", aside.display()));
     }
@@ -305,7 +310,12 @@ fn remove(
     file.nodes.retain(|entry| entry.node != node);
     target.dir.write_cluster_file(&file)?;
     let dir = &target.dir;
-    for path in [dir.socket_path(node)?, dir.log_path(node), dir.fault_table_path(node)] {
+    for path in [
+        dir.socket_path(node)?,
+        dir.log_path(node),
+        dir.fault_table_path(node),
+        life::path(dir, node),
+    ] {
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).doing(format_args!("remove {}", path.display()));

@@ -17,6 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cluster::Target;
 use crate::failure::{Failure, IoContext};
+use crate::local::life::{self, Life};
 use crate::local::tls;
 use crate::size::parse_size;
 use crate::{signals, turns};
@@ -88,10 +89,20 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
     let stopping = stop.clone();
     signals::on_stop(move || stopping.stop())?;
     // The kernel cuts it to 15 bytes; without it `ps` shows all nodes alike.
-    let title = format!("samite {node} {}", dir.name());
-    let title = std::ffi::CString::new(title).unwrap_or_default();
+    let title = std::ffi::CString::new(life::name(&dir, node)).unwrap_or_default();
     rustix::thread::set_name(&title).doing("name the process")?;
     log_to(&dir, node)?;
+    let life = Life::begin(&dir, node);
+    let served = serve(args, &dir, node, &stop);
+    let how = match &served {
+        Ok(()) => "stopped".to_owned(),
+        Err(failure) => format!("failed: {failure}"),
+    };
+    life.end(&dir, node, how);
+    served
+}
+
+fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<(), Failure> {
     // For all threads of the node.
     turns::ask_for_short();
     let config = NodeConfig {
@@ -100,13 +111,13 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
         cluster: dir.name().to_owned(),
         socket: dir.socket_path(node)?,
         tcp: args.tcp.clone(),
-        tls: tls(args, &dir)?,
+        tls: tls(args, dir)?,
         fault_log: Some(dir.fault_log_path(node)),
-        faults: fault_table(&dir, node)?,
+        faults: fault_table(dir, node)?,
         key: dir.read_key()?,
         memory_bytes: args.memory,
         shards: args.shards,
-        coordinator: coordinator(args, &dir)?,
+        coordinator: coordinator(args, dir)?,
         timing: Timing::DEFAULT,
         scrub_interval: Some(args.scrub_interval.unwrap_or(SCRUB_INTERVAL))
             .filter(|interval| !interval.is_zero()),
@@ -118,7 +129,7 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
         }
         Event::Serving { epoch } => tracing::info!(%node, %epoch, "serving"),
     };
-    samite_node::run(config, &mut on_event, &stop).map_err(|error| {
+    samite_node::run(config, &mut on_event, stop).map_err(|error| {
         tracing::error!(%node, %error, "node failed");
         Failure::from(error)
     })?;
