@@ -154,7 +154,7 @@ fn put(objects: &Objects, name: &[u8], local: &Path) -> Result<(), Failure> {
     let mut offset = 0;
     loop {
         let len =
-            read_full(&mut source, &mut buffer).doing(format_args!("read {}", local.display()))?;
+            read_full(&mut *source, &mut buffer).doing(format_args!("read {}", local.display()))?;
         if len == 0 {
             return Ok(());
         }
