@@ -37,6 +37,8 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Make or replace an object from a local file or standard input
+    ///
+    /// When it fails or is interrupted, the object can be cut off, and what was there before is lost.
     #[command(
         after_help = "Examples:\n  samite object put model.bin ./model.bin\n  tar c dir | samite object put dir.tar -"
     )]
