@@ -69,7 +69,7 @@ for door in run mount; do
 done
 step "programs, 3 nodes" env SAMITE="${CARGO_TARGET_DIR:-target}/release/samite" scripts/test-programs.sh run 3 --short bash known_traps sqlite_rollback
 # Without killed-append-zeros, which is still wrong: an append moves the size before its data are there (issue 35).
-step cases env SAMITE="${CARGO_TARGET_DIR:-target}/release/samite" scripts/cases.sh durable-full-disk-restart durable-log-missing full-mirror-degrades lock-waiter-after-kill
+step cases env SAMITE="${CARGO_TARGET_DIR:-target}/release/samite" scripts/cases.sh durable-full-disk-restart durable-log-missing full-mirror-degrades killed-copies lock-waiter-after-kill
 step demo env SAMITE="${CARGO_TARGET_DIR:-target}/release/samite" scripts/demo.sh
 
 step skips cargo xtask skips "$SAMITE_SKIPS"

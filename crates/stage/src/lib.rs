@@ -5,11 +5,12 @@
 //! Modes, times (to the nanosecond), symbolic and hard links and holes are kept, and owners when run by root.
 //!
 //! **Resuming.** The modification time of a file is set last. A file that is at the destination with the same length and time
-//! was copied to its end and is skipped; any other one is removed and copied anew. A directory gets its mode and times after
+//! was copied to its end and is skipped; any other one is copied anew, beside what is there ([`Beside`]), and replaces it when whole. A directory gets its mode and times after
 //! all that is in it.
 //!
 //! **Errors** name the file, are told as they happen, and do not stop the rest; but when a node cannot be reached, the copy is given up.
 
+mod beside;
 mod copy;
 mod local;
 mod progress;
@@ -19,6 +20,7 @@ mod tree;
 mod verify;
 mod walk;
 
+pub use beside::Beside;
 pub use local::LocalTree;
 pub use progress::{Progress, Summary};
 pub use store::StoreTree;

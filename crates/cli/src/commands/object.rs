@@ -37,6 +37,8 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Make or replace an object from a local file or standard input
+    ///
+    /// When it fails or is interrupted, the object can be cut off, and what was there before is lost.
     #[command(
         after_help = "Examples:\n  samite object put model.bin ./model.bin\n  tar c dir | samite object put dir.tar -"
     )]
@@ -154,7 +156,7 @@ fn put(objects: &Objects, name: &[u8], local: &Path) -> Result<(), Failure> {
     let mut offset = 0;
     loop {
         let len =
-            read_full(&mut source, &mut buffer).doing(format_args!("read {}", local.display()))?;
+            read_full(&mut *source, &mut buffer).doing(format_args!("read {}", local.display()))?;
         if len == 0 {
             return Ok(());
         }
