@@ -7,6 +7,8 @@ use samite_types::{Error, ErrorKind, Result};
 
 use crate::tree::{Tree, join};
 
+/// What a hidden name has behind the name of the file.
+const MARK: &[u8] = b".samite-copy-";
 /// Copies to one name that can be under way at a time.
 const SLOTS: usize = 64;
 /// Bytes of the name that the hidden name keeps, so that it is never longer than names can be.
@@ -30,7 +32,7 @@ fn hidden_name(to: &[u8], slot: usize) -> Vec<u8> {
         None => (&to[..0], to),
     };
     let kept = &name[..name.len().min(NAME_KEPT)];
-    join(dir, &[b".", kept, format!(".samite-copy-{slot}").as_bytes()].concat())
+    join(dir, &[b".", kept, MARK, slot.to_string().as_bytes()].concat())
 }
 
 impl<F: Send + Sync> Beside<F> {
@@ -115,6 +117,23 @@ fn remove_fragment<T: Tree>(tree: &T, hidden: &[u8]) -> bool {
     tree.release(&file);
     tree.close(&file);
     is_free
+}
+
+/// Whether a name is one of those that copies make on their way.
+pub fn is_hidden(name: &[u8]) -> bool {
+    let Some(at) = name.windows(MARK.len()).rposition(|part| part == MARK) else { return false };
+    let slot =
+        std::str::from_utf8(&name[at + MARK.len()..]).ok().and_then(|slot| slot.parse().ok());
+    at > 1 && name[0] == b'.' && slot.is_some_and(|slot: usize| slot < SLOTS)
+}
+
+/// Removes what killed copies have left in a directory, whatever they were to become.
+pub fn sweep_dir<T: Tree>(tree: &T, dir: &[u8]) {
+    for (name, _) in tree.list(dir).unwrap_or_default() {
+        if is_hidden(&name) {
+            remove_fragment(tree, &join(dir, &name));
+        }
+    }
 }
 
 fn sweep<T: Tree>(tree: &T, to: &[u8], slots: std::ops::Range<usize>) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use samite_fs::FileKind;
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::beside::Beside;
+use crate::beside::{self, Beside};
 use crate::progress::{Progress, add};
 use crate::queue::Shared;
 use crate::tree::{Meta, Range, Small, Tree};
@@ -94,6 +94,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         match self.destination.mkdir(&job.to, job.meta.perm | 0o700) {
             Err(error) if error.kind() == ErrorKind::Exists => {
                 if self.destination.meta(&job.to)?.kind == FileKind::Directory {
+                    beside::sweep_dir(self.destination, &job.to);
                     Ok(())
                 } else {
                     Err(Error::new(

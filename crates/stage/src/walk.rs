@@ -8,6 +8,7 @@ use samite_fs::FileKind;
 use samite_types::{Error, ErrorKind, Result};
 
 use crate::Summary;
+use crate::beside::is_hidden;
 use crate::copy::{Buffer, Copy, FileJob, Large};
 use crate::progress::add;
 use crate::queue::{Queue, Work};
@@ -115,6 +116,8 @@ fn visit_all<S: Tree, D: Tree>(
             let (from, to) = (join(&from, &name), join(&to, &name));
             match known.map_or_else(|| copy.source.meta(&from), Ok) {
                 Ok(meta) => visit(copy, queue, later, &mut unread, FileJob { from, to, meta }),
+                // Put in place, or removed as a fragment, since it was listed.
+                Err(error) if error.kind() == ErrorKind::NotFound && is_hidden(&name) => {}
                 Err(error) => copy.failed(&error),
             }
         }
