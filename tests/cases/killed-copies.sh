@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Copies of files (`put`, `get`, `stage in`, `stage out`) are killed at any moment, with SIGKILL and
-# with SIGINT. The target has to be the old file or the new one, whole, each time; and after the
-# next copy to it nothing else is left in its directory.
+# Copies (`put`, `get`, `stage in`, `stage out`, `object put`, `kv put` of large values) are killed at
+# any moment, with SIGKILL and with SIGINT. The target has to be the old one or the new one, whole, each
+# time; and after the next copy to it nothing else is left: in its directory, or of records.
 #
 #   tests/cases/killed-copies.sh [--short | --help]
 #
-# ROUNDS=N: how often each is killed, 200 if not said; --short: 10. SAMITE names the binary.
+# ROUNDS=N: how often each is killed, 200 if not said; --short: 10. KINDS: put get in out object kv, or
+# some of them. SAMITE names the binary.
 # Ends with 0: right, 1: wrong, 2: cannot run here.
 
 set -u
@@ -30,6 +31,8 @@ copy() {
     get) command=(get "/from-$2/f" out/get/f) ;;
     in) command=(stage in --quiet "$2" /in) ;;
     out) command=(stage out --quiet "/from-$2" out/out) ;;
+    object) command=(object put o "$2/f") ;;
+    kv) command=(kv put k --file "$2/f") ;;
   esac
 }
 
@@ -43,14 +46,19 @@ fetch() {
       if [ "$1" = in ]; then samite cat /in/small >now/small || return; fi
       ;;
     get | out) cp -r "out/$1" now ;;
+    object | kv)
+      mkdir now
+      if [ "$1" = kv ]; then samite kv get k >now/f; else samite object get o now/f; fi
+      ;;
   esac
 }
 
-# names KIND: all that is in the directory with the targets.
+# names KIND: all that is in the directory with the targets; how many records the nodes have.
 names() {
   case $1 in
     put | in) samite run -- ls -A "/samite/$1" ;;
     get | out) ls -A "out/$1" ;;
+    object | kv) samite status --json | grep -o '"records":[0-9]*' ;;
   esac | tr '\n' ' '
 }
 
@@ -87,6 +95,7 @@ kill_one() {
   left=$(names "$1")
   case $1 in
     put | get) [ "$left" = 'f ' ] || say "$1, round $2: there is $left" ;;
+    object | kv) [ "$left" = "$whole_names" ] || say "$1, round $2: $left; $whole_names before" ;;
     *) [ "$left" = 'f small ' ] || say "$1, round $2: there is $left" ;;
   esac
 }
@@ -95,9 +104,11 @@ start --local 1 --memory 512M
 samite mkdir /put || exit 1
 mkdir out/get
 samite stage in --quiet a /from-a >/dev/null && samite stage in --quiet b /from-b >/dev/null || exit 1
-for kind in put get in out; do
+read -ra kinds <<<"${KINDS:-put get in out object kv}"
+for kind in "${kinds[@]}"; do
   copy "$kind" b
   samite "${command[@]}" >/dev/null || exit 1
+  whole_names=$(names "$kind")
   copy "$kind" a
   micros=${EPOCHREALTIME/./}
   samite "${command[@]}" >/dev/null || exit 1

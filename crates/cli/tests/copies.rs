@@ -98,3 +98,40 @@ fn links_and_modes_of_what_is_replaced() {
     samite.ok(["get", "/d/file", "/dev/null"]);
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
 }
+
+#[test]
+fn an_object_or_a_large_value_that_does_not_fit_or_is_killed_leaves_the_old_one() {
+    let samite = small_store();
+    let file = samite.scratch().join("large");
+    fs::write(&file, bytes(6 << 20)).unwrap();
+    let records = || {
+        let status = samite.ok(["status", "--json"]);
+        let at = status.find("\"records\":").unwrap();
+        status[at..].split([',', '}']).next().unwrap().to_owned()
+    };
+    samite.ok_with(["object", "put", "o", "-"], b"old");
+    samite.ok(["kv", "put", "k", "old"]);
+    let before = records();
+    fs::write(&file, bytes(48 << 20)).unwrap();
+    for args in
+        [["object", "put", "o", text(&file)].as_slice(), &["kv", "put", "k", "--file", text(&file)]]
+    {
+        let said = samite.fails(1, args);
+        assert!(said.contains("no space left"), "{said}");
+    }
+    assert_eq!(samite.ok(["object", "get", "o"]), "old");
+    assert_eq!(samite.ok(["kv", "get", "k"]), "old");
+    assert_eq!(records(), before);
+
+    let mut put =
+        samite.command(["object", "put", "o", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    // More than goes into a pipe and a buffer: it is under way.
+    put.stdin.as_mut().unwrap().write_all(&bytes(6 << 20)).unwrap();
+    put.kill().unwrap();
+    put.wait().unwrap();
+    assert_eq!(samite.ok(["object", "get", "o"]), "old");
+    assert_ne!(records(), before);
+    samite.ok_with(["object", "put", "o", "-"], b"new");
+    assert_eq!(samite.ok(["object", "get", "o"]), "new");
+    assert_eq!(records(), before);
+}

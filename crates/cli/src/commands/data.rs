@@ -177,26 +177,35 @@ pub fn get(args: &GetArgs, target: &Target) -> Result<(), Failure> {
         args.local.clone()
     };
     let perm = source.attr()?.perm & 0o777;
+    write_local(&local, perm, |sink| read_all(&source, sink))
+}
+
+/// Makes or replaces a local file by what `fill` gives to its argument; a device or pipe is written to.
+pub fn write_local(
+    local: &Path,
+    perm: u32,
+    fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let what = format!("write {}", local.display());
-    let there = match std::fs::symlink_metadata(&local) {
+    let there = match std::fs::symlink_metadata(local) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         there => Some(there.doing(&what)?),
     };
     // A link's target is replaced, not the link.
     let (local, there) = match there {
         Some(there) if there.is_symlink() => {
-            let target = std::fs::canonicalize(&local).doing(&what)?;
+            let target = std::fs::canonicalize(local).doing(&what)?;
             let there = std::fs::symlink_metadata(&target).doing(&what)?;
             (target, Some(there))
         }
-        there => (local, there),
+        there => (local.to_path_buf(), there),
     };
     if there.as_ref().is_some_and(|there| !there.is_file()) {
         let mut device = File::options().write(true).open(&local).doing(&what)?;
-        return read_all(&source, |bytes| device.write_all(bytes).doing(&what));
+        return fill(&mut |bytes| device.write_all(bytes).doing(&what));
     }
     let new = Beside::create(&LocalTree, local.as_os_str().as_bytes(), perm)?;
-    read_all(&source, |bytes| (&new.file).write_all(bytes).doing(&what))
+    fill(&mut |bytes| (&new.file).write_all(bytes).doing(&what))
         .and_then(|()| settle_local(&new.file, there.as_ref()).doing(&what))
         .inspect_err(|_| new.give_up(&LocalTree))?;
     Ok(new.place(&LocalTree)?)
