@@ -46,7 +46,7 @@ fn a_copy_into_a_full_store_leaves_the_old_file() {
     let said = samite.fails(1, ["put", text(&tree.join("f")), "/d"]);
     assert!(said.contains("no space left"), "{said}");
     assert_eq!(samite.ok(["cat", "/d/f"]), "old");
-    let said = samite.fails(1, ["stage", "in", text(&tree), "/d"]);
+    let said = samite.fails(1, ["stage", "in", "--force", text(&tree), "/d"]);
     assert!(said.contains("/d/f") && said.contains("no space left"), "{said}");
     assert_eq!(samite.ok(["cat", "/d/f"]), "old");
     assert_eq!(names(&samite, "/d"), "f");

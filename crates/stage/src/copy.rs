@@ -1,7 +1,7 @@
 //! One file at a time: small ones whole, large ones in pieces that several threads take.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use samite_fs::FileKind;
 use samite_types::{Error, ErrorKind, Result};
@@ -20,6 +20,9 @@ const HOLE_LEN: usize = 64 << 10;
 const PIECE_LEN: u64 = 8 << 20;
 /// A file of this length is worth sharing between threads.
 const LARGE_LEN: u64 = 4 * PIECE_LEN;
+
+/// After so many errors of one kind nothing more is copied.
+const ERRORS_MAX: u32 = 10;
 
 /// Memory of one copying thread.
 pub struct Buffer(Vec<u8>);
@@ -72,12 +75,28 @@ pub struct Copy<'a, S, D> {
     pub on_error: &'a (dyn Fn(&Error) + Sync),
     /// A node cannot be reached: all that is left would wait for it in vain.
     pub lost: AtomicBool,
+    /// How many errors of each kind there were.
+    pub errors: Mutex<Vec<(ErrorKind, u32)>>,
+    /// Code of the kind of which there were too many, or 0.
+    pub too_many: AtomicU8,
 }
 
 impl<S: Tree, D: Tree> Copy<'_, S, D> {
-    /// Counts and tells a failure.
+    /// Counts a failure, and tells it unless there were too many of its kind.
     pub fn failed(&self, error: &Error) {
         add(&self.progress.tally.errors, 1);
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = errors.iter().position(|(kind, _)| *kind == error.kind()).unwrap_or(errors.len());
+        if at == errors.len() {
+            errors.push((error.kind(), 0));
+        }
+        errors[at].1 += 1;
+        if errors[at].1 > ERRORS_MAX {
+            return;
+        }
+        if errors[at].1 == ERRORS_MAX {
+            self.too_many.store(error.kind().code(), Ordering::Relaxed);
+        }
         if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
             self.lost.store(true, Ordering::Relaxed);
         }
@@ -87,6 +106,16 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     /// Whether there is no sense in going on.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// The kind of which there were so many errors that nothing more is copied, only counted.
+    pub fn stopped_by(&self) -> Option<ErrorKind> {
+        ErrorKind::from_code(self.too_many.load(Ordering::Relaxed))
+    }
+
+    /// Counts what is not copied any more.
+    pub fn untried(&self, count: usize) {
+        add(&self.progress.tally.untried, count as u64);
     }
 
     /// Makes a directory, open to its owner until all is in it. One that is there will do.
