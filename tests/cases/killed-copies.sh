@@ -100,7 +100,8 @@ kill_one() {
   esac
 }
 
-start --local 1 --memory 512M
+# Little enough that fragments which keep their space are noticed.
+start --local 1 --memory "${MEMORY:-256M}"
 samite mkdir /put || exit 1
 mkdir out/get
 samite stage in --quiet a /from-a >/dev/null && samite stage in --quiet b /from-b >/dev/null || exit 1

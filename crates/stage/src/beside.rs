@@ -43,8 +43,11 @@ impl<F: Send + Sync> Beside<F> {
     pub fn create<T: Tree<File = F>>(tree: &T, to: &[u8], perm: u32) -> Result<Self> {
         for slot in 0..SLOTS {
             let hidden = hidden_name(to, slot);
-            if let Some(file) = claim(tree, &hidden, perm)? {
-                sweep(tree, to, slot + 1..SLOTS);
+            let mut found = false;
+            if let Some(file) = claim(tree, &hidden, perm, &mut found)? {
+                if sweep(tree, to, slot + 1..SLOTS) || found {
+                    tree.free_removed();
+                }
                 return Ok(Self { file, hidden, to: to.to_vec(), slot });
             }
         }
@@ -63,7 +66,9 @@ impl<F: Send + Sync> Beside<F> {
         }
         tree.release(&self.file);
         // Held a moment ago, perhaps by one who had just been killed.
-        sweep(tree, &self.to, 0..self.slot);
+        if sweep(tree, &self.to, 0..self.slot) {
+            tree.free_removed();
+        }
         Ok(())
     }
 
@@ -75,8 +80,8 @@ impl<F: Send + Sync> Beside<F> {
     }
 }
 
-/// Makes and locks the file `hidden`; `None` when another copy is writing it.
-fn claim<T: Tree>(tree: &T, hidden: &[u8], perm: u32) -> Result<Option<T::File>> {
+/// Makes and locks the file `hidden`; `None` when another copy is writing it. `found`: there was a fragment.
+fn claim<T: Tree>(tree: &T, hidden: &[u8], perm: u32, found: &mut bool) -> Result<Option<T::File>> {
     for _ in 0..TRIES {
         match tree.create(hidden, perm) {
             Ok(file) => {
@@ -92,6 +97,7 @@ fn claim<T: Tree>(tree: &T, hidden: &[u8], perm: u32) -> Result<Option<T::File>>
                 if !remove_fragment(tree, hidden) {
                     return Ok(None);
                 }
+                *found = true;
             }
             Err(error) => return Err(error),
         }
@@ -129,19 +135,24 @@ pub fn is_hidden(name: &[u8]) -> bool {
 
 /// Removes what killed copies have left in a directory, whatever they were to become.
 pub fn sweep_dir<T: Tree>(tree: &T, dir: &[u8]) {
+    let mut found = false;
     for (name, _) in tree.list(dir).unwrap_or_default() {
-        if is_hidden(&name) {
-            remove_fragment(tree, &join(dir, &name));
-        }
+        found |= is_hidden(&name) && remove_fragment(tree, &join(dir, &name));
+    }
+    if found {
+        tree.free_removed();
     }
 }
 
-fn sweep<T: Tree>(tree: &T, to: &[u8], slots: std::ops::Range<usize>) {
+/// Whether there was a fragment.
+fn sweep<T: Tree>(tree: &T, to: &[u8], slots: std::ops::Range<usize>) -> bool {
+    let mut found = false;
     for slot in slots {
         let hidden = hidden_name(to, slot);
         if tree.meta(&hidden).is_err() {
-            return;
+            break;
         }
-        remove_fragment(tree, &hidden);
+        found |= remove_fragment(tree, &hidden);
     }
+    found
 }

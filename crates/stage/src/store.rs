@@ -222,4 +222,9 @@ impl Tree for StoreTree {
         // The lock goes with this process, at the latest.
         let _ = self.locks.unlock(place_of(file), LockRange::WHOLE);
     }
+
+    fn free_removed(&self) {
+        // What cannot be freed now, others free later.
+        let _ = self.fs.sweep_orphans();
+    }
 }

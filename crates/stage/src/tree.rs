@@ -200,6 +200,9 @@ pub trait Tree: Sync {
 
     /// Ends [`Tree::hold`].
     fn release(&self, file: &Self::File);
+
+    /// Gives back the space of removed files that only dead programs had open. By itself the tree may never do so.
+    fn free_removed(&self) {}
 }
 
 /// `dir` and `name` as one path.
