@@ -12,6 +12,7 @@ pub mod ls;
 pub mod mount;
 pub mod node;
 pub mod object;
+pub mod room;
 pub mod run;
 pub mod scrub;
 pub mod set;

@@ -235,9 +235,45 @@ fn a_full_store_says_so_names_the_file_and_stays_healthy() {
     let bytes: Vec<u8> = (0..48 << 20).map(|i: u32| (i % 251) as u8 + 1).collect();
     fs::write(from.join("too-large"), bytes).unwrap();
     fs::write(from.join("small"), "small").unwrap();
-    let said = samite.fails(1, ["stage", "in", from.to_str().unwrap(), "/d"]);
+    let args = ["stage", "in", from.to_str().unwrap(), "/d"];
+    let said = samite.fails(1, args);
+    assert!(said.contains("needs about 48.0 MiB and 3 entries"), "{said}");
+    assert!(said.contains(" are free on n0: --force tries"), "{said}");
+    assert_eq!(samite.ok(["ls", "/"]), "");
+    let said = samite.fails(1, [args.as_slice(), &["--force"]].concat());
     assert!(said.contains("/d/too-large"), "{said}");
     assert_eq!(samite.ok(["cat", "/d/small"]), "small");
     assert_eq!(samite.ok(["ls", "/d"]), "small\n");
     samite.ok_with(["put", "-", "/fits"], &[1; 1 << 20]);
+}
+
+#[test]
+fn after_ten_errors_of_one_kind_the_rest_is_counted() {
+    let samite = Samite::new();
+    samite.ok(["up", "--local", "1", "--memory", "32M"]);
+    let from = samite.scratch().join("from");
+    fs::create_dir_all(from.join("dir")).unwrap();
+    // Half of it fits.
+    for name in 0..120 {
+        let dir = if name % 2 == 0 { "dir" } else { "." };
+        fs::write(from.join(dir).join(name.to_string()), vec![1; 512 << 10]).unwrap();
+    }
+    let args = ["stage", "in", "--json", "--force", from.to_str().unwrap(), "/d"];
+    let out = samite.command(args).output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert_eq!(said.lines().count(), 11, "{said}");
+    assert!(
+        said.lines().last().unwrap().contains("given up (no space left in the store)"),
+        "{said}"
+    );
+    let report: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    assert_eq!(report["given_up"], true);
+    let count = |key: &str| report[key].as_u64().unwrap();
+    assert!(count("not_tried") > 20, "{report}");
+    assert_eq!(count("files") + count("errors") + count("not_tried"), 120, "{report}");
+    // What is there is not counted once more.
+    let said = samite.fails(1, ["stage", "in", from.to_str().unwrap(), "/d"]);
+    let expected = format!("and {} entries", 120 - count("files") + 2);
+    assert!(said.contains(&expected), "{said}; {report}");
 }

@@ -33,6 +33,7 @@ mod client;
 mod config;
 mod crew;
 mod dataset;
+mod draft;
 mod exec;
 pub mod faults;
 mod flight;

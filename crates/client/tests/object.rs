@@ -227,3 +227,42 @@ fn appends_of_many_writers_do_not_overlap() {
         assert!(piece[0] >= b'a' && piece.iter().all(|byte| *byte == piece[0]));
     }
 }
+
+#[test]
+fn an_object_is_replaced_by_a_whole_one_in_one_step() {
+    let objects = objects(Transport::Unix, DistributionKind::RoundRobin, "replaced");
+    let other = Objects::new(objects.dataset().clone());
+    let (old, new) = (pattern(300_000, 1), pattern(200_000, 2));
+    let read = |len: usize| {
+        let mut bytes = vec![0; len + 1];
+        let len = other.open(b"o").unwrap().read_at(&mut bytes, 0).unwrap();
+        bytes.truncate(len);
+        bytes
+    };
+    let first = objects.replace(b"o").unwrap();
+    first.object().write_at(&old, 0).unwrap();
+    assert_eq!(other.open(b"o").unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(other.list(b"", b"", 10).unwrap().entries.is_empty());
+    first.place().unwrap();
+    assert!(read(old.len()) == old);
+    let count = records(objects.dataset()).len();
+
+    // One that is given up, and one beside which others come and go.
+    let dropped = objects.replace(b"o").unwrap();
+    dropped.object().write_at(&new, 0).unwrap();
+    drop(dropped);
+    assert_eq!(records(objects.dataset()).len(), count);
+    let opened = other.open(b"o").unwrap();
+    let [slow, fast] = [&objects, &other].map(|objects| objects.replace(b"o").unwrap());
+    slow.object().write_at(&new, 0).unwrap();
+    fast.object().write_at(b"short", 0).unwrap();
+    assert!(read(old.len()) == old);
+    fast.place().unwrap();
+    assert!(read(5) == b"short");
+    assert_eq!(opened.len().unwrap_err().kind(), ErrorKind::NotFound);
+    slow.place().unwrap();
+    assert!(read(new.len()) == new);
+
+    assert!(other.delete(b"o").unwrap());
+    assert_eq!(records(objects.dataset()).len(), 0);
+}

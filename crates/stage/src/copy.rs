@@ -1,11 +1,12 @@
 //! One file at a time: small ones whole, large ones in pieces that several threads take.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use samite_fs::FileKind;
 use samite_types::{Error, ErrorKind, Result};
 
+use crate::beside::{self, Beside};
 use crate::progress::{Progress, add};
 use crate::queue::Shared;
 use crate::tree::{Meta, Range, Small, Tree};
@@ -19,6 +20,9 @@ const HOLE_LEN: usize = 64 << 10;
 const PIECE_LEN: u64 = 8 << 20;
 /// A file of this length is worth sharing between threads.
 const LARGE_LEN: u64 = 4 * PIECE_LEN;
+
+/// After so many errors of one kind nothing more is copied.
+const ERRORS_MAX: u32 = 10;
 
 /// Memory of one copying thread.
 pub struct Buffer(Vec<u8>);
@@ -43,7 +47,7 @@ pub struct FileJob {
 /// A large file on its way.
 pub struct Large<S, D> {
     source: S,
-    destination: D,
+    destination: Beside<D>,
     from: Vec<u8>,
     to: Vec<u8>,
     meta: Meta,
@@ -71,12 +75,28 @@ pub struct Copy<'a, S, D> {
     pub on_error: &'a (dyn Fn(&Error) + Sync),
     /// A node cannot be reached: all that is left would wait for it in vain.
     pub lost: AtomicBool,
+    /// How many errors of each kind there were.
+    pub errors: Mutex<Vec<(ErrorKind, u32)>>,
+    /// Code of the kind of which there were too many, or 0.
+    pub too_many: AtomicU8,
 }
 
 impl<S: Tree, D: Tree> Copy<'_, S, D> {
-    /// Counts and tells a failure.
+    /// Counts a failure, and tells it unless there were too many of its kind.
     pub fn failed(&self, error: &Error) {
         add(&self.progress.tally.errors, 1);
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = errors.iter().position(|(kind, _)| *kind == error.kind()).unwrap_or(errors.len());
+        if at == errors.len() {
+            errors.push((error.kind(), 0));
+        }
+        errors[at].1 += 1;
+        if errors[at].1 > ERRORS_MAX {
+            return;
+        }
+        if errors[at].1 == ERRORS_MAX {
+            self.too_many.store(error.kind().code(), Ordering::Relaxed);
+        }
         if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
             self.lost.store(true, Ordering::Relaxed);
         }
@@ -88,11 +108,22 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// The kind of which there were so many errors that nothing more is copied, only counted.
+    pub fn stopped_by(&self) -> Option<ErrorKind> {
+        ErrorKind::from_code(self.too_many.load(Ordering::Relaxed))
+    }
+
+    /// Counts what is not copied any more.
+    pub fn untried(&self, count: usize) {
+        add(&self.progress.tally.untried, count as u64);
+    }
+
     /// Makes a directory, open to its owner until all is in it. One that is there will do.
     pub fn directory(&self, job: &FileJob) -> Result<()> {
         match self.destination.mkdir(&job.to, job.meta.perm | 0o700) {
             Err(error) if error.kind() == ErrorKind::Exists => {
                 if self.destination.meta(&job.to)?.kind == FileKind::Directory {
+                    beside::sweep_dir(self.destination, &job.to);
                     Ok(())
                 } else {
                     Err(Error::new(
@@ -151,21 +182,22 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
                 if will_do(&found) {
                     return Ok(());
                 }
-                self.make_way(path, &found)?;
+                self.check_replaceable(path, &found)?;
+                self.destination.unlink(path)?;
                 make()
             }
             result => result,
         }
     }
 
-    fn make_way(&self, path: &[u8], found: &Meta) -> Result<()> {
+    fn check_replaceable(&self, path: &[u8], found: &Meta) -> Result<()> {
         if found.kind == FileKind::Directory {
             return Err(Error::new(
                 ErrorKind::IsDirectory,
                 format!("{}: is there, and is a directory", self.destination.show(path)),
             ));
         }
-        self.destination.unlink(path)
+        Ok(())
     }
 
     /// Copies a regular file. A large one is shown to `offer`, so that others can help.
@@ -237,15 +269,10 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         offer: impl FnOnce(Arc<Large<S::File, D::File>>),
     ) -> Result<()> {
         let perm = job.meta.perm & 0o777;
-        let created = match self.destination.create(&job.to, perm) {
-            Err(error) if error.kind() == ErrorKind::Exists => {
-                if self.is_there(job, buffer)? {
-                    return Ok(());
-                }
-                self.destination.create(&job.to, perm)?
-            }
-            created => created?,
-        };
+        if self.is_there(job, buffer)? {
+            return Ok(());
+        }
+        let created = Beside::create(self.destination, &job.to, perm)?;
         let opened = self.source.open(&job.from).and_then(|source| {
             let meta = self.source.file_meta(&source, &job.from)?;
             if meta.kind == FileKind::File {
@@ -257,7 +284,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         let (source, meta) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                self.give_up(&created, &job.to);
+                self.give_up(&created);
                 return Err(error);
             }
         };
@@ -282,9 +309,12 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         Ok(())
     }
 
-    /// Whether a file that exists is the one to copy, whole; makes way if it is not.
+    /// Whether there is a file already, and it is the one to copy, whole. Anything else that is there, but no directory, is replaced.
     fn is_there(&self, job: &FileJob, buffer: &mut Buffer) -> Result<bool> {
-        let found = self.destination.meta(&job.to)?;
+        let found = match self.destination.meta(&job.to) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+            found => found?,
+        };
         let is_copied = self.options.resume && job.meta.is_copied_as(&found);
         if is_copied && (!self.options.checksum || verify::compare(self, job, buffer).is_ok()) {
             self.destination.set_meta(&job.to, &job.meta, self.options.keep_owner)?;
@@ -295,7 +325,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
             add(&self.progress.files_done, 1);
             return Ok(true);
         }
-        self.make_way(&job.to, &found)?;
+        self.check_replaceable(&job.to, &found)?;
         Ok(false)
     }
 
@@ -357,7 +387,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         let write = |start: usize, end: usize| {
             let (from, until) = (offset + start as u64, offset + end as u64);
             large.written_end.fetch_max(until, Ordering::Relaxed);
-            self.destination.write_at(&large.destination, &large.to, &bytes[start..end], from)
+            self.destination.write_at(&large.destination.file, &large.to, &bytes[start..end], from)
         };
         let mut run_start = 0;
         let mut at = 0;
@@ -382,7 +412,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         }
         add(&self.progress.files_done, 1);
         let ended = if large.failed.load(Ordering::Relaxed) {
-            self.give_up(&large.destination, &large.to);
+            self.give_up(&large.destination);
             Ok(())
         } else {
             self.end_file(large, buffer)
@@ -394,22 +424,25 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     }
 
     fn end_file(&self, large: &Large<S::File, D::File>, buffer: &mut Buffer) -> Result<()> {
-        let (file, path) = (&large.destination, &large.to);
+        let (new, path) = (&large.destination, &large.to);
         let ended = (|| {
             if large.written_end.load(Ordering::Relaxed) < large.meta.size {
                 // It ends with a hole.
-                self.destination.set_len(file, path, large.meta.size)?;
+                self.destination.set_len(&new.file, path, large.meta.size)?;
             }
             let after = self.source.file_meta(&large.source, &large.from)?;
-            if large.meta.is_copied_as(&after) { Ok(()) } else { Err(self.changed(&large.from)) }
+            if !large.meta.is_copied_as(&after) {
+                return Err(self.changed(&large.from));
+            }
+            self.destination.finish(&new.file, path, &large.meta, self.options.keep_owner)?;
+            let (from, meta) = (large.from.clone(), large.meta);
+            self.verify_if_asked(&FileJob { from, to: new.hidden.clone(), meta }, buffer)
         })();
         if let Err(error) = ended {
-            self.give_up(file, path);
+            self.give_up(new);
             return Err(error);
         }
-        self.destination.finish(file, path, &large.meta, self.options.keep_owner)?;
-        let job = FileJob { from: large.from.clone(), to: large.to.clone(), meta: large.meta };
-        self.verify_if_asked(&job, buffer)?;
+        new.place(self.destination)?;
         let tally = &self.progress.tally;
         add(&tally.files, 1);
         add(&tally.bytes, large.meta.size);
@@ -417,13 +450,12 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     }
 
     /// Leaves nothing half-copied behind; the error that led here is the one to tell.
-    fn give_up(&self, file: &D::File, path: &[u8]) {
+    fn give_up(&self, new: &Beside<D::File>) {
         if self.is_lost() {
-            // It would wait for the lost node once more. The time is not set, so nobody takes the file for whole.
+            // It would wait for the lost node once more. The next copy to this name removes the fragment.
             return;
         }
-        self.destination.close(file);
-        let _ = self.destination.unlink(path);
+        new.give_up(self.destination);
     }
 
     fn changed(&self, from: &[u8]) -> Error {

@@ -5,11 +5,13 @@
 //! Modes, times (to the nanosecond), symbolic and hard links and holes are kept, and owners when run by root.
 //!
 //! **Resuming.** The modification time of a file is set last. A file that is at the destination with the same length and time
-//! was copied to its end and is skipped; any other one is removed and copied anew. A directory gets its mode and times after
+//! was copied to its end and is skipped; any other one is copied anew, beside what is there ([`Beside`]), and replaces it when whole. A directory gets its mode and times after
 //! all that is in it.
 //!
-//! **Errors** name the file, are told as they happen, and do not stop the rest; but when a node cannot be reached, the copy is given up.
+//! **Errors** name the file, are told as they happen, and do not stop the rest; but when a node cannot be reached, the copy is given up, and
+//! after ten errors of one kind what is left is only counted.
 
+mod beside;
 mod copy;
 mod local;
 mod progress;
@@ -19,10 +21,14 @@ mod tree;
 mod verify;
 mod walk;
 
+pub use beside::Beside;
 pub use local::LocalTree;
 pub use progress::{Progress, Summary};
 pub use store::StoreTree;
 pub use tree::{Meta, Range, SMALL_LEN, Small, Tree, Whole, join};
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8};
 
 use samite_types::{Error, Result};
 
@@ -66,7 +72,15 @@ pub fn copy_tree<S: Tree, D: Tree>(
     on_error: &(dyn Fn(&Error) + Sync),
 ) -> Result<Summary> {
     let root = source.meta(from)?;
-    let lost = std::sync::atomic::AtomicBool::new(false);
-    let job = copy::Copy { source, destination, options, progress, on_error, lost };
+    let job = copy::Copy {
+        source,
+        destination,
+        options,
+        progress,
+        on_error,
+        lost: AtomicBool::new(false),
+        errors: Mutex::default(),
+        too_many: AtomicU8::new(0),
+    };
     walk::run(&job, from, to, root)
 }

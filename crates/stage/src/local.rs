@@ -6,11 +6,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, RawMode, SeekFrom, Stat, Timespec, Timestamps, Uid};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Gid, Mode, RawMode, SeekFrom, Stat, Timespec, Timestamps, Uid,
+};
 use rustix::io::Errno;
 use samite_fs::{FileKind, Timestamp};
 use samite_types::{Error, ErrorKind, Result};
 
+use crate::beside::Beside;
 use crate::tree::{Meta, Range, SMALL_LEN, Small, Tree, Whole};
 
 /// The local file system.
@@ -126,11 +129,15 @@ impl Tree for LocalTree {
 
     fn create_small(&self, files: &[Small<'_>], with_owner: bool) -> Vec<Result<()>> {
         let create = |small: &Small<'_>| {
-            let file = self.create(small.path, small.meta.perm & 0o777)?;
-            self.write_at(&file, small.path, &small.data, 0)
-                .and_then(|()| self.finish(&file, small.path, &small.meta, with_owner))
+            if self.meta(small.path).is_ok() {
+                return Err(failed("create", small.path)(Errno::EXIST));
+            }
+            let new = Beside::create(self, small.path, small.meta.perm & 0o777)?;
+            self.write_at(&new.file, small.path, &small.data, 0)
+                .and_then(|()| self.finish(&new.file, small.path, &small.meta, with_owner))
                 // Nothing half-made stays; the first error is the one to tell.
-                .inspect_err(|_| drop(self.unlink(small.path)))
+                .inspect_err(|_| new.give_up(self))?;
+            new.place(self)
         };
         files.iter().map(create).collect()
     }
@@ -249,5 +256,22 @@ impl Tree for LocalTree {
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
         rustix::fs::unlink(as_path(path)).map_err(failed("remove", path))
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        rustix::fs::rename(as_path(from), as_path(to)).map_err(failed("put in place", to))
+    }
+
+    fn hold(&self, file: &File) -> Result<bool> {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(Error::io("lock", errno)),
+        }
+    }
+
+    fn release(&self, file: &File) {
+        // The lock goes with the file, at the latest.
+        let _ = rustix::fs::flock(file, FlockOperation::Unlock);
     }
 }

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use samite_types::ErrorKind;
+
 /// Counters that the copying threads raise and that a progress display reads.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -31,6 +33,7 @@ pub(crate) struct Tally {
     pub special: AtomicU64,
     pub verified: AtomicU64,
     pub errors: AtomicU64,
+    pub untried: AtomicU64,
 }
 
 /// Adds to a counter. Counters order nothing, so the weakest ordering will do.
@@ -59,16 +62,25 @@ pub struct Summary {
     pub special: u64,
     /// Files read back and compared.
     pub verified: u64,
-    /// Failures, each of which was told.
+    /// Failures. Of each kind the first ten were told.
     pub errors: u64,
-    /// A node could not be reached, and the rest was not tried.
+    /// The rest was not tried: a node could not be reached, or there were ten errors of one kind.
     pub given_up: bool,
+    /// The kind of error of which there were ten.
+    pub stopped_by: Option<ErrorKind>,
+    /// What was found after that, and not tried; directories are not counted.
+    pub untried: u64,
     /// Time it took.
     pub elapsed: Duration,
 }
 
 impl Progress {
-    pub(crate) fn summary(&self, elapsed: Duration, given_up: bool) -> Summary {
+    pub(crate) fn summary(
+        &self,
+        elapsed: Duration,
+        is_lost: bool,
+        stopped_by: Option<ErrorKind>,
+    ) -> Summary {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tally = &self.tally;
         Summary {
@@ -82,7 +94,9 @@ impl Progress {
             special: get(&tally.special),
             verified: get(&tally.verified),
             errors: get(&tally.errors),
-            given_up,
+            given_up: is_lost || stopped_by.is_some(),
+            stopped_by: stopped_by.filter(|_| !is_lost),
+            untried: get(&tally.untried),
             elapsed,
         }
     }

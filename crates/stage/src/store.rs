@@ -1,6 +1,11 @@
 //! The store as a [`Tree`].
 
-use samite_fs::{Attr, Context, FileKind, FileSystem, NewFile, OpenFile, OpenFlags, SetTime};
+use std::sync::Arc;
+
+use samite_fs::{
+    Attr, Context, FileKind, FileLocks, FileSystem, LockMode, LockPlace, LockRange, LockSpace,
+    NewFile, OpenFile, OpenFlags, RenameFlags, SetTime, WantedLock,
+};
 use samite_types::Result;
 
 use crate::tree::{Meta, Range, Small, Tree, Whole};
@@ -10,13 +15,15 @@ use crate::tree::{Meta, Range, Small, Tree, Whole};
 pub struct StoreTree {
     fs: FileSystem,
     context: Context,
+    locks: Arc<FileLocks>,
 }
 
 impl StoreTree {
     /// The file system as `context`'s user. Its umask is set aside: modes are kept as they are.
     #[must_use]
     pub fn new(fs: FileSystem, context: Context) -> Self {
-        Self { fs, context: Context { umask: 0, ..context } }
+        let locks = Arc::new(fs.locks());
+        Self { fs, context: Context { umask: 0, ..context }, locks }
     }
 
     fn needs_chown(&self, meta: &Meta, with_owner: bool) -> bool {
@@ -37,6 +44,11 @@ fn meta_of(attr: &Attr) -> Meta {
         atime: attr.atime,
         mtime: attr.mtime,
     }
+}
+
+/// Where a whole file is locked. No tree has two owners of one file: each path is copied once.
+fn place_of(file: &OpenFile) -> LockPlace {
+    LockPlace { ino: file.ino(), space: LockSpace::Whole, token: file.ino() }
 }
 
 fn times_of(meta: &Meta) -> (SetTime, SetTime) {
@@ -193,5 +205,26 @@ impl Tree for StoreTree {
 
     fn unlink(&self, path: &[u8]) -> Result<()> {
         self.fs.unlink(&self.context, path)
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        self.fs.rename(&self.context, from, to, RenameFlags::default())
+    }
+
+    fn hold(&self, file: &OpenFile) -> Result<bool> {
+        let (range, mode) = (LockRange::WHOLE, LockMode::Exclusive);
+        let pid = std::process::id();
+        let wanted = WantedLock { range, mode, pid, detects_deadlock: false };
+        self.locks.try_lock(place_of(file), wanted).map(|found| found.is_none())
+    }
+
+    fn release(&self, file: &OpenFile) {
+        // The lock goes with this process, at the latest.
+        let _ = self.locks.unlock(place_of(file), LockRange::WHOLE);
+    }
+
+    fn free_removed(&self) {
+        // What cannot be freed now, others free later.
+        let _ = self.fs.sweep_orphans();
     }
 }

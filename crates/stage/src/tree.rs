@@ -185,6 +185,24 @@ pub trait Tree: Sync {
     /// # Errors
     /// Of the tree.
     fn unlink(&self, path: &[u8]) -> Result<()>;
+
+    /// Renames a file to `to`, in place of what is there.
+    ///
+    /// # Errors
+    /// Of the tree.
+    fn rename(&self, from: &[u8], to: &[u8]) -> Result<()>;
+
+    /// Locks an open file as a whole, at the longest until this process ends; whether it could be had.
+    ///
+    /// # Errors
+    /// Of the tree.
+    fn hold(&self, file: &Self::File) -> Result<bool>;
+
+    /// Ends [`Tree::hold`].
+    fn release(&self, file: &Self::File);
+
+    /// Gives back the space of removed files that only dead programs had open. By itself the tree may never do so.
+    fn free_removed(&self) {}
 }
 
 /// `dir` and `name` as one path.

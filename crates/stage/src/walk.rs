@@ -8,6 +8,7 @@ use samite_fs::FileKind;
 use samite_types::{Error, ErrorKind, Result};
 
 use crate::Summary;
+use crate::beside::is_hidden;
 use crate::copy::{Buffer, Copy, FileJob, Large};
 use crate::progress::add;
 use crate::queue::{Queue, Work};
@@ -63,7 +64,7 @@ pub fn run<S: Tree, D: Tree>(
     })
     .map(|later| {
         finish(copy, later);
-        copy.progress.summary(begun.elapsed(), copy.is_lost())
+        copy.progress.summary(begun.elapsed(), copy.is_lost(), copy.stopped_by())
     })
 }
 
@@ -73,6 +74,10 @@ fn work<S: Tree, D: Tree>(copy: &Copy<'_, S, D>, queue: &Queue<Job, Large<S::Fil
         match work {
             Work::Help(large) => copy.help(&large, &mut buffer),
             Work::Job(..) if copy.is_lost() => {}
+            Work::Job(Job::One(_), _) if copy.stopped_by().is_some() => copy.untried(1),
+            Work::Job(Job::Small(jobs), _) if copy.stopped_by().is_some() => {
+                copy.untried(jobs.len());
+            }
             Work::Job(Job::One(job), _busy) => {
                 copy.file(&job, &mut buffer, |large| queue.offer(large));
             }
@@ -115,6 +120,8 @@ fn visit_all<S: Tree, D: Tree>(
             let (from, to) = (join(&from, &name), join(&to, &name));
             match known.map_or_else(|| copy.source.meta(&from), Ok) {
                 Ok(meta) => visit(copy, queue, later, &mut unread, FileJob { from, to, meta }),
+                // Put in place, or removed as a fragment, since it was listed.
+                Err(error) if error.kind() == ErrorKind::NotFound && is_hidden(&name) => {}
                 Err(error) => copy.failed(&error),
             }
         }
@@ -131,6 +138,8 @@ fn visit<S: Tree, D: Tree>(
     job: FileJob,
 ) {
     match job.meta.kind {
+        FileKind::Directory if copy.stopped_by().is_some() => unread.push((job.from, job.to)),
+        _ if copy.stopped_by().is_some() => copy.untried(1),
         FileKind::Directory => match copy.directory(&job) {
             Ok(()) => {
                 add(&copy.progress.tally.directories, 1);
@@ -177,6 +186,10 @@ fn finish<S: Tree, D: Tree>(copy: &Copy<'_, S, D>, later: Later) {
     for (first, job) in &later.links {
         if copy.is_lost() {
             return;
+        }
+        if copy.stopped_by().is_some() {
+            copy.untried(1);
+            continue;
         }
         match copy.hard_link(first, job) {
             Ok(()) => add(&copy.progress.tally.hard_links, 1),

@@ -144,7 +144,7 @@ impl ErrorKind {
         match self {
             Self::NotFound => "there is no such thing",
             Self::Exists => "it exists already",
-            Self::NoSpace => "the target is full",
+            Self::NoSpace => "no space left in the store",
             Self::TooLarge => "over its limit",
             Self::Invalid => "the request makes no sense",
             Self::Conflict => "a condition did not hold",

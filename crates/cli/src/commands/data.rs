@@ -1,11 +1,13 @@
 //! `samite cat`, `put` and `get`: bytes between the store and here.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use samite_fs::{FileKind, OpenFile, OpenFlags};
+use samite_fs::{Attr, FileKind, OpenFile, OpenFlags};
+use samite_stage::{Beside, LocalTree, StoreTree, Tree};
 use samite_types::ErrorKind;
 
 use crate::cluster::{Files, Target};
@@ -46,7 +48,7 @@ pub fn cat(args: &CatArgs, target: &Target) -> Result<(), Failure> {
 
 /// Copy one local file, or standard input, into the store
 ///
-/// An existing file is overwritten; into an existing directory the file goes under its own name.
+/// An existing file is replaced when the new one is whole, and keeps its mode; into an existing directory the file goes under its own name.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -81,31 +83,70 @@ pub fn put(args: &PutArgs, target: &Target) -> Result<(), Failure> {
     let files = target.files()?;
     let name = args.local.file_name().map(std::os::unix::ffi::OsStrExt::as_bytes);
     let path = into_directory(&files, &args.path, name.filter(|_| !is_stdin))?;
-    let flags = OpenFlags { read: false, truncate: true, ..OpenFlags::creating() };
-    let file = files.fs.open_file(&files.context, path.bytes(), flags, perm)?;
+    let (path, there) = replaced(&files, &path)?;
+    let tree = StoreTree::new(files.fs.clone(), files.context.clone());
+    let perm = perm & !files.context.umask;
+    let new = Beside::create(&tree, path.bytes(), perm)?;
+    fill(&tree, &new, &mut *source, &args.local, &path)
+        .and_then(|()| settle(&files, &new.file, there.as_ref()))
+        .inspect_err(|_| new.give_up(&tree))?;
+    Ok(new.place(&tree)?)
+}
+
+/// What is to be replaced at `path`, and its path: a link's target, not the link.
+fn replaced(files: &Files, path: &StorePath) -> Result<(StorePath, Option<Attr>), Failure> {
+    let (fs, context) = (&files.fs, &files.context);
+    let attr = match fs.stat(context, path.bytes(), false) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok((path.clone(), None)),
+        Ok(attr) if attr.kind != FileKind::Symlink => (path.clone(), attr),
+        Ok(_) => {
+            let target = StorePath(fs.canonicalize(context, path.bytes())?);
+            let attr = fs.stat(context, target.bytes(), false)?;
+            (target, attr)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if attr.1.kind != FileKind::File {
+        return Err(Failure::failed(format!("{}: is not a regular file", path.show())));
+    }
+    Ok((attr.0, Some(attr.1)))
+}
+
+/// Gives the new file the owner, where that is allowed, and mode of the one that it replaces.
+fn settle(files: &Files, new: &OpenFile, there: Option<&Attr>) -> Result<(), Failure> {
+    if let Some(there) = there {
+        let made = new.attr()?;
+        if (made.uid, made.gid) != (there.uid, there.gid) {
+            // Only root may give files away.
+            let _ = new.chown(&files.context, Some(there.uid), Some(there.gid));
+        }
+        new.chmod(&files.context, there.perm & 0o777)?;
+    }
+    Ok(new.close()?)
+}
+
+fn fill(
+    tree: &StoreTree,
+    new: &Beside<OpenFile>,
+    source: &mut dyn Read,
+    local: &Path,
+    path: &StorePath,
+) -> Result<(), Failure> {
     let mut buffer = vec![0; BUFFER_LEN];
     let mut offset = 0;
     loop {
-        let len = read_full(&mut source, &mut buffer)
-            .doing(format_args!("read {}", args.local.display()))?;
+        let len = read_full(source, &mut buffer).doing(format_args!("read {}", local.display()))?;
         if len == 0 {
-            break;
+            return Ok(());
         }
-        let mut rest = &buffer[..len];
-        while !rest.is_empty() {
-            // Less than all when space ran out on the way; then the next call says so.
-            let len = file
-                .write_at(rest, offset)
-                .map_err(|error| error.context(format_args!("put {}", path.show())))?;
-            rest = &rest[len..];
-            offset += len as u64;
-        }
+        tree.write_at(&new.file, path.bytes(), &buffer[..len], offset)?;
+        offset += len as u64;
     }
-    file.close().map_err(|error| error.context(format_args!("put {}", path.show())))?;
-    Ok(())
 }
 
 /// Copy one file of the store to a local file, or to standard output
+///
+/// An existing file is replaced when the new one is whole, and keeps its mode.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -136,15 +177,49 @@ pub fn get(args: &GetArgs, target: &Target) -> Result<(), Failure> {
         args.local.clone()
     };
     let perm = source.attr()?.perm & 0o777;
+    write_local(&local, perm, |sink| read_all(&source, sink))
+}
+
+/// Makes or replaces a local file by what `fill` gives to its argument; a device or pipe is written to.
+pub fn write_local(
+    local: &Path,
+    perm: u32,
+    fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let what = format!("write {}", local.display());
-    let mut file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(perm)
-        .open(&local)
-        .doing(&what)?;
-    read_all(&source, |bytes| file.write_all(bytes).doing(&what))
+    let there = match std::fs::symlink_metadata(local) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        there => Some(there.doing(&what)?),
+    };
+    // A link's target is replaced, not the link.
+    let (local, there) = match there {
+        Some(there) if there.is_symlink() => {
+            let target = std::fs::canonicalize(local).doing(&what)?;
+            let there = std::fs::symlink_metadata(&target).doing(&what)?;
+            (target, Some(there))
+        }
+        there => (local.to_path_buf(), there),
+    };
+    if there.as_ref().is_some_and(|there| !there.is_file()) {
+        let mut device = File::options().write(true).open(&local).doing(&what)?;
+        return fill(&mut |bytes| device.write_all(bytes).doing(&what));
+    }
+    let new = Beside::create(&LocalTree, local.as_os_str().as_bytes(), perm)?;
+    fill(&mut |bytes| (&new.file).write_all(bytes).doing(&what))
+        .and_then(|()| settle_local(&new.file, there.as_ref()).doing(&what))
+        .inspect_err(|_| new.give_up(&LocalTree))?;
+    Ok(new.place(&LocalTree)?)
+}
+
+/// Gives the new file the owner, where that is allowed, and mode of the one that it replaces.
+fn settle_local(new: &File, there: Option<&Metadata>) -> std::io::Result<()> {
+    let Some(there) = there else { return Ok(()) };
+    let made = new.metadata()?;
+    if (made.uid(), made.gid()) != (there.uid(), there.gid()) {
+        // Only root may give files away.
+        let _ = fchown(new, Some(there.uid()), Some(there.gid()));
+    }
+    new.set_permissions(PermissionsExt::from_mode(there.mode() & 0o777))
 }
 
 /// `path`, or `path/name` when it is a directory.
@@ -192,7 +267,7 @@ fn read_all(
 }
 
 /// Fills the buffer as far as the source goes, so that pipes do not make small writes.
-pub fn read_full(source: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+pub fn read_full(source: &mut (impl Read + ?Sized), buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
         match source.read(&mut buffer[done..]) {

@@ -66,6 +66,7 @@ fn copy_one(
         &|error| complain(error.message()),
     )?;
     match summary {
+        Summary { stopped_by: Some(_), .. } => Err(super::stage::stopped(&summary)),
         Summary { given_up: true, .. } => {
             Err(Failure::new(ExitCode::Unreachable, "given up: a node cannot be reached"))
         }

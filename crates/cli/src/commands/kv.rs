@@ -144,6 +144,8 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         Command::Get { key, json } => get(&kv, key.as_bytes(), *json, &mut out)?,
         Command::Put { key, value, if_absent } => {
             let value = value.bytes()?;
+            // What is left of a large value whose command was killed.
+            kv.sweep(key.as_bytes())?;
             let version = if *if_absent {
                 kv.put_if_absent(key.as_bytes(), &value)?
             } else {
@@ -169,6 +171,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         Command::Delete { keys } => {
             let mut missing = Vec::new();
             for key in keys {
+                kv.sweep(key.as_bytes())?;
                 if !kv.delete(key.as_bytes())? {
                     missing.push(escaped(key.as_bytes()));
                 }

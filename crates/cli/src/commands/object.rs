@@ -2,13 +2,13 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use samite_client::object::Objects;
 
-use super::data::read_full;
+use super::data::{read_full, write_local};
 use super::dataset::view_dataset;
 use super::ls::hex;
 use crate::cluster::Target;
@@ -37,6 +37,8 @@ pub struct Args {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Make or replace an object from a local file or standard input
+    ///
+    /// An object that is there is replaced when the new one is whole. What a killed command leaves goes with the next one.
     #[command(
         after_help = "Examples:\n  samite object put model.bin ./model.bin\n  tar c dir | samite object put dir.tar -"
     )]
@@ -106,13 +108,9 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             if local == Path::new("-") {
                 get(&objects, object.as_bytes(), range, |bytes| out.bytes(bytes))?;
             } else {
-                let what = format!("write {}", local.display());
                 // An object that is not there must not leave an empty file behind.
                 objects.open(object.as_bytes())?;
-                let mut file = File::create(local).doing(&what)?;
-                get(&objects, object.as_bytes(), range, |bytes| {
-                    file.write_all(bytes).doing(&what)
-                })?;
+                write_local(local, 0o666, |sink| get(&objects, object.as_bytes(), range, sink))?;
             }
         }
         Command::Ls { prefix, long, json } => {
@@ -148,17 +146,16 @@ fn put(objects: &Objects, name: &[u8], local: &Path) -> Result<(), Failure> {
     } else {
         Box::new(File::open(local).doing(format_args!("open {}", local.display()))?)
     };
-    let object = objects.open_or_create(name)?;
-    object.truncate(0)?;
+    let new = objects.replace(name)?;
     let mut buffer = vec![0; BUFFER_LEN];
     let mut offset = 0;
     loop {
         let len =
-            read_full(&mut source, &mut buffer).doing(format_args!("read {}", local.display()))?;
+            read_full(&mut *source, &mut buffer).doing(format_args!("read {}", local.display()))?;
         if len == 0 {
-            return Ok(());
+            return Ok(new.place()?);
         }
-        object.write_at(&buffer[..len], offset)?;
+        new.object().write_at(&buffer[..len], offset)?;
         offset += len as u64;
     }
 }

@@ -12,6 +12,7 @@ use samite_stage::{LocalTree, Options, Progress, StoreTree, Summary, copy_tree};
 use samite_types::Error;
 
 use super::files::{make_local_parents, make_parents};
+use super::room;
 use crate::cluster::Target;
 use crate::failure::{ExitCode, Failure};
 use crate::output::{Output, human_bytes};
@@ -28,7 +29,7 @@ const THREADS_MAX: u64 = 64;
 /// Blocks of 64 KiB of zeros become holes.
 ///
 /// Can be run again after an interruption: a file that is there with the same length and time is skipped, any other one is copied anew.
-/// What fails is named on stderr and does not stop the rest; the exit code is 1 then.
+/// What fails is named on stderr and does not stop the rest; the exit code is 1 then. After ten errors of one kind the rest is only counted.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -86,6 +87,9 @@ struct How {
     /// No progress bar
     #[arg(short, long)]
     quiet: bool,
+    /// Begin even if there seems to be too little room
+    #[arg(long)]
+    force: bool,
     /// Print the summary as a JSON object
     #[arg(long)]
     json: bool,
@@ -100,10 +104,13 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
                 Failure::failed(format!("stage in {}: {error}", source.display()))
             })?;
             let files = target.files()?;
-            make_parents(&files, destination)?;
-            let store = StoreTree::new(files.fs, files.context);
             // A link given by name means what it points to.
             let source = std::fs::canonicalize(source).unwrap_or_else(|_| source.clone());
+            if !options.force {
+                room::check(&files, &source, destination, !options.no_resume)?;
+            }
+            make_parents(&files, destination)?;
+            let store = StoreTree::new(files.fs, files.context);
             let source = source.as_os_str().as_bytes();
             stage(options, |how, progress, on_error| {
                 copy_tree(
@@ -163,6 +170,7 @@ fn stage(
     bar.finish_and_clear();
     report(how, &summary)?;
     match summary {
+        Summary { stopped_by: Some(_), .. } => Err(stopped(&summary)),
         Summary { given_up: true, .. } => Err(Failure::new(
             ExitCode::Unreachable,
             "given up: a node cannot be reached; the same command goes on where this one stopped",
@@ -170,6 +178,15 @@ fn stage(
         Summary { errors: 0, .. } => Ok(()),
         _ => Err(Failure::reported()),
     }
+}
+
+/// What is said after ten errors of one kind.
+pub fn stopped(summary: &Summary) -> Failure {
+    let words = summary.stopped_by.map_or("", |kind| kind.words());
+    let Summary { errors, untried, .. } = summary;
+    Failure::failed(format!(
+        "given up ({words}): {errors} errors, and {untried} files were not tried"
+    ))
 }
 
 fn new_bar() -> ProgressBar {
@@ -215,6 +232,7 @@ fn report(how: &How, summary: &Summary) -> Result<(), Failure> {
             "verified": summary.verified,
             "errors": summary.errors,
             "given_up": summary.given_up,
+            "not_tried": summary.untried,
             "seconds": seconds,
             "mb_per_s": rate,
         }))?;

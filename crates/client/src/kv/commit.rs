@@ -22,8 +22,25 @@ pub(super) enum Expect {
 pub(super) enum Stored<'a> {
     /// A value that fits its record.
     Small(&'a [u8]),
-    /// A manifest whose chunks have been written, and its encoding.
-    Large(&'a Manifest, &'a [u8]),
+    /// A manifest whose chunks have been written, its encoding, and the key of its draft when all of it is new.
+    Large(&'a Manifest, &'a [u8], Option<&'a [u8]>),
+}
+
+impl<'a> Stored<'a> {
+    const fn draft(self) -> Option<&'a [u8]> {
+        match self {
+            Self::Large(_, _, draft) => draft,
+            Self::Small(_) => None,
+        }
+    }
+}
+
+/// What the record of a draft that is being made holds.
+pub(super) const UNDER_WAY: &[u8] = &[1];
+
+/// The draft is still there.
+const fn own(key: &[u8]) -> Guard<'_> {
+    Guard::BytesAre { key, offset: 0, bytes: UNDER_WAY }
 }
 
 impl Kv {
@@ -60,9 +77,10 @@ impl Kv {
             Stored::Small(value) => {
                 small(place, Action::Put { key: &place.value, data: Data::Inline(value) })
             }
-            Stored::Large(_, raw) => {
+            Stored::Large(_, raw, draft) => {
                 let put = Action::Put { key: &place.manifest, data: Data::Inline(raw) };
                 let mut operation = small(place, Action::Delete { key: &place.value });
+                operation.actions.extend(draft.map(|key| Action::Delete { key }));
                 operation.actions.push(put);
                 operation
             }
@@ -74,11 +92,15 @@ impl Kv {
                 operation.guards.push(Guard::VersionIs(&place.value, version));
             }
         }
+        let draft_guard = new.draft().map(|key| own(key));
+        let draft_index = draft_guard.is_some().then_some(operation.guards.len());
+        operation.guards.extend(draft_guard);
         match self.dataset.execute_one(Op::new(operation))? {
             OwnedOutcome::Done(results) => last_version(&results).map(Ok),
             OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::Conflict, index, current }) => {
                 match (index, expect) {
                     (0, _) => Ok(Err(current.ok_or(ErrorKind::Internal)?)),
+                    _ if draft_index == Some(usize::from(index)) => Err(swept()),
                     (_, Expect::Absent) => Err(exists()),
                     _ => Err(conflict()),
                 }
@@ -94,28 +116,41 @@ impl Kv {
         new: Stored<'_>,
         old: Revealed,
     ) -> Result<Option<Version>> {
-        let actions = match new {
-            Stored::Small(value) => vec![
-                Action::Delete { key: &place.manifest },
-                Action::Put { key: &place.value, data: Data::Inline(value) },
-            ],
-            Stored::Large(_, raw) => {
-                vec![Action::Put { key: &place.manifest, data: Data::Inline(raw) }]
+        let old_manifest = Manifest::decode(&old.bytes)?;
+        let drafts = self.drafts(place);
+        // Chunks of the old value that nobody needs then; of those that are only in part, removed below, nothing tells.
+        let is_new = !matches!(new, Stored::Large(_, _, None));
+        let gone = is_new.then(|| drafts.key(&old_manifest.id));
+        let mut actions = match new {
+            Stored::Small(_) => vec![Action::Delete { key: &place.manifest }],
+            Stored::Large(..) => {
+                new.draft().map(|key| Action::Delete { key }).into_iter().collect()
             }
         };
-        let operation = Operation::new(place.partition, actions)
+        actions.extend(gone.as_ref().map(|key| Action::Put { key, data: Data::Inline(&[]) }));
+        actions.push(match new {
+            Stored::Small(value) => Action::Put { key: &place.value, data: Data::Inline(value) },
+            Stored::Large(_, raw, _) => {
+                Action::Put { key: &place.manifest, data: Data::Inline(raw) }
+            }
+        });
+        let mut operation = Operation::new(place.partition, actions)
             .guard(Guard::VersionIs(&place.manifest, old.version));
+        operation.guards.extend(new.draft().map(own));
         match self.dataset.execute_one(Op::new(operation))? {
             OwnedOutcome::Done(results) => {
                 let version = last_version(&results)?;
-                let kept = match new {
-                    Stored::Small(_) => None,
-                    Stored::Large(manifest, _) => Some(manifest),
-                };
-                self.remove_chunks(&Manifest::decode(&old.bytes)?, kept)?;
+                match new {
+                    Stored::Large(manifest, _, None) => {
+                        self.remove_chunks(&old_manifest, Some(manifest))?;
+                    }
+                    _ => drafts.remove(&old_manifest.id)?,
+                }
                 Ok(Some(version))
             }
-            OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::Conflict => Ok(None),
+            OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::Conflict => {
+                if failure.index == 1 { Err(swept()) } else { Ok(None) }
+            }
             OwnedOutcome::Failed(failure) => Err(failure.into_error("the value")),
         }
     }
@@ -124,6 +159,8 @@ impl Kv {
     pub(super) fn delete_large(&self, key: &[u8]) -> Result<bool> {
         let place = self.place(key)?;
         let deadline = self.dataset.client().deadline();
+        let drafts = self.drafts(&place);
+        drafts.sweep()?;
         loop {
             let delete = Action::Delete { key: &place.value };
             let (version, raw) = match self.try_small(&place, None, delete, None)? {
@@ -132,12 +169,17 @@ impl Kv {
                 super::Tried::Done(result) => return result.existed(),
                 super::Tried::Failed(failure) => return Err(failure.into_error("delete")),
             };
-            let operation =
-                Operation::new(place.partition, [Action::Delete { key: &place.manifest }])
-                    .guard(Guard::VersionIs(&place.manifest, version));
+            let id = Manifest::decode(&raw)?.id;
+            let gone = drafts.key(&id);
+            let actions = [
+                Action::Delete { key: &place.manifest },
+                Action::Put { key: &gone, data: Data::Inline(&[]) },
+            ];
+            let operation = Operation::new(place.partition, actions)
+                .guard(Guard::VersionIs(&place.manifest, version));
             match self.dataset.execute_one(Op::new(operation))? {
                 OwnedOutcome::Done(_) => {
-                    self.remove_chunks(&Manifest::decode(&raw)?, None)?;
+                    drafts.remove(&id)?;
                     return Ok(true);
                 }
                 OwnedOutcome::Failed(failure)
@@ -150,6 +192,10 @@ impl Kv {
 
 fn last_version(results: &[OwnedResult]) -> Result<Version> {
     Ok(results.last().ok_or(ErrorKind::Internal)?.written()?.0)
+}
+
+fn swept() -> Error {
+    Error::new(ErrorKind::NotFound, "the new value was removed on its way: its lock was lost")
 }
 
 fn exists() -> Error {

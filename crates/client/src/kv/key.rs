@@ -6,6 +6,7 @@
 //! V len PLACE KEY    the same two in the group PLACE
 //! M len PLACE KEY
 //! c id index tag     one chunk of a large value
+//! W hash id          chunks that are not in place yet, or no more; see `draft.rs`
 //! ```
 
 use samite_types::{Error, ErrorKind, PartitionId, Result};

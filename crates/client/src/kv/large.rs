@@ -6,7 +6,7 @@ use samite_types::{Deadline, Error, ErrorKind, Result, Version};
 use samite_wire::limits::RECORD_LEN_MAX;
 use samite_wire::op::{Action, Operation};
 
-use super::commit::{Expect, Stored};
+use super::commit::{Expect, Stored, UNDER_WAY};
 use super::key::Place;
 use super::manifest::{CHUNK_LEN, ChunkKey, Manifest};
 use super::{Kv, Tried, Value, check_value_len};
@@ -141,7 +141,18 @@ impl Kv {
         manifest.total_len = value.len() as u64;
         manifest.tags = vec![1; value.len().div_ceil(CHUNK_LEN)];
         let chunks: Vec<_> = value.chunks(CHUNK_LEN).map(Cow::Borrowed).enumerate().collect();
-        self.put_chunks(place, &manifest, &chunks, expect)
+        let drafts = self.drafts(place);
+        let _held = drafts.begin(&manifest.id, UNDER_WAY)?;
+        let key = drafts.key(&manifest.id);
+        let version = self.put_chunks(place, &manifest, &chunks, (expect, Some(&key)));
+        match &version {
+            // Another one may have been killed a moment ago.
+            Ok(_) => drop(drafts.sweep()),
+            // When nobody knows whether it is in place, the next one who comes does.
+            Err(error) if !is_unknown(error) => drop(drafts.give_up(&manifest.id)),
+            Err(_) => {}
+        }
+        version
     }
 
     /// Writes new chunks of `manifest`, and then puts it in place. Removes them again if that fails.
@@ -150,7 +161,7 @@ impl Kv {
         place: &Place,
         manifest: &Manifest,
         chunks: &[(usize, Cow<'_, [u8]>)],
-        expect: Expect,
+        (expect, draft): (Expect, Option<&[u8]>),
     ) -> Result<Version> {
         let keys = chunk_keys(manifest);
         let mut ops: Vec<Op<'_>> = chunks
@@ -166,10 +177,10 @@ impl Kv {
             outcomes.into_iter().try_for_each(|outcome| outcome.into_results("chunk").map(drop))
         });
         let committed =
-            stored.and_then(|()| self.commit(place, Stored::Large(manifest, &raw), expect));
+            stored.and_then(|()| self.commit(place, Stored::Large(manifest, &raw, draft), expect));
         if let Err(error) = &committed {
             // After these the manifest may be in place: better chunks that nobody needs than a value without them.
-            if !matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable) {
+            if draft.is_none() && !is_unknown(error) {
                 let indices = chunks.iter().map(|(index, _)| *index);
                 self.remove(manifest, &keys, indices)?;
             }
@@ -294,7 +305,7 @@ impl Kv {
             manifest.renew(index);
             chunks.push((index, chunk));
         }
-        self.put_chunks(place, &manifest, &chunks, expect)?;
+        self.put_chunks(place, &manifest, &chunks, (expect, None))?;
         Ok(Some(manifest.total_len))
     }
 }
@@ -305,6 +316,11 @@ fn touched(offset: u64, end: u64, with_first: bool) -> Vec<usize> {
     let written = (offset / chunk) as usize..end.div_ceil(chunk) as usize;
     let first = (with_first && !written.contains(&0)).then_some(0);
     first.into_iter().chain(written).collect()
+}
+
+/// Whether what failed so may have taken effect.
+const fn is_unknown(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable)
 }
 
 /// What a key has now.

@@ -22,6 +22,11 @@ pub(super) const MANIFEST_LEN_MAX: usize =
 /// Bytes of a chunk.
 pub(super) const CHUNK_LEN: usize = RECORD_LEN_MAX;
 
+/// What the keys of chunks start with.
+pub(super) const CHUNK_KIND: u8 = b'c';
+/// What the keys of drafts start with; see `draft.rs`.
+pub(super) const DRAFT_KIND: u8 = b'W';
+
 const FORMAT: u8 = 1;
 const CHUNK_KEY_LEN: usize = 1 + 16 + 4 + 8;
 
@@ -31,7 +36,7 @@ pub(super) type ChunkKey = [u8; CHUNK_KEY_LEN];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Manifest {
     pub(super) total_len: u64,
-    id: [u8; 16],
+    pub(super) id: [u8; 16],
     pub(super) tags: Vec<u64>,
 }
 
@@ -71,7 +76,7 @@ impl Manifest {
     /// Key of the record of chunk `index`.
     pub(super) fn chunk_key(&self, index: usize) -> ChunkKey {
         let mut key = [0; CHUNK_KEY_LEN];
-        key[0] = b'c';
+        key[0] = CHUNK_KIND;
         key[1..17].copy_from_slice(&self.id);
         key[17..21].copy_from_slice(&(index as u32).to_be_bytes());
         key[21..].copy_from_slice(&self.tags[index].to_be_bytes());

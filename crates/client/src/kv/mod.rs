@@ -19,6 +19,7 @@ use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::limits::{RECORD_LEN_MAX, VALUE_LEN_MAX};
 use samite_wire::op::{Action, Data, Guard, Operation};
 
+use crate::draft::{Drafts, Locks};
 use crate::listing::{Stream, list_sorted};
 use crate::outcome::{OwnedFailure, OwnedOutcome, OwnedResult};
 use crate::{Dataset, Op};
@@ -31,7 +32,7 @@ pub(crate) use key::show;
 
 use commit::{Expect, Stored};
 use key::{Place, Scope};
-use manifest::{HEAD_LEN, MANIFEST_LEN_MAX, total_len_of};
+use manifest::{CHUNK_KIND, DRAFT_KIND, HEAD_LEN, MANIFEST_LEN_MAX, total_len_of};
 
 /// A value with its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +68,7 @@ pub struct Page {
 pub struct Kv {
     dataset: Dataset,
     scope: Scope,
+    locks: Locks,
 }
 
 /// What one try at a small value came to.
@@ -81,7 +83,7 @@ impl Kv {
     /// The view over `dataset`.
     #[must_use]
     pub fn new(dataset: Dataset) -> Self {
-        Self { dataset, scope: Scope::ungrouped() }
+        Self { dataset, scope: Scope::ungrouped(), locks: Locks::default() }
     }
 
     /// The dataset.
@@ -95,7 +97,8 @@ impl Kv {
     /// # Errors
     /// `TooLarge`: `place` has more than [`GROUP_LEN_MAX`] bytes.
     pub fn group(&self, place: &[u8]) -> Result<Self> {
-        Ok(Self { dataset: self.dataset.clone(), scope: Scope::group(&self.dataset, place)? })
+        let scope = Scope::group(&self.dataset, place)?;
+        Ok(Self { dataset: self.dataset.clone(), scope, locks: self.locks.clone() })
     }
 
     /// Several changes that take effect together or not at all; all keys have to be in one partition, as those of a group are.
@@ -110,6 +113,20 @@ impl Kv {
 
     fn place(&self, key: &[u8]) -> Result<Place> {
         self.scope.place(&self.dataset, key)
+    }
+
+    fn drafts(&self, place: &Place) -> Drafts {
+        let kinds = (DRAFT_KIND, CHUNK_KIND);
+        Drafts::new((&self.dataset, &self.locks), place.partition, kinds, &place.value)
+    }
+
+    /// Removes what is left of large values of `key` whose clients died before they were in place. Putting a large value, and
+    /// removing one, does so, too.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub fn sweep(&self, key: &[u8]) -> Result<()> {
+        self.drafts(&self.place(key)?).sweep()
     }
 
     /// Tries `action` on the key's value, under the guard that there is no manifest, and `guard` after it.

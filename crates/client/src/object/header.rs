@@ -3,6 +3,7 @@
 //! ```text
 //! o NAME             header:  format u8 = 1 | unused [u8; 7] | len u64 | id [u8; 16] | chunk_len u32 | unused u32
 //! d id index(be64)   chunk
+//! O hash id          header of an object that is to take the place of NAME; see `draft.rs`
 //! ```
 
 use samite_types::{Entropy, Error, ErrorKind, Result, SystemEntropy};
@@ -20,6 +21,12 @@ pub(super) const ID_AT: u32 = 16;
 
 /// Prefix of the keys of headers.
 pub(super) const HEADER_PREFIX: &[u8] = b"o";
+
+/// What the keys of chunks start with.
+pub(super) const CHUNK_KIND: u8 = b'd';
+
+/// What the keys of drafts start with.
+pub(super) const DRAFT_KIND: u8 = b'O';
 
 /// An object's identity: a name that is used again is another object.
 pub(super) type ObjectId = [u8; 16];
@@ -93,7 +100,7 @@ pub(super) fn header_key(name: &[u8]) -> Result<HeaderKey> {
 
 /// What the keys of all chunks of an object start with.
 pub(super) fn chunk_prefix(id: &ObjectId) -> [u8; 17] {
-    let mut key = [b'd'; 17];
+    let mut key = [CHUNK_KIND; 17];
     key[1..].copy_from_slice(id);
     key
 }

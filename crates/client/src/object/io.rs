@@ -52,8 +52,13 @@ pub(super) struct Part {
 
 impl Object {
     pub(super) fn new(dataset: Dataset, name: &[u8], header: &Header) -> Result<Self> {
+        Ok(Self::at(header_key(name)?, dataset, name, header))
+    }
+
+    /// An object whose header is at `key`.
+    pub(super) fn at(key: HeaderKey, dataset: Dataset, name: &[u8], header: &Header) -> Self {
         let inner = Inner {
-            key: header_key(name)?,
+            key,
             partition: dataset.partition_of(name),
             name: name.into(),
             id: header.id,
@@ -61,7 +66,7 @@ impl Object {
             seen_len: AtomicU64::new(header.len),
             dataset,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Self { inner: Arc::new(inner) }
     }
 
     pub(super) fn dataset(&self) -> &Dataset {

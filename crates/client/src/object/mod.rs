@@ -5,28 +5,31 @@
 //! length is raised to the end of what was written (after the data, where the object grows: its length never covers bytes that are not
 //! there yet). A read or a write of any size is one request per node and frame.
 //!
+//! An object that is replaced as a whole ([`Objects::replace`]) is made beside the old one, as a draft (`draft.rs`), and takes its
+//! place in one operation.
+//!
 //! Names are any bytes, 1 to 4096 of them; nothing in them has a meaning.
 
 mod header;
 mod io;
+mod replace;
 mod submit;
 
-use samite_placement::hash;
-use samite_types::{Error, ErrorKind, PartitionId, Result};
-use samite_wire::control::DistributionKind;
+use samite_types::{Error, ErrorKind, Result};
 use samite_wire::op::{Action, Data, Guard, Operation};
 
+use crate::draft::{Drafts, Locks, chunk_partitions, remove_chunks};
 use crate::kv::show;
 use crate::listing::{Stream, list_sorted};
 use crate::outcome::{OwnedOutcome, OwnedResult};
 use crate::{Dataset, Op};
 
-use header::{HEADER_LEN, HEADER_PREFIX, Header, ID_AT, chunk_prefix, header_key, len_of};
+use header::{
+    CHUNK_KIND, DRAFT_KIND, HEADER_LEN, HEADER_PREFIX, Header, ID_AT, header_key, len_of,
+};
 
 pub use io::Object;
-
-/// Records that one operation removes, at most.
-const REMOVED_MAX: u32 = 4096;
+pub use replace::Replacement;
 
 /// One object of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,13 +53,14 @@ pub struct Page {
 #[derive(Clone, Debug)]
 pub struct Objects {
     dataset: Dataset,
+    locks: Locks,
 }
 
 impl Objects {
     /// The view over `dataset`.
     #[must_use]
-    pub const fn new(dataset: Dataset) -> Self {
-        Self { dataset }
+    pub fn new(dataset: Dataset) -> Self {
+        Self { dataset, locks: Locks::default() }
     }
 
     /// The dataset.
@@ -123,6 +127,11 @@ impl Objects {
         Object::new(self.dataset.clone(), name, header)
     }
 
+    fn drafts(&self, name: &[u8]) -> Drafts {
+        let partition = self.dataset.partition_of(name);
+        Drafts::new((&self.dataset, &self.locks), partition, (DRAFT_KIND, CHUNK_KIND), name)
+    }
+
     fn header(&self, name: &[u8]) -> Result<Option<Header>> {
         let key = header_key(name)?;
         let operation = Operation::get(self.dataset.partition_of(name), &key);
@@ -138,12 +147,13 @@ impl Objects {
         }
     }
 
-    /// Removes an object and all of its chunks; whether it was there. Who still writes to it meanwhile may leave chunks behind that nobody sees.
+    /// Removes an object and all of its chunks, and what killed replacements of it have left; whether it was there. Who still writes to it meanwhile may leave chunks behind that nobody sees.
     ///
     /// # Errors
     /// As [`Self::create`].
     pub fn delete(&self, name: &[u8]) -> Result<bool> {
         let key = header_key(name)?;
+        self.drafts(name).sweep()?;
         loop {
             let Some(header) = self.header(name)? else { return Ok(false) };
             let partition = self.dataset.partition_of(name);
@@ -151,7 +161,7 @@ impl Objects {
                 .guard(Guard::BytesAre { key: &key, offset: ID_AT, bytes: &header.id });
             match self.dataset.execute_one(Op::new(operation))? {
                 OwnedOutcome::Done(_) => {
-                    remove_chunks(&self.dataset, &header.id)?;
+                    remove_chunks(&self.dataset, CHUNK_KIND, &header.id)?;
                     return Ok(true);
                 }
                 // Removed meanwhile, and perhaps made again.
@@ -179,39 +189,4 @@ impl Objects {
             .collect::<Result<_>>()?;
         Ok(Page { entries, complete })
     }
-}
-
-/// The partitions in which chunks of an object can be.
-fn chunk_partitions(dataset: &Dataset, id: &header::ObjectId) -> Vec<PartitionId> {
-    match dataset.spec().distribution {
-        DistributionKind::Single => vec![dataset.chunk_partition(hash(id), 0)],
-        DistributionKind::RoundRobin | DistributionKind::Weighted(_) => {
-            (0..dataset.partitions()).map(PartitionId).collect()
-        }
-    }
-}
-
-fn remove_chunks(dataset: &Dataset, id: &header::ObjectId) -> Result<()> {
-    let prefix = chunk_prefix(id);
-    let deadline = dataset.client().deadline();
-    let mut left = chunk_partitions(dataset, id);
-    while !left.is_empty() {
-        let mut ops: Vec<Op<'_>> = left
-            .iter()
-            .map(|partition| {
-                let action = Action::DeletePrefix { prefix: &prefix, limit: REMOVED_MAX };
-                Op::new(Operation::new(*partition, [action]))
-            })
-            .collect();
-        let outcomes = dataset.execute(&mut ops, deadline)?;
-        let mut again = Vec::new();
-        for (partition, outcome) in left.iter().zip(outcomes) {
-            let results = outcome.into_results("remove chunks")?;
-            if results.first().ok_or(ErrorKind::Internal)?.number()? >= u64::from(REMOVED_MAX) {
-                again.push(*partition);
-            }
-        }
-        left = again;
-    }
-    Ok(())
 }

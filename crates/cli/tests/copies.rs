@@ -1,0 +1,137 @@
+//! What a copy replaces stays until the new one is whole.
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
+
+mod common;
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Stdio;
+
+use common::{Samite, list};
+
+/// Bytes of which none is zero.
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i % 251) as u8 + 1).collect()
+}
+
+fn small_store() -> Samite {
+    let samite = Samite::new();
+    samite.ok(["up", "--local", "1", "--memory", "32M"]);
+    samite
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// All names in a directory of the store, hidden ones too.
+fn names(samite: &Samite, dir: &str) -> String {
+    let copy = samite.scratch().join("names");
+    samite.ok(["stage", "out", "--quiet", dir, text(&copy)]);
+    let names = list(&copy).join(" ");
+    fs::remove_dir_all(copy).unwrap();
+    names
+}
+
+#[test]
+fn a_copy_into_a_full_store_leaves_the_old_file() {
+    let samite = small_store();
+    let tree = samite.scratch().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("f"), "old").unwrap();
+    samite.ok(["stage", "in", text(&tree), "/d"]);
+    fs::write(tree.join("f"), bytes(48 << 20)).unwrap();
+    let said = samite.fails(1, ["put", text(&tree.join("f")), "/d"]);
+    assert!(said.contains("no space left"), "{said}");
+    assert_eq!(samite.ok(["cat", "/d/f"]), "old");
+    let said = samite.fails(1, ["stage", "in", "--force", text(&tree), "/d"]);
+    assert!(said.contains("/d/f") && said.contains("no space left"), "{said}");
+    assert_eq!(samite.ok(["cat", "/d/f"]), "old");
+    assert_eq!(names(&samite, "/d"), "f");
+}
+
+#[test]
+fn a_put_that_is_killed_leaves_the_old_file_and_the_next_one_no_fragment() {
+    let samite = small_store();
+    samite.ok(["mkdir", "/d"]);
+    samite.ok_with(["put", "-", "/d/f"], b"old");
+    for signal in [rustix::process::Signal::INT, rustix::process::Signal::KILL] {
+        let mut put = samite.command(["put", "-", "/d/f"]).stdin(Stdio::piped()).spawn().unwrap();
+        // More than goes into a pipe and a buffer: it is under way.
+        put.stdin.as_mut().unwrap().write_all(&bytes(4 << 20)).unwrap();
+        let pid = rustix::process::Pid::from_child(&put);
+        rustix::process::kill_process(pid, signal).unwrap();
+        assert!(!put.wait().unwrap().success());
+        assert_eq!(samite.ok(["cat", "/d/f"]), "old");
+    }
+    samite.ok_with(["put", "-", "/d/f"], b"new");
+    assert_eq!(samite.ok(["cat", "/d/f"]), "new");
+    assert_eq!(names(&samite, "/d"), "f");
+}
+
+#[test]
+fn links_and_modes_of_what_is_replaced() {
+    let samite = small_store();
+    let dir = samite.scratch().join("local");
+    fs::create_dir(&dir).unwrap();
+    let [file, other, link] = ["file", "other", "link"].map(|name| dir.join(name));
+    fs::write(&file, "old").unwrap();
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o640)).unwrap();
+    fs::hard_link(&file, &other).unwrap();
+    symlink("file", &link).unwrap();
+    samite.ok(["stage", "in", text(&dir), "/d"]);
+
+    samite.ok_with(["put", "-", "/d/link"], b"new");
+    samite.ok(["get", "/d/link", text(&link)]);
+    let back = samite.scratch().join("back");
+    samite.ok(["stage", "out", "/d", text(&back)]);
+    for dir in [&dir, &back] {
+        assert_eq!(fs::read_link(dir.join("link")).unwrap(), Path::new("file"));
+        assert_eq!(fs::read(dir.join("file")).unwrap(), b"new");
+        assert_eq!(fs::read(dir.join("other")).unwrap(), b"old");
+        assert_eq!(fs::metadata(dir.join("file")).unwrap().mode() & 0o7777, 0o640);
+        assert_eq!(list(dir), ["file", "link", "other"]);
+    }
+    // What is no file is written to.
+    samite.ok(["get", "/d/file", "/dev/null"]);
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+}
+
+#[test]
+fn an_object_or_a_large_value_that_does_not_fit_or_is_killed_leaves_the_old_one() {
+    let samite = small_store();
+    let file = samite.scratch().join("large");
+    fs::write(&file, bytes(6 << 20)).unwrap();
+    let records = || {
+        let status = samite.ok(["status", "--json"]);
+        let at = status.find("\"records\":").unwrap();
+        status[at..].split([',', '}']).next().unwrap().to_owned()
+    };
+    samite.ok_with(["object", "put", "o", "-"], b"old");
+    samite.ok(["kv", "put", "k", "old"]);
+    let before = records();
+    fs::write(&file, bytes(48 << 20)).unwrap();
+    for args in
+        [["object", "put", "o", text(&file)].as_slice(), &["kv", "put", "k", "--file", text(&file)]]
+    {
+        let said = samite.fails(1, args);
+        assert!(said.contains("no space left"), "{said}");
+    }
+    assert_eq!(samite.ok(["object", "get", "o"]), "old");
+    assert_eq!(samite.ok(["kv", "get", "k"]), "old");
+    assert_eq!(records(), before);
+
+    let mut put =
+        samite.command(["object", "put", "o", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    // More than goes into a pipe and a buffer: it is under way.
+    put.stdin.as_mut().unwrap().write_all(&bytes(6 << 20)).unwrap();
+    put.kill().unwrap();
+    put.wait().unwrap();
+    assert_eq!(samite.ok(["object", "get", "o"]), "old");
+    assert_ne!(records(), before);
+    samite.ok_with(["object", "put", "o", "-"], b"new");
+    assert_eq!(samite.ok(["object", "get", "o"]), "new");
+    assert_eq!(records(), before);
+}

@@ -1,0 +1,247 @@
+//! What becomes an object or a large value when it is whole: chunks that nobody sees yet.
+//!
+//! A record in the partition of the name tells of them, so that what a killed client leaves can be found:
+//!
+//! ```text
+//! W hash(be64) id    a value of the key-value view
+//! O hash(be64) id    an object
+//! ```
+//!
+//! The hash is that of the name (of a value: of its record's key). Names that share one do each other no harm.
+//!
+//! Who makes it holds a lock of that id; a record whose lock is free belongs to nobody. The operation that puts the chunks in place
+//! takes the record away, and leaves one with an empty value for those that were there before, until they are removed.
+//! The same empty value says that somebody is removing chunks: they cannot be put in place any more.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use samite_placement::hash;
+use samite_types::{Entropy, Epoch, Error, ErrorKind, PartitionId, Result, SystemEntropy, Term};
+use samite_wire::control::DistributionKind;
+use samite_wire::lock::{
+    LockAnswer, LockCall, LockHolder, LockMode, LockRange, LockRequest, LockSpace,
+};
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use crate::locks::Locker;
+use crate::outcome::{OwnedOutcome, OwnedResult};
+use crate::{Dataset, Op};
+
+/// Identity of the chunks.
+pub type Id = [u8; 16];
+/// Key of a record that tells of them.
+pub type Key = [u8; KEY_LEN];
+
+const ID_LEN: usize = 16;
+const PREFIX_LEN: usize = 9;
+const KEY_LEN: usize = PREFIX_LEN + ID_LEN;
+/// Records that one operation removes, at most.
+const REMOVED_MAX: u32 = 4096;
+/// Records of one name that are looked at, at a time.
+const SWEPT_MAX: u32 = 256;
+
+/// Connections for the locks of all drafts of a view, made when they are first needed.
+#[derive(Clone, Default)]
+pub struct Locks(Arc<OnceLock<Locker>>);
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Locks")
+    }
+}
+
+/// The drafts of one name.
+#[derive(Clone, Debug)]
+pub struct Drafts {
+    dataset: Dataset,
+    partition: PartitionId,
+    locks: Locks,
+    prefix: [u8; PREFIX_LEN],
+    /// What the keys of chunks start with, before the id.
+    chunk_kind: u8,
+}
+
+/// The lock of a draft that is being made.
+#[derive(Debug)]
+pub struct Held {
+    locks: Locks,
+    request: LockRequest,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let call = LockCall::Release { range: LockRange::WHOLE };
+        if let Some(locker) = self.locks.0.get() {
+            // It ends with this process, at the latest.
+            let _ = locker.ask(&LockRequest { call, ..self.request });
+        }
+    }
+}
+
+impl Drafts {
+    /// Those of `name`, whose records are in `partition` under keys that start with `kind`.
+    pub fn new(
+        (dataset, locks): (&Dataset, &Locks),
+        partition: PartitionId,
+        (kind, chunk_kind): (u8, u8),
+        name: &[u8],
+    ) -> Self {
+        let mut prefix = [kind; PREFIX_LEN];
+        prefix[1..].copy_from_slice(&hash(name).to_be_bytes());
+        Self { dataset: dataset.clone(), partition, locks: locks.clone(), prefix, chunk_kind }
+    }
+
+    /// Key of the record of the chunks `id`.
+    pub fn key(&self, id: &Id) -> Key {
+        let mut key = [0; KEY_LEN];
+        key[..PREFIX_LEN].copy_from_slice(&self.prefix);
+        key[PREFIX_LEN..].copy_from_slice(id);
+        key
+    }
+
+    /// Removes what nobody is making any more, and begins a draft with this value of its record, which is not empty.
+    ///
+    /// # Errors
+    /// `NoSpace`, `NoLocks`; as [`Dataset::execute`].
+    pub fn begin(&self, id: &Id, value: &[u8]) -> Result<Held> {
+        self.sweep()?;
+        let held = self.hold(id)?.ok_or(ErrorKind::Internal)?;
+        let key = self.key(id);
+        let put = Action::Put { key: &key, data: Data::Inline(value) };
+        let outcome = self.dataset.execute_one(Op::new(Operation::new(self.partition, [put])))?;
+        outcome.into_results("begin a draft")?;
+        Ok(held)
+    }
+
+    /// Removes what nobody is making any more.
+    ///
+    /// # Errors
+    /// As [`Dataset::execute`].
+    pub fn sweep(&self) -> Result<()> {
+        let list = Action::List {
+            prefix: &self.prefix,
+            after: &[],
+            limit: SWEPT_MAX,
+            reverse: false,
+            value_len_max: 1,
+        };
+        let operation = Operation::new(self.partition, [list]);
+        let mut results =
+            self.dataset.execute_one(Op::new(operation))?.into_results("look for drafts")?;
+        let Some(OwnedResult::Listing { entries, .. }) = results.pop() else {
+            return Err(ErrorKind::Corrupt.into());
+        };
+        for entry in entries {
+            let id = entry.key.get(PREFIX_LEN..).and_then(|id| Id::try_from(id).ok());
+            let id = id.ok_or(ErrorKind::Corrupt)?;
+            if entry.value.is_empty() {
+                self.remove(&id)?;
+            } else if let Some(_held) = self.hold(&id)? {
+                self.give_up(&id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a draft that is not to be put in place.
+    ///
+    /// # Errors
+    /// As [`Dataset::execute`].
+    pub fn give_up(&self, id: &Id) -> Result<()> {
+        let key = self.key(id);
+        let empty = Action::Truncate { key: &key, len: 0 };
+        let operation = Operation::new(self.partition, [empty]).guard(Guard::Exists(&key));
+        match self.dataset.execute_one(Op::new(operation))? {
+            OwnedOutcome::Done(_) => self.remove(id),
+            // It is in place, or somebody else has removed it.
+            OwnedOutcome::Failed(failure)
+                if matches!(failure.kind, ErrorKind::Conflict | ErrorKind::NotFound) =>
+            {
+                Ok(())
+            }
+            OwnedOutcome::Failed(failure) => Err(failure.into_error("remove a draft")),
+        }
+    }
+
+    /// Removes chunks whose record is empty, and the record.
+    ///
+    /// # Errors
+    /// As [`Dataset::execute`].
+    pub fn remove(&self, id: &Id) -> Result<()> {
+        remove_chunks(&self.dataset, self.chunk_kind, id)?;
+        let key = self.key(id);
+        let operation = Operation::new(self.partition, [Action::Delete { key: &key }]);
+        self.dataset.execute_one(Op::new(operation))?.into_results("remove a draft").map(drop)
+    }
+
+    /// The lock of `id`; `None`: another has it.
+    fn hold(&self, id: &Id) -> Result<Option<Held>> {
+        let locker = self.locks.0.get_or_init(|| Locker::new(self.dataset.client()));
+        let holder = LockHolder { host: locker.host(), pid: std::process::id() };
+        let range = LockRange::WHOLE;
+        let request = LockRequest {
+            dataset: self.dataset.id(),
+            partition: self.partition,
+            object: hash(id),
+            space: LockSpace::Whole,
+            // Threads exclude each other, too.
+            token: SystemEntropy.next_u64(),
+            term: Term(0),
+            epoch: Epoch(0),
+            is_note: false,
+            call: LockCall::Take {
+                range,
+                mode: LockMode::Exclusive,
+                holder,
+                wait: None,
+                detects_deadlock: false,
+            },
+        };
+        match locker.ask(&request)? {
+            LockAnswer::Done => Ok(Some(Held { locks: self.locks.clone(), request })),
+            LockAnswer::Held(_) => Ok(None),
+            LockAnswer::Full => Err(Error::new(ErrorKind::NoLocks, "lock: too many locks")),
+            LockAnswer::Deadlock | LockAnswer::Cancelled => {
+                Err(Error::new(ErrorKind::Corrupt, "lock: the node answers another question"))
+            }
+        }
+    }
+}
+
+/// The partitions in which chunks `id` can be.
+pub fn chunk_partitions(dataset: &Dataset, id: &Id) -> Vec<PartitionId> {
+    match dataset.spec().distribution {
+        DistributionKind::Single => vec![dataset.chunk_partition(hash(id), 0)],
+        DistributionKind::RoundRobin | DistributionKind::Weighted(_) => {
+            (0..dataset.partitions()).map(PartitionId).collect()
+        }
+    }
+}
+
+/// Removes all chunks `id`.
+pub fn remove_chunks(dataset: &Dataset, kind: u8, id: &Id) -> Result<()> {
+    let mut prefix = [kind; 1 + ID_LEN];
+    prefix[1..].copy_from_slice(id);
+    let deadline = dataset.client().deadline();
+    let mut left = chunk_partitions(dataset, id);
+    while !left.is_empty() {
+        let mut ops: Vec<Op<'_>> = left
+            .iter()
+            .map(|partition| {
+                let action = Action::DeletePrefix { prefix: &prefix, limit: REMOVED_MAX };
+                Op::new(Operation::new(*partition, [action]))
+            })
+            .collect();
+        let outcomes = dataset.execute(&mut ops, deadline)?;
+        let mut again = Vec::new();
+        for (partition, outcome) in left.iter().zip(outcomes) {
+            let results = outcome.into_results("remove chunks")?;
+            if results.first().ok_or(ErrorKind::Internal)?.number()? >= u64::from(REMOVED_MAX) {
+                again.push(*partition);
+            }
+        }
+        left = again;
+    }
+    Ok(())
+}

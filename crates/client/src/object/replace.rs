@@ -1,0 +1,115 @@
+//! Replacing an object as a whole.
+
+use samite_types::{Error, ErrorKind, Result};
+use samite_wire::op::{Action, Data, Guard, Operation};
+
+use super::header::{Header, HeaderKey, ID_AT, header_key};
+use super::{Object, Objects};
+use crate::Op;
+use crate::draft::{Drafts, Held};
+use crate::kv::show;
+use crate::outcome::OwnedOutcome;
+
+/// An object on its way: it is written like any other, and nobody sees it before [`Replacement::place`]. Dropped before, it goes.
+///
+/// When its process dies, what it has written is removed by the next replacement, or removal, of an object of this name.
+#[derive(Debug)]
+pub struct Replacement {
+    objects: Objects,
+    name: Box<[u8]>,
+    header: Header,
+    object: Object,
+    drafts: Drafts,
+    is_placed: bool,
+    _held: Held,
+}
+
+impl Objects {
+    /// Begins an object that is to take the place of the one called `name`, if there is one by then.
+    ///
+    /// # Errors
+    /// `Invalid`, `TooLarge` for a name that cannot be; `NoSpace`, `NoLocks`; as [`Dataset::execute`](crate::Dataset::execute).
+    pub fn replace(&self, name: &[u8]) -> Result<Replacement> {
+        header_key(name)?;
+        let header = Header::fresh(self.dataset.spec().chunk_len);
+        let drafts = self.drafts(name);
+        let held = drafts
+            .begin(&header.id, &header.encode())
+            .map_err(|error| error.context(format_args!("replace object {}", show(name))))?;
+        let object = Object::at(
+            HeaderKey::from_slice(&drafts.key(&header.id)),
+            self.dataset.clone(),
+            name,
+            &header,
+        );
+        Ok(Replacement {
+            objects: self.clone(),
+            name: name.into(),
+            header,
+            object,
+            drafts,
+            is_placed: false,
+            _held: held,
+        })
+    }
+}
+
+impl Replacement {
+    /// The object to write to. After [`Self::place`] it is at its name: open it anew.
+    #[must_use]
+    pub const fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// Puts it in place of what is there, in one step. Of several at a time the last one stays.
+    ///
+    /// # Errors
+    /// `NotFound`: somebody has removed it, for its lock was lost; as [`Dataset::execute`](crate::Dataset::execute).
+    pub fn place(mut self) -> Result<()> {
+        let what = format!("replace object {}", show(&self.name));
+        let key = header_key(&self.name)?;
+        let draft = self.drafts.key(&self.header.id);
+        let raw = Header { len: self.object.len()?, ..self.header }.encode();
+        let partition = self.objects.dataset.partition_of(&self.name);
+        loop {
+            let old = self.objects.header(&self.name)?;
+            let mut actions = vec![Action::Delete { key: &draft }];
+            let old_key = old.map(|old| (self.drafts.key(&old.id), old.id));
+            let mut guard = Guard::Absent(&key);
+            if let Some((old_key, id)) = &old_key {
+                actions.push(Action::Put { key: old_key, data: Data::Inline(&[]) });
+                guard = Guard::BytesAre { key: &key, offset: ID_AT, bytes: id };
+            }
+            actions.push(Action::Put { key: &key, data: Data::Inline(&raw) });
+            let own = Guard::BytesAre { key: &draft, offset: ID_AT, bytes: &self.header.id };
+            let operation = Operation::new(partition, actions).guard(own).guard(guard);
+            match self.objects.dataset.execute_one(Op::new(operation))? {
+                OwnedOutcome::Done(_) => {
+                    self.is_placed = true;
+                    // What is left of this is removed by whoever comes next. Another one may have been killed a moment ago.
+                    let _ = old_key.map(|(_, id)| self.drafts.remove(&id));
+                    let _ = self.drafts.sweep();
+                    return Ok(());
+                }
+                OwnedOutcome::Failed(failure)
+                    if matches!(failure.kind, ErrorKind::Conflict | ErrorKind::NotFound) =>
+                {
+                    if failure.index == 0 {
+                        return Err(
+                            Error::new(ErrorKind::NotFound, what).context("its lock was lost")
+                        );
+                    }
+                }
+                OwnedOutcome::Failed(failure) => return Err(failure.into_error(what)),
+            }
+        }
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if !self.is_placed {
+            let _ = self.drafts.give_up(&self.header.id);
+        }
+    }
+}
