@@ -86,6 +86,7 @@ impl From<Error> for Failure {
             }
             ErrorKind::NotFound => ExitCode::NotFound,
             ErrorKind::Exists | ErrorKind::Conflict => ExitCode::Conflict,
+            ErrorKind::Lost => ExitCode::Damaged,
             _ => ExitCode::Failed,
         };
         Self::new(code, error.message())

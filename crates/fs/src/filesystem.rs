@@ -142,7 +142,11 @@ impl FileSystem {
     /// A node cannot be reached, and no other has what it has.
     pub fn statfs(&self) -> Result<StatFs> {
         // Space that nobody uses any more is free.
-        self.sweep_orphans()?;
+        match self.sweep_orphans() {
+            // Where something is lost, what is left of it goes when that is acknowledged.
+            Err(error) if error.kind() == ErrorKind::Lost => {}
+            swept => drop(swept?),
+        }
         let (mut capacity, mut used, mut records) = (0u64, 0u64, 0u64);
         for status in self.statuses()? {
             capacity = capacity.saturating_add(status.capacity_bytes);
@@ -242,20 +246,17 @@ impl FileSystem {
         if self.store().read(&home, NO_LEASE)?.is_some() {
             return Ok(());
         }
-        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        let root = Inode::new(
-            FileKind::Directory,
-            ROOT_INO,
-            0o755,
-            uid.as_raw(),
-            gid.as_raw(),
-            Timestamp::now(),
-        );
-        let value = root.encode();
+        let value = new_root(Timestamp::now()).encode();
         let op = Operation::put(home.partition, &home.key, &value).guard(Guard::Absent(&home.key));
         // A guard that does not hold: another process was faster.
         self.store().run(op).map(drop)
     }
+}
+
+/// The root directory as it is made.
+pub(crate) fn new_root(now: Timestamp) -> Inode {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    Inode::new(FileKind::Directory, ROOT_INO, 0o755, uid.as_raw(), gid.as_raw(), now)
 }
 
 impl fmt::Debug for FileSystem {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use samite_types::{DatasetId, PartitionId, Redundancy, Result, TargetId};
+use samite_types::{DatasetId, NodeId, PartitionId, Redundancy, Result, TargetId};
 use samite_wire::control::{
     self, BackendKind, ClusterMapData, Consistency, DatasetSpec, DurabilityKind, Group, Lost,
     PartitionRange, SemanticsKind,
@@ -60,6 +60,20 @@ impl ClusterMap {
         let after = ranges.partition_point(|range| range.first <= partition);
         let range = after.checked_sub(1).map(|at| ranges[at]);
         range.is_some_and(|range| partition.get() - range.first.get() < range.count)
+    }
+
+    /// Whether `node` leads partitions that are lost by this map.
+    #[must_use]
+    pub fn has_lost_at(&self, node: NodeId) -> bool {
+        let datasets = self.data().losses.iter().flat_map(|lost| &lost.datasets);
+        let mut known = datasets.filter_map(|id| self.dataset_by_id(*id));
+        known.any(|dataset| {
+            let ranges = self.lost_partitions(dataset.id).iter();
+            let mut partitions =
+                ranges.flat_map(|range| (range.first.get()..).take(range.count as usize));
+            partitions
+                .any(|one| self.node_of(dataset.spec.redundancy, PartitionId(one)) == Some(node))
+        })
     }
 
     /// The map of `data`, which is made from this one, with what is lost by it.

@@ -11,7 +11,8 @@ use crate::output::Output;
 
 /// Take note of what is lost
 ///
-/// Where a node died that had the only copy of something, `samite status` says LOST until then. It names what it acknowledges, brings nothing back, and asks nothing.
+/// Where a node died that had the only copy of something, `samite status` says LOST, and whatever is not found there is an error and not an absence: looking it up, listing, and
+/// making it. This command ends that: what is gone is missing from then on, and can be made. It names what it acknowledges, brings nothing back, and asks nothing.
 ///
 /// Exits with 0 when nothing of it is lost (any more), 3 when the cluster is not up, 4 when there is no such dataset.
 #[derive(clap::Args)]
