@@ -1,5 +1,6 @@
 //! The commands: one module each, or one for a few that belong together.
 
+pub mod acknowledge;
 pub mod bench;
 pub mod data;
 pub mod dataset;

@@ -18,8 +18,10 @@ pub enum ExitCode {
     NotFound = 4,
     /// It exists already, or a condition did not hold.
     Conflict = 5,
-    /// Records are damaged, and cannot be mended.
+    /// Records are damaged and cannot be mended, or are lost.
     Damaged = 6,
+    /// `status`: the store serves with less than it should have.
+    Degraded = 7,
     /// `run`: the program cannot be executed.
     CannotExecute = 126,
     /// `run`: there is no such program.
@@ -35,7 +37,8 @@ Exit codes:
   3  no such cluster is up, or a node cannot be reached
   4  no such file, record, object or dataset
   5  it exists already, or a condition did not hold
-  6  records are damaged, and cannot be mended
+  6  records are damaged and cannot be mended, or are lost
+  7  `samite status`: the store serves with less than it should have
 `samite run` exits as its program does; 126: it cannot be executed, 127: there is no such program.";
 
 /// Why a command failed.
@@ -83,6 +86,7 @@ impl From<Error> for Failure {
             }
             ErrorKind::NotFound => ExitCode::NotFound,
             ErrorKind::Exists | ErrorKind::Conflict => ExitCode::Conflict,
+            ErrorKind::Lost => ExitCode::Damaged,
             _ => ExitCode::Failed,
         };
         Self::new(code, error.message())

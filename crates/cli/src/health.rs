@@ -1,8 +1,8 @@
-//! How the mirror groups of a cluster are.
+//! How a cluster is: its mirror groups, what is lost, and all of it in a word.
 
-use samite_placement::ClusterMap;
+use samite_placement::{ClusterMap, Loss};
 use samite_types::Redundancy;
-use samite_wire::control::{Consistency, Reachability};
+use samite_wire::control::{Consistency, NodeState, Reachability};
 use serde::Serialize;
 
 /// How the groups of a table are.
@@ -47,4 +47,59 @@ pub fn health(map: &ClusterMap, redundancy: Redundancy) -> Health {
             group.members.iter().filter(|member| lacking(member.consistency)).count();
     }
     health
+}
+
+/// How a cluster is, in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// Nothing is missing.
+    Ok,
+    /// A node, a mirror or a whole copy of a record is missing.
+    Degraded,
+    /// Records are gone, and nobody has acknowledged that.
+    Lost,
+}
+
+impl Word {
+    /// That of a cluster by its map; nobody knows one while no node answers.
+    pub fn of(map: Option<&ClusterMap>) -> Self {
+        let Some(map) = map else { return Self::Degraded };
+        if !map.data().losses.is_empty() {
+            return Self::Lost;
+        }
+        let tables = map.data().tables.iter();
+        let is_whole = |health: Health| health.degraded + health.waiting == 0;
+        let is_online = |state: &NodeState| state.reachability == Reachability::Online;
+        let are_whole = tables.map(|table| health(map, table.redundancy)).all(is_whole);
+        match are_whole && map.data().states.iter().all(is_online) {
+            true => Self::Ok,
+            false => Self::Degraded,
+        }
+    }
+
+    /// As it is written.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Ok => "OK",
+            Self::Degraded => "DEGRADED",
+            Self::Lost => "LOST",
+        }
+    }
+}
+
+/// Says what is lost, dataset by dataset.
+pub fn loss_words(losses: &[Loss]) -> String {
+    let words = losses.iter().map(|loss| {
+        let Loss { dataset, partitions, of } = loss;
+        format!("all records in {partitions} of {of} partitions of `{dataset}`")
+    });
+    words.collect::<Vec<String>>().join(", ")
+}
+
+/// The same for programs.
+pub fn losses_as_json(losses: &[Loss]) -> serde_json::Value {
+    let each = losses.iter().map(|loss| {
+        serde_json::json!({ "dataset": loss.dataset, "partitions": loss.partitions, "of": loss.of })
+    });
+    each.collect()
 }

@@ -17,8 +17,8 @@ use clap::{Parser, Subcommand};
 
 use cluster::Target;
 use commands::{
-    bench, data, dataset, df, down, fault, files, kv, ls, mount, node, object, run, scrub, set,
-    stage, stat, status, up,
+    acknowledge, bench, data, dataset, df, down, fault, files, kv, ls, mount, node, object, run,
+    scrub, set, stage, stat, status, up,
 };
 use failure::{EXIT_CODES, Failure};
 
@@ -81,6 +81,7 @@ enum Command {
     Dataset(dataset::Args),
     Fault(fault::Args),
     Scrub(scrub::Args),
+    AcknowledgeLoss(acknowledge::Args),
     Bench(bench::Args),
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
@@ -130,6 +131,7 @@ fn dispatch(cli: Cli) -> Result<(), Failure> {
         Command::Dataset(args) => dataset::run(&args, &target),
         Command::Fault(args) => fault::run(&args, &target),
         Command::Scrub(args) => scrub::run(&args, &target),
+        Command::AcknowledgeLoss(args) => acknowledge::run(&args, &target),
         Command::Bench(args) => bench::run(&args),
         Command::BenchPeer(args) => bench::peer(&args),
     }

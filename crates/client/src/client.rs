@@ -10,7 +10,7 @@ use samite_transport::client::{Link, Outgoing};
 use samite_transport::{Address, ClusterKey};
 use samite_types::{DatasetId, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result};
 use samite_wire::control::{
-    ControlReply, ControlRequest, DatasetSpec, NodeStatus, PartitionCopy, decode, encode,
+    ControlReply, ControlRequest, DatasetSpec, Lost, NodeStatus, PartitionCopy, decode, encode,
 };
 use samite_wire::frame::FrameKind;
 use samite_wire::membership::NodeWish;
@@ -236,6 +236,14 @@ impl Client {
     /// `NotFound`: no such node. `Invalid`, `InUse`: it cannot be, in words. `Denied`: to users who do not run the cluster.
     pub fn wish(&self, node: NodeId, wish: NodeWish) -> Result<()> {
         self.change_map(&ControlRequest::Wish { node, wish }, None, self.deadline())
+    }
+
+    /// Takes note of what is lost, as [`ClusterMap::data`] has it: it is told no more, and what was said to be lost is said to be missing.
+    ///
+    /// # Errors
+    /// `Denied`: to users who do not run the cluster; else as [`Self::connect`].
+    pub fn acknowledge_loss(&self, seen: Vec<Lost>) -> Result<()> {
+        self.change_map(&ControlRequest::AcknowledgeLoss(seen), None, self.deadline())
     }
 
     /// A dataset called `name`, with the redundancy and the way of reading that this client was told.

@@ -86,6 +86,12 @@ impl Dataset {
         self.inner.partitions
     }
 
+    /// Whether partitions of it are lost by the newest cluster map that is known here, and nobody has taken note of that.
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        self.client().map().is_ok_and(|map| !map.lost_partitions(self.id()).is_empty())
+    }
+
     /// The partition of a placement key.
     #[must_use]
     pub fn partition_of(&self, key: &[u8]) -> PartitionId {

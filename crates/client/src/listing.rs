@@ -48,6 +48,8 @@ struct Source {
     after: Vec<u8>,
     fetched: VecDeque<OwnedEntry>,
     complete: bool,
+    /// There may have been more, which died with a node.
+    is_lost: bool,
 }
 
 impl Source {
@@ -58,7 +60,7 @@ impl Source {
 }
 
 /// At most `limit` records of the given kinds whose names start with `prefix` and come after `after` (empty: from the first), by
-/// name; and whether there is nothing behind them. A name that two kinds have comes once.
+/// name; and whether there is nothing behind them. A name that two kinds have comes once. Where partitions are lost, those of the others come first, and then the error.
 pub(crate) fn list_sorted(
     dataset: &Dataset,
     partition: Option<PartitionId>,
@@ -84,6 +86,7 @@ pub(crate) fn list_sorted(
                 after,
                 fetched: VecDeque::new(),
                 complete: false,
+                is_lost: false,
             });
         }
     }
@@ -108,8 +111,13 @@ pub(crate) fn list_sorted(
             found.push(Found { key, stream, version, total_len, value });
         }
     }
+    let has_lost = sources.iter().any(|source| source.is_lost);
+    if has_lost && found.is_empty() && limit > 0 {
+        return Err(Error::new(ErrorKind::Lost, format!("list: {}", ErrorKind::Lost.words())));
+    }
     let complete = sources.iter().all(|source| source.complete && source.fetched.is_empty());
-    Ok((found, complete))
+    // Where something is lost, who asks for what comes after the last one is told so.
+    Ok((found, complete && !has_lost))
 }
 
 /// Asks every partition whose records are used up for more.
@@ -139,6 +147,10 @@ fn fetch(
         let outcomes = dataset.execute(&mut ops, deadline)?;
         drop(ops);
         for (source, outcome) in wave.iter_mut().zip(outcomes) {
+            if outcome.failure().is_some_and(|failure| failure.kind == ErrorKind::Lost) {
+                (source.complete, source.is_lost) = (true, true);
+                continue;
+            }
             let mut results = outcome.into_results("list")?;
             let Some(OwnedResult::Listing { complete, entries }) = results.pop() else {
                 return Err(ErrorKind::Corrupt.into());

@@ -274,6 +274,7 @@ impl Stage {
             states: vec![online; 2],
             tables: Vec::new(),
             datasets: vec![dataset(1, spec("mirrored", 2)), dataset(2, spec("alone", 1))],
+            losses: Vec::new(),
         };
         let world = World {
             epoch: 1,

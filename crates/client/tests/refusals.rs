@@ -153,6 +153,7 @@ impl Stage {
             states: vec![online],
             tables: vec![PartitionTable { redundancy: Redundancy(1), groups: vec![group; 4] }],
             datasets: vec![dataset],
+            losses: Vec::new(),
         };
         let script = Arc::new(Script { epoch: AtomicU64::new(1), ..Script::default() });
         let mut player = Player { script: Arc::clone(&script), map };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use samite_placement::ClusterMap;
+use samite_placement::{ClusterMap, LOSSES_LEN_MAX};
 use samite_types::{Epoch, Error, ErrorKind, NodeId, PartitionId, Result, TargetId};
 use samite_wire::control::{self, ClusterMapData, Consistency, Group, Reachability};
 use samite_wire::limits::BODY_LEN_MAX;
@@ -14,8 +14,8 @@ use crate::moves::{Goal, step};
 use crate::presence::Presence;
 
 /// Longest cluster map, together with the goals, in bytes as encoded, that a node or a dataset may lead to: it travels in one frame's body, and is one value
-/// in etcd. The rest is for members that come and go while partitions move.
-const STATE_LEN_MAX: usize = BODY_LEN_MAX - (64 << 10);
+/// in etcd. The rest is for members that come and go while partitions move, and for what is lost.
+const STATE_LEN_MAX: usize = BODY_LEN_MAX - (64 << 10) - LOSSES_LEN_MAX;
 
 /// Which node serves each target, and how it is to be seen now.
 pub(crate) struct Nodes<'a> {
@@ -105,9 +105,13 @@ impl Coordinator {
         ))
     }
 
-    /// Makes `data` the map.
+    /// Makes `data` the map, which says what is lost by it, too.
     pub(crate) fn publish(&mut self, data: ClusterMapData) -> Result<Arc<ClusterMap>> {
-        let map = Arc::new(ClusterMap::new(data)?);
+        let map = match &self.map {
+            Some(before) => before.with_losses_of(data)?,
+            None => ClusterMap::new(data)?,
+        };
+        let map = Arc::new(map);
         if let Some(before) = self.map.take() {
             self.note_changes(before.data(), map.data());
         }

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use samite_placement::{ClusterMap, DATASETS_MAX, arrange, check_dataset_spec, wheel};
+use samite_placement::{
+    ClusterMap, DATASETS_MAX, arrange, check_dataset_spec, losses_without, remaining_losses, wheel,
+};
 use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Redundancy, Result, Term};
 use samite_wire::control::{
     ClusterMapData, Consistency, DatasetData, DatasetSpec, DistributionKind, DurabilityKind, Group,
-    Member, PartitionTable,
+    Lost, Member, PartitionTable,
 };
 
 use crate::moves::{Goal, places};
@@ -73,6 +75,9 @@ impl Coordinator {
     pub fn drop_dataset(&mut self, name: &str) -> Result<Arc<ClusterMap>> {
         let mut data = self.ready_map()?.data().clone();
         let before = data.datasets.len();
+        if let Some(dropped) = data.datasets.iter().find(|dataset| dataset.spec.name == name) {
+            data.losses = losses_without(&data.losses, dropped.id);
+        }
         data.datasets.retain(|dataset| dataset.spec.name != name);
         if data.datasets.len() == before {
             return Err(Error::new(
@@ -102,6 +107,18 @@ impl Coordinator {
         access.owner = owner.unwrap_or(access.owner);
         access.mode = mode.unwrap_or(access.mode);
         check_dataset_spec(&dataset.spec)?;
+        self.conclude(data, false)
+    }
+}
+
+impl Coordinator {
+    /// Somebody has taken note of these losses: they are told no more. What is not lost, or not any more, is passed over.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`]: there is no map yet.
+    pub fn acknowledge_loss(&mut self, seen: &[Lost]) -> Result<Arc<ClusterMap>> {
+        let mut data = self.ready_map()?.data().clone();
+        data.losses = remaining_losses(&data.losses, seen);
         self.conclude(data, false)
     }
 }

@@ -337,6 +337,7 @@ impl Coordinator {
                 groups: placed.into_iter().map(alone).collect(),
             }],
             datasets: Vec::new(),
+            losses: Vec::new(),
         };
         Self::check_len(&data, &goals)?;
         self.goals = goals;

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use samite_placement::{ClusterMap, check_node_info};
 use samite_types::{Epoch, Error, ErrorKind, NodeId, Result};
-use samite_wire::control::{self, ClusterMapData, NodeInfo};
+use samite_wire::WireError;
+use samite_wire::control::{
+    self, ClusterMapData, DatasetData, NodeInfo, NodeState, PartitionTable,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::moves::Goal;
@@ -14,10 +17,12 @@ use crate::presence::Presence;
 use crate::{Coordinator, Timing};
 
 /// Grows when older versions cannot read the state any more.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+/// Of states whose map says nothing of losses.
+const VERSION_WITHOUT_LOSSES: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct State {
+struct State<Map> {
     version: u32,
     cluster: String,
     expected: u32,
@@ -27,8 +32,57 @@ struct State {
     /// Before the cluster was founded.
     joined: Vec<NodeInfo>,
     invited: Vec<NodeId>,
-    map: Option<ClusterMapData>,
+    map: Option<Map>,
     goals: Vec<Goal>,
+}
+
+/// A map of [`VERSION_WITHOUT_LOSSES`].
+#[derive(Serialize, Deserialize)]
+struct MapWithoutLosses {
+    cluster: String,
+    epoch: Epoch,
+    nodes: Vec<NodeInfo>,
+    states: Vec<NodeState>,
+    tables: Vec<PartitionTable>,
+    datasets: Vec<DatasetData>,
+}
+
+impl From<MapWithoutLosses> for ClusterMapData {
+    fn from(before: MapWithoutLosses) -> Self {
+        let MapWithoutLosses { cluster, epoch, nodes, states, tables, datasets } = before;
+        Self { cluster, epoch, nodes, states, tables, datasets, losses: Vec::new() }
+    }
+}
+
+impl<Map> State<Map> {
+    fn with_map<To: From<Map>>(self) -> State<To> {
+        State {
+            version: self.version,
+            cluster: self.cluster,
+            expected: self.expected,
+            partitions: self.partitions,
+            first_epoch: self.first_epoch,
+            next_dataset: self.next_dataset,
+            joined: self.joined,
+            invited: self.invited,
+            map: self.map.map(To::from),
+            goals: self.goals,
+        }
+    }
+}
+
+/// Reads a state of this version or an older one.
+fn decode(state: &[u8]) -> Result<State<ClusterMapData>, String> {
+    let words = |error: WireError| error.to_string();
+    // The version comes first, in one byte.
+    match state.first().map(|version| u32::from(*version)) {
+        Some(VERSION) => control::decode(state).map_err(words),
+        Some(VERSION_WITHOUT_LOSSES) => {
+            let before: State<MapWithoutLosses> = control::decode(state).map_err(words)?;
+            Ok(before.with_map())
+        }
+        _ => Err("of another version".into()),
+    }
 }
 
 impl Coordinator {
@@ -60,10 +114,7 @@ impl Coordinator {
     pub fn take_over(state: &[u8], timing: Timing, now: Duration) -> Result<Self> {
         let corrupt =
             |cause: &str| Error::new(ErrorKind::Corrupt, format!("coordinator's state: {cause}"));
-        let state: State = control::decode(state).map_err(|error| corrupt(&error.to_string()))?;
-        if state.version != VERSION {
-            return Err(corrupt("of another version"));
-        }
+        let state = decode(state).map_err(|cause| corrupt(&cause))?;
         for info in &state.joined {
             check_node_info(info).map_err(|error| corrupt(error.message()))?;
         }
@@ -108,5 +159,57 @@ impl Coordinator {
             self.plan(map.data());
         }
         self.map = Some(map);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_types::TargetId;
+    use samite_wire::control::{DatasetSpec, TargetInfo};
+
+    use super::*;
+
+    #[test]
+    fn a_state_of_before_there_were_losses_is_taken_over() {
+        let target = TargetInfo { target: TargetId(0), capacity_bytes: 1 << 30, storage: 0 };
+        let info = |incarnation| NodeInfo {
+            node: NodeId(0),
+            host: "h".into(),
+            addresses: vec!["tcp://h:1".into()],
+            incarnation,
+            targets: vec![target.clone()],
+        };
+        let mut first = Coordinator::new("c", 1).unwrap().with_partitions(4).unwrap();
+        first.join(info(1), Duration::ZERO).unwrap();
+        let map = first.create_dataset(DatasetSpec::new("d")).unwrap().data().clone();
+        let now = decode(&first.export()).unwrap();
+        let before = State {
+            version: VERSION_WITHOUT_LOSSES,
+            map: Some(MapWithoutLosses {
+                cluster: map.cluster.clone(),
+                epoch: map.epoch,
+                nodes: map.nodes.clone(),
+                states: map.states.clone(),
+                tables: map.tables.clone(),
+                datasets: map.datasets.clone(),
+            }),
+            cluster: now.cluster,
+            expected: now.expected,
+            partitions: now.partitions,
+            first_epoch: now.first_epoch,
+            next_dataset: now.next_dataset,
+            joined: now.joined,
+            invited: now.invited,
+            goals: now.goals,
+        };
+        let old = control::encode(&before);
+        let mut second = Coordinator::take_over(&old, Timing::DEFAULT, Duration::ZERO).unwrap();
+        assert_eq!(second.map().unwrap().data(), &map);
+        // What is lost later outlives the next one.
+        second.join(info(2), Duration::from_secs(9)).unwrap();
+        let state = second.export();
+        let third = Coordinator::take_over(&state, Timing::DEFAULT, Duration::ZERO).unwrap();
+        let losses = third.map().unwrap().losses_known();
+        assert_eq!((losses[0].partitions, losses[0].of), (4, 4));
     }
 }

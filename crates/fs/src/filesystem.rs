@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use samite_client::{Client, Dataset};
-use samite_types::{Deadline, Entropy, Epoch, Error, ErrorKind, Result, SystemEntropy};
+use samite_client::{Client, Dataset, OwnedOutcome};
+use samite_types::{
+    Clock, Deadline, Entropy, Epoch, Error, ErrorKind, Result, SystemClock, SystemEntropy,
+};
 use samite_wire::control::NodeStatus;
 use samite_wire::op::{Action, Guard, Operation};
 
@@ -21,6 +23,8 @@ use crate::{FileKind, NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
 
 /// Inode numbers that a process takes at a time.
 const INO_RANGE: u64 = 1 << 12;
+/// How often a counter may vanish under whoever draws from it.
+const DRAWS_MAX: u32 = 3;
 
 /// How often an operation may find its cached directories out of date before it gives up.
 const LEASE_TRIES_MAX: u32 = 1000;
@@ -142,7 +146,11 @@ impl FileSystem {
     /// A node cannot be reached, and no other has what it has.
     pub fn statfs(&self) -> Result<StatFs> {
         // Space that nobody uses any more is free.
-        self.sweep_orphans()?;
+        match self.sweep_orphans() {
+            // Where something is lost, what is left of it goes when that is acknowledged.
+            Err(error) if error.kind() == ErrorKind::Lost => {}
+            swept => drop(swept?),
+        }
         let (mut capacity, mut used, mut records) = (0u64, 0u64, 0u64);
         for status in self.statuses()? {
             capacity = capacity.saturating_add(status.capacity_bytes);
@@ -196,12 +204,23 @@ impl FileSystem {
         }
     }
 
-    /// The next number of a counter, from 1.
+    /// The next number of a counter. One that is not there begins with the time, in milliseconds: it may have died with a node,
+    /// and what it gave out before is not given out again.
     fn draw(&self, counter: &[u8]) -> Result<u64> {
         let partition = self.store().dataset.partition_of(counter);
-        let op = Operation::new(partition, [Action::Add { key: counter, offset: 0, delta: 1 }]);
-        let results = self.store().run(op)?.into_results("draw a number")?;
-        Ok(only(&results)?.number()?.wrapping_add(1))
+        for _ in 0..DRAWS_MAX {
+            let op = Operation::new(partition, [Action::Add { key: counter, offset: 0, delta: 1 }])
+                .guard(Guard::Exists(counter));
+            if let OwnedOutcome::Done(results) = self.store().run(op)? {
+                return Ok(only(&results)?.number()?.wrapping_add(1));
+            }
+            let start = SystemClock.realtime().as_millis() as u64;
+            let start = start.to_le_bytes();
+            let begin = Operation::put(partition, counter, &start).guard(Guard::Absent(counter));
+            // Whoever was faster has begun it.
+            self.store().run(begin)?;
+        }
+        Err(fail(ErrorKind::Busy))
     }
 
     /// Makes every client drop its cached directories before its next operation. `key` is the entry of the one
@@ -242,20 +261,17 @@ impl FileSystem {
         if self.store().read(&home, NO_LEASE)?.is_some() {
             return Ok(());
         }
-        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-        let root = Inode::new(
-            FileKind::Directory,
-            ROOT_INO,
-            0o755,
-            uid.as_raw(),
-            gid.as_raw(),
-            Timestamp::now(),
-        );
-        let value = root.encode();
+        let value = new_root(Timestamp::now()).encode();
         let op = Operation::put(home.partition, &home.key, &value).guard(Guard::Absent(&home.key));
         // A guard that does not hold: another process was faster.
         self.store().run(op).map(drop)
     }
+}
+
+/// The root directory as it is made.
+pub(crate) fn new_root(now: Timestamp) -> Inode {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    Inode::new(FileKind::Directory, ROOT_INO, 0o755, uid.as_raw(), gid.as_raw(), now)
 }
 
 impl fmt::Debug for FileSystem {

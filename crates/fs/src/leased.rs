@@ -250,8 +250,8 @@ impl FileSystem {
             Operation::new(partition, listed_under_lease(&key, Marks::RECORD_LEN))
         });
         let outcomes = match outcomes {
-            // A node that cannot be reached promises nothing.
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
+            // A node that cannot be reached promises nothing, and one that has lost what it knew neither.
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost) => {
                 return Ok((self.marks(directory)?, None));
             }
             outcomes => outcomes?,
@@ -279,7 +279,11 @@ impl FileSystem {
             Action::List { prefix: &entries, after: b"", limit, reverse: false, value_len_max: 0 };
         let outcomes = self.store().run_everywhere(|partition| {
             Operation::new(partition, [names.clone(), long_lease(&mark)])
-        })?;
+        });
+        let outcomes = match outcomes {
+            Err(error) if error.kind() == ErrorKind::Lost => return Ok(None),
+            outcomes => outcomes?,
+        };
         let (mut names, mut least) = (Vec::new(), LONG_TERM);
         for outcome in outcomes {
             let results: List<OwnedResult, 2> = outcome.into_results("list")?;

@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use samite_client::{Op, OwnedEntry};
-use samite_types::{PartitionId, Result};
+use samite_types::{ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, Operation};
 
 use crate::at::At;
 use crate::chunks::listing;
 use crate::inode::{INODE_LEN, Inode, Layout};
 use crate::key::{self, Key};
-use crate::store::malformed;
+use crate::store::{expected, fail, malformed};
 use crate::{Attr, Context, FileKind, FileSystem, OpenFlags};
 
 /// Partitions asked at once.
@@ -92,6 +92,8 @@ pub struct DirHandle {
     /// Where the next batch starts.
     next: Position,
     runs: VecDeque<Run>,
+    /// Entries may have been lost with a node: that is said when all that are there have been given out.
+    has_lost: bool,
 }
 
 impl DirHandle {
@@ -107,6 +109,7 @@ impl DirHandle {
             begun: VecDeque::new(),
             next,
             runs: VecDeque::new(),
+            has_lost: false,
         }
     }
 
@@ -121,7 +124,7 @@ impl DirHandle {
     /// The next entry, or `None` at the end. Holds one batch of entries at a time.
     ///
     /// # Errors
-    /// As of the nodes that hold the directory.
+    /// As of the nodes that hold the directory. `Lost`, after all entries that are there: others may have been lost with a node that died.
     pub fn next_entry(&mut self) -> Result<Option<DirEntry>> {
         match self.cookie {
             0 => return Ok(Some(self.dot(b".", self.ino, DOT))),
@@ -131,7 +134,7 @@ impl DirHandle {
         loop {
             let Some(run) = self.runs.front_mut() else {
                 if self.next.partition >= self.fs.store().dataset.partitions() {
-                    return Ok(None);
+                    return if self.has_lost { Err(fail(ErrorKind::Lost)) } else { Ok(None) };
                 }
                 self.fetch()?;
                 continue;
@@ -245,10 +248,14 @@ impl DirHandle {
                 Operation::new(PartitionId(partition), [list]).into()
             })
             .collect();
-        let outcomes = self.fs.store().run_all(&mut ops)?;
+        let outcomes = self.fs.store().run_each(&mut ops)?;
         drop(ops);
+        self.has_lost &= start.partition > 0;
         for (partition, outcome) in (start.partition..).zip(outcomes) {
-            let (entries, is_complete) = listing(outcome)?;
+            let is_lost = outcome.failure().is_some_and(|failure| failure.kind == ErrorKind::Lost);
+            self.has_lost |= is_lost;
+            let (entries, is_complete) =
+                if is_lost { (Vec::new(), true) } else { listing(expected(outcome)?)? };
             self.runs.push_back(Run { partition, entries: entries.into_iter(), is_complete });
         }
         if self.begun.back().is_none_or(|last| last.cookie < self.cookie) {

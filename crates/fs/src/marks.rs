@@ -86,10 +86,10 @@ impl FileSystem {
         let key = key::mark(directory);
         let mut marks = Marks::NONE;
         match self.store().run_everywhere(|partition| Operation::get(partition, &key)) {
-            Err(error) if error.kind() == ErrorKind::Unavailable => {
+            Err(error) if is_gone(error.kind()) => {
                 for partition in (0..self.store().dataset.partitions()).map(PartitionId) {
                     match self.store().run(Operation::get(partition, &key)) {
-                        Err(error) if error.kind() == ErrorKind::Unavailable => {}
+                        Err(error) if is_gone(error.kind()) => {}
                         outcome => add(&mut marks, outcome?)?,
                     }
                 }
@@ -103,13 +103,29 @@ impl FileSystem {
     pub(crate) fn reset_mark_times(&self, directory: u64) -> Result<()> {
         let key = key::mark(directory);
         let never = NEVER.0.to_le_bytes();
-        self.store()
-            .run_everywhere(|partition| {
-                let reset = Action::Write { key: &key, offset: 0, data: Data::Inline(&never) };
-                Operation::new(partition, [reset]).guard(Guard::Exists(&key))
-            })
-            .map(drop)
+        let reset = |partition| {
+            let reset = Action::Write { key: &key, offset: 0, data: Data::Inline(&never) };
+            Operation::new(partition, [reset]).guard(Guard::Exists(&key))
+        };
+        match self.store().run_everywhere(reset) {
+            Err(error) if error.kind() == ErrorKind::Lost => {
+                for partition in (0..self.store().dataset.partitions()).map(PartitionId) {
+                    match self.store().run(reset(partition)) {
+                        // There is no mark.
+                        Err(error) if error.kind() == ErrorKind::Lost => {}
+                        outcome => drop(outcome?),
+                    }
+                }
+                Ok(())
+            }
+            outcomes => outcomes.map(drop),
+        }
     }
+}
+
+/// Whether what a partition knew cannot be had.
+const fn is_gone(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Unavailable | ErrorKind::Lost)
 }
 
 fn add(marks: &mut Marks, outcome: OwnedOutcome) -> Result<()> {

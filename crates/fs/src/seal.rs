@@ -26,6 +26,10 @@ pub struct Sealed {
 impl FileSystem {
     /// Seals the directory `ino` that lives in `home`; fails when it has entries.
     pub(crate) fn seal(&self, home: &Home, ino: u64, epoch: Epoch) -> Result<Sealed> {
+        if self.store().dataset.has_lost() {
+            // What was in it may be gone, and nobody has taken note of that.
+            return Err(fail(ErrorKind::Lost));
+        }
         let token = self.token();
         let sealed = Sealed { home: home.clone(), ino, token };
         self.claim(&sealed, epoch)?;

@@ -9,6 +9,8 @@ use samite_wire::heads::HEAD_LEN;
 use samite_wire::limits::OPERATIONS_MAX;
 use samite_wire::op::{Action, Guard, List, Operation};
 
+use crate::Timestamp;
+use crate::filesystem::new_root;
 use crate::holds::Releases;
 use crate::inode::{INODE_LEN, Inode, Layout, at, identity};
 use crate::key::{self, Key};
@@ -134,8 +136,15 @@ impl Store {
             home.partition,
             [Action::Get { key: &home.key, offset: 0, len: LOOKUP_LEN as u32 }],
         );
-        let outcome = self.run(Op::new(op).into_dest(&mut buf).under_lease(lease))?;
-        match outcome {
+        let outcome = self.run(Op::new(op).into_dest(&mut buf).under_lease(lease));
+        if outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost)
+            && home.key == key::own(key::ROOT_INO)
+        {
+            // What is left is found below it. It cannot be changed.
+            let value = new_root(Timestamp(0)).encode();
+            return self.node(home.clone(), Version(0), value.len() as u32, &value).map(Some);
+        }
+        match outcome? {
             OwnedOutcome::Done(results) => {
                 let (version, total_len, len) = only(&results)?.value()?;
                 self.node(home.clone(), version, total_len, &buf[..len]).map(Some)

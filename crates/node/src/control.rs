@@ -82,12 +82,8 @@ impl Shard {
                 }
                 answer.map(Some)
             }
-            asked @ (ControlRequest::Join(_)
-            | ControlRequest::Heartbeat(_)
-            | ControlRequest::Report { .. }
-            | ControlRequest::Wish { .. }) => {
-                membership_permitted(peer, &asked).and_then(|()| self.coordinate(to, asked))
-            }
+            // Joins, heartbeats, reports, wishes, losses.
+            asked => membership_permitted(peer, &asked).and_then(|()| self.coordinate(to, asked)),
         };
         match reply {
             Ok(Some(reply)) => self.send_control(to, &reply, out),
@@ -144,6 +140,7 @@ impl Shard {
             ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }
+            | ControlRequest::AcknowledgeLoss(_)
             | ControlRequest::Wish { .. } => {
                 self.shared.work(Job::Forward { request, to })?;
                 Ok(None)

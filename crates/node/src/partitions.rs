@@ -269,7 +269,7 @@ impl Partitions {
             let abandoned = member.partition().abandoned();
             (self.records, self.abandoned) = (self.records + records, self.abandoned + abandoned);
             if let Some(group) = map.group(open.redundancy, partition) {
-                member.configure(&view_of(map, group), now);
+                member.configure(&view_of(map, group, (open.id, partition)), now);
             }
             let opened = place.insert(Box::new(Place {
                 member,
@@ -508,7 +508,7 @@ impl Partitions {
                 let Some(place) = place else { continue };
                 let Some(group) = map.group(open.redundancy, partition) else { continue };
                 let was_plain = place.member.is_plain();
-                place.member.configure(&view_of(map, group), now);
+                place.member.configure(&view_of(map, group, (open.id, partition)), now);
                 if !was_plain || !place.member.is_plain() {
                     stir(&mut self.stirred, place, (open.id, partition));
                 }
@@ -578,8 +578,9 @@ fn is_grouped(map: &ClusterMap, target: TargetId, redundancy: Redundancy) -> boo
     groups.into_iter().any(|group| group.members.len() > 1 && has(group, target))
 }
 
-fn view_of(map: &ClusterMap, group: &Group) -> View {
-    View::new(map.epoch(), group, |target| map.incarnation_of(target))
+fn view_of(map: &ClusterMap, group: &Group, (dataset, partition): PlaceId) -> View {
+    let view = View::new(map.epoch(), group, |target| map.incarnation_of(target));
+    View { is_lost: map.is_lost(dataset, partition), ..view }
 }
 
 fn open_partition(

@@ -31,6 +31,8 @@ pub(crate) struct Posts {
     map: Option<Arc<ClusterMap>>,
     /// By that map partitions are about to move.
     has_moving: bool,
+    /// By that map partitions that this node leads have lost what they held: what is not on the board may have been there.
+    has_lost: bool,
     /// Epoch of that map while clients may post; 0: they may not.
     open: Epoch,
     /// The only client that may.
@@ -47,6 +49,7 @@ impl Posts {
             shards,
             map: None,
             has_moving: false,
+            has_lost: false,
             open: Epoch(0),
             only: None,
             since_turn: 0,
@@ -254,6 +257,7 @@ impl Shard {
             // What was posted by the map before has been carried out: they were shut out before this one came.
             self.posts.map = Some(Arc::clone(map));
             self.posts.has_moving = self.partitions.has_moving(map);
+            self.posts.has_lost = map.has_lost_at(self.shared.node);
             self.partitions.know_all(map);
         }
         let open = (self.posts.open != Epoch(0)).then_some(self.posts.only);
@@ -271,7 +275,8 @@ impl Shard {
     /// Who may post, as things are now: all clients of the host or only one of them; `None`: nobody. One that was shut out for others may again when it
     /// asks for something: until then they change what they like, and the table stays as it is.
     fn may_post(&self, who: Option<ClientId>) -> Option<Option<ClientId>> {
-        if self.posts.has_moving || !self.parked.is_empty() || !self.arena.has_room_for_posts() {
+        let is_barred = self.posts.has_moving || self.posts.has_lost;
+        if is_barred || !self.parked.is_empty() || !self.arena.has_room_for_posts() {
             return None;
         }
         match self.partitions.free_to_change() {

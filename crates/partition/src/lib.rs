@@ -23,6 +23,7 @@ mod check;
 mod copy;
 mod guard;
 mod holds;
+mod lost;
 mod numbers;
 mod outcome;
 mod plan;

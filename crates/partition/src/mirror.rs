@@ -37,6 +37,7 @@ mod digest;
 mod effects;
 mod elect;
 mod log;
+mod lost;
 mod packet;
 mod payload;
 mod peers;
@@ -124,6 +125,8 @@ pub struct View {
     pub members: Vec<Member>,
     /// Incarnation of each member's node: after another one the member has nothing of what it acknowledged.
     pub incarnations: Vec<u64>,
+    /// What the partition held died with its nodes, and nobody has taken note of it: see [`ErrorKind::Lost`].
+    pub is_lost: bool,
 }
 
 impl View {
@@ -132,7 +135,7 @@ impl View {
     pub fn new(epoch: Epoch, group: &Group, incarnation_of: impl Fn(TargetId) -> u64) -> Self {
         let members = group.members.clone();
         let incarnations = members.iter().map(|member| incarnation_of(member.target)).collect();
-        Self { epoch, term: group.term, members, incarnations }
+        Self { epoch, term: group.term, members, incarnations, is_lost: false }
     }
 }
 
@@ -205,6 +208,8 @@ pub struct Mirrored {
     is_fit: bool,
     /// Its records may differ from those of others at the same version: a resync copies all.
     is_doubtful: bool,
+    /// See [`View::is_lost`].
+    is_lost: bool,
     /// A primary may have given leases on records.
     lends: bool,
     /// Whom this member follows.
@@ -244,6 +249,7 @@ impl Mirrored {
             at: Point::default(),
             is_fit: true,
             is_doubtful: false,
+            is_lost: false,
             lends: false,
             primary: TargetId(0),
             log: Log::default(),
@@ -380,6 +386,7 @@ impl Mirrored {
             return;
         }
         self.epoch = view.epoch;
+        self.is_lost = view.is_lost;
         // Somebody of a newer term has been heard of: this map is behind.
         if view.term < self.term {
             return;
@@ -434,7 +441,7 @@ impl Mirrored {
     ) -> (Outcome, Option<Ticket>) {
         match &self.role {
             Role::Primary(primary) if primary.is_plain => {
-                let outcome = self.partition.apply(client, context, operation, grants);
+                let outcome = self.apply_unless_lost(client, context, operation, grants);
                 (self.unless_damaged(outcome, at.now), None)
             }
             Role::Primary(_) => self.serve(client, context, operation, grants, at),
@@ -545,7 +552,11 @@ const fn speaks_as_primary(message: &Message<'_>) -> bool {
 }
 
 fn refused(kind: ErrorKind) -> Outcome {
-    Outcome::Failed { kind, index: 0, current: None }
+    refused_at(kind, 0)
+}
+
+fn refused_at(kind: ErrorKind, index: u16) -> Outcome {
+    Outcome::Failed { kind, index, current: None }
 }
 
 impl fmt::Debug for Mirrored {

@@ -5,10 +5,12 @@ use std::collections::HashSet;
 use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result, TargetId, Version};
 use samite_wire::access::Access;
 use samite_wire::control::{
-    ClusterMapData, DatasetData, DatasetSpec, DistributionKind, Group, NodeInfo, PartitionTable,
+    self, ClusterMapData, DatasetData, DatasetSpec, DistributionKind, Group, NodeInfo,
+    PartitionRange, PartitionTable,
 };
 
 use crate::distribution::WHEEL_LEN_MAX;
+use crate::loss::LOSSES_LEN_MAX;
 
 /// Most nodes in a cluster.
 pub const NODES_MAX: usize = 4096;
@@ -126,7 +128,8 @@ pub(crate) fn check_map(data: &ClusterMapData) -> std::result::Result<(), String
         return Err(format!("{} states of {} nodes", data.states.len(), data.nodes.len()));
     }
     check_tables(&data.tables, &targets)?;
-    check_datasets(data)
+    check_datasets(data)?;
+    check_losses(data)
 }
 
 fn check_tables(
@@ -203,6 +206,35 @@ fn check_wheel(dataset: &DatasetData, partitions: usize) -> std::result::Result<
     }
     if dataset.wheel.iter().any(|partition| partition.get() as usize >= partitions) {
         return Err(format!("{}: wheel names an unknown partition", dataset.id));
+    }
+    Ok(())
+}
+
+fn check_losses(data: &ClusterMapData) -> std::result::Result<(), String> {
+    if data.losses.is_empty() {
+        return Ok(());
+    }
+    if control::encode(&data.losses).len() > LOSSES_LEN_MAX {
+        return Err("more losses than there is room for".into());
+    }
+    let partitions = data.tables[0].groups.len() as u64;
+    let mut datasets = HashSet::new();
+    for lost in &data.losses {
+        if lost.datasets.is_empty() || !lost.datasets.is_sorted_by(|a, b| a < b) {
+            return Err("losses out of order".into());
+        }
+        let is_known = |id| data.datasets.binary_search_by_key(&id, |dataset| dataset.id).is_ok();
+        if let Some(id) = lost.datasets.iter().find(|id| !is_known(**id) || !datasets.insert(**id))
+        {
+            return Err(format!("a loss of {id}, which is unknown or named twice"));
+        }
+        let end = |range: &PartitionRange| u64::from(range.first.get()) + u64::from(range.count);
+        let ranges = &lost.partitions;
+        let are_apart = ranges.is_sorted_by(|a, b| end(a) < u64::from(b.first.get()));
+        let is_lawful = |range: &PartitionRange| range.count > 0 && end(range) <= partitions;
+        if ranges.is_empty() || !are_apart || !ranges.iter().all(is_lawful) {
+            return Err("a loss of unlawful partitions".into());
+        }
     }
     Ok(())
 }

@@ -31,6 +31,7 @@ impl ClusterMap {
             tables: fresh.cloned().collect(),
             groups: changed_groups(old, new),
             datasets: changed_datasets(old, new),
+            losses: (old.losses != new.losses).then(|| new.losses.clone()),
         })
     }
 
@@ -55,6 +56,9 @@ impl ClusterMap {
         for change in &delta.datasets {
             let place = data.datasets.binary_search_by_key(&change.id, |dataset| dataset.id);
             replace(&mut data.datasets, place, change.data.clone());
+        }
+        if let Some(losses) = &delta.losses {
+            data.losses.clone_from(losses);
         }
         let map = Self::new(data)?;
         if digest(map.data()) != delta.digest {

@@ -75,7 +75,8 @@ impl MapHistory {
 
 fn entries(delta: &MapDelta) -> usize {
     let of_tables: usize = delta.tables.iter().map(|table| table.groups.len()).sum();
-    1 + delta.nodes.len() + delta.groups.len() + delta.datasets.len() + of_tables
+    let of_losses: usize = delta.losses.iter().flatten().map(|lost| lost.partitions.len()).sum();
+    1 + delta.nodes.len() + delta.groups.len() + delta.datasets.len() + of_tables + of_losses
 }
 
 /// Both, one after the other.
@@ -116,5 +117,6 @@ fn merge(mut first: MapDelta, then: &MapDelta) -> MapDelta {
         tables: first.tables,
         groups: groups.into_values().collect(),
         datasets: datasets.into_values().collect(),
+        losses: then.losses.clone().or(first.losses),
     }
 }

@@ -2,10 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use samite_types::{Redundancy, TargetId};
-use samite_wire::control::{Consistency, DurabilityKind, Group};
+use samite_types::{DatasetId, NodeId, PartitionId, Redundancy, Result, TargetId};
+use samite_wire::control::{
+    self, BackendKind, ClusterMapData, Consistency, DatasetSpec, DurabilityKind, Group, Lost,
+    PartitionRange, SemanticsKind,
+};
 
 use crate::ClusterMap;
+use crate::check::PARTITIONS_MAX;
+
+/// Most bytes that losses take in the map, as encoded: all datasets there can be, each once, and some more.
+pub const LOSSES_LEN_MAX: usize = 24 << 10;
 
 /// Partitions of one dataset whose records are gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,26 +25,102 @@ pub struct Loss {
     pub of: usize,
 }
 
+/// First and last of partitions one after the other, in order and apart.
+type Runs = Vec<(u32, u32)>;
+
+/// What is lost of each dataset.
+type ByDataset = BTreeMap<DatasetId, Runs>;
+
 impl ClusterMap {
     /// What was lost between this map and the newer map `after`: partitions of datasets in memory whose good members have all been started again. A partition
-    /// counts from the map on in which an empty member leads it.
+    /// counts from the map on in which an empty member leads it. Datasets that promise nothing after a crash (`temporary`) do not count.
     #[must_use]
     pub fn losses(&self, after: &Self) -> Vec<Loss> {
-        let mut empty: BTreeMap<Redundancy, usize> = BTreeMap::new();
+        after.in_words(self.lost_by(after))
+    }
+
+    /// What nobody has any more by this map, and nobody has acknowledged.
+    #[must_use]
+    pub fn losses_known(&self) -> Vec<Loss> {
+        self.in_words(unpacked(&self.data().losses))
+    }
+
+    /// Partitions of a dataset that are lost by this map, and not acknowledged.
+    #[must_use]
+    pub fn lost_partitions(&self, dataset: DatasetId) -> &[PartitionRange] {
+        let mut losses = self.data().losses.iter();
+        let lost = losses.find(|lost| lost.datasets.binary_search(&dataset).is_ok());
+        lost.map_or(&[], |lost| &lost.partitions)
+    }
+
+    /// Whether a partition of a dataset is lost by this map, and that is not acknowledged.
+    #[must_use]
+    pub fn is_lost(&self, dataset: DatasetId, partition: PartitionId) -> bool {
+        let ranges = self.lost_partitions(dataset);
+        let after = ranges.partition_point(|range| range.first <= partition);
+        let range = after.checked_sub(1).map(|at| ranges[at]);
+        range.is_some_and(|range| partition.get() - range.first.get() < range.count)
+    }
+
+    /// Whether `node` leads partitions that are lost by this map.
+    #[must_use]
+    pub fn has_lost_at(&self, node: NodeId) -> bool {
+        let datasets = self.data().losses.iter().flat_map(|lost| &lost.datasets);
+        let mut known = datasets.filter_map(|id| self.dataset_by_id(*id));
+        known.any(|dataset| {
+            let ranges = self.lost_partitions(dataset.id).iter();
+            let mut partitions =
+                ranges.flat_map(|range| (range.first.get()..).take(range.count as usize));
+            partitions
+                .any(|one| self.node_of(dataset.spec.redundancy, PartitionId(one)) == Some(node))
+        })
+    }
+
+    /// The map of `data`, which is made from this one, with what is lost by it.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_losses_of(&self, data: ClusterMapData) -> Result<Self> {
+        let after = Self::new(data)?;
+        let lost = self.lost_by(&after);
+        if lost.is_empty() {
+            return Ok(after);
+        }
+        let mut all = unpacked(&after.data().losses);
+        for (dataset, runs) in lost {
+            let known = all.entry(dataset).or_default();
+            known.extend(runs);
+            *known = joined(std::mem::take(known), 0);
+        }
+        Self::new(ClusterMapData { losses: packed(all), ..after.data().clone() })
+    }
+
+    fn in_words(&self, lost: ByDataset) -> Vec<Loss> {
+        let of = self.partitions() as usize;
+        let named = lost.into_iter().filter_map(|(id, runs)| {
+            let dataset = self.dataset_by_id(id)?.spec.name.clone();
+            let partitions = runs.iter().map(|(first, last)| (last - first) as usize + 1).sum();
+            Some(Loss { dataset, partitions, of })
+        });
+        named.collect()
+    }
+
+    fn lost_by(&self, after: &Self) -> ByDataset {
+        let mut empty: BTreeMap<Redundancy, Runs> = BTreeMap::new();
         for table in &after.data().tables {
             let Some(before) = self.table(table.redundancy) else { continue };
-            let pairs = before.groups.iter().zip(&table.groups);
-            let count = pairs.filter(|(was, is)| self.begins_anew(after, was, is)).count();
-            empty.insert(table.redundancy, count);
+            let pairs = before.groups.iter().zip(&table.groups).zip(0..);
+            let anew = pairs.filter(|((was, is), _)| self.begins_anew(after, was, is));
+            let anew = anew.map(|(_, partition)| (partition, partition)).collect();
+            empty.insert(table.redundancy, joined(anew, 0));
         }
-        let in_memory = self.datasets().iter().map(|dataset| &dataset.spec);
-        let in_memory = in_memory.filter(|spec| spec.durability == DurabilityKind::Memory);
-        let losses = in_memory.filter_map(|spec| {
-            let partitions = *empty.get(&spec.redundancy)?;
-            let of = after.table(spec.redundancy)?.groups.len();
-            (partitions > 0).then(|| Loss { dataset: spec.name.clone(), partitions, of })
+        let counted = self.datasets().iter().filter(|dataset| counts(&dataset.spec));
+        let known = counted.filter(|dataset| after.dataset_by_id(dataset.id).is_some());
+        let lost = known.filter_map(|dataset| {
+            let runs = empty.get(&dataset.spec.redundancy).filter(|runs| !runs.is_empty())?;
+            Some((dataset.id, runs.clone()))
         });
-        losses.collect()
+        lost.collect()
     }
 
     /// Whether the member that leads a group in the newer map `after` has nothing of what the group held in this map. `was` is the group in this map, `is` in `after`.
@@ -58,4 +141,125 @@ impl ClusterMap {
         };
         is_empty && first.consistency == Consistency::Good
     }
+}
+
+/// Whether it is a loss that nodes had records of this dataset in memory only: it was to keep them.
+fn counts(spec: &DatasetSpec) -> bool {
+    spec.durability == DurabilityKind::Memory
+        && spec.semantics != SemanticsKind::Temporary
+        && spec.backend != BackendKind::Null
+}
+
+/// What of `losses` is not in `seen`.
+#[must_use]
+pub fn remaining_losses(losses: &[Lost], seen: &[Lost]) -> Vec<Lost> {
+    let seen = unpacked(seen);
+    let mut left = unpacked(losses);
+    for (dataset, runs) in &mut left {
+        if let Some(seen) = seen.get(dataset) {
+            *runs = without(runs, seen);
+        }
+    }
+    left.retain(|_, runs| !runs.is_empty());
+    packed(left)
+}
+
+/// What of `losses` is not of this dataset.
+#[must_use]
+pub fn losses_without(losses: &[Lost], dataset: DatasetId) -> Vec<Lost> {
+    let mut left = losses.to_vec();
+    left.iter_mut().for_each(|lost| lost.datasets.retain(|one| *one != dataset));
+    left.retain(|lost| !lost.datasets.is_empty());
+    left
+}
+
+/// Of what travels, which may have come from anywhere: no number is relied on.
+fn unpacked(losses: &[Lost]) -> ByDataset {
+    let mut all = ByDataset::new();
+    for lost in losses {
+        let ranges = lost.partitions.iter().filter(|range| range.count > 0);
+        let runs = ranges.map(|range| {
+            let first = range.first.get();
+            (first, first.saturating_add(range.count - 1))
+        });
+        let runs: Runs = runs.take(PARTITIONS_MAX).collect();
+        for dataset in &lost.datasets {
+            let known = all.entry(*dataset).or_default();
+            known.extend(&runs);
+            *known = joined(std::mem::take(known), 0);
+        }
+    }
+    all
+}
+
+/// As it travels: datasets that have lost the same partitions are named together. Where that would be too long, partitions between lost ones count as lost, too: so
+/// it may say too much, and never too little.
+fn packed(mut all: ByDataset) -> Vec<Lost> {
+    let mut gap = 0;
+    loop {
+        let losses = together(&all);
+        if control::encode(&losses).len() <= LOSSES_LEN_MAX {
+            return losses;
+        }
+        if gap as usize >= PARTITIONS_MAX {
+            break;
+        }
+        gap = (gap * 2).max(1);
+        all.values_mut().for_each(|runs| *runs = joined(std::mem::take(runs), gap));
+    }
+    // Each has one run by now, and too many have others.
+    let runs = all.values().flatten().copied().collect();
+    vec![lost(all.into_keys().collect(), &joined(runs, gap))]
+}
+
+fn together(all: &ByDataset) -> Vec<Lost> {
+    let mut datasets: BTreeMap<&Runs, Vec<DatasetId>> = BTreeMap::new();
+    for (dataset, runs) in all {
+        datasets.entry(runs).or_default().push(*dataset);
+    }
+    datasets.into_iter().map(|(runs, datasets)| lost(datasets, runs)).collect()
+}
+
+fn lost(datasets: Vec<DatasetId>, runs: &Runs) -> Lost {
+    let range = |(first, last): &(u32, u32)| PartitionRange {
+        first: PartitionId(*first),
+        count: last - first + 1,
+    };
+    Lost { datasets, partitions: runs.iter().map(range).collect() }
+}
+
+/// In order, with those made one that have at most `gap` between them.
+fn joined(mut runs: Runs, gap: u32) -> Runs {
+    runs.sort_unstable();
+    let mut joined = Runs::new();
+    for (first, last) in runs {
+        match joined.last_mut() {
+            Some((_, end)) if first <= end.saturating_add(gap).saturating_add(1) => {
+                *end = last.max(*end);
+            }
+            _ => joined.push((first, last)),
+        }
+    }
+    joined
+}
+
+/// What of `runs` is not in `others`.
+fn without(runs: &Runs, others: &Runs) -> Runs {
+    let mut left = Runs::new();
+    for &(mut first, last) in runs {
+        let met = others.iter().filter(|(_, end)| *end >= first);
+        let met: Runs = met.take_while(|(start, _)| *start <= last).copied().collect();
+        let mut is_over = false;
+        for (start, end) in met {
+            if start > first {
+                left.push((first, start - 1));
+            }
+            is_over = end >= last;
+            first = end.saturating_add(1);
+        }
+        if !is_over {
+            left.push((first, last));
+        }
+    }
+    left
 }

@@ -85,10 +85,12 @@ pub enum ErrorKind {
     Interrupted = 34,
     /// More files are open than the store keeps track of.
     TooManyOpen = 35,
+    /// What was there died with its nodes, and whether this was among it nobody knows; until somebody takes note of the loss.
+    Lost = 36,
 }
 
 impl ErrorKind {
-    const ALL: [Self; 35] = [
+    const ALL: [Self; 36] = [
         Self::NotFound,
         Self::Exists,
         Self::NoSpace,
@@ -124,6 +126,7 @@ impl ErrorKind {
         Self::NoLocks,
         Self::Interrupted,
         Self::TooManyOpen,
+        Self::Lost,
     ];
 
     /// The kind behind a wire code; `None` for a code this build does not know.
@@ -179,6 +182,9 @@ impl ErrorKind {
             Self::NoLocks => "no more locks can be kept",
             Self::Interrupted => "a signal came",
             Self::TooManyOpen => "too many files are open",
+            Self::Lost => {
+                "it may have been lost with a node that died: `samite status` tells, `samite acknowledge-loss` takes note of it"
+            }
         }
     }
 
@@ -218,6 +224,7 @@ impl ErrorKind {
             | Self::Corrupt
             | Self::SessionLost
             | Self::Io
+            | Self::Lost
             | Self::Internal => Errno::IO,
         }
     }
@@ -313,6 +320,6 @@ mod tests {
             assert_eq!(ErrorKind::from_code(kind.code()), Some(kind));
         }
         assert_eq!(ErrorKind::from_code(0), None);
-        assert_eq!(ErrorKind::from_code(36), None);
+        assert_eq!(ErrorKind::from_code(37), None);
     }
 }

@@ -128,6 +128,8 @@ pub enum ControlRequest {
     /// A node asks which of these clients ([`LOCK_CLIENTS_MAX`](crate::lock::LOCK_CLIENTS_MAX) at most) have connections there on which locks were asked for. Reply:
     /// [`ControlReply::LockClients`].
     LockClients(Vec<ClientId>),
+    /// An operator has taken note that this is lost. What was lost after the map in which it was read stays. Reply: [`ControlReply::Map`].
+    AcknowledgeLoss(Vec<Lost>),
 }
 
 /// Answers a [`ControlRequest`].
@@ -465,6 +467,26 @@ pub struct ClusterMapData {
     pub tables: Vec<PartitionTable>,
     /// Datasets, ordered by id.
     pub datasets: Vec<DatasetData>,
+    /// What nobody has any more, until it is acknowledged; each dataset once.
+    pub losses: Vec<Lost>,
+}
+
+/// Records that nobody has any more: those of these partitions of each of these datasets.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Lost {
+    /// Ordered.
+    pub datasets: Vec<DatasetId>,
+    /// Ordered, and apart from one another.
+    pub partitions: Vec<PartitionRange>,
+}
+
+/// Partitions one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PartitionRange {
+    /// The first.
+    pub first: PartitionId,
+    /// How many.
+    pub count: u32,
 }
 
 /// What a node has found of damage to what it holds, since its start.

@@ -3,7 +3,7 @@
 use samite_types::{DatasetId, Epoch, NodeId, PartitionId, Redundancy};
 use serde::{Deserialize, Serialize};
 
-use crate::control::{DatasetData, Group, NodeInfo, NodeState, PartitionTable};
+use crate::control::{DatasetData, Group, Lost, NodeInfo, NodeState, PartitionTable};
 
 /// What changed between two cluster maps. Entries say what is in the later map, not what was done: so applying one twice, or to a map between the two,
 /// does no harm, and [`MapDelta::digest`] tells whether it led where it should.
@@ -23,6 +23,8 @@ pub struct MapDelta {
     pub groups: Vec<GroupChange>,
     /// Ordered by dataset.
     pub datasets: Vec<DatasetChange>,
+    /// All losses of the later map, if it has others.
+    pub losses: Option<Vec<Lost>>,
 }
 
 /// One node of the later map.

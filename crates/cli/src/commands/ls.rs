@@ -2,6 +2,7 @@
 
 use samite_fs::{Attr, DirEntry, FileKind};
 use samite_stage::join;
+use samite_types::ErrorKind;
 
 use crate::cluster::{Files, Target};
 use crate::failure::{ExitCode, Failure};
@@ -78,13 +79,14 @@ impl Listing<'_> {
         let mut waiting = vec![root.to_vec()];
         let mut first = first;
         while let Some(dir) = waiting.pop() {
-            let entries = match self.read(&dir) {
-                Ok(entries) => entries,
-                Err(error) => {
-                    self.failed(error)?;
+            let mut entries = Vec::new();
+            if let Err(error) = self.read(&dir, &mut entries) {
+                let is_in_part = error.kind() == ErrorKind::Lost;
+                self.failed(error)?;
+                if !is_in_part {
                     continue;
                 }
-            };
+            }
             if titled && !self.args.json {
                 self.out.bytes(if first { b"" } else { b"\n" })?;
                 self.out.name(&dir)?;
@@ -98,7 +100,7 @@ impl Listing<'_> {
                     // The listing's own attributes may lag behind a writer.
                     match self.files.fs.stat(&self.files.context, &path, false) {
                         Ok(attr) => self.entry(&entry.name, &path, &attr)?,
-                        Err(error) if error.kind() == samite_types::ErrorKind::NotFound => continue,
+                        Err(error) if error.kind() == ErrorKind::NotFound => continue,
                         Err(error) => self.failed(error)?,
                     }
                 } else {
@@ -114,17 +116,22 @@ impl Listing<'_> {
         Ok(())
     }
 
-    fn read(&self, dir: &[u8]) -> samite_types::Result<Vec<DirEntry>> {
+    /// What is in a directory; also what is there of one of which entries may be lost.
+    fn read(&self, dir: &[u8], entries: &mut Vec<DirEntry>) -> samite_types::Result<()> {
         let mut handle = self.files.fs.read_dir(&self.files.context, dir)?;
-        let mut entries = Vec::new();
-        while let Some(entry) = handle.next_entry()? {
+        let end = loop {
+            let entry = match handle.next_entry() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            };
             let hidden = entry.name.starts_with(b".");
             if !matches!(&*entry.name, b"." | b"..") && (!hidden || self.args.all) {
                 entries.push(entry);
             }
-        }
+        };
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        Ok(entries)
+        end.map_err(|error| error.context(format_args!("list {:?}", String::from_utf8_lossy(dir))))
     }
 
     fn entry(&mut self, name: &[u8], path: &[u8], attr: &Attr) -> Result<(), Failure> {

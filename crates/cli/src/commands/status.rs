@@ -10,7 +10,7 @@ use samite_wire::control::{NodeState, NodeStatus, Reachability};
 
 use crate::cluster::{FILES_DATASET, Target};
 use crate::failure::{ExitCode, Failure};
-use crate::health::health;
+use crate::health::{Word, health, loss_words, losses_as_json};
 use crate::local;
 use crate::output::{Output, human_bytes};
 
@@ -19,12 +19,16 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Show how a cluster is: nodes, space, datasets, mirror groups
 ///
-/// Exits with 3 when the cluster is not up or a node does not answer.
+/// The first word says it all: OK; DEGRADED, when a node or a mirror is missing, or a record is damaged; LOST, when records are gone that nobody has any more,
+/// until `samite acknowledge-loss`.
+///
+/// Exits with 0 when it is OK, 3 when the cluster is not up or a node does not answer, 6 when it is LOST, 7 when it is DEGRADED and all nodes answer.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   samite status
   samite status --json | python3 -m json.tool
+  samite status > /dev/null || echo \"something is wrong: $?\"
   samite status --all")]
 pub struct Args {
     /// List the clusters of this user instead
@@ -83,6 +87,8 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
     let state = |entry: &NodeEntry| map.as_ref().map_or("unknown", |map| state_of(map, entry.node));
     // The newest of those that know one: a leader is followed by all before long.
     let leader = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()?.leader).next_back();
+    let word = word(map.as_ref().ok().map(|map| &**map), &answers);
+    let losses = map.as_ref().map_or_else(|_| Vec::new(), |map| map.losses_known());
     let mut out = Output::new();
     if args.json {
         let nodes: Vec<_> = answers
@@ -102,6 +108,8 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
         out.json(&serde_json::json!({
             "cluster": file.cluster,
             "created_s": file.created_s,
+            "health": word.text(),
+            "losses": losses_as_json(&losses),
             "epoch": map.as_ref().ok().map(|map| map.epoch()),
             "partitions": map.as_ref().ok().map(|map| map.partitions()),
             "datasets": map.as_ref().ok().map(|map| {
@@ -113,6 +121,10 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
             "nodes": nodes,
         }))?;
     } else {
+        match losses.is_empty() {
+            true => out.line(word.text())?,
+            false => out.line(format!("{}  {}", word.text(), loss_words(&losses)))?,
+        }
         if let Ok(map) = &map {
             head(&mut out, &file.cluster, map)?;
             mirrors(&mut out, map, leader, &answers)?;
@@ -123,17 +135,42 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
         ends(&mut out, target, &file, &answers)?;
     }
     out.finish()?;
+    end(&file.cluster, word, &answers)
+}
+
+/// How the command ends when the cluster is so.
+fn end(
+    cluster: &str,
+    word: Word,
+    answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
+) -> Result<(), Failure> {
     let silent: Vec<String> = answers
         .iter()
         .filter_map(|(entry, answer)| {
             answer.as_ref().err().map(|error| format!("{}: {error}", entry.node))
         })
         .collect();
-    if silent.is_empty() {
-        return Ok(());
+    let message = match silent.is_empty() {
+        true => String::new(),
+        false => format!("cluster {}: {}", cluster, silent.join("; ")),
+    };
+    match word {
+        Word::Lost => Err(Failure::new(ExitCode::Damaged, message)),
+        _ if !silent.is_empty() => Err(Failure::new(ExitCode::Unreachable, message)),
+        Word::Degraded => Err(Failure::new(ExitCode::Degraded, message)),
+        Word::Ok => Ok(()),
     }
-    let message = format!("cluster {}: {}", file.cluster, silent.join("; "));
-    Err(Failure::new(ExitCode::Unreachable, message))
+}
+
+/// How the cluster is, by its map and what its nodes say.
+fn word(map: Option<&ClusterMap>, answers: &[(&NodeEntry, SamiteResult<NodeStatus>)]) -> Word {
+    let is_whole = |answer: &SamiteResult<NodeStatus>| {
+        answer.as_ref().is_ok_and(|status| status.scrub.left == 0)
+    };
+    match Word::of(map) {
+        Word::Ok if !answers.iter().all(|(_, answer)| is_whole(answer)) => Word::Degraded,
+        word => word,
+    }
 }
 
 /// Each node is asked by a client of its own, so that a dead one does not stand in the way of the others.

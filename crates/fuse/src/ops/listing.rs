@@ -22,7 +22,15 @@ impl Ops {
         let handle = self.file(handle)?;
         let mut slot = handle.listing.lock().unwrap_or_else(PoisonError::into_inner);
         let listing = listing_at(&handle, &mut slot, cookie)?;
-        while let Some(next) = listing.next()? {
+        let mut is_empty = true;
+        loop {
+            let next = match listing.next() {
+                Ok(Some(next)) => next,
+                // What was found comes first.
+                Err(errno) if is_empty => return Err(errno),
+                Ok(None) | Err(_) => break,
+            };
+            is_empty = false;
             let entry = &next.entry;
             let kind = kernel::file_type(entry.kind);
             if reply.add(INodeNo(entry.ino), entry.cookie, kind, OsStr::from_bytes(&entry.name)) {
@@ -68,10 +76,12 @@ impl Ops {
     /// Looks up what comes next. Names that mean nothing any more are left out.
     fn look_ahead(&self, context: &Context, handle: &Handle, listing: &mut Listing) -> Answer<()> {
         let mut entries = Vec::with_capacity(TOGETHER);
-        while entries.len() < TOGETHER
-            && let Some(next) = listing.next()?
-        {
-            entries.push(next);
+        while entries.len() < TOGETHER {
+            match listing.next() {
+                Ok(Some(next)) => entries.push(next),
+                Err(errno) if entries.is_empty() => return Err(errno),
+                Ok(None) | Err(_) => break,
+            }
         }
         let is_asked = |next: &Ahead| next.named.is_none() && !is_dot(&next.entry.name);
         let asked = entries.iter().filter(|next| is_asked(next));

@@ -95,6 +95,9 @@ impl Decider {
             ControlRequest::SetAccess { name, owner, mode } => {
                 self.coordinator.set_access(&name, owner, mode)?;
             }
+            ControlRequest::AcknowledgeLoss(seen) => {
+                self.coordinator.acknowledge_loss(&seen)?;
+            }
             ControlRequest::Report { node, known: by, reports } => {
                 self.coordinator.report(node, &reports)?;
                 known = by;

@@ -229,6 +229,7 @@ fn decide(leading: Option<&mut Leading>, request: ControlRequest, way: Way) -> D
         ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }
+            | ControlRequest::AcknowledgeLoss(_)
             | ControlRequest::Wish { .. }
     );
     let again = match &way {

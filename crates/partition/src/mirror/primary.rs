@@ -203,7 +203,7 @@ impl Mirrored {
         let funds = self.funds(at.now);
         self.partition.set_funds(funds);
         let mut copies = Copies::new(grants, operation);
-        let outcome = self.partition.apply(client, &context, operation, &mut copies);
+        let outcome = self.apply_unless_lost(client, &context, operation, &mut copies);
         if let Some(short) = self.partition.take_short() {
             self.ask_room(short, at.now);
         }

@@ -139,7 +139,7 @@ impl Mirrored {
             return (refused(ErrorKind::StaleMap), None);
         }
         self.partition.set_shows(false);
-        let outcome = self.partition.apply(client, context, operation, &mut NoGrants);
+        let outcome = self.apply_unless_lost(client, context, operation, &mut NoGrants);
         let outcome = self.unless_damaged(outcome, at.now);
         if !waits || self.rules.reads_uncommitted {
             return (outcome, None);

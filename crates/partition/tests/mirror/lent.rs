@@ -16,7 +16,7 @@ const CLIENT: ClientId = ClientId(9);
 fn view(epoch: u64, other: Consistency) -> View {
     let member = |target, consistency| Member { target: TargetId(target), consistency };
     let members = vec![member(1, Consistency::Good), member(2, other)];
-    View { epoch: Epoch(epoch), term: Term(0), members, incarnations: vec![0, 0] }
+    View { epoch: Epoch(epoch), term: Term(0), members, incarnations: vec![0, 0], is_lost: false }
 }
 
 struct Scene {

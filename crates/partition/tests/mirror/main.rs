@@ -6,6 +6,7 @@
 
 mod client;
 mod lent;
+mod lost;
 mod node;
 mod promise;
 mod rng;

@@ -14,7 +14,7 @@ const STEP: Duration = Duration::from_millis(20);
 fn view(epoch: u64) -> View {
     let member = |target, consistency| Member { target: TargetId(target), consistency };
     let members = vec![member(1, Consistency::Good), member(2, Consistency::NeedsResync)];
-    View { epoch: Epoch(epoch), term: Term(0), members, incarnations: vec![0, 0] }
+    View { epoch: Epoch(epoch), term: Term(0), members, incarnations: vec![0, 0], is_lost: false }
 }
 
 fn pass_on(out: &Out, to: &mut Node, now: Duration) {

@@ -20,7 +20,7 @@ fn view(epoch: u64, term: u32, members: &[(u32, Consistency)]) -> View {
     };
     let members: Vec<Member> = members.iter().map(member).collect();
     let incarnations = vec![0; members.len()];
-    View { epoch: Epoch(epoch), term: Term(term), members, incarnations }
+    View { epoch: Epoch(epoch), term: Term(term), members, incarnations, is_lost: false }
 }
 
 fn good(targets: &[u32]) -> Vec<(u32, Consistency)> {

@@ -118,7 +118,7 @@ impl World {
         let member = |target: &TargetId| Member { target: *target, consistency: Consistency::Good };
         let members: Vec<Member> = targets.iter().map(member).collect();
         let incarnations = vec![0; members.len()];
-        let view = View { epoch: Epoch(1), term: Term(0), members, incarnations };
+        let view = View { epoch: Epoch(1), term: Term(0), members, incarnations, is_lost: false };
         Self {
             plan: *plan,
             rules,

@@ -13,6 +13,7 @@ use crate::{ClusterMap, assign, partitions_for, shard_of, wheel};
 
 mod delta;
 mod groups;
+mod losses;
 
 fn counts(table: &[TargetId]) -> HashMap<TargetId, usize> {
     let mut counts = HashMap::new();
@@ -57,6 +58,7 @@ fn map_data(nodes: u32) -> ClusterMapData {
         states: vec![ONLINE; nodes as usize],
         tables: vec![table(&assign(partitions_for(nodes as usize), &equal(0..nodes)).unwrap())],
         datasets: Vec::new(),
+        losses: Vec::new(),
     }
 }
 

@@ -173,7 +173,13 @@ fn read_entries(open: &Open, room: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: a structure of numbers, for which zeros are valid.
     let mut entry: dirent64 = unsafe { std::mem::zeroed() };
     let mut used = 0;
-    while next(&mut handle, &mut entry)?.is_some() {
+    loop {
+        match next(&mut handle, &mut entry) {
+            Ok(Some(())) => {}
+            // What was found comes first.
+            Err(errno) if used == 0 => return Err(errno),
+            Ok(None) | Err(_) => break,
+        }
         let len = usize::from(entry.d_reclen);
         if len > room.len() - used {
             return if used == 0 { Err(Errno::INVAL) } else { Ok(used) };

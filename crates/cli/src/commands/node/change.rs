@@ -13,6 +13,7 @@ use samite_wire::membership::NodeWish;
 
 use crate::cluster::Target;
 use crate::failure::{ExitCode, Failure, IoContext};
+use crate::health::loss_words;
 use crate::local::aside::{self, way_back};
 use crate::local::process::{self, Process};
 use crate::local::{self, launch, life};
@@ -160,7 +161,10 @@ fn restart(
         line.push_str(&format!("; what it had is in {}", aside.display()));
     }
     if !losses.is_empty() {
-        line.push_str(&format!("\nlost: {}", in_words(&losses)));
+        line.push_str(&format!(
+            "\nlost: {}: the memory of the node that died had the only copy; `samite acknowledge-loss` takes note of it",
+            loss_words(&losses)
+        ));
     }
     file.nodes
         .iter_mut()
@@ -168,16 +172,6 @@ fn restart(
         .for_each(|entry| *entry = fresh.clone());
     target.dir.write_cluster_file(&file)?;
     Ok(line)
-}
-
-/// Says what was lost, dataset by dataset.
-fn in_words(losses: &[Loss]) -> String {
-    let words = losses.iter().map(|loss| {
-        let Loss { dataset, partitions, of } = loss;
-        format!("all records in {partitions} of {of} partitions of `{dataset}`")
-    });
-    let words: Vec<String> = words.collect();
-    format!("{}: the memory of the node that died had the only copy", words.join(", "))
 }
 
 /// Refuses while the process of `node` lives. One that was killed is waited for: the kernel takes it apart for a while, the longer the more memory it had.

@@ -1,0 +1,88 @@
+//! What is not there in a partition whose records died with their nodes: nobody can say whether it was.
+
+use std::ops::ControlFlow;
+
+use samite_backend::Scanned;
+use samite_types::ClientId;
+use samite_wire::op::{Action, Guard, Operation};
+
+use crate::outcome::{ActionOutput, Outcome};
+use crate::sessions::Known;
+use crate::{Context, Partition, check};
+
+impl Partition {
+    /// Which guard or action of an operation is about a record that is not there, so that its answer would say that there was none, or make one. `None`: there is no
+    /// such one, or the operation was decided before, or is refused for another reason. What only takes away is not asked about.
+    pub(crate) fn lost_at(
+        &self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+    ) -> Option<u16> {
+        let is_decided = || {
+            operation.is_mutation()
+                && !matches!(
+                    self.sessions.look_up(client, operation.seq, context.is_retry),
+                    Known::New
+                )
+        };
+        if check::check(operation).is_err()
+            || context.lease_epoch < self.lease_epoch
+            || is_decided()
+        {
+            return None;
+        }
+        let guards = operation.guards.iter().map(|guard| match guard {
+            Guard::Exists(key) | Guard::VersionIs(key, _) | Guard::BytesAre { key, .. } => {
+                self.is_missing(key)
+            }
+            // Beside one of these is the action that makes the record.
+            Guard::Absent(_) | Guard::LenAtMost(..) | Guard::PrefixEmpty(_) => false,
+        });
+        let actions = operation.actions.iter().map(|action| match action {
+            Action::Get { key, .. }
+            | Action::Put { key, .. }
+            | Action::Write { key, .. }
+            | Action::Append { key, .. }
+            | Action::Truncate { key, .. }
+            | Action::Add { key, .. }
+            | Action::Advance { key, .. }
+            | Action::Max { key, .. }
+            | Action::Punch { key, .. }
+            | Action::Hold { key, .. }
+            | Action::SetHolders { key, .. } => self.is_missing(key),
+            // Without a guard it is cleared away, whether it is there or not.
+            Action::Delete { key } => !operation.guards.is_empty() && self.is_missing(key),
+            Action::List { prefix, after, reverse, .. } => self.has_none(prefix, after, *reverse),
+            Action::Extents { prefix, after, .. } => self.has_none(prefix, after, false),
+            _ => false,
+        });
+        // At most as many as an operation may have.
+        guards.chain(actions).position(|is_lost| is_lost).map(|index| index as u16)
+    }
+
+    fn is_missing(&self, key: &[u8]) -> bool {
+        self.store.meta(key).is_ok_and(|meta| meta.is_none())
+    }
+
+    fn has_none(&self, prefix: &[u8], after: &[u8], reverse: bool) -> bool {
+        let mut has_none = true;
+        let scanned = self.store.scan(prefix, after, reverse, 0, &mut |_: &Scanned<'_>| {
+            has_none = false;
+            ControlFlow::Break(())
+        });
+        scanned.is_ok() && has_none
+    }
+}
+
+/// A listing says what is there, and then that there may have been more: who asks for that is refused.
+pub(crate) fn leave_open(mut outcome: Outcome) -> Outcome {
+    if let Outcome::Done(outputs) = &mut outcome {
+        for output in outputs.iter_mut() {
+            if let ActionOutput::Listing { complete, count: 1.., .. } = output {
+                *complete = false;
+            }
+        }
+    }
+    outcome
+}

@@ -1,0 +1,27 @@
+//! A partition that has lost its records says so, until somebody has taken note of it.
+
+use samite_types::{ClientId, ErrorKind};
+use samite_wire::op::Operation;
+
+use super::{Mirrored, refused_at};
+use crate::{Context, Grants, Outcome, lost};
+
+impl Mirrored {
+    /// Applies an operation. In a partition that is [lost](super::View::is_lost), what is not there is not said to be missing, and not made: the answer is
+    /// [`ErrorKind::Lost`]. Nothing takes effect then, and nothing is remembered of it, so that members need not know.
+    pub(super) fn apply_unless_lost(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+        grants: &mut dyn Grants,
+    ) -> Outcome {
+        if !self.is_lost {
+            return self.partition.apply(client, context, operation, grants);
+        }
+        match self.partition.lost_at(client, context, operation) {
+            Some(index) => refused_at(ErrorKind::Lost, index),
+            None => lost::leave_open(self.partition.apply(client, context, operation, grants)),
+        }
+    }
+}
