@@ -185,14 +185,10 @@ fn files_that_may_be_lost_are_not_said_to_be_missing() {
         assert_eq!(shell(&samite, *is_interposed, &line), (String::new(), true));
     }
     for (dir, is_interposed) in &doors {
-        let line = format!("ls -li {dir}/* | awk '{{ print $1 }}' | sort | uniq -d; cat {dir}/*");
-        let (said, is_content) = shell(&samite, *is_interposed, &line);
-        let wanted = there.len() * "content".len();
-        assert!(
-            is_content && said.matches("content").count() * "content".len() == wanted,
-            "{said}"
-        );
-        assert!(!said.contains("error"), "{said}");
+        let line = format!("ls -i {dir} | awk '{{ print $1 }}' | sort | uniq -d");
+        assert_eq!(shell(&samite, *is_interposed, &line), (String::new(), true));
+        let (said, is_content) = shell(&samite, *is_interposed, &format!("cat {dir}/*"));
+        assert!(is_content && said.matches("content").count() == there.len(), "{said}");
     }
     let line = format!("echo x > /samite/d/{one} && cat /samite/d/{one}");
     assert_eq!(shell(&samite, true, &line), ("x\n".to_owned(), true));
