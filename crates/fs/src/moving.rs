@@ -216,7 +216,11 @@ impl FileSystem {
                 offset: 0,
                 bytes: &intended.keys.token,
             });
-            if !self.store().run(op)?.is_done() {
+            let added = self.store().run(op);
+            if added.as_ref().is_err_and(|error| error.kind() == ErrorKind::NoSpace) {
+                self.thaw(intended)?;
+            }
+            if !added?.is_done() {
                 return Ok(false);
             }
             // Set once: a move is frozen once.
@@ -400,7 +404,11 @@ impl FileSystem {
         let verdict = key::verdict(stuck.token);
         let op = Operation::new(
             stuck.destination.partition,
-            [Action::Put { key: &verdict, data: Data::Inline(NO) }],
+            [
+                // Finds the reserve of a full store, as what removes something does: a name that nobody could thaw could not be removed.
+                Action::Delete { key: &verdict },
+                Action::Put { key: &verdict, data: Data::Inline(NO) },
+            ],
         )
         .guard(Guard::Absent(&verdict))
         .reveal(1);

@@ -20,7 +20,11 @@ struct Rig {
 }
 
 fn rig() -> Rig {
-    let cluster = LocalCluster::start(3, Options::default()).unwrap();
+    rig_with(Options::default())
+}
+
+fn rig_with(options: Options) -> Rig {
+    let cluster = LocalCluster::start(3, options).unwrap();
     let connect = || -> Client { cluster.client(samite_client::Options::default()).unwrap() };
     let fs = FileSystem::open(&connect(), "files").unwrap();
     let other = FileSystem::open(&connect(), "files").unwrap();
@@ -69,6 +73,23 @@ fn a_move_that_was_not_decided_is_undone() {
     assert_eq!(rig.fs.stat(&ctx(), b"/to", true).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(get(&rig.fs, b"/from"), b"DATA");
     rig.fs.rename(&ctx(), b"/from", b"/to", RenameFlags::default()).unwrap();
+}
+
+#[test]
+fn a_move_that_was_not_decided_is_undone_on_a_full_store() {
+    let rig = rig_with(Options { memory_bytes: 8 << 20, ..Options::default() });
+    frozen(&rig.fs);
+    for (count, len) in [(1000, 100_000), (10_000, 1000), (100_000, 0)] {
+        let is_full = (0..count).any(|number| {
+            let path = format!("/{len}-{number}");
+            let made = rig.fs.open_file(&ctx(), path.as_bytes(), OpenFlags::creating(), 0o644);
+            let written = made.and_then(|file| file.write_at(&vec![1; len], 0));
+            written.is_err_and(|error| error.kind() == ErrorKind::NoSpace)
+        });
+        assert!(is_full, "{count} files of {len} bytes fit");
+    }
+    rig.other.unlink(&ctx(), b"/from").unwrap();
+    assert_eq!(rig.fs.stat(&ctx(), b"/from", true).unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]
