@@ -25,9 +25,10 @@ const TAIL_LEN_MAX: usize = 256 << 10;
 const APPEND_LEN_MAX: usize = RECORD_LEN_MAX - INODE_LEN;
 
 impl OpenFile {
-    /// Writes at the end, atomically; returns the offset at which the bytes went, and how many did: all of `buf`, or of more
-    /// than a record holds (1 MiB less 128 bytes) as much as there was space for. Of so much, a process that is killed
-    /// leaves all, nothing or a beginning; of less, all or nothing.
+    /// Writes at the end, atomically; returns the offset at which the bytes went, and how many did: all of `buf`. Of more than a
+    /// record holds (1 MiB less 128 bytes) it may be a beginning: when there is no space for the rest, or when this writer stood
+    /// still half-way and others have appended meanwhile. A process that is killed leaves all or nothing of up to that length,
+    /// and perhaps a beginning of more.
     ///
     /// # Errors
     /// As of [`OpenFile::write_at`].
@@ -41,34 +42,23 @@ impl OpenFile {
             if let Some(offset) = self.write_deferred(buf, None)? {
                 return Ok((offset, buf.len()));
             }
-            let (offset, mut len) = self.append_once(buf)?;
-            // Others have gone on between two pieces, or there is no space for the rest.
-            while len < buf.len() {
-                match self.append_once(&buf[len..]) {
-                    Ok((_, more)) => len += more,
-                    Err(_) => break,
+            loop {
+                let appended = match self.layout() {
+                    Layout::Chunked => self.append_first(buf)?,
+                    Layout::Tailed => self.append_to_tail(buf)?,
+                    Layout::Inline if buf.len() as u64 <= INLINE_LEN_MAX => {
+                        self.append_inline(buf)?
+                    }
+                    _ => {
+                        self.convert(false)?;
+                        None
+                    }
+                };
+                if let Some(appended) = appended {
+                    return Ok(appended);
                 }
             }
-            Ok((offset, len))
         })
-    }
-
-    /// Appends all of `buf`, or its beginning; returns as [`OpenFile::append`] does.
-    fn append_once(&self, buf: &[u8]) -> Result<(u64, usize)> {
-        loop {
-            let appended = match self.layout() {
-                Layout::Chunked => self.append_first(buf)?,
-                Layout::Tailed => self.append_to_tail(buf)?,
-                Layout::Inline if buf.len() as u64 <= INLINE_LEN_MAX => self.append_inline(buf)?,
-                _ => {
-                    self.convert(false)?;
-                    None
-                }
-            };
-            if let Some(appended) = appended {
-                return Ok(appended);
-            }
-        }
     }
 
     /// `None`: the layout is another one (now).

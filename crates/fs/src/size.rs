@@ -323,7 +323,7 @@ impl OpenFile {
                 Ok(Tried::OtherLayout)
                     if matches!(self.layout(), Layout::Tailed | Layout::Spilling) =>
                 {
-                    self.convert(false)?;
+                    self.convert(false).inspect_err(|_| self.writing.set_marked(forks))?;
                 }
                 Ok(Tried::Refused(inode)) => {
                     (cuts, found) = (inode.cuts, inode.mark);
