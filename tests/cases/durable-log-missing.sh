@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A durable store of two nodes is ended in order. Then the log of one node is removed; it is cut to
-# half of what is used; the directory of a node is empty, as when its disk is not mounted. Each time
+# half of what is used; the directory of a node is empty, as when its disk is not mounted; it is an
+# older copy of itself, as after a backup was put back. Each time
 # the next `samite up` has to refuse and to say what is wrong (docs/durability.md), and must not
 # serve without the data.
 #
@@ -63,4 +64,16 @@ judge 'the log of n0 is cut to half'
 rm -rf "$flash/n1"
 mkdir "$flash/n1"
 judge 'the directory of n1 is empty'
+
+# The same store as before, served once more: what was copied is older now.
+cp -r "$flash/n1" "$scratch/older"
+up || { echo 'the store does not come back' && exit 1; }
+# shellcheck disable=SC2016
+"$binary" run -- bash -c 'cd /samite && for f in f*; do date >>$f; done; sha256sum f*' >"$scratch/sums"
+samite down >/dev/null || { echo 'the store does not end' && exit 1; }
+rm -rf "$scratch/whole"
+cp -r "$flash" "$scratch/whole"
+rm -rf "$flash/n1"
+cp -r "$scratch/older" "$flash/n1"
+judge 'the directory of n1 is an older copy'
 exit $wrong

@@ -152,10 +152,10 @@ fn a_damaged_checkpoint_stops_a_node_and_is_made_again_from_the_others() {
     assert!(is_within_a_minute(|| checkpoint().is_some()), "no checkpoint");
     samite.ok(["fault", "kill", "1"]);
     let damaged = checkpoint().unwrap();
+    let name = damaged.file_name().unwrap().to_str().unwrap();
     damage(&damaged);
 
     let said = samite.fails(1, ["node", "restart", "1"]);
-    let name = damaged.file_name().unwrap().to_str().unwrap();
     for part in [name, "shard-0", "byte ", "samite node restart 1 --renew"] {
         assert!(said.contains(part), "{part:?} in {said}");
     }
@@ -206,5 +206,92 @@ fn a_node_whose_log_is_missing_or_cut_does_not_start() {
     std::fs::remove_dir_all(&shard).unwrap();
     std::fs::rename(&kept, &shard).unwrap();
     samite.ok(up);
+    check_all(&samite);
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    let status = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap();
+    assert!(status.success());
+}
+
+/// Puts a copy of `from` in the place of `to`.
+fn put_back(from: &Path, to: &Path) {
+    std::fs::remove_dir_all(to).unwrap();
+    copy_all(from, to);
+}
+
+#[test]
+fn a_node_whose_directory_was_put_back_as_it_had_been_does_not_start() {
+    let samite = Samite::new();
+    let durable = samite.scratch().join("flash");
+    let durable_text = durable.to_str().unwrap();
+    let up = ["up", "--local", "2", "--memory", "64M", "--durable", durable_text];
+    let (n0, n1) = (durable.join("n0"), durable.join("n1"));
+    let copy = |name: &str| samite.scratch().join(name);
+    samite.ok(up);
+    for number in 0..KEYS {
+        samite.ok(["kv", "put", &format!("key {number}"), "old"]);
+    }
+    samite.ok(["down"]);
+    copy_all(&durable, &copy("old"));
+    samite.ok(up);
+    for number in 0..KEYS {
+        samite.ok(["kv", "put", &format!("key {number}"), &value(number)]);
+    }
+    samite.ok(["down"]);
+    copy_all(&durable, &copy("new"));
+
+    // As often as it is tried.
+    put_back(&copy("old").join("n1"), &n1);
+    for _ in 0..2 {
+        let said = samite.fails(1, up);
+        for part in [n1.to_str().unwrap(), "they are an older copy", "--renew 1", "put the newest"]
+        {
+            assert!(said.contains(part), "{part:?} in {said}");
+        }
+    }
+    put_back(&copy("new").join("n1"), &n1);
+    samite.ok(up);
+    check_all(&samite);
+    samite.ok(["down"]);
+
+    // A coordinator's state is older with the directory that it is in.
+    put_back(&copy("new"), &durable);
+    put_back(&copy("old").join("n0"), &n0);
+    let said = samite.fails(1, up);
+    assert!(said.contains("the cluster map is an older copy"), "{said}");
+
+    // The store as a whole, as it was: nothing speaks against it.
+    put_back(&copy("old"), &durable);
+    samite.ok(up);
+    assert_eq!(samite.ok(["kv", "get", "key 1"]).trim_end(), "old");
+}
+
+#[test]
+fn a_mirrored_node_that_was_put_back_is_made_again_from_the_others() {
+    let samite = Samite::new();
+    let durable = samite.scratch().join("flash");
+    let durable_text = durable.to_str().unwrap();
+    let up = ["up", "--local", "2", "--memory", "64M", "--mirror", "2", "--durable", durable_text];
+    let (n1, old) = (durable.join("n1"), samite.scratch().join("old"));
+    samite.ok(up);
+    samite.ok(["kv", "put", "key 0", "old"]);
+    wait_until_whole(&samite);
+    samite.ok(["down"]);
+    copy_all(&n1, &old);
+    samite.ok(up);
+    for number in 0..KEYS {
+        samite.ok(["kv", "put", &format!("key {number}"), &value(number)]);
+    }
+    // One that was killed, and started while the other serves.
+    samite.ok(["fault", "kill", "1"]);
+    std::fs::remove_dir_all(&n1).unwrap();
+    copy_all(&old, &n1);
+    let said = samite.fails(1, ["node", "restart", "1"]);
+    assert!(said.contains("they are an older copy"), "{said}");
+    samite.ok(["node", "restart", "1", "--renew", "--wait", "60"]);
+    wait_until_whole(&samite);
+    samite.ok(["fault", "kill", "0"]);
+    samite.ok(["node", "restart", "0", "--renew", "--wait", "60"]);
     check_all(&samite);
 }

@@ -23,6 +23,7 @@ use samite_wire::control::{
     PartitionTable, Reachability, TargetInfo,
 };
 
+mod age;
 mod change;
 mod datasets;
 mod group;
@@ -182,6 +183,19 @@ impl Coordinator {
     /// other targets than before, or not the storage with the only good copy of something. [`ErrorKind::Exists`]: the cluster is complete without
     /// this node. [`ErrorKind::Unavailable`]: another process has taken its place. [`ErrorKind::TooLarge`]: the map would be.
     pub fn join(&mut self, info: NodeInfo, now: Duration) -> Result<Option<Arc<ClusterMap>>> {
+        self.join_again(info, 0, now)
+    }
+
+    /// The same, of a node whose durable data say by which storage it joined last: `before`, unless it is 0.
+    ///
+    /// # Errors
+    /// As above; [`ErrorKind::Invalid`]: that is not how the node joined last.
+    pub fn join_again(
+        &mut self,
+        info: NodeInfo,
+        before: u64,
+        now: Duration,
+    ) -> Result<Option<Arc<ClusterMap>>> {
         check_node_info(&info)?;
         self.check_targets(&info)?;
         let Some(map) = self.map.clone() else { return self.join_founders(info, now) };
@@ -194,7 +208,8 @@ impl Coordinator {
                     presence.is_confirmed = true;
                 } else {
                     self.check_is_new(&info, &data.nodes[index], now)?;
-                    restart(&mut data, &info)?;
+                    age::check(&info, before, &data.nodes[index])?;
+                    restart(&mut data, (&info, before))?;
                     let former = self.former.entry(info.node).or_default();
                     former.truncate(FORMER_MAX - 1);
                     former.push_front(data.nodes[index].incarnation);
@@ -351,18 +366,12 @@ impl Coordinator {
 }
 
 /// Notes in `data` that the node was started again, and is `info` now.
-fn restart(data: &mut ClusterMapData, info: &NodeInfo) -> Result<()> {
-    let before = data.nodes.iter().find(|before| before.node == info.node);
-    let storage = |target: TargetId| {
-        let found = before?.targets.iter().find(|known| known.target == target)?;
-        Some(found.storage)
-    };
-    let mut lost: Vec<TargetId> = Vec::new();
-    for target in &info.targets {
-        if storage(target.target) != Some(target.storage) {
-            lost.push(target.target);
-        }
-    }
+fn restart(data: &mut ClusterMapData, (info, before): (&NodeInfo, u64)) -> Result<()> {
+    let known = data.nodes.iter().find(|known| known.node == info.node);
+    let is_lost =
+        |target: &&TargetInfo| !known.is_some_and(|known| age::is_continued(target, before, known));
+    let lost: Vec<TargetId> =
+        info.targets.iter().filter(is_lost).map(|target| target.target).collect();
     for table in &mut data.tables {
         let mut of_table =
             data.datasets.iter().filter(|dataset| dataset.spec.redundancy == table.redundancy);

@@ -33,7 +33,7 @@ pub(crate) fn is_trusted(peer: &Peer) -> bool {
 /// Whether `peer` may say such a thing about membership: a node of itself, and whoever runs the cluster about all.
 pub(crate) fn membership_permitted(peer: &Peer, request: &ControlRequest) -> Result<()> {
     let own = match request {
-        ControlRequest::Join(info) => info.node,
+        ControlRequest::Join { info, .. } => info.node,
         ControlRequest::Heartbeat(heartbeat) => heartbeat.node,
         ControlRequest::Report { node, .. } => *node,
         _ if peer.node.is_some() || is_trusted(peer) => return Ok(()),

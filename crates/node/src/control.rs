@@ -127,7 +127,7 @@ impl Shard {
             lock(&self.shared.membership.witness).heard(beat, SystemClock.monotonic());
         }
         if self.shared.membership.leads() {
-            if let ControlRequest::Join(info) = &request {
+            if let ControlRequest::Join { info, .. } = &request {
                 let process = format_args!("{:x}", info.incarnation);
                 tracing::info!(node = %info.node, process, addresses = ?info.addresses, "joins");
                 // It will watch on this connection: whoever changes the map from now on waits for it too.

@@ -22,6 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use samite_log::joined::Joined;
 use samite_log::storage::{self, Storage};
 use samite_log::{Appender, DirDisk, Disk, Need, Settings};
 pub(crate) use samite_partition::durable::Recovered;
@@ -66,9 +67,14 @@ impl Flash {
         Ok(Self { config: config.clone(), storage, faults: Arc::clone(faults) })
     }
 
-    /// Names what is in the directory.
-    pub(crate) const fn storage(&self) -> u64 {
-        self.storage.id
+    /// By what the node joins. `drawn`: for this process alone.
+    ///
+    /// # Errors
+    /// Damage; those of the disk.
+    pub(crate) fn joined(&self, drawn: u64) -> Result<Joined> {
+        DirDisk::new(&self.config.path, None)
+            .and_then(|disk| Joined::open(&disk, self.storage.id, drawn.max(1)))
+            .map_err(|error| self.with_way_out(error.context(self.config.path.display())))
     }
 
     fn shard_path(&self, shard: ShardId) -> PathBuf {
@@ -77,7 +83,10 @@ impl Flash {
 
     /// Why what is there of a shard cannot be read, and what to do about it.
     pub(crate) fn explain(&self, shard: ShardId, error: Error) -> Error {
-        let error = error.context(self.shard_path(shard).display());
+        self.with_way_out(error.context(self.shard_path(shard).display()))
+    }
+
+    fn with_way_out(&self, error: Error) -> Error {
         if error.kind() != ErrorKind::Corrupt {
             return error;
         }

@@ -11,6 +11,7 @@ use samite_backend::null::NullBackend;
 use samite_backend::{Arena, Backend};
 use samite_coordinator::Witness;
 use samite_coordinator::store::{EtcdConfig, EtcdStore, FileStore, MemoryStore, Store};
+use samite_log::joined::Joined;
 use samite_partition::mirror::Times;
 use samite_transport::server::{EventLoop, Listener, Options};
 use samite_transport::{Address, ClusterKey, Transport};
@@ -60,13 +61,12 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     let addresses = addresses(&config.socket, &listeners);
     let faults = faults::faults(&config);
     let loops = event_loops(&config, &key, &faults, listeners)?;
-    let flash = config.flash.as_ref();
-    let flash = flash.map(|flash| Flash::open(flash, (config.node, config.shards), &faults));
-    let flash = flash.transpose()?;
+    let mine = (config.node, config.shards);
+    let flash = config.flash.as_ref().map(|flash| Flash::open(flash, mine, &faults)).transpose()?;
     let inboxes: Vec<Inbox> = loops.iter().map(|events| Inbox::new(events.waker())).collect();
     stop.watch(loops.iter().map(EventLoop::waker).collect());
-    let storage = flash.as_ref().map_or(0, Flash::storage);
-    let info = describe(&config, &addresses, (memory.usage().capacity, storage))?;
+    let capacity = memory.usage().capacity;
+    let (credentials, joined) = introduce(&config, key, &addresses, (capacity, flash.as_ref()))?;
     let (keeper, asks) = match &config.coordinator.own {
         Some(_) => Some(mpsc::sync_channel(KEEPER_QUEUE_LEN)).unzip(),
         None => (None, None),
@@ -75,12 +75,13 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     let (notices, notice) = mpsc::channel();
     let shared = Arc::new(Shared::new(Parts {
         node: config.node,
-        incarnation: info.incarnation,
+        incarnation: credentials.info.incarnation,
         stop: stop.clone(),
         faults,
         inboxes,
         timing: config.timing,
         scrub_interval: config.scrub_interval,
+        joined,
         membership: Membership::new(keeper, Witness::new(config.node, config.timing)),
         target: Box::new(memory.clone()),
         worker: worker.clone(),
@@ -98,9 +99,9 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     let process = format_args!("{:x}", shared.incarnation);
     tracing::info!(node = %config.node, process, ?addresses, "listening");
     events(Event::Listening { addresses });
-    let joined = join_cluster(&config, key, info, &shared, asks);
-    let (keeper, ended) = match joined {
-        Ok(keeper) => (keeper, attend(&notice, threads.len(), events)),
+    let begun = join_cluster(&config, credentials, &shared, asks);
+    let (keeper, ended) = match begun {
+        Ok(keeper) => (keeper, attend(&config, &notice, threads.len(), events)),
         Err(error) => (None, Err(error)),
     };
     stop.stop();
@@ -116,19 +117,25 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     ended
 }
 
-/// The node as it tells the others.
-fn describe(
+/// The node as it tells the others, and how its directory knows that it has joined as that.
+fn introduce(
     config: &NodeConfig,
+    key: ClusterKey,
     addresses: &[String],
-    (capacity_bytes, storage): (u64, u64),
-) -> Result<NodeInfo> {
-    Ok(NodeInfo {
+    (capacity_bytes, flash): (u64, Option<&Flash>),
+) -> Result<(Credentials, Option<Joined>)> {
+    let incarnation = incarnation_at(SystemClock.realtime(), SystemEntropy.next_u64());
+    let joined = flash.map(|flash| flash.joined(incarnation)).transpose()?;
+    let storage = joined.as_ref().map_or(0, Joined::tries);
+    let info = NodeInfo {
         node: config.node,
         host: config.host.clone().map_or_else(host, Ok)?,
         addresses: addresses.to_vec(),
-        incarnation: incarnation_at(SystemClock.realtime(), SystemEntropy.next_u64()),
+        incarnation,
         targets: vec![TargetInfo { target: TargetId(config.node.get()), capacity_bytes, storage }],
-    })
+    };
+    let before = joined.as_ref().map_or(0, Joined::before);
+    Ok((Credentials { key, info, before }, joined))
 }
 
 /// What is asked of the coordinator instance in this node.
@@ -277,26 +284,25 @@ fn start_shards(
 /// they may be waiting for other nodes, and hold nothing that matters.
 fn join_cluster(
     config: &NodeConfig,
-    key: ClusterKey,
-    info: NodeInfo,
+    credentials: Credentials,
     shared: &Arc<Shared>,
     asks: Option<Asks>,
 ) -> Result<Option<JoinHandle<()>>> {
     let mut keeper = None;
     if let (Some(own), Some(asks)) = (&config.coordinator.own, asks) {
-        let store = store(config, own, &info)?;
+        let store = store(config, own, &credentials.info)?;
         let cluster = config.cluster.clone();
         let body = Keeper {
             cluster,
             config: own.clone(),
-            info: info.clone(),
+            info: credentials.info.clone(),
+            before: credentials.before,
             store,
             saved_at: std::time::Duration::ZERO,
         };
         let shared = Arc::clone(shared);
         keeper = Some(spawn("keeper", move || body.run(&shared, &asks))?);
     }
-    let credentials = Credentials { key, info };
     for address in &config.coordinator.others {
         beat::start(shared, credentials.clone(), vec![address.parse()?]);
     }
@@ -309,13 +315,26 @@ fn join_cluster(
     Ok(keeper)
 }
 
+/// What the coordinator refuses of a node that keeps durable data may be up to those: says where they are.
+fn in_directory(config: &NodeConfig, error: Error) -> Error {
+    match &config.flash {
+        Some(flash) if error.kind() == ErrorKind::Invalid => error.context(flash.path.display()),
+        _ => error,
+    }
+}
+
 /// Passes on what happens until a shard ends, as all do when the node is told to stop.
-fn attend(notices: &Receiver<Notice>, shards: usize, events: &mut dyn FnMut(Event)) -> Result<()> {
+fn attend(
+    config: &NodeConfig,
+    notices: &Receiver<Notice>,
+    shards: usize,
+    events: &mut dyn FnMut(Event),
+) -> Result<()> {
     debug_assert!(shards > 0);
     loop {
         match notices.recv() {
             Ok(Notice::Serving(epoch)) => events(Event::Serving { epoch }),
-            Ok(Notice::Fatal(error)) => return Err(error),
+            Ok(Notice::Fatal(error)) => return Err(in_directory(config, error)),
             Ok(Notice::ShardEnded) | Err(_) => return Ok(()),
         }
     }

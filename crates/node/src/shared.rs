@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use samite_backend::{Arena, Backend};
 use samite_coordinator::Timing;
+use samite_log::joined::Joined;
 use samite_placement::{ClusterMap, MapHistory};
 use samite_transport::client::Link;
 use samite_transport::server::ConnId;
@@ -117,6 +118,8 @@ pub(crate) struct Shared {
     pub membership: Membership,
     /// The connection to the leader's node, when that is another one.
     pub upstream: Mutex<Option<Arc<Link>>>,
+    /// By what this process joins, until it has; `None`: it keeps nothing durable.
+    joined: Mutex<Option<Joined>>,
     /// Who is connected.
     pub presence: Mutex<Presence>,
     pub revocations: Revocations,
@@ -157,6 +160,7 @@ pub(crate) struct Parts {
     pub inboxes: Vec<Inbox>,
     pub timing: Timing,
     pub scrub_interval: Option<Duration>,
+    pub joined: Option<Joined>,
     pub membership: Membership,
     pub target: Box<dyn Backend>,
     pub worker: SyncSender<Job>,
@@ -180,6 +184,7 @@ impl Shared {
             wanted_scrub: WantedScrub::new(parts.scrub_interval),
             membership: parts.membership,
             upstream: Mutex::new(None),
+            joined: Mutex::new(parts.joined),
             presence: Mutex::default(),
             revocations: Revocations::default(),
             started: Instant::now(),
@@ -286,6 +291,13 @@ impl Shared {
 
     fn change_map(&self, new: Arc<ClusterMap>, current: Option<&ClusterMap>) {
         let (epoch, is_first) = (new.epoch(), current.is_none());
+        // Before anybody may rely on what comes to be in that directory.
+        if new.node(self.node).is_some_and(|info| info.incarnation == self.incarnation)
+            && let Some(mut joined) = lock(&self.joined).take()
+            && let Err(error) = joined.settle()
+        {
+            tracing::warn!(%error, "note that the node has joined");
+        }
         // Before any shard serves by it.
         let ended = lock(&self.locks).see_map(current, &new, self.node);
         self.has_heirs.notify_all();

@@ -358,7 +358,7 @@ fn a_node_whose_place_was_taken_by_late_words_of_an_earlier_process_takes_it_bac
     let who = Identity::node(&Faults::new(node, None));
     let key = ClusterKey::new(*cluster.key());
     let link = Link::connect_as(&address, &key, &who, common::deadline()).unwrap();
-    let reply = common::ask(&link, &ControlRequest::Join(late)).unwrap();
+    let reply = common::ask(&link, &ControlRequest::Join { info: late, before: 0 }).unwrap();
     assert!(!matches!(reply, ControlReply::Failed { .. }), "{reply:?}");
     let start = Instant::now();
     loop {

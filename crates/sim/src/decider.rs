@@ -106,8 +106,8 @@ impl Decider {
             ControlRequest::Heartbeat(beat) => {
                 Ok(Verdict::Reply(ControlReply::Lease(self.coordinator.heartbeat(&beat, now))))
             }
-            ControlRequest::Join(info) => {
-                self.coordinator.join(info, now)?;
+            ControlRequest::Join { info, before } => {
+                self.coordinator.join_again(info, before, now)?;
                 Ok(Verdict::Map(Epoch(0)))
             }
             ControlRequest::Report { node, known, reports } => {

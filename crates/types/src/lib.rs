@@ -17,4 +17,4 @@ pub use ids::{
     TargetId, Term, Version,
 };
 pub use prefetch::{prefetch, prefetch_to_write};
-pub use time::Deadline;
+pub use time::{Deadline, utc};

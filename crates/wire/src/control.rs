@@ -26,7 +26,12 @@ pub enum ControlRequest {
         known: Epoch,
     },
     /// A node joins (answered by the coordinator's node).
-    Join(NodeInfo),
+    Join {
+        /// The node.
+        info: NodeInfo,
+        /// By which [`TargetInfo::storage`] it joined last, as the directory with its durable data knows; 0: it never did, or keeps nothing.
+        before: u64,
+    },
     /// Make a dataset. Reply: [`ControlReply::Map`]. Exists already with another policy: [`ErrorKind::Exists`].
     CreateDataset(DatasetSpec),
     /// Remove a dataset and all of its records.
@@ -277,7 +282,8 @@ pub struct TargetInfo {
     pub target: TargetId,
     /// Bytes it can hold.
     pub capacity_bytes: u64,
-    /// Names the directory in which the target keeps what outlives its node; drawn when that was made. 0: it keeps nothing.
+    /// Names the state of the directory in which the target keeps what outlives its node: another one for each process, drawn when that starts, and noted
+    /// in the directory. 0: it keeps nothing.
     pub storage: u64,
 }
 

@@ -2,11 +2,11 @@
 
 use samite_fs::{Attr, DirEntry, FileKind};
 use samite_stage::join;
-use samite_types::ErrorKind;
+use samite_types::{ErrorKind, utc};
 
 use crate::cluster::{Files, Target};
 use crate::failure::{ExitCode, Failure};
-use crate::output::{Output, complain, mode_text, utc};
+use crate::output::{Output, complain, mode_text};
 use crate::paths::{StorePath, store_path};
 
 /// List directories and files of the store

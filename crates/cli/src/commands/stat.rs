@@ -5,7 +5,7 @@ use samite_fs::{Attr, FileKind, Timestamp};
 use super::ls::{attr_json, kind_name};
 use crate::cluster::Target;
 use crate::failure::Failure;
-use crate::output::{Output, complain, escaped, mode_text, utc};
+use crate::output::{Output, complain, escaped, mode_text};
 use crate::paths::{StorePath, store_path};
 
 /// Show what is known of files
@@ -98,6 +98,6 @@ fn times(attr: &Attr) -> [(&'static str, Timestamp); 4] {
 
 /// UTC with nanoseconds.
 fn time_text(time: Timestamp) -> String {
-    let text = utc(time.seconds());
+    let text = samite_types::utc(time.seconds());
     format!("{}.{:09}Z", text.trim_end_matches('Z'), time.nanoseconds())
 }

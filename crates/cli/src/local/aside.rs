@@ -12,6 +12,8 @@ use crate::failure::{ExitCode, Failure, IoContext};
 
 /// Names the directory.
 const STORAGE: &str = "storage";
+/// Says by what its node joined last.
+const JOINED: &str = "joined";
 /// Most times that one directory is set aside.
 const ASIDES_MAX: u32 = 1000;
 
@@ -20,7 +22,7 @@ pub fn node_dir(durable: &Path, node: NodeId) -> PathBuf {
     durable.join(node.to_string())
 }
 
-/// Renames the logs and checkpoints of `node`; nothing is deleted, and a coordinator's state stays where it is. Returns where they are now; `None`:
+/// Renames the logs and checkpoints of `node`, and what names them; nothing is deleted, and a coordinator's state stays where it is. Returns where they are now; `None`:
 /// there were none. Done halfway, it can be done again: a node does not start with what is left.
 pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>, Failure> {
     let from = node_dir(durable, node);
@@ -31,7 +33,8 @@ pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>, Failur
     };
     for entry in entries {
         let name = entry.doing(format_args!("list {}", from.display()))?.file_name();
-        if name.to_str().is_some_and(|name| name == STORAGE || name.starts_with("shard-")) {
+        let is_kept = |name: &str| name == STORAGE || name == JOINED || name.starts_with("shard-");
+        if name.to_str().is_some_and(is_kept) {
             names.push(name);
         }
     }
@@ -109,11 +112,11 @@ mod tests {
         let dir = node_dir(durable, node);
         for time in 1..4 {
             std::fs::create_dir_all(dir.join("shard-0")).unwrap();
-            for name in ["storage", "coordinator", "shard-0/log"] {
+            for name in ["storage", "joined", "coordinator", "shard-0/log"] {
                 std::fs::write(dir.join(name), format!("{time}")).unwrap();
             }
             let aside = set_aside(durable, node).unwrap().unwrap();
-            for name in ["storage", "shard-0/log"] {
+            for name in ["storage", "joined", "shard-0/log"] {
                 assert_eq!(std::fs::read_to_string(aside.join(name)).unwrap(), format!("{time}"));
                 assert!(!dir.join(name).exists());
             }

@@ -64,8 +64,8 @@ impl Decider {
         self.coordinator.tick(now);
     }
 
-    pub(crate) fn join(&mut self, now: Duration, info: NodeInfo) -> Result<()> {
-        self.coordinator.join(info, now).map(drop)
+    pub(crate) fn join(&mut self, now: Duration, info: NodeInfo, before: u64) -> Result<()> {
+        self.coordinator.join_again(info, before, now).map(drop)
     }
 
     pub(crate) fn heartbeat(&mut self, now: Duration, heartbeat: &Heartbeat) -> Lease {
@@ -79,8 +79,8 @@ impl Decider {
             ControlRequest::Heartbeat(beat) => {
                 return Ok(Verdict::Reply(ControlReply::Lease(self.heartbeat(now, &beat))));
             }
-            ControlRequest::Join(info) => {
-                self.join(now, info)?;
+            ControlRequest::Join { info, before } => {
+                self.join(now, info, before)?;
                 if self.map().is_none() {
                     return Ok(Verdict::Reply(ControlReply::Map(None)));
                 }

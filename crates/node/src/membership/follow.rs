@@ -31,6 +31,8 @@ const TAKE_UP_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Credentials {
     pub key: ClusterKey,
     pub info: NodeInfo,
+    /// By which storage it joined last.
+    pub before: u64,
 }
 
 impl Credentials {
@@ -72,7 +74,7 @@ impl Credentials {
         pause: &mut Duration,
     ) -> Result<std::convert::Infallible> {
         let link = self.connect(shared, leader, CONNECT_TIMEOUT)?;
-        let join = ControlRequest::Join(self.info.clone());
+        let join = ControlRequest::Join { info: self.info.clone(), before: self.before };
         let joined = call(&link, &join, Deadline::after(JOIN_TIMEOUT))?;
         if matches!(joined, ControlReply::NotLeader { .. }) {
             shared.membership.lost(leader);

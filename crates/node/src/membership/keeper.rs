@@ -32,6 +32,8 @@ pub(crate) struct Keeper {
     pub cluster: String,
     pub config: InstanceConfig,
     pub info: NodeInfo,
+    /// By which storage it joined last.
+    pub before: u64,
     pub store: Box<dyn Store>,
     /// When something was saved last.
     pub saved_at: Duration,
@@ -154,7 +156,7 @@ impl Keeper {
         if let Some(map) = leading.coordinator.map() {
             shared.publish(Arc::clone(map))?;
         }
-        leading.coordinator.join(SystemClock.monotonic(), self.info.clone())?;
+        leading.coordinator.join(SystemClock.monotonic(), self.info.clone(), self.before)?;
         self.save(shared, &mut leading)?;
         let NodeInfo { node, addresses, .. } = self.info.clone();
         shared.membership.heard_of(Leader { node, addresses });

@@ -233,7 +233,7 @@ impl SimNode {
             membership.lease_until = membership.lease_until.max(until);
         }
         if lease.standing == Standing::Stranger && !membership.is_asking(Asked::Join) {
-            let request = ControlRequest::Join(self.info.clone());
+            let request = ControlRequest::Join { info: self.info.clone(), before: 0 };
             return membership.ask(from, Asked::Join, &request, context);
         }
         let known = self.epoch();
