@@ -153,6 +153,13 @@ fn a_damaged_checkpoint_stops_a_node_and_is_made_again_from_the_others() {
     samite.ok(["fault", "kill", "1"]);
     let damaged = checkpoint().unwrap();
     let name = damaged.file_name().unwrap().to_str().unwrap();
+    let kept = samite.scratch().join("kept");
+    std::fs::rename(&damaged, &kept).unwrap();
+    let said = samite.fails(1, ["node", "restart", "1"]);
+    for part in [name, "the file is missing", "shard-0", "--renew 1"] {
+        assert!(said.contains(part), "{part:?} in {said}");
+    }
+    std::fs::rename(&kept, &damaged).unwrap();
     damage(&damaged);
 
     let said = samite.fails(1, ["node", "restart", "1"]);

@@ -21,8 +21,8 @@
 //! proves that it had been on flash. Then it is *rot*, and opening the log fails and says where.
 //!
 //! The *manifest* is changed before a new segment gets its first frame, and before the oldest go. So a segment that is missing or
-//! was cut is an error, too, also at the ends of the log, where the numbers of the frames leave no gap.
-//! [`joined`] tells an older copy of everything.
+//! was cut is an error, too, also at the ends of the log, where the numbers of the frames leave no gap. [`inventory`] does the same for files beside
+//! the log, and [`joined`] tells an older copy of everything.
 //!
 //! Why a crate of its own: it knows neither records nor partitions, as [`samite_types`] is all it needs, and whoever wants a log
 //! (the node's shards; a coordinator's state) can have one. [`Disk`] stands between it and the operating system, so that tests
@@ -32,6 +32,7 @@ mod appender;
 pub mod checkpoint;
 mod disk;
 mod frame;
+pub mod inventory;
 pub mod joined;
 mod log;
 pub mod manifest;

@@ -10,9 +10,10 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_
 use std::thread::JoinHandle;
 
 use samite_log::checkpoint::{UNFINISHED, Writer};
+use samite_log::inventory::Inventory;
 use samite_log::{Disk, Settings};
 use samite_partition::durable::PlaceId;
-use samite_partition::durable::checkpoint::{Piece, copy, name};
+use samite_partition::durable::checkpoint::{Piece, copy, name, number};
 use samite_partition::mirror::Mirrored;
 use samite_transport::server::Waker;
 use samite_types::{Error, ErrorKind, Position, Result};
@@ -85,11 +86,12 @@ impl Checkpoints {
         sizes: BTreeMap<PlaceId, u64>,
         waker: Waker,
     ) -> Result<Self> {
+        let inventory = Inventory::open(&*disk, settings.id, sizes.keys().map(|id| number(*id)))?;
         let (jobs, work) = sync_channel(ON_THE_WAY);
         let (tell, done) = channel();
         let thread = std::thread::Builder::new()
             .name("checkpoint".into())
-            .spawn(move || write_all(&disk, settings.id, &work, &tell, &waker))
+            .spawn(move || write_all((&disk, settings.id, inventory), &work, &tell, &waker))
             .map_err(|error| no_thread(&error))?;
         let hands = Hands { jobs: Some(jobs), thread: Some(thread) };
         let (todo, current, removals) = (Vec::new(), None, Vec::new());
@@ -268,8 +270,7 @@ impl Drop for Hands {
 
 /// Writes checkpoints until there is nobody to ask for them.
 fn write_all(
-    disk: &Arc<dyn Disk>,
-    log: u64,
+    (disk, log, mut inventory): (&Arc<dyn Disk>, u64, Inventory),
     work: &Receiver<Job>,
     tell: &Sender<(Finished, Result<u64>)>,
     waker: &Waker,
@@ -296,6 +297,9 @@ fn write_all(
                     }
                     (_, error) => Err(error.unwrap_or_else(|| ErrorKind::Internal.into())),
                 };
+                // The log is shortened because of it.
+                let written =
+                    written.and_then(|len| inventory.add(number(finished.id)).map(|()| len));
                 if written.is_err() {
                     // Of one that failed at its end; others are gone.
                     let _ = disk.remove(&format!("{}{UNFINISHED}", name(finished.id)));
@@ -304,7 +308,9 @@ fn write_all(
                 let _ = tell.send((finished, written));
             }
             Job::Remove(place) => {
-                let removed = disk.remove(&name(place)).and_then(|()| disk.sync());
+                let removed = inventory.remove(number(place));
+                let removed = removed.and_then(|()| disk.remove(&name(place)));
+                let removed = removed.and_then(|()| disk.sync());
                 if let Err(error) = removed {
                     tracing::warn!(%error, "remove a checkpoint");
                 }

@@ -10,6 +10,7 @@
 
 use samite_log::Disk;
 use samite_log::checkpoint::{UNFINISHED, read_all};
+use samite_log::inventory::Inventory;
 use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Position, Result};
 use samite_wire::Decoder;
 use samite_wire::op::Data;
@@ -34,6 +35,17 @@ pub fn name((dataset, partition): PlaceId) -> String {
     format!("{PREFIX}{:08x}-{:08x}", dataset.get(), partition.get())
 }
 
+/// The partition as one number, of which there is no other.
+#[must_use]
+pub fn number((dataset, partition): PlaceId) -> u64 {
+    u64::from(dataset.get()) << 32 | u64::from(partition.get())
+}
+
+fn name_of(number: u64) -> String {
+    // The halves of what was put together.
+    name((DatasetId((number >> 32) as u32), PartitionId(number as u32)))
+}
+
 fn place_of(name: &str) -> Option<PlaceId> {
     let (dataset, partition) = name.strip_prefix(PREFIX)?.split_once('-')?;
     let number = |text: &str| u32::from_str_radix(text, 16).ok();
@@ -41,14 +53,19 @@ fn place_of(name: &str) -> Option<PlaceId> {
     (self::name(place) == name).then_some(place)
 }
 
-/// The partitions of which there are checkpoints. Removes what was not finished.
-pub fn find(disk: &dyn Disk) -> Result<Vec<PlaceId>> {
+/// The partitions of which there are checkpoints, of the log `log`. Removes what was not finished.
+///
+/// # Errors
+/// `Corrupt`: one is missing. Those of the disk.
+pub fn find(disk: &dyn Disk, log: u64) -> Result<Vec<PlaceId>> {
     let names = disk.list()?;
     for name in names.iter().filter(|name| name.starts_with(PREFIX) && name.ends_with(UNFINISHED)) {
         disk.remove(name)?;
     }
     let mut places: Vec<PlaceId> = names.iter().filter_map(|name| place_of(name)).collect();
     places.sort_unstable();
+    let numbers: Vec<u64> = places.iter().map(|place| number(*place)).collect();
+    Inventory::check(disk, log, &numbers, name_of)?;
     Ok(places)
 }
 

@@ -42,7 +42,7 @@ pub fn recover(
 ) -> Result<Found> {
     let mut replay = Replay::default();
     let mut checkpointed = BTreeMap::new();
-    for id in checkpoint::find(&**disk)? {
+    for id in checkpoint::find(&**disk, settings.id)? {
         let mut member = open(id)?;
         let Loaded { next, len } = checkpoint::load(&**disk, settings.id, id, &mut member)?;
         checkpointed.insert(id, len);
