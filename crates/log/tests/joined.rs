@@ -1,4 +1,5 @@
 //! The marks by which a node joins: wherever it dies the directory that it has goes on, and an older copy of it does not.
+#![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
 use samite_log::Disk;
 use samite_log::joined::Joined;
