@@ -417,12 +417,12 @@ mod tests {
         // Carried out among what was lost, and once more by whom nobody told.
         let written = Seen::Written { offset: 0, len: 8, created: true };
         let again = call(2, 3, 31, Act::Put(1, 7), Some(Outcome::Done(vec![written])));
-        let value = Some(Outcome::Done(vec![Seen::Value(7u64.to_le_bytes().to_vec())]));
-        let early = call(1, 6, 7, Act::Get(1), value);
-        let order = |again: &Call| check(&[&put, again, &early], &[lost, seen]);
+        let value = || Some(Outcome::Done(vec![Seen::Value(7u64.to_le_bytes().to_vec())]));
+        let early = call(1, 6, 7, Act::Get(1), value());
+        let late = call(1, 33, 34, Act::Get(1), value());
+        let order = |again: &Call| check(&[&put, again, &early, &late], &[lost, seen]);
         assert_ne!(order(&again), Verdict::Linearizable);
         let again = Call { done: Some(time(5)), ..again };
-        // It could be either: in both places it is new.
         assert_eq!(order(&again), Verdict::Linearizable);
     }
 }
