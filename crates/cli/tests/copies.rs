@@ -43,13 +43,70 @@ fn a_copy_into_a_full_store_leaves_the_old_file() {
     fs::write(tree.join("f"), "old").unwrap();
     samite.ok(["stage", "in", text(&tree), "/d"]);
     fs::write(tree.join("f"), bytes(48 << 20)).unwrap();
-    let said = samite.fails(1, ["put", text(&tree.join("f")), "/d"]);
+    let said = samite.fails(1, ["put", "--force", text(&tree.join("f")), "/d"]);
     assert!(said.contains("no space left"), "{said}");
     assert_eq!(samite.ok(["cat", "/d/f"]), "old");
     let said = samite.fails(1, ["stage", "in", "--force", text(&tree), "/d"]);
     assert!(said.contains("/d/f") && said.contains("no space left"), "{said}");
     assert_eq!(samite.ok(["cat", "/d/f"]), "old");
     assert_eq!(names(&samite, "/d"), "f");
+}
+
+#[test]
+fn what_is_larger_than_the_room_of_the_store_is_not_begun() {
+    let samite = small_store();
+    let file = samite.scratch().join("file");
+    let file = text(&file);
+    fs::write(file, bytes(20 << 20)).unwrap();
+    let puts: [&[&str]; 3] =
+        [&["put", file, "/f"], &["object", "put", "o", file], &["kv", "put", "k", "--file", file]];
+    for put in puts {
+        samite.ok(put);
+        // What it would replace stays until it is whole.
+        let said = samite.fails(1, put);
+        assert!(said.contains("needs about 20.0 MiB; "), "{put:?}: {said}");
+        assert!(said.contains(" are free on n0: --force tries"), "{put:?}: {said}");
+        let said = samite.fails(1, [put, &["--force"]].concat());
+        assert!(said.contains("no space left"), "{put:?}: {said}");
+        match put[0] {
+            "put" => samite.ok(["rm", "/f"]),
+            "object" => samite.ok(["object", "rm", "o"]),
+            _ => samite.ok(["kv", "delete", "k"]),
+        };
+    }
+}
+
+#[test]
+fn what_is_larger_than_the_room_of_a_disk_is_not_begun() {
+    let samite = small_store();
+    let disk = samite.scratch().join("disk");
+    fs::create_dir(&disk).unwrap();
+    let disk = text(&disk);
+    let mount = ["-t", "tmpfs", "-o", "size=4m", "samite-test", disk];
+    if !std::process::Command::new("mount").args(mount).status().is_ok_and(|done| done.success()) {
+        return samite_testkit::skip("mount");
+    }
+    let (file, copy) = (samite.scratch().join("file"), format!("{disk}/f"));
+    fs::write(&file, bytes(6 << 20)).unwrap();
+    samite.ok(["mkdir", "/d"]);
+    samite.ok(["put", text(&file), "/d/f"]);
+    samite.ok(["object", "put", "o", text(&file)]);
+    let gets: [&[&str]; 3] = [
+        &["get", "/d/f", &copy],
+        &["object", "get", "o", &copy],
+        &["stage", "out", "--quiet", "/d", &format!("{disk}/new/d")],
+    ];
+    let said =
+        gets.map(|get| (samite.fails(1, get), samite.fails(1, [get, &["--force"]].concat())));
+    samite.ok(["object", "get", "o", &copy, "--length", "2M"]);
+    let whole = fs::read(&copy).unwrap();
+    std::process::Command::new("umount").arg(disk).status().unwrap();
+    for (refused, tried) in said {
+        assert!(refused.contains("needs about 6.0 MiB; 4.0 MiB are free on "), "{refused}");
+        assert!(refused.contains(": --force tries"), "{refused}");
+        assert!(tried.contains("o space left"), "{tried}");
+    }
+    assert_eq!(whole.len(), 2 << 20);
 }
 
 #[test]

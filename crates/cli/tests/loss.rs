@@ -201,6 +201,21 @@ fn files_that_may_be_lost_are_not_said_to_be_missing() {
 }
 
 #[test]
+fn what_is_left_of_a_directory_is_copied_out_and_the_rest_is_an_error() {
+    let (samite, _) = with_half();
+    let listed = said(&samite, 6, &["ls", "/d"]);
+    let out = samite.scratch().join("out");
+    let output = samite.command(["stage", "out", "/d", out.to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = [output.stdout, output.stderr].concat();
+    let told = String::from_utf8_lossy(&told);
+    assert!(told.contains("list \"/d\"") && told.contains("samite acknowledge-loss"), "{told}");
+    assert!(told.contains(" 1 errors"), "{told}");
+    assert_eq!(std::fs::read_dir(&out).unwrap().count(), listed.lines().count());
+    samite.ok(["down"]);
+}
+
+#[test]
 fn objects_that_may_be_lost_are_not_said_to_be_missing() {
     let samite = Samite::up(2);
     let file = samite.scratch().join("file");

@@ -376,13 +376,8 @@ impl Partition {
                 Ok(outputs)
             }
             Err(failure) => {
-                let reason = (failure.kind, failure.index);
-                if context.is_retry && is_final(failure.kind) {
-                    // What was sent first may still be under way: it must not take effect after this answer.
-                    self.refusals += 1;
-                    self.remember(client, (seq, answered_below), Err(reason));
-                } else if is_final(failure.kind) && !self.follows && !self.forgets {
-                    self.sessions.refuse_first(client, seq, reason);
+                if is_final(failure.kind) {
+                    self.note_refusal(client, context, seq, (failure.kind, failure.index));
                 }
                 Err(failure)
             }

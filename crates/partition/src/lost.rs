@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use samite_backend::Scanned;
-use samite_types::ClientId;
+use samite_types::{ClientId, ErrorKind, Seq};
 use samite_wire::op::{Action, Guard, Operation};
 
 use crate::outcome::{ActionOutput, Outcome};
@@ -59,6 +59,21 @@ impl Partition {
         });
         // At most as many as an operation may have.
         guards.chain(actions).position(|is_lost| is_lost).map(|index| index as u16)
+    }
+
+    /// A change was refused, for what it is about may have been lost. As of every other refusal is noted what a sending that is still under way must be answered:
+    /// it must not take effect once the loss is acknowledged.
+    pub(crate) fn refuse_lost(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        operation: &Operation<'_>,
+        index: u16,
+    ) {
+        if operation.is_mutation() && operation.seq != Seq(0) {
+            self.sessions.hear(client, context.answered_below);
+            self.note_refusal(client, context, operation.seq, (ErrorKind::Lost, index));
+        }
     }
 
     fn is_missing(&self, key: &[u8]) -> bool {

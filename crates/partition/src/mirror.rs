@@ -532,6 +532,10 @@ impl Mirrored {
         let is_logged = self.logged.is_some();
         if let Role::Primary(primary) = &mut self.role {
             primary.is_plain = !self.is_group && !is_logged && !self.reads.is_on;
+            if primary.is_plain {
+                // What members had room for counts no more, and is not looked at again.
+                self.partition.set_funds(Funds::Own);
+            }
         }
     }
 }

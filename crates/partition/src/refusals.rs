@@ -10,6 +10,7 @@ use samite_types::{ClientId, ErrorKind, Seq};
 
 use crate::limits::{RESULTS_MAX, SESSIONS_MAX};
 use crate::sessions::Known;
+use crate::{Context, Partition};
 
 /// Refusals of one client.
 #[derive(Debug, Default)]
@@ -64,6 +65,25 @@ impl Refusals {
             return Some(Known::Behind);
         }
         known.refused.get(&seq).map(|(kind, index)| Known::Refused(*kind, *index))
+    }
+}
+
+impl Partition {
+    /// Notes why a change was refused for good, so that a sending of it that is still under way is refused, too.
+    pub(crate) fn note_refusal(
+        &mut self,
+        client: ClientId,
+        context: &Context,
+        seq: Seq,
+        reason: (ErrorKind, u16),
+    ) {
+        if context.is_retry {
+            // What was sent first may still be under way: it must not take effect after this answer.
+            self.refusals += 1;
+            self.remember(client, (seq, context.answered_below), Err(reason));
+        } else if !self.follows && !self.forgets {
+            self.sessions.refuse_first(client, seq, reason);
+        }
     }
 }
 

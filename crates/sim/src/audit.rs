@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use samite_types::{DatasetId, Epoch, NodeId, PartitionId, Term};
-use samite_wire::control::{self, ClusterMapData, Consistency, Group};
+use samite_types::{DatasetId, Epoch, NodeId, PartitionId, TargetId, Term};
+use samite_wire::control::{self, ClusterMapData, Consistency, Group, Lost};
 
+use crate::losses::{Life, Losses, simulated};
 use crate::net::Place;
 
 /// Something that must never be.
@@ -36,6 +37,7 @@ pub struct Audit {
     /// The incarnation of each node that runs.
     alive: BTreeMap<NodeId, u64>,
     lost: BTreeSet<PartitionId>,
+    losses: Losses,
     /// Who acknowledged changes in a term of a partition.
     primaries: BTreeMap<(DatasetId, PartitionId, Term), Place>,
     /// What is acknowledged outlives all processes.
@@ -63,10 +65,21 @@ impl Audit {
         self.violations.clone()
     }
 
-    /// Partitions of which all good members died at one time: nothing is promised of what was in them.
+    /// Partitions of which all good members died at one time: what was in them is gone, and that is told.
     #[must_use]
     pub const fn lost(&self) -> &BTreeSet<PartitionId> {
         &self.lost
+    }
+
+    /// What was lost, and acknowledged.
+    #[must_use]
+    pub const fn losses(&self) -> &Losses {
+        &self.losses
+    }
+
+    /// The operator takes note of these losses.
+    pub fn acknowledges(&mut self, seen: &[Lost]) {
+        self.losses.asked(seen);
     }
 
     /// A client was given an error that no program should see.
@@ -85,9 +98,21 @@ impl Audit {
     }
 
     /// A process has died.
-    pub fn died(&mut self, place: Place) {
-        if let Place::Node(id) = place {
-            self.alive.remove(&NodeId(id));
+    pub fn died(&mut self, place: Place, now: Duration) {
+        if let Place::Node(id) = place
+            && let Some(life) = self.alive.remove(&NodeId(id))
+        {
+            self.losses.died((NodeId(id), life), now);
+            self.spread(now);
+        }
+    }
+
+    /// Looks which map all nodes have by now.
+    fn spread(&mut self, now: Duration) {
+        let known = |node: &NodeId| self.epochs.get(&Place::Node(node.get())).copied();
+        let oldest = self.alive.keys().map(|node| known(node).unwrap_or(Epoch(0))).min();
+        if let Some(epoch) = oldest {
+            self.losses.all_know(epoch, now);
         }
     }
 
@@ -97,6 +122,7 @@ impl Audit {
         if before.is_some_and(|before| before > epoch) {
             self.violate("map epochs grow", format!("{place} went back to {epoch} at {now:?}"));
         }
+        self.spread(now);
     }
 
     /// A map was published.
@@ -121,8 +147,7 @@ impl Audit {
             return self.violate("map epochs grow", format!("{} after a newer one", map.epoch));
         }
         let groups = |map: &ClusterMapData| -> Vec<Group> {
-            let mirrored = map.tables.iter().find(|table| table.redundancy.get() > 1);
-            mirrored.map(|table| table.groups.clone()).unwrap_or_default()
+            simulated(map).map(|(_, table)| table.groups.clone()).unwrap_or_default()
         };
         let old = before.as_ref().map(groups).unwrap_or_default();
         for (index, group) in groups(map).iter().enumerate() {
@@ -131,6 +156,12 @@ impl Audit {
             if let (Some(old), Some(before)) = (old, &before) {
                 self.check_heir(partition, old, group, before, map, now);
             }
+            let good = group.members.iter().filter(|one| one.consistency == Consistency::Good);
+            let lives = good.filter_map(|one| life_of(map, one.target)).collect();
+            self.losses.held_by(partition, lives);
+        }
+        if let Some((rule, words)) = self.losses.compare(map, now) {
+            self.violate(rule, words);
         }
     }
 
@@ -148,16 +179,12 @@ impl Audit {
             let member = group.members.iter().find(|member| member.target == target);
             member.map(|member| member.consistency)
         };
-        let node_of = |map: &ClusterMapData, target| {
-            let node = map.nodes.iter().find(|info| info.targets[0].target == target);
-            node.map(|info| (info.node, info.incarnation))
-        };
         let is_heir = new.members.iter().any(|member| {
             let target = member.target;
             member.consistency == Consistency::Good
                 && match consistency(old, target) {
                     Some(Consistency::Restarted) => true,
-                    Some(Consistency::Good) => node_of(before, target) != node_of(after, target),
+                    Some(Consistency::Good) => life_of(before, target) != life_of(after, target),
                     _ => false,
                 }
         });
@@ -165,7 +192,7 @@ impl Audit {
             return;
         }
         let alive = old.members.iter().find(|member| {
-            let node = node_of(before, member.target);
+            let node = life_of(before, member.target);
             member.consistency == Consistency::Good
                 && node.is_some_and(|(node, life)| self.alive.get(&node) == Some(&life))
         });
@@ -178,7 +205,10 @@ impl Audit {
                 ),
             ),
             None if self.outlives => {}
-            None => drop(self.lost.insert(partition)),
+            None => {
+                self.lost.insert(partition);
+                self.losses.lost(partition, now);
+            }
         }
     }
 
@@ -199,4 +229,10 @@ impl Audit {
             );
         }
     }
+}
+
+/// The process that a map has for a target.
+fn life_of(map: &ClusterMapData, target: TargetId) -> Option<Life> {
+    let node = map.nodes.iter().find(|info| info.targets[0].target == target);
+    node.map(|info| (info.node, info.incarnation))
 }

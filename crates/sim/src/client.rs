@@ -70,6 +70,7 @@ pub struct SimClient {
     id: ClientId,
     nodes: u32,
     pause_us: u64,
+    is_mirrored: bool,
     rules: Rules,
     task: Task,
     map: Option<Arc<ClusterMap>>,
@@ -90,6 +91,7 @@ impl SimClient {
             id,
             nodes: scenario.nodes,
             pause_us: scenario.pause_us,
+            is_mirrored: scenario.redundancy > 1,
             rules: scenario.rules,
             task,
             map: None,
@@ -149,7 +151,7 @@ impl SimClient {
             by_members,
             op,
             seq,
-            retry: Retry::new(Timing::default(), true, context.now + CALL_MAX),
+            retry: Retry::new(Timing::default(), self.is_mirrored, context.now + CALL_MAX),
             was_sent: false,
             asked: Place::Node(0),
             asked_epoch: Epoch(0),
@@ -210,6 +212,7 @@ impl SimClient {
             (body, payload.concat())
         });
         let len = body.len() + payload.len();
+        context.history.sent(current.call, id);
         if !current.was_sent {
             current.retry = current.retry.clone().of_len(len);
         }

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use samite_coordinator::{Coordinator, Timing};
 use samite_placement::ClusterMap;
-use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result};
+use samite_types::{Epoch, Error, ErrorKind, PartitionId, Redundancy, Result};
 use samite_wire::control::{
     ClusterMapData, Consistency, ControlReply, ControlRequest, DatasetSpec, DurabilityKind,
     Reachability, ReadsKind,
 };
 
+use crate::losses::{is_lost, simulated};
 use crate::node::DATASET;
+use crate::rules::{Rules, Wrong};
 use crate::scenario::Scenario;
 
 /// What is answered once all that was decided is saved.
@@ -27,6 +29,7 @@ pub enum Verdict {
 pub struct Decider {
     coordinator: Coordinator,
     spec: DatasetSpec,
+    rules: Rules,
 }
 
 impl Decider {
@@ -52,7 +55,7 @@ impl Decider {
         let redundancy = Redundancy(scenario.redundancy);
         let reads = if scenario.reads_any { ReadsKind::Any } else { ReadsKind::Primary };
         let spec = DatasetSpec { redundancy, durability, reads, ..DatasetSpec::new(DATASET) };
-        Self { coordinator, spec }
+        Self { coordinator, spec, rules: scenario.rules }
     }
 
     /// What is to be saved.
@@ -87,6 +90,7 @@ impl Decider {
             // Not all nodes may be there; then at the next tick.
             let _ = self.coordinator.create_dataset(self.spec.clone());
         }
+        self.forget_losses();
     }
 
     /// The map, if there is one.
@@ -99,6 +103,16 @@ impl Decider {
     pub fn decide(&mut self, now: Duration, request: ControlRequest) -> Verdict {
         let refused = |error: Error| ControlReply::failed(error.kind(), error.message().to_owned());
         self.try_decide(now, request).unwrap_or_else(|error| Verdict::Reply(refused(error)))
+    }
+
+    /// As if it had never noted them, where that is the rule to be broken.
+    fn forget_losses(&mut self) {
+        let losses = self.coordinator.map().map(|map| map.data().losses.clone());
+        if let Some(losses) = losses.filter(|losses| !losses.is_empty())
+            && self.rules.breaks(Wrong::LossForgotten)
+        {
+            let _ = self.coordinator.acknowledge_loss(&losses);
+        }
     }
 
     fn try_decide(&mut self, now: Duration, request: ControlRequest) -> Result<Verdict> {
@@ -118,13 +132,18 @@ impl Decider {
                 self.coordinator.wish(node, wish)?;
                 Ok(Verdict::Map(Epoch(0)))
             }
+            ControlRequest::AcknowledgeLoss(seen) => {
+                self.coordinator.acknowledge_loss(&seen)?;
+                Ok(Verdict::Map(Epoch(0)))
+            }
             ControlRequest::Map { known } => Ok(Verdict::Map(known)),
             _ => Err(Error::new(ErrorKind::Unsupported, "nothing that a coordinator decides")),
         }
     }
 }
 
-/// Nodes and mirror groups of a map, in short: `n1?` is late, `n1-` offline; members good unless marked `~` (needs resync), `r` (restarted), `!` (bad).
+/// Nodes and mirror groups of a map, in short: `n1?` is late, `n1-` offline; members good unless marked `~` (needs resync), `r` (restarted), `!` (bad). What is lost
+/// is called so.
 #[must_use]
 pub fn words(map: &ClusterMapData) -> String {
     let mut words = String::new();
@@ -136,9 +155,10 @@ pub fn words(map: &ClusterMapData) -> String {
         };
         let _ = write!(words, "{}{mark} ", info.node);
     }
-    for table in map.tables.iter().filter(|table| table.redundancy > Redundancy(1)) {
-        for (index, group) in table.groups.iter().enumerate() {
-            let _ = write!(words, "| p{index} {}:", group.term);
+    if let Some((dataset, table)) = simulated(map) {
+        for (partition, group) in (0..).map(PartitionId).zip(&table.groups) {
+            let lost = if is_lost(map, dataset.id, partition) { " lost" } else { "" };
+            let _ = write!(words, "| p{}{lost} {}:", partition.get(), group.term);
             for member in &group.members {
                 let mark = match member.consistency {
                     Consistency::Good => "",

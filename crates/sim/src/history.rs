@@ -1,8 +1,9 @@
 //! What clients asked for and were told, and when.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use samite_types::{ErrorKind, PartitionId, Version};
+use samite_types::{ErrorKind, PartitionId, RequestId, Version};
 
 use crate::op::{Op, Outcome};
 
@@ -19,6 +20,8 @@ pub struct Call {
     pub begun: Duration,
     /// When it ended and how; `None`: nobody was told, so it may have taken effect, or may yet, or never.
     pub ended: Option<(Duration, Outcome)>,
+    /// When a node first carried it out, which its client need not have heard.
+    pub done: Option<Duration>,
     /// Version at which it took effect, if the answer named one.
     pub version: Option<Version>,
 }
@@ -36,13 +39,34 @@ impl Call {
 pub struct History {
     /// Calls.
     pub calls: Vec<Call>,
+    requests: BTreeMap<RequestId, usize>,
 }
 
 impl History {
     /// A call begins. Returns its number.
     pub fn begin(&mut self, client: usize, partition: PartitionId, op: Op, now: Duration) -> usize {
-        self.calls.push(Call { client, partition, op, begun: now, ended: None, version: None });
+        self.calls.push(Call {
+            client,
+            partition,
+            op,
+            begun: now,
+            ended: None,
+            done: None,
+            version: None,
+        });
         self.calls.len() - 1
+    }
+
+    /// A call is sent, as this request.
+    pub fn sent(&mut self, call: usize, request: RequestId) {
+        self.requests.insert(request, call);
+    }
+
+    /// A node has carried a request out.
+    pub fn done(&mut self, request: RequestId, now: Duration) {
+        if let Some(call) = self.requests.get(&request) {
+            self.calls[*call].done.get_or_insert(now);
+        }
     }
 
     /// A call ends.

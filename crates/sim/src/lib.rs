@@ -7,6 +7,7 @@ pub mod coordinator;
 pub mod decider;
 pub mod history;
 pub mod keeper;
+pub mod losses;
 pub mod message;
 pub mod model;
 pub mod net;

@@ -142,7 +142,7 @@ fn one(seed: u64, rules: Rules, args: &Args) -> Result<bool, String> {
         println!("full: nodes have room for {:?} bytes", scenario.room);
     }
     for wished in &scenario.wishes {
-        println!("wish: from {:?} on: {:?} n{}", wished.at, wished.wish, wished.node);
+        println!("wish: from {:?} on: {:?}", wished.at, wished.want);
     }
     for (index, planned) in scenario.faults.iter().enumerate() {
         println!("fault {index}: at {:?} for {:?}: {:?}", planned.at, planned.lasts, planned.fault);

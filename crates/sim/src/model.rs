@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use samite_types::ErrorKind;
 use samite_wire::op::{DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED};
 
+use crate::losses::What;
 use crate::op::{Act, Cond, Key, Op, Outcome, Seen, name};
 
 /// The state of a partition.
@@ -13,11 +14,17 @@ pub struct Model {
     records: BTreeMap<Key, Vec<u8>>,
     /// Which token holds which record.
     holds: BTreeMap<u64, Key>,
+    /// How much has happened to all records at once, and whether they are lost since.
+    happened: usize,
+    is_lost: bool,
 }
 
 impl Model {
     /// Carries `op` out, and says what its caller must be told.
     pub fn apply(&mut self, op: &Op) -> Outcome {
+        if self.is_lost && self.may_have_had(op) {
+            return Outcome::Failed(ErrorKind::Lost);
+        }
         if !op.conds.iter().all(|cond| self.holds_true(cond)) {
             return Outcome::Failed(ErrorKind::Conflict);
         }
@@ -37,6 +44,43 @@ impl Model {
         let [Act::Detach(key, to)] = op.acts[..] else { return None };
         let value = self.records.remove(&key)?;
         Some(Outcome::Done(vec![Seen::Number(self.keep(key, to, value))]))
+    }
+
+    /// How much has happened to all records at once.
+    #[must_use]
+    pub const fn happened(&self) -> usize {
+        self.happened
+    }
+
+    /// Something happens to all records at once.
+    pub fn happens(&mut self, what: What) {
+        self.is_lost = what == What::Lost;
+        if self.is_lost {
+            self.records.clear();
+            self.holds.clear();
+        }
+        self.happened += 1;
+    }
+
+    /// Whether `op` is about a record that is not there, so that a partition that lost records can not tell.
+    #[must_use]
+    pub fn may_have_had(&self, op: &Op) -> bool {
+        let is_missing = |key: &Key| !self.records.contains_key(key);
+        let mut conds = op.conds.iter();
+        conds.any(|cond| match cond {
+            Cond::Exists(key) | Cond::Is(key, _) => is_missing(key),
+            Cond::Absent(_) => false,
+        }) || op.acts.iter().any(|act| match act {
+            Act::Get(key)
+            | Act::Put(key, _)
+            | Act::Fill(key, _)
+            | Act::Append(key, _)
+            | Act::Add(key, _)
+            | Act::Hold(key, _) => is_missing(key),
+            Act::Delete(key) => !op.conds.is_empty() && is_missing(key),
+            Act::List => self.records.is_empty(),
+            Act::Release(_) | Act::Detach(..) => false,
+        })
     }
 
     fn holds_true(&self, cond: &Cond) -> bool {
@@ -85,7 +129,7 @@ impl Model {
                     .map(|(key, value)| (name(*key).to_vec(), value.clone()))
                     .collect();
                 entries.sort();
-                Seen::Listing(entries)
+                Seen::Listing(entries, !self.is_lost)
             }
             Act::Hold(key, token) => {
                 let key = *self.holds.entry(token).or_insert(key);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use samite_backend::Backend;
 use samite_partition::durable::Recovered;
 use samite_partition::mirror::{At, Effect, Mirrored, Packet, Standing, Ticket, View};
-use samite_partition::{Context as OpContext, NoGrants, Partition};
+use samite_partition::{Context as OpContext, NoGrants, Outcome, Partition};
 use samite_placement::{ClusterMap, MapHistory};
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, RequestId, TargetId,
@@ -190,6 +190,9 @@ impl SimNode {
         };
         let (outcome, ticket) =
             slot.mirrored.apply(client, &op_context, operation, &mut NoGrants, at);
+        if matches!(outcome, Outcome::Done(_)) {
+            context.history.done(id, context.world_now);
+        }
         let is_mutation = operation.is_mutation();
         let (body, payload) = reply::encode(&[outcome], epoch);
         let now = match ticket {
@@ -244,6 +247,9 @@ impl SimNode {
                 }
                 if let Some(slot) = self.slots.get_mut(&slot_id) {
                     let view = View::new(epoch, group, |target| map.incarnation_of(target));
+                    let is_lost =
+                        map.is_lost(dataset.id, partition) && !self.rules.breaks(Wrong::LossUntold);
+                    let view = View { is_lost, ..view };
                     slot.mirrored.configure(&view, context.now);
                     self.carry_out(slot_id, context);
                 }

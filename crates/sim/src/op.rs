@@ -86,8 +86,8 @@ pub enum Seen {
     Deleted(bool),
     /// Of what answers with a number.
     Number(u64),
-    /// Of a list.
-    Listing(Vec<(Vec<u8>, Vec<u8>)>),
+    /// Of a list, and whether that is all there is.
+    Listing(Vec<(Vec<u8>, Vec<u8>)>, bool),
 }
 
 /// What became of an operation.
@@ -215,6 +215,7 @@ pub fn seen(outcome: &op::Outcome<'_>) -> (Outcome, Option<Version>) {
         ActionResult::Number(number) => Seen::Number(*number),
         ActionResult::Listing(listing) => Seen::Listing(
             listing.entries().map(|entry| (entry.key.to_vec(), entry.value.to_vec())).collect(),
+            listing.complete,
         ),
     });
     (Outcome::Done(seen.collect()), at)
@@ -297,7 +298,8 @@ impl fmt::Display for Outcome {
                 }
                 Seen::Deleted(existed) => write!(f, "deleted: {existed}")?,
                 Seen::Number(number) => write!(f, "{number}")?,
-                Seen::Listing(entries) => {
+                Seen::Listing(entries, complete) => {
+                    f.write_str(if *complete { "" } else { "some of: " })?;
                     for (key, value) in entries {
                         write!(f, "{}=", String::from_utf8_lossy(key))?;
                         show(f, value)?;

@@ -1,16 +1,16 @@
-//! Who runs the cluster: adds nodes, drains and removes them, one wish after the other.
+//! Who runs the cluster: adds nodes, drains and removes them, and takes note of what is lost, one wish after the other.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use samite_types::{ErrorKind, NodeId, RequestId};
-use samite_wire::control::{self, ControlReply, ControlRequest};
+use samite_types::{Epoch, ErrorKind, NodeId, RequestId};
+use samite_wire::control::{self, ControlReply, ControlRequest, Lost};
 use samite_wire::membership::NodeWish;
 
 use crate::message::Message;
 use crate::net::Place;
 use crate::process::{Context, Process};
-use crate::scenario::{Scenario, Wished};
+use crate::scenario::{Scenario, Want, Wished};
 
 /// A wish without an answer, or one that cannot be yet, is told again after this.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -23,6 +23,8 @@ pub struct SimOperator {
     begun: Duration,
     /// When the last wish was fulfilled.
     done: Duration,
+    /// What it has seen to be lost, and is to be acknowledged.
+    seen: Option<Vec<Lost>>,
     next_request: u64,
 }
 
@@ -35,6 +37,7 @@ impl SimOperator {
             wishes: scenario.wishes.iter().copied().collect(),
             begun: Duration::ZERO,
             done: Duration::ZERO,
+            seen: None,
             next_request: number << 20,
         }
     }
@@ -51,22 +54,37 @@ impl SimOperator {
         format!("{:?}", self.wishes)
     }
 
+    fn wants(&self) -> Option<Want> {
+        self.wishes.front().map(|wished| wished.want)
+    }
+
     fn tell(&mut self, context: &mut Context<'_>) {
         let Some(next) = self.wishes.front() else { return };
         let begins = (self.begun + next.at).max(self.done + next.after);
         if context.now < begins {
             return context.wake_at(begins);
         }
-        let request = ControlRequest::Wish { node: NodeId(next.node), wish: next.wish };
+        let request = match (next.want, &self.seen) {
+            (Want::Node(node, wish), _) => ControlRequest::Wish { node: NodeId(node), wish },
+            (Want::Acknowledge, None) => ControlRequest::Map { known: Epoch(0) },
+            (Want::Acknowledge, Some(seen)) => {
+                context.audit.acknowledges(seen);
+                ControlRequest::AcknowledgeLoss(seen.clone())
+            }
+        };
         // Answers to what was wanted before count for nothing.
         self.next_request += 1;
         let id = RequestId(self.next_request);
         // An earlier wish that came a second time, late, may have taken the drain back.
-        let drain = ControlRequest::Wish { node: NodeId(next.node), wish: NodeWish::Drain };
-        let drains = matches!(next.wish, NodeWish::Remove { .. });
+        let drain = match next.want {
+            Want::Node(node, NodeWish::Remove { .. }) => {
+                Some(ControlRequest::Wish { node: NodeId(node), wish: NodeWish::Drain })
+            }
+            _ => None,
+        };
         for instance in (0..self.coordinators).map(Place::Coordinator) {
-            if drains {
-                context.send(instance, Message::control(RequestId(0), &drain));
+            if let Some(drain) = &drain {
+                context.send(instance, Message::control(RequestId(0), drain));
             }
             context.send(instance, Message::control(id, &request));
         }
@@ -86,16 +104,24 @@ impl Process for SimOperator {
             return;
         }
         let is_done = match control::decode(&body) {
-            Ok(ControlReply::Map(Some(_))) => true,
+            Ok(ControlReply::Map(Some(map))) => {
+                let is_look = self.seen.is_none() && self.wants() == Some(Want::Acknowledge);
+                if is_look && !map.losses.is_empty() {
+                    self.seen = Some(map.losses);
+                    return self.tell(context);
+                }
+                true
+            }
             // It was removed, and nobody heard.
             Ok(ControlReply::Failed { kind, .. }) => {
-                let wish = self.wishes.front().map(|wished| wished.wish);
-                kind == ErrorKind::NotFound.code() && matches!(wish, Some(NodeWish::Remove { .. }))
+                let removes = matches!(self.wants(), Some(Want::Node(_, NodeWish::Remove { .. })));
+                kind == ErrorKind::NotFound.code() && removes
             }
             _ => false,
         };
         if is_done {
             let done = self.wishes.pop_front();
+            self.seen = None;
             context.note(|| format!("has {done:?}"));
             self.next_request += 1;
             self.done = context.now;

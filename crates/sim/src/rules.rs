@@ -28,6 +28,10 @@ pub enum Wrong {
     EarlyFlash,
     /// What other members have room for counts for nothing.
     NoRoom,
+    /// What is not there in a partition that has lost its records is said to be missing.
+    LossUntold,
+    /// The coordinator takes no note of what is lost.
+    LossForgotten,
 }
 
 /// The rules of a run.
@@ -39,7 +43,7 @@ pub struct Rules {
 
 impl Wrong {
     /// All there are.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::EarlyReplies,
         Self::NoRecord,
         Self::NoTerms,
@@ -50,6 +54,8 @@ impl Wrong {
         Self::LateAcks,
         Self::EarlyFlash,
         Self::NoRoom,
+        Self::LossUntold,
+        Self::LossForgotten,
     ];
 
     /// The name on the command line.
@@ -66,6 +72,8 @@ impl Wrong {
             Self::LateAcks => "late-acks",
             Self::EarlyFlash => "early-flash",
             Self::NoRoom => "no-room",
+            Self::LossUntold => "loss-untold",
+            Self::LossForgotten => "loss-forgotten",
         }
     }
 }

@@ -52,10 +52,17 @@ pub struct Wished {
     pub at: Duration,
     /// How long after that, at least.
     pub after: Duration,
-    /// Of which node.
-    pub node: u32,
     /// What.
-    pub wish: NodeWish,
+    pub want: Want,
+}
+
+/// What may be wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// This of a node.
+    Node(u32, NodeWish),
+    /// That what is lost by then is taken note of.
+    Acknowledge,
 }
 
 /// Everything about a run.
@@ -67,7 +74,7 @@ pub struct Scenario {
     pub nodes: u32,
     /// The first so many of them found the cluster; the others come when they are wanted.
     pub founders: u32,
-    /// What is wanted of nodes, in this order.
+    /// What is wanted, in this order.
     pub wishes: Vec<Wished>,
     /// Instances of the coordinator.
     pub coordinators: u32,
@@ -161,6 +168,10 @@ impl Scenario {
         if filling.chance(300) {
             scenario.fill(&mut filling);
         }
+        let mut losing = Rng::new(seed).fork(15);
+        if losing.chance(150) {
+            scenario.lose(&mut losing);
+        }
         scenario.faults.sort_by_key(|planned| planned.at);
         scenario
     }
@@ -181,7 +192,7 @@ impl Scenario {
         let mut wishes = Vec::new();
         let mut want = |rng: &mut Rng, node, wish, after| {
             at += rng.micros(100_000, 1_500_000);
-            wishes.push(Wished { at, after, node, wish });
+            wishes.push(Wished { at, after, want: Want::Node(node, wish) });
             at
         };
         self.nodes = self.founders + late;
@@ -209,7 +220,7 @@ impl Scenario {
         }
         wishes.extend((0..self.nodes).map(|node| {
             let after = if node == 0 { late_for } else { Duration::ZERO };
-            Wished { at, after, node, wish: NodeWish::Add }
+            Wished { at, after, want: Want::Node(node, NodeWish::Add) }
         }));
         self.wishes = wishes;
     }
@@ -232,6 +243,35 @@ impl Scenario {
                 self.faults.push(Planned { fault: Fault::Crash(node), at, lasts });
             }
         }
+    }
+
+    /// What is in memory goes with all nodes that have it, and mostly somebody takes note of that, sooner or later.
+    fn lose(&mut self, rng: &mut Rng) {
+        self.flash_us = None;
+        if rng.chance(600) {
+            self.redundancy = 1;
+        }
+        // Something is under way at any time.
+        (self.calls, self.pause_us) = (60, *rng.pick(&[50_000, 300_000]));
+        self.clients = self.clients.max(3);
+        let latest = if self.pause_us > 100_000 { 8_000_000 } else { 2_000_000 };
+        for _ in 0..rng.between(1, 2) {
+            let at = rng.micros(400_000, latest);
+            let dies = if self.redundancy == 1 { *rng.pick(&[500, 1000]) } else { 1000 };
+            let mut well_at = at;
+            for node in (0..self.nodes).map(Place::Node) {
+                let (begins, lasts) = (at + rng.micros(0, 1_000), rng.micros(50_000, 1_000_000));
+                if rng.chance(dies) {
+                    self.faults.push(Planned { fault: Fault::Crash(node), at: begins, lasts });
+                    well_at = well_at.max(begins + lasts);
+                }
+            }
+            if rng.chance(700) {
+                let at = well_at + rng.micros(0, 4_000_000);
+                self.wishes.push(Wished { at, after: Duration::ZERO, want: Want::Acknowledge });
+            }
+        }
+        self.wishes.sort_by_key(|wished| wished.at);
     }
 
     /// All instances of the coordinator but one are cut off from the nodes for a while, and not from the store.

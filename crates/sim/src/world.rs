@@ -320,7 +320,7 @@ impl World {
         site.disk.flash.crash();
         site.held.clear();
         site.wake = None;
-        self.audit.died(place);
+        self.audit.died(place, self.now);
         self.trace.event(self.now, b"crash");
         let ends: Vec<Place> = self
             .connections

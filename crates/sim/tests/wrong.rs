@@ -64,6 +64,16 @@ fn replies_that_do_not_wait_for_flash() {
 }
 
 #[test]
+fn losses_that_partitions_do_not_tell() {
+    is_found(Wrong::LossUntold);
+}
+
+#[test]
+fn losses_that_the_coordinator_forgets() {
+    is_found(Wrong::LossForgotten);
+}
+
+#[test]
 fn changes_that_do_not_fit_on_all_members() {
     is_found(Wrong::NoRoom);
 }

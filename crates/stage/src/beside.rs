@@ -135,8 +135,10 @@ pub fn is_hidden(name: &[u8]) -> bool {
 
 /// Removes what killed copies have left in a directory, whatever they were to become.
 pub fn sweep_dir<T: Tree>(tree: &T, dir: &[u8]) {
-    let mut found = false;
-    for (name, _) in tree.list(dir).unwrap_or_default() {
+    let (mut found, mut entries) = (false, Vec::new());
+    // What could not be listed is left for another time.
+    let _ = tree.list(dir, &mut entries);
+    for (name, _) in entries {
         found |= is_hidden(&name) && remove_fragment(tree, &join(dir, &name));
     }
     if found {

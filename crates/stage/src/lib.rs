@@ -8,7 +8,7 @@
 //! was copied to its end and is skipped; any other one is copied anew, beside what is there ([`Beside`]), and replaces it when whole. A directory gets its mode and times after
 //! all that is in it.
 //!
-//! **Errors** name the file, are told as they happen, and do not stop the rest; but when a node cannot be reached, the copy is given up, and
+//! **Errors** name the file, are told as they happen, and do not stop the rest: of a directory that cannot be listed to its end is copied what could be listed; but when a node cannot be reached, the copy is given up, and
 //! after ten errors of one kind what is left is only counted.
 
 mod beside;
@@ -25,7 +25,7 @@ pub use beside::Beside;
 pub use local::LocalTree;
 pub use progress::{Progress, Summary};
 pub use store::StoreTree;
-pub use tree::{Meta, Range, SMALL_LEN, Small, Tree, Whole, join};
+pub use tree::{Entry, Meta, Range, SMALL_LEN, Small, Tree, Whole, join};
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8};

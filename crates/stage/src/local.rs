@@ -14,7 +14,7 @@ use samite_fs::{FileKind, Timestamp};
 use samite_types::{Error, ErrorKind, Result};
 
 use crate::beside::Beside;
-use crate::tree::{Meta, Range, SMALL_LEN, Small, Tree, Whole};
+use crate::tree::{Entry, Meta, Range, SMALL_LEN, Small, Tree, Whole};
 
 /// The local file system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -113,14 +113,12 @@ impl Tree for LocalTree {
         rustix::fs::lstat(as_path(path)).map(|stat| meta_of(&stat)).map_err(failed("stat", path))
     }
 
-    fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Option<Meta>)>> {
-        std::fs::read_dir(as_path(path))
-            .map_err(io_failed("read", path))?
-            .map(|entry| {
-                let entry = entry.map_err(io_failed("read", path))?;
-                Ok((entry.file_name().into_vec(), None))
-            })
-            .collect()
+    fn list(&self, path: &[u8], entries: &mut Vec<Entry>) -> Result<()> {
+        for entry in std::fs::read_dir(as_path(path)).map_err(io_failed("read", path))? {
+            let entry = entry.map_err(io_failed("read", path))?;
+            entries.push((entry.file_name().into_vec(), None));
+        }
+        Ok(())
     }
 
     fn read_small(&self, paths: &[&[u8]]) -> Vec<Result<Option<Whole>>> {

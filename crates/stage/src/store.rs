@@ -6,9 +6,9 @@ use samite_fs::{
     Attr, Context, FileKind, FileLocks, FileSystem, LockMode, LockPlace, LockRange, LockSpace,
     NewFile, OpenFile, OpenFlags, RenameFlags, SetTime, WantedLock,
 };
-use samite_types::Result;
+use samite_types::{Error, Result};
 
-use crate::tree::{Meta, Range, Small, Tree, Whole};
+use crate::tree::{Entry, Meta, Range, Small, Tree, Whole};
 
 /// A store's file system, as one user. Errors of calls that take a path name it themselves.
 #[derive(Clone)]
@@ -69,15 +69,15 @@ impl Tree for StoreTree {
             .map_err(|error| error.context(format_args!("stat {}", self.show(path))))
     }
 
-    fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Option<Meta>)>> {
-        let mut listing = self.fs.read_dir(&self.context, path)?;
-        let mut entries = Vec::new();
-        while let Some(entry) = listing.next_entry()? {
+    fn list(&self, path: &[u8], entries: &mut Vec<Entry>) -> Result<()> {
+        let failed = |error: Error| error.context(format_args!("list {}", self.show(path)));
+        let mut listing = self.fs.read_dir(&self.context, path).map_err(failed)?;
+        while let Some(entry) = listing.next_entry().map_err(failed)? {
             if !matches!(&*entry.name, b"." | b"..") {
                 entries.push((entry.name.into_vec(), entry.attr.as_ref().map(meta_of)));
             }
         }
-        Ok(entries)
+        Ok(())
     }
 
     fn read_small(&self, paths: &[&[u8]]) -> Vec<Result<Option<Whole>>> {

@@ -62,6 +62,9 @@ pub struct Small<'a> {
 /// A regular file of at most this length is read and made whole, together with others: what fits into an inode's record.
 pub const SMALL_LEN: u64 = samite_fs::INLINE_LEN_MAX;
 
+/// A name in a directory, and what its listing happens to know of it.
+pub type Entry = (Vec<u8>, Option<Meta>);
+
 /// A tree of files. Paths are bytes, and name links themselves, never what they point to.
 ///
 /// Every error names the path and what was being done to it.
@@ -78,11 +81,11 @@ pub trait Tree: Sync {
     /// Of the tree.
     fn meta(&self, path: &[u8]) -> Result<Meta>;
 
-    /// Every name in the directory `path`, with what the listing happens to know of it (a size may lag behind a writer).
+    /// Adds every name in the directory `path` to `entries`, with what the listing happens to know of it (a size may lag behind a writer).
     ///
     /// # Errors
-    /// Of the tree.
-    fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Option<Meta>)>>;
+    /// Of the tree: `entries` has what could be listed before it.
+    fn list(&self, path: &[u8], entries: &mut Vec<Entry>) -> Result<()>;
 
     /// Reads regular files whole, in few requests. One result for each path: `None` for one that turns out not to be small.
     fn read_small(&self, paths: &[&[u8]]) -> Vec<Result<Option<Whole>>>;

@@ -107,10 +107,11 @@ fn visit_all<S: Tree, D: Tree>(
         if copy.is_lost() {
             return;
         }
-        let mut entries = copy.source.list(&from).unwrap_or_else(|error| {
+        let mut entries = Vec::new();
+        // What could be listed is copied all the same.
+        if let Err(error) = copy.source.list(&from, &mut entries) {
             copy.failed(&error);
-            Vec::new()
-        });
+        }
         // A fixed order makes runs alike and resuming predictable.
         entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         for (name, known) in entries {

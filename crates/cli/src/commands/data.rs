@@ -10,6 +10,7 @@ use samite_fs::{Attr, FileKind, OpenFile, OpenFlags};
 use samite_stage::{Beside, LocalTree, StoreTree, Tree};
 use samite_types::ErrorKind;
 
+use super::room;
 use crate::cluster::{Files, Target};
 use crate::failure::{Failure, IoContext};
 use crate::output::{Output, complain};
@@ -61,13 +62,16 @@ pub struct PutArgs {
     /// Path in the store
     #[arg(value_name = "PATH", value_parser = store_path())]
     path: StorePath,
+    /// Begin even if there seems to be too little room
+    #[arg(long)]
+    force: bool,
 }
 
 /// Copies the file in.
 pub fn put(args: &PutArgs, target: &Target) -> Result<(), Failure> {
     let is_stdin = args.local == Path::new("-");
-    let (mut source, perm): (Box<dyn Read>, u32) = if is_stdin {
-        (Box::new(std::io::stdin().lock()), 0o666)
+    let (mut source, perm, need): (Box<dyn Read>, u32, u64) = if is_stdin {
+        (Box::new(std::io::stdin().lock()), 0o666, 0)
     } else {
         let what = format!("open {}", args.local.display());
         let file = File::open(&args.local).doing(&what)?;
@@ -78,12 +82,15 @@ pub fn put(args: &PutArgs, target: &Target) -> Result<(), Failure> {
                 args.local.display()
             )));
         }
-        (Box::new(file), metadata.permissions().mode() & 0o777)
+        (Box::new(file), metadata.permissions().mode() & 0o777, room::held(&metadata))
     };
     let files = target.files()?;
     let name = args.local.file_name().map(std::os::unix::ffi::OsStrExt::as_bytes);
     let path = into_directory(&files, &args.path, name.filter(|_| !is_stdin))?;
     let (path, there) = replaced(&files, &path)?;
+    if !args.force {
+        room::check_files(&files, need)?;
+    }
     let tree = StoreTree::new(files.fs.clone(), files.context.clone());
     let perm = perm & !files.context.umask;
     let new = Beside::create(&tree, path.bytes(), perm)?;
@@ -159,6 +166,9 @@ pub struct GetArgs {
     /// Local file or directory; `-` for standard output
     #[arg(value_name = "LOCAL", default_value = ".")]
     local: PathBuf,
+    /// Begin even if there seems to be too little room
+    #[arg(long)]
+    force: bool,
 }
 
 /// Copies the file out.
@@ -176,14 +186,15 @@ pub fn get(args: &GetArgs, target: &Target) -> Result<(), Failure> {
     } else {
         args.local.clone()
     };
-    let perm = source.attr()?.perm & 0o777;
-    write_local(&local, perm, |sink| read_all(&source, sink))
+    let attr = source.attr()?;
+    let need = if args.force { 0 } else { attr.size };
+    write_local(&local, (attr.perm & 0o777, need), |sink| read_all(&source, sink))
 }
 
-/// Makes or replaces a local file by what `fill` gives to its argument; a device or pipe is written to.
+/// Makes or replaces a local file by what `fill` gives to its argument, if there is room for so many bytes; a device or pipe is written to.
 pub fn write_local(
     local: &Path,
-    perm: u32,
+    (perm, need): (u32, u64),
     fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let what = format!("write {}", local.display());
@@ -204,6 +215,7 @@ pub fn write_local(
         let mut device = File::options().write(true).open(&local).doing(&what)?;
         return fill(&mut |bytes| device.write_all(bytes).doing(&what));
     }
+    room::check_local(&local, need)?;
     let new = Beside::create(&LocalTree, local.as_os_str().as_bytes(), perm)?;
     fill(&mut |bytes| (&new.file).write_all(bytes).doing(&what))
         .and_then(|()| settle_local(&new.file, there.as_ref()).doing(&what))

@@ -10,6 +10,7 @@ use samite_types::{ErrorKind, Version};
 
 use super::dataset::view_dataset;
 use super::ls::hex;
+use super::room;
 use crate::cluster::Target;
 use crate::failure::{ExitCode, Failure, IoContext};
 use crate::output::{Output, escaped};
@@ -54,6 +55,9 @@ enum Command {
         /// Only if the key has no value yet (exit code 5 if it has)
         #[arg(long)]
         if_absent: bool,
+        /// Begin even if there seems to be too little room for the file
+        #[arg(long)]
+        force: bool,
     },
     /// Set the value of a key if its version is still VERSION; prints the new version, exits with 5 if it is not
     #[command(after_help = "Example:\n  samite kv cas counter 17 42")]
@@ -138,14 +142,17 @@ impl ValueArgs {
 pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let client = target.connect()?;
     let dataset = view_dataset(&client, &args.dataset, DATASET)?;
-    let kv = Kv::new(dataset);
+    let kv = Kv::new(dataset.clone());
     let mut out = Output::new();
     match &args.command {
         Command::Get { key, json } => get(&kv, key.as_bytes(), *json, &mut out)?,
-        Command::Put { key, value, if_absent } => {
-            let value = value.bytes()?;
+        Command::Put { key, value: given, if_absent, force } => {
+            let value = given.bytes()?;
             // What is left of a large value whose command was killed.
             kv.sweep(key.as_bytes())?;
+            if given.file.is_some() && !force {
+                room::check_dataset(&client, &dataset, value.len() as u64)?;
+            }
             let version = if *if_absent {
                 kv.put_if_absent(key.as_bytes(), &value)?
             } else {

@@ -11,6 +11,7 @@ use samite_client::object::Objects;
 use super::data::{read_full, write_local};
 use super::dataset::view_dataset;
 use super::ls::hex;
+use super::room;
 use crate::cluster::Target;
 use crate::failure::{ExitCode, Failure, IoContext};
 use crate::output::{Output, escaped};
@@ -47,6 +48,9 @@ enum Command {
         object: OsString,
         /// Local file; `-` for standard input
         local: PathBuf,
+        /// Begin even if there seems to be too little room
+        #[arg(long)]
+        force: bool,
     },
     /// Copy an object to a local file or standard output
     #[command(
@@ -64,6 +68,9 @@ enum Command {
         /// Most bytes
         #[arg(long, value_name = "BYTES", value_parser = crate::size::parse_size)]
         length: Option<u64>,
+        /// Begin even if there seems to be too little room
+        #[arg(long)]
+        force: bool,
     },
     /// List objects in order
     #[command(visible_alias = "list", after_help = "Example:\n  samite object ls -l")]
@@ -99,18 +106,30 @@ enum Command {
 /// Does it.
 pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let client = target.connect()?;
-    let objects = Objects::new(view_dataset(&client, &args.dataset, DATASET)?);
+    let dataset = view_dataset(&client, &args.dataset, DATASET)?;
+    let fits = |need| room::check_dataset(&client, &dataset, need);
+    let objects = Objects::new(dataset.clone());
     let mut out = Output::new();
     match &args.command {
-        Command::Put { object, local } => put(&objects, object.as_bytes(), local)?,
-        Command::Get { object, local, offset, length } => {
+        Command::Put { object, local, force } => {
+            put(
+                &objects,
+                object.as_bytes(),
+                local,
+                |need| if *force { Ok(()) } else { fits(need) },
+            )?;
+        }
+        Command::Get { object, local, offset, length, force } => {
             let range = (*offset, length.unwrap_or(u64::MAX));
             if local == Path::new("-") {
                 get(&objects, object.as_bytes(), range, |bytes| out.bytes(bytes))?;
             } else {
                 // An object that is not there must not leave an empty file behind.
-                objects.open(object.as_bytes())?;
-                write_local(local, 0o666, |sink| get(&objects, object.as_bytes(), range, sink))?;
+                let len = objects.open(object.as_bytes())?.len()?;
+                let need = if *force { 0 } else { len.saturating_sub(range.0).min(range.1) };
+                write_local(local, (0o666, need), |sink| {
+                    get(&objects, object.as_bytes(), range, sink)
+                })?;
             }
         }
         Command::Ls { prefix, long, json } => {
@@ -140,13 +159,23 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     out.finish()
 }
 
-fn put(objects: &Objects, name: &[u8], local: &Path) -> Result<(), Failure> {
-    let mut source: Box<dyn Read> = if local == Path::new("-") {
-        Box::new(std::io::stdin().lock())
+fn put(
+    objects: &Objects,
+    name: &[u8],
+    local: &Path,
+    fits: impl FnOnce(u64) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let what = format!("open {}", local.display());
+    let (mut source, need): (Box<dyn Read>, u64) = if local == Path::new("-") {
+        (Box::new(std::io::stdin().lock()), 0)
     } else {
-        Box::new(File::open(local).doing(format_args!("open {}", local.display()))?)
+        let file = File::open(local).doing(&what)?;
+        let len = room::held(&file.metadata().doing(&what)?);
+        (Box::new(file), len)
     };
+    // What killed commands have left goes with it.
     let new = objects.replace(name)?;
+    fits(need)?;
     let mut buffer = vec![0; BUFFER_LEN];
     let mut offset = 0;
     loop {

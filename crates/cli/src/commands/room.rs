@@ -1,4 +1,4 @@
-//! Whether what is to be copied into the store fits, before anything is written.
+//! Whether what is to be copied into the store, or out of it, fits, before anything is written. What it replaces stays until it is whole, and takes its room until then.
 
 use std::collections::HashSet;
 use std::fs::Metadata;
@@ -6,7 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use samite_stage::{LocalTree, StoreTree, Tree, join};
+use samite_client::{Client, Dataset};
+use samite_fs::{FileKind, StatFs};
+use samite_placement::ClusterMap;
+use samite_stage::{LocalTree, Meta, StoreTree, Tree, join};
 
 use crate::cluster::Files;
 use crate::failure::Failure;
@@ -19,6 +22,8 @@ const ENTRY_LEN: u64 = 256;
 const RESERVE: u64 = 64;
 /// Unit of `st_blocks`.
 const BLOCK_LEN: u64 = 512;
+/// Less than this is tried at once: to ask costs a request to each node, and to find out too late costs little.
+const TRIED_LEN: u64 = 1 << 20;
 
 #[derive(Default)]
 struct Need {
@@ -32,6 +37,142 @@ impl Need {
     }
 }
 
+/// Bytes of a local file: holes take nothing.
+pub fn held(meta: &Metadata) -> u64 {
+    meta.len().min(meta.blocks().saturating_mul(BLOCK_LEN))
+}
+
+/// Refuses a file of so many bytes that is larger than the room that is free in a dataset.
+pub fn check_dataset(client: &Client, dataset: &Dataset, need: u64) -> Result<(), Failure> {
+    if need < TRIED_LEN {
+        return Ok(());
+    }
+    let map = client.map()?;
+    let (mut capacity, mut used) = (0u64, 0u64);
+    for info in map.nodes() {
+        // Who cannot be asked says nothing of what fits.
+        let Ok(status) = client.node_status(info.node) else { return Ok(()) };
+        capacity = capacity.saturating_add(status.capacity_bytes);
+        used = used.saturating_add(status.used_bytes);
+    }
+    let copies = u64::from(dataset.spec().redundancy.get().max(1));
+    let (capacity, used) = (capacity / copies, used / copies);
+    let free = capacity.saturating_sub(used).saturating_sub(capacity / RESERVE);
+    if need <= free { Ok(()) } else { Err(too_large(need, free, &node_names(&map))) }
+}
+
+/// Refuses a file of so many bytes that is larger than the room that is free for files.
+pub fn check_files(files: &Files, need: u64) -> Result<(), Failure> {
+    if need < TRIED_LEN {
+        return Ok(());
+    }
+    // If it cannot be told, the copy says so.
+    let Ok(stat) = files.fs.statfs() else { return Ok(()) };
+    let free = free_of(&stat);
+    if need <= free {
+        return Ok(());
+    }
+    Err(too_large(need, free, &node_names(&*files.fs.client().map()?)))
+}
+
+/// Refuses a local file of so many bytes that is larger than the room that is free where it is to be.
+pub fn check_local(local: &Path, need: u64) -> Result<(), Failure> {
+    match (need >= TRIED_LEN).then(|| free_at(local)).flatten() {
+        Some((free, dir)) if need > free => Err(too_large(need, free, &dir.display().to_string())),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to copy a tree out of the store where that is larger than the room that is free. What is there already does not count when it would be skipped.
+pub fn check_out(
+    files: &Files,
+    source: &[u8],
+    destination: &Path,
+    resumes: bool,
+) -> Result<(), Failure> {
+    let Some((free, dir)) = free_at(destination) else { return Ok(()) };
+    // Mostly all that there is would fit: then nothing need be looked at.
+    let Ok(stat) = files.fs.statfs() else { return Ok(()) };
+    let held = stat.blocks.saturating_sub(stat.blocks_free).saturating_mul(stat.block_len);
+    if held <= free {
+        return Ok(());
+    }
+    let store = StoreTree::new(files.fs.clone(), files.context.clone());
+    // More than is held are holes.
+    let need = measure_store(&store, source, destination, resumes).min(held);
+    if need <= free {
+        return Ok(());
+    }
+    Err(too_large(need, free, &dir.display().to_string()))
+}
+
+/// Bytes of the files of a tree in the store. What cannot be looked at counts nothing; the copy says so.
+fn measure_store(store: &StoreTree, source: &[u8], destination: &Path, resumes: bool) -> u64 {
+    let (mut total, mut linked) = (0u64, HashSet::new());
+    let mut unread = vec![(source.to_vec(), destination.as_os_str().as_bytes().to_vec())];
+    let mut entries = Vec::new();
+    while let Some((from, to)) = unread.pop() {
+        let Ok(meta) = store.meta(&from) else { continue };
+        if meta.kind == FileKind::Directory {
+            entries.clear();
+            let _ = store.list(&from, &mut entries);
+            for (name, known) in &entries {
+                let (from, to) = (join(&from, name), join(&to, name));
+                match known {
+                    Some(known) => add_file(known, &to, resumes, &mut linked, &mut total),
+                    None => unread.push((from, to)),
+                }
+            }
+        } else {
+            add_file(&meta, &to, resumes, &mut linked, &mut total);
+        }
+    }
+    total
+}
+
+fn add_file(
+    meta: &Meta,
+    to: &[u8],
+    resumes: bool,
+    linked: &mut HashSet<(u64, u64)>,
+    total: &mut u64,
+) {
+    let is_copied = || LocalTree.meta(to).is_ok_and(|there| meta.is_copied_as(&there));
+    let counts = meta.kind == FileKind::File
+        && (meta.nlink < 2 || linked.insert(meta.id))
+        && !(resumes && is_copied());
+    if counts {
+        *total = total.saturating_add(meta.size);
+    }
+}
+
+/// What is free where a local file is to be, and the directory that was looked at.
+fn free_at(local: &Path) -> Option<(u64, &Path)> {
+    let is_there = |dir: &&Path| !dir.as_os_str().is_empty() && dir.is_dir();
+    let dir = local.ancestors().find(is_there).unwrap_or(Path::new("."));
+    let space = rustix::fs::statvfs(dir).ok()?;
+    let blocks = if rustix::process::geteuid().is_root() { space.f_bfree } else { space.f_bavail };
+    Some((blocks.saturating_mul(space.f_frsize), dir))
+}
+
+fn free_of(stat: &StatFs) -> u64 {
+    let capacity = stat.blocks.saturating_mul(stat.block_len);
+    stat.blocks_free.saturating_mul(stat.block_len).saturating_sub(capacity / RESERVE)
+}
+
+fn node_names(map: &ClusterMap) -> String {
+    let nodes: Vec<String> = map.nodes().iter().map(|info| info.node.to_string()).collect();
+    nodes.join("+")
+}
+
+fn too_large(need: u64, free: u64, place: &str) -> Failure {
+    Failure::failed(format!(
+        "needs about {}; {} are free on {place}: --force tries",
+        human_bytes(need),
+        human_bytes(free),
+    ))
+}
+
 /// Refuses a tree that is larger than the room that is free. What is there already does not count when it would be skipped.
 pub fn check(
     files: &Files,
@@ -42,8 +183,7 @@ pub fn check(
     let mut need = Need::default();
     measure(source, &mut |_, _| false, &mut need);
     let stat = files.fs.statfs()?;
-    let capacity = stat.blocks.saturating_mul(stat.block_len);
-    let free = stat.blocks_free.saturating_mul(stat.block_len).saturating_sub(capacity / RESERVE);
+    let free = free_of(&stat);
     if need.total() <= free {
         return Ok(());
     }
@@ -66,13 +206,12 @@ pub fn check(
         }
     }
     let map = files.fs.client().map()?;
-    let nodes: Vec<String> = map.nodes().iter().map(|info| info.node.to_string()).collect();
     Err(Failure::failed(format!(
         "needs about {} and {} entries; {} are free on {}: --force tries",
         human_bytes(need.total()),
         need.entries,
         human_bytes(free),
-        nodes.join("+"),
+        node_names(&map),
     )))
 }
 
@@ -92,9 +231,7 @@ fn measure(root: &Path, is_there: &mut dyn FnMut(&Path, &Path) -> bool, need: &m
         }
         need.entries += 1;
         if meta.is_file() {
-            // Holes take nothing.
-            let held = meta.blocks().saturating_mul(BLOCK_LEN);
-            need.bytes = need.bytes.saturating_add(meta.len().min(held));
+            need.bytes = need.bytes.saturating_add(held(meta));
         }
     };
     while let Some(path) = unread.pop() {

@@ -125,11 +125,14 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         Direction::Out { source, destination, options } => {
             let files = target.files()?;
             files.fs.stat(&files.context, source.bytes(), false)?;
-            make_local_parents(destination)?;
             let source = files
                 .fs
                 .canonicalize(&files.context, source.bytes())
                 .unwrap_or_else(|_| source.bytes().to_vec());
+            if !options.force {
+                room::check_out(&files, &source, destination, !options.no_resume)?;
+            }
+            make_local_parents(destination)?;
             let store = StoreTree::new(files.fs, files.context);
             let destination = destination.as_os_str().as_bytes();
             stage(options, |how, progress, on_error| {

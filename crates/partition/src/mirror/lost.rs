@@ -8,7 +8,7 @@ use crate::{Context, Grants, Outcome, lost};
 
 impl Mirrored {
     /// Applies an operation. In a partition that is [lost](super::View::is_lost), what is not there is not said to be missing, and not made: the answer is
-    /// [`ErrorKind::Lost`]. Nothing takes effect then, and nothing is remembered of it, so that members need not know.
+    /// [`ErrorKind::Lost`]. Nothing takes effect then, and a change is remembered to have been refused.
     pub(super) fn apply_unless_lost(
         &mut self,
         client: ClientId,
@@ -20,7 +20,10 @@ impl Mirrored {
             return self.partition.apply(client, context, operation, grants);
         }
         match self.partition.lost_at(client, context, operation) {
-            Some(index) => refused_at(ErrorKind::Lost, index),
+            Some(index) => {
+                self.partition.refuse_lost(client, context, operation, index);
+                refused_at(ErrorKind::Lost, index)
+            }
             None => lost::leave_open(self.partition.apply(client, context, operation, grants)),
         }
     }

@@ -36,11 +36,15 @@ impl Scene {
         self.node.configure(&view, Duration::from_secs(1));
     }
 
-    fn try_it(&mut self, mut operation: Operation<'_>, is_retry: bool) -> Outcome {
+    fn try_it(&mut self, operation: Operation<'_>, is_retry: bool) -> Outcome {
         if operation.is_mutation() && !is_retry {
             self.seq += 1;
         }
-        operation.seq = Seq(self.seq);
+        self.try_as(operation, self.seq, is_retry)
+    }
+
+    fn try_as(&mut self, mut operation: Operation<'_>, seq: u64, is_retry: bool) -> Outcome {
+        operation.seq = Seq(seq);
         let context = Context {
             answered_below: Seq(1),
             is_retry,
@@ -115,7 +119,21 @@ fn what_may_have_been_lost_is_neither_missing_nor_made_until_that_is_known() {
         assert!(matches!(scene.try_it(removal(), false), Outcome::Done(_)));
         assert!(matches!(scene.try_it(removal(), true), Outcome::Done(_)));
         assert_eq!(scene.refusal(removal()), Some(ErrorKind::Lost));
+        // What was refused stays refused: its client knows that it has no effect.
+        let put = || Operation::put(PartitionId(0), b"new", b"v");
+        assert_eq!(scene.refusal(put()), Some(ErrorKind::Lost));
+        let refused = scene.seq;
+        assert_eq!(scene.refusal(put()), Some(ErrorKind::Lost));
+        let resent = scene.seq;
+        scene.try_it(put(), true);
         scene.configure(false);
+        for (seq, is_retry) in [(refused, false), (resent, false), (resent, true)] {
+            let outcome = scene.try_as(put(), seq, is_retry);
+            assert!(
+                matches!(outcome, Outcome::Failed { kind: ErrorKind::Lost, .. }),
+                "{outcome:?}"
+            );
+        }
         assert_eq!(scene.refusal(removal()), Some(ErrorKind::Conflict));
         assert_eq!(
             scene.refusal(Operation::get(PartitionId(0), b"new")),

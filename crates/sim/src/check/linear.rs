@@ -6,15 +6,20 @@
 //!
 //! Holds are no mutations, and are not taken once only: a request that comes twice, late, may take one again that was released, or one
 //! that was refused, until its client is gone. So a detach may find a record held without a known hold, once somebody has asked for one; never the other way.
+//!
+//! What happened to all records at once ([`Happening`]) has a place in the order, too. A change under way when the records were lost may have
+//! been among them, and is made once more afterwards, or refused: nobody is left who knew.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
+use samite_types::ErrorKind;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::history::Call;
+use crate::losses::{Happening, What};
 use crate::model::Model;
-use crate::op::{Act, Outcome};
+use crate::op::{Act, Outcome, Seen};
 
 /// Steps of one search; far more than a history of this size takes.
 const STEPS_MAX: usize = 2_000_000;
@@ -24,16 +29,61 @@ const STEPS_MAX: usize = 2_000_000;
 pub enum Verdict {
     /// There is such an order.
     Linearizable,
-    /// There is none. The call (its place in the list) is the first to end of those that could not be put in order in the longest attempt.
+    /// There is none. The call (its place in the list) is the first to end of those that could not be put in order in the longest attempt; places after the
+    /// last call are of what happened.
     Violated(usize),
     /// It took too long to tell.
     TooHard,
 }
 
-/// Searches for an order of `calls`.
+/// Searches for an order of `calls`, and of what `happened` to all records at once, which has an order already.
 #[must_use]
-pub fn check(calls: &[&Call]) -> Verdict {
-    Search::new(calls).run()
+pub fn check(calls: &[&Call], happened: &[Happening]) -> Verdict {
+    Search::new(calls, happened).run()
+}
+
+/// What is put in order.
+#[derive(Clone, Copy)]
+enum Item<'a> {
+    Call(&'a Call),
+    /// That of so many before has happened.
+    Happening(usize, &'a Happening),
+    /// A call that took effect among what was lost when so much had happened before; what its client was told is another matter.
+    Gone(usize, &'a Call),
+}
+
+impl Item<'_> {
+    const fn begin(&self) -> Duration {
+        match self {
+            Self::Call(call) | Self::Gone(_, call) => call.begun,
+            Self::Happening(_, happening) => happening.from,
+        }
+    }
+
+    /// When it was over; `None`: it need not have been.
+    fn end(&self) -> Option<Duration> {
+        match self {
+            Self::Call(call) => call.ended.as_ref().map(|(end, _)| *end),
+            Self::Happening(_, happening) => happening.to,
+            Self::Gone(..) => None,
+        }
+    }
+}
+
+/// Everything that is to be put in order: calls first.
+fn items<'a>(calls: &[&'a Call], happened: &'a [Happening]) -> Vec<Item<'a>> {
+    let mut items: Vec<_> = calls.iter().map(|call| Item::Call(call)).collect();
+    let numbered = || happened.iter().enumerate();
+    items.extend(numbered().map(|(index, happening)| Item::Happening(index, happening)));
+    for (index, loss) in numbered().filter(|(_, happening)| happening.what == What::Lost) {
+        let under_way = calls.iter().filter(|call| {
+            call.op.is_mutation()
+                && call.done.is_some_and(|done| loss.to.is_none_or(|to| done < to))
+                && end_of(&Item::Call(call)) > loss.from
+        });
+        items.extend(under_way.map(|call| Item::Gone(index, call)));
+    }
+    items
 }
 
 /// One choice of the search: which call came next, and how things were before.
@@ -43,7 +93,8 @@ struct Choice {
 }
 
 struct Search<'a> {
-    calls: &'a [&'a Call],
+    items: Vec<Item<'a>>,
+    happened: &'a [Happening],
     /// By beginning.
     order: Vec<usize>,
     done: Vec<u64>,
@@ -61,18 +112,25 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(calls: &'a [&'a Call]) -> Self {
-        let mut order: Vec<usize> = (0..calls.len()).collect();
-        order.sort_by_key(|call| (calls[*call].begun, *call));
+    fn new(calls: &[&'a Call], happened: &'a [Happening]) -> Self {
+        let items = items(calls, happened);
+        // What no node has carried out, and nobody was told, has not happened.
+        let happened_at_all = |item: &usize| match items[*item] {
+            Item::Call(call) => call.ended.is_some() || call.done.is_some(),
+            _ => true,
+        };
+        let mut order: Vec<usize> = (0..items.len()).filter(happened_at_all).collect();
+        order.sort_by_key(|item| (items[*item].begin(), *item));
         Self {
-            calls,
             order,
-            done: vec![0; calls.len().div_ceil(64)],
+            done: vec![0; items.len().div_ceil(64)],
             state: Model::default(),
             stack: Vec::new(),
             tried: HashSet::new(),
             furthest: (0, 0),
-            left: calls.iter().filter(|call| call.ended.is_some()).count(),
+            left: items.iter().filter(|item| item.end().is_some()).count(),
+            items,
+            happened,
             low: 0,
             holds_from: calls
                 .iter()
@@ -115,13 +173,13 @@ impl<'a> Search<'a> {
         }
         for place in from..self.order.len() {
             let call = self.order[place];
-            if self.calls[call].begun > end {
+            if self.items[call].begin() > end {
                 return None;
             }
             if self.is_done(call) {
                 continue;
             }
-            let Some(after) = self.after(self.calls[call]) else { continue };
+            let Some(after) = self.after(&self.items[call]) else { continue };
             self.done[call / 64] |= 1 << (call % 64);
             let is_new = self.tried.insert(self.fingerprint(&after));
             self.done[call / 64] &= !(1 << (call % 64));
@@ -132,17 +190,30 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The state after `call`, if it can come now.
-    fn after(&self, call: &Call) -> Option<Model> {
-        if call.is_refused_for_room() {
-            return Some(self.state.clone());
-        }
+    /// The state after `item`, if it can come now.
+    fn after(&self, item: &Item<'_>) -> Option<Model> {
         let mut after = self.state.clone();
-        let told = after.apply(&call.op);
-        if agrees(call, &told) {
+        let call = match item {
+            Item::Call(call) => call,
+            Item::Happening(before, happening) => {
+                let is_next = self.state.happened() == *before;
+                after.happens(happening.what);
+                return is_next.then_some(after);
+            }
+            Item::Gone(before, call) => {
+                let is_before = self.state.happened() == *before;
+                let took_effect = is_before && matches!(after.apply(&call.op), Outcome::Done(_));
+                return took_effect.then_some(after);
+            }
+        };
+        if call.is_refused_for_room() {
             return Some(after);
         }
-        if self.holds_from > end_of(call) {
+        let told = after.apply(&call.op);
+        if agrees(call, &told) || self.is_told_late(call, &told) {
+            return Some(after);
+        }
+        if self.holds_from > end_of(item) {
             return None;
         }
         let mut after = self.state.clone();
@@ -150,14 +221,33 @@ impl<'a> Search<'a> {
         agrees(call, &told).then_some(after)
     }
 
+    /// Whether a read was answered by a member that does not know yet that a loss was acknowledged: it may still say what it said.
+    fn is_told_late(&self, call: &Call, told: &Outcome) -> bool {
+        let last = self.state.happened().checked_sub(1).map(|last| self.happened[last]);
+        let is_known = |last: Happening| {
+            last.what != What::Acknowledged || last.to.is_some_and(|to| call.begun > to)
+        };
+        if !call.op.only_reads() || last.is_none_or(is_known) {
+            return false;
+        }
+        match (&call.ended, told) {
+            (Some((_, Outcome::Failed(ErrorKind::Lost))), _) => self.state.may_have_had(&call.op),
+            (Some((_, Outcome::Done(seen))), Outcome::Done(told)) => match (&seen[..], &told[..]) {
+                ([Seen::Listing(seen, false)], [Seen::Listing(told, true)]) => seen == told,
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
     /// Of the calls that are not done, the first end, and whose it is: what begins after it cannot come next.
     fn first_end(&self) -> Option<(Duration, usize)> {
         let mut first: Option<(Duration, usize)> = None;
         for call in self.order[self.low..].iter().filter(|call| !self.is_done(**call)) {
-            if first.is_some_and(|(end, _)| self.calls[*call].begun > end) {
+            if first.is_some_and(|(end, _)| self.items[*call].begin() > end) {
                 break;
             }
-            let own = (end_of(self.calls[*call]), *call);
+            let own = (end_of(&self.items[*call]), *call);
             first = Some(first.map_or(own, |first| first.min(own)));
         }
         first
@@ -175,7 +265,7 @@ impl<'a> Search<'a> {
         let before = std::mem::replace(&mut self.state, after);
         self.stack.push(Choice { call, before });
         self.done[call / 64] |= 1 << (call % 64);
-        self.left -= usize::from(self.calls[call].ended.is_some());
+        self.left -= usize::from(self.items[call].end().is_some());
         while self.low < self.order.len() && self.is_done(self.order[self.low]) {
             self.low += 1;
         }
@@ -186,9 +276,10 @@ impl<'a> Search<'a> {
         let Choice { call, before } = self.stack.pop()?;
         self.state = before;
         self.done[call / 64] &= !(1 << (call % 64));
-        self.left += usize::from(self.calls[call].ended.is_some());
-        let key = (self.calls[call].begun, call);
-        let place = self.order.binary_search_by_key(&key, |call| (self.calls[*call].begun, *call));
+        self.left += usize::from(self.items[call].end().is_some());
+        let key = (self.items[call].begin(), call);
+        let place =
+            self.order.binary_search_by_key(&key, |call| (self.items[*call].begin(), *call));
         let place = place.unwrap_or_else(|place| place);
         self.low = self.low.min(place);
         Some(place)
@@ -206,8 +297,8 @@ fn agrees(call: &Call, told: &Outcome) -> bool {
     }
 }
 
-fn end_of(call: &Call) -> Duration {
-    call.ended.as_ref().map_or(Duration::MAX, |(end, _)| *end)
+fn end_of(item: &Item<'_>) -> Duration {
+    item.end().unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]
@@ -226,6 +317,7 @@ mod tests {
             op: Op::of([act]),
             begun: time(begun),
             ended: outcome.map(|outcome| (time(ended), outcome)),
+            done: None,
             version: None,
         }
     }
@@ -241,7 +333,7 @@ mod tests {
     }
 
     fn verdict(calls: &[Call]) -> Verdict {
-        check(&calls.iter().collect::<Vec<_>>())
+        check(&calls.iter().collect::<Vec<_>>(), &[])
     }
 
     #[test]
@@ -282,7 +374,10 @@ mod tests {
 
     #[test]
     fn what_nobody_was_told_may_have_happened_or_not() {
-        let lost = call(0, 2, 0, Act::Put(0, 2), None);
+        let unheard = call(0, 2, 0, Act::Put(0, 2), None);
+        let calls = [put(0, 0, 1, 1, true), unheard.clone(), get(1, 4, 5, 2)];
+        assert_eq!(verdict(&calls), Verdict::Violated(2), "no node has carried it out");
+        let lost = Call { done: Some(Duration::from_micros(3)), ..unheard };
         for seen in [1, 2] {
             let calls = [put(0, 0, 1, 1, true), lost.clone(), get(1, 4, 5, seen)];
             assert_eq!(verdict(&calls), Verdict::Linearizable);
@@ -293,5 +388,41 @@ mod tests {
         assert_eq!(verdict(&early), Verdict::Violated(0));
         let missing = call(1, 0, 1, Act::Get(0), Some(Outcome::Failed(ErrorKind::NotFound)));
         assert_eq!(verdict(&[missing]), Verdict::Linearizable);
+    }
+
+    #[test]
+    fn what_is_lost_is_neither_there_nor_missing_until_that_is_acknowledged() {
+        let time = Duration::from_micros;
+        let lost = Happening { what: What::Lost, from: time(10), to: Some(time(12)) };
+        let seen = Happening { what: What::Acknowledged, from: time(20), to: Some(time(25)) };
+        let put = put(0, 0, 1, 1, true);
+        let refused =
+            |begun, kind| call(1, begun, begun + 1, Act::Get(0), Some(Outcome::Failed(kind)));
+        let judge = |told: Call, happened: &[Happening]| check(&[&put, &told], happened);
+        for (begun, kind, is_right) in [
+            (5, ErrorKind::Lost, false),
+            (14, ErrorKind::Lost, true),
+            (14, ErrorKind::NotFound, false),
+            (22, ErrorKind::Lost, true),
+            (22, ErrorKind::NotFound, true),
+            (30, ErrorKind::Lost, false),
+            (30, ErrorKind::NotFound, true),
+        ] {
+            let verdict = judge(refused(begun, kind), &[lost, seen]);
+            assert_eq!(verdict == Verdict::Linearizable, is_right, "{begun} {kind:?}");
+        }
+        let still_there = judge(get(1, 14, 15, 1), &[lost, seen]);
+        assert_ne!(still_there, Verdict::Linearizable);
+        assert_eq!(judge(get(1, 9, 15, 1), &[lost, seen]), Verdict::Linearizable);
+        // Carried out among what was lost, and once more by whom nobody told.
+        let written = Seen::Written { offset: 0, len: 8, created: true };
+        let again = call(2, 3, 31, Act::Put(1, 7), Some(Outcome::Done(vec![written])));
+        let value = || Some(Outcome::Done(vec![Seen::Value(7u64.to_le_bytes().to_vec())]));
+        let early = call(1, 6, 7, Act::Get(1), value());
+        let late = call(1, 33, 34, Act::Get(1), value());
+        let order = |again: &Call| check(&[&put, again, &early, &late], &[lost, seen]);
+        assert_ne!(order(&again), Verdict::Linearizable);
+        let again = Call { done: Some(time(5)), ..again };
+        assert_eq!(order(&again), Verdict::Linearizable);
     }
 }
