@@ -55,8 +55,8 @@ impl Replies {
     }
 
     /// Whether a handshake with `node`, or with a client, ends here because of a fault that meets the frame that has come, or the one to send: `frame`.
-    /// One that meets the latter with a wrong bit only puts that in. Never two handshakes in a row, so that whoever has set
-    /// `corrupt 100%` can still clear it.
+    /// One that meets the latter with a wrong bit only puts that in. After one that was harmed, nothing is until another one comes to its end, so
+    /// that whoever has set `corrupt 100%` can still clear it.
     ///
     /// # Errors
     /// The frame came with a wrong bit.
@@ -67,7 +67,8 @@ impl Replies {
         kind: FrameKind,
         frame: Option<&mut [u8]>,
     ) -> Result<bool> {
-        if !self.faults.is_active() || std::mem::take(&mut self.spares_handshake) {
+        if !self.faults.is_active() || self.spares_handshake {
+            self.spares_handshake &= kind != FrameKind::Welcome;
             return Ok(false);
         }
         let party = node.map_or(Party::Client, Party::Node);

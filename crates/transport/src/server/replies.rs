@@ -103,7 +103,7 @@ pub struct Replies {
     ring_waits: bool,
     pub(super) faults: Arc<Faults>,
     pub(super) holdup: Holdup,
-    /// The last frame of a handshake met a fault: the next one does not.
+    /// A handshake met a fault, and none has come to its end since.
     pub(super) spares_handshake: bool,
 }
 
