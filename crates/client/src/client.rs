@@ -16,7 +16,7 @@ use samite_wire::frame::FrameKind;
 use samite_wire::membership::NodeWish;
 
 use crate::config::transport_from_env;
-use crate::peer::{Credentials, prefer};
+use crate::peer::{Credentials, Peer, prefer};
 use crate::runtime::{ClusterDir, RuntimeDir};
 use crate::session::Session;
 use crate::stats::{Counters, Stats, count};
@@ -24,6 +24,13 @@ use crate::{ClusterConfig, Dataset, Options};
 
 /// Longest pause between two looks for something that other nodes have to learn first.
 const SPREAD_PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// Silence after which a control request is asked again. Doubles with each.
+const ASK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Second and longest pause before a request is asked again that was lost with its connection. The first time there is none.
+const LOST_PAUSE_MIN: Duration = Duration::from_millis(1);
+const LOST_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// A client of one cluster. Cheap to clone; all clones share connections and one session.
 #[derive(Clone)]
@@ -266,10 +273,9 @@ impl Client {
     /// # Errors
     /// As [`Self::node_status`].
     pub fn node_status_by(&self, node: NodeId, deadline: Deadline) -> Result<NodeStatus> {
-        let link = self.view(deadline)?.peer(node)?.link(&self.credentials(), deadline)?;
-        match self.control(&link, &ControlRequest::Status, deadline)? {
-            ControlReply::Status(status) => Ok(status),
-            _ => Err(unexpected(&link, "its status")),
+        match self.ask_node(node, &ControlRequest::Status, deadline)? {
+            (_, ControlReply::Status(status)) => Ok(status),
+            (link, _) => Err(unexpected(&link, "its status")),
         }
     }
 
@@ -278,10 +284,9 @@ impl Client {
     /// # Errors
     /// As [`Self::node_status`]; the node may have none yet.
     pub fn map_at(&self, node: NodeId, deadline: Deadline) -> Result<ClusterMap> {
-        let link = self.view(deadline)?.peer(node)?.link(&self.credentials(), deadline)?;
-        match self.control(&link, &ControlRequest::Map { known: Epoch(0) }, deadline)? {
-            ControlReply::Map(Some(data)) => ClusterMap::new(data),
-            _ => Err(unexpected(&link, "its cluster map")),
+        match self.ask_node(node, &ControlRequest::Map { known: Epoch(0) }, deadline)? {
+            (_, ControlReply::Map(Some(data))) => ClusterMap::new(data),
+            (link, _) => Err(unexpected(&link, "its cluster map")),
         }
     }
 
@@ -291,10 +296,9 @@ impl Client {
     /// # Errors
     /// As [`Self::node_status`]; `Denied`: not this user's node.
     pub fn scrub(&self, node: NodeId, dataset: Option<DatasetId>) -> Result<u64> {
-        let (link, deadline) = self.link_to(node)?;
-        match self.control(&link, &ControlRequest::Scrub { dataset }, deadline)? {
-            ControlReply::Scrubbing { number } => Ok(number),
-            _ => Err(unexpected(&link, "that it scrubs")),
+        match self.ask_node(node, &ControlRequest::Scrub { dataset }, self.deadline())? {
+            (_, ControlReply::Scrubbing { number }) => Ok(number),
+            (link, _) => Err(unexpected(&link, "that it scrubs")),
         }
     }
 
@@ -308,10 +312,10 @@ impl Client {
         dataset: DatasetId,
         partition: PartitionId,
     ) -> Result<Option<PartitionCopy>> {
-        let (link, deadline) = self.link_to(node)?;
-        match self.control(&link, &ControlRequest::Copy { dataset, partition }, deadline)? {
-            ControlReply::Copy(copy) => Ok(copy),
-            _ => Err(unexpected(&link, "its copy of a partition")),
+        let request = ControlRequest::Copy { dataset, partition };
+        match self.ask_node(node, &request, self.deadline())? {
+            (_, ControlReply::Copy(copy)) => Ok(copy),
+            (link, _) => Err(unexpected(&link, "its copy of a partition")),
         }
     }
 
@@ -320,17 +324,44 @@ impl Client {
     /// # Errors
     /// As [`Self::node_status`].
     pub fn shutdown_node(&self, node: NodeId) -> Result<()> {
-        let (link, deadline) = self.link_to(node)?;
-        match self.control(&link, &ControlRequest::Shutdown, deadline)? {
-            ControlReply::Ok => Ok(()),
-            _ => Err(unexpected(&link, "a shutdown")),
+        match self.ask_node(node, &ControlRequest::Shutdown, self.deadline())? {
+            (_, ControlReply::Ok) => Ok(()),
+            (link, _) => Err(unexpected(&link, "a shutdown")),
         }
     }
 
-    fn link_to(&self, node: NodeId) -> Result<(Arc<Link>, Deadline)> {
-        let deadline = self.deadline();
+    fn ask_node(
+        &self,
+        node: NodeId,
+        request: &ControlRequest,
+        deadline: Deadline,
+    ) -> Result<(Arc<Link>, ControlReply)> {
         let view = self.view(deadline)?;
-        Ok((view.peer(node)?.link(&self.credentials(), deadline)?, deadline))
+        self.ask(view.peer(node)?, request, deadline)
+    }
+
+    /// A control request that may come twice, by whichever connection: when one ends under it, the next one asks again; and so does the same one
+    /// when the answer takes long, as the request may be lost.
+    pub(crate) fn ask(
+        &self,
+        peer: &Peer,
+        request: &ControlRequest,
+        deadline: Deadline,
+    ) -> Result<(Arc<Link>, ControlReply)> {
+        let mut again = Again::default();
+        let mut patience = ASK_PATIENCE;
+        loop {
+            let link = peer.link(&self.credentials(), deadline)?;
+            match self.control(&link, request, deadline.min(Deadline::after(patience))) {
+                Err(error) if again.is_lost(&link, &error, deadline) => {}
+                Err(error)
+                    if error.kind() == ErrorKind::Timeout && deadline.remaining().is_some() =>
+                {
+                    patience *= 2;
+                }
+                answer => return answer.map(|reply| (link, reply)),
+            }
+        }
     }
 
     /// One control request and its answer; a refusal becomes an error of its kind.
@@ -396,6 +427,30 @@ impl Client {
             unsafe { &*inherited }.abandon();
         }
     }
+}
+
+/// Tries of a request that may come twice, when connections end under it.
+#[derive(Debug, Default)]
+pub(crate) struct Again {
+    pause: Duration,
+}
+
+impl Again {
+    /// Whether the request, or its answer, was lost with its connection, and there is time to ask again; then a moment has passed.
+    pub(crate) fn is_lost(&mut self, link: &Link, error: &Error, deadline: Deadline) -> bool {
+        if !is_lost(link, error) {
+            return false;
+        }
+        let Some(left) = deadline.remaining() else { return false };
+        std::thread::sleep(self.pause.min(left));
+        self.pause = (self.pause * 2).clamp(LOST_PAUSE_MIN, LOST_PAUSE_MAX);
+        true
+    }
+}
+
+/// Whether what was asked by `link` has failed because the link ended. A forked child has no links: there nothing is lost.
+pub(crate) fn is_lost(link: &Link, error: &Error) -> bool {
+    error.kind() == ErrorKind::Unavailable && link.is_dead() && link.socket().is_some()
 }
 
 pub(crate) fn unexpected(link: &Link, to: &str) -> Error {

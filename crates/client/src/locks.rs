@@ -21,6 +21,7 @@ mod wait;
 pub use wait::LockWait;
 
 use crate::Client;
+use crate::client::Again;
 use crate::exec::is_absence;
 use crate::peer::Credentials;
 
@@ -200,10 +201,16 @@ impl Locker {
         request: &LockRequest,
         deadline: Deadline,
     ) -> Result<LockAnswer> {
-        let link = self.link(node, false, deadline)?;
-        match self.client.control(&link, &ControlRequest::Lock(*request), deadline)? {
-            ControlReply::Lock(answer) => Ok(answer),
-            _ => Err(unexpected(&link)),
+        let mut again = Again::default();
+        loop {
+            let link = self.link(node, false, deadline)?;
+            // To take, to release or to note a lock twice is the same as once.
+            match self.client.control(&link, &ControlRequest::Lock(*request), deadline) {
+                Ok(ControlReply::Lock(answer)) => return Ok(answer),
+                Ok(_) => return Err(unexpected(&link)),
+                Err(error) if again.is_lost(&link, &error, deadline) => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 
@@ -385,6 +392,7 @@ impl Locker {
         is_mirrored: bool,
         deadline: Deadline,
     ) -> Result<(LockRequest, Arc<Link>, Ticket)> {
+        let mut again = Again::default();
         loop {
             let (node, asked) = self.granter(request, deadline)?;
             let body = encode(&ControlRequest::Lock(asked));
@@ -393,10 +401,13 @@ impl Locker {
             } else {
                 deadline
             };
-            let sent = self.link(node, true, by).and_then(|link| {
-                let ticket = link.submit(FrameKind::Control, &body, &[], by)?;
-                Ok((asked, link, ticket))
-            });
+            let sent = match self.link(node, true, by) {
+                Ok(link) => match link.submit(FrameKind::Control, &body, &[], by) {
+                    Err(error) if again.is_lost(&link, &error, by) => continue,
+                    sent => sent.map(|ticket| (asked, link, ticket)),
+                },
+                Err(error) => Err(error),
+            };
             match sent {
                 Err(error) if is_mirrored && may_pass(&error) && deadline.remaining().is_some() => {
                     self.other_map(node);
@@ -429,14 +440,11 @@ impl Locker {
                 } else {
                     deadline
                 };
-                let asked = peer.link(&self.client.credentials(), by).and_then(|link| {
-                    self.client.control(&link, &ControlRequest::LockWaits(one), by)
-                });
-                match asked {
-                    Ok(ControlReply::LockOwners(owners)) if owners.contains(&owner) => {
+                match self.client.ask(peer, &ControlRequest::LockWaits(one), by) {
+                    Ok((_, ControlReply::LockOwners(owners))) if owners.contains(&owner) => {
                         return Ok(true);
                     }
-                    Ok(ControlReply::LockOwners(owners)) => next.extend(owners),
+                    Ok((_, ControlReply::LockOwners(owners))) => next.extend(owners),
                     Ok(_) => {}
                     // Nobody waits at a node that is gone.
                     Err(error) if is_mirrored && may_pass(&error) => {}

@@ -10,7 +10,7 @@ use samite_types::{Deadline, Epoch, Error, ErrorKind, NodeId, Result};
 use samite_wire::control::{ControlReply, ControlRequest, Reachability};
 
 use crate::Client;
-use crate::client::unexpected;
+use crate::client::{Again, is_lost, unexpected};
 use crate::peer::{Peer, connect_any, lock_by};
 use crate::session::View;
 
@@ -60,10 +60,15 @@ impl Client {
     }
 
     fn first_map(&self, address: &[samite_transport::Address], by: Deadline) -> Result<Arc<View>> {
-        let link = Arc::new(connect_any(address, &self.credentials(), by)?);
-        match self.control(&link, &ControlRequest::Map { known: Epoch(0) }, by)? {
-            ControlReply::Map(Some(data)) => self.session().adopt(data, &link),
-            _ => Err(unexpected(&link, "its cluster map")),
+        let mut again = Again::default();
+        loop {
+            let link = Arc::new(connect_any(address, &self.credentials(), by)?);
+            return match self.control(&link, &ControlRequest::Map { known: Epoch(0) }, by) {
+                Ok(ControlReply::Map(Some(data))) => self.session().adopt(data, &link),
+                Ok(_) => Err(unexpected(&link, "its cluster map")),
+                Err(error) if again.is_lost(&link, &error, by) => continue,
+                Err(error) => Err(error),
+            };
         }
     }
 
@@ -135,13 +140,12 @@ impl Client {
 
     fn ask_map(&self, peer: &Peer, by: Deadline) -> Result<()> {
         let known = self.session().view().map_or(Epoch(0), |view| view.map.epoch());
-        let link = peer.link(&self.credentials(), by)?;
-        let mut reply = self.control(&link, &ControlRequest::Map { known }, by)?;
+        let (mut link, mut reply) = self.ask(peer, &ControlRequest::Map { known }, by)?;
         if let ControlReply::MapDelta(delta) = &reply {
             if self.session().adopt_change(delta, &link)? {
                 return Ok(());
             }
-            reply = self.control(&link, &ControlRequest::Map { known: Epoch(0) }, by)?;
+            (link, reply) = self.ask(peer, &ControlRequest::Map { known: Epoch(0) }, by)?;
         }
         match reply {
             ControlReply::Map(Some(data)) => self.session().adopt(data, &link).map(drop),
@@ -173,6 +177,7 @@ impl Client {
                 match self.ask_change(peer, request, deadline.min(Deadline::after(patience))) {
                     Ok(Answer::Changed) => return Ok(()),
                     Ok(Answer::NotHere(node)) => leader = leader.or(node),
+                    Ok(Answer::Lost) => is_doubtful = true,
                     Err(error) if is_doubtful && Some(error.kind()) == done => {
                         return self.refresh(deadline).map(drop);
                     }
@@ -223,6 +228,7 @@ impl Client {
             }
             Ok(_) => Err(unexpected(&link, "a change of the cluster map")),
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Answer::NotHere(None)),
+            Err(error) if is_lost(&link, &error) => Ok(Answer::Lost),
             Err(error) => Err(error),
         }
     }
@@ -233,6 +239,8 @@ enum Answer {
     Changed,
     /// The coordinator is not there, but here, if it knows.
     NotHere(Option<NodeId>),
+    /// The connection ended: it may have heard of the change or not.
+    Lost,
 }
 
 /// Tries again and again, each time with more patience for each node, while the reason that it fails is that one is silent.

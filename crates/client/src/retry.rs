@@ -20,12 +20,12 @@
 //! Data in one place alone has nobody else to ask: a node that cannot be reached is an error at once, and one that
 //! is silent is asked again and waited for. With mirrors, somebody takes over: then a node that is gone is a pause.
 //!
+//! A connection that ends is a lost message, and no answer: with or without mirrors the request goes out again, by a new connection, with
+//! pauses in between, until the deadline. Whether the node is gone shows when a connection cannot be made.
+//!
 //! All times are since one moment, whichever.
 
 use std::time::Duration;
-
-/// Most connections that may break under one call on data without mirrors before it gives up.
-const BREAKS_MAX: u32 = 8;
 
 /// How patient a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +107,8 @@ pub struct Retry {
     is_mirrored: bool,
     deadline: Duration,
     pause: Duration,
-    breaks: u32,
+    /// A connection has broken under it.
+    has_broken: bool,
     /// Bytes of the request and its reply, as far as known.
     len: usize,
     /// When the request under way was sent.
@@ -131,7 +132,7 @@ impl Retry {
             is_mirrored,
             deadline,
             pause: timing.pause_min,
-            breaks: 0,
+            has_broken: false,
             len: 0,
             sent_at: Duration::ZERO,
             resent: 0,
@@ -197,12 +198,11 @@ impl Retry {
             Event::Busy if self.is_mirrored && self.is_in_doubt(now) => Next::Look,
             Event::Busy => self.pause(now, self.timing.busy_pause_max),
             Event::Broken | Event::Unreachable => {
-                self.breaks += 1;
-                match self.breaks {
-                    1 if event == Event::Broken => Next::Send,
+                let is_first = !std::mem::replace(&mut self.has_broken, true);
+                match event {
+                    Event::Broken if is_first => Next::Send,
                     _ if self.is_mirrored => Next::Look,
-                    breaks if breaks > BREAKS_MAX => Next::Fail(GiveUp::Unreachable),
-                    _ => self.pause(now, self.timing.busy_pause_max),
+                    _ => self.pause(now, self.timing.down_pause_max),
                 }
             }
         }
@@ -366,12 +366,25 @@ mod tests {
         let unreachable = Next::Fail(GiveUp::Unreachable);
         assert_eq!(retry.clone().happened(Event::Unreachable, ms(1)), unreachable);
         assert_eq!(retry.happened(Event::Broken, ms(1)), Next::Send);
-        for _ in 0..7 {
-            assert!(matches!(retry.happened(Event::Broken, ms(1)), Next::Pause(_)));
-        }
-        assert_eq!(retry.happened(Event::Broken, ms(1)), unreachable);
         let timeout = Next::Fail(GiveUp::Timeout(Event::Silent));
         assert_eq!(retry.happened(Event::Silent, ms(5000)), timeout);
+    }
+
+    #[test]
+    fn connections_may_break_until_the_deadline_also_without_mirrors() {
+        let mut retry = Retry::new(TIMING, false, ms(5000));
+        retry.sent(ms(0));
+        assert_eq!(retry.happened(Event::Broken, ms(1)), Next::Send);
+        let (mut now, mut tries) = (ms(1), 0);
+        while let Next::Pause(pause) = retry.happened(Event::Broken, now) {
+            assert!(!pause.is_zero() && pause <= ms(100));
+            now += pause;
+            tries += 1;
+        }
+        assert_eq!(now, ms(5000));
+        assert!((50..70).contains(&tries), "{tries}");
+        let unreachable = Next::Fail(GiveUp::Unreachable);
+        assert_eq!(retry.happened(Event::Broken, now), unreachable);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! File locks as this node keeps them: one table for all shards, and the requests that wait.
 //!
 //! A lock lives as long as a connection of its client on which locks were asked for. The kernel counts who holds such a connection,
-//! forked children and successors over `exec` included, and closes it with the last of them, however that one ends. Of locks that this
+//! forked children and successors over `exec` included, and closes it with the last of them, however that one ends. One that breaks (a reset,
+//! damaged bytes) shows nothing of the kind: its client has two seconds to come back. Of locks that this
 //! node has taken over with a partition, others may have those connections: see [`crate::heir`].
 
 use std::collections::HashMap;
@@ -44,6 +45,8 @@ pub(crate) struct Locks {
     clients: HashMap<Place, ClientId>,
     /// How many of them a client has.
     connections: HashMap<ClientId, usize>,
+    /// Clients whose last one broke lately, and how often: they may not know, and come back.
+    expected_back: HashMap<ClientId, u32>,
     /// What is taken over from other nodes.
     pub(crate) heir: Heir,
 }
@@ -59,14 +62,29 @@ impl Locks {
         }
     }
 
-    /// Whether the client has a connection here on which locks were asked for.
+    /// Whether the client has a connection here on which locks were asked for, or had one that broke just now.
     pub(crate) fn is_here(&self, client: ClientId) -> bool {
-        self.connections.contains_key(&client)
+        self.connections.contains_key(&client) || self.expected_back.contains_key(&client)
     }
 
-    /// A connection is gone; with its client's last one, so are the client's locks.
-    fn left(&mut self, place: Place) -> Answers {
-        let Some(client) = self.clients.remove(&place) else { return Answers::new() };
+    /// A client whose last connection had broken should be back by now. If it is not, its locks go.
+    fn should_be_back(&mut self, client: ClientId) -> Answers {
+        let Some(count) = self.expected_back.get_mut(&client) else { return Answers::new() };
+        *count -= 1;
+        if *count > 0 {
+            return Answers::new();
+        }
+        self.expected_back.remove(&client);
+        let mut granted = Vec::new();
+        if !self.connections.contains_key(&client) {
+            self.table.client_gone(client, &mut granted);
+        }
+        self.granted(&granted)
+    }
+
+    /// A connection is gone; with its client's last one, so are the client's locks, unless it broke. Then the client is returned: it is to be expected back.
+    fn left(&mut self, place: Place, is_broken: bool) -> (Answers, Option<ClientId>) {
+        let Some(client) = self.clients.remove(&place) else { return (Answers::new(), None) };
         let mut granted = Vec::new();
         let alone: Vec<WaitId> = self
             .parked
@@ -80,10 +98,14 @@ impl Locks {
             *count -= 1;
             if *count == 0 {
                 self.connections.remove(&client);
+                if is_broken {
+                    *self.expected_back.entry(client).or_default() += 1;
+                    return (self.granted(&granted), Some(client));
+                }
                 self.table.client_gone(client, &mut granted);
             }
         }
-        self.granted(&granted)
+        (self.granted(&granted), None)
     }
 
     /// The answers for waits that were granted.
@@ -288,9 +310,22 @@ impl Shard {
 
     /// A connection is gone.
     pub(crate) fn locks_closed(&mut self, conn: ConnId) {
+        let is_broken = self.broken.take() == Some(conn);
         if self.has_locks.remove(&conn) {
-            let answers = lock(&self.shared.locks).left((self.id, conn));
+            let (answers, back) = lock(&self.shared.locks).left((self.id, conn), is_broken);
+            if let Some(client) = back {
+                self.lock_departures.add(client, SystemClock.monotonic());
+            }
             self.answer_lock_waits(answers, None);
+        }
+    }
+
+    /// Ends the locks of those whose connections broke, and who have not come back.
+    pub(crate) fn see_off_lockers(&mut self, out: &mut Replies) {
+        let now = SystemClock.monotonic();
+        while let Some(client) = self.lock_departures.take(now) {
+            let answers = lock(&self.shared.locks).should_be_back(client);
+            self.answer_lock_waits(answers, Some(&mut *out));
         }
     }
 

@@ -59,6 +59,10 @@ pub(crate) struct Shard {
     pub(crate) inherited: Departures,
     /// Connections on which file locks were asked for.
     pub(crate) has_locks: HashSet<ConnId>,
+    /// Clients with locks whose last connection broke.
+    pub(crate) lock_departures: Departures,
+    /// The connection that is closed next, if it broke.
+    pub(crate) broken: Option<ConnId>,
     pub(crate) joins: HashMap<u64, Join>,
     pub(crate) next_join: u64,
     pub(crate) parked: Parked,
@@ -99,6 +103,8 @@ impl Shard {
             departures: Departures::default(),
             inherited: Departures::default(),
             has_locks: HashSet::new(),
+            lock_departures: Departures::default(),
+            broken: None,
             joins: HashMap::new(),
             next_join: 0,
             parked: Parked::default(),
@@ -484,6 +490,10 @@ impl Service for Shard {
         self.settle(out);
     }
 
+    fn broken(&mut self, conn: ConnId) {
+        self.broken = Some(conn);
+    }
+
     fn closed(&mut self, conn: ConnId) {
         let now = SystemClock.monotonic();
         if let Some(node) = self.peers.closed(conn, now) {
@@ -526,6 +536,7 @@ impl Service for Shard {
             self.parked.next(),
             self.departures.next(),
             self.inherited.next(),
+            self.lock_departures.next(),
             self.partitions.next_appointment(),
             self.pace.next(),
             self.scrub.next(),
@@ -537,6 +548,7 @@ impl Service for Shard {
     fn alarm(&mut self, out: &mut Replies) {
         self.carry_out_posts();
         self.see_off();
+        self.see_off_lockers(out);
         self.retry_parked(out);
         self.keep_appointments(out);
         self.keep_pace(out);

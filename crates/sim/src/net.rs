@@ -1,7 +1,8 @@
 //! The simulated network: who hears what, when, how often.
 //!
 //! Links behave like connections (what one sends to another arrives in order, once) until a fault says otherwise. A process that dies breaks its
-//! connections: the other end hears of it, unless a cut keeps that from it, too.
+//! connections: the other end hears of it, unless a cut keeps that from it, too. A message that is damaged ends its connection for both ends; what is
+//! under way by it is lost, and what is sent afterwards goes by a new one.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,13 +46,15 @@ pub struct Quality {
     pub duplicate: u16,
     /// A message does not wait for those before it, and takes up to ten times as long.
     pub reorder: u16,
+    /// A message is damaged on its way, or a reset comes in its place.
+    pub corrupt: u16,
     /// Longest way, in microseconds; the shortest is a tenth of it.
     pub latency_us: u32,
 }
 
 impl Quality {
     /// A quick network that loses nothing.
-    pub const GOOD: Self = Self { loss: 0, duplicate: 0, reorder: 0, latency_us: 500 };
+    pub const GOOD: Self = Self { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, latency_us: 500 };
 }
 
 /// What messages cost, when that counts. Faults aside, it takes the place of a latency by chance.
@@ -164,7 +167,7 @@ impl Network {
         if let Some(cost) = self.cost {
             return [self.reaches(from, to).then(|| self.carry(&cost, now, from, to, len)), None];
         }
-        let Quality { loss, duplicate, reorder, latency_us } = self.quality;
+        let Quality { loss, duplicate, reorder, latency_us, .. } = self.quality;
         if !self.reaches(from, to) || self.rng.chance(loss.into()) {
             return [None, None];
         }
@@ -201,6 +204,12 @@ impl Network {
         let receiver = self.loads.entry(to).or_default();
         receiver.receives = receiver.receives.max(begun + cost.latency) + bytes + cost.per_message;
         receiver.receives
+    }
+
+    /// Whether a message that gets to `to` now is damaged on its way. That ends the connection for both ends, with all that is under way by it.
+    pub fn damages(&mut self, from: Place, to: Place) -> bool {
+        let corrupt = self.quality.corrupt;
+        corrupt > 0 && self.reaches(from, to) && self.rng.chance(corrupt.into())
     }
 
     /// When `to` hears that its connection to `from` is broken; `None`: it does not.

@@ -172,8 +172,22 @@ impl Scenario {
         if losing.chance(150) {
             scenario.lose(&mut losing);
         }
+        let mut damaging = Rng::new(seed).fork(16);
+        if damaging.chance(250) {
+            scenario.damage(&mut damaging);
+        }
         scenario.faults.sort_by_key(|planned| planned.at);
         scenario
+    }
+
+    /// Connections end all the time, for bytes of them are damaged.
+    fn damage(&mut self, rng: &mut Rng) {
+        for _ in 0..rng.between(1, 2) {
+            let corrupt = *rng.pick(&[5, 30, 100]);
+            let fault = Fault::Links(Quality { corrupt, ..self.links });
+            let at = rng.micros(0, 4_000_000);
+            self.faults.push(Planned { fault, at, lasts: rng.micros(200_000, 5_000_000) });
+        }
     }
 
     /// Nodes get full, some sooner than others.
@@ -348,6 +362,7 @@ impl Scenario {
                 loss: rng.between(0, 150) as u16,
                 duplicate: rng.between(0, 150) as u16,
                 reorder: rng.between(0, 300) as u16,
+                corrupt: 0,
                 latency_us: *rng.pick(&[500, 5_000, 50_000]),
             }),
             15..25 => Fault::CutOneWay(node, other),

@@ -19,9 +19,28 @@ use crate::trace::Trace;
 pub type Boot = Box<dyn Fn(Place, u64) -> Box<dyn Process>>;
 
 enum Event {
-    Deliver { from: Place, to: Place, life: u64, message: Message },
-    Broken { at: Place, life: u64, peer: Place },
-    Wake { place: Place, life: u64 },
+    Deliver {
+        from: Place,
+        to: Place,
+        life: u64,
+        number: u64,
+        message: Message,
+    },
+    /// A damaged message arrives.
+    Damaged {
+        from: Place,
+        to: Place,
+        number: u64,
+    },
+    Broken {
+        at: Place,
+        life: u64,
+        peer: Place,
+    },
+    Wake {
+        place: Place,
+        life: u64,
+    },
     Begin(Fault, Duration),
     End(Fault),
 }
@@ -76,6 +95,8 @@ pub struct World {
     pub network: Network,
     /// Life of the process at the other end of each connection.
     connections: BTreeMap<(Place, Place), u64>,
+    /// How many connections between two places were damaged, by the pair in order: what was sent by an earlier one is lost.
+    damaged: BTreeMap<(Place, Place), u64>,
     usual_links: Quality,
     /// Messages and bytes sent, by [`Message::parts`]' kind.
     pub counts: BTreeMap<u8, (u64, u64)>,
@@ -101,6 +122,7 @@ impl World {
             network: Network::new(rng.fork(2), links),
             rng: rng.fork(3),
             connections: BTreeMap::new(),
+            damaged: BTreeMap::new(),
             usual_links: links,
             counts: BTreeMap::new(),
             history: History::default(),
@@ -177,7 +199,12 @@ impl World {
         let ((at, _), event) = entry.remove_entry();
         self.now = at;
         match event {
-            Event::Deliver { from, to, life, message } => self.deliver(from, to, life, message),
+            Event::Deliver { from, to, life, number, message } => {
+                if number == self.damages_of(from, to) {
+                    self.deliver(from, to, life, message);
+                }
+            }
+            Event::Damaged { from, to, number } => self.damage(from, to, number),
             Event::Broken { at, life, peer } => self.break_off(at, life, peer),
             Event::Wake { place, life } => self.alarm(place, life),
             Event::Begin(fault, lasts) => self.begin(fault, lasts),
@@ -189,6 +216,27 @@ impl World {
     fn push(&mut self, at: Duration, event: Event) {
         self.next += 1;
         self.queue.insert((at, self.next), event);
+    }
+
+    fn damages_of(&self, a: Place, b: Place) -> u64 {
+        self.damaged.get(&(a.min(b), a.max(b))).copied().unwrap_or_default()
+    }
+
+    /// A damaged message has come to `to`, which ends the connection. Both ends hear of that, if they can.
+    fn damage(&mut self, from: Place, to: Place, number: u64) {
+        if number != self.damages_of(from, to) {
+            return;
+        }
+        self.damaged.insert((from.min(to), from.max(to)), number + 1);
+        self.trace.event(self.now, b"damaged");
+        self.trace.line(self.now, || format!("{from} -> {to}: damaged, the connection ends"));
+        for (at, peer) in [(to, from), (from, to)] {
+            let Some(life) = self.sites.get(&at).map(|site| site.life) else { continue };
+            match self.network.break_reaches(self.now, peer, at) {
+                Some(hears) => self.push(hears, Event::Broken { at, life, peer }),
+                None => drop(self.connections.remove(&(at, peer))),
+            }
+        }
     }
 
     fn deliver(&mut self, from: Place, to: Place, life: u64, message: Message) {
@@ -290,8 +338,12 @@ impl World {
         if copies[0].is_none() {
             self.trace.line(self.now, || format!("{from} -> {to}: lost: {message}"));
         }
+        let number = self.damages_of(from, to);
+        if let (Some(at), true) = (copies[0], self.network.damages(from, to)) {
+            return self.push(at, Event::Damaged { from, to, number });
+        }
         for at in copies.into_iter().flatten() {
-            self.push(at, Event::Deliver { from, to, life, message: message.clone() });
+            self.push(at, Event::Deliver { from, to, life, number, message: message.clone() });
         }
     }
 

@@ -5,6 +5,10 @@
 
 mod held;
 
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::net::sockopt;
 use samite_types::RequestId;
 use samite_types::fault::{FrameWords, Traffic};
 use samite_wire::frame::{FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN};
@@ -41,6 +45,11 @@ pub(crate) fn whole(
 ) -> Vec<u8> {
     let header = FrameHeader::build(kind, request, flags, body, payload);
     [header.as_bytes(), body, &payload.concat()].concat()
+}
+
+/// Has the kernel reset a connection (RST) when it is closed, and throw away what waits to be sent. A Unix socket is just closed.
+pub(crate) fn reset(fd: BorrowedFd<'_>) {
+    let _ = sockopt::set_socket_linger(fd, Some(Duration::ZERO));
 }
 
 /// Turns one bit of a whole frame that its checksum tells of, and that does not say how long the frame is.

@@ -131,6 +131,11 @@ pub trait Service {
         let _ = (conn, peer);
     }
 
+    /// The connection is about to be gone, and nobody has closed it: it was reset, or bytes of it are damaged. Its peer may not know of that yet.
+    fn broken(&mut self, conn: ConnId) {
+        let _ = conn;
+    }
+
     /// The connection is gone; replies to it are dropped from now on.
     fn closed(&mut self, conn: ConnId);
 

@@ -115,16 +115,15 @@ fn a_frame_that_comes_twice_is_served_twice_and_harms_nobody() {
 }
 
 #[test]
-fn a_wrong_bit_ends_the_connection() {
+fn a_wrong_bit_or_a_reset_ends_the_connection() {
     let faulty = Faulty::start();
     for address in faulty.node.addresses() {
-        for table in ["corrupt 100% c 3", "corrupt 100% 3 c"] {
+        for table in ["corrupt 100% c 3", "corrupt 100% 3 c", "reset 100% c 3", "reset 100% 3 c"] {
             for len in LENGTHS {
                 let link = connect(address);
                 faulty.set(table);
                 let error = call(&link, len, soon()).unwrap_err();
-                let kinds = [ErrorKind::Corrupt, ErrorKind::Unavailable];
-                assert!(kinds.contains(&error.kind()), "{address} {table} {len}: {error}");
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{address} {table}: {error}");
                 assert!(link.is_dead());
                 faulty.set("");
                 call(&connect(address), len, soon()).unwrap();
@@ -132,6 +131,31 @@ fn a_wrong_bit_ends_the_connection() {
         }
     }
     assert!(faulty.told("corrupt c n3 Request") && faulty.told("corrupt n3 c Reply"));
+    assert!(faulty.told("reset c n3 Request") && faulty.told("reset n3 c Reply"));
+}
+
+/// What ends a connection before it is made says nothing: it is made again. Another key is an answer, and comes at once all the same.
+#[test]
+fn a_handshake_that_is_damaged_begins_again_and_a_wrong_key_does_not() {
+    let faulty = Faulty::start();
+    for (table, connections) in
+        [("corrupt 100% * *", 10), ("reset 100% * *", 10), ("corrupt 20% * *\nreset 20% * *", 150)]
+    {
+        faulty.set(table);
+        for _ in 0..connections {
+            connect(&faulty.node.tcp);
+        }
+        let stranger = samite_transport::ClusterKey::new([9; 32]);
+        let begun = Instant::now();
+        let error = Link::connect(&faulty.node.tcp, &stranger, client(), soon()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongKey, "{table}: {error}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{table}");
+    }
+    for frame in ["c n3 Hello", "n3 c Challenge", "c n3 Proof", "n3 c Welcome"] {
+        for fault in ["corrupt", "reset"] {
+            assert!(faulty.told(&format!("{fault} {frame}")), "{fault} {frame}");
+        }
+    }
 }
 
 #[test]

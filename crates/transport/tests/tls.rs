@@ -177,7 +177,7 @@ fn bent_and_cut_records_end_the_connection_and_nothing_else() {
                 })
                 .unwrap_err();
             let kind = error.kind();
-            assert!(matches!(kind, ErrorKind::Unavailable | ErrorKind::Corrupt), "{error}");
+            assert_eq!(kind, ErrorKind::Unavailable, "{error}");
             assert!(link.is_dead());
             works(&honest);
         }
@@ -407,10 +407,6 @@ fn a_node_that_is_silent_or_talks_nonsense_is_given_up() {
     });
     for _ in 0..3 {
         let error = Link::connect(&address, &key(), client(), late()).unwrap_err();
-        let kind = error.kind();
-        assert!(
-            matches!(kind, ErrorKind::Corrupt | ErrorKind::TooLarge | ErrorKind::Unavailable),
-            "{error}"
-        );
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     }
 }

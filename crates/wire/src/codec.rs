@@ -12,6 +12,9 @@ pub enum WireError {
     /// A field holds a value that no version of the protocol gives it.
     #[error("{0} has an unknown value")]
     Unknown(&'static str),
+    /// A frame of a version that this build does not speak.
+    #[error("frame is of another version of the protocol")]
+    Version,
     /// Bytes are left over after the last field.
     #[error("bytes left over after {0}")]
     Trailing(&'static str),
@@ -22,7 +25,11 @@ pub enum WireError {
 
 impl From<WireError> for samite_types::Error {
     fn from(error: WireError) -> Self {
-        Self::new(samite_types::ErrorKind::Corrupt, error.to_string())
+        let kind = match error {
+            WireError::Version => samite_types::ErrorKind::WrongVersion,
+            _ => samite_types::ErrorKind::Corrupt,
+        };
+        Self::new(kind, error.to_string())
     }
 }
 

@@ -195,7 +195,7 @@ impl Header {
             return Err(WireError::Unknown("frame magic"));
         }
         if !(VERSION_OLDEST..=VERSION).contains(&header.version) {
-            return Err(WireError::Unknown("protocol version"));
+            return Err(WireError::Version);
         }
         let checksum = header.checksum.get();
         header.checksum = U32::new(0);

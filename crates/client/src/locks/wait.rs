@@ -10,6 +10,7 @@ use samite_wire::control::{ControlReply, ControlRequest, decode};
 use samite_wire::lock::{LockAnswer, LockOwner, LockRequest};
 
 use super::{Locker, PRIMARY_PATIENCE, lock_answer, may_pass, may_pass_at, unexpected};
+use crate::client::is_lost;
 use crate::exec::is_absence;
 
 /// Longest sleep of somebody who is told when to stop.
@@ -40,6 +41,8 @@ impl LockWait<'_> {
         match self.locker.client.control(&self.link, &asked, deadline) {
             Ok(_) => {}
             Err(error) if self.is_mirrored && may_pass(&error) => return Ok(false),
+            // Whoever waits for the answer finds that out, and asks again.
+            Err(error) if is_lost(&self.link, &error) => return Ok(false),
             Err(error) => return Err(error),
         }
         // The answer to the request may have come before that to the question.
@@ -119,7 +122,7 @@ impl LockWait<'_> {
                 self.answered = Some(answer);
                 Ok(true)
             }
-            Err(error) if may_pass_at(&error, self.is_mirrored) => {
+            Err(error) if may_pass_at(&error, self.is_mirrored) || is_lost(&self.link, &error) => {
                 self.ask_again_after(&error).map(|()| false)
             }
             Err(error) => Err(error),
@@ -202,7 +205,7 @@ impl LockWait<'_> {
         let request = ControlRequest::CancelLock { wait: self.number };
         match self.locker.client.control(&self.link, &request, by) {
             Ok(_) => self.answer(),
-            Err(error) if self.is_mirrored && may_pass(&error) => {
+            Err(error) if self.is_mirrored && may_pass(&error) || is_lost(&self.link, &error) => {
                 // With the connection the wait ends, also at a node that answers again later.
                 self.ticket = None;
                 self.locker.drop_connection(&self.link);

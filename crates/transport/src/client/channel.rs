@@ -31,14 +31,18 @@ fn closed() -> Error {
 }
 
 impl Channel {
-    /// Connects; by `tls://`, makes the TLS handshake.
-    pub(super) fn open(address: &Address, key: &ClusterKey, deadline: Deadline) -> Result<Self> {
+    /// Connects, and says nothing yet.
+    pub(super) fn open(address: &Address, deadline: Deadline) -> Result<Self> {
         let fd = socket::connect(address, deadline)?;
-        let mut channel = Self { fd, descriptors: Descriptors::new(), tls: None, deadline };
+        Ok(Self { fd, descriptors: Descriptors::new(), tls: None, deadline })
+    }
+
+    /// By `tls://`, makes the TLS handshake.
+    pub(super) fn begin(&mut self, address: &Address, key: &ClusterKey) -> Result<()> {
         if let Address::Tls(host, _) = address {
-            channel.tls = Some(channel.secure(Handshake::client(key, host)?)?);
+            self.tls = Some(self.secure(Handshake::client(key, host)?)?);
         }
-        Ok(channel)
+        Ok(())
     }
 
     fn secure(&self, mut handshake: Handshake) -> Result<Session> {

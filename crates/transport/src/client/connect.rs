@@ -2,9 +2,13 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use samite_types::fault::Faults;
-use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
+use samite_types::fault::{Faults, Party};
+use samite_types::{
+    ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, RequestId, Result, SystemEntropy,
+};
+use samite_wire::frame::{FrameKind, HEADER_LEN};
 use samite_wire::hello::{RingLayout, Welcome};
 
 use super::channel::Channel;
@@ -14,14 +18,21 @@ use super::sender::Sender;
 use super::shared::{Descriptor, Shared};
 use super::table::Table;
 use crate::address::socket_flags;
+use crate::fault::{bend, reset, words};
 use crate::handshake::ClientSide;
 use crate::key::ClusterKey;
 use crate::shm::mapping::file_len;
 use crate::shm::ring::{Consumer, Ring, RingMemory, memory_len};
 use crate::shm::{ArenaView, GrantPool};
-use crate::socket::{self, Descriptors};
+use crate::socket::{self, Descriptors, timespec};
 use crate::tls::Session;
 use crate::{Address, Transport};
+
+/// First and longest pause before a connection is tried again that was lost while it was made.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// How often in a row a refusal has to come for which nothing vouches.
+const REFUSALS_MIN: u32 = 3;
 
 /// Who connects.
 #[derive(Clone, Debug)]
@@ -59,13 +70,12 @@ pub(super) fn connect(
     deadline: Deadline,
 ) -> Result<Shared> {
     let wants_rings = address.transport() == Transport::Shm;
-    let made = Channel::open(address, key, deadline).and_then(|mut channel| {
+    insist(address, key, deadline, |mut channel| {
         let (node, welcome) = handshake(&mut channel, (wants_rings, key), who)?;
         let mut shared = open(channel, address.clone(), node, &welcome)?;
         shared.faults = who.faults.clone();
         Ok(shared)
-    });
-    made.map_err(|error| named(error, address))
+    })
 }
 
 /// Connects one node to another: a socket, TLS if it has that, and who is at the other end.
@@ -75,11 +85,82 @@ pub(crate) fn connect_node(
     who: &Identity,
     deadline: Deadline,
 ) -> Result<(OwnedFd, Option<Session>, NodeId)> {
-    let made = Channel::open(address, key, deadline).and_then(|mut channel| {
+    insist(address, key, deadline, |mut channel| {
         let (node, _) = handshake(&mut channel, (false, key), who)?;
         Ok((channel.fd, channel.tls, node))
-    });
-    made.map_err(|error| named(error, address))
+    })
+}
+
+/// Connects, makes the TLS handshake if there is one, and then the other one by `make`: again and again until the deadline, as long as only messages are lost.
+///
+/// Where nobody listens, that is an answer. Whoever listens answers too when it refuses: another key, another version, another user. All else
+/// that ends a connection before it is made (it closes, is reset, or bytes of it are damaged) says nothing about the node: the words are lost, and
+/// are said again by a new connection.
+fn insist<T>(
+    address: &Address,
+    key: &ClusterKey,
+    deadline: Deadline,
+    mut make: impl FnMut(Channel) -> Result<T>,
+) -> Result<T> {
+    let mut pause = PAUSE_MIN;
+    let mut refusals = 0;
+    loop {
+        let mut channel =
+            Channel::open(address, deadline).map_err(|error| named(error, address))?;
+        let (error, by_tls) = match channel.begin(address, key) {
+            Err(error) => (named(error, address), true),
+            Ok(()) => match make(channel) {
+                Ok(made) => return Ok(made),
+                Err(error) => (named(error, address), false),
+            },
+        };
+        match Ending::of(error.kind(), by_tls) {
+            Ending::Answer => return Err(error),
+            Ending::Doubtful => {
+                refusals += 1;
+                if refusals == REFUSALS_MIN {
+                    return Err(error);
+                }
+            }
+            Ending::Lost => refusals = 0,
+        }
+        let Some(left) = deadline.remaining().filter(|left| *left > pause) else {
+            let words = format!("no connection in time: {}", error.message());
+            return Err(Error::new(ErrorKind::Timeout, words));
+        };
+        let _ = rustix::thread::nanosleep(&timespec(pause.min(left)));
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+/// What it means that a connection could not be made after somebody had taken it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// The other end, or this one, will say the same the next time.
+    Answer,
+    /// That would be an answer, but damaged bytes may look like it.
+    Doubtful,
+    /// Nobody has said anything that counts.
+    Lost,
+}
+
+impl Ending {
+    /// Handshake frames have a checksum, and whoever refuses a key has read it from a frame whose checksum was right: such a refusal, in a goodbye
+    /// whose checksum is right, too, is an answer at once. A version stands in the header, before the checksum has been compared, and nothing
+    /// vouches for what TLS says before both sides have keys (a damaged hello may bring any alert): these count when they come
+    /// [`REFUSALS_MIN`] times in a row, by a new connection each.
+    fn of(kind: ErrorKind, by_tls: bool) -> Self {
+        match kind {
+            ErrorKind::Corrupt
+            | ErrorKind::Unavailable
+            | ErrorKind::TooLarge
+            | ErrorKind::Busy
+            | ErrorKind::Io => Self::Lost,
+            ErrorKind::WrongVersion => Self::Doubtful,
+            ErrorKind::WrongKey | ErrorKind::Denied if by_tls => Self::Doubtful,
+            _ => Self::Answer,
+        }
+    }
 }
 
 fn named(error: Error, address: &Address) -> Error {
@@ -97,7 +178,19 @@ fn handshake(
     let (side, hello) = ClientSide::start(who.client, who.node_id(), wants_rings, &SystemEntropy);
     channel.send(&hello)?;
     let (kind, body) = channel.receive()?;
-    let (node, proof) = side.challenged(kind, &body, key, binding.as_ref())?;
+    let (node, mut proof) = side.challenged(kind, &body, key, binding.as_ref())?;
+    if let Some(faults) = &who.faults {
+        let words = words(FrameKind::Proof, RequestId(0), &[], &[]);
+        let verdict = faults.handshake(Party::Node(node), true, words);
+        if verdict.is_reset {
+            reset(channel.fd.as_fd());
+            return Err(Error::new(ErrorKind::Unavailable, "reset on purpose"));
+        }
+        if let Some(random) = verdict.corrupt {
+            let body_len = proof.len() - HEADER_LEN;
+            bend(&mut proof, 0, body_len, random);
+        }
+    }
     // A node that is cut off from the other one waits in vain.
     if !who.faults.as_ref().is_some_and(|faults| faults.is_cut(node)) {
         channel.send(&proof)?;

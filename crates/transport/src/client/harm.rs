@@ -1,11 +1,12 @@
 //! Faults on the way out of a node's link.
 
 use samite_types::fault::Party;
-use samite_types::{Deadline, RequestId, Result};
+use samite_types::{Deadline, Error, ErrorKind, RequestId, Result};
 
 use super::Outgoing;
 use super::shared::Shared;
-use crate::fault::{bend, whole, words};
+use super::stream::Patience;
+use crate::fault::{bend, reset, whole, words};
 use crate::socket::timespec;
 
 impl Shared {
@@ -23,6 +24,13 @@ impl Shared {
         let verdict = faults.frame(Party::Node(self.node), true, words(kind, id, body, payload));
         if verdict.is_nothing() || verdict.lost.is_some() {
             return Ok(verdict.lost.is_some());
+        }
+        if verdict.is_reset {
+            let fd = self.line(Patience::None)?.fd;
+            reset(fd);
+            // Others have it open; the end of it is told all the same.
+            let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
+            return Err(self.kill(Error::new(ErrorKind::Unavailable, "reset on purpose")));
         }
         let by_ring = self.ring.as_ref().filter(|ring| ring.takes(request));
         let flags = self.flags();

@@ -191,9 +191,11 @@ impl Shared {
         self.faults.as_ref().is_some_and(|faults| faults.is_active())
     }
 
-    /// Ends the link for everybody.
+    /// Ends the link for everybody. Why it ends (it was closed or reset, bytes of it are damaged, the node says goodbye) is in the words, for people.
+    /// To whoever waits for an answer it means one thing: there is none from this link. So it is always `Unavailable`, and never
+    /// taken for what the node says to the request.
     pub(super) fn kill(&self, error: Error) -> Error {
-        let error = self.named(error);
+        let error = self.named(Error::new(ErrorKind::Unavailable, error.message().to_owned()));
         self.table.kill(error.clone());
         self.table.death().unwrap_or(error)
     }

@@ -14,7 +14,7 @@ use super::{ConnId, Peer, Replies, Service};
 use crate::address::socket_flags;
 use crate::handshake::{NodeSide, NodeStep, check_header, is_trusted, read_goodbye};
 use crate::key::ClusterKey;
-use crate::server::replies::gone;
+use crate::server::replies::{gone, was_reset};
 use crate::socket;
 use crate::tls::begins_handshake;
 
@@ -173,7 +173,8 @@ impl Connection {
                 Ok(0) if self.is_inside_frame() => {
                     return Err(Error::new(ErrorKind::Corrupt, "closed in the middle of a frame"));
                 }
-                Ok(0) | Err(rustix::io::Errno::CONNRESET) => return Err(gone()),
+                Ok(0) => return Err(gone()),
+                Err(rustix::io::Errno::CONNRESET) => return Err(was_reset()),
                 Ok(received) => received,
                 Err(rustix::io::Errno::AGAIN) => return Ok(Next::Wait),
                 Err(errno) => return Err(socket::broken("receive", errno)),
@@ -300,12 +301,28 @@ impl Connection {
                     {
                         Ok(Next::Wait)
                     }
-                    NodeStep::Challenge { bytes, .. } => {
-                        place.replies.push_raw(self.id, &bytes);
+                    NodeStep::Challenge { mut bytes, node } => {
+                        let (id, challenge) = (self.id, FrameKind::Challenge);
+                        // Only a network can damage them.
+                        let is_over = self.is_tcp
+                            && (place.replies.ends_handshake(id, node, header.kind, None)?
+                                || place.replies.ends_handshake(
+                                    id,
+                                    node,
+                                    challenge,
+                                    Some(&mut bytes),
+                                )?);
+                        if !is_over {
+                            place.replies.push_raw(id, &bytes);
+                        }
                         Ok(Next::Wait)
                     }
                     NodeStep::Proved { client, node, uid, wants_rings } => {
                         self.check_node(node)?;
+                        let kind = header.kind;
+                        if self.is_tcp && place.replies.ends_handshake(self.id, node, kind, None)? {
+                            return Ok(Next::Wait);
+                        }
                         let transport = if self.layer.binding().is_some() {
                             crate::Transport::Tls
                         } else if self.is_tcp {

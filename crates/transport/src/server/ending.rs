@@ -20,7 +20,8 @@ impl EventLoop {
             return;
         };
         let id = connection.id;
-        if error.kind() == ErrorKind::Unavailable {
+        let is_closed = error.kind() == ErrorKind::Unavailable;
+        if is_closed || error.kind() == ErrorKind::Interrupted {
             tracing::debug!("{id} ended: {error}");
         } else {
             let uid = connection.uid;
@@ -40,6 +41,9 @@ impl EventLoop {
         self.replies.remove(id, matches!(connection.phase, Phase::Open(_)));
         self.free.push(index);
         if connection.is_open() {
+            if !is_closed {
+                service.broken(id);
+            }
             service.closed(id);
         }
     }

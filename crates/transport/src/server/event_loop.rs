@@ -401,7 +401,7 @@ impl EventLoop {
         };
         let welcome =
             Welcome { map_epoch: service.map_epoch(), rings: new.as_ref().map(|new| new.layout) };
-        let bytes = frame(FrameKind::Welcome, &welcome);
+        let mut bytes = frame(FrameKind::Welcome, &welcome);
         let memory = new.as_ref().map(|new| new.memory.clone());
         if let Some(new) = new {
             let failed = |errno| Error::io("send shared memory", errno);
@@ -419,6 +419,12 @@ impl EventLoop {
             epoll::add(&self.epoll, new.input.doorbell(), data, edge).map_err(failed)?;
             connection.rings = Some(new.input);
         } else {
+            let kind = FrameKind::Welcome;
+            if connection.is_tcp
+                && self.replies.ends_handshake(id, peer.node, kind, Some(&mut bytes))?
+            {
+                return Ok(());
+            }
             self.replies.push_raw(id, &bytes);
         }
         service.opened(id, &peer);

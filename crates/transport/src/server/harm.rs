@@ -1,14 +1,14 @@
 //! Faults on the way out of an event loop, and in.
 
 use samite_types::fault::{LinkVerdict, Party};
-use samite_types::{Clock, RequestId, Result, SystemClock};
+use samite_types::{Clock, ErrorKind, NodeId, RequestId, Result, SystemClock};
 use samite_wire::WireError;
 use samite_wire::frame::{FrameKind, HEADER_LEN, Header};
 
 use super::connection::{Phase, Place};
 use super::replies::Replies;
 use super::{ConnId, EventLoop, Peer, Service};
-use crate::fault::{Held, What, bend, whole, words};
+use crate::fault::{Held, What, bend, reset, whole, words};
 
 impl Replies {
     /// Whether a frame to send meets a fault; then this has done with it what is to be done. Only asked while there are faults.
@@ -29,6 +29,10 @@ impl Replies {
         if verdict.lost.is_some() {
             return true;
         }
+        if verdict.is_reset {
+            self.reset(conn);
+            return true;
+        }
         let len = HEADER_LEN + body.len() + payload.iter().map(|piece| piece.len()).sum::<usize>();
         let (by_ring, flags) = self.way(conn, len);
         let mut frame = whole(kind, id, flags, body, payload);
@@ -40,6 +44,45 @@ impl Replies {
         }
         self.put_late(conn, &verdict, frame, by_ring);
         true
+    }
+
+    /// Ends a connection with a reset.
+    fn reset(&mut self, conn: ConnId) {
+        if let Some(fd) = self.fd(conn) {
+            reset(fd);
+        }
+        self.close(conn, ErrorKind::Interrupted, "reset on purpose");
+    }
+
+    /// Whether a handshake with `node`, or with a client, ends here because of a fault that meets the frame that has come, or the one to send: `frame`.
+    /// One that meets the latter with a wrong bit only puts that in. After one that was harmed, nothing is until another one comes to its end, so
+    /// that whoever has set `corrupt 100%` can still clear it.
+    ///
+    /// # Errors
+    /// The frame came with a wrong bit.
+    pub(super) fn ends_handshake(
+        &mut self,
+        conn: ConnId,
+        node: Option<NodeId>,
+        kind: FrameKind,
+        frame: Option<&mut [u8]>,
+    ) -> Result<bool> {
+        if !self.faults.is_active() || self.spares_handshake {
+            self.spares_handshake &= kind != FrameKind::Welcome;
+            return Ok(false);
+        }
+        let party = node.map_or(Party::Client, Party::Node);
+        let words = words(kind, RequestId(0), &[], &[]);
+        let verdict = self.faults.handshake(party, frame.is_some(), words);
+        self.spares_handshake = !verdict.is_nothing();
+        if verdict.is_reset {
+            self.reset(conn);
+        } else if let Some(random) = verdict.corrupt {
+            let Some(frame) = frame else { return Err(WireError::Checksum("frame").into()) };
+            let body_len = frame.len() - HEADER_LEN;
+            bend(frame, 0, body_len, random);
+        }
+        Ok(verdict.is_reset)
     }
 
     fn put_late(&mut self, conn: ConnId, verdict: &LinkVerdict, frame: Vec<u8>, by_ring: bool) {
@@ -110,6 +153,10 @@ pub(super) fn is_request_harmed(
     let words = words(header.kind, header.request_id, body, &[payload]);
     let verdict = place.replies.faults.frame(party, false, words);
     if verdict.lost.is_some() {
+        return Ok(true);
+    }
+    if verdict.is_reset {
+        place.replies.reset(conn);
         return Ok(true);
     }
     if let Some(random) = verdict.corrupt {

@@ -86,7 +86,8 @@ impl Layer {
         let Some(fd) = replies.fd(id) else { return Ok(false) };
         let bytes = &mut scratch[..RECORD_LEN_MAX];
         let len = match socket::receive(fd, bytes, false) {
-            Ok(0) | Err(Errno::CONNRESET) => return Err(super::replies::gone()),
+            Ok(0) => return Err(super::replies::gone()),
+            Err(Errno::CONNRESET) => return Err(super::replies::was_reset()),
             Ok(len) => len,
             Err(Errno::AGAIN) => return Ok(false),
             Err(errno) => return Err(Error::io("receive", errno)),

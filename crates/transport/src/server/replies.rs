@@ -103,6 +103,8 @@ pub struct Replies {
     ring_waits: bool,
     pub(super) faults: Arc<Faults>,
     pub(super) holdup: Holdup,
+    /// A handshake met a fault, and none has come to its end since.
+    pub(super) spares_handshake: bool,
 }
 
 impl std::fmt::Debug for Replies {
@@ -122,6 +124,7 @@ impl Replies {
             ring_waits: false,
             faults,
             holdup: Holdup::default(),
+            spares_handshake: false,
         }
     }
 
@@ -346,7 +349,7 @@ impl Replies {
             Ok(all) => output.blocked = !all,
             Err(errno) => {
                 let error = match errno {
-                    Errno::PIPE | Errno::CONNRESET => gone(),
+                    Errno::PIPE | Errno::CONNRESET => was_reset(),
                     errno => crate::socket::broken("send", errno),
                 };
                 self.closing.push((conn, error));
@@ -387,6 +390,11 @@ impl Replies {
 /// The peer has closed its end, which is its right.
 pub(super) fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, "closed by the peer")
+}
+
+/// The connection was reset: by the peer, or by what lies between.
+pub(super) fn was_reset() -> Error {
+    Error::new(ErrorKind::Interrupted, "connection reset")
 }
 
 fn get(outputs: &mut [Option<(ConnId, Output)>], conn: ConnId) -> Option<&mut Output> {

@@ -53,6 +53,10 @@ pub enum Fault {
     Cut,
     /// All links lose, double and reorder frames.
     Lossy,
+    /// Frames on all links are damaged, which ends their connections.
+    Corrupt,
+    /// Connections are reset at random.
+    Reset,
     /// A member of etcd is killed, and then the node whose coordinator leads.
     EtcdLeader,
     /// The node whose coordinator leads is killed and started again.
@@ -364,6 +368,8 @@ impl Run<'_> {
                 self.pause(3000, 5000)?;
                 self.samite(&["fault", "clear"])
             }
+            Fault::Corrupt => self.for_a_while("corrupt 3% * *"),
+            Fault::Reset => self.for_a_while("reset 3% * *"),
             Fault::EtcdLeader => {
                 self.become_whole()?;
                 self.kill_etcd()?;
@@ -371,6 +377,13 @@ impl Run<'_> {
             }
             Fault::Coordinator => self.kill_leader(),
         }
+    }
+
+    /// All links are so for some seconds.
+    fn for_a_while(&mut self, rule: &str) -> Result<(), String> {
+        self.samite(&["fault", "set", rule])?;
+        self.pause(3000, 5000)?;
+        self.samite(&["fault", "clear"])
     }
 
     fn kill_leader(&mut self) -> Result<(), String> {

@@ -16,6 +16,8 @@ const REORDER_HOLD_MAX_US: u64 = 5_000;
 pub struct LinkVerdict {
     /// It does not arrive, and by which fault.
     pub lost: Option<&'static str>,
+    /// Its connection is reset instead.
+    pub is_reset: bool,
     /// It arrives with a wrong bit; a random number to choose it by.
     pub corrupt: Option<u64>,
     /// It arrives twice.
@@ -147,6 +149,7 @@ impl Plan {
                 LinkAction::Corrupt(ratio) if ratio.takes(random) => {
                     verdict.corrupt = Some(mix(random, 2));
                 }
+                LinkAction::Reset(ratio) => verdict.is_reset |= ratio.takes(random),
                 LinkAction::Drop(_)
                 | LinkAction::Reorder(_)
                 | LinkAction::Corrupt(_)
@@ -155,6 +158,9 @@ impl Plan {
         }
         if verdict.lost.is_some() {
             return LinkVerdict { lost: verdict.lost, ..LinkVerdict::default() };
+        }
+        if verdict.is_reset {
+            return LinkVerdict { is_reset: true, ..LinkVerdict::default() };
         }
         verdict
     }
@@ -268,6 +274,14 @@ mod tests {
         }
         let mut other = plan(&text.replace("seed 7", "seed 8"));
         assert!(fates.iter().any(|fate| other.frame(ONE, TWO, Traffic::Other, at(1)) != *fate));
+    }
+
+    #[test]
+    fn what_resets_its_connection_meets_nothing_else() {
+        let mut plan = plan("reset 100% 1 2\ncorrupt 100% * *\nduplicate 100% * *");
+        let reset = LinkVerdict { is_reset: true, ..LinkVerdict::default() };
+        assert_eq!(plan.frame(ONE, TWO, Traffic::Other, at(1)), reset);
+        assert!(!plan.frame(TWO, ONE, Traffic::Other, at(1)).is_reset);
     }
 
     #[test]

@@ -122,12 +122,36 @@ impl Faults {
             };
             verdict.lost.into_iter().for_each(&mut tell);
             let named = [
+                (verdict.is_reset, "reset"),
                 (verdict.corrupt.is_some(), "corrupt"),
                 (verdict.is_doubled, "duplicate"),
                 (verdict.is_reordered, "reorder"),
                 (!verdict.delay.is_zero() && !verdict.is_reordered, "delay"),
             ];
             named.iter().filter(|(is, _)| *is).for_each(|(_, name)| tell(name));
+        }
+        verdict
+    }
+
+    /// What happens to a frame of a handshake: a reset or a wrong bit, or nothing. What is lost of a handshake is lost by [`Self::is_cut`] alone, as
+    /// nobody says it again.
+    #[must_use]
+    pub fn handshake(&self, peer: Party, is_output: bool, frame: FrameWords) -> LinkVerdict {
+        let own = Party::Node(self.node);
+        let (from, to) = if is_output { (own, peer) } else { (peer, own) };
+        if !self.is_active() || (!is_output && peer != Party::Client) {
+            return LinkVerdict::default();
+        }
+        let now = SystemClock.realtime();
+        let mut state = self.lock();
+        let Some(plan) = self.plan(&mut state, now) else { return LinkVerdict::default() };
+        let LinkVerdict { is_reset, corrupt, .. } = plan.frame(from, to, frame.traffic, now);
+        let verdict = LinkVerdict { is_reset, corrupt, ..LinkVerdict::default() };
+        if !verdict.is_nothing() {
+            state.injected.frames += 1;
+            let fault = if is_reset { "reset" } else { "corrupt" };
+            let FrameWords { kind, request, len, .. } = frame;
+            self.tell(now, format_args!("{fault} {from} {to} {kind} {request} {len}"));
         }
         verdict
     }

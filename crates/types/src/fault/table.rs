@@ -93,6 +93,8 @@ pub enum LinkAction {
     Reorder(Ratio),
     /// It arrives with a wrong bit.
     Corrupt(Ratio),
+    /// It does not arrive, and its connection is reset.
+    Reset(Ratio),
     /// Nothing arrives, and no new connection is made between nodes.
     Cut,
     /// Nothing of this kind arrives from one node at another. Connections are made.
@@ -209,7 +211,8 @@ pub struct TableError {
     pub reason: String,
 }
 
-const USAGE: &str = "expected drop, delay, duplicate, reorder, corrupt, cut, cut-peer, cut-coordinator, disk, memory, start or seed";
+const USAGE: &str = "expected drop, delay, duplicate, reorder, corrupt, reset, cut, cut-peer, cut-coordinator, disk, memory, start or seed";
+const LINK_KINDS: [&str; 6] = ["drop", "delay", "duplicate", "reorder", "corrupt", "reset"];
 const LINK_USAGE: &str =
     "expected `FAULT AMOUNT FROM TO [START [END]]`, as `drop 15% 2 3 100ms 200ms`";
 const CUT_USAGE: &str = "expected `cut FROM TO [START [END]]`, as `cut 1 2 1s 3s`";
@@ -301,7 +304,7 @@ fn rule(words: &[&str]) -> Result<Rule, String> {
             return Ok(Rule { what: What::Memory { ratio: ratio(share)?, node }, window });
         }
         ["memory", ..] => return Err(MEMORY_USAGE.to_owned()),
-        [kind, ..] if !["drop", "delay", "duplicate", "reorder", "corrupt"].contains(kind) => {
+        [kind, ..] if !LINK_KINDS.contains(kind) => {
             return Err(format!("{kind:?} is no fault: {USAGE}"));
         }
         [kind, amount, from, to, times @ ..] => {
@@ -319,6 +322,7 @@ fn link_action(kind: &str, amount: &str) -> Result<LinkAction, String> {
         "delay" => LinkAction::Delay(delay(amount)?),
         "duplicate" => LinkAction::Duplicate(ratio(amount)?),
         "reorder" => LinkAction::Reorder(ratio(amount)?),
+        "reset" => LinkAction::Reset(ratio(amount)?),
         _ => LinkAction::Corrupt(ratio(amount)?),
     })
 }
@@ -458,6 +462,7 @@ impl fmt::Display for Rule {
                     LinkAction::Duplicate(ratio) => write!(f, "duplicate {ratio}")?,
                     LinkAction::Reorder(ratio) => write!(f, "reorder {ratio}")?,
                     LinkAction::Corrupt(ratio) => write!(f, "corrupt {ratio}")?,
+                    LinkAction::Reset(ratio) => write!(f, "reset {ratio}")?,
                     LinkAction::Cut => f.write_str("cut")?,
                     LinkAction::CutOf(traffic) => f.write_str(traffic.cut())?,
                 }
@@ -512,6 +517,7 @@ delay 120us n1 3 0 200ms   # a long cable
 duplicate 5% * *
 reorder 0.5% c 1 1s
 corrupt 12% 1 c 0 300ms
+reset 1% * c
 cut 1 2 1s 3s
 cut-peer 0 1
 cut-coordinator * 2 0 1s
@@ -524,7 +530,7 @@ disk torn 3% 1
     #[test]
     fn a_table_is_read_and_written() {
         let table: Table = TABLE.parse().unwrap();
-        assert_eq!(table.rules.len(), 12);
+        assert_eq!(table.rules.len(), 13);
         assert_eq!((table.start, table.seed), (Some(Duration::from_millis(1_763_783_084_250)), 42));
         assert_eq!(table.rules[0].window.until, Some(Duration::from_millis(200)));
         assert_eq!(table.to_string().parse::<Table>().unwrap(), table);
