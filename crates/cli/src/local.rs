@@ -4,6 +4,7 @@ pub mod aside;
 pub mod kept;
 pub mod launch;
 pub mod life;
+pub mod memory;
 pub mod mounts;
 pub mod process;
 pub mod tls;

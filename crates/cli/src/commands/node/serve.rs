@@ -18,6 +18,7 @@ use tracing_subscriber::EnvFilter;
 use crate::cluster::Target;
 use crate::failure::{Failure, IoContext};
 use crate::local::life::{self, Life};
+use crate::local::memory::{self, Room};
 use crate::local::tls;
 use crate::size::parse_size;
 use crate::{signals, turns};
@@ -34,9 +35,9 @@ pub struct Serve {
     /// Nodes that the cluster is founded with
     #[arg(long, value_name = "N")]
     nodes: u32,
-    /// Memory for records
+    /// Memory for records [default: 1 GiB, or less where the machine or a control group has less]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    memory: u64,
+    memory: Option<u64>,
     /// Shard threads
     #[arg(long, value_name = "N", default_value_t = 1)]
     shards: u16,
@@ -115,7 +116,7 @@ fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<()
         fault_log: Some(dir.fault_log_path(node)),
         faults: fault_table(dir, node)?,
         key: dir.read_key()?,
-        memory_bytes: args.memory,
+        memory_bytes: memory(args)?,
         shards: args.shards,
         coordinator: coordinator(args, dir)?,
         timing: Timing::DEFAULT,
@@ -135,6 +136,12 @@ fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<()
     })?;
     tracing::info!(%node, "stopped");
     Ok(())
+}
+
+/// What the other nodes use, and one that died a moment ago, is no reason not to start: only a limit that is too small in itself is.
+fn memory(args: &Serve) -> Result<u64, Failure> {
+    let room = if args.memory.is_some() { Room::read_limits() } else { Room::read() };
+    memory::of_node(args.memory, 1, room.as_ref())
 }
 
 fn tls(args: &Serve, dir: &ClusterDir) -> Result<TlsConfig, Failure> {
