@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit};
 use samite_client::runtime::{ClusterDir, EtcdTlsFiles};
 use samite_node::etcd::EtcdTls;
 use samite_node::{
@@ -106,6 +107,7 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
 fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<(), Failure> {
     // For all threads of the node.
     turns::ask_for_short();
+    raise_descriptors();
     let config = NodeConfig {
         host: None,
         node,
@@ -136,6 +138,17 @@ fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<()
     })?;
     tracing::info!(%node, "stopped");
     Ok(())
+}
+
+/// Takes as many descriptors as this process may have: each connection needs some, and the usual soft limit of 1024 is for programs that use `select`.
+fn raise_descriptors() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let all = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        if let Err(error) = rustix::process::setrlimit(Resource::Nofile, all) {
+            tracing::warn!(%error, "raise the limit on descriptors");
+        }
+    }
 }
 
 /// What the other nodes use, and one that died a moment ago, is no reason not to start: only a limit that is too small in itself is.
