@@ -140,9 +140,9 @@ fn a_listing_shows_one_name_of_a_move_that_was_left() {
                 rig.fs.store().run(Operation::new(to.partition, [put, yes])).unwrap().is_done()
             );
         }
-        let expected = if is_decided { b"to".to_vec() } else { b"from".to_vec() };
-        assert_eq!(names(&rig.other), [expected.clone()]);
-        assert_eq!(names(&rig.fs), [expected]);
+        let expected = [if is_decided { b"to".to_vec() } else { b"from".to_vec() }];
+        assert_eq!(names(&rig.other), expected);
+        assert_eq!(names(&rig.fs), expected);
     }
 }
 

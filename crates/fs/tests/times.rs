@@ -208,9 +208,9 @@ fn set_id_bits_given_while_a_file_is_open_go_with_the_next_change() {
         file.write_at(b"before", 0).unwrap();
         type Work<'w> = &'w dyn Fn();
         let calls: [(&str, Work<'_>); 6] = [
-            ("write", &|| drop(file.write_at(b"x", 5).unwrap())),
-            ("append", &|| drop(end.append(b"x").unwrap())),
-            ("copy_range", &|| drop(fs.copy_range(&from, 0, &file, 9, 200).unwrap())),
+            ("write", &|| assert_eq!(file.write_at(b"x", 5).unwrap(), 1)),
+            ("append", &|| assert_eq!(end.append(b"x").unwrap().1, 1)),
+            ("copy_range", &|| assert_eq!(fs.copy_range(&from, 0, &file, 9, 200).unwrap(), 200)),
             ("punch", &|| file.allocate(AllocateMode::PunchHole, 0, 20).unwrap()),
             ("allocate", &|| file.allocate(AllocateMode::Extend, 0, 200_000).unwrap()),
             ("truncate", &|| file.truncate(7).unwrap()),

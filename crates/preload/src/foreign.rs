@@ -19,7 +19,7 @@ const END: usize = 1 << 56;
 #[inline]
 pub fn is_bad<T>(start: *const T, len: usize) -> bool {
     let address = start.addr();
-    address < LOWEST || address >= END || len > END - address
+    !(LOWEST..END).contains(&address) || len > END - address
 }
 
 /// A path or name.
