@@ -67,3 +67,28 @@ in_background() {
   "$binary" run -- "$@" &
   workers+=($!)
 }
+
+# memory_group BYTES: makes a control group with a limit on memory, $group, of version 1 or 2.
+memory_group() {
+  local top=/sys/fs/cgroup/memory file=memory.limit_in_bytes
+  if ! [ -d $top ]; then
+    top=/sys/fs/cgroup file=memory.max
+    echo +memory >$top/cgroup.subtree_control 2>/dev/null
+  fi
+  group=$top/samite-case.$$
+  mkdir "$group" 2>/dev/null || cannot memory-controller
+  if [ $file = memory.max ]; then echo +memory >"$group/cgroup.subtree_control" 2>/dev/null; fi
+  echo "$1" 2>/dev/null >"$group/$file" || cannot memory-controller
+  if [ -e "$group/memory.swap.max" ]; then echo 0 >"$group/memory.swap.max"; fi
+}
+
+# Removes the group. What was killed there is gone a moment later.
+leave_group() {
+  local tries
+  for ((tries = 0; tries < 50; tries++)); do
+    rmdir "$group/inner" 2>/dev/null
+    rmdir "$group" 2>/dev/null && return
+    [ -d "$group" ] || return
+    sleep 0.1
+  done
+}

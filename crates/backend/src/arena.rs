@@ -257,7 +257,8 @@ impl Arena {
         self.round.load(Ordering::Relaxed)
     }
 
-    /// Up to `count` blocks for a client to fill; fewer when the target is nearly full.
+    /// Up to `count` blocks for a client to fill; fewer when the target is nearly full. Their pages are in place, so that they are charged to this
+    /// process and not to the client.
     ///
     /// Their generation is odd until they become part of a record. Drop them only when the client can write to them no
     /// more: when it has closed its connection, not when the node has.
@@ -265,7 +266,11 @@ impl Arena {
     pub fn grant(self: &Arc<Self>, count: usize) -> Vec<Extent> {
         let mut granted = Vec::with_capacity(count.min(64));
         while granted.len() < count && self.quota.charge(BLOCK_CHARGE, Limit::Open) {
-            let mut extent = self.block();
+            let block = self.take_block();
+            let mut extent = Extent::block(self, block);
+            if !self.populator.ensure(block, extent.offset()) {
+                break;
+            }
             extent.open_for_client();
             granted.push(extent);
         }

@@ -2,6 +2,7 @@
 
 use std::sync::mpsc;
 
+use rustix::fs::SeekFrom;
 use samite_backend::memory::MemoryBackend;
 use samite_backend::{Arena, Backend, Extent, Piece, RecordStore, Source};
 use samite_types::{DatasetId, ErrorKind, PartitionId, Version};
@@ -118,6 +119,23 @@ fn a_nearly_full_target_grants_what_it_can() {
     assert!(arena.grant(1).is_empty());
     drop(granted);
     assert_eq!(backend.usage().used, 0);
+}
+
+#[test]
+fn granted_blocks_have_their_pages() {
+    let (backend, mut store) = target(256 << 20);
+    let arena = backend.arena().expect("arena");
+    // Part of a block, which is given back.
+    store.put(b"k", Source::Bytes(&vec![1; 33_000]), Version(1)).expect("put");
+    store.delete(b"k").expect("delete");
+    // Faster than the background thread.
+    let granted = arena.grant(3000);
+    assert_eq!(granted.len(), 3000);
+    let offsets = granted.iter().map(Extent::offset);
+    let (first, last) = (offsets.clone().min().expect("some"), offsets.max().expect("some"));
+    // They lie side by side.
+    let hole = rustix::fs::seek(arena.fd(), SeekFrom::Hole(first)).expect("seek");
+    assert!(hole >= last + u64::from(BLOCK), "a hole at {hole} within {first}..{last}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ pub mod aside;
 pub mod kept;
 pub mod launch;
 pub mod life;
+pub mod memory;
 pub mod mounts;
 pub mod process;
 pub mod tls;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
 use rustix::process::Signal;
-use samite_client::runtime::ClusterDir;
+use samite_client::runtime::{ClusterDir, ENV_RUNTIME_DIR};
 
 use crate::failure::{Failure, IoContext};
 use process::Process;
@@ -121,7 +122,7 @@ pub fn stop_all(processes: &[Process]) -> Result<(), Failure> {
     Err(Failure::failed(format!("processes {} do not end, not even by SIGKILL", left.join(", "))))
 }
 
-/// Removes the cluster's files and its directory, and the runtime directory when that was the last one.
+/// Removes the cluster's files and its directory, and the runtime directory when that was the last one and nobody has named it.
 ///
 /// Only files that Samite makes are removed: a directory that was named by mistake loses nothing.
 pub fn sweep(dir: &ClusterDir) -> Result<(), Failure> {
@@ -154,7 +155,10 @@ pub fn sweep(dir: &ClusterDir) -> Result<(), Failure> {
         )));
     }
     std::fs::remove_dir(path).doing(format_args!("remove {}", path.display()))?;
-    if let Some(parent) = path.parent() {
+    let given = std::env::var_os(ENV_RUNTIME_DIR);
+    if let Some(parent) = path.parent()
+        && given.is_none_or(|given| Path::new(&given) != parent)
+    {
         // Not empty while other clusters are up; then it stays.
         let _ = std::fs::remove_dir(parent);
     }

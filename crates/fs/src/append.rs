@@ -38,27 +38,32 @@ impl OpenFile {
             if buf.is_empty() {
                 return Ok((self.size_now()?.0, 0));
             }
-            self.strip_set_id()?;
+            self.strip_known_set_id()?;
             if let Some(offset) = self.write_deferred(buf, None)? {
                 return Ok((offset, buf.len()));
             }
-            loop {
-                let appended = match self.layout() {
-                    Layout::Chunked => self.append_first(buf)?,
-                    Layout::Tailed => self.append_to_tail(buf)?,
-                    Layout::Inline if buf.len() as u64 <= INLINE_LEN_MAX => {
-                        self.append_inline(buf)?
-                    }
-                    _ => {
-                        self.convert(false)?;
-                        None
-                    }
-                };
-                if let Some(appended) = appended {
-                    return Ok(appended);
-                }
-            }
+            let appended = self.append_known(buf)?;
+            self.strip_set_id()?;
+            Ok(appended)
         })
+    }
+
+    /// Appends to a file that its node knows.
+    fn append_known(&self, buf: &[u8]) -> Result<(u64, usize)> {
+        loop {
+            let appended = match self.layout() {
+                Layout::Chunked => self.append_first(buf)?,
+                Layout::Tailed => self.append_to_tail(buf)?,
+                Layout::Inline if buf.len() as u64 <= INLINE_LEN_MAX => self.append_inline(buf)?,
+                _ => {
+                    self.convert(false)?;
+                    None
+                }
+            };
+            if let Some(appended) = appended {
+                return Ok(appended);
+            }
+        }
     }
 
     /// `None`: the layout is another one (now).

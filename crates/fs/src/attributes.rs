@@ -1,7 +1,5 @@
 //! Asking for and changing attributes.
 
-use std::sync::atomic::Ordering;
-
 use samite_client::OwnedOutcome;
 use samite_types::{ErrorKind, Result};
 use samite_wire::op::{Action, Data, Operation};
@@ -10,6 +8,7 @@ use crate::at::At;
 use crate::cache::permits;
 use crate::filesystem::named;
 use crate::inode::{Inode, at, inode_changed, owner};
+use crate::set_id::{SET_ID, without_set_id};
 use crate::store::{Node, fail, identity_of, lives_in};
 use crate::walk::{LOOKUPS_MAX, WRITE, Walk};
 use crate::{Attr, Context, FileSystem, OpenFile, Semantics, SetTime, Timestamp};
@@ -177,6 +176,10 @@ impl FileSystem {
             if !self.put_changes(&node, &before, &after)? {
                 continue;
             }
+            if !after.is_directory() && after.perm & SET_ID & !before.perm != 0 {
+                // Whoever has it open for writing takes them off again.
+                self.raise_leases(&node.home.key, Vec::new)?;
+            }
             if after.is_directory() {
                 self.inner.cache.remove(&node.home.key);
                 let is_narrower = before.perm & !after.perm != 0
@@ -192,7 +195,7 @@ impl FileSystem {
     }
 
     /// Writes the fields that differ. False: the inode moved on or changed its layout in the meantime.
-    fn put_changes(&self, node: &Node, before: &Inode, after: &Inode) -> Result<bool> {
+    pub(crate) fn put_changes(&self, node: &Node, before: &Inode, after: &Inode) -> Result<bool> {
         let identity = identity_of(node);
         let key = &node.home.key;
         let raw = after.encode();
@@ -234,7 +237,7 @@ fn apply(ctx: &Context, change: Change, inode: &mut Inode, now: Timestamp) -> Re
                 return Err(fail(ErrorKind::NotOwner));
             }
             inode.perm = (perm & 0o7777) as u16;
-            if !ctx.may_all() && !inode.is_directory() && !ctx.in_group(inode.gid) {
+            if !ctx.may_all() && !ctx.in_group(inode.gid) {
                 inode.perm &= !0o2000;
             }
         }
@@ -282,31 +285,7 @@ fn apply(ctx: &Context, change: Change, inode: &mut Inode, now: Timestamp) -> Re
     Ok(())
 }
 
-/// Permission bits after the data or the owner changed. A group bit without execution is a lock mode of old, and stays.
-const fn without_set_id(perm: u16) -> u16 {
-    perm & if perm & 0o010 == 0 { !0o4000 } else { !0o6000 }
-}
-
 impl OpenFile {
-    /// Before the first change of the data by a user who may not keep the set-id bits: takes them off.
-    pub(crate) fn strip_set_id(&self) -> Result<()> {
-        if !self.strips_set_id.load(Ordering::Relaxed)
-            || !self.strips_set_id.swap(false, Ordering::AcqRel)
-        {
-            return Ok(());
-        }
-        for _ in 0..LOOKUPS_MAX {
-            let node = self.node()?;
-            let before = node.inode;
-            let perm = without_set_id(before.perm);
-            let after = Inode { perm, ctime: Timestamp::now(), ..before };
-            if before.perm == perm || self.fs.put_changes(&node, &before, &after)? {
-                return Ok(());
-            }
-        }
-        Err(fail(ErrorKind::Busy))
-    }
-
     /// Sets permission bits.
     ///
     /// # Errors

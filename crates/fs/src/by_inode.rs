@@ -166,7 +166,7 @@ impl OpenFile {
         self.context("open", || {
             let node = self.node_to_open()?;
             let path = self.dir_path().map(Box::from);
-            self.fs.open_node(ctx, node, flags, path)
+            self.fs.open_node(ctx, node, flags, (path, None))
         })
     }
 

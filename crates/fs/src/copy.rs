@@ -58,6 +58,8 @@ impl FileSystem {
                     Err(_) => break,
                 }
             }
+            // Where holes were copied, nothing was written.
+            to.strip_set_id()?;
             Ok(copied)
         })
     }

@@ -46,8 +46,8 @@ pub struct OpenFile {
     closed: AtomicBool,
     /// The file may be one that this process has told nobody of yet ([`crate::deferred`]).
     pub(crate) deferred: AtomicBool,
-    /// The first change of the data takes the set-id bits off.
-    pub(crate) strips_set_id: AtomicBool,
+    /// See [`OpenFile::minding`].
+    pub(crate) set_id: AtomicU64,
     /// Token of its hold on the file, 0 for none.
     hold: AtomicU64,
     /// The box in which its hold was left with the node.
@@ -89,7 +89,7 @@ impl OpenFile {
             fs: self.fs.clone(),
             ino: AtomicU64::new(self.ino()),
             deferred: AtomicBool::new(false),
-            strips_set_id: AtomicBool::new(false),
+            set_id: AtomicU64::new(crate::set_id::NEVER),
             kind: self.kind,
             flags: OpenFlags::default(),
             append: AtomicBool::new(false),
@@ -119,7 +119,7 @@ impl OpenFile {
             fs: fs.clone(),
             ino: AtomicU64::new(node.inode.ino),
             deferred: AtomicBool::new(false),
-            strips_set_id: AtomicBool::new(false),
+            set_id: AtomicU64::new(crate::set_id::NEVER),
             kind: node.inode.kind,
             flags,
             append: AtomicBool::new(flags.append),

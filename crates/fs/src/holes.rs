@@ -74,15 +74,18 @@ impl OpenFile {
             match mode {
                 AllocateMode::Extend => {
                     self.check_space(len)?;
-                    self.set_len(end, true)
+                    self.set_len(end, true)?;
                 }
-                AllocateMode::KeepSize => self.check_space(len),
-                AllocateMode::PunchHole => self.punch(offset, end),
+                AllocateMode::KeepSize => self.check_space(len)?,
+                AllocateMode::PunchHole => self.punch(offset, end)?,
                 AllocateMode::ZeroRange { keep_size } => {
                     self.punch(offset, end)?;
-                    if keep_size { Ok(()) } else { self.set_len(end, true) }
+                    if !keep_size {
+                        self.set_len(end, true)?;
+                    }
                 }
             }
+            self.strip_set_id()
         })
     }
 

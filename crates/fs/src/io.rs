@@ -61,30 +61,38 @@ impl OpenFile {
             if buf.is_empty() {
                 return Ok(0);
             }
-            self.strip_set_id()?;
+            self.strip_known_set_id()?;
             if self.write_deferred(buf, Some(offset))?.is_some() {
                 return Ok(buf.len());
             }
-            loop {
-                match self.layout() {
-                    Layout::Chunked => {
-                        if self.ensure_marked()? {
-                            if self.writing.may_leave_hole(offset) {
-                                self.tell_of_hole(offset)?;
-                            }
-                            return self.write_chunked(buf, offset);
-                        }
-                    }
-                    Layout::Inline if end <= INLINE_LEN_MAX => {
-                        if self.write_inline(buf, offset as u32)? {
-                            self.writing.see_end(end);
-                            return Ok(buf.len());
-                        }
-                    }
-                    _ => self.convert(true)?,
-                }
-            }
+            let written = self.write_known(buf, offset)?;
+            self.strip_set_id()?;
+            Ok(written)
         })
+    }
+
+    /// Writes to a file that its node knows.
+    fn write_known(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        let end = offset.saturating_add(buf.len() as u64);
+        loop {
+            match self.layout() {
+                Layout::Chunked => {
+                    if self.ensure_marked()? {
+                        if self.writing.may_leave_hole(offset) {
+                            self.tell_of_hole(offset)?;
+                        }
+                        return self.write_chunked(buf, offset);
+                    }
+                }
+                Layout::Inline if end <= INLINE_LEN_MAX => {
+                    if self.write_inline(buf, offset as u32)? {
+                        self.writing.see_end(end);
+                        return Ok(buf.len());
+                    }
+                }
+                _ => self.convert(true)?,
+            }
+        }
     }
 
     pub(crate) fn check_data(&self, is_open_for: bool) -> Result<()> {

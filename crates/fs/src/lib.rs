@@ -71,6 +71,7 @@ mod removal;
 mod rename;
 mod seal;
 mod semantics;
+mod set_id;
 mod size;
 mod state;
 mod store;

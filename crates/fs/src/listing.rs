@@ -13,9 +13,9 @@ use samite_wire::op::{Action, Operation};
 
 use crate::at::At;
 use crate::chunks::listing;
-use crate::inode::{INODE_LEN, Inode, Layout};
+use crate::inode::{INODE_LEN, Inode, Layout, at};
 use crate::key::{self, Key};
-use crate::store::{expected, fail, malformed};
+use crate::store::{Home, expected, fail, malformed};
 use crate::{Attr, Context, FileKind, FileSystem, OpenFlags};
 
 /// Partitions asked at once.
@@ -141,6 +141,11 @@ impl DirHandle {
             };
             if let Some(entry) = run.entries.next() {
                 let partition = run.partition;
+                let after = Key::from_slice(&entry.key);
+                let Some(entry) = self.settled(partition, entry)? else {
+                    self.next = Position { cookie: self.cookie, partition, after };
+                    continue;
+                };
                 self.given(partition, &entry.key);
                 return to_entry(&entry, self.cookie).map(Some);
             }
@@ -155,6 +160,23 @@ impl DirHandle {
                 self.next.partition = partition;
             }
         }
+    }
+
+    /// An entry as it is when the rename that it is in, if any, is over: whoever began it may have died. `None`: it has another name now.
+    fn settled(&self, partition: u32, entry: OwnedEntry) -> Result<Option<OwnedEntry>> {
+        if entry.value.get(at::LAYOUT as usize) != Some(&(Layout::Moving as u8)) {
+            return Ok(Some(entry));
+        }
+        let home = Home { key: Key::from_slice(&entry.key), partition: PartitionId(partition) };
+        if !self.fs.outlast_move(&home)? {
+            // Where the other name belongs may have been listed before it was there.
+            return Ok(Some(entry));
+        }
+        Ok(self.fs.store().value(&home)?.map(|(version, mut value)| {
+            let total_len = value.len() as u32;
+            value.truncate(INODE_LEN);
+            OwnedEntry { key: entry.key, version, total_len, value: value.into() }
+        }))
     }
 
     /// Position of the next entry; 0 at the start.

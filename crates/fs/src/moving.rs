@@ -398,8 +398,13 @@ impl FileSystem {
 
     /// Waits until the move from `source` has ended; ends it when nothing happens for [`PATIENCE`].
     pub(crate) fn await_move(&self, source: &Home) -> Result<()> {
+        self.outlast_move(source).map(drop)
+    }
+
+    /// The same. True: the mover was taken for dead.
+    pub(crate) fn outlast_move(&self, source: &Home) -> Result<bool> {
         let intent = Home { key: key::intent(&source.key), partition: source.partition };
-        let Some(value) = self.outlast(&intent)? else { return Ok(()) };
+        let Some(value) = self.outlast(&intent)? else { return Ok(false) };
         let stuck = self.parse_intent(source, &value)?;
         let verdict = key::verdict(stuck.token);
         let op = Operation::new(
@@ -417,10 +422,11 @@ impl FileSystem {
                 if failure.current.as_ref().is_some_and(|found| found.bytes == YES) =>
             {
                 self.finish(&stuck)?;
-                self.forget_verdict(&stuck)
+                self.forget_verdict(&stuck)?;
             }
-            _ => self.thaw(&stuck),
+            _ => self.thaw(&stuck)?,
         }
+        Ok(true)
     }
 
     /// Looks at a record until it is gone (`None`) or changed (`None` too), or has been the same for [`PATIENCE`].

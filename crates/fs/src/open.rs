@@ -1,8 +1,6 @@
 //! Opening files and directories.
 
-use std::sync::atomic::Ordering;
-
-use samite_types::{ErrorKind, Result, Version};
+use samite_types::{Epoch, ErrorKind, Result, Version};
 use samite_wire::op::{Action, Data, Operation};
 
 use crate::at::At;
@@ -11,6 +9,7 @@ use crate::filesystem::named;
 use crate::inode::FLAG_NAMEABLE;
 use crate::key;
 use crate::make::{Blueprint, Made};
+use crate::set_id::SET_ID;
 use crate::store::{Home, Node, fail};
 use crate::walk::{READ, SEARCH, WRITE, Walk};
 use crate::{Context, FileKind, FileSystem, OpenFile, OpenFlags, Timestamp};
@@ -61,12 +60,13 @@ impl FileSystem {
                 }));
             }
             if let Some(file) = self.defer(ctx, walk, &new, flags)? {
-                return Ok(file);
+                return Ok(file.minding(ctx, without_bits(perm, walk.epoch)));
             }
             match self.make_entry(ctx, walk, &new)? {
                 Made::New(node) => {
                     let posted = walk.made.and_then(|made| made.posted);
-                    return Ok(OpenFile::new(self, node, flags, None).posted(posted));
+                    let file = OpenFile::new(self, node, flags, None).posted(posted);
+                    return Ok(file.minding(ctx, without_bits(perm, walk.epoch)));
                 }
                 Made::Exists(_) if flags.excl => return Err(fail(ErrorKind::Exists)),
                 Made::Exists(node) => match &node.target {
@@ -129,7 +129,8 @@ impl FileSystem {
             let version = Version(0);
             inode.nlink = 0;
             let node = Node { home, inode, data_len: 0, version, target: None, hold };
-            Ok(OpenFile::new(self, node, OpenFlags { create: false, ..flags }, None))
+            let flags = OpenFlags { create: false, ..flags };
+            Ok(OpenFile::new(self, node, flags, None).minding(ctx, None))
         })
     }
 
@@ -144,16 +145,17 @@ impl FileSystem {
             if walk.dir().ino == node.inode.ino { walk.dir_path() } else { walk.entry_path() }
         });
         let brought = walk.brought.take();
-        Ok(self.open_node(ctx, node, flags, path)?.keeping(brought))
+        let epoch = Some(walk.epoch);
+        Ok(self.open_node(ctx, node, flags, (path, epoch))?.keeping(brought))
     }
 
-    /// Opens what was found and is held; `path` is a directory's.
+    /// Opens what was found and is held; `path` is a directory's, and `epoch` the lease epoch at which it was found, if that is known.
     pub(crate) fn open_node(
         &self,
         ctx: &Context,
         node: Node,
         flags: OpenFlags,
-        path: Option<Box<[u8]>>,
+        (path, epoch): (Option<Box<[u8]>>, Option<Epoch>),
     ) -> Result<OpenFile> {
         let checked = may_open(ctx, &node, flags);
         if checked.is_err() {
@@ -161,16 +163,19 @@ impl FileSystem {
         }
         checked?;
         let inode = node.inode;
-        let file = OpenFile::new(self, node, flags, path);
-        if inode.perm & 0o6000 != 0 && inode.kind == FileKind::File && !ctx.may_all() {
-            file.strips_set_id.store(true, Ordering::Relaxed);
-        }
+        let epoch = epoch.and_then(|epoch| without_bits(u32::from(inode.perm), epoch));
+        let file = OpenFile::new(self, node, flags, path).minding(ctx, epoch);
         if flags.truncate && inode.kind == FileKind::File {
-            file.strip_set_id()?;
             file.cut(0)?;
+            file.strip_set_id()?;
         }
         Ok(file)
     }
+}
+
+/// The epoch at which a file had no set-id bits, if these are its permission bits.
+fn without_bits(perm: u32, epoch: Epoch) -> Option<Epoch> {
+    (perm & u32::from(SET_ID) == 0).then_some(epoch)
 }
 
 /// Fails unless the caller may open `node` with these flags.

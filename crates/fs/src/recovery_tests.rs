@@ -115,6 +115,37 @@ fn a_move_that_was_decided_is_finished() {
     assert!(left.unwrap().is_none(), "the verdict is gone too");
 }
 
+fn names(fs: &FileSystem) -> Vec<Vec<u8>> {
+    let mut listing = fs.read_dir(&ctx(), b"/").unwrap();
+    let mut names = Vec::new();
+    while let Some(entry) = listing.next_entry().unwrap() {
+        names.push(entry.name.to_vec());
+    }
+    names.retain(|name| !name.starts_with(b"."));
+    names.sort();
+    names
+}
+
+#[test]
+fn a_listing_shows_one_name_of_a_move_that_was_left() {
+    for is_decided in [false, true] {
+        let rig = rig();
+        let (moved, value) = frozen(&rig.fs);
+        if is_decided {
+            let verdict = key::verdict(moved.token);
+            let to = &moved.destination;
+            let put = Action::Put { key: &to.key, data: Data::Inline(&value) };
+            let yes = Action::Put { key: &verdict, data: Data::Inline(&[1]) };
+            assert!(
+                rig.fs.store().run(Operation::new(to.partition, [put, yes])).unwrap().is_done()
+            );
+        }
+        let expected = [if is_decided { b"to".to_vec() } else { b"from".to_vec() }];
+        assert_eq!(names(&rig.other), expected);
+        assert_eq!(names(&rig.fs), expected);
+    }
+}
+
 /// An exchange of `/from` and `/to` up to the freeze, and the values of both.
 fn frozen_exchange(fs: &FileSystem) -> (Move, Vec<u8>) {
     let (node, there) = (put(fs, b"/from", b"data"), put(fs, b"/to", b"other"));

@@ -124,8 +124,8 @@ impl OpenFile {
             if !self.flags().write {
                 return Err(fail(ErrorKind::BadDescriptor));
             }
-            self.strip_set_id()?;
-            self.cut(len)
+            self.cut(len)?;
+            self.strip_set_id()
         })
     }
 

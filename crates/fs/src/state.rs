@@ -6,7 +6,7 @@ use crate::file::is_urgent;
 use crate::inode::{Inode, Layout};
 use crate::key::{KEY_LEN_MAX, Key};
 use crate::store::{Home, Node};
-use crate::{FileKind, FileSystem, OpenFile, OpenFlags, PATH_LEN_MAX, Timestamp};
+use crate::{Context, FileKind, FileSystem, OpenFile, OpenFlags, PATH_LEN_MAX, Timestamp};
 
 const VERSION: u8 = 2;
 
@@ -132,7 +132,8 @@ impl FileSystem {
             target: None,
             hold: state.hold,
         };
-        OpenFile::new(self, node, state.flags, state.path.clone()).inheriting(state.inherited)
+        let file = OpenFile::new(self, node, state.flags, state.path.clone());
+        file.minding(&Context::of_process(0), None).inheriting(state.inherited)
     }
 }
 

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::{Rig, create, noise, put, root, user};
-use samite_fs::{Attr, FileSystem, OpenFlags, SetTime, Timestamp};
+use samite_fs::{AllocateMode, Attr, FileSystem, OpenFlags, SetTime, Timestamp};
 
 const PAST: Timestamp = Timestamp(1_000_000_007);
 
@@ -189,6 +189,49 @@ fn set_id_bits_go_with_what_they_stood_for() {
     assert_eq!((made.gid, made.perm), (5, 0o755));
     fs.mkdir(&someone, b"/d/d", 0o755).unwrap();
     assert_eq!((attr(fs, b"/d/d").gid, attr(fs, b"/d/d").perm), (5, 0o2755));
+}
+
+#[test]
+fn set_id_bits_given_while_a_file_is_open_go_with_the_next_change() {
+    let rig = Rig::new(2);
+    let (fs, other) = (&rig.fs, rig.another());
+    let someone = user(77, 77);
+    let flags = OpenFlags { read: true, write: true, ..OpenFlags::default() };
+    let appending = OpenFlags { append: true, ..flags };
+    put(fs, b"/from", &noise(300, 1));
+    let from = fs.open_file(&someone, b"/from", OpenFlags::reading(), 0).unwrap();
+    for len in [100, 100_000] {
+        put(fs, b"/f", &noise(len, 1));
+        fs.chmod(&root(), b"/f", 0o777, true).unwrap();
+        let file = fs.open_file(&someone, b"/f", flags, 0).unwrap();
+        let end = fs.open_file(&someone, b"/f", appending, 0).unwrap();
+        file.write_at(b"before", 0).unwrap();
+        type Work<'w> = &'w dyn Fn();
+        let calls: [(&str, Work<'_>); 6] = [
+            ("write", &|| assert_eq!(file.write_at(b"x", 5).unwrap(), 1)),
+            ("append", &|| assert_eq!(end.append(b"x").unwrap().1, 1)),
+            ("copy_range", &|| assert_eq!(fs.copy_range(&from, 0, &file, 9, 200).unwrap(), 200)),
+            ("punch", &|| file.allocate(AllocateMode::PunchHole, 0, 20).unwrap()),
+            ("allocate", &|| file.allocate(AllocateMode::Extend, 0, 200_000).unwrap()),
+            ("truncate", &|| file.truncate(7).unwrap()),
+        ];
+        for (what, call) in calls {
+            for chmod in [fs, &other] {
+                chmod.chmod(&root(), b"/f", 0o6777, true).unwrap();
+                call();
+                assert_eq!(attr(&other, b"/f").perm, 0o777, "{what}, {len} bytes");
+            }
+        }
+        let by_root = fs.open_file(&root(), b"/f", flags, 0).unwrap();
+        other.chmod(&root(), b"/f", 0o6777, true).unwrap();
+        by_root.write_at(b"x", 0).unwrap();
+        assert_eq!(attr(&other, b"/f").perm, 0o6777);
+        drop(fs.open_file(&root(), b"/f", OpenFlags { truncate: true, ..flags }, 0).unwrap());
+    }
+    fs.mkdir(&root(), b"/d", 0o777).unwrap();
+    fs.chown(&root(), b"/d", Some(77), Some(5), true).unwrap();
+    fs.chmod(&someone, b"/d", 0o3777, true).unwrap();
+    assert_eq!(attr(fs, b"/d").perm, 0o1777, "not in its group");
 }
 
 #[test]

@@ -113,6 +113,7 @@ pub fn times(given: *const timespec) -> Result<(SetTime, SetTime), Errno> {
         _ => Err(Errno::INVAL),
     };
     match foreign::get(given.cast::<[timespec; 2]>()) {
+        None if !given.is_null() => Err(Errno::FAULT),
         None => Ok((SetTime::Now, SetTime::Now)),
         Some([atime, mtime]) => Ok((one(atime)?, one(mtime)?)),
     }
@@ -127,6 +128,7 @@ pub fn times_us(given: *const timeval) -> Result<(SetTime, SetTime), Errno> {
         _ => Err(Errno::INVAL),
     };
     match foreign::get(given.cast::<[timeval; 2]>()) {
+        None if !given.is_null() => Err(Errno::FAULT),
         None => Ok((SetTime::Now, SetTime::Now)),
         Some([atime, mtime]) => Ok((one(atime)?, one(mtime)?)),
     }

@@ -1,7 +1,8 @@
 //! Memory of the program, as its calls hand it over.
 //!
 //! The C interfaces that this library stands in for take bare pointers, and like libc it can only trust them: a program
-//! that passes a wild pointer crashes here as it would there. Null is refused with `EFAULT`. The functions are not
+//! that passes a wild pointer gets SIGSEGV. What no program can have is refused with `EFAULT`, as the kernel does: null and what is
+//! close to it, and addresses that are the kernel's. The functions are not
 //! `unsafe fn` because every hook would repeat the same reason: *the program vouches for its pointers for the length of its
 //! call*. Nothing keeps what they return beyond the call.
 
@@ -9,9 +10,21 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use rustix::io::Errno;
 
+/// No memory of a program lies below this address.
+const LOWEST: usize = 4096;
+/// Nor from this one on, whatever the kernel and the processor.
+const END: usize = 1 << 56;
+
+/// Whether no program can have `len` bytes there.
+#[inline]
+pub fn is_bad<T>(start: *const T, len: usize) -> bool {
+    let address = start.addr();
+    !(LOWEST..END).contains(&address) || len > END - address
+}
+
 /// A path or name.
 pub fn text<'a>(path: *const c_char) -> Result<&'a [u8], Errno> {
-    if path.is_null() {
+    if is_bad(path, 1) {
         return Err(Errno::FAULT);
     }
     // SAFETY: not null; the program vouches for the rest (module docs).
@@ -23,7 +36,7 @@ pub fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Errno> {
     if len == 0 {
         return Ok(&[]);
     }
-    if start.is_null() {
+    if is_bad(start, len.min(IO_LEN_MAX)) {
         return Err(Errno::FAULT);
     }
     // SAFETY: not null; the program vouches for `len` readable bytes (module docs).
@@ -35,7 +48,7 @@ pub fn room<'a>(start: *mut c_void, len: usize) -> Result<&'a mut [u8], Errno> {
     if len == 0 {
         return Ok(&mut []);
     }
-    if start.is_null() {
+    if is_bad(start.cast_const(), len.min(IO_LEN_MAX)) {
         return Err(Errno::FAULT);
     }
     // SAFETY: not null; the program vouches for `len` writable bytes (module docs).
@@ -51,22 +64,22 @@ pub fn array<'a, T>(start: *const T, len: c_int) -> Result<&'a [T], Errno> {
     if len == 0 {
         return Ok(&[]);
     }
-    if start.is_null() {
+    if is_bad(start, len.saturating_mul(size_of::<T>())) {
         return Err(Errno::FAULT);
     }
     // SAFETY: not null; the program vouches for `len` elements (module docs).
     Ok(unsafe { std::slice::from_raw_parts(start, len) })
 }
 
-/// What a pointer points to; `None` for null.
+/// What a pointer points to; `None` for null, and for what no program can have.
 pub fn get<T: Copy>(from: *const T) -> Option<T> {
     // SAFETY: not null; the program vouches for the rest (module docs).
-    (!from.is_null()).then(|| unsafe { from.read_unaligned() })
+    (!is_bad(from, size_of::<T>())).then(|| unsafe { from.read_unaligned() })
 }
 
 /// Writes a result where the program wants it.
 pub fn put<T>(to: *mut T, value: T) -> Result<(), Errno> {
-    if to.is_null() {
+    if is_bad(to.cast_const(), size_of::<T>()) {
         return Err(Errno::FAULT);
     }
     // SAFETY: not null; the program vouches for the rest (module docs).

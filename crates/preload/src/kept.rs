@@ -38,7 +38,10 @@ fn floor() -> i32 {
 
 /// Moves a descriptor up, until [`release`] or the end of this process.
 pub fn keep(fd: OwnedFd) -> Result<c_int, Errno> {
-    let high = rustix::io::fcntl_dupfd_cloexec(&fd, floor())?.into_raw_fd();
+    let high = rustix::io::fcntl_dupfd_cloexec(&fd, floor());
+    // The kernel has it that a number beyond the limit is no number.
+    let high = high.map_err(|failed| if failed == Errno::INVAL { Errno::MFILE } else { failed })?;
+    let high = high.into_raw_fd();
     adopt(high);
     Ok(high)
 }

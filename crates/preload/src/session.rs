@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -253,8 +253,12 @@ fn create() -> Result<usize, Errno> {
     if index >= SESSIONS_MAX {
         return Err(Errno::NFILE);
     }
-    let file = rustix::fs::memfd_create(c"samite-descriptors", MemfdFlags::CLOEXEC)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create(c"samite-descriptors", flags)?;
     rustix::fs::ftruncate(&file, SESSION_LEN as u64)?;
+    // Any process of the user can reach it as `/proc/PID/fd/N`; one that cut it would kill those who have it mapped.
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals)?;
     let base = map(&file)?;
     let path_fd = kept::keep(open_again(file.as_fd(), OFlags::PATH | OFlags::CLOEXEC)?)?;
     // SAFETY: page 0 of the mapping that was just made.

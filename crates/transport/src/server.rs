@@ -9,6 +9,7 @@ mod harm;
 mod layer;
 mod listener;
 mod output;
+mod ration;
 mod replies;
 mod rings;
 mod source;

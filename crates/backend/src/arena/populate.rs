@@ -1,11 +1,16 @@
-//! Puts the arena's pages in place, in the background.
+//! Puts the arena's pages in place: in the background, and at the latest before a block is granted.
+//!
+//! Who touches a page of shared memory first is charged for it. A client in a control group of its own (a batch job, a container) would be
+//! killed for memory that is the node's, and not be able to give it back. So it is granted only blocks whose pages are there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
+use rustix::io::Errno;
 use rustix::mm::Advice;
 use samite_wire::arena::ArenaLayout;
+use samite_wire::limits::BLOCK_LEN;
 
 use super::mapping::Mapping;
 
@@ -16,10 +21,17 @@ const STEP_LEN: usize = 128 << 10;
 /// Lowest priority: the thread takes what the shards leave.
 const NICE: i32 = 19;
 
+/// Distance at which a page is touched where the kernel cannot be asked to put pages in place.
+const PAGE_LEN: usize = 4096;
+
 /// The thread that populates an arena; it ends with it.
-#[derive(Debug)]
 pub(super) struct Populator {
     shared: Arc<Shared>,
+    mapping: Arc<Mapping>,
+    /// Where the thread began.
+    start: usize,
+    /// A bit for each block that was put in place before the thread came to it.
+    early: Box<[AtomicU64]>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -36,14 +48,43 @@ impl Populator {
         let start = layout.board_offset() as usize;
         let end = layout.total_len() as usize;
         let thread = std::thread::Builder::new().name("populate".into()).spawn({
-            let shared = Arc::clone(&shared);
+            let (shared, mapping) = (Arc::clone(&shared), Arc::clone(&mapping));
             move || {
                 // Without the lower priority it still works; with it, it disturbs nobody.
                 let _ = rustix::process::setpriority_process(None, NICE);
                 shared.run(&mapping, start, end);
             }
         });
-        Self { shared, thread: thread.ok() }
+        let words = (layout.block_count() as usize).div_ceil(64);
+        let early = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Self { shared, mapping, start, early, thread: thread.ok() }
+    }
+
+    /// Sees to it that all pages of a block at `offset` are there. Where memory is short they may not come; then it says no.
+    pub(super) fn ensure(&self, block: u32, offset: u64) -> bool {
+        let offset = offset as usize;
+        if offset + BLOCK_LEN <= self.start + self.populated() as usize {
+            return true;
+        }
+        let (early, bit) = (&self.early[block as usize / 64], 1 << (block % 64));
+        if early.load(Ordering::Relaxed) & bit != 0 {
+            return true;
+        }
+        match self.mapping.advise(offset, BLOCK_LEN, Advice::LinuxPopulateWrite) {
+            Ok(()) => {}
+            // Linux before 5.14.
+            Err(Errno::INVAL) => self.touch(offset),
+            Err(_) => return false,
+        }
+        early.fetch_or(bit, Ordering::Relaxed);
+        true
+    }
+
+    /// Writes to each page of a block what is there already.
+    fn touch(&self, offset: usize) {
+        for page in (offset..offset + BLOCK_LEN).step_by(PAGE_LEN) {
+            self.mapping.word(page).fetch_or(0, Ordering::Relaxed);
+        }
     }
 
     /// Bytes whose pages are in place.

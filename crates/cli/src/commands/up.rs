@@ -20,15 +20,11 @@ use crate::commands::node::parse_node;
 use crate::commands::{kv, object};
 use crate::failure::{ExitCode, Failure, IoContext};
 use crate::local::kept::{Keeper, Kept};
-use crate::local::{self, aside, launch, process, tls};
+use crate::local::{self, aside, launch, memory, process, tls};
 use crate::output::{Output, human_bytes};
 use crate::signals;
 use crate::size::parse_size;
 
-/// Memory of a node when nothing is said.
-const MEMORY_DEFAULT: u64 = 1 << 30;
-/// The least that a node can work with.
-const MEMORY_MIN: u64 = 16 << 20;
 /// Most nodes of a local cluster.
 const NODES_MAX: u32 = 64;
 /// Members of an etcd that is started along.
@@ -62,7 +58,7 @@ pub struct Args {
     /// Nodes to start on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
     local: u32,
-    /// Memory for records, each node [default: 1 GiB, or less where memory is short]
+    /// Memory for records, each node [default: 1 GiB, or less where the machine or a control group has less]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
     /// Shard threads of each node
@@ -130,7 +126,8 @@ fn is_url(text: &str) -> bool {
 /// Starts the cluster.
 pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let begun = Instant::now();
-    let memory = memory_of_node(args)?;
+    let room = memory::Room::read();
+    let memory = memory::of_node(args.memory, u64::from(args.local), room.as_ref())?;
     if u32::from(args.mirror) > args.local {
         let words = format!("--mirror {}: there are only {} nodes", args.mirror, args.local);
         return Err(Failure::usage(words));
@@ -215,40 +212,6 @@ fn etcd_tls(args: &Args) -> Result<Option<EtcdTlsFiles>, Failure> {
         _ => {}
     }
     Ok(files)
-}
-
-fn memory_of_node(args: &Args) -> Result<u64, Failure> {
-    let nodes = u64::from(args.local);
-    let available = available_memory();
-    let memory = match (args.memory, available) {
-        (Some(memory), _) => memory,
-        (None, Some(available)) => MEMORY_DEFAULT.min(available / 2 / nodes),
-        (None, None) => MEMORY_DEFAULT,
-    };
-    if memory < MEMORY_MIN {
-        return Err(Failure::usage(format!(
-            "--memory: {} for a node is too little; give at least {}",
-            human_bytes(memory),
-            human_bytes(MEMORY_MIN)
-        )));
-    }
-    if let Some(available) = available
-        && memory.saturating_mul(nodes) > available
-    {
-        return Err(Failure::usage(format!(
-            "--memory: {nodes} nodes of {} are more than the {} that this machine has available",
-            human_bytes(memory),
-            human_bytes(available)
-        )));
-    }
-    Ok(memory)
-}
-
-/// Bytes that new processes can use without swapping.
-fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)
 }
 
 /// Makes the cluster's directory ours: refuses a living cluster, clears away a dead one.

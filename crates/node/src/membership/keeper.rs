@@ -102,7 +102,11 @@ impl Keeper {
         }
         match self.begin(shared, until) {
             Ok(leading) => Some(leading),
-            Err(error) if is_final(error.kind()) && shared.map().is_none() => {
+            // A state that is damaged stays so.
+            Err(error)
+                if (is_final(error.kind()) || error.kind() == ErrorKind::Corrupt)
+                    && shared.map().is_none() =>
+            {
                 shared.notice(Notice::Fatal(error));
                 None
             }

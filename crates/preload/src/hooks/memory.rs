@@ -45,7 +45,7 @@ fn map(open: Open, asked: &Asked) -> Result<*mut c_void, Errno> {
     if shared && asked.protection & libc::PROT_WRITE != 0 && !can_write {
         return Err(Errno::ACCESS);
     }
-    let backing = mapped::backing(file.ino())?;
+    let backing = mapped::backing(file.ino(), at, len as u64)?;
     let range = Range { start: 0, len };
     let mut new = Mapping { range, open, at, backing, writes: shared && can_write };
     new.load()?;
@@ -94,6 +94,7 @@ fn resize(
     let new_len = new_len.checked_next_multiple_of(PAGE_LEN).ok_or(Errno::NOMEM)?;
     new.range.len = new_len;
     if new_len > old.len {
+        new.backing.reserve(new.at, new_len as u64)?;
         new.load()?;
     } else {
         mapped::write_back(Range { start: old.start + new_len, len: old.len - new_len })?;

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use samite_fs::{NAME_LEN_MAX, PATH_LEN_MAX};
 
 use crate::hook::{answer, by_fd, by_path, hooks};
-use crate::hooks::status::means_descriptor;
+use crate::hooks::status::{look, means_descriptor};
 use crate::hooks::working_directory::named;
 use crate::route::Place;
 use crate::{foreign, store};
@@ -16,6 +16,8 @@ const PATH_MAX: size_t = PATH_LEN_MAX + 1;
 const LINK_MAX: c_long = 65_000;
 const PIPE_BUF: c_long = 4096;
 const FILE_SIZE_BITS: c_long = 64;
+const CANON_MAX: c_long = 255;
+const TRANSFER_LEN: c_long = 4096;
 
 fn resolve(place: &Place<'_>, out: *mut c_char, room: size_t) -> Result<*mut c_char, Errno> {
     let at = place.at()?;
@@ -28,6 +30,7 @@ fn resolve(place: &Place<'_>, out: *mut c_char, room: size_t) -> Result<*mut c_c
     Ok(out)
 }
 
+/// As libc answers for a file of the kernel; `-1` without an error: there is no limit.
 fn limit(name: c_int) -> Result<c_long, Errno> {
     match name {
         libc::_PC_LINK_MAX => Ok(LINK_MAX),
@@ -36,8 +39,37 @@ fn limit(name: c_int) -> Result<c_long, Errno> {
         libc::_PC_PIPE_BUF => Ok(PIPE_BUF),
         libc::_PC_FILESIZEBITS => Ok(FILE_SIZE_BITS),
         libc::_PC_CHOWN_RESTRICTED | libc::_PC_NO_TRUNC | libc::_PC_2_SYMLINKS => Ok(1),
+        libc::_PC_ASYNC_IO => Ok(1),
+        // Of terminals.
+        libc::_PC_MAX_CANON | libc::_PC_MAX_INPUT => Ok(CANON_MAX),
+        libc::_PC_VDISABLE => Ok(0),
+        libc::_PC_REC_MIN_XFER_SIZE | libc::_PC_REC_XFER_ALIGN | libc::_PC_ALLOC_SIZE_MIN => {
+            Ok(TRANSFER_LEN)
+        }
+        libc::_PC_SYNC_IO
+        | libc::_PC_PRIO_IO
+        | libc::_PC_SOCK_MAXBUF
+        | libc::_PC_REC_INCR_XFER_SIZE
+        | libc::_PC_REC_MAX_XFER_SIZE
+        | libc::_PC_SYMLINK_MAX => Ok(-1),
         _ => Err(Errno::INVAL),
     }
+}
+
+/// Whether libc asks for the file before it answers.
+const fn is_of_file(name: c_int) -> bool {
+    matches!(
+        name,
+        libc::_PC_LINK_MAX
+            | libc::_PC_NAME_MAX
+            | libc::_PC_CHOWN_RESTRICTED
+            | libc::_PC_ASYNC_IO
+            | libc::_PC_FILESIZEBITS
+            | libc::_PC_REC_MIN_XFER_SIZE
+            | libc::_PC_REC_XFER_ALIGN
+            | libc::_PC_ALLOC_SIZE_MIN
+            | libc::_PC_2_SYMLINKS
+    )
 }
 
 hooks! {
@@ -65,7 +97,9 @@ hooks! {
 
     fn pathconf(path: *const c_char, name: c_int) -> c_long {
         by_path!(AT_FDCWD, path, real(path, name), |place| {
-            place.at()?;
+            if is_of_file(name) {
+                look(place, true)?;
+            }
             limit(name)
         })
     }

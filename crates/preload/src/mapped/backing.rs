@@ -7,6 +7,9 @@
 //! Whoever uses the file holds a shared lock on it (`flock`). Who gets the exclusive one is alone: at the start it empties what
 //! a killed process left, at the end it removes the name. Locks go with the process, so nothing needs to be cleaned up after
 //! one that died; what it left is removed by the next process that maps anything.
+//!
+//! `/dev/shm` may be small (64 MiB in containers). A page that finds no room there when it is touched ends the program with SIGBUS. So what is
+//! mapped is given its room before; where there is none, this process has pages of its own, in a file without a name, which has no such limit.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -26,14 +29,21 @@ const HASH_LEN: u64 = size_of::<u64>() as u64;
 const LEN: u64 = HASHES_AT + samite_fs::FILE_LEN_MAX / PAGE_LEN as u64 * HASH_LEN;
 /// Tries to open a name that others remove at the same time.
 const TRIES: usize = 64;
+/// Longest range whose holes are given room, too, in bytes: a longer one may be mostly holes that nobody ever touches.
+const RESERVED_MAX: u64 = 256 << 20;
 /// Leftovers looked at by one process.
 const SWEEP_MAX: usize = 256;
+
+/// Unit of `st_blocks`.
+const STAT_BLOCK_LEN: u64 = 512;
 
 const NONE: c_int = -1;
 
 /// The file, as this process has it open.
 pub struct Backing {
     pub ino: u64,
+    /// It has a name in shared memory.
+    is_shared: bool,
     fd: AtomicI32,
     /// Opened before a fork, for the child: a lock belongs to what parent and child would share.
     for_child: AtomicI32,
@@ -49,17 +59,56 @@ impl Drop for Backing {
 }
 
 impl Backing {
-    pub fn open(ino: u64) -> Result<Self, Errno> {
+    /// Opens it with room for `len` bytes at `at`.
+    pub fn open(ino: u64, at: u64, len: u64) -> Result<Self, Errno> {
         sweep();
-        let file = match directory() {
-            Some(dir) => open_shared(&dir, &name(ino)?)?,
-            // Without shared memory, each process has its own pages.
-            None => rustix::fs::memfd_create(c"samite-mapped", MemfdFlags::CLOEXEC)?,
-        };
+        // It may be full, or for reading only.
+        if let Some(dir) = directory()
+            && let Ok(file) = open_shared(&dir, &name(ino)?)
+        {
+            let shared = Self::new(ino, file, true)?;
+            match shared.reserve(at, len) {
+                Err(Errno::NOMEM) => {}
+                reserved => return reserved.map(|()| shared),
+            }
+        }
+        // Without shared memory, each process has its own pages.
+        Self::new(ino, rustix::fs::memfd_create(c"samite-mapped", MemfdFlags::CLOEXEC)?, false)
+    }
+
+    fn new(ino: u64, file: OwnedFd, is_shared: bool) -> Result<Self, Errno> {
         rustix::fs::ftruncate(&file, LEN)?;
         let fd = kept::keep(file)?;
         let (fd, for_child) = (AtomicI32::new(fd), AtomicI32::new(NONE));
-        Ok(Self { ino, fd, for_child, mutex: Mutex::new(()) })
+        Ok(Self { ino, is_shared, fd, for_child, mutex: Mutex::new(()) })
+    }
+
+    /// Sees to it that there is room for `len` bytes at `at`, and for their hashes.
+    ///
+    /// # Errors
+    /// `NOMEM`: there is none.
+    pub fn reserve(&self, at: u64, len: u64) -> Result<(), Errno> {
+        if !self.is_shared {
+            return Ok(());
+        }
+        let (first, end) = (hash_at(at), hash_at(at + len.next_multiple_of(PAGE_LEN as u64)));
+        let has = rustix::fs::fstat(self.file())?.st_blocks.cast_unsigned() * STAT_BLOCK_LEN;
+        let wanted = len + (end - first) + 2 * PAGE_LEN as u64;
+        if wanted.saturating_sub(has) > free_at(self.file())? {
+            return Err(Errno::NOMEM);
+        }
+        if len > RESERVED_MAX {
+            return Ok(());
+        }
+        for (at, len) in [(at, len), (first, end - first)] {
+            let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
+            match rustix::io::retry_on_intr(|| rustix::fs::fallocate(self.file(), flags, at, len)) {
+                Ok(()) | Err(Errno::OPNOTSUPP) => {}
+                Err(Errno::NOSPC) => return Err(Errno::NOMEM),
+                Err(failed) => return Err(failed),
+            }
+        }
+        Ok(())
     }
 
     pub fn file(&self) -> BorrowedFd<'_> {
@@ -132,6 +181,9 @@ impl Backing {
 
     /// This process is done with it: removes the name, unless another one uses the file.
     pub fn leave(&self) {
+        if !self.is_shared {
+            return;
+        }
         let Some((dir, name)) = directory().zip(name(self.ino).ok()) else { return };
         if rustix::fs::flock(self.file(), FlockOperation::NonBlockingLockExclusive).is_ok()
             && is_named(&dir, &name, self.file())
@@ -205,6 +257,12 @@ pub fn write_all(file: BorrowedFd<'_>, mut from: &[u8], mut at: u64) -> Result<(
         at += len as u64;
     }
     Ok(())
+}
+
+/// Bytes that are free where a file lies. Where there is no limit, the kernel tells of no blocks at all.
+fn free_at(file: BorrowedFd<'_>) -> Result<u64, Errno> {
+    let stat = rustix::fs::fstatvfs(file)?;
+    Ok(if stat.f_blocks == 0 { u64::MAX } else { stat.f_bavail.saturating_mul(stat.f_frsize) })
 }
 
 fn name(ino: u64) -> Result<String, Errno> {

@@ -69,7 +69,9 @@ impl Mapping {
     }
 
     pub fn load(&self) -> Result<(), Errno> {
-        self.backing.load(self.open.file()?, self.at, self.range.len as u64)
+        let loaded = self.backing.load(self.open.file()?, self.at, self.range.len as u64);
+        // It is memory of this host that is short, not the store.
+        loaded.map_err(|failed| if failed == Errno::NOSPC { Errno::NOMEM } else { failed })
     }
 
     fn write_back(&self) -> Result<(), Errno> {
@@ -116,12 +118,15 @@ pub fn add(mapping: Mapping) {
     with_list(|list| list.push(mapping));
 }
 
-/// The kernel file for an inode, shared with the mappings that there are of it.
-pub fn backing(ino: u64) -> Result<Arc<Backing>, Errno> {
+/// The kernel file for an inode, shared with the mappings that there are of it, with room for `len` bytes at `at`.
+pub fn backing(ino: u64, at: u64, len: u64) -> Result<Arc<Backing>, Errno> {
     let known = with_list(|list| {
         list.iter().find(|found| found.backing.ino == ino).map(|found| Arc::clone(&found.backing))
     });
-    known.map_or_else(|| Backing::open(ino).map(Arc::new), Ok)
+    match known {
+        Some(known) => known.reserve(at, len).map(|()| known),
+        None => Backing::open(ino, at, len).map(Arc::new),
+    }
 }
 
 /// Writes what was written to the mappings within `range`.

@@ -176,7 +176,11 @@ fn handshake(
 ) -> Result<(NodeId, Welcome)> {
     let binding = channel.tls.as_ref().map(|tls| tls.binding);
     let (side, hello) = ClientSide::start(who.client, who.node_id(), wants_rings, &SystemEntropy);
-    channel.send(&hello)?;
+    if let Err(unsent) = channel.send(&hello) {
+        // A node that refuses whoever comes says so before it is asked.
+        let (kind, body) = channel.receive().map_err(|_| unsent.clone())?;
+        return Err(side.challenged(kind, &body, key, None).err().unwrap_or(unsent));
+    }
     let (kind, body) = channel.receive()?;
     let (node, mut proof) = side.challenged(kind, &body, key, binding.as_ref())?;
     if let Some(faults) = &who.faults {

@@ -5,19 +5,25 @@ use std::sync::Arc;
 
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, sockopt};
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, sockopt};
 use rustls::ServerConfig;
-use samite_types::{Error, Result};
+use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
 
 use super::Listener;
 use super::layer::Start;
+use super::ration::Ration;
 use crate::TlsFiles;
+use crate::handshake::goodbye;
 use crate::key::ClusterKey;
 use crate::socket;
 use crate::tls::{Handshake, server_config};
 
 /// Connections taken in before those that exist have their turn.
 const ACCEPTS_PER_TURN: usize = 16;
+/// Descriptors kept to refuse connections with when there are no others.
+const SPARE: usize = 16;
+/// More than a client sends before it is answered.
+const FIRST_LEN_MAX: usize = 4096;
 
 /// A connection that has just come.
 pub(super) struct Accepted {
@@ -31,15 +37,26 @@ pub(super) struct Accepted {
 #[derive(Debug)]
 pub(super) struct Acceptor {
     pub(super) listeners: Vec<Listener>,
-    /// A descriptor to give up when there are no others, so that a connection can be taken and closed; otherwise it
+    /// Descriptors to give up when there are no others, so that connections can be taken, told so and closed; otherwise they
     /// would stay in the queue and keep the loop awake.
-    spare: Option<OwnedFd>,
+    spare: Vec<OwnedFd>,
+    /// Of lines about connections that were refused.
+    pub(super) ration: Ration,
     /// For the listeners that take TLS.
     tls: Option<Arc<ServerConfig>>,
 }
 
-fn spare() -> Result<OwnedFd, Errno> {
-    rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
+impl Accepted {
+    /// Tells whoever it is why it is not taken up. What he has said is read first: a socket that is closed with something unread tells him
+    /// nothing.
+    pub(super) fn refuse(self, error: &Error) {
+        // A courtesy; whether it arrives does not matter.
+        let _ = rustix::net::recv(&self.fd, &mut [0; FIRST_LEN_MAX], RecvFlags::DONTWAIT);
+        if matches!(self.start, Start::Plain) {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let _ = rustix::net::send(&self.fd, &goodbye(error), flags);
+        }
+    }
 }
 
 impl Acceptor {
@@ -48,14 +65,26 @@ impl Acceptor {
         key: &ClusterKey,
         files: Option<&TlsFiles>,
     ) -> Result<Self> {
-        let failed = |errno| Error::io("make an event loop", errno);
         let is_any_tls = listeners.iter().any(Listener::is_tls);
         let tls = is_any_tls.then(|| server_config(key, files)).transpose()?;
-        Ok(Self { listeners, spare: Some(spare().map_err(failed)?), tls })
+        let (spare, ration) = (Vec::with_capacity(SPARE), Ration::default());
+        let mut acceptor = Self { listeners, spare, ration, tls };
+        acceptor.spare().map_err(|errno| Error::io("make an event loop", errno))?;
+        Ok(acceptor)
+    }
+
+    /// Takes the descriptors that are to be spare, as far as there are some.
+    fn spare(&mut self) -> Result<(), Errno> {
+        while self.spare.len() < SPARE {
+            self.spare.push(rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?);
+        }
+        Ok(())
     }
 
     /// Takes what waits at a listener.
     pub(super) fn accept(&mut self, index: usize, mut take: impl FnMut(Accepted)) {
+        // Some are to be spare before any other is taken.
+        let _ = self.spare();
         let Some(listener) = self.listeners.get(index) else { return };
         let is_tcp = listener.address().is_tcp();
         let tls = self.tls.as_ref().filter(|_| listener.is_tls());
@@ -64,23 +93,47 @@ impl Acceptor {
             match rustix::net::accept_with(listener.fd(), flags) {
                 Ok(fd) => match prepare(fd, is_tcp, tls) {
                     Ok(accepted) => take(accepted),
-                    Err(error) => tracing::warn!("accept on {}: {error}", listener.address()),
+                    Err(error) => {
+                        if let Some(more) = self.ration.line(SystemClock.monotonic()) {
+                            tracing::warn!("accept on {}: {error}{more}", listener.address());
+                        }
+                    }
                 },
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
-                    tracing::warn!("refused a connection to {}: {errno}", listener.address());
-                    self.spare = None;
-                    drop(rustix::net::accept_with(listener.fd(), flags));
-                    self.spare = spare().ok();
+                    self.refuse_all(index, errno);
                     return;
                 }
                 Err(errno) => {
-                    tracing::warn!("accept on {}: {errno}", listener.address());
+                    if let Some(more) = self.ration.line(SystemClock.monotonic()) {
+                        tracing::warn!("accept on {}: {errno}{more}", listener.address());
+                    }
                     return;
                 }
             }
         }
+    }
+
+    /// There are no descriptors left: refuses what waits at a listener.
+    fn refuse_all(&mut self, index: usize, errno: Errno) {
+        self.spare.clear();
+        let Some(listener) = self.listeners.get(index) else { return };
+        let tls = self.tls.as_ref().filter(|_| listener.is_tls());
+        let error = Error::new(ErrorKind::Busy, "too many connections: no descriptors are left");
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        for _ in 0..SPARE {
+            let Ok(fd) = rustix::net::accept_with(listener.fd(), flags) else { break };
+            if let Some(more) = self.ration.line(SystemClock.monotonic()) {
+                let address = listener.address();
+                tracing::warn!("refused a connection to {address}: {errno}{more}");
+            }
+            if let Ok(accepted) = prepare(fd, listener.address().is_tcp(), tls) {
+                accepted.refuse(&error);
+            }
+        }
+        // Whoever gives one back next gives it for this.
+        let _ = self.spare();
     }
 }
 

@@ -25,7 +25,15 @@ impl EventLoop {
             tracing::debug!("{id} ended: {error}");
         } else {
             let uid = connection.uid;
-            tracing::warn!(kind = ?error.kind(), uid, "{id} dropped: {error}");
+            let is_stranger = !matches!(connection.phase, Phase::Open(_) | Phase::Outgoing);
+            let line = is_stranger.then(|| self.acceptor.ration.line(SystemClock.monotonic()));
+            match line {
+                None => tracing::warn!(kind = ?error.kind(), uid, "{id} dropped: {error}"),
+                Some(Some(more)) => {
+                    tracing::warn!(kind = ?error.kind(), uid, "{id} dropped: {error}{more}");
+                }
+                Some(None) => {}
+            }
             // A courtesy; whether it arrives does not matter.
             if !connection.layer.is_begun() {
                 self.replies.push_raw(id, &goodbye(error));

@@ -55,7 +55,7 @@ pub struct EventLoop {
     key: ClusterKey,
     options: Options,
     pub(super) epoll: OwnedFd,
-    acceptor: Acceptor,
+    pub(super) acceptor: Acceptor,
     waker: Waker,
     dialler: Dialler,
     pub(super) connections: Vec<Option<Connection>>,
@@ -296,7 +296,11 @@ impl EventLoop {
     fn add(&mut self, accepted: Accepted, service: &mut dyn Service) {
         let open = self.connections.len() - self.free.len();
         if open >= self.options.connections_max {
-            tracing::warn!("refused a connection: there are {open} already");
+            if let Some(more) = self.acceptor.ration.line(SystemClock.monotonic()) {
+                tracing::warn!("refused a connection: there are {open} already{more}");
+            }
+            let error = format!("too many connections: there are {open} already");
+            accepted.refuse(&Error::new(ErrorKind::Busy, error));
             return;
         }
         if self.watch.handshakes() >= self.options.handshakes_max
@@ -308,7 +312,11 @@ impl EventLoop {
         }
         match self.enter(accepted) {
             Ok(id) => self.watch.handshake(id, self.options.handshake_timeout),
-            Err(errno) => tracing::warn!("refused a connection: {errno}"),
+            Err(errno) => {
+                if let Some(more) = self.acceptor.ration.line(SystemClock.monotonic()) {
+                    tracing::warn!("refused a connection: {errno}{more}");
+                }
+            }
         }
     }
 

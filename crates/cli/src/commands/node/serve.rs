@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit};
 use samite_client::runtime::{ClusterDir, EtcdTlsFiles};
 use samite_node::etcd::EtcdTls;
 use samite_node::{
@@ -18,6 +19,7 @@ use tracing_subscriber::EnvFilter;
 use crate::cluster::Target;
 use crate::failure::{Failure, IoContext};
 use crate::local::life::{self, Life};
+use crate::local::memory::{self, Room};
 use crate::local::tls;
 use crate::size::parse_size;
 use crate::{signals, turns};
@@ -34,9 +36,9 @@ pub struct Serve {
     /// Nodes that the cluster is founded with
     #[arg(long, value_name = "N")]
     nodes: u32,
-    /// Memory for records
+    /// Memory for records [default: 1 GiB, or less where the machine or a control group has less]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    memory: u64,
+    memory: Option<u64>,
     /// Shard threads
     #[arg(long, value_name = "N", default_value_t = 1)]
     shards: u16,
@@ -105,6 +107,7 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
 fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<(), Failure> {
     // For all threads of the node.
     turns::ask_for_short();
+    raise_descriptors();
     let config = NodeConfig {
         host: None,
         node,
@@ -115,7 +118,7 @@ fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<()
         fault_log: Some(dir.fault_log_path(node)),
         faults: fault_table(dir, node)?,
         key: dir.read_key()?,
-        memory_bytes: args.memory,
+        memory_bytes: memory(args)?,
         shards: args.shards,
         coordinator: coordinator(args, dir)?,
         timing: Timing::DEFAULT,
@@ -135,6 +138,23 @@ fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<()
     })?;
     tracing::info!(%node, "stopped");
     Ok(())
+}
+
+/// Takes as many descriptors as this process may have: each connection needs some, and the usual soft limit of 1024 is for programs that use `select`.
+fn raise_descriptors() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let all = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        if let Err(error) = rustix::process::setrlimit(Resource::Nofile, all) {
+            tracing::warn!(%error, "raise the limit on descriptors");
+        }
+    }
+}
+
+/// What the other nodes use, and one that died a moment ago, is no reason not to start: only a limit that is too small in itself is.
+fn memory(args: &Serve) -> Result<u64, Failure> {
+    let room = if args.memory.is_some() { Room::read_limits() } else { Room::read() };
+    memory::of_node(args.memory, 1, room.as_ref())
 }
 
 fn tls(args: &Serve, dir: &ClusterDir) -> Result<TlsConfig, Failure> {
