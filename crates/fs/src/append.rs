@@ -141,7 +141,7 @@ impl OpenFile {
                     Some((_, state)) => (at::CUTS, state),
                 };
                 let len_max = RECORD_LEN_MAX as u32;
-                let op = Operation::new(
+                let mut op = Operation::new(
                     home.partition,
                     [
                         Action::Max { key, offset: at::SIZE, value: end },
@@ -152,6 +152,10 @@ impl OpenFile {
                 )
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset, bytes });
+                if spills {
+                    // Raises nothing: tells whether somebody has taken over a spill before.
+                    op.actions.push(Action::Max { key, offset: at::SPILLER, value: 0 });
+                }
                 self.fs.store().run(op.reveal(INODE_LEN as u32))
             })?;
             match tried {
@@ -162,7 +166,9 @@ impl OpenFile {
                         return Ok(Some((offset, len)));
                     }
                     let buf = if len < piece.len() { &buf[..len] } else { buf };
-                    return Ok(Some((offset, self.spill_own(buf, len, offset, is_marked)?)));
+                    let spiller = results.get(4).ok_or_else(malformed)?.number()?;
+                    let spilled = self.spill_own(buf, len, offset, (spiller, is_marked));
+                    return Ok(Some((offset, spilled)));
                 }
                 Tried::Refused(inode) => behind = self.catch_up(&inode)?,
                 Tried::OtherLayout | Tried::TooLarge => return Ok(None),
@@ -210,31 +216,37 @@ impl OpenFile {
 
     /// Spills the first `in_tail` bytes of `buf`, which are all that is in the tail, from `offset` on; then those that follow, piece
     /// by piece. Returns how many bytes of `buf` are in the file.
-    fn spill_own(&self, buf: &[u8], in_tail: usize, offset: u64, is_marked: bool) -> Result<usize> {
+    fn spill_own(
+        &self,
+        buf: &[u8],
+        in_tail: usize,
+        offset: u64,
+        (mut spiller, is_marked): (u64, bool),
+    ) -> usize {
         let store = self.fs.store();
         let (mut from, mut end) = (0, in_tail);
         loop {
+            if spiller != 0 {
+                let Ok(Some(spill)) = self.seize(spiller) else { return end };
+                spiller = spill.spiller;
+            }
             let (piece, start) = (&buf[from..end], offset + from as u64);
-            let is_placed = if is_marked {
-                // Others may have written behind it meanwhile, which says nothing of this place.
-                matches!(store.write_chunks(self.ino(), piece, start, None), Ok((_, None)))
-            } else {
-                matches!(store.found_chunks(self.ino(), piece, start, true), Ok(true))
-            };
+            // With a mark others may have written behind it meanwhile, which says nothing of this place.
+            let placed = store.spill_chunks(self.ino(), piece, start, spiller, is_marked);
             // What is in the tail has been appended, also while there is no space for it in chunks.
-            if !is_placed {
-                return Ok(end);
+            if !matches!(placed, Ok(true)) {
+                return end;
             }
             let next = &buf[end..buf.len().min(end + APPEND_LEN_MAX)];
-            match self.drop_tail(start, end - from, next) {
+            match self.drop_tail(spiller, start, end - from, next) {
                 Ok(true) if !next.is_empty() => (from, end) = (end, end + next.len()),
                 Err(error) if error.kind() == ErrorKind::NoSpace && !next.is_empty() => {
                     // A failure shows to whoever uses the file next.
-                    let _ = self.drop_tail(start, end - from, &[]);
-                    return Ok(end);
+                    let _ = self.drop_tail(spiller, start, end - from, &[]);
+                    return end;
                 }
                 // Somebody else has gone on, after the file stood still for long.
-                _ => return Ok(end),
+                _ => return end,
             }
         }
     }

@@ -138,10 +138,18 @@ impl Store {
         self.run(op).map(drop)
     }
 
-    /// Writes `data` at `offset` where nobody has written yet; a chunk that is longer already has it from somebody else.
-    /// `is_dense`: the data before it reach up to `offset`, and where they do not (any more), nothing is written. False: that
-    /// was so.
-    pub fn found_chunks(&self, ino: u64, data: &[u8], offset: u64, is_dense: bool) -> Result<bool> {
+    /// Writes what is in a tail at `offset`, as the spiller with this token, 0 for the one who froze the tail. A chunk that is
+    /// longer already has it from an earlier one; `writes_over`: others write elsewhere in the file, so that says nothing.
+    /// False: somebody else has taken over since ([`Store::fence`]).
+    pub fn spill_chunks(
+        &self,
+        ino: u64,
+        data: &[u8],
+        offset: u64,
+        spiller: u64,
+        writes_over: bool,
+    ) -> Result<bool> {
+        let (fence, token) = (key::fence(ino), spiller.to_le_bytes());
         let wanted: Vec<Part> = parts(self.chunk_len(), offset, data.len()).collect();
         let homes: Vec<Home> = wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
         let mut rest = data;
@@ -150,21 +158,45 @@ impl Store {
             let (bytes, after) = rest.split_at(part.len);
             rest = after;
             let write = Action::Write { key, offset: part.offset, data: Data::Inline(bytes) };
-            let mut op =
-                Operation::new(*partition, [write]).guard(Guard::LenAtMost(key, part.offset));
-            if is_dense && part.offset > 0 {
-                // No bytes, but a place for them: it is no shorter.
-                op.guards.push(Guard::BytesAre { key, offset: part.offset, bytes: b"" });
+            let mut op = Operation::new(*partition, [write]).guard(if spiller == 0 {
+                Guard::Absent(&fence)
+            } else {
+                Guard::BytesAre { key: &fence, offset: 0, bytes: &token }
+            });
+            if !writes_over {
+                op.guards.push(Guard::LenAtMost(key, part.offset));
             }
             ops.push(Op::new(op));
         }
-        let mut was_dense = true;
+        let mut is_ours = true;
         for outcome in self.run_all(&mut ops)? {
             if let OwnedOutcome::Failed(failure) = outcome {
-                was_dense &= failure.index == 0;
+                // The second guard finds that the bytes are there.
+                is_ours &= failure.kind == ErrorKind::Conflict && failure.index > 0;
             }
         }
-        Ok(was_dense)
+        Ok(is_ours)
+    }
+
+    /// From now on, nobody but the spiller with this token spills a tail into the chunks of `[offset, offset + len)`, whoever
+    /// read it before.
+    pub fn fence(&self, ino: u64, offset: u64, len: usize, spiller: u64) -> Result<()> {
+        let (fence, token) = (key::fence(ino), spiller.to_le_bytes());
+        let mut partitions: Vec<PartitionId> = parts(self.chunk_len(), offset, len)
+            .map(|part| self.chunk(ino, part.chunk_no).partition)
+            .collect();
+        partitions.sort_unstable();
+        partitions.dedup();
+        let mut ops: Vec<Op<'_>> = partitions
+            .into_iter()
+            .map(|partition| {
+                // What removes something has room on a full store, too.
+                let delete = Action::Delete { key: &fence };
+                let put = Action::Put { key: &fence, data: Data::Inline(&token) };
+                Operation::new(partition, [delete, put]).into()
+            })
+            .collect();
+        if ops.is_empty() { Ok(()) } else { self.run_all(&mut ops).map(drop) }
     }
 
     /// Where the last byte in any chunk is.
@@ -215,7 +247,7 @@ impl Store {
         self.run_everywhere(drop_one).map(drop)
     }
 
-    /// Removes all chunks. `size`: no byte lies beyond it, if it is known.
+    /// Removes all chunks. `size`: no byte lies beyond it, if it is known, and nobody has left a fence.
     pub fn remove_chunks(&self, ino: u64, size: Option<u64>) -> Result<()> {
         // Chunk 0 is there even when the file was cut to nothing.
         let count = size.map(|size| size.div_ceil(self.chunk_len()).max(1));
@@ -269,7 +301,10 @@ impl Store {
     }
 
     fn sweep_all(&self, ino: u64) -> Result<()> {
-        self.drop_stamps(ino)?;
+        let beside = [key::stamp(ino), key::fence(ino)];
+        self.run_everywhere(|partition| {
+            Operation::new(partition, beside.each_ref().map(|key| Action::Delete { key }))
+        })?;
         let prefix = key::chunks(ino);
         let mut left: Vec<PartitionId> = (0..self.dataset.partitions()).map(PartitionId).collect();
         while !left.is_empty() {

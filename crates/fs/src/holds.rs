@@ -380,7 +380,8 @@ impl Store {
     pub fn free(&self, inode: &Inode) -> Result<()> {
         match inode.layout {
             Layout::Chunked | Layout::Tailed => {
-                let size = (inode.mark == 0).then_some(inode.size);
+                let is_known = inode.mark == 0 && inode.spiller == 0;
+                let size = is_known.then_some(inode.size);
                 self.remove_chunks(inode.ino, size)?;
             }
             Layout::Converting => self.remove_chunks(inode.ino, Some(1))?,

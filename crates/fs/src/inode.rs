@@ -20,7 +20,8 @@
 //! | 104 | 8 | device numbers |
 //! | 112 | 1 | 1 when a chunked file may have holes: what it takes has to be asked for |
 //! | 113 | 1 | semantics of a directory: 0 posix, 1 session, 2 temporary |
-//! | 114 | 14 | zero |
+//! | 114 | 6 | zero |
+//! | 120 | 8 | token of whoever took over the spilling of a tail last; 0: nobody ever did |
 //!
 //! Number and layout stand side by side, so that one guard checks that a record is still the home of an inode and how its
 //! data lie. Data of an inline file, the tail of a chunked one and the target of a symbolic link follow the inode.
@@ -54,6 +55,7 @@ pub mod at {
     pub const REMOVAL: u32 = 96;
     pub const SPARSE: u32 = 112;
     pub const SEMANTICS: u32 = 113;
+    pub const SPILLER: u32 = 120;
 }
 
 /// Flag: the file was renamed, so a location record tells open handles where it went.
@@ -127,6 +129,7 @@ pub struct Inode {
     pub rdev: u64,
     pub sparse: bool,
     pub semantics: Semantics,
+    pub spiller: u64,
 }
 
 impl Inode {
@@ -153,6 +156,7 @@ impl Inode {
             rdev: 0,
             sparse: false,
             semantics: Semantics::Posix,
+            spiller: 0,
         }
     }
 
@@ -178,6 +182,7 @@ impl Inode {
         put(at::REMOVAL, &self.removal.to_le_bytes());
         put(at::REMOVAL + 8, &self.rdev.to_le_bytes());
         put(at::SPARSE, &[u8::from(self.sparse), self.semantics as u8]);
+        put(at::SPILLER, &self.spiller.to_le_bytes());
         out
     }
 
@@ -214,6 +219,7 @@ impl Inode {
             sparse: raw[at::SPARSE as usize] != 0,
             semantics: Semantics::from_code(raw[at::SEMANTICS as usize])
                 .ok_or_else(|| corrupt("unknown semantics"))?,
+            spiller: u64_at(at::SPILLER),
         })
     }
 
@@ -310,13 +316,14 @@ mod tests {
         fn inodes()(
             (flags, ends_open, sparse, semantics) in (0..4u8, any::<bool>(), any::<bool>(), 0..3u8),
             (perm, kind, layout) in (0..0o10000u16, 1..8u8, 0..7u8),
-            (ino, nlink, size, cuts, mark, removal, rdev) in any::<(u64, u64, u64, u64, u64, u64, u64)>(),
+            (ino, nlink, size, cuts) in any::<(u64, u64, u64, u64)>(),
+            (mark, removal, rdev, spiller) in any::<(u64, u64, u64, u64)>(),
             (uid, gid) in any::<(u32, u32)>(),
             times in any::<[i64; 4]>(),
         ) -> Inode {
             let [atime, mtime, ctime, btime] = times.map(Timestamp);
             Inode {
-                flags, ends_open, perm, ino, nlink, uid, gid, size, atime, mtime, ctime, btime, cuts, mark, removal, rdev, sparse,
+                flags, ends_open, perm, ino, nlink, uid, gid, size, atime, mtime, ctime, btime, cuts, mark, removal, rdev, sparse, spiller,
                 kind: FileKind::from_code(kind).unwrap(),
                 layout: Layout::from_code(layout).unwrap(),
                 semantics: Semantics::from_code(semantics).unwrap(),

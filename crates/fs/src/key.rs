@@ -7,6 +7,7 @@
 //! | `o` token | inode without a name that a process still has open | that of the name it had last |
 //! | `c` ino chunk-no | file data | the dataset's distribution |
 //! | `w` ino | when the chunks here were last written, as far as it is not settled | those of the file's chunks |
+//! | `f` ino | fence: token of whoever alone may spill the file's tail into chunks here | those of the chunks of a tail that somebody took over |
 //! | `s` directory-ino | seal: the directory is being removed, nothing may be made in it | every partition |
 //! | `t` directory-ino | change mark: when an entry here changed, how many of them are directories | each partition that has or had entries |
 //! | `l` ino | key of the entry that a renamed file lives in now | hash of the key |
@@ -94,6 +95,11 @@ pub fn chunks(ino: u64) -> Key {
 /// When the chunks of a file in one partition were last written.
 pub fn stamp(ino: u64) -> Key {
     keyed(b'w', ino, b"")
+}
+
+/// Who may spill the tail of a file into its chunks in one partition.
+pub fn fence(ino: u64) -> Key {
+    keyed(b'f', ino, b"")
 }
 
 /// Number of the chunk behind its key.

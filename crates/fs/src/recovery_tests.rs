@@ -9,8 +9,8 @@ use samite_wire::op::{Action, Data, Guard, Operation};
 use crate::inode::Inode;
 use crate::key;
 use crate::moving::{Finish, Move};
-use crate::store::{NO_LEASE, Node};
-use crate::{Context, FileSystem, OpenFlags, RenameFlags, Timestamp};
+use crate::store::{Home, NO_LEASE, Node};
+use crate::{Context, FileSystem, OpenFile, OpenFlags, RenameFlags, Timestamp};
 
 struct Rig {
     fs: FileSystem,
@@ -284,7 +284,8 @@ fn a_spill_that_was_begun_is_finished() {
         };
         assert!(rig.fs.store().run(Operation::new(home.partition, [freeze])).unwrap().is_done());
         let done = &tail[..[0, 1000, 5000][written]];
-        rig.fs.store().found_chunks(file.ino(), done, (1 << 20) - 1000, false).unwrap();
+        let store = rig.fs.store();
+        assert!(store.spill_chunks(file.ino(), done, (1 << 20) - 1000, 0, false).unwrap());
 
         let expected = [&start[..], &vec![0; (1 << 20) - 21_000], &tail].concat();
         assert!(get(&rig.other, b"/f") == expected, "read while it is frozen");
@@ -293,5 +294,101 @@ fn a_spill_that_was_begun_is_finished() {
         assert_eq!(other.append(b"more").unwrap(), (expected.len() as u64, 4));
         assert!(get(&rig.fs, b"/f") == [&expected[..], b"more"].concat());
         rig.fs.unlink(&ctx(), b"/f").unwrap();
+    }
+}
+
+/// A chunked file `/f` of this length that nobody writes to.
+fn chunked(fs: &FileSystem, len: usize) -> OpenFile {
+    let file = fs.open_file(&ctx(), b"/f", OpenFlags::creating(), 0o644).unwrap();
+    file.write_at(&[1; 500_000], 0).unwrap();
+    file.fsync().unwrap();
+    file.truncate(len as u64).unwrap();
+    file
+}
+
+/// Whether `/f` of `len` bytes has nothing behind them.
+fn ends_clean(fs: &FileSystem, len: usize) {
+    fs.truncate(&ctx(), b"/f", 2 << 20).unwrap();
+    let expected = [vec![1; len], vec![0; (2 << 20) - len]].concat();
+    assert!(get(fs, b"/f") == expected, "what was cut came back");
+    fs.truncate(&ctx(), b"/f", len as u64).unwrap();
+}
+
+#[test]
+fn a_cut_that_an_append_overtakes_cuts_that_too() {
+    // Within the first chunk, and over its end.
+    for (start, appended) in [(20_000, 300_000), (0, 1_500_000)] {
+        let rig = rig();
+        let file = chunked(&rig.fs, start);
+        let cutter = rig.other.open_file(&ctx(), b"/f", OpenFlags::creating(), 0).unwrap();
+        let node = cutter.node().unwrap();
+        file.append(&vec![2; appended]).unwrap();
+        let size = start as u64;
+        assert!(!cutter.cut_found(&node, size.min(10), size).unwrap(), "it is longer by now");
+        cutter.truncate(size.min(10)).unwrap();
+        ends_clean(&rig.fs, start.min(10));
+        // What follows is not taken for what is there already.
+        file.append(&vec![3; appended]).unwrap();
+        assert!(get(&rig.other, b"/f") == [vec![1; start.min(10)], vec![3; appended]].concat());
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Overtaken {
+    /// Between freezing the tail and writing it into chunks.
+    Freezing,
+    /// Between taking over from whoever froze it and writing it.
+    TakingOver,
+    /// As the first, by one who cuts the frozen tail off.
+    ByCut,
+}
+
+#[test]
+fn who_spills_a_tail_too_late_changes_nothing() {
+    use Overtaken::{ByCut, Freezing, TakingOver};
+    // At the start of a chunk, within one, and over the end of one.
+    for start in [0, 300_000, (1 << 20) - 1000] {
+        for overtaken in [Freezing, TakingOver, ByCut] {
+            let rig = rig();
+            let late = chunked(&rig.fs, start);
+            let other = rig.other.open_file(&ctx(), b"/f", OpenFlags::creating(), 0).unwrap();
+            late.write_at(&vec![1; start.saturating_sub(499_000)], 499_000.min(start as u64))
+                .unwrap();
+            late.fsync().unwrap();
+            late.append(&[2; 5000]).unwrap();
+            let mut spill = late.freeze().unwrap().unwrap();
+            assert_eq!((spill.start, &spill.tail[..]), (start as u64, &[2; 5000][..]));
+            if overtaken == TakingOver {
+                spill = late.seize(0).unwrap().unwrap();
+            }
+            if overtaken == ByCut {
+                assert!(other.cut_frozen(start as u64, start as u64 + 5000).unwrap());
+            } else {
+                assert_eq!(other.append(b"more").unwrap(), (start as u64 + 5000, 4));
+                let expected = [&vec![1; start], &[2; 5000][..], b"more"].concat();
+                assert!(get(&rig.other, b"/f") == expected, "{start} {overtaken:?}");
+                other.truncate(start as u64).unwrap();
+            }
+            late.finish_spill(&spill).unwrap();
+            ends_clean(&rig.other, start);
+
+            // Another tail at the same place.
+            other.append(&[3; 4000]).unwrap();
+            let next = other.freeze().unwrap().unwrap();
+            late.finish_spill(&spill).unwrap();
+            assert!(!late.drop_tail(spill.spiller, spill.start, spill.tail.len(), &[]).unwrap());
+            other.finish_spill(&next).unwrap();
+            let next = [vec![1; start], vec![3; 4000]].concat();
+            assert!(get(&rig.fs, b"/f") == next, "{start} {overtaken:?}");
+
+            // The fence goes with the file.
+            let chunk = rig.fs.store().chunk(late.ino(), ((start + 4999) >> 20) as u32);
+            let fence = Home { key: key::fence(late.ino()), partition: chunk.partition };
+            assert!(rig.fs.store().value(&fence).unwrap().is_some());
+            late.close().unwrap();
+            other.close().unwrap();
+            rig.fs.unlink(&ctx(), b"/f").unwrap();
+            assert!(rig.fs.store().value(&fence).unwrap().is_none());
+        }
     }
 }

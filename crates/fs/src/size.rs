@@ -208,13 +208,18 @@ impl OpenFile {
             }
             return self.cut_tailed(&node, len, size);
         }
+        self.cut_found(&node, len, size)
+    }
+
+    /// Sets the length of a chunked file without a tail that was found with `size` bytes. False: it is another one now.
+    pub(crate) fn cut_found(&self, node: &Node, len: u64, size: u64) -> Result<bool> {
         // Data first: were it the other way round, a crash in between would leave bytes beyond the end that a longer
         // file shows again.
         if len < size {
             self.fs.store().cut_chunks(self.ino(), len, size)?;
         }
         let (now, raw_len) = (Timestamp::now(), len.to_le_bytes());
-        let cuts = node.inode.cuts.to_le_bytes();
+        let (cuts, settled) = (node.inode.cuts.to_le_bytes(), node.inode.size.to_le_bytes());
         let ends_open = [u8::from(len > 0)];
         let tried = self.on_inode(Layout::Chunked, |home, guard| {
             let key = &home.key;
@@ -222,6 +227,8 @@ impl OpenFile {
             let mut op = Operation::new(home.partition, [data_changed(key, now)])
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &cuts })
+                // What was appended or settled since then may have chunks that are not cut yet.
+                .guard(Guard::BytesAre { key, offset: at::SIZE, bytes: &settled })
                 .reveal(INODE_LEN as u32);
             if len < size {
                 op.actions.push(write(at::SIZE, &raw_len));

@@ -1,15 +1,18 @@
 //! The tail of a file: reading what was appended there, cutting it, and spilling it into chunks.
+//!
+//! A tail is spilled by whoever froze it, or by whoever has taken that over last and left a token in the inode. Nobody else ends the
+//! spilling, and what others still write of it into chunks is refused there ([`Store::fence`](crate::store::Store)).
 
 use std::time::Duration;
 
 use samite_client::{Op, OwnedResult};
 use samite_types::{Deadline, ErrorKind, Result};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Data, Guard, List, Operation};
 
 use crate::file::Tried;
 use crate::inode::{INODE_LEN, Inode, Layout, at, data_changed};
 use crate::moving::pause;
-use crate::store::{Node, malformed};
+use crate::store::{Node, malformed, only};
 use crate::{FILE_LEN_MAX, OpenFile, Timestamp};
 
 const SPILLING: &[u8] = &[Layout::Spilling as u8];
@@ -18,73 +21,126 @@ const CHUNKED: &[u8] = &[Layout::Chunked as u8];
 /// How long a spilling file may stand still before others take over.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// A tail, as whoever is to spill or cut it has found it.
+pub struct Spill {
+    /// Where it begins in the file.
+    pub start: u64,
+    pub cuts: u64,
+    /// Who has taken over its spilling, 0 for nobody: then it is for whoever froze it.
+    pub spiller: u64,
+    pub tail: Vec<u8>,
+}
+
 impl OpenFile {
     /// Moves the tail into chunks.
     ///
     /// # Errors
     /// `NoSpace`: the file stays as it is, to be read, and appended to by nobody.
     pub(crate) fn spill(&self) -> Result<()> {
+        match self.freeze()? {
+            Some(spill) => self.finish_spill(&spill),
+            None => Ok(()),
+        }
+    }
+
+    /// Freezes the tail; it is for this handle to spill. `None`: it is for somebody else, or there is none.
+    pub(crate) fn freeze(&self) -> Result<Option<Spill>> {
         let tried = self.on_inode(Layout::Tailed, |home, guard| {
-            let freeze =
-                Action::Write { key: &home.key, offset: at::LAYOUT, data: Data::Inline(SPILLING) };
-            let op = Operation::new(home.partition, [freeze]).guard(guard);
+            let key = &home.key;
+            let freeze = Action::Write { key, offset: at::LAYOUT, data: Data::Inline(SPILLING) };
+            let tell = Action::Get { key, offset: 0, len: INODE_LEN as u32 };
+            let op = Operation::new(home.partition, [tell, freeze]).guard(guard);
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
-        match tried {
-            Tried::Done(_) => {
-                self.set_layout(Layout::Spilling);
-                self.finish_spill()
-            }
-            _ => Ok(()),
-        }
+        let Tried::Done(results) = tried else { return Ok(None) };
+        self.set_layout(Layout::Spilling);
+        let (inode, _) = told(&results)?;
+        if inode.spiller == 0 { self.frozen(0) } else { self.seize(inode.spiller) }
+    }
+
+    /// The frozen tail, while its spiller is this one.
+    fn frozen(&self, spiller: u64) -> Result<Option<Spill>> {
+        let token = spiller.to_le_bytes();
+        let tried = self.on_inode(Layout::Spilling, |home, guard| {
+            let key = &home.key;
+            let op =
+                Operation::new(home.partition, [Action::Get { key, offset: 0, len: u32::MAX }])
+                    .guard(guard)
+                    .guard(Guard::BytesAre { key, offset: at::SPILLER, bytes: &token });
+            self.fs.store().run(op.reveal(INODE_LEN as u32))
+        })?;
+        let Tried::Done(results) = tried else { return Ok(None) };
+        let Some(OwnedResult::Value { data: mut tail, .. }) = results.into_iter().next() else {
+            return Err(malformed());
+        };
+        let inode = Inode::decode(&tail)?;
+        tail.drain(..INODE_LEN);
+        tail.truncate(within_file(inode.size, tail.len()));
+        Ok(Some(Spill { start: inode.size, cuts: inode.cuts, spiller, tail }))
+    }
+
+    /// Takes the spilling of a tail over from `was`, 0 for whoever froze it. Who had it before may have read the tail, and may
+    /// come to write it into chunks as late as ever: therefore a fence is put before these first. It stays, as the file may be
+    /// cut and grow again before that. `None`: somebody else has taken over, or is done.
+    pub(crate) fn seize(&self, was: u64) -> Result<Option<Spill>> {
+        let spiller = self.fs.token();
+        let (was, token) = (was.to_le_bytes(), spiller.to_le_bytes());
+        let tried = self.on_inode(Layout::Spilling, |home, guard| {
+            let key = &home.key;
+            let tell = Action::Get { key, offset: 0, len: INODE_LEN as u32 };
+            let seize = Action::Write { key, offset: at::SPILLER, data: Data::Inline(&token) };
+            let op = Operation::new(home.partition, [tell, seize])
+                .guard(guard)
+                .guard(Guard::BytesAre { key, offset: at::SPILLER, bytes: &was });
+            self.fs.store().run(op.reveal(INODE_LEN as u32))
+        })?;
+        let Tried::Done(results) = tried else { return Ok(None) };
+        let (inode, len) = told(&results)?;
+        self.fs.store().fence(self.ino(), inode.size, within_file(inode.size, len), spiller)?;
+        // The fence may have come late itself.
+        self.frozen(spiller)
     }
 
     /// Waits until somebody else has spilled the tail; does so itself when that stands still.
     pub(crate) fn await_spill(&self) -> Result<()> {
         let end = Deadline::after(PATIENCE);
-        let started = self.node()?;
-        if started.inode.layout != Layout::Spilling {
+        let started = self.node()?.inode;
+        if started.layout != Layout::Spilling {
             return Ok(());
         }
+        let state = |inode: &Inode| (inode.layout, inode.size, inode.cuts, inode.spiller);
         while end.remaining().is_some() {
             pause();
-            let now = self.node()?;
-            if now.inode.layout != Layout::Spilling || now.inode.size != started.inode.size {
+            if state(&self.node()?.inode) != state(&started) {
                 return Ok(());
             }
         }
-        self.finish_spill()
-    }
-
-    fn finish_spill(&self) -> Result<()> {
-        let mut is_dense = true;
-        loop {
-            let tried = self.on_inode(Layout::Spilling, |home, guard| {
-                let all = Action::Get { key: &home.key, offset: 0, len: u32::MAX };
-                let op = Operation::new(home.partition, [all]).guard(guard);
-                self.fs.store().run(op.reveal(INODE_LEN as u32))
-            })?;
-            let Tried::Done(results) = tried else { return Ok(()) };
-            let Some(OwnedResult::Value { data, .. }) = results.into_iter().next() else {
-                return Err(malformed());
-            };
-            let start = Inode::decode(&data)?.size;
-            let tail = data.get(INODE_LEN..).unwrap_or_default();
-            let room = FILE_LEN_MAX.saturating_sub(start);
-            let tail = &tail[..usize::try_from(room).unwrap_or(usize::MAX).min(tail.len())];
-            if self.fs.store().found_chunks(self.ino(), tail, start, is_dense)? {
-                return self.drop_tail(start, tail.len(), &[]).map(drop);
-            }
-            // It was cut since, which shows now; or there is a hole before the tail.
-            is_dense = false;
+        match self.seize(started.spiller)? {
+            Some(spill) => self.finish_spill(&spill),
+            None => Ok(()),
         }
     }
 
+    /// Writes a frozen tail into chunks and drops it, unless somebody else has taken over.
+    pub(crate) fn finish_spill(&self, spill: &Spill) -> Result<()> {
+        let Spill { start, spiller, tail, .. } = spill;
+        if self.fs.store().spill_chunks(self.ino(), tail, *start, *spiller, false)? {
+            self.drop_tail(*spiller, *start, tail.len(), &[])?;
+        }
+        Ok(())
+    }
+
     /// The tail of `len` bytes from `start` on is in chunks: moves the settled size over it and drops it; `next` is the tail
-    /// after it, which spills at once, too. False: the file is another one now.
-    pub(crate) fn drop_tail(&self, start: u64, len: usize, next: &[u8]) -> Result<bool> {
+    /// after it, which spills at once, too. False: somebody else than `spiller` has taken over.
+    pub(crate) fn drop_tail(
+        &self,
+        spiller: u64,
+        start: u64,
+        len: usize,
+        next: &[u8],
+    ) -> Result<bool> {
         let (settled, end) = (start.to_le_bytes(), (start + len as u64).to_le_bytes());
-        let now = Timestamp::now();
+        let (now, token) = (Timestamp::now(), spiller.to_le_bytes());
         let tried = self.on_inode(Layout::Spilling, |home, guard| {
             let key = &home.key;
             let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
@@ -94,6 +150,7 @@ impl OpenFile {
             )
             .guard(guard)
             .guard(Guard::BytesAre { key, offset: at::SIZE, bytes: &settled })
+            .guard(Guard::BytesAre { key, offset: at::SPILLER, bytes: &token })
             .reveal(INODE_LEN as u32);
             if next.is_empty() {
                 op.actions.push(write(at::LAYOUT, CHUNKED));
@@ -138,37 +195,62 @@ impl OpenFile {
     /// Cuts a file of `size` bytes with a tail to `len`, which is no more. False: it is another one now, perhaps because its tail
     /// was spilled for that.
     pub(crate) fn cut_tailed(&self, node: &Node, len: u64, size: u64) -> Result<bool> {
-        let (layout, tail) = (node.inode.layout, node.tail());
+        let (layout, start) = (node.inode.layout, node.inode.size);
         if layout == Layout::Spilling || node.inode.mark != 0 {
-            match self.convert(false) {
+            return match self.convert(false) {
                 // What is removed needs no space.
-                Err(error) if error.kind() == ErrorKind::NoSpace && len <= tail.start => {}
-                spilled => return spilled.map(|()| false),
-            }
+                Err(error) if error.kind() == ErrorKind::NoSpace && len <= start => {
+                    self.cut_frozen(len, size)
+                }
+                spilled => spilled.map(|()| false),
+            };
         }
-        if len < tail.start || layout == Layout::Spilling {
+        if len < start {
             // Data first, as where there is no tail.
             self.fs.store().cut_chunks(self.ino(), len, size)?;
         }
-        let (now, settled) = (Timestamp::now(), tail.start.to_le_bytes());
-        let (cuts, size) = (node.inode.cuts.to_le_bytes(), len.min(tail.start).to_le_bytes());
-        let ends_open = [u8::from(len > 0)];
+        let Inode { cuts, spiller, .. } = node.inode;
+        self.cut_record(layout, &Spill { start, cuts, spiller, tail: Vec::new() }, len)
+    }
+
+    /// Cuts a file whose tail is frozen to where that begins, or less. False: it is another one now.
+    pub(crate) fn cut_frozen(&self, len: u64, size: u64) -> Result<bool> {
+        let inode = self.node()?.inode;
+        if inode.layout != Layout::Spilling {
+            return Ok(false);
+        }
+        let Some(spill) = self.seize(inode.spiller)? else { return Ok(false) };
+        if len > spill.start {
+            return Ok(false);
+        }
+        // Some of the tail may be there.
+        let end = spill.start + spill.tail.len() as u64;
+        self.fs.store().cut_chunks(self.ino(), len, size.max(end))?;
+        self.cut_record(Layout::Spilling, &spill, len)
+    }
+
+    /// Cuts what is in the inode's record of a file with a tail, unless that has been spilled or cut since it was found.
+    fn cut_record(&self, layout: Layout, found: &Spill, len: u64) -> Result<bool> {
+        let now = Timestamp::now();
+        let [start, cuts, spiller] = [found.start, found.cuts, found.spiller].map(u64::to_le_bytes);
+        let (size, ends_open) = (len.min(found.start).to_le_bytes(), [u8::from(len > 0)]);
         let tried = self.on_inode(layout, |home, guard| {
             let key = &home.key;
             let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
             // What is left of the tail is within a record.
-            let left = INODE_LEN as u32 + len.saturating_sub(tail.start) as u32;
+            let left = INODE_LEN as u32 + len.saturating_sub(found.start) as u32;
             let mut op = Operation::new(
                 home.partition,
                 [data_changed(key, now), Action::Truncate { key, len: left }],
             )
             .guard(guard)
             .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &cuts })
-            .guard(Guard::BytesAre { key, offset: at::SIZE, bytes: &settled })
+            .guard(Guard::BytesAre { key, offset: at::SIZE, bytes: &start })
+            .guard(Guard::BytesAre { key, offset: at::SPILLER, bytes: &spiller })
             .reveal(INODE_LEN as u32);
             op.actions.push(Action::Add { key, offset: at::CUTS, delta: 1 });
             op.actions.push(write(at::ENDS_OPEN, &ends_open));
-            if len <= tail.start {
+            if len <= found.start {
                 op.actions.push(write(at::SIZE, &size));
                 op.actions.push(write(at::LAYOUT, CHUNKED));
             }
@@ -179,4 +261,19 @@ impl OpenFile {
         })?;
         Ok(matches!(tried, Tried::Done(_)))
     }
+}
+
+/// The inode that the first result tells, and how many bytes follow it in its record.
+fn told(results: &List<OwnedResult, 2>) -> Result<(Inode, usize)> {
+    match only(results)? {
+        OwnedResult::Value { total_len, data, .. } => {
+            Ok((Inode::decode(data)?, (*total_len as usize).saturating_sub(INODE_LEN)))
+        }
+        _ => Err(malformed()),
+    }
+}
+
+/// How many of `len` bytes from `start` on can be in a file.
+fn within_file(start: u64, len: usize) -> usize {
+    FILE_LEN_MAX.saturating_sub(start).min(len as u64) as usize
 }
