@@ -290,7 +290,8 @@ fn a_mirrored_node_that_was_put_back_is_made_again_from_the_others() {
     for number in 0..KEYS {
         samite.ok(["kv", "put", &format!("key {number}"), &value(number)]);
     }
-    // One that was killed, and started while the other serves.
+    // One that was killed, and started while the other serves, which has everything.
+    wait_until_whole(&samite);
     samite.ok(["fault", "kill", "1"]);
     std::fs::remove_dir_all(&n1).unwrap();
     copy_all(&old, &n1);
