@@ -133,7 +133,8 @@ pub enum ControlRequest {
     /// A node asks which of these clients ([`LOCK_CLIENTS_MAX`](crate::lock::LOCK_CLIENTS_MAX) at most) have connections there on which locks were asked for. Reply:
     /// [`ControlReply::LockClients`].
     LockClients(Vec<ClientId>),
-    /// An operator has taken note that this is lost. What was lost after the map in which it was read stays. Reply: [`ControlReply::Map`].
+    /// An operator has taken note that this is lost. Other losses stay; one of the same partitions that came in between counts as noted, too. Reply:
+    /// [`ControlReply::Map`].
     AcknowledgeLoss(Vec<Lost>),
 }
 
