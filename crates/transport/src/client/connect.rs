@@ -104,6 +104,11 @@ fn insist<T>(
 ) -> Result<T> {
     let mut pause = PAUSE_MIN;
     let mut refusals = 0;
+    // Why a node did not take an earlier connection, if it has said so.
+    let mut said: Option<Error> = None;
+    let late = |error: &Error| {
+        Error::new(ErrorKind::Timeout, format!("no connection in time: {}", error.message()))
+    };
     loop {
         let mut channel =
             Channel::open(address, deadline).map_err(|error| named(error, address))?;
@@ -115,6 +120,9 @@ fn insist<T>(
             },
         };
         match Ending::of(error.kind(), by_tls) {
+            Ending::Answer if error.kind() == ErrorKind::Timeout => {
+                return Err(said.as_ref().map_or(error, late));
+            }
             Ending::Answer => return Err(error),
             Ending::Doubtful => {
                 refusals += 1;
@@ -124,9 +132,11 @@ fn insist<T>(
             }
             Ending::Lost => refusals = 0,
         }
+        if error.kind() == ErrorKind::Busy {
+            said = Some(error.clone());
+        }
         let Some(left) = deadline.remaining().filter(|left| *left > pause) else {
-            let words = format!("no connection in time: {}", error.message());
-            return Err(Error::new(ErrorKind::Timeout, words));
+            return Err(late(said.as_ref().unwrap_or(&error)));
         };
         let _ = rustix::thread::nanosleep(&timespec(pause.min(left)));
         pause = (pause * 2).min(PAUSE_MAX);
