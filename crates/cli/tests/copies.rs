@@ -175,7 +175,7 @@ fn an_object_or_a_large_value_that_does_not_fit_or_is_killed_leaves_the_old_one(
     {
         let said = samite.fails(1, args);
         assert!(said.contains("--force tries"), "{said}");
-        let said = samite.fails(1, &[args, &["--force"]].concat());
+        let said = samite.fails(1, [args, &["--force"]].concat());
         assert!(said.contains("no space left"), "{said}");
     }
     assert_eq!(samite.ok(["object", "get", "o"]), "old");

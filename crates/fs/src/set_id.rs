@@ -26,7 +26,7 @@ pub const fn without_set_id(perm: u16) -> u16 {
 }
 
 impl OpenFile {
-    /// The same, opened by a user who may not keep the bits, if that is so. The file had none at `epoch`; `None`: it may have some.
+    /// This handle, which takes the bits off when it changes data, if `ctx` may not keep them. The file had none at `epoch`; `None`: it may have some.
     pub(crate) fn minding(self, ctx: &Context, epoch: Option<Epoch>) -> Self {
         if self.kind() == FileKind::File && self.flags().write && !ctx.may_all() {
             self.set_id.store(epoch.map_or(UNKNOWN, seen_at), Ordering::Relaxed);

@@ -105,6 +105,28 @@ impl Faults {
     /// met its fate there.
     #[must_use]
     pub fn frame(&self, peer: Party, is_output: bool, frame: FrameWords) -> LinkVerdict {
+        self.verdict(peer, is_output, frame, |verdict| verdict)
+    }
+
+    /// What happens to a frame of a handshake: a reset or a wrong bit, or nothing. What is lost of a handshake is lost by [`Self::is_cut`] alone, as
+    /// nobody says it again.
+    #[must_use]
+    pub fn handshake(&self, peer: Party, is_output: bool, frame: FrameWords) -> LinkVerdict {
+        self.verdict(peer, is_output, frame, |LinkVerdict { is_reset, corrupt, .. }| LinkVerdict {
+            is_reset,
+            corrupt,
+            ..LinkVerdict::default()
+        })
+    }
+
+    /// What the plan has for a frame, as far as `met` lets that happen; it is counted and told.
+    fn verdict(
+        &self,
+        peer: Party,
+        is_output: bool,
+        frame: FrameWords,
+        met: impl FnOnce(LinkVerdict) -> LinkVerdict,
+    ) -> LinkVerdict {
         let own = Party::Node(self.node);
         let (from, to) = if is_output { (own, peer) } else { (peer, own) };
         if !self.is_active() || (!is_output && peer != Party::Client) {
@@ -113,7 +135,7 @@ impl Faults {
         let now = SystemClock.realtime();
         let mut state = self.lock();
         let Some(plan) = self.plan(&mut state, now) else { return LinkVerdict::default() };
-        let verdict = plan.frame(from, to, frame.traffic, now);
+        let verdict = met(plan.frame(from, to, frame.traffic, now));
         if !verdict.is_nothing() {
             state.injected.frames += 1;
             let FrameWords { kind, request, len, .. } = frame;
@@ -129,29 +151,6 @@ impl Faults {
                 (!verdict.delay.is_zero() && !verdict.is_reordered, "delay"),
             ];
             named.iter().filter(|(is, _)| *is).for_each(|(_, name)| tell(name));
-        }
-        verdict
-    }
-
-    /// What happens to a frame of a handshake: a reset or a wrong bit, or nothing. What is lost of a handshake is lost by [`Self::is_cut`] alone, as
-    /// nobody says it again.
-    #[must_use]
-    pub fn handshake(&self, peer: Party, is_output: bool, frame: FrameWords) -> LinkVerdict {
-        let own = Party::Node(self.node);
-        let (from, to) = if is_output { (own, peer) } else { (peer, own) };
-        if !self.is_active() || (!is_output && peer != Party::Client) {
-            return LinkVerdict::default();
-        }
-        let now = SystemClock.realtime();
-        let mut state = self.lock();
-        let Some(plan) = self.plan(&mut state, now) else { return LinkVerdict::default() };
-        let LinkVerdict { is_reset, corrupt, .. } = plan.frame(from, to, frame.traffic, now);
-        let verdict = LinkVerdict { is_reset, corrupt, ..LinkVerdict::default() };
-        if !verdict.is_nothing() {
-            state.injected.frames += 1;
-            let fault = if is_reset { "reset" } else { "corrupt" };
-            let FrameWords { kind, request, len, .. } = frame;
-            self.tell(now, format_args!("{fault} {from} {to} {kind} {request} {len}"));
         }
         verdict
     }
