@@ -30,6 +30,8 @@ fn seeds_that_found_something_break_no_rule_any_more() {
         // A question about room was lost: the member was reported as silent, and was not taken for ready when it had everything.
         // A partition without mirrors that had moved kept to the room that its former node had.
         1_312, 21_734, 22_944, 28_448, 32_037, 48_679, 48_963,
+        // A loss was acknowledged: a member knew it and answered a read, the primary did not and refused a change.
+        303_173,
     ];
     found.into_iter().for_each(is_fine);
 }

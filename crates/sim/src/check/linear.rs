@@ -210,8 +210,11 @@ impl<'a> Search<'a> {
             return Some(after);
         }
         let told = after.apply(&call.op);
-        if agrees(call, &told) || self.is_told_late(call, &told) {
+        if agrees(call, &told) {
             return Some(after);
+        }
+        if self.is_told_late(call, &told) {
+            return Some(self.state.clone());
         }
         if self.holds_from > end_of(item) {
             return None;
@@ -221,13 +224,14 @@ impl<'a> Search<'a> {
         agrees(call, &told).then_some(after)
     }
 
-    /// Whether a read was answered by a member that does not know yet that a loss was acknowledged: it may still say what it said.
+    /// Whether a call was answered by a node that does not know yet that a loss was acknowledged: it may still say what it said,
+    /// and carries nothing out. The primary may be that one, when another member has answered a read by the newer map already.
     fn is_told_late(&self, call: &Call, told: &Outcome) -> bool {
         let last = self.state.happened().checked_sub(1).map(|last| self.happened[last]);
         let is_known = |last: Happening| {
             last.what != What::Acknowledged || last.to.is_some_and(|to| call.begun > to)
         };
-        if !call.op.only_reads() || last.is_none_or(is_known) {
+        if last.is_none_or(is_known) {
             return false;
         }
         match (&call.ended, told) {
@@ -424,5 +428,26 @@ mod tests {
         assert_ne!(order(&again), Verdict::Linearizable);
         let again = Call { done: Some(time(5)), ..again };
         assert_eq!(order(&again), Verdict::Linearizable);
+    }
+
+    #[test]
+    fn until_all_nodes_know_of_an_acknowledgement_a_change_may_be_refused_and_is_not_made() {
+        let time = Duration::from_micros;
+        let lost = Happening { what: What::Lost, from: time(10), to: Some(time(12)) };
+        let seen = Happening { what: What::Acknowledged, from: time(20), to: Some(time(30)) };
+        let told = |begun, act, kind| call(1, begun, begun + 1, act, Some(Outcome::Failed(kind)));
+        let missing = |begun| told(begun, Act::Get(0), ErrorKind::NotFound);
+        let refused = |begun| told(begun, Act::Put(0, 2), ErrorKind::Lost);
+        let order = |calls: &[Call]| check(&calls.iter().collect::<Vec<_>>(), &[lost, seen]);
+        let put = put(0, 0, 1, 1, true);
+        // One member has the newer map, the primary has not.
+        let calls = [put.clone(), missing(22), refused(24), missing(26), missing(32)];
+        assert_eq!(order(&calls), Verdict::Linearizable);
+        assert_ne!(order(&[put.clone(), missing(22), refused(32)]), Verdict::Linearizable);
+        // What was refused is not there.
+        assert_ne!(
+            order(&[put, missing(22), refused(24), get(1, 26, 27, 2)]),
+            Verdict::Linearizable
+        );
     }
 }
