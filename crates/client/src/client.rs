@@ -245,12 +245,13 @@ impl Client {
         self.change_map(&ControlRequest::Wish { node, wish }, None, self.deadline())
     }
 
-    /// Takes note of what is lost, as [`ClusterMap::data`] has it: it is told no more, and what was said to be lost is said to be missing.
+    /// Takes note of what is lost, as [`ClusterMap::data`] of the map of epoch `by` has it: it is told no more, and what was said to be lost is said to be
+    /// missing. What was lost after that map stays told; the newest map says so.
     ///
     /// # Errors
     /// `Denied`: to users who do not run the cluster; else as [`Self::connect`].
-    pub fn acknowledge_loss(&self, seen: Vec<Lost>) -> Result<()> {
-        self.change_map(&ControlRequest::AcknowledgeLoss(seen), None, self.deadline())
+    pub fn acknowledge_loss(&self, by: Epoch, seen: Vec<Lost>) -> Result<()> {
+        self.change_map(&ControlRequest::AcknowledgeLoss { by, seen }, None, self.deadline())
     }
 
     /// A dataset called `name`, with the redundancy and the way of reading that this client was told.

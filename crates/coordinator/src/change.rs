@@ -114,6 +114,7 @@ impl Coordinator {
         let map = Arc::new(map);
         if let Some(before) = self.map.take() {
             self.note_changes(before.data(), map.data());
+            self.lost.extend(before.lost_groups(&map).map(|place| (place, map.epoch())));
         }
         self.map = Some(map.clone());
         self.revision += 1;

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use samite_placement::{
-    ClusterMap, DATASETS_MAX, arrange, check_dataset_spec, losses_without, remaining_losses, wheel,
+    ClusterMap, DATASETS_MAX, arrange, check_dataset_spec, losses_but_older, losses_without, wheel,
 };
-use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Redundancy, Result, Term};
+use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Redundancy, Result, Term};
 use samite_wire::control::{
     ClusterMapData, Consistency, DatasetData, DatasetSpec, DistributionKind, DurabilityKind, Group,
-    Lost, Member, PartitionTable,
+    Lost, Member, PartitionRange, PartitionTable,
 };
 
 use crate::moves::{Goal, places};
@@ -112,14 +112,32 @@ impl Coordinator {
 }
 
 impl Coordinator {
-    /// Somebody has taken note of these losses: they are told no more. What is not lost, or not any more, is passed over.
+    /// Somebody has taken note of these losses, as the map of epoch `by` has them: they are told no more. What is not lost, or
+    /// not any more, is passed over; what was lost (perhaps once more) after that map stays told. So does everything when this
+    /// instance took its place after that map: it does not know what was lost between the two.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`]: there is no map yet.
-    pub fn acknowledge_loss(&mut self, seen: &[Lost]) -> Result<Arc<ClusterMap>> {
-        let mut data = self.ready_map()?.data().clone();
-        data.losses = remaining_losses(&data.losses, seen);
+    pub fn acknowledge_loss(&mut self, by: Epoch, seen: &[Lost]) -> Result<Arc<ClusterMap>> {
+        let map = self.ready_map()?;
+        if by < self.since {
+            return Ok(Arc::clone(map));
+        }
+        let mut data = map.data().clone();
+        data.losses = losses_but_older(&data.losses, seen, &self.lost_after(by));
         self.conclude(data, false)
+    }
+
+    /// What was lost after the map of epoch `by`.
+    fn lost_after(&self, by: Epoch) -> Vec<Lost> {
+        let datasets = self.map.iter().flat_map(|map| map.datasets());
+        let lost = datasets.map(|dataset| {
+            let of = dataset.spec.redundancy;
+            let newer = self.lost.iter().filter(|((at, _), lost)| *at == of && **lost > by);
+            let ranges = newer.map(|((_, first), _)| PartitionRange { first: *first, count: 1 });
+            Lost { datasets: vec![dataset.id], partitions: ranges.collect() }
+        });
+        lost.filter(|lost| !lost.partitions.is_empty()).collect()
     }
 }
 

@@ -72,6 +72,8 @@ pub struct Coordinator {
     /// Epoch of the last change of each group; [`Self::since`] for those that are not here.
     changed: HashMap<(Redundancy, PartitionId), Epoch>,
     since: Epoch,
+    /// Epoch of the last loss of each group; none of them was after [`Self::since`] that is not here.
+    lost: HashMap<(Redundancy, PartitionId), Epoch>,
     last_tick: Option<Duration>,
     revision: u64,
 }
@@ -106,6 +108,7 @@ impl Coordinator {
             former: BTreeMap::new(),
             changed: HashMap::new(),
             since: Epoch(0),
+            lost: HashMap::new(),
             last_tick: None,
             revision: 0,
         })

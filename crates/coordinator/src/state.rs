@@ -146,6 +146,7 @@ impl Coordinator {
             map.nodes().iter().map(|info| (info.node, presence)).collect::<BTreeMap<_, _>>();
         self.since = epoch;
         self.changed = HashMap::new();
+        self.lost = HashMap::new();
         let tables = &map.data().tables;
         let fits = goals.len() == tables.len()
             && goals.iter().zip(tables).all(|(goal, table)| goal.len() == table.groups.len());

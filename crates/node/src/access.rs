@@ -37,7 +37,7 @@ pub(crate) fn membership_permitted(peer: &Peer, request: &ControlRequest) -> Res
         ControlRequest::Heartbeat(heartbeat) => heartbeat.node,
         ControlRequest::Report { node, .. } => *node,
         _ if peer.node.is_some() || is_trusted(peer) => return Ok(()),
-        ControlRequest::AcknowledgeLoss(_) => return Err(denied(peer, "acknowledge a loss")),
+        ControlRequest::AcknowledgeLoss { .. } => return Err(denied(peer, "acknowledge a loss")),
         _ => return Err(denied(peer, "say what becomes of nodes")),
     };
     if peer.node == Some(own) {

@@ -140,7 +140,7 @@ impl Shard {
             ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }
-            | ControlRequest::AcknowledgeLoss(_)
+            | ControlRequest::AcknowledgeLoss { .. }
             | ControlRequest::Wish { .. } => {
                 self.shared.work(Job::Forward { request, to })?;
                 Ok(None)

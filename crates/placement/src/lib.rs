@@ -23,7 +23,7 @@ pub use distribution::{Distribution, WHEEL_LEN_MAX, wheel};
 pub use groups::{Place, arrange};
 pub use hash::{BuildKeyHasher, KeyHasher, hash, shard_of};
 pub use history::MapHistory;
-pub use loss::{LOSSES_LEN_MAX, Loss, losses_without, remaining_losses};
+pub use loss::{LOSSES_LEN_MAX, Loss, losses_but_older, losses_without, remaining_losses};
 pub use map::ClusterMap;
 
 #[cfg(test)]

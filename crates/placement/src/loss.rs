@@ -42,7 +42,27 @@ impl ClusterMap {
     /// What nobody has any more by this map, and nobody has acknowledged.
     #[must_use]
     pub fn losses_known(&self) -> Vec<Loss> {
-        self.in_words(unpacked(&self.data().losses))
+        self.losses_named(&self.data().losses)
+    }
+
+    /// These losses, by the names that datasets have in this map.
+    #[must_use]
+    pub fn losses_named(&self, losses: &[Lost]) -> Vec<Loss> {
+        self.in_words(unpacked(losses))
+    }
+
+    /// Partitions, by their redundancy, that are lost by the newer map `after` and not by this one; or once more.
+    pub fn lost_groups<'a>(
+        &'a self,
+        after: &'a Self,
+    ) -> impl Iterator<Item = (Redundancy, PartitionId)> + 'a {
+        let tables = after.data().tables.iter();
+        let known = tables.filter_map(|table| Some((self.table(table.redundancy)?, table)));
+        known.flat_map(move |(before, table)| {
+            let pairs = before.groups.iter().zip(&table.groups).zip((0..).map(PartitionId));
+            let anew = pairs.filter(|((was, is), _)| self.begins_anew(after, was, is));
+            anew.map(|(_, partition)| (table.redundancy, partition))
+        })
     }
 
     /// Partitions of a dataset that are lost by this map, and not acknowledged.
@@ -107,13 +127,10 @@ impl ClusterMap {
 
     fn lost_by(&self, after: &Self) -> ByDataset {
         let mut empty: BTreeMap<Redundancy, Runs> = BTreeMap::new();
-        for table in &after.data().tables {
-            let Some(before) = self.table(table.redundancy) else { continue };
-            let pairs = before.groups.iter().zip(&table.groups).zip(0..);
-            let anew = pairs.filter(|((was, is), _)| self.begins_anew(after, was, is));
-            let anew = anew.map(|(_, partition)| (partition, partition)).collect();
-            empty.insert(table.redundancy, joined(anew, 0));
+        for (redundancy, partition) in self.lost_groups(after) {
+            empty.entry(redundancy).or_default().push((partition.get(), partition.get()));
         }
+        empty.values_mut().for_each(|runs| *runs = joined(std::mem::take(runs), 0));
         let counted = self.datasets().iter().filter(|dataset| counts(&dataset.spec));
         let known = counted.filter(|dataset| after.dataset_by_id(dataset.id).is_some());
         let lost = known.filter_map(|dataset| {
@@ -153,12 +170,20 @@ fn counts(spec: &DatasetSpec) -> bool {
 /// What of `losses` is not in `seen`.
 #[must_use]
 pub fn remaining_losses(losses: &[Lost], seen: &[Lost]) -> Vec<Lost> {
-    let seen = unpacked(seen);
+    losses_but_older(losses, seen, &[])
+}
+
+/// What of `losses` is not in `seen`, or is in `newer`.
+#[must_use]
+pub fn losses_but_older(losses: &[Lost], seen: &[Lost], newer: &[Lost]) -> Vec<Lost> {
+    let (seen, newer) = (unpacked(seen), unpacked(newer));
     let mut left = unpacked(losses);
     for (dataset, runs) in &mut left {
-        if let Some(seen) = seen.get(dataset) {
-            *runs = without(runs, seen);
-        }
+        let Some(seen) = seen.get(dataset) else { continue };
+        *runs = match newer.get(dataset) {
+            Some(newer) => without(runs, &without(seen, newer)),
+            None => without(runs, seen),
+        };
     }
     left.retain(|_, runs| !runs.is_empty());
     packed(left)

@@ -77,9 +77,9 @@ impl Audit {
         &self.losses
     }
 
-    /// The operator takes note of these losses.
-    pub fn acknowledges(&mut self, seen: &[Lost]) {
-        self.losses.asked(seen);
+    /// The operator takes note of these losses, as the map of epoch `by` has them.
+    pub fn acknowledges(&mut self, by: Epoch, seen: &[Lost]) {
+        self.losses.asked(by, seen);
     }
 
     /// A client was given an error that no program should see.
@@ -207,7 +207,7 @@ impl Audit {
             None if self.outlives => {}
             None => {
                 self.lost.insert(partition);
-                self.losses.lost(partition, now);
+                self.losses.lost(partition, after.epoch, now);
             }
         }
     }

@@ -107,11 +107,11 @@ impl Decider {
 
     /// As if it had never noted them, where that is the rule to be broken.
     fn forget_losses(&mut self) {
-        let losses = self.coordinator.map().map(|map| map.data().losses.clone());
-        if let Some(losses) = losses.filter(|losses| !losses.is_empty())
+        let losses = self.coordinator.map().map(|map| (map.epoch(), map.data().losses.clone()));
+        if let Some((epoch, losses)) = losses.filter(|(_, losses)| !losses.is_empty())
             && self.rules.breaks(Wrong::LossForgotten)
         {
-            let _ = self.coordinator.acknowledge_loss(&losses);
+            let _ = self.coordinator.acknowledge_loss(epoch, &losses);
         }
     }
 
@@ -132,8 +132,8 @@ impl Decider {
                 self.coordinator.wish(node, wish)?;
                 Ok(Verdict::Map(Epoch(0)))
             }
-            ControlRequest::AcknowledgeLoss(seen) => {
-                self.coordinator.acknowledge_loss(&seen)?;
+            ControlRequest::AcknowledgeLoss { by, seen } => {
+                self.coordinator.acknowledge_loss(by, &seen)?;
                 Ok(Verdict::Map(Epoch(0)))
             }
             ControlRequest::Map { known } => Ok(Verdict::Map(known)),

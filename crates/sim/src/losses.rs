@@ -1,6 +1,6 @@
 //! What an observer knows of losses: who had the records of a partition last, when the last of those died, from which map on that is told, and until when.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use samite_types::{DatasetId, Epoch, NodeId, PartitionId};
@@ -37,10 +37,10 @@ pub struct Losses {
     /// Who was good by the last map in which anybody was.
     holders: BTreeMap<PartitionId, Vec<Life>>,
     died: BTreeMap<Life, Duration>,
-    /// Lost, and not acknowledged.
-    open: BTreeSet<PartitionId>,
-    /// What the operator wants to be acknowledged.
-    asked: BTreeSet<PartitionId>,
+    /// Lost, by the map of that epoch, and not acknowledged.
+    open: BTreeMap<PartitionId, Epoch>,
+    /// What the operator wants to be acknowledged, and the newest map by which it does.
+    asked: BTreeMap<PartitionId, Epoch>,
     /// Acknowledged by the map of that epoch, which not all nodes have.
     spreading: BTreeMap<PartitionId, Epoch>,
     happened: BTreeMap<PartitionId, Vec<Happening>>,
@@ -65,19 +65,22 @@ impl Losses {
         }
     }
 
-    /// By the map that is published at `now`, an empty member leads the partition.
-    pub fn lost(&mut self, partition: PartitionId, now: Duration) {
+    /// By the map of `epoch`, which is published at `now`, an empty member leads the partition.
+    pub fn lost(&mut self, partition: PartitionId, epoch: Epoch, now: Duration) {
         let holders = self.holders.get(&partition).into_iter().flatten();
         let from = holders.filter_map(|life| self.died.get(life)).max().copied();
         self.end(partition, now);
-        self.open.insert(partition);
+        self.open.insert(partition, epoch);
         let happening = Happening { what: What::Lost, from: from.unwrap_or(now), to: Some(now) };
         self.happened.entry(partition).or_default().push(happening);
     }
 
-    /// The operator says that it knows of these.
-    pub fn asked(&mut self, seen: &[Lost]) {
-        self.asked.extend(seen.iter().flat_map(partitions));
+    /// The operator says that it knows of these, from the map of epoch `by`.
+    pub fn asked(&mut self, by: Epoch, seen: &[Lost]) {
+        for partition in seen.iter().flat_map(partitions) {
+            let known = self.asked.entry(partition).or_default();
+            *known = by.max(*known);
+        }
     }
 
     /// Compares a map that is published with what was lost. What is wrong with it, in words.
@@ -88,19 +91,21 @@ impl Losses {
     ) -> Option<(&'static str, String)> {
         let (dataset, table) = simulated(map)?;
         for partition in (0..table.groups.len() as u32).map(PartitionId) {
-            match (self.open.contains(&partition), is_lost(map, dataset.id, partition)) {
-                (true, true) | (false, false) => {}
-                (false, true) => {
+            let open = self.open.get(&partition).copied();
+            let is_asked = |lost| self.asked.get(&partition).is_some_and(|by| *by >= lost);
+            match (open, is_lost(map, dataset.id, partition)) {
+                (Some(_), true) | (None, false) => {}
+                (None, true) => {
                     let words = format!("{partition}: {} says so, at {now:?}", map.epoch);
                     return Some(("nothing is called lost that somebody has", words));
                 }
-                (true, false) if self.asked.contains(&partition) => {
+                (Some(lost), false) if is_asked(lost) => {
                     self.open.remove(&partition);
                     self.spreading.insert(partition, map.epoch);
                     let happening = Happening { what: What::Acknowledged, from: now, to: None };
                     self.happened.entry(partition).or_default().push(happening);
                 }
-                (true, false) => {
+                (Some(_), false) => {
                     let words =
                         format!("{partition}: {} says nothing of it, at {now:?}", map.epoch);
                     return Some(("a loss is told until it is acknowledged", words));

@@ -23,8 +23,8 @@ pub struct SimOperator {
     begun: Duration,
     /// When the last wish was fulfilled.
     done: Duration,
-    /// What it has seen to be lost, and is to be acknowledged.
-    seen: Option<Vec<Lost>>,
+    /// What it has seen to be lost by which map, and is to be acknowledged.
+    seen: Option<(Epoch, Vec<Lost>)>,
     next_request: u64,
 }
 
@@ -67,9 +67,9 @@ impl SimOperator {
         let request = match (next.want, &self.seen) {
             (Want::Node(node, wish), _) => ControlRequest::Wish { node: NodeId(node), wish },
             (Want::Acknowledge, None) => ControlRequest::Map { known: Epoch(0) },
-            (Want::Acknowledge, Some(seen)) => {
-                context.audit.acknowledges(seen);
-                ControlRequest::AcknowledgeLoss(seen.clone())
+            (Want::Acknowledge, Some((by, seen))) => {
+                context.audit.acknowledges(*by, seen);
+                ControlRequest::AcknowledgeLoss { by: *by, seen: seen.clone() }
             }
         };
         // Answers to what was wanted before count for nothing.
@@ -107,7 +107,7 @@ impl Process for SimOperator {
             Ok(ControlReply::Map(Some(map))) => {
                 let is_look = self.seen.is_none() && self.wants() == Some(Want::Acknowledge);
                 if is_look && !map.losses.is_empty() {
-                    self.seen = Some(map.losses);
+                    self.seen = Some((map.epoch, map.losses));
                     return self.tell(context);
                 }
                 true

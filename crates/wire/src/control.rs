@@ -133,9 +133,14 @@ pub enum ControlRequest {
     /// A node asks which of these clients ([`LOCK_CLIENTS_MAX`](crate::lock::LOCK_CLIENTS_MAX) at most) have connections there on which locks were asked for. Reply:
     /// [`ControlReply::LockClients`].
     LockClients(Vec<ClientId>),
-    /// An operator has taken note that this is lost. Other losses stay; one of the same partitions that came in between counts as noted, too. Reply:
+    /// An operator has taken note of what is lost. Other losses stay, and so do those of the same partitions after the map that the operator saw. Reply:
     /// [`ControlReply::Map`].
-    AcknowledgeLoss(Vec<Lost>),
+    AcknowledgeLoss {
+        /// Epoch of that map.
+        by: Epoch,
+        /// What of its losses.
+        seen: Vec<Lost>,
+    },
 }
 
 /// Answers a [`ControlRequest`].

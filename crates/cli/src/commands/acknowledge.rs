@@ -1,6 +1,6 @@
 //! `samite acknowledge-loss`: takes note of what is lost.
 
-use samite_placement::Loss;
+use samite_placement::{Loss, remaining_losses};
 use samite_types::DatasetId;
 use samite_wire::control::Lost;
 
@@ -12,7 +12,8 @@ use crate::output::Output;
 /// Take note of what is lost
 ///
 /// Where a node died that had the only copy of something, `samite status` says LOST, and whatever is not found there is an error and not an absence: looking it up, listing, and
-/// making it. This command ends that: what is gone is missing from then on, and can be made. It names what it acknowledges, brings nothing back, and asks nothing.
+/// making it. This command ends that: what is gone is missing from then on, and can be made. It names what it acknowledges, brings nothing back, and asks nothing. What
+/// is lost while it works stays told, of the same partitions, too.
 ///
 /// Exits with 0 when nothing of it is lost (any more), 3 when the cluster is not up, 4 when there is no such dataset.
 #[derive(clap::Args)]
@@ -43,13 +44,12 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     let mut seen: Vec<Lost> = map.data().losses.clone();
     seen.iter_mut().for_each(|lost| lost.datasets.retain(is_meant));
     seen.retain(|lost| !lost.datasets.is_empty());
-    let mut losses: Vec<Loss> = map.losses_known();
-    losses.retain(|loss| args.datasets.is_empty() || args.datasets.contains(&loss.dataset));
     if !seen.is_empty() {
-        client.acknowledge_loss(seen.clone())?;
+        client.acknowledge_loss(map.epoch(), seen.clone())?;
     }
     // What was lost meanwhile is not what was acknowledged.
     let later = client.refresh_map()?;
+    let losses: Vec<Loss> = map.losses_named(&remaining_losses(&seen, &later.data().losses));
     let left = later.losses_known();
     let mut out = Output::new();
     if args.json {
@@ -57,10 +57,12 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             "acknowledged": health::losses_as_json(&losses),
             "left": health::losses_as_json(&left),
         }))?;
-    } else if losses.is_empty() {
+    } else if seen.is_empty() {
         out.line("nothing is lost")?;
     } else {
-        out.line(format!("acknowledged: {}", loss_words(&losses)))?;
+        if !losses.is_empty() {
+            out.line(format!("acknowledged: {}", loss_words(&losses)))?;
+        }
         if !left.is_empty() {
             out.line(format!("still lost: {}", loss_words(&left)))?;
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use samite_types::{Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term};
-use samite_wire::control::{Consistency, DatasetSpec, DurabilityKind, Group, Reachability};
+use samite_wire::control::{Consistency, DatasetSpec, DurabilityKind, Group, Lost, Reachability};
 use samite_wire::membership::{Heartbeat, MemberNews, MemberReport, Standing};
 
 use super::cluster::{Cluster, START, TWICE, states};
@@ -323,4 +323,42 @@ fn a_coordinator_that_slept_blames_nobody() {
     cluster.coordinator.tick(cluster.now);
     cluster.pass(1000);
     assert_eq!(cluster.map().epoch(), before);
+}
+
+#[test]
+fn an_acknowledgement_is_of_the_losses_that_were_seen_and_of_no_later_one() {
+    let mut cluster = Cluster::new(2);
+    cluster.create(1);
+    let look = |cluster: &Cluster| (cluster.map().epoch(), cluster.map().data().losses.clone());
+    let count = |cluster: &Cluster| {
+        cluster.map().losses_known().iter().map(|loss| loss.partitions).sum::<usize>()
+    };
+    let acknowledge = |cluster: &mut Cluster, (by, seen): &(Epoch, Vec<Lost>)| {
+        cluster.coordinator.acknowledge_loss(*by, seen).unwrap();
+        count(cluster)
+    };
+    cluster.restart(0);
+    let of_one = count(&cluster);
+    cluster.restart(1);
+    let all = count(&cluster);
+    assert!(0 < of_one && of_one < all);
+    // What node 1 has lost once more was not seen; what node 0 has lost was.
+    let first = look(&cluster);
+    cluster.restart(1);
+    assert_eq!(acknowledge(&mut cluster, &first), all - of_one);
+    let second = look(&cluster);
+    assert_eq!(acknowledge(&mut cluster, &second), 0);
+    // Both come again, late.
+    cluster.restart(0);
+    for late in [&first, &second] {
+        assert_eq!(acknowledge(&mut cluster, late), of_one);
+    }
+    // Another instance does not know when that was.
+    let third = look(&cluster);
+    cluster.restart(1);
+    let state = cluster.coordinator.export();
+    cluster.coordinator = Coordinator::take_over(&state, Timing::DEFAULT, cluster.now).unwrap();
+    assert_eq!(acknowledge(&mut cluster, &third), all);
+    let newest = look(&cluster);
+    assert_eq!(acknowledge(&mut cluster, &newest), 0);
 }

@@ -95,8 +95,8 @@ impl Decider {
             ControlRequest::SetAccess { name, owner, mode } => {
                 self.coordinator.set_access(&name, owner, mode)?;
             }
-            ControlRequest::AcknowledgeLoss(seen) => {
-                self.coordinator.acknowledge_loss(&seen)?;
+            ControlRequest::AcknowledgeLoss { by, seen } => {
+                self.coordinator.acknowledge_loss(by, &seen)?;
             }
             ControlRequest::Report { node, known: by, reports } => {
                 self.coordinator.report(node, &reports)?;

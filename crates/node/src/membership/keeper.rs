@@ -235,7 +235,7 @@ fn decide(leading: Option<&mut Leading>, request: ControlRequest, way: Way) -> D
         ControlRequest::CreateDataset(_)
             | ControlRequest::DropDataset { .. }
             | ControlRequest::SetAccess { .. }
-            | ControlRequest::AcknowledgeLoss(_)
+            | ControlRequest::AcknowledgeLoss { .. }
             | ControlRequest::Wish { .. }
     );
     let again = match &way {
