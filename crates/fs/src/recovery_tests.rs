@@ -4,9 +4,10 @@
 use samite_client::{Client, Op, OwnedOutcome};
 use samite_testkit::{LocalCluster, Options};
 use samite_types::ErrorKind;
+use samite_wire::limits::RECORD_LEN_MAX;
 use samite_wire::op::{Action, Data, Guard, Operation};
 
-use crate::inode::Inode;
+use crate::inode::{INODE_LEN, Inode};
 use crate::key;
 use crate::moving::{Finish, Move};
 use crate::store::{Home, NO_LEASE, Node};
@@ -391,4 +392,20 @@ fn who_spills_a_tail_too_late_changes_nothing() {
             assert!(rig.fs.store().value(&fence).unwrap().is_none());
         }
     }
+}
+
+#[test]
+fn an_append_that_is_overtaken_between_two_pieces_ends_there() {
+    let rig = rig();
+    let late = chunked(&rig.fs, 0);
+    // As if somebody had taken over right after the first piece was in.
+    rig.other.store().fence(late.ino(), 0, 2 << 20, rig.other.token()).unwrap();
+    let all = vec![2; 1_900_000];
+    let (at, len) = late.append(&all).unwrap();
+    assert_eq!((at, len), (0, RECORD_LEN_MAX - INODE_LEN));
+    // The rest may only go elsewhere, so nobody appends it.
+    let other = rig.other.open_file(&ctx(), b"/f", OpenFlags::creating(), 0).unwrap();
+    assert_eq!(other.append(b"more").unwrap(), (len as u64, 4));
+    assert_eq!(late.append(b"and more").unwrap(), (len as u64 + 4, 8));
+    assert!(get(&rig.fs, b"/f") == [&all[..len], b"moreand more"].concat());
 }
