@@ -29,6 +29,7 @@ mod datasets;
 mod group;
 mod moves;
 mod presence;
+pub mod quorum;
 mod report;
 mod state;
 pub mod store;

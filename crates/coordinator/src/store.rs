@@ -9,17 +9,20 @@ mod etcd;
 mod file;
 mod http;
 mod local;
+mod parts;
+mod replicated;
 mod tls;
 
 use std::time::Duration;
 
-use samite_types::Result;
+use samite_types::{NodeId, Result};
 use samite_wire::membership::Leader;
 
 pub use etcd::{EtcdConfig, EtcdStore};
 pub use file::FileStore;
 pub use http::check_etcd;
 pub use local::{ETCD_PROGRAM, LocalMember};
+pub use replicated::{Mailbox, Post, ReplicatedStore, VoterConfig};
 pub use tls::EtcdTls;
 
 /// What an instance may do.
@@ -57,6 +60,9 @@ pub trait Store: Send {
     /// Takes the place of whoever leads, who reaches the store and not the nodes ([`crate::Witness`]). Tried once; what comes of it shows in
     /// [`Self::campaign`].
     fn challenge(&mut self) {}
+
+    /// These nodes belong to the cluster: whoever keeps the state in others, which are gone for good, looks for new places. To be called now and then.
+    fn belong(&mut self, _nodes: &[NodeId]) {}
 
     /// Lets another instance lead at once. For an orderly end.
     fn resign(&mut self) {}

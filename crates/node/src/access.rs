@@ -36,6 +36,7 @@ pub(crate) fn membership_permitted(peer: &Peer, request: &ControlRequest) -> Res
         ControlRequest::Join { info, .. } => info.node,
         ControlRequest::Heartbeat(heartbeat) => heartbeat.node,
         ControlRequest::Report { node, .. } => *node,
+        ControlRequest::Vote { from, .. } => *from,
         _ if peer.node.is_some() || is_trusted(peer) => return Ok(()),
         ControlRequest::AcknowledgeLoss { .. } => return Err(denied(peer, "acknowledge a loss")),
         _ => return Err(denied(peer, "say what becomes of nodes")),

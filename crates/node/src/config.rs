@@ -112,6 +112,15 @@ pub enum StoreConfig {
     Memory,
     /// In this file. There may be no other instance.
     File(PathBuf),
+    /// In a register that voters in several nodes keep together, with an instance in each.
+    Voters {
+        /// The file of this node's voter.
+        path: PathBuf,
+        /// Whether it is to outlive the machine's power, and not its processes alone.
+        is_synced: bool,
+        /// Nodes with the first voters, this one included, and where each is reached.
+        first: Vec<(NodeId, String)>,
+    },
     /// In etcd.
     Etcd {
         /// `http://HOST:PORT`, or `https://HOST:PORT` with `tls`.
@@ -126,6 +135,7 @@ impl fmt::Display for StoreConfig {
         match self {
             Self::Memory => f.write_str("its memory"),
             Self::File(path) => path.display().fmt(f),
+            Self::Voters { path, .. } => write!(f, "the voter in {}", path.display()),
             Self::Etcd { endpoints, .. } => write!(f, "etcd at {}", endpoints.join(",")),
         }
     }

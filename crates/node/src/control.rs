@@ -7,6 +7,7 @@ use samite_transport::server::{ConnId, Peer, Replies};
 use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Result, SystemClock};
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
+use samite_wire::membership::VOTE_MESSAGES_MAX;
 
 use crate::access::{denied, is_trusted, membership_permitted};
 use crate::membership::Way;
@@ -82,6 +83,9 @@ impl Shard {
                 }
                 answer.map(Some)
             }
+            vote @ ControlRequest::Vote { .. } => {
+                membership_permitted(peer, &vote).and_then(|()| self.vote(vote))
+            }
             // Joins, heartbeats, reports, wishes, losses.
             asked => membership_permitted(peer, &asked).and_then(|()| self.coordinate(to, asked)),
         };
@@ -147,6 +151,21 @@ impl Shard {
             }
             _ => Ok(Some(self.not_leader())),
         }
+    }
+
+    /// Messages to the voter in this node.
+    fn vote(&self, request: ControlRequest) -> Result<Option<ControlReply>> {
+        let ControlRequest::Vote { from, messages } = request else {
+            return Err(ErrorKind::Internal.into());
+        };
+        if messages.len() > VOTE_MESSAGES_MAX {
+            return Err(Error::new(ErrorKind::Invalid, "too many messages to a voter"));
+        }
+        let Some(mailbox) = self.shared.membership.mailbox.get() else {
+            return Err(Error::new(ErrorKind::Unavailable, "no voter lives here"));
+        };
+        messages.into_iter().for_each(|message| mailbox.deliver(from, message));
+        Ok(Some(ControlReply::Ok))
     }
 
     fn not_leader(&self) -> ControlReply {

@@ -4,10 +4,12 @@
 //!  beat     one thread for each coordinator instance elsewhere: "I live"; the leader's answer extends the lease
 //!  follow   joins at the leader, and always has one question for a newer map under way there
 //!  reports  takes to the leader what shards noticed of members
+//!  courier  one thread for each other node with a voter: messages of this node's voter
 //!  keeper   the coordinator instance in this node: takes part in the election and, while it leads, decides
 //! ```
 
 pub(crate) mod beat;
+pub(crate) mod couriers;
 mod decider;
 pub(crate) mod follow;
 pub(crate) mod keeper;
@@ -16,10 +18,11 @@ pub(crate) mod reports;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use samite_coordinator::Witness;
+use samite_coordinator::store::Mailbox;
 use samite_transport::Address;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use samite_wire::control::{ControlReply, ControlRequest};
@@ -73,6 +76,8 @@ pub(crate) struct Membership {
     /// What heartbeats say of whoever leads.
     pub witness: Mutex<Witness>,
     pub reports: Reports,
+    /// Of this node's voter, if it may have one.
+    pub mailbox: OnceLock<Mailbox>,
 }
 
 impl Membership {
@@ -87,6 +92,7 @@ impl Membership {
             known_changed: Condvar::new(),
             witness: Mutex::new(witness),
             reports: Reports::default(),
+            mailbox: OnceLock::new(),
         }
     }
 

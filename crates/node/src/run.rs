@@ -10,14 +10,16 @@ use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
 use samite_backend::{Arena, Backend};
 use samite_coordinator::Witness;
-use samite_coordinator::store::{EtcdConfig, EtcdStore, FileStore, MemoryStore, Store};
+use samite_coordinator::store::{
+    EtcdConfig, EtcdStore, FileStore, MemoryStore, ReplicatedStore, Store, VoterConfig,
+};
 use samite_log::joined::Joined;
 use samite_partition::mirror::Times;
 use samite_transport::server::{EventLoop, Listener, Options};
 use samite_transport::{Address, ClusterKey, Transport};
 use samite_types::fault::Faults;
 use samite_types::{
-    Clock, Entropy, Error, ErrorKind, Result, ShardId, SystemClock, SystemEntropy, TargetId,
+    Clock, Entropy, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, SystemEntropy, TargetId,
 };
 use samite_wire::arena::SHARDS_MAX;
 use samite_wire::control::{NodeInfo, TargetInfo, incarnation_at};
@@ -28,8 +30,9 @@ use crate::alive::Alive;
 use crate::config::{Event, InstanceConfig, NodeConfig, StoreConfig, TlsConfig};
 use crate::durable::{Durable, Flash};
 use crate::inbox::Inbox;
+use crate::membership::couriers::Couriers;
 use crate::membership::follow::Credentials;
-use crate::membership::keeper::Keeper;
+use crate::membership::keeper::{self, Keeper};
 use crate::membership::{Ask, KEEPER_QUEUE_LEN, Membership, beat, reports};
 use crate::partitions::Partitions;
 use crate::shard::Shard;
@@ -142,20 +145,43 @@ fn introduce(
 type Asks = Receiver<Ask>;
 
 /// Where the instance in this node keeps its state.
-fn store(config: &NodeConfig, own: &InstanceConfig, info: &NodeInfo) -> Result<Box<dyn Store>> {
+fn store(
+    config: &NodeConfig,
+    own: &InstanceConfig,
+    (shared, credentials): (&Arc<Shared>, &Credentials),
+) -> Result<Box<dyn Store>> {
+    let NodeInfo { node, addresses, .. } = credentials.info.clone();
+    let leader = Leader { node, addresses };
+    let (instance, timing) = (SystemEntropy.next_u64(), config.timing);
     Ok(match &own.store {
         StoreConfig::Memory => Box::new(MemoryStore::default()),
         StoreConfig::File(path) => Box::new(FileStore::new(path.clone())),
-        StoreConfig::Etcd { endpoints, tls } => {
-            let NodeInfo { node, addresses, .. } = info.clone();
-            Box::new(EtcdStore::new(&EtcdConfig {
-                endpoints: endpoints.clone(),
-                tls: tls.clone(),
-                prefix: etcd_prefix(&config.cluster, &config.key),
-                leader: Leader { node, addresses },
-                instance: SystemEntropy.next_u64(),
-                timing: config.timing,
-            })?)
+        StoreConfig::Etcd { endpoints, tls } => Box::new(EtcdStore::new(&EtcdConfig {
+            endpoints: endpoints.clone(),
+            tls: tls.clone(),
+            prefix: etcd_prefix(&config.cluster, &config.key),
+            leader,
+            instance,
+            timing,
+        })?),
+        StoreConfig::Voters { path, is_synced, first } => {
+            let place = |(node, address): &(NodeId, String)| Ok((*node, address.parse()?));
+            let known = first.iter().map(place).collect::<Result<_>>()?;
+            let couriers = Couriers::new(Arc::clone(shared), credentials.clone(), known);
+            let voter = VoterConfig {
+                node,
+                first: first.iter().map(|(node, _)| *node).collect(),
+                path: path.clone(),
+                is_synced: *is_synced,
+                is_founded: own.is_founded,
+                leader,
+                instance,
+                timing,
+            };
+            let (store, mailbox) = ReplicatedStore::start(&voter, Box::new(couriers))?;
+            // It is set once, here.
+            let _ = shared.membership.mailbox.set(mailbox);
+            Box::new(store)
         }
     })
 }
@@ -290,7 +316,16 @@ fn join_cluster(
 ) -> Result<Option<JoinHandle<()>>> {
     let mut keeper = None;
     if let (Some(own), Some(asks)) = (&config.coordinator.own, asks) {
-        let store = store(config, own, &credentials.info)?;
+        let store = store(config, own, (shared, &credentials))?;
+        if config.node == NodeId::THIRD_VOTER {
+            // It holds nothing, and the coordinator does not know of it.
+            let shared = Arc::clone(shared);
+            let body = move || {
+                keeper::refuse(&shared, &asks);
+                drop(store);
+            };
+            return spawn("keeper", body).map(Some);
+        }
         let cluster = config.cluster.clone();
         let body = Keeper {
             cluster,

@@ -6,6 +6,15 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($repr:ty), $prefix:literal) => {
+        id!($(#[$doc])* $name($repr));
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+    };
+    ($(#[$doc:meta])* $name:ident($repr:ty)) => {
         $(#[$doc])*
         #[derive(
             Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -21,12 +30,6 @@ macro_rules! id {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!($prefix, "{}"), self.0)
-            }
-        }
-
         impl From<$repr> for $name {
             fn from(raw: $repr) -> Self {
                 Self(raw)
@@ -37,8 +40,23 @@ macro_rules! id {
 
 id!(
     /// One running `samite node` process.
-    NodeId(u32), "n"
+    NodeId(u32)
 );
+
+impl NodeId {
+    /// A process that has a voter of the coordinator and nothing else: the third one of a cluster of two nodes.
+    pub const THIRD_VOTER: Self = Self(u32::MAX);
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::THIRD_VOTER => f.write_str("voter"),
+            Self(number) => write!(f, "n{number}"),
+        }
+    }
+}
+
 id!(
     /// One place that holds records, served by a node.
     TargetId(u32), "t"

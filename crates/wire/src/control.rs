@@ -141,6 +141,13 @@ pub enum ControlRequest {
         /// What of its losses.
         seen: Vec<Lost>,
     },
+    /// Messages to the voter in the node that is asked ([`VOTE_MESSAGES_MAX`](crate::membership::VOTE_MESSAGES_MAX) at most), in their order. Reply: [`ControlReply::Ok`].
+    Vote {
+        /// The node whose voter sends them.
+        from: NodeId,
+        /// The messages.
+        messages: Vec<Vec<u8>>,
+    },
 }
 
 /// Answers a [`ControlRequest`].

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 
 /// Most reports in one message.
 pub const REPORTS_MAX: usize = 4096;
+/// Most messages to a voter in one request.
+pub const VOTE_MESSAGES_MAX: usize = 64;
 
 /// A node says that it lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

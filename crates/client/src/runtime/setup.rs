@@ -32,8 +32,10 @@ pub struct ClusterSetup {
     pub durable: Option<PathBuf>,
     /// Nodes look for damage by themselves once in so many microseconds; 0: never; `None`: as often as they do.
     pub scrub_interval_us: Option<u64>,
-    /// So many nodes, from the first, have a coordinator instance.
+    /// So many nodes, from the first, have a coordinator instance; where they keep its state together, these have its first voters.
     pub coordinators: u32,
+    /// The process with the third voter of a cluster of two nodes.
+    pub third_voter: Option<VoterEntry>,
     /// etcd endpoints, as `http://HOST:PORT` or `https://HOST:PORT`; none when the coordinator of the first node keeps its state in a file.
     pub etcd: Vec<String>,
     /// Certificates for etcd by https.
@@ -59,6 +61,7 @@ impl Default for ClusterSetup {
             durable: None,
             scrub_interval_us: None,
             coordinators: 1,
+            third_voter: None,
             etcd: Vec::new(),
             etcd_tls: None,
             etcd_members: Vec::new(),
@@ -74,6 +77,15 @@ pub struct EtcdTlsFiles {
     pub authorities: PathBuf,
     /// What coordinators show, and its key.
     pub own: Option<(PathBuf, PathBuf)>,
+}
+
+/// A process that has a voter and nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VoterEntry {
+    /// Process id.
+    pub pid: u32,
+    /// The process's start time; see [`super::NodeEntry::start_ticks`].
+    pub start_ticks: u64,
 }
 
 /// One member of a local etcd cluster. Its data are in the cluster's directory, under its name.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use samite_coordinator::Coordinator;
 use samite_coordinator::store::{Role, Store};
-use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
+use samite_types::{Clock, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::control::{ControlReply, ControlRequest, NodeInfo};
 use samite_wire::membership::{Heartbeat, Leader};
 
@@ -123,6 +123,10 @@ impl Keeper {
         let own = self.own_heartbeat(shared, now);
         let leader = shared.membership.leader().map(|leader| leader.node);
         let map = shared.map();
+        if let Some(map) = &map {
+            let nodes: Vec<NodeId> = map.data().nodes.iter().map(|info| info.node).collect();
+            self.store.belong(&nodes);
+        }
         let mut witness = lock(&shared.membership.witness);
         witness.heard(&own, now);
         let deposes = witness.deposes(leader, map.as_deref(), self.config.expected, now);
@@ -216,6 +220,13 @@ impl Keeper {
             shared.extend_lease(now + Duration::from_micros(lease.term_us));
         }
         true
+    }
+}
+
+/// Refuses what is asked of a process that votes and leads nothing, until it ends.
+pub(crate) fn refuse(shared: &Shared, asks: &Receiver<Ask>) {
+    while let Ok(Ask::Request(_, way)) = asks.recv() {
+        send(shared, way, ControlReply::NotLeader { leader: None });
     }
 }
 
