@@ -40,6 +40,8 @@ pub struct Audit {
     losses: Losses,
     /// Who acknowledged changes in a term of a partition.
     primaries: BTreeMap<(DatasetId, PartitionId, Term), Place>,
+    /// Digests of the voters' register, by revision.
+    registers: BTreeMap<u64, u64>,
     /// What is acknowledged outlives all processes.
     pub outlives: bool,
     /// Nodes may have too little room for all that is put there.
@@ -209,6 +211,14 @@ impl Audit {
                 self.lost.insert(partition);
                 self.losses.lost(partition, after.epoch, now);
             }
+        }
+    }
+
+    /// A voter has the register with so many changes.
+    pub fn register(&mut self, place: Place, changes: u64, digest: u64, now: Duration) {
+        if *self.registers.entry(changes).or_insert(digest) != digest {
+            let words = format!("{place} has another one of revision {changes}, at {now:?}");
+            self.violate("one register for each revision", words);
         }
     }
 

@@ -16,7 +16,9 @@ use crate::decider::{Decider, Verdict};
 use crate::keeper::{KeeperReply, KeeperRequest};
 use crate::message::Message;
 use crate::net::Place;
-use crate::process::{Context, Process};
+use crate::process::{Context, Disk, Process};
+use crate::rng::Rng;
+use crate::voting::Voting;
 
 /// How often time passes for the coordinator.
 const TICK: Duration = Duration::from_millis(50);
@@ -24,6 +26,8 @@ const TICK: Duration = Duration::from_millis(50);
 const STORE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Most requests that wait.
 const QUEUE_MAX: usize = 1024;
+/// Most steps at one time: a voter answers some questions at once.
+const STEPS_MAX: usize = 4;
 
 /// A request to the store under way.
 struct Pending {
@@ -93,6 +97,8 @@ pub struct SimCoordinator {
     /// Who waits for the next map, and what it knows.
     watches: BTreeMap<Place, (RequestId, Epoch)>,
     next_request: u64,
+    /// The voter of this instance, where voters keep the state.
+    voting: Option<Voting>,
 }
 
 impl SimCoordinator {
@@ -111,7 +117,21 @@ impl SimCoordinator {
             queue: VecDeque::new(),
             watches: BTreeMap::new(),
             next_request: number << 20,
+            voting: None,
         }
+    }
+
+    /// The same, with its state at voters.
+    #[must_use]
+    pub fn with_voter(mut self, voting: Voting) -> Self {
+        self.voting = Some(voting);
+        self
+    }
+
+    /// Its voter, if there are any.
+    #[must_use]
+    pub const fn voting(&self) -> Option<&Voting> {
+        self.voting.as_ref()
     }
 
     /// Whether it decides now.
@@ -120,16 +140,51 @@ impl SimCoordinator {
         self.leading.is_some()
     }
 
-    fn ask_store(&mut self, request: &KeeperRequest, kind: Kind, context: &mut Context<'_>) {
+    fn ask_store(&mut self, request: KeeperRequest, kind: Kind, context: &mut Context<'_>) {
         self.next_request += 1;
         let id = RequestId(self.next_request);
         self.pending = Some(Pending { id, sent: context.now, kind });
-        context.send(Place::Store, Message::Keeper { id, body: control::encode(request) });
+        match &mut self.voting {
+            Some(voting) => voting.ask(id, request, context),
+            None => {
+                let body = control::encode(&request);
+                context.send(Place::Store, Message::Keeper { id, body });
+            }
+        }
         context.wake_at(context.now + STORE_TIMEOUT);
     }
 
     /// Does what is due.
     fn pump(&mut self, context: &mut Context<'_>) {
+        if let Some(voting) = &mut self.voting {
+            voting.pump(context);
+            self.voted(context);
+        }
+        for _ in 0..STEPS_MAX {
+            self.step(context);
+            if !self.voted(context) {
+                break;
+            }
+        }
+    }
+
+    /// Takes what its voter answered; whether that was anything.
+    fn voted(&mut self, context: &mut Context<'_>) -> bool {
+        let answers = self.voting.as_mut().map(Voting::answers).unwrap_or_default();
+        let is_any = !answers.is_empty();
+        for (id, reply) in answers {
+            if self.pending.as_ref().is_none_or(|pending| pending.id != id) {
+                continue;
+            }
+            match reply {
+                Some(reply) => self.stored(reply, context),
+                None => self.unanswered(context),
+            }
+        }
+        is_any
+    }
+
+    fn step(&mut self, context: &mut Context<'_>) {
         context.wake_at(context.now + TICK);
         if self.pending.as_ref().is_some_and(|pending| context.now >= pending.sent + STORE_TIMEOUT)
         {
@@ -146,17 +201,17 @@ impl SimCoordinator {
             return;
         }
         match self.election.next(context.now) {
-            Step::Read => return self.ask_store(&KeeperRequest::Read, Kind::Read, context),
+            Step::Read => return self.ask_store(KeeperRequest::Read, Kind::Read, context),
             Step::Swap { expected, seat } => {
                 let swap = KeeperRequest::Swap { expected, seat, state: None };
-                return self.ask_store(&swap, Kind::Renew, context);
+                return self.ask_store(swap, Kind::Renew, context);
             }
             Step::Rest => {}
         }
         if self.leading.is_some() {
             self.decide(context);
         } else if self.election.leads(context.now) {
-            self.ask_store(&KeeperRequest::Load, Kind::Load, context);
+            self.ask_store(KeeperRequest::Load, Kind::Load, context);
         }
     }
 
@@ -187,7 +242,7 @@ impl SimCoordinator {
         match self.election.renewal_now(context.now) {
             Some((expected, seat)) => {
                 let swap = KeeperRequest::Swap { expected, seat, state };
-                self.ask_store(&swap, Kind::Save(answers), context);
+                self.ask_store(swap, Kind::Save(answers), context);
             }
             None => self.step_down(context),
         }
@@ -210,6 +265,9 @@ impl SimCoordinator {
     /// The store has not answered in time.
     fn unanswered(&mut self, context: &mut Context<'_>) {
         let Some(Pending { sent, kind, .. }) = self.pending.take() else { return };
+        if let Some(voting) = &mut self.voting {
+            voting.forget();
+        }
         match kind {
             Kind::Read => self.election.unreadable(context.now),
             Kind::Load => {}
@@ -305,6 +363,9 @@ fn answer(leading: &Leading, answers: Vec<Answer>, context: &mut Context<'_>) {
 
 impl Process for SimCoordinator {
     fn start(&mut self, context: &mut Context<'_>) {
+        if let Some(voting) = &mut self.voting {
+            voting.start(context);
+        }
         self.pump(context);
     }
 
@@ -322,6 +383,11 @@ impl Process for SimCoordinator {
                     self.queue.push_back((from, id, request));
                 }
             }
+            Message::Vote { body } => {
+                if let Some(voting) = &mut self.voting {
+                    voting.receive(from, body);
+                }
+            }
             _ => {}
         }
         self.pump(context);
@@ -337,5 +403,11 @@ impl Process for SimCoordinator {
 
     fn wake(&mut self, context: &mut Context<'_>) {
         self.pump(context);
+    }
+
+    fn die(&mut self, rng: &mut Rng, disk: &mut Disk) {
+        if let Some(voting) = &mut self.voting {
+            voting.die(rng, disk);
+        }
     }
 }

@@ -24,5 +24,6 @@ pub mod scenario;
 pub mod shrink;
 pub mod store;
 pub mod trace;
+pub mod voting;
 pub mod workload;
 pub mod world;

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use samite_sim::audit::Violation;
 use samite_sim::rules::{Rules, Wrong};
 use samite_sim::run::{Report, run};
 use samite_sim::scale::{chart, measure, page};
-use samite_sim::scenario::Scenario;
+use samite_sim::scenario::{CoordinatorState, Scenario};
 use samite_sim::shrink::shrink;
 use serde_json::json;
 
@@ -50,6 +50,9 @@ struct Args {
     /// Break a rule on purpose: a failure is expected then
     #[arg(long, value_parser = wrong)]
     wrong: Option<Wrong>,
+    /// Keep the coordinator's state there; by default that is up to the seed
+    #[arg(long, value_enum)]
+    coordinator: Option<CoordinatorState>,
     /// Measure how things grow with the nodes, from the first number to the second by doubling, in place of seeds; writes docs/scale.md
     #[arg(long, value_name = "FROM..TO", value_parser = range)]
     scale: Option<(u32, u32)>,
@@ -119,7 +122,7 @@ fn main() -> ExitCode {
 
 /// Runs one seed and shows it.
 fn one(seed: u64, rules: Rules, args: &Args) -> Result<bool, String> {
-    let mut scenario = Scenario { rules, ..Scenario::new(seed) };
+    let mut scenario = Scenario { rules, ..Scenario::with(seed, args.coordinator) };
     scenario.calls = args.calls.unwrap_or(scenario.calls);
     scenario.clients = args.clients.unwrap_or(scenario.clients);
     scenario.partitions = args.partitions.unwrap_or(scenario.partitions);
@@ -140,6 +143,9 @@ fn one(seed: u64, rules: Rules, args: &Args) -> Result<bool, String> {
     }
     if !scenario.room.is_empty() {
         println!("full: nodes have room for {:?} bytes", scenario.room);
+    }
+    if let Some(voters) = scenario.voters {
+        println!("voters: a write takes up to {} us to get to flash", voters.flash_us);
     }
     for wished in &scenario.wishes {
         println!("wish: from {:?} on: {:?}", wished.at, wished.want);
@@ -224,7 +230,7 @@ fn many(rules: Rules, args: &Args) -> bool {
             if seed >= end {
                 break;
             }
-            let report = run(&Scenario { rules, ..Scenario::new(seed) }, false);
+            let report = run(&Scenario { rules, ..Scenario::with(seed, args.coordinator) }, false);
             if !report.violations.is_empty()
                 && failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX
             {
@@ -245,13 +251,13 @@ fn many(rules: Rules, args: &Args) -> bool {
             }
         }
     });
-    show(&totals, begun.elapsed(), rules, args.json);
+    show(&totals, begun.elapsed(), rules, args);
     failures.into_inner() == 0
 }
 
-fn show(totals: &Totals, took: Duration, rules: Rules, as_json: bool) {
+fn show(totals: &Totals, took: Duration, rules: Rules, args: &Args) {
     let per_minute = totals.seeds as f64 * 60.0 / took.as_secs_f64().max(1e-9);
-    if as_json {
+    if args.json {
         let failed: Vec<_> = totals
             .failed
             .iter()
@@ -276,7 +282,7 @@ fn show(totals: &Totals, took: Duration, rules: Rules, as_json: bool) {
         println!("seed {seed}: {violation}");
     }
     if let Some(seed) = totals.failed.keys().next() {
-        show_small(*seed, rules);
+        show_small(*seed, rules, args.coordinator);
     }
     println!(
         "{} seeds, {} failed; {} calls, {} events, {} h simulated in {:.1} s ({per_minute:.0} seeds/min), {} histories too long to judge",
@@ -291,8 +297,8 @@ fn show(totals: &Totals, took: Duration, rules: Rules, as_json: bool) {
 }
 
 /// Says how to see the first failure, as small as it can be made.
-fn show_small(seed: u64, rules: Rules) {
-    let whole = Scenario { rules, ..Scenario::new(seed) };
+fn show_small(seed: u64, rules: Rules, state: Option<CoordinatorState>) {
+    let whole = Scenario { rules, ..Scenario::with(seed, state) };
     let Some((small, report)) = shrink(&whole) else { return };
     let kept: Vec<String> = whole
         .faults
@@ -303,8 +309,10 @@ fn show_small(seed: u64, rules: Rules) {
         .collect();
     let kept = if kept.is_empty() { "none".to_owned() } else { kept.join(",") };
     let wrong = rules.wrong.map_or(String::new(), |wrong| format!(" --wrong {wrong}"));
+    let state = state.and_then(|state| state.to_possible_value());
+    let state = state.map_or(String::new(), |state| format!(" --coordinator {}", state.get_name()));
     println!(
-        "smallest: samite-sim --seed {seed} --calls {} --clients {} --partitions {} --faults {kept}{wrong}",
+        "smallest: samite-sim --seed {seed} --calls {} --clients {} --partitions {} --faults {kept}{wrong}{state}",
         small.calls, small.clients, small.partitions
     );
     for violation in &report.violations {

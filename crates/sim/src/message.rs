@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use samite_coordinator::quorum;
 use samite_types::{ClientId, RequestId};
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::op::{Reply, Request};
@@ -67,6 +68,11 @@ pub enum Message {
         /// As it travels.
         body: Vec<u8>,
     },
+    /// A message between voters ([`samite_coordinator::quorum`]).
+    Vote {
+        /// As it travels.
+        body: Vec<u8>,
+    },
 }
 
 impl Message {
@@ -93,6 +99,7 @@ impl Message {
             Self::Peer { body, payload } => (5, body, payload),
             Self::Keeper { body, .. } => (6, body, &[]),
             Self::KeeperReply { body, .. } => (7, body, &[]),
+            Self::Vote { body } => (8, body, &[]),
         }
     }
 }
@@ -118,6 +125,7 @@ impl fmt::Display for Message {
                 reply => reply.map(|reply: ControlReply| write!(f, "answer {id}: {reply:?}")),
             },
             Self::Peer { body, payload } => return show_peer(f, body, payload),
+            Self::Vote { body } => return f.write_str(&quorum::words(body)),
             Self::Keeper { id, body } => control::decode(body).map(|request| match request {
                 KeeperRequest::Swap { expected, seat, state } => {
                     let with = if state.is_some() { " with a state" } else { "" };

@@ -23,7 +23,7 @@ use samite_wire::peer::Messages;
 
 use crate::message::Message;
 use crate::net::Place;
-use crate::process::{Context, Process};
+use crate::process::{Context, Disk, Process};
 use crate::reply;
 use crate::rng::Rng;
 use crate::rules::{Rules, Wrong};
@@ -460,6 +460,7 @@ impl Process for SimNode {
                 }
             }
             Message::Reply { .. } | Message::Keeper { .. } | Message::KeeperReply { .. } => {}
+            Message::Vote { .. } => {}
         }
         self.tick(context);
         self.end_turn(context);
@@ -478,7 +479,7 @@ impl Process for SimNode {
         self.end_turn(context);
     }
 
-    fn die(&mut self, rng: &mut Rng) {
+    fn die(&mut self, rng: &mut Rng, _: &mut Disk) {
         if let Some(flash) = &mut self.flash {
             flash.die(rng);
         }

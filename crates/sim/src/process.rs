@@ -24,13 +24,13 @@ pub trait Process: Any {
     /// The time that it asked to be woken at has come.
     fn wake(&mut self, context: &mut Context<'_>);
     /// It dies now, whatever it was doing with its disk.
-    fn die(&mut self, _: &mut Rng) {}
+    fn die(&mut self, _: &mut Rng, _: &mut Disk) {}
 }
 
 /// What outlives a process.
 #[derive(Debug)]
 pub struct Disk {
-    /// Small files, each of which is replaced whole and never lost.
+    /// Small files, each of which is replaced whole or appended to, and never lost unless the disk is.
     pub files: BTreeMap<&'static str, Vec<u8>>,
     /// A disk that loses what was not synced.
     pub flash: MemoryDisk,

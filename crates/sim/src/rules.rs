@@ -32,6 +32,12 @@ pub enum Wrong {
     LossUntold,
     /// The coordinator takes no note of what is lost.
     LossForgotten,
+    /// A voter that has lost its disk votes again under its old number.
+    VotesTwice,
+    /// What a voter accepts is not on flash when it says so.
+    ForgetsLog,
+    /// Who holds the leader key goes on without waiting for most voters.
+    OldTerm,
 }
 
 /// The rules of a run.
@@ -43,7 +49,7 @@ pub struct Rules {
 
 impl Wrong {
     /// All there are.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::EarlyReplies,
         Self::NoRecord,
         Self::NoTerms,
@@ -56,6 +62,9 @@ impl Wrong {
         Self::NoRoom,
         Self::LossUntold,
         Self::LossForgotten,
+        Self::VotesTwice,
+        Self::ForgetsLog,
+        Self::OldTerm,
     ];
 
     /// The name on the command line.
@@ -74,6 +83,9 @@ impl Wrong {
             Self::NoRoom => "no-room",
             Self::LossUntold => "loss-untold",
             Self::LossForgotten => "loss-forgotten",
+            Self::VotesTwice => "votes-twice",
+            Self::ForgetsLog => "forgets-log",
+            Self::OldTerm => "old-term",
         }
     }
 }

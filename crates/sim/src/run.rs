@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use samite_coordinator::Timing;
+use samite_coordinator::quorum::{Configuration, Register};
 use samite_placement::ClusterMap;
 use samite_types::{ClientId, Epoch, NodeId, PartitionId, TargetId};
 use samite_wire::control::{Consistency, NodeInfo, TargetInfo};
@@ -24,6 +25,7 @@ use crate::process::Process;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 use crate::trace::Trace;
+use crate::voting::Voting;
 use crate::workload::Workload;
 use crate::world::World;
 
@@ -76,7 +78,12 @@ pub fn run(scenario: &Scenario, readable: bool) -> Report {
     let well_at = scenario.well_at();
     while world.step(well_at) {}
     world.heal();
-    if finish(&mut world, &clients) && wished(&mut world) && settle(&mut world, scenario) {
+    let all_vote = |world: &mut World| scenario.voters.is_none() || votes(world, scenario);
+    if finish(&mut world, &clients)
+        && wished(&mut world)
+        && all_vote(&mut world)
+        && settle(&mut world, scenario)
+    {
         world.add(Place::Client(READER), Duration::ZERO, 0);
         finish(&mut world, &[Place::Client(READER)]);
         compare_members(&mut world, scenario);
@@ -133,6 +140,29 @@ fn wished(world: &mut World) -> bool {
         };
         if !world.step(until) {
             world.audit.violate("wishes come true", words);
+            return false;
+        }
+    }
+}
+
+/// Lets events happen until every instance of the coordinator has a voter, and all have one register.
+fn votes(world: &mut World, scenario: &Scenario) -> bool {
+    let until = world.now() + RESYNCED_AFTER;
+    let shown = |world: &World| -> Vec<_> {
+        let instances = (0..scenario.coordinators).map(Place::Coordinator);
+        let of = |place| world.process(place).and_then(SimCoordinator::voting)?.shown();
+        let number = |shown: Option<(&Configuration, &Register)>| {
+            shown.map(|(configuration, register)| (configuration.number, register.changes()))
+        };
+        instances.map(|place| number(of(place))).collect()
+    };
+    loop {
+        let all = shown(world);
+        if all.iter().all(|one| one.is_some() && *one == all[0]) {
+            return true;
+        }
+        if !world.step(until) {
+            world.audit.violate("every instance votes", format!("{all:?}"));
             return false;
         }
     }
@@ -227,7 +257,9 @@ fn build(scenario: &Scenario, readable: bool, task: Option<Task>) -> World {
         let (ahead, drift_ppm) = clock();
         world.add(place, ahead, drift_ppm);
     };
-    add(Place::Store);
+    if scenario.voters.is_none() {
+        add(Place::Store);
+    }
     (0..scenario.coordinators).map(Place::Coordinator).for_each(&mut add);
     (0..scenario.nodes).map(Place::Node).for_each(&mut add);
     (0..scenario.clients).map(Place::Client).for_each(&mut add);
@@ -257,7 +289,14 @@ fn boot(scenario: &Rc<Scenario>, place: Place, number: u64) -> Box<dyn Process> 
             let parts = Rc::clone(scenario);
             let fresh = move |saved: Option<&[u8]>, now| Decider::new(&parts, saved, now);
             let nodes = scenario.nodes as usize;
-            Box::new(SimCoordinator::new(id, number, nodes, Timing::DEFAULT, Box::new(fresh)))
+            let instance = SimCoordinator::new(id, number, nodes, Timing::DEFAULT, Box::new(fresh));
+            Box::new(match scenario.voters {
+                Some(voters) => {
+                    let instances = scenario.coordinators;
+                    instance.with_voter(Voting::new(id, instances, voters, scenario.rules))
+                }
+                None => instance,
+            })
         }
         Place::Store => Box::new(Keeper::default()),
     }

@@ -18,7 +18,7 @@ use crate::net::{Cost, Place, Quality};
 use crate::node::{DATASET, SimNode};
 use crate::op::{Act, Cond, Op};
 use crate::run;
-use crate::scenario::{Fault, Scenario};
+use crate::scenario::{CoordinatorState, Fault, Scenario};
 use crate::world::World;
 
 pub use page::{chart, page};
@@ -149,7 +149,7 @@ fn scenario(nodes: u32) -> Scenario {
         links: Quality::GOOD,
         faults: Vec::new(),
         resync_step_len: VALUE_LEN as usize,
-        ..Scenario::new(1)
+        ..Scenario::keeping_state(1, CoordinatorState::Store)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::ValueEnum;
 use samite_wire::membership::NodeWish;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,8 @@ pub enum Fault {
     Mute(Place),
     /// The process dies, and another one starts afterwards, which knows what was on its disk.
     Crash(Place),
+    /// As [`Self::Crash`], of an instance of the coordinator, whose disk is lost meanwhile; unless most voters would be lost then.
+    Wipe(Place),
     /// The process stands still, and goes on where it was.
     Pause(Place),
     /// Its clock jumps ahead by half the fault's length, at once.
@@ -65,6 +68,24 @@ pub enum Want {
     Acknowledge,
 }
 
+/// Where the instances of the coordinator keep their state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CoordinatorState {
+    /// In a store beside them, as etcd is.
+    Store,
+    /// In a register of voters, one in each instance.
+    Voters,
+}
+
+/// The voters of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Voters {
+    /// How long a write takes to get to flash, at most, in microseconds.
+    pub flash_us: u64,
+    /// Entries after which a log is compacted.
+    pub log_len_max: usize,
+}
+
 /// Everything about a run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -78,6 +99,8 @@ pub struct Scenario {
     pub wishes: Vec<Wished>,
     /// Instances of the coordinator.
     pub coordinators: u32,
+    /// They have voters; `None`: a store.
+    pub voters: Option<Voters>,
     /// Clients.
     pub clients: u32,
     /// Partitions.
@@ -113,6 +136,20 @@ impl Scenario {
     /// The scenario of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
+        let by_voters = Rng::new(seed).fork(17).chance(500);
+        let state = if by_voters { CoordinatorState::Voters } else { CoordinatorState::Store };
+        Self::keeping_state(seed, state)
+    }
+
+    /// The scenario of a seed, with the coordinator's state there, if that is said.
+    #[must_use]
+    pub fn with(seed: u64, state: Option<CoordinatorState>) -> Self {
+        state.map_or_else(|| Self::new(seed), |state| Self::keeping_state(seed, state))
+    }
+
+    /// The scenario of a seed, with the coordinator's state there.
+    #[must_use]
+    pub fn keeping_state(seed: u64, state: CoordinatorState) -> Self {
         let mut rng = Rng::new(seed).fork(1);
         let mut deposing = Rng::new(seed).fork(5);
         let deposes = deposing.chance(250);
@@ -126,6 +163,7 @@ impl Scenario {
             founders: nodes,
             wishes: Vec::new(),
             coordinators: if rng.chance(500) { 1 } else { 3 },
+            voters: None,
             clients: rng.between(2, 5) as u32,
             partitions: rng.between(1, 4) as u32,
             redundancy,
@@ -140,6 +178,10 @@ impl Scenario {
             resync_step_len: 48,
             rules: Rules::default(),
         };
+        let mut voting = Rng::new(seed).fork(18);
+        if state == CoordinatorState::Voters {
+            scenario.vote(&mut voting);
+        }
         let faults = if rng.chance(50) { 0 } else { rng.between(1, 6) };
         for _ in 0..faults {
             let planned = scenario.fault(&mut rng);
@@ -148,36 +190,113 @@ impl Scenario {
         if deposes {
             scenario.depose(&mut deposing);
         }
-        let mut flash = Rng::new(seed).fork(6);
-        if flash.chance(250) {
-            scenario.endure(&mut flash);
-        }
-        let mut moving = Rng::new(seed).fork(7);
-        if moving.chance(250) {
-            scenario.change_nodes(&mut moving);
-        }
-        let mut severing = Rng::new(seed).fork(9);
-        if scenario.coordinators > 1 && severing.chance(150) {
-            scenario.sever(&mut severing);
-        }
-        let mut striking = Rng::new(seed).fork(11);
-        if striking.chance(150) {
-            scenario.strike(&mut striking);
-        }
-        let mut filling = Rng::new(seed).fork(14);
-        if filling.chance(300) {
-            scenario.fill(&mut filling);
-        }
-        let mut losing = Rng::new(seed).fork(15);
-        if losing.chance(150) {
-            scenario.lose(&mut losing);
-        }
-        let mut damaging = Rng::new(seed).fork(16);
-        if damaging.chance(250) {
-            scenario.damage(&mut damaging);
+        scenario.draw_more(seed);
+        if scenario.voters.is_some() && voting.chance(600) {
+            scenario.unseat(&mut voting);
         }
         scenario.faults.sort_by_key(|planned| planned.at);
         scenario
+    }
+
+    /// What is in some scenarios, each drawn from numbers of its own.
+    fn draw_more(&mut self, seed: u64) {
+        let mut flash = Rng::new(seed).fork(6);
+        if flash.chance(250) {
+            self.endure(&mut flash);
+        }
+        let mut moving = Rng::new(seed).fork(7);
+        if moving.chance(250) {
+            self.change_nodes(&mut moving);
+        }
+        let mut severing = Rng::new(seed).fork(9);
+        if self.coordinators > 1 && severing.chance(150) {
+            self.sever(&mut severing);
+        }
+        let mut striking = Rng::new(seed).fork(11);
+        if striking.chance(150) {
+            self.strike(&mut striking);
+        }
+        let mut filling = Rng::new(seed).fork(14);
+        if filling.chance(300) {
+            self.fill(&mut filling);
+        }
+        let mut losing = Rng::new(seed).fork(15);
+        if losing.chance(150) {
+            self.lose(&mut losing);
+        }
+        let mut damaging = Rng::new(seed).fork(16);
+        if damaging.chance(250) {
+            self.damage(&mut damaging);
+        }
+    }
+
+    /// The instances of the coordinator vote.
+    fn vote(&mut self, rng: &mut Rng) {
+        self.coordinators = if rng.chance(750) { 3 } else { 5 };
+        self.voters = Some(Voters {
+            flash_us: *rng.pick(&[0, 200, 5_000, 30_000]),
+            log_len_max: *rng.pick(&[10, 50, 1000]),
+        });
+    }
+
+    /// Voters die, at once and one after the other, are cut off from each other, and lose their disks.
+    fn unseat(&mut self, rng: &mut Rng) {
+        let mut at = rng.micros(100_000, 2_000_000);
+        for _ in 0..rng.between(1, 4) {
+            let first = rng.below(self.coordinators.into()) as u32;
+            // As many as may be lost, and the others.
+            let lost = if rng.chance(700) { 1 } else { (self.coordinators - 1) / 2 };
+            let turn = |by: u32| Place::Coordinator((first + by) % self.coordinators);
+            let (few, rest): (Vec<_>, Vec<_>) =
+                ((0..lost).map(turn).collect(), (lost..self.coordinators).map(turn).collect());
+            let longest = *rng.pick(&[300_000, 1_500_000, 4_000_000]);
+            let mut faults = Vec::new();
+            let mut plan = |fault, at, lasts| faults.push(Planned { fault, at, lasts });
+            match rng.below(10) {
+                // The power fails.
+                0..2 => {
+                    for place in few.iter().chain(&rest) {
+                        let apart = *rng.pick(&[0, 1_000, 100_000]);
+                        let begins = at + rng.micros(0, apart);
+                        plan(Fault::Crash(*place), begins, rng.micros(50_000, longest));
+                    }
+                }
+                2..5 => {
+                    for place in &few {
+                        let begins = at + rng.micros(0, 300_000);
+                        plan(Fault::Wipe(*place), begins, rng.micros(50_000, longest));
+                    }
+                }
+                // Some miss what the others decide; of those, some are lost; and what they find when they are back is what is left.
+                5..8 => {
+                    let away = if rng.chance(500) { Fault::Isolate } else { Fault::Crash };
+                    let lasts = rng.micros(300_000, 2_000_000);
+                    rest[1..]
+                        .iter()
+                        .take(few.len())
+                        .for_each(|place| plan(away(*place), at, lasts));
+                    let meets = at + lasts;
+                    let begins = meets - rng.micros(0, 200_000);
+                    for place in &few {
+                        plan(Fault::Wipe(*place), begins, rng.micros(10_000, 300_000));
+                    }
+                    plan(Fault::Crash(rest[0]), begins, rng.micros(100_000, longest));
+                }
+                _ => {
+                    for (from, to) in
+                        few.iter().flat_map(|few| rest.iter().map(move |to| (few, to)))
+                    {
+                        let cut = if rng.chance(500) { Fault::Cut } else { Fault::CutOneWay };
+                        if rng.chance(700) {
+                            plan(cut(*from, *to), at, rng.micros(100_000, longest));
+                        }
+                    }
+                }
+            }
+            let ends = faults.iter().map(|planned| planned.at + planned.lasts).max();
+            self.faults.append(&mut faults);
+            at = ends.unwrap_or(at).max(at) + rng.micros(0, 2_000_000);
+        }
     }
 
     /// Connections end all the time, for bytes of them are damaged.
@@ -387,7 +506,8 @@ impl Scenario {
         match rng.below(100) {
             0..60 => Place::Node(rng.below(self.nodes.into()) as u32),
             60..75 => Place::Coordinator(rng.below(self.coordinators.into()) as u32),
-            75..80 => Place::Store,
+            75..80 if self.voters.is_none() => Place::Store,
+            75..80 => Place::Coordinator(rng.below(self.coordinators.into()) as u32),
             _ => Place::Client(rng.below(self.clients.into()) as u32),
         }
     }

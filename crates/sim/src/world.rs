@@ -14,6 +14,7 @@ use crate::process::{Context, Disk, Process};
 use crate::rng::Rng;
 use crate::scenario::Fault;
 use crate::trace::Trace;
+use crate::voting;
 
 /// Makes the process of a place, with a number that no process before it had.
 pub type Boot = Box<dyn Fn(Place, u64) -> Box<dyn Process>>;
@@ -367,7 +368,7 @@ impl World {
     fn crash(&mut self, place: Place) {
         let Some(site) = self.sites.get_mut(&place) else { return };
         if let Some(mut process) = site.process.take() {
-            process.die(&mut self.rng);
+            process.die(&mut self.rng, &mut site.disk);
         }
         site.disk.flash.crash();
         site.held.clear();
@@ -392,6 +393,31 @@ impl World {
         }
     }
 
+    fn kill(&mut self, place: Place) {
+        if let Some(site) = self.sites.get_mut(&place) {
+            site.crashes += 1;
+            if site.crashes == 1 {
+                self.crash(place);
+            }
+        }
+    }
+
+    /// The disk of a dead instance of the coordinator is lost, unless too many are already.
+    fn wipe(&mut self, place: Place) {
+        let Place::Coordinator(id) = place else { return };
+        let disks = self.sites.iter().filter_map(|(place, site)| match place {
+            Place::Coordinator(id) => Some((*id, &site.disk)),
+            _ => None,
+        });
+        if voting::may_be_lost(id, disks)
+            && let Some(site) = self.sites.get_mut(&place)
+        {
+            voting::wipe(&mut site.disk);
+            self.trace.event(self.now, b"wipe");
+            self.trace.line(self.now, || format!("{place}: its disk is lost"));
+        }
+    }
+
     fn begin(&mut self, fault: Fault, lasts: Duration) {
         self.trace.event(self.now, b"fault");
         self.trace.line(self.now, || format!("fault begins: {fault:?} for {lasts:?}"));
@@ -406,13 +432,10 @@ impl World {
             Fault::Seclude(place) => self.isolate(place, is_no_client, Network::cut),
             Fault::Sever(place) => self.isolate(place, is_node, Network::cut),
             Fault::Mute(place) => self.mute(place, Network::cut),
-            Fault::Crash(place) => {
-                if let Some(site) = self.sites.get_mut(&place) {
-                    site.crashes += 1;
-                    if site.crashes == 1 {
-                        self.crash(place);
-                    }
-                }
+            Fault::Crash(place) => self.kill(place),
+            Fault::Wipe(place) => {
+                self.kill(place);
+                self.wipe(place);
             }
             Fault::Pause(place) => {
                 if let Some(site) = self.sites.get_mut(&place) {
@@ -446,7 +469,7 @@ impl World {
             Fault::Seclude(place) => self.isolate(place, is_no_client, Network::mend),
             Fault::Sever(place) => self.isolate(place, is_node, Network::mend),
             Fault::Mute(place) => self.mute(place, Network::mend),
-            Fault::Crash(place) => {
+            Fault::Crash(place) | Fault::Wipe(place) => {
                 if let Some(site) = self.sites.get_mut(&place) {
                     site.crashes -= 1;
                     if site.crashes == 0 {

@@ -4,19 +4,24 @@ use std::time::Duration;
 
 use samite_sim::net::Place;
 use samite_sim::run::{Report, run};
-use samite_sim::scenario::{Fault, Planned, Scenario};
+use samite_sim::scenario::{CoordinatorState, Fault, Planned, Scenario};
 
 /// Longer than anything that a call has to wait for, unless it is for the end of the cut.
 const LASTS: Duration = Duration::from_secs(25);
 
 /// Two of three instances, one of which leads or comes to lead, are cut off while everything is well otherwise.
-fn report(seed: u64, fault: fn(Place) -> Fault, coordinators: u32) -> Report {
+fn report(
+    seed: u64,
+    state: CoordinatorState,
+    fault: fn(Place) -> Fault,
+    coordinators: u32,
+) -> Report {
     let cut = |id| Planned {
         fault: fault(Place::Coordinator(id)),
         at: Duration::from_secs(2),
         lasts: LASTS,
     };
-    let well = Scenario::new(seed);
+    let well = Scenario::keeping_state(seed, state);
     let scenario = Scenario {
         nodes: 3,
         founders: 3,
@@ -35,8 +40,10 @@ fn report(seed: u64, fault: fn(Place) -> Fault, coordinators: u32) -> Report {
 #[test]
 fn a_leader_that_reaches_no_node_is_replaced() {
     for seed in 0..20 {
-        for fault in [Fault::Sever, Fault::Mute] {
-            let report = report(seed, fault, 3);
+        let faults = [Fault::Sever, Fault::Mute].map(|fault| (CoordinatorState::Store, fault));
+        let voters = (CoordinatorState::Voters, Fault::Sever as fn(Place) -> Fault);
+        for (state, fault) in faults.into_iter().chain([voters]) {
+            let report = report(seed, state, fault, 3);
             assert!(report.violations.is_empty(), "seed {seed}: {:?}", report.violations);
             // Lease, silence, and the former leader's time; twice, when the second is cut off, too.
             assert!(
@@ -46,7 +53,7 @@ fn a_leader_that_reaches_no_node_is_replaced() {
             );
         }
         // Without another one, all wait.
-        let alone = report(seed, Fault::Sever, 1);
+        let alone = report(seed, CoordinatorState::Store, Fault::Sever, 1);
         assert!(alone.violations.is_empty(), "seed {seed}: {:?}", alone.violations);
         assert!(alone.longest_call > LASTS / 2, "seed {seed}: {:?}", alone.longest_call);
     }

@@ -77,3 +77,18 @@ fn losses_that_the_coordinator_forgets() {
 fn changes_that_do_not_fit_on_all_members() {
     is_found(Wrong::NoRoom);
 }
+
+#[test]
+fn voters_that_vote_again_without_what_they_promised() {
+    is_found(Wrong::VotesTwice);
+}
+
+#[test]
+fn voters_that_forget_what_they_accepted() {
+    is_found(Wrong::ForgetsLog);
+}
+
+#[test]
+fn leaders_that_do_not_wait_for_most_voters() {
+    is_found(Wrong::OldTerm);
+}
