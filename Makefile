@@ -44,7 +44,7 @@ stress: build ## random operations of 8 processes by both doors against a model,
 	@$(CARGO) build --release --quiet --package samite-trust
 	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-trust stress $(STRESS)
 
-chaos: build ## nodes of mirrored clusters die while 8 processes work, 100 runs (CHAOS='--runs 10 --fault stop|cut-coordinator|cut-peer|lossy|etcd-leader')
+chaos: build ## nodes of mirrored clusters die while 8 processes work, 100 runs (CHAOS='--runs 10 --fault stop|coordinator|two|cut-coordinator|cut-peer|lossy --coordinator etcd')
 	@$(CARGO) build --release --quiet --package samite-trust
 	@SAMITE_BIN=$(abspath $(SAMITE)) $(TARGET)/release/samite-trust chaos --runs 100 $(CHAOS)
 

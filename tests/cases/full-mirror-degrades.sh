@@ -6,14 +6,14 @@
 #
 #   tests/cases/full-mirror-degrades.sh [--short | --help]
 #
-# --short uses less memory, and kills nobody. Needs etcd and python3. SAMITE names the binary.
+# --short uses less memory, and kills nobody. Needs python3. SAMITE names the binary.
 # Ends with 0: right, 1: wrong, 2: cannot run here.
 
 set -u
 # shellcheck source=tests/cases/common.sh
 source "$(dirname "$0")/common.sh"
 begin "$@"
-needs etcd python3
+needs python3
 
 cat >"$scratch/fill.py" <<'PYTHON'
 # Writes files into a directory until many calls have failed; a line for each that was acknowledged.
@@ -81,7 +81,7 @@ writers=(one two three)
 memory=100M errors=300
 if [ -n "$short" ]; then memory=64M errors=60; fi
 wrong=0
-start --local 3 --memory "$memory" --mirror 2 --coordinator etcd
+start --local 3 --memory "$memory" --mirror 2
 for writer in "${writers[@]}"; do
   in_background timeout 200 "$python" "$scratch/fill.py" "/samite/$writer" "$scratch/$writer" "$errors"
 done

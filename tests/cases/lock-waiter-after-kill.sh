@@ -6,14 +6,14 @@
 #   tests/cases/lock-waiter-after-kill.sh [--short | --help]
 #
 # ROUNDS=N: how many nodes are killed or stopped, 8 if not said; --short: 3, all of them killed.
-# MOUNTS=0 leaves the mount out. Needs etcd, python3 and, with the mount, /dev/fuse. SAMITE names the binary.
+# MOUNTS=0 leaves the mount out. Needs python3 and, with the mount, /dev/fuse. SAMITE names the binary.
 # Ends with 0: right, 1: wrong, 2: cannot run here.
 
 set -u
 # shellcheck source=tests/cases/common.sh
 source "$(dirname "$0")/common.sh"
 begin "$@"
-needs etcd python3
+needs python3
 if [ "${MOUNTS:-1}" = 1 ] && ! [ -e /dev/fuse ]; then cannot /dev/fuse; fi
 rounds=${ROUNDS:-8}
 if [ -n "$short" ]; then rounds=${ROUNDS:-3}; fi
@@ -76,7 +76,7 @@ disturb() {
   return 1
 }
 
-start --local 3 --memory 200M --mirror 2 --coordinator etcd
+start --local 3 --memory 200M --mirror 2
 all=(run1 run2)
 for one in "${all[@]}"; do in_background "$python" "$scratch/lock.py" /samite/lock "$scratch/$one"; done
 if [ "${MOUNTS:-1}" = 1 ]; then

@@ -12,7 +12,7 @@ pub enum ExitCode {
     Failed = 1,
     /// The command line makes no sense.
     Usage = 2,
-    /// No such cluster is up, or a node cannot be reached.
+    /// No such store is up, or a node cannot be reached.
     Unreachable = 3,
     /// No such file, record, object or dataset.
     NotFound = 4,
@@ -34,7 +34,7 @@ Exit codes:
   0  done
   1  failed, wholly or in part
   2  the command line makes no sense
-  3  no such cluster is up, or a node cannot be reached
+  3  no such store is up, or a node cannot be reached
   4  no such file, record, object or dataset
   5  it exists already, or a condition did not hold
   6  records are damaged and cannot be mended, or are lost

@@ -5,6 +5,9 @@ use samite_types::Redundancy;
 use samite_wire::control::{Consistency, NodeState, Reachability};
 use serde::Serialize;
 
+use crate::cluster::Target;
+use crate::local::life;
+
 /// How the groups of a table are.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Health {
@@ -102,4 +105,20 @@ pub fn losses_as_json(losses: &[Loss]) -> serde_json::Value {
         serde_json::json!({ "dataset": loss.dataset, "partitions": loss.partitions, "of": loss.of })
     });
     each.collect()
+}
+
+/// Nodes whose processes have ended, each with the way back, for whoever could not reach the store.
+pub fn ended_nodes(target: &Target) -> Vec<String> {
+    let Ok(file) = target.dir.read_cluster_file() else { return Vec::new() };
+    let is_empty = file.setup.durable.is_none() && file.setup.redundancy == Redundancy(1);
+    let how_back = if is_empty { ", empty: what it held is gone" } else { "" };
+    let ended = file.nodes.iter().filter_map(|entry| {
+        let (node, pid) = (entry.node, entry.pid);
+        let how = life::ended(&target.dir, entry)?;
+        let number = node.get();
+        Some(format!(
+            "{node} is down: its process (pid {pid}) {how}; `samite node restart {number}` starts it again{how_back}"
+        ))
+    });
+    ended.collect()
 }

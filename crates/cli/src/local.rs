@@ -18,6 +18,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use samite_client::runtime::{ClusterDir, ENV_RUNTIME_DIR};
+use samite_types::NodeId;
 
 use crate::failure::{Failure, IoContext};
 use process::Process;
@@ -70,7 +71,7 @@ fn is_still_at(fd: &OwnedFd, path: &Path) -> bool {
     }
 }
 
-/// The cluster's living node processes: those written down, and those that were never written down.
+/// The cluster's living node processes: those written down, and those that were never written down, a third voter of those included.
 pub fn living_nodes(dir: &ClusterDir) -> Vec<Process> {
     let recorded = dir.read_cluster_file().map(|file| file.nodes).unwrap_or_default();
     let mut living: BTreeMap<u32, Process> = recorded
@@ -81,7 +82,16 @@ pub fn living_nodes(dir: &ClusterDir) -> Vec<Process> {
     for process in process::nodes_serving(dir.path()) {
         living.entry(process.pid()).or_insert(process);
     }
+    if let Some(voter) = living_voter(dir) {
+        living.remove(&voter.pid());
+    }
     living.into_values().collect()
+}
+
+/// The living process with the third voter, if it was written down.
+pub fn living_voter(dir: &ClusterDir) -> Option<Process> {
+    let voter = dir.read_cluster_file().ok()?.setup.third_voter?;
+    Process::started_at(voter.pid, voter.start_ticks)
 }
 
 /// The living etcd processes that were started with the cluster, written down or not.
@@ -177,11 +187,14 @@ fn is_our_file(name: &str) -> bool {
     if name.strip_suffix(".log").is_some_and(is_etcd_name) {
         return true;
     }
-    name.strip_prefix('n')
-        .and_then(|rest| rest.rsplit_once('.'))
-        .filter(|(_, kind)| ["sock", "log", "faults", "table", "life"].contains(kind))
-        .map(|(number, _)| number)
-        .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+    let kinds = ["sock", "log", "faults", "table", "life", "voter"];
+    let is_node = |stem: &str| {
+        let number = stem.strip_prefix('n').unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit())
+    };
+    name.rsplit_once('.').is_some_and(|(stem, kind)| {
+        kinds.contains(&kind) && (is_node(stem) || stem == NodeId::THIRD_VOTER.to_string())
+    })
 }
 
 /// Whether a member of etcd has its data, or its log, under this name.
@@ -214,6 +227,11 @@ mod tests {
             "n12.table",
             "n12.life",
             "n3.life.new",
+            "n3.voter",
+            "n3.voter.new",
+            "voter.voter",
+            "voter.sock",
+            "voter.log",
             "mount-7.json",
             "pipe-12",
             "map",

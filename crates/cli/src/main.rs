@@ -106,32 +106,44 @@ fn main() {
 
 fn dispatch(cli: Cli) -> Result<(), Failure> {
     let target = Target::new(cli.cluster, cli.timeout)?;
-    match cli.command {
-        Command::Up(args) => up::run(&args, &target),
-        Command::Status(args) => status::run(&args, &target),
-        Command::Down(args) => down::run(&args, &target),
-        Command::Node(args) => node::run(&args, &target),
-        Command::Run(args) => run::run(&args, &target),
-        Command::Mount(args) => mount::mount(&args, &target),
-        Command::Umount(args) => mount::umount(&args, &target),
-        Command::Stage(args) => stage::run(&args, &target),
-        Command::Ls(args) => ls::run(&args, &target),
-        Command::Cat(args) => data::cat(&args, &target),
-        Command::Put(args) => data::put(&args, &target),
-        Command::Get(args) => data::get(&args, &target),
-        Command::Cp(args) => files::cp(&args, &target),
-        Command::Mv(args) => files::mv(&args, &target),
-        Command::Rm(args) => files::rm(&args, &target),
-        Command::Mkdir(args) => files::mkdir(&args, &target),
-        Command::Stat(args) => stat::run(&args, &target),
-        Command::Set(args) => set::run(&args, &target),
-        Command::Df(args) => df::run(&args, &target),
-        Command::Kv(args) => kv::run(&args, &target),
-        Command::Object(args) => object::run(&args, &target),
-        Command::Dataset(args) => dataset::run(&args, &target),
-        Command::Fault(args) => fault::run(&args, &target),
-        Command::Scrub(args) => scrub::run(&args, &target),
-        Command::AcknowledgeLoss(args) => acknowledge::run(&args, &target),
+    let tells_of_nodes = matches!(cli.command, Command::Status(_) | Command::Node(_));
+    carry_out(cli.command, &target).map_err(|failure| match failure.code {
+        failure::ExitCode::Unreachable if !tells_of_nodes => {
+            let ended = health::ended_nodes(&target);
+            let lines = std::iter::once(failure.message).chain(ended);
+            Failure::new(failure.code, lines.collect::<Vec<_>>().join("\n"))
+        }
+        _ => failure,
+    })
+}
+
+fn carry_out(command: Command, target: &Target) -> Result<(), Failure> {
+    match command {
+        Command::Up(args) => up::run(&args, target),
+        Command::Status(args) => status::run(&args, target),
+        Command::Down(args) => down::run(&args, target),
+        Command::Node(args) => node::run(&args, target),
+        Command::Run(args) => run::run(&args, target),
+        Command::Mount(args) => mount::mount(&args, target),
+        Command::Umount(args) => mount::umount(&args, target),
+        Command::Stage(args) => stage::run(&args, target),
+        Command::Ls(args) => ls::run(&args, target),
+        Command::Cat(args) => data::cat(&args, target),
+        Command::Put(args) => data::put(&args, target),
+        Command::Get(args) => data::get(&args, target),
+        Command::Cp(args) => files::cp(&args, target),
+        Command::Mv(args) => files::mv(&args, target),
+        Command::Rm(args) => files::rm(&args, target),
+        Command::Mkdir(args) => files::mkdir(&args, target),
+        Command::Stat(args) => stat::run(&args, target),
+        Command::Set(args) => set::run(&args, target),
+        Command::Df(args) => df::run(&args, target),
+        Command::Kv(args) => kv::run(&args, target),
+        Command::Object(args) => object::run(&args, target),
+        Command::Dataset(args) => dataset::run(&args, target),
+        Command::Fault(args) => fault::run(&args, target),
+        Command::Scrub(args) => scrub::run(&args, target),
+        Command::AcknowledgeLoss(args) => acknowledge::run(&args, target),
         Command::Bench(args) => bench::run(&args),
         Command::BenchPeer(args) => bench::peer(&args),
     }

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// How long they are started again and again once the node is dead: a failover takes less than 3 s.
 const LOOK_FOR: Duration = Duration::from_secs(4);
 const FILES: usize = 24;
-/// A node that dies. The coordinator is at node 0.
+/// A node that dies.
 const VICTIM: usize = 1;
 /// One that dies where etcd is the coordinator: others find the cluster by it.
 const FIRST: usize = 0;
@@ -140,7 +140,7 @@ fn round(samite: &Samite, door: &Door, number: usize) -> Vec<String> {
 
 #[test]
 fn programs_see_a_pause_while_a_mirrored_node_dies() {
-    let (samite, doors) = up("2", "embedded");
+    let (samite, doors) = up("2", "replicated");
     for door in &doors {
         assert_eq!(round(&samite, door, 1), [] as [String; 0]);
     }

@@ -44,7 +44,7 @@ fn a_loss_is_told_until_it_is_acknowledged() {
             samite.ok(["node", "restart", "1"]);
         }
     }
-    // The coordinator's own node keeps what it knows of losses on disk.
+    // What is known of losses outlives the node whose coordinator led.
     samite.ok(["fault", "kill", "0"]);
     samite.ok(["node", "restart", "0"]);
     let told = said(&samite, 6, &["status"]);
@@ -236,4 +236,19 @@ fn objects_that_may_be_lost_are_not_said_to_be_missing() {
     samite.fails(4, ["object", "get", &gone, "-"]);
     samite.ok(["object", "put", &gone, file.to_str().unwrap()]);
     samite.ok(["down"]);
+}
+
+#[test]
+fn who_cannot_reach_a_node_hears_how_it_ended_and_how_it_comes_back() {
+    let samite = Samite::up(2);
+    let pid = samite.pids("default")[1];
+    samite.ok(["fault", "kill", "1"]);
+    let said = samite.fails(3, ["ls", "/"]);
+    let words = format!(
+        "n1 is down: its process (pid {pid}) was killed by signal 9 (SIGKILL); `samite node restart 1` starts it again, empty: what it held is gone"
+    );
+    assert!(said.ends_with(&format!("{words}\n")), "{said}");
+    let said = samite.fails(3, ["status"]);
+    assert_eq!(said.matches("cluster default: ").count(), 1, "{said}");
+    assert!(said.contains("n1 does not answer: connect "), "{said}");
 }

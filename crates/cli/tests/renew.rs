@@ -262,16 +262,36 @@ fn a_node_whose_directory_was_put_back_as_it_had_been_does_not_start() {
     check_all(&samite);
     samite.ok(["down"]);
 
-    // A coordinator's state is older with the directory that it is in.
+    // The same of the first node: the others have the newest cluster map.
     put_back(&copy("new"), &durable);
     put_back(&copy("old").join("n0"), &n0);
     let said = samite.fails(1, up);
-    assert!(said.contains("the cluster map is an older copy"), "{said}");
+    assert!(said.contains("they are an older copy") && said.contains("--renew 0"), "{said}");
 
     // The store as a whole, as it was: nothing speaks against it.
     put_back(&copy("old"), &durable);
     samite.ok(up);
     assert_eq!(samite.ok(["kv", "get", "key 1"]).trim_end(), "old");
+}
+
+#[test]
+fn a_cluster_map_that_was_put_back_as_it_had_been_is_refused() {
+    let samite = Samite::new();
+    let durable = samite.scratch().join("flash");
+    let (n0, old) = (durable.join("n0"), samite.scratch().join("old"));
+    let durable_text = durable.to_str().unwrap();
+    let up = ["up", "--local", "2", "--memory", "64M", "--durable", durable_text];
+    let up = [&up[..], &["--coordinator", "embedded"]].concat();
+    samite.ok(&up);
+    samite.ok(["down"]);
+    copy_all(&n0, &old);
+    samite.ok(&up);
+    samite.ok(["kv", "put", "key 0", "new"]);
+    samite.ok(["down"]);
+    // A coordinator's state is older with the directory that it is in.
+    put_back(&old, &n0);
+    let said = samite.fails(1, &up);
+    assert!(said.contains("the cluster map is an older copy"), "{said}");
 }
 
 #[test]

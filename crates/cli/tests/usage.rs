@@ -89,3 +89,20 @@ fn run_becomes_the_program() {
     let output = samite.command(["run", "true"]).env("SAMITE_PRELOAD", "/no/such.so").output();
     assert_eq!(output.unwrap().status.code(), Some(1));
 }
+
+#[test]
+fn what_others_can_read_is_refused_with_the_command_that_mends_it() {
+    let samite = Samite::up(1);
+    let open_to = |path: &std::path::Path, mode: u32| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let (dir, key) = (samite.runtime(), samite.runtime().join("default/key"));
+    for (path, loose, strict) in [(dir, 0o755, 0o700), (key, 0o644, 0o600)] {
+        open_to(&path, loose);
+        let said = samite.fails(1, ["ls", "/"]);
+        let mends = format!("`chmod {strict:o} {}`", path.display());
+        assert!(said.contains(&mends), "{said}");
+        open_to(&path, strict);
+        samite.ok(["ls", "/"]);
+    }
+}

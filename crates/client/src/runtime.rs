@@ -26,7 +26,7 @@ use samite_transport::Authorities;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 
-pub use setup::{ClusterSetup, EtcdEntry, EtcdTlsFiles};
+pub use setup::{ClusterSetup, EtcdEntry, EtcdTlsFiles, VoterEntry};
 
 /// Names the cluster that commands and programs use; [`DEFAULT_CLUSTER`] when unset.
 pub const ENV_CLUSTER: &str = "SAMITE_CLUSTER";
@@ -184,6 +184,12 @@ impl ClusterDir {
         self.path.join("map")
     }
 
+    /// Where the voter of a node is kept, which keeps the cluster map together with others.
+    #[must_use]
+    pub fn voter_path(&self, node: NodeId) -> PathBuf {
+        self.path.join(format!("{node}.voter"))
+    }
+
     /// Path of a node's log.
     #[must_use]
     pub fn log_path(&self, node: NodeId) -> PathBuf {
@@ -252,10 +258,11 @@ impl ClusterDir {
     /// Reads the cluster key.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] when it is not 32 bytes; otherwise as [`ClusterDir::check`], or what the system answered.
+    /// [`ErrorKind::Corrupt`] when it is not 32 bytes; [`ErrorKind::Denied`] when others may read it; otherwise as [`ClusterDir::check`], or what the system answered.
     pub fn read_key(&self) -> Result<[u8; KEY_LEN]> {
         self.check()?;
         let path = self.key_path();
+        check_private(&path)?;
         read_file(&path, KEY_LEN)?.try_into().map_err(|_| {
             Error::new(
                 ErrorKind::Corrupt,
@@ -400,13 +407,26 @@ fn open_private_dir(path: &Path) -> Result<rustix::fd::OwnedFd> {
         return Err(Error::new(
             ErrorKind::Denied,
             format!(
-                "{}: mode {:04o} lets others in; it must be 0700",
+                "{}: mode {:04o} lets others in; it must be 0700: `chmod 700 {}`",
                 what(),
-                stat.st_mode & 0o7777
+                stat.st_mode & 0o7777,
+                path.display()
             ),
         ));
     }
     Ok(dir)
+}
+
+/// Checks that nobody but its owner may read or write a file.
+fn check_private(path: &Path) -> Result<()> {
+    let failed = |errno| Error::io(format_args!("read {}", path.display()), errno);
+    let stat = rustix::fs::lstat(path).map_err(failed)?;
+    if stat.st_mode & 0o077 == 0 {
+        return Ok(());
+    }
+    let (shown, mode) = (path.display(), stat.st_mode & 0o7777);
+    let words = format!("{shown}: mode {mode:04o} lets others read the key: `chmod 600 {shown}`");
+    Err(Error::new(ErrorKind::Denied, words))
 }
 
 fn create_private_dir(path: &Path) -> Result<()> {

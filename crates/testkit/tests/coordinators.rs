@@ -1,5 +1,5 @@
-//! Clusters of real processes whose coordinators, or the etcd below them, die. They need the `samite` binary (`make test` builds it first), and
-//! etcd; the tests are skipped where that is not installed.
+//! Clusters of real processes whose coordinators, or who keeps their state, die. They need the `samite` binary (`make test` builds it first), and
+//! some etcd; those are skipped where that is not installed.
 
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
@@ -197,7 +197,8 @@ fn a_leader_that_reaches_no_node_is_replaced() {
 
 #[test]
 fn without_the_node_of_an_embedded_coordinator_all_wait_until_it_is_back() {
-    let cluster = ProcessCluster::start(3, &["--memory", "64M", "--mirror", "2"]).unwrap();
+    let args = ["--memory", "64M", "--mirror", "2", "--coordinator", "embedded"];
+    let cluster = ProcessCluster::start(3, &args).unwrap();
     let client = cluster.client(options()).unwrap();
     let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
     let keys: Vec<String> = (0..64).map(|number| format!("key {number}")).collect();
@@ -224,6 +225,144 @@ fn without_the_node_of_an_embedded_coordinator_all_wait_until_it_is_back() {
         assert_eq!(kv.get(key.as_bytes()).unwrap().unwrap().bytes, b"value", "{key}");
     }
     client.create_dataset(&spec("new")).unwrap();
+}
+
+/// Waits until every group has all its members, and all of them are good.
+fn wait_until_whole(cluster: &ProcessCluster) {
+    let begun = Instant::now();
+    while cluster.run(["status"]).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", cluster.run(["status"]));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Without anything that was installed for it: each node of `nodes` dies in turn, the one that leads included, and calls go on.
+fn each_node_in_turn_dies(nodes: usize, more: &[&str]) -> ProcessCluster {
+    let args = [&["--memory", "64M", "--mirror", "2"], more].concat();
+    let cluster = ProcessCluster::start(nodes, &args).unwrap();
+    let client = cluster.client(options()).unwrap();
+    let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
+    let mut victims: Vec<NodeId> = (0..nodes as u32).map(NodeId).collect();
+    victims.push(leader(&client, nodes as u32));
+    for (round, victim) in victims.iter().enumerate() {
+        wait_until_whole(&cluster);
+        cluster.kill_node(*victim).unwrap();
+        for key in 0..64u8 {
+            kv.put(&[key], &[key, round as u8]).unwrap();
+            assert_eq!(kv.get(&[key]).unwrap().unwrap().bytes, [key, round as u8]);
+        }
+        // The map changes, too, though a node is dead.
+        client.create_dataset(&spec(&format!("round-{round}"))).unwrap();
+        cluster.run(["node", "restart", &victim.get().to_string()]).unwrap();
+    }
+    wait_until_whole(&cluster);
+    cluster
+}
+
+#[test]
+fn any_of_three_nodes_may_die() {
+    each_node_in_turn_dies(3, &[]);
+}
+
+#[test]
+fn either_of_two_nodes_may_die_and_so_may_the_third_voter() {
+    let cluster = each_node_in_turn_dies(2, &[]);
+    let client = cluster.client(options()).unwrap();
+    let voter = |cluster: &ProcessCluster| cluster.file().unwrap().setup.third_voter.unwrap();
+    let before = voter(&cluster);
+    kill(before.pid);
+    std::thread::sleep(Duration::from_secs(2));
+    client.create_dataset(&spec("without")).unwrap();
+    // It is started again with the next node that is.
+    cluster.kill_node(NodeId(1)).unwrap();
+    let said = cluster.run(["node", "restart", "1"]).unwrap();
+    assert!(String::from_utf8_lossy(&said.stdout).contains("the third voter had ended"));
+    assert_ne!(voter(&cluster).pid, before.pid);
+    wait_until_whole(&cluster);
+    cluster.kill_node(NodeId(0)).unwrap();
+    client.create_dataset(&spec("again")).unwrap();
+    // Nothing is left of it.
+    let after = voter(&cluster).pid;
+    cluster.run(["down"]).unwrap();
+    assert!(!is_alive(after), "the third voter outlives the store");
+    cluster.end();
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+#[test]
+fn a_durable_store_comes_back_with_its_voters_whoever_of_them_is_lost() {
+    let flash = tempfile::tempdir().unwrap();
+    let durable = flash.path().join("d").display().to_string();
+    let args = ["--memory", "96M", "--mirror", "2", "--durable", &durable];
+    let cluster = ProcessCluster::start(3, &args).unwrap();
+    let up = || cluster.run([&["up", "--local", "3"], &args[..]].concat());
+    for life in 0..4u64 {
+        if life > 0 {
+            up().unwrap();
+        }
+        let client = cluster.client(options()).unwrap();
+        let kv = Kv::new(client.dataset("kv").unwrap());
+        for number in 0..life {
+            let found = kv.get(&number.to_le_bytes()).unwrap().unwrap();
+            assert_eq!(found.bytes, number.to_be_bytes(), "life {life}");
+        }
+        kv.put(&life.to_le_bytes(), &life.to_be_bytes()).unwrap();
+        wait_until_whole(&cluster);
+        if life == 1 {
+            // Everything at once.
+            cluster.file().unwrap().nodes.iter().for_each(|node| kill(node.pid));
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        cluster.run(["down"]).unwrap();
+        if life == 2 {
+            // The other two give this node a new one.
+            std::fs::remove_file(flash.path().join("d/n1/voter")).unwrap();
+        }
+    }
+    // Damage is told at once, with the file.
+    let voter = flash.path().join("d/n2/voter");
+    let sound = std::fs::read(&voter).unwrap();
+    let mut damaged = sound.clone();
+    damaged[30] ^= 1;
+    std::fs::write(&voter, damaged).unwrap();
+    let refused = up().unwrap_err();
+    assert!(refused.message().contains("n2/voter"), "{refused}");
+    assert!(refused.message().contains("remove it"), "{refused}");
+    std::fs::write(&voter, sound).unwrap();
+    up().unwrap();
+}
+
+#[test]
+fn another_node_votes_for_one_that_was_removed() {
+    let cluster = ProcessCluster::start(4, &["--memory", "64M", "--mirror", "2"]).unwrap();
+    let client = cluster.client(options()).unwrap();
+    client.create_dataset(&spec("kept")).unwrap();
+    let voter = |node: u32| cluster.runtime_path().join(format!("default/n{node}.voter"));
+    assert!(voter(2).exists() && !voter(3).exists());
+    wait_until_whole(&cluster);
+    cluster.kill_node(NodeId(1)).unwrap();
+    // Until its lease has ended it counts as alive.
+    let begun = Instant::now();
+    while let Err(error) = cluster.run(["node", "remove", "1", "--force"]) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "{error}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    while !voter(3).exists() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "n3 gets no voter");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Of n0, n2 and n3 any one may die now.
+    wait_until_whole(&cluster);
+    cluster.kill_node(NodeId(0)).unwrap();
+    client.create_dataset(&spec("more")).unwrap();
+    cluster.run(["node", "restart", "0"]).unwrap();
+    wait_until_whole(&cluster);
+    cluster.kill_node(NodeId(2)).unwrap();
+    client.create_dataset(&spec("last")).unwrap();
 }
 
 #[test]

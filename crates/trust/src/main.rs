@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use samite_client::Client;
 use samite_client::runtime::DEFAULT_CLUSTER;
-use samite_trust::chaos::{self, driver::Fault};
+use samite_trust::chaos::{self, driver::Coordinator, driver::Fault};
 use samite_trust::door::Door;
 use samite_trust::door::agent::serve;
 use samite_trust::door::library::Library;
@@ -119,6 +119,9 @@ enum Command {
         /// Nodes that hold each record
         #[arg(long, default_value_t = 2)]
         mirror: u8,
+        /// Where the cluster map is kept
+        #[arg(long, value_enum, default_value_t = Coordinator::Replicated)]
+        coordinator: Coordinator,
         /// What goes wrong
         #[arg(long, value_enum, default_value_t = Fault::Kill)]
         fault: Fault,
@@ -165,9 +168,12 @@ fn main() -> ExitCode {
                 chaos::files::fill(&mut *door, number, &is_over)
             })
             .map(|told| told.tell()),
-        Command::Chaos { runs, seed, nodes, mirror, fault, times, keep } => {
-            let seed = seed.unwrap_or_else(clock);
-            let plan = |run| chaos::driver::Plan { nodes, mirror, fault, times, seed: seed + run };
+        Command::Chaos { runs, seed, nodes, mirror, coordinator, fault, times, keep } => {
+            let first = seed.unwrap_or_else(clock);
+            let plan = |run| {
+                let seed = first + run;
+                chaos::driver::Plan { nodes, mirror, coordinator, fault, times, seed }
+            };
             try_chaos((0..runs).map(plan), &keep)
         }
     };

@@ -1,20 +1,19 @@
-//! The short form of the chaos test; `make chaos` is the long one. It is skipped where etcd is not installed.
+//! The short form of the chaos test; `make chaos` is the long one.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
 mod common;
 
 use std::time::Duration;
 
-use samite_trust::chaos::driver::{Fault, Plan, run};
+use samite_trust::chaos::driver::{Coordinator, Fault, Plan, run};
 use samite_trust::stage::Watchdog;
 
 #[test]
 fn nodes_of_a_mirrored_cluster_die_one_after_the_other_and_nobody_notices() {
-    if !samite_testkit::has("etcd") {
-        return;
-    }
     let _watchdog = Watchdog::new("chaos", Duration::from_secs(240));
-    let plan = Plan { nodes: 3, mirror: 2, fault: Fault::Kill, times: 2, seed: 20_261 };
+    let coordinator = Coordinator::Replicated;
+    let plan =
+        Plan { nodes: 3, mirror: 2, coordinator, fault: Fault::Kill, times: 2, seed: 20_261 };
     let keep = std::env::temp_dir().join("samite-chaos");
     let summary = run(&plan, &common::helper(), &keep).unwrap_or_else(|wrong| panic!("{wrong}"));
     assert!(summary.calls > 0);

@@ -40,7 +40,7 @@ Examples:
         /// How the chunks of an object spread: `round-robin`, `single`, or `weighted=TARGET:WEIGHT,…`
         #[arg(long, value_name = "HOW", default_value = "round-robin", value_parser = parse_distribution)]
         distribution: DistributionKind,
-        /// What is promised: posix, session, checkpoint or temporary
+        /// What is promised: posix, session or temporary
         #[arg(long, value_name = "PROMISE", default_value = "posix", value_parser = parse_semantics)]
         semantics: SemanticsKind,
         /// Bytes of a chunk: a power of two from 64K to 1M
@@ -123,9 +123,8 @@ fn parse_semantics(text: &str) -> Result<SemanticsKind, String> {
     match text {
         "posix" => Ok(SemanticsKind::Posix),
         "session" => Ok(SemanticsKind::Session),
-        "checkpoint" => Ok(SemanticsKind::Checkpoint),
         "temporary" => Ok(SemanticsKind::Temporary),
-        _ => Err("expected posix, session, checkpoint or temporary".to_owned()),
+        _ => Err("expected posix, session or temporary".to_owned()),
     }
 }
 

@@ -70,8 +70,9 @@ fn down(target: &Target) -> Result<String, Failure> {
     let _lock = if exists { local::lock(dir, LOCK_TIMEOUT)? } else { None };
     // Also without a directory: someone may have removed it under a running cluster.
     let living = local::living_nodes(dir);
+    let voter = local::living_voter(dir);
     let etcd = local::living_etcd(dir);
-    if living.is_empty() && etcd.is_empty() && !dir.path().exists() {
+    if living.is_empty() && voter.is_none() && etcd.is_empty() && !dir.path().exists() {
         return Err(Failure::new(
             ExitCode::Unreachable,
             format!("cluster {}: not up (no {})", dir.name(), dir.path().display()),
@@ -90,6 +91,7 @@ fn down(target: &Target) -> Result<String, Failure> {
         }
     }
     // Nodes that end let go of what they keep there.
+    local::stop_all(voter.as_slice())?;
     local::stop_all(&etcd)?;
     local::sweep(dir)?;
     let plural = if count == 1 { "" } else { "s" };

@@ -25,11 +25,12 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 /// A table says what happens, between whom, and when; each node goes by its own. Numbers name nodes, `c` is every client, `*` is anyone. The faults of what a node
 /// sends are made by that node, those of what a client sends by the node that receives it. Times count from when the table was set.
 ///
-///   drop|duplicate|reorder|corrupt 15% FROM TO [START [END]]
+///   drop|duplicate|reorder|corrupt|reset 15% FROM TO [START [END]]
 ///   delay 120us FROM TO [START [END]]
 ///   cut | cut-peer | cut-coordinator FROM TO [START [END]]
-///   disk error|full|torn 1% NODE [START [END]]
+///   disk error|full|torn|rot 1% NODE [START [END]]
 ///   disk slow 5ms NODE [START [END]]
+///   memory rot 1% NODE
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {

@@ -147,7 +147,10 @@ fn end(
     let silent: Vec<String> = answers
         .iter()
         .filter_map(|(entry, answer)| {
-            answer.as_ref().err().map(|error| format!("{}: {error}", entry.node))
+            let words = answer.as_ref().err()?.to_string();
+            // Who asks knows which cluster it is.
+            let prefix = format!("cluster {cluster}: ");
+            Some(format!("{} does not answer: {}", entry.node, words.replace(&prefix, "")))
         })
         .collect();
     let message = match silent.is_empty() {

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use samite_client::Client;
-use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, EtcdTlsFiles, NodeEntry};
+use samite_client::runtime::{
+    ClusterDir, ClusterFile, ClusterSetup, EtcdTlsFiles, NodeEntry, VoterEntry,
+};
 use samite_fs::{Context, FileSystem};
 use samite_node::etcd;
 use samite_types::fault::parse_time;
@@ -19,7 +21,7 @@ use crate::commands::dataset::parse_reads;
 use crate::commands::node::parse_node;
 use crate::commands::{kv, object};
 use crate::failure::{ExitCode, Failure, IoContext};
-use crate::local::kept::{Keeper, Kept};
+use crate::local::kept::{self, Keeper, Kept};
 use crate::local::{self, aside, launch, memory, process, tls};
 use crate::output::{Output, human_bytes};
 use crate::signals;
@@ -82,9 +84,10 @@ pub struct Args {
     /// Who answers reads of them: `primary`, or `any` node that holds the record, which is the one on the reader's host if there is one
     #[arg(long, value_name = "WHO", default_value = "primary", value_parser = parse_reads)]
     reads: ReadsKind,
-    /// Where the cluster map is kept: `embedded` in the first node; `etcd`, started along; or etcd endpoints `http://HOST:PORT,…`, or https
-    #[arg(long, value_name = "WHERE", default_value = "embedded", value_parser = parse_coordinator)]
-    coordinator: CoordinatorKind,
+    /// Where the cluster map is kept: `replicated` among the first three nodes, or five of five and more, or two and a third process, which is so from two nodes on unless
+    /// said otherwise; `embedded` in the first node; `etcd`, started along; or etcd endpoints `http://HOST:PORT,…`, or https
+    #[arg(long, value_name = "WHERE", value_parser = parse_coordinator)]
+    coordinator: Option<CoordinatorKind>,
     #[command(flatten)]
     etcd_tls: tls::EtcdTlsArgs,
     /// Do not listen on tcp (127.0.0.1)
@@ -104,6 +107,7 @@ pub struct Args {
 #[derive(Clone, Debug)]
 enum CoordinatorKind {
     Embedded,
+    Replicated,
     LocalEtcd,
     EtcdAt(Vec<String>),
 }
@@ -111,11 +115,12 @@ enum CoordinatorKind {
 fn parse_coordinator(text: &str) -> Result<CoordinatorKind, String> {
     match text {
         "embedded" => Ok(CoordinatorKind::Embedded),
+        "replicated" => Ok(CoordinatorKind::Replicated),
         "etcd" => Ok(CoordinatorKind::LocalEtcd),
         urls if urls.split(',').all(is_url) => {
             Ok(CoordinatorKind::EtcdAt(urls.split(',').map(str::to_owned).collect()))
         }
-        _ => Err("expected embedded, etcd, or http(s)://HOST:PORT,…".to_owned()),
+        _ => Err("expected embedded, replicated, etcd, or http(s)://HOST:PORT,…".to_owned()),
     }
 }
 
@@ -136,6 +141,10 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         let words = format!("--renew {node}: there are only {} nodes", args.local);
         return Err(Failure::usage(words));
     }
+    if args.local == 1 && args.keeper() == Some(Keeper::Replicated) {
+        let words = "--coordinator replicated: one node alone has nobody to keep it with";
+        return Err(Failure::usage(words));
+    }
     let tls = args.tls.read()?;
     let etcd_tls = etcd_tls(args)?;
     let dir = &target.dir;
@@ -150,10 +159,11 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         dir.write_authorities(pem)?;
     }
     let (children, etcd) = (Vec::new(), Vec::new());
-    let (setup, kept) = (ClusterSetup::default(), Kept::fresh(dir.name(), args.keeper()));
+    let (setup, kept) = (ClusterSetup::default(), Kept::fresh(dir.name(), args.fresh_keeper()));
     // From here on what is left behind is swept away if it does not come to serve.
     let asides = Vec::new();
-    let mut nodes = Starting { dir, children, etcd, setup, kept, asides, serves: false };
+    let third = None;
+    let mut nodes = Starting { dir, children, third, etcd, setup, kept, asides, serves: false };
     nodes.setup = nodes.set_up(args, memory, tls)?;
     nodes.setup.etcd_tls = etcd_tls;
     let until = begun + Duration::from_secs(args.wait);
@@ -180,12 +190,29 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
 }
 
 impl Args {
-    fn keeper(&self) -> Keeper {
-        match &self.coordinator {
+    /// Where the cluster map is to be kept; `None`: nobody has said.
+    fn keeper(&self) -> Option<Keeper> {
+        self.coordinator.as_ref().map(|kind| match kind {
             CoordinatorKind::Embedded => Keeper::Embedded,
+            CoordinatorKind::Replicated => Keeper::Replicated,
             CoordinatorKind::LocalEtcd => Keeper::LocalEtcd,
             CoordinatorKind::EtcdAt(_) => Keeper::Etcd,
-        }
+        })
+    }
+
+    /// The same for a cluster that begins.
+    fn fresh_keeper(&self) -> Keeper {
+        let usual = if self.local == 1 { Keeper::Embedded } else { Keeper::Replicated };
+        self.keeper().unwrap_or(usual)
+    }
+}
+
+/// Nodes with a voter, of so many: most voters have to live. Two get a third one beside them.
+const fn voters(nodes: u32) -> u32 {
+    match nodes {
+        0..3 => nodes,
+        3..5 => 3,
+        5.. => 5,
     }
 }
 
@@ -201,7 +228,7 @@ fn durable_dir(args: &Args) -> Result<Option<PathBuf>, Failure> {
 fn etcd_tls(args: &Args) -> Result<Option<EtcdTlsFiles>, Failure> {
     let (files, tls) = args.etcd_tls.read()?.unzip();
     match &args.coordinator {
-        CoordinatorKind::EtcdAt(urls) => {
+        Some(CoordinatorKind::EtcdAt(urls)) => {
             etcd::check_etcd(urls, tls.as_ref(), ETCD_TIMEOUT).map_err(|error| {
                 Failure::new(Failure::from(error.clone()).code, format!("--coordinator: {error}"))
             })?;
@@ -234,8 +261,9 @@ fn claim(dir: &ClusterDir) -> Result<local::Lock, Failure> {
                 ),
             ));
         }
-        // Processes of an `up` that was killed half-way serve nobody.
+        // Processes of an `up` that was killed half-way serve nobody, and neither does a voter alone.
         local::stop_all(&living)?;
+        local::stop_all(local::living_voter(dir).as_slice())?;
         local::stop_all(&local::living_etcd(dir))?;
         if std::fs::read_dir(dir.path()).is_ok_and(|mut entries| entries.next().is_none()) {
             return Ok(lock);
@@ -252,6 +280,8 @@ fn claim(dir: &ClusterDir) -> Result<local::Lock, Failure> {
 struct Starting<'a> {
     dir: &'a ClusterDir,
     children: Vec<(NodeId, Child)>,
+    /// The third voter.
+    third: Option<Child>,
     etcd: Vec<(String, Child)>,
     setup: ClusterSetup,
     kept: Kept,
@@ -265,7 +295,7 @@ impl Drop for Starting<'_> {
         if self.serves {
             return;
         }
-        let nodes = self.children.iter_mut().map(|(_, child)| child);
+        let nodes = self.children.iter_mut().map(|(_, child)| child).chain(&mut self.third);
         for child in nodes.chain(self.etcd.iter_mut().map(|(_, child)| child)) {
             // Both fail only when it has ended already.
             let _ = child.kill();
@@ -292,8 +322,8 @@ impl Starting<'_> {
             self.kept = kept;
         }
         let etcd = match &args.coordinator {
-            CoordinatorKind::Embedded => Vec::new(),
-            CoordinatorKind::LocalEtcd => {
+            None | Some(CoordinatorKind::Embedded | CoordinatorKind::Replicated) => Vec::new(),
+            Some(CoordinatorKind::LocalEtcd) => {
                 match &durable {
                     Some(durable) => self.kept.etcd(durable, self.dir, ETCD_MEMBERS)?,
                     None => self.kept.etcd_members = launch::plan_etcd(self.dir, ETCD_MEMBERS)?,
@@ -301,12 +331,20 @@ impl Starting<'_> {
                 let members = self.kept.etcd_members.iter();
                 members.map(|member| launch::etcd_url(self.dir, member)).collect()
             }
-            CoordinatorKind::EtcdAt(urls) => urls.clone(),
+            Some(CoordinatorKind::EtcdAt(urls)) => urls.clone(),
         };
+        if self.kept.keeper == Keeper::Replicated && self.kept.voters == 0 {
+            self.kept.voters = voters(args.local);
+        }
         if let Some(durable) = &durable {
             self.kept.write(durable)?;
         }
-        let coordinators = if etcd.is_empty() { 1 } else { args.local.min(COORDINATORS_MAX) };
+        let coordinators = match self.kept.keeper {
+            Keeper::Embedded => 1,
+            Keeper::Replicated => self.kept.voters,
+            Keeper::LocalEtcd | Keeper::Etcd => args.local.min(COORDINATORS_MAX),
+        };
+        let needs_third = self.kept.keeper == Keeper::Replicated && self.kept.voters == 2;
         Ok(ClusterSetup {
             redundancy: Redundancy(args.mirror),
             reads: args.reads,
@@ -320,6 +358,7 @@ impl Starting<'_> {
             durable,
             scrub_interval_us: args.scrub_interval.map(|time| time.as_micros() as u64),
             coordinators,
+            third_voter: needs_third.then(VoterEntry::default),
             etcd,
             etcd_tls: None,
             etcd_members: self.kept.etcd_members.clone(),
@@ -349,6 +388,10 @@ impl Starting<'_> {
             let node = NodeId(number);
             self.children.push((node, launch::node(self.dir, &self.setup, node)?));
         }
+        if self.setup.third_voter.is_some() {
+            let (child, entry) = launch::third_voter(self.dir, &self.setup)?;
+            (self.third, self.setup.third_voter) = (Some(child), Some(entry));
+        }
         Ok(())
     }
 
@@ -363,6 +406,11 @@ impl Starting<'_> {
                 if let Some(status) = child.try_wait().doing("wait for a node")? {
                     return Err(Failure::failed(format!("node {node} ended with {status}")));
                 }
+            }
+            if let Some(child) = &mut self.third
+                && let Some(status) = child.try_wait().doing("wait for the third voter")?
+            {
+                return Err(Failure::failed(format!("the third voter ended with {status}")));
             }
             for (name, child) in &mut self.etcd {
                 if let Some(status) = child.try_wait().doing("wait for etcd")? {
@@ -452,7 +500,8 @@ impl Starting<'_> {
     fn log_tails(&self) -> String {
         let mut tails = String::new();
         let nodes = self.children.iter().map(|(node, _)| node.to_string());
-        for name in nodes.chain(self.etcd.iter().map(|(name, _)| name.clone())) {
+        let third = self.third.iter().map(|_| NodeId::THIRD_VOTER.to_string());
+        for name in nodes.chain(third).chain(self.etcd.iter().map(|(name, _)| name.clone())) {
             let path = self.dir.path().join(format!("{name}.log"));
             let text = std::fs::read(&path).unwrap_or_default();
             let text = String::from_utf8_lossy(&text);
@@ -493,6 +542,8 @@ fn report(
             "memory_bytes": memory,
             "mirror": file.setup.redundancy,
             "partitions": map.partitions(),
+            "coordinators": file.setup.coordinators,
+            "third_voter": file.setup.third_voter,
             "epoch": map.epoch(),
             "seconds": elapsed.as_secs_f64(),
         }))?;
@@ -519,6 +570,9 @@ fn report(
             node.pid,
             node.socket.display()
         ))?;
+    }
+    if let Some(line) = kept::keeping(&file.setup) {
+        out.line(line)?;
     }
     for (node, aside) in asides {
         out.line(format!("  {node}: what it had is in {}", aside.display()))?;

@@ -9,7 +9,7 @@ use std::io::{ErrorKind as IoKind, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use samite_client::runtime::{ClusterDir, EtcdEntry};
+use samite_client::runtime::{ClusterDir, ClusterSetup, EtcdEntry};
 use samite_types::{Entropy, SystemEntropy};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,8 @@ use crate::failure::{ExitCode, Failure, IoContext};
 pub enum Keeper {
     /// In a file in the first node's directory.
     Embedded,
+    /// In several nodes' directories.
+    Replicated,
     /// In an etcd that is started along.
     LocalEtcd,
     /// In another etcd.
@@ -33,6 +35,7 @@ impl Keeper {
     const fn option(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
+            Self::Replicated => "replicated",
             Self::LocalEtcd => "etcd",
             Self::Etcd => "http://HOST:PORT,…",
         }
@@ -50,6 +53,9 @@ pub struct Kept {
     pub keeper: Keeper,
     /// Members of the etcd that is started along.
     pub etcd_members: Vec<EtcdEntry>,
+    /// Nodes with the first voters, where several keep it.
+    #[serde(default)]
+    pub voters: u32,
     /// It has served: there is state to be found.
     pub is_founded: bool,
 }
@@ -64,11 +70,15 @@ impl Kept {
         let mut key = [0; 32];
         SystemEntropy.fill(&mut key);
         let (cluster, etcd_members) = (cluster.to_owned(), Vec::new());
-        Self { cluster, key, keeper, etcd_members, is_founded: false }
+        Self { cluster, key, keeper, etcd_members, voters: 0, is_founded: false }
     }
 
-    /// What is kept in `durable` for the cluster of that name; `None`: nothing.
-    pub fn read(durable: &Path, cluster: &str, keeper: Keeper) -> Result<Option<Self>, Failure> {
+    /// What is kept in `durable` for the cluster of that name; `None`: nothing. Whose coordinators keep their state where nobody has said stay with it.
+    pub fn read(
+        durable: &Path,
+        cluster: &str,
+        keeper: Option<Keeper>,
+    ) -> Result<Option<Self>, Failure> {
         let path = path_in(durable);
         let bytes = match std::fs::read(&path) {
             Err(error) if error.kind() == IoKind::NotFound => return Ok(None),
@@ -91,11 +101,15 @@ impl Kept {
         if kept.cluster != cluster {
             return other(format!("holds cluster {0}: add --name {0}", kept.cluster));
         }
-        if kept.keeper != keeper && kept.is_founded {
+        let is_meant = match keeper {
+            Some(keeper) => kept.keeper == keeper,
+            None => matches!(kept.keeper, Keeper::Embedded | Keeper::Replicated),
+        };
+        if !is_meant && kept.is_founded {
             let option = kept.keeper.option();
             return other(format!("its cluster map is kept elsewhere: use --coordinator {option}"));
         }
-        Ok((kept.keeper == keeper).then_some(kept))
+        Ok(is_meant.then_some(kept))
     }
 
     /// Keeps it in `durable`, whatever moment the machine dies in.
@@ -152,4 +166,23 @@ fn check_ports(members: &[EtcdEntry]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Who keeps the cluster map, and what that survives; `None`: it goes without saying.
+pub fn keeping(setup: &ClusterSetup) -> Option<String> {
+    if !setup.etcd.is_empty() || setup.founders == 1 {
+        return None;
+    }
+    if setup.coordinators == 1 {
+        let words =
+            "  n0 alone keeps the cluster map: its death stops all until it is started again";
+        return Some(words.to_owned());
+    }
+    let mut who: Vec<String> = (0..setup.coordinators).map(|node| format!("n{node}")).collect();
+    who.extend(setup.third_voter.map(|voter| format!("a third voter (pid {})", voter.pid)));
+    let deaths = match (who.len() - 1) / 2 {
+        1 => "any one of them".to_owned(),
+        some => format!("any {some} of them"),
+    };
+    Some(format!("  the cluster map is kept by {}; {deaths} may die", who.join(", ")))
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use samite_client::runtime::{ClusterDir, ClusterSetup, EtcdEntry};
+use samite_client::runtime::{ClusterDir, ClusterSetup, EtcdEntry, VoterEntry};
 use samite_node::etcd::{ETCD_PROGRAM, LocalMember};
 use samite_types::{NodeId, Redundancy};
 
@@ -22,7 +22,10 @@ const MALLOC_VARIABLE: &str = "GLIBC_TUNABLES";
 const MALLOC_SETTINGS: &str = "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=67108864:\
     glibc.malloc.top_pad=4194304:glibc.malloc.mmap_threshold=4194304";
 
-/// Starts a node of a cluster that was set up so.
+/// Memory of a process that holds no records, in bytes.
+const VOTER_MEMORY: u64 = 16 << 20;
+
+/// Starts a node of a cluster that was set up so, or the process with its third voter.
 pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Child, Failure> {
     let program = std::env::current_exe().doing("find the samite binary")?;
     let mut command = Command::new(&program);
@@ -33,8 +36,11 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
     };
     pair("--node", node.get().to_string());
     pair("--nodes", setup.founders.to_string());
-    pair("--memory", setup.memory_bytes.to_string());
-    pair("--shards", setup.shards.to_string());
+    let is_node = node != NodeId::THIRD_VOTER;
+    let (memory, shards) =
+        if is_node { (setup.memory_bytes, setup.shards) } else { (VOTER_MEMORY, 1) };
+    pair("--memory", memory.to_string());
+    pair("--shards", shards.to_string());
     pair("--coordinators", setup.coordinators.to_string());
     if let Some(partitions) = setup.partitions {
         pair("--partitions", partitions.to_string());
@@ -59,6 +65,9 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
     } else if setup.tls {
         command.arg("--tls");
     }
+    if setup.third_voter.is_some() {
+        command.arg("--third-voter");
+    }
     if setup.is_founded {
         command.arg("--founded");
     }
@@ -71,6 +80,14 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
     }
     let session = if setup.redundancy > Redundancy(1) { Session::Own } else { Session::Shared };
     spawn(command, session, &dir.log_path(node), &format!("node {node}"))
+}
+
+/// Starts the process with the third voter.
+pub fn third_voter(dir: &ClusterDir, setup: &ClusterSetup) -> Result<(Child, VoterEntry), Failure> {
+    let child = node(dir, setup, NodeId::THIRD_VOTER)?;
+    let pid = child.id();
+    let start_ticks = process::start_ticks(pid).unwrap_or_default();
+    Ok((child, VoterEntry { pid, start_ticks }))
 }
 
 /// What a node said last before it failed, from its log.

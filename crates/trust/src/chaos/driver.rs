@@ -61,8 +61,19 @@ pub enum Fault {
     EtcdLeader,
     /// The node whose coordinator leads is killed and started again.
     Coordinator,
+    /// The node whose coordinator leads and another one are killed within one lease, and started again.
+    Two,
     /// A node is killed and started again while the store gets full, is so for a while, and is emptied by half.
     Full,
+}
+
+/// Where the cluster map is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Coordinator {
+    /// Where `samite up` has it unless told otherwise.
+    Replicated,
+    /// In an etcd that is started along.
+    Etcd,
 }
 
 /// One run.
@@ -72,6 +83,8 @@ pub struct Plan {
     pub nodes: usize,
     /// Redundancy.
     pub mirror: u8,
+    /// Where the cluster map is kept.
+    pub coordinator: Coordinator,
     /// What goes wrong.
     pub fault: Fault,
     /// How often.
@@ -111,7 +124,10 @@ struct Run<'a> {
 pub fn run(plan: &Plan, helper: &Path, keep: &Path) -> Result<Summary, String> {
     let mirror = plan.mirror.to_string();
     let memory = if plan.fault == Fault::Full { "24M" } else { "64M" };
-    let args = ["--memory", memory, "--mirror", &mirror, "--coordinator", "etcd"];
+    let mut args = vec!["--memory", memory, "--mirror", &mirror];
+    if plan.coordinator == Coordinator::Etcd {
+        args.extend(["--coordinator", "etcd"]);
+    }
     let stage = Stage::with(plan.nodes, &args, helper).map_err(|error| error.to_string())?;
     let options = Options { redundancy: Redundancy(plan.mirror), ..Options::default() };
     let client = stage.cluster.client(options).map_err(|error| error.to_string())?;
@@ -333,6 +349,15 @@ impl Run<'_> {
         self.victims.swap_remove(index).to_string()
     }
 
+    fn any_node_but(&mut self, node: &str) -> String {
+        loop {
+            let other = self.any_node();
+            if other != node {
+                return other;
+            }
+        }
+    }
+
     /// Node of the coordinator that leads, as the nodes say.
     fn leader(&self) -> Result<NodeId, String> {
         (0..self.plan.nodes as u32)
@@ -376,6 +401,7 @@ impl Run<'_> {
                 self.kill_leader()
             }
             Fault::Coordinator => self.kill_leader(),
+            Fault::Two => self.kill_two(),
         }
     }
 
@@ -391,6 +417,19 @@ impl Run<'_> {
         self.kill_and_restart(&leader)
     }
 
+    /// Kills the node whose coordinator leads, and another one a moment later.
+    fn kill_two(&mut self) -> Result<(), String> {
+        self.become_whole()?;
+        let leader = self.leader()?.get().to_string();
+        let other = self.any_node_but(&leader);
+        self.samite(&["fault", "kill", &leader])?;
+        self.pause(0, 1000)?;
+        self.samite(&["fault", "kill", &other])?;
+        self.pause(200, 2500)?;
+        self.samite(&["node", "restart", &leader])?;
+        self.samite(&["node", "restart", &other])
+    }
+
     /// Kills a node while no other lacks anything: nobody promises that what one node alone has outlives that.
     fn kill_and_restart(&mut self, node: &str) -> Result<(), String> {
         self.become_whole()?;
@@ -401,12 +440,7 @@ impl Run<'_> {
 
     /// `node` and another one hear nothing of each other for a while, or nothing of some kind.
     fn cut_off_from(&mut self, node: &str, cut: &str) -> Result<(), String> {
-        let other = loop {
-            let other = self.any_node();
-            if other != node {
-                break other;
-            }
-        };
+        let other = self.any_node_but(node);
         let (there, back) = (format!("{cut} {node} {other}"), format!("{cut} {other} {node}"));
         self.samite(&["fault", "set", &there, &back])?;
         self.pause(2000, 5000)?;

@@ -170,6 +170,13 @@ fn restart(
         .iter_mut()
         .filter(|entry| entry.node == node)
         .for_each(|entry| *entry = fresh.clone());
+    if let Some(voter) = file.setup.third_voter
+        && Process::started_at(voter.pid, voter.start_ticks).is_none()
+    {
+        let (_, entry) = launch::third_voter(&target.dir, &file.setup)?;
+        file.setup.third_voter = Some(entry);
+        line.push_str(&format!("\nthe third voter had ended, and is back (pid {})", entry.pid));
+    }
     target.dir.write_cluster_file(&file)?;
     Ok(line)
 }
@@ -309,6 +316,7 @@ fn remove(
         dir.log_path(node),
         dir.fault_table_path(node),
         life::path(dir, node),
+        dir.voter_path(node),
     ] {
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -18,6 +18,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cluster::Target;
 use crate::failure::{Failure, IoContext};
+use crate::local::launch;
 use crate::local::life::{self, Life};
 use crate::local::memory::{self, Room};
 use crate::local::tls;
@@ -48,7 +49,10 @@ pub struct Serve {
     /// So many nodes, from the first, have a coordinator
     #[arg(long, value_name = "N", default_value_t = 1)]
     coordinators: u32,
-    /// Where coordinators keep their state: etcd at `http://HOST:PORT,…`, or https; else the only one keeps it in the cluster's directory
+    /// Two nodes keep the coordinators' state together with a third process, which is node 4294967295
+    #[arg(long)]
+    third_voter: bool,
+    /// Where coordinators keep their state: etcd at `http://HOST:PORT,…`, or https; else several keep it together, and the only one in the cluster's directory
     #[arg(long, value_name = "URLS", value_delimiter = ',')]
     etcd: Vec<String>,
     /// Who has signed the certificates of etcd at https://… (PEM)
@@ -124,7 +128,7 @@ fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<()
         timing: Timing::DEFAULT,
         scrub_interval: Some(args.scrub_interval.unwrap_or(SCRUB_INTERVAL))
             .filter(|interval| !interval.is_zero()),
-        flash: args.durable.clone().map(FlashConfig::at),
+        flash: flash(args)?,
     };
     let mut on_event = |event: Event| match event {
         Event::Listening { addresses } => {
@@ -138,6 +142,17 @@ fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<()
     })?;
     tracing::info!(%node, "stopped");
     Ok(())
+}
+
+/// Where this node keeps durable datasets. Of a process that only votes just its voter lies there.
+fn flash(args: &Serve) -> Result<Option<FlashConfig>, Failure> {
+    match &args.durable {
+        Some(path) if args.node == NodeId::THIRD_VOTER.get() => {
+            launch::private_dir(path)?;
+            Ok(None)
+        }
+        durable => Ok(durable.clone().map(FlashConfig::at)),
+    }
 }
 
 /// Takes as many descriptors as this process may have: each connection needs some, and the usual soft limit of 1024 is for programs that use `select`.
@@ -182,28 +197,39 @@ fn fault_table(dir: &ClusterDir, node: NodeId) -> Result<Option<Table>, Failure>
 
 /// Which coordinators there are, and whether one is in this node.
 fn coordinator(args: &Serve, dir: &ClusterDir) -> Result<CoordinatorConfig, Failure> {
-    if args.etcd.is_empty() && args.coordinators != 1 {
-        return Err(Failure::usage("--coordinators: several need --etcd"));
-    }
+    let me = NodeId(args.node);
+    let address = |node| -> Result<String, Failure> {
+        Ok(format!("unix://{}", dir.socket_path(node)?.display()))
+    };
     let etcd_tls = etcd_tls(args)?.map(|(_, tls)| tls);
     let mut others = Vec::new();
-    for number in (0..args.coordinators).filter(|number| *number != args.node) {
-        others.push(format!("unix://{}", dir.socket_path(NodeId(number))?.display()));
+    for node in (0..args.coordinators).map(NodeId).filter(|node| *node != me) {
+        others.push(address(node)?);
     }
-    let own = (args.node < args.coordinators).then(|| InstanceConfig {
+    // With durable datasets it has to outlive the cluster's directory: it says which there are.
+    let place = |name: &str, other| args.durable.as_ref().map_or(other, |path| path.join(name));
+    let store = if !args.etcd.is_empty() {
+        StoreConfig::Etcd { endpoints: args.etcd.clone(), tls: etcd_tls }
+    } else if args.coordinators > 1 {
+        let third = args.third_voter.then_some(NodeId::THIRD_VOTER);
+        let first = (0..args.coordinators).map(NodeId).chain(third);
+        StoreConfig::Voters {
+            path: place("voter", dir.voter_path(me)),
+            is_synced: args.durable.is_some(),
+            first: first.map(|node| Ok((node, address(node)?))).collect::<Result<_, Failure>>()?,
+        }
+    } else {
+        StoreConfig::File(place("coordinator", dir.map_path()))
+    };
+    // A node without a voter may be given the one of a node that is gone.
+    let may_lead = args.node < args.coordinators || matches!(store, StoreConfig::Voters { .. });
+    let own = InstanceConfig {
         expected: args.nodes as usize,
         partitions: args.partitions,
         is_founded: args.founded,
-        store: match args.etcd.is_empty() {
-            // With durable datasets it has to outlive the cluster's directory: it says which there are.
-            true => StoreConfig::File(match &args.durable {
-                Some(durable) => durable.join("coordinator"),
-                None => dir.map_path(),
-            }),
-            false => StoreConfig::Etcd { endpoints: args.etcd.clone(), tls: etcd_tls },
-        },
-    });
-    Ok(CoordinatorConfig { own, others })
+        store,
+    };
+    Ok(CoordinatorConfig { own: may_lead.then_some(own), others })
 }
 
 fn etcd_tls(args: &Serve) -> Result<Option<(EtcdTlsFiles, EtcdTls)>, Failure> {
