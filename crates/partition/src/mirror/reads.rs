@@ -221,7 +221,9 @@ impl Mirrored {
         let has_lease =
             now + self.times.read_lease <= self.reads.node_until || self.rules.ignores_lease;
         let is_up = peer.consistency == Consistency::Good && peer.is_required && !peer.is_failing;
-        if self.reads.is_on && has_lease && is_up && question.1 <= self.at.position {
+        // A member may not know yet that the partition is lost, and would say that something is missing.
+        let may_lend = self.reads.is_on && has_lease && is_up && !self.is_lost;
+        if may_lend && question.1 <= self.at.position {
             self.reads.lent_until = self.reads.lent_until.max(lent_until);
             peer.asks = Some(question);
             self.lend_reads(index);
