@@ -135,6 +135,10 @@ fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
         let only = Client::connect(&config, options()).unwrap();
         only.create_dataset(&spec(&format!("by-{}", entry.node))).unwrap();
     }
+    let kv = Kv::new(client.dataset("by-n0").unwrap());
+    for key in 0..64u8 {
+        kv.put(&[key], &[key]).unwrap();
+    }
     // The leader dies; a node that starts again finds the next one by the addresses that it has.
     let followers: Vec<NodeId> = (0..3).map(NodeId).filter(|&node| node != leads).collect();
     let [other, next] = followers[..] else { panic!("{leads} leads") };
@@ -151,8 +155,24 @@ fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
     cluster.run(["node", "restart", &leads.get().to_string()]).unwrap();
     let map = client.refresh_map().unwrap();
     assert_eq!(map.datasets().iter().filter(|set| set.spec.name.starts_with("by-")).count(), 3);
-    let kv = Kv::new(client.dataset("by-n0").unwrap());
-    kv.put(b"key", b"value").unwrap();
+    // Of what lay on both that died nothing is left, and that is told; all else is there.
+    let is_kept = |key: &u8| match kv.get(&[*key]) {
+        Ok(found) => {
+            assert_eq!(found.expect("it was acknowledged").bytes, [*key]);
+            true
+        }
+        Err(error) => {
+            assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+            false
+        }
+    };
+    let kept: Vec<u8> = (0..64).filter(is_kept).collect();
+    assert!(kept.len() > 16 && kept.len() < 64, "{kept:?}");
+    kv.put(&kept[..1], b"value").unwrap();
+    cluster.run(["acknowledge-loss"]).unwrap();
+    for key in 0..64u8 {
+        kv.put(&[key], b"value").unwrap();
+    }
 }
 
 #[test]

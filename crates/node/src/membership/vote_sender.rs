@@ -1,0 +1,137 @@
+//! Messages to voters in other nodes. A thread for each carries what waits for it; what finds no way, or too many others waiting, is lost, as the
+//! voters expect.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::time::Duration;
+
+use samite_coordinator::store::VoterTransport;
+use samite_transport::Address;
+use samite_transport::client::Link;
+use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
+use samite_wire::control::{ControlReply, ControlRequest};
+use samite_wire::limits::BODY_LEN_MAX;
+use samite_wire::membership::VOTE_MESSAGES_MAX;
+
+use super::follow::Credentials;
+use super::reports::refusal;
+use crate::peers::addresses;
+use crate::shared::Shared;
+use crate::worker::call;
+
+/// How long another node may take over a connection or an answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Most bytes of messages in one request; a message is shorter ([`samite_coordinator::store::VoterTransport`]).
+const REQUEST_LEN_MAX: usize = BODY_LEN_MAX - (64 << 10);
+/// Most messages that wait for one node.
+const QUEUE_LEN: usize = 256;
+
+/// Carries messages to other nodes.
+pub(crate) struct VoteSenders {
+    shared: Arc<Shared>,
+    credentials: Credentials,
+    /// Where nodes are reached that are not in the cluster map yet.
+    known: HashMap<NodeId, Address>,
+    queues: HashMap<NodeId, SyncSender<Vec<u8>>>,
+}
+
+impl VoteSenders {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        credentials: Credentials,
+        known: HashMap<NodeId, Address>,
+    ) -> Self {
+        Self { shared, credentials, known, queues: HashMap::new() }
+    }
+
+    /// Starts the thread for one node. It ends when these vote_sender do, and is not joined: it may be waiting for that node, and holds nothing that matters.
+    fn start(&self, to: NodeId) -> std::io::Result<SyncSender<Vec<u8>>> {
+        let (queue, messages) = mpsc::sync_channel(QUEUE_LEN);
+        let sender = VoteSender {
+            shared: Arc::clone(&self.shared),
+            credentials: self.credentials.clone(),
+            known: self.known.get(&to).cloned(),
+            to,
+        };
+        let body = move || sender.run(&messages);
+        std::thread::Builder::new().name("vote-sender".into()).spawn(body)?;
+        Ok(queue)
+    }
+}
+
+impl VoterTransport for VoteSenders {
+    fn send(&mut self, to: NodeId, message: Vec<u8>) {
+        if !self.queues.contains_key(&to) {
+            match self.start(to) {
+                Ok(queue) => drop(self.queues.insert(to, queue)),
+                Err(error) => return tracing::warn!(%error, "start a thread for voters"),
+            }
+        }
+        if let Some(queue) = self.queues.get(&to) {
+            let _ = queue.try_send(message);
+        }
+    }
+}
+
+/// Carries messages to one node.
+struct VoteSender {
+    shared: Arc<Shared>,
+    credentials: Credentials,
+    known: Option<Address>,
+    to: NodeId,
+}
+
+impl VoteSender {
+    fn run(&self, waiting: &Receiver<Vec<u8>>) {
+        let mut link: Option<Arc<Link>> = None;
+        let mut next = None;
+        while let Some(first) = next.take().or_else(|| waiting.recv().ok()) {
+            let mut len = first.len();
+            let mut messages = vec![first];
+            while messages.len() < VOTE_MESSAGES_MAX
+                && let Ok(message) = waiting.try_recv()
+            {
+                len += message.len();
+                if len > REQUEST_LEN_MAX {
+                    next = Some(message);
+                    break;
+                }
+                messages.push(message);
+            }
+            if let Err(error) = self.carry(&mut link, messages) {
+                tracing::debug!(to = %self.to, %error, "voters");
+                link = None;
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn carry(&self, link: &mut Option<Arc<Link>>, messages: Vec<Vec<u8>>) -> Result<()> {
+        let link = match link {
+            Some(link) => link,
+            None => link.insert(self.connect()?),
+        };
+        let request = ControlRequest::Vote { from: self.shared.node, messages };
+        match call(link, &request, Deadline::after(ANSWER_TIMEOUT))? {
+            ControlReply::Ok => Ok(()),
+            reply => Err(refusal(&reply)),
+        }
+    }
+
+    fn connect(&self) -> Result<Arc<Link>> {
+        let map = self.shared.map();
+        let by_map = map.iter().flat_map(|map| addresses(map, self.shared.node, self.to));
+        let mut failed = Error::new(ErrorKind::Unavailable, "no address");
+        for address in by_map.chain(self.known.clone()) {
+            match self.credentials.connect(&self.shared, &address, ANSWER_TIMEOUT) {
+                Ok(link) if link.node() == self.to => return Ok(link),
+                Ok(_) => failed = Error::new(ErrorKind::Unavailable, "another node answers"),
+                Err(error) => failed = error,
+            }
+        }
+        Err(failed)
+    }
+}
