@@ -125,7 +125,8 @@ pub fn run(plan: &Plan, helper: &Path, keep: &Path) -> Result<Summary, String> {
     let mirror = plan.mirror.to_string();
     let memory = if plan.fault == Fault::Full { "24M" } else { "64M" };
     let mut args = vec!["--memory", memory, "--mirror", &mirror];
-    if plan.coordinator == Coordinator::Etcd {
+    // Its member cannot be killed where there is none.
+    if plan.coordinator == Coordinator::Etcd || plan.fault == Fault::EtcdLeader {
         args.extend(["--coordinator", "etcd"]);
     }
     let stage = Stage::with(plan.nodes, &args, helper).map_err(|error| error.to_string())?;
