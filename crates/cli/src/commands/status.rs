@@ -291,6 +291,11 @@ fn ends(
             tell(entry.node.to_string(), entry.pid, how)?;
         }
     }
+    if let Some(voter) = file.setup.third_voter
+        && let Some(how) = local::life::ended_other(voter.pid, voter.start_ticks)
+    {
+        tell("third voter".to_owned(), voter.pid, how)?;
+    }
     for member in file.setup.etcd_members.iter().filter(|member| member.pid > 0) {
         if let Some(how) = local::life::ended_other(member.pid, member.start_ticks) {
             tell(member.name.clone(), member.pid, how)?;

@@ -170,14 +170,15 @@ fn restart(
         .iter_mut()
         .filter(|entry| entry.node == node)
         .for_each(|entry| *entry = fresh.clone());
+    target.dir.write_cluster_file(&file)?;
     if let Some(voter) = file.setup.third_voter
         && Process::started_at(voter.pid, voter.start_ticks).is_none()
     {
         let (_, entry) = launch::third_voter(&target.dir, &file.setup)?;
         file.setup.third_voter = Some(entry);
+        target.dir.write_cluster_file(&file)?;
         line.push_str(&format!("\nthe third voter had ended, and is back (pid {})", entry.pid));
     }
-    target.dir.write_cluster_file(&file)?;
     Ok(line)
 }
 
