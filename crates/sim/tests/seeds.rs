@@ -39,6 +39,9 @@ fn seeds_that_found_something_break_no_rule_any_more() {
     // Two of five voters followed nobody, for ever.
     is_fine(&Scenario::keeping_state(2_260, CoordinatorState::Voters));
     // A member that did not know of a loss yet was lent reads, and said that something was missing.
+    for seed in [2_041_916, 2_061_647] {
+        is_fine(&Scenario::keeping_state(seed, CoordinatorState::Store));
+    }
     is_fine(&Scenario::keeping_state(5_930, CoordinatorState::Voters));
 }
 
