@@ -22,7 +22,7 @@ pub use etcd::{EtcdConfig, EtcdStore};
 pub use file::FileStore;
 pub use http::check_etcd;
 pub use local::{ETCD_PROGRAM, LocalMember};
-pub use replicated::{Mailbox, Post, ReplicatedStore, VoterConfig};
+pub use replicated::{Mailbox, ReplicatedStore, VoterConfig, VoterTransport};
 pub use tls::EtcdTls;
 
 /// What an instance may do.
@@ -61,8 +61,8 @@ pub trait Store: Send {
     /// [`Self::campaign`].
     fn challenge(&mut self) {}
 
-    /// These nodes belong to the cluster: whoever keeps the state in others, which are gone for good, looks for new places. To be called now and then.
-    fn belong(&mut self, _nodes: &[NodeId]) {}
+    /// These nodes belong to the cluster: state that is kept in others, which are gone for good, gets another place.
+    fn set_nodes(&mut self, _nodes: &[NodeId]) {}
 
     /// Lets another instance lead at once. For an orderly end.
     fn resign(&mut self) {}

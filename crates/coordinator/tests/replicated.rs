@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use samite_coordinator::Timing;
-use samite_coordinator::store::{Mailbox, Post, ReplicatedStore, Role, Store, VoterConfig};
+use samite_coordinator::store::{
+    Mailbox, ReplicatedStore, Role, Store, VoterConfig, VoterTransport,
+};
 use samite_types::{Clock as _, NodeId, SystemClock};
 use samite_wire::membership::Leader;
 
@@ -20,10 +23,13 @@ type Mailboxes = Arc<Mutex<BTreeMap<NodeId, Mailbox>>>;
 struct Mail {
     from: NodeId,
     mailboxes: Mailboxes,
+    /// The next message of this node makes it panic.
+    panics: Arc<AtomicBool>,
 }
 
-impl Post for Mail {
+impl VoterTransport for Mail {
     fn send(&mut self, to: NodeId, message: Vec<u8>) {
+        assert!(!self.panics.swap(false, Ordering::SeqCst), "as a test wants it");
         let mailboxes = self.mailboxes.lock().unwrap();
         if let (true, Some(mailbox)) = (mailboxes.contains_key(&self.from), mailboxes.get(&to)) {
             mailbox.deliver(self.from, message);
@@ -37,6 +43,7 @@ struct World {
     stores: BTreeMap<NodeId, ReplicatedStore>,
     first: Vec<NodeId>,
     instances: u64,
+    panics: BTreeMap<NodeId, Arc<AtomicBool>>,
 }
 
 impl World {
@@ -48,6 +55,7 @@ impl World {
             stores: BTreeMap::new(),
             first: (0..voters).map(NodeId).collect(),
             instances: 0,
+            panics: BTreeMap::new(),
         };
         (0..nodes).for_each(|node| world.start(NodeId(node), false));
         world
@@ -69,10 +77,15 @@ impl World {
             instance: self.instances,
             timing: Timing::DEFAULT,
         };
-        let mail = Mail { from: node, mailboxes: Arc::clone(&self.mailboxes) };
+        let mail = self.mail(node);
         let (store, mailbox) = ReplicatedStore::start(&config, Box::new(mail)).unwrap();
         self.mailboxes.lock().unwrap().insert(node, mailbox);
         self.stores.insert(node, store);
+    }
+
+    fn mail(&mut self, from: NodeId) -> Mail {
+        let panics = Arc::clone(self.panics.entry(from).or_default());
+        Mail { from, mailboxes: Arc::clone(&self.mailboxes), panics }
     }
 
     fn kill(&mut self, node: NodeId) {
@@ -178,7 +191,7 @@ fn another_node_takes_the_place_of_one_that_is_gone() {
         world.kill(NodeId(gone));
         let left: Vec<NodeId> = left.into_iter().map(NodeId).collect();
         for store in world.stores.values_mut() {
-            store.belong(&left);
+            store.set_nodes(&left);
         }
         wait_for(&world.path(NodeId(gone + 3)));
     }
@@ -186,6 +199,26 @@ fn another_node_takes_the_place_of_one_that_is_gone() {
     assert_eq!(world.save(b"kept"), Some(b"kept".to_vec()));
     world.kill(NodeId(2));
     assert_eq!(world.save(b"kept"), Some(b"kept".to_vec()));
+}
+
+#[test]
+fn a_voter_that_panics_begins_again_with_what_it_kept() {
+    let mut world = World::new(3, 3);
+    world.save(b"first");
+    for node in [0, 1] {
+        let panics = Arc::clone(&world.panics[&NodeId(node)]);
+        panics.store(true, Ordering::SeqCst);
+        let until = Instant::now() + PATIENCE;
+        while panics.load(Ordering::SeqCst) {
+            assert!(Instant::now() < until, "n{node} sends nothing");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Without the third one, it is needed.
+        world.kill(NodeId(2));
+        let kept = if node == 0 { b"first".to_vec() } else { b"next".to_vec() };
+        assert_eq!(world.save(b"next"), Some(kept));
+        world.start(NodeId(2), true);
+    }
 }
 
 #[test]
@@ -206,7 +239,7 @@ fn a_damaged_file_is_refused() {
         instance: 99,
         timing: Timing::DEFAULT,
     };
-    let mail = Mail { from: NodeId(1), mailboxes: Arc::clone(&world.mailboxes) };
+    let mail = world.mail(NodeId(1));
     let error = ReplicatedStore::start(&config, Box::new(mail)).unwrap_err();
     assert_eq!(error.kind(), samite_types::ErrorKind::Corrupt);
 }

@@ -4,16 +4,16 @@
 //!  beat     one thread for each coordinator instance elsewhere: "I live"; the leader's answer extends the lease
 //!  follow   joins at the leader, and always has one question for a newer map under way there
 //!  reports  takes to the leader what shards noticed of members
-//!  courier  one thread for each other node with a voter: messages of this node's voter
+//!  sender  one thread for each other node with a voter: messages of this node's voter
 //!  keeper   the coordinator instance in this node: takes part in the election and, while it leads, decides
 //! ```
 
 pub(crate) mod beat;
-pub(crate) mod couriers;
 mod decider;
 pub(crate) mod follow;
 pub(crate) mod keeper;
 pub(crate) mod reports;
+pub(crate) mod vote_sender;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -19,7 +19,8 @@ use samite_transport::server::{EventLoop, Listener, Options};
 use samite_transport::{Address, ClusterKey, Transport};
 use samite_types::fault::Faults;
 use samite_types::{
-    Clock, Entropy, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, SystemEntropy, TargetId,
+    Clock, Entropy, Epoch, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, SystemEntropy,
+    TargetId,
 };
 use samite_wire::arena::SHARDS_MAX;
 use samite_wire::control::{NodeInfo, TargetInfo, incarnation_at};
@@ -30,9 +31,9 @@ use crate::alive::Alive;
 use crate::config::{Event, InstanceConfig, NodeConfig, StoreConfig, TlsConfig};
 use crate::durable::{Durable, Flash};
 use crate::inbox::Inbox;
-use crate::membership::couriers::Couriers;
 use crate::membership::follow::Credentials;
 use crate::membership::keeper::{self, Keeper};
+use crate::membership::vote_sender::VoteSenders;
 use crate::membership::{Ask, KEEPER_QUEUE_LEN, Membership, beat, reports};
 use crate::partitions::Partitions;
 use crate::shard::Shard;
@@ -167,7 +168,7 @@ fn store(
         StoreConfig::Voters { path, is_synced, first } => {
             let place = |(node, address): &(NodeId, String)| Ok((*node, address.parse()?));
             let known = first.iter().map(place).collect::<Result<_>>()?;
-            let couriers = Couriers::new(Arc::clone(shared), credentials.clone(), known);
+            let vote_sender = VoteSenders::new(Arc::clone(shared), credentials.clone(), known);
             let voter = VoterConfig {
                 node,
                 first: first.iter().map(|(node, _)| *node).collect(),
@@ -178,7 +179,7 @@ fn store(
                 instance,
                 timing,
             };
-            let (store, mailbox) = ReplicatedStore::start(&voter, Box::new(couriers))?;
+            let (store, mailbox) = ReplicatedStore::start(&voter, Box::new(vote_sender))?;
             // It is set once, here.
             let _ = shared.membership.mailbox.set(mailbox);
             Box::new(store)
@@ -334,6 +335,7 @@ fn join_cluster(
             before: credentials.before,
             store,
             saved_at: std::time::Duration::ZERO,
+            told: Epoch(0),
         };
         let shared = Arc::clone(shared);
         keeper = Some(spawn("keeper", move || body.run(&shared, &asks))?);

@@ -113,10 +113,10 @@ impl Host {
         self.voter.as_mut().is_some_and(|voter| voter.replace(old, node))
     }
 
-    /// As [`Voter::tend`].
-    pub fn tend(&mut self, nodes: &[NodeId]) {
+    /// As [`Voter::replace_absent`].
+    pub fn replace_absent(&mut self, nodes: &[NodeId]) {
         if let Some(voter) = &mut self.voter {
-            voter.tend(nodes);
+            voter.replace_absent(nodes);
         }
     }
 

@@ -36,7 +36,7 @@ enum Event {
     /// The voter in one node is to be replaced by one in another.
     Replace(usize, usize, usize),
     /// A node's voter hears that this one does not belong to the cluster.
-    Tend(usize, usize),
+    ReplaceAbsent(usize, usize),
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -51,7 +51,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
         20 => (0..8usize).prop_map(Event::Start),
         5 => (0..8usize, 0..8usize, 0..8usize)
             .prop_map(|(by, old, new)| Event::Replace(by, old, new)),
-        5 => (0..8usize, 0..8usize).prop_map(|(by, gone)| Event::Tend(by, gone)),
+        5 => (0..8usize, 0..8usize).prop_map(|(by, gone)| Event::ReplaceAbsent(by, gone)),
     ];
     prop::collection::vec(one, 0..1500)
 }
@@ -171,16 +171,16 @@ impl World {
                 }
                 self.carry_out(by % count, None);
             }
-            Event::Tend(by, gone) => self.tend(by, &[gone % count]),
+            Event::ReplaceAbsent(by, gone) => self.replace_absent(by, &[gone % count]),
         }
     }
 
-    fn tend(&mut self, by: usize, gone: &[usize]) {
+    fn replace_absent(&mut self, by: usize, gone: &[usize]) {
         let count = self.hosts.len();
         let nodes = (0..count).filter(|node| !gone.contains(node));
         let nodes: Vec<NodeId> = nodes.map(|node| NodeId(node as u32)).collect();
         if let Some(host) = &mut self.hosts[by % count] {
-            host.tend(&nodes);
+            host.replace_absent(&nodes);
         }
         self.carry_out(by % count, None);
     }
@@ -317,7 +317,7 @@ fn the_voter_of_a_removed_node_is_replaced() {
     for round in 0..100 {
         world.hosts[1] = None;
         for by in [0, 2, 3, 4] {
-            world.tend(by, &[1]);
+            world.replace_absent(by, &[1]);
         }
         world.round_without(Some(1));
         if round == 50 {
@@ -343,7 +343,7 @@ fn a_node_without_a_voter_learns_who_votes() {
     (0..30).for_each(|_| world.round());
     for _ in 0..50 {
         for by in 0..4 {
-            world.tend(by, &[0]);
+            world.replace_absent(by, &[0]);
         }
         world.round();
     }
@@ -352,7 +352,7 @@ fn a_node_without_a_voter_learns_who_votes() {
     world.hosts[4] = Some(Host::new((NodeId(4), run), None, vec![NodeId(0)]).unwrap());
     for _ in 0..100 {
         for by in 0..5 {
-            world.tend(by, &[0, 3]);
+            world.replace_absent(by, &[0, 3]);
         }
         world.round();
     }

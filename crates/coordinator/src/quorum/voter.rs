@@ -313,7 +313,7 @@ impl Voter {
 
     /// These nodes belong to the cluster: a voter in another one, or one that has been silent for long, is replaced by one in a node that may begin it,
     /// if there is one. To be called now and then.
-    pub fn tend(&mut self, nodes: &[NodeId]) {
+    pub fn replace_absent(&mut self, nodes: &[NodeId]) {
         if !self.leads() || self.is_ending {
             return;
         }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use samite_wire::membership::Leader;
 use serde::{Deserialize, Serialize};
 
+use super::Role;
 use crate::Timing;
 
 /// What stands in the leader key.
@@ -66,6 +67,16 @@ pub enum Swapped {
 /// So often does an instance try to take the key from a leader that renews it.
 const CHALLENGES: u32 = 8;
 
+/// Carries out what is due, by `step`, which says whether something was. A read may show that the key can be had now: at most a read, a write, and a read after
+/// a lost one.
+pub(super) fn take_steps(mut step: impl FnMut() -> bool) {
+    for _ in 0..3 {
+        if !step() {
+            break;
+        }
+    }
+}
+
 /// One instance's part in the election.
 #[derive(Clone, Debug)]
 pub struct Election {
@@ -100,6 +111,15 @@ impl Election {
             is_contested: false,
             not_before: Duration::ZERO,
         }
+    }
+
+    /// Where this instance stands at `now`.
+    #[must_use]
+    pub fn role(&self, now: Duration) -> Role {
+        if self.leads(now) {
+            return Role::Leads { until: self.leads_until() };
+        }
+        Role::Follows { leader: self.leader().cloned() }
     }
 
     /// Until when this instance leads; in the past if it does not.

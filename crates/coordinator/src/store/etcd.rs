@@ -9,7 +9,7 @@ use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
 use samite_wire::membership::Leader;
 use serde_json::{Value, json};
 
-use super::election::{Election, Observed, Seat, Step, Swapped};
+use super::election::{self, Election, Observed, Seat, Step, Swapped};
 use super::http::Endpoints;
 use super::{EtcdTls, Role, Store};
 use crate::Timing;
@@ -123,16 +123,8 @@ impl EtcdStore {
 
 impl Store for EtcdStore {
     fn campaign(&mut self) -> Role {
-        // A read may show that the key can be had now: at most a read, a write, and a read after a lost one.
-        for _ in 0..3 {
-            if !self.campaign_once() {
-                break;
-            }
-        }
-        if self.election.leads(SystemClock.monotonic()) {
-            return Role::Leads { until: self.election.leads_until() };
-        }
-        Role::Follows { leader: self.election.leader().cloned() }
+        election::take_steps(|| self.campaign_once());
+        self.election.role(SystemClock.monotonic())
     }
 
     fn load(&mut self) -> Result<Option<Vec<u8>>> {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use samite_types::{Clock, Entropy, Error, ErrorKind, NodeId, Result, SystemClock, SystemEntropy};
 use samite_wire::membership::Leader;
 
-use super::election::{Election, Observed, Seat, Step, Swapped};
+use super::election::{self, Election, Observed, Seat, Step, Swapped};
 use super::parts::{Cutter, Joiner};
 use super::{Role, Store};
 use crate::Timing;
@@ -26,7 +26,7 @@ use crate::quorum::{Answer, Change, Configuration, Host, Kept, Register, VoterFi
 /// How often time passes for the voter.
 const TICK: Duration = Duration::from_millis(50);
 /// Ticks between two looks at which nodes belong to the cluster.
-const TEND_TICKS: u64 = 20;
+const REPLACE_TICKS: u64 = 20;
 /// How long a change may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Most messages and proposals that wait for the voter.
@@ -37,7 +37,7 @@ const BATCH_MAX: usize = 64;
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Carries messages to voters in other nodes.
-pub trait Post: Send {
+pub trait VoterTransport: Send {
     /// Sends `message`, of at most 256 KiB and a few bytes, to the voter in the node `to`. Returns at once; the message may be lost.
     fn send(&mut self, to: NodeId, message: Vec<u8>);
 }
@@ -114,7 +114,10 @@ impl ReplicatedStore {
     ///
     /// # Errors
     /// `Corrupt`: its file is damaged. `Invalid`: the first voters are too few or too many. The file cannot be read or written.
-    pub fn start(config: &VoterConfig, post: Box<dyn Post>) -> Result<(Self, Mailbox)> {
+    pub fn start(
+        config: &VoterConfig,
+        transport: Box<dyn VoterTransport>,
+    ) -> Result<(Self, Mailbox)> {
         let (host, file) = open(config)?;
         let (events, taken) = mpsc::sync_channel(QUEUE_LEN);
         let view = Arc::new(Mutex::new(View::default()));
@@ -124,7 +127,7 @@ impl ReplicatedStore {
             config: config.clone(),
             host,
             file,
-            post,
+            transport,
             view: Arc::clone(&view),
             nodes: Arc::clone(&nodes),
             ticks: 0,
@@ -189,16 +192,8 @@ impl ReplicatedStore {
 
 impl Store for ReplicatedStore {
     fn campaign(&mut self) -> Role {
-        // A read may show that the key can be had now: at most a read, a write, and a read after a lost one.
-        for _ in 0..3 {
-            if !self.campaign_once() {
-                break;
-            }
-        }
-        if self.election.leads(SystemClock.monotonic()) {
-            return Role::Leads { until: self.election.leads_until() };
-        }
-        Role::Follows { leader: self.election.leader().cloned() }
+        election::take_steps(|| self.campaign_once());
+        self.election.role(SystemClock.monotonic())
     }
 
     fn load(&mut self) -> Result<Option<Vec<u8>>> {
@@ -236,11 +231,8 @@ impl Store for ReplicatedStore {
         self.election.challenge();
     }
 
-    fn belong(&mut self, nodes: &[NodeId]) {
-        let mut known = lock(&self.nodes);
-        if *known != nodes {
-            *known = nodes.to_vec();
-        }
+    fn set_nodes(&mut self, nodes: &[NodeId]) {
+        *lock(&self.nodes) = nodes.to_vec();
     }
 
     fn resign(&mut self) {
@@ -293,7 +285,7 @@ struct Driver {
     config: VoterConfig,
     host: Host,
     file: VoterFile,
-    post: Box<dyn Post>,
+    transport: Box<dyn VoterTransport>,
     view: Arc<Mutex<View>>,
     nodes: Arc<Mutex<Vec<NodeId>>>,
     ticks: u64,
@@ -340,10 +332,10 @@ impl Driver {
     fn tick(&mut self) {
         self.host.tick();
         self.ticks += 1;
-        if self.ticks.is_multiple_of(TEND_TICKS) {
+        if self.ticks.is_multiple_of(REPLACE_TICKS) {
             let nodes = lock(&self.nodes).clone();
             if !nodes.is_empty() {
-                self.host.tend(&nodes);
+                self.host.replace_absent(&nodes);
             }
         }
     }
@@ -376,7 +368,7 @@ impl Driver {
         self.see();
         for (to, message) in output.messages {
             for part in self.cutter.cut(&message) {
-                self.post.send(to, part);
+                self.transport.send(to, part);
             }
         }
         for (number, answer) in output.answers {

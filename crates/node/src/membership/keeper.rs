@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use samite_coordinator::Coordinator;
 use samite_coordinator::store::{Role, Store};
-use samite_types::{Clock, Error, ErrorKind, NodeId, Result, SystemClock};
+use samite_types::{Clock, Epoch, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::control::{ControlReply, ControlRequest, NodeInfo};
 use samite_wire::membership::{Heartbeat, Leader};
 
@@ -37,6 +37,8 @@ pub(crate) struct Keeper {
     pub store: Box<dyn Store>,
     /// When something was saved last.
     pub saved_at: Duration,
+    /// Epoch of the map whose nodes the store was told.
+    pub told: Epoch,
 }
 
 /// A coordinator that leads.
@@ -123,9 +125,10 @@ impl Keeper {
         let own = self.own_heartbeat(shared, now);
         let leader = shared.membership.leader().map(|leader| leader.node);
         let map = shared.map();
-        if let Some(map) = &map {
+        if let Some(map) = map.as_ref().filter(|map| map.epoch() != self.told) {
             let nodes: Vec<NodeId> = map.data().nodes.iter().map(|info| info.node).collect();
-            self.store.belong(&nodes);
+            self.store.set_nodes(&nodes);
+            self.told = map.epoch();
         }
         let mut witness = lock(&shared.membership.witness);
         witness.heard(&own, now);
