@@ -3,7 +3,7 @@
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use samite_transport::client::{Link, Outgoing};
+use samite_transport::client::{Link, Ticket};
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result};
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
@@ -89,13 +89,21 @@ fn taken_up(
     }
 }
 
-/// Asks the node at the other end of `link`.
+/// Asks the node at the other end of `link`, and waits for its answer.
 pub(crate) fn call(
     link: &Link,
     request: &ControlRequest,
     deadline: Deadline,
 ) -> Result<ControlReply> {
-    let body = control::encode(request);
-    let outgoing = Outgoing { kind: FrameKind::Control, body: &body, payload: &[] };
-    link.call(outgoing, deadline, |reply| control::decode(reply.body()))?.map_err(Error::from)
+    answer(link, ask(link, request, deadline)?, deadline)
+}
+
+/// Asks, and does not wait.
+pub(crate) fn ask(link: &Link, request: &ControlRequest, deadline: Deadline) -> Result<Ticket> {
+    link.submit(FrameKind::Control, &control::encode(request), &[], deadline)
+}
+
+/// Waits for an answer.
+pub(crate) fn answer(link: &Link, ticket: Ticket, deadline: Deadline) -> Result<ControlReply> {
+    link.wait(ticket, deadline, |reply| control::decode(reply.body()))?.map_err(Error::from)
 }

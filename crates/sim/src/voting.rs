@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use samite_coordinator::quorum::{
-    self, Answer, Change, Configuration, Host, Kept, Output, Register, VoterId, Write,
+    self, Answer, Change, Configuration, Host, Kept, Output, Register, TICK, VoterId, Write,
 };
 use samite_types::{NodeId, RequestId};
 use samite_wire::control;
@@ -20,8 +20,6 @@ use crate::rng::Rng;
 use crate::rules::{Rules, Wrong};
 use crate::scenario::Voters;
 
-/// How often time passes for a voter.
-const TICK: Duration = Duration::from_millis(50);
 /// Most messages and changes that wait for it.
 const QUEUE_MAX: usize = 1024;
 /// Most of them that are answered with one write to flash.

@@ -235,21 +235,24 @@ mod tests {
             if round % 7 == 0 {
                 let _ = hosts[0].propose(Change::Remove(0));
             }
-            let mut sent = Vec::new();
-            for (host, node) in hosts.iter_mut().zip(nodes) {
-                host.tick();
-                let output = host.output(99);
-                if node == nodes[0] {
-                    file.write(&output).unwrap();
+            hosts.iter_mut().for_each(super::super::Host::tick);
+            loop {
+                let mut sent = Vec::new();
+                for (host, node) in hosts.iter_mut().zip(nodes) {
+                    let output = host.output(99);
+                    if node == nodes[0] {
+                        file.write(&output).unwrap();
+                    }
+                    sent.extend(output.messages.into_iter().map(|(to, bytes)| (node, to, bytes)));
                 }
-                sent.extend(output.messages.into_iter().map(|(to, bytes)| (node, to, bytes)));
+                states.push((len(), hosts[0].kept().unwrap()));
+                if sent.is_empty() {
+                    break;
+                }
+                for (from, to, bytes) in sent {
+                    hosts[to.get() as usize].receive(from, &bytes).unwrap();
+                }
             }
-            for (from, to, bytes) in sent {
-                hosts[to.get() as usize].receive(from, &bytes).unwrap();
-            }
-            let output = hosts[0].output(99);
-            file.write(&output).unwrap();
-            states.push((len(), hosts[0].kept().unwrap()));
         }
         states
     }

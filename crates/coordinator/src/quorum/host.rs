@@ -9,7 +9,7 @@ use super::register::{Change, Register};
 use super::voter::{Envelope, LOG_LEN_MAX, Letter, Output, Voter, VoterId};
 
 /// Ticks after which a node without a voter says so again.
-const VACANT_TICKS: u64 = 20;
+const VACANT_TICKS: u64 = 10;
 /// Most voters that are believed to be some.
 const OTHERS_MAX: usize = 64;
 
@@ -50,7 +50,7 @@ impl Host {
         self
     }
 
-    /// Lets time pass; to be called at even intervals.
+    /// Lets time pass; to be called every [`super::TICK`].
     pub fn tick(&mut self) {
         self.ticks += 1;
         if let Some(voter) = &mut self.voter {

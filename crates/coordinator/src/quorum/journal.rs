@@ -106,11 +106,14 @@ pub struct Journal(Arc<Mutex<Inner>>);
 struct Inner {
     kept: Kept,
     writes: Vec<Write>,
+    /// Bytes of state in the log.
+    state_len: usize,
 }
 
 impl Journal {
     pub fn new(kept: Kept) -> Self {
-        Self(Arc::new(Mutex::new(Inner { kept, writes: Vec::new() })))
+        let state_len = state_len(&kept.log);
+        Self(Arc::new(Mutex::new(Inner { kept, writes: Vec::new(), state_len })))
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -128,17 +131,18 @@ impl Journal {
     }
 
     /// Bytes of state that the log holds beside the register.
-    pub fn log_len(&self) -> usize {
-        let len = |command: &Command| match &command.entry {
-            Entry::Change(Change::Swap { state: Some((_, state)), .. }) => state.len(),
-            _ => 0,
-        };
-        self.inner().kept.log.iter().map(len).sum()
+    pub fn state_len(&self) -> usize {
+        self.inner().state_len
     }
 
     fn write(&self, write: Write) -> StorageResult<()> {
         let mut inner = self.inner();
         inner.kept.write(write.clone());
+        match &write {
+            Write::Append(entries) => inner.state_len += state_len(entries),
+            Write::Replace(..) => inner.state_len = state_len(&inner.kept.log),
+            Write::Promise(_) | Write::Accepted(_) | Write::Decided(_) => {}
+        }
         inner.writes.push(write);
         Ok(())
     }
@@ -148,6 +152,15 @@ impl Journal {
         let to = to.min(inner.kept.log.len());
         inner.kept.log[from.min(to)..to].to_vec()
     }
+}
+
+/// Bytes of state in `entries`.
+fn state_len(entries: &[Command]) -> usize {
+    let len = |command: &Command| match &command.entry {
+        Entry::Change(Change::Swap { state: Some((_, state)), .. }) => state.len(),
+        _ => 0,
+    };
+    entries.iter().map(len).sum()
 }
 
 /// Of what is not made use of.

@@ -19,4 +19,4 @@ pub use file::VoterFile;
 pub use host::Host;
 pub use journal::{Kept, Write};
 pub use register::{Answer, Change, Register};
-pub use voter::{LOG_LEN_MAX, Output, VoterId, words};
+pub use voter::{LOG_LEN_MAX, Output, TICK, VoterId, words};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use omnipaxos::messages::Message;
 use omnipaxos::util::LogEntry;
@@ -17,23 +18,26 @@ use super::register::{Answer, Change, Register};
 /// A voter's number; never given to another one. From 1 on.
 pub type VoterId = u64;
 
-/// Ticks between two rounds in which voters ask each other how they are.
-const ROUND_TICKS: u64 = 3;
+/// How often [`Voter::tick`] is to be called.
+pub const TICK: Duration = Duration::from_millis(100);
+/// Ticks between two rounds in which voters ask each other how they are. A leader that has died is replaced within three rounds, well before
+/// [`crate::Timing::takeover`] is over; more rounds cost an idle node more.
+const ROUND_TICKS: u64 = 2;
 /// Ticks after which a message without an effect is sent again.
-const RESEND_TICKS: u64 = 5;
+const RESEND_TICKS: u64 = 3;
 /// Who was heard in so many ticks lives.
 const HEARD_TICKS: u64 = 2 * ROUND_TICKS;
 /// Ticks after which a voter that hears most others, and has no part in what they decide, leads them.
-const APART_TICKS: u64 = 40;
+const APART_TICKS: u64 = 20;
 /// Entries that a log has before it is compacted, unless its host says otherwise; and bytes of state in them.
 pub const LOG_LEN_MAX: usize = if cfg!(test) { 10 } else { 1000 };
 const LOG_BYTES_MAX: usize = 8 << 20;
 /// Most nodes whose word is remembered that they have no voter.
 const VACANT_MAX: usize = 64;
 /// A node that has said so in so many ticks lives.
-const VACANT_HEARD_TICKS: u64 = 60;
+const VACANT_HEARD_TICKS: u64 = 30;
 /// A voter that was not heard for so many ticks is replaced, if there is a node for it: a minute.
-const SILENT_TICKS: u64 = if cfg!(test) { 60 } else { 1200 };
+const SILENT_TICKS: u64 = if cfg!(test) { 60 } else { 600 };
 /// Characters of a message that are shown.
 const WORDS_MAX: usize = 300;
 
@@ -179,7 +183,7 @@ impl Voter {
         Self { log_len_max, ..self }
     }
 
-    /// Lets time pass; to be called at even intervals.
+    /// Lets time pass; to be called every [`TICK`].
     pub fn tick(&mut self) {
         if self.is_retired {
             return;
@@ -455,7 +459,7 @@ impl Voter {
                 }
             }
         }
-        let is_long = self.applied > self.log_len_max || self.journal.log_len() > LOG_BYTES_MAX;
+        let is_long = self.applied > self.log_len_max || self.journal.state_len() > LOG_BYTES_MAX;
         if is_long && self.leads() && !self.is_ending {
             // The next configuration begins with the register, and without a log.
             let number = self.configuration.number + 1;

@@ -21,12 +21,10 @@ use super::election::{self, Election, Observed, Seat, Step, Swapped};
 use super::parts::{Cutter, Joiner};
 use super::{Role, Store};
 use crate::Timing;
-use crate::quorum::{Answer, Change, Configuration, Host, Kept, Register, VoterFile};
+use crate::quorum::{Answer, Change, Configuration, Host, Kept, Register, TICK, VoterFile};
 
-/// How often time passes for the voter.
-const TICK: Duration = Duration::from_millis(50);
 /// Ticks between two looks at which nodes belong to the cluster.
-const REPLACE_TICKS: u64 = 20;
+const REPLACE_TICKS: u64 = 10;
 /// How long a change may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 /// Most messages and proposals that wait for the voter.

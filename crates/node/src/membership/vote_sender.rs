@@ -1,14 +1,14 @@
 //! Messages to voters in other nodes. A thread for each carries what waits for it; what finds no way, or too many others waiting, is lost, as the
 //! voters expect.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::time::Duration;
 
 use samite_coordinator::store::VoterTransport;
 use samite_transport::Address;
-use samite_transport::client::Link;
+use samite_transport::client::{Link, Ticket};
 use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::limits::BODY_LEN_MAX;
@@ -18,7 +18,7 @@ use super::follow::Credentials;
 use super::reports::refusal;
 use crate::peers::addresses;
 use crate::shared::Shared;
-use crate::worker::call;
+use crate::worker::{answer, ask};
 
 /// How long another node may take over a connection or an answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -28,6 +28,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const REQUEST_LEN_MAX: usize = BODY_LEN_MAX - (64 << 10);
 /// Most messages that wait for one node.
 const QUEUE_LEN: usize = 256;
+/// Most requests to one node without an answer. Their answers are looked at when there is more to say: nobody is woken for them.
+const REQUESTS_MAX: usize = 4;
 
 /// Carries messages to other nodes.
 pub(crate) struct VoteSenders {
@@ -47,7 +49,7 @@ impl VoteSenders {
         Self { shared, credentials, known, queues: HashMap::new() }
     }
 
-    /// Starts the thread for one node. It ends when these vote_sender do, and is not joined: it may be waiting for that node, and holds nothing that matters.
+    /// Starts the thread for one node. It ends when these senders do, and is not joined: it may be waiting for that node, and holds nothing that matters.
     fn start(&self, to: NodeId) -> std::io::Result<SyncSender<Vec<u8>>> {
         let (queue, messages) = mpsc::sync_channel(QUEUE_LEN);
         let sender = VoteSender {
@@ -86,7 +88,7 @@ struct VoteSender {
 
 impl VoteSender {
     fn run(&self, waiting: &Receiver<Vec<u8>>) {
-        let mut link: Option<Arc<Link>> = None;
+        let mut line: Option<Line> = None;
         let mut next = None;
         while let Some(first) = next.take().or_else(|| waiting.recv().ok()) {
             let mut len = first.len();
@@ -101,24 +103,20 @@ impl VoteSender {
                 }
                 messages.push(message);
             }
-            if let Err(error) = self.carry(&mut link, messages) {
+            if let Err(error) = self.carry(&mut line, messages) {
                 tracing::debug!(to = %self.to, %error, "voters");
-                link = None;
+                line = None;
                 std::thread::sleep(PAUSE);
             }
         }
     }
 
-    fn carry(&self, link: &mut Option<Arc<Link>>, messages: Vec<Vec<u8>>) -> Result<()> {
-        let link = match link {
-            Some(link) => link,
-            None => link.insert(self.connect()?),
+    fn carry(&self, line: &mut Option<Line>, messages: Vec<Vec<u8>>) -> Result<()> {
+        let line = match line {
+            Some(line) => line,
+            None => line.insert(Line { link: self.connect()?, unanswered: VecDeque::new() }),
         };
-        let request = ControlRequest::Vote { from: self.shared.node, messages };
-        match call(link, &request, Deadline::after(ANSWER_TIMEOUT))? {
-            ControlReply::Ok => Ok(()),
-            reply => Err(refusal(&reply)),
-        }
+        line.send(&ControlRequest::Vote { from: self.shared.node, messages })
     }
 
     fn connect(&self) -> Result<Arc<Link>> {
@@ -133,5 +131,27 @@ impl VoteSender {
             }
         }
         Err(failed)
+    }
+}
+
+/// A connection to the node, and requests of which no answer was seen.
+struct Line {
+    link: Arc<Link>,
+    unanswered: VecDeque<Ticket>,
+}
+
+impl Line {
+    fn send(&mut self, request: &ControlRequest) -> Result<()> {
+        if self.unanswered.len() == REQUESTS_MAX
+            && let Some(ticket) = self.unanswered.pop_front()
+        {
+            // It came long ago, unless the node stands still.
+            match answer(&self.link, ticket, Deadline::after(ANSWER_TIMEOUT))? {
+                ControlReply::Ok => {}
+                reply => return Err(refusal(&reply)),
+            }
+        }
+        self.unanswered.push_back(ask(&self.link, request, Deadline::after(ANSWER_TIMEOUT))?);
+        Ok(())
     }
 }
