@@ -6,19 +6,22 @@
 mod arrows;
 mod config;
 mod metadata;
+mod names;
 mod size;
 mod sources;
 mod words;
 
 use std::path::Path;
 
-use config::Config;
-use metadata::Metadata;
-pub use sources::Source;
+pub use config::Config;
+#[cfg(test)]
+pub use config::tests::sample as sample_config;
+pub use metadata::{Metadata, Use};
 #[cfg(test)]
 pub use sources::sample;
+pub use sources::{Source, collect as sources};
 
-use crate::skips;
+use crate::{layers, skips};
 
 /// Runs every check. `Ok` is a summary line, `Err` all problems found.
 pub fn run(root: &Path) -> Result<String, Vec<String>> {
@@ -34,6 +37,9 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
         problems.push(format!("tidy.toml: preload crate {} is not here", config.preload.krate));
     }
     problems.extend(words::check(&config, &files, &hooked));
+    problems.extend(names::check(&config, &files));
+    let page = files.iter().find(|file| file.path == layers::PAGE);
+    problems.extend(page.and_then(|page| layers::check(&config, &metadata, &page.text)));
     match std::fs::read_to_string(root.join(skips::LIST)) {
         Ok(list) => problems.extend(skips::check(&list, &files)),
         Err(error) => problems.push(format!("read {}: {error}", skips::LIST)),

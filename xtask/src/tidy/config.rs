@@ -22,7 +22,63 @@ pub struct Config {
     pub long_functions: Vec<LongFunction>,
     #[serde(default, rename = "std_io")]
     pub std_io: Vec<StdIo>,
+    #[serde(default)]
+    pub names: Names,
+    #[serde(default, rename = "same_name")]
+    pub same_names: Vec<SameName>,
+    #[serde(default, rename = "private_word")]
+    pub private_words: Vec<PrivateWord>,
+    #[serde(default, rename = "word_use")]
+    pub word_uses: Vec<WordUse>,
+    #[serde(default)]
+    pub circles: Circles,
 }
+
+/// What `cargo xtask measure` may find at most.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Names {
+    /// Types whose name is one word, in percent of their definitions.
+    pub one_word_percent_max: f64,
+    /// Names that several types have, in percent of names.
+    pub repeated_percent_max: f64,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self { one_word_percent_max: 100.0, repeated_percent_max: 100.0 }
+    }
+}
+
+/// A name that several types may have.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SameName {
+    pub name: String,
+    pub reason: String,
+}
+
+/// A word that is not to be used in names; `instead` is what the field says.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrivateWord {
+    pub word: String,
+    pub instead: String,
+}
+
+/// A private word that means something else in this name.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WordUse {
+    /// The type, function or module.
+    pub name: String,
+    pub reason: String,
+}
+
+/// Most modules that an import circle of a crate may have, by the crate's folder; six where none is said.
+#[derive(Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub struct Circles(pub std::collections::BTreeMap<String, usize>);
 
 /// Lengths that need no reason.
 #[derive(Debug, Deserialize)]
@@ -112,7 +168,9 @@ impl Config {
             .chain(config.bans.iter().map(|entry| (&entry.name, &entry.reason)))
             .chain(config.long_files.iter().map(|entry| (&entry.path, &entry.reason)))
             .chain(config.long_functions.iter().map(|entry| (&entry.path, &entry.reason)))
-            .chain(config.std_io.iter().map(|entry| (&entry.path, &entry.reason)));
+            .chain(config.std_io.iter().map(|entry| (&entry.path, &entry.reason)))
+            .chain(config.same_names.iter().map(|entry| (&entry.name, &entry.reason)))
+            .chain(config.word_uses.iter().map(|entry| (&entry.name, &entry.reason)));
         for (what, reason) in reasons {
             if reason.trim().len() < 10 {
                 return Err(format!("the entry of {what} gives no reason"));

@@ -1,0 +1,96 @@
+//! `cargo xtask layers`: the layer graph in ARCHITECTURE.md, made of `tidy.toml` and `cargo metadata`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::tidy::{Config, Metadata, Use};
+
+/// The page that shows the graph.
+pub const PAGE: &str = "ARCHITECTURE.md";
+const BEGIN: &str = "<!-- layers: begin, by cargo xtask layers -->";
+const END: &str = "<!-- layers: end -->";
+/// Longest line of the graph.
+const LINE_MAX: usize = 96;
+
+/// Writes the graph into the page.
+pub fn run(root: &Path) -> Result<String, Vec<String>> {
+    write(root).map_err(|problem| vec![problem])
+}
+
+fn write(root: &Path) -> Result<String, String> {
+    let config = Config::load(&root.join("tidy.toml"))?;
+    let graph = graph(&config, &Metadata::load(root)?);
+    let path = root.join(PAGE);
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("read {PAGE}: {error}"))?;
+    let (before, _, after) = split(&text).ok_or_else(no_marks)?;
+    let text = format!("{before}{BEGIN}\n{graph}{END}{after}");
+    std::fs::write(&path, text).map_err(|error| format!("write {PAGE}: {error}"))?;
+    Ok(format!("layers: {PAGE} has the graph"))
+}
+
+/// A problem, if the page shows another graph than there is.
+pub fn check(config: &Config, metadata: &Metadata, page: &str) -> Option<String> {
+    let Some((_, shown, _)) = split(page) else { return Some(no_marks()) };
+    let is_right = shown.trim() == graph(config, metadata).trim();
+    (!is_right).then(|| format!("{PAGE}: the layer graph is old; cargo xtask layers writes it"))
+}
+
+fn no_marks() -> String {
+    format!("{PAGE}: no place for the layer graph, between {BEGIN} and {END}")
+}
+
+fn split(text: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (shown, after) = rest.split_once(END)?;
+    Some((before, shown, after))
+}
+
+/// Each layer, highest first, with its crates and those that each of them uses.
+fn graph(config: &Config, metadata: &Metadata) -> String {
+    let short = |name: &str| name.strip_prefix("samite-").unwrap_or(name).to_owned();
+    let mut text = String::from("\n```text\n");
+    let mut layers: Vec<_> = config.layers.iter().collect();
+    layers.sort_by_key(|layer| std::cmp::Reverse(layer.level));
+    for layer in layers {
+        for (index, krate) in layer.crates.iter().enumerate() {
+            let head = if index == 0 { layer.level.to_string() } else { String::new() };
+            let mut line = format!("{head:<2} {:<12} →", short(krate));
+            let uses = metadata.members.get(krate).into_iter().flatten();
+            let uses = uses
+                .filter(|(name, kind)| *kind == Use::Normal && metadata.members.contains_key(name));
+            for (name, _) in uses {
+                if line.chars().count() + 1 + name.len() > LINE_MAX {
+                    let _ = writeln!(text, "{line}");
+                    line = format!("{:<17}", "");
+                }
+                let _ = write!(line, " {}", short(name));
+            }
+            let _ = writeln!(text, "{}", line.trim_end_matches('→').trim_end());
+        }
+    }
+    text.push_str("```\n\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::sample_config;
+
+    #[test]
+    fn a_page_with_another_graph_is_told() {
+        let config = sample_config("");
+        let mut metadata = Metadata::default();
+        let top = [("low".to_owned(), Use::Normal), ("kit".to_owned(), Use::Dev)];
+        metadata.members.insert("top".into(), top.into_iter().collect());
+        for name in ["low", "beside", "kit"] {
+            metadata.members.entry(name.into()).or_default();
+        }
+        let graph = graph(&config, &metadata);
+        assert!(graph.contains("2  kit\n1  top          → low\n0  low\n   beside\n"), "{graph}");
+        let page = |graph: &str| format!("# Page\n{BEGIN}\n{graph}{END}\n");
+        assert_eq!(check(&config, &metadata, &page(&graph)), None);
+        assert!(check(&config, &metadata, &page("")).is_some());
+        assert!(check(&config, &metadata, "# Page\n").is_some());
+    }
+}
