@@ -11,7 +11,7 @@ use libc::{AT_FDCWD, DIR, dirent64, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use samite_fs::DirHandle;
 
-use crate::hook::{by_fd, by_path, guard, guard_code, hooks};
+use crate::hook::{by_fd, by_file, guard, guard_code, hooks};
 use crate::hooks::descriptors::close_open;
 use crate::hooks::open::open_place;
 use crate::hooks::reading::errno;
@@ -208,7 +208,9 @@ hooks! {
     }
 
     fn opendir(path: *const c_char) -> *mut DIR {
-        by_path!(AT_FDCWD, path, real(path), |place| open_directory(place))
+        by_file!(AT_FDCWD, path, true, real(path), |open| open_directory(&Place::itself(&open)), |place| {
+            open_directory(place)
+        })
     }
 
     fn fdopendir(fd: c_int) -> *mut DIR {

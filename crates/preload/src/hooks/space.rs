@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use libc::{AT_FDCWD, off_t, size_t, ssize_t};
 use rustix::io::Errno;
-use samite_fs::AllocateMode;
+use samite_fs::{AllocateMode, OpenFlags};
 
-use crate::hook::{attempt, by_fd, by_path, guard_code, hooks};
+use crate::hook::{attempt, by_fd, by_file, guard_code, hooks};
 use crate::hooks::limits;
 use crate::hooks::reading::{check_writable, errno};
 use crate::table::Description;
@@ -18,6 +18,25 @@ fn cut(open: &Description, len: off_t) -> Result<c_int, Errno> {
     limits::may_grow(open, len)?;
     open.mark_dirty();
     open.file()?.truncate(len).map_err(|error| errno(&error))?;
+    if !mapped::is_none() {
+        mapped::after_cut(open, len)?;
+    }
+    Ok(0)
+}
+
+/// Cuts the file behind a descriptor as `truncate` does: what the descriptor may do says nothing of what the caller may.
+fn cut_named(open: &Description, len: off_t) -> Result<c_int, Errno> {
+    let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
+    limits::may_grow(open, len)?;
+    let how = OpenFlags { write: true, ..OpenFlags::default() };
+    let file = open.file()?;
+    // What was written before must not grow it again when it is settled later.
+    let cut = file.fsync().and_then(|()| {
+        let file = file.open_again(&store::context(), how)?;
+        file.truncate(len)?;
+        file.close()
+    });
+    cut.map_err(|error| errno(&error))?;
     if !mapped::is_none() {
         mapped::after_cut(open, len)?;
     }
@@ -49,7 +68,7 @@ fn sync_open(open: &Description) -> Result<c_int, Errno> {
 
 hooks! {
     fn truncate = truncate64 (path: *const c_char, len: off_t) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, len), |place| {
+        by_file!(AT_FDCWD, path, true, real(path, len), |open| cut_named(&open, len), |place| {
             let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
             let at = place.at()?;
             store::call_as(|fs, caller| fs.truncate(caller, at, len)).map(|()| 0)
