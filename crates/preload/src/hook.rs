@@ -213,4 +213,14 @@ macro_rules! by_fd {
     }};
 }
 
-pub(crate) use {alias, by_fd, by_file, by_path, hook, hooks, names};
+/// As [`by_fd`], for what a descriptor that only names a file (`O_PATH`) is not good for.
+macro_rules! by_open_fd {
+    ($fd:expr, $real:expr, |$open:ident| $work:expr) => {
+        $crate::hook::by_fd!($fd, $real, |$open| {
+            $crate::hooks::reading::check_open(&$open)?;
+            $work
+        })
+    };
+}
+
+pub(crate) use {alias, by_fd, by_file, by_open_fd, by_path, hook, hooks, names};

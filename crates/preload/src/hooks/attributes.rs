@@ -4,9 +4,9 @@ use std::ffi::{c_char, c_int};
 
 use libc::{AT_FDCWD, gid_t, mode_t, timespec, timeval, uid_t, utimbuf};
 use rustix::io::Errno;
-use samite_fs::{SetTime, Timestamp};
+use samite_fs::{FileKind, SetTime, Timestamp};
 
-use crate::hook::{by_fd, by_file, by_path, hooks};
+use crate::hook::{by_fd, by_file, by_open_fd, by_path, hooks};
 use crate::hooks::reading::errno;
 use crate::hooks::status::means_descriptor;
 use crate::route::Place;
@@ -21,7 +21,11 @@ fn set_mode(place: &Place<'_>, mode: mode_t, follow: bool) -> Result<c_int, Errn
 }
 
 fn set_mode_open(open: &Description, mode: mode_t) -> Result<c_int, Errno> {
-    open.file()?.chmod(&store::context(), mode & 0o7777).map_err(|error| errno(&error))?;
+    let file = open.file()?;
+    if file.kind() == FileKind::Symlink {
+        return Err(Errno::OPNOTSUPP);
+    }
+    file.chmod(&store::context(), mode & 0o7777).map_err(|error| errno(&error))?;
     Ok(0)
 }
 
@@ -77,7 +81,7 @@ hooks! {
     }
 
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {
-        by_fd!(fd, real(fd, mode), |open| set_mode_open(&open, mode))
+        by_open_fd!(fd, real(fd, mode), |open| set_mode_open(&open, mode))
     }
 
     fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
@@ -98,7 +102,7 @@ hooks! {
     }
 
     fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int {
-        by_fd!(fd, real(fd, uid, gid), |open| set_owner_open(&open, uid, gid))
+        by_open_fd!(fd, real(fd, uid, gid), |open| set_owner_open(&open, uid, gid))
     }
 
     fn fchownat(dirfd: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int {
@@ -128,12 +132,12 @@ hooks! {
     }
 
     fn futimes(fd: c_int, times: *const timeval) -> c_int {
-        by_fd!(fd, real(fd, times), |open| set_times_open(&open, attr::times_us(times)?))
+        by_open_fd!(fd, real(fd, times), |open| set_times_open(&open, attr::times_us(times)?))
     }
 
     fn futimesat(dirfd: c_int, path: *const c_char, times: *const timeval) -> c_int {
         if path.is_null() {
-            return by_fd!(dirfd, real(dirfd, path, times), |open| set_times_open(&open, attr::times_us(times)?));
+            return by_open_fd!(dirfd, real(dirfd, path, times), |open| set_times_open(&open, attr::times_us(times)?));
         }
         by_file!(dirfd, path, true, real(dirfd, path, times), |open| set_times_open(&open, attr::times_us(times)?), |place| {
             set_times(place, attr::times_us(times)?, true)
@@ -141,7 +145,10 @@ hooks! {
     }
 
     fn utimensat(dirfd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
-        if path.is_null() || means_descriptor(dirfd, path, flags) {
+        if path.is_null() {
+            return by_open_fd!(dirfd, real(dirfd, path, times, flags), |open| set_times_open(&open, attr::times(times)?));
+        }
+        if means_descriptor(dirfd, path, flags) {
             return by_fd!(dirfd, real(dirfd, path, times, flags), |open| set_times_open(&open, attr::times(times)?));
         }
         let follow = flags & LINK == 0;
@@ -151,6 +158,6 @@ hooks! {
     }
 
     fn futimens(fd: c_int, times: *const timespec) -> c_int {
-        by_fd!(fd, real(fd, times), |open| set_times_open(&open, attr::times(times)?))
+        by_open_fd!(fd, real(fd, times), |open| set_times_open(&open, attr::times(times)?))
     }
 }

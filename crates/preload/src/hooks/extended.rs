@@ -6,7 +6,7 @@ use libc::{AT_FDCWD, size_t, ssize_t};
 use rustix::io::Errno;
 use samite_fs::{Subject, XattrFlags};
 
-use crate::hook::{by_fd, by_file, by_path, hooks};
+use crate::hook::{by_file, by_open_fd, by_path, hooks};
 use crate::route::Place;
 use crate::table::Description;
 use crate::{foreign, store};
@@ -84,7 +84,7 @@ hooks! {
     }
 
     fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
-        by_fd!(fd, real(fd, name, value, room), |open| get(by_open(&open)?, name, value, room))
+        by_open_fd!(fd, real(fd, name, value, room), |open| get(by_open(&open)?, name, value, room))
     }
 
     fn listxattr(path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t {
@@ -98,7 +98,7 @@ hooks! {
     }
 
     fn flistxattr(fd: c_int, out: *mut c_char, room: size_t) -> ssize_t {
-        by_fd!(fd, real(fd, out, room), |open| list(by_open(&open)?, out, room))
+        by_open_fd!(fd, real(fd, out, room), |open| list(by_open(&open)?, out, room))
     }
 
     fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
@@ -114,7 +114,7 @@ hooks! {
     }
 
     fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
-        by_fd!(fd, real(fd, name, value, len, flags), |open| set(by_open(&open)?, name, value, len, flags))
+        by_open_fd!(fd, real(fd, name, value, len, flags), |open| set(by_open(&open)?, name, value, len, flags))
     }
 
     fn removexattr(path: *const c_char, name: *const c_char) -> c_int {
@@ -128,6 +128,6 @@ hooks! {
     }
 
     fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
-        by_fd!(fd, real(fd, name), |open| remove(by_open(&open)?, name))
+        by_open_fd!(fd, real(fd, name), |open| remove(by_open(&open)?, name))
     }
 }

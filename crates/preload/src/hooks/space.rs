@@ -6,9 +6,9 @@ use libc::{AT_FDCWD, off_t, size_t, ssize_t};
 use rustix::io::Errno;
 use samite_fs::{AllocateMode, OpenFlags};
 
-use crate::hook::{attempt, by_fd, by_file, guard_code, hooks};
+use crate::hook::{attempt, by_file, by_open_fd, guard_code, hooks};
 use crate::hooks::limits;
-use crate::hooks::reading::{check_writable, errno};
+use crate::hooks::reading::{check_open, check_writable, errno};
 use crate::table::Description;
 use crate::{mapped, store, table};
 
@@ -58,9 +58,6 @@ fn allocate(open: &Description, mode: c_int, at: off_t, len: off_t) -> Result<c_
 }
 
 fn sync_open(open: &Description) -> Result<c_int, Errno> {
-    if open.status() & libc::O_PATH != 0 {
-        return Err(Errno::BADF);
-    }
     open.settle()?;
     open.file()?.fsync().map_err(|error| errno(&error))?;
     Ok(0)
@@ -76,11 +73,11 @@ hooks! {
     }
 
     fn ftruncate = ftruncate64 (fd: c_int, len: off_t) -> c_int {
-        by_fd!(fd, real(fd, len), |open| cut(&open, len))
+        by_open_fd!(fd, real(fd, len), |open| cut(&open, len))
     }
 
     fn fallocate = fallocate64 (fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int {
-        by_fd!(fd, real(fd, mode, at, len), |open| allocate(&open, mode, at, len))
+        by_open_fd!(fd, real(fd, mode, at, len), |open| allocate(&open, mode, at, len))
     }
 
     fn posix_fallocate = posix_fallocate64 (fd: c_int, at: off_t, len: off_t) -> c_int {
@@ -91,27 +88,30 @@ hooks! {
     }
 
     fn posix_fadvise = posix_fadvise64 (fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
-        if table::has(fd) { 0 } else { real(fd, at, len, advice) }
+        match table::get(fd) {
+            None => real(fd, at, len, advice),
+            Some(open) => guard_code(move || check_open(&open)),
+        }
     }
 
     fn readahead(fd: c_int, at: off_t, len: size_t) -> ssize_t {
-        by_fd!(fd, real(fd, at, len), |open| { let _ = &open; Ok(0) })
+        by_open_fd!(fd, real(fd, at, len), |open| { let _ = &open; Ok(0) })
     }
 
     fn fsync(fd: c_int) -> c_int {
-        by_fd!(fd, real(fd), |open| sync_open(&open))
+        by_open_fd!(fd, real(fd), |open| sync_open(&open))
     }
 
     fn fdatasync(fd: c_int) -> c_int {
-        by_fd!(fd, real(fd), |open| sync_open(&open))
+        by_open_fd!(fd, real(fd), |open| sync_open(&open))
     }
 
     fn sync_file_range(fd: c_int, at: off_t, len: off_t, flags: c_uint) -> c_int {
-        by_fd!(fd, real(fd, at, len, flags), |open| sync_open(&open))
+        by_open_fd!(fd, real(fd, at, len, flags), |open| sync_open(&open))
     }
 
     fn syncfs(fd: c_int) -> c_int {
-        by_fd!(fd, real(fd), |open| {
+        by_open_fd!(fd, real(fd), |open| {
             let _ = &open;
             settle_all().map(|()| 0)
         })
