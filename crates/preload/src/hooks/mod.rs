@@ -27,6 +27,7 @@ pub mod sockets;
 pub mod space;
 pub mod spawn;
 pub mod special;
+pub mod splice;
 pub mod status;
 pub mod stdio;
 pub mod syscall;
