@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::hook::{attempt, guard, hooks};
 use crate::hooks::locks::{self as locks_of, is_lock_command};
-use crate::hooks::stdio;
+use crate::hooks::{owner, stdio};
 use crate::real::set_errno;
 use crate::table::{self, Open};
 use crate::{kept, locks, raw};
@@ -81,7 +81,7 @@ fn control(fd: c_int, command: c_int, argument: c_ulong) -> Result<c_int, Errno>
             open.file()?.set_append(status & libc::O_APPEND != 0);
             Ok(0)
         }
-        _ => Err(Errno::INVAL),
+        _ => owner::control(&open, command, argument),
     }
 }
 

@@ -17,6 +17,7 @@ pub mod locks;
 pub mod memory;
 pub mod names;
 pub mod open;
+pub mod owner;
 pub mod paths;
 pub mod poll;
 pub mod posix_aio;
