@@ -45,15 +45,7 @@ impl FileSystem {
         mask: u32,
         follow: bool,
     ) -> Result<()> {
-        named("access", at, |at| {
-            let inode = self.resolve(ctx, at, follow)?.inode;
-            let mask = (mask & 7) as u16;
-            if permits(ctx, inode.perm, inode.uid, inode.gid, inode.is_directory(), mask) {
-                Ok(())
-            } else {
-                Err(fail(ErrorKind::Denied))
-            }
-        })
+        named("access", at, |at| check_access(ctx, &self.resolve(ctx, at, follow)?.inode, mask))
     }
 
     /// The path from the root of the store with every symbolic link, `.` and `..` resolved; the file must exist.
@@ -228,6 +220,15 @@ impl FileSystem {
     }
 }
 
+fn check_access(ctx: &Context, inode: &Inode, mask: u32) -> Result<()> {
+    let mask = (mask & 7) as u16;
+    if permits(ctx, inode.perm, inode.uid, inode.gid, inode.is_directory(), mask) {
+        Ok(())
+    } else {
+        Err(fail(ErrorKind::Denied))
+    }
+}
+
 /// Applies a change if the caller may make it.
 fn apply(ctx: &Context, change: Change, inode: &mut Inode, now: Timestamp) -> Result<()> {
     let is_owner = ctx.may_all() || ctx.uid == inode.uid;
@@ -286,6 +287,14 @@ fn apply(ctx: &Context, change: Change, inode: &mut Inode, now: Timestamp) -> Re
 }
 
 impl OpenFile {
+    /// Checks permissions on the file, however it was opened; see [`FileSystem::access`].
+    ///
+    /// # Errors
+    /// `Denied`; `StaleHandle`.
+    pub fn access(&self, ctx: &Context, mask: u32) -> Result<()> {
+        self.context("access", || check_access(ctx, &self.node()?.inode, mask))
+    }
+
     /// Sets permission bits.
     ///
     /// # Errors

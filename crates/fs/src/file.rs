@@ -438,18 +438,6 @@ impl OpenFile {
         }
     }
 
-    /// Opens the file once more, as it is open here: an open file description of its own.
-    ///
-    /// # Errors
-    /// As of [`OpenFile::fsync`]; `StaleHandle`.
-    pub fn duplicate(&self) -> Result<Self> {
-        self.fsync()?;
-        self.context("open", || {
-            let node = self.node_to_open()?;
-            Ok(Self::new(&self.fs, node, self.flags(), self.dir_path().map(Box::from)))
-        })
-    }
-
     /// Holds the file in the name of this process too. For a handle that was inherited over `fork` or `exec`: the hold that came with
     /// it ends with the process that opened the file.
     ///

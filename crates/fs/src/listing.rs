@@ -162,6 +162,12 @@ impl DirHandle {
         }
     }
 
+    /// Whether there are any entries but `.` and `..`.
+    pub(crate) fn has_entries(mut self) -> Result<bool> {
+        self.cookie = DOTDOT;
+        Ok(self.next_entry()?.is_some())
+    }
+
     /// An entry as it is when the rename that it is in, if any, is over: whoever began it may have died. `None`: it has another name now.
     fn settled(&self, partition: u32, entry: OwnedEntry) -> Result<Option<OwnedEntry>> {
         if entry.value.get(at::LAYOUT as usize) != Some(&(Layout::Moving as u8)) {

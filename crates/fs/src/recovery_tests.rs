@@ -51,7 +51,12 @@ fn get(fs: &FileSystem, path: &[u8]) -> Vec<u8> {
 
 /// A rename of `/from` to `/to` up to the freeze; names such that the two are in different partitions.
 fn frozen(fs: &FileSystem) -> (Move, Vec<u8>) {
-    let node = put(fs, b"/from", b"data");
+    frozen_from(fs, b"/from")
+}
+
+/// The same of `from` to `/to`.
+fn frozen_from(fs: &FileSystem, from: &[u8]) -> (Move, Vec<u8>) {
+    let node = put(fs, from, b"data");
     let to = fs.store().entry(key::ROOT_INO, b"to");
     assert_ne!(node.home.partition, to.partition, "pick other names");
     let moved =
@@ -116,6 +121,15 @@ fn a_move_that_was_decided_is_finished() {
     assert!(left.unwrap().is_none(), "the verdict is gone too");
 }
 
+/// Decides a move that was frozen; its mover dies before the finish.
+fn decide(fs: &FileSystem, moved: &Move, value: &[u8]) {
+    let to = &moved.destination;
+    let verdict = key::verdict(moved.token);
+    let put = Action::Put { key: &to.key, data: Data::Inline(value) };
+    let yes = Action::Put { key: &verdict, data: Data::Inline(&[1]) };
+    assert!(fs.store().run(Operation::new(to.partition, [put, yes])).unwrap().is_done());
+}
+
 fn names(fs: &FileSystem) -> Vec<Vec<u8>> {
     let mut listing = fs.read_dir(&ctx(), b"/").unwrap();
     let mut names = Vec::new();
@@ -133,18 +147,40 @@ fn a_listing_shows_one_name_of_a_move_that_was_left() {
         let rig = rig();
         let (moved, value) = frozen(&rig.fs);
         if is_decided {
-            let verdict = key::verdict(moved.token);
-            let to = &moved.destination;
-            let put = Action::Put { key: &to.key, data: Data::Inline(&value) };
-            let yes = Action::Put { key: &verdict, data: Data::Inline(&[1]) };
-            assert!(
-                rig.fs.store().run(Operation::new(to.partition, [put, yes])).unwrap().is_done()
-            );
+            decide(&rig.fs, &moved, &value);
         }
         let expected = [if is_decided { b"to".to_vec() } else { b"from".to_vec() }];
         assert_eq!(names(&rig.other), expected);
         assert_eq!(names(&rig.fs), expected);
     }
+}
+
+#[test]
+fn a_directory_with_what_a_move_left_is_empty() {
+    let rig = rig();
+    let leave = |dir: &[u8], is_decided: bool| {
+        rig.fs.mkdir(&ctx(), dir, 0o755).unwrap();
+        let (moved, value) = frozen_from(&rig.fs, &[dir, b"/a"].concat());
+        if is_decided {
+            decide(&rig.fs, &moved, &value);
+        }
+    };
+    leave(b"/removed", true);
+    rig.other.rmdir(&ctx(), b"/removed").unwrap();
+    assert_eq!(get(&rig.other, b"/to"), b"data");
+    rig.fs.unlink(&ctx(), b"/to").unwrap();
+    leave(b"/replaced", true);
+    rig.fs.mkdir(&ctx(), b"/new", 0o755).unwrap();
+    rig.other.rename(&ctx(), b"/new", b"/replaced", RenameFlags::default()).unwrap();
+    assert_eq!(names(&rig.fs), [b"replaced".to_vec(), b"to".to_vec()]);
+    // A move that was not decided leaves the file where it was.
+    rig.fs.unlink(&ctx(), b"/to").unwrap();
+    leave(b"/full", false);
+    let refused = rig.other.rmdir(&ctx(), b"/full").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotEmpty);
+    assert_eq!(get(&rig.other, b"/full/a"), b"data");
+    rig.other.unlink(&ctx(), b"/full/a").unwrap();
+    rig.other.rmdir(&ctx(), b"/full").unwrap();
 }
 
 /// An exchange of `/from` and `/to` up to the freeze, and the values of both.

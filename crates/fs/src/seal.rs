@@ -11,10 +11,13 @@ use samite_client::{Op, OwnedOutcome};
 use samite_types::{Epoch, ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, Data, Guard, Operation};
 
-use crate::FileSystem;
 use crate::inode::{INODE_LEN, Inode, Layout, at, identity};
 use crate::key::{self, Key};
 use crate::store::{Home, NO_LEASE, fail, malformed};
+use crate::{DirHandle, FileSystem};
+
+/// Attempts at a directory in which others make entries and remove them again.
+const SEALS_MAX: usize = 4;
 
 /// A directory sealed by this process.
 pub struct Sealed {
@@ -30,6 +33,20 @@ impl FileSystem {
             // What was in it may be gone, and nobody has taken note of that.
             return Err(fail(ErrorKind::Lost));
         }
+        for _ in 0..SEALS_MAX {
+            if let Some(sealed) = self.seal_empty(home, ino, epoch)? {
+                return Ok(sealed);
+            }
+            // What is left of moves whose movers died has another name already.
+            if DirHandle::new(self, ino, ino).has_entries()? {
+                break;
+            }
+        }
+        Err(fail(ErrorKind::NotEmpty))
+    }
+
+    /// `None`: it has records of entries.
+    fn seal_empty(&self, home: &Home, ino: u64, epoch: Epoch) -> Result<Option<Sealed>> {
         let token = self.token();
         let sealed = Sealed { home: home.clone(), ino, token };
         self.claim(&sealed, epoch)?;
@@ -40,10 +57,10 @@ impl FileSystem {
                 .guard(Guard::PrefixEmpty(&entries))
         });
         match outcomes {
-            Ok(outcomes) if outcomes.iter().all(OwnedOutcome::is_done) => Ok(sealed),
+            Ok(outcomes) if outcomes.iter().all(OwnedOutcome::is_done) => Ok(Some(sealed)),
             Ok(_) => {
                 self.unseal(&sealed)?;
-                Err(fail(ErrorKind::NotEmpty))
+                Ok(None)
             }
             Err(error) => {
                 // Whoever meets the seals clears them, should this fail too.

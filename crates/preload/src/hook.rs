@@ -191,6 +191,18 @@ macro_rules! by_path {
     }};
 }
 
+/// As [`by_path`], for a function of the file itself, which with `follow` may also be named by a descriptor of the store
+/// (`/proc/self/fd/3`): `by_file!(dirfd, path, follow, real(...), |open| work, |place| work)`.
+macro_rules! by_file {
+    ($dir:expr, $path:ident, $follow:expr, $real:expr, |$open:ident| $by_open:expr, |$place:ident| $by_place:expr) => {{
+        let named = if $follow { $crate::route::named_descriptor($path) } else { None };
+        match named.and_then($crate::table::get) {
+            Some($open) => $crate::hook::guard(|| $by_open),
+            None => $crate::hook::by_path!($dir, $path, $real, |$place| $by_place),
+        }
+    }};
+}
+
 /// A hook's body for a function of one descriptor: `by_fd!(fd, real(...), |open| work)`.
 macro_rules! by_fd {
     ($fd:expr, $real:expr, |$open:ident| $work:expr) => {{
@@ -201,4 +213,14 @@ macro_rules! by_fd {
     }};
 }
 
-pub(crate) use {alias, by_fd, by_path, hook, hooks, names};
+/// As [`by_fd`], for what a descriptor that only names a file (`O_PATH`) is not good for.
+macro_rules! by_open_fd {
+    ($fd:expr, $real:expr, |$open:ident| $work:expr) => {
+        $crate::hook::by_fd!($fd, $real, |$open| {
+            $crate::hooks::reading::check_open(&$open)?;
+            $work
+        })
+    };
+}
+
+pub(crate) use {alias, by_fd, by_file, by_open_fd, by_path, hook, hooks, names};

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use samite_fs::{At, PATH_LEN_MAX};
 
 use crate::table::Open;
-use crate::{cwd, foreign, hook, outside, store, table};
+use crate::{cwd, foreign, hook, outside, session, store, table};
 
 /// Where the store appears: an absolute path without a slash at its end. Null until the library has started.
 static PREFIX: AtomicPtr<u8> = AtomicPtr::new(null_mut());
@@ -46,6 +46,11 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// An open directory itself, as `.` in it.
+    pub fn itself(dir: &Open) -> Self {
+        Self { dir: Some(dir.clone()), path: b"." }
+    }
+
     /// For the file system's calls.
     pub fn at(&self) -> Result<At<'_>, Errno> {
         if self.path.is_empty() {
@@ -91,7 +96,11 @@ pub enum Route<'a> {
 pub fn route<'a>(dirfd: c_int, path: *const c_char, room: &'a mut PathRoom) -> Route<'a> {
     let Some(first) = foreign::get(path.cast::<u8>()) else { return Route::Real };
     if first == b'/' {
-        if starts_with_prefix(path) || has_detours(path) {
+        if starts_with_prefix(path) {
+            absolute(path, room)
+        } else if is_of_descriptors(path) && is_beneath_descriptor(path) {
+            beneath_descriptor(path, room)
+        } else if has_detours(path) {
             absolute(path, room)
         } else {
             Route::Real
@@ -121,27 +130,79 @@ fn starts_with_prefix(path: *const c_char) -> bool {
     !prefix.is_empty() && matches!(unsafe { path.add(prefix.len()).cast::<u8>().read() }, 0 | b'/')
 }
 
-/// The descriptor of the store that a path like `/dev/stdin` or `/proc/self/fd/3` names. The kernel would open the
-/// placeholder's own memory under it.
+/// The descriptor of the store that a path like `/dev/stdin` or `/proc/self/fd/3` names. The kernel would take the
+/// placeholder's own memory for it.
 #[inline]
 pub fn named_descriptor(path: *const c_char) -> Option<c_int> {
-    if table::is_unused() || path.is_null() { None } else { find_named_descriptor(path) }
+    if !is_of_descriptors(path) {
+        return None;
+    }
+    let text = foreign::text(path).ok()?;
+    find_named_descriptor(text).filter(|(_, rest)| rest.is_empty()).map(|(fd, _)| fd)
 }
 
-fn find_named_descriptor(path: *const c_char) -> Option<c_int> {
-    let path = foreign::text(path).ok()?;
-    let number = match path {
-        b"/dev/stdin" => 0,
-        b"/dev/stdout" => 1,
-        b"/dev/stderr" => 2,
-        _ => {
-            let digits = [&b"/dev/fd/"[..], b"/proc/self/fd/"]
-                .iter()
-                .find_map(|directory| path.strip_prefix(*directory))?;
-            std::str::from_utf8(digits).ok()?.parse().ok()?
+/// Whether the path may name a descriptor of the store: that begins with `/p` or `/d`, while there are any.
+#[inline]
+fn is_of_descriptors(path: *const c_char) -> bool {
+    if table::is_unused() || foreign::is_bad(path, 1) {
+        return false;
+    }
+    // SAFETY: the second byte is read only when the first one is not the terminating NUL.
+    let byte = |index: usize| unsafe { path.add(index).cast::<u8>().read() };
+    byte(0) == b'/' && matches!(byte(1), b'p' | b'd')
+}
+
+/// The descriptor of the store with whose name `path` begins, and what follows it.
+fn find_named_descriptor(path: &[u8]) -> Option<(c_int, &[u8])> {
+    const STREAMS: [&[u8]; 3] = [b"/dev/stdin", b"/dev/stdout", b"/dev/stderr"];
+    let (number, rest) = match STREAMS.iter().position(|name| path == *name) {
+        Some(number) => (number as c_int, &[][..]),
+        None => {
+            let name = match path.strip_prefix(b"/dev/fd/") {
+                Some(name) => name,
+                None => descriptor_of_process(path.strip_prefix(b"/proc/")?)?,
+            };
+            let end = name.iter().position(|byte| *byte == b'/').unwrap_or(name.len());
+            (std::str::from_utf8(&name[..end]).ok()?.parse().ok()?, &name[end..])
         }
     };
-    table::has(number).then_some(number)
+    table::has(number).then_some((number, rest))
+}
+
+/// What follows `self/fd/`, or the same in other words, below `/proc/`. Of other processes nothing is known.
+fn descriptor_of_process(path: &[u8]) -> Option<&[u8]> {
+    let (process, mut rest) = path.split_at_checked(path.iter().position(|byte| *byte == b'/')?)?;
+    let is_own = |number: &[u8]| {
+        let number = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok());
+        number == Some(session::pid())
+    };
+    if !matches!(process, b"self" | b"thread-self") && !is_own(process) {
+        return None;
+    }
+    if let Some(thread) = rest.strip_prefix(b"/task/") {
+        // Threads share their descriptors; one that there is not has none.
+        rest = &thread[thread.iter().position(|byte| *byte == b'/')?..];
+    }
+    rest.strip_prefix(b"/fd/")
+}
+
+/// Whether a path goes on behind the name of an open directory: `/proc/self/fd/3/name`.
+#[cold]
+fn is_beneath_descriptor(path: *const c_char) -> bool {
+    let found = foreign::text(path).ok().and_then(find_named_descriptor);
+    found.is_some_and(|(_, rest)| !rest.is_empty())
+}
+
+#[cold]
+fn beneath_descriptor<'a>(path: *const c_char, room: &'a mut PathRoom) -> Route<'a> {
+    let Ok(text) = foreign::text(path) else { return Route::Real };
+    match find_named_descriptor(text) {
+        Some((fd, [b'/', rest @ ..])) => {
+            let start = rest.iter().position(|byte| *byte != b'/');
+            relative_to_open(fd, start.map_or(b".", |start| &rest[start..]), room)
+        }
+        _ => Route::Real,
+    }
 }
 
 /// Whether the path has `//`, `/.` or `/..` in it, so that it may name the store in other words.
@@ -204,9 +265,12 @@ fn relative_to_cwd<'a>(path: *const c_char, room: &'a mut PathRoom) -> Route<'a>
 
 #[cold]
 fn relative_to_dir<'a>(dirfd: c_int, path: *const c_char, room: &'a mut PathRoom) -> Route<'a> {
-    let (Ok(text), Some(dir)) = (foreign::text(path), table::get(dirfd)) else {
-        return Route::Real;
-    };
+    let Ok(text) = foreign::text(path) else { return Route::Real };
+    relative_to_open(dirfd, text, room)
+}
+
+fn relative_to_open<'a>(dirfd: c_int, text: &[u8], room: &'a mut PathRoom) -> Route<'a> {
+    let Some(dir) = table::get(dirfd) else { return Route::Real };
     // SAFETY: the program vouches for its path for the length of the call (module `foreign`).
     let text: &'a [u8] = unsafe { std::slice::from_raw_parts(text.as_ptr(), text.len()) };
     if climbs(text) {

@@ -57,7 +57,11 @@ pub struct Slot {
     pub lock_client: AtomicU64,
     /// Inode number of the lifeline that keeps connections of its locks; 0 for none.
     pub lock_line: AtomicU64,
-    unused: [u32; 6],
+    /// What `F_GETOWN` and `F_GETSIG` tell: nobody is ever sent a signal for a file.
+    pub owner: AtomicU32,
+    pub owner_kind: AtomicU32,
+    pub signal: AtomicU32,
+    unused: [u32; 3],
     states: UnsafeCell<[u8; STATES_LEN]>,
 }
 
@@ -77,7 +81,10 @@ impl Slot {
             state_at: AtomicU32::new(0),
             lock_client: AtomicU64::new(0),
             lock_line: AtomicU64::new(0),
-            unused: [0; 6],
+            owner: AtomicU32::new(0),
+            owner_kind: AtomicU32::new(0),
+            signal: AtomicU32::new(0),
+            unused: [0; 3],
             states: UnsafeCell::new([0; STATES_LEN]),
         }
     }
@@ -222,6 +229,9 @@ fn take_from(index: usize, status: u32) -> Option<SlotId> {
             slot.state_at.store(0, Ordering::Relaxed);
             slot.lock_client.store(0, Ordering::Relaxed);
             slot.lock_line.store(0, Ordering::Relaxed);
+            for word in [&slot.owner, &slot.owner_kind, &slot.signal] {
+                word.store(0, Ordering::Relaxed);
+            }
             slot.holders.store(1, Ordering::Release);
             return Some(id);
         }

@@ -221,3 +221,63 @@ print('done')
 ",
     );
 }
+
+#[test]
+fn owners_and_leases() {
+    compare(
+        r"
+import fcntl, struct
+def told(what, call):
+    try: print(what, call(), flush=True)
+    except OSError as error: print(what, type(error).__name__, error.errno, flush=True)
+fd = os.open(p('f'), os.O_RDWR | os.O_CREAT, 0o644)
+same, other = os.dup(fd), os.open(p('f'), os.O_RDWR)
+control = fcntl.fcntl
+told('lease', lambda: control(fd, fcntl.F_GETLEASE) == fcntl.F_UNLCK)
+told('of nobody', lambda: control(fd, fcntl.F_GETOWN))
+told('mine', lambda: (control(fd, fcntl.F_SETOWN, os.getpid()), control(same, fcntl.F_GETOWN) == os.getpid(), control(other, fcntl.F_GETOWN)))
+told('group', lambda: (control(fd, fcntl.F_SETOWN, -os.getpgrp()), struct.unpack('ii', control(fd, 16, bytes(8))) == (2, os.getpgrp())))
+told('none', lambda: (control(fd, fcntl.F_SETOWN, 0), control(fd, fcntl.F_GETOWN)))
+told('nobody', lambda: control(fd, fcntl.F_SETOWN, 2**22 + 5))
+told('least', lambda: control(fd, fcntl.F_SETOWN, -2**31))
+EX = 'ii'
+F_SETOWN_EX, F_GETOWN_EX = 15, 16
+for kind, number in ((0, os.getpid()), (1, os.getpid()), (2, os.getpgrp())):
+    told('extended', lambda: (control(fd, F_SETOWN_EX, struct.pack(EX, kind, number)) == struct.pack(EX, kind, number), struct.unpack(EX, control(fd, F_GETOWN_EX, bytes(8))) == (kind, number)))
+told('no such kind', lambda: control(fd, F_SETOWN_EX, struct.pack(EX, 3, 1)))
+told('no such process', lambda: control(fd, F_SETOWN_EX, struct.pack(EX, 1, 2**22 + 5)))
+told('less than none', lambda: control(fd, F_SETOWN_EX, struct.pack(EX, 1, -5)))
+F_SETSIG, F_GETSIG = 10, 11
+told('signal', lambda: (control(fd, F_GETSIG), control(fd, F_SETSIG, 12), control(same, F_GETSIG), control(other, F_GETSIG)))
+told('no signal', lambda: control(fd, F_SETSIG, 65))
+told('no pipe', lambda: control(fd, 1032))
+told('unknown', lambda: control(fd, 999))
+pid = os.fork()
+if pid == 0:
+    told('child', lambda: (control(fd, F_GETSIG), control(fd, fcntl.F_SETOWN, 0)))
+    os._exit(0)
+os.waitpid(pid, 0)
+told('shared', lambda: control(fd, fcntl.F_GETOWN))
+told('new', lambda: (os.close(fd), os.close(same), control(os.open(p('f'), os.O_RDONLY), F_GETSIG)))
+",
+    );
+}
+
+#[test]
+fn leases_are_refused() {
+    if !has("python3") {
+        return;
+    }
+    let output =
+        Stage::new(1).command("python3").args(["-c", LEASES]).output().expect("run python3");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "22 22 22 2\n", "{output:?}");
+}
+
+const LEASES: &str = r"
+import fcntl, os
+fd = os.open('/samite/f', os.O_RDONLY | os.O_CREAT, 0o644)
+def told(kind):
+    try: return fcntl.fcntl(fd, fcntl.F_SETLEASE, kind)
+    except OSError as error: return error.errno
+print(*map(told, (fcntl.F_RDLCK, fcntl.F_WRLCK, fcntl.F_UNLCK)), fcntl.fcntl(fd, fcntl.F_GETLEASE))
+";

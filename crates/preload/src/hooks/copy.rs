@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::Ordering;
 
-use libc::{loff_t, off_t, size_t, ssize_t};
+use libc::{off_t, size_t, ssize_t};
 use rustix::io::Errno;
 
 use crate::hook::{guard, hooks};
@@ -151,14 +151,6 @@ hooks! {
             return real(to, from, from_at, len);
         }
         guard(|| copy(&End::new(from), from_at, &End::new(to), std::ptr::null_mut(), len))
-    }
-
-    fn splice(from: c_int, from_at: *mut loff_t, to: c_int, to_at: *mut loff_t, len: size_t, flags: c_uint) -> ssize_t {
-        if table::has(from) || table::has(to) {
-            set_errno(libc::EINVAL);
-            return -1;
-        }
-        real(from, from_at, to, to_at, len, flags)
     }
 
     fn vmsplice(fd: c_int, parts: *const c_void, count: size_t, flags: c_uint) -> ssize_t {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::hook::{attempt, guard, hooks};
 use crate::hooks::locks::{self as locks_of, is_lock_command};
-use crate::hooks::stdio;
+use crate::hooks::{owner, stdio};
 use crate::real::set_errno;
 use crate::table::{self, Open};
 use crate::{kept, locks, raw};
@@ -74,16 +74,14 @@ fn control(fd: c_int, command: c_int, argument: c_ulong) -> Result<c_int, Errno>
         libc::F_GETFD | libc::F_SETFD => raw::control(fd, command, argument),
         libc::F_GETFL if open.status() & libc::O_PATH != 0 => Ok(open.status()),
         libc::F_GETFL => Ok(open.status() | LARGE_FILE),
+        _ if open.status() & libc::O_PATH != 0 => Err(Errno::BADF),
         libc::F_SETFL => {
-            if open.status() & libc::O_PATH != 0 {
-                return Err(Errno::BADF);
-            }
             let status = (open.status() & !SETTABLE) | (number & SETTABLE);
             open.slot().status.store(status.cast_unsigned(), Ordering::Relaxed);
             open.file()?.set_append(status & libc::O_APPEND != 0);
             Ok(0)
         }
-        _ => Err(Errno::INVAL),
+        _ => owner::control(&open, command, argument),
     }
 }
 

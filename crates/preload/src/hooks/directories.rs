@@ -9,12 +9,12 @@ use std::sync::atomic::Ordering;
 
 use libc::{AT_FDCWD, DIR, dirent64, off_t, size_t, ssize_t};
 use rustix::io::Errno;
-use samite_fs::DirHandle;
+use samite_fs::{DirHandle, FileKind};
 
-use crate::hook::{by_fd, by_path, guard, guard_code, hooks};
+use crate::hook::{by_file, by_open_fd, guard, guard_code, hooks};
 use crate::hooks::descriptors::close_open;
 use crate::hooks::open::open_place;
-use crate::hooks::reading::errno;
+use crate::hooks::reading::{check_open, errno};
 use crate::real::set_errno;
 use crate::route::Place;
 use crate::table::Open;
@@ -41,7 +41,11 @@ fn stream<'a>(dir: *mut DIR) -> Option<&'a mut Stream> {
 
 fn give(fd: c_int) -> Result<*mut DIR, Errno> {
     let open = table::get(fd).ok_or(Errno::BADF)?;
-    let handle = open.file()?.read_dir().map_err(|error| errno(&error))?;
+    let file = open.file()?;
+    if file.kind() == FileKind::Directory {
+        check_open(&open)?;
+    }
+    let handle = file.read_dir().map_err(|error| errno(&error))?;
     // SAFETY: a structure of numbers, for which zeros are valid.
     let entry = unsafe { std::mem::zeroed() };
     Ok(Box::into_raw(Box::new(Stream { magic: MAGIC, fd, handle, entry })).cast())
@@ -195,20 +199,22 @@ fn read_entries(open: &Open, room: &mut [u8]) -> Result<usize, Errno> {
 
 hooks! {
     fn getdents64(fd: c_int, out: *mut c_void, room: size_t) -> ssize_t {
-        by_fd!(fd, real(fd, out, room), |open| {
+        by_open_fd!(fd, real(fd, out, room), |open| {
             read_entries(&open, foreign::room(out, room)?).map(usize::cast_signed)
         })
     }
 
     fn getdirentries = getdirentries64 (fd: c_int, out: *mut c_char, room: size_t, base: *mut off_t) -> ssize_t {
-        by_fd!(fd, real(fd, out, room, base), |open| {
+        by_open_fd!(fd, real(fd, out, room, base), |open| {
             foreign::put(base, open.slot().offset.load(Ordering::Acquire).cast_signed())?;
             read_entries(&open, foreign::room(out.cast(), room)?).map(usize::cast_signed)
         })
     }
 
     fn opendir(path: *const c_char) -> *mut DIR {
-        by_path!(AT_FDCWD, path, real(path), |place| open_directory(place))
+        by_file!(AT_FDCWD, path, true, real(path), |open| open_directory(&Place::itself(&open)), |place| {
+            open_directory(place)
+        })
     }
 
     fn fdopendir(fd: c_int) -> *mut DIR {

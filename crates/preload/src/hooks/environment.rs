@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use libc::{c_ulong, size_t};
 use rustix::io::Errno;
 
-use crate::hook::{by_fd, hooks};
+use crate::hook::{by_open_fd, hooks};
 use crate::hooks::reading::seek;
 use crate::hooks::status::look_open;
 use crate::real::set_errno;
@@ -47,7 +47,7 @@ fn not_a_terminal(fd: c_int) -> bool {
 
 hooks! {
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-        by_fd!(fd, real(fd, request, argument), |open| control(fd, &open, request, argument))
+        by_open_fd!(fd, real(fd, request, argument), |open| control(fd, &open, request, argument))
     }
 
     fn isatty(fd: c_int) -> c_int {

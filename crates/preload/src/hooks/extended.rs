@@ -6,7 +6,7 @@ use libc::{AT_FDCWD, size_t, ssize_t};
 use rustix::io::Errno;
 use samite_fs::{Subject, XattrFlags};
 
-use crate::hook::{by_fd, by_path, hooks};
+use crate::hook::{by_file, by_open_fd, by_path, hooks};
 use crate::route::Place;
 use crate::table::Description;
 use crate::{foreign, store};
@@ -72,7 +72,7 @@ fn remove(file: Subject<'_>, name: *const c_char) -> Result<c_int, Errno> {
 
 hooks! {
     fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
-        by_path!(AT_FDCWD, path, real(path, name, value, room), |place| {
+        by_file!(AT_FDCWD, path, true, real(path, name, value, room), |open| get(by_open(&open)?, name, value, room), |place| {
             get(by_place(place, true)?, name, value, room)
         })
     }
@@ -84,11 +84,13 @@ hooks! {
     }
 
     fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
-        by_fd!(fd, real(fd, name, value, room), |open| get(by_open(&open)?, name, value, room))
+        by_open_fd!(fd, real(fd, name, value, room), |open| get(by_open(&open)?, name, value, room))
     }
 
     fn listxattr(path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t {
-        by_path!(AT_FDCWD, path, real(path, out, room), |place| list(by_place(place, true)?, out, room))
+        by_file!(AT_FDCWD, path, true, real(path, out, room), |open| list(by_open(&open)?, out, room), |place| {
+            list(by_place(place, true)?, out, room)
+        })
     }
 
     fn llistxattr(path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t {
@@ -96,11 +98,11 @@ hooks! {
     }
 
     fn flistxattr(fd: c_int, out: *mut c_char, room: size_t) -> ssize_t {
-        by_fd!(fd, real(fd, out, room), |open| list(by_open(&open)?, out, room))
+        by_open_fd!(fd, real(fd, out, room), |open| list(by_open(&open)?, out, room))
     }
 
     fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, name, value, len, flags), |place| {
+        by_file!(AT_FDCWD, path, true, real(path, name, value, len, flags), |open| set(by_open(&open)?, name, value, len, flags), |place| {
             set(by_place(place, true)?, name, value, len, flags)
         })
     }
@@ -112,11 +114,13 @@ hooks! {
     }
 
     fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
-        by_fd!(fd, real(fd, name, value, len, flags), |open| set(by_open(&open)?, name, value, len, flags))
+        by_open_fd!(fd, real(fd, name, value, len, flags), |open| set(by_open(&open)?, name, value, len, flags))
     }
 
     fn removexattr(path: *const c_char, name: *const c_char) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, name), |place| remove(by_place(place, true)?, name))
+        by_file!(AT_FDCWD, path, true, real(path, name), |open| remove(by_open(&open)?, name), |place| {
+            remove(by_place(place, true)?, name)
+        })
     }
 
     fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int {
@@ -124,6 +128,6 @@ hooks! {
     }
 
     fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
-        by_fd!(fd, real(fd, name), |open| remove(by_open(&open)?, name))
+        by_open_fd!(fd, real(fd, name), |open| remove(by_open(&open)?, name))
     }
 }

@@ -7,7 +7,7 @@ use libc::{off_t, size_t};
 use rustix::io::Errno;
 
 use crate::hook::{attempt, guard, hooks, is_busy};
-use crate::hooks::reading::check_readable;
+use crate::hooks::reading::{check_open, check_readable};
 use crate::mapped::{self, Mapping, PAGE_LEN, Range};
 use crate::raw;
 use crate::real::set_errno;
@@ -26,6 +26,7 @@ struct Asked {
 
 /// Maps `len` bytes of the file from `at`.
 fn map(open: Open, asked: &Asked) -> Result<*mut c_void, Errno> {
+    check_open(&open)?;
     check_readable(&open).map_err(|_| Errno::ACCESS)?;
     let file = open.file()?;
     if file.kind() != samite_fs::FileKind::File {

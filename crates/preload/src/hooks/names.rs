@@ -4,9 +4,10 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use libc::{AT_FDCWD, dev_t, mode_t, size_t, ssize_t};
 use rustix::io::Errno;
-use samite_fs::RenameFlags;
+use samite_fs::{FileKind, RenameFlags};
 
 use crate::hook::{by_path, guard, hooks};
+use crate::hooks::reading::errno;
 use crate::hooks::status::means_descriptor;
 use crate::outside::through_link;
 use crate::real::set_errno;
@@ -117,10 +118,37 @@ fn read_link(place: &Place<'_>, out: *mut c_char, room: size_t) -> Result<ssize_
     }
     let at = place.at()?;
     let target = store::call_as(|fs, caller| fs.readlink(caller, at))?;
+    give_target(&target, out, room)
+}
+
+/// Target of the symbolic link that a descriptor names.
+fn read_open_link(fd: c_int, out: *mut c_char, room: size_t) -> Result<ssize_t, Errno> {
+    let open = table::get(fd).ok_or(Errno::BADF)?;
+    let file = open.file()?;
+    if file.kind() != FileKind::Symlink {
+        return Err(Errno::NOENT);
+    }
+    give_target(&file.target().map_err(|error| errno(&error))?, out, room)
+}
+
+fn give_target(target: &[u8], out: *mut c_char, room: size_t) -> Result<ssize_t, Errno> {
     let room = foreign::room(out.cast(), room)?;
     let len = target.len().min(room.len());
     room[..len].copy_from_slice(&target[..len]);
     Ok(len.cast_signed())
+}
+
+/// `readlinkat`, with the real one under the path where it is the kernel's.
+fn read_link_at(
+    dirfd: c_int,
+    path: *const c_char,
+    (out, room): (*mut c_char, size_t),
+    real: impl Fn(*const c_char) -> ssize_t,
+) -> ssize_t {
+    if means_descriptor(dirfd, path, libc::AT_EMPTY_PATH) {
+        return guard(|| read_open_link(dirfd, out, room));
+    }
+    by_path!(dirfd, path, real(path), |place| read_link(place, out, room))
 }
 
 hooks! {
@@ -246,12 +274,10 @@ hooks! {
     }
 
     fn readlinkat(dirfd: c_int, path: *const c_char, out: *mut c_char, room: size_t) -> ssize_t {
-        by_path!(dirfd, path, real(dirfd, path, out, room), |place| read_link(place, out, room))
+        read_link_at(dirfd, path, (out, room), |path| real(dirfd, path, out, room))
     }
 
     fn __readlinkat_chk(dirfd: c_int, path: *const c_char, out: *mut c_char, room: size_t, whole: size_t) -> ssize_t {
-        by_path!(dirfd, path, real(dirfd, path, out, room, whole), |place| {
-            read_link(place, out, room.min(whole))
-        })
+        read_link_at(dirfd, path, (out, room.min(whole)), |path| real(dirfd, path, out, room, whole))
     }
 }

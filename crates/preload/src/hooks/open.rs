@@ -16,8 +16,16 @@ use crate::{foreign, store, table};
 const FORGOTTEN: c_int =
     libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC;
 
+/// All that counts for a descriptor that only names a file.
+const OF_NAMES: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+
+const fn counted(flags: c_int) -> c_int {
+    if flags & libc::O_PATH == 0 { flags } else { flags & OF_NAMES }
+}
+
 /// Opens a file of the store and gives it the lowest free descriptor.
 pub fn open_place(place: &Place<'_>, flags: c_int, mode: mode_t) -> Result<c_int, Errno> {
+    let flags = counted(flags);
     let how = OpenFlags::from_oflags(flags.cast_unsigned());
     if flags & libc::O_TMPFILE == libc::O_TMPFILE {
         let at = place.at()?;
@@ -31,19 +39,18 @@ pub fn open_place(place: &Place<'_>, flags: c_int, mode: mode_t) -> Result<c_int
     Ok(fd)
 }
 
-/// Opens the file behind a descriptor once more, as opening `/dev/fd/N` does: with an offset of its own. What the descriptor may
-/// not do, the new one may not either.
+/// Opens the file behind a descriptor once more, as opening `/dev/fd/N` does: with an offset of its own. What the caller may do
+/// with the file decides, not how the descriptor was opened.
 pub fn open_again(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
+    let flags = counted(flags);
     let open = table::get(fd).ok_or(Errno::BADF)?;
-    let (had, wants) = (open.status() & libc::O_ACCMODE, flags & libc::O_ACCMODE);
-    if open.status() & libc::O_PATH != 0 || (had != libc::O_RDWR && had != wants) {
-        return Err(Errno::ACCESS);
+    if flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL {
+        return Err(Errno::EXIST);
     }
-    let file = open.file()?.duplicate().map_err(|error| errno(&error))?;
-    file.set_append(flags & libc::O_APPEND != 0);
-    if flags & libc::O_TRUNC != 0 && wants != libc::O_RDONLY {
-        file.truncate(0).map_err(|error| errno(&error))?;
-    }
+    let how = OpenFlags::from_oflags(flags.cast_unsigned());
+    let file = open.file()?;
+    let again = file.fsync().and_then(|()| file.open_again(&store::context(), how));
+    let file = again.map_err(|error| errno(&error))?;
     let fd = table::install(file, flags & !FORGOTTEN, flags & libc::O_CLOEXEC != 0)?;
     stdio::redirect(fd);
     Ok(fd)
@@ -64,7 +71,9 @@ fn open_at(
     mode: mode_t,
     real: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
-    if let Some(fd) = route::named_descriptor(path) {
+    if flags & libc::O_NOFOLLOW == 0
+        && let Some(fd) = route::named_descriptor(path)
+    {
         return guard(|| open_again(fd, flags));
     }
     let before = crate::real::errno();

@@ -57,7 +57,10 @@ pub fn load(place: &Place<'_>) -> Result<Program, Errno> {
 
 /// Loads the program behind a descriptor.
 pub fn load_open(open: &Description) -> Result<Program, Errno> {
-    program(open.file()?)
+    let (file, caller) = (open.file()?, store::context());
+    file.access(&caller, X_OK).map_err(|error| errno(&error))?;
+    let file = file.open_again(&caller, OpenFlags::reading());
+    program(&file.map_err(|error| errno(&error))?)
 }
 
 fn program(file: &OpenFile) -> Result<Program, Errno> {

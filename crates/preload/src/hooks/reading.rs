@@ -18,6 +18,11 @@ pub fn errno(error: &Error) -> Errno {
     error.kind().errno()
 }
 
+/// A descriptor that only names a file (`O_PATH`) is none for most calls.
+pub fn check_open(open: &Description) -> Result<(), Errno> {
+    if open.status() & libc::O_PATH != 0 { Err(Errno::BADF) } else { Ok(()) }
+}
+
 pub fn check_readable(open: &Description) -> Result<(), Errno> {
     let status = open.status();
     if status & libc::O_PATH != 0 || status & libc::O_ACCMODE == libc::O_WRONLY {

@@ -4,11 +4,11 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use libc::{AT_FDCWD, off_t, size_t, ssize_t};
 use rustix::io::Errno;
-use samite_fs::AllocateMode;
+use samite_fs::{AllocateMode, OpenFlags};
 
-use crate::hook::{attempt, by_fd, by_path, guard_code, hooks};
+use crate::hook::{attempt, by_file, by_open_fd, guard_code, hooks};
 use crate::hooks::limits;
-use crate::hooks::reading::{check_writable, errno};
+use crate::hooks::reading::{check_open, check_writable, errno};
 use crate::table::Description;
 use crate::{mapped, store, table};
 
@@ -18,6 +18,25 @@ fn cut(open: &Description, len: off_t) -> Result<c_int, Errno> {
     limits::may_grow(open, len)?;
     open.mark_dirty();
     open.file()?.truncate(len).map_err(|error| errno(&error))?;
+    if !mapped::is_none() {
+        mapped::after_cut(open, len)?;
+    }
+    Ok(0)
+}
+
+/// Cuts the file behind a descriptor as `truncate` does: what the descriptor may do says nothing of what the caller may.
+fn cut_named(open: &Description, len: off_t) -> Result<c_int, Errno> {
+    let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
+    limits::may_grow(open, len)?;
+    let how = OpenFlags { write: true, ..OpenFlags::default() };
+    let file = open.file()?;
+    // What was written before must not grow it again when it is settled later.
+    let cut = file.fsync().and_then(|()| {
+        let file = file.open_again(&store::context(), how)?;
+        file.truncate(len)?;
+        file.close()
+    });
+    cut.map_err(|error| errno(&error))?;
     if !mapped::is_none() {
         mapped::after_cut(open, len)?;
     }
@@ -39,9 +58,6 @@ fn allocate(open: &Description, mode: c_int, at: off_t, len: off_t) -> Result<c_
 }
 
 fn sync_open(open: &Description) -> Result<c_int, Errno> {
-    if open.status() & libc::O_PATH != 0 {
-        return Err(Errno::BADF);
-    }
     open.settle()?;
     open.file()?.fsync().map_err(|error| errno(&error))?;
     Ok(0)
@@ -49,7 +65,7 @@ fn sync_open(open: &Description) -> Result<c_int, Errno> {
 
 hooks! {
     fn truncate = truncate64 (path: *const c_char, len: off_t) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, len), |place| {
+        by_file!(AT_FDCWD, path, true, real(path, len), |open| cut_named(&open, len), |place| {
             let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
             let at = place.at()?;
             store::call_as(|fs, caller| fs.truncate(caller, at, len)).map(|()| 0)
@@ -57,11 +73,11 @@ hooks! {
     }
 
     fn ftruncate = ftruncate64 (fd: c_int, len: off_t) -> c_int {
-        by_fd!(fd, real(fd, len), |open| cut(&open, len))
+        by_open_fd!(fd, real(fd, len), |open| cut(&open, len))
     }
 
     fn fallocate = fallocate64 (fd: c_int, mode: c_int, at: off_t, len: off_t) -> c_int {
-        by_fd!(fd, real(fd, mode, at, len), |open| allocate(&open, mode, at, len))
+        by_open_fd!(fd, real(fd, mode, at, len), |open| allocate(&open, mode, at, len))
     }
 
     fn posix_fallocate = posix_fallocate64 (fd: c_int, at: off_t, len: off_t) -> c_int {
@@ -72,27 +88,30 @@ hooks! {
     }
 
     fn posix_fadvise = posix_fadvise64 (fd: c_int, at: off_t, len: off_t, advice: c_int) -> c_int {
-        if table::has(fd) { 0 } else { real(fd, at, len, advice) }
+        match table::get(fd) {
+            None => real(fd, at, len, advice),
+            Some(open) => guard_code(move || check_open(&open)),
+        }
     }
 
     fn readahead(fd: c_int, at: off_t, len: size_t) -> ssize_t {
-        by_fd!(fd, real(fd, at, len), |open| { let _ = &open; Ok(0) })
+        by_open_fd!(fd, real(fd, at, len), |open| { let _ = &open; Ok(0) })
     }
 
     fn fsync(fd: c_int) -> c_int {
-        by_fd!(fd, real(fd), |open| sync_open(&open))
+        by_open_fd!(fd, real(fd), |open| sync_open(&open))
     }
 
     fn fdatasync(fd: c_int) -> c_int {
-        by_fd!(fd, real(fd), |open| sync_open(&open))
+        by_open_fd!(fd, real(fd), |open| sync_open(&open))
     }
 
     fn sync_file_range(fd: c_int, at: off_t, len: off_t, flags: c_uint) -> c_int {
-        by_fd!(fd, real(fd, at, len, flags), |open| sync_open(&open))
+        by_open_fd!(fd, real(fd, at, len, flags), |open| sync_open(&open))
     }
 
     fn syncfs(fd: c_int) -> c_int {
-        by_fd!(fd, real(fd), |open| {
+        by_open_fd!(fd, real(fd), |open| {
             let _ = &open;
             settle_all().map(|()| 0)
         })

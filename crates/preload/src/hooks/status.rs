@@ -6,7 +6,7 @@ use libc::AT_FDCWD;
 use rustix::io::Errno;
 use samite_fs::Attr;
 
-use crate::hook::{by_fd, by_path, hooks};
+use crate::hook::{by_fd, by_file, by_path, hooks};
 use crate::hooks::reading::errno;
 use crate::route::{self, Place};
 use crate::table::Description;
@@ -58,13 +58,29 @@ fn check(
     real: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-    by_path!(dirfd, path, real(path), |place| {
-        let mask = u32::try_from(mask).ok().filter(|mask| *mask <= 7).ok_or(Errno::INVAL)?;
-        let at = place.at()?;
-        let caller =
-            if flags & libc::AT_EACCESS == 0 { store::real_context() } else { store::context() };
+    let mask = u32::try_from(mask).ok().filter(|mask| *mask <= 7).ok_or(Errno::INVAL);
+    let caller = || {
+        if flags & libc::AT_EACCESS == 0 { store::real_context() } else { store::context() }
+    };
+    let check_open = |open: &Description| {
+        open.file()?.access(&caller(), mask?).map(|()| 0).map_err(|error| errno(&error))
+    };
+    if means_descriptor(dirfd, path, flags) {
+        return by_fd!(dirfd, real(path), |open| check_open(&open));
+    }
+    by_file!(dirfd, path, follow, real(path), |open| check_open(&open), |place| {
+        let (at, mask, caller) = (place.at()?, mask?, caller());
         store::call(|fs| fs.access(&caller, at, mask, follow)).map(|()| 0)
     })
+}
+
+/// Figures of the store, in which any open file lies.
+fn tell_whole(_in_store: &Description, out: *mut libc::statfs) -> Result<c_int, Errno> {
+    foreign::put(out, attr::file_system(&store::call(|fs| fs.statfs())?)).map(|()| 0)
+}
+
+fn tell_whole_posix(_in_store: &Description, out: *mut libc::statvfs) -> Result<c_int, Errno> {
+    foreign::put(out, attr::file_system_posix(&store::call(|fs| fs.statfs())?)).map(|()| 0)
 }
 
 const LINK: c_int = libc::AT_SYMLINK_NOFOLLOW;
@@ -137,30 +153,24 @@ hooks! {
     }
 
     fn statfs = statfs64 = __statfs (path: *const c_char, out: *mut libc::statfs) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, out), |place| {
+        by_file!(AT_FDCWD, path, true, real(path, out), |open| tell_whole(&open, out), |place| {
             look(place, true)?;
             foreign::put(out, attr::file_system(&store::call(|fs| fs.statfs())?)).map(|()| 0)
         })
     }
 
     fn fstatfs = fstatfs64 (fd: c_int, out: *mut libc::statfs) -> c_int {
-        by_fd!(fd, real(fd, out), |open| {
-            let _ = &open;
-            foreign::put(out, attr::file_system(&store::call(|fs| fs.statfs())?)).map(|()| 0)
-        })
+        by_fd!(fd, real(fd, out), |open| tell_whole(&open, out))
     }
 
     fn statvfs = statvfs64 (path: *const c_char, out: *mut libc::statvfs) -> c_int {
-        by_path!(AT_FDCWD, path, real(path, out), |place| {
+        by_file!(AT_FDCWD, path, true, real(path, out), |open| tell_whole_posix(&open, out), |place| {
             look(place, true)?;
             foreign::put(out, attr::file_system_posix(&store::call(|fs| fs.statfs())?)).map(|()| 0)
         })
     }
 
     fn fstatvfs = fstatvfs64 (fd: c_int, out: *mut libc::statvfs) -> c_int {
-        by_fd!(fd, real(fd, out), |open| {
-            let _ = &open;
-            foreign::put(out, attr::file_system_posix(&store::call(|fs| fs.statfs())?)).map(|()| 0)
-        })
+        by_fd!(fd, real(fd, out), |open| tell_whole_posix(&open, out))
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_long, c_uint};
 use crate::hook::hooks;
 use crate::hooks::{
     copy, descriptors, directories, exec, exit, kernel_aio, locks, names, open, reading, space,
-    status,
+    splice, status,
 };
 use crate::store;
 
@@ -78,6 +78,8 @@ hooks! {
             libc::SYS_copy_file_range => {
                 copy::copy_file_range(to(a), to(b), to(c), to(d), to(e), to(f)) as c_long
             }
+            libc::SYS_splice => splice::splice(to(a), to(b), to(c), to(d), to(e), to(f)) as c_long,
+            libc::SYS_sendfile => copy::sendfile(to(a), to(b), to(c), to(d)) as c_long,
             libc::SYS_fallocate => space::fallocate(to(a), to(b), c, d).into(),
             libc::SYS_ftruncate => space::ftruncate(to(a), b).into(),
             libc::SYS_io_submit => {

@@ -6,7 +6,7 @@ use libc::{AT_FDCWD, size_t};
 use rustix::io::Errno;
 use samite_fs::{At, OpenFlags};
 
-use crate::hook::{by_path, guard, hooks};
+use crate::hook::{by_file, by_path, guard, hooks};
 use crate::real::set_errno;
 use crate::{cwd, foreign, route, store, table};
 
@@ -64,7 +64,9 @@ fn tell(out: *mut c_char, room: size_t) -> Result<*mut c_char, Errno> {
 
 hooks! {
     fn chdir(path: *const c_char) -> c_int {
-        by_path!(AT_FDCWD, path, left(real(path)), |place| enter(place.at()?))
+        by_file!(AT_FDCWD, path, true, left(real(path)), |open| enter(At::dir(open.file()?, b".")), |place| {
+            enter(place.at()?)
+        })
     }
 
     fn fchdir(fd: c_int) -> c_int {
