@@ -2,7 +2,8 @@
 //!
 //! A lock lives as long as a connection of its client on which locks were asked for. The kernel counts who holds such a connection,
 //! forked children and successors over `exec` included, and closes it with the last of them, however that one ends. One that breaks (a reset,
-//! damaged bytes) shows nothing of the kind: its client has two seconds to come back. Of locks that this
+//! damaged bytes) shows nothing of the kind: its client has two seconds to come back. Within a host connections break on purpose only (faults), and
+//! one that ends in any other way has ended with its client. Of locks that this
 //! node has taken over with a partition, others may have those connections: see [`crate::heir`].
 
 use std::collections::HashMap;

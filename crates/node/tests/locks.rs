@@ -2,19 +2,21 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Raw, TCP, UNIX, ask, deadline};
 use samite_testkit::LocalCluster;
 use samite_transport::client::{Link, Ticket};
 use samite_types::ErrorKind;
-use samite_wire::control::{self, BackendKind, ControlReply, ControlRequest};
-use samite_wire::frame::FrameKind;
+use samite_wire::control::{self, BackendKind, ControlReply, ControlRequest, FaultRequest};
+use samite_wire::frame::{FrameKind, MAGIC};
 use samite_wire::lock::{
     LockAnswer, LockCall, LockHolder, LockMode, LockRange, LockRequest, LockSpace,
 };
 
 const WAIT: u64 = 5;
+/// Less than a node waits for a client whose connection broke.
+const AT_ONCE: Duration = Duration::from_millis(1500);
 
 /// A cluster with a dataset.
 fn cluster(nodes: usize, shards: u16) -> LocalCluster {
@@ -92,6 +94,100 @@ fn a_lock_excludes_is_waited_for_and_ends_with_its_connection() {
         // The end of a connection is seen later than what another one sends next.
         let release = request(&first, LockCall::Release { range: whole });
         assert_eq!(answer(&first, &release), LockAnswer::Done);
+    }
+}
+
+/// How a client dies that has a lock.
+#[derive(Clone, Copy, Debug)]
+enum Dies {
+    InsideFrame,
+    /// An answer lies in its socket.
+    Unread,
+    /// Requests lie in the node's.
+    Asking,
+}
+
+impl Dies {
+    fn before_the_end(self, raw: &Raw) {
+        match self {
+            Self::InsideFrame => {
+                // SAFETY: the link holds this descriptor open.
+                let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(raw.link.socket().unwrap()) };
+                assert_eq!(rustix::io::write(fd, &MAGIC), Ok(MAGIC.len()));
+            }
+            Self::Unread => {
+                drop(submit(&raw.link, &ControlRequest::Status));
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            Self::Asking => {
+                for _ in 0..100 {
+                    drop(submit(&raw.link, &ControlRequest::Status));
+                }
+            }
+        }
+    }
+}
+
+/// Nothing lies between a client and a node on its host: one that is gone there has died, and is not waited for.
+#[test]
+fn a_lock_is_free_at_once_whenever_its_holder_dies() {
+    let cluster = cluster(1, 2);
+    let other = Raw::connect(&cluster, 0, UNIX);
+    for dies in [Dies::InsideFrame, Dies::Unread, Dies::Asking] {
+        for transport in [UNIX, TCP] {
+            let holder = Raw::connect(&cluster, 0, transport);
+            assert_eq!(answer(&holder, &take(&holder, LockRange::WHOLE, None)), LockAnswer::Done);
+            dies.before_the_end(&holder);
+            let begun = Instant::now();
+            drop(holder);
+            let waiting = submit(&other.link, &take(&other, LockRange::WHOLE, Some(WAIT)));
+            assert_eq!(wait(&other.link, waiting), LockAnswer::Done);
+            // On a network it may live, and not know.
+            let is_at_once = begun.elapsed() < AT_ONCE;
+            assert_eq!(is_at_once, transport == UNIX, "{dies:?}: {:?}", begun.elapsed());
+            let release = request(&other, LockCall::Release { range: LockRange::WHOLE });
+            assert_eq!(answer(&other, &release), LockAnswer::Done);
+        }
+    }
+}
+
+/// What is broken on purpose counts as broken on a host, too.
+#[test]
+fn a_lock_waits_for_a_holder_whose_connection_was_broken_by_a_fault() {
+    let cluster = cluster(1, 2);
+    let (other, faults) = (Raw::connect(&cluster, 0, UNIX), Raw::connect(&cluster, 0, UNIX));
+    let set = |request| match faults.control(&ControlRequest::Faults(request)) {
+        ControlReply::Faults(_) => {}
+        unexpected => panic!("{unexpected:?}"),
+    };
+    for transport in [UNIX, TCP] {
+        for table in ["reset 100% c 0", "reset 100% 0 c", "corrupt 100% c 0", "corrupt 100% 0 c"] {
+            // Whose own connection asks for no lock.
+            let holder = Raw::connect(&cluster, 0, transport);
+            let whole = take(&holder, LockRange::WHOLE, None);
+            let takes =
+                |link: &Link| ask(link, &whole).unwrap() == ControlReply::Lock(LockAnswer::Done);
+            let is_held = || {
+                let found = answer(&other, &take(&other, LockRange::WHOLE, None));
+                assert!(matches!(found, LockAnswer::Held(_)), "{table}, {found:?}");
+            };
+            let link = holder.another(&cluster, 0, transport);
+            assert!(takes(&link));
+            set(FaultRequest::Set(table.to_owned()));
+            ask(&link, &ControlRequest::Status).unwrap_err();
+            drop(link);
+            set(FaultRequest::Clear);
+            std::thread::sleep(Duration::from_millis(100));
+            is_held();
+            let back = holder.another(&cluster, 0, transport);
+            assert!(takes(&back));
+            is_held();
+            drop(back);
+            let waiting = submit(&other.link, &take(&other, LockRange::WHOLE, Some(WAIT)));
+            assert_eq!(wait(&other.link, waiting), LockAnswer::Done);
+            let release = request(&other, LockCall::Release { range: LockRange::WHOLE });
+            assert_eq!(answer(&other, &release), LockAnswer::Done);
+        }
     }
 }
 

@@ -132,7 +132,8 @@ pub trait Service {
         let _ = (conn, peer);
     }
 
-    /// The connection is about to be gone, and nobody has closed it: it was reset, or bytes of it are damaged. Its peer may not know of that yet.
+    /// The connection is about to be gone, and its peer may be alive and not know of that yet: it was reset, or bytes of it are damaged. Within a host
+    /// that happens on purpose only; a peer that dies there, at whatever moment, has closed it.
     fn broken(&mut self, conn: ConnId) {
         let _ = conn;
     }

@@ -170,11 +170,12 @@ impl Connection {
                 self.layer.receive(fd, &mut scratch[kept..])
             };
             let received = match received {
-                Ok(0) if self.is_inside_frame() => {
+                // Within a host the peer has died, mostly: see `was_reset`.
+                Ok(0) if self.is_tcp && self.is_inside_frame() => {
                     return Err(Error::new(ErrorKind::Corrupt, "closed in the middle of a frame"));
                 }
                 Ok(0) => return Err(gone()),
-                Err(rustix::io::Errno::CONNRESET) => return Err(was_reset()),
+                Err(rustix::io::Errno::CONNRESET) => return Err(was_reset(self.is_tcp)),
                 Ok(received) => received,
                 Err(rustix::io::Errno::AGAIN) => return Ok(Next::Wait),
                 Err(errno) => return Err(socket::broken("receive", errno)),

@@ -46,10 +46,11 @@ impl EventLoop {
             self.awake.retain(|awake| *awake != index);
         }
         self.watch.forget_handshake(id);
+        let is_broken = !is_closed || self.replies.is_bent(id);
         self.replies.remove(id, matches!(connection.phase, Phase::Open(_)));
         self.free.push(index);
         if connection.is_open() {
-            if !is_closed {
+            if is_broken {
                 service.broken(id);
             }
             service.closed(id);

@@ -30,7 +30,6 @@ use super::source::{Source, token};
 use super::waker::Waker;
 use super::watch::Watch;
 use super::{ConnId, Left, Listener, Options, Peer, Replies, Service};
-use crate::address::socket_flags;
 use crate::handshake::{frame, is_trusted};
 use crate::key::ClusterKey;
 use crate::shm::cores::{Company, Leaving, this_core};
@@ -335,7 +334,7 @@ impl EventLoop {
         if index == self.connections.len() {
             self.connections.push(None);
         }
-        self.replies.open(id, accepted.fd, socket_flags(accepted.is_tcp));
+        self.replies.open(id, accepted.fd, accepted.is_tcp);
         let layer = match accepted.start {
             Start::Plain => Layer::Plain,
             Start::Accept(handshake) => Layer::Begun(handshake),

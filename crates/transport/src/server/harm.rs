@@ -38,6 +38,7 @@ impl Replies {
         let mut frame = whole(kind, id, flags, body, payload);
         if let Some(random) = verdict.corrupt {
             bend(&mut frame, flags, body.len(), random);
+            self.bent(conn);
         }
         if verdict.is_doubled {
             self.put_late(conn, &verdict, frame.clone(), by_ring);

@@ -87,7 +87,7 @@ impl Layer {
         let bytes = &mut scratch[..RECORD_LEN_MAX];
         let len = match socket::receive(fd, bytes, false) {
             Ok(0) => return Err(super::replies::gone()),
-            Err(Errno::CONNRESET) => return Err(super::replies::was_reset()),
+            Err(Errno::CONNRESET) => return Err(super::replies::was_reset(true)),
             Ok(len) => len,
             Err(Errno::AGAIN) => return Ok(false),
             Err(errno) => return Err(Error::io("receive", errno)),

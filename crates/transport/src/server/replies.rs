@@ -17,7 +17,7 @@ use zerocopy::IntoBytes;
 
 use super::output::SocketQueue;
 use super::{ConnId, OutPiece};
-use crate::address::LOCAL_FLAGS;
+use crate::address::{LOCAL_FLAGS, socket_flags};
 use crate::fault::Holdup;
 use crate::shm::ring::{Producer, RingMemory, Word};
 use crate::tls::Sealer;
@@ -31,6 +31,7 @@ pub(super) struct Output {
     socket: SocketQueue,
     /// Of frames on the socket.
     flags: u16,
+    is_tcp: bool,
     /// The socket has said that it is full; wait until it is writable.
     blocked: bool,
     ring: Option<RingOutput>,
@@ -38,6 +39,8 @@ pub(super) struct Output {
     dirty: bool,
     /// Whose frames meet faults; `None`: nobody's.
     party: Option<Party>,
+    /// A frame was sent with a wrong bit: whoever finds that ends the connection, and is alive.
+    is_bent: bool,
 }
 
 struct RingOutput {
@@ -222,6 +225,18 @@ impl Replies {
         self.output(conn)?.party
     }
 
+    /// A frame with a wrong bit was sent on purpose.
+    pub(super) fn bent(&mut self, conn: ConnId) {
+        if let Some(output) = get(&mut self.outputs, conn) {
+            output.is_bent = true;
+        }
+    }
+
+    /// Whether a frame was sent by it with a wrong bit.
+    pub(super) fn is_bent(&self, conn: ConnId) -> bool {
+        self.output(conn).is_some_and(|output| output.is_bent)
+    }
+
     /// When the next late frame is due.
     pub(super) fn next_late(&self) -> Option<Duration> {
         self.holdup.next()
@@ -256,15 +271,24 @@ impl Replies {
         }
     }
 
-    /// A connection is there; `flags` are those of its frames.
-    pub(super) fn open(&mut self, conn: ConnId, fd: OwnedFd, flags: u16) {
+    /// A connection is there.
+    pub(super) fn open(&mut self, conn: ConnId, fd: OwnedFd, is_tcp: bool) {
         let index = conn.index();
         if self.outputs.len() <= index {
             self.outputs.resize_with(index + 1, || None);
         }
         let socket = SocketQueue::default();
-        let output =
-            Output { fd, socket, flags, blocked: false, ring: None, dirty: false, party: None };
+        let output = Output {
+            fd,
+            socket,
+            flags: socket_flags(is_tcp),
+            is_tcp,
+            blocked: false,
+            ring: None,
+            dirty: false,
+            party: None,
+            is_bent: false,
+        };
         self.outputs[index] = Some((conn, output));
     }
 
@@ -349,7 +373,7 @@ impl Replies {
             Ok(all) => output.blocked = !all,
             Err(errno) => {
                 let error = match errno {
-                    Errno::PIPE | Errno::CONNRESET => was_reset(),
+                    Errno::PIPE | Errno::CONNRESET => was_reset(output.is_tcp),
                     errno => crate::socket::broken("send", errno),
                 };
                 self.closing.push((conn, error));
@@ -392,9 +416,10 @@ pub(super) fn gone() -> Error {
     Error::new(ErrorKind::Unavailable, "closed by the peer")
 }
 
-/// The connection was reset: by the peer, or by what lies between.
-pub(super) fn was_reset() -> Error {
-    Error::new(ErrorKind::Interrupted, "connection reset")
+/// The connection was reset: by the peer, or with tcp by what lies between. Within a host nothing does: a peer that has closed its end,
+/// or has died, with something not received yet looks like that, too.
+pub(super) fn was_reset(is_tcp: bool) -> Error {
+    if is_tcp { Error::new(ErrorKind::Interrupted, "connection reset") } else { gone() }
 }
 
 fn get(outputs: &mut [Option<(ConnId, Output)>], conn: ConnId) -> Option<&mut Output> {
