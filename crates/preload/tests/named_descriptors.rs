@@ -80,11 +80,6 @@ fn a_process_outside_cannot_cut_what_descriptors_share() {
     assert_eq!(said, "2\n1\n10\n", "{output:?}");
 }
 
-#[test]
-fn a_descriptor_that_only_names_a_file() {
-    compare(ONLY_NAMES);
-}
-
 const ONLY_NAMES: &str = r#"
 import fcntl, mmap, os, shutil, sys
 D = sys.argv[1]
@@ -180,3 +175,8 @@ for mode in (0o755, 0o644):
 os.set_inheritable(d, True)
 os.execv(sys.executable, [sys.executable, '-c', 'import os; print(oct(os.fstat(%d).st_mode), os.open("x", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=%d) > 2, os.listdir("/proc/self/fd/%d"))\ntry: os.fchmod(%d, 0)\nexcept OSError as e: print(e.errno)' % ((d,) * 4)])
 "#;
+
+#[test]
+fn a_descriptor_that_only_names_a_file() {
+    compare(ONLY_NAMES);
+}

@@ -11,11 +11,6 @@ fn compare(program: &str) {
     }
 }
 
-#[test]
-fn pipes_and_files() {
-    compare(PIPES);
-}
-
 const PIPES: &str = r#"
 import ctypes, errno, os, sys, threading
 D = sys.argv[1]
@@ -101,3 +96,8 @@ told('tee', lambda: libc.tee(f, w, 10, 0))
 told('sendfile', lambda: (os.sendfile(w, f, 5, 10), os.read(r, 20) == data[5:15], os.sendfile(g, f, 0, 7), os.fstat(g).st_size))
 told('ranges', lambda: (os.copy_file_range(f, g, 9, 1, 3), os.pread(g, 9, 3) == data[1:10]))
 "#;
+
+#[test]
+fn pipes_and_files() {
+    compare(PIPES);
+}
