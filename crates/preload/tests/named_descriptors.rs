@@ -80,11 +80,8 @@ fn a_process_outside_cannot_cut_what_descriptors_share() {
     assert_eq!(said, "2\n1\n10\n", "{output:?}");
 }
 
-#[test]
-fn a_descriptor_that_only_names_a_file() {
-    compare(
-        r#"
-import fcntl, mmap, os, sys
+const ONLY_NAMES: &str = r#"
+import fcntl, mmap, os, shutil, sys
 D = sys.argv[1]
 p = lambda name: os.path.join(D, name)
 def told(what, call):
@@ -167,8 +164,19 @@ if pid == 0:
     told('child', lambda: (oct(os.fstat(d).st_mode), os.listdir(names['directory'])))
     os._exit(0)
 os.waitpid(pid, 0)
+shutil.copy('/bin/echo', p('program'))
+for mode in (0o755, 0o644):
+    os.chmod(p('program'), mode)
+    pid = os.fork()
+    if pid == 0:
+        told('run', lambda: os.execve(os.open(p('program'), O), ['echo', 'runs'], os.environ))
+        os._exit(0)
+    os.waitpid(pid, 0)
 os.set_inheritable(d, True)
 os.execv(sys.executable, [sys.executable, '-c', 'import os; print(oct(os.fstat(%d).st_mode), os.open("x", os.O_CREAT | os.O_WRONLY, 0o644, dir_fd=%d) > 2, os.listdir("/proc/self/fd/%d"))\ntry: os.fchmod(%d, 0)\nexcept OSError as e: print(e.errno)' % ((d,) * 4)])
-"#,
-    );
+"#;
+
+#[test]
+fn a_descriptor_that_only_names_a_file() {
+    compare(ONLY_NAMES);
 }

@@ -11,10 +11,7 @@ fn compare(program: &str) {
     }
 }
 
-#[test]
-fn pipes_and_files() {
-    compare(
-        r#"
+const PIPES: &str = r#"
 import ctypes, errno, os, sys, threading
 D = sys.argv[1]
 p = lambda name: os.path.join(D, name)
@@ -98,6 +95,9 @@ r, w = pipe()
 told('tee', lambda: libc.tee(f, w, 10, 0))
 told('sendfile', lambda: (os.sendfile(w, f, 5, 10), os.read(r, 20) == data[5:15], os.sendfile(g, f, 0, 7), os.fstat(g).st_size))
 told('ranges', lambda: (os.copy_file_range(f, g, 9, 1, 3), os.pread(g, 9, 3) == data[1:10]))
-"#,
-    );
+"#;
+
+#[test]
+fn pipes_and_files() {
+    compare(PIPES);
 }

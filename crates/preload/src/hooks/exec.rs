@@ -432,10 +432,8 @@ hooks! {
                 program::load_open(&open)
             }) {
                 Ok(Program::Binary(file)) => execve(file.path().as_ptr(), arguments, environment),
-                _ => {
-                    set_errno(libc::ENOEXEC);
-                    -1
-                }
+                Ok(Program::Script { .. }) => hook::answer(Err(Errno::NOEXEC)),
+                Err(failed) => hook::answer(Err(failed)),
             };
         }
         run(std::ptr::null(), arguments, environment, &|_, arguments, environment| real(fd, arguments, environment))
