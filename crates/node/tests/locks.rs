@@ -134,7 +134,9 @@ fn a_lock_is_free_at_once_whenever_its_holder_dies() {
     let cluster = cluster(1, 2);
     let other = Raw::connect(&cluster, 0, UNIX);
     for dies in [Dies::InsideFrame, Dies::Unread, Dies::Asking] {
-        for transport in [UNIX, TCP] {
+        // On a network, the others may look like any end.
+        let transports = if matches!(dies, Dies::InsideFrame) { &[UNIX, TCP][..] } else { &[UNIX] };
+        for &transport in transports {
             let holder = Raw::connect(&cluster, 0, transport);
             assert_eq!(answer(&holder, &take(&holder, LockRange::WHOLE, None)), LockAnswer::Done);
             dies.before_the_end(&holder);
