@@ -45,28 +45,29 @@ fn split(text: &str) -> Option<(&str, &str, &str)> {
     Some((before, shown, after))
 }
 
-/// Each layer, highest first, with its crates and those that each of them uses.
+/// Each layer, highest first: its crates, and those that each of them uses.
 fn graph(config: &Config, metadata: &Metadata) -> String {
     let short = |name: &str| name.strip_prefix("samite-").unwrap_or(name).to_owned();
     let mut text = String::from("\n```text\n");
     let mut layers: Vec<_> = config.layers.iter().collect();
     layers.sort_by_key(|layer| std::cmp::Reverse(layer.level));
     for layer in layers {
+        let mut line = format!("{:<2}", layer.level);
         for (index, krate) in layer.crates.iter().enumerate() {
-            let head = if index == 0 { layer.level.to_string() } else { String::new() };
-            let mut line = format!("{head:<2} {:<12} →", short(krate));
             let uses = metadata.members.get(krate).into_iter().flatten();
             let uses = uses
                 .filter(|(name, kind)| *kind == Use::Normal && metadata.members.contains_key(name));
-            for (name, _) in uses {
-                if line.chars().count() + 1 + name.len() > LINE_MAX {
-                    let _ = writeln!(text, "{line}");
-                    line = format!("{:<17}", "");
-                }
-                let _ = write!(line, " {}", short(name));
+            let uses: Vec<_> = uses.map(|(name, _)| short(name)).collect();
+            let arrow = if uses.is_empty() { String::new() } else { " → ".to_owned() };
+            let end = if index + 1 < layer.crates.len() { "  ·" } else { "" };
+            let part = format!(" {}{arrow}{}{end}", short(krate), uses.join(" "));
+            if line.chars().count() + part.chars().count() > LINE_MAX {
+                let _ = writeln!(text, "{line}");
+                line = "  ".to_owned();
             }
-            let _ = writeln!(text, "{}", line.trim_end_matches('→').trim_end());
+            line.push_str(&part);
         }
+        let _ = writeln!(text, "{line}");
     }
     text.push_str("```\n\n");
     text
@@ -87,7 +88,7 @@ mod tests {
             metadata.members.entry(name.into()).or_default();
         }
         let graph = graph(&config, &metadata);
-        assert!(graph.contains("2  kit\n1  top          → low\n0  low\n   beside\n"), "{graph}");
+        assert!(graph.contains("2  kit\n1  top → low\n0  low  · beside\n"), "{graph}");
         let page = |graph: &str| format!("# Page\n{BEGIN}\n{graph}{END}\n");
         assert_eq!(check(&config, &metadata, &page(&graph)), None);
         assert!(check(&config, &metadata, &page("")).is_some());
