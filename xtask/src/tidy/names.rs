@@ -179,7 +179,7 @@ mod tests {
         let files = [sample("crates/a/src/a.rs", text)];
         let problems = check(&config(word), &files);
         assert_eq!(problems.len(), 3, "{problems:?}");
-        let allow = format!("{word}[[word_use]]\nname = 'of_heir'\nreason = 'a person'");
+        let allow = format!("{word}[[word_use]]\nname = 'of_heir'\nreason = 'it is a person here'");
         assert_eq!(check(&config(&allow), &files).len(), 2);
         assert!(check(&config(&allow), &[])[0].contains("allows nothing"));
     }
