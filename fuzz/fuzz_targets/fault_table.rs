@@ -2,10 +2,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use samite_types::fault::Table;
+use samite_types::fault::FaultTable;
 
 fuzz_target!(|text: &str| {
-    if let Ok(table) = text.parse::<Table>() {
+    if let Ok(table) = text.parse::<FaultTable>() {
         assert_eq!(table.to_string().parse(), Ok(table));
     }
 });

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use samite_log::memory::MemoryDisk;
-use samite_log::{Disk, Log, Settings, checkpoint};
+use samite_log::{LogDisk, OpenLog, LogSettings, checkpoint};
 
-const SETTINGS: Settings = Settings { id: 7, segment_len: 64 << 10 };
+const SETTINGS: LogSettings = LogSettings { id: 7, segment_len: 64 << 10 };
 
 fn file(disk: &MemoryDisk, name: &str, bytes: &[u8]) {
     let file = disk.create(name).expect("a name that is free");
@@ -24,10 +24,10 @@ fuzz_target!(|input: (&[u8], &[u8], &[u8], Option<&[u8]>)| {
         file(&disk, "manifest", manifest);
     }
     let _ = checkpoint::read_all(&disk, SETTINGS.id, "copy", &mut |_| Ok(()));
-    let disk: Arc<dyn Disk> = Arc::new(disk);
+    let disk: Arc<dyn LogDisk> = Arc::new(disk);
     let read = || {
         let mut frames = Vec::new();
-        let opened = Log::open(Arc::clone(&disk), SETTINGS, &mut |number, bytes| {
+        let opened = OpenLog::open(Arc::clone(&disk), SETTINGS, &mut |number, bytes| {
             frames.push((number, bytes.to_vec()));
             Ok(())
         });

@@ -2,14 +2,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use samite_wire::op::{Guard, Operation, Request, RequestEncoder};
+use samite_wire::op::{Guard, Operation, OperationRequest, RequestEncoder};
 
 fuzz_target!(|input: (&[u8], &[u8])| {
     let (body, payload) = input;
     let mut one = Operation::default();
-    let header = Request::decode_one(body, payload, &mut one);
-    let first = Request::first_guarded(body);
-    let Ok(request) = Request::decode(body, payload) else {
+    let header = OperationRequest::decode_one(body, payload, &mut one);
+    let first = OperationRequest::first_guarded(body);
+    let Ok(request) = OperationRequest::decode(body, payload) else {
         assert!(header.is_err());
         return;
     };
@@ -24,6 +24,6 @@ fuzz_target!(|input: (&[u8], &[u8])| {
     }
     let (body, pieces) = encoder.finish();
     let payload = pieces.concat();
-    let again = Request::decode(&body, &payload).expect("what we encode, we decode");
+    let again = OperationRequest::decode(&body, &payload).expect("what we encode, we decode");
     assert_eq!(format!("{again:?}"), format!("{request:?}"));
 });

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use samite_coordinator::quorum::{Configuration, Host, Kept, Register, VoterFile};
+use samite_coordinator::quorum::{VoterConfiguration, VoterHost, VoterState, StateRegister, VoterFile};
 use samite_types::NodeId;
 
 fuzz_target!(|input: (&[u8], Vec<&[u8]>)| {
@@ -14,11 +14,11 @@ fuzz_target!(|input: (&[u8], Vec<&[u8]>)| {
             kept
         }
         Err(_) => {
-            let first = Configuration::first(&nodes).expect("three nodes");
-            (1, Kept::new(first, Register::default()))
+            let first = VoterConfiguration::first(&nodes).expect("three nodes");
+            (1, VoterState::new(first, StateRegister::default()))
         }
     };
-    let Ok(mut host) = Host::new((nodes[0], 7), Some(kept), nodes.to_vec()) else { return };
+    let Ok(mut host) = VoterHost::new((nodes[0], 7), Some(kept), nodes.to_vec()) else { return };
     for (message, sender) in messages.into_iter().zip([1, 2].iter().cycle()) {
         let _ = host.receive(NodeId(*sender), message);
         let _ = host.output(8);

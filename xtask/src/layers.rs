@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::tidy::{Config, Metadata, Use};
+use crate::tidy::{CrateUse, TidyConfig, WorkspaceMetadata};
 
 /// The page that shows the graph.
 pub const PAGE: &str = "ARCHITECTURE.md";
@@ -18,8 +18,8 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
 }
 
 fn write(root: &Path) -> Result<String, String> {
-    let config = Config::load(&root.join("tidy.toml"))?;
-    let graph = graph(&config, &Metadata::load(root)?);
+    let config = TidyConfig::load(&root.join("tidy.toml"))?;
+    let graph = graph(&config, &WorkspaceMetadata::load(root)?);
     let path = root.join(PAGE);
     let text = std::fs::read_to_string(&path).map_err(|error| format!("read {PAGE}: {error}"))?;
     let (before, _, after) = split(&text).ok_or_else(no_marks)?;
@@ -29,7 +29,7 @@ fn write(root: &Path) -> Result<String, String> {
 }
 
 /// A problem, if the page shows another graph than there is.
-pub fn check(config: &Config, metadata: &Metadata, page: &str) -> Option<String> {
+pub fn check(config: &TidyConfig, metadata: &WorkspaceMetadata, page: &str) -> Option<String> {
     let Some((_, shown, _)) = split(page) else { return Some(no_marks()) };
     let is_right = shown.trim() == graph(config, metadata).trim();
     (!is_right).then(|| format!("{PAGE}: the layer graph is old; cargo xtask layers writes it"))
@@ -46,7 +46,7 @@ fn split(text: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// Each layer, highest first: its crates, and those that each of them uses.
-fn graph(config: &Config, metadata: &Metadata) -> String {
+fn graph(config: &TidyConfig, metadata: &WorkspaceMetadata) -> String {
     let short = |name: &str| name.strip_prefix("samite-").unwrap_or(name).to_owned();
     let mut text = String::from("\n```text\n");
     let mut layers: Vec<_> = config.layers.iter().collect();
@@ -55,8 +55,9 @@ fn graph(config: &Config, metadata: &Metadata) -> String {
         let mut line = format!("{:<2}", layer.level);
         for (index, krate) in layer.crates.iter().enumerate() {
             let uses = metadata.members.get(krate).into_iter().flatten();
-            let uses = uses
-                .filter(|(name, kind)| *kind == Use::Normal && metadata.members.contains_key(name));
+            let uses = uses.filter(|(name, kind)| {
+                *kind == CrateUse::Normal && metadata.members.contains_key(name)
+            });
             let uses: Vec<_> = uses.map(|(name, _)| short(name)).collect();
             let arrow = if uses.is_empty() { String::new() } else { " → ".to_owned() };
             let end = if index + 1 < layer.crates.len() { "  ·" } else { "" };
@@ -81,8 +82,8 @@ mod tests {
     #[test]
     fn a_page_with_another_graph_is_told() {
         let config = sample_config("");
-        let mut metadata = Metadata::default();
-        let top = [("low".to_owned(), Use::Normal), ("kit".to_owned(), Use::Dev)];
+        let mut metadata = WorkspaceMetadata::default();
+        let top = [("low".to_owned(), CrateUse::Normal), ("kit".to_owned(), CrateUse::Dev)];
         metadata.members.insert("top".into(), top.into_iter().collect());
         for name in ["low", "beside", "kit"] {
             metadata.members.entry(name.into()).or_default();

@@ -5,7 +5,7 @@ mod names;
 
 use std::path::Path;
 
-use crate::tidy::{Source, sources};
+use crate::tidy::{SourceFile, sources};
 
 pub use circles::circles;
 pub use names::{TypeNames, is_for_tests};
@@ -26,6 +26,6 @@ pub fn run(root: &Path) -> Result<String, Vec<String>> {
 }
 
 /// Whether figures are taken of this file: product and tools, not tests.
-pub fn counts(file: &Source) -> bool {
+pub fn counts(file: &SourceFile) -> bool {
     file.is_rust() && file.path.contains("src/") && !file.is_test()
 }

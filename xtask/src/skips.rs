@@ -6,19 +6,19 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use crate::tidy::Source;
+use crate::tidy::SourceFile;
 
 pub const LIST: &str = "tests/skips.txt";
 
 /// A line of the list.
 #[derive(Debug)]
-struct Allowed<'a> {
+struct AllowedSkip<'a> {
     test: &'a str,
     lacks: &'a str,
     is_everywhere: bool,
 }
 
-fn parse(list: &str) -> Result<Vec<Allowed<'_>>, Vec<String>> {
+fn parse(list: &str) -> Result<Vec<AllowedSkip<'_>>, Vec<String>> {
     let (mut allowed, mut problems) = (Vec::new(), Vec::new());
     for (index, line) in list.lines().enumerate() {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -26,7 +26,7 @@ fn parse(list: &str) -> Result<Vec<Allowed<'_>>, Vec<String>> {
             [] => {}
             [first, ..] if first.starts_with('#') => {}
             [test, lacks, place @ ("everywhere" | "desk")] => {
-                allowed.push(Allowed { test, lacks, is_everywhere: place == "everywhere" });
+                allowed.push(AllowedSkip { test, lacks, is_everywhere: place == "everywhere" });
             }
             _ => problems.push(format!("{LIST}:{}: not TEST LACKS everywhere|desk", index + 1)),
         }
@@ -55,7 +55,7 @@ pub fn run(root: &Path, said: Option<&str>) -> Result<String, Vec<String>> {
 }
 
 /// A line for each skip that is listed, and for each that is not.
-fn judge(said: &str, allowed: &[Allowed<'_>], is_ci: bool) -> (Vec<String>, Vec<String>) {
+fn judge(said: &str, allowed: &[AllowedSkip<'_>], is_ci: bool) -> (Vec<String>, Vec<String>) {
     let (mut told, mut problems) = (Vec::new(), Vec::new());
     // A test that tries one thing on several stores may say it several times.
     for line in said.lines().collect::<BTreeSet<_>>() {
@@ -80,7 +80,7 @@ fn judge(said: &str, allowed: &[Allowed<'_>], is_ci: bool) -> (Vec<String>, Vec<
 }
 
 /// Whether the list names what there is: `samite-CRATE::FILE::TEST`, `programs::NAME`, `cases::NAME` or `demo::PART`.
-pub fn check(list: &str, files: &[Source]) -> Vec<String> {
+pub fn check(list: &str, files: &[SourceFile]) -> Vec<String> {
     let allowed = match parse(list) {
         Ok(allowed) => allowed,
         Err(problems) => return problems,

@@ -13,20 +13,20 @@ mod words;
 
 use std::path::Path;
 
-pub use config::Config;
+pub use config::TidyConfig;
 #[cfg(test)]
 pub use config::tests::sample as sample_config;
-pub use metadata::{Metadata, Use};
+pub use metadata::{CrateUse, WorkspaceMetadata};
 #[cfg(test)]
 pub use sources::sample;
-pub use sources::{Source, collect as sources};
+pub use sources::{SourceFile, collect as sources};
 
 use crate::{layers, skips};
 
 /// Runs every check. `Ok` is a summary line, `Err` all problems found.
 pub fn run(root: &Path) -> Result<String, Vec<String>> {
-    let config = Config::load(&root.join("tidy.toml")).map_err(|problem| vec![problem])?;
-    let metadata = Metadata::load(root).map_err(|problem| vec![problem])?;
+    let config = TidyConfig::load(&root.join("tidy.toml")).map_err(|problem| vec![problem])?;
+    let metadata = WorkspaceMetadata::load(root).map_err(|problem| vec![problem])?;
     let files = sources::collect(root).map_err(|problem| vec![problem])?;
 
     let mut problems = arrows::check(&config, &metadata);

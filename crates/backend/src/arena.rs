@@ -9,12 +9,12 @@
 //! The arena also counts: everything that a target keeps, in blocks or on the heap, is charged to one limit before it
 //! is stored, so that "no space" is known at once and honest.
 
-mod board;
 mod extent;
+mod lookup_table;
 mod mapping;
 mod populate;
-mod posts;
 mod slab;
+mod submission_queues;
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -24,18 +24,18 @@ use std::time::Duration;
 
 use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, ShardId, Version};
 use samite_wire::arena::ArenaLayout;
-use samite_wire::heads::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
 use samite_wire::limits::BLOCK_LEN;
-use samite_wire::posts::{BOX_LEN, BOXES};
+use samite_wire::lookup::{ALIVE_OFFSET, RecordId, VALID_ALWAYS};
+use samite_wire::submission::{BOX_LEN, BOXES};
 
-use crate::quota::{Limit, Quota};
-use board::Board;
-pub use extent::Extent;
-use mapping::Mapping;
-use populate::Populator;
-use posts::{Barred, Posts};
-pub use posts::{Near, Post, Turn};
+use crate::quota::{QuotaLimit, TargetQuota};
+pub use extent::ArenaExtent;
+use lookup_table::LookupTable;
+use mapping::ArenaMapping;
+use populate::ArenaPopulator;
 pub(crate) use slab::{SLOT_LEN_MAX, SlabPool, SlotCounts, class_of};
+pub use submission_queues::{CoreWaiters, LockTurn, SubmissionEntry};
+use submission_queues::{LockConflict, SubmissionQueues};
 
 /// Bytes charged for a block.
 pub(crate) const BLOCK_CHARGE: u64 = BLOCK_LEN as u64;
@@ -46,29 +46,29 @@ const POSTS_CHARGE: u64 = (BOXES * 2 * BOX_LEN) as u64;
 /// Least capacity of an arena, in bytes.
 pub const CAPACITY_MIN: u64 = 1 << 20;
 
-/// Of [`Arena::bar_posts`].
+/// Of [`Arena::lock_exclusive`].
 #[derive(Debug)]
 #[must_use = "clients cannot post about the record until it is given back"]
-pub struct Bar(Barred);
+pub struct ExclusiveLock(LockConflict);
 
-impl Bar {
-    /// Whether the whole table was closed for it, which is to be [opened](Arena::open_posts) when
+impl ExclusiveLock {
+    /// Whether the whole table was closed for it, which is to be [opened](Arena::open_submissions) when
     /// the record is changed: the claim changed hands too often to be barred.
     #[must_use]
     pub fn has_closed(&self) -> bool {
-        self.0 == Barred::Table
+        self.0 == LockConflict::Table
     }
 }
 
 /// Memory for values, mapped by the node and by the clients on its host.
 pub struct Arena {
-    mapping: Arc<Mapping>,
+    mapping: Arc<ArenaMapping>,
     layout: ArenaLayout,
-    quota: Quota,
+    quota: TargetQuota,
     free: Mutex<FreeBlocks>,
-    board: Board,
-    posts: Posts,
-    populator: Populator,
+    board: LookupTable,
+    posts: SubmissionQueues,
+    populator: ArenaPopulator,
     /// See [`Arena::next_round`].
     round: AtomicU16,
 }
@@ -101,14 +101,14 @@ impl Arena {
         let blocks = u32::try_from(capacity_bytes / BLOCK_CHARGE)
             .map_err(|_| refuse("too many blocks".into()))?;
         let layout = ArenaLayout::new(blocks, shards).map_err(|error| refuse(error.to_string()))?;
-        let mapping = Arc::new(Mapping::create(&layout)?);
-        let board = Board::new(Arc::clone(&mapping), &layout);
-        let posts = Posts::new(Arc::clone(&mapping), &layout);
-        let populator = Populator::start(Arc::clone(&mapping), &layout);
+        let mapping = Arc::new(ArenaMapping::create(&layout)?);
+        let board = LookupTable::new(Arc::clone(&mapping), &layout);
+        let posts = SubmissionQueues::new(Arc::clone(&mapping), &layout);
+        let populator = ArenaPopulator::start(Arc::clone(&mapping), &layout);
         Ok(Arc::new(Self {
             mapping,
             layout,
-            quota: Quota::new(capacity_bytes),
+            quota: TargetQuota::new(capacity_bytes),
             free: Mutex::default(),
             board,
             posts,
@@ -130,54 +130,60 @@ impl Arena {
     }
 
     /// Shows clients of this host a record with `value`, the first bytes of its value. They see it until it is hidden.
-    pub(crate) fn show(&self, id: &RecordId<'_>, version: Version, total_len: u32, value: &[u8]) {
-        self.board.show(id, version, total_len, value);
+    pub(crate) fn publish(
+        &self,
+        id: &RecordId<'_>,
+        version: Version,
+        total_len: u32,
+        value: &[u8],
+    ) {
+        self.board.publish(id, version, total_len, value);
     }
 
     /// A record will be hidden or shown, a few look-ups later.
     pub fn expect(&self, id: &RecordId<'_>) {
-        self.board.expect(self.layout.board_part(id.partition), id.hash());
+        self.board.expect(self.layout.lookup_part(id.partition), id.hash());
     }
 
     /// The same, after that and before other work.
     pub(crate) fn expect_soon(&self, id: &RecordId<'_>) {
-        self.board.expect_slot(self.layout.board_part(id.partition), id.hash());
+        self.board.expect_slot(self.layout.lookup_part(id.partition), id.hash());
     }
 
     /// A record has come into being.
-    pub(crate) fn enter(&self, id: &RecordId<'_>) {
-        self.board.enter(id);
+    pub(crate) fn insert_name(&self, id: &RecordId<'_>) {
+        self.board.insert_name(id);
     }
 
     /// A record is there no more: nothing is shown or said of it.
-    pub(crate) fn leave(&self, id: &RecordId<'_>) {
-        self.board.leave(id);
+    pub(crate) fn remove_name(&self, id: &RecordId<'_>) {
+        self.board.remove_name(id);
     }
 
     /// Hides a record that is about to change.
-    pub(crate) fn hide(&self, id: &RecordId<'_>) {
-        self.board.hide(id);
+    pub(crate) fn retract(&self, id: &RecordId<'_>) {
+        self.board.retract(id);
     }
 
     /// Hides all records: some of them are not this node's to speak for any more.
-    pub fn hide_all(&self) {
+    pub fn retract_all(&self) {
         self.board.wipe();
     }
 
-    /// Clients of this host that serve by the cluster map of `epoch`, or `only` one of them, may [post](samite_wire::posts) to a shard from now on. Until now
+    /// Clients of this host that serve by the cluster map of `epoch`, or `only` one of them, may [post](samite_wire::submission) to a shard from now on. Until now
     /// nobody might, or the same.
-    pub fn open_posts(&self, shard: ShardId, epoch: Epoch, only: Option<ClientId>) {
+    pub fn open_submissions(&self, shard: ShardId, epoch: Epoch, only: Option<ClientId>) {
         self.posts.open(u32::from(shard.get()), epoch, only);
     }
 
-    /// No client may post to a shard from now on. What was posted before waits for [`Arena::take_posts`].
-    pub fn close_posts(&self, shard: ShardId) {
+    /// No client may post to a shard from now on. What was posted before waits for [`Arena::take_submissions`].
+    pub fn close_submissions(&self, shard: ShardId) {
         self.posts.close(u32::from(shard.get()));
     }
 
     /// Whether anything may have been posted to a shard.
     #[must_use]
-    pub fn has_posts(&self, shard: ShardId) -> bool {
+    pub fn has_submissions(&self, shard: ShardId) -> bool {
         self.posts.is_pending(u32::from(shard.get()))
     }
 
@@ -188,37 +194,42 @@ impl Arena {
     }
 
     /// Gives `visit` all that was posted to a shard before this call, each twice: before the one before it is carried out, and when it is to be carried out
-    /// itself, and then [`Arena::post_done`].
-    pub fn take_posts(&self, shard: ShardId, visit: impl FnMut(Turn, &Post)) {
+    /// itself, and then [`Arena::submission_done`].
+    pub fn take_submissions(&self, shard: ShardId, visit: impl FnMut(LockTurn, &SubmissionEntry)) {
         self.posts.take_pending(u32::from(shard.get()), &self.board, visit);
     }
 
     /// Wakes clients that wait until there is room for what they post to a shard, if there is. Returns which of them wait on this thread's core.
-    pub fn wake_posters(&self, shard: ShardId) -> Near {
-        self.posts.wake_near(u32::from(shard.get()))
+    pub fn wake_posters(&self, shard: ShardId) -> CoreWaiters {
+        self.posts.wake_core_waiters(u32::from(shard.get()))
     }
 
     /// It is next, and takes a hold under `token`: whether that is still wanted. One that has ended already is not taken.
     #[must_use]
-    pub fn keeps_hold(&self, shard: ShardId, post: &Post, token: u64) -> bool {
-        self.posts.keeps_hold(u32::from(shard.get()), post, token)
+    pub fn keeps_reference(&self, shard: ShardId, post: &SubmissionEntry, token: u64) -> bool {
+        self.posts.keeps_reference(u32::from(shard.get()), post, token)
     }
 
     /// It was carried out.
-    pub fn post_done(&self, shard: ShardId, post: &Post) {
+    pub fn submission_done(&self, shard: ShardId, post: &SubmissionEntry) {
         self.posts.done(u32::from(shard.get()), post);
     }
 
-    /// A record of a shard is about to be changed: bars claims on it, so that nobody posts about it until [`Arena::admit_posts`]. `visit` is given
-    /// what was posted before: it is to be carried out first, as of [`Arena::take_posts`]. Returns what to admit.
-    pub fn bar_posts(&self, shard: ShardId, id: &RecordId<'_>, visit: impl FnMut(&Post)) -> Bar {
-        Bar(self.posts.bar(u32::from(shard.get()), id.hash(), visit))
+    /// A record of a shard is about to be changed: bars claims on it, so that nobody posts about it until [`Arena::unlock_exclusive`]. `visit` is given
+    /// what was posted before: it is to be carried out first, as of [`Arena::take_submissions`]. Returns what to admit.
+    pub fn lock_exclusive(
+        &self,
+        shard: ShardId,
+        id: &RecordId<'_>,
+        visit: impl FnMut(&SubmissionEntry),
+    ) -> ExclusiveLock {
+        ExclusiveLock(self.posts.lock_exclusive(u32::from(shard.get()), id.hash(), visit))
     }
 
     /// A record has been changed: clients may post about it again.
-    pub fn admit_posts(&self, shard: ShardId, bar: Bar) {
-        if let Barred::Claim(claim) = bar.0 {
-            self.posts.admit(u32::from(shard.get()), claim);
+    pub fn unlock_exclusive(&self, shard: ShardId, bar: ExclusiveLock) {
+        if let LockConflict::Claim(claim) = bar.0 {
+            self.posts.unlock_exclusive(u32::from(shard.get()), claim);
         }
     }
 
@@ -239,10 +250,10 @@ impl Arena {
         self.board.require_lease(epoch);
     }
 
-    /// The word that tells clients of this host whether the node lives: see [`samite_wire::heads`]. They are shown nothing while it is zero.
+    /// The word that tells clients of this host whether the node lives: see [`samite_wire::lookup`]. They are shown nothing while it is zero.
     #[must_use]
     pub fn alive(&self) -> &AtomicU32 {
-        self.mapping.word(self.layout.board_offset() as usize + ALIVE_OFFSET)
+        self.mapping.word(self.layout.lookup_offset() as usize + ALIVE_OFFSET)
     }
 
     /// A while has passed: what was found right before is looked at again when it is lent
@@ -263,11 +274,11 @@ impl Arena {
     /// Their generation is odd until they become part of a record. Drop them only when the client can write to them no
     /// more: when it has closed its connection, not when the node has.
     #[must_use]
-    pub fn grant(self: &Arc<Self>, count: usize) -> Vec<Extent> {
+    pub fn grant(self: &Arc<Self>, count: usize) -> Vec<ArenaExtent> {
         let mut granted = Vec::with_capacity(count.min(64));
-        while granted.len() < count && self.quota.charge(BLOCK_CHARGE, Limit::Open) {
+        while granted.len() < count && self.quota.charge(BLOCK_CHARGE, QuotaLimit::Open) {
             let block = self.take_block();
-            let mut extent = Extent::block(self, block);
+            let mut extent = ArenaExtent::block(self, block);
             if !self.populator.ensure(block, extent.offset()) {
                 break;
             }
@@ -279,7 +290,7 @@ impl Arena {
 
     /// What it can hold, and what is charged to it.
     #[must_use]
-    pub const fn quota(&self) -> &Quota {
+    pub const fn quota(&self) -> &TargetQuota {
         &self.quota
     }
 
@@ -291,13 +302,13 @@ impl Arena {
 
     /// Whether there is room for as much as clients can post.
     #[must_use]
-    pub fn has_room_for_posts(&self) -> bool {
+    pub fn has_submission_room(&self) -> bool {
         self.quota.free() >= self.layout.shards() as u64 * POSTS_CHARGE
     }
 
     /// A whole block, which has been charged.
-    pub(crate) fn block(self: &Arc<Self>) -> Extent {
-        Extent::block(self, self.take_block())
+    pub(crate) fn block(self: &Arc<Self>) -> ArenaExtent {
+        ArenaExtent::block(self, self.take_block())
     }
 
     /// Takes a block that has been charged. There is one: there are as many blocks as the limit has room for, and a block

@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 
 use samite_types::{DatasetId, ErrorKind, PartitionId, Version};
 
-use crate::quota::Limit;
-use crate::record::{Backend, Piece, PlannedChange, RecordStore, Source};
+use crate::quota::QuotaLimit;
+use crate::record::{Backend, PlannedChange, RecordStore, ValuePiece, WriteSource};
 
 /// Runs the suite against the targets that `make` makes. They hold at most a few dozen MiB: a part of the suite fills one.
 ///
@@ -85,7 +85,7 @@ fn values_of_every_length_read_back(backend: &mut dyn Backend) {
     for (old, new) in LENS.iter().flat_map(|old| LENS.iter().map(move |new| (*old, *new))) {
         for len in [old, new] {
             let value = pattern(len, 7);
-            let changed = store.put(b"k", Source::Bytes(&value), Version(1)).expect("put");
+            let changed = store.put(b"k", WriteSource::Bytes(&value), Version(1)).expect("put");
             assert_eq!(changed.len, len);
             same(keeps, &read(&*store, b"k", 0, u32::MAX).expect("record"), &value, "whole value");
             for (offset, count) in [(0, 10), (len / 2, len), (len, 5), (len + 1, 5), (65_530, 12)] {
@@ -96,7 +96,7 @@ fn values_of_every_length_read_back(backend: &mut dyn Backend) {
             }
         }
     }
-    let zeros = store.put(b"z", Source::Zeros(300_000), Version(2)).expect("put zeros");
+    let zeros = store.put(b"z", WriteSource::Zeros(300_000), Version(2)).expect("put zeros");
     assert_eq!(zeros.len, 300_000);
     assert!(read(&*store, b"z", 0, u32::MAX).expect("record").iter().all(|byte| *byte == 0));
 }
@@ -105,13 +105,13 @@ fn versions_and_lengths_are_told(backend: &mut dyn Backend) {
     let mut store = open(backend);
     assert_eq!(store.meta(b"a").expect("meta"), None);
     assert!(read(&*store, b"a", 0, 1).is_none());
-    assert!(store.put(b"a", Source::Bytes(b"one"), Version(3)).expect("put").created);
-    assert!(!store.put(b"a", Source::Bytes(b"three"), Version(4)).expect("put").created);
+    assert!(store.put(b"a", WriteSource::Bytes(b"one"), Version(3)).expect("put").created);
+    assert!(!store.put(b"a", WriteSource::Bytes(b"three"), Version(4)).expect("put").created);
     let meta = store.meta(b"a").expect("meta").expect("record");
     assert_eq!((meta.version, meta.len), (Version(4), 5));
-    let changed = store.write(b"a", 10, Source::Bytes(b"x"), Version(5)).expect("write");
+    let changed = store.write(b"a", 10, WriteSource::Bytes(b"x"), Version(5)).expect("write");
     assert_eq!((changed.len, changed.created), (11, false));
-    assert!(store.write(b"b", 0, Source::Bytes(b""), Version(6)).expect("write").created);
+    assert!(store.write(b"b", 0, WriteSource::Bytes(b""), Version(6)).expect("write").created);
     assert_eq!(
         store.truncate(b"a", 4, Version(7)).expect("cut").map(|changed| changed.len),
         Some(4)
@@ -130,10 +130,10 @@ fn writes_land_where_they_should(backend: &mut dyn Backend) {
     let mut store = open(backend);
     for start in LENS {
         let mut expected = pattern(start, 1);
-        store.put(b"k", Source::Bytes(&expected), Version(1)).expect("put");
+        store.put(b"k", WriteSource::Bytes(&expected), Version(1)).expect("put");
         for (offset, len) in [(0, 1), (50, 2000), (1000, 40), (65_000, 1000), (140_000, 70_000)] {
             let bytes = pattern(len, offset);
-            store.write(b"k", offset, Source::Bytes(&bytes), Version(2)).expect("write");
+            store.write(b"k", offset, WriteSource::Bytes(&bytes), Version(2)).expect("write");
             let end = (offset + len) as usize;
             expected.resize(expected.len().max(end), 0);
             expected[offset as usize..end].copy_from_slice(&bytes);
@@ -145,7 +145,7 @@ fn writes_land_where_they_should(backend: &mut dyn Backend) {
             );
         }
         for (offset, len) in [(10, 10), (60_000, 80_000), (0, 65_536), (200_000, 300_000)] {
-            store.write(b"k", offset, Source::Zeros(len), Version(3)).expect("write zeros");
+            store.write(b"k", offset, WriteSource::Zeros(len), Version(3)).expect("write zeros");
             let end = (offset + len) as usize;
             expected.resize(expected.len().max(end), 0);
             expected[offset as usize..end].fill(0);
@@ -164,7 +164,7 @@ fn cut_bytes_do_not_come_back(backend: &mut dyn Backend) {
     let mut store = open(backend);
     for (start, cut) in LENS.iter().flat_map(|start| LENS.iter().map(move |cut| (*start, *cut))) {
         let mut expected = pattern(start, 3);
-        store.put(b"k", Source::Bytes(&expected), Version(1)).expect("put");
+        store.put(b"k", WriteSource::Bytes(&expected), Version(1)).expect("put");
         for len in [cut, start.max(cut)] {
             store.truncate(b"k", len, Version(2)).expect("truncate").expect("record");
             expected.resize(len as usize, 0);
@@ -178,14 +178,14 @@ fn what_was_read_stands_still(backend: &mut dyn Backend) {
     let mut store = open(backend);
     for len in LENS {
         let value = pattern(len, 5);
-        store.put(b"k", Source::Bytes(&value), Version(1)).expect("put");
-        let mut held: Vec<Piece> = Vec::new();
+        store.put(b"k", WriteSource::Bytes(&value), Version(1)).expect("put");
+        let mut held: Vec<ValuePiece> = Vec::new();
         store.read(b"k", 0, u32::MAX, &mut |piece| held.push(piece)).expect("read");
-        store.write(b"k", len / 2, Source::Bytes(&[0; 10]), Version(2)).expect("write");
-        store.put(b"k", Source::Bytes(&pattern(len, 6)), Version(3)).expect("put");
+        store.write(b"k", len / 2, WriteSource::Bytes(&[0; 10]), Version(2)).expect("write");
+        store.put(b"k", WriteSource::Bytes(&pattern(len, 6)), Version(3)).expect("put");
         store.truncate(b"k", len / 3, Version(4)).expect("truncate");
         store.delete(b"k").expect("delete");
-        store.put(b"other", Source::Bytes(&pattern(len, 9)), Version(5)).expect("put");
+        store.put(b"other", WriteSource::Bytes(&pattern(len, 9)), Version(5)).expect("put");
         let mut bytes = Vec::new();
         held.iter().for_each(|piece| piece.append_to(&mut bytes));
         same(keeps, &bytes, &value, "held while the record changed");
@@ -197,8 +197,8 @@ fn a_renamed_record_keeps_its_value_and_takes_no_space(backend: &mut dyn Backend
     let mut store = open(backend);
     for len in LENS {
         let value = pattern(len, len);
-        store.put(b"long name", Source::Bytes(&value), Version(1)).expect("put");
-        store.put(b"other", Source::Bytes(b"goes"), Version(2)).expect("put");
+        store.put(b"long name", WriteSource::Bytes(&value), Version(1)).expect("put");
+        store.put(b"other", WriteSource::Bytes(b"goes"), Version(2)).expect("put");
         let used = backend.usage().used;
         assert!(store.rename(b"long name", b"other", Version(3)).expect("rename"), "it is there");
         assert!(backend.usage().used <= used, "renaming takes space");
@@ -217,7 +217,7 @@ fn a_renamed_record_keeps_its_value_and_takes_no_space(backend: &mut dyn Backend
 
 fn listed(store: &dyn RecordStore, prefix: &[u8], after: &[u8], reverse: bool) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
-    let mut visit = |record: &crate::Scanned<'_>| {
+    let mut visit = |record: &crate::ScannedRecord<'_>| {
         keys.push(record.key.to_vec());
         ControlFlow::Continue(())
     };
@@ -243,7 +243,7 @@ fn scans_are_ordered_and_bounded(backend: &mut dyn Backend) {
         &long,
     ];
     for key in &keys {
-        store.put(key, Source::Bytes(key), Version(1)).expect("put");
+        store.put(key, WriteSource::Bytes(key), Version(1)).expect("put");
     }
     keys.sort_unstable();
     let bounds =
@@ -259,7 +259,7 @@ fn scans_are_ordered_and_bounded(backend: &mut dyn Backend) {
         }
     }
     let mut seen = 0;
-    let mut visit = |record: &crate::Scanned<'_>| {
+    let mut visit = |record: &crate::ScannedRecord<'_>| {
         same(keeps, record.value, &record.key[..record.key.len().min(2)], "head of a value");
         assert_eq!(record.meta.len as usize, record.key.len());
         seen += 1;
@@ -274,7 +274,7 @@ fn partitions_are_apart_and_give_back_what_they_took(backend: &mut dyn Backend) 
     let mut one = backend.open(DatasetId(1), PartitionId(1)).expect("open");
     let two = backend.open(DatasetId(1), PartitionId(2)).expect("open");
     for len in LENS {
-        one.put(format!("k{len}").as_bytes(), Source::Bytes(&pattern(len, 0)), Version(1))
+        one.put(format!("k{len}").as_bytes(), WriteSource::Bytes(&pattern(len, 0)), Version(1))
             .expect("put");
     }
     assert_eq!(two.record_count(), 0);
@@ -289,7 +289,7 @@ fn partitions_are_apart_and_give_back_what_they_took(backend: &mut dyn Backend) 
 fn fill(store: &mut dyn RecordStore, len: u32) -> u32 {
     let value = pattern(len, 1);
     for index in 0.. {
-        match store.put(&long_key(index), Source::Bytes(&value), Version(1)) {
+        match store.put(&long_key(index), WriteSource::Bytes(&value), Version(1)) {
             Ok(_) => {}
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::NoSpace);
@@ -318,7 +318,9 @@ fn a_full_target_refuses_and_recovers(backend: &mut dyn Backend) {
         assert_eq!(store.record_count(), u64::from(count), "a refused record left a trace");
         // What needs no space still works.
         let last = long_key(count - 1);
-        store.write(&last, 10, Source::Bytes(b"in place"), Version(2)).expect("write in place");
+        store
+            .write(&last, 10, WriteSource::Bytes(b"in place"), Version(2))
+            .expect("write in place");
         store.truncate(&last, 5, Version(3)).expect("truncate");
         assert_eq!(read(&*store, &last, 0, 100).expect("record").len(), 5);
         // What was deleted makes room, as often as wanted.
@@ -328,7 +330,9 @@ fn a_full_target_refuses_and_recovers(backend: &mut dyn Backend) {
             }
             let value = pattern(len, round);
             for index in 0..count / 2 {
-                store.put(&long_key(index), Source::Bytes(&value), Version(4)).expect("put again");
+                store
+                    .put(&long_key(index), WriteSource::Bytes(&value), Version(4))
+                    .expect("put again");
             }
             let found = read(&*store, &long_key(0), 0, u32::MAX);
             same(keeps, &found.unwrap_or(value.clone()), &value, "after a full target");
@@ -347,7 +351,7 @@ fn a_reservation_is_all_or_nothing(backend: &mut dyn Backend) {
     }
     let used = backend.usage().used;
     let value = pattern(2000, 2);
-    let source = Source::Bytes(&value);
+    let source = WriteSource::Bytes(&value);
     let keys: Vec<_> = (count..count + freed + 2).map(long_key).collect();
     let planned = |count: usize| -> Vec<_> {
         keys[..count].iter().map(|key| PlannedChange::Put { key, source: &source }).collect()
@@ -358,7 +362,7 @@ fn a_reservation_is_all_or_nothing(backend: &mut dyn Backend) {
     let fits = (freed as usize / 2).max(1);
     store.reserve(&planned(fits)).expect("reserve");
     for key in &keys[..fits] {
-        store.put(key, Source::Bytes(&value), Version(9)).expect("a reserved put");
+        store.put(key, WriteSource::Bytes(&value), Version(9)).expect("a reserved put");
     }
     store.settle();
     assert_eq!(store.record_count(), u64::from(count - freed) + fits as u64);
@@ -369,7 +373,7 @@ fn what_is_kept_is_found_on_a_full_target(backend: &mut dyn Backend) {
     let other = other.as_mut().expect("open");
     for len in LENS {
         let value = pattern(len, 3);
-        let source = Source::Bytes(&value);
+        let source = WriteSource::Bytes(&value);
         let write = PlannedChange::Write { key: b"w", offset: 7, source: &source };
         let changes = [PlannedChange::Put { key: b"k", source: &source }, write];
         let most = store.charge_max(&changes);
@@ -379,8 +383,8 @@ fn what_is_kept_is_found_on_a_full_target(backend: &mut dyn Backend) {
         assert!(store.reserve(&changes).is_err(), "{len} B fit in a full target");
         store.draw(most);
         store.reserve(&changes).expect("space is kept");
-        store.put(b"k", Source::Bytes(&value), Version(1)).expect("kept");
-        store.write(b"w", 7, Source::Bytes(&value), Version(1)).expect("kept");
+        store.put(b"k", WriteSource::Bytes(&value), Version(1)).expect("kept");
+        store.write(b"w", 7, WriteSource::Bytes(&value), Version(1)).expect("kept");
         store.settle();
         for key in [b"k", b"w"] {
             store.delete(key).expect("delete");
@@ -392,26 +396,26 @@ fn what_is_kept_is_found_on_a_full_target(backend: &mut dyn Backend) {
 fn only_what_makes_room_takes_the_reserve(backend: &mut dyn Backend) {
     let mut store = open(backend);
     store.keep(u64::MAX, 0);
-    let source = Source::Bytes(&[2; 400]);
+    let source = WriteSource::Bytes(&[2; 400]);
     let changes = [PlannedChange::Put { key: b"new", source: &source }];
     assert!(store.reserve(&changes).is_err());
-    store.set_limit(Limit::Whole);
+    store.set_limit(QuotaLimit::Whole);
     store.reserve(&changes).expect("the reserve has room");
-    store.put(b"new", Source::Bytes(&[2; 400]), Version(2)).expect("set aside");
+    store.put(b"new", WriteSource::Bytes(&[2; 400]), Version(2)).expect("set aside");
     store.settle();
-    assert!(store.put(b"other", Source::Bytes(&[2; 400]), Version(3)).is_err(), "as before");
+    assert!(store.put(b"other", WriteSource::Bytes(&[2; 400]), Version(3)).is_err(), "as before");
 }
 
 fn what_records_are_decides_what_changes_take_at_most(backend: &mut dyn Backend) {
     for len in LENS {
         let (mut one, mut two) = (open(backend), backend.open(DatasetId(1), PartitionId(2)));
         let two = two.as_mut().expect("open");
-        one.put(b"k", Source::Bytes(&pattern(300_000, 5)), Version(1)).expect("put");
+        one.put(b"k", WriteSource::Bytes(&pattern(300_000, 5)), Version(1)).expect("put");
         one.truncate(b"k", len, Version(2)).expect("cut");
-        two.put(b"k", Source::Zeros(len), Version(2)).expect("put");
+        two.put(b"k", WriteSource::Zeros(len), Version(2)).expect("put");
         for (offset, count) in [(0, 10), (len / 2, 5_000), (len, 100), (len + 70_000, 70_000)] {
-            let (bytes, zeros) = (vec![1; count as usize], Source::Zeros(count));
-            let bytes = Source::Bytes(&bytes);
+            let (bytes, zeros) = (vec![1; count as usize], WriteSource::Zeros(count));
+            let bytes = WriteSource::Bytes(&bytes);
             let most = |store: &dyn RecordStore, source| {
                 store.charge_max(&[PlannedChange::Write { key: b"k", offset, source }])
             };

@@ -14,10 +14,10 @@ mod quota;
 mod range;
 mod record;
 
-pub use arena::{Arena, Bar, Extent, Near, Post, Turn};
-pub use bytes::Bytes;
-pub use quota::{Account, KEPT_IDLE, Limit, Quota};
+pub use arena::{Arena, ArenaExtent, CoreWaiters, ExclusiveLock, LockTurn, SubmissionEntry};
+pub use bytes::SharedBytes;
+pub use quota::{KEPT_IDLE, QuotaAccount, QuotaLimit, TargetQuota};
 pub use record::{
-    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Seen,
-    Source, Usage,
+    Backend, PlannedChange, RecordChange, RecordMeta, RecordStore, ScannedRecord, ScrubbedRecord,
+    TargetUsage, ValuePiece, ValueView, WriteSource,
 };

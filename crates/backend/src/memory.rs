@@ -25,19 +25,19 @@ use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 
 use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Result, Version, prefetch};
-use samite_wire::heads::{HEAD_LEN, RecordId};
+use samite_wire::lookup::{HEAD_LEN, RecordId};
 
-use crate::arena::{Arena, Extent, SLOT_LEN_MAX, SlabPool};
-use crate::quota::Limit;
+use crate::arena::{Arena, ArenaExtent, SLOT_LEN_MAX, SlabPool};
+use crate::quota::QuotaLimit;
 use crate::range::{scan_range, successor};
 use crate::record::{
-    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Seen,
-    Source, Usage,
+    Backend, PlannedChange, RecordChange, RecordMeta, RecordStore, ScannedRecord, ScrubbedRecord,
+    TargetUsage, ValuePiece, ValueView, WriteSource,
 };
-use pool::Record;
-use space::{RECORD_CHARGE, Space};
-use table::{Slot, Table};
-use value::{Change, PART_LEN, Value};
+use pool::PooledRecord;
+use space::{PartitionSpace, RECORD_CHARGE};
+use table::{RecordTable, TableSlot};
+use value::{PART_LEN, PartChange, RecordValue};
 
 /// A target in memory. A clone is another shard's handle to it.
 #[derive(Debug)]
@@ -65,16 +65,16 @@ impl Clone for MemoryBackend {
 
 impl Backend for MemoryBackend {
     fn open(&mut self, dataset: DatasetId, partition: PartitionId) -> Result<Box<dyn RecordStore>> {
-        let space = Space::new(Arc::clone(&self.arena), Arc::clone(&self.pool));
+        let space = PartitionSpace::new(Arc::clone(&self.arena), Arc::clone(&self.pool));
         let arena = Arc::clone(&self.arena);
-        let (records, damaged) = (Table::default(), RefCell::default());
+        let (records, damaged) = (RecordTable::default(), RefCell::default());
         let reserved = false;
         let store = MemoryStore { records, space, reserved, damaged, arena, dataset, partition };
         Ok(Box::new(store))
     }
 
-    fn usage(&self) -> Usage {
-        Usage {
+    fn usage(&self) -> TargetUsage {
+        TargetUsage {
             capacity: self.arena.quota().capacity(),
             used: self.arena.quota().used(),
             populated: self.arena.populated(),
@@ -91,11 +91,11 @@ const fn is_shown(len: u32) -> bool {
     len as usize >= HEAD_LEN
 }
 
-impl Record {
+impl PooledRecord {
     /// Takes it off the board, if it may be there, before it changes or goes.
     fn hide(&self, arena: &Arena, id: &RecordId<'_>) {
         if is_shown(self.value.len()) {
-            arena.hide(id);
+            arena.retract(id);
         }
     }
 }
@@ -103,8 +103,8 @@ impl Record {
 /// The records of one partition.
 #[derive(Debug)]
 struct MemoryStore {
-    records: Table,
-    space: Space,
+    records: RecordTable,
+    space: PartitionSpace,
     /// Between `reserve` and `settle`.
     reserved: bool,
     /// Keys of records that were found damaged and not told of yet.
@@ -126,7 +126,7 @@ impl MemoryStore {
     fn with_value(
         &self,
         key: &[u8],
-        take: impl FnOnce(&Value) -> bool,
+        take: impl FnOnce(&RecordValue) -> bool,
     ) -> Result<Option<RecordMeta>> {
         let Some(record) = self.records.get(key) else { return Ok(None) };
         if take(&record.value) {
@@ -154,18 +154,18 @@ impl MemoryStore {
         &mut self,
         key: &[u8],
         version: Version,
-        change: impl FnOnce(&mut Space, &mut Value) -> Result<()>,
-    ) -> Result<Changed> {
+        change: impl FnOnce(&mut PartitionSpace, &mut RecordValue) -> Result<()>,
+    ) -> Result<RecordChange> {
         let id = self.id(key);
         let Self { records, space, arena, .. } = self;
         match records.slot(key) {
-            Slot::Taken(record) => {
+            TableSlot::Taken(record) => {
                 record.hide(arena, &id);
                 change(space, &mut record.value)?;
                 record.version = version;
-                Ok(Changed { len: record.value.len(), created: false })
+                Ok(RecordChange { len: record.value.len(), created: false })
             }
-            Slot::Free(slot) => {
+            TableSlot::Free(slot) => {
                 let mut len = 0;
                 slot.fill(|record| {
                     space.charge_heap(record_charge(key))?;
@@ -176,10 +176,10 @@ impl MemoryStore {
                     }
                     record.version = version;
                     len = record.value.len();
-                    arena.enter(&id);
+                    arena.insert_name(&id);
                     Ok(())
                 })?;
-                Ok(Changed { len, created: true })
+                Ok(RecordChange { len, created: true })
             }
         }
     }
@@ -187,7 +187,7 @@ impl MemoryStore {
 
 impl RecordStore for MemoryStore {
     fn meta(&self, key: &[u8]) -> Result<Option<RecordMeta>> {
-        Ok(self.records.get(key).map(Record::meta))
+        Ok(self.records.get(key).map(PooledRecord::meta))
     }
 
     fn read(
@@ -195,7 +195,7 @@ impl RecordStore for MemoryStore {
         key: &[u8],
         offset: u32,
         len: u32,
-        out: &mut dyn FnMut(Piece),
+        out: &mut dyn FnMut(ValuePiece),
     ) -> Result<Option<RecordMeta>> {
         self.with_value(key, |value| value.read(offset, len, None, out))
     }
@@ -205,7 +205,7 @@ impl RecordStore for MemoryStore {
         key: &[u8],
         offset: u32,
         len: u32,
-        see: &mut dyn FnMut(Seen<'_>),
+        see: &mut dyn FnMut(ValueView<'_>),
     ) -> Result<Option<RecordMeta>> {
         self.with_value(key, |value| value.look(offset, len, see))
     }
@@ -215,7 +215,7 @@ impl RecordStore for MemoryStore {
         key: &[u8],
         offset: u32,
         len: u32,
-        out: &mut dyn FnMut(Piece),
+        out: &mut dyn FnMut(ValuePiece),
     ) -> Result<Option<RecordMeta>> {
         let round = Some(self.arena.round());
         self.with_value(key, |value| value.read(offset, len, round, out))
@@ -225,7 +225,7 @@ impl RecordStore for MemoryStore {
         &mut self,
         after: &[u8],
         upto: &[u8],
-        visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&ScrubbedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         if !upto.is_empty() && after >= upto {
             return Ok(());
@@ -234,7 +234,7 @@ impl RecordStore for MemoryStore {
         let last = if upto.is_empty() { Bound::Unbounded } else { Bound::Included(upto) };
         self.records.visit_mut((first, last), |key, record| {
             let (content, len) = (record.value.stamp(), record.value.stored_len());
-            visit(&Scrubbed { key, meta: record.meta(), len, content })
+            visit(&ScrubbedRecord { key, meta: record.meta(), len, content })
         });
         Ok(())
     }
@@ -259,7 +259,7 @@ impl RecordStore for MemoryStore {
         self.reserved = false;
     }
 
-    fn set_limit(&mut self, limit: Limit) {
+    fn set_limit(&mut self, limit: QuotaLimit) {
         self.space.account().0.set_limit(limit);
     }
 
@@ -280,7 +280,12 @@ impl RecordStore for MemoryStore {
         self.space.account().0.draw(bytes);
     }
 
-    fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed> {
+    fn put(
+        &mut self,
+        key: &[u8],
+        source: WriteSource<'_>,
+        version: Version,
+    ) -> Result<RecordChange> {
         if self.reserved {
             return self.upsert(key, version, |space, value| put_value(space, value, source));
         }
@@ -294,9 +299,9 @@ impl RecordStore for MemoryStore {
         &mut self,
         key: &[u8],
         offset: u32,
-        source: Source<'_>,
+        source: WriteSource<'_>,
         version: Version,
-    ) -> Result<Changed> {
+    ) -> Result<RecordChange> {
         if self.reserved {
             return self
                 .upsert(key, version, |space, value| write_value(space, value, offset, source));
@@ -308,7 +313,7 @@ impl RecordStore for MemoryStore {
         result
     }
 
-    fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<Changed>> {
+    fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<RecordChange>> {
         let id = self.id(key);
         let Some(record) = self.records.get_mut(key) else { return Ok(None) };
         record.hide(&self.arena, &id);
@@ -317,14 +322,14 @@ impl RecordStore for MemoryStore {
         }
         record.value.set_len(len);
         record.version = version;
-        Ok(Some(Changed { len, created: false }))
+        Ok(Some(RecordChange { len, created: false }))
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
         let id = self.id(key);
         let Self { records, space, arena, .. } = self;
         Ok(records.remove(key, |record| {
-            arena.leave(&id);
+            arena.remove_name(&id);
             record.value.clear(space);
             record.version = Version(0);
             space.free_heap(record_charge(key));
@@ -332,7 +337,7 @@ impl RecordStore for MemoryStore {
     }
 
     fn rename(&mut self, key: &[u8], to: &[u8], version: Version) -> Result<bool> {
-        self.arena.hide(&self.id(key));
+        self.arena.retract(&self.id(key));
         if key == to {
             return Ok(self.records.get_mut(key).map(|record| record.version = version).is_some());
         }
@@ -344,8 +349,8 @@ impl RecordStore for MemoryStore {
         let Some(record) = self.records.rename(key, to) else { return Ok(false) };
         record.version = version;
         self.space.free_heap(record_charge(key) - record_charge(to));
-        self.arena.leave(&self.id(key));
-        self.arena.enter(&self.id(to));
+        self.arena.remove_name(&self.id(key));
+        self.arena.insert_name(&self.id(to));
         Ok(true)
     }
 
@@ -355,7 +360,7 @@ impl RecordStore for MemoryStore {
         after: &[u8],
         reverse: bool,
         value_len: u32,
-        visit: &mut dyn FnMut(&Scanned<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let beyond = if reverse { successor(prefix) } else { None };
         let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
@@ -369,14 +374,14 @@ impl RecordStore for MemoryStore {
             }
             let value = record.value.head(value_len).unwrap_or_else(|| {
                 gathered.clear();
-                let mut gather = |seen: Seen<'_>| seen.append_to(&mut gathered);
+                let mut gather = |seen: ValueView<'_>| seen.append_to(&mut gathered);
                 is_right = record.value.look(0, value_len, &mut gather);
                 &gathered
             });
             if !is_right {
                 return Err(self.damage(key));
             }
-            if visit(&Scanned { key, meta: record.meta(), value }).is_break() {
+            if visit(&ScannedRecord { key, meta: record.meta(), value }).is_break() {
                 break;
             }
         }
@@ -389,7 +394,7 @@ impl RecordStore for MemoryStore {
 
     fn show(&self, key: &[u8], meta: RecordMeta, head: &[u8]) {
         if is_shown(meta.len) {
-            self.arena.show(&self.id(key), meta.version, meta.len, head);
+            self.arena.publish(&self.id(key), meta.version, meta.len, head);
         }
     }
 
@@ -410,20 +415,24 @@ impl RecordStore for MemoryStore {
 
 impl Drop for MemoryStore {
     fn drop(&mut self) {
-        self.arena.hide_all();
+        self.arena.retract_all();
         for key in self.records.keys() {
-            self.arena.leave(&self.id(key));
+            self.arena.remove_name(&self.id(key));
         }
     }
 }
 
 /// Makes `source` the whole value.
-fn put_value(space: &mut Space, value: &mut Value, source: Source<'_>) -> Result<()> {
+fn put_value(
+    space: &mut PartitionSpace,
+    value: &mut RecordValue,
+    source: WriteSource<'_>,
+) -> Result<()> {
     let len = source.len() as u32;
     match source {
-        Source::Bytes(bytes) => put_bytes(space, value, bytes)?,
-        Source::Zeros(_) => value.keep_parts(space, 0),
-        Source::Blocks(blocks) if on_grid(&blocks) => {
+        WriteSource::Bytes(bytes) => put_bytes(space, value, bytes)?,
+        WriteSource::Zeros(_) => value.keep_parts(space, 0),
+        WriteSource::Blocks(blocks) if on_grid(&blocks) => {
             value.keep_parts(space, blocks.len());
             for (index, (extent, filled)) in blocks.into_iter().enumerate() {
                 if adopts(&extent, filled) {
@@ -433,13 +442,13 @@ fn put_value(space: &mut Space, value: &mut Value, source: Source<'_>) -> Result
                 }
             }
         }
-        Source::Blocks(blocks) => put_bytes(space, value, &gather(&blocks))?,
+        WriteSource::Blocks(blocks) => put_bytes(space, value, &gather(&blocks))?,
     }
     value.set_len(len);
     Ok(())
 }
 
-fn put_bytes(space: &mut Space, value: &mut Value, bytes: &[u8]) -> Result<()> {
+fn put_bytes(space: &mut PartitionSpace, value: &mut RecordValue, bytes: &[u8]) -> Result<()> {
     value.keep_parts(space, bytes.len().div_ceil(PART_LEN as usize));
     for (index, chunk) in bytes.chunks(PART_LEN as usize).enumerate() {
         value.replace(space, index, chunk)?;
@@ -448,36 +457,36 @@ fn put_bytes(space: &mut Space, value: &mut Value, bytes: &[u8]) -> Result<()> {
 }
 
 /// Whether every block but the last is full, so that block `i` is part `i` of the value.
-fn on_grid(blocks: &[(Extent, u32)]) -> bool {
+fn on_grid(blocks: &[(ArenaExtent, u32)]) -> bool {
     blocks.iter().rev().skip(1).all(|(_, len)| *len == PART_LEN)
         && blocks.last().is_none_or(|(_, len)| *len > 0)
 }
 
 /// Whether a block with `filled` bytes is worth keeping as it is: nothing smaller would hold them.
-fn adopts(extent: &Extent, filled: u32) -> bool {
+fn adopts(extent: &ArenaExtent, filled: u32) -> bool {
     extent.is_block() && filled > SLOT_LEN_MAX && !extent.is_shared()
 }
 
-fn gather(blocks: &[(Extent, u32)]) -> Vec<u8> {
+fn gather(blocks: &[(ArenaExtent, u32)]) -> Vec<u8> {
     blocks.iter().flat_map(|(extent, len)| &extent.as_slice()[..*len as usize]).copied().collect()
 }
 
 /// Writes `source` into the value at `offset`.
 fn write_value(
-    space: &mut Space,
-    value: &mut Value,
+    space: &mut PartitionSpace,
+    value: &mut RecordValue,
     offset: u32,
-    source: Source<'_>,
+    source: WriteSource<'_>,
 ) -> Result<()> {
     let end = offset + source.len() as u32;
     match source {
-        Source::Bytes(bytes) => write_bytes(space, value, offset, bytes)?,
-        Source::Zeros(len) => {
+        WriteSource::Bytes(bytes) => write_bytes(space, value, offset, bytes)?,
+        WriteSource::Zeros(len) => {
             for (index, at, span) in spans(offset, len) {
-                value.write(space, index, at, &Change::Zeros(span.len() as u32))?;
+                value.write(space, index, at, &PartChange::Zeros(span.len() as u32))?;
             }
         }
-        Source::Blocks(blocks) => {
+        WriteSource::Blocks(blocks) => {
             let mut at = offset;
             for (extent, filled) in blocks {
                 let index = (at / PART_LEN) as usize;
@@ -495,15 +504,20 @@ fn write_value(
 }
 
 /// Whether a granted block written at `at` can become a part of the value as it is.
-fn writes_whole(value: &Value, at: u32, extent: &Extent, filled: u32) -> bool {
+fn writes_whole(value: &RecordValue, at: u32, extent: &ArenaExtent, filled: u32) -> bool {
     at.is_multiple_of(PART_LEN)
         && adopts(extent, filled)
         && value.valid((at / PART_LEN) as usize) <= filled
 }
 
-fn write_bytes(space: &mut Space, value: &mut Value, offset: u32, bytes: &[u8]) -> Result<()> {
+fn write_bytes(
+    space: &mut PartitionSpace,
+    value: &mut RecordValue,
+    offset: u32,
+    bytes: &[u8],
+) -> Result<()> {
     for (index, at, span) in spans(offset, bytes.len() as u32) {
-        value.write(space, index, at, &Change::Bytes(&bytes[span]))?;
+        value.write(space, index, at, &PartChange::Bytes(&bytes[span]))?;
     }
     Ok(())
 }

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use samite_types::{DatasetId, PartitionId, Result, Version};
 
 use crate::arena::Arena;
-use crate::quota::{Account, Limit, Quota};
+use crate::quota::{QuotaAccount, QuotaLimit, TargetQuota};
 use crate::range::{scan_range, successor};
 use crate::record::{
-    Backend, Changed, Piece, PlannedChange, RecordMeta, RecordStore, Scanned, Scrubbed, Source,
-    Usage,
+    Backend, PlannedChange, RecordChange, RecordMeta, RecordStore, ScannedRecord, ScrubbedRecord,
+    TargetUsage, ValuePiece, WriteSource,
 };
 
 /// What a record costs beside its key, in bytes.
@@ -23,25 +23,25 @@ const RECORD_CHARGE: u64 = 96;
 /// A target that keeps no values. A clone is another shard's handle to it.
 #[derive(Clone, Debug)]
 pub struct NullBackend {
-    quota: Arc<Quota>,
+    quota: Arc<TargetQuota>,
 }
 
 impl NullBackend {
     /// A target whose keys may take `capacity_bytes`.
     #[must_use]
     pub fn new(capacity_bytes: u64) -> Self {
-        Self { quota: Arc::new(Quota::new(capacity_bytes)) }
+        Self { quota: Arc::new(TargetQuota::new(capacity_bytes)) }
     }
 }
 
 impl Backend for NullBackend {
     fn open(&mut self, _: DatasetId, _: PartitionId) -> Result<Box<dyn RecordStore>> {
         let (records, quota) = (BTreeMap::new(), Arc::clone(&self.quota));
-        Ok(Box::new(NullStore { records, quota, charged: 0, account: Account::default() }))
+        Ok(Box::new(NullStore { records, quota, charged: 0, account: QuotaAccount::default() }))
     }
 
-    fn usage(&self) -> Usage {
-        Usage { capacity: self.quota.capacity(), used: self.quota.used(), populated: 0 }
+    fn usage(&self) -> TargetUsage {
+        TargetUsage { capacity: self.quota.capacity(), used: self.quota.used(), populated: 0 }
     }
 
     fn arena(&self) -> Option<Arc<Arena>> {
@@ -57,10 +57,10 @@ impl Backend for NullBackend {
 #[derive(Debug)]
 struct NullStore {
     records: BTreeMap<Box<[u8]>, RecordMeta>,
-    quota: Arc<Quota>,
+    quota: Arc<TargetQuota>,
     /// For the records that are there.
     charged: u64,
-    account: Account,
+    account: QuotaAccount,
 }
 
 const fn charge_of(key: &[u8]) -> u64 {
@@ -88,10 +88,10 @@ impl NullStore {
         key: &[u8],
         version: Version,
         len_of: impl FnOnce(u32) -> u32,
-    ) -> Result<Changed> {
+    ) -> Result<RecordChange> {
         if let Some(meta) = self.records.get_mut(key) {
             *meta = RecordMeta { version, len: len_of(meta.len) };
-            return Ok(Changed { len: meta.len, created: false });
+            return Ok(RecordChange { len: meta.len, created: false });
         }
         let charge = charge_of(key);
         if !self.account.spend(&self.quota, charge) {
@@ -100,7 +100,7 @@ impl NullStore {
         self.charged += charge;
         let len = len_of(0);
         self.records.insert(key.into(), RecordMeta { version, len });
-        Ok(Changed { len, created: true })
+        Ok(RecordChange { len, created: true })
     }
 }
 
@@ -114,12 +114,12 @@ impl RecordStore for NullStore {
         key: &[u8],
         offset: u32,
         len: u32,
-        out: &mut dyn FnMut(Piece),
+        out: &mut dyn FnMut(ValuePiece),
     ) -> Result<Option<RecordMeta>> {
         let Some(meta) = self.records.get(key) else { return Ok(None) };
         let len = meta.len.saturating_sub(offset).min(len);
         if len > 0 {
-            out(Piece::Zeros(len));
+            out(ValuePiece::Zeros(len));
         }
         Ok(Some(*meta))
     }
@@ -128,14 +128,14 @@ impl RecordStore for NullStore {
         &mut self,
         after: &[u8],
         upto: &[u8],
-        visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&ScrubbedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         self.scan(&[], after, false, 0, &mut |record| {
-            let Scanned { key, meta, .. } = *record;
+            let ScannedRecord { key, meta, .. } = *record;
             if !upto.is_empty() && key > upto {
                 return ControlFlow::Break(());
             }
-            visit(&Scrubbed { key, meta, len: 0, content: Some(u64::from(meta.len)) })
+            visit(&ScrubbedRecord { key, meta, len: 0, content: Some(u64::from(meta.len)) })
         })
     }
 
@@ -148,7 +148,7 @@ impl RecordStore for NullStore {
         self.account.settle(&self.quota);
     }
 
-    fn set_limit(&mut self, limit: Limit) {
+    fn set_limit(&mut self, limit: QuotaLimit) {
         self.account.set_limit(limit);
     }
 
@@ -168,7 +168,12 @@ impl RecordStore for NullStore {
         self.account.draw(bytes);
     }
 
-    fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed> {
+    fn put(
+        &mut self,
+        key: &[u8],
+        source: WriteSource<'_>,
+        version: Version,
+    ) -> Result<RecordChange> {
         self.upsert(key, version, |_| source.len() as u32)
     }
 
@@ -176,16 +181,16 @@ impl RecordStore for NullStore {
         &mut self,
         key: &[u8],
         offset: u32,
-        source: Source<'_>,
+        source: WriteSource<'_>,
         version: Version,
-    ) -> Result<Changed> {
+    ) -> Result<RecordChange> {
         self.upsert(key, version, |len| len.max(offset + source.len() as u32))
     }
 
-    fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<Changed>> {
+    fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<RecordChange>> {
         let Some(meta) = self.records.get_mut(key) else { return Ok(None) };
         *meta = RecordMeta { version, len };
-        Ok(Some(Changed { len, created: false }))
+        Ok(Some(RecordChange { len, created: false }))
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<bool> {
@@ -215,7 +220,7 @@ impl RecordStore for NullStore {
         after: &[u8],
         reverse: bool,
         value_len: u32,
-        visit: &mut dyn FnMut(&Scanned<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let beyond = if reverse { successor(prefix) } else { None };
         let Some(bounds) = scan_range(prefix, after, reverse, beyond.as_deref()) else {
@@ -228,7 +233,7 @@ impl RecordStore for NullStore {
                 break;
             }
             zeros.resize(value_len.min(meta.len) as usize, 0);
-            if visit(&Scanned { key, meta: *meta, value: &zeros }).is_break() {
+            if visit(&ScannedRecord { key, meta: *meta, value: &zeros }).is_break() {
                 break;
             }
         }

@@ -1,9 +1,9 @@
 //! What a target can hold, and what a partition has of it.
 //!
-//! Everything that a target keeps is charged to its [`Quota`] before it is stored, so that "no space" is known at once and honest. A part of it is
+//! Everything that a target keeps is charged to its [`TargetQuota`] before it is stored, so that "no space" is known at once and honest. A part of it is
 //! a reserve, which only changes that make room may take: a full target can be emptied.
 //!
-//! A partition charges through an [`Account`]. Beside what it uses, an account may have space that is *kept* for changes that another member of
+//! A partition charges through an [`QuotaAccount`]. Beside what it uses, an account may have space that is *kept* for changes that another member of
 //! the mirror group decides on: when they come, they find it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +22,7 @@ pub const KEPT_IDLE: u64 = 256 << 10;
 
 /// How much of a target changes may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Limit {
+pub enum QuotaLimit {
     /// All but the reserve.
     #[default]
     Open,
@@ -34,12 +34,12 @@ pub enum Limit {
 
 /// What one target can hold, for all threads.
 #[derive(Debug)]
-pub struct Quota {
+pub struct TargetQuota {
     capacity: u64,
     used: AtomicU64,
 }
 
-impl Quota {
+impl TargetQuota {
     /// That of a target which holds `capacity` bytes.
     #[must_use]
     pub const fn new(capacity: u64) -> Self {
@@ -59,18 +59,18 @@ impl Quota {
     }
 
     /// Bytes that changes may take by `limit`, all in all.
-    const fn bound(&self, limit: Limit) -> u64 {
+    const fn bound(&self, limit: QuotaLimit) -> u64 {
         match limit {
-            Limit::Open => self.capacity - self.capacity / RESERVE_PART,
-            Limit::Whole => self.capacity,
-            Limit::Beyond => u64::MAX,
+            QuotaLimit::Open => self.capacity - self.capacity / RESERVE_PART,
+            QuotaLimit::Whole => self.capacity,
+            QuotaLimit::Beyond => u64::MAX,
         }
     }
 
     /// Bytes that are free outside of the reserve.
     #[must_use]
     pub fn free(&self) -> u64 {
-        self.bound(Limit::Open).saturating_sub(self.used())
+        self.bound(QuotaLimit::Open).saturating_sub(self.used())
     }
 
     /// Whether half of the reserve is free.
@@ -80,7 +80,7 @@ impl Quota {
     }
 
     /// Charges `bytes`; `false`, and nothing is charged, if they do not fit.
-    pub fn charge(&self, bytes: u64, limit: Limit) -> bool {
+    pub fn charge(&self, bytes: u64, limit: QuotaLimit) -> bool {
         let before = self.used.fetch_add(bytes, Ordering::AcqRel);
         let fits = before.checked_add(bytes).is_some_and(|after| after <= self.bound(limit));
         if !fits {
@@ -91,7 +91,7 @@ impl Quota {
 
     /// Charges as many of `bytes` as are free outside of the reserve. Returns how many.
     pub fn charge_some(&self, bytes: u64) -> u64 {
-        let bound = self.bound(Limit::Open);
+        let bound = self.bound(QuotaLimit::Open);
         let more = |used: u64| bytes.min(bound.saturating_sub(used));
         let charged = self
             .used
@@ -113,31 +113,31 @@ impl Quota {
     }
 }
 
-/// What one partition has charged to a [`Quota`] and not used.
+/// What one partition has charged to a [`TargetQuota`] and not used.
 #[derive(Debug, Default)]
-pub struct Account {
+pub struct QuotaAccount {
     /// Set aside for the changes that are about to come.
     credit: u64,
     /// Kept for changes that another member decides on.
     kept: u64,
     /// What is left of the credit is kept.
     draws: bool,
-    limit: Limit,
+    limit: QuotaLimit,
 }
 
-impl Account {
-    /// How much of the target the next changes may take, until [`Account::settle`].
-    pub const fn set_limit(&mut self, limit: Limit) {
+impl QuotaAccount {
+    /// How much of the target the next changes may take, until [`QuotaAccount::settle`].
+    pub const fn set_limit(&mut self, limit: QuotaLimit) {
         self.limit = limit;
     }
 
     /// By what limit the next changes are charged.
     #[must_use]
-    pub const fn limit(&self) -> Limit {
+    pub const fn limit(&self) -> QuotaLimit {
         self.limit
     }
 
-    /// The next changes may use up to `bytes` of what is kept, until [`Account::settle`].
+    /// The next changes may use up to `bytes` of what is kept, until [`QuotaAccount::settle`].
     pub fn draw(&mut self, bytes: u64) {
         let drawn = self.kept.min(bytes);
         self.kept -= drawn;
@@ -146,32 +146,32 @@ impl Account {
     }
 
     /// Sets `bytes` aside; `false`, and nothing more is charged, if they are not there.
-    pub fn set_aside(&mut self, quota: &Quota, bytes: u64) -> bool {
+    pub fn set_aside(&mut self, quota: &TargetQuota, bytes: u64) -> bool {
         self.set_aside_by(quota, bytes, self.bound())
     }
 
     /// By what limit space is taken that has to be there.
-    fn bound(&self) -> Limit {
-        if self.limit == Limit::Beyond { Limit::Whole } else { self.limit }
+    fn bound(&self) -> QuotaLimit {
+        if self.limit == QuotaLimit::Beyond { QuotaLimit::Whole } else { self.limit }
     }
 
     /// Sets `bytes` aside, there or not.
-    pub fn overdraw(&mut self, quota: &Quota, bytes: u64) {
-        self.set_aside_by(quota, bytes, Limit::Beyond);
+    pub fn charge_reserve(&mut self, quota: &TargetQuota, bytes: u64) {
+        self.set_aside_by(quota, bytes, QuotaLimit::Beyond);
     }
 
     /// Sets `bytes` aside as far as the limit says, for one that does not care where they are.
     ///
     /// # Errors
     /// `NoSpace`: they are not there; nothing more is charged.
-    pub fn reserve(&mut self, quota: &Quota, bytes: u64) -> Result<()> {
+    pub fn reserve(&mut self, quota: &TargetQuota, bytes: u64) -> Result<()> {
         match self.set_aside_by(quota, bytes, self.limit) {
             true => Ok(()),
             false => Err(quota.full()),
         }
     }
 
-    fn set_aside_by(&mut self, quota: &Quota, bytes: u64, limit: Limit) -> bool {
+    fn set_aside_by(&mut self, quota: &TargetQuota, bytes: u64, limit: QuotaLimit) -> bool {
         let more = bytes.saturating_sub(self.credit);
         let fits = more == 0 || quota.charge(more, limit);
         if fits {
@@ -181,7 +181,7 @@ impl Account {
     }
 
     /// Charges what is used: from what was set aside, or else from the target.
-    pub fn spend(&mut self, quota: &Quota, bytes: u64) -> bool {
+    pub fn spend(&mut self, quota: &TargetQuota, bytes: u64) -> bool {
         if self.credit >= bytes {
             self.credit -= bytes;
             return true;
@@ -190,18 +190,18 @@ impl Account {
     }
 
     /// The changes are done: gives back what was set aside for them and not used, or keeps it, if they drew on what was kept.
-    pub fn settle(&mut self, quota: &Quota) {
+    pub fn settle(&mut self, quota: &TargetQuota) {
         let credit = std::mem::take(&mut self.credit);
         if std::mem::take(&mut self.draws) {
             self.kept += credit;
         } else if credit > 0 {
             quota.uncharge(credit);
         }
-        self.limit = Limit::Open;
+        self.limit = QuotaLimit::Open;
     }
 
     /// Keeps at least `least` bytes, if they are there, and `wanted` if the target can spare them. Returns how many are kept.
-    pub fn keep(&mut self, quota: &Quota, least: u64, wanted: u64) -> u64 {
+    pub fn keep(&mut self, quota: &TargetQuota, least: u64, wanted: u64) -> u64 {
         let mut share = quota.capacity() / IDLE_PART;
         if wanted > KEPT_IDLE {
             share += quota.free() / BUSY_PART;
@@ -217,7 +217,7 @@ impl Account {
     }
 
     /// Gives back everything.
-    pub fn close(&mut self, quota: &Quota) {
+    pub fn close(&mut self, quota: &TargetQuota) {
         self.draws = false;
         self.settle(quota);
         quota.uncharge(std::mem::take(&mut self.kept));
@@ -232,20 +232,20 @@ mod tests {
 
     #[test]
     fn only_what_makes_room_takes_the_reserve() {
-        let quota = Quota::new(CAPACITY);
-        assert!(quota.charge(quota.free(), Limit::Open));
+        let quota = TargetQuota::new(CAPACITY);
+        assert!(quota.charge(quota.free(), QuotaLimit::Open));
         assert_eq!(quota.free(), 0);
-        assert!(!quota.charge(1, Limit::Open));
-        assert!(quota.charge(CAPACITY / RESERVE_PART, Limit::Whole));
-        assert!(!quota.charge(1, Limit::Whole));
-        assert!(quota.charge(1, Limit::Beyond));
+        assert!(!quota.charge(1, QuotaLimit::Open));
+        assert!(quota.charge(CAPACITY / RESERVE_PART, QuotaLimit::Whole));
+        assert!(!quota.charge(1, QuotaLimit::Whole));
+        assert!(quota.charge(1, QuotaLimit::Beyond));
         assert_eq!(quota.charge_some(1), 0);
     }
 
     #[test]
     fn what_is_kept_is_there_when_the_target_is_full() {
-        let quota = Quota::new(CAPACITY);
-        let mut account = Account::default();
+        let quota = TargetQuota::new(CAPACITY);
+        let mut account = QuotaAccount::default();
         assert_eq!(account.keep(&quota, 10_000, 0), 10_000);
         while quota.charge_some(1 << 20) > 0 {}
         account.draw(6_000);
@@ -262,8 +262,8 @@ mod tests {
 
     #[test]
     fn a_full_target_spares_what_it_can() {
-        let quota = Quota::new(CAPACITY);
-        let mut account = Account::default();
+        let quota = TargetQuota::new(CAPACITY);
+        let mut account = QuotaAccount::default();
         let idle = account.keep(&quota, 0, KEPT_IDLE);
         assert_eq!(idle, CAPACITY / IDLE_PART);
         let busy = account.keep(&quota, 0, 8 << 20);

@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use samite_types::{DatasetId, Epoch, PartitionId, Result, Version};
 
-use crate::arena::{Arena, Extent};
-use crate::bytes::Bytes;
-use crate::quota::Limit;
+use crate::arena::{Arena, ArenaExtent};
+use crate::bytes::SharedBytes;
+use crate::quota::QuotaLimit;
 
 /// A piece of a value that was read. Owned: it stays as it is, whatever happens to the record.
 #[derive(Clone, Debug)]
-pub enum Piece {
+pub enum ValuePiece {
     /// Bytes of a small value.
-    Bytes(Bytes),
+    Bytes(SharedBytes),
     /// Bytes in the arena. A change of the record meanwhile goes to another place.
     Extent {
         /// Where.
-        extent: Extent,
+        extent: ArenaExtent,
         /// First byte within the extent.
         offset: u32,
         /// Bytes.
@@ -27,7 +27,7 @@ pub enum Piece {
     Zeros(u32),
 }
 
-impl Piece {
+impl ValuePiece {
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -57,8 +57,8 @@ impl Piece {
 
     /// The bytes where they are.
     #[must_use]
-    pub fn seen(&self) -> Seen<'_> {
-        self.as_bytes().map_or(Seen::Zeros(self.len() as u32), Seen::Bytes)
+    pub fn seen(&self) -> ValueView<'_> {
+        self.as_bytes().map_or(ValueView::Zeros(self.len() as u32), ValueView::Bytes)
     }
 
     /// Appends the bytes, zeros of a hole included, to `out`.
@@ -69,14 +69,14 @@ impl Piece {
 
 /// Bytes of a value where they are.
 #[derive(Clone, Copy, Debug)]
-pub enum Seen<'a> {
+pub enum ValueView<'a> {
     /// Bytes.
     Bytes(&'a [u8]),
     /// This many zeros: a hole.
     Zeros(u32),
 }
 
-impl Seen<'_> {
+impl ValueView<'_> {
     /// Bytes.
     #[must_use]
     pub const fn len(&self) -> usize {
@@ -103,17 +103,17 @@ impl Seen<'_> {
 
 /// Bytes to store.
 #[derive(Debug)]
-pub enum Source<'a> {
+pub enum WriteSource<'a> {
     /// Bytes to copy.
     Bytes(&'a [u8]),
     /// Whole arena blocks that were granted to the writer, each with the number of bytes that it filled from the block's
     /// start. Where they fit the record's grid of blocks they become its storage without a copy.
-    Blocks(Vec<(Extent, u32)>),
+    Blocks(Vec<(ArenaExtent, u32)>),
     /// This many zeros; they take no space where they cover whole blocks.
     Zeros(u32),
 }
 
-impl Source<'_> {
+impl WriteSource<'_> {
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -142,7 +142,7 @@ pub struct RecordMeta {
 
 /// What a change did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Changed {
+pub struct RecordChange {
     /// Length of the value in bytes, now.
     pub len: u32,
     /// The record did not exist before.
@@ -157,7 +157,7 @@ pub enum PlannedChange<'a> {
         /// Key.
         key: &'a [u8],
         /// New value.
-        source: &'a Source<'a>,
+        source: &'a WriteSource<'a>,
     },
     /// A [`RecordStore::write`].
     Write {
@@ -166,7 +166,7 @@ pub enum PlannedChange<'a> {
         /// Byte offset.
         offset: u32,
         /// Bytes to write.
-        source: &'a Source<'a>,
+        source: &'a WriteSource<'a>,
     },
     /// A [`RecordStore::rename`], or (with `to` as `key`) a removal, a cut, or a read whose pieces are kept: takes nothing, but what comes
     /// after it may find neither record where it was, or less of it, or shared.
@@ -206,7 +206,7 @@ impl<'a> PlannedChange<'a> {
 
 /// One record met by [`RecordStore::scan`].
 #[derive(Debug)]
-pub struct Scanned<'a> {
+pub struct ScannedRecord<'a> {
     /// Key.
     pub key: &'a [u8],
     /// Version and length.
@@ -217,7 +217,7 @@ pub struct Scanned<'a> {
 
 /// One record met by [`RecordStore::scrub`].
 #[derive(Debug)]
-pub struct Scrubbed<'a> {
+pub struct ScrubbedRecord<'a> {
     /// Key.
     pub key: &'a [u8],
     /// Version and length.
@@ -248,7 +248,7 @@ pub trait RecordStore: Send {
         key: &[u8],
         offset: u32,
         len: u32,
-        out: &mut dyn FnMut(Piece),
+        out: &mut dyn FnMut(ValuePiece),
     ) -> Result<Option<RecordMeta>>;
 
     /// The same, for somebody who keeps nothing of it: nothing is copied.
@@ -260,7 +260,7 @@ pub trait RecordStore: Send {
         key: &[u8],
         offset: u32,
         len: u32,
-        see: &mut dyn FnMut(Seen<'_>),
+        see: &mut dyn FnMut(ValueView<'_>),
     ) -> Result<Option<RecordMeta>> {
         self.read(key, offset, len, &mut |piece| see(piece.seen()))
     }
@@ -274,7 +274,7 @@ pub trait RecordStore: Send {
         key: &[u8],
         offset: u32,
         len: u32,
-        out: &mut dyn FnMut(Piece),
+        out: &mut dyn FnMut(ValuePiece),
     ) -> Result<Option<RecordMeta>> {
         self.read(key, offset, len, out)
     }
@@ -288,7 +288,7 @@ pub trait RecordStore: Send {
         &mut self,
         after: &[u8],
         upto: &[u8],
-        visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&ScrubbedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 
     /// Keys of records that reads and scans found damaged since the last call; not all, when there are many.
@@ -310,8 +310,8 @@ pub trait RecordStore: Send {
     /// The changes are done: gives back what was set aside and not used.
     fn settle(&mut self);
 
-    /// How much of the target the next changes may take, until [`settle`](Self::settle); without a word [`Limit::Open`].
-    fn set_limit(&mut self, limit: Limit);
+    /// How much of the target the next changes may take, until [`settle`](Self::settle); without a word [`QuotaLimit::Open`].
+    fn set_limit(&mut self, limit: QuotaLimit);
 
     /// The most that `changes` take of any target of this kind that has the same records, in bytes: what the records are decides, not how they are
     /// stored.
@@ -321,26 +321,31 @@ pub trait RecordStore: Send {
     /// target can spare them. Returns how many are kept.
     fn keep(&mut self, least: u64, wanted: u64) -> u64;
 
-    /// Whether the target has half of the reserve left that only changes which make room may take, [`Limit::Whole`].
+    /// Whether the target has half of the reserve left that only changes which make room may take, [`QuotaLimit::Whole`].
     fn has_reserve(&self) -> bool;
 
     /// The next changes may use up to `bytes` of what is [kept](Self::keep), until [`settle`](Self::settle); what they do not use stays kept.
     fn draw(&mut self, bytes: u64);
 
     /// Sets the whole value; creates the record.
-    fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed>;
+    fn put(
+        &mut self,
+        key: &[u8],
+        source: WriteSource<'_>,
+        version: Version,
+    ) -> Result<RecordChange>;
 
     /// Writes into the value at `offset`; creates the record, and extends the value where needed.
     fn write(
         &mut self,
         key: &[u8],
         offset: u32,
-        source: Source<'_>,
+        source: WriteSource<'_>,
         version: Version,
-    ) -> Result<Changed>;
+    ) -> Result<RecordChange>;
 
     /// Cuts or zero-extends the value; `None` if there is no such record. Takes no space.
-    fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<Changed>>;
+    fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<RecordChange>>;
 
     /// Removes a record. Returns whether there was one. Takes no space.
     fn delete(&mut self, key: &[u8]) -> Result<bool>;
@@ -360,14 +365,14 @@ pub trait RecordStore: Send {
         after: &[u8],
         reverse: bool,
         value_len: u32,
-        visit: &mut dyn FnMut(&Scanned<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()>;
 
     /// Records held.
     fn record_count(&self) -> u64;
 
-    /// Lets clients of this host read the first bytes of a record for themselves ([`samite_wire::heads`]) until it changes, if the store can.
-    /// `head` is at least [`HEAD_LEN`](samite_wire::heads::HEAD_LEN) of them; records with fewer are not shown. Not to be called between the
+    /// Lets clients of this host read the first bytes of a record for themselves ([`samite_wire::lookup`]) until it changes, if the store can.
+    /// `head` is at least [`HEAD_LEN`](samite_wire::lookup::HEAD_LEN) of them; records with fewer are not shown. Not to be called between the
     /// actions of one operation.
     fn show(&self, _key: &[u8], _meta: RecordMeta, _head: &[u8]) {}
 
@@ -383,7 +388,7 @@ pub trait RecordStore: Send {
 
 /// How full a target is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct TargetUsage {
     /// Bytes it can hold.
     pub capacity: u64,
     /// Bytes in use: values as stored, keys, and what each record costs beside them.
@@ -398,7 +403,7 @@ pub trait Backend: Send {
     fn open(&mut self, dataset: DatasetId, partition: PartitionId) -> Result<Box<dyn RecordStore>>;
 
     /// How full the target is.
-    fn usage(&self) -> Usage;
+    fn usage(&self) -> TargetUsage;
 
     /// The arena that clients on this host can map, if there is one.
     fn arena(&self) -> Option<Arc<Arena>>;

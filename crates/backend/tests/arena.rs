@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use rustix::fs::SeekFrom;
 use samite_backend::memory::MemoryBackend;
-use samite_backend::{Arena, Backend, Extent, Piece, RecordStore, Source};
+use samite_backend::{Arena, ArenaExtent, Backend, RecordStore, ValuePiece, WriteSource};
 use samite_types::{DatasetId, ErrorKind, PartitionId, Version};
 use samite_wire::arena::ArenaLayout;
 use samite_wire::limits::BLOCK_LEN;
@@ -18,7 +18,7 @@ fn target(capacity_bytes: u64) -> (MemoryBackend, Box<dyn RecordStore>) {
     (backend, store)
 }
 
-fn pieces(store: &dyn RecordStore, key: &[u8]) -> Vec<Piece> {
+fn pieces(store: &dyn RecordStore, key: &[u8]) -> Vec<ValuePiece> {
     let mut pieces = Vec::new();
     store.read(key, 0, u32::MAX, &mut |piece| pieces.push(piece)).expect("read");
     pieces
@@ -27,7 +27,7 @@ fn pieces(store: &dyn RecordStore, key: &[u8]) -> Vec<Piece> {
 /// The first piece of a record as a reply would name it.
 fn reference(store: &dyn RecordStore, key: &[u8]) -> BlockRef {
     match pieces(store, key).first() {
-        Some(Piece::Extent { extent, offset, len }) => extent.block_ref(*offset..offset + len),
+        Some(ValuePiece::Extent { extent, offset, len }) => extent.block_ref(*offset..offset + len),
         other => panic!("not in the arena: {other:?}"),
     }
 }
@@ -69,18 +69,18 @@ fn a_reference_is_good_until_its_bytes_change() {
         let arena = backend.arena().expect("arena");
         let peer = Peer::new(&arena);
         let value = vec![1; len as usize];
-        store.put(b"k", Source::Bytes(&value), Version(1)).expect("put");
+        store.put(b"k", WriteSource::Bytes(&value), Version(1)).expect("put");
         let first = reference(&*store, b"k");
         assert_eq!(first.generation % 2, 0, "odd while at rest");
         assert_eq!(peer.copy_out(&first), Some(value));
-        store.write(b"k", 5, Source::Bytes(b"new"), Version(2)).expect("write");
+        store.write(b"k", 5, WriteSource::Bytes(b"new"), Version(2)).expect("write");
         let second = reference(&*store, b"k");
         assert_eq!(second.offset, first.offset, "an unshared extent is written in place");
         assert_eq!(peer.copy_out(&first), None, "a stale reference is trusted");
         assert!(peer.copy_out(&second).is_some());
         store.delete(b"k").expect("delete");
         assert!(peer.copy_out(&second).is_some(), "freed, and not used again yet");
-        store.put(b"j", Source::Bytes(&vec![2; len as usize]), Version(3)).expect("put");
+        store.put(b"j", WriteSource::Bytes(&vec![2; len as usize]), Version(3)).expect("put");
         assert_eq!(reference(&*store, b"j").offset, first.offset, "freed memory is used first");
         assert_eq!(peer.copy_out(&second), None, "memory used again keeps its generation");
     }
@@ -99,14 +99,14 @@ fn a_granted_block_becomes_the_record_without_a_copy() {
     }
     let used = backend.usage().used;
     let lens = [BLOCK, 40_000];
-    let source = Source::Blocks(granted.into_iter().zip(lens).collect());
+    let source = WriteSource::Blocks(granted.into_iter().zip(lens).collect());
     store.put(b"k", source, Version(1)).expect("put");
     assert!(backend.usage().used < used + 1000, "memory was taken for a copy");
     assert_eq!(reference(&*store, b"k").offset, refs[0].offset);
     assert_eq!(reference(&*store, b"k").generation % 2, 0);
     assert_eq!(peer.copy_out(&refs[0]), None, "the reference of the grant still counts");
     let found: Vec<u8> =
-        pieces(&*store, b"k").iter().filter_map(Piece::as_bytes).flatten().copied().collect();
+        pieces(&*store, b"k").iter().filter_map(ValuePiece::as_bytes).flatten().copied().collect();
     assert_eq!(found, [vec![7; BLOCK_LEN], vec![8; 40_000]].concat());
 }
 
@@ -126,12 +126,12 @@ fn granted_blocks_have_their_pages() {
     let (backend, mut store) = target(256 << 20);
     let arena = backend.arena().expect("arena");
     // Part of a block, which is given back.
-    store.put(b"k", Source::Bytes(&vec![1; 33_000]), Version(1)).expect("put");
+    store.put(b"k", WriteSource::Bytes(&vec![1; 33_000]), Version(1)).expect("put");
     store.delete(b"k").expect("delete");
     // Faster than the background thread.
     let granted = arena.grant(3000);
     assert_eq!(granted.len(), 3000);
-    let offsets = granted.iter().map(Extent::offset);
+    let offsets = granted.iter().map(ArenaExtent::offset);
     let (first, last) = (offsets.clone().min().expect("some"), offsets.max().expect("some"));
     // They lie side by side.
     let hole = rustix::fs::seek(arena.fd(), SeekFrom::Hole(first)).expect("seek");
@@ -165,12 +165,12 @@ fn extents_may_be_dropped_on_any_thread() {
     let (backend, mut store) = target(16 << 20);
     let lens = [1500, 5000, 33_000, BLOCK, 200_000];
     std::thread::scope(|scope| {
-        let senders: Vec<mpsc::SyncSender<(u8, Vec<Piece>)>> = (0..THREADS)
+        let senders: Vec<mpsc::SyncSender<(u8, Vec<ValuePiece>)>> = (0..THREADS)
             .map(|_| {
-                let (sender, receiver) = mpsc::sync_channel::<(u8, Vec<Piece>)>(8);
+                let (sender, receiver) = mpsc::sync_channel::<(u8, Vec<ValuePiece>)>(8);
                 scope.spawn(move || {
                     for (fill, held) in receiver {
-                        let bytes = held.iter().filter_map(Piece::as_bytes).flatten();
+                        let bytes = held.iter().filter_map(ValuePiece::as_bytes).flatten();
                         assert!(bytes.clone().all(|byte| *byte == fill), "a held piece changed");
                     }
                 });
@@ -181,7 +181,7 @@ fn extents_may_be_dropped_on_any_thread() {
             let (key, len) = ([(round % 7) as u8], lens[round % lens.len()]);
             let fill = round as u8;
             let value = vec![fill; len as usize];
-            store.put(&key, Source::Bytes(&value), Version(1)).expect("put");
+            store.put(&key, WriteSource::Bytes(&value), Version(1)).expect("put");
             senders[round % THREADS].send((fill, pieces(&*store, &key))).expect("send");
             if round % 3 == 0 {
                 store.delete(&key).expect("delete");
@@ -197,12 +197,13 @@ fn shards_share_one_limit() {
     let (one, mut first) = target(1 << 20);
     let mut two = one.clone();
     let mut second = two.open(DatasetId(1), PartitionId(2)).expect("open");
-    first.put(b"k", Source::Bytes(&[1; 600_000]), Version(1)).expect("put");
-    let refused = second.put(b"k", Source::Bytes(&[2; 600_000]), Version(1)).expect_err("full");
+    first.put(b"k", WriteSource::Bytes(&[1; 600_000]), Version(1)).expect("put");
+    let refused =
+        second.put(b"k", WriteSource::Bytes(&[2; 600_000]), Version(1)).expect_err("full");
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
     assert_eq!(one.usage(), two.usage());
     first.delete(b"k").expect("delete");
-    second.put(b"k", Source::Bytes(&[2; 600_000]), Version(1)).expect("put");
+    second.put(b"k", WriteSource::Bytes(&[2; 600_000]), Version(1)).expect("put");
 }
 
 /// Numbers without pattern (splitmix64), the same in every run.
@@ -228,7 +229,7 @@ fn churn_does_not_eat_the_target() {
         let magnitude = 6 + numbers.below(14);
         let len = numbers.below(1 << magnitude);
         store
-            .put(&key.to_be_bytes(), Source::Bytes(&value[..len as usize]), Version(1))
+            .put(&key.to_be_bytes(), WriteSource::Bytes(&value[..len as usize]), Version(1))
             .unwrap_or_else(|error| panic!("round {round}: {error}"));
         live.insert(key, len);
         let bytes: u64 = live.values().sum();
@@ -248,7 +249,7 @@ fn churn_does_not_eat_the_target() {
     // All that is outside of the reserve.
     for key in 0..62_u64 {
         store
-            .put(&key.to_be_bytes(), Source::Bytes(&value), Version(2))
+            .put(&key.to_be_bytes(), WriteSource::Bytes(&value), Version(2))
             .expect("all of it is free");
     }
 }
@@ -256,11 +257,11 @@ fn churn_does_not_eat_the_target() {
 #[test]
 fn what_is_held_makes_a_change_go_elsewhere() {
     let (_backend, mut store) = target(4 << 20);
-    store.put(b"k", Source::Bytes(&[1; 100_000]), Version(1)).expect("put");
+    store.put(b"k", WriteSource::Bytes(&[1; 100_000]), Version(1)).expect("put");
     let held = pieces(&*store, b"k");
-    store.write(b"k", 70_000, Source::Bytes(&[2; 10]), Version(2)).expect("write");
-    let at = |pieces: &[Piece], index: usize| match &pieces[index] {
-        Piece::Extent { extent, .. } => Extent::offset(extent),
+    store.write(b"k", 70_000, WriteSource::Bytes(&[2; 10]), Version(2)).expect("write");
+    let at = |pieces: &[ValuePiece], index: usize| match &pieces[index] {
+        ValuePiece::Extent { extent, .. } => ArenaExtent::offset(extent),
         other => panic!("not in the arena: {other:?}"),
     };
     let now = pieces(&*store, b"k");

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
-use samite_backend::{Backend, Extent, Piece, RecordStore, Seen, Source};
+use samite_backend::{ArenaExtent, Backend, RecordStore, ValuePiece, ValueView, WriteSource};
 use samite_types::{DatasetId, ErrorKind, PartitionId, Result, Version};
 
 #[derive(Clone, Debug)]
@@ -73,17 +73,17 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Granted blocks, each with how much of it is used.
-type Blocks = Vec<(Extent, u32)>;
+type Blocks = Vec<(ArenaExtent, u32)>;
 
 /// A store, its reference, and what is held of it.
 struct Pair<'a> {
     backend: &'a dyn Backend,
     store: Box<dyn RecordStore>,
     reference: BTreeMap<u8, Vec<u8>>,
-    held: Vec<(Vec<Piece>, Vec<u8>)>,
+    held: Vec<(Vec<ValuePiece>, Vec<u8>)>,
 }
 
-fn gathered(pieces: &[Piece]) -> Vec<u8> {
+fn gathered(pieces: &[ValuePiece]) -> Vec<u8> {
     let mut bytes = Vec::new();
     pieces.iter().for_each(|piece| piece.append_to(&mut bytes));
     bytes
@@ -104,7 +104,7 @@ impl Pair<'_> {
     fn store(
         &mut self,
         data: &Data,
-        change: impl FnOnce(&mut dyn RecordStore, Source<'_>) -> Result<()>,
+        change: impl FnOnce(&mut dyn RecordStore, WriteSource<'_>) -> Result<()>,
     ) -> Option<Vec<u8>> {
         let done = |result: Result<()>, bytes| match result {
             Ok(()) => Some(bytes),
@@ -116,14 +116,14 @@ impl Pair<'_> {
         match data {
             Data::Bytes { len, seed } => {
                 let bytes: Vec<u8> = (0..*len).map(|at| (at >> 3) as u8 ^ seed).collect();
-                done(change(&mut *self.store, Source::Bytes(&bytes)), bytes)
+                done(change(&mut *self.store, WriteSource::Bytes(&bytes)), bytes)
             }
             Data::Zeros(len) => {
-                done(change(&mut *self.store, Source::Zeros(*len)), vec![0; *len as usize])
+                done(change(&mut *self.store, WriteSource::Zeros(*len)), vec![0; *len as usize])
             }
             Data::Blocks(lens) => {
                 let (blocks, bytes) = self.granted(lens)?;
-                done(change(&mut *self.store, Source::Blocks(blocks)), bytes)
+                done(change(&mut *self.store, WriteSource::Blocks(blocks)), bytes)
             }
         }
     }
@@ -131,7 +131,7 @@ impl Pair<'_> {
     fn run(&mut self, op: &Op) {
         match op {
             Op::Put { key, data } => {
-                let put = |store: &mut dyn RecordStore, source: Source<'_>| {
+                let put = |store: &mut dyn RecordStore, source: WriteSource<'_>| {
                     store.put(&[*key], source, Version(1)).map(drop)
                 };
                 if let Some(bytes) = self.store(data, put) {
@@ -139,7 +139,7 @@ impl Pair<'_> {
                 }
             }
             Op::Write { key, offset, data } => {
-                let write = |store: &mut dyn RecordStore, source: Source<'_>| {
+                let write = |store: &mut dyn RecordStore, source: WriteSource<'_>| {
                     store.write(&[*key], *offset, source, Version(2)).map(drop)
                 };
                 if let Some(bytes) = self.store(data, write) {
@@ -170,14 +170,14 @@ impl Pair<'_> {
         }
     }
 
-    fn read(&self, key: u8) -> Option<(Vec<Piece>, Vec<u8>)> {
+    fn read(&self, key: u8) -> Option<(Vec<ValuePiece>, Vec<u8>)> {
         let mut pieces = Vec::new();
         let mut keep = |piece| pieces.push(piece);
         let meta = self.store.read(&[key], 0, u32::MAX, &mut keep).expect("read")?;
         let bytes = gathered(&pieces);
         assert_eq!(meta.len as usize, bytes.len());
         let mut seen = Vec::new();
-        let mut see = |stretch: Seen<'_>| stretch.append_to(&mut seen);
+        let mut see = |stretch: ValueView<'_>| stretch.append_to(&mut seen);
         assert_eq!(self.store.look(&[key], 0, u32::MAX, &mut see).expect("look"), Some(meta));
         assert!(seen == bytes, "other bytes are seen than read");
         Some((pieces, bytes))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use samite_backend::memory::MemoryBackend;
-use samite_backend::{Arena, Backend, Piece, RecordStore, Scrubbed, Source};
+use samite_backend::{Arena, Backend, RecordStore, ScrubbedRecord, ValuePiece, WriteSource};
 use samite_types::{DatasetId, ErrorKind, PartitionId, Version};
 
 const KEY: &[u8] = b"key";
@@ -20,7 +20,7 @@ fn store() -> (Box<dyn RecordStore>, Arc<Arena>) {
 /// What a reader gets: `None` when it is told of damage.
 fn read(store: &dyn RecordStore, offset: u32, len: u32, lent: bool) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    let mut out = |piece: Piece| piece.append_to(&mut bytes);
+    let mut out = |piece: ValuePiece| piece.append_to(&mut bytes);
     let found = match lent {
         true => store.read_lent(KEY, offset, len, &mut out),
         false => store.read(KEY, offset, len, &mut out),
@@ -42,7 +42,7 @@ fn read(store: &dyn RecordStore, offset: u32, len: u32, lent: bool) -> Option<Ve
 /// Whether all is right; everything has sums from then on.
 fn scrub(store: &mut dyn RecordStore) -> bool {
     let mut is_right = true;
-    let mut visit = |record: &Scrubbed<'_>| {
+    let mut visit = |record: &ScrubbedRecord<'_>| {
         is_right &= record.content.is_some();
         ControlFlow::Continue(())
     };
@@ -56,7 +56,7 @@ fn one_wrong_bit_is_found_wherever_it_is() {
         let (mut store, _) = store();
         let value: Vec<u8> = (0..len).map(|at: usize| (at * 7) as u8).collect();
         for bit in [0, 5 * len as u64, 8 * len as u64 - 1] {
-            store.put(KEY, Source::Bytes(&value), Version(1)).unwrap();
+            store.put(KEY, WriteSource::Bytes(&value), Version(1)).unwrap();
             assert_eq!(read(&*store, 0, u32::MAX, false).as_deref(), Some(&*value));
             assert!(store.rot(KEY, bit));
             assert_eq!(read(&*store, 0, u32::MAX, false), None);
@@ -76,7 +76,7 @@ fn one_wrong_bit_is_found_wherever_it_is() {
 fn blocks_of_clients_are_known_once_they_were_scrubbed() {
     let (mut store, arena) = store();
     let blocks = arena.grant(2).into_iter().map(|block| (block, 65_536)).collect();
-    store.put(KEY, Source::Blocks(blocks), Version(1)).unwrap();
+    store.put(KEY, WriteSource::Blocks(blocks), Version(1)).unwrap();
     assert!(scrub(&mut *store));
     assert!(read(&*store, 0, u32::MAX, true).is_some());
     store.rot(KEY, 70_000 * 8);
@@ -95,16 +95,16 @@ fn the_same_changes_give_the_same_digest() {
         match by_blocks {
             true => {
                 let blocks = arena.grant(2).into_iter().map(|block| (block, 65_536)).collect();
-                store.put(KEY, Source::Blocks(blocks), Version(1)).unwrap();
+                store.put(KEY, WriteSource::Blocks(blocks), Version(1)).unwrap();
             }
             false => {
-                store.put(KEY, Source::Bytes(&[0; 131_072]), Version(1)).unwrap();
+                store.put(KEY, WriteSource::Bytes(&[0; 131_072]), Version(1)).unwrap();
             }
         }
-        store.write(KEY, 300, Source::Bytes(&[7; 9000]), Version(2)).unwrap();
+        store.write(KEY, 300, WriteSource::Bytes(&[7; 9000]), Version(2)).unwrap();
         store.truncate(KEY, 100_000, Version(3)).unwrap();
         let mut found = None;
-        let mut visit = |record: &Scrubbed<'_>| {
+        let mut visit = |record: &ScrubbedRecord<'_>| {
             found = record.content;
             ControlFlow::Continue(())
         };
@@ -172,29 +172,29 @@ fn step(store: &mut dyn RecordStore, arena: &Arc<Arena>, model: &mut Model, op: 
     match op {
         Op::Put(len, fill) => {
             let bytes = pattern(len, fill);
-            store.put(KEY, Source::Bytes(&bytes), version).unwrap();
+            store.put(KEY, WriteSource::Bytes(&bytes), version).unwrap();
             model.put(bytes);
         }
         Op::Blocks(filled) => {
             let blocks =
                 arena.grant(1).into_iter().map(|block| (block, filled)).collect::<Vec<_>>();
             let bytes = blocks[0].0.as_slice()[..filled as usize].to_vec();
-            store.put(KEY, Source::Blocks(blocks), version).unwrap();
+            store.put(KEY, WriteSource::Blocks(blocks), version).unwrap();
             model.put(bytes);
             assert!(scrub(store));
         }
         Op::Write(at, len, fill) => {
             let bytes = pattern(len, fill);
-            store.write(KEY, at, Source::Bytes(&bytes), version).unwrap();
+            store.write(KEY, at, WriteSource::Bytes(&bytes), version).unwrap();
             model.write(at as usize, &bytes);
         }
         Op::Append(len, fill) => {
             let (at, bytes) = (model.value.len(), pattern(len, fill));
-            store.write(KEY, at as u32, Source::Bytes(&bytes), version).unwrap();
+            store.write(KEY, at as u32, WriteSource::Bytes(&bytes), version).unwrap();
             model.write(at, &bytes);
         }
         Op::Zeros(at, len) => {
-            store.write(KEY, at, Source::Zeros(len), version).unwrap();
+            store.write(KEY, at, WriteSource::Zeros(len), version).unwrap();
             model.write(at as usize, &vec![0; len as usize]);
         }
         Op::Truncate(len) => {

@@ -2,62 +2,63 @@
 
 use std::process::Command;
 
-use samite_client::Transport;
+use samite_client::TransportKind;
 use samite_types::Result;
 use samite_wire::control::BackendKind;
 
-use crate::child::files::Work;
-use crate::child::socket::Family;
-use crate::measure::{Aim, What, Workload};
-use crate::place::Place;
-use crate::store::kv::{Setting, Verb};
-use crate::store::object::Direction;
-use crate::store::resync::Other;
-use crate::store::{Home, files, kv, object, resync};
+use crate::child::files::FileWork;
+use crate::child::socket::SocketFamily;
+use crate::measure::{ComparisonAim, JudgedBy, Workload};
+use crate::place::BenchPlace;
+use crate::store::kv::{KeySetting, KeyVerb};
+use crate::store::object::ByteDirection;
+use crate::store::resync::OtherNode;
+use crate::store::{RecordHost, files, kv, object, resync};
 use crate::{floor, peer};
 
-type Make = Box<dyn Fn(&mut Place) -> Result<Box<dyn Workload>>>;
+type Make = Box<dyn Fn(&mut BenchPlace) -> Result<Box<dyn Workload>>>;
 
 /// One benchmark.
-pub struct Entry {
+pub struct CatalogueEntry {
     pub name: String,
     /// What it is judged by.
-    pub what: What,
+    pub what: JudgedBy,
     /// Operations in a second that it should reach, whatever the floor.
     pub per_s_min: Option<f64>,
     /// What it is measured against, in the same run.
-    pub against: Vec<Reference>,
+    pub against: Vec<ReferenceRow>,
     /// Makes the workload, starting what it needs.
     pub make: Make,
 }
 
 /// Another benchmark beside which one is set.
-pub struct Reference {
+pub struct ReferenceRow {
     pub name: String,
-    pub aim: Option<Aim>,
+    pub aim: Option<ComparisonAim>,
 }
 
-impl Entry {
+impl CatalogueEntry {
     fn new(
         name: impl Into<String>,
-        what: What,
-        make: impl Fn(&mut Place) -> Result<Box<dyn Workload>> + 'static,
+        what: JudgedBy,
+        make: impl Fn(&mut BenchPlace) -> Result<Box<dyn Workload>> + 'static,
     ) -> Self {
         Self { name: name.into(), what, per_s_min: None, against: Vec::new(), make: Box::new(make) }
     }
 
-    fn beside(mut self, name: impl Into<String>, aim: impl Into<Option<Aim>>) -> Self {
-        self.against.push(Reference { name: name.into(), aim: aim.into() });
+    fn beside(mut self, name: impl Into<String>, aim: impl Into<Option<ComparisonAim>>) -> Self {
+        self.against.push(ReferenceRow { name: name.into(), aim: aim.into() });
         self
     }
 }
 
-const FAMILIES: [Family; 2] = [Family::Tcp, Family::Unix];
-const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Unix, Transport::Shm];
-const VERBS: [Verb; 2] = [Verb::Get, Verb::Put];
+const FAMILIES: [SocketFamily; 2] = [SocketFamily::Tcp, SocketFamily::Unix];
+const TRANSPORTS: [TransportKind; 3] =
+    [TransportKind::Tcp, TransportKind::Unix, TransportKind::Shm];
+const VERBS: [KeyVerb; 2] = [KeyVerb::Get, KeyVerb::Put];
 
 /// All of them, floors first.
-pub fn catalogue() -> Vec<Entry> {
+pub fn catalogue() -> Vec<CatalogueEntry> {
     let mut all = floors();
     all.extend(peers());
     all.extend(key_values());
@@ -67,7 +68,7 @@ pub fn catalogue() -> Vec<Entry> {
     all.extend(durable());
     all.extend(file_work());
     all.push(
-        Entry::new("/start/true", What::Excess, |place| {
+        CatalogueEntry::new("/start/true", JudgedBy::Excess, |place| {
             let cluster = place.cluster()?;
             let run = cluster.command();
             let (program, runtime) = (run.get_program().to_owned(), envs(&run));
@@ -77,7 +78,7 @@ pub fn catalogue() -> Vec<Entry> {
                 command
             }))
         })
-        .beside("/floor/true", Aim::AtMost(3.0)),
+        .beside("/floor/true", ComparisonAim::AtMost(3.0)),
     );
     all
 }
@@ -89,113 +90,129 @@ fn envs(command: &Command) -> Vec<(std::ffi::OsString, std::ffi::OsString)> {
         .collect()
 }
 
-fn floors() -> Vec<Entry> {
+fn floors() -> Vec<CatalogueEntry> {
     let mut all = Vec::new();
     for family in FAMILIES {
         let name = family.name();
-        all.push(Entry::new(format!("/floor/{name}/64B"), What::Time, move |place| {
+        all.push(CatalogueEntry::new(format!("/floor/{name}/64B"), JudgedBy::Time, move |place| {
             floor::ping_pong(family, place)
         }));
-        all.push(Entry::new(format!("/floor/{name}/stream/1MiB"), What::Rate, move |place| {
-            floor::stream(family, place)
-        }));
-        all.push(Entry::new(format!("/floor/{name}/sink/1MiB"), What::Rate, move |place| {
-            floor::sink(family, place)
-        }));
+        all.push(CatalogueEntry::new(
+            format!("/floor/{name}/stream/1MiB"),
+            JudgedBy::Rate,
+            move |place| floor::stream(family, place),
+        ));
+        all.push(CatalogueEntry::new(
+            format!("/floor/{name}/sink/1MiB"),
+            JudgedBy::Rate,
+            move |place| floor::sink(family, place),
+        ));
     }
-    all.push(Entry::new("/floor/shm/futex/64B", What::Time, |place| {
+    all.push(CatalogueEntry::new("/floor/shm/futex/64B", JudgedBy::Time, |place| {
         floor::shared_page("futex", place)
     }));
-    all.push(Entry::new("/floor/shm/spin/64B", What::Time, |place| {
+    all.push(CatalogueEntry::new("/floor/shm/spin/64B", JudgedBy::Time, |place| {
         floor::shared_page("spin", place)
     }));
-    all.push(Entry::new("/floor/memcpy/1MiB", What::Rate, |_| Ok(floor::copy())));
-    all.push(Entry::new("/floor/fdatasync/100B", What::Time, |place| {
+    all.push(CatalogueEntry::new("/floor/memcpy/1MiB", JudgedBy::Rate, |_| Ok(floor::copy())));
+    all.push(CatalogueEntry::new("/floor/fdatasync/100B", JudgedBy::Time, |place| {
         floor::append_synced(kv::VALUE_LEN, place)
     }));
-    all.push(Entry::new("/floor/true", What::Time, |_| {
+    all.push(CatalogueEntry::new("/floor/true", JudgedBy::Time, |_| {
         Ok(floor::start_program(|| Command::new("true")))
     }));
     for (work, tail, processes) in file_table() {
         let name = format!("/floor/tmpfs/{}{tail}", work.name());
-        all.push(Entry::new(name, What::Rate, move |_| files::on_tmpfs(work, processes)));
-    }
-    all
-}
-
-fn peers() -> Vec<Entry> {
-    let mut all = Vec::new();
-    for (verb, family) in VERBS.into_iter().flat_map(|verb| FAMILIES.map(|family| (verb, family))) {
-        let name = format!("/peer/redis/{}/100B/{}", verb.name(), family.name());
-        all.push(Entry::new(&name, What::Time, move |place| peer::one(verb, family, place)));
-        all.push(Entry::new(format!("{name}/pipelined64"), What::Rate, move |place| {
-            peer::pipelined(verb, family, place)
+        all.push(CatalogueEntry::new(name, JudgedBy::Rate, move |_| {
+            files::on_tmpfs(work, processes)
         }));
     }
     all
 }
 
-fn key_values() -> Vec<Entry> {
+fn peers() -> Vec<CatalogueEntry> {
+    let mut all = Vec::new();
+    for (verb, family) in VERBS.into_iter().flat_map(|verb| FAMILIES.map(|family| (verb, family))) {
+        let name = format!("/peer/redis/{}/100B/{}", verb.name(), family.name());
+        all.push(CatalogueEntry::new(&name, JudgedBy::Time, move |place| {
+            peer::one(verb, family, place)
+        }));
+        all.push(CatalogueEntry::new(
+            format!("{name}/pipelined64"),
+            JudgedBy::Rate,
+            move |place| peer::pipelined(verb, family, place),
+        ));
+    }
+    all
+}
+
+fn key_values() -> Vec<CatalogueEntry> {
     let mut all = Vec::new();
     for (verb, transport) in VERBS.into_iter().flat_map(|verb| TRANSPORTS.map(|t| (verb, t))) {
-        let setting = Setting { verb, transport, backend: BackendKind::Memory, home: Home::One };
-        let of = |transport: Transport| format!("/kv/{}/100B/{transport}", verb.name());
+        let setting =
+            KeySetting { verb, transport, backend: BackendKind::Memory, home: RecordHost::One };
+        let of = |transport: TransportKind| format!("/kv/{}/100B/{transport}", verb.name());
         let redis = format!("/peer/redis/{}/100B/{transport}", verb.name());
         let name = of(transport);
         let floor = format!("/floor/{transport}/64B");
 
-        let one = Entry::new(&name, What::Time, move |place| kv::one(setting, place));
+        let one = CatalogueEntry::new(&name, JudgedBy::Time, move |place| kv::one(setting, place));
         all.push(match transport {
-            Transport::Tcp | Transport::Tls => {
-                one.beside(floor, Aim::AtMost(1.25)).beside(&redis, None)
+            TransportKind::Tcp | TransportKind::Tls => {
+                one.beside(floor, ComparisonAim::AtMost(1.25)).beside(&redis, None)
             }
-            Transport::Unix => one.beside(floor, Aim::AtMost(1.35)).beside(&redis, None),
-            Transport::Shm => one
-                .beside(of(Transport::Unix), Aim::AtMost(0.5))
+            TransportKind::Unix => {
+                one.beside(floor, ComparisonAim::AtMost(1.35)).beside(&redis, None)
+            }
+            TransportKind::Shm => one
+                .beside(of(TransportKind::Unix), ComparisonAim::AtMost(0.5))
                 .beside("/floor/shm/futex/64B", None)
                 .beside("/floor/shm/spin/64B", None),
         });
-        let aim = (verb == Verb::Get && transport == Transport::Tcp).then_some(Aim::AtLeast(1.0));
+        let aim = (verb == KeyVerb::Get && transport == TransportKind::Tcp)
+            .then_some(ComparisonAim::AtLeast(1.0));
         all.push(
-            Entry::new(format!("{name}/pipelined64"), What::Rate, move |place| {
+            CatalogueEntry::new(format!("{name}/pipelined64"), JudgedBy::Rate, move |place| {
                 kv::pipelined(setting, place)
             })
             .beside(format!("{redis}/pipelined64"), aim)
             .beside(&name, None),
         );
         all.push(
-            Entry::new(format!("{name}/batch1000"), What::Rate, move |place| {
+            CatalogueEntry::new(format!("{name}/batch1000"), JudgedBy::Rate, move |place| {
                 kv::batches(setting, place)
             })
             .beside(&name, None),
         );
-        if verb == Verb::Put {
-            let null = Setting { backend: BackendKind::Null, ..setting };
-            let entry =
-                Entry::new(format!("{name}/null"), What::Time, move |place| kv::one(null, place));
+        if verb == KeyVerb::Put {
+            let null = KeySetting { backend: BackendKind::Null, ..setting };
+            let entry = CatalogueEntry::new(format!("{name}/null"), JudgedBy::Time, move |place| {
+                kv::one(null, place)
+            });
             all.push(entry.beside(&name, None));
         }
     }
     all
 }
 
-fn objects() -> Vec<Entry> {
+fn objects() -> Vec<CatalogueEntry> {
     let mut all = Vec::new();
-    for direction in [Direction::Read, Direction::Write] {
+    for direction in [ByteDirection::Read, ByteDirection::Write] {
         for transport in TRANSPORTS {
             let name = format!("/object/{}/1MiB/{transport}", direction.name());
-            let stream = if direction == Direction::Read { "stream" } else { "sink" };
+            let stream = if direction == ByteDirection::Read { "stream" } else { "sink" };
             let floor = match transport {
-                Transport::Shm => "/floor/memcpy/1MiB".to_owned(),
+                TransportKind::Shm => "/floor/memcpy/1MiB".to_owned(),
                 socket => format!("/floor/{socket}/{stream}/1MiB"),
             };
-            let aimed = transport == Transport::Shm
-                || (transport == Transport::Tcp && direction == Direction::Read);
+            let aimed = transport == TransportKind::Shm
+                || (transport == TransportKind::Tcp && direction == ByteDirection::Read);
             for (tail, pieces) in [("", 1), ("/pipelined8", 8)] {
-                let entry = Entry::new(format!("{name}{tail}"), What::Rate, move |place| {
-                    object::pieces(direction, transport, (pieces, Home::One), place)
-                });
-                let aim = (aimed && pieces == 1).then_some(Aim::AtLeast(0.7));
+                let entry =
+                    CatalogueEntry::new(format!("{name}{tail}"), JudgedBy::Rate, move |place| {
+                        object::pieces(direction, transport, (pieces, RecordHost::One), place)
+                    });
+                let aim = (aimed && pieces == 1).then_some(ComparisonAim::AtLeast(0.7));
                 all.push(entry.beside(&floor, aim));
             }
         }
@@ -204,105 +221,122 @@ fn objects() -> Vec<Entry> {
 }
 
 /// What TLS costs: beside the same without it.
-fn sealed() -> Vec<Entry> {
-    let (transport, home) = (Transport::Tls, Home::OneTls);
+fn sealed() -> Vec<CatalogueEntry> {
+    let (transport, home) = (TransportKind::Tls, RecordHost::OneTls);
     let mut all = Vec::new();
     for verb in VERBS {
-        let setting = Setting { verb, transport, backend: BackendKind::Memory, home };
+        let setting = KeySetting { verb, transport, backend: BackendKind::Memory, home };
         let name = |transport| format!("/kv/{}/100B/{transport}", verb.name());
-        let one = Entry::new(name(transport), What::Time, move |place| kv::one(setting, place));
-        all.push(one.beside(name(Transport::Tcp), None));
+        let one = CatalogueEntry::new(name(transport), JudgedBy::Time, move |place| {
+            kv::one(setting, place)
+        });
+        all.push(one.beside(name(TransportKind::Tcp), None));
     }
-    for direction in [Direction::Read, Direction::Write] {
+    for direction in [ByteDirection::Read, ByteDirection::Write] {
         let name = |transport| format!("/object/{}/1MiB/{transport}", direction.name());
-        let entry = Entry::new(name(transport), What::Rate, move |place| {
+        let entry = CatalogueEntry::new(name(transport), JudgedBy::Rate, move |place| {
             object::pieces(direction, transport, (1, home), place)
         });
-        all.push(entry.beside(name(Transport::Tcp), None));
+        all.push(entry.beside(name(TransportKind::Tcp), None));
     }
     all
 }
 
 /// Records that both of two nodes hold, beside records that one of the same two holds.
-fn mirrored() -> Vec<Entry> {
+fn mirrored() -> Vec<CatalogueEntry> {
     let mut all = Vec::new();
     for (verb, transport) in VERBS.into_iter().flat_map(|verb| TRANSPORTS.map(|t| (verb, t))) {
         let name = format!("/mirror/{}/100B/{transport}", verb.name());
-        let of = move |home| Setting { verb, transport, backend: BackendKind::Memory, home };
+        let of = move |home| KeySetting { verb, transport, backend: BackendKind::Memory, home };
         let alone = format!("{name}/alone");
-        all.push(Entry::new(&alone, What::Time, move |place| kv::one(of(Home::OneOfTwo), place)));
+        all.push(CatalogueEntry::new(&alone, JudgedBy::Time, move |place| {
+            kv::one(of(RecordHost::OneOfTwo), place)
+        }));
         let aim = match (verb, transport) {
             // As fast, but for what two runs of the same differ by.
-            (Verb::Get, _) => Some(Aim::AtMost(1.05)),
-            (Verb::Put, Transport::Tcp) => Some(Aim::AtMost(2.2)),
-            (Verb::Put, _) => None,
+            (KeyVerb::Get, _) => Some(ComparisonAim::AtMost(1.05)),
+            (KeyVerb::Put, TransportKind::Tcp) => Some(ComparisonAim::AtMost(2.2)),
+            (KeyVerb::Put, _) => None,
         };
-        let both = Entry::new(&name, What::Time, move |place| kv::one(of(Home::Both), place));
+        let both = CatalogueEntry::new(&name, JudgedBy::Time, move |place| {
+            kv::one(of(RecordHost::Both), place)
+        });
         all.push(both.beside(alone, aim));
     }
     for transport in TRANSPORTS {
         let name = format!("/mirror/write/1MiB/{transport}");
         let write = move |home| {
-            move |place: &mut Place| object::pieces(Direction::Write, transport, (1, home), place)
+            move |place: &mut BenchPlace| {
+                object::pieces(ByteDirection::Write, transport, (1, home), place)
+            }
         };
         let alone = format!("{name}/alone");
-        all.push(Entry::new(&alone, What::Rate, write(Home::OneOfTwo)));
-        let aim = (transport == Transport::Tcp).then_some(Aim::AtLeast(0.45));
-        all.push(Entry::new(&name, What::Rate, write(Home::Both)).beside(alone, aim));
+        all.push(CatalogueEntry::new(&alone, JudgedBy::Rate, write(RecordHost::OneOfTwo)));
+        let aim = (transport == TransportKind::Tcp).then_some(ComparisonAim::AtLeast(0.45));
+        all.push(
+            CatalogueEntry::new(&name, JudgedBy::Rate, write(RecordHost::Both)).beside(alone, aim),
+        );
     }
     // Nodes of one host talk over unix sockets.
     let stream = "/floor/unix/stream/1MiB";
     let resync = |name, dies| {
-        Entry::new(name, What::Rate, move |place: &mut Place| resync::alone(dies, place))
+        CatalogueEntry::new(name, JudgedBy::Rate, move |place: &mut BenchPlace| {
+            resync::alone(dies, place)
+        })
     };
-    all.push(resync("/mirror/resync/unix", false).beside(stream, Aim::AtLeast(0.5)));
+    all.push(resync("/mirror/resync/unix", false).beside(stream, ComparisonAim::AtLeast(0.5)));
     all.push(resync("/mirror/resync/unix/restarted", true).beside(stream, None));
     for verb in VERBS {
         let name = format!("/mirror/resync/unix/beside/{}", verb.name());
-        let during = |other| move |place: &mut Place| resync::beside(verb, other, place);
+        let during = |other| move |place: &mut BenchPlace| resync::beside(verb, other, place);
         let whole = format!("{name}/whole");
-        all.push(Entry::new(&whole, What::Rate, during(Other::Good)));
+        all.push(CatalogueEntry::new(&whole, JudgedBy::Rate, during(OtherNode::Good)));
         let dead = format!("{name}/dead");
-        all.push(Entry::new(&dead, What::Rate, during(Other::Dead)).beside(&whole, None));
-        let resynced = Entry::new(&name, What::Rate, during(Other::Resynced));
-        all.push(resynced.beside(whole, Aim::AtLeast(0.5)));
+        all.push(
+            CatalogueEntry::new(&dead, JudgedBy::Rate, during(OtherNode::Dead))
+                .beside(&whole, None),
+        );
+        let resynced = CatalogueEntry::new(&name, JudgedBy::Rate, during(OtherNode::Resynced));
+        all.push(resynced.beside(whole, ComparisonAim::AtLeast(0.5)));
     }
     all
 }
 
 /// Records that are on flash when they are acknowledged.
-fn durable() -> Vec<Entry> {
-    let (verb, transport, home) = (Verb::Put, Transport::Unix, Home::Durable);
-    let setting = Setting { verb, transport, backend: BackendKind::Memory, home };
-    let put =
-        Entry::new("/durable/put/100B/unix", What::Time, move |place| kv::one(setting, place));
+fn durable() -> Vec<CatalogueEntry> {
+    let (verb, transport, home) = (KeyVerb::Put, TransportKind::Unix, RecordHost::Durable);
+    let setting = KeySetting { verb, transport, backend: BackendKind::Memory, home };
+    let put = CatalogueEntry::new("/durable/put/100B/unix", JudgedBy::Time, move |place| {
+        kv::one(setting, place)
+    });
     vec![put.beside("/floor/fdatasync/100B", None)]
 }
 
 /// Kinds of file work, the tail of their names, and the number of processes.
-fn file_table() -> Vec<(Work, &'static str, usize)> {
+fn file_table() -> Vec<(FileWork, &'static str, usize)> {
     let mut table = Vec::new();
-    for work in [Work::Create, Work::Stat, Work::Unlink] {
+    for work in [FileWork::Create, FileWork::Stat, FileWork::Unlink] {
         table.extend([(work, "", 1), (work, "/2processes", 2)]);
     }
-    for work in [Work::Read, Work::Write] {
+    for work in [FileWork::Read, FileWork::Write] {
         table.extend([(work, "/1MiB", 1), (work, "/1MiB/2processes", 2)]);
     }
     table
 }
 
-fn file_work() -> Vec<Entry> {
+fn file_work() -> Vec<CatalogueEntry> {
     let mut all = Vec::new();
     for (work, tail, processes) in file_table() {
-        let bulk = matches!(work, Work::Read | Work::Write);
-        let aim = (bulk && processes == 1).then_some(Aim::AtLeast(0.8));
+        let bulk = matches!(work, FileWork::Read | FileWork::Write);
+        let aim = (bulk && processes == 1).then_some(ComparisonAim::AtLeast(0.8));
         let name = format!("/fs/{}{tail}", work.name());
-        let mut entry =
-            Entry::new(name, What::Rate, move |place| files::in_store(work, processes, place));
+        let mut entry = CatalogueEntry::new(name, JudgedBy::Rate, move |place| {
+            files::in_store(work, processes, place)
+        });
         entry.per_s_min = match work {
-            Work::Create | Work::Unlink => Some(40_000.0),
-            Work::Stat => Some(100_000.0),
-            Work::Read | Work::Write => None,
+            FileWork::Create | FileWork::Unlink => Some(40_000.0),
+            FileWork::Stat => Some(100_000.0),
+            FileWork::Read | FileWork::Write => None,
         };
         all.push(entry.beside(format!("/floor/tmpfs/{}{tail}", work.name()), aim));
     }

@@ -20,7 +20,7 @@ use std::path::Path;
 
 use samite_types::{Error, ErrorKind, Result};
 
-pub use helper::{Helper, own_executable};
+pub use helper::{HelperProcess, own_executable};
 
 /// `samite bench-peer ARGS…`: the other end of a ping-pong, or a workload that runs under `samite run`.
 /// Benchmarks start it from their own executable.

@@ -5,12 +5,12 @@ use std::process::{Command, Stdio};
 
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::child::Helper;
+use crate::child::HelperProcess;
 use crate::child::failed;
-use crate::child::page::Page;
-use crate::child::socket::{self, Family, Stream};
+use crate::child::page::SharedPage;
+use crate::child::socket::{self, SocketFamily, SocketStream};
 use crate::measure::{Workload, steps};
-use crate::place::Place;
+use crate::place::BenchPlace;
 
 const MESSAGE_LEN: usize = 64;
 /// Length of one piece of a stream or copy.
@@ -19,13 +19,13 @@ pub const PIECE_LEN: usize = 1 << 20;
 pub const COLD_LEN: usize = 64 << 20;
 
 /// A buffer that no cache holds, gone through piece by piece. Its pages are in place.
-pub struct Cold {
+pub struct ColdBuffer {
     bytes: Vec<u8>,
     next: usize,
     piece_len: usize,
 }
 
-impl Cold {
+impl ColdBuffer {
     pub fn new(piece_len: usize) -> Self {
         Self { bytes: vec![0x5a; COLD_LEN], next: 0, piece_len }
     }
@@ -39,15 +39,15 @@ impl Cold {
 }
 
 /// A connection to another process. Fields in this order: the end of the stream is what ends the other process.
-struct Link {
-    stream: Box<dyn Stream>,
-    _other: Helper,
+struct FloorLink {
+    stream: Box<dyn SocketStream>,
+    _other: HelperProcess,
 }
 
-impl Link {
-    fn open(what: &str, family: Family, place: &Place, len: usize) -> Result<Self> {
+impl FloorLink {
+    fn open(what: &str, family: SocketFamily, place: &BenchPlace, len: usize) -> Result<Self> {
         let dir = place.path().to_string_lossy();
-        let other = Helper::start(&[what, family.name(), &dir, &len.to_string()])?;
+        let other = HelperProcess::start(&[what, family.name(), &dir, &len.to_string()])?;
         Ok(Self { stream: socket::connect(family, other.greeting())?, _other: other })
     }
 
@@ -61,8 +61,8 @@ impl Link {
 }
 
 /// Blocking ping-pong of 64 bytes between two processes.
-pub fn ping_pong(family: Family, place: &Place) -> Result<Box<dyn Workload>> {
-    let mut link = Link::open("echo", family, place, MESSAGE_LEN)?;
+pub fn ping_pong(family: SocketFamily, place: &BenchPlace) -> Result<Box<dyn Workload>> {
+    let mut link = FloorLink::open("echo", family, place, MESSAGE_LEN)?;
     let mut message = [1; MESSAGE_LEN];
     Ok(steps(1, 0, move || {
         link.send(&message)?;
@@ -71,32 +71,32 @@ pub fn ping_pong(family: Family, place: &Place) -> Result<Box<dyn Workload>> {
 }
 
 /// One process sends pieces of 1 MiB, this one receives them.
-pub fn stream(family: Family, place: &Place) -> Result<Box<dyn Workload>> {
-    let mut link = Link::open("source", family, place, PIECE_LEN)?;
-    let mut cold = Cold::new(PIECE_LEN);
+pub fn stream(family: SocketFamily, place: &BenchPlace) -> Result<Box<dyn Workload>> {
+    let mut link = FloorLink::open("source", family, place, PIECE_LEN)?;
+    let mut cold = ColdBuffer::new(PIECE_LEN);
     Ok(steps(1, PIECE_LEN as u64, move || link.receive(cold.next().1)))
 }
 
 /// This process sends pieces of 1 MiB, another receives them.
-pub fn sink(family: Family, place: &Place) -> Result<Box<dyn Workload>> {
-    let mut link = Link::open("sink", family, place, PIECE_LEN)?;
-    let mut cold = Cold::new(PIECE_LEN);
+pub fn sink(family: SocketFamily, place: &BenchPlace) -> Result<Box<dyn Workload>> {
+    let mut link = FloorLink::open("sink", family, place, PIECE_LEN)?;
+    let mut cold = ColdBuffer::new(PIECE_LEN);
     Ok(steps(1, PIECE_LEN as u64, move || link.send(cold.next().1)))
 }
 
 /// A page that is shared with another process. Fields in this order: the page's end is what ends the other process.
-struct Shared {
-    page: Page,
-    _other: Helper,
+struct FloorPage {
+    page: SharedPage,
+    _other: HelperProcess,
     _file: tempfile::NamedTempFile,
 }
 
-impl Shared {
-    fn open(how: &str, place: &Place) -> Result<Self> {
+impl FloorPage {
+    fn open(how: &str, place: &BenchPlace) -> Result<Self> {
         let file = tempfile::NamedTempFile::new_in(place.path())
             .map_err(failed("make a file for a shared page"))?;
-        let page = Page::open(file.path(), how.parse()?)?;
-        let other = Helper::start(&["page", how, &file.path().to_string_lossy()])?;
+        let page = SharedPage::open(file.path(), how.parse()?)?;
+        let other = HelperProcess::start(&["page", how, &file.path().to_string_lossy()])?;
         Ok(Self { page, _other: other, _file: file })
     }
 
@@ -106,8 +106,8 @@ impl Shared {
 }
 
 /// Ping-pong of 64 bytes over a page that two processes share.
-pub fn shared_page(how: &str, place: &Place) -> Result<Box<dyn Workload>> {
-    let shared = Shared::open(how, place)?;
+pub fn shared_page(how: &str, place: &BenchPlace) -> Result<Box<dyn Workload>> {
+    let shared = FloorPage::open(how, place)?;
     let mut number = 0_u32;
     // Looking at the clock costs a good part of one spinning round trip.
     let calls = if how == "spin" { 64 } else { 1 };
@@ -122,8 +122,8 @@ pub fn shared_page(how: &str, place: &Place) -> Result<Box<dyn Workload>> {
 
 /// `memcpy` of 1 MiB between two buffers that no cache holds.
 pub fn copy() -> Box<dyn Workload> {
-    let mut from = Cold::new(PIECE_LEN);
-    let mut to = Cold::new(PIECE_LEN);
+    let mut from = ColdBuffer::new(PIECE_LEN);
+    let mut to = ColdBuffer::new(PIECE_LEN);
     steps(1, PIECE_LEN as u64, move || {
         to.next().1.copy_from_slice(from.next().1);
         Ok(())
@@ -131,7 +131,7 @@ pub fn copy() -> Box<dyn Workload> {
 }
 
 /// Appending `len` bytes to a file and waiting until they are on the disk, in the directory of durable datasets.
-pub fn append_synced(len: usize, place: &Place) -> Result<Box<dyn Workload>> {
+pub fn append_synced(len: usize, place: &BenchPlace) -> Result<Box<dyn Workload>> {
     let dir = place.flash();
     std::fs::create_dir_all(&dir).map_err(failed("make a directory"))?;
     let mut options = std::fs::File::options();
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_cold_buffer_is_gone_through_and_begun_again() {
-        let mut cold = Cold::new(COLD_LEN / 2);
+        let mut cold = ColdBuffer::new(COLD_LEN / 2);
         assert_eq!(cold.next().0, 0);
         assert_eq!(cold.next().0, COLD_LEN / 2);
         assert_eq!(cold.next().0, 0);

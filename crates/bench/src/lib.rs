@@ -26,15 +26,15 @@ use std::time::Duration;
 
 use samite_types::{Error, ErrorKind, Result};
 
-use catalogue::{Entry, catalogue};
-use measure::{Figures, Turns, Workload};
-use place::Place;
+use catalogue::{CatalogueEntry, catalogue};
+use measure::{Workload, WorkloadResult, WorkloadTurns};
+use place::BenchPlace;
 
 pub use child::run as peer;
 
 /// What `samite bench` was asked for.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct BenchOptions {
     /// Run only the benchmark of this name, or those whose names match: a substring, or a pattern with `*`. All when `None`.
     pub pattern: Option<String>,
     /// One JSON object a line in place of the table.
@@ -50,7 +50,7 @@ pub struct Options {
 /// # Errors
 /// A local cluster or a peer that cannot be started, or an operation that failed: names which.
 /// [`ErrorKind::NotFound`]: the pattern matches no benchmark.
-pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
+pub fn run(options: &BenchOptions, out: &mut dyn Write) -> Result<()> {
     let all = catalogue();
     let chosen = choose(&all, options.pattern.as_deref());
     if chosen.is_empty() {
@@ -66,7 +66,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
         }
         return Ok(());
     }
-    let mut place = Place::new()?;
+    let mut place = BenchPlace::new()?;
     for entry in chosen {
         let result = measure_one(&all, entry, &mut place, options.seconds)?;
         if options.json {
@@ -79,26 +79,26 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
 }
 
 /// One benchmark and what it was measured against.
-struct Measured {
+struct MeasuredRow {
     name: String,
     /// Why it was not measured.
     skipped: Option<String>,
-    figures: Figures,
+    figures: WorkloadResult,
     /// Operations in a second that it should reach.
     per_s_min: Option<f64>,
-    against: Vec<report::Against>,
+    against: Vec<report::MeasuredAgainst>,
 }
 
 fn measure_one(
-    all: &[Entry],
-    entry: &Entry,
-    place: &mut Place,
+    all: &[CatalogueEntry],
+    entry: &CatalogueEntry,
+    place: &mut BenchPlace,
     length: Duration,
-) -> Result<Measured> {
-    let mut result = Measured {
+) -> Result<MeasuredRow> {
+    let mut result = MeasuredRow {
         name: entry.name.clone(),
         skipped: None,
-        figures: Figures::default(),
+        figures: WorkloadResult::default(),
         per_s_min: entry.per_s_min,
         against: Vec::new(),
     };
@@ -124,13 +124,13 @@ fn measure_one(
             Err(error) => return Err(error.context(&other.name)),
         }
     }
-    let turns =
-        Turns::measure(&mut workloads, length).map_err(|error| error.context(&entry.name))?;
-    result.figures = turns.figures(0);
+    let turns = WorkloadTurns::measure(&mut workloads, length)
+        .map_err(|error| error.context(&entry.name))?;
+    result.figures = turns.summary(0);
     for (index, reference) in references.into_iter().enumerate() {
-        result.against.push(report::Against {
+        result.against.push(report::MeasuredAgainst {
             name: reference.name.clone(),
-            figures: turns.figures(index + 1),
+            figures: turns.summary(index + 1),
             comparison: turns.compare(entry.what, index + 1, reference.aim),
         });
     }
@@ -138,7 +138,7 @@ fn measure_one(
 }
 
 /// The one whose name the pattern is, or all that it matches.
-fn choose<'a>(all: &'a [Entry], pattern: Option<&str>) -> Vec<&'a Entry> {
+fn choose<'a>(all: &'a [CatalogueEntry], pattern: Option<&str>) -> Vec<&'a CatalogueEntry> {
     let Some(pattern) = pattern else { return all.iter().collect() };
     match all.iter().find(|entry| entry.name == pattern) {
         Some(entry) => vec![entry],
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_pattern_that_matches_nothing_is_an_error() {
-        let options = Options {
+        let options = BenchOptions {
             pattern: Some("/nothing".into()),
             json: false,
             seconds: Duration::from_millis(1),
@@ -199,8 +199,12 @@ mod tests {
 
     #[test]
     fn the_list_names_each_benchmark_once() {
-        let options =
-            Options { pattern: None, json: false, seconds: Duration::from_millis(1), list: true };
+        let options = BenchOptions {
+            pattern: None,
+            json: false,
+            seconds: Duration::from_millis(1),
+            list: true,
+        };
         let mut out = Vec::new();
         run(&options, &mut out).expect("listing needs nothing");
         let text = String::from_utf8(out).expect("names are text");

@@ -10,7 +10,7 @@ const TURNS: u32 = 5;
 const NS_MAX: u64 = 120_000_000_000;
 
 /// What one turn of a workload did.
-pub struct Round {
+pub struct WorkloadRound {
     /// Operations done.
     pub ops: u64,
     /// Bytes moved, of data.
@@ -21,7 +21,7 @@ pub struct Round {
     pub times: Histogram<u64>,
 }
 
-impl Round {
+impl WorkloadRound {
     pub fn new() -> Result<Self> {
         let times = Histogram::new_with_bounds(1, NS_MAX, 3)
             .map_err(|error| Error::new(ErrorKind::Internal, format!("histogram: {error}")))?;
@@ -50,19 +50,19 @@ impl Round {
 /// Something that can be done again and again.
 pub trait Workload {
     /// Does it for about `length`.
-    fn round(&mut self, length: Duration) -> Result<Round>;
+    fn round(&mut self, length: Duration) -> Result<WorkloadRound>;
 }
 
 /// A workload made of steps in this process; each does some operations on some bytes.
-pub struct Steps<F> {
+pub struct StepWorkload<F> {
     pub ops: u64,
     pub bytes: u64,
     pub step: F,
 }
 
-impl<F: FnMut() -> Result<()>> Workload for Steps<F> {
-    fn round(&mut self, length: Duration) -> Result<Round> {
-        let mut round = Round::new()?;
+impl<F: FnMut() -> Result<()>> Workload for StepWorkload<F> {
+    fn round(&mut self, length: Duration) -> Result<WorkloadRound> {
+        let mut round = WorkloadRound::new()?;
         let mut before = Instant::now();
         while round.elapsed < length {
             (self.step)()?;
@@ -79,12 +79,12 @@ pub fn steps<F>(ops: u64, bytes: u64, step: F) -> Box<dyn Workload>
 where
     F: FnMut() -> Result<()> + 'static,
 {
-    Box::new(Steps { ops, bytes, step })
+    Box::new(StepWorkload { ops, bytes, step })
 }
 
 /// What a benchmark is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum JudgedBy {
     /// Time of one operation (p50); less is better.
     Time,
     /// Operations, or bytes, in a second; more is better.
@@ -95,7 +95,7 @@ pub enum What {
 
 /// What a comparison should come to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Aim {
+pub enum ComparisonAim {
     AtMost(f64),
     AtLeast(f64),
 }
@@ -103,25 +103,25 @@ pub enum Aim {
 /// A benchmark beside what it was measured against.
 #[derive(Clone, Copy, Debug)]
 pub struct Comparison {
-    pub what: What,
-    /// Ratio, or milliseconds for [`What::Excess`]; median over the turns.
+    pub what: JudgedBy,
+    /// Ratio, or milliseconds for [`JudgedBy::Excess`]; median over the turns.
     pub value: f64,
-    pub aim: Option<Aim>,
+    pub aim: Option<ComparisonAim>,
 }
 
 impl Comparison {
     /// Whether the aim is met; `None` without one.
     pub fn holds(&self) -> Option<bool> {
         self.aim.map(|aim| match aim {
-            Aim::AtMost(limit) => self.value <= limit,
-            Aim::AtLeast(limit) => self.value >= limit,
+            ComparisonAim::AtMost(limit) => self.value <= limit,
+            ComparisonAim::AtLeast(limit) => self.value >= limit,
         })
     }
 }
 
 /// Figures of one workload over all of its turns.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
+pub struct WorkloadResult {
     pub ops: u64,
     /// Medians over the turns.
     pub ops_per_s: f64,
@@ -136,19 +136,19 @@ pub struct Figures {
 }
 
 /// All turns of all workloads.
-pub struct Turns {
+pub struct WorkloadTurns {
     /// By workload, then by turn.
-    rounds: Vec<Vec<Round>>,
+    rounds: Vec<Vec<WorkloadRound>>,
 }
 
-impl Turns {
+impl WorkloadTurns {
     /// Measures the workloads in turns, `length` for each in all, after a short warm-up that does not count.
     pub fn measure(workloads: &mut [Box<dyn Workload>], length: Duration) -> Result<Self> {
         let turn = length / TURNS;
         for workload in workloads.iter_mut() {
             workload.round(turn / 2)?;
         }
-        let mut rounds: Vec<Vec<Round>> = workloads.iter().map(|_| Vec::new()).collect();
+        let mut rounds: Vec<Vec<WorkloadRound>> = workloads.iter().map(|_| Vec::new()).collect();
         for _ in 0..TURNS {
             for (workload, rounds) in workloads.iter_mut().zip(&mut rounds) {
                 rounds.push(workload.round(turn)?);
@@ -157,17 +157,17 @@ impl Turns {
         Ok(Self { rounds })
     }
 
-    pub fn figures(&self, workload: usize) -> Figures {
+    pub fn summary(&self, workload: usize) -> WorkloadResult {
         let rounds = &self.rounds[workload];
         let mut all = rounds[0].times.clone();
         for round in &rounds[1..] {
             // Same bounds: adding cannot fail.
             let _ = all.add(&round.times);
         }
-        Figures {
+        WorkloadResult {
             ops: rounds.iter().map(|round| round.ops).sum(),
-            ops_per_s: median(rounds.iter().map(Round::ops_per_s)),
-            bytes_per_s: median(rounds.iter().map(Round::bytes_per_s)),
+            ops_per_s: median(rounds.iter().map(WorkloadRound::ops_per_s)),
+            bytes_per_s: median(rounds.iter().map(WorkloadRound::bytes_per_s)),
             p50_ns: median(rounds.iter().map(p50)) as u64,
             p90_ns: all.value_at_quantile(0.9),
             p99_ns: all.value_at_quantile(0.99),
@@ -177,19 +177,19 @@ impl Turns {
     }
 
     /// Workload 0 beside workload `other`: turn by turn, then the median.
-    pub fn compare(&self, what: What, other: usize, aim: Option<Aim>) -> Comparison {
+    pub fn compare(&self, what: JudgedBy, other: usize, aim: Option<ComparisonAim>) -> Comparison {
         let pairs = self.rounds[0].iter().zip(&self.rounds[other]);
         let value = median(pairs.map(|(one, other)| match what {
-            What::Time => p50(one) / p50(other).max(1.0),
-            What::Excess => (p50(one) - p50(other)) / 1e6,
-            What::Rate if one.bytes > 0 => one.bytes_per_s() / other.bytes_per_s().max(1e-9),
-            What::Rate => one.ops_per_s() / other.ops_per_s().max(1e-9),
+            JudgedBy::Time => p50(one) / p50(other).max(1.0),
+            JudgedBy::Excess => (p50(one) - p50(other)) / 1e6,
+            JudgedBy::Rate if one.bytes > 0 => one.bytes_per_s() / other.bytes_per_s().max(1e-9),
+            JudgedBy::Rate => one.ops_per_s() / other.ops_per_s().max(1e-9),
         }));
         Comparison { what, value, aim }
     }
 }
 
-fn p50(round: &Round) -> f64 {
+fn p50(round: &WorkloadRound) -> f64 {
     round.times.value_at_quantile(0.5) as f64
 }
 
@@ -206,8 +206,8 @@ mod tests {
     struct Fixed(u64);
 
     impl Workload for Fixed {
-        fn round(&mut self, _length: Duration) -> Result<Round> {
-            let mut round = Round::new()?;
+        fn round(&mut self, _length: Duration) -> Result<WorkloadRound> {
+            let mut round = WorkloadRound::new()?;
             for _ in 0..10 {
                 round.note(1, 1000, Duration::from_micros(self.0));
             }
@@ -218,16 +218,17 @@ mod tests {
     #[test]
     fn ratios_are_taken_turn_by_turn() {
         let mut workloads: Vec<Box<dyn Workload>> = vec![Box::new(Fixed(30)), Box::new(Fixed(20))];
-        let turns = Turns::measure(&mut workloads, Duration::from_millis(5)).expect("measures");
-        let time = turns.compare(What::Time, 1, Some(Aim::AtMost(1.25)));
+        let turns =
+            WorkloadTurns::measure(&mut workloads, Duration::from_millis(5)).expect("measures");
+        let time = turns.compare(JudgedBy::Time, 1, Some(ComparisonAim::AtMost(1.25)));
         assert!((time.value - 1.5).abs() < 0.01, "{time:?}");
         assert_eq!(time.holds(), Some(false));
-        let rate = turns.compare(What::Rate, 1, Some(Aim::AtLeast(0.5)));
+        let rate = turns.compare(JudgedBy::Rate, 1, Some(ComparisonAim::AtLeast(0.5)));
         assert!((rate.value - 0.667).abs() < 0.01, "{rate:?}");
         assert_eq!(rate.holds(), Some(true));
-        let excess = turns.compare(What::Excess, 1, None);
+        let excess = turns.compare(JudgedBy::Excess, 1, None);
         assert!((excess.value - 0.01).abs() < 0.001, "{excess:?}");
-        let figures = turns.figures(0);
+        let figures = turns.summary(0);
         assert_eq!(figures.ops, 50);
         assert!((29_900..=30_100).contains(&figures.p50_ns), "{figures:?}");
     }

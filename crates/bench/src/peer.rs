@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use samite_types::{Error, ErrorKind, Result};
 
 use crate::child::failed;
-use crate::child::socket::{self, Family, Stream};
+use crate::child::socket::{self, SocketFamily, SocketStream};
 use crate::measure::{Workload, steps};
-use crate::place::Place;
-use crate::store::kv::{IN_FLIGHT, KEYS, Keys, Verb, WINDOWS};
+use crate::place::BenchPlace;
+use crate::store::kv::{IN_FLIGHT, KEYS, KeySet, KeyVerb, WINDOWS};
 
 const START: Duration = Duration::from_secs(5);
 
 /// A server of our own, without persistence.
-pub struct Redis {
+pub struct RedisServer {
     child: Child,
     tcp: String,
     unix: PathBuf,
 }
 
-impl Redis {
+impl RedisServer {
     /// Starts it; [`ErrorKind::Unsupported`] when it is not installed.
     pub fn start(dir: &Path) -> Result<Self> {
         // Given up again at once: the port stays free for the moment that the server needs.
@@ -46,7 +46,7 @@ impl Redis {
             })?;
         let redis = Self { child, tcp: format!("127.0.0.1:{port}"), unix };
         let until = Instant::now() + START;
-        while socket::connect(Family::Tcp, &redis.tcp).is_err() || !redis.unix.exists() {
+        while socket::connect(SocketFamily::Tcp, &redis.tcp).is_err() || !redis.unix.exists() {
             if Instant::now() > until {
                 return Err(Error::new(ErrorKind::Timeout, "redis-server does not answer"));
             }
@@ -55,31 +55,31 @@ impl Redis {
         Ok(redis)
     }
 
-    fn connect(&self, family: Family) -> Result<Connection> {
+    fn connect(&self, family: SocketFamily) -> Result<RedisConnection> {
         let stream = match family {
-            Family::Tcp => socket::connect(family, &self.tcp)?,
-            Family::Unix => socket::connect(family, &self.unix.to_string_lossy())?,
+            SocketFamily::Tcp => socket::connect(family, &self.tcp)?,
+            SocketFamily::Unix => socket::connect(family, &self.unix.to_string_lossy())?,
         };
-        Ok(Connection { stream, out: Vec::new(), input: Vec::new(), used: 0 })
+        Ok(RedisConnection { stream, out: Vec::new(), input: Vec::new(), used: 0 })
     }
 }
 
-impl Drop for Redis {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-struct Connection {
-    stream: Box<dyn Stream>,
+struct RedisConnection {
+    stream: Box<dyn SocketStream>,
     out: Vec<u8>,
     input: Vec<u8>,
     /// Bytes of `input` that are done with.
     used: usize,
 }
 
-impl Connection {
+impl RedisConnection {
     /// Puts a command behind those that wait to be sent.
     fn push(&mut self, words: &[&[u8]]) {
         self.out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
@@ -136,16 +136,20 @@ fn parse(input: &[u8]) -> Result<Option<(usize, usize)>> {
     Ok((input.len() >= reply_len).then_some((reply_len, value_len)))
 }
 
-fn push(connection: &mut Connection, verb: Verb, keys: &mut Keys) {
+fn push(connection: &mut RedisConnection, verb: KeyVerb, keys: &mut KeySet) {
     let (key, value) = keys.next();
     match verb {
-        Verb::Get => connection.push(&[b"GET", key]),
-        Verb::Put => connection.push(&[b"SET", key, value]),
+        KeyVerb::Get => connection.push(&[b"GET", key]),
+        KeyVerb::Put => connection.push(&[b"SET", key, value]),
     }
 }
 
 /// One request in flight.
-pub fn one(verb: Verb, family: Family, place: &mut Place) -> Result<Box<dyn Workload>> {
+pub fn one(
+    verb: KeyVerb,
+    family: SocketFamily,
+    place: &mut BenchPlace,
+) -> Result<Box<dyn Workload>> {
     let (mut connection, mut keys) = prepared(family, place)?;
     Ok(steps(1, 0, move || {
         push(&mut connection, verb, &mut keys);
@@ -155,7 +159,11 @@ pub fn one(verb: Verb, family: Family, place: &mut Place) -> Result<Box<dyn Work
 }
 
 /// Many requests in flight, sent a window at a time.
-pub fn pipelined(verb: Verb, family: Family, place: &mut Place) -> Result<Box<dyn Workload>> {
+pub fn pipelined(
+    verb: KeyVerb,
+    family: SocketFamily,
+    place: &mut BenchPlace,
+) -> Result<Box<dyn Workload>> {
     let (mut connection, mut keys) = prepared(family, place)?;
     let window = IN_FLIGHT / WINDOWS;
     let mut flying = VecDeque::new();
@@ -170,11 +178,11 @@ pub fn pipelined(verb: Verb, family: Family, place: &mut Place) -> Result<Box<dy
 }
 
 /// A connection, and all keys with their values in the server.
-fn prepared(family: Family, place: &mut Place) -> Result<(Connection, Keys)> {
+fn prepared(family: SocketFamily, place: &mut BenchPlace) -> Result<(RedisConnection, KeySet)> {
     let mut connection = place.redis()?.connect(family)?;
-    let mut keys = Keys::new();
+    let mut keys = KeySet::new();
     for _ in 0..KEYS {
-        push(&mut connection, Verb::Put, &mut keys);
+        push(&mut connection, KeyVerb::Put, &mut keys);
         connection.send()?;
         connection.take()?;
     }

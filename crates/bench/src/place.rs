@@ -5,22 +5,22 @@ use std::path::{Path, PathBuf};
 use samite_types::{Error, ErrorKind, Result};
 use tempfile::TempDir;
 
-use crate::peer::Redis;
-use crate::store::{Cluster, Home, MIRRORED};
+use crate::peer::RedisServer;
+use crate::store::{BenchCluster, MIRRORED, RecordHost};
 
 /// Everything is stopped and removed when this is dropped.
-pub struct Place {
-    cluster: Option<Cluster>,
-    sealed: Option<Cluster>,
-    pair: Option<Cluster>,
-    durable: Option<Cluster>,
+pub struct BenchPlace {
+    cluster: Option<BenchCluster>,
+    sealed: Option<BenchCluster>,
+    pair: Option<BenchCluster>,
+    durable: Option<BenchCluster>,
     /// `None`: not tried yet.
-    redis: Option<Result<Redis>>,
+    redis: Option<Result<RedisServer>>,
     /// Below the others: dropped after what lives in it.
     directory: TempDir,
 }
 
-impl Place {
+impl BenchPlace {
     pub fn new() -> Result<Self> {
         let directory =
             tempfile::Builder::new().prefix("samite-bench-").tempdir().map_err(|error| {
@@ -41,35 +41,35 @@ impl Place {
     }
 
     /// A store of one node, started when first asked for.
-    pub fn cluster(&mut self) -> Result<&Cluster> {
+    pub fn cluster(&mut self) -> Result<&BenchCluster> {
         if self.cluster.is_none() {
-            self.cluster = Some(Cluster::start(&self.directory.path().join("run"), 1, &[])?);
+            self.cluster = Some(BenchCluster::start(&self.directory.path().join("run"), 1, &[])?);
         }
         self.cluster.as_ref().ok_or_else(|| ErrorKind::Internal.into())
     }
 
     /// The store that has this home, started when first asked for.
-    pub fn store(&mut self, home: Home) -> Result<&Cluster> {
-        if home == Home::One {
+    pub fn store(&mut self, home: RecordHost) -> Result<&BenchCluster> {
+        if home == RecordHost::One {
             return self.cluster();
         }
         let flash = self.flash();
         let flash = flash.to_string_lossy();
         let (place, path, nodes, extra): (_, _, _, &[&str]) = match home {
-            Home::OneTls => (&mut self.sealed, "sealed", 1, &["--tls"]),
-            Home::Durable => (&mut self.durable, "durable", 1, &["--durable", &flash]),
+            RecordHost::OneTls => (&mut self.sealed, "sealed", 1, &["--tls"]),
+            RecordHost::Durable => (&mut self.durable, "durable", 1, &["--durable", &flash]),
             _ => (&mut self.pair, "pair", 2, MIRRORED),
         };
         if place.is_none() {
-            *place = Some(Cluster::start(&self.directory.path().join(path), nodes, extra)?);
+            *place = Some(BenchCluster::start(&self.directory.path().join(path), nodes, extra)?);
         }
         place.as_ref().ok_or_else(|| ErrorKind::Internal.into())
     }
 
     /// A Redis server, started when first asked for; [`ErrorKind::Unsupported`] when it is not installed.
-    pub fn redis(&mut self) -> Result<&Redis> {
+    pub fn redis(&mut self) -> Result<&RedisServer> {
         let path = self.directory.path();
-        let redis = self.redis.get_or_insert_with(|| Redis::start(path));
+        let redis = self.redis.get_or_insert_with(|| RedisServer::start(path));
         redis.as_ref().map_err(Clone::clone)
     }
 }

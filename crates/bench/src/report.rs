@@ -5,13 +5,13 @@ use std::io::Write;
 use samite_types::{Error, ErrorKind, Result};
 use serde_json::{Value, json};
 
-use crate::Measured;
-use crate::measure::{Aim, Comparison, Figures, What};
+use crate::MeasuredRow;
+use crate::measure::{Comparison, ComparisonAim, JudgedBy, WorkloadResult};
 
 /// What a benchmark was measured against.
-pub struct Against {
+pub struct MeasuredAgainst {
     pub name: String,
-    pub figures: Figures,
+    pub figures: WorkloadResult,
     pub comparison: Comparison,
 }
 
@@ -24,7 +24,7 @@ pub fn line(out: &mut dyn Write, line: &str) -> Result<()> {
 }
 
 /// A block of lines: the benchmark, then one line for each that it was measured against.
-pub fn table(out: &mut dyn Write, result: &Measured) -> Result<()> {
+pub fn table(out: &mut dyn Write, result: &MeasuredRow) -> Result<()> {
     if let Some(why) = &result.skipped {
         return line(out, &format!("{:<36} skipped: {why}", result.name));
     }
@@ -46,7 +46,7 @@ pub fn table(out: &mut dyn Write, result: &Measured) -> Result<()> {
     Ok(())
 }
 
-fn figures(figures: &Figures) -> String {
+fn figures(figures: &WorkloadResult) -> String {
     let rate = if figures.bytes_per_s > 64e6 {
         format!("{:>7.2} GiB/s", figures.bytes_per_s / f64::from(1 << 30))
     } else {
@@ -57,14 +57,14 @@ fn figures(figures: &Figures) -> String {
 
 fn comparison(comparison: &Comparison) -> String {
     let value = match comparison.what {
-        What::Time => format!("time × {:.2}", comparison.value),
-        What::Rate => format!("rate × {:.2}", comparison.value),
-        What::Excess => format!("time + {:.2} ms", comparison.value),
+        JudgedBy::Time => format!("time × {:.2}", comparison.value),
+        JudgedBy::Rate => format!("rate × {:.2}", comparison.value),
+        JudgedBy::Excess => format!("time + {:.2} ms", comparison.value),
     };
     let aim = match comparison.aim {
         None => return value,
-        Some(Aim::AtMost(limit)) => format!("aim ≤ {limit}"),
-        Some(Aim::AtLeast(limit)) => format!("aim ≥ {limit}"),
+        Some(ComparisonAim::AtMost(limit)) => format!("aim ≤ {limit}"),
+        Some(ComparisonAim::AtLeast(limit)) => format!("aim ≥ {limit}"),
     };
     let held = if comparison.holds() == Some(true) { "ok" } else { "MISSED" };
     format!("{value}  ({aim}: {held})")
@@ -88,7 +88,7 @@ fn count(value: f64) -> String {
 }
 
 /// One JSON object on a line of its own.
-pub fn json(out: &mut dyn Write, result: &Measured) -> Result<()> {
+pub fn json(out: &mut dyn Write, result: &MeasuredRow) -> Result<()> {
     let mut object = match &result.skipped {
         Some(why) => json!({ "skipped": why }),
         None => figures_json(&result.figures),
@@ -103,19 +103,19 @@ pub fn json(out: &mut dyn Write, result: &Measured) -> Result<()> {
     line(out, &object.to_string())
 }
 
-fn against_json(against: &Against) -> Value {
+fn against_json(against: &MeasuredAgainst) -> Value {
     let mut object = figures_json(&against.figures);
     object["name"] = against.name.clone().into();
     let (kind, value) = match against.comparison.what {
-        What::Time => ("time_ratio", against.comparison.value),
-        What::Rate => ("rate_ratio", against.comparison.value),
-        What::Excess => ("time_excess_ms", against.comparison.value),
+        JudgedBy::Time => ("time_ratio", against.comparison.value),
+        JudgedBy::Rate => ("rate_ratio", against.comparison.value),
+        JudgedBy::Excess => ("time_excess_ms", against.comparison.value),
     };
     object[kind] = value.into();
     match against.comparison.aim {
         None => {}
-        Some(Aim::AtMost(limit)) => object["aim_at_most"] = limit.into(),
-        Some(Aim::AtLeast(limit)) => object["aim_at_least"] = limit.into(),
+        Some(ComparisonAim::AtMost(limit)) => object["aim_at_most"] = limit.into(),
+        Some(ComparisonAim::AtLeast(limit)) => object["aim_at_least"] = limit.into(),
     }
     if let Some(holds) = against.comparison.holds() {
         object["aim_holds"] = holds.into();
@@ -123,7 +123,7 @@ fn against_json(against: &Against) -> Value {
     object
 }
 
-fn figures_json(figures: &Figures) -> Value {
+fn figures_json(figures: &WorkloadResult) -> Value {
     json!({
         "ops": figures.ops,
         "ops_per_s": figures.ops_per_s,
@@ -140,11 +140,17 @@ fn figures_json(figures: &Figures) -> Value {
 mod tests {
     use super::*;
 
-    fn sample(skipped: Option<String>) -> Measured {
-        let figures = Figures { ops: 9, ops_per_s: 51_000.0, p50_ns: 19_600, ..Figures::default() };
-        let comparison = Comparison { what: What::Time, value: 1.3, aim: Some(Aim::AtMost(1.25)) };
-        let against = vec![Against { name: "/floor".into(), figures, comparison }];
-        Measured { name: "/kv/get".into(), skipped, figures, per_s_min: Some(60e3), against }
+    fn sample(skipped: Option<String>) -> MeasuredRow {
+        let figures = WorkloadResult {
+            ops: 9,
+            ops_per_s: 51_000.0,
+            p50_ns: 19_600,
+            ..WorkloadResult::default()
+        };
+        let comparison =
+            Comparison { what: JudgedBy::Time, value: 1.3, aim: Some(ComparisonAim::AtMost(1.25)) };
+        let against = vec![MeasuredAgainst { name: "/floor".into(), figures, comparison }];
+        MeasuredRow { name: "/kv/get".into(), skipped, figures, per_s_min: Some(60e3), against }
     }
 
     #[test]

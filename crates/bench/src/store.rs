@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use samite_client::runtime::{DEFAULT_CLUSTER, ENV_RUNTIME_DIR, RuntimeDir};
-use samite_client::{Client, ClusterConfig, Dataset, Options, Transport};
+use samite_client::{Client, ClientOptions, ClusterConfig, Dataset, TransportKind};
 use samite_types::{Error, ErrorKind, NodeId, Redundancy, Result};
 use samite_wire::control::{BackendKind, DatasetSpec, DurabilityKind};
 
@@ -19,7 +19,7 @@ use crate::child::own_executable;
 
 /// Where records lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Home {
+pub enum RecordHost {
     /// On the one node of a cluster.
     One,
     /// On the one node of a cluster with TLS.
@@ -32,7 +32,7 @@ pub enum Home {
     Durable,
 }
 
-impl Home {
+impl RecordHost {
     const fn redundancy(self) -> Redundancy {
         match self {
             Self::One | Self::OneTls | Self::OneOfTwo | Self::Durable => Redundancy(1),
@@ -55,12 +55,12 @@ pub const MIRRORED: &[&str] = &["--mirror", "2"];
 const POPULATE: Duration = Duration::from_secs(20);
 
 /// A running cluster. Taken down when dropped.
-pub struct Cluster {
+pub struct BenchCluster {
     samite: PathBuf,
     runtime: PathBuf,
 }
 
-impl Cluster {
+impl BenchCluster {
     /// Starts it with `nodes` nodes, and its runtime directory at `runtime`. `extra` goes behind `samite up …`.
     pub fn start(runtime: &Path, nodes: u32, extra: &[&str]) -> Result<Self> {
         let cluster = Self { samite: own_executable()?, runtime: runtime.to_path_buf() };
@@ -87,13 +87,13 @@ impl Cluster {
     }
 
     /// A client that uses no other transport than this.
-    pub fn connect(&self, transport: Transport) -> Result<Client> {
+    pub fn connect(&self, transport: TransportKind) -> Result<Client> {
         let dir = RuntimeDir::at(&self.runtime)?.cluster(DEFAULT_CLUSTER)?;
         let mut addresses = Vec::new();
         for node in dir.read_cluster_file()?.nodes {
             match transport {
-                Transport::Tcp | Transport::Tls => addresses.extend(node.network_address()),
-                Transport::Shm | Transport::Unix => {
+                TransportKind::Tcp | TransportKind::Tls => addresses.extend(node.network_address()),
+                TransportKind::Shm | TransportKind::Unix => {
                     addresses.push(format!("{transport}://{}", node.socket.display()));
                 }
             }
@@ -104,19 +104,22 @@ impl Cluster {
             key: dir.read_key()?,
             authorities: dir.read_authorities()?,
         };
-        Client::connect(&config, Options { transport: Some(transport), ..Options::default() })
+        Client::connect(
+            &config,
+            ClientOptions { transport: Some(transport), ..ClientOptions::default() },
+        )
     }
 
     /// A dataset of this name on this backend; made when first asked for.
     pub fn dataset(
         &self,
         name: &str,
-        transport: Transport,
+        transport: TransportKind,
         backend: BackendKind,
-        home: Home,
+        home: RecordHost,
     ) -> Result<Dataset> {
         let null = if backend == BackendKind::Null { "-null" } else { "" };
-        let both = if home == Home::Both { "-both" } else { "" };
+        let both = if home == RecordHost::Both { "-both" } else { "" };
         self.connect(transport)?.create_dataset(&DatasetSpec {
             backend,
             redundancy: home.redundancy(),
@@ -126,7 +129,7 @@ impl Cluster {
     }
 
     fn wait_for_memory(&self, nodes: u32) -> Result<()> {
-        let client = self.connect(Transport::Unix)?;
+        let client = self.connect(TransportKind::Unix)?;
         let until = Instant::now() + POPULATE;
         for node in (0..nodes).map(NodeId) {
             while Instant::now() < until {
@@ -141,7 +144,7 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for BenchCluster {
     fn drop(&mut self) {
         let mut down = self.command();
         let _ = down.arg("down").stdin(Stdio::null()).stdout(Stdio::null()).status();

@@ -5,17 +5,17 @@ use std::time::Duration;
 use samite_client::runtime::{
     ClusterDir, ClusterFile, ClusterSetup, DEFAULT_CLUSTER, ENV_CLUSTER, NodeEntry, RuntimeDir,
 };
-use samite_client::{Client, ClusterConfig, ENV_TRANSPORT, Options, transport_from_env};
-use samite_fs::{Context, FileSystem};
+use samite_client::{Client, ClientOptions, ClusterConfig, ENV_TRANSPORT, transport_from_env};
+use samite_fs::{CallerContext, FileSystem};
 use samite_types::{Error, ErrorKind};
 
-use crate::failure::{ExitCode, Failure};
+use crate::failure::{CommandFailure, ExitCode};
 
 /// Dataset that holds the files.
 pub const FILES_DATASET: &str = "files";
 
 /// The cluster that the command line and the environment name; it need not be up.
-pub struct Target {
+pub struct ClusterTarget {
     /// The user's runtime directory.
     pub runtime: RuntimeDir,
     /// The cluster's directory in it.
@@ -23,16 +23,16 @@ pub struct Target {
     timeout: Option<Duration>,
 }
 
-impl Target {
+impl ClusterTarget {
     /// From the option `--name`, else the environment, else the default.
-    pub fn new(name: Option<String>, timeout: Option<Duration>) -> Result<Self, Failure> {
-        let usage = |error: Error| Failure::usage(error.message());
+    pub fn new(name: Option<String>, timeout: Option<Duration>) -> Result<Self, CommandFailure> {
+        let usage = |error: Error| CommandFailure::usage(error.message());
         let name = match name {
             Some(name) => name,
             None => match std::env::var(ENV_CLUSTER) {
                 Ok(name) if !name.is_empty() => name,
                 Ok(_) | Err(std::env::VarError::NotPresent) => DEFAULT_CLUSTER.to_owned(),
-                Err(error) => return Err(Failure::usage(format!("{ENV_CLUSTER}: {error}"))),
+                Err(error) => return Err(CommandFailure::usage(format!("{ENV_CLUSTER}: {error}"))),
             },
         };
         let runtime = RuntimeDir::for_user().map_err(usage)?;
@@ -41,9 +41,9 @@ impl Target {
     }
 
     /// The cluster's description.
-    pub fn cluster_file(&self) -> Result<ClusterFile, Failure> {
+    pub fn cluster_file(&self) -> Result<ClusterFile, CommandFailure> {
         self.dir.read_cluster_file().map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Failure::new(
+            ErrorKind::NotFound => CommandFailure::new(
                 ExitCode::Unreachable,
                 format!("{error}; start it with `samite up --local N --name {}`", self.dir.name()),
             ),
@@ -52,7 +52,7 @@ impl Target {
     }
 
     /// A client of the cluster.
-    pub fn connect(&self) -> Result<Client, Failure> {
+    pub fn connect(&self) -> Result<Client, CommandFailure> {
         let file = self.cluster_file()?;
         Ok(self.connect_with(&file.nodes, None, &file.setup)?)
     }
@@ -76,7 +76,8 @@ impl Target {
         let transport = transport_from_env()?;
         let config = self.config_of(nodes)?;
         let (redundancy, reads) = (setup.redundancy, setup.reads);
-        let mut options = Options { transport, redundancy, reads, ..Options::default() };
+        let mut options =
+            ClientOptions { transport, redundancy, reads, ..ClientOptions::default() };
         if let Some(timeout) = self.timeout.or(timeout) {
             options.timeout = timeout;
         }
@@ -115,24 +116,24 @@ impl Target {
     }
 
     /// The cluster's files, as this process's user.
-    pub fn files(&self) -> Result<Files, Failure> {
+    pub fn files(&self) -> Result<ClusterFiles, CommandFailure> {
         let client = self.connect()?;
         let fs = FileSystem::open(&client, FILES_DATASET)?;
-        Ok(Files { fs, context: context() })
+        Ok(ClusterFiles { fs, context: context() })
     }
 }
 
 /// The file system of a cluster, and who asks.
-pub struct Files {
+pub struct ClusterFiles {
     /// The file system.
     pub fs: FileSystem,
     /// This process's user, groups and umask.
-    pub context: Context,
+    pub context: CallerContext,
 }
 
-fn context() -> Context {
+fn context() -> CallerContext {
     // The only way to read the umask is to set it; no other thread makes files at this point.
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
-    Context::of_process(umask.as_raw_mode())
+    CallerContext::of_process(umask.as_raw_mode())
 }

@@ -43,14 +43,14 @@ Exit codes:
 
 /// Why a command failed.
 #[derive(Debug)]
-pub struct Failure {
+pub struct CommandFailure {
     /// Exit code.
     pub code: ExitCode,
     /// Words for stderr, without the leading `samite: `. Empty when all was said already.
     pub message: String,
 }
 
-impl Failure {
+impl CommandFailure {
     /// A failure with its code.
     pub fn new(code: ExitCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
@@ -72,13 +72,13 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CommandFailure {
     fn from(error: Error) -> Self {
         let code = match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::WrongKey => {
@@ -96,17 +96,17 @@ impl From<Error> for Failure {
 /// Adds what was being done to a system error.
 pub trait IoContext<T> {
     /// `what` names the operation and its object ("read /tmp/x").
-    fn doing(self, what: impl fmt::Display) -> Result<T, Failure>;
+    fn doing(self, what: impl fmt::Display) -> Result<T, CommandFailure>;
 }
 
 impl<T> IoContext<T> for std::io::Result<T> {
-    fn doing(self, what: impl fmt::Display) -> Result<T, Failure> {
-        self.map_err(|error| Failure::failed(format!("{what}: {error}")))
+    fn doing(self, what: impl fmt::Display) -> Result<T, CommandFailure> {
+        self.map_err(|error| CommandFailure::failed(format!("{what}: {error}")))
     }
 }
 
 impl<T> IoContext<T> for Result<T, rustix::io::Errno> {
-    fn doing(self, what: impl fmt::Display) -> Result<T, Failure> {
-        self.map_err(|errno| Failure::failed(format!("{what}: {errno}")))
+    fn doing(self, what: impl fmt::Display) -> Result<T, CommandFailure> {
+        self.map_err(|errno| CommandFailure::failed(format!("{what}: {errno}")))
     }
 }

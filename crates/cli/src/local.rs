@@ -1,11 +1,11 @@
 //! What `up` and `down` do to the processes and files of a local cluster.
 
 pub mod aside;
-pub mod kept;
+pub mod cluster_record;
 pub mod launch;
-pub mod life;
 pub mod memory;
 pub mod mounts;
+pub mod node_life;
 pub mod process;
 pub mod tls;
 
@@ -20,8 +20,8 @@ use rustix::process::Signal;
 use samite_client::runtime::{ClusterDir, ENV_RUNTIME_DIR};
 use samite_types::NodeId;
 
-use crate::failure::{Failure, IoContext};
-use process::Process;
+use crate::failure::{CommandFailure, IoContext};
+use process::NodeProcess;
 
 /// How long a node may take over an orderly stop before it is told again, and at last killed.
 const STOP_STEP: Duration = Duration::from_secs(5);
@@ -32,12 +32,12 @@ const DIES_WITHIN: Duration = Duration::from_secs(20);
 
 /// Held by the one `up` or `down` that works on a cluster. The kernel lets go of it when the holder dies.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "held for its lock")] OwnedFd);
+pub struct ClusterLock(#[expect(dead_code, reason = "held for its lock")] OwnedFd);
 
 /// Locks the cluster's directory, waiting for another `up` or `down` for at most `timeout`.
 ///
 /// `None` when there is no such directory.
-pub fn lock(dir: &ClusterDir, timeout: Duration) -> Result<Option<Lock>, Failure> {
+pub fn lock(dir: &ClusterDir, timeout: Duration) -> Result<Option<ClusterLock>, CommandFailure> {
     let until = Instant::now() + timeout;
     let path = dir.path();
     loop {
@@ -48,13 +48,13 @@ pub fn lock(dir: &ClusterDir, timeout: Duration) -> Result<Option<Lock>, Failure
         };
         match flock(&fd, FlockOperation::NonBlockingLockExclusive) {
             // Another `down` may have removed the directory between our open and our lock.
-            Ok(()) if is_still_at(&fd, path) => return Ok(Some(Lock(fd))),
+            Ok(()) if is_still_at(&fd, path) => return Ok(Some(ClusterLock(fd))),
             Ok(()) => {}
             Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                return Err(Failure::failed(format!(
+                return Err(CommandFailure::failed(format!(
                     "cluster {}: another `samite up` or `samite down` is working on it",
                     dir.name()
                 )));
@@ -72,11 +72,11 @@ fn is_still_at(fd: &OwnedFd, path: &Path) -> bool {
 }
 
 /// The cluster's living node processes: those written down, and those that were never written down, a third voter of those included.
-pub fn living_nodes(dir: &ClusterDir) -> Vec<Process> {
+pub fn living_nodes(dir: &ClusterDir) -> Vec<NodeProcess> {
     let recorded = dir.read_cluster_file().map(|file| file.nodes).unwrap_or_default();
-    let mut living: BTreeMap<u32, Process> = recorded
+    let mut living: BTreeMap<u32, NodeProcess> = recorded
         .iter()
-        .filter_map(|node| Process::started_at(node.pid, node.start_ticks))
+        .filter_map(|node| NodeProcess::started_at(node.pid, node.start_ticks))
         .map(|process| (process.pid(), process))
         .collect();
     for process in process::nodes_serving(dir.path()) {
@@ -89,20 +89,20 @@ pub fn living_nodes(dir: &ClusterDir) -> Vec<Process> {
 }
 
 /// The living process with the third voter, if it was written down.
-pub fn living_voter(dir: &ClusterDir) -> Option<Process> {
+pub fn living_voter(dir: &ClusterDir) -> Option<NodeProcess> {
     let voter = dir.read_cluster_file().ok()?.setup.third_voter?;
-    Process::started_at(voter.pid, voter.start_ticks)
+    NodeProcess::started_at(voter.pid, voter.start_ticks)
 }
 
 /// The living etcd processes that were started with the cluster, written down or not.
-pub fn living_etcd(dir: &ClusterDir) -> Vec<Process> {
+pub fn living_etcd(dir: &ClusterDir) -> Vec<NodeProcess> {
     process::etcd_in(dir.path())
 }
 
 /// Waits until all have ended, at most for `timeout`, or for [`DIES_WITHIN`] those that were killed; says whether they have.
-pub fn wait_all(processes: &[Process], timeout: Duration) -> bool {
+pub fn wait_all(processes: &[NodeProcess], timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
-    let has_ended = |process: &Process| {
+    let has_ended = |process: &NodeProcess| {
         process.wait(until.saturating_duration_since(Instant::now()))
             || (process.is_dying() && process.wait(DIES_WITHIN))
     };
@@ -110,7 +110,7 @@ pub fn wait_all(processes: &[Process], timeout: Duration) -> bool {
 }
 
 /// Ends processes: in order if they listen (SIGTERM), at once if they do not (SIGKILL).
-pub fn stop_all(processes: &[Process]) -> Result<(), Failure> {
+pub fn stop_all(processes: &[NodeProcess]) -> Result<(), CommandFailure> {
     for signal in [Signal::TERM, Signal::KILL] {
         for process in processes.iter().filter(|process| process.is_alive()) {
             process.signal(signal);
@@ -129,13 +129,16 @@ pub fn stop_all(processes: &[Process]) -> Result<(), Failure> {
     if left.is_empty() {
         return Ok(());
     }
-    Err(Failure::failed(format!("processes {} do not end, not even by SIGKILL", left.join(", "))))
+    Err(CommandFailure::failed(format!(
+        "processes {} do not end, not even by SIGKILL",
+        left.join(", ")
+    )))
 }
 
 /// Removes the cluster's files and its directory, and the runtime directory when that was the last one and nobody has named it.
 ///
 /// Only files that Samite makes are removed: a directory that was named by mistake loses nothing.
-pub fn sweep(dir: &ClusterDir) -> Result<(), Failure> {
+pub fn sweep(dir: &ClusterDir) -> Result<(), CommandFailure> {
     let path = dir.path();
     let entries = match std::fs::read_dir(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
@@ -158,7 +161,7 @@ pub fn sweep(dir: &ClusterDir) -> Result<(), Failure> {
         }
     }
     if !strange.is_empty() {
-        return Err(Failure::failed(format!(
+        return Err(CommandFailure::failed(format!(
             "{}: not removed, it holds files that are not Samite's: {}",
             path.display(),
             strange.join(", ")

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use cluster::Target;
+use cluster::ClusterTarget;
 use commands::{
     acknowledge, bench, data, dataset, df, down, fault, files, kv, ls, mount, node, object, run,
     scrub, set, stage, stat, status, up,
 };
-use failure::{EXIT_CODES, Failure};
+use failure::{CommandFailure, EXIT_CODES};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,7 @@ Examples:
 /// file below `/samite`.
 #[derive(Parser)]
 #[command(name = "samite", version, max_term_width = 100, after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
-struct Cli {
+struct CommandLine {
     /// Cluster to use, `default` unless given here or in SAMITE_CLUSTER
     #[arg(long = "name", global = true, value_name = "CLUSTER")]
     cluster: Option<String>,
@@ -44,7 +44,7 @@ struct Cli {
     #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_seconds)]
     timeout: Option<Duration>,
     #[command(subcommand)]
-    command: Command,
+    command: TopCommand,
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {
@@ -56,16 +56,16 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 #[derive(Subcommand)]
-enum Command {
-    Up(up::Args),
-    Status(status::Args),
-    Down(down::Args),
-    Node(node::Args),
-    Run(run::Args),
+enum TopCommand {
+    Up(up::UpArgs),
+    Status(status::StatusArgs),
+    Down(down::DownArgs),
+    Node(node::NodeArgs),
+    Run(run::RunArgs),
     Mount(mount::MountArgs),
     Umount(mount::UmountArgs),
-    Stage(stage::Args),
-    Ls(ls::Args),
+    Stage(stage::StageArgs),
+    Ls(ls::LsArgs),
     Cat(data::CatArgs),
     Put(data::PutArgs),
     Get(data::GetArgs),
@@ -73,22 +73,22 @@ enum Command {
     Mv(files::MvArgs),
     Rm(files::RmArgs),
     Mkdir(files::MkdirArgs),
-    Stat(stat::Args),
-    Set(set::Args),
-    Df(df::Args),
-    Kv(kv::Args),
-    Object(object::Args),
-    Dataset(dataset::Args),
-    Fault(fault::Args),
-    Scrub(scrub::Args),
-    AcknowledgeLoss(acknowledge::Args),
-    Bench(bench::Args),
+    Stat(stat::StatArgs),
+    Set(set::SetArgs),
+    Df(df::DfArgs),
+    Kv(kv::KvArgs),
+    Object(object::ObjectArgs),
+    Dataset(dataset::DatasetArgs),
+    Fault(fault::FaultArgs),
+    Scrub(scrub::ScrubArgs),
+    AcknowledgeLoss(acknowledge::AcknowledgeArgs),
+    Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchPeer(bench::PeerArgs),
 }
 
 fn main() {
-    let cli = Cli::try_parse().unwrap_or_else(|error| {
+    let cli = CommandLine::try_parse().unwrap_or_else(|error| {
         if !error.use_stderr() {
             error.exit();
         }
@@ -104,48 +104,48 @@ fn main() {
     }
 }
 
-fn dispatch(cli: Cli) -> Result<(), Failure> {
-    let target = Target::new(cli.cluster, cli.timeout)?;
-    let tells_of_nodes = matches!(cli.command, Command::Status(_) | Command::Node(_));
+fn dispatch(cli: CommandLine) -> Result<(), CommandFailure> {
+    let target = ClusterTarget::new(cli.cluster, cli.timeout)?;
+    let tells_of_nodes = matches!(cli.command, TopCommand::Status(_) | TopCommand::Node(_));
     carry_out(cli.command, &target).map_err(|failure| match failure.code {
         failure::ExitCode::Unreachable if !tells_of_nodes => {
             let ended = health::ended_nodes(&target);
             let lines = std::iter::once(failure.message).chain(ended);
-            Failure::new(failure.code, lines.collect::<Vec<_>>().join("\n"))
+            CommandFailure::new(failure.code, lines.collect::<Vec<_>>().join("\n"))
         }
         _ => failure,
     })
 }
 
-fn carry_out(command: Command, target: &Target) -> Result<(), Failure> {
+fn carry_out(command: TopCommand, target: &ClusterTarget) -> Result<(), CommandFailure> {
     match command {
-        Command::Up(args) => up::run(&args, target),
-        Command::Status(args) => status::run(&args, target),
-        Command::Down(args) => down::run(&args, target),
-        Command::Node(args) => node::run(&args, target),
-        Command::Run(args) => run::run(&args, target),
-        Command::Mount(args) => mount::mount(&args, target),
-        Command::Umount(args) => mount::umount(&args, target),
-        Command::Stage(args) => stage::run(&args, target),
-        Command::Ls(args) => ls::run(&args, target),
-        Command::Cat(args) => data::cat(&args, target),
-        Command::Put(args) => data::put(&args, target),
-        Command::Get(args) => data::get(&args, target),
-        Command::Cp(args) => files::cp(&args, target),
-        Command::Mv(args) => files::mv(&args, target),
-        Command::Rm(args) => files::rm(&args, target),
-        Command::Mkdir(args) => files::mkdir(&args, target),
-        Command::Stat(args) => stat::run(&args, target),
-        Command::Set(args) => set::run(&args, target),
-        Command::Df(args) => df::run(&args, target),
-        Command::Kv(args) => kv::run(&args, target),
-        Command::Object(args) => object::run(&args, target),
-        Command::Dataset(args) => dataset::run(&args, target),
-        Command::Fault(args) => fault::run(&args, target),
-        Command::Scrub(args) => scrub::run(&args, target),
-        Command::AcknowledgeLoss(args) => acknowledge::run(&args, target),
-        Command::Bench(args) => bench::run(&args),
-        Command::BenchPeer(args) => bench::peer(&args),
+        TopCommand::Up(args) => up::run(&args, target),
+        TopCommand::Status(args) => status::run(&args, target),
+        TopCommand::Down(args) => down::run(&args, target),
+        TopCommand::Node(args) => node::run(&args, target),
+        TopCommand::Run(args) => run::run(&args, target),
+        TopCommand::Mount(args) => mount::mount(&args, target),
+        TopCommand::Umount(args) => mount::umount(&args, target),
+        TopCommand::Stage(args) => stage::run(&args, target),
+        TopCommand::Ls(args) => ls::run(&args, target),
+        TopCommand::Cat(args) => data::cat(&args, target),
+        TopCommand::Put(args) => data::put(&args, target),
+        TopCommand::Get(args) => data::get(&args, target),
+        TopCommand::Cp(args) => files::cp(&args, target),
+        TopCommand::Mv(args) => files::mv(&args, target),
+        TopCommand::Rm(args) => files::rm(&args, target),
+        TopCommand::Mkdir(args) => files::mkdir(&args, target),
+        TopCommand::Stat(args) => stat::run(&args, target),
+        TopCommand::Set(args) => set::run(&args, target),
+        TopCommand::Df(args) => df::run(&args, target),
+        TopCommand::Kv(args) => kv::run(&args, target),
+        TopCommand::Object(args) => object::run(&args, target),
+        TopCommand::Dataset(args) => dataset::run(&args, target),
+        TopCommand::Fault(args) => fault::run(&args, target),
+        TopCommand::Scrub(args) => scrub::run(&args, target),
+        TopCommand::AcknowledgeLoss(args) => acknowledge::run(&args, target),
+        TopCommand::Bench(args) => bench::run(&args),
+        TopCommand::BenchPeer(args) => bench::peer(&args),
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
                 check(sub, &format!("{path} {}", sub.get_name()));
             }
         }
-        let command = super::Cli::command();
+        let command = super::CommandLine::command();
         command.clone().debug_assert();
         check(&command, "samite");
     }

@@ -2,18 +2,18 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Exit code of a command whose reader went away, as the shell reports a death by SIGPIPE.
 const BROKEN_PIPE_CODE: i32 = 128 + 13;
 
 /// Buffered standard output of one command.
-pub struct Output {
+pub struct CommandOutput {
     out: io::BufWriter<io::StdoutLock<'static>>,
     is_terminal: bool,
 }
 
-impl Output {
+impl CommandOutput {
     /// Takes standard output for the rest of the command.
     pub fn new() -> Self {
         let out = io::stdout().lock();
@@ -22,40 +22,40 @@ impl Output {
     }
 
     /// Writes bytes as they are.
-    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), CommandFailure> {
         self.out.write_all(bytes).or_else(on_write_error)
     }
 
     /// Writes a line.
-    pub fn line(&mut self, line: impl AsRef<str>) -> Result<(), Failure> {
+    pub fn line(&mut self, line: impl AsRef<str>) -> Result<(), CommandFailure> {
         self.bytes(line.as_ref().as_bytes())?;
         self.bytes(b"\n")
     }
 
     /// Writes a name: as it is into a file or pipe, with control characters and invalid UTF-8 escaped on a terminal.
-    pub fn name(&mut self, name: &[u8]) -> Result<(), Failure> {
+    pub fn name(&mut self, name: &[u8]) -> Result<(), CommandFailure> {
         if self.is_terminal { self.bytes(escaped(name).as_bytes()) } else { self.bytes(name) }
     }
 
     /// Writes one JSON value and a newline.
-    pub fn json(&mut self, value: &impl serde::Serialize) -> Result<(), Failure> {
+    pub fn json(&mut self, value: &impl serde::Serialize) -> Result<(), CommandFailure> {
         let text = serde_json::to_string(value)
-            .map_err(|error| Failure::failed(format!("write JSON: {error}")))?;
+            .map_err(|error| CommandFailure::failed(format!("write JSON: {error}")))?;
         self.line(text)
     }
 
     /// Sends what is buffered on its way.
-    pub fn finish(mut self) -> Result<(), Failure> {
+    pub fn finish(mut self) -> Result<(), CommandFailure> {
         self.out.flush().or_else(on_write_error)
     }
 }
 
-fn on_write_error(error: io::Error) -> Result<(), Failure> {
+fn on_write_error(error: io::Error) -> Result<(), CommandFailure> {
     if error.kind() == io::ErrorKind::BrokenPipe {
         // The reader has seen enough (`samite ls | head`): nothing to tell, and nobody to tell it to.
         std::process::exit(BROKEN_PIPE_CODE);
     }
-    Err(Failure::failed(format!("write to standard output: {error}")))
+    Err(CommandFailure::failed(format!("write to standard output: {error}")))
 }
 
 /// Writes one `samite: …` line to stderr. A closed stderr is no reason to fail.

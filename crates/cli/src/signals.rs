@@ -2,12 +2,12 @@
 
 use std::mem::MaybeUninit;
 
-use crate::failure::{Failure, IoContext};
+use crate::failure::{CommandFailure, IoContext};
 
 /// Calls `stop` in a thread of its own when SIGTERM, SIGINT or SIGHUP arrives for the first time.
 ///
 /// Must be called before other threads are started, for they inherit the mask that keeps these signals for this one.
-pub fn on_stop(stop: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+pub fn on_stop(stop: impl FnOnce() + Send + 'static) -> Result<(), CommandFailure> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `set` is initialized by sigemptyset before any other use, and the signal numbers are valid.
     let set = unsafe {

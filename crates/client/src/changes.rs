@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use samite_types::{ClientId, Clock, DatasetId, PartitionId, SystemClock};
-use samite_wire::heads::RecordId;
-use samite_wire::op::{Operation, Touched};
+use samite_wire::lookup::RecordId;
+use samite_wire::op::{Operation, TouchedRecords};
 
 /// One bit for each counter that a request touches: those of partitions, then those of keys.
 pub(crate) type Mask = u128;
@@ -25,28 +25,28 @@ const CLOCK_MARGIN: u32 = 16;
 
 /// Changes begun and ended in some of the partitions.
 #[derive(Debug, Default)]
-struct Stripe {
+struct ChangeStripe {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
 /// The counters of one session.
 #[derive(Debug)]
-pub(crate) struct Changes {
-    stripes: [Stripe; Mask::BITS as usize],
+pub(crate) struct ChangeCounters {
+    stripes: [ChangeStripe; Mask::BITS as usize],
 }
 
-/// A change that has begun. It ends by [`Changing::end`], when its outcome is known; until then, and for ever if it never
+/// A change that has begun. It ends by [`ChangeInProgress::end`], when its outcome is known; until then, and for ever if it never
 /// is, nothing that it may touch is relied on.
 #[must_use]
-pub(crate) struct Changing<'c> {
-    changes: &'c Changes,
+pub(crate) struct ChangeInProgress<'c> {
+    changes: &'c ChangeCounters,
     mask: Mask,
 }
 
 /// When something was asked for under a lease, on this session's clock and among its own changes.
 #[derive(Clone, Copy, Debug)]
-pub struct Moment {
+pub struct ReadStamp {
     client: ClientId,
     mask: Mask,
     /// Sum of the counters; they only grow, so it is the same only if each of them is.
@@ -54,7 +54,7 @@ pub struct Moment {
     at: Duration,
 }
 
-impl Moment {
+impl ReadStamp {
     /// Of an answer that tells what a change of this session did, which is sent after this moment: it holds until the next one.
     #[must_use]
     pub const fn past_own_change(self) -> Self {
@@ -79,25 +79,25 @@ pub(crate) fn mask_of_change(operation: &Operation<'_>) -> Mask {
     let changes = operation.actions.iter().filter(|action| action.is_mutation());
     changes.fold(mask_of(operation.partition), |mask, action| {
         mask | match action.touched() {
-            Touched::Key(key) => mask_of_key(key),
-            Touched::Moved(from, to) => mask_of_key(from) | mask_of_key(to),
-            Touched::Nothing | Touched::Prefix(_) => ALL_KEYS,
+            TouchedRecords::Key(key) => mask_of_key(key),
+            TouchedRecords::Moved(from, to) => mask_of_key(from) | mask_of_key(to),
+            TouchedRecords::Nothing | TouchedRecords::Prefix(_) => ALL_KEYS,
         }
     })
 }
 
-impl Changes {
+impl ChangeCounters {
     pub(crate) fn new() -> Self {
-        Self { stripes: std::array::from_fn(|_| Stripe::default()) }
+        Self { stripes: std::array::from_fn(|_| ChangeStripe::default()) }
     }
 
     /// Changes of all that `mask` names are about to be sent.
-    pub(crate) fn begin(&self, mask: Mask) -> Changing<'_> {
+    pub(crate) fn begin(&self, mask: Mask) -> ChangeInProgress<'_> {
         self.for_each(mask, |stripe| {
             // Before the request leaves: who finds the old number has its answer before ours.
             stripe.begun.fetch_add(1, Ordering::SeqCst);
         });
-        Changing { changes: self, mask }
+        ChangeInProgress { changes: self, mask }
     }
 
     /// The changes of `mask` have all had their outcomes.
@@ -107,7 +107,7 @@ impl Changes {
         });
     }
 
-    fn for_each(&self, mask: Mask, mut visit: impl FnMut(&Stripe)) {
+    fn for_each(&self, mask: Mask, mut visit: impl FnMut(&ChangeStripe)) {
         let mut rest = mask;
         while rest != 0 {
             visit(&self.stripes[rest.trailing_zeros() as usize]);
@@ -116,12 +116,12 @@ impl Changes {
     }
 
     /// This moment; `None` while an own change under `mask` is under way, whose effect a reply may show or not.
-    pub(crate) fn moment(&self, client: ClientId, mask: Mask) -> Option<Moment> {
+    pub(crate) fn read_stamp(&self, client: ClientId, mask: Mask) -> Option<ReadStamp> {
         let mut ended = 0u64;
         self.for_each(mask, |stripe| ended += stripe.ended.load(Ordering::SeqCst));
         let begun = self.begun(mask);
         // No counter's end exceeds its beginning: equal now, they were equal when the first was looked at.
-        (begun == ended).then(|| Moment { client, mask, begun, at: SystemClock.monotonic() })
+        (begun == ended).then(|| ReadStamp { client, mask, begun, at: SystemClock.monotonic() })
     }
 
     fn begun(&self, mask: Mask) -> u64 {
@@ -132,10 +132,10 @@ impl Changes {
 
     /// How long nobody else can change what was asked for at `moment` under a lease of `term`; `None`: the term is over, or this session
     /// has changed something since.
-    pub(crate) fn holds(
+    pub(crate) fn is_current(
         &self,
         client: ClientId,
-        moment: &Moment,
+        moment: &ReadStamp,
         term: Duration,
     ) -> Option<Duration> {
         let end = moment.at + (term - term / CLOCK_MARGIN);
@@ -145,14 +145,14 @@ impl Changes {
     }
 }
 
-impl Changing<'_> {
+impl ChangeInProgress<'_> {
     /// Its outcome is known.
     pub(crate) fn end(self) {
         self.changes.end(self.mask);
     }
 
-    /// Goes on until [`Changes::end`] is called with the mask that this returns.
-    pub(crate) fn leave(self) -> Mask {
+    /// Goes on until [`ChangeCounters::end`] is called with the mask that this returns.
+    pub(crate) fn end_change(self) -> Mask {
         self.mask
     }
 }
@@ -169,25 +169,25 @@ mod tests {
 
     #[test]
     fn own_changes_end_what_was_read_and_what_is_read_meanwhile() {
-        let changes = Changes::new();
-        let holds = |moment: &Moment| changes.holds(ME, moment, TERM).is_some();
-        let before = changes.moment(ME, mask_of(P)).unwrap();
+        let changes = ChangeCounters::new();
+        let holds = |moment: &ReadStamp| changes.is_current(ME, moment, TERM).is_some();
+        let before = changes.read_stamp(ME, mask_of(P)).unwrap();
         assert!(holds(&before));
-        assert!(changes.holds(ClientId(2), &before, TERM).is_none());
-        assert!(changes.holds(ME, &before, Duration::ZERO).is_none());
-        let everywhere = changes.moment(ME, Mask::MAX).unwrap();
+        assert!(changes.is_current(ClientId(2), &before, TERM).is_none());
+        assert!(changes.is_current(ME, &before, Duration::ZERO).is_none());
+        let everywhere = changes.read_stamp(ME, Mask::MAX).unwrap();
         let elsewhere = changes.begin(mask_of(PartitionId(6)));
         assert!(holds(&before) && !holds(&everywhere));
         elsewhere.end();
         let change = changes.begin(mask_of(P) | mask_of(PartitionId(63)));
         assert!(!holds(&before));
-        assert!(changes.moment(ME, mask_of(P)).is_none());
-        assert!(changes.moment(ME, Mask::MAX).is_none());
-        let second = changes.begin(mask_of(P)).leave();
+        assert!(changes.read_stamp(ME, mask_of(P)).is_none());
+        assert!(changes.read_stamp(ME, Mask::MAX).is_none());
+        let second = changes.begin(mask_of(P)).end_change();
         change.end();
-        assert!(changes.moment(ME, mask_of(P)).is_none());
+        assert!(changes.read_stamp(ME, mask_of(P)).is_none());
         changes.end(second);
-        let after = changes.moment(ME, mask_of(P)).unwrap();
+        let after = changes.read_stamp(ME, mask_of(P)).unwrap();
         assert!(holds(&after) && !holds(&before));
         let past = after.past_own_change();
         assert!(!holds(&past));
@@ -206,9 +206,9 @@ mod tests {
                 .find(|other| mask_of_key(other) != mask_of_key(b"key"))
                 .unwrap(),
         );
-        let changes = Changes::new();
-        let moment = changes.moment(ME, mask_of_key(key)).unwrap();
-        let holds = || changes.holds(ME, &moment, TERM).is_some();
+        let changes = ChangeCounters::new();
+        let moment = changes.read_stamp(ME, mask_of_key(key)).unwrap();
+        let holds = || changes.is_current(ME, &moment, TERM).is_some();
         let changing = |action| mask_of_change(&Operation::new(P, [action]));
         changes.begin(changing(Action::Delete { key: &other })).end();
         // Neither looks at it nor changes anything.
@@ -224,8 +224,8 @@ mod tests {
             assert_ne!(mask & mask_of(P), 0);
         }
         let change = changes.begin(detached);
-        assert!(!holds() && changes.moment(ME, mask_of_key(key)).is_none());
+        assert!(!holds() && changes.read_stamp(ME, mask_of_key(key)).is_none());
         change.end();
-        assert!(!holds() && changes.moment(ME, mask_of_key(key)).is_some());
+        assert!(!holds() && changes.read_stamp(ME, mask_of_key(key)).is_some());
     }
 }

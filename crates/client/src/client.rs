@@ -6,21 +6,22 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 use samite_placement::{ClusterMap, check_dataset_spec};
-use samite_transport::client::{Link, Outgoing};
+use samite_transport::client::{NodeLink, OutgoingRequest};
 use samite_transport::{Address, ClusterKey};
 use samite_types::{DatasetId, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result};
 use samite_wire::control::{
-    ControlReply, ControlRequest, DatasetSpec, Lost, NodeStatus, PartitionCopy, decode, encode,
+    ControlReply, ControlRequest, DatasetSpec, LostRecords, NodeStatus, PartitionCopy, decode,
+    encode,
 };
 use samite_wire::frame::FrameKind;
-use samite_wire::membership::NodeWish;
+use samite_wire::membership::AdminRequest;
 
 use crate::config::transport_from_env;
-use crate::peer::{Credentials, Peer, prefer};
+use crate::peer::{ClientCredentials, NodePeer, prefer};
 use crate::runtime::{ClusterDir, RuntimeDir};
-use crate::session::Session;
+use crate::session::ClientSession;
 use crate::stats::{Counters, Stats, count};
-use crate::{ClusterConfig, Dataset, Options};
+use crate::{ClientOptions, ClusterConfig, Dataset};
 
 /// Longest pause between two looks for something that other nodes have to learn first.
 const SPREAD_PAUSE_MAX: Duration = Duration::from_millis(50);
@@ -35,21 +36,21 @@ const LOST_PAUSE_MAX: Duration = Duration::from_millis(100);
 /// A client of one cluster. Cheap to clone; all clones share connections and one session.
 #[derive(Clone)]
 pub struct Client {
-    shared: Arc<Shared>,
+    shared: Arc<ClientShared>,
 }
 
-struct Shared {
+struct ClientShared {
     cluster: String,
     key: ClusterKey,
     addresses: Vec<Address>,
-    options: Options,
+    options: ClientOptions,
     counters: Counters,
     /// The session of this process, from [`Box::into_raw`]; null until it is needed. A forked child sets it to null and leaks
     /// what was there: other threads of the parent may have held its locks.
-    session: AtomicPtr<Session>,
+    session: AtomicPtr<ClientSession>,
 }
 
-impl Drop for Shared {
+impl Drop for ClientShared {
     fn drop(&mut self) {
         let session = *self.session.get_mut();
         if !session.is_null() {
@@ -64,11 +65,11 @@ impl Client {
     ///
     /// # Errors
     /// `Invalid` for an address that is none; `Unavailable`, `WrongKey`, `Timeout` when no node can be used.
-    pub fn connect(config: &ClusterConfig, options: Options) -> Result<Self> {
+    pub fn connect(config: &ClusterConfig, options: ClientOptions) -> Result<Self> {
         let mut addresses =
             config.addresses.iter().map(|url| url.parse()).collect::<Result<Vec<Address>>>()?;
         prefer(&mut addresses, options.transport);
-        let shared = Shared {
+        let shared = ClientShared {
             cluster: config.cluster.clone(),
             key: config.cluster_key(),
             addresses,
@@ -87,7 +88,8 @@ impl Client {
     /// # Errors
     /// `NotFound`: there is no such cluster; else as [`Self::connect`].
     pub fn from_runtime(name: &str) -> Result<Self> {
-        let options = Options { transport: transport_from_env()?, ..Options::default() };
+        let options =
+            ClientOptions { transport: transport_from_env()?, ..ClientOptions::default() };
         Self::from_cluster_dir(&RuntimeDir::for_user()?.cluster(name)?, options)
     }
 
@@ -95,7 +97,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Self::from_runtime`].
-    pub fn from_cluster_dir(dir: &ClusterDir, options: Options) -> Result<Self> {
+    pub fn from_cluster_dir(dir: &ClusterDir, options: ClientOptions) -> Result<Self> {
         let file = dir.read_cluster_file()?;
         let mut addresses = Vec::new();
         for node in &file.nodes {
@@ -106,15 +108,15 @@ impl Client {
         let (key, authorities) = (dir.read_key()?, dir.read_authorities()?);
         let config = ClusterConfig { cluster: file.cluster, addresses, key, authorities };
         let (redundancy, reads) = (file.setup.redundancy, file.setup.reads);
-        Self::connect(&config, Options { redundancy, reads, ..options })
+        Self::connect(&config, ClientOptions { redundancy, reads, ..options })
     }
 
     /// The session of this process.
-    pub(crate) fn session(&self) -> &Session {
+    pub(crate) fn session(&self) -> &ClientSession {
         let slot = &self.shared.session;
         let mut session = slot.load(Ordering::Acquire);
         if session.is_null() {
-            let fresh = Box::into_raw(Box::new(Session::new(self.shared.options.transport)));
+            let fresh = Box::into_raw(Box::new(ClientSession::new(self.shared.options.transport)));
             let raced = slot.compare_exchange(session, fresh, Ordering::AcqRel, Ordering::Acquire);
             session = match raced {
                 Ok(_) => fresh,
@@ -125,7 +127,7 @@ impl Client {
                 }
             };
         }
-        // SAFETY: it came from Box::into_raw and is freed only with `Shared`, which outlives this borrow of the client; a
+        // SAFETY: it came from Box::into_raw and is freed only with `ClientShared`, which outlives this borrow of the client; a
         // fork in between replaces the pointer but leaks what it pointed to.
         unsafe { &*session }
     }
@@ -143,8 +145,8 @@ impl Client {
         &self.shared.addresses
     }
 
-    pub(crate) fn credentials(&self) -> Credentials<'_> {
-        Credentials {
+    pub(crate) fn credentials(&self) -> ClientCredentials<'_> {
+        ClientCredentials {
             key: &self.shared.key,
             client: self.session().id,
             counters: &self.shared.counters,
@@ -241,7 +243,7 @@ impl Client {
     ///
     /// # Errors
     /// `NotFound`: no such node. `Invalid`, `InUse`: it cannot be, in words. `Denied`: to users who do not run the cluster.
-    pub fn wish(&self, node: NodeId, wish: NodeWish) -> Result<()> {
+    pub fn admin_request(&self, node: NodeId, wish: AdminRequest) -> Result<()> {
         self.change_map(&ControlRequest::Wish { node, wish }, None, self.deadline())
     }
 
@@ -250,7 +252,7 @@ impl Client {
     ///
     /// # Errors
     /// `Denied`: to users who do not run the cluster; else as [`Self::connect`].
-    pub fn acknowledge_loss(&self, by: Epoch, seen: Vec<Lost>) -> Result<()> {
+    pub fn acknowledge_loss(&self, by: Epoch, seen: Vec<LostRecords>) -> Result<()> {
         self.change_map(&ControlRequest::AcknowledgeLoss { by, seen }, None, self.deadline())
     }
 
@@ -336,7 +338,7 @@ impl Client {
         node: NodeId,
         request: &ControlRequest,
         deadline: Deadline,
-    ) -> Result<(Arc<Link>, ControlReply)> {
+    ) -> Result<(Arc<NodeLink>, ControlReply)> {
         let view = self.view(deadline)?;
         self.ask(view.peer(node)?, request, deadline)
     }
@@ -345,11 +347,11 @@ impl Client {
     /// when the answer takes long, as the request may be lost.
     pub(crate) fn ask(
         &self,
-        peer: &Peer,
+        peer: &NodePeer,
         request: &ControlRequest,
         deadline: Deadline,
-    ) -> Result<(Arc<Link>, ControlReply)> {
-        let mut again = Again::default();
+    ) -> Result<(Arc<NodeLink>, ControlReply)> {
+        let mut again = RetryBudget::default();
         let mut patience = ASK_PATIENCE;
         loop {
             let link = peer.link(&self.credentials(), deadline)?;
@@ -368,13 +370,13 @@ impl Client {
     /// One control request and its answer; a refusal becomes an error of its kind.
     pub(crate) fn control(
         &self,
-        link: &Link,
+        link: &NodeLink,
         request: &ControlRequest,
         deadline: Deadline,
     ) -> Result<ControlReply> {
         count(&self.shared.counters.controls, 1);
         let body = encode(request);
-        let outgoing = Outgoing { kind: FrameKind::Control, body: &body, payload: &[] };
+        let outgoing = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
         let reply = link.call(outgoing, deadline, |reply| match reply.kind() {
             FrameKind::ControlReply => decode(reply.body()).map_err(Error::from),
             _ => Err(unexpected(link, "a control request")),
@@ -396,7 +398,7 @@ impl Client {
 
     /// How the client behaves.
     #[must_use]
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &ClientOptions {
         &self.shared.options
     }
 
@@ -432,13 +434,13 @@ impl Client {
 
 /// Tries of a request that may come twice, when connections end under it.
 #[derive(Debug, Default)]
-pub(crate) struct Again {
+pub(crate) struct RetryBudget {
     pause: Duration,
 }
 
-impl Again {
+impl RetryBudget {
     /// Whether the request, or its answer, was lost with its connection, and there is time to ask again; then a moment has passed.
-    pub(crate) fn is_lost(&mut self, link: &Link, error: &Error, deadline: Deadline) -> bool {
+    pub(crate) fn is_lost(&mut self, link: &NodeLink, error: &Error, deadline: Deadline) -> bool {
         if !is_lost(link, error) {
             return false;
         }
@@ -450,11 +452,11 @@ impl Again {
 }
 
 /// Whether what was asked by `link` has failed because the link ended. A forked child has no links: there nothing is lost.
-pub(crate) fn is_lost(link: &Link, error: &Error) -> bool {
+pub(crate) fn is_lost(link: &NodeLink, error: &Error) -> bool {
     error.kind() == ErrorKind::Unavailable && link.is_dead() && link.socket().is_some()
 }
 
-pub(crate) fn unexpected(link: &Link, to: &str) -> Error {
+pub(crate) fn unexpected(link: &NodeLink, to: &str) -> Error {
     Error::new(
         ErrorKind::Corrupt,
         format!("{} at {}: unexpected answer to {to}", link.node(), link.address()),

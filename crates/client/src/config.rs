@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use samite_transport::{Authorities, ClusterKey, Transport};
+use samite_transport::{ClusterKey, TlsAuthorities, TransportKind};
 use samite_types::{Error, ErrorKind, Redundancy, Result};
 use samite_wire::control::ReadsKind;
 
@@ -24,7 +24,7 @@ pub struct ClusterConfig {
     /// The cluster key.
     pub key: [u8; 32],
     /// Who signs the TLS certificates of its nodes; `None`: they show key pairs that come of the cluster key.
-    pub authorities: Option<Authorities>,
+    pub authorities: Option<TlsAuthorities>,
 }
 
 impl ClusterConfig {
@@ -51,7 +51,7 @@ impl fmt::Debug for ClusterConfig {
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`]: it names no transport.
-pub fn transport_from_env() -> Result<Option<Transport>> {
+pub fn transport_from_env() -> Result<Option<TransportKind>> {
     match std::env::var_os(ENV_TRANSPORT).filter(|value| !value.is_empty()) {
         None => Ok(None),
         Some(name) => parse_transport(name.to_str().unwrap_or_default())
@@ -64,8 +64,8 @@ pub fn transport_from_env() -> Result<Option<Transport>> {
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`]: none is called so.
-pub fn parse_transport(name: &str) -> Result<Transport> {
-    [Transport::Shm, Transport::Unix, Transport::Tcp, Transport::Tls]
+pub fn parse_transport(name: &str) -> Result<TransportKind> {
+    [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp, TransportKind::Tls]
         .into_iter()
         .find(|transport| transport.to_string() == name)
         .ok_or_else(|| {
@@ -78,18 +78,18 @@ pub fn parse_transport(name: &str) -> Result<Transport> {
 
 /// How a client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct ClientOptions {
     /// Time that an operation may take, retries included, when its caller gives no deadline.
     pub timeout: Duration,
     /// The only transport to use; `None` for the best that reaches a node (shm, then unix, then tcp).
-    pub transport: Option<Transport>,
+    pub transport: Option<TransportKind>,
     /// Redundancy of datasets that are made without anybody's asking, as that of the files.
     pub redundancy: Redundancy,
     /// Who answers their reads.
     pub reads: ReadsKind,
 }
 
-impl Default for Options {
+impl Default for ClientOptions {
     /// 30 s; the best transport; no mirroring; primaries answer reads.
     fn default() -> Self {
         Self {

@@ -8,22 +8,22 @@ use std::time::Duration;
 use samite_placement::{ClusterMap, Distribution, hash};
 use samite_types::{DatasetId, Deadline, Epoch, NodeId, PartitionId, Redundancy, Result};
 use samite_wire::control::{DatasetData, DatasetSpec, DurabilityKind};
-use samite_wire::heads::{HEAD_LEN, Head, RecordId};
 use samite_wire::limits::OPERATIONS_MAX;
+use samite_wire::lookup::{HEAD_LEN, LookupHead, RecordId};
 use samite_wire::op::Operation;
 
 use crate::changes::{mask_of, mask_of_key};
-use crate::exec::Run;
+use crate::exec::OperationRun;
 use crate::op::check;
-use crate::{Client, Moment, Op, OwnedOutcome, Pending};
+use crate::{Client, ClientOperation, OwnedOutcome, PendingOperations, ReadStamp};
 
 /// A dataset of a cluster. Cheap to clone.
 #[derive(Clone)]
 pub struct Dataset {
-    inner: Arc<Inner>,
+    inner: Arc<DatasetInner>,
 }
 
-struct Inner {
+struct DatasetInner {
     client: Client,
     data: DatasetData,
     partitions: u32,
@@ -33,7 +33,7 @@ struct Inner {
 
 impl Dataset {
     pub(crate) fn new(client: Client, data: &DatasetData, map: &ClusterMap) -> Self {
-        let inner = Inner {
+        let inner = DatasetInner {
             client,
             data: data.clone(),
             partitions: map.partitions(),
@@ -77,7 +77,7 @@ impl Dataset {
         let view = self.inner.client.session().view();
         self.spec().durability == DurabilityKind::Memory
             && !self.is_mirrored()
-            && view.is_some_and(|view| view.peers().iter().all(|peer| peer.is_near()))
+            && view.is_some_and(|view| view.peers().iter().all(|peer| peer.is_on_host()))
     }
 
     /// How many partitions there are.
@@ -130,7 +130,7 @@ impl Dataset {
     }
 
     /// The newest lease epoch that any node has told this client. Whoever caches directories drops
-    /// them when this has grown, and says in [`Op::lease_epoch`] on which epoch they stand.
+    /// them when this has grown, and says in [`ClientOperation::lease_epoch`] on which epoch they stand.
     #[must_use]
     pub fn lease_epoch(&self) -> Epoch {
         Epoch(self.inner.lease_epoch.load(Ordering::Acquire))
@@ -145,24 +145,24 @@ impl Dataset {
     /// To be taken before a request is sent that asks for a lease ([`samite_wire::op::Action::Lease`]) on a record in `partition`. `None`: a
     /// change by this session is under way there, and what is read now cannot be relied on.
     #[must_use]
-    pub fn moment(&self, partition: PartitionId) -> Option<Moment> {
+    pub fn read_stamp(&self, partition: PartitionId) -> Option<ReadStamp> {
         let session = self.inner.client.session();
-        session.changes.moment(session.id, mask_of(partition))
+        session.changes.read_stamp(session.id, mask_of(partition))
     }
 
     /// The same for the records with this key, in whichever partition.
     #[must_use]
-    pub fn moment_of_key(&self, key: &[u8]) -> Option<Moment> {
+    pub fn read_stamp_of_key(&self, key: &[u8]) -> Option<ReadStamp> {
         let session = self.inner.client.session();
-        session.changes.moment(session.id, mask_of_key(key))
+        session.changes.read_stamp(session.id, mask_of_key(key))
     }
 
     /// For how long nobody else can change what was asked for at `moment`, under a lease that was given for `term`. `None`: it may not be what a node
     /// would answer, for the term is over, or this session has changed something itself, or this is a forked child.
     #[must_use]
-    pub fn holds(&self, moment: &Moment, term: Duration) -> Option<Duration> {
+    pub fn is_current(&self, moment: &ReadStamp, term: Duration) -> Option<Duration> {
         let session = self.inner.client.session();
-        session.changes.holds(session.id, moment, term)
+        session.changes.is_current(session.id, moment, term)
     }
 
     /// The record at `key` in `partition`, as its node shows it to clients on its host, without a request: what a look-up now, under lease
@@ -174,7 +174,7 @@ impl Dataset {
         key: &[u8],
         lease: Epoch,
         dest: &mut [u8; HEAD_LEN],
-    ) -> Option<Head> {
+    ) -> Option<LookupHead> {
         let view = self.inner.client.session().view()?;
         let link = view.peer_at(view.peer_index(self.redundancy(), partition).ok()?).live_link()?;
         link.arena()?.head(&RecordId { dataset: self.id(), partition, key }, lease, dest)
@@ -189,13 +189,17 @@ impl Dataset {
     /// # Errors
     /// `TooLarge`, `Invalid`: an operation is over a limit; nothing was sent. `Unavailable`, `Timeout`: a node, which the message
     /// names, cannot be reached or did not answer by the deadline; the outcome of every operation is unknown.
-    pub fn execute(&self, ops: &mut [Op<'_>], deadline: Deadline) -> Result<Vec<OwnedOutcome>> {
+    pub fn execute(
+        &self,
+        ops: &mut [ClientOperation<'_>],
+        deadline: Deadline,
+    ) -> Result<Vec<OwnedOutcome>> {
         let mut outcomes = Vec::with_capacity(ops.len());
         for op in ops.iter() {
             check(&op.operation)?;
         }
         for wave in ops.chunks_mut(OPERATIONS_MAX) {
-            Run::new(self, wave, deadline).finish(&mut outcomes)?;
+            OperationRun::new(self, wave, deadline).finish(&mut outcomes)?;
         }
         Ok(outcomes)
     }
@@ -204,7 +208,7 @@ impl Dataset {
     ///
     /// # Errors
     /// As [`Self::execute`].
-    pub fn execute_one(&self, op: Op<'_>) -> Result<OwnedOutcome> {
+    pub fn execute_one(&self, op: ClientOperation<'_>) -> Result<OwnedOutcome> {
         self.execute_one_by(op, self.inner.client.deadline())
     }
 
@@ -212,28 +216,36 @@ impl Dataset {
     ///
     /// # Errors
     /// As [`Self::execute`].
-    pub fn execute_one_by(&self, mut op: Op<'_>, deadline: Deadline) -> Result<OwnedOutcome> {
+    pub fn execute_one_by(
+        &self,
+        mut op: ClientOperation<'_>,
+        deadline: Deadline,
+    ) -> Result<OwnedOutcome> {
         check(&op.operation)?;
-        Run::new(self, std::slice::from_mut(&mut op), deadline).finish_one()
+        OperationRun::new(self, std::slice::from_mut(&mut op), deadline).finish_one()
     }
 
     /// Sends operations, in one request per node, without waiting. At most [`OPERATIONS_MAX`] of them.
     ///
     /// A single small one may stay here for a little while, to leave together with others to the same node: until
-    /// any [`Pending`] is waited for or polled, or enough has come together.
+    /// any [`PendingOperations`] is waited for or polled, or enough has come together.
     ///
     /// # Errors
     /// As [`Self::execute`]; `Busy`: too many operations wait for their answers, let some finish first.
-    pub fn submit(&self, ops: &[Operation<'_>]) -> Result<Pending> {
-        Pending::send(self, ops, self.inner.client.deadline())
+    pub fn submit(&self, ops: &[Operation<'_>]) -> Result<PendingOperations> {
+        PendingOperations::send(self, ops, self.inner.client.deadline())
     }
 
-    /// As [`Self::submit`], standing on leases of `lease_epoch` ([`Op::lease_epoch`]).
+    /// As [`Self::submit`], standing on leases of `lease_epoch` ([`ClientOperation::lease_epoch`]).
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn submit_under(&self, ops: &[Operation<'_>], lease_epoch: Epoch) -> Result<Pending> {
-        Pending::send_under(self, ops, lease_epoch, self.inner.client.deadline())
+    pub fn submit_under(
+        &self,
+        ops: &[Operation<'_>],
+        lease_epoch: Epoch,
+    ) -> Result<PendingOperations> {
+        PendingOperations::send_under(self, ops, lease_epoch, self.inner.client.deadline())
     }
 }
 

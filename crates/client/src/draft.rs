@@ -22,11 +22,11 @@ use samite_wire::control::DistributionKind;
 use samite_wire::lock::{
     LockAnswer, LockCall, LockHolder, LockMode, LockRange, LockRequest, LockSpace,
 };
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use crate::locks::Locker;
+use crate::locks::LockSession;
 use crate::outcome::{OwnedOutcome, OwnedResult};
-use crate::{Dataset, Op};
+use crate::{ClientOperation, Dataset};
 
 /// Identity of the chunks.
 pub type Id = [u8; 16];
@@ -43,9 +43,9 @@ const SWEPT_MAX: u32 = 256;
 
 /// Connections for the locks of all drafts of a view, made when they are first needed.
 #[derive(Clone, Default)]
-pub struct Locks(Arc<OnceLock<Locker>>);
+pub struct DraftLinks(Arc<OnceLock<LockSession>>);
 
-impl fmt::Debug for Locks {
+impl fmt::Debug for DraftLinks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Locks")
     }
@@ -53,10 +53,10 @@ impl fmt::Debug for Locks {
 
 /// The drafts of one name.
 #[derive(Clone, Debug)]
-pub struct Drafts {
+pub struct NameDrafts {
     dataset: Dataset,
     partition: PartitionId,
-    locks: Locks,
+    locks: DraftLinks,
     prefix: [u8; PREFIX_LEN],
     /// What the keys of chunks start with, before the id.
     chunk_kind: u8,
@@ -64,12 +64,12 @@ pub struct Drafts {
 
 /// The lock of a draft that is being made.
 #[derive(Debug)]
-pub struct Held {
-    locks: Locks,
+pub struct DraftLock {
+    locks: DraftLinks,
     request: LockRequest,
 }
 
-impl Drop for Held {
+impl Drop for DraftLock {
     fn drop(&mut self) {
         let call = LockCall::Release { range: LockRange::WHOLE };
         if let Some(locker) = self.locks.0.get() {
@@ -79,10 +79,10 @@ impl Drop for Held {
     }
 }
 
-impl Drafts {
+impl NameDrafts {
     /// Those of `name`, whose records are in `partition` under keys that start with `kind`.
     pub fn new(
-        (dataset, locks): (&Dataset, &Locks),
+        (dataset, locks): (&Dataset, &DraftLinks),
         partition: PartitionId,
         (kind, chunk_kind): (u8, u8),
         name: &[u8],
@@ -104,12 +104,14 @@ impl Drafts {
     ///
     /// # Errors
     /// `NoSpace`, `NoLocks`; as [`Dataset::execute`].
-    pub fn begin(&self, id: &Id, value: &[u8]) -> Result<Held> {
+    pub fn begin(&self, id: &Id, value: &[u8]) -> Result<DraftLock> {
         self.sweep()?;
         let held = self.hold(id)?.ok_or(ErrorKind::Internal)?;
         let key = self.key(id);
-        let put = Action::Put { key: &key, data: Data::Inline(value) };
-        let outcome = self.dataset.execute_one(Op::new(Operation::new(self.partition, [put])))?;
+        let put = Action::Put { key: &key, data: ValueData::Inline(value) };
+        let outcome = self
+            .dataset
+            .execute_one(ClientOperation::new(Operation::new(self.partition, [put])))?;
         outcome.into_results("begin a draft")?;
         Ok(held)
     }
@@ -127,8 +129,10 @@ impl Drafts {
             value_len_max: 1,
         };
         let operation = Operation::new(self.partition, [list]);
-        let mut results =
-            self.dataset.execute_one(Op::new(operation))?.into_results("look for drafts")?;
+        let mut results = self
+            .dataset
+            .execute_one(ClientOperation::new(operation))?
+            .into_results("look for drafts")?;
         let Some(OwnedResult::Listing { entries, .. }) = results.pop() else {
             return Err(ErrorKind::Corrupt.into());
         };
@@ -152,7 +156,7 @@ impl Drafts {
         let key = self.key(id);
         let empty = Action::Truncate { key: &key, len: 0 };
         let operation = Operation::new(self.partition, [empty]).guard(Guard::Exists(&key));
-        match self.dataset.execute_one(Op::new(operation))? {
+        match self.dataset.execute_one(ClientOperation::new(operation))? {
             OwnedOutcome::Done(_) => self.remove(id),
             // It is in place, or somebody else has removed it.
             OwnedOutcome::Failed(failure)
@@ -172,12 +176,15 @@ impl Drafts {
         remove_chunks(&self.dataset, self.chunk_kind, id)?;
         let key = self.key(id);
         let operation = Operation::new(self.partition, [Action::Delete { key: &key }]);
-        self.dataset.execute_one(Op::new(operation))?.into_results("remove a draft").map(drop)
+        self.dataset
+            .execute_one(ClientOperation::new(operation))?
+            .into_results("remove a draft")
+            .map(drop)
     }
 
     /// The lock of `id`; `None`: another has it.
-    fn hold(&self, id: &Id) -> Result<Option<Held>> {
-        let locker = self.locks.0.get_or_init(|| Locker::new(self.dataset.client()));
+    fn hold(&self, id: &Id) -> Result<Option<DraftLock>> {
+        let locker = self.locks.0.get_or_init(|| LockSession::new(self.dataset.client()));
         let holder = LockHolder { host: locker.host(), pid: std::process::id() };
         let range = LockRange::WHOLE;
         let request = LockRequest {
@@ -199,7 +206,7 @@ impl Drafts {
             },
         };
         match locker.ask(&request)? {
-            LockAnswer::Done => Ok(Some(Held { locks: self.locks.clone(), request })),
+            LockAnswer::Done => Ok(Some(DraftLock { locks: self.locks.clone(), request })),
             LockAnswer::Held(_) => Ok(None),
             LockAnswer::Full => Err(Error::new(ErrorKind::NoLocks, "lock: too many locks")),
             LockAnswer::Deadlock | LockAnswer::Cancelled => {
@@ -226,11 +233,11 @@ pub fn remove_chunks(dataset: &Dataset, kind: u8, id: &Id) -> Result<()> {
     let deadline = dataset.client().deadline();
     let mut left = chunk_partitions(dataset, id);
     while !left.is_empty() {
-        let mut ops: Vec<Op<'_>> = left
+        let mut ops: Vec<ClientOperation<'_>> = left
             .iter()
             .map(|partition| {
                 let action = Action::DeletePrefix { prefix: &prefix, limit: REMOVED_MAX };
-                Op::new(Operation::new(*partition, [action]))
+                ClientOperation::new(Operation::new(*partition, [action]))
             })
             .collect();
         let outcomes = dataset.execute(&mut ops, deadline)?;

@@ -1,32 +1,34 @@
 //! Carrying out operations: grouped by node, sent together, waited for, and repeated where that helps.
 //!
-//! A [`Run`] goes in rounds. A round sends one request to each node that has operations left (to all nodes first), then
+//! A [`OperationRun`] goes in rounds. A round sends one request to each node that has operations left (to all nodes first), then
 //! waits for the replies. What is left after it goes into the next: operations whose node knows a newer cluster map (which
 //! is fetched), whose connection broke (which is made again), whose node was busy or silent, or whose value changed during the copy. Mutations
-//! keep their sequence numbers through all rounds, so that a partition applies each once. [`Retry`] decides what is worth doing.
+//! keep their sequence numbers through all rounds, so that a partition applies each once. [`RetryState`] decides what is worth doing.
+
+mod receivers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_transport::client::{Link, Ticket};
-use samite_types::{
-    Clock, Deadline, Epoch, Error, ErrorKind, NodeId, PartitionId, Result, Seq, SystemClock,
-};
+use samite_transport::client::{NodeLink, RequestTicket};
+use samite_types::{Clock, Deadline, Epoch, Error, ErrorKind, NodeId, Result, Seq, SystemClock};
 
-use samite_wire::access::Access;
+use samite_wire::access::DatasetAccess;
 
-use crate::changes::{Changing, mask_of_change};
-use crate::members::Whom;
-use crate::op::Footprint;
+use crate::changes::{ChangeInProgress, mask_of_change};
+use crate::members::MemberTarget;
+use crate::op::FrameFootprint;
 use crate::outcome::{OwnedFailure, OwnedOutcome};
-use crate::peer::Peer;
-use crate::reply::{Answer, Receiver, Summary};
-use crate::retry::{Event, Next, Retry, Timing};
+use crate::peer::NodePeer;
+use crate::reply::{OperationAnswer, ReplySummary};
+use crate::retry::{RetryEvent, RetryState, RetryStep, RetryTiming};
 use crate::seq::SeqRange;
-use crate::session::{Session, View};
+use crate::session::{ClientSession, MapView};
 use crate::stats::count;
 use crate::wait::await_reply;
-use crate::{Dataset, Op, frame, op, torn};
+use crate::{ClientOperation, Dataset, frame, inconsistent_read, op};
+pub(crate) use receivers::CollectReceiver;
+use receivers::{ScatterReceiver, SingleReceiver};
 
 /// Longest time for making one connection to a node whose place another may take.
 const CONNECT_TIME: Duration = Duration::from_millis(500);
@@ -39,7 +41,7 @@ const UNDER_WAY_MAX: usize = 32 << 20;
 
 /// Why operations are to be sent again.
 #[derive(Debug)]
-pub(crate) enum Again {
+pub(crate) enum ResendReason {
     /// The node knows a newer cluster map.
     Stale(NodeId),
     /// The node could not take them all.
@@ -55,47 +57,56 @@ pub(crate) enum Again {
 }
 
 /// Operations that are carried out together.
-pub(crate) struct Run<'r, 'a> {
+pub(crate) struct OperationRun<'r, 'a> {
     pub(crate) dataset: &'r Dataset,
-    pub(crate) session: &'r Session,
-    pub(crate) ops: &'r mut [Op<'a>],
+    pub(crate) session: &'r ClientSession,
+    pub(crate) ops: &'r mut [ClientOperation<'a>],
     pub(crate) outcomes: Vec<Option<OwnedOutcome>>,
     pub(crate) deadline: Deadline,
     /// Some of the operations were sent before.
     pub(crate) is_retry: bool,
     /// Why the last round left something over.
-    pub(crate) again: Option<Again>,
+    pub(crate) again: Option<ResendReason>,
     /// Operations whose node had no room for them. Mutations among them came so late that their numbers are of no use any more.
     pub(crate) behind: Vec<u32>,
     /// Numbers taken in place of those.
     renumbered: Vec<SeqRange<'r>>,
-    pub(crate) retry: Retry,
-    pub(crate) whom: Whom,
+    pub(crate) retry: RetryState,
+    pub(crate) whom: MemberTarget,
     /// Epoch of the map by which operations were sent last.
     epoch: Epoch,
     torn: u32,
 }
 
 /// A request under way, and which operations it carries.
-pub(crate) struct Sent {
-    pub(crate) peer: Arc<Peer>,
-    pub(crate) link: Arc<Link>,
-    pub(crate) ticket: Ticket,
+pub(crate) struct SentRequest {
+    pub(crate) peer: Arc<NodePeer>,
+    pub(crate) link: Arc<NodeLink>,
+    pub(crate) ticket: RequestTicket,
     pub(crate) ops: Vec<u32>,
     /// Bytes of it and of its reply, as far as known.
     len: usize,
 }
 
-impl Sent {
-    pub(crate) fn new(peer: &Arc<Peer>, link: Arc<Link>, ticket: Ticket, ops: Vec<u32>) -> Self {
+impl SentRequest {
+    pub(crate) fn new(
+        peer: &Arc<NodePeer>,
+        link: Arc<NodeLink>,
+        ticket: RequestTicket,
+        ops: Vec<u32>,
+    ) -> Self {
         Self { peer: Arc::clone(peer), link, ticket, ops, len: 0 }
     }
 }
 
-impl<'r, 'a> Run<'r, 'a> {
-    pub(crate) fn new(dataset: &'r Dataset, ops: &'r mut [Op<'a>], deadline: Deadline) -> Self {
-        let whom = Whom::of(dataset, ops.iter().map(|op| &op.operation));
-        let retry = Retry::new(Timing::default(), dataset.is_mirrored(), deadline.at());
+impl<'r, 'a> OperationRun<'r, 'a> {
+    pub(crate) fn new(
+        dataset: &'r Dataset,
+        ops: &'r mut [ClientOperation<'a>],
+        deadline: Deadline,
+    ) -> Self {
+        let whom = MemberTarget::of(dataset, ops.iter().map(|op| &op.operation));
+        let retry = RetryState::new(RetryTiming::default(), dataset.is_mirrored(), deadline.at());
         let len = ops.iter().map(|op| op.footprint().sum()).sum();
         Self {
             dataset,
@@ -119,7 +130,7 @@ impl<'r, 'a> Run<'r, 'a> {
         let mutations = self.ops.iter().filter(|op| op.operation.is_mutation()).count();
         let range = self.session.seqs.take(mutations as u64, self.deadline)?;
         number(self.ops, range.first());
-        self.ops.iter_mut().for_each(Op::clip);
+        self.ops.iter_mut().for_each(ClientOperation::clip);
         Ok(range)
     }
 
@@ -147,7 +158,7 @@ impl<'r, 'a> Run<'r, 'a> {
     }
 
     /// Counts what is about to be changed.
-    fn changing(&self) -> Changing<'r> {
+    fn changing(&self) -> ChangeInProgress<'r> {
         let changes = self.ops.iter().filter(|op| op.operation.is_mutation());
         let mask = changes.fold(0, |mask, op| mask | mask_of_change(&op.operation));
         self.session.changes.begin(mask)
@@ -169,7 +180,7 @@ impl<'r, 'a> Run<'r, 'a> {
         let client = self.dataset.client();
         let by = self.leaves();
         let sent = frame::send(client, peer, &link, shared, self.ops.iter(), by);
-        let mut one = One { op: &mut self.ops[0], answer: None };
+        let mut one = SingleReceiver { op: &mut self.ops[0], answer: None };
         let summary = sent.and_then(|ticket| {
             let sent = (&**peer, &*link, ticket);
             await_reply(self.dataset, &mut self.retry, sent, &mut one, self.deadline)
@@ -179,16 +190,18 @@ impl<'r, 'a> Run<'r, 'a> {
         match judge(self.dataset, peer.node, self.what(), summary)? {
             Some(again) => self.again = Some(again),
             None => match answer {
-                Some(Answer::Outcome(outcome)) => match retry_reason(&outcome, peer.node) {
-                    None => return Ok(Some(outcome)),
-                    again => {
-                        if is_behind(&outcome) {
-                            self.behind.push(0);
+                Some(OperationAnswer::Outcome(outcome)) => {
+                    match retry_reason(&outcome, peer.node) {
+                        None => return Ok(Some(outcome)),
+                        again => {
+                            if is_behind(&outcome) {
+                                self.behind.push(0);
+                            }
+                            self.again = again;
                         }
-                        self.again = again;
                     }
-                },
-                Some(Answer::Torn) => self.again = Some(Again::Torn(peer.node)),
+                }
+                Some(OperationAnswer::Torn) => self.again = Some(ResendReason::Torn(peer.node)),
                 None => return Err(ErrorKind::Internal.into()),
             },
         }
@@ -215,7 +228,7 @@ impl<'r, 'a> Run<'r, 'a> {
     }
 
     /// Sends every operation without outcome, one request per node (more where limits ask for it).
-    pub(crate) fn send(&mut self, view: &View, under_way: &mut Vec<Sent>) -> Result<()> {
+    pub(crate) fn send(&mut self, view: &MapView, under_way: &mut Vec<SentRequest>) -> Result<()> {
         self.renumber()?;
         let shared = self.shared(view);
         let mut groups: Vec<Vec<u32>> = vec![Vec::new(); view.peers().len()];
@@ -244,8 +257,8 @@ impl<'r, 'a> Run<'r, 'a> {
                 let client = self.dataset.client();
                 match frame::send(client, peer, &link, shared, ops, by) {
                     Ok(ticket) => {
-                        let sent = Sent::new(peer, link, ticket, part.to_vec());
-                        under_way.push(Sent { len, ..sent });
+                        let sent = SentRequest::new(peer, link, ticket, part.to_vec());
+                        under_way.push(SentRequest { len, ..sent });
                         len_under_way += len;
                     }
                     Err(error) => {
@@ -279,7 +292,7 @@ impl<'r, 'a> Run<'r, 'a> {
 
     /// How many of the next operations go into one frame, and the bytes of it and its reply.
     fn frame_of(&self, rest: &[u32]) -> (usize, usize) {
-        let mut sum = Footprint::default();
+        let mut sum = FrameFootprint::default();
         let mut count = 0;
         for index in rest {
             if !frame::fits(&mut sum, count, self.ops[*index as usize].footprint()) {
@@ -291,12 +304,13 @@ impl<'r, 'a> Run<'r, 'a> {
     }
 
     /// Waits for one reply.
-    pub(crate) fn settle(&mut self, sent: Sent) -> Result<()> {
-        let Sent { peer, link, ticket, ops, .. } = sent;
+    pub(crate) fn settle(&mut self, sent: SentRequest) -> Result<()> {
+        let SentRequest { peer, link, ticket, ops, .. } = sent;
         let outcomes = &mut self.outcomes;
         let behind = &mut self.behind;
-        let collected = Collected { node: peer.node, indices: &ops, outcomes, behind, again: None };
-        let mut several = Several { ops: self.ops, collected };
+        let collected =
+            CollectReceiver { node: peer.node, indices: &ops, outcomes, behind, again: None };
+        let mut several = ScatterReceiver { ops: self.ops, collected };
         let sent = (&*peer, &*link, ticket);
         let summary = await_reply(self.dataset, &mut self.retry, sent, &mut several, self.deadline);
         let left_over = several.collected.again;
@@ -323,9 +337,9 @@ impl<'r, 'a> Run<'r, 'a> {
         }
     }
 
-    fn shared(&mut self, view: &View) -> frame::Shared {
+    fn shared(&mut self, view: &MapView) -> frame::FrameShared {
         self.epoch = view.map.epoch();
-        frame::Shared {
+        frame::FrameShared {
             dataset: self.dataset.id(),
             map_epoch: view.map.epoch(),
             answered_below: self.session.seqs.answered_below(),
@@ -334,7 +348,7 @@ impl<'r, 'a> Run<'r, 'a> {
     }
 
     /// A link to a node; or why there is none now, where another node may take its place.
-    fn link(&self, peer: &Peer) -> Result<Result<Arc<Link>, Again>> {
+    fn link(&self, peer: &NodePeer) -> Result<Result<Arc<NodeLink>, ResendReason>> {
         if let Some(link) = peer.live_link() {
             return self.session.check(self.dataset.client()).map(|()| Ok(link));
         }
@@ -346,50 +360,53 @@ impl<'r, 'a> Run<'r, 'a> {
         match peer.link(&self.dataset.client().credentials(), by) {
             Ok(link) => self.session.check(self.dataset.client()).map(|()| Ok(link)),
             Err(error) if self.retry.is_mirrored() && is_absence(&error) => {
-                Ok(Err(Again::Unreachable(peer.node, error)))
+                Ok(Err(ResendReason::Unreachable(peer.node, error)))
             }
             Err(error) => Err(self.name(error, peer.node)),
         }
     }
 
     /// Makes another round worth while: or the error that ends the call.
-    fn prepare(&mut self, again: Again) -> Result<()> {
-        let is_silent = matches!(again, Again::Silent | Again::Broken(..) | Again::Unreachable(..));
+    fn prepare(&mut self, again: ResendReason) -> Result<()> {
+        let is_silent = matches!(
+            again,
+            ResendReason::Silent | ResendReason::Broken(..) | ResendReason::Unreachable(..)
+        );
         let view = self.session.view();
         if self.whom.turns_to_primary(view.as_deref(), is_silent) {
             return Ok(());
         }
         let (event, node, cause) = match again {
-            Again::Silent => return Ok(()),
-            Again::Torn(node) => return self.torn(node),
-            Again::Stale(node) => {
+            ResendReason::Silent => return Ok(()),
+            ResendReason::Torn(node) => return self.torn(node),
+            ResendReason::Stale(node) => {
                 let cause = "its cluster map and ours do not meet";
-                (Event::Stale, node, Error::new(ErrorKind::Timeout, cause))
+                (RetryEvent::Stale, node, Error::new(ErrorKind::Timeout, cause))
             }
-            Again::Busy(node) => {
-                (Event::Busy, node, Error::new(ErrorKind::Timeout, "the node is busy"))
+            ResendReason::Busy(node) => {
+                (RetryEvent::Busy, node, Error::new(ErrorKind::Timeout, "the node is busy"))
             }
-            Again::Broken(node, error) => (Event::Broken, node, error),
-            Again::Unreachable(node, error) => (Event::Unreachable, node, error),
+            ResendReason::Broken(node, error) => (RetryEvent::Broken, node, error),
+            ResendReason::Unreachable(node, error) => (RetryEvent::Unreachable, node, error),
         };
         let mut next = self.retry.happened(event, SystemClock.monotonic());
-        if next == Next::Look {
+        if next == RetryStep::Look {
             let is_newer = self.look(event, node)?;
             next = self.retry.looked(is_newer, SystemClock.monotonic());
         }
         match next {
-            Next::Fail(_) => return Err(self.name(cause, node)),
-            Next::Pause(pause) => std::thread::sleep(pause),
-            Next::Send | Next::Wait | Next::Look => {}
+            RetryStep::Fail(_) => return Err(self.name(cause, node)),
+            RetryStep::Pause(pause) => std::thread::sleep(pause),
+            RetryStep::Send | RetryStep::Wait | RetryStep::Look => {}
         }
         Ok(())
     }
 
     /// Asks for a newer map than the one by which operations were sent; whether there is one.
-    fn look(&self, event: Event, node: NodeId) -> Result<bool> {
+    fn look(&self, event: RetryEvent, node: NodeId) -> Result<bool> {
         let client = self.dataset.client();
         match event {
-            Event::Stale => client
+            RetryEvent::Stale => client
                 .refresh_from(self.epoch, Some(node), self.deadline)
                 .or_else(|error| if self.retry.is_mirrored() { Ok(false) } else { Err(error) })
                 .map_err(|error| self.name(error, node)),
@@ -413,8 +430,9 @@ impl<'r, 'a> Run<'r, 'a> {
     /// Asks for the values of pure reads inside frames, where nothing can change them under way.
     fn read_inline(&mut self) -> Result<()> {
         for (op, outcome) in self.ops.iter_mut().zip(&mut self.outcomes) {
-            if outcome.is_none() && torn::is_plain_read(&op.operation) {
-                *outcome = Some(torn::read_in_pieces(self.dataset, op, self.deadline)?);
+            if outcome.is_none() && inconsistent_read::is_plain_read(&op.operation) {
+                *outcome =
+                    Some(inconsistent_read::read_in_pieces(self.dataset, op, self.deadline)?);
             }
         }
         Ok(())
@@ -435,16 +453,16 @@ pub(crate) fn judge(
     dataset: &Dataset,
     node: NodeId,
     name: &str,
-    summary: Result<Option<Result<Summary>>>,
-) -> Result<Option<Again>> {
+    summary: Result<Option<Result<ReplySummary>>>,
+) -> Result<Option<ResendReason>> {
     let summary = match summary.and_then(Option::transpose) {
         Ok(Some(summary)) => summary,
-        Ok(None) => return Ok(Some(Again::Silent)),
+        Ok(None) => return Ok(Some(ResendReason::Silent)),
         Err(error) if error.kind() == ErrorKind::Unavailable => {
-            return Ok(Some(Again::Broken(node, error)));
+            return Ok(Some(ResendReason::Broken(node, error)));
         }
         Err(error) if error.kind() == ErrorKind::Timeout && dataset.is_mirrored() => {
-            return Ok(Some(Again::Unreachable(node, error)));
+            return Ok(Some(ResendReason::Unreachable(node, error)));
         }
         Err(error) => return Err(locate(error, dataset, node, name)),
     };
@@ -452,10 +470,10 @@ pub(crate) fn judge(
     count(&dataset.client().counters().received_bytes, summary.received_len as u64);
     match summary.refused {
         None => Ok(None),
-        Some(ErrorKind::StaleMap) => Ok(Some(Again::Stale(node))),
-        Some(ErrorKind::Busy) => Ok(Some(Again::Busy(node))),
+        Some(ErrorKind::StaleMap) => Ok(Some(ResendReason::Stale(node))),
+        Some(ErrorKind::Busy) => Ok(Some(ResendReason::Busy(node))),
         Some(ErrorKind::Denied) => {
-            let Access { owner, mode } = dataset.spec().access;
+            let DatasetAccess { owner, mode } = dataset.spec().access;
             let words = format!("it belongs to uid {owner}, mode {mode:03o}");
             Err(locate(Error::new(ErrorKind::Denied, words), dataset, node, name))
         }
@@ -474,7 +492,7 @@ fn locate(error: Error, dataset: &Dataset, node: NodeId, name: &str) -> Error {
 }
 
 /// Gives consecutive numbers to mutations, none to others.
-pub(crate) fn number(ops: &mut [Op<'_>], first: Seq) {
+pub(crate) fn number(ops: &mut [ClientOperation<'_>], first: Seq) {
     let mut next = first;
     for op in ops {
         op.operation.seq = Seq(0);
@@ -486,14 +504,14 @@ pub(crate) fn number(ops: &mut [Op<'_>], first: Seq) {
 }
 
 /// Whether an outcome is none yet: the node had no room for it in this reply, or knows of a newer map.
-fn retry_reason(outcome: &OwnedOutcome, node: NodeId) -> Option<Again> {
+fn retry_reason(outcome: &OwnedOutcome, node: NodeId) -> Option<ResendReason> {
     match outcome {
         OwnedOutcome::Failed(OwnedFailure {
             kind: ErrorKind::Busy | ErrorKind::Unavailable,
             ..
-        }) => Some(Again::Busy(node)),
+        }) => Some(ResendReason::Busy(node)),
         OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::StaleMap, .. }) => {
-            Some(Again::Stale(node))
+            Some(ResendReason::Stale(node))
         }
         _ => None,
     }
@@ -503,98 +521,4 @@ fn retry_reason(outcome: &OwnedOutcome, node: NodeId) -> Option<Again> {
 /// have been, so it keeps its number.
 const fn is_behind(outcome: &OwnedOutcome) -> bool {
     matches!(outcome, OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::Busy, .. }))
-}
-
-/// Receives the reply to one operation.
-struct One<'o, 'a> {
-    op: &'o mut Op<'a>,
-    answer: Option<Answer>,
-}
-
-impl Receiver for One<'_, '_> {
-    fn count(&self) -> usize {
-        1
-    }
-
-    fn partition(&self, _index: usize) -> Option<PartitionId> {
-        Some(self.op.operation.partition)
-    }
-
-    fn dest(&mut self, _index: usize) -> Option<&mut [u8]> {
-        self.op.dest.as_deref_mut()
-    }
-
-    fn done(&mut self, _index: usize, answer: Answer) {
-        self.answer = Some(answer);
-    }
-}
-
-/// Receives the reply to some operations out of many, into their destinations where they have any.
-struct Several<'o, 'a> {
-    ops: &'o mut [Op<'a>],
-    collected: Collected<'o>,
-}
-
-impl Receiver for Several<'_, '_> {
-    fn count(&self) -> usize {
-        self.collected.count()
-    }
-
-    fn partition(&self, index: usize) -> Option<PartitionId> {
-        Some(self.ops[self.collected.indices[index] as usize].operation.partition)
-    }
-
-    fn dest(&mut self, index: usize) -> Option<&mut [u8]> {
-        self.ops[self.collected.indices[index] as usize].dest.as_deref_mut()
-    }
-
-    fn done(&mut self, index: usize, answer: Answer) {
-        self.collected.done(index, answer);
-    }
-}
-
-/// Receives the reply to some operations out of many.
-pub(crate) struct Collected<'o> {
-    pub(crate) node: NodeId,
-    pub(crate) indices: &'o [u32],
-    pub(crate) outcomes: &'o mut [Option<OwnedOutcome>],
-    /// See [`Run::behind`].
-    pub(crate) behind: &'o mut Vec<u32>,
-    pub(crate) again: Option<Again>,
-}
-
-impl Receiver for Collected<'_> {
-    fn count(&self) -> usize {
-        self.indices.len()
-    }
-
-    fn partition(&self, _index: usize) -> Option<PartitionId> {
-        None
-    }
-
-    fn dest(&mut self, _index: usize) -> Option<&mut [u8]> {
-        None
-    }
-
-    fn done(&mut self, index: usize, answer: Answer) {
-        let again = match answer {
-            Answer::Torn => Some(Again::Torn(self.node)),
-            Answer::Outcome(outcome) => match retry_reason(&outcome, self.node) {
-                None => {
-                    self.outcomes[self.indices[index] as usize] = Some(outcome);
-                    None
-                }
-                again => {
-                    if is_behind(&outcome) {
-                        self.behind.push(self.indices[index]);
-                    }
-                    again
-                }
-            },
-        };
-        // A stale map matters more than a busy node: without it the next round asks the wrong one again.
-        if !matches!(self.again, Some(Again::Stale(_))) && again.is_some() {
-            self.again = again;
-        }
-    }
 }

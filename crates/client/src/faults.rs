@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use samite_transport::client::{Link, Outgoing};
+use samite_transport::client::{NodeLink, OutgoingRequest};
 use samite_transport::{Address, ClusterKey};
 use samite_types::{ClientId, Deadline, Entropy, Error, ErrorKind, Result, SystemEntropy};
 use samite_wire::control::{self, ControlReply, ControlRequest, FaultRequest, FaultStatus};
@@ -22,7 +22,7 @@ pub fn ask(
 ) -> Result<FaultStatus> {
     let deadline = Deadline::after(timeout);
     let body = control::encode(&ControlRequest::Faults(request));
-    let request = Outgoing { kind: FrameKind::Control, body: &body, payload: &[] };
+    let request = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
     let link = connect(config, deadline)?;
     let reply: ControlReply = link
         .call(request, deadline, |reply| control::decode(reply.body()))?
@@ -37,13 +37,13 @@ pub fn ask(
     }
 }
 
-fn connect(config: &ClusterConfig, deadline: Deadline) -> Result<Link> {
+fn connect(config: &ClusterConfig, deadline: Deadline) -> Result<NodeLink> {
     let key = ClusterKey::new(config.key);
     let client = ClientId(SystemEntropy.next_u64());
     let mut failed = Error::new(ErrorKind::Unavailable, "the node has no address");
     for address in &config.addresses {
         let address: Address = address.parse()?;
-        match Link::connect(&address, &key, client, deadline) {
+        match NodeLink::connect(&address, &key, client, deadline) {
             Ok(link) => return Ok(link),
             Err(error) => failed = error,
         }

@@ -5,33 +5,33 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use samite_transport::client::{Outgoing, Reply};
+use samite_transport::client::{LinkReply, OutgoingRequest};
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result, Seq};
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::{BODY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX};
-use samite_wire::op::{Operation, Request, RequestEncoder, RequestHeader};
+use samite_wire::op::{Operation, OperationRequest, RequestEncoder, RequestHeader};
 
 use crate::changes::{Mask, mask_of_change};
-use crate::crew::Crew;
-use crate::exec::{Again, Collected, Run, Sent, is_absence, judge};
+use crate::exec::{CollectReceiver, OperationRun, ResendReason, SentRequest, is_absence, judge};
 use crate::frame::INLINE_LEN_MAX;
-use crate::members::Whom;
+use crate::members::MemberTarget;
 use crate::reply::read;
-use crate::retry::Timing;
-use crate::session::{Session, View};
+use crate::retry::RetryTiming;
+use crate::session::{ClientSession, MapView};
 use crate::stats::count;
-use crate::timer::Alarm;
-use crate::{Dataset, Op, OwnedOutcome};
+use crate::thread_pool::ThreadPool;
+use crate::timer::TimerEntry;
+use crate::{ClientOperation, Dataset, OwnedOutcome};
 
 /// Requests under way.
-pub(crate) struct Flight {
+pub(crate) struct RequestsInFlight {
     dataset: Dataset,
     /// Address of the session that sent them: a forked child has another one.
     session: usize,
     deadline: Deadline,
     /// Until when answers are only waited for.
     patience: Deadline,
-    /// See [`Op::lease_epoch`].
+    /// See [`ClientOperation::lease_epoch`].
     lease_epoch: Epoch,
     /// All operations as one request, with their data: what is sent again is decoded from here.
     body: Vec<u8>,
@@ -39,17 +39,17 @@ pub(crate) struct Flight {
     name: &'static str,
     /// Numbers in use: the first, and how many.
     numbers: (Seq, u64),
-    /// See [`Changes`](crate::changes::Changes).
+    /// See [`Changes`](crate::changes::ChangeCounters).
     changing: Mask,
-    under_way: Vec<Sent>,
+    under_way: Vec<SentRequest>,
     outcomes: Vec<Option<OwnedOutcome>>,
-    again: Option<Again>,
-    whom: Whom,
-    /// See [`Run::behind`].
+    again: Option<ResendReason>,
+    whom: MemberTarget,
+    /// See [`OperationRun::behind`].
     behind: Vec<u32>,
 }
 
-impl Flight {
+impl RequestsInFlight {
     /// Sends operations, one request per node.
     pub(crate) fn send(
         dataset: &Dataset,
@@ -71,10 +71,10 @@ impl Flight {
             let cause = "too many operations wait for their answers; let some finish first";
             Error::new(ErrorKind::Busy, cause)
         })?;
-        let whom = Whom::of(dataset, operations.iter());
+        let whom = MemberTarget::of(dataset, operations.iter());
         let changes = operations.iter().filter(|operation| operation.is_mutation());
         let mask = changes.fold(0, |mask, operation| mask | mask_of_change(operation));
-        let changing = session.changes.begin(mask).leave();
+        let changing = session.changes.begin(mask).end_change();
         let header = RequestHeader {
             dataset: dataset.id(),
             map_epoch: view.map.epoch(),
@@ -104,7 +104,7 @@ impl Flight {
         Ok(flight)
     }
 
-    fn depart(&mut self, view: &View, operations: &[Operation<'_>]) -> Result<()> {
+    fn depart(&mut self, view: &MapView, operations: &[Operation<'_>]) -> Result<()> {
         let Some(first) = operations.first() else { return Ok(()) };
         let redundancy = self.dataset.redundancy();
         let peer = self.whom.index(view, redundancy, first.partition)?;
@@ -122,7 +122,7 @@ impl Flight {
         let link = match peer.link(&client.credentials(), self.leaves_by()) {
             Ok(link) => link,
             Err(error) if self.dataset.is_mirrored() && is_absence(&error) => {
-                self.again = Some(Again::Unreachable(peer.node, error));
+                self.again = Some(ResendReason::Unreachable(peer.node, error));
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -135,7 +135,7 @@ impl Flight {
         let payload: &[&[u8]] = if self.payload.is_empty() { &[] } else { &[&self.payload] };
         // A single operation may wait a little for others, to leave together with them.
         let sent = if operations.len() == 1 {
-            let request = Outgoing { kind: FrameKind::Request, body: &self.body, payload };
+            let request = OutgoingRequest { kind: FrameKind::Request, body: &self.body, payload };
             client.session().has_left.store(true, Ordering::Relaxed);
             link.enqueue(request, self.leaves_by())
         } else {
@@ -144,7 +144,7 @@ impl Flight {
         match sent {
             Ok(ticket) => {
                 let ops = (0..operations.len() as u32).collect();
-                self.under_way.push(Sent::new(peer, link, ticket, ops));
+                self.under_way.push(SentRequest::new(peer, link, ticket, ops));
                 Ok(())
             }
             Err(error) => {
@@ -154,16 +154,17 @@ impl Flight {
         }
     }
 
-    /// Gives the operations to a [`Run`] that goes on from here.
+    /// Gives the operations to a [`OperationRun`] that goes on from here.
     fn with_run(
         &mut self,
-        step: impl FnOnce(&mut Run<'_, '_>, &mut Vec<Sent>) -> Result<()>,
+        step: impl FnOnce(&mut OperationRun<'_, '_>, &mut Vec<SentRequest>) -> Result<()>,
     ) -> Result<()> {
         self.check_session()?;
-        let request = Request::decode(&self.body, &self.payload)?;
-        let under_lease = |operation| Op::new(operation).under_lease(self.lease_epoch);
-        let mut ops: Vec<Op<'_>> = request.operations.into_iter().map(under_lease).collect();
-        let mut run = Run::new(&self.dataset, &mut ops, self.deadline);
+        let request = OperationRequest::decode(&self.body, &self.payload)?;
+        let under_lease = |operation| ClientOperation::new(operation).under_lease(self.lease_epoch);
+        let mut ops: Vec<ClientOperation<'_>> =
+            request.operations.into_iter().map(under_lease).collect();
+        let mut run = OperationRun::new(&self.dataset, &mut ops, self.deadline);
         run.outcomes = std::mem::take(&mut self.outcomes);
         run.again = self.again.take();
         run.behind = std::mem::take(&mut self.behind);
@@ -190,7 +191,7 @@ impl Flight {
     }
 
     /// The threads that finish what would block.
-    pub(crate) fn crew(&self) -> Crew {
+    pub(crate) fn thread_pool(&self) -> ThreadPool {
         self.dataset.client().session().crew.clone()
     }
 
@@ -231,7 +232,7 @@ impl Flight {
     }
 
     /// Has `waker` woken when that time has come.
-    pub(crate) fn set_alarm(&self, waker: &Waker) -> Option<Alarm> {
+    pub(crate) fn set_timer(&self, waker: &Waker) -> Option<TimerEntry> {
         self.check_session().ok()?;
         Some(self.dataset.client().session().timer.set(self.patience, waker))
     }
@@ -241,8 +242,8 @@ impl Flight {
         self.check_session()?;
         self.send_left();
         for sent in std::mem::take(&mut self.under_way) {
-            let Sent { peer, link, mut ticket, ops, .. } = sent;
-            let mut collected = Collected {
+            let SentRequest { peer, link, mut ticket, ops, .. } = sent;
+            let mut collected = CollectReceiver {
                 node: peer.node,
                 indices: &ops,
                 outcomes: &mut self.outcomes,
@@ -250,14 +251,14 @@ impl Flight {
                 again: None,
             };
             let reading = if self.dataset.is_mirrored() {
-                Deadline::after(Timing::default().resend).min(self.deadline)
+                Deadline::after(RetryTiming::default().resend).min(self.deadline)
             } else {
                 self.deadline
             };
-            let receive = |reply: &mut Reply<'_>| read(reply, &link, &mut collected);
+            let receive = |reply: &mut LinkReply<'_>| read(reply, &link, &mut collected);
             let summary = match link.wait_until(&mut ticket, self.patience, reading, receive) {
                 Ok(None) => {
-                    let sent = Sent::new(&peer, Arc::clone(&link), ticket, ops);
+                    let sent = SentRequest::new(&peer, Arc::clone(&link), ticket, ops);
                     self.under_way.push(sent);
                     continue;
                 }
@@ -306,7 +307,7 @@ impl Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for RequestsInFlight {
     fn drop(&mut self) {
         if self.check_session().is_ok() {
             self.dataset.client().session().seqs.give_back(self.numbers.0, self.numbers.1);
@@ -323,11 +324,11 @@ fn patience_of(dataset: &Dataset, deadline: Deadline) -> Deadline {
 }
 
 fn silence(dataset: &Dataset) -> Duration {
-    let Timing { patience, resend_max, .. } = Timing::default();
+    let RetryTiming { patience, resend_max, .. } = RetryTiming::default();
     if dataset.is_mirrored() { patience } else { resend_max }
 }
 
-fn address_of(session: &Session) -> usize {
+fn address_of(session: &ClientSession) -> usize {
     std::ptr::from_ref(session) as usize
 }
 

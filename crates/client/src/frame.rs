@@ -2,18 +2,18 @@
 
 use std::cell::Cell;
 
-use samite_transport::client::{Link, Ticket};
-use samite_transport::shm::Grant;
+use samite_transport::client::{NodeLink, RequestTicket};
+use samite_transport::shm::BlockGrant;
 use samite_types::{DatasetId, Deadline, Epoch, ErrorKind, Result, Seq};
 use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::{BLOCK_LEN, BODY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX};
 use samite_wire::op::{BlockRef, List, RequestEncoder, RequestHeader};
 
-use crate::op::Footprint;
-use crate::peer::Peer;
+use crate::op::FrameFootprint;
+use crate::peer::NodePeer;
 use crate::stats::count;
-use crate::{Client, Op};
+use crate::{Client, ClientOperation};
 
 /// Longest data that goes inside a frame when blocks of a shared arena could carry it, in bytes.
 pub(crate) const INLINE_LEN_MAX: usize = 16 << 10;
@@ -42,8 +42,8 @@ pub(crate) fn put_scratch(buffer: Vec<u8>) {
 
 /// Whether an operation still fits into a frame that holds `sum` already; adds it if so. The first always fits: alone
 /// it is within every limit.
-pub(crate) fn fits(sum: &mut Footprint, count: usize, next: Footprint) -> bool {
-    let all = Footprint {
+pub(crate) fn fits(sum: &mut FrameFootprint, count: usize, next: FrameFootprint) -> bool {
+    let all = FrameFootprint {
         body: sum.body + next.body,
         payload: sum.payload + next.payload,
         reply_payload: sum.reply_payload + next.reply_payload,
@@ -61,7 +61,7 @@ pub(crate) fn fits(sum: &mut Footprint, count: usize, next: Footprint) -> bool {
 
 /// What all operations of a frame share.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared {
+pub(crate) struct FrameShared {
     pub(crate) dataset: DatasetId,
     pub(crate) map_epoch: Epoch,
     pub(crate) answered_below: Seq,
@@ -71,12 +71,12 @@ pub(crate) struct Shared {
 /// Sends operations as one frame.
 pub(crate) fn send<'o, 'a: 'o>(
     client: &Client,
-    peer: &Peer,
-    link: &Link,
-    shared: Shared,
-    ops: impl Iterator<Item = &'o Op<'a>> + Clone,
+    peer: &NodePeer,
+    link: &NodeLink,
+    shared: FrameShared,
+    ops: impl Iterator<Item = &'o ClientOperation<'a>> + Clone,
     deadline: Deadline,
-) -> Result<Ticket> {
+) -> Result<RequestTicket> {
     let lease_epoch = ops.clone().map(|op| op.lease_epoch).min().unwrap_or(Epoch(u64::MAX));
     let header = RequestHeader {
         dataset: shared.dataset,
@@ -85,7 +85,7 @@ pub(crate) fn send<'o, 'a: 'o>(
         answered_below: shared.answered_below,
         is_retry: shared.is_retry,
     };
-    let mut placed = Placed { client, peer, link, deadline, used: List::new(), len: 0 };
+    let mut placed = GrantPlacement { client, peer, link, deadline, used: List::new(), len: 0 };
     let mut encoder = RequestEncoder::new(take_scratch(), &header);
     for op in ops {
         encoder.operation_placed(&op.operation, op.operation.seq, &mut |bytes| placed.place(bytes));
@@ -106,16 +106,16 @@ pub(crate) fn send<'o, 'a: 'o>(
 }
 
 /// Moves data into the blocks granted by the node, where there are any.
-struct Placed<'p> {
+struct GrantPlacement<'p> {
     client: &'p Client,
-    peer: &'p Peer,
-    link: &'p Link,
+    peer: &'p NodePeer,
+    link: &'p NodeLink,
     deadline: Deadline,
-    used: List<Grant, 16>,
+    used: List<BlockGrant, 16>,
     len: usize,
 }
 
-impl Placed<'_> {
+impl GrantPlacement<'_> {
     fn place(&mut self, bytes: &[u8]) -> Option<List<BlockRef, 16>> {
         if bytes.len() <= INLINE_LEN_MAX {
             return None;
@@ -131,7 +131,7 @@ impl Placed<'_> {
         Some(blocks)
     }
 
-    fn take(&self, wanted: usize) -> Option<List<Grant, 16>> {
+    fn take(&self, wanted: usize) -> Option<List<BlockGrant, 16>> {
         let pool = self.link.grants();
         if let Some(grants) = pool.take(wanted) {
             return Some(grants);
@@ -144,7 +144,7 @@ impl Placed<'_> {
         if let Ok(ControlReply::Granted(grants)) =
             self.client.control(self.link, &request, self.deadline)
         {
-            pool.add(grants.into_iter().map(Grant::from));
+            pool.add(grants.into_iter().map(BlockGrant::from));
         }
         let grants = pool.take(wanted);
         if grants.is_none() {

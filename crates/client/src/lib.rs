@@ -1,7 +1,7 @@
 //! The client of a cluster: placement, batches, retries, and the key-value and object views.
 //!
 //! A [`Client`] knows the cluster map and keeps one connection ([`samite_transport`]'s link) to each node it has needed.
-//! A [`Dataset`] carries out [`Op`]s: it groups them by node, sends **one request per node**, waits in the calling thread,
+//! A [`Dataset`] carries out [`ClientOperation`]s: it groups them by node, sends **one request per node**, waits in the calling thread,
 //! and repeats what has to be repeated (stale map, broken connection, busy node) until the deadline. A mutation that
 //! is sent again keeps its sequence number, so that the partition applies it once.
 //!
@@ -31,13 +31,15 @@
 mod changes;
 mod client;
 mod config;
-mod crew;
 mod dataset;
 mod draft;
+mod early_completion;
 mod exec;
 pub mod faults;
 mod flight;
 mod frame;
+mod inconsistent_read;
+pub mod interposability;
 pub mod kv;
 mod listing;
 pub mod locks;
@@ -48,8 +50,6 @@ mod op;
 mod outcome;
 mod peer;
 mod pending;
-mod posts;
-pub mod reach;
 mod reply;
 pub mod retry;
 mod revocations;
@@ -57,18 +57,20 @@ pub mod runtime;
 mod seq;
 mod session;
 pub mod stats;
+mod thread_pool;
 mod timer;
-mod torn;
 mod wait;
 
-pub use changes::Moment;
+pub use changes::ReadStamp;
 pub use client::Client;
-pub use config::{ClusterConfig, ENV_TRANSPORT, Options, parse_transport, transport_from_env};
+pub use config::{
+    ClientOptions, ClusterConfig, ENV_TRANSPORT, parse_transport, transport_from_env,
+};
 pub use dataset::Dataset;
-pub use op::Op;
-pub use outcome::{OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult, Revealed};
-pub use pending::Pending;
-pub use revocations::Revocations;
-pub use samite_transport::client::Woken;
-pub use samite_transport::shm::Posted;
-pub use samite_transport::{Authorities, Transport};
+pub use op::ClientOperation;
+pub use outcome::{GuardedRecord, OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult};
+pub use pending::PendingOperations;
+pub use revocations::RecallListener;
+pub use samite_transport::client::WaitEnd;
+pub use samite_transport::shm::SubmittedEntry;
+pub use samite_transport::{TlsAuthorities, TransportKind};

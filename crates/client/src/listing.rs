@@ -10,7 +10,7 @@ use samite_wire::limits::LIST_ENTRIES_MAX;
 use samite_wire::op::{Action, Operation};
 
 use crate::outcome::{OwnedEntry, OwnedResult};
-use crate::{Dataset, Op};
+use crate::{ClientOperation, Dataset};
 
 /// Most listings in one call: their entries share the body of a reply, and each must have room for at least one.
 const LISTINGS_MAX: usize = 128;
@@ -19,7 +19,7 @@ const LISTINGS_MAX: usize = 128;
 const ENTRIES_MIN: usize = 16;
 
 /// A kind of records whose keys are a prefix and a name.
-pub(crate) struct Stream<'s> {
+pub(crate) struct RecordStream<'s> {
     /// Prefix.
     pub(crate) kind_prefix: &'s [u8],
     /// Bytes of each value to fetch.
@@ -27,7 +27,7 @@ pub(crate) struct Stream<'s> {
 }
 
 /// One record found.
-pub(crate) struct Found {
+pub(crate) struct FoundRecord {
     /// Name: its key without the prefix of its kind.
     pub(crate) key: Vec<u8>,
     /// Which kind it is.
@@ -38,7 +38,7 @@ pub(crate) struct Found {
 }
 
 /// What one partition has of one kind, as far as it is known.
-struct Source {
+struct ListingSource {
     partition: PartitionId,
     stream: usize,
     prefix: Vec<u8>,
@@ -52,7 +52,7 @@ struct Source {
     is_lost: bool,
 }
 
-impl Source {
+impl ListingSource {
     /// The name of a record: its key without the prefix of its kind.
     fn name<'e>(&self, entry: &'e OwnedEntry) -> &'e [u8] {
         &entry.key[self.kind_len..]
@@ -64,21 +64,21 @@ impl Source {
 pub(crate) fn list_sorted(
     dataset: &Dataset,
     partition: Option<PartitionId>,
-    streams: &[Stream<'_>],
+    streams: &[RecordStream<'_>],
     prefix: &[u8],
     after: &[u8],
     limit: usize,
-) -> Result<(Vec<Found>, bool)> {
+) -> Result<(Vec<FoundRecord>, bool)> {
     let partitions = match partition {
         Some(only) => vec![only],
         None => (0..dataset.partitions()).map(PartitionId).collect(),
     };
-    let mut sources: Vec<Source> = Vec::with_capacity(partitions.len() * streams.len());
+    let mut sources: Vec<ListingSource> = Vec::with_capacity(partitions.len() * streams.len());
     for partition in &partitions {
         for (index, stream) in streams.iter().enumerate() {
             let after =
                 if after.is_empty() { vec![] } else { [stream.kind_prefix, after].concat() };
-            sources.push(Source {
+            sources.push(ListingSource {
                 partition: *partition,
                 stream: index,
                 prefix: [stream.kind_prefix, prefix].concat(),
@@ -92,7 +92,7 @@ pub(crate) fn list_sorted(
     }
     let share = (limit / partitions.len() * 2).max(ENTRIES_MIN).min(limit.max(1));
     let deadline = dataset.client().deadline();
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<FoundRecord> = Vec::new();
     while found.len() < limit {
         fetch(dataset, streams, &mut sources, share, deadline)?;
         // Every source has its next record at hand, or none at all: the least of them is the next.
@@ -108,7 +108,7 @@ pub(crate) fn list_sorted(
         if found.last().is_none_or(|last| last.key != key) {
             let (key, stream) = (key.to_vec(), source.stream);
             let OwnedEntry { version, total_len, value, .. } = entry;
-            found.push(Found { key, stream, version, total_len, value });
+            found.push(FoundRecord { key, stream, version, total_len, value });
         }
     }
     let has_lost = sources.iter().any(|source| source.is_lost);
@@ -123,15 +123,15 @@ pub(crate) fn list_sorted(
 /// Asks every partition whose records are used up for more.
 fn fetch(
     dataset: &Dataset,
-    streams: &[Stream<'_>],
-    sources: &mut [Source],
+    streams: &[RecordStream<'_>],
+    sources: &mut [ListingSource],
     share: usize,
     deadline: Deadline,
 ) -> Result<()> {
-    let mut empty: Vec<&mut Source> =
+    let mut empty: Vec<&mut ListingSource> =
         sources.iter_mut().filter(|source| source.fetched.is_empty() && !source.complete).collect();
     for wave in empty.chunks_mut(LISTINGS_MAX) {
-        let mut ops: Vec<Op<'_>> = wave
+        let mut ops: Vec<ClientOperation<'_>> = wave
             .iter()
             .map(|source| {
                 let action = Action::List {
@@ -141,7 +141,7 @@ fn fetch(
                     reverse: false,
                     value_len_max: streams[source.stream].value_len_max,
                 };
-                Op::new(Operation::new(source.partition, [action]))
+                ClientOperation::new(Operation::new(source.partition, [action]))
             })
             .collect();
         let outcomes = dataset.execute(&mut ops, deadline)?;

@@ -1,6 +1,6 @@
 //! File locks from a client's side.
 //!
-//! A [`Locker`] has an identity of its own, and connections that only its locks use: sockets, which a forked child or a successor over
+//! A [`LockSession`] has an identity of its own, and connections that only its locks use: sockets, which a forked child or a successor over
 //! `exec` may hold open too. When the last of them is closed, by whomever, its locks are free.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use samite_placement::ClusterMap;
-use samite_transport::client::{Link, Ticket};
+use samite_transport::client::{NodeLink, RequestTicket};
 use samite_types::{
     ClientId, Deadline, Entropy, Epoch, Error, ErrorKind, NodeId, Result, SystemEntropy,
 };
-use samite_wire::control::{Consistency, ControlReply, ControlRequest, Reachability, encode};
+use samite_wire::control::{
+    ControlReply, ControlRequest, MemberConsistency, NodeReachability, encode,
+};
 use samite_wire::frame::FrameKind;
 use samite_wire::lock::{LockAnswer, LockCall, LockOwner, LockRequest};
 
@@ -21,9 +23,9 @@ mod wait;
 pub use wait::LockWait;
 
 use crate::Client;
-use crate::client::Again;
+use crate::client::RetryBudget;
 use crate::exec::is_absence;
-use crate::peer::Credentials;
+use crate::peer::ClientCredentials;
 
 /// Pause before another try when a node does not have the partition, or cannot be reached.
 const MAP_PAUSE: Duration = Duration::from_millis(10);
@@ -39,16 +41,16 @@ const FORGET_TRIES: u32 = 2;
 const WITNESS_PATIENCE: Duration = Duration::from_millis(500);
 const WITNESSES_MAX: usize = 3;
 
-struct Connection {
+struct LockConnection {
     node: NodeId,
-    link: Arc<Link>,
+    link: Arc<NodeLink>,
     /// Used by one waiter at a time, and for nothing else.
     for_waits: bool,
     in_use: bool,
 }
 
 /// Who is to know of a lock beside its primary.
-struct Others {
+struct LockAudience {
     /// The members that may take its place: all of them.
     members: Vec<NodeId>,
     /// Nodes beside the group, best first: one of them, for members that come later.
@@ -56,14 +58,14 @@ struct Others {
 }
 
 /// Somebody who holds locks. They end with it, unless others hold its connections open.
-pub struct Locker {
+pub struct LockSession {
     client: Client,
     id: ClientId,
-    connections: Mutex<Vec<Connection>>,
+    connections: Mutex<Vec<LockConnection>>,
     next_wait: AtomicU64,
 }
 
-impl Locker {
+impl LockSession {
     /// A new one.
     #[must_use]
     pub fn new(client: &Client) -> Self {
@@ -93,12 +95,12 @@ impl Locker {
         samite_placement::hash(self.client.session().host().as_bytes())
     }
 
-    fn connections(&self) -> MutexGuard<'_, Vec<Connection>> {
+    fn connections(&self) -> MutexGuard<'_, Vec<LockConnection>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection to `node`; one for a wait is the caller's alone until it is put back.
-    fn link(&self, node: NodeId, for_waits: bool, deadline: Deadline) -> Result<Arc<Link>> {
+    fn link(&self, node: NodeId, for_waits: bool, deadline: Deadline) -> Result<Arc<NodeLink>> {
         self.drop_connections(|one| one.link.is_dead());
         let known = self
             .connections()
@@ -112,24 +114,25 @@ impl Locker {
             return Ok(known);
         }
         let view = self.client.view(deadline)?;
-        let who = Credentials { client: self.id, ..self.client.credentials() };
+        let who = ClientCredentials { client: self.id, ..self.client.credentials() };
         let link = Arc::new(view.peer(node)?.connect_apart(&who, deadline)?);
-        let entry = Connection { node, link: Arc::clone(&link), for_waits, in_use: for_waits };
+        let entry = LockConnection { node, link: Arc::clone(&link), for_waits, in_use: for_waits };
         self.connections().push(entry);
         Ok(link)
     }
 
-    fn drop_connection(&self, link: &Arc<Link>) {
+    fn drop_connection(&self, link: &Arc<NodeLink>) {
         self.drop_connections(|one| Arc::ptr_eq(&one.link, link));
     }
 
     /// The links end after the lock is free; see `peer::put`.
-    fn drop_connections(&self, ends: impl Fn(&Connection) -> bool) {
-        let ended: Vec<Connection> = self.connections().extract_if(.., |one| ends(one)).collect();
+    fn drop_connections(&self, ends: impl Fn(&LockConnection) -> bool) {
+        let ended: Vec<LockConnection> =
+            self.connections().extract_if(.., |one| ends(one)).collect();
         drop(ended);
     }
 
-    fn put_back(&self, link: &Arc<Link>) {
+    fn put_back(&self, link: &Arc<NodeLink>) {
         for one in self.connections().iter_mut().filter(|one| Arc::ptr_eq(&one.link, link)) {
             one.in_use = false;
         }
@@ -201,7 +204,7 @@ impl Locker {
         request: &LockRequest,
         deadline: Deadline,
     ) -> Result<LockAnswer> {
-        let mut again = Again::default();
+        let mut again = RetryBudget::default();
         loop {
             let link = self.link(node, false, deadline)?;
             // To take, to release or to note a lock twice is the same as once.
@@ -292,7 +295,7 @@ impl Locker {
     }
 
     /// Who is to know of a lock beside the one that has granted it; `None`: the group is in another term by now.
-    fn others(&self, request: &LockRequest, deadline: Deadline) -> Result<Option<Others>> {
+    fn others(&self, request: &LockRequest, deadline: Deadline) -> Result<Option<LockAudience>> {
         let view = self.client.view(deadline)?;
         let dataset = view.map.dataset_by_id(request.dataset);
         let group =
@@ -302,7 +305,7 @@ impl Locker {
             return Ok(None);
         }
         let good = group.members.iter().skip(1);
-        let good = good.filter(|member| member.consistency == Consistency::Good);
+        let good = good.filter(|member| member.consistency == MemberConsistency::Good);
         let node_of = |target| view.map.node_of_target(target);
         let members = good.filter_map(|member| node_of(member.target)).collect();
         let mut witnesses: Vec<NodeId> = Vec::new();
@@ -318,7 +321,7 @@ impl Locker {
             });
             witnesses.truncate(WITNESSES_MAX);
         }
-        Ok(Some(Others { members, witnesses }))
+        Ok(Some(LockAudience { members, witnesses }))
     }
 
     fn is_mirrored(&self, request: &LockRequest, deadline: Deadline) -> Result<bool> {
@@ -345,7 +348,7 @@ impl Locker {
     /// Asks for a lock and waits for it in the background. `request` is a [`LockCall::Take`]; the wait's number is set here.
     ///
     /// # Errors
-    /// As [`Locker::ask`]; `Deadlock`.
+    /// As [`LockSession::ask`]; `Deadlock`.
     pub fn begin(&self, mut request: LockRequest) -> Result<LockWait<'_>> {
         let deadline = self.client.deadline();
         let number = self.next_wait.fetch_add(1, Ordering::Relaxed);
@@ -391,8 +394,8 @@ impl Locker {
         request: &LockRequest,
         is_mirrored: bool,
         deadline: Deadline,
-    ) -> Result<(LockRequest, Arc<Link>, Ticket)> {
-        let mut again = Again::default();
+    ) -> Result<(LockRequest, Arc<NodeLink>, RequestTicket)> {
+        let mut again = RetryBudget::default();
         loop {
             let (node, asked) = self.granter(request, deadline)?;
             let body = encode(&ControlRequest::Lock(asked));
@@ -487,7 +490,7 @@ const fn without_search(mut request: LockRequest) -> LockRequest {
     request
 }
 
-fn lock_answer(reply: ControlReply, link: &Link) -> Result<LockAnswer> {
+fn lock_answer(reply: ControlReply, link: &NodeLink) -> Result<LockAnswer> {
     match reply {
         ControlReply::Lock(answer) => Ok(answer),
         ControlReply::Failed { kind, message } => Err(Error::new(
@@ -509,13 +512,13 @@ fn may_pass_at(error: &Error, is_mirrored: bool) -> bool {
 }
 
 fn is_online(map: &ClusterMap, node: NodeId) -> bool {
-    map.state(node).is_some_and(|state| state.reachability == Reachability::Online)
+    map.state(node).is_some_and(|state| state.reachability == NodeReachability::Online)
 }
 
 fn full() -> Error {
     Error::new(ErrorKind::NoLocks, "lock: too many locks")
 }
 
-fn unexpected(link: &Link) -> Error {
+fn unexpected(link: &NodeLink) -> Error {
     Error::new(ErrorKind::Corrupt, format!("{}: unexpected answer about a lock", link.node()))
 }

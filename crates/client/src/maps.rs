@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use samite_types::{Deadline, Epoch, Error, ErrorKind, NodeId, Result};
-use samite_wire::control::{ControlReply, ControlRequest, Reachability};
+use samite_wire::control::{ControlReply, ControlRequest, NodeReachability};
 
 use crate::Client;
-use crate::client::{Again, is_lost, unexpected};
-use crate::peer::{Peer, connect_any, lock_by};
-use crate::session::View;
+use crate::client::{RetryBudget, is_lost, unexpected};
+use crate::peer::{NodePeer, connect_any, lock_by};
+use crate::session::MapView;
 
 /// For how long one node is waited for in the first round. Doubles with each.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ const CHANGE_PAUSE_MAX: Duration = Duration::from_millis(100);
 
 impl Client {
     /// The cluster as known here, asked for if it is not.
-    pub(crate) fn view(&self, deadline: Deadline) -> Result<Arc<View>> {
+    pub(crate) fn view(&self, deadline: Deadline) -> Result<Arc<MapView>> {
         let session = self.session();
         if let Some(view) = session.view() {
             return Ok(view);
@@ -59,8 +59,12 @@ impl Client {
         .map_err(|error| error.context(format_args!("cluster {}", self.cluster())))
     }
 
-    fn first_map(&self, address: &[samite_transport::Address], by: Deadline) -> Result<Arc<View>> {
-        let mut again = Again::default();
+    fn first_map(
+        &self,
+        address: &[samite_transport::Address],
+        by: Deadline,
+    ) -> Result<Arc<MapView>> {
+        let mut again = RetryBudget::default();
         loop {
             let link = Arc::new(connect_any(address, &self.credentials(), by)?);
             return match self.control(&link, &ControlRequest::Map { known: Epoch(0) }, by) {
@@ -120,12 +124,13 @@ impl Client {
         }
         let turn = session.looks.begin();
         let count = view.peers().len();
-        let mut peers: Vec<&Arc<Peer>> =
+        let mut peers: Vec<&Arc<NodePeer>> =
             (0..count).map(|at| view.peer_at((at + turn) % count)).collect();
         // Those that can be reached, as far as is known, come first; the silent one last.
         peers.sort_by_key(|peer| {
             let state = view.map.state(peer.node);
-            let is_online = state.is_some_and(|state| state.reachability == Reachability::Online);
+            let is_online =
+                state.is_some_and(|state| state.reachability == NodeReachability::Online);
             (peer.node == beside, !is_online)
         });
         for peer in peers.into_iter().take(LOOK_NODES) {
@@ -138,7 +143,7 @@ impl Client {
         self.is_newer_than(known)
     }
 
-    fn ask_map(&self, peer: &Peer, by: Deadline) -> Result<()> {
+    fn ask_map(&self, peer: &NodePeer, by: Deadline) -> Result<()> {
         let known = self.session().view().map_or(Epoch(0), |view| view.map.epoch());
         let (mut link, mut reply) = self.ask(peer, &ControlRequest::Map { known }, by)?;
         if let ControlReply::MapDelta(delta) = &reply {
@@ -175,9 +180,9 @@ impl Client {
             let mut failed = None;
             for peer in peers {
                 match self.ask_change(peer, request, deadline.min(Deadline::after(patience))) {
-                    Ok(Answer::Changed) => return Ok(()),
-                    Ok(Answer::NotHere(node)) => leader = leader.or(node),
-                    Ok(Answer::Lost) => is_doubtful = true,
+                    Ok(MapAnswer::Changed) => return Ok(()),
+                    Ok(MapAnswer::NotHere(node)) => leader = leader.or(node),
+                    Ok(MapAnswer::Lost) => is_doubtful = true,
                     Err(error) if is_doubtful && Some(error.kind()) == done => {
                         return self.refresh(deadline).map(drop);
                     }
@@ -210,32 +215,32 @@ impl Client {
 
     fn ask_change(
         &self,
-        peer: &Peer,
+        peer: &NodePeer,
         request: &ControlRequest,
         deadline: Deadline,
-    ) -> Result<Answer> {
+    ) -> Result<MapAnswer> {
         let link = peer.link(&self.credentials(), deadline.min(Deadline::after(PATIENCE)))?;
         match self.control(&link, request, deadline) {
             Ok(ControlReply::Map(Some(data))) => {
-                self.session().adopt(data, &link).map(|_| Answer::Changed)
+                self.session().adopt(data, &link).map(|_| MapAnswer::Changed)
             }
             Ok(ControlReply::Map(None) | ControlReply::Ok) => {
                 let known = self.view(deadline)?.map.epoch();
-                self.refresh_from(known, Some(peer.node), deadline).map(|_| Answer::Changed)
+                self.refresh_from(known, Some(peer.node), deadline).map(|_| MapAnswer::Changed)
             }
             Ok(ControlReply::NotLeader { leader }) => {
-                Ok(Answer::NotHere(leader.map(|leader| leader.node)))
+                Ok(MapAnswer::NotHere(leader.map(|leader| leader.node)))
             }
             Ok(_) => Err(unexpected(&link, "a change of the cluster map")),
-            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Answer::NotHere(None)),
-            Err(error) if is_lost(&link, &error) => Ok(Answer::Lost),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(MapAnswer::NotHere(None)),
+            Err(error) if is_lost(&link, &error) => Ok(MapAnswer::Lost),
             Err(error) => Err(error),
         }
     }
 }
 
 /// What a node says to a change of the map.
-enum Answer {
+enum MapAnswer {
     Changed,
     /// The coordinator is not there, but here, if it knows.
     NotHere(Option<NodeId>),

@@ -6,26 +6,26 @@
 use std::time::Duration;
 
 use samite_types::{Clock, NodeId, PartitionId, Redundancy, Result, SystemClock};
-use samite_wire::control::{Consistency, Reachability, ReadsKind};
+use samite_wire::control::{MemberConsistency, NodeReachability, ReadsKind};
 use samite_wire::op::Operation;
 
 use crate::Dataset;
 use crate::changes::mask_of;
-use crate::session::View;
+use crate::session::MapView;
 
 /// A member that did not answer at all is not asked again for so long.
 const DOUBT: Duration = Duration::from_secs(1);
 
 /// Whom the operations of one call go to.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Whom {
+pub(crate) struct MemberTarget {
     /// Members may be asked.
     members: bool,
     /// One was, in this round.
     asked: Option<NodeId>,
 }
 
-impl Whom {
+impl MemberTarget {
     /// For a call of these operations.
     pub(crate) fn of<'o, 'a: 'o>(
         dataset: &Dataset,
@@ -37,7 +37,7 @@ impl Whom {
             && {
                 let mask = operations.fold(0, |mask, one| mask | mask_of(one.partition));
                 let session = dataset.client().session();
-                session.changes.moment(session.id, mask).is_some()
+                session.changes.read_stamp(session.id, mask).is_some()
             };
         Self { members, asked: None }
     }
@@ -45,12 +45,12 @@ impl Whom {
     /// Position among the peers of the one to ask.
     pub(crate) fn index(
         &mut self,
-        view: &View,
+        view: &MapView,
         redundancy: Redundancy,
         partition: PartitionId,
     ) -> Result<usize> {
         let primary = view.peer_index(redundancy, partition)?;
-        if !self.members || view.peer_at(primary).is_near() {
+        if !self.members || view.peer_at(primary).is_on_host() {
             return Ok(primary);
         }
         let near = near_member(view, redundancy, partition);
@@ -61,7 +61,7 @@ impl Whom {
     }
 
     /// There was no answer, or none that counts. Whether a member was asked: then the primaries are from here on.
-    pub(crate) fn turns_to_primary(&mut self, view: Option<&View>, is_silent: bool) -> bool {
+    pub(crate) fn turns_to_primary(&mut self, view: Option<&MapView>, is_silent: bool) -> bool {
         self.members = false;
         let Some(node) = self.asked.take() else { return false };
         if is_silent && let Some(Ok(peer)) = view.map(|view| view.peer(node)) {
@@ -72,13 +72,13 @@ impl Whom {
 }
 
 /// A member on this host that should have everything.
-fn near_member(view: &View, redundancy: Redundancy, partition: PartitionId) -> Option<usize> {
+fn near_member(view: &MapView, redundancy: Redundancy, partition: PartitionId) -> Option<usize> {
     let group = view.map.group(redundancy, partition)?;
-    let good = group.members.iter().filter(|member| member.consistency == Consistency::Good);
+    let good = group.members.iter().filter(|member| member.consistency == MemberConsistency::Good);
     good.filter_map(|member| view.map.node_of_target(member.target)).find_map(|node| {
         let index = view.index_of(node).ok()?;
         let peer = view.peer_at(index);
-        let is_online = view.map.state(node)?.reachability == Reachability::Online;
-        (is_online && peer.is_near() && !peer.is_doubted()).then_some(index)
+        let is_online = view.map.state(node)?.reachability == NodeReachability::Online;
+        (is_online && peer.is_on_host() && !peer.is_doubted()).then_some(index)
     })
 }

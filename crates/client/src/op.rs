@@ -2,14 +2,14 @@
 
 use samite_types::{Epoch, Error, ErrorKind, Result};
 use samite_wire::limits::{ACTIONS_MAX, BLOCK_LEN, KEY_LEN_MAX, PAYLOAD_LEN_MAX, RECORD_LEN_MAX};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 /// An [`Operation`] with what the client needs besides: where the bytes it reads shall land, and what it relies on.
 ///
 /// The sequence number inside is filled in by the client. Data is given inline whatever its length (up to
 /// [`samite_wire::limits::RECORD_LEN_MAX`]): the client moves it through shared memory where it can.
 #[derive(Debug)]
-pub struct Op<'a> {
+pub struct ClientOperation<'a> {
     /// What to do.
     pub operation: Operation<'a>,
     /// Where the bytes of the first `Get` land; the result then says how many came and holds no bytes itself.
@@ -19,7 +19,7 @@ pub struct Op<'a> {
     pub lease_epoch: Epoch,
 }
 
-impl<'a> Op<'a> {
+impl<'a> ClientOperation<'a> {
     /// An operation that relies on nothing cached and returns what it reads.
     #[must_use]
     pub const fn new(operation: Operation<'a>) -> Self {
@@ -41,7 +41,7 @@ impl<'a> Op<'a> {
     }
 }
 
-impl<'a> From<Operation<'a>> for Op<'a> {
+impl<'a> From<Operation<'a>> for ClientOperation<'a> {
     fn from(operation: Operation<'a>) -> Self {
         Self::new(operation)
     }
@@ -49,7 +49,7 @@ impl<'a> From<Operation<'a>> for Op<'a> {
 
 /// What an operation takes of a frame, in bytes; upper bounds, but for values whose length only the node knows.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Footprint {
+pub(crate) struct FrameFootprint {
     pub(crate) body: usize,
     pub(crate) payload: usize,
     pub(crate) reply_payload: usize,
@@ -83,13 +83,13 @@ pub(crate) fn check(operation: &Operation<'_>) -> Result<()> {
         let mut payload = 0;
         for action in &operation.actions {
             let (key, after, data) = action_parts(action);
-            payload += data.map_or(0, Data::len);
+            payload += data.map_or(0, ValueData::len);
             if key.len() > KEY_LEN_MAX || after.len() > KEY_LEN_MAX {
                 let len = key.len().max(after.len());
                 return Err(too_large(named(), "bytes of key", len, KEY_LEN_MAX));
             }
             match data {
-                Some(Data::Blocks(_)) => {
+                Some(ValueData::Blocks(_)) => {
                     let cause = format!("{}: data is given inline", named());
                     return Err(Error::new(ErrorKind::Invalid, cause));
                 }
@@ -106,17 +106,17 @@ pub(crate) fn check(operation: &Operation<'_>) -> Result<()> {
     }
 }
 
-impl Footprint {
+impl FrameFootprint {
     /// All bytes.
     pub(crate) const fn sum(&self) -> usize {
         self.body + self.payload + self.reply_payload
     }
 }
 
-impl Op<'_> {
+impl ClientOperation<'_> {
     /// What it takes of a frame.
-    pub(crate) fn footprint(&self) -> Footprint {
-        let mut sum = Footprint { body: FIXED_LEN, ..Footprint::default() };
+    pub(crate) fn footprint(&self) -> FrameFootprint {
+        let mut sum = FrameFootprint { body: FIXED_LEN, ..FrameFootprint::default() };
         for guard in &self.operation.guards {
             let (key, bytes) = guard_parts(guard);
             sum.body += FIXED_LEN + key.len() + bytes.len();
@@ -197,7 +197,7 @@ fn guard_parts<'g>(guard: &'g Guard<'_>) -> (&'g [u8], &'g [u8]) {
     }
 }
 
-fn action_parts<'g, 'a>(action: &'g Action<'a>) -> (&'g [u8], &'g [u8], Option<&'g Data<'a>>) {
+fn action_parts<'g, 'a>(action: &'g Action<'a>) -> (&'g [u8], &'g [u8], Option<&'g ValueData<'a>>) {
     match action {
         Action::Put { key, data }
         | Action::Write { key, data, .. }

@@ -74,12 +74,12 @@ pub struct OwnedFailure {
     /// Which guard or action, counted from 0 (guards and actions each from 0).
     pub index: u16,
     /// The record that made a guard fail, when the operation asked for it.
-    pub current: Option<Revealed>,
+    pub current: Option<GuardedRecord>,
 }
 
 /// The record that made a guard fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Revealed {
+pub struct GuardedRecord {
     /// Version of the record.
     pub version: Version,
     /// Whole length of its value, in bytes.

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, TryLockError};
 use std::time::Duration;
 
-use samite_transport::client::Link;
-use samite_transport::{Address, ClusterKey, Transport};
+use samite_transport::client::NodeLink;
+use samite_transport::{Address, ClusterKey, TransportKind};
 use samite_types::{ClientId, Clock, Deadline, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::control::NodeInfo;
 
@@ -18,7 +18,7 @@ const LOCKED_PAUSE: Duration = Duration::from_micros(200);
 const GRANTS_PAUSE_WRITES: u32 = 256;
 
 /// What it takes to prove oneself to a node.
-pub(crate) struct Credentials<'c> {
+pub(crate) struct ClientCredentials<'c> {
     pub(crate) key: &'c ClusterKey,
     pub(crate) client: ClientId,
     pub(crate) counters: &'c Counters,
@@ -26,19 +26,19 @@ pub(crate) struct Credentials<'c> {
 
 /// One node as this client reaches it.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(crate) struct NodePeer {
     pub(crate) node: NodeId,
     addresses: Vec<Address>,
-    link: RwLock<Option<Arc<Link>>>,
+    link: RwLock<Option<Arc<NodeLink>>>,
     connecting: Mutex<()>,
     grants_pause: AtomicU32,
     /// It did not answer, and is not asked until then what others can answer; in nanoseconds.
     doubted_until_ns: AtomicU64,
 }
 
-impl Peer {
+impl NodePeer {
     /// The node behind `info`, seen from `host`; `only` restricts it to one transport.
-    pub(crate) fn new(info: &NodeInfo, host: &str, only: Option<Transport>) -> Self {
+    pub(crate) fn new(info: &NodeInfo, host: &str, only: Option<TransportKind>) -> Self {
         let near = info.host == host;
         let mut addresses: Vec<Address> = info
             .addresses
@@ -58,8 +58,8 @@ impl Peer {
     }
 
     /// Whether it shares memory with this host.
-    pub(crate) fn is_near(&self) -> bool {
-        self.addresses.first().is_some_and(|address| address.transport() == Transport::Shm)
+    pub(crate) fn is_on_host(&self) -> bool {
+        self.addresses.first().is_some_and(|address| address.transport() == TransportKind::Shm)
     }
 
     /// It is not asked until then what others can answer.
@@ -79,26 +79,30 @@ impl Peer {
     }
 
     /// Takes over a link that was made before the cluster map was known, if it is as good as any this peer would make.
-    pub(crate) fn adopt(&self, link: &Arc<Link>) {
+    pub(crate) fn adopt(&self, link: &Arc<NodeLink>) {
         if link.node() == self.node && self.addresses.first() == Some(link.address()) {
             self.replace(link);
         }
     }
 
     /// Takes `link` in the place of the one before.
-    fn replace(&self, link: &Arc<Link>) {
+    fn replace(&self, link: &Arc<NodeLink>) {
         let current = self.link.write().unwrap_or_else(PoisonError::into_inner);
         put(current, Some(Arc::clone(link)));
     }
 
     /// The link, if there is one that lives.
-    pub(crate) fn live_link(&self) -> Option<Arc<Link>> {
+    pub(crate) fn live_link(&self) -> Option<Arc<NodeLink>> {
         let link = self.link.read().unwrap_or_else(PoisonError::into_inner);
         link.as_ref().filter(|link| !link.is_dead()).cloned()
     }
 
     /// A link that lives, made now if there is none.
-    pub(crate) fn link(&self, who: &Credentials<'_>, deadline: Deadline) -> Result<Arc<Link>> {
+    pub(crate) fn link(
+        &self,
+        who: &ClientCredentials<'_>,
+        deadline: Deadline,
+    ) -> Result<Arc<NodeLink>> {
         if let Some(link) = self.live_link() {
             return Ok(link);
         }
@@ -124,7 +128,11 @@ impl Peer {
     }
 
     /// Another connection, over a socket, which nobody else uses.
-    pub(crate) fn connect_apart(&self, who: &Credentials<'_>, deadline: Deadline) -> Result<Link> {
+    pub(crate) fn connect_apart(
+        &self,
+        who: &ClientCredentials<'_>,
+        deadline: Deadline,
+    ) -> Result<NodeLink> {
         let mut sockets: Vec<Address> = Vec::new();
         for address in &self.addresses {
             let socket = match address {
@@ -182,7 +190,7 @@ pub(crate) fn lock_by(mutex: &Mutex<()>, deadline: Deadline) -> Result<MutexGuar
 }
 
 /// Puts `new` behind the lock, and drops what was there after the lock is free. For what holds links: one that ends closes
-/// its descriptors, and under a preloaded library a close asks for those of all links ([`Peer::descriptors`]).
+/// its descriptors, and under a preloaded library a close asks for those of all links ([`NodePeer::descriptors`]).
 pub(crate) fn put<T>(mut locked: RwLockWriteGuard<'_, T>, new: T) {
     let before = std::mem::replace(&mut *locked, new);
     drop(locked);
@@ -190,24 +198,24 @@ pub(crate) fn put<T>(mut locked: RwLockWriteGuard<'_, T>, new: T) {
 }
 
 /// Orders addresses by speed (shm, unix, tcp), and drops those of other transports than `only`.
-pub(crate) fn prefer(addresses: &mut Vec<Address>, only: Option<Transport>) {
+pub(crate) fn prefer(addresses: &mut Vec<Address>, only: Option<TransportKind>) {
     addresses.retain(|address| only.is_none_or(|only| address.transport() == only));
     addresses.sort_by_key(|address| match address.transport() {
-        Transport::Shm => 0,
-        Transport::Unix => 1,
-        Transport::Tcp | Transport::Tls => 2,
+        TransportKind::Shm => 0,
+        TransportKind::Unix => 1,
+        TransportKind::Tcp | TransportKind::Tls => 2,
     });
 }
 
 /// Connects to the first address that answers.
 pub(crate) fn connect_any(
     addresses: &[Address],
-    who: &Credentials<'_>,
+    who: &ClientCredentials<'_>,
     deadline: Deadline,
-) -> Result<Link> {
+) -> Result<NodeLink> {
     let mut failed = None;
     for address in addresses {
-        match Link::connect(address, who.key, who.client, deadline) {
+        match NodeLink::connect(address, who.key, who.client, deadline) {
             Ok(link) => {
                 count(&who.counters.connects, 1);
                 return Ok(link);

@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Waker};
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result};
 use samite_wire::op::Operation;
 
-use crate::crew::Crew;
-use crate::flight::Flight;
-use crate::timer::Alarm;
+use crate::flight::RequestsInFlight;
+use crate::thread_pool::ThreadPool;
+use crate::timer::TimerEntry;
 use crate::{Dataset, OwnedOutcome};
 
 /// Operations that were sent. A future of what becomes of them, which a plain thread can also [`wait`](Self::wait) for.
@@ -20,16 +20,16 @@ use crate::{Dataset, OwnedOutcome};
 ///
 /// Dropping it gives up the answer; the operations may have taken effect.
 #[must_use = "whether the operations took effect is known only when this has been waited for"]
-pub struct Pending<T = Vec<OwnedOutcome>> {
-    stage: Stage<T>,
-    alarm: Option<Alarm>,
+pub struct PendingOperations<T = Vec<OwnedOutcome>> {
+    stage: PendingStage<T>,
+    alarm: Option<TimerEntry>,
 }
 
-enum Stage<T> {
+enum PendingStage<T> {
     /// Requests are at the nodes.
-    Flight(Box<Flight>, Finish<T>),
+    Flight(Box<RequestsInFlight>, Finish<T>),
     /// A thread does the rest.
-    Work(Arc<Slot<T>>),
+    Work(Arc<ResultSlot<T>>),
     /// Answered.
     Over,
 }
@@ -38,17 +38,17 @@ enum Stage<T> {
 const NO_LEASE: Epoch = Epoch(u64::MAX);
 
 /// Makes a result of the outcomes.
-pub(crate) type Finish<T> = Box<dyn FnOnce(Vec<OwnedOutcome>) -> Step<T> + Send>;
+pub(crate) type Finish<T> = Box<dyn FnOnce(Vec<OwnedOutcome>) -> FinishStep<T> + Send>;
 
 /// What a [`Finish`] comes to.
-pub(crate) enum Step<T> {
+pub(crate) enum FinishStep<T> {
     /// The result.
     Ready(Result<T>),
     /// More has to be asked for, in calls that block.
     Follow(Box<dyn FnOnce() -> Result<T> + Send>),
 }
 
-impl<T> Step<T> {
+impl<T> FinishStep<T> {
     fn finish(self) -> Result<T> {
         match self {
             Self::Ready(result) => result,
@@ -58,7 +58,7 @@ impl<T> Step<T> {
 }
 
 /// Where a working thread leaves its result.
-struct Slot<T> {
+struct ResultSlot<T> {
     state: Mutex<SlotState<T>>,
 }
 
@@ -67,20 +67,20 @@ struct SlotState<T> {
     waker: Option<Waker>,
 }
 
-impl<T> Slot<T> {
+impl<T> ResultSlot<T> {
     fn lock(&self) -> MutexGuard<'_, SlotState<T>> {
         // Nothing inside panics half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Pending {
+impl PendingOperations {
     pub(crate) fn send(
         dataset: &Dataset,
         operations: &[Operation<'_>],
         deadline: Deadline,
     ) -> Result<Self> {
-        Self::send_then(dataset, operations, deadline, |outcomes| Step::Ready(Ok(outcomes)))
+        Self::send_then(dataset, operations, deadline, |outcomes| FinishStep::Ready(Ok(outcomes)))
     }
 
     /// Sends operations that stand on leases of `lease_epoch`.
@@ -90,22 +90,22 @@ impl Pending {
         lease_epoch: Epoch,
         deadline: Deadline,
     ) -> Result<Self> {
-        let flight = Flight::send(dataset, operations, lease_epoch, deadline)?;
-        let finish = Box::new(|outcomes| Step::Ready(Ok(outcomes)));
-        Ok(Self { stage: Stage::Flight(Box::new(flight), finish), alarm: None })
+        let flight = RequestsInFlight::send(dataset, operations, lease_epoch, deadline)?;
+        let finish = Box::new(|outcomes| FinishStep::Ready(Ok(outcomes)));
+        Ok(Self { stage: PendingStage::Flight(Box::new(flight), finish), alarm: None })
     }
 }
 
-impl<T> Pending<T> {
+impl<T> PendingOperations<T> {
     /// Sends operations; `finish` makes a result of their outcomes.
     pub(crate) fn send_then(
         dataset: &Dataset,
         operations: &[Operation<'_>],
         deadline: Deadline,
-        finish: impl FnOnce(Vec<OwnedOutcome>) -> Step<T> + Send + 'static,
+        finish: impl FnOnce(Vec<OwnedOutcome>) -> FinishStep<T> + Send + 'static,
     ) -> Result<Self> {
-        let flight = Flight::send(dataset, operations, NO_LEASE, deadline)?;
-        Ok(Self { stage: Stage::Flight(Box::new(flight), Box::new(finish)), alarm: None })
+        let flight = RequestsInFlight::send(dataset, operations, NO_LEASE, deadline)?;
+        Ok(Self { stage: PendingStage::Flight(Box::new(flight), Box::new(finish)), alarm: None })
     }
 
     /// Waits for the result in this thread.
@@ -125,8 +125,8 @@ impl<T> Pending<T> {
     }
 
     fn wait_until(mut self, deadline: Option<Deadline>) -> Result<T> {
-        match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Flight(flight, finish) => {
+        match std::mem::replace(&mut self.stage, PendingStage::Over) {
+            PendingStage::Flight(flight, finish) => {
                 let flight = match deadline {
                     Some(deadline) => flight.by(deadline),
                     None => *flight,
@@ -134,8 +134,8 @@ impl<T> Pending<T> {
                 finish(flight.wait()?).finish()
             }
             // Somebody polled it before: the thread that works for it wakes whoever parks here.
-            Stage::Work(slot) => wait_for(&slot),
-            Stage::Over => Err(over()),
+            PendingStage::Work(slot) => wait_for(&slot),
+            PendingStage::Over => Err(over()),
         }
     }
 }
@@ -144,36 +144,36 @@ fn over() -> Error {
     Error::new(ErrorKind::Invalid, "a pending operation was polled after it had ended")
 }
 
-fn wait_for<T>(slot: &Slot<T>) -> Result<T> {
+fn wait_for<T>(slot: &ResultSlot<T>) -> Result<T> {
     loop {
         let mut state = slot.lock();
         if let Some(result) = state.result.take() {
             return result;
         }
-        state.waker = Some(Waker::from(Arc::new(Unpark(std::thread::current()))));
+        state.waker = Some(Waker::from(Arc::new(UnparkWaker(std::thread::current()))));
         drop(state);
         std::thread::park();
     }
 }
 
-struct Unpark(std::thread::Thread);
+struct UnparkWaker(std::thread::Thread);
 
-impl std::task::Wake for Unpark {
+impl std::task::Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
 }
 
-impl<T: Send + 'static> Pending<T> {
+impl<T: Send + 'static> PendingOperations<T> {
     /// Leaves the rest to a thread of `crew`.
     fn work(
         &mut self,
-        crew: &Crew,
+        crew: &ThreadPool,
         rest: impl FnOnce() -> Result<T> + Send + 'static,
         waker: &Waker,
     ) {
         let state = SlotState { result: None, waker: Some(waker.clone()) };
-        let slot = Arc::new(Slot { state: Mutex::new(state) });
+        let slot = Arc::new(ResultSlot { state: Mutex::new(state) });
         let filled = Arc::clone(&slot);
         let put = crew.put(Box::new(move || {
             let result = rest();
@@ -189,52 +189,53 @@ impl<T: Send + 'static> Pending<T> {
             slot.lock().result = Some(Err(error));
             waker.wake_by_ref();
         }
-        self.stage = Stage::Work(slot);
+        self.stage = PendingStage::Work(slot);
     }
 
     /// The requests have been answered, or their time is up.
     fn land(&mut self, waker: &Waker) {
         self.alarm = None;
-        let Stage::Flight(mut flight, finish) = std::mem::replace(&mut self.stage, Stage::Over)
+        let PendingStage::Flight(mut flight, finish) =
+            std::mem::replace(&mut self.stage, PendingStage::Over)
         else {
             return;
         };
-        let crew = flight.crew();
+        let crew = flight.thread_pool();
         let step = match flight.land() {
-            Err(error) => Step::Ready(Err(error)),
+            Err(error) => FinishStep::Ready(Err(error)),
             Ok(true) => finish(flight.into_outcomes()),
-            Ok(false) => Step::Follow(Box::new(move || finish(flight.wait()?).finish())),
+            Ok(false) => FinishStep::Follow(Box::new(move || finish(flight.wait()?).finish())),
         };
         match step {
-            Step::Follow(rest) => self.work(&crew, rest, waker),
-            Step::Ready(result) => {
+            FinishStep::Follow(rest) => self.work(&crew, rest, waker),
+            FinishStep::Ready(result) => {
                 let state = SlotState { result: Some(result), waker: None };
-                self.stage = Stage::Work(Arc::new(Slot { state: Mutex::new(state) }));
+                self.stage = PendingStage::Work(Arc::new(ResultSlot { state: Mutex::new(state) }));
             }
         }
     }
 }
 
 // Nothing in it is ever pinned in place.
-impl<T> Unpin for Pending<T> {}
+impl<T> Unpin for PendingOperations<T> {}
 
-impl<T: Send + 'static> Future for Pending<T> {
+impl<T: Send + 'static> Future for PendingOperations<T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        if let Stage::Flight(flight, _) = &this.stage {
+        if let PendingStage::Flight(flight, _) = &this.stage {
             if flight.poll(context).is_pending() {
                 match &this.alarm {
                     Some(alarm) => alarm.renew(context.waker()),
-                    None => this.alarm = flight.set_alarm(context.waker()),
+                    None => this.alarm = flight.set_timer(context.waker()),
                 }
                 return Poll::Pending;
             }
             this.land(context.waker());
         }
         match &this.stage {
-            Stage::Work(slot) => {
+            PendingStage::Work(slot) => {
                 let mut state = slot.lock();
                 match state.result.take() {
                     None => {
@@ -243,12 +244,12 @@ impl<T: Send + 'static> Future for Pending<T> {
                     }
                     Some(result) => {
                         drop(state);
-                        this.stage = Stage::Over;
+                        this.stage = PendingStage::Over;
                         Poll::Ready(result)
                     }
                 }
             }
-            Stage::Flight(..) | Stage::Over => Poll::Ready(Err(over())),
+            PendingStage::Flight(..) | PendingStage::Over => Poll::Ready(Err(over())),
         }
     }
 }

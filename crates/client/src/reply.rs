@@ -1,17 +1,18 @@
 //! Replies become outcomes; values land where their callers want them.
 
-use samite_transport::client::{Link, Reply};
+use samite_transport::client::{LinkReply, NodeLink};
 use samite_types::{Epoch, Error, ErrorKind, PartitionId, Result};
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::RECORD_LEN_MAX;
 use samite_wire::op::{
-    Failure, List, Listing, OutcomeHead, PieceHead, ReplyHeader, ReplyReader, ResultHead,
+    List, ListingEntries, OperationFailure, OutcomeHead, PieceHead, ReplyHeader, ReplyReader,
+    ResultHead,
 };
 
-use crate::outcome::{OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult, Revealed};
+use crate::outcome::{GuardedRecord, OwnedEntry, OwnedFailure, OwnedOutcome, OwnedResult};
 
 /// What came for one operation.
-pub(crate) enum Answer {
+pub(crate) enum OperationAnswer {
     /// Its outcome.
     Outcome(OwnedOutcome),
     /// It took effect, but what it read was changed by others during the copy.
@@ -20,14 +21,14 @@ pub(crate) enum Answer {
 
 /// What a reply says about the whole request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Summary {
+pub(crate) struct ReplySummary {
     pub(crate) refused: Option<ErrorKind>,
     pub(crate) lease_epoch: Epoch,
     pub(crate) received_len: usize,
 }
 
 /// The operations of a request, counted from 0 as they stand in it.
-pub(crate) trait Receiver {
+pub(crate) trait ReplyReceiver {
     /// How many there are.
     fn count(&self) -> usize;
     /// The partition of this one, where it is known.
@@ -35,15 +36,15 @@ pub(crate) trait Receiver {
     /// Where the first value of this one goes; `None` for nowhere in particular.
     fn dest(&mut self, index: usize) -> Option<&mut [u8]>;
     /// What came for this one.
-    fn done(&mut self, index: usize, answer: Answer);
+    fn done(&mut self, index: usize, answer: OperationAnswer);
 }
 
 /// Reads a reply.
 pub(crate) fn read(
-    reply: &mut Reply<'_>,
-    link: &Link,
-    receiver: &mut impl Receiver,
-) -> Result<Summary> {
+    reply: &mut LinkReply<'_>,
+    link: &NodeLink,
+    receiver: &mut impl ReplyReceiver,
+) -> Result<ReplySummary> {
     if reply.kind() != FrameKind::Reply {
         return Err(corrupt("another kind of frame came for a request"));
     }
@@ -53,11 +54,11 @@ pub(crate) fn read(
     if reader.count() != expected {
         return Err(corrupt("a reply has another number of outcomes than its request"));
     }
-    let mut values = Values { reply, link, torn: false, received_len: 0 };
+    let mut values = ReplyValues { reply, link, torn: false, received_len: 0 };
     for index in 0..expected {
         let answer = match reader.outcome()? {
             OutcomeHead::Failed(failure) => {
-                Answer::Outcome(OwnedOutcome::Failed(own_failure(&failure)))
+                OperationAnswer::Outcome(OwnedOutcome::Failed(own_failure(&failure)))
             }
             OutcomeHead::Done(results) => {
                 values.torn = false;
@@ -66,7 +67,11 @@ pub(crate) fn read(
                 for _ in 0..results {
                     owned.push(values.result(&mut reader, &mut dest)?);
                 }
-                if values.torn { Answer::Torn } else { Answer::Outcome(OwnedOutcome::Done(owned)) }
+                if values.torn {
+                    OperationAnswer::Torn
+                } else {
+                    OperationAnswer::Outcome(OwnedOutcome::Done(owned))
+                }
             }
         };
         receiver.done(index, answer);
@@ -76,18 +81,18 @@ pub(crate) fn read(
     if !grants.is_empty() {
         link.grants().add(grants.into_iter().map(Into::into));
     }
-    Ok(Summary { refused, lease_epoch, received_len })
+    Ok(ReplySummary { refused, lease_epoch, received_len })
 }
 
 /// Moves values out of a reply.
-struct Values<'v, 'r> {
-    reply: &'v mut Reply<'r>,
-    link: &'v Link,
+struct ReplyValues<'v, 'r> {
+    reply: &'v mut LinkReply<'r>,
+    link: &'v NodeLink,
     torn: bool,
     received_len: usize,
 }
 
-impl Values<'_, '_> {
+impl ReplyValues<'_, '_> {
     fn result(
         &mut self,
         reader: &mut ReplyReader<'_>,
@@ -168,11 +173,11 @@ impl Values<'_, '_> {
     }
 }
 
-fn own_failure(failure: &Failure<'_>) -> OwnedFailure {
+fn own_failure(failure: &OperationFailure<'_>) -> OwnedFailure {
     OwnedFailure {
         kind: failure.kind,
         index: failure.index,
-        current: failure.current.map(|(version, total_len, bytes)| Revealed {
+        current: failure.current.map(|(version, total_len, bytes)| GuardedRecord {
             version,
             total_len,
             bytes: bytes.to_vec(),
@@ -180,7 +185,7 @@ fn own_failure(failure: &Failure<'_>) -> OwnedFailure {
     }
 }
 
-fn own_listing(listing: &Listing<'_>) -> OwnedResult {
+fn own_listing(listing: &ListingEntries<'_>) -> OwnedResult {
     OwnedResult::Listing {
         complete: listing.complete,
         entries: listing

@@ -1,7 +1,7 @@
 //! What a call does when its answer does not come, or is none: decisions alone. No clock, no link and no cluster map in here,
 //! so that the simulator makes the same ones.
 //!
-//! Whoever carries out a call tells what happened and does what [`Next`] says, until the answer is there:
+//! Whoever carries out a call tells what happened and does what [`RetryStep`] says, until the answer is there:
 //!
 //! ```text
 //!        ┌──────────────────────────── Send ◄─────────────────────────────┐
@@ -29,7 +29,7 @@ use std::time::Duration;
 
 /// How patient a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct RetryTiming {
     /// Silence after which a newer cluster map is looked for, again and again.
     pub patience: Duration,
     /// Silence after which the shortest request is sent again although nobody knows a newer map. Doubles with every other time, but not before the
@@ -47,7 +47,7 @@ pub struct Timing {
     pub down_pause_max: Duration,
 }
 
-impl Default for Timing {
+impl Default for RetryTiming {
     fn default() -> Self {
         Self {
             patience: Duration::from_millis(300),
@@ -63,8 +63,8 @@ impl Default for Timing {
 
 /// What happened to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Event {
-    /// Nothing, until [`Retry::wait_until`].
+pub enum RetryEvent {
+    /// Nothing, until [`RetryState::wait_until`].
     Silent,
     /// The node knows a newer cluster map.
     Stale,
@@ -78,10 +78,10 @@ pub enum Event {
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// Go on waiting for the same request, until [`Retry::wait_until`].
+pub enum RetryStep {
+    /// Go on waiting for the same request, until [`RetryState::wait_until`].
     Wait,
-    /// Ask nodes for a newer cluster map, also others than the one that is silent, then say [`Retry::looked`].
+    /// Ask nodes for a newer cluster map, also others than the one that is silent, then say [`RetryState::looked`].
     Look,
     /// Sleep for so long, then send.
     Pause(Duration),
@@ -95,15 +95,15 @@ pub enum Next {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GiveUp {
     /// The deadline has passed; this was in the way last.
-    Timeout(Event),
+    Timeout(RetryEvent),
     /// The node cannot be reached, and nobody takes its place.
     Unreachable,
 }
 
 /// The decisions of one call.
 #[derive(Clone, Debug)]
-pub struct Retry {
-    timing: Timing,
+pub struct RetryState {
+    timing: RetryTiming,
     is_mirrored: bool,
     deadline: Duration,
     pause: Duration,
@@ -120,13 +120,13 @@ pub struct Retry {
     /// Nodes that answer without taking the request are taken at their word until then.
     doubt_at: Option<Duration>,
     /// What the look under way is for.
-    reason: Event,
+    reason: RetryEvent,
 }
 
-impl Retry {
+impl RetryState {
     /// For a call on data with or without mirrors, to be over by `deadline`.
     #[must_use]
-    pub const fn new(timing: Timing, is_mirrored: bool, deadline: Duration) -> Self {
+    pub const fn new(timing: RetryTiming, is_mirrored: bool, deadline: Duration) -> Self {
         Self {
             timing,
             is_mirrored,
@@ -138,7 +138,7 @@ impl Retry {
             resent: 0,
             silent_at: Duration::ZERO,
             doubt_at: None,
-            reason: Event::Silent,
+            reason: RetryEvent::Silent,
         }
     }
 
@@ -161,7 +161,7 @@ impl Retry {
         self.silent_at = self.next_look(now);
     }
 
-    /// Until when to wait for the answer before [`Event::Silent`] is told.
+    /// Until when to wait for the answer before [`RetryEvent::Silent`] is told.
     #[inline]
     #[must_use]
     pub fn wait_until(&self) -> Duration {
@@ -182,65 +182,67 @@ impl Retry {
 
     /// Something else than the answer came, or nothing.
     #[must_use]
-    pub fn happened(&mut self, event: Event, now: Duration) -> Next {
+    pub fn happened(&mut self, event: RetryEvent, now: Duration) -> RetryStep {
         self.reason = event;
-        if !self.is_mirrored && event == Event::Unreachable {
-            return Next::Fail(GiveUp::Unreachable);
+        if !self.is_mirrored && event == RetryEvent::Unreachable {
+            return RetryStep::Fail(GiveUp::Unreachable);
         }
         if now >= self.deadline {
-            return Next::Fail(self.give_up());
+            return RetryStep::Fail(self.give_up());
         }
         match event {
-            Event::Stale => Next::Look,
-            Event::Silent if self.is_mirrored => Next::Look,
-            Event::Silent => self.ask_again(now),
+            RetryEvent::Stale => RetryStep::Look,
+            RetryEvent::Silent if self.is_mirrored => RetryStep::Look,
+            RetryEvent::Silent => self.ask_again(now),
             // It may be cut off from the others, and one of them takes its place already.
-            Event::Busy if self.is_mirrored && self.is_in_doubt(now) => Next::Look,
-            Event::Busy => self.pause(now, self.timing.busy_pause_max),
-            Event::Broken | Event::Unreachable => {
+            RetryEvent::Busy if self.is_mirrored && self.is_in_doubt(now) => RetryStep::Look,
+            RetryEvent::Busy => self.pause(now, self.timing.busy_pause_max),
+            RetryEvent::Broken | RetryEvent::Unreachable => {
                 let is_first = !std::mem::replace(&mut self.has_broken, true);
                 match event {
-                    Event::Broken if is_first => Next::Send,
-                    _ if self.is_mirrored => Next::Look,
+                    RetryEvent::Broken if is_first => RetryStep::Send,
+                    _ if self.is_mirrored => RetryStep::Look,
                     _ => self.pause(now, self.timing.down_pause_max),
                 }
             }
         }
     }
 
-    /// A look is over. `is_worth`: after [`Event::Stale`] that there is a newer map; after others that it names another primary
+    /// A look is over. `is_worth`: after [`RetryEvent::Stale`] that there is a newer map; after others that it names another primary
     /// than the one that was asked.
     #[must_use]
-    pub fn looked(&mut self, is_worth: bool, now: Duration) -> Next {
+    pub fn looked(&mut self, is_worth: bool, now: Duration) -> RetryStep {
         if now >= self.deadline {
-            return Next::Fail(self.give_up());
+            return RetryStep::Fail(self.give_up());
         }
         if is_worth {
             self.pause = self.timing.pause_min;
             self.resent = 0;
-            return Next::Send;
+            return RetryStep::Send;
         }
         self.silent_at = self.next_look(now);
         self.doubt_at = Some(now.saturating_add(self.timing.patience));
         match self.reason {
-            Event::Silent => self.ask_again(now),
-            Event::Stale | Event::Busy => self.pause(now, self.timing.busy_pause_max),
-            Event::Broken | Event::Unreachable => self.pause(now, self.timing.down_pause_max),
+            RetryEvent::Silent => self.ask_again(now),
+            RetryEvent::Stale | RetryEvent::Busy => self.pause(now, self.timing.busy_pause_max),
+            RetryEvent::Broken | RetryEvent::Unreachable => {
+                self.pause(now, self.timing.down_pause_max)
+            }
         }
     }
 
     /// The request or its reply may be lost: it is sent again from time to time.
-    fn ask_again(&mut self, now: Duration) -> Next {
+    fn ask_again(&mut self, now: Duration) -> RetryStep {
         if now < self.resend_at() {
-            return Next::Wait;
+            return RetryStep::Wait;
         }
         self.resent += 1;
-        Next::Send
+        RetryStep::Send
     }
 
     /// When the request under way is sent again.
     fn resend_at(&self) -> Duration {
-        let Timing { resend_min, resend, resend_max, .. } = self.timing;
+        let RetryTiming { resend_min, resend, resend_max, .. } = self.timing;
         if !self.is_mirrored {
             return self.sent_at.saturating_add(resend_max);
         }
@@ -253,7 +255,7 @@ impl Retry {
 
     /// Until when to wait before the next look: not just before the request is sent again.
     fn next_look(&self, now: Duration) -> Duration {
-        let Timing { patience, .. } = self.timing;
+        let RetryTiming { patience, .. } = self.timing;
         match self.resend_at().checked_sub(now) {
             Some(left) if !left.is_zero() && left < patience * 2 => now.saturating_add(left),
             _ => now.saturating_add(patience),
@@ -266,15 +268,15 @@ impl Retry {
 
     fn give_up(&self) -> GiveUp {
         match self.reason {
-            Event::Broken | Event::Unreachable => GiveUp::Unreachable,
+            RetryEvent::Broken | RetryEvent::Unreachable => GiveUp::Unreachable,
             reason => GiveUp::Timeout(reason),
         }
     }
 
-    fn pause(&mut self, now: Duration, max: Duration) -> Next {
+    fn pause(&mut self, now: Duration, max: Duration) -> RetryStep {
         let pause = self.pause.min(max).min(self.deadline.saturating_sub(now));
         self.pause = self.pause.saturating_mul(2).min(self.timing.down_pause_max);
-        Next::Pause(pause)
+        RetryStep::Pause(pause)
     }
 }
 
@@ -284,7 +286,7 @@ mod tests {
 
     use super::*;
 
-    const TIMING: Timing = Timing {
+    const TIMING: RetryTiming = RetryTiming {
         patience: ms(300),
         resend_min: ms(300),
         resend: ms(1000),
@@ -298,8 +300,8 @@ mod tests {
         Duration::from_millis(count)
     }
 
-    fn mirrored(deadline: Duration) -> Retry {
-        Retry::new(TIMING, true, deadline)
+    fn mirrored(deadline: Duration) -> RetryState {
+        RetryState::new(TIMING, true, deadline)
     }
 
     #[test]
@@ -308,16 +310,16 @@ mod tests {
         retry.sent(ms(0));
         for now in [300, 600] {
             assert_eq!(retry.wait_until(), ms(now));
-            assert_eq!(retry.happened(Event::Silent, ms(now)), Next::Look);
-            assert_eq!(retry.looked(false, ms(now)), Next::Wait);
+            assert_eq!(retry.happened(RetryEvent::Silent, ms(now)), RetryStep::Look);
+            assert_eq!(retry.looked(false, ms(now)), RetryStep::Wait);
         }
         assert_eq!(retry.wait_until(), ms(1000));
-        assert_eq!(retry.happened(Event::Silent, ms(1000)), Next::Look);
-        assert_eq!(retry.looked(false, ms(1000)), Next::Send);
+        assert_eq!(retry.happened(RetryEvent::Silent, ms(1000)), RetryStep::Look);
+        assert_eq!(retry.looked(false, ms(1000)), RetryStep::Send);
         retry.sent(ms(1000));
         assert_eq!(retry.wait_until(), ms(1300));
-        assert_eq!(retry.happened(Event::Silent, ms(1300)), Next::Look);
-        assert_eq!(retry.looked(true, ms(1310)), Next::Send);
+        assert_eq!(retry.happened(RetryEvent::Silent, ms(1300)), RetryStep::Look);
+        assert_eq!(retry.looked(true, ms(1310)), RetryStep::Send);
     }
 
     /// When a request of `len` bytes is sent again, if no answer ever comes and each look takes no time.
@@ -327,8 +329,8 @@ mod tests {
         retry.sent(now);
         while sent.len() < count {
             now = retry.wait_until();
-            assert_eq!(retry.happened(Event::Silent, now), Next::Look);
-            if retry.looked(false, now) == Next::Send {
+            assert_eq!(retry.happened(RetryEvent::Silent, now), RetryStep::Look);
+            if retry.looked(false, now) == RetryStep::Send {
                 retry.sent(now);
                 sent.push(now);
             }
@@ -353,38 +355,38 @@ mod tests {
 
     #[test]
     fn nobody_takes_the_place_of_a_node_without_mirrors() {
-        let mut retry = Retry::new(TIMING, false, ms(5000));
+        let mut retry = RetryState::new(TIMING, false, ms(5000));
         retry.sent(ms(0));
         assert_eq!((retry.wait_until(), retry.answer_until()), (ms(4000), ms(5000)));
-        assert_eq!(retry.clone().happened(Event::Silent, ms(4000)), Next::Send);
+        assert_eq!(retry.clone().happened(RetryEvent::Silent, ms(4000)), RetryStep::Send);
         // Also after a newer map.
         let mut stale = retry.clone();
-        assert_eq!(stale.happened(Event::Stale, ms(10)), Next::Look);
-        assert_eq!(stale.looked(true, ms(10)), Next::Send);
+        assert_eq!(stale.happened(RetryEvent::Stale, ms(10)), RetryStep::Look);
+        assert_eq!(stale.looked(true, ms(10)), RetryStep::Send);
         stale.sent(ms(10));
         assert_eq!(stale.wait_until(), ms(4010));
-        let unreachable = Next::Fail(GiveUp::Unreachable);
-        assert_eq!(retry.clone().happened(Event::Unreachable, ms(1)), unreachable);
-        assert_eq!(retry.happened(Event::Broken, ms(1)), Next::Send);
-        let timeout = Next::Fail(GiveUp::Timeout(Event::Silent));
-        assert_eq!(retry.happened(Event::Silent, ms(5000)), timeout);
+        let unreachable = RetryStep::Fail(GiveUp::Unreachable);
+        assert_eq!(retry.clone().happened(RetryEvent::Unreachable, ms(1)), unreachable);
+        assert_eq!(retry.happened(RetryEvent::Broken, ms(1)), RetryStep::Send);
+        let timeout = RetryStep::Fail(GiveUp::Timeout(RetryEvent::Silent));
+        assert_eq!(retry.happened(RetryEvent::Silent, ms(5000)), timeout);
     }
 
     #[test]
     fn connections_may_break_until_the_deadline_also_without_mirrors() {
-        let mut retry = Retry::new(TIMING, false, ms(5000));
+        let mut retry = RetryState::new(TIMING, false, ms(5000));
         retry.sent(ms(0));
-        assert_eq!(retry.happened(Event::Broken, ms(1)), Next::Send);
+        assert_eq!(retry.happened(RetryEvent::Broken, ms(1)), RetryStep::Send);
         let (mut now, mut tries) = (ms(1), 0);
-        while let Next::Pause(pause) = retry.happened(Event::Broken, now) {
+        while let RetryStep::Pause(pause) = retry.happened(RetryEvent::Broken, now) {
             assert!(!pause.is_zero() && pause <= ms(100));
             now += pause;
             tries += 1;
         }
         assert_eq!(now, ms(5000));
         assert!((50..70).contains(&tries), "{tries}");
-        let unreachable = Next::Fail(GiveUp::Unreachable);
-        assert_eq!(retry.happened(Event::Broken, now), unreachable);
+        let unreachable = RetryStep::Fail(GiveUp::Unreachable);
+        assert_eq!(retry.happened(RetryEvent::Broken, now), unreachable);
     }
 
     #[test]
@@ -395,15 +397,15 @@ mod tests {
         let end = loop {
             retry.sent(now);
             tries += 1;
-            match retry.happened(Event::Unreachable, now) {
-                Next::Look => match retry.looked(false, now) {
-                    Next::Pause(pause) => now += pause,
+            match retry.happened(RetryEvent::Unreachable, now) {
+                RetryStep::Look => match retry.looked(false, now) {
+                    RetryStep::Pause(pause) => now += pause,
                     next => break next,
                 },
                 next => break next,
             }
         };
-        assert_eq!((end, now), (Next::Fail(GiveUp::Unreachable), ms(4000)));
+        assert_eq!((end, now), (RetryStep::Fail(GiveUp::Unreachable), ms(4000)));
         assert!(tries < 60, "{tries}");
     }
 
@@ -413,22 +415,22 @@ mod tests {
         let (mut now, mut looks) = (ms(0), 0);
         let end = loop {
             retry.sent(now);
-            match retry.happened(Event::Busy, now) {
-                Next::Pause(pause) => now += pause,
-                Next::Look => {
+            match retry.happened(RetryEvent::Busy, now) {
+                RetryStep::Pause(pause) => now += pause,
+                RetryStep::Look => {
                     looks += 1;
-                    let Next::Pause(pause) = retry.looked(false, now) else { panic!() };
+                    let RetryStep::Pause(pause) = retry.looked(false, now) else { panic!() };
                     now += pause;
                 }
                 next => break next,
             }
         };
-        assert_eq!((end, now), (Next::Fail(GiveUp::Timeout(Event::Busy)), ms(2000)));
+        assert_eq!((end, now), (RetryStep::Fail(GiveUp::Timeout(RetryEvent::Busy)), ms(2000)));
         assert!((5..=6).contains(&looks), "{looks}");
     }
 
-    fn event() -> impl Strategy<Value = Event> {
-        use Event::{Broken, Busy, Silent, Stale, Unreachable};
+    fn event() -> impl Strategy<Value = RetryEvent> {
+        use RetryEvent::{Broken, Busy, Silent, Stale, Unreachable};
         prop::sample::select(vec![Silent, Stale, Busy, Broken, Unreachable])
     }
 
@@ -441,37 +443,37 @@ mod tests {
             is_mirrored: bool,
         ) {
             let deadline = ms(3000);
-            let mut retry = Retry::new(TIMING, is_mirrored, deadline);
+            let mut retry = RetryState::new(TIMING, is_mirrored, deadline);
             let (mut now, mut at_once) = (ms(0), 0);
             retry.sent(now);
             for (event, is_worth, delay) in events {
-                now += if event == Event::Silent {
+                now += if event == RetryEvent::Silent {
                     retry.wait_until().saturating_sub(now)
                 } else {
                     Duration::from_micros(delay).min(deadline - now)
                 };
                 prop_assert!(now <= deadline);
                 let mut next = retry.happened(event, now);
-                if next == Next::Look {
+                if next == RetryStep::Look {
                     now = (now + ms(delay)).min(deadline);
                     next = retry.looked(is_worth, now);
-                    prop_assert!(next != Next::Look);
+                    prop_assert!(next != RetryStep::Look);
                 }
                 let is_over = now >= deadline;
                 match next {
-                    Next::Fail(GiveUp::Unreachable) => prop_assert!(is_over || !is_mirrored),
-                    Next::Fail(GiveUp::Timeout(_)) => prop_assert!(is_over),
-                    Next::Wait => prop_assert!(event == Event::Silent && !is_over),
-                    Next::Pause(pause) => now += pause,
-                    Next::Send | Next::Look => {}
+                    RetryStep::Fail(GiveUp::Unreachable) => prop_assert!(is_over || !is_mirrored),
+                    RetryStep::Fail(GiveUp::Timeout(_)) => prop_assert!(is_over),
+                    RetryStep::Wait => prop_assert!(event == RetryEvent::Silent && !is_over),
+                    RetryStep::Pause(pause) => now += pause,
+                    RetryStep::Send | RetryStep::Look => {}
                 }
                 at_once = match next {
-                    Next::Send if event != Event::Silent && !is_worth => at_once + 1,
-                    Next::Fail(_) => return Ok(()),
+                    RetryStep::Send if event != RetryEvent::Silent && !is_worth => at_once + 1,
+                    RetryStep::Fail(_) => return Ok(()),
                     _ => at_once,
                 };
                 prop_assert!(at_once <= 1);
-                if next != Next::Wait {
+                if next != RetryStep::Wait {
                     retry.sent(now);
                 }
             }

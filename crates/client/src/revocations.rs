@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use samite_transport::client::Link;
+use samite_transport::client::NodeLink;
 use samite_types::{Deadline, ErrorKind, NodeId, Result};
 use samite_wire::control::{ControlReply, ControlRequest, RevokedRecord};
 
@@ -12,9 +12,9 @@ use crate::changes::{mask_of, mask_of_key};
 /// Listens for the leases on records that one node calls back. While somebody does, that node gives this client
 /// leases longer than a moment.
 #[derive(Debug)]
-pub struct Revocations {
+pub struct RecallListener {
     client: Client,
-    link: Link,
+    link: NodeLink,
     /// Number of the last answer, on which whoever listens has acted when it asks for the next.
     done: u64,
 }
@@ -24,17 +24,17 @@ impl Client {
     ///
     /// # Errors
     /// `NotFound`: the map has no such node; `Unavailable`, `Timeout`.
-    pub fn revocations(&self, node: NodeId) -> Result<Revocations> {
+    pub fn revocations(&self, node: NodeId) -> Result<RecallListener> {
         let deadline = self.deadline();
         let view = self.view(deadline)?;
         let link = view.peer(node)?.connect_apart(&self.credentials(), deadline)?;
-        Ok(Revocations { client: self.clone(), link, done: 0 })
+        Ok(RecallListener { client: self.clone(), link, done: 0 })
     }
 }
 
-impl Revocations {
+impl RecallListener {
     /// Gives back the leases that the last call has named, and waits for the node to name others, for at most `timeout`; none came if the
-    /// list is empty. Before it returns, nothing that was read under these leases [holds](crate::Dataset::holds) any more.
+    /// list is empty. Before it returns, nothing that was read under these leases [holds](crate::Dataset::is_current) any more.
     ///
     /// # Errors
     /// `Unavailable`: the connection broke. Leases that are called back from now on run out.

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
-use samite_transport::Authorities;
+use samite_transport::TlsAuthorities;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 
@@ -283,10 +283,10 @@ impl ClusterDir {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] when the file holds no certificates; otherwise what the system answered.
-    pub fn read_authorities(&self) -> Result<Option<Authorities>> {
+    pub fn read_authorities(&self) -> Result<Option<TlsAuthorities>> {
         match read_file(&self.authorities_path(), AUTHORITIES_LEN_MAX) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            pem => Authorities::from_pem(pem?).map(Some),
+            pem => TlsAuthorities::from_pem(pem?).map(Some),
         }
     }
 

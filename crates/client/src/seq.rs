@@ -16,13 +16,13 @@ const FULL_PAUSE: Duration = Duration::from_micros(200);
 
 /// Hands out sequence numbers, and keeps the watermark below which all are answered.
 #[derive(Debug)]
-pub(crate) struct Seqs {
-    window: Mutex<Window>,
+pub(crate) struct SequenceNumbers {
+    window: Mutex<SequenceWindow>,
     answered_below: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Window {
+struct SequenceWindow {
     /// The next number to hand out.
     next: u64,
     /// The oldest number that is not answered; equal to `next` when there is none.
@@ -31,7 +31,7 @@ struct Window {
     answered: Box<[u64]>,
 }
 
-impl Window {
+impl SequenceWindow {
     fn bit(&mut self, seq: u64) -> (&mut u64, u64) {
         let at = seq % SPAN_MAX;
         // The remainder is below SPAN_MAX, so its word exists.
@@ -60,16 +60,16 @@ impl Window {
     }
 }
 
-impl Seqs {
+impl SequenceNumbers {
     pub(crate) fn new() -> Self {
         let answered = vec![0; (SPAN_MAX / 64) as usize].into_boxed_slice();
         Self {
-            window: Mutex::new(Window { next: 1, oldest: 1, answered }),
+            window: Mutex::new(SequenceWindow { next: 1, oldest: 1, answered }),
             answered_below: AtomicU64::new(1),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Window> {
+    fn lock(&self) -> MutexGuard<'_, SequenceWindow> {
         // Nothing inside panics half-way.
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,7 +122,7 @@ impl Seqs {
 /// Numbers in use. Dropping it says that nobody will send them again.
 #[derive(Debug)]
 pub(crate) struct SeqRange<'s> {
-    seqs: &'s Seqs,
+    seqs: &'s SequenceNumbers,
     first: u64,
     count: u64,
 }
@@ -132,7 +132,7 @@ impl SeqRange<'_> {
         Seq(self.first)
     }
 
-    /// The first number and how many there are, kept in use until [`Seqs::give_back`].
+    /// The first number and how many there are, kept in use until [`SequenceNumbers::give_back`].
     pub(crate) fn leak(self) -> (Seq, u64) {
         let taken = (Seq(self.first), self.count);
         std::mem::forget(self);
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_watermark_waits_for_the_oldest() {
-        let seqs = Seqs::new();
+        let seqs = SequenceNumbers::new();
         let a = seqs.take(1, soon()).unwrap();
         let b = seqs.take(3, soon()).unwrap();
         let c = seqs.take(1, soon()).unwrap();
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_full_window_waits_and_then_times_out() {
-        let seqs = Seqs::new();
+        let seqs = SequenceNumbers::new();
         let held = seqs.take(1, soon()).unwrap();
         drop(seqs.take(SPAN_MAX - 1, soon()).unwrap());
         assert_eq!(seqs.take(1, soon()).unwrap_err().kind(), ErrorKind::Timeout);

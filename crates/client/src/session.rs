@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use samite_placement::ClusterMap;
-use samite_transport::Transport;
-use samite_transport::client::Link;
+use samite_transport::TransportKind;
+use samite_transport::client::NodeLink;
 use samite_types::{
     ClientId, Clock, Entropy, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result,
     SystemClock, SystemEntropy,
@@ -16,38 +16,38 @@ use samite_wire::control::ClusterMapData;
 use samite_wire::delta::MapDelta;
 
 use crate::Client;
-use crate::changes::Changes;
-use crate::crew::Crew;
-use crate::peer::{Peer, put};
-use crate::seq::Seqs;
-use crate::timer::Timer;
+use crate::changes::ChangeCounters;
+use crate::peer::{NodePeer, put};
+use crate::seq::SequenceNumbers;
+use crate::thread_pool::ThreadPool;
+use crate::timer::WakeTimer;
 
 /// A session. A forked child starts one of its own and leaves its parent's untouched.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct ClientSession {
     pub(crate) id: ClientId,
-    pub(crate) seqs: Seqs,
-    pub(crate) changes: Changes,
-    pub(crate) timer: Timer,
-    pub(crate) crew: Crew,
+    pub(crate) seqs: SequenceNumbers,
+    pub(crate) changes: ChangeCounters,
+    pub(crate) timer: WakeTimer,
+    pub(crate) crew: ThreadPool,
     /// Requests were left with links to be sent later.
     pub(crate) has_left: AtomicBool,
     host: String,
-    only: Option<Transport>,
-    view: RwLock<Option<Arc<View>>>,
+    only: Option<TransportKind>,
+    view: RwLock<Option<Arc<MapView>>>,
     /// Held by the thread that asks for the map.
     pub(crate) refreshing: Mutex<()>,
-    pub(crate) looks: Looks,
+    pub(crate) looks: MapRefresh,
 }
 
 /// When a newer map was last looked for, and by whom to begin the next time.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
+pub(crate) struct MapRefresh {
     ended_at_ns: AtomicU64,
     turn: AtomicUsize,
 }
 
-impl Looks {
+impl MapRefresh {
     /// Whether the last one is over for so long.
     pub(crate) fn is_due(&self, interval: Duration) -> bool {
         let ended_at = Duration::from_nanos(self.ended_at_ns.load(Ordering::Relaxed));
@@ -67,13 +67,13 @@ impl Looks {
 
 /// The cluster map, and the peers it names.
 #[derive(Debug)]
-pub(crate) struct View {
+pub(crate) struct MapView {
     pub(crate) map: Arc<ClusterMap>,
     /// Ordered by node, as in the map.
-    peers: Vec<Arc<Peer>>,
+    peers: Vec<Arc<NodePeer>>,
 }
 
-impl View {
+impl MapView {
     /// Position among the peers of the node that serves `partition` of the datasets of this redundancy.
     pub(crate) fn peer_index(
         &self,
@@ -100,33 +100,33 @@ impl View {
             .map_err(|_| Error::new(ErrorKind::NotFound, format!("{node}: no such node")))
     }
 
-    pub(crate) fn peer_at(&self, index: usize) -> &Arc<Peer> {
+    pub(crate) fn peer_at(&self, index: usize) -> &Arc<NodePeer> {
         &self.peers[index]
     }
 
-    pub(crate) fn peer(&self, node: NodeId) -> Result<&Arc<Peer>> {
+    pub(crate) fn peer(&self, node: NodeId) -> Result<&Arc<NodePeer>> {
         Ok(&self.peers[self.index_of(node)?])
     }
 
-    pub(crate) fn peers(&self) -> &[Arc<Peer>] {
+    pub(crate) fn peers(&self) -> &[Arc<NodePeer>] {
         &self.peers
     }
 }
 
-impl Session {
-    pub(crate) fn new(only: Option<Transport>) -> Self {
+impl ClientSession {
+    pub(crate) fn new(only: Option<TransportKind>) -> Self {
         Self {
             id: ClientId(SystemEntropy.next_u64()),
-            seqs: Seqs::new(),
-            changes: Changes::new(),
-            timer: Timer::default(),
-            crew: Crew::default(),
+            seqs: SequenceNumbers::new(),
+            changes: ChangeCounters::new(),
+            timer: WakeTimer::default(),
+            crew: ThreadPool::default(),
             has_left: AtomicBool::new(false),
             host: host_name(),
             only,
             view: RwLock::new(None),
             refreshing: Mutex::new(()),
-            looks: Looks::default(),
+            looks: MapRefresh::default(),
         }
     }
 
@@ -136,17 +136,17 @@ impl Session {
     }
 
     /// The cluster as known; `None` before the first map has come.
-    pub(crate) fn view(&self) -> Option<Arc<View>> {
+    pub(crate) fn view(&self) -> Option<Arc<MapView>> {
         self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Takes over a map that a node sent, if it is newer, and `link` as the one to its node if it serves.
-    pub(crate) fn adopt(&self, data: ClusterMapData, link: &Arc<Link>) -> Result<Arc<View>> {
+    pub(crate) fn adopt(&self, data: ClusterMapData, link: &Arc<NodeLink>) -> Result<Arc<MapView>> {
         self.adopt_map(ClusterMap::new(data)?, link)
     }
 
     /// Takes over what `delta` makes of the map that is known; whether it fits that.
-    pub(crate) fn adopt_change(&self, delta: &MapDelta, link: &Arc<Link>) -> Result<bool> {
+    pub(crate) fn adopt_change(&self, delta: &MapDelta, link: &Arc<NodeLink>) -> Result<bool> {
         let Some(view) = self.view() else { return Ok(false) };
         if delta.to <= view.map.epoch() {
             return Ok(true);
@@ -155,7 +155,7 @@ impl Session {
         self.adopt_map(map, link).map(|_| true)
     }
 
-    fn adopt_map(&self, map: ClusterMap, link: &Arc<Link>) -> Result<Arc<View>> {
+    fn adopt_map(&self, map: ClusterMap, link: &Arc<NodeLink>) -> Result<Arc<MapView>> {
         let map = Arc::new(map);
         let current = self.view.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(view) = current.as_ref()
@@ -167,7 +167,7 @@ impl Session {
             .nodes()
             .iter()
             .map(|info| {
-                let peer = Peer::new(info, &self.host, self.only);
+                let peer = NodePeer::new(info, &self.host, self.only);
                 let known =
                     current.iter().flat_map(|view| view.peers()).find(|old| old.is_same(&peer));
                 known.map_or_else(
@@ -179,7 +179,7 @@ impl Session {
                 )
             })
             .collect();
-        let view = Arc::new(View { map, peers });
+        let view = Arc::new(MapView { map, peers });
         put(current, Some(Arc::clone(&view)));
         Ok(view)
     }

@@ -38,7 +38,7 @@ counters! {
     requests,
     /// Operations in them.
     operations,
-    /// Changes left with a node of this host instead of being asked for ([`Dataset::post`](crate::Dataset::post)).
+    /// Changes left with a node of this host instead of being asked for ([`Dataset::submit_change`](crate::Dataset::submit_change)).
     posts,
     /// Control-plane requests sent.
     controls,

@@ -9,26 +9,26 @@ use samite_types::{Clock, Deadline, SystemClock};
 
 /// Wakers by the time at which they are to be used. One per session.
 #[derive(Debug, Default)]
-pub(crate) struct Timer {
-    shared: Arc<Shared>,
+pub(crate) struct WakeTimer {
+    shared: Arc<TimerShared>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct TimerShared {
+    state: Mutex<TimerState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TimerState {
     wakers: BTreeMap<(Duration, u64), Waker>,
     next_id: u64,
     is_running: bool,
     is_closed: bool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl TimerShared {
+    fn lock(&self) -> MutexGuard<'_, TimerState> {
         // Nothing inside panics half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -36,14 +36,14 @@ impl Shared {
 
 /// A place in the timer; given up when dropped.
 #[derive(Debug)]
-pub(crate) struct Alarm {
-    shared: Arc<Shared>,
+pub(crate) struct TimerEntry {
+    shared: Arc<TimerShared>,
     at: (Duration, u64),
 }
 
-impl Timer {
+impl WakeTimer {
     /// Has `waker` woken at `deadline`.
-    pub(crate) fn set(&self, deadline: Deadline, waker: &Waker) -> Alarm {
+    pub(crate) fn set(&self, deadline: Deadline, waker: &Waker) -> TimerEntry {
         let mut state = self.shared.lock();
         state.next_id += 1;
         let at = (deadline.at(), state.next_id);
@@ -57,18 +57,18 @@ impl Timer {
         } else if is_first {
             self.shared.changed.notify_one();
         }
-        Alarm { shared: Arc::clone(&self.shared), at }
+        TimerEntry { shared: Arc::clone(&self.shared), at }
     }
 }
 
-impl Drop for Timer {
+impl Drop for WakeTimer {
     fn drop(&mut self) {
         self.shared.lock().is_closed = true;
         self.shared.changed.notify_one();
     }
 }
 
-impl Alarm {
+impl TimerEntry {
     /// Another waker in place of the one that was set.
     pub(crate) fn renew(&self, waker: &Waker) {
         if let Some(set) = self.shared.lock().wakers.get_mut(&self.at) {
@@ -77,13 +77,13 @@ impl Alarm {
     }
 }
 
-impl Drop for Alarm {
+impl Drop for TimerEntry {
     fn drop(&mut self) {
         self.shared.lock().wakers.remove(&self.at);
     }
 }
 
-fn run(shared: &Shared) {
+fn run(shared: &TimerShared) {
     let mut state = shared.lock();
     while !state.is_closed {
         let now = SystemClock.monotonic();

@@ -1,25 +1,25 @@
 //! Waiting for a reply that may be better asked for elsewhere.
 
-use samite_transport::client::{Link, Ticket};
+use samite_transport::client::{NodeLink, RequestTicket};
 use samite_types::{Clock, Deadline, ErrorKind, Result, SystemClock};
 
 use crate::Dataset;
-use crate::peer::Peer;
-use crate::reply::{Receiver, Summary, read};
-use crate::retry::{Event, Next, Retry};
+use crate::peer::NodePeer;
+use crate::reply::{ReplyReceiver, ReplySummary, read};
+use crate::retry::{RetryEvent, RetryState, RetryStep};
 
 /// Waits for the reply to a request. `Ok(None)`: it is given up, for another node serves what it asks for by now, or too long has passed;
 /// nothing counts that has come for it.
 ///
 /// # Errors
-/// As [`Link::wait`].
+/// As [`NodeLink::wait`].
 pub(crate) fn await_reply(
     dataset: &Dataset,
-    retry: &mut Retry,
-    (peer, link, mut ticket): (&Peer, &Link, Ticket),
-    receiver: &mut impl Receiver,
+    retry: &mut RetryState,
+    (peer, link, mut ticket): (&NodePeer, &NodeLink, RequestTicket),
+    receiver: &mut impl ReplyReceiver,
     deadline: Deadline,
-) -> Result<Option<Result<Summary>>> {
+) -> Result<Option<Result<ReplySummary>>> {
     loop {
         let patience = Deadline::at_time(retry.wait_until());
         let whole = Deadline::at_time(retry.answer_until());
@@ -31,10 +31,10 @@ pub(crate) fn await_reply(
             }
             answered => return answered,
         }
-        let mut next = retry.happened(Event::Silent, SystemClock.monotonic());
-        if next == Next::Look {
+        let mut next = retry.happened(RetryEvent::Silent, SystemClock.monotonic());
+        if next == RetryStep::Look {
             let client = dataset.client();
-            let is_elsewhere = |receiver: &dyn Receiver| {
+            let is_elsewhere = |receiver: &dyn ReplyReceiver| {
                 let view = client.session().view();
                 view.is_some_and(|view| {
                     let redundancy = dataset.redundancy();
@@ -51,10 +51,10 @@ pub(crate) fn await_reply(
             next = retry.looked(is_elsewhere(receiver), SystemClock.monotonic());
         }
         match next {
-            Next::Wait | Next::Look => {}
-            Next::Send | Next::Pause(_) => return Ok(None),
+            RetryStep::Wait | RetryStep::Look => {}
+            RetryStep::Send | RetryStep::Pause(_) => return Ok(None),
             // The deadline has passed: the link has the words.
-            Next::Fail(_) => {
+            RetryStep::Fail(_) => {
                 return link.wait(ticket, deadline, |reply| read(reply, link, receiver)).map(Some);
             }
         }

@@ -5,8 +5,8 @@
 mod common;
 
 use common::{TRANSPORTS, client, cluster, dataset, pattern};
-use samite_client::Op;
-use samite_client::kv::{BatchOutcome, Kv};
+use samite_client::ClientOperation;
+use samite_client::kv::{BatchOutcome, KvView};
 use samite_wire::op::{Action, Operation};
 
 #[test]
@@ -14,7 +14,7 @@ fn a_thousand_puts_with_different_keys_are_one_request_per_node() {
     let cluster = cluster(2, 64);
     for transport in TRANSPORTS {
         let client = client(&cluster, transport);
-        let kv = Kv::new(dataset(&client, "kv"));
+        let kv = KvView::new(dataset(&client, "kv"));
         // The first request makes the connections.
         kv.list(b"", b"", 1).unwrap();
         let keys: Vec<String> = (0..1000).map(|index| format!("{transport} {index}")).collect();
@@ -49,7 +49,7 @@ fn a_batch_mixes_operations_and_sizes() {
     let cluster = cluster(2, 128);
     for transport in TRANSPORTS {
         let client = client(&cluster, transport);
-        let kv = Kv::new(dataset(&client, &format!("mixed-{transport}")));
+        let kv = KvView::new(dataset(&client, &format!("mixed-{transport}")));
         let values: Vec<Vec<u8>> =
             [0, 1, 1000, 16 << 10, (16 << 10) + 1, 300_000, 1 << 20, (1 << 20) + 1]
                 .iter()
@@ -87,7 +87,7 @@ fn replies_that_no_frame_could_hold_come_in_several() {
     let cluster = cluster(1, 128);
     for transport in TRANSPORTS {
         let client = client(&cluster, transport);
-        let kv = Kv::new(dataset(&client, &format!("large-{transport}")));
+        let kv = KvView::new(dataset(&client, &format!("large-{transport}")));
         let value = pattern(16 << 10, 7);
         let keys: Vec<Vec<u8>> = (0..1000u32).map(|index| index.to_be_bytes().to_vec()).collect();
         let mut batch = kv.batch();
@@ -113,11 +113,11 @@ fn more_operations_than_one_request_holds_are_carried_out_all_the_same() {
     let client = client(&cluster, TRANSPORTS[0]);
     let dataset = dataset(&client, "many");
     let keys: Vec<[u8; 4]> = (0..10_000u32).map(u32::to_be_bytes).collect();
-    let mut ops: Vec<Op<'_>> = keys
+    let mut ops: Vec<ClientOperation<'_>> = keys
         .iter()
         .map(|key| {
             let add = Action::Add { key, offset: 0, delta: 5 };
-            Op::new(Operation::new(dataset.partition_of(key), [add]))
+            ClientOperation::new(Operation::new(dataset.partition_of(key), [add]))
         })
         .collect();
     for _ in 0..2 {
@@ -126,7 +126,7 @@ fn more_operations_than_one_request_holds_are_carried_out_all_the_same() {
         assert!(outcomes.iter().all(samite_client::OwnedOutcome::is_done));
     }
     for key in [&keys[0], &keys[9_999]] {
-        let op = Op::new(Operation::get(dataset.partition_of(key), key));
+        let op = ClientOperation::new(Operation::get(dataset.partition_of(key), key));
         let results = dataset.execute_one(op).unwrap().into_results("get").unwrap();
         let samite_client::OwnedResult::Value { data, .. } = &results[0] else { panic!() };
         assert_eq!(data[..], 10u64.to_le_bytes());

@@ -12,25 +12,26 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::block_on;
-use samite_client::locks::Locker;
-use samite_client::{Client, ClusterConfig, Dataset, Op, Options};
+use samite_client::locks::LockSession;
+use samite_client::{Client, ClientOperation, ClientOptions, ClusterConfig, Dataset};
 use samite_transport::ClusterKey;
 use samite_transport::server::{
-    ConnId, EventLoop, Listener, Options as LoopOptions, Peer, Replies, Service, SharedArena, Waker,
+    ConnId, ConnectionPeer, EventLoop, Listener, LoopOptions, LoopWaker, NodeService, ReplySink,
+    SharedArena,
 };
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, NodeId, Redundancy, RequestId, Result, TargetId, Term,
 };
 use samite_wire::control::{
-    ClusterMapData, Consistency, ControlReply, ControlRequest, DatasetData, Group, Member,
-    NodeInfo, NodeState, PartitionTable, Reachability, TargetInfo, decode, encode,
+    ClusterMapData, ControlReply, ControlRequest, DatasetData, GroupMember, MemberConsistency,
+    MirrorGroup, NodeInfo, NodeReachability, NodeState, PartitionTable, TargetInfo, decode, encode,
 };
-use samite_wire::frame::{FrameKind, Header};
+use samite_wire::frame::{CheckedHeader, FrameKind};
 use samite_wire::lock::{
     LockAnswer, LockCall, LockFound, LockHolder, LockMode, LockOwner, LockRange, LockRequest,
     LockSpace,
 };
-use samite_wire::op::{Action, Operation, ReplyEncoder, ReplyHeader, Request};
+use samite_wire::op::{Action, Operation, OperationRequest, ReplyEncoder, ReplyHeader};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -60,13 +61,14 @@ impl World {
     fn map(&self) -> ClusterMapData {
         let member = |node: usize| {
             let is_good = node == self.primary || self.modes[node] == Mode::Serves;
-            let consistency = if is_good { Consistency::Good } else { Consistency::NeedsResync };
-            Member { target: TargetId(node as u32), consistency }
+            let consistency =
+                if is_good { MemberConsistency::Good } else { MemberConsistency::NeedsResync };
+            GroupMember { target: TargetId(node as u32), consistency }
         };
         let members = [self.primary, 1 - self.primary].map(member).to_vec();
-        let group = Group { term: Term(self.epoch as u32), members };
-        let good = Member { target: TargetId(0), consistency: Consistency::Good };
-        let alone = Group { term: Term(0), members: vec![good] };
+        let group = MirrorGroup { term: Term(self.epoch as u32), members };
+        let good = GroupMember { target: TargetId(0), consistency: MemberConsistency::Good };
+        let alone = MirrorGroup { term: Term(0), members: vec![good] };
         let tables = vec![
             PartitionTable { redundancy: Redundancy(1), groups: vec![alone; 4] },
             PartitionTable { redundancy: Redundancy(2), groups: vec![group; 4] },
@@ -141,7 +143,7 @@ impl Player {
     }
 
     /// Gives the lock to the first who waits, when it is free.
-    fn wake(&self, out: &mut Replies) {
+    fn wake(&self, out: &mut ReplySink) {
         let mut world = self.world.lock().unwrap();
         let node = self.node;
         if world.locks[node].is_none() && !world.waits[node].is_empty() {
@@ -152,7 +154,7 @@ impl Player {
         }
     }
 
-    fn data(&self, request: &Request<'_>) -> Vec<u8> {
+    fn data(&self, request: &OperationRequest<'_>) -> Vec<u8> {
         let mut world = self.world.lock().unwrap();
         let map_epoch = Epoch(world.epoch);
         let refused = if world.modes[self.node] == Mode::CutOff {
@@ -175,15 +177,15 @@ impl Player {
     }
 }
 
-impl Service for Player {
+impl NodeService for Player {
     fn request(
         &mut self,
         conn: ConnId,
-        peer: &Peer,
-        header: &Header,
+        peer: &ConnectionPeer,
+        header: &CheckedHeader,
         body: &[u8],
         payload: &[u8],
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) {
         let is_stopped = self.world.lock().unwrap().modes[self.node] == Mode::Stopped;
         let (kind, reply) = if header.kind == FrameKind::Control {
@@ -195,7 +197,7 @@ impl Service for Player {
             self.wake(out);
             (FrameKind::ControlReply, encode(&reply))
         } else {
-            let request = Request::decode(body, payload).unwrap();
+            let request = OperationRequest::decode(body, payload).unwrap();
             if is_stopped && self.world.lock().unwrap().primary == self.node {
                 // It did its work before it was stopped; the answer is lost. The mirror has it, too.
                 self.data(&request);
@@ -212,7 +214,7 @@ impl Service for Player {
 
     fn closed(&mut self, _conn: ConnId) {}
 
-    fn wakeup(&mut self, _out: &mut Replies) {}
+    fn wakeup(&mut self, _out: &mut ReplySink) {}
 
     fn map_epoch(&self) -> Epoch {
         Epoch(self.world.lock().unwrap().epoch)
@@ -225,7 +227,7 @@ impl Service for Player {
 
 struct Node {
     stop: Arc<AtomicBool>,
-    waker: Waker,
+    waker: LoopWaker,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -266,7 +268,7 @@ impl Stage {
             ..common::spec(name)
         };
         let dataset = |id, spec| DatasetData { id: DatasetId(id), spec, wheel: Vec::new() };
-        let online = NodeState { reachability: Reachability::Online, is_draining: false };
+        let online = NodeState { reachability: NodeReachability::Online, is_draining: false };
         let map = ClusterMapData {
             cluster: "stage".into(),
             epoch: Epoch(1),
@@ -309,7 +311,8 @@ impl Stage {
     }
 
     fn client(&self) -> Client {
-        let options = Options { timeout: Duration::from_secs(20), ..Options::default() };
+        let options =
+            ClientOptions { timeout: Duration::from_secs(20), ..ClientOptions::default() };
         Client::connect(&self.config, options).unwrap()
     }
 
@@ -345,7 +348,8 @@ fn calls(dataset: &Dataset) -> [Call<'_>; 4] {
         (Box::new(|| dataset.execute_one(add(dataset).into()).map(drop)), 1),
         (
             Box::new(|| {
-                let mut ops = [Op::new(add(dataset)), Op::new(add(dataset))];
+                let mut ops =
+                    [ClientOperation::new(add(dataset)), ClientOperation::new(add(dataset))];
                 dataset.execute(&mut ops, dataset.client().deadline()).map(drop)
             }),
             2,
@@ -475,7 +479,7 @@ fn locks_last_when(stops: impl Fn(&mut Stage)) {
     let mut stage = Stage::new();
     let (client, other) = (stage.client(), stage.client());
     let dataset = client.dataset("mirrored").unwrap();
-    let (holder, waiter) = (Locker::new(&client), Locker::new(&other));
+    let (holder, waiter) = (LockSession::new(&client), LockSession::new(&other));
     let request = lock_request(&dataset, take());
     assert_eq!(holder.ask(&request).unwrap(), LockAnswer::Done);
     assert_eq!(stage.world.lock().unwrap().locks, [Some(holder.id()); 2]);
@@ -492,7 +496,7 @@ fn locks_last_when(stops: impl Fn(&mut Stage)) {
         stops(&mut stage);
         stage.fail_over(Duration::from_millis(300)).join().unwrap();
         // Nobody else gets it from the next node.
-        assert!(matches!(Locker::new(&other).ask(&request).unwrap(), LockAnswer::Held(_)));
+        assert!(matches!(LockSession::new(&other).ask(&request).unwrap(), LockAnswer::Held(_)));
         while stage.world.lock().unwrap().waits[1].is_empty() {
             std::thread::sleep(Duration::from_millis(1));
         }

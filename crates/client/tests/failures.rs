@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{TRANSPORTS, break_links, client, cluster, dataset, spec};
-use samite_client::kv::Kv;
-use samite_client::{Op, Options};
+use samite_client::kv::KvView;
+use samite_client::{ClientOperation, ClientOptions};
 use samite_types::{ErrorKind, NodeId, Redundancy};
 use samite_wire::op::{Action, Operation};
 
@@ -76,7 +76,8 @@ fn add_one(dataset: &samite_client::Dataset, keys: &[[u8; 2]]) {
     let outcomes = if keys.len() == 2 {
         dataset.submit(&operations).unwrap().wait().unwrap()
     } else {
-        let mut ops: Vec<Op<'_>> = operations.into_iter().map(Op::new).collect();
+        let mut ops: Vec<ClientOperation<'_>> =
+            operations.into_iter().map(ClientOperation::new).collect();
         dataset.execute(&mut ops, dataset.client().deadline()).unwrap()
     };
     assert!(outcomes.iter().all(samite_client::OwnedOutcome::is_done));
@@ -84,7 +85,8 @@ fn add_one(dataset: &samite_client::Dataset, keys: &[[u8; 2]]) {
 
 fn number(dataset: &samite_client::Dataset, key: &[u8]) -> u64 {
     let mut raw = [0; 8];
-    let op = Op::new(Operation::get(dataset.partition_of(key), key)).into_dest(&mut raw);
+    let op =
+        ClientOperation::new(Operation::get(dataset.partition_of(key), key)).into_dest(&mut raw);
     dataset.execute_one(op).unwrap().into_results("get").unwrap();
     u64::from_le_bytes(raw)
 }
@@ -94,7 +96,7 @@ fn a_dead_node_is_named_at_once_and_the_others_go_on() {
     for transport in TRANSPORTS {
         let mut cluster = cluster(2, 64);
         let client = client(&cluster, transport);
-        let kv = Kv::new(dataset(&client, "kv"));
+        let kv = KvView::new(dataset(&client, "kv"));
         let map = client.map().unwrap();
         let on = |node| {
             (0u32..)
@@ -128,11 +130,11 @@ fn nobody_there_is_an_error_that_says_where() {
     let cluster = cluster(1, 64);
     let mut config = cluster.config();
     config.addresses = vec!["unix:///nonexistent/n0.sock".into(), "tcp://127.0.0.1:1".into()];
-    let error = samite_client::Client::connect(&config, Options::default()).unwrap_err();
+    let error = samite_client::Client::connect(&config, ClientOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     config.addresses = cluster.config().addresses;
     config.key[0] ^= 1;
-    let error = samite_client::Client::connect(&config, Options::default()).unwrap_err();
+    let error = samite_client::Client::connect(&config, ClientOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");
 }
 
@@ -141,13 +143,14 @@ fn a_cluster_is_found_by_its_runtime_directory() {
     let cluster = cluster(2, 64);
     let dir = cluster.runtime().cluster(cluster.name()).unwrap();
     for transport in TRANSPORTS {
-        let options = Options { transport: Some(transport), ..Options::default() };
+        let options = ClientOptions { transport: Some(transport), ..ClientOptions::default() };
         let client = samite_client::Client::from_cluster_dir(&dir, options).unwrap();
         assert_eq!(client.map().unwrap().nodes().len(), 2);
         assert!(client.node_status(NodeId(1)).is_ok());
     }
     let none = cluster.runtime().cluster("none").unwrap();
-    let error = samite_client::Client::from_cluster_dir(&none, Options::default()).unwrap_err();
+    let error =
+        samite_client::Client::from_cluster_dir(&none, ClientOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 }
 
@@ -158,12 +161,12 @@ fn limits_are_told_before_anything_is_sent() {
     let dataset = dataset(&client, "limits");
     let before = client.stats();
     let long = vec![b'k'; samite_wire::limits::KEY_LEN_MAX + 1];
-    let op = Op::new(Operation::get(dataset.partition_of(&long), &long));
+    let op = ClientOperation::new(Operation::get(dataset.partition_of(&long), &long));
     assert_eq!(dataset.execute_one(op).unwrap_err().kind(), ErrorKind::TooLarge);
     let big = vec![0; samite_wire::limits::RECORD_LEN_MAX + 1];
-    let op = Op::new(Operation::put(dataset.partition_of(b"k"), b"k", &big));
+    let op = ClientOperation::new(Operation::put(dataset.partition_of(b"k"), b"k", &big));
     assert_eq!(dataset.execute_one(op).unwrap_err().kind(), ErrorKind::TooLarge);
-    let op = Op::new(Operation::get(samite_types::PartitionId(1 << 20), b"k"));
+    let op = ClientOperation::new(Operation::get(samite_types::PartitionId(1 << 20), b"k"));
     assert_eq!(dataset.execute_one(op).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(client.stats(), before);
 }
@@ -183,7 +186,7 @@ fn datasets_are_made_once_and_seen_by_everybody() {
     other.name = "../x".into();
     assert_eq!(clients[1].create_dataset(&other).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(clients[1].dataset("none").unwrap_err().kind(), ErrorKind::NotFound);
-    let kv = Kv::new(made);
+    let kv = KvView::new(made);
     kv.put(b"k", b"v").unwrap();
     clients[2].drop_dataset("shared").unwrap();
     assert!(kv.get(b"k").is_err());

@@ -7,7 +7,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{TRANSPORTS, client, cluster, dataset, pattern};
-use samite_client::kv::Kv;
+use samite_client::kv::KvView;
 
 /// Runs `child` in a forked child; whether it said that all is well.
 fn in_child(child: impl FnOnce() -> bool) -> bool {
@@ -30,7 +30,7 @@ fn a_child_works_beside_its_parent() {
     let cluster = cluster(2, 64);
     for transport in TRANSPORTS {
         let client = client(&cluster, transport);
-        let kv = Kv::new(dataset(&client, &format!("fork-{transport}")));
+        let kv = KvView::new(dataset(&client, &format!("fork-{transport}")));
         let large = pattern(200_000, 1);
         kv.put(b"large", &large).unwrap();
         let over = AtomicBool::new(false);
@@ -68,7 +68,7 @@ fn a_child_works_beside_its_parent() {
 fn what_was_submitted_before_a_fork_is_the_parents() {
     let cluster = cluster(1, 64);
     let client = client(&cluster, TRANSPORTS[0]);
-    let kv = Kv::new(dataset(&client, "fork"));
+    let kv = KvView::new(dataset(&client, "fork"));
     let mut pending = Some(kv.submit_put(b"k", b"v").unwrap());
     let child = pending.take();
     assert!(in_child(|| {

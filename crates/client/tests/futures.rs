@@ -5,13 +5,13 @@
 mod common;
 
 use common::{TRANSPORTS, block_on, break_links, client, cluster, dataset, pattern};
-use samite_client::kv::Kv;
+use samite_client::kv::KvView;
 
 #[test]
 fn many_are_under_way_and_end_in_any_order() {
     let cluster = cluster(2, 64);
     for transport in TRANSPORTS {
-        let kv = Kv::new(dataset(&client(&cluster, transport), "kv"));
+        let kv = KvView::new(dataset(&client(&cluster, transport), "kv"));
         let keys: Vec<Vec<u8>> = (0..200u32).map(|index| index.to_be_bytes().to_vec()).collect();
         let puts: Vec<_> = keys.iter().map(|key| kv.submit_put(key, key).unwrap()).collect();
         for put in puts.into_iter().rev() {
@@ -31,7 +31,7 @@ fn many_are_under_way_and_end_in_any_order() {
 fn what_needs_more_than_one_answer_is_finished_all_the_same() {
     let cluster = cluster(2, 128);
     for transport in TRANSPORTS {
-        let kv = Kv::new(dataset(&client(&cluster, transport), &format!("more-{transport}")));
+        let kv = KvView::new(dataset(&client(&cluster, transport), &format!("more-{transport}")));
         let value = pattern(5 << 20, 1);
         kv.put(b"large", &value).unwrap();
         let get = kv.submit_get(b"large").unwrap();
@@ -46,7 +46,7 @@ fn a_broken_connection_does_not_lose_what_was_submitted() {
     let cluster = cluster(2, 64);
     for transport in TRANSPORTS {
         let client = client(&cluster, transport);
-        let kv = Kv::new(dataset(&client, &format!("broken-{transport}")));
+        let kv = KvView::new(dataset(&client, &format!("broken-{transport}")));
         for round in 0..30u32 {
             let keys: Vec<Vec<u8>> = (0..20u32)
                 .map(|index| [round.to_be_bytes(), index.to_be_bytes()].concat())

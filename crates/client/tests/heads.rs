@@ -6,9 +6,9 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use common::{client, cluster, dataset};
-use samite_client::{Dataset, Transport};
+use samite_client::{Dataset, TransportKind};
 use samite_types::{Epoch, NodeId, PartitionId};
-use samite_wire::heads::HEAD_LEN;
+use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Guard, Operation};
 
 const NO_LEASE: Epoch = Epoch(u64::MAX);
@@ -31,8 +31,8 @@ fn look_up(dataset: &Dataset, partition: PartitionId, key: &[u8]) {
 #[test]
 fn what_was_made_or_looked_up_is_shown_until_it_changes() {
     let mut cluster = cluster(1, 16);
-    let near = client(&cluster, Transport::Shm);
-    let far = client(&cluster, Transport::Tcp);
+    let near = client(&cluster, TransportKind::Shm);
+    let far = client(&cluster, TransportKind::Tcp);
     let dataset = dataset(&near, "d");
     let over_tcp = far.dataset("d").unwrap();
     let partition = PartitionId(3);
@@ -71,7 +71,7 @@ fn readers_never_see_the_past_and_never_a_mixture() {
     const KEYS: u64 = 64;
     const ROUNDS: u64 = 40;
     let cluster = cluster(1, 16);
-    let near = client(&cluster, Transport::Shm);
+    let near = client(&cluster, TransportKind::Shm);
     let dataset = dataset(&near, "d");
     let key = |number: u64| number.to_le_bytes();
     let said: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
@@ -79,7 +79,7 @@ fn readers_never_see_the_past_and_never_a_mixture() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let own = client(&cluster, Transport::Shm).dataset("d").unwrap();
+                let own = client(&cluster, TransportKind::Shm).dataset("d").unwrap();
                 look_up_all(&own, KEYS);
                 let mut number = 0;
                 while !done.load(Ordering::SeqCst) {

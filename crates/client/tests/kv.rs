@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{TRANSPORTS, client, cluster, dataset, pattern, records};
 use proptest::prelude::*;
-use samite_client::kv::Kv;
+use samite_client::kv::KvView;
 use samite_testkit::LocalCluster;
 use samite_types::{ErrorKind, Version};
 
@@ -18,8 +18,8 @@ use samite_types::{ErrorKind, Version};
 static CASE: AtomicU64 = AtomicU64::new(0);
 static CLUSTER: LazyLock<LocalCluster> = LazyLock::new(|| cluster(2, 256));
 
-fn kv(transport: samite_client::Transport, name: &str) -> Kv {
-    Kv::new(dataset(&client(&CLUSTER, transport), name))
+fn kv(transport: samite_client::TransportKind, name: &str) -> KvView {
+    KvView::new(dataset(&client(&CLUSTER, transport), name))
 }
 
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn check_step(kv: &Kv, model: &mut Model, step: &Step, seed: u64) {
+fn check_step(kv: &KvView, model: &mut Model, step: &Step, seed: u64) {
     let name = |key: u8| format!("key {key}").into_bytes();
     match *step {
         Step::Put(key, len) => {
@@ -118,7 +118,7 @@ fn check_step(kv: &Kv, model: &mut Model, step: &Step, seed: u64) {
     }
 }
 
-fn check_all(kv: &Kv, model: &Model) {
+fn check_all(kv: &KvView, model: &Model) {
     for (key, value) in model {
         assert!(kv.get(key).unwrap().unwrap().bytes == *value);
     }
@@ -163,7 +163,8 @@ proptest! {
 fn races_for_a_version_have_one_winner_each() {
     const ROUNDS: u64 = 100;
     let cluster = cluster(1, 64);
-    let kvs = TRANSPORTS.map(|transport| Kv::new(dataset(&client(&cluster, transport), "race")));
+    let kvs =
+        TRANSPORTS.map(|transport| KvView::new(dataset(&client(&cluster, transport), "race")));
     kvs[0].put(b"counter", &0u64.to_le_bytes()).unwrap();
     std::thread::scope(|scope| {
         for kv in &kvs {
@@ -188,7 +189,7 @@ fn races_for_a_version_have_one_winner_each() {
 #[test]
 fn groups_change_several_keys_together() {
     let cluster = cluster(2, 64);
-    let kv = Kv::new(dataset(&client(&cluster, TRANSPORTS[0]), "groups"));
+    let kv = KvView::new(dataset(&client(&cluster, TRANSPORTS[0]), "groups"));
     let group = kv.group(b"account 7").unwrap();
     let versions =
         group.atomic().expect_absent(b"a").put(b"a", b"1").put(b"b", b"2").commit().unwrap();
@@ -225,7 +226,7 @@ fn groups_change_several_keys_together() {
 fn keys_have_one_to_4096_bytes_of_any_kind() {
     let cluster = cluster(2, 64);
     for transport in TRANSPORTS {
-        let kv = Kv::new(dataset(&client(&cluster, transport), "keys"));
+        let kv = KvView::new(dataset(&client(&cluster, transport), "keys"));
         for key in [&[0u8][..], b"../../x", b"\xff\n\0", &[b'k'; 4096]] {
             kv.put(key, key).unwrap();
             assert_eq!(kv.get(key).unwrap().unwrap().bytes, key);
@@ -248,7 +249,7 @@ fn keys_have_one_to_4096_bytes_of_any_kind() {
 #[test]
 fn listings_go_on_where_they_ended() {
     let cluster = cluster(2, 64);
-    let kv = Kv::new(dataset(&client(&cluster, TRANSPORTS[1]), "list"));
+    let kv = KvView::new(dataset(&client(&cluster, TRANSPORTS[1]), "list"));
     let keys: Vec<String> = (0..2500).map(|index| format!("dir/{index:05}")).collect();
     let mut batch = kv.batch();
     for key in &keys {
@@ -276,7 +277,7 @@ fn listings_go_on_where_they_ended() {
 fn a_value_of_64_mib_is_replaced_whole() {
     let cluster = cluster(2, 160);
     for transport in TRANSPORTS {
-        let kv = Kv::new(dataset(&client(&cluster, transport), "large"));
+        let kv = KvView::new(dataset(&client(&cluster, transport), "large"));
         let value = pattern(64 << 20, 3);
         kv.put(b"large", &value).unwrap();
         assert!(kv.get(b"large").unwrap().unwrap().bytes == value);
@@ -292,13 +293,13 @@ fn a_value_of_64_mib_is_replaced_whole() {
 #[test]
 fn readers_of_a_large_value_see_one_or_the_other() {
     let cluster = cluster(2, 128);
-    let writer = Kv::new(dataset(&client(&cluster, TRANSPORTS[0]), "swap"));
+    let writer = KvView::new(dataset(&client(&cluster, TRANSPORTS[0]), "swap"));
     writer.put(b"k", &vec![0; 3 << 20]).unwrap();
     std::thread::scope(|scope| {
         let readers: Vec<_> = TRANSPORTS
             .iter()
             .map(|transport| {
-                let kv = Kv::new(dataset(&client(&cluster, *transport), "swap"));
+                let kv = KvView::new(dataset(&client(&cluster, *transport), "swap"));
                 scope.spawn(move || {
                     for _ in 0..15 {
                         let bytes = kv.get(b"k").unwrap().unwrap().bytes;
@@ -321,7 +322,7 @@ fn readers_of_a_large_value_see_one_or_the_other() {
 #[ignore = "takes 1 GiB of memory twice"]
 fn a_value_of_1_gib_is_the_most() {
     let cluster = cluster(2, 1100);
-    let kv = Kv::new(dataset(&client(&cluster, TRANSPORTS[0]), "gib"));
+    let kv = KvView::new(dataset(&client(&cluster, TRANSPORTS[0]), "gib"));
     let value = pattern(1 << 30, 9);
     kv.put(b"k", &value).unwrap();
     assert!(kv.get(b"k").unwrap().unwrap().bytes == value);
@@ -332,7 +333,7 @@ fn a_value_of_1_gib_is_the_most() {
 fn a_full_target_says_so_and_stays_healthy() {
     let cluster = cluster(1, 32);
     for transport in TRANSPORTS {
-        let kv = Kv::new(dataset(&client(&cluster, transport), "full"));
+        let kv = KvView::new(dataset(&client(&cluster, transport), "full"));
         kv.put(b"kept", b"value").unwrap();
         let error = kv.put(b"large", &pattern(64 << 20, 1)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");

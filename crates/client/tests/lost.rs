@@ -7,8 +7,10 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{client, cluster, spec};
-use samite_client::locks::Locker;
-use samite_client::{Client, ClusterConfig, Dataset, Op, Options, Transport, faults};
+use samite_client::locks::LockSession;
+use samite_client::{
+    Client, ClientOperation, ClientOptions, ClusterConfig, Dataset, TransportKind, faults,
+};
 use samite_testkit::LocalCluster;
 use samite_types::{ErrorKind, NodeId, Redundancy};
 use samite_wire::control::{DatasetSpec, FaultRequest};
@@ -42,13 +44,13 @@ fn append(dataset: &Dataset, from: usize) {
         let at = |key: &[u8]| dataset.partition_of(key);
         let append = Action::Append {
             key: b"lines",
-            data: samite_wire::op::Data::Inline(bytes.as_bytes()),
+            data: samite_wire::op::ValueData::Inline(bytes.as_bytes()),
             len_max: 1 << 20,
         };
         let add = Action::Add { key: b"count", offset: 0, delta: 1 };
         let mut ops = [
-            Op::new(Operation::new(at(b"lines"), [append])),
-            Op::new(Operation::new(at(b"count"), [add])),
+            ClientOperation::new(Operation::new(at(b"lines"), [append])),
+            ClientOperation::new(Operation::new(at(b"count"), [add])),
         ];
         let outcomes = dataset.execute(&mut ops, dataset.client().deadline()).unwrap();
         assert!(outcomes.iter().all(samite_client::OwnedOutcome::is_done));
@@ -57,7 +59,8 @@ fn append(dataset: &Dataset, from: usize) {
 
 fn get(dataset: &Dataset, key: &[u8]) -> Vec<u8> {
     let mut raw = vec![0; 1 << 16];
-    let op = Op::new(Operation::get(dataset.partition_of(key), key)).into_dest(&mut raw);
+    let op =
+        ClientOperation::new(Operation::get(dataset.partition_of(key), key)).into_dest(&mut raw);
     let results = dataset.execute_one(op).unwrap().into_results("get").unwrap();
     let (_, _, len) = results[0].value().unwrap();
     raw.truncate(len);
@@ -73,7 +76,7 @@ fn check(dataset: &Dataset, lines: usize) {
 #[test]
 fn every_line_is_there_once_whatever_ends_the_connections() {
     let cluster = cluster(3, 64);
-    let dialler = client(&cluster, Transport::Tcp);
+    let dialler = client(&cluster, TransportKind::Tcp);
     for redundancy in [1, 2] {
         let dataset = mirrored(&dialler, redundancy);
         // Without mirrors a request that is lost, connection and all, is asked again after seconds only.
@@ -82,11 +85,11 @@ fn every_line_is_there_once_whatever_ends_the_connections() {
         append(&dataset, 0);
         // Each new client has a handshake and its first cluster map before it.
         for _ in 0..15 {
-            let fresh = client(&cluster, Transport::Tcp);
+            let fresh = client(&cluster, TransportKind::Tcp);
             get(&fresh.dataset(&dataset.spec().name).unwrap(), b"count");
             fresh.node_status(NodeId(1)).unwrap();
         }
-        let fresh = client(&cluster, Transport::Tcp);
+        let fresh = client(&cluster, TransportKind::Tcp);
         append(&fresh.dataset(&dataset.spec().name).unwrap(), LINES);
         set(&cluster, 3, None);
         check(&dataset, 2 * LINES);
@@ -97,7 +100,7 @@ fn every_line_is_there_once_whatever_ends_the_connections() {
 #[test]
 fn members_go_on_whatever_ends_their_connections() {
     let cluster = cluster(2, 64);
-    let client = client(&cluster, Transport::Unix);
+    let client = client(&cluster, TransportKind::Unix);
     let dataset = mirrored(&client, 2);
     let between = "corrupt 10% 0 1\ncorrupt 10% 1 0\nreset 5% 0 1\nreset 5% 1 0";
     set(&cluster, 2, Some(between));
@@ -134,10 +137,10 @@ fn lock(dataset: &Dataset, call: LockCall) -> LockRequest {
 #[test]
 fn locks_outlive_connections_that_break() {
     let cluster = cluster(2, 64);
-    let client = client(&cluster, Transport::Tcp);
+    let client = client(&cluster, TransportKind::Tcp);
     for redundancy in [1, 2] {
         let dataset = mirrored(&client, redundancy);
-        let (holder, other) = (Locker::new(&client), Locker::new(&client));
+        let (holder, other) = (LockSession::new(&client), LockSession::new(&client));
         let take = || {
             lock(
                 &dataset,
@@ -172,7 +175,7 @@ fn a_wrong_key_is_an_answer_also_on_a_bad_network() {
     let mut config = ClusterConfig { addresses, ..cluster.config() };
     config.key[0] ^= 1;
     let begun = Instant::now();
-    let error = Client::connect(&config, Options::default()).unwrap_err();
+    let error = Client::connect(&config, ClientOptions::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");
     assert!(begun.elapsed() < Duration::from_secs(10));
     set(&cluster, 1, None);

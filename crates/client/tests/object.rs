@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{TRANSPORTS, client, cluster, dataset, pattern, records, spec};
 use proptest::prelude::*;
-use samite_client::Transport;
-use samite_client::object::Objects;
+use samite_client::TransportKind;
+use samite_client::object::ObjectView;
 use samite_testkit::LocalCluster;
 use samite_types::{ErrorKind, TargetId};
 use samite_wire::control::DistributionKind;
@@ -19,11 +19,11 @@ use samite_wire::control::DistributionKind;
 static CASE: AtomicU64 = AtomicU64::new(0);
 static CLUSTER: LazyLock<LocalCluster> = LazyLock::new(|| cluster(2, 128));
 
-fn objects(transport: Transport, distribution: DistributionKind, name: &str) -> Objects {
+fn objects(transport: TransportKind, distribution: DistributionKind, name: &str) -> ObjectView {
     let client = client(&CLUSTER, transport);
     let mut spec = spec(name);
     spec.distribution = distribution;
-    Objects::new(client.create_dataset(&spec).unwrap())
+    ObjectView::new(client.create_dataset(&spec).unwrap())
 }
 
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ proptest! {
 #[test]
 fn names_mean_nothing_and_are_listed_in_order() {
     let cluster = cluster(2, 64);
-    let objects = Objects::new(dataset(&client(&cluster, TRANSPORTS[2]), "names"));
+    let objects = ObjectView::new(dataset(&client(&cluster, TRANSPORTS[2]), "names"));
     let mut names: Vec<Vec<u8>> =
         [&b".."[..], b"/", b"../../etc/passwd", b"a\nb", b"\xff\xfe", b"\0"]
             .iter()
@@ -163,7 +163,7 @@ fn a_large_read_is_one_request_per_node_and_frame() {
     let cluster = cluster(2, 64);
     for transport in TRANSPORTS {
         let client = client(&cluster, transport);
-        let objects = Objects::new(dataset(&client, "cost"));
+        let objects = ObjectView::new(dataset(&client, "cost"));
         let object = objects.open_or_create(b"object").unwrap();
         let data = pattern(4 << 20, 1);
         object.write_at(&data, 0).unwrap();
@@ -186,7 +186,7 @@ fn a_large_read_is_one_request_per_node_and_frame() {
 #[test]
 fn objects_may_be_sparse_and_far_beyond_memory() {
     let cluster = cluster(2, 64);
-    let objects = Objects::new(dataset(&client(&cluster, TRANSPORTS[0]), "sparse"));
+    let objects = ObjectView::new(dataset(&client(&cluster, TRANSPORTS[0]), "sparse"));
     let object = objects.create(b"sparse").unwrap();
     object.write_at(b"end", 10 << 30).unwrap();
     assert_eq!(object.len().unwrap(), (10 << 30) + 3);
@@ -212,14 +212,15 @@ fn appends_of_many_writers_do_not_overlap() {
         for writer in 0..WRITERS {
             let client = client(&cluster, TRANSPORTS[usize::from(writer) % 3]);
             scope.spawn(move || {
-                let object = Objects::new(dataset(&client, "log")).open_or_create(b"log").unwrap();
+                let object =
+                    ObjectView::new(dataset(&client, "log")).open_or_create(b"log").unwrap();
                 for _ in 0..APPENDS {
                     object.append(&[b'a' + writer; 1000]).unwrap();
                 }
             });
         }
     });
-    let objects = Objects::new(dataset(&client(&cluster, TRANSPORTS[0]), "log"));
+    let objects = ObjectView::new(dataset(&client(&cluster, TRANSPORTS[0]), "log"));
     let mut all = vec![0; usize::from(WRITERS) * APPENDS * 1000 + 1];
     let len = objects.open(b"log").unwrap().read_at(&mut all, 0).unwrap();
     assert_eq!(len, all.len() - 1);
@@ -230,8 +231,8 @@ fn appends_of_many_writers_do_not_overlap() {
 
 #[test]
 fn an_object_is_replaced_by_a_whole_one_in_one_step() {
-    let objects = objects(Transport::Unix, DistributionKind::RoundRobin, "replaced");
-    let other = Objects::new(objects.dataset().clone());
+    let objects = objects(TransportKind::Unix, DistributionKind::RoundRobin, "replaced");
+    let other = ObjectView::new(objects.dataset().clone());
     let (old, new) = (pattern(300_000, 1), pattern(200_000, 2));
     let read = |len: usize| {
         let mut bytes = vec![0; len + 1];

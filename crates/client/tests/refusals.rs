@@ -10,18 +10,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::block_on;
-use samite_client::{Client, ClusterConfig, Dataset, Op, Options, OwnedResult};
+use samite_client::{Client, ClientOperation, ClientOptions, ClusterConfig, Dataset, OwnedResult};
 use samite_transport::ClusterKey;
 use samite_transport::server::{
-    ConnId, EventLoop, Listener, Options as LoopOptions, Peer, Replies, Service, SharedArena,
+    ConnId, ConnectionPeer, EventLoop, Listener, LoopOptions, NodeService, ReplySink, SharedArena,
 };
 use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, Redundancy, TargetId, Term};
 use samite_wire::control::{
-    ClusterMapData, Consistency, ControlReply, ControlRequest, DatasetData, Group, Member,
-    NodeInfo, NodeState, PartitionTable, Reachability, TargetInfo, decode, encode,
+    ClusterMapData, ControlReply, ControlRequest, DatasetData, GroupMember, MemberConsistency,
+    MirrorGroup, NodeInfo, NodeReachability, NodeState, PartitionTable, TargetInfo, decode, encode,
 };
-use samite_wire::frame::{FrameKind, Header};
-use samite_wire::op::{Action, Failure, Operation, ReplyEncoder, ReplyHeader, Request};
+use samite_wire::frame::{CheckedHeader, FrameKind};
+use samite_wire::op::{
+    Action, Operation, OperationFailure, OperationRequest, ReplyEncoder, ReplyHeader,
+};
 
 /// What the node does with the next requests.
 #[derive(Debug, Default)]
@@ -52,7 +54,7 @@ impl Player {
         ControlReply::Map((epoch > known).then_some(map))
     }
 
-    fn data(&self, request: &Request<'_>) -> Vec<u8> {
+    fn data(&self, request: &OperationRequest<'_>) -> Vec<u8> {
         let map_epoch = self.map_epoch();
         let refused = if request.header.map_epoch < map_epoch {
             Some(ErrorKind::StaleMap)
@@ -65,7 +67,7 @@ impl Player {
             for operation in &request.operations {
                 if take(&self.script.behind) {
                     let kind = ErrorKind::Busy;
-                    reply.failed(&Failure { kind, index: 0, current: None });
+                    reply.failed(&OperationFailure { kind, index: 0, current: None });
                 } else {
                     reply.done(1);
                     reply.number(operation.seq.get());
@@ -81,15 +83,15 @@ fn take(count: &AtomicU64) -> bool {
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
-impl Service for Player {
+impl NodeService for Player {
     fn request(
         &mut self,
         conn: ConnId,
-        _peer: &Peer,
-        header: &Header,
+        _peer: &ConnectionPeer,
+        header: &CheckedHeader,
         body: &[u8],
         payload: &[u8],
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) {
         let (kind, body) = if header.kind == FrameKind::Control {
             (FrameKind::ControlReply, encode(&self.control(body)))
@@ -98,14 +100,14 @@ impl Service for Player {
             if self.script.silent.load(Ordering::SeqCst) {
                 return;
             }
-            (FrameKind::Reply, self.data(&Request::decode(body, payload).unwrap()))
+            (FrameKind::Reply, self.data(&OperationRequest::decode(body, payload).unwrap()))
         };
         out.send(conn, kind, header.request_id, &body, []);
     }
 
     fn closed(&mut self, _conn: ConnId) {}
 
-    fn wakeup(&mut self, _out: &mut Replies) {}
+    fn wakeup(&mut self, _out: &mut ReplySink) {}
 
     fn map_epoch(&self) -> Epoch {
         Epoch(self.script.epoch.load(Ordering::SeqCst))
@@ -119,7 +121,7 @@ impl Service for Player {
 struct Stage {
     script: Arc<Script>,
     stop: Arc<AtomicBool>,
-    waker: samite_transport::server::Waker,
+    waker: samite_transport::server::LoopWaker,
     thread: Option<JoinHandle<()>>,
     config: ClusterConfig,
     _scratch: tempfile::TempDir,
@@ -143,9 +145,9 @@ impl Stage {
         };
         let dataset =
             DatasetData { id: DatasetId(1), spec: common::spec("played"), wheel: Vec::new() };
-        let online = NodeState { reachability: Reachability::Online, is_draining: false };
-        let member = Member { target: TargetId(0), consistency: Consistency::Good };
-        let group = Group { term: Term(0), members: vec![member] };
+        let online = NodeState { reachability: NodeReachability::Online, is_draining: false };
+        let member = GroupMember { target: TargetId(0), consistency: MemberConsistency::Good };
+        let group = MirrorGroup { term: Term(0), members: vec![member] };
         let map = ClusterMapData {
             cluster: "stage".into(),
             epoch: Epoch(1),
@@ -172,7 +174,7 @@ impl Stage {
     }
 
     fn dataset(&self, timeout: Duration) -> Dataset {
-        let options = Options { timeout, ..Options::default() };
+        let options = ClientOptions { timeout, ..ClientOptions::default() };
         Client::connect(&self.config, options).unwrap().dataset("played").unwrap()
     }
 }
@@ -197,7 +199,8 @@ fn silence_ends_at_the_deadline_with_the_node_and_the_operation_named() {
     let calls: [&dyn Fn() -> samite_types::Error; 4] = [
         &|| dataset.execute_one(add(&dataset).into()).unwrap_err(),
         &|| {
-            let mut ops = [Op::new(add(&dataset)), Op::new(add(&dataset))];
+            let mut ops =
+                [ClientOperation::new(add(&dataset)), ClientOperation::new(add(&dataset))];
             dataset.execute(&mut ops, dataset.client().deadline()).unwrap_err()
         },
         &|| dataset.submit(&[add(&dataset)]).unwrap().wait().unwrap_err(),
@@ -242,7 +245,11 @@ fn what_came_too_late_comes_again_under_a_new_number() {
     let stage = Stage::new();
     let dataset = stage.dataset(Duration::from_secs(10));
     stage.script.behind.store(2, Ordering::SeqCst);
-    let mut ops = [Op::new(add(&dataset)), Op::new(add(&dataset)), Op::new(add(&dataset))];
+    let mut ops = [
+        ClientOperation::new(add(&dataset)),
+        ClientOperation::new(add(&dataset)),
+        ClientOperation::new(add(&dataset)),
+    ];
     let outcomes = dataset.execute(&mut ops, dataset.client().deadline()).unwrap();
     let numbers: Vec<u64> = outcomes
         .into_iter()

@@ -7,18 +7,18 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{TRANSPORTS, client, cluster, dataset};
-use samite_client::{Dataset, Op, OwnedResult};
-use samite_wire::op::{Action, Data, Operation};
+use samite_client::{ClientOperation, Dataset, OwnedResult};
+use samite_wire::op::{Action, Operation, ValueData};
 
 const LEN: usize = 300_000;
 const KEYS: [&[u8]; 3] = [b"a", b"b", b"c"];
 
 fn write(dataset: &Dataset, key: &[u8], byte: u8, in_place: bool) {
     let bytes = vec![byte; LEN];
-    let data = Data::Inline(&bytes);
+    let data = ValueData::Inline(&bytes);
     let action =
         if in_place { Action::Write { key, offset: 0, data } } else { Action::Put { key, data } };
-    let op = Op::new(Operation::new(dataset.partition_of(key), [action]));
+    let op = ClientOperation::new(Operation::new(dataset.partition_of(key), [action]));
     assert!(dataset.execute_one(op).unwrap().is_done());
 }
 
@@ -28,7 +28,8 @@ fn is_whole(bytes: &[u8]) -> bool {
 
 fn read_alone(dataset: &Dataset, key: &[u8]) -> bool {
     let mut dest = vec![0; LEN + 1];
-    let op = Op::new(Operation::get(dataset.partition_of(key), key)).into_dest(&mut dest);
+    let op =
+        ClientOperation::new(Operation::get(dataset.partition_of(key), key)).into_dest(&mut dest);
     let (_, _, len) =
         dataset.execute_one(op).unwrap().into_results("get").unwrap()[0].value().unwrap();
     is_whole(&dest[..len])

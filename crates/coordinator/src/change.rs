@@ -5,33 +5,38 @@ use std::sync::Arc;
 
 use samite_placement::{ClusterMap, LOSSES_LEN_MAX};
 use samite_types::{Epoch, Error, ErrorKind, NodeId, PartitionId, Result, TargetId};
-use samite_wire::control::{self, ClusterMapData, Consistency, Group, Reachability};
+use samite_wire::control::{
+    self, ClusterMapData, MemberConsistency, MirrorGroup, NodeReachability,
+};
 use samite_wire::limits::BODY_LEN_MAX;
 
 use crate::Coordinator;
 use crate::group::{consistency, settle};
 use crate::moves::{Goal, step};
-use crate::presence::Presence;
+use crate::presence::NodePresence;
 
 /// Longest cluster map, together with the goals, in bytes as encoded, that a node or a dataset may lead to: it travels in one frame's body, and is one value
 /// in etcd. The rest is for members that come and go while partitions move, and for what is lost.
 const STATE_LEN_MAX: usize = BODY_LEN_MAX - (64 << 10) - LOSSES_LEN_MAX;
 
 /// Which node serves each target, and how it is to be seen now.
-pub(crate) struct Nodes<'a> {
-    seen: HashMap<TargetId, (NodeId, Reachability)>,
-    presences: &'a BTreeMap<NodeId, Presence>,
+pub(crate) struct NodeStates<'a> {
+    seen: HashMap<TargetId, (NodeId, NodeReachability)>,
+    presences: &'a BTreeMap<NodeId, NodePresence>,
 }
 
-impl<'a> Nodes<'a> {
-    pub(crate) fn new(data: &ClusterMapData, presences: &'a BTreeMap<NodeId, Presence>) -> Self {
+impl<'a> NodeStates<'a> {
+    pub(crate) fn new(
+        data: &ClusterMapData,
+        presences: &'a BTreeMap<NodeId, NodePresence>,
+    ) -> Self {
         let mut seen = HashMap::new();
         for (info, state) in data.nodes.iter().zip(&data.states) {
             let is_confirmed =
                 presences.get(&info.node).is_some_and(|presence| presence.is_confirmed);
             let reachability = match state.reachability {
                 // The former leader heard it; whether it lives now is to be seen.
-                Reachability::Online if !is_confirmed => Reachability::ProbablyOffline,
+                NodeReachability::Online if !is_confirmed => NodeReachability::ProbablyOffline,
                 reachability => reachability,
             };
             seen.extend(
@@ -45,8 +50,8 @@ impl<'a> Nodes<'a> {
         self.seen.get(&target).map(|(node, _)| *node)
     }
 
-    pub(crate) fn reach(&self, target: TargetId) -> Reachability {
-        self.seen.get(&target).map_or(Reachability::Offline, |(_, reachability)| *reachability)
+    pub(crate) fn reach(&self, target: TargetId) -> NodeReachability {
+        self.seen.get(&target).map_or(NodeReachability::Offline, |(_, reachability)| *reachability)
     }
 
     /// Whether the node of `target` has said that it serves by a map of `epoch` or a newer one.
@@ -57,11 +62,11 @@ impl<'a> Nodes<'a> {
 
     /// Whether the node of `target` serves nothing that it should not: it knows every group that it leads no more, or its lease is over.
     pub(crate) fn knows_its_place(&self, target: TargetId) -> bool {
-        self.reach(target) == Reachability::Offline
+        self.reach(target) == NodeReachability::Offline
             || self
                 .node_of(target)
                 .and_then(|node| self.presences.get(&node))
-                .is_none_or(Presence::knows_its_place)
+                .is_none_or(NodePresence::knows_its_place)
     }
 }
 
@@ -76,7 +81,7 @@ impl Coordinator {
         if self.is_uneven_for_now && self.has_all_nodes(&data) {
             self.plan(&data);
         }
-        let nodes = Nodes::new(&data, &self.presences);
+        let nodes = NodeStates::new(&data, &self.presences);
         for group in data.tables.iter_mut().flat_map(|table| &mut table.groups) {
             settle(group, |target| nodes.reach(target));
         }
@@ -165,14 +170,14 @@ impl Coordinator {
 }
 
 /// Members of `old` that are less in `new`: no primary, or not good any more.
-fn losers<'a>(old: &'a Group, new: &'a Group) -> impl Iterator<Item = TargetId> + 'a {
+fn losers<'a>(old: &'a MirrorGroup, new: &'a MirrorGroup) -> impl Iterator<Item = TargetId> + 'a {
     let was_first = old.members[0].target;
     let is_first = new.members[0].target;
     old.members
         .iter()
         .filter(move |member| {
-            let was_good = member.consistency == Consistency::Good;
-            let is_good = consistency(new, member.target) == Some(Consistency::Good);
+            let was_good = member.consistency == MemberConsistency::Good;
+            let is_good = consistency(new, member.target) == Some(MemberConsistency::Good);
             (was_good && !is_good) || (member.target == was_first && was_first != is_first)
         })
         .map(|member| member.target)

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use samite_placement::{
-    ClusterMap, DATASETS_MAX, arrange, check_dataset_spec, losses_but_older, losses_without, wheel,
+    ClusterMap, DATASETS_MAX, arrange, check_dataset_spec, losses_but_older, losses_without,
+    stripe_pattern,
 };
 use samite_types::{DatasetId, Epoch, Error, ErrorKind, PartitionId, Redundancy, Result, Term};
 use samite_wire::control::{
-    ClusterMapData, Consistency, DatasetData, DatasetSpec, DistributionKind, DurabilityKind, Group,
-    Lost, Member, PartitionRange, PartitionTable,
+    ClusterMapData, DatasetData, DatasetSpec, DistributionKind, DurabilityKind, GroupMember,
+    LostRecords, MemberConsistency, MirrorGroup, PartitionRange, PartitionTable,
 };
 
 use crate::moves::{Goal, places};
@@ -44,7 +45,7 @@ impl Coordinator {
         ensure_table(&mut data, &mut goals, spec.redundancy)?;
         let wheel = match &spec.distribution {
             DistributionKind::Weighted(weights) => {
-                wheel(weights, &primaries(&data, spec.redundancy))
+                stripe_pattern(weights, &primaries(&data, spec.redundancy))
                     .map_err(|error| error.context(format_args!("dataset {}", spec.name)))?
             }
             DistributionKind::RoundRobin | DistributionKind::Single => Vec::new(),
@@ -57,8 +58,8 @@ impl Coordinator {
         let map = self.conclude(data, false)?;
         // A member that is up to date but for this dataset is not up to date.
         for table in map.data().tables.iter().filter(|table| Some(table.redundancy) == redundancy) {
-            let is_lacking = |group: &Group| {
-                group.members.iter().any(|member| member.consistency != Consistency::Good)
+            let is_lacking = |group: &MirrorGroup| {
+                group.members.iter().any(|member| member.consistency != MemberConsistency::Good)
             };
             let groups = (0..).map(PartitionId).zip(&table.groups);
             for (partition, _) in groups.filter(|(_, group)| is_lacking(group)) {
@@ -118,7 +119,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`]: there is no map yet.
-    pub fn acknowledge_loss(&mut self, by: Epoch, seen: &[Lost]) -> Result<Arc<ClusterMap>> {
+    pub fn acknowledge_loss(&mut self, by: Epoch, seen: &[LostRecords]) -> Result<Arc<ClusterMap>> {
         let map = self.ready_map()?;
         if by < self.since {
             return Ok(Arc::clone(map));
@@ -129,13 +130,13 @@ impl Coordinator {
     }
 
     /// What was lost after the map of epoch `by`.
-    fn lost_after(&self, by: Epoch) -> Vec<Lost> {
+    fn lost_after(&self, by: Epoch) -> Vec<LostRecords> {
         let datasets = self.map.iter().flat_map(|map| map.datasets());
         let lost = datasets.map(|dataset| {
             let of = dataset.spec.redundancy;
             let newer = self.lost.iter().filter(|((at, _), lost)| *at == of && **lost > by);
             let ranges = newer.map(|((_, first), _)| PartitionRange { first: *first, count: 1 });
-            Lost { datasets: vec![dataset.id], partitions: ranges.collect() }
+            LostRecords { datasets: vec![dataset.id], partitions: ranges.collect() }
         });
         lost.filter(|lost| !lost.partitions.is_empty()).collect()
     }
@@ -180,10 +181,12 @@ fn ensure_table(
     // Nodes that are away get their share all the same: it is empty yet.
     let goal = arrange(&vec![Vec::new(); partitions], redundancy, &places(data, |_| false))?;
     let members = |targets: &Vec<_>| {
-        let good = |target: &_| Member { target: *target, consistency: Consistency::Good };
+        let good =
+            |target: &_| GroupMember { target: *target, consistency: MemberConsistency::Good };
         targets.iter().map(good).collect()
     };
-    let groups = goal.iter().map(|one| Group { term: Term(0), members: members(one) }).collect();
+    let groups =
+        goal.iter().map(|one| MirrorGroup { term: Term(0), members: members(one) }).collect();
     data.tables.insert(index, PartitionTable { redundancy, groups });
     goals.insert(index, goal);
     Ok(())

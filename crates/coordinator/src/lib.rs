@@ -19,14 +19,16 @@ use samite_types::{
     Epoch, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result, TargetId, Term,
 };
 use samite_wire::control::{
-    ClusterMapData, Consistency, DatasetSpec, DurabilityKind, Group, Member, NodeInfo, NodeState,
-    PartitionTable, Reachability, TargetInfo,
+    ClusterMapData, DatasetSpec, DurabilityKind, GroupMember, MemberConsistency, MirrorGroup,
+    NodeInfo, NodeReachability, NodeState, PartitionTable, TargetInfo,
 };
 
+mod admin_request;
 mod age;
 mod change;
 mod datasets;
 mod group;
+mod leader_reachability;
 mod moves;
 mod presence;
 pub mod quorum;
@@ -34,15 +36,13 @@ mod report;
 mod state;
 pub mod store;
 mod timing;
-mod wish;
-mod witness;
 
-pub use timing::Timing;
-pub use witness::Witness;
+pub use leader_reachability::LeaderReachability;
+pub use timing::ClusterTiming;
 
 use group::member_mut;
 use moves::Goal;
-use presence::Presence;
+use presence::NodePresence;
 
 /// Decides on the cluster map of one cluster.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub struct Coordinator {
     expected: usize,
     /// Partitions of the cluster, fixed with the first map.
     partitions: u32,
-    timing: Timing,
+    timing: ClusterTiming,
     /// Nodes that have joined while there is no map.
     joined: BTreeMap<NodeId, NodeInfo>,
     /// Nodes that may join though the cluster was founded without them.
@@ -67,7 +67,7 @@ pub struct Coordinator {
     is_uneven_for_now: bool,
     /// There is something to do at the next tick.
     has_work: bool,
-    presences: BTreeMap<NodeId, Presence>,
+    presences: BTreeMap<NodeId, NodePresence>,
     /// Processes of nodes that others have taken the place of, the last ones of each: what they say may come late.
     former: BTreeMap<NodeId, VecDeque<u64>>,
     /// Epoch of the last change of each group; [`Self::since`] for those that are not here.
@@ -96,7 +96,7 @@ impl Coordinator {
             cluster,
             expected,
             partitions: partitions_for(expected),
-            timing: Timing::DEFAULT,
+            timing: ClusterTiming::DEFAULT,
             joined: BTreeMap::new(),
             invited: BTreeSet::new(),
             map: None,
@@ -117,7 +117,7 @@ impl Coordinator {
 
     /// The same, with other times.
     #[must_use]
-    pub fn with_timing(self, timing: Timing) -> Self {
+    pub fn with_timing(self, timing: ClusterTiming) -> Self {
         Self { timing, ..self }
     }
 
@@ -217,9 +217,9 @@ impl Coordinator {
                     let former = self.former.entry(info.node).or_default();
                     former.truncate(FORMER_MAX - 1);
                     former.push_front(data.nodes[index].incarnation);
-                    self.presences.insert(info.node, Presence::heard_at(now));
+                    self.presences.insert(info.node, NodePresence::heard_at(now));
                 }
-                data.states[index].reachability = Reachability::Online;
+                data.states[index].reachability = NodeReachability::Online;
                 data.nodes[index] = info;
             }
             Err(index) => self.add_node(&mut data, index, info, now)?,
@@ -300,7 +300,7 @@ impl Coordinator {
         data.states.insert(index, ONLINE);
         Self::check_len(data, &self.goals)?;
         self.invited.remove(&node);
-        self.presences.insert(node, Presence::heard_at(now));
+        self.presences.insert(node, NodePresence::heard_at(now));
         self.plan(data);
         Ok(())
     }
@@ -360,7 +360,7 @@ impl Coordinator {
         };
         Self::check_len(&data, &goals)?;
         self.goals = goals;
-        let heard = Presence::heard_at(now);
+        let heard = NodePresence::heard_at(now);
         self.presences = self.joined.keys().map(|node| (*node, heard)).collect();
         self.since = self.first_epoch;
         self.publish(data)?;
@@ -384,12 +384,15 @@ fn restart(data: &mut ClusterMapData, (info, before): (&NodeInfo, u64)) -> Resul
             for target in &info.targets {
                 let has_other = group.members.iter().any(|member| {
                     member.target != target.target
-                        && matches!(member.consistency, Consistency::Good | Consistency::Restarted)
+                        && matches!(
+                            member.consistency,
+                            MemberConsistency::Good | MemberConsistency::Restarted
+                        )
                 });
                 let Some(member) = member_mut(group, target.target) else { continue };
                 let is_lost = lost.contains(&target.target);
                 member.consistency = match (member.consistency, logged) {
-                    (Consistency::Good | Consistency::Restarted, Some(dataset))
+                    (MemberConsistency::Good | MemberConsistency::Restarted, Some(dataset))
                         if is_lost && !has_other =>
                     {
                         return Err(Error::new(
@@ -400,12 +403,18 @@ fn restart(data: &mut ClusterMapData, (info, before): (&NodeInfo, u64)) -> Resul
                             ),
                         ));
                     }
-                    (Consistency::Good | Consistency::Restarted, _) if is_lost && has_other => {
-                        Consistency::NeedsResync
+                    (MemberConsistency::Good | MemberConsistency::Restarted, _)
+                        if is_lost && has_other =>
+                    {
+                        MemberConsistency::NeedsResync
                     }
-                    (Consistency::Good | Consistency::Restarted, _) => Consistency::Restarted,
+                    (MemberConsistency::Good | MemberConsistency::Restarted, _) => {
+                        MemberConsistency::Restarted
+                    }
                     // Tried again.
-                    (Consistency::NeedsResync | Consistency::Bad, _) => Consistency::NeedsResync,
+                    (MemberConsistency::NeedsResync | MemberConsistency::Bad, _) => {
+                        MemberConsistency::NeedsResync
+                    }
                 };
             }
         }
@@ -416,12 +425,12 @@ fn restart(data: &mut ClusterMapData, (info, before): (&NodeInfo, u64)) -> Resul
 /// Former processes of a node that are remembered.
 const FORMER_MAX: usize = 8;
 
-const ONLINE: NodeState = NodeState { reachability: Reachability::Online, is_draining: false };
+const ONLINE: NodeState = NodeState { reachability: NodeReachability::Online, is_draining: false };
 
 /// The group of a partition that is not mirrored.
-fn alone(target: TargetId) -> Group {
-    let members = vec![Member { target, consistency: Consistency::Good }];
-    Group { term: Term(0), members }
+fn alone(target: TargetId) -> MirrorGroup {
+    let members = vec![GroupMember { target, consistency: MemberConsistency::Good }];
+    MirrorGroup { term: Term(0), members }
 }
 
 /// The primary's target of each partition.

@@ -6,12 +6,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use samite_placement::{MEMBERS_MAX, Place, arrange};
+use samite_placement::{MEMBERS_MAX, PlacementTarget, arrange};
 use samite_types::{Epoch, NodeId, PartitionId, Redundancy, TargetId};
-use samite_wire::control::{ClusterMapData, Consistency, Group, Member, Reachability};
+use samite_wire::control::{
+    ClusterMapData, GroupMember, MemberConsistency, MirrorGroup, NodeReachability,
+};
 
 use crate::Coordinator;
-use crate::change::Nodes;
+use crate::change::NodeStates;
 use crate::group::{consistency, has_next_term, lead};
 
 /// Members of each group of a table as they should be, the primary first.
@@ -23,7 +25,7 @@ const MOVES_MAX: usize = 4;
 const TURNS_MAX: usize = 4;
 
 /// What [`step`] did.
-pub(crate) struct Stepped {
+pub(crate) struct StepResult {
     pub has_changed: bool,
     /// There is something to do when a node has said that it knows its place.
     pub waits: bool,
@@ -65,7 +67,7 @@ impl Coordinator {
     pub(crate) fn has_all_nodes(&self, data: &ClusterMapData) -> bool {
         data.nodes.iter().zip(&data.states).all(|(info, state)| {
             state.is_draining
-                || (state.reachability == Reachability::Online
+                || (state.reachability == NodeReachability::Online
                     && self.presences.get(&info.node).is_some_and(|presence| presence.is_confirmed))
         })
     }
@@ -87,7 +89,7 @@ impl Coordinator {
         let of = |target: &TargetId| places.iter().find(|place| place.target == *target);
         let group = &data.tables[table].groups[partition];
         let present = group.members.iter().map(|member| member.target);
-        let taken: Vec<&Place> = present
+        let taken: Vec<&PlacementTarget> = present
             .chain(goal[partition].iter().copied())
             .filter_map(|target| of(&target))
             .collect();
@@ -110,24 +112,31 @@ impl Coordinator {
 }
 
 /// What a group is planned from: its goal so far, or its members when nothing of that is left.
-fn base(before: Option<&Vec<TargetId>>, group: &Group, all: &HashSet<TargetId>) -> Vec<TargetId> {
+fn base(
+    before: Option<&Vec<TargetId>>,
+    group: &MirrorGroup,
+    all: &HashSet<TargetId>,
+) -> Vec<TargetId> {
     let goal: Vec<TargetId> =
         before.into_iter().flatten().copied().filter(|target| all.contains(target)).collect();
     if goal.is_empty() { group.members.iter().map(|member| member.target).collect() } else { goal }
 }
 
 fn is_away(data: &ClusterMapData, node: usize) -> bool {
-    data.states[node].reachability == Reachability::Offline
+    data.states[node].reachability == NodeReachability::Offline
 }
 
 /// The targets that partitions may be on; those of nodes for which `is_away` holds get no more than they have.
-pub(crate) fn places(data: &ClusterMapData, is_away: impl Fn(usize) -> bool) -> Vec<Place> {
+pub(crate) fn places(
+    data: &ClusterMapData,
+    is_away: impl Fn(usize) -> bool,
+) -> Vec<PlacementTarget> {
     let mut places = Vec::new();
     for (index, (info, state)) in data.nodes.iter().zip(&data.states).enumerate() {
         if state.is_draining {
             continue;
         }
-        places.extend(info.targets.iter().map(|target| Place {
+        places.extend(info.targets.iter().map(|target| PlacementTarget {
             target: target.target,
             node: info.node,
             host: info.host.clone(),
@@ -150,12 +159,12 @@ pub(crate) fn used(data: &ClusterMapData) -> HashSet<Redundancy> {
 pub(crate) fn step(
     goals: &[Goal],
     data: &mut ClusterMapData,
-    nodes: &Nodes<'_>,
+    nodes: &NodeStates<'_>,
     changed: &dyn Fn((Redundancy, PartitionId)) -> Epoch,
-) -> Stepped {
+) -> StepResult {
     let used = used(data);
-    let mut work = Work::new(data, nodes);
-    let mut all = Stepped { has_changed: false, waits: false };
+    let mut work = MoveBudget::new(data, nodes);
+    let mut all = StepResult { has_changed: false, waits: false };
     for (table, goal) in data.tables.iter_mut().zip(goals) {
         let holds_data = used.contains(&table.redundancy);
         for (partition, (group, goal)) in
@@ -163,7 +172,7 @@ pub(crate) fn step(
         {
             let is_there = group.members.len() == goal.len()
                 && group.members.iter().zip(goal).all(|(member, target)| {
-                    member.target == *target && member.consistency == Consistency::Good
+                    member.target == *target && member.consistency == MemberConsistency::Good
                 });
             if is_there || goal.is_empty() {
                 continue;
@@ -171,7 +180,7 @@ pub(crate) fn step(
             let stepped = if holds_data {
                 work.step_group(group, goal, changed((table.redundancy, partition)))
             } else {
-                Stepped { has_changed: place_anew(group, goal, nodes), waits: false }
+                StepResult { has_changed: place_anew(group, goal, nodes), waits: false }
             };
             all.has_changed |= stepped.has_changed;
             all.waits |= stepped.waits;
@@ -181,22 +190,22 @@ pub(crate) fn step(
 }
 
 /// Gives a group without data the members of its goal. Those that are offline would miss what comes.
-fn place_anew(group: &mut Group, goal: &[TargetId], nodes: &Nodes<'_>) -> bool {
-    let is_there = |target: &TargetId| nodes.reach(*target) != Reachability::Offline;
+fn place_anew(group: &mut MirrorGroup, goal: &[TargetId], nodes: &NodeStates<'_>) -> bool {
+    let is_there = |target: &TargetId| nodes.reach(*target) != NodeReachability::Offline;
     let is_any_there = goal.iter().any(is_there);
-    let mut members: Vec<Member> = goal
+    let mut members: Vec<GroupMember> = goal
         .iter()
-        .map(|target| Member {
+        .map(|target| GroupMember {
             target: *target,
             consistency: if is_there(target) || !is_any_there {
-                Consistency::Good
+                MemberConsistency::Good
             } else {
-                Consistency::NeedsResync
+                MemberConsistency::NeedsResync
             },
         })
         .collect();
     // Stable: the order of the goal among equals.
-    members.sort_by_key(|member| member.consistency != Consistency::Good);
+    members.sort_by_key(|member| member.consistency != MemberConsistency::Good);
     if members == group.members || !has_next_term(group) {
         return false;
     }
@@ -209,15 +218,15 @@ fn place_anew(group: &mut Group, goal: &[TargetId], nodes: &Nodes<'_>) -> bool {
 }
 
 /// What is under way, so that not too much is begun at a time.
-struct Work<'a> {
-    nodes: &'a Nodes<'a>,
+struct MoveBudget<'a> {
+    nodes: &'a NodeStates<'a>,
     incoming: HashMap<TargetId, usize>,
     outgoing: HashMap<TargetId, usize>,
     turned: HashMap<NodeId, usize>,
 }
 
-impl<'a> Work<'a> {
-    fn new(data: &ClusterMapData, nodes: &'a Nodes<'a>) -> Self {
+impl<'a> MoveBudget<'a> {
+    fn new(data: &ClusterMapData, nodes: &'a NodeStates<'a>) -> Self {
         let used = used(data);
         let mut work = Self {
             nodes,
@@ -228,8 +237,8 @@ impl<'a> Work<'a> {
         let tables = data.tables.iter().filter(|table| used.contains(&table.redundancy));
         for group in tables.flat_map(|table| &table.groups) {
             for member in &group.members {
-                if member.consistency == Consistency::NeedsResync
-                    && nodes.reach(member.target) == Reachability::Online
+                if member.consistency == MemberConsistency::NeedsResync
+                    && nodes.reach(member.target) == NodeReachability::Online
                 {
                     *work.incoming.entry(member.target).or_default() += 1;
                     *work.outgoing.entry(group.members[0].target).or_default() += 1;
@@ -240,14 +249,19 @@ impl<'a> Work<'a> {
     }
 
     fn is_online(&self, target: TargetId) -> bool {
-        self.nodes.reach(target) == Reachability::Online
+        self.nodes.reach(target) == NodeReachability::Online
     }
 
-    fn step_group(&mut self, group: &mut Group, goal: &[TargetId], changed: Epoch) -> Stepped {
+    fn step_group(
+        &mut self,
+        group: &mut MirrorGroup,
+        goal: &[TargetId],
+        changed: Epoch,
+    ) -> StepResult {
         let primary = group.members[0];
-        let nothing = |waits| Stepped { has_changed: false, waits };
-        let done = Stepped { has_changed: true, waits: true };
-        if primary.consistency != Consistency::Good || !self.is_online(primary.target) {
+        let nothing = |waits| StepResult { has_changed: false, waits };
+        let done = StepResult { has_changed: true, waits: true };
+        if primary.consistency != MemberConsistency::Good || !self.is_online(primary.target) {
             return nothing(false);
         }
         if let Some(new) = goal.iter().find(|target| consistency(group, **target).is_none()) {
@@ -259,7 +273,7 @@ impl<'a> Work<'a> {
             }
             return if self.grow(group, *new) { done } else { nothing(false) };
         }
-        if goal.iter().any(|target| consistency(group, *target) != Some(Consistency::Good)) {
+        if goal.iter().any(|target| consistency(group, *target) != Some(MemberConsistency::Good)) {
             return nothing(false);
         }
         if primary.target != goal[0] {
@@ -278,13 +292,13 @@ impl<'a> Work<'a> {
             group.members.remove(old);
             return done;
         }
-        let place = |member: &Member| goal.iter().position(|target| *target == member.target);
+        let place = |member: &GroupMember| goal.iter().position(|target| *target == member.target);
         group.members.sort_by_key(place);
         done
     }
 
     /// Begins to bring `group` to a new target, unless that, or the primary, is busy with others.
-    fn grow(&mut self, group: &mut Group, new: TargetId) -> bool {
+    fn grow(&mut self, group: &mut MirrorGroup, new: TargetId) -> bool {
         let primary = group.members[0].target;
         let count =
             |busy: &HashMap<TargetId, usize>, target| busy.get(&target).copied().unwrap_or(0);
@@ -296,14 +310,16 @@ impl<'a> Work<'a> {
         }
         *self.incoming.entry(new).or_default() += 1;
         *self.outgoing.entry(primary).or_default() += 1;
-        group.members.push(Member { target: new, consistency: Consistency::NeedsResync });
+        group
+            .members
+            .push(GroupMember { target: new, consistency: MemberConsistency::NeedsResync });
         true
     }
 
     /// Takes a member from a group that is full because its goal has changed before it was reached, several times: one that the goal does not name,
     /// and that is not up to date or one more than are wanted.
-    fn make_room(&self, group: &mut Group, goal: &[TargetId]) -> Stepped {
-        let is_good = |member: &Member| member.consistency == Consistency::Good;
+    fn make_room(&self, group: &mut MirrorGroup, goal: &[TargetId]) -> StepResult {
+        let is_good = |member: &GroupMember| member.consistency == MemberConsistency::Good;
         let has_more = group.members.iter().filter(|member| is_good(member)).count() > goal.len();
         let spare: Vec<usize> = (1..group.members.len())
             .filter(|index| {
@@ -319,14 +335,14 @@ impl<'a> Work<'a> {
         match known {
             Some(index) => {
                 group.members.remove(index);
-                Stepped { has_changed: true, waits: true }
+                StepResult { has_changed: true, waits: true }
             }
-            None => Stepped { has_changed: false, waits: !spare.is_empty() },
+            None => StepResult { has_changed: false, waits: !spare.is_empty() },
         }
     }
 
     /// Makes `next` the primary. The old one stays a member: nothing is acknowledged before it knows the new term.
-    fn turn(&mut self, group: &mut Group, next: TargetId) -> bool {
+    fn turn(&mut self, group: &mut MirrorGroup, next: TargetId) -> bool {
         let old = group.members[0].target;
         let Some(node) = self.nodes.node_of(old) else { return false };
         let turned = self.turned.entry(node).or_default();

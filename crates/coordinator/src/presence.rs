@@ -4,20 +4,20 @@
 //! clock that runs behind its own. So when a node is called offline, it has stopped serving.
 //!
 //! Where more than half of all nodes are silent, they may be dead, or this instance cut off from them. Then it takes nothing from any of them until
-//! nobody can be coming any more to take its place ([`Timing::doubt`](crate::Timing::doubt)): with what it took they could not go on without it.
+//! nobody can be coming any more to take its place ([`Timing::doubt`](crate::ClusterTiming::doubt)): with what it took they could not go on without it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use samite_types::{Epoch, NodeId};
-use samite_wire::control::{ClusterMapData, Reachability};
-use samite_wire::membership::{Heartbeat, Lease, Standing};
+use samite_wire::control::{ClusterMapData, NodeReachability};
+use samite_wire::membership::{Heartbeat, NodeLease, NodeStanding};
 
 use crate::Coordinator;
 
 /// What is known of a node beside the cluster map, by this instance alone.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Presence {
+pub(crate) struct NodePresence {
     /// When the node was last heard; no lease was given to it after that.
     pub heard: Duration,
     /// Whether this instance itself heard it. Until then it is no candidate for anything.
@@ -30,7 +30,7 @@ pub(crate) struct Presence {
     pub deposed: Epoch,
 }
 
-impl Presence {
+impl NodePresence {
     /// A node that has just been heard.
     pub(crate) fn heard_at(now: Duration) -> Self {
         Self { heard: now, is_confirmed: true, ..Self::default() }
@@ -46,17 +46,17 @@ impl Coordinator {
     /// A node lives. What it may do, and for how long.
     ///
     /// A lease may go out only while this instance leads; a driver that cannot be sure throws the answer away.
-    pub fn heartbeat(&mut self, beat: &Heartbeat, now: Duration) -> Lease {
+    pub fn heartbeat(&mut self, beat: &Heartbeat, now: Duration) -> NodeLease {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());
-        let refuse = |standing| Lease { term_us: 0, epoch, standing };
+        let refuse = |standing| NodeLease { term_us: 0, epoch, standing };
         let Some(map) = &self.map else {
             let joined = self.joined.get(&beat.node);
             let is_known = joined.is_some_and(|info| info.incarnation == beat.incarnation);
-            return refuse(if is_known { Standing::Member } else { Standing::Stranger });
+            return refuse(if is_known { NodeStanding::Member } else { NodeStanding::Stranger });
         };
         let info = map.node(beat.node).filter(|info| info.incarnation == beat.incarnation);
         let Some(presence) = info.and(self.presences.get_mut(&beat.node)) else {
-            return refuse(Standing::Stranger);
+            return refuse(NodeStanding::Stranger);
         };
         presence.heard = presence.heard.max(now);
         presence.knows = presence.knows.max(beat.serves.min(epoch));
@@ -67,30 +67,30 @@ impl Coordinator {
             .get(&beat.node)
             .is_none_or(|presence| presence.knows < presence.must_know);
         if is_behind {
-            return Lease { term_us: 0, epoch, standing: Standing::Behind };
+            return NodeLease { term_us: 0, epoch, standing: NodeStanding::Behind };
         }
         let term_us = u64::try_from(self.timing.lease.as_micros()).unwrap_or(u64::MAX);
-        Lease { term_us, epoch, standing: Standing::Member }
+        NodeLease { term_us, epoch, standing: NodeStanding::Member }
     }
 
     /// This instance has heard the node.
     fn appear(&mut self, node: NodeId) {
         let Some(map) = &self.map else { return };
         let is_online =
-            map.state(node).is_some_and(|state| state.reachability == Reachability::Online);
+            map.state(node).is_some_and(|state| state.reachability == NodeReachability::Online);
         let Some(presence) = self.presences.get_mut(&node) else { return };
         if is_online && presence.is_confirmed {
             return;
         }
         presence.is_confirmed = true;
         let mut data = map.data().clone();
-        set_reachability(&mut data, node, Reachability::Online);
+        set_reachability(&mut data, node, NodeReachability::Online);
         // The map does not grow by this.
         let _ = self.conclude(data, false);
     }
 
     /// Time passes: nodes that are silent become late, then offline, with what follows from it. To be called at least every
-    /// [`Timing::heartbeat`](crate::Timing); more often makes failover faster.
+    /// [`Timing::heartbeat`](crate::ClusterTiming); more often makes failover faster.
     pub fn tick(&mut self, now: Duration) {
         let slept = self.last_tick.map_or(Duration::ZERO, |last| now.saturating_sub(last));
         self.last_tick = Some(self.last_tick.map_or(now, |last| last.max(now)));
@@ -105,16 +105,16 @@ impl Coordinator {
             true => self.timing.doubt(),
             false => self.timing.lease_end(),
         };
-        let mut late: BTreeMap<NodeId, Reachability> = BTreeMap::new();
+        let mut late: BTreeMap<NodeId, NodeReachability> = BTreeMap::new();
         for (info, state) in map.nodes().iter().zip(&map.data().states) {
             let Some(presence) = self.presences.get(&info.node) else { continue };
             let silent = now.saturating_sub(presence.heard);
             let seen = if silent >= lease_end {
-                Reachability::Offline
+                NodeReachability::Offline
             } else if silent >= self.timing.late {
-                Reachability::ProbablyOffline
+                NodeReachability::ProbablyOffline
             } else {
-                Reachability::Online
+                NodeReachability::Online
             };
             if severity(seen) > severity(state.reachability) {
                 late.insert(info.node, seen);
@@ -139,22 +139,22 @@ impl Coordinator {
             let Some(presence) = self.presences.get(&info.node) else { continue };
             if now.saturating_sub(presence.heard) >= silence {
                 silent += 1;
-                is_new |= state.reachability != Reachability::Offline;
+                is_new |= state.reachability != NodeReachability::Offline;
             }
         }
         is_new && silent * 2 > map.nodes().len()
     }
 }
 
-const fn severity(reachability: Reachability) -> u8 {
+const fn severity(reachability: NodeReachability) -> u8 {
     match reachability {
-        Reachability::Online => 0,
-        Reachability::ProbablyOffline => 1,
-        Reachability::Offline => 2,
+        NodeReachability::Online => 0,
+        NodeReachability::ProbablyOffline => 1,
+        NodeReachability::Offline => 2,
     }
 }
 
-fn set_reachability(data: &mut ClusterMapData, node: NodeId, reachability: Reachability) {
+fn set_reachability(data: &mut ClusterMapData, node: NodeId, reachability: NodeReachability) {
     if let Ok(index) = data.nodes.binary_search_by_key(&node, |info| info.node) {
         data.states[index].reachability = reachability;
     }

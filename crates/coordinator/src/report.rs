@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use samite_placement::ClusterMap;
 use samite_types::{Error, ErrorKind, NodeId, Result};
-use samite_wire::control::{ClusterMapData, Consistency, Group, Reachability};
-use samite_wire::membership::{MemberNews, MemberReport, REPORTS_MAX};
+use samite_wire::control::{ClusterMapData, MemberConsistency, MirrorGroup, NodeReachability};
+use samite_wire::membership::{MemberChanges, MemberReport, REPORTS_MAX};
 
 use crate::Coordinator;
-use crate::change::Nodes;
+use crate::change::NodeStates;
 use crate::group::{consistency, member_mut};
 
 /// What one report amounts to.
-enum Verdict {
+enum ReportVerdict {
     /// The member has this now.
-    Becomes(Consistency),
+    Becomes(MemberConsistency),
     /// Nothing new, but what was said of the member before counts for nothing any more.
     Fence,
     Nothing,
@@ -33,7 +33,7 @@ impl Coordinator {
             return Err(Error::new(ErrorKind::TooLarge, message));
         }
         let map = self.ready_map()?.clone();
-        let takes = reports.iter().any(|report| report.news == MemberNews::Missed);
+        let takes = reports.iter().any(|report| report.news == MemberChanges::Missed);
         let now = self.last_tick.unwrap_or_default();
         if takes && self.is_in_doubt(2 * self.timing.heartbeat, now) {
             let message = format!(
@@ -42,7 +42,7 @@ impl Coordinator {
             );
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        let nodes = Nodes::new(map.data(), &self.presences);
+        let nodes = NodeStates::new(map.data(), &self.presences);
         let mut data: Option<ClusterMapData> = None;
         let mut fences = Vec::new();
         let mut broken = Vec::new();
@@ -57,7 +57,7 @@ impl Coordinator {
             let partition = report.partition.get() as usize;
             let tables = data.as_ref().map_or(&map.data().tables, |data| &data.tables);
             match verdict(&tables[table].groups[partition], report, node, &nodes) {
-                Verdict::Becomes(new) => {
+                ReportVerdict::Becomes(new) => {
                     // Up to date and not any more, in one message: the first may be under way a second time.
                     if consistency(before, report.target) == Some(new) {
                         fences.push(place);
@@ -67,12 +67,12 @@ impl Coordinator {
                     if let Some(member) = member_mut(group, report.target) {
                         member.consistency = new;
                     }
-                    if new == Consistency::Bad {
+                    if new == MemberConsistency::Bad {
                         broken.push((table, partition, report.target));
                     }
                 }
-                Verdict::Fence => fences.push(place),
-                Verdict::Nothing => {}
+                ReportVerdict::Fence => fences.push(place),
+                ReportVerdict::Nothing => {}
             }
         }
         if data.is_none() && fences.is_empty() {
@@ -88,29 +88,38 @@ impl Coordinator {
     }
 }
 
-fn verdict(group: &Group, report: &MemberReport, reporter: NodeId, nodes: &Nodes<'_>) -> Verdict {
+fn verdict(
+    group: &MirrorGroup,
+    report: &MemberReport,
+    reporter: NodeId,
+    nodes: &NodeStates<'_>,
+) -> ReportVerdict {
     let primary = &group.members[0];
-    let Some(present) = consistency(group, report.target) else { return Verdict::Nothing };
+    let Some(present) = consistency(group, report.target) else { return ReportVerdict::Nothing };
     if group.term != report.term
-        || primary.consistency != Consistency::Good
+        || primary.consistency != MemberConsistency::Good
         || nodes.node_of(primary.target) != Some(reporter)
     {
-        return Verdict::Nothing;
+        return ReportVerdict::Nothing;
     }
     let worse = match report.news {
-        MemberNews::Synced => {
-            let counts = present == Consistency::NeedsResync;
-            return if counts { Verdict::Becomes(Consistency::Good) } else { Verdict::Nothing };
+        MemberChanges::Synced => {
+            let counts = present == MemberConsistency::NeedsResync;
+            return if counts {
+                ReportVerdict::Becomes(MemberConsistency::Good)
+            } else {
+                ReportVerdict::Nothing
+            };
         }
-        MemberNews::Missed => Consistency::NeedsResync,
-        MemberNews::Broken => Consistency::Bad,
+        MemberChanges::Missed => MemberConsistency::NeedsResync,
+        MemberChanges::Broken => MemberConsistency::Bad,
     };
     match present {
-        Consistency::Good | Consistency::Restarted => {
+        MemberConsistency::Good | MemberConsistency::Restarted => {
             let has_other = group.members.iter().any(|member| {
                 member.target != report.target
-                    && member.consistency == Consistency::Good
-                    && nodes.reach(member.target) == Reachability::Online
+                    && member.consistency == MemberConsistency::Good
+                    && nodes.reach(member.target) == NodeReachability::Online
             });
             // A primary may say it of itself when another can take over. A member that led the group, and may not know yet that it
             // does not, still answers readers: nobody may go on without it.
@@ -119,10 +128,12 @@ fn verdict(group: &Group, report: &MemberReport, reporter: NodeId, nodes: &Nodes
             } else {
                 nodes.knows_its_place(report.target)
             };
-            if may_go { Verdict::Becomes(worse) } else { Verdict::Nothing }
+            if may_go { ReportVerdict::Becomes(worse) } else { ReportVerdict::Nothing }
         }
-        Consistency::NeedsResync if worse == Consistency::Bad => Verdict::Becomes(worse),
+        MemberConsistency::NeedsResync if worse == MemberConsistency::Bad => {
+            ReportVerdict::Becomes(worse)
+        }
         // A report that it is up to date may be under way still.
-        Consistency::NeedsResync | Consistency::Bad => Verdict::Fence,
+        MemberConsistency::NeedsResync | MemberConsistency::Bad => ReportVerdict::Fence,
     }
 }

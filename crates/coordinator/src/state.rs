@@ -13,8 +13,8 @@ use samite_wire::control::{
 use serde::{Deserialize, Serialize};
 
 use crate::moves::Goal;
-use crate::presence::Presence;
-use crate::{Coordinator, Timing};
+use crate::presence::NodePresence;
+use crate::{ClusterTiming, Coordinator};
 
 /// Grows when older versions cannot read the state any more.
 const VERSION: u32 = 2;
@@ -22,7 +22,7 @@ const VERSION: u32 = 2;
 const VERSION_WITHOUT_LOSSES: u32 = 1;
 
 #[derive(Serialize, Deserialize)]
-struct State<Map> {
+struct SavedState<Map> {
     version: u32,
     cluster: String,
     expected: u32,
@@ -54,9 +54,9 @@ impl From<MapWithoutLosses> for ClusterMapData {
     }
 }
 
-impl<Map> State<Map> {
-    fn with_map<To: From<Map>>(self) -> State<To> {
-        State {
+impl<Map> SavedState<Map> {
+    fn with_map<To: From<Map>>(self) -> SavedState<To> {
+        SavedState {
             version: self.version,
             cluster: self.cluster,
             expected: self.expected,
@@ -72,13 +72,13 @@ impl<Map> State<Map> {
 }
 
 /// Reads a state of this version or an older one.
-fn decode(state: &[u8]) -> Result<State<ClusterMapData>, String> {
+fn decode(state: &[u8]) -> Result<SavedState<ClusterMapData>, String> {
     let words = |error: WireError| error.to_string();
     // The version comes first, in one byte.
     match state.first().map(|version| u32::from(*version)) {
         Some(VERSION) => control::decode(state).map_err(words),
         Some(VERSION_WITHOUT_LOSSES) => {
-            let before: State<MapWithoutLosses> = control::decode(state).map_err(words)?;
+            let before: SavedState<MapWithoutLosses> = control::decode(state).map_err(words)?;
             Ok(before.with_map())
         }
         _ => Err("of another version".into()),
@@ -89,7 +89,7 @@ impl Coordinator {
     /// Everything that has to outlive this instance. It changes exactly when [`Self::revision`] does.
     #[must_use]
     pub fn export(&self) -> Vec<u8> {
-        control::encode(&State {
+        control::encode(&SavedState {
             version: VERSION,
             cluster: self.cluster.clone(),
             // At most NODES_MAX.
@@ -111,7 +111,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`]: not such a state.
-    pub fn take_over(state: &[u8], timing: Timing, now: Duration) -> Result<Self> {
+    pub fn take_over(state: &[u8], timing: ClusterTiming, now: Duration) -> Result<Self> {
         let corrupt =
             |cause: &str| Error::new(ErrorKind::Corrupt, format!("coordinator's state: {cause}"));
         let state = decode(state).map_err(|cause| corrupt(&cause))?;
@@ -135,7 +135,7 @@ impl Coordinator {
     /// Takes up a map that another instance made, with nothing known of its nodes.
     fn resume(&mut self, map: Arc<ClusterMap>, goals: Vec<Goal>, heard: Duration) {
         let epoch = map.epoch();
-        let presence = Presence {
+        let presence = NodePresence {
             heard,
             is_confirmed: false,
             knows: Epoch(0),
@@ -184,7 +184,7 @@ mod tests {
         first.join(info(1), Duration::ZERO).unwrap();
         let map = first.create_dataset(DatasetSpec::new("d")).unwrap().data().clone();
         let now = decode(&first.export()).unwrap();
-        let before = State {
+        let before = SavedState {
             version: VERSION_WITHOUT_LOSSES,
             map: Some(MapWithoutLosses {
                 cluster: map.cluster.clone(),
@@ -204,12 +204,13 @@ mod tests {
             goals: now.goals,
         };
         let old = control::encode(&before);
-        let mut second = Coordinator::take_over(&old, Timing::DEFAULT, Duration::ZERO).unwrap();
+        let mut second =
+            Coordinator::take_over(&old, ClusterTiming::DEFAULT, Duration::ZERO).unwrap();
         assert_eq!(second.map().unwrap().data(), &map);
         // What is lost later outlives the next one.
         second.join(info(2), Duration::from_secs(9)).unwrap();
         let state = second.export();
-        let third = Coordinator::take_over(&state, Timing::DEFAULT, Duration::ZERO).unwrap();
+        let third = Coordinator::take_over(&state, ClusterTiming::DEFAULT, Duration::ZERO).unwrap();
         let losses = third.map().unwrap().losses_known();
         assert_eq!((losses[0].partitions, losses[0].of), (4, 4));
     }

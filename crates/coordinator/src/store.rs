@@ -16,18 +16,18 @@ mod tls;
 use std::time::Duration;
 
 use samite_types::{NodeId, Result};
-use samite_wire::membership::Leader;
+use samite_wire::membership::LeaderAddress;
 
 pub use etcd::{EtcdConfig, EtcdStore};
 pub use file::FileStore;
 pub use http::check_etcd;
 pub use local::{ETCD_PROGRAM, LocalMember};
-pub use replicated::{Mailbox, ReplicatedStore, VoterConfig, VoterTransport};
+pub use replicated::{ReplicatedStore, VoterConfig, VoterMailbox, VoterTransport};
 pub use tls::EtcdTls;
 
 /// What an instance may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum InstanceRole {
     /// Decide, until this point on the monotonic clock.
     Leads {
         /// Exclusive.
@@ -36,14 +36,14 @@ pub enum Role {
     /// Send callers on.
     Follows {
         /// The instance that leads, as far as this one knows.
-        leader: Option<Leader>,
+        leader: Option<LeaderAddress>,
     },
 }
 
 /// Keeps one coordinator's state. Calls may take time, up to about a second.
-pub trait Store: Send {
+pub trait StateStore: Send {
     /// Does what is due for the leadership, and says how things stand. To be called every few tens of milliseconds.
-    fn campaign(&mut self) -> Role;
+    fn campaign(&mut self) -> InstanceRole;
 
     /// The state as last saved by whichever instance; `None` before the first.
     ///
@@ -57,7 +57,7 @@ pub trait Store: Send {
     /// It may or may not have been saved: the caller has to forget what it decided, and load anew.
     fn save(&mut self, state: &[u8]) -> Result<()>;
 
-    /// Takes the place of whoever leads, who reaches the store and not the nodes ([`crate::Witness`]). Tried once; what comes of it shows in
+    /// Takes the place of whoever leads, who reaches the store and not the nodes ([`crate::LeaderReachability`]). Tried once; what comes of it shows in
     /// [`Self::campaign`].
     fn challenge(&mut self) {}
 
@@ -70,13 +70,13 @@ pub trait Store: Send {
 
 /// Keeps the state as long as the process lives.
 #[derive(Debug, Default)]
-pub struct MemoryStore {
+pub struct MemoryStateStore {
     state: Option<Vec<u8>>,
 }
 
-impl Store for MemoryStore {
-    fn campaign(&mut self) -> Role {
-        Role::Leads { until: Duration::MAX }
+impl StateStore for MemoryStateStore {
+    fn campaign(&mut self) -> InstanceRole {
+        InstanceRole::Leads { until: Duration::MAX }
     }
 
     fn load(&mut self) -> Result<Option<Vec<u8>>> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// What must hold: a node's lease outlives several heartbeats; who decides stops (`leader_validity`) before another begins
 /// (`takeover`), with room for clocks that run differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct ClusterTiming {
     /// A node sends a heartbeat this often.
     pub heartbeat: Duration,
     /// A node is called late after this much silence.
@@ -30,7 +30,7 @@ pub struct Timing {
     pub retransmit: Duration,
 }
 
-impl Timing {
+impl ClusterTiming {
     /// What is used unless said otherwise: a dead node is replaced within 1.5 s.
     pub const DEFAULT: Self = Self {
         heartbeat: Duration::from_millis(200),
@@ -46,7 +46,7 @@ impl Timing {
     };
 }
 
-impl Timing {
+impl ClusterTiming {
     /// How long the coordinator waits before it takes a lease for ended: the two clocks may run differently by a tenth.
     #[must_use]
     pub const fn lease_end(&self) -> Duration {
@@ -54,7 +54,7 @@ impl Timing {
     }
 
     /// How long a leader waits that hears from fewer than half of the nodes, before it takes the silent ones for dead: until then another
-    /// instance, which they do reach, has taken its place ([`crate::Witness`]).
+    /// instance, which they do reach, has taken its place ([`crate::LeaderReachability`]).
     #[must_use]
     pub const fn doubt(&self) -> Duration {
         let noticed = self.lease_end().saturating_add(self.forlorn);
@@ -62,7 +62,7 @@ impl Timing {
     }
 }
 
-impl Default for Timing {
+impl Default for ClusterTiming {
     fn default() -> Self {
         Self::DEFAULT
     }

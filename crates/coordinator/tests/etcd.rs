@@ -5,10 +5,12 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use samite_coordinator::Timing;
-use samite_coordinator::store::{ETCD_PROGRAM, EtcdConfig, EtcdStore, LocalMember, Role, Store};
+use samite_coordinator::ClusterTiming;
+use samite_coordinator::store::{
+    ETCD_PROGRAM, EtcdConfig, EtcdStore, InstanceRole, LocalMember, StateStore,
+};
 use samite_types::{Error, ErrorKind, NodeId};
-use samite_wire::membership::Leader;
+use samite_wire::membership::LeaderAddress;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -55,7 +57,7 @@ impl Etcd {
             prefix: "/samite/test/".into(),
             leader: leader(node),
             instance: u64::from(node) + 100,
-            timing: Timing::DEFAULT,
+            timing: ClusterTiming::DEFAULT,
         };
         EtcdStore::new(&config).unwrap()
     }
@@ -68,7 +70,7 @@ impl Drop for Etcd {
 }
 
 /// Campaigns until it is so; other stores campaign along.
-fn until(stores: &mut [&mut EtcdStore], is_so: impl Fn(&[Role]) -> bool) -> Duration {
+fn until(stores: &mut [&mut EtcdStore], is_so: impl Fn(&[InstanceRole]) -> bool) -> Duration {
     let start = Instant::now();
     loop {
         let standings: Vec<_> = stores.iter_mut().map(|store| store.campaign()).collect();
@@ -80,16 +82,16 @@ fn until(stores: &mut [&mut EtcdStore], is_so: impl Fn(&[Role]) -> bool) -> Dura
     }
 }
 
-fn leader(node: u32) -> Leader {
-    Leader { node: NodeId(node), addresses: vec![format!("tcp://h:{node}")] }
+fn leader(node: u32) -> LeaderAddress {
+    LeaderAddress { node: NodeId(node), addresses: vec![format!("tcp://h:{node}")] }
 }
 
-const fn leads(standing: &Role) -> bool {
-    matches!(standing, Role::Leads { .. })
+const fn leads(standing: &InstanceRole) -> bool {
+    matches!(standing, InstanceRole::Leads { .. })
 }
 
-fn follows(standing: &Role, node: u32) -> bool {
-    *standing == Role::Follows { leader: Some(leader(node)) }
+fn follows(standing: &InstanceRole, node: u32) -> bool {
+    *standing == InstanceRole::Follows { leader: Some(leader(node)) }
 }
 
 #[test]
@@ -171,12 +173,12 @@ fn endpoints_are_checked_and_dead_ones_are_told_in_time() {
         prefix: "/p/".into(),
         leader: leader(0),
         instance: 1,
-        timing: Timing::DEFAULT,
+        timing: ClusterTiming::DEFAULT,
     };
     for bad in [&[][..], &["127.0.0.1:1"], &["http://"], &["https://h:1"], &["http://h:1/x"]] {
         assert_eq!(EtcdStore::new(&config(bad)).unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");
     }
     let mut nobody = EtcdStore::new(&config(&["http://127.0.0.1:1"])).unwrap();
-    assert_eq!(nobody.campaign(), Role::Follows { leader: None });
+    assert_eq!(nobody.campaign(), InstanceRole::Follows { leader: None });
     assert_eq!(nobody.load().unwrap_err().kind(), ErrorKind::Unavailable);
 }

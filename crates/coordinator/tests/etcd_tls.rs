@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use samite_coordinator::Timing;
+use samite_coordinator::ClusterTiming;
 use samite_coordinator::store::{
-    ETCD_PROGRAM, EtcdConfig, EtcdStore, EtcdTls, LocalMember, Role, Store, check_etcd,
+    ETCD_PROGRAM, EtcdConfig, EtcdStore, EtcdTls, InstanceRole, LocalMember, StateStore, check_etcd,
 };
 use samite_testkit::has;
 use samite_types::{Error, ErrorKind, NodeId};
-use samite_wire::membership::Leader;
+use samite_wire::membership::LeaderAddress;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -81,14 +81,14 @@ impl Etcd {
             endpoints: vec![self.url.clone()],
             tls: Some(tls),
             prefix: "/samite/test/".into(),
-            leader: Leader { node: NodeId(1), addresses: Vec::new() },
+            leader: LeaderAddress { node: NodeId(1), addresses: Vec::new() },
             instance: 7,
-            timing: Timing::DEFAULT,
+            timing: ClusterTiming::DEFAULT,
         })
         .unwrap();
         let begun = Instant::now();
         let is_saved = |store: &mut EtcdStore| {
-            matches!(store.campaign(), Role::Leads { .. })
+            matches!(store.campaign(), InstanceRole::Leads { .. })
                 && store.load().is_ok()
                 && store.save(b"state").is_ok()
         };

@@ -7,18 +7,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use samite_coordinator::Timing;
+use samite_coordinator::ClusterTiming;
 use samite_coordinator::store::{
-    Mailbox, ReplicatedStore, Role, Store, VoterConfig, VoterTransport,
+    InstanceRole, ReplicatedStore, StateStore, VoterConfig, VoterMailbox, VoterTransport,
 };
 use samite_types::{Clock as _, NodeId, SystemClock};
-use samite_wire::membership::Leader;
+use samite_wire::membership::LeaderAddress;
 
 /// Longer than anything takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Who is reached where; a node that is not in it is dead or cut off.
-type Mailboxes = Arc<Mutex<BTreeMap<NodeId, Mailbox>>>;
+type Mailboxes = Arc<Mutex<BTreeMap<NodeId, VoterMailbox>>>;
 
 struct Mail {
     from: NodeId,
@@ -73,9 +73,9 @@ impl World {
             path: self.path(node),
             is_synced: true,
             is_founded,
-            leader: Leader { node, addresses: vec![format!("tcp://{node}:1")] },
+            leader: LeaderAddress { node, addresses: vec![format!("tcp://{node}:1")] },
             instance: self.instances,
-            timing: Timing::DEFAULT,
+            timing: ClusterTiming::DEFAULT,
         };
         let mail = self.mail(node);
         let (store, mailbox) = ReplicatedStore::start(&config, Box::new(mail)).unwrap();
@@ -93,7 +93,7 @@ impl World {
         self.stores.remove(&node).unwrap();
     }
 
-    fn cut_off(&mut self, node: NodeId) -> Option<Mailbox> {
+    fn cut_off(&mut self, node: NodeId) -> Option<VoterMailbox> {
         self.mailboxes.lock().unwrap().remove(&node)
     }
 
@@ -102,7 +102,7 @@ impl World {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
             for (node, store) in &mut self.stores {
-                if let Role::Leads { until } = store.campaign()
+                if let InstanceRole::Leads { until } = store.campaign()
                     && until > SystemClock.monotonic()
                 {
                     return *node;
@@ -150,7 +150,7 @@ fn who_leads_and_is_cut_off_saves_nothing() {
     let alone = world.stores.get_mut(&leader).unwrap();
     assert!(alone.save(b"alone").is_err());
     let until = Instant::now() + PATIENCE;
-    while matches!(alone.campaign(), Role::Leads { .. }) {
+    while matches!(alone.campaign(), InstanceRole::Leads { .. }) {
         assert!(Instant::now() < until, "it leads for ever");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -235,9 +235,9 @@ fn a_damaged_file_is_refused() {
         path: world.path(NodeId(1)),
         is_synced: true,
         is_founded: true,
-        leader: Leader { node: NodeId(1), addresses: Vec::new() },
+        leader: LeaderAddress { node: NodeId(1), addresses: Vec::new() },
         instance: 99,
-        timing: Timing::DEFAULT,
+        timing: ClusterTiming::DEFAULT,
     };
     let mail = world.mail(NodeId(1));
     let error = ReplicatedStore::start(&config, Box::new(mail)).unwrap_err();

@@ -12,7 +12,7 @@ use samite_types::{ErrorKind, Result};
 
 use crate::key::{self, Key, ROOT_INO};
 use crate::listing::DirHandle;
-use crate::store::{Home, NO_LEASE, fail};
+use crate::store::{NO_LEASE, RecordLocation, fail};
 use crate::{FileKind, FileSystem};
 
 /// Deepest tree that is climbed: what is deeper is damaged.
@@ -52,7 +52,7 @@ impl KnownDirectories {
 impl FileSystem {
     /// Whether the directory recorded in `home` lies in directory `above`, or is it. The caller holds the lock of moves, so that the answer
     /// stays true.
-    pub(crate) fn lies_within(&self, home: &Home, above: u64) -> Result<bool> {
+    pub(crate) fn lies_within(&self, home: &RecordLocation, above: u64) -> Result<bool> {
         let mut key = home.key.clone();
         for _ in 0..DEPTH_MAX {
             let Some((parent, _)) = key::parse_entry(&key) else { return Ok(false) };
@@ -69,10 +69,10 @@ impl FileSystem {
 
     /// The record of directory `ino`, if that can be told.
     fn record_of_directory(&self, ino: u64) -> Result<Option<Key>> {
-        let location = self.store().home(key::location(ino));
+        let location = self.store().location(key::location(ino));
         let located = self.store().value(&location)?.map(|(_, key)| Key::from_slice(&key));
         for key in [located, self.inner.directories.get(ino)].into_iter().flatten() {
-            let node = self.store().read(&self.store().home(key.clone()), NO_LEASE)?;
+            let node = self.store().read(&self.store().location(key.clone()), NO_LEASE)?;
             if node.is_some_and(|node| node.inode.ino == ino) {
                 return Ok(Some(key));
             }

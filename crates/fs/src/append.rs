@@ -11,10 +11,10 @@
 use samite_client::OwnedResult;
 use samite_types::{ErrorKind, Result};
 use samite_wire::limits::RECORD_LEN_MAX;
-use samite_wire::op::{Action, Data, Guard, List, Operation};
+use samite_wire::op::{Action, Guard, List, Operation, ValueData};
 
-use crate::file::Tried;
-use crate::inode::{INODE_LEN, Inode, Layout, MARK_SHARED, at, cuts_and_mark, data_changed};
+use crate::file::InodeTry;
+use crate::inode::{DataLayout, INODE_LEN, Inode, MARK_SHARED, at, cuts_and_mark, data_changed};
 use crate::store::{fail, malformed};
 use crate::{FILE_LEN_MAX, INLINE_LEN_MAX, OpenFile, Timestamp};
 
@@ -52,9 +52,11 @@ impl OpenFile {
     fn append_known(&self, buf: &[u8]) -> Result<(u64, usize)> {
         loop {
             let appended = match self.layout() {
-                Layout::Chunked => self.append_first(buf)?,
-                Layout::Tailed => self.append_to_tail(buf)?,
-                Layout::Inline if buf.len() as u64 <= INLINE_LEN_MAX => self.append_inline(buf)?,
+                DataLayout::Chunked => self.append_first(buf)?,
+                DataLayout::Tailed => self.append_to_tail(buf)?,
+                DataLayout::Inline if buf.len() as u64 <= INLINE_LEN_MAX => {
+                    self.append_inline(buf)?
+                }
                 _ => {
                     self.convert(false)?;
                     None
@@ -70,21 +72,24 @@ impl OpenFile {
     fn append_inline(&self, buf: &[u8]) -> Result<Option<(u64, usize)>> {
         let now = Timestamp::now();
         let len_max = INODE_LEN as u32 + INLINE_LEN_MAX as u32;
-        let tried = self.on_inode(Layout::Inline, |home, guard| {
+        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
             let key = &home.key;
             let op = Operation::new(
                 home.partition,
-                [Action::Append { key, data: Data::Inline(buf), len_max }, data_changed(key, now)],
+                [
+                    Action::Append { key, data: ValueData::Inline(buf), len_max },
+                    data_changed(key, now),
+                ],
             );
             self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
         })?;
         match tried {
-            Tried::Done(results) => {
+            InodeTry::Done(results) => {
                 let (_, _, offset) = results.first().ok_or_else(malformed)?.written()?;
                 Ok(Some((u64::from(offset).saturating_sub(INODE_LEN as u64), buf.len())))
             }
-            Tried::TooLarge => self.convert(false).map(|()| None),
-            Tried::OtherLayout | Tried::Refused(_) => Ok(None),
+            InodeTry::TooLarge => self.convert(false).map(|()| None),
+            InodeTry::OtherLayout | InodeTry::Refused(_) => Ok(None),
         }
     }
 
@@ -95,14 +100,14 @@ impl OpenFile {
         }
         let now = Timestamp::now();
         let len_max = (INODE_LEN + TAIL_LEN_MAX) as u32;
-        let tried = self.on_inode(Layout::Tailed, |home, guard| {
+        let tried = self.on_inode(DataLayout::Tailed, |home, guard| {
             let key = &home.key;
             let op = Operation::new(
                 home.partition,
                 [
                     // Raises nothing: tells where the tail begins.
                     Action::Max { key, offset: at::SIZE, value: 0 },
-                    Action::Append { key, data: Data::Inline(buf), len_max },
+                    Action::Append { key, data: ValueData::Inline(buf), len_max },
                     data_changed(key, now),
                 ],
             )
@@ -111,7 +116,7 @@ impl OpenFile {
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
         match tried {
-            Tried::Done(results) => {
+            InodeTry::Done(results) => {
                 let (offset, len) = self.appended(&results, 0, buf.len())?;
                 if len < buf.len() {
                     // What is beyond the limit goes as the tail does.
@@ -119,8 +124,8 @@ impl OpenFile {
                 }
                 Ok(Some((offset, len)))
             }
-            Tried::TooLarge | Tried::Refused(_) => self.spill().map(|()| None),
-            Tried::OtherLayout => Ok(None),
+            InodeTry::TooLarge | InodeTry::Refused(_) => self.spill().map(|()| None),
+            InodeTry::OtherLayout => Ok(None),
         }
     }
 
@@ -132,9 +137,9 @@ impl OpenFile {
         loop {
             let (end, is_marked) = (behind.map_or(0, |(end, _)| end), behind.is_some());
             let spills = is_marked || piece.len() > TAIL_LEN_MAX;
-            let layout = [if spills { Layout::Spilling } else { Layout::Tailed } as u8];
+            let layout = [if spills { DataLayout::Spilling } else { DataLayout::Tailed } as u8];
             let now = Timestamp::now();
-            let tried = self.on_inode(Layout::Chunked, |home, guard| {
+            let tried = self.on_inode(DataLayout::Chunked, |home, guard| {
                 let key = &home.key;
                 let (offset, bytes): (u32, &[u8]) = match &behind {
                     None => (at::MARK, &[0; 8]),
@@ -145,8 +150,8 @@ impl OpenFile {
                     home.partition,
                     [
                         Action::Max { key, offset: at::SIZE, value: end },
-                        Action::Append { key, data: Data::Inline(piece), len_max },
-                        Action::Write { key, offset: at::LAYOUT, data: Data::Inline(&layout) },
+                        Action::Append { key, data: ValueData::Inline(piece), len_max },
+                        Action::Write { key, offset: at::LAYOUT, data: ValueData::Inline(&layout) },
                         data_changed(key, now),
                     ],
                 )
@@ -159,8 +164,8 @@ impl OpenFile {
                 self.fs.store().run(op.reveal(INODE_LEN as u32))
             })?;
             match tried {
-                Tried::Done(results) => {
-                    self.set_layout(if spills { Layout::Spilling } else { Layout::Tailed });
+                InodeTry::Done(results) => {
+                    self.set_layout(if spills { DataLayout::Spilling } else { DataLayout::Tailed });
                     let (offset, len) = self.appended(&results, end, piece.len())?;
                     if !spills {
                         return Ok(Some((offset, len)));
@@ -170,8 +175,8 @@ impl OpenFile {
                     let spilled = self.spill_own(buf, len, offset, (spiller, is_marked));
                     return Ok(Some((offset, spilled)));
                 }
-                Tried::Refused(inode) => behind = self.catch_up(&inode)?,
-                Tried::OtherLayout | Tried::TooLarge => return Ok(None),
+                InodeTry::Refused(inode) => behind = self.catch_up(&inode)?,
+                InodeTry::OtherLayout | InodeTry::TooLarge => return Ok(None),
             }
         }
     }

@@ -7,12 +7,12 @@ use crate::OpenFile;
 /// A path that starts with `/`, or one without a directory, starts at the root of the store.
 /// Paths are bytes; any byte but `/` and NUL may be in a name.
 #[derive(Clone, Copy)]
-pub struct At<'a> {
+pub struct RelativePath<'a> {
     pub(crate) dir: Option<&'a OpenFile>,
     pub(crate) path: &'a [u8],
 }
 
-impl<'a> At<'a> {
+impl<'a> RelativePath<'a> {
     /// `path` relative to the open directory `dir`.
     #[must_use]
     pub const fn dir(dir: &'a OpenFile, path: &'a [u8]) -> Self {
@@ -20,25 +20,25 @@ impl<'a> At<'a> {
     }
 }
 
-impl<'a> From<&'a [u8]> for At<'a> {
+impl<'a> From<&'a [u8]> for RelativePath<'a> {
     fn from(path: &'a [u8]) -> Self {
         Self { dir: None, path }
     }
 }
 
-impl<'a, const N: usize> From<&'a [u8; N]> for At<'a> {
+impl<'a, const N: usize> From<&'a [u8; N]> for RelativePath<'a> {
     fn from(path: &'a [u8; N]) -> Self {
         Self { dir: None, path }
     }
 }
 
-impl<'a> From<&'a Vec<u8>> for At<'a> {
+impl<'a> From<&'a Vec<u8>> for RelativePath<'a> {
     fn from(path: &'a Vec<u8>) -> Self {
         Self { dir: None, path }
     }
 }
 
-impl<'a> From<&'a str> for At<'a> {
+impl<'a> From<&'a str> for RelativePath<'a> {
     fn from(path: &'a str) -> Self {
         Self { dir: None, path: path.as_bytes() }
     }

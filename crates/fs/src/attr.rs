@@ -98,7 +98,7 @@ impl FileKind {
 
 /// Attributes of a file, as in `struct stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attr {
+pub struct FileAttributes {
     /// Inode number; never used again.
     pub ino: u64,
     /// Kind.
@@ -129,7 +129,7 @@ pub struct Attr {
     pub btime: Timestamp,
 }
 
-impl Attr {
+impl FileAttributes {
     /// `st_mode`: kind and permissions.
     #[must_use]
     pub const fn mode(&self) -> u32 {

@@ -2,24 +2,26 @@
 
 use samite_client::OwnedOutcome;
 use samite_types::{ErrorKind, Result};
-use samite_wire::op::{Action, Data, Operation};
+use samite_wire::op::{Action, Operation, ValueData};
 
-use crate::at::At;
+use crate::at::RelativePath;
 use crate::cache::permits;
 use crate::filesystem::named;
 use crate::inode::{Inode, at, inode_changed, owner};
 use crate::set_id::{SET_ID, without_set_id};
-use crate::store::{Node, fail, identity_of, lives_in};
-use crate::walk::{LOOKUPS_MAX, WRITE, Walk};
-use crate::{Attr, Context, FileSystem, OpenFile, Semantics, SetTime, Timestamp};
+use crate::store::{FoundInode, fail, identity_of, lives_in};
+use crate::walk::{LOOKUPS_MAX, PathWalk, WRITE};
+use crate::{
+    CallerContext, FileAttributes, FileSemantics, FileSystem, OpenFile, SetTime, Timestamp,
+};
 
 /// What is to be changed.
 #[derive(Clone, Copy)]
-enum Change {
+enum AttributeChange {
     Perm(u32),
     Owner(Option<u32>, Option<u32>),
     Times(SetTime, SetTime),
-    Semantics(Semantics),
+    Semantics(FileSemantics),
 }
 
 impl FileSystem {
@@ -27,7 +29,12 @@ impl FileSystem {
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong`; `CrossDevice`: see [`FileSystem::way_out`].
-    pub fn stat<'a>(&self, ctx: &Context, at: impl Into<At<'a>>, follow: bool) -> Result<Attr> {
+    pub fn stat<'a>(
+        &self,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
+        follow: bool,
+    ) -> Result<FileAttributes> {
         named("stat", at, |at| {
             let node = self.resolve(ctx, at, follow)?;
             self.attr_of(&node, None)
@@ -40,8 +47,8 @@ impl FileSystem {
     /// As of [`FileSystem::stat`]; `Denied`.
     pub fn access<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
         mask: u32,
         follow: bool,
     ) -> Result<()> {
@@ -52,10 +59,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// As of [`FileSystem::stat`].
-    pub fn canonicalize<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<Vec<u8>> {
+    pub fn canonicalize<'a>(
+        &self,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
+    ) -> Result<Vec<u8>> {
         named("realpath", at, |at| {
             self.under_lease(|epoch| {
-                let mut walk = Walk::start(self, ctx, at, epoch)?;
+                let mut walk = PathWalk::start(self, ctx, at, epoch)?;
                 let node = walk.find(true)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
                 let is_here = walk.dir().ino == node.inode.ino;
                 Ok(if is_here { walk.dir_path() } else { walk.entry_path() }.into_vec())
@@ -69,13 +80,13 @@ impl FileSystem {
     /// As of [`FileSystem::stat`]; `NotOwner`.
     pub fn chmod<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
         perm: u32,
         follow: bool,
     ) -> Result<()> {
         named("chmod", at, |at| {
-            self.change(ctx, Change::Perm(perm), || self.resolve(ctx, at, follow))
+            self.change(ctx, AttributeChange::Perm(perm), || self.resolve(ctx, at, follow))
         })
     }
 
@@ -85,14 +96,14 @@ impl FileSystem {
     /// As of [`FileSystem::stat`]; `NotOwner`: only root gives files away, and an owner can only set a group of his own.
     pub fn chown<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
         uid: Option<u32>,
         gid: Option<u32>,
         follow: bool,
     ) -> Result<()> {
         named("chown", at, |at| {
-            self.change(ctx, Change::Owner(uid, gid), || self.resolve(ctx, at, follow))
+            self.change(ctx, AttributeChange::Owner(uid, gid), || self.resolve(ctx, at, follow))
         })
     }
 
@@ -103,14 +114,14 @@ impl FileSystem {
     /// write permission.
     pub fn utimens<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
         atime: SetTime,
         mtime: SetTime,
         follow: bool,
     ) -> Result<()> {
         named("utimens", at, |at| {
-            self.change(ctx, Change::Times(atime, mtime), || self.resolve(ctx, at, follow))
+            self.change(ctx, AttributeChange::Times(atime, mtime), || self.resolve(ctx, at, follow))
         })
     }
 
@@ -118,10 +129,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// As of [`FileSystem::stat`].
-    pub fn semantics<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<Semantics> {
+    pub fn semantics<'a>(
+        &self,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
+    ) -> Result<FileSemantics> {
         named("semantics of", at, |at| {
             self.under_lease(|epoch| {
-                let mut walk = Walk::start(self, ctx, at, epoch)?;
+                let mut walk = PathWalk::start(self, ctx, at, epoch)?;
                 let node = walk.find(true)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
                 let is_directory = node.inode.is_directory();
                 Ok(if is_directory { node.inode.semantics } else { walk.dir().semantics })
@@ -135,27 +150,33 @@ impl FileSystem {
     /// As of [`FileSystem::stat`]; `NotDirectory`; `NotOwner`.
     pub fn set_semantics<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
-        semantics: Semantics,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
+        semantics: FileSemantics,
     ) -> Result<()> {
         named("set semantics of", at, |at| {
-            self.change(ctx, Change::Semantics(semantics), || self.resolve(ctx, at, true))
+            self.change(ctx, AttributeChange::Semantics(semantics), || self.resolve(ctx, at, true))
         })
     }
 
     /// Changes the inode that `find` finds, if the caller may.
-    fn change(&self, ctx: &Context, change: Change, find: impl Fn() -> Result<Node>) -> Result<()> {
+    fn change(
+        &self,
+        ctx: &CallerContext,
+        change: AttributeChange,
+        find: impl Fn() -> Result<FoundInode>,
+    ) -> Result<()> {
         for _ in 0..LOOKUPS_MAX {
             let node = find()?;
             let before = node.inode;
             let now = Timestamp::now();
             let mut after = Inode { ctime: now, ..before };
-            if let Change::Times(SetTime::Keep, SetTime::Keep) = change {
+            if let AttributeChange::Times(SetTime::Keep, SetTime::Keep) = change {
                 return Ok(());
             }
             apply(ctx, change, &mut after, now)?;
-            let sets_mtime = matches!(change, Change::Times(_, mtime) if mtime != SetTime::Keep);
+            let sets_mtime =
+                matches!(change, AttributeChange::Times(_, mtime) if mtime != SetTime::Keep);
             if sets_mtime && node.is_chunked() && before.mark != 0 {
                 // Writers settle no older time over it: they find that the file was cut, and look.
                 self.store().drop_stamps(before.ino)?;
@@ -163,7 +184,7 @@ impl FileSystem {
             }
             // Also when the inode has this time already: its marks may be younger.
             if after.is_directory() && sets_mtime {
-                self.reset_mark_times(after.ino)?;
+                self.reset_stamp_times(after.ino)?;
             }
             if !self.put_changes(&node, &before, &after)? {
                 continue;
@@ -187,14 +208,19 @@ impl FileSystem {
     }
 
     /// Writes the fields that differ. False: the inode moved on or changed its layout in the meantime.
-    pub(crate) fn put_changes(&self, node: &Node, before: &Inode, after: &Inode) -> Result<bool> {
+    pub(crate) fn put_changes(
+        &self,
+        node: &FoundInode,
+        before: &Inode,
+        after: &Inode,
+    ) -> Result<bool> {
         let identity = identity_of(node);
         let key = &node.home.key;
         let raw = after.encode();
         let field = |offset: u32, len: usize| Action::Write {
             key,
             offset,
-            data: Data::Inline(&raw[offset as usize..offset as usize + len]),
+            data: ValueData::Inline(&raw[offset as usize..offset as usize + len]),
         };
         let mut op = Operation::new(node.home.partition, [inode_changed(key, after.ctime)]);
         if before.perm != after.perm {
@@ -220,7 +246,7 @@ impl FileSystem {
     }
 }
 
-fn check_access(ctx: &Context, inode: &Inode, mask: u32) -> Result<()> {
+fn check_access(ctx: &CallerContext, inode: &Inode, mask: u32) -> Result<()> {
     let mask = (mask & 7) as u16;
     if permits(ctx, inode.perm, inode.uid, inode.gid, inode.is_directory(), mask) {
         Ok(())
@@ -230,10 +256,15 @@ fn check_access(ctx: &Context, inode: &Inode, mask: u32) -> Result<()> {
 }
 
 /// Applies a change if the caller may make it.
-fn apply(ctx: &Context, change: Change, inode: &mut Inode, now: Timestamp) -> Result<()> {
+fn apply(
+    ctx: &CallerContext,
+    change: AttributeChange,
+    inode: &mut Inode,
+    now: Timestamp,
+) -> Result<()> {
     let is_owner = ctx.may_all() || ctx.uid == inode.uid;
     match change {
-        Change::Perm(perm) => {
+        AttributeChange::Perm(perm) => {
             if !is_owner {
                 return Err(fail(ErrorKind::NotOwner));
             }
@@ -242,7 +273,7 @@ fn apply(ctx: &Context, change: Change, inode: &mut Inode, now: Timestamp) -> Re
                 inode.perm &= !0o2000;
             }
         }
-        Change::Owner(uid, gid) => {
+        AttributeChange::Owner(uid, gid) => {
             let gives_away = uid.is_some_and(|uid| uid != inode.uid);
             let foreign_group = gid.is_some_and(|gid| gid != inode.gid && !ctx.in_group(gid));
             if !ctx.may_all() && (!is_owner || gives_away || foreign_group) {
@@ -255,7 +286,7 @@ fn apply(ctx: &Context, change: Change, inode: &mut Inode, now: Timestamp) -> Re
                 inode.perm = without_set_id(inode.perm);
             }
         }
-        Change::Semantics(semantics) => {
+        AttributeChange::Semantics(semantics) => {
             if !inode.is_directory() {
                 return Err(fail(ErrorKind::NotDirectory));
             }
@@ -264,7 +295,7 @@ fn apply(ctx: &Context, change: Change, inode: &mut Inode, now: Timestamp) -> Re
             }
             inode.semantics = semantics;
         }
-        Change::Times(atime, mtime) => {
+        AttributeChange::Times(atime, mtime) => {
             if !is_owner {
                 if (atime, mtime) != (SetTime::Now, SetTime::Now) {
                     return Err(fail(ErrorKind::NotOwner));
@@ -291,7 +322,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// `Denied`; `StaleHandle`.
-    pub fn access(&self, ctx: &Context, mask: u32) -> Result<()> {
+    pub fn access(&self, ctx: &CallerContext, mask: u32) -> Result<()> {
         self.context("access", || check_access(ctx, &self.node()?.inode, mask))
     }
 
@@ -299,26 +330,28 @@ impl OpenFile {
     ///
     /// # Errors
     /// `NotOwner`; `StaleHandle`.
-    pub fn chmod(&self, ctx: &Context, perm: u32) -> Result<()> {
-        self.context("fchmod", || self.fs.change(ctx, Change::Perm(perm), || self.node()))
+    pub fn chmod(&self, ctx: &CallerContext, perm: u32) -> Result<()> {
+        self.context("fchmod", || self.fs.change(ctx, AttributeChange::Perm(perm), || self.node()))
     }
 
     /// Sets owner and group; `None` leaves one as it is.
     ///
     /// # Errors
     /// As of [`FileSystem::chown`]; `StaleHandle`.
-    pub fn chown(&self, ctx: &Context, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        self.context("fchown", || self.fs.change(ctx, Change::Owner(uid, gid), || self.node()))
+    pub fn chown(&self, ctx: &CallerContext, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.context("fchown", || {
+            self.fs.change(ctx, AttributeChange::Owner(uid, gid), || self.node())
+        })
     }
 
     /// Sets times. Settles the file first: a later close must not change them.
     ///
     /// # Errors
     /// As of [`FileSystem::utimens`]; `StaleHandle`.
-    pub fn utimens(&self, ctx: &Context, atime: SetTime, mtime: SetTime) -> Result<()> {
+    pub fn utimens(&self, ctx: &CallerContext, atime: SetTime, mtime: SetTime) -> Result<()> {
         self.context("futimens", || {
             self.settle()?;
-            self.fs.change(ctx, Change::Times(atime, mtime), || self.node())
+            self.fs.change(ctx, AttributeChange::Times(atime, mtime), || self.node())
         })
     }
 }

@@ -1,18 +1,18 @@
 //! Many small files at once: staging reads and makes them whole, in one request per node for a batch.
 
-use samite_client::{Op, OwnedOutcome, OwnedResult};
+use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{Epoch, Error, ErrorKind, Result};
 use samite_wire::op::{Action, Guard, Operation};
 
-use crate::At;
+use crate::RelativePath;
 use crate::cache::permits;
+use crate::change_stamps::EntryMark;
 use crate::filesystem::named;
-use crate::inode::{INODE_LEN, Inode, Layout};
+use crate::inode::{DataLayout, INODE_LEN, Inode};
 use crate::key::{self, Key};
-use crate::marks::EntryMark;
-use crate::store::{Home, fail, malformed};
-use crate::walk::{READ, SEARCH, WRITE, Walk};
-use crate::{Attr, Context, FileKind, FileSystem, INLINE_LEN_MAX, Timestamp};
+use crate::store::{RecordLocation, fail, malformed};
+use crate::walk::{PathWalk, READ, SEARCH, WRITE};
+use crate::{CallerContext, FileAttributes, FileKind, FileSystem, INLINE_LEN_MAX, Timestamp};
 
 /// A regular file to be made, with all that is in it.
 #[derive(Clone, Copy, Debug)]
@@ -35,14 +35,14 @@ pub struct NewFile<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WholeFile {
     /// Attributes.
-    pub attr: Attr,
+    pub attr: FileAttributes,
     /// Data.
     pub data: Vec<u8>,
 }
 
 /// A file about to be made.
-struct Planned {
-    home: Home,
+struct PlannedFile {
+    home: RecordLocation,
     seal: Key,
     value: Vec<u8>,
     mark: EntryMark,
@@ -57,13 +57,13 @@ impl FileSystem {
     ///
     /// # Errors
     /// A node cannot be reached: which files were made is unknown.
-    pub fn put_files(&self, ctx: &Context, files: &[NewFile<'_>]) -> Result<Vec<Result<()>>> {
+    pub fn put_files(&self, ctx: &CallerContext, files: &[NewFile<'_>]) -> Result<Vec<Result<()>>> {
         let epoch = self.enter_lease();
-        let planned: Vec<Result<Planned>> = files
+        let planned: Vec<Result<PlannedFile>> = files
             .iter()
             .map(|file| named("make", file.path, |at| self.plan(ctx, file, at, epoch)))
             .collect();
-        let mut operations: Vec<Op<'_>> = planned
+        let mut operations: Vec<ClientOperation<'_>> = planned
             .iter()
             .flatten()
             .map(|plan| {
@@ -72,7 +72,7 @@ impl FileSystem {
                     .guard(Guard::Absent(key))
                     .guard(Guard::Absent(&plan.seal));
                 op.actions.extend(plan.mark.actions(0));
-                Op::new(op).under_lease(epoch)
+                ClientOperation::new(op).under_lease(epoch)
             })
             .collect();
         let mut outcomes = self.store().run_each(&mut operations)?.into_iter();
@@ -84,7 +84,13 @@ impl FileSystem {
         Ok(made.collect())
     }
 
-    fn plan(&self, ctx: &Context, file: &NewFile<'_>, at: At<'_>, epoch: Epoch) -> Result<Planned> {
+    fn plan(
+        &self,
+        ctx: &CallerContext,
+        file: &NewFile<'_>,
+        at: RelativePath<'_>,
+        epoch: Epoch,
+    ) -> Result<PlannedFile> {
         if file.data.len() as u64 > INLINE_LEN_MAX {
             return Err(fail(ErrorKind::TooLarge));
         }
@@ -92,7 +98,7 @@ impl FileSystem {
         if ctx.uid != 0 && (uid != ctx.uid || !ctx.in_group(gid)) {
             return Err(fail(ErrorKind::NotOwner));
         }
-        let mut walk = Walk::start(self, ctx, at, epoch)?;
+        let mut walk = PathWalk::start(self, ctx, at, epoch)?;
         if !walk.advance()? || walk.wants_directory {
             return Err(fail(ErrorKind::IsDirectory));
         }
@@ -104,7 +110,7 @@ impl FileSystem {
         let mut value = inode.encode().to_vec();
         value.extend_from_slice(file.data);
         let mark = EntryMark::new(&home.key, now);
-        Ok(Planned { home, seal: key::seal(walk.dir().ino), value, mark })
+        Ok(PlannedFile { home, seal: key::tombstone(walk.dir().ino), value, mark })
     }
 
     /// Reads regular files whole, all in one request per node. One result for each path: `None` for what is no regular file (a symbolic
@@ -116,21 +122,21 @@ impl FileSystem {
     /// A node cannot be reached.
     pub fn get_files(
         &self,
-        ctx: &Context,
+        ctx: &CallerContext,
         paths: &[&[u8]],
     ) -> Result<Vec<Result<Option<WholeFile>>>> {
         const LEN_MAX: u32 = INODE_LEN as u32 + INLINE_LEN_MAX as u32;
         let epoch = self.enter_lease();
-        let homes: Vec<Result<Home>> = paths
+        let homes: Vec<Result<RecordLocation>> = paths
             .iter()
             .map(|path| named("read", *path, |at| self.home_of(ctx, at, epoch)))
             .collect();
-        let mut operations: Vec<Op<'_>> = homes
+        let mut operations: Vec<ClientOperation<'_>> = homes
             .iter()
             .flatten()
             .map(|home| {
                 let get = Action::Get { key: &home.key, offset: 0, len: LEN_MAX };
-                Op::new(Operation::new(home.partition, [get])).under_lease(epoch)
+                ClientOperation::new(Operation::new(home.partition, [get])).under_lease(epoch)
             })
             .collect();
         let mut outcomes = self.store().run_each(&mut operations)?.into_iter();
@@ -144,15 +150,20 @@ impl FileSystem {
         Ok(found.collect())
     }
 
-    fn home_of(&self, ctx: &Context, at: At<'_>, epoch: Epoch) -> Result<Home> {
-        let mut walk = Walk::start(self, ctx, at, epoch)?;
+    fn home_of(
+        &self,
+        ctx: &CallerContext,
+        at: RelativePath<'_>,
+        epoch: Epoch,
+    ) -> Result<RecordLocation> {
+        let mut walk = PathWalk::start(self, ctx, at, epoch)?;
         if walk.advance()? { Ok(walk.entry()) } else { Err(fail(ErrorKind::IsDirectory)) }
     }
 
     /// The newest lease epoch, with the cached directories that stand on it.
     fn enter_lease(&self) -> Epoch {
         let epoch = self.store().dataset.lease_epoch();
-        self.inner.cache.enter(epoch);
+        self.inner.cache.start_epoch(epoch);
         epoch
     }
 }
@@ -178,7 +189,7 @@ fn made(outcome: Option<OwnedOutcome>) -> Result<()> {
     }
 }
 
-fn found(ctx: &Context, outcome: Option<OwnedOutcome>) -> Result<Option<WholeFile>> {
+fn found(ctx: &CallerContext, outcome: Option<OwnedOutcome>) -> Result<Option<WholeFile>> {
     let results = match outcome {
         Some(OwnedOutcome::Done(results)) => results,
         Some(OwnedOutcome::Failed(failure)) if failure.kind == ErrorKind::NotFound => {
@@ -191,7 +202,7 @@ fn found(ctx: &Context, outcome: Option<OwnedOutcome>) -> Result<Option<WholeFil
         return Err(malformed());
     };
     let inode = Inode::decode(&data)?;
-    if inode.kind != FileKind::File || inode.layout != Layout::Inline {
+    if inode.kind != FileKind::File || inode.layout != DataLayout::Inline {
         return Ok(None);
     }
     if !permits(ctx, inode.perm, inode.uid, inode.gid, false, READ) {

@@ -5,36 +5,36 @@
 
 use samite_types::{ErrorKind, Result};
 
-use crate::at::At;
+use crate::at::RelativePath;
+use crate::delegated::DelegationStamp;
 use crate::filesystem::named;
 use crate::key::ROOT_INO;
-use crate::leased::Promise;
-use crate::make::Blueprint;
+use crate::make::NewInode;
 use crate::size::DIRECTORY_SIZE;
-use crate::store::{NO_LEASE, Node, fail};
-use crate::walk::Walk;
-use crate::{Attr, Context, FileKind, FileSystem, OpenFile, OpenFlags};
+use crate::store::{FoundInode, NO_LEASE, fail};
+use crate::walk::PathWalk;
+use crate::{CallerContext, FileAttributes, FileKind, FileSystem, OpenFile, OpenFlags};
 
 /// A file and what it was like when it was found.
 #[derive(Debug)]
-pub struct Found {
+pub struct FoundFile {
     /// A handle that only names it, or the open file.
     pub file: OpenFile,
     /// Its attributes.
-    pub attr: Attr,
+    pub attr: FileAttributes,
 }
 
 /// A file behind a name that was made if it was missing. What was made stays so while the promises hold.
 #[derive(Debug)]
-pub struct Entered {
+pub struct OpenedFile {
     /// The file.
-    pub found: Found,
+    pub found: FoundFile,
     /// It was made. The directory's times are then its time of birth, unless they are later.
     pub is_new: bool,
     /// For how long the name means that.
-    pub name: Option<Promise>,
+    pub name: Option<DelegationStamp>,
     /// For how long the file has these attributes.
-    pub attributes: Option<Promise>,
+    pub attributes: Option<DelegationStamp>,
 }
 
 impl FileSystem {
@@ -42,10 +42,10 @@ impl FileSystem {
     ///
     /// # Errors
     /// As of the nodes.
-    pub fn root(&self) -> Result<Found> {
+    pub fn root(&self) -> Result<FoundFile> {
         named("look up", b"/", |_| {
             let home = self.store().own(ROOT_INO);
-            let node = self.lookup_home(&home, NO_LEASE)?;
+            let node = self.lookup_location(&home, NO_LEASE)?;
             self.found(node.ok_or_else(|| fail(ErrorKind::NotFound))?)
         })
     }
@@ -54,7 +54,11 @@ impl FileSystem {
     ///
     /// # Errors
     /// As of [`FileSystem::stat`].
-    pub fn look_up<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<Found> {
+    pub fn look_up<'a>(
+        &self,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
+    ) -> Result<FoundFile> {
         named("look up", at, |at| self.found(self.resolve(ctx, at, false)?))
     }
 
@@ -64,11 +68,11 @@ impl FileSystem {
     /// As of [`FileSystem::mkdir`].
     pub fn make_directory<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
         perm: u32,
-    ) -> Result<Entered> {
-        let new = Blueprint { kind: FileKind::Directory, perm, rdev: 0, data: b"" };
+    ) -> Result<OpenedFile> {
+        let new = NewInode { kind: FileKind::Directory, perm, rdev: 0, data: b"" };
         named("mkdir", at, |at| self.enter_new(ctx, at, &new))
     }
 
@@ -78,12 +82,12 @@ impl FileSystem {
     /// As of [`FileSystem::mknod`].
     pub fn make_node<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
         mode: u32,
         rdev: u64,
-    ) -> Result<Entered> {
-        named("mknod", at, |at| self.enter_new(ctx, at, &Blueprint::node(ctx, mode, rdev)?))
+    ) -> Result<OpenedFile> {
+        named("mknod", at, |at| self.enter_new(ctx, at, &NewInode::node(ctx, mode, rdev)?))
     }
 
     /// Makes a symbolic link.
@@ -92,20 +96,25 @@ impl FileSystem {
     /// As of [`FileSystem::symlink`].
     pub fn make_symlink<'a>(
         &self,
-        ctx: &Context,
+        ctx: &CallerContext,
         target: &[u8],
-        at: impl Into<At<'a>>,
-    ) -> Result<Entered> {
+        at: impl Into<RelativePath<'a>>,
+    ) -> Result<OpenedFile> {
         named("symlink", at, |at| {
-            let everyone = Context { umask: 0, ..ctx.clone() };
-            self.enter_new(&everyone, at, &Blueprint::link_to(target)?)
+            let everyone = CallerContext { umask: 0, ..ctx.clone() };
+            self.enter_new(&everyone, at, &NewInode::link_to(target)?)
         })
     }
 
     /// Makes what is not there yet.
-    fn enter_new(&self, ctx: &Context, at: At<'_>, new: &Blueprint<'_>) -> Result<Entered> {
+    fn enter_new(
+        &self,
+        ctx: &CallerContext,
+        at: RelativePath<'_>,
+        new: &NewInode<'_>,
+    ) -> Result<OpenedFile> {
         self.under_lease(|epoch| {
-            let mut walk = Walk::start(self, ctx, at, epoch)?;
+            let mut walk = PathWalk::start(self, ctx, at, epoch)?;
             walk.leases = true;
             let node = self.make_walked(ctx, &mut walk, new)?;
             let promise = walk.made.and_then(|made| made.promise);
@@ -115,10 +124,10 @@ impl FileSystem {
                 // Nothing is in it yet.
                 (attr.nlink, attr.size, attr.blocks) = (2, DIRECTORY_SIZE, 0);
             }
-            let found = Found { file: OpenFile::of_node(self, node), attr };
+            let found = FoundFile { file: OpenFile::of_node(self, node), attr };
             // Nobody has promised anything about what is in it.
             let attributes = promise.filter(|_| !is_directory);
-            Ok(Entered { found, is_new: true, name: promise, attributes })
+            Ok(OpenedFile { found, is_new: true, name: promise, attributes })
         })
     }
 
@@ -128,14 +137,14 @@ impl FileSystem {
     /// As of [`FileSystem::open_file`].
     pub fn open_found<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
         flags: OpenFlags,
         perm: u32,
-    ) -> Result<Entered> {
+    ) -> Result<OpenedFile> {
         let (file, new) = named("open", at, |at| {
             self.under_lease(|epoch| {
-                let mut walk = Walk::start(self, ctx, at, epoch)?;
+                let mut walk = PathWalk::start(self, ctx, at, epoch)?;
                 walk.leases = true;
                 let file = self.open_at(ctx, &mut walk, flags, perm)?;
                 Ok((file, walk.made))
@@ -146,13 +155,13 @@ impl FileSystem {
             Some(new) => new.inode.attr(0),
             None => file.attr()?,
         };
-        let found = Found { file, attr };
-        Ok(Entered { found, is_new: new.is_some(), name: promise, attributes: promise })
+        let found = FoundFile { file, attr };
+        Ok(OpenedFile { found, is_new: new.is_some(), name: promise, attributes: promise })
     }
 
-    pub(crate) fn found(&self, node: Node) -> Result<Found> {
+    pub(crate) fn found(&self, node: FoundInode) -> Result<FoundFile> {
         let attr = self.attr_of(&node, None)?;
-        Ok(Found { file: OpenFile::of_node(self, node), attr })
+        Ok(FoundFile { file: OpenFile::of_node(self, node), attr })
     }
 }
 
@@ -161,7 +170,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// As of [`FileSystem::open_file`]; `StaleHandle`.
-    pub fn open_again(&self, ctx: &Context, flags: OpenFlags) -> Result<Self> {
+    pub fn open_again(&self, ctx: &CallerContext, flags: OpenFlags) -> Result<Self> {
         let flags = OpenFlags { create: false, excl: false, ..flags };
         self.context("open", || {
             let node = self.node_to_open()?;
@@ -174,7 +183,11 @@ impl OpenFile {
     ///
     /// # Errors
     /// As of [`FileSystem::link`]; `StaleHandle`.
-    pub fn link<'a>(&self, ctx: &Context, to: impl Into<At<'a>>) -> Result<Attr> {
+    pub fn link<'a>(
+        &self,
+        ctx: &CallerContext,
+        to: impl Into<RelativePath<'a>>,
+    ) -> Result<FileAttributes> {
         named("link", to, |to| {
             self.fs.under_lease(|epoch| self.fs.link_node(ctx, self.node()?, to, epoch))?;
             self.attr()

@@ -8,7 +8,7 @@ use samite_placement::BuildKeyHasher;
 use samite_types::Epoch;
 
 use crate::inode::Inode;
-use crate::{Context, Semantics};
+use crate::{CallerContext, FileSemantics};
 
 /// Most directories cached; the cache starts anew when it is full.
 const DIRECTORIES_MAX: usize = 1 << 16;
@@ -20,7 +20,7 @@ pub struct DirNode {
     pub perm: u16,
     pub uid: u32,
     pub gid: u32,
-    pub semantics: Semantics,
+    pub semantics: FileSemantics,
 }
 
 impl DirNode {
@@ -35,7 +35,7 @@ impl DirNode {
     }
 
     /// Whether the caller has all of `mask` (4 read, 2 write, 1 search) here.
-    pub fn permits(&self, ctx: &Context, mask: u16) -> bool {
+    pub fn permits(&self, ctx: &CallerContext, mask: u16) -> bool {
         permits(ctx, self.perm, self.uid, self.gid, true, mask)
     }
 
@@ -50,7 +50,14 @@ impl DirNode {
 
 /// Whether the caller has all of `mask` (4 read, 2 write, 1 execute) on a file. Root may do all, but execute only what
 /// someone may execute.
-pub fn permits(ctx: &Context, perm: u16, uid: u32, gid: u32, is_dir: bool, mask: u16) -> bool {
+pub fn permits(
+    ctx: &CallerContext,
+    perm: u16,
+    uid: u32,
+    gid: u32,
+    is_dir: bool,
+    mask: u16,
+) -> bool {
     if ctx.may_all() {
         return mask & 1 == 0 || is_dir || perm & 0o111 != 0;
     }
@@ -75,7 +82,7 @@ pub struct DirCache {
 
 impl DirCache {
     /// Empties the cache unless it stands on `epoch`.
-    pub fn enter(&self, epoch: Epoch) {
+    pub fn start_epoch(&self, epoch: Epoch) {
         if self.epoch.load(Ordering::Acquire) < epoch.get() {
             let mut map = self.write();
             if self.epoch.load(Ordering::Acquire) < epoch.get() {
@@ -138,15 +145,15 @@ mod tests {
     use super::*;
 
     const NODE: DirNode =
-        DirNode { ino: 7, perm: 0o750, uid: 1, gid: 2, semantics: Semantics::Posix };
+        DirNode { ino: 7, perm: 0o750, uid: 1, gid: 2, semantics: FileSemantics::Posix };
 
     #[test]
     fn a_newer_epoch_empties_it_and_late_finds_are_dropped() {
         let cache = DirCache::default();
-        cache.enter(Epoch(3));
+        cache.start_epoch(Epoch(3));
         cache.insert(Epoch(3), b"a", NODE);
         assert_eq!(cache.get(Epoch(3), b"a"), Some(NODE));
-        cache.enter(Epoch(4));
+        cache.start_epoch(Epoch(4));
         cache.insert(Epoch(3), b"b", NODE);
         assert_eq!(cache.get(Epoch(4), b"a"), None);
         assert_eq!(cache.get(Epoch(4), b"b"), None);
@@ -155,7 +162,7 @@ mod tests {
     #[test]
     fn an_own_step_keeps_the_rest() {
         let cache = DirCache::default();
-        cache.enter(Epoch(3));
+        cache.start_epoch(Epoch(3));
         cache.insert(Epoch(3), b"a", NODE);
         cache.insert(Epoch(3), b"b", NODE);
         cache.step(Epoch(4), b"a");
@@ -167,7 +174,7 @@ mod tests {
 
     #[test]
     fn permissions_go_by_the_first_class_that_matches() {
-        let user = |uid, gid| Context { uid, gid, ..Context::default() };
+        let user = |uid, gid| CallerContext { uid, gid, ..CallerContext::default() };
         assert!(NODE.permits(&user(1, 9), 7));
         assert!(NODE.permits(&user(9, 2), 5));
         assert!(!NODE.permits(&user(9, 2), 2));

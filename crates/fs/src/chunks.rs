@@ -1,12 +1,12 @@
 //! Chunk records: the data of files that are not inline.
 
-use samite_client::{Op, OwnedOutcome, OwnedResult};
+use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{ErrorKind, PartitionId, Result};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 use crate::Timestamp;
 use crate::key::{self, Key};
-use crate::store::{Home, Store, malformed};
+use crate::store::{RecordLocation, RecordStoreView, malformed};
 
 /// Most bytes that one request per node carries.
 pub const IO_LEN_MAX: usize = 8 << 20;
@@ -19,7 +19,7 @@ const SWEEP_LIMIT: u32 = 1024;
 
 /// The part of a byte range that lies in one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ChunkPart {
     pub chunk_no: u32,
     /// Offset in the chunk.
     pub offset: u32,
@@ -27,7 +27,7 @@ pub struct Part {
 }
 
 /// The parts of `[offset, offset + len)`, in order. The range must lie within [`crate::FILE_LEN_MAX`].
-pub fn parts(chunk_len: u64, offset: u64, len: usize) -> impl Iterator<Item = Part> {
+pub fn parts(chunk_len: u64, offset: u64, len: usize) -> impl Iterator<Item = ChunkPart> {
     let end = offset + len as u64;
     let mut at = offset;
     std::iter::from_fn(move || {
@@ -37,7 +37,7 @@ pub fn parts(chunk_len: u64, offset: u64, len: usize) -> impl Iterator<Item = Pa
         let within = at % chunk_len;
         let part_len = (chunk_len - within).min(end - at);
         // The file's limit keeps the chunk number in 32 bits.
-        let part = Part {
+        let part = ChunkPart {
             chunk_no: (at / chunk_len) as u32,
             offset: within as u32,
             len: part_len as usize,
@@ -47,31 +47,37 @@ pub fn parts(chunk_len: u64, offset: u64, len: usize) -> impl Iterator<Item = Pa
     })
 }
 
-impl Store {
+impl RecordStoreView {
     /// Hash by which the chunks of a file are placed.
     fn object_hash(ino: u64) -> u64 {
         samite_placement::hash(&ino.to_be_bytes())
     }
 
-    pub fn chunk(&self, ino: u64, chunk_no: u32) -> Home {
+    pub fn chunk(&self, ino: u64, chunk_no: u32) -> RecordLocation {
         let partition = self.dataset.chunk_partition(Self::object_hash(ino), u64::from(chunk_no));
-        Home { key: key::chunk(ino, chunk_no), partition }
+        RecordLocation { key: key::chunk(ino, chunk_no), partition }
     }
 
     /// Reads the parts of a range into `buf`, at most [`IO_LEN_MAX`] bytes. Tells how many bytes of each part were
     /// there; what is missing is a
     /// hole or beyond the end of the file, and its bytes in `buf` are undefined.
-    pub fn read_chunks(&self, ino: u64, buf: &mut [u8], offset: u64) -> Result<Vec<(Part, usize)>> {
+    pub fn read_chunks(
+        &self,
+        ino: u64,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<Vec<(ChunkPart, usize)>> {
         let chunk_len = self.chunk_len();
-        let wanted: Vec<Part> = parts(chunk_len, offset, buf.len()).collect();
-        let homes: Vec<Home> = wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
+        let wanted: Vec<ChunkPart> = parts(chunk_len, offset, buf.len()).collect();
+        let homes: Vec<RecordLocation> =
+            wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
         let mut rest = buf;
         let mut ops = Vec::with_capacity(wanted.len());
         for (part, home) in wanted.iter().zip(&homes) {
             let (window, after) = rest.split_at_mut(part.len);
             rest = after;
             let get = Action::Get { key: &home.key, offset: part.offset, len: part.len as u32 };
-            ops.push(Op::new(Operation::new(home.partition, [get])).into_dest(window));
+            ops.push(ClientOperation::new(Operation::new(home.partition, [get])).into_dest(window));
         }
         let outcomes = if ops.len() == 1 {
             ops.pop().map(|op| self.run(op)).into_iter().collect::<Result<Vec<_>>>()?
@@ -92,16 +98,20 @@ impl Store {
         written: Option<Timestamp>,
     ) -> Result<(usize, Option<ErrorKind>)> {
         let stamp = key::stamp(ino);
-        let wanted: Vec<Part> = parts(self.chunk_len(), offset, data.len()).collect();
-        let homes: Vec<Home> = wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
+        let wanted: Vec<ChunkPart> = parts(self.chunk_len(), offset, data.len()).collect();
+        let homes: Vec<RecordLocation> =
+            wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
         let mut rest = data;
         let mut ops = Vec::with_capacity(wanted.len());
         for (part, home) in wanted.iter().zip(&homes) {
             let (bytes, after) = rest.split_at(part.len);
             rest = after;
-            let write =
-                Action::Write { key: &home.key, offset: part.offset, data: Data::Inline(bytes) };
-            ops.push(Op::new(Operation::new(home.partition, [write])));
+            let write = Action::Write {
+                key: &home.key,
+                offset: part.offset,
+                data: ValueData::Inline(bytes),
+            };
+            ops.push(ClientOperation::new(Operation::new(home.partition, [write])));
         }
         if let (Some(op), Some(written)) = (ops.first_mut(), written) {
             // An action without data: what is full of data stays one request.
@@ -132,7 +142,7 @@ impl Store {
         let home = self.chunk(ino, 0);
         let op = Operation::new(
             home.partition,
-            [Action::Write { key: &home.key, offset: 0, data: Data::Inline(data) }],
+            [Action::Write { key: &home.key, offset: 0, data: ValueData::Inline(data) }],
         )
         .guard(Guard::Absent(&home.key));
         self.run(op).map(drop)
@@ -140,7 +150,7 @@ impl Store {
 
     /// Writes what is in a tail at `offset`, as the spiller with this token, 0 for the one who froze the tail. A chunk that is
     /// longer already has it from an earlier one; `writes_over`: others write elsewhere in the file, so that says nothing.
-    /// False: somebody else has taken over since ([`Store::fence`]).
+    /// False: somebody else has taken over since ([`RecordStoreView::fence`]).
     pub fn spill_chunks(
         &self,
         ino: u64,
@@ -150,14 +160,15 @@ impl Store {
         writes_over: bool,
     ) -> Result<bool> {
         let (fence, token) = (key::fence(ino), spiller.to_le_bytes());
-        let wanted: Vec<Part> = parts(self.chunk_len(), offset, data.len()).collect();
-        let homes: Vec<Home> = wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
+        let wanted: Vec<ChunkPart> = parts(self.chunk_len(), offset, data.len()).collect();
+        let homes: Vec<RecordLocation> =
+            wanted.iter().map(|part| self.chunk(ino, part.chunk_no)).collect();
         let mut rest = data;
         let mut ops = Vec::with_capacity(wanted.len());
-        for (part, Home { key, partition }) in wanted.iter().zip(&homes) {
+        for (part, RecordLocation { key, partition }) in wanted.iter().zip(&homes) {
             let (bytes, after) = rest.split_at(part.len);
             rest = after;
-            let write = Action::Write { key, offset: part.offset, data: Data::Inline(bytes) };
+            let write = Action::Write { key, offset: part.offset, data: ValueData::Inline(bytes) };
             let mut op = Operation::new(*partition, [write]).guard(if spiller == 0 {
                 Guard::Absent(&fence)
             } else {
@@ -166,7 +177,7 @@ impl Store {
             if !writes_over {
                 op.guards.push(Guard::LenAtMost(key, part.offset));
             }
-            ops.push(Op::new(op));
+            ops.push(ClientOperation::new(op));
         }
         let mut is_ours = true;
         for outcome in self.run_all(&mut ops)? {
@@ -187,12 +198,12 @@ impl Store {
             .collect();
         partitions.sort_unstable();
         partitions.dedup();
-        let mut ops: Vec<Op<'_>> = partitions
+        let mut ops: Vec<ClientOperation<'_>> = partitions
             .into_iter()
             .map(|partition| {
                 // What removes something has room on a full store, too.
                 let delete = Action::Delete { key: &fence };
-                let put = Action::Put { key: &fence, data: Data::Inline(&token) };
+                let put = Action::Put { key: &fence, data: ValueData::Inline(&token) };
                 Operation::new(partition, [delete, put]).into()
             })
             .collect();
@@ -261,7 +272,7 @@ impl Store {
         }
     }
 
-    /// Cuts the data to `len` bytes: later chunks go, the last one is shortened. `size` is as for [`Store::remove_chunks`].
+    /// Cuts the data to `len` bytes: later chunks go, the last one is shortened. `size` is as for [`RecordStoreView::remove_chunks`].
     /// Chunk 0 stays, if only empty: it says that inline data were moved already.
     pub fn cut_chunks(&self, ino: u64, len: u64, size: u64) -> Result<()> {
         let chunk_len = self.chunk_len();
@@ -287,9 +298,9 @@ impl Store {
 
     fn delete_named(&self, ino: u64, first: u64, count: u64) -> Result<()> {
         let stamp = key::stamp(ino);
-        let homes: Vec<Home> =
+        let homes: Vec<RecordLocation> =
             (first..first + count).map(|number| self.chunk(ino, number as u32)).collect();
-        let mut ops: Vec<Op<'_>> = homes
+        let mut ops: Vec<ClientOperation<'_>> = homes
             .iter()
             .map(|home| {
                 // A cut has a time of its own, which is newer.
@@ -308,7 +319,7 @@ impl Store {
         let prefix = key::chunks(ino);
         let mut left: Vec<PartitionId> = (0..self.dataset.partitions()).map(PartitionId).collect();
         while !left.is_empty() {
-            let mut ops: Vec<Op<'_>> = left
+            let mut ops: Vec<ClientOperation<'_>> = left
                 .iter()
                 .map(|partition| {
                     let sweep = Action::DeletePrefix { prefix: &prefix, limit: SWEEP_LIMIT };
@@ -350,7 +361,7 @@ impl Store {
                 is_complete &= complete;
                 found.extend(entries.iter().map(|entry| (partition, Key::from_slice(&entry.key))));
             }
-            let mut ops: Vec<Op<'_>> = found
+            let mut ops: Vec<ClientOperation<'_>> = found
                 .iter()
                 .map(|(partition, key)| Operation::new(*partition, [Action::Delete { key }]).into())
                 .collect();
@@ -400,13 +411,13 @@ mod tests {
 
     #[test]
     fn parts_cover_a_range_without_gaps() {
-        let all: Vec<Part> = parts(100, 250, 175).collect();
+        let all: Vec<ChunkPart> = parts(100, 250, 175).collect();
         assert_eq!(
             all,
             [
-                Part { chunk_no: 2, offset: 50, len: 50 },
-                Part { chunk_no: 3, offset: 0, len: 100 },
-                Part { chunk_no: 4, offset: 0, len: 25 },
+                ChunkPart { chunk_no: 2, offset: 50, len: 50 },
+                ChunkPart { chunk_no: 3, offset: 0, len: 100 },
+                ChunkPart { chunk_no: 4, offset: 0, len: 25 },
             ]
         );
         assert_eq!(parts(100, 200, 0).count(), 0);

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 /// Credentials of the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Context {
+pub struct CallerContext {
     /// Effective user.
     pub uid: u32,
     /// Effective group.
@@ -19,7 +19,7 @@ pub struct Context {
     pub is_checked: bool,
 }
 
-impl Context {
+impl CallerContext {
     /// Root with no umask.
     #[must_use]
     pub fn root() -> Self {

@@ -7,30 +7,30 @@
 
 use samite_client::OwnedResult;
 use samite_types::Result;
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 use crate::OpenFile;
-use crate::file::Tried;
-use crate::inode::{INODE_LEN, Inode, Layout, at};
+use crate::file::InodeTry;
+use crate::inode::{DataLayout, INODE_LEN, Inode, at};
 use crate::store::malformed;
 
-const CHUNKED: &[u8] = &[Layout::Chunked as u8];
-const CONVERTING: &[u8] = &[Layout::Converting as u8];
+const CHUNKED: &[u8] = &[DataLayout::Chunked as u8];
+const CONVERTING: &[u8] = &[DataLayout::Converting as u8];
 
 impl OpenFile {
-    /// Takes one step or all towards [`Layout::Chunked`]; `marks`: for writing, so that an empty file gets its writing
+    /// Takes one step or all towards [`DataLayout::Chunked`]; `marks`: for writing, so that an empty file gets its writing
     /// mark in the same operation.
     pub(crate) fn convert(&self, marks: bool) -> Result<()> {
         match self.layout() {
-            Layout::Inline => {
+            DataLayout::Inline => {
                 if !self.convert_empty(marks)? {
                     self.freeze_data()?;
                 }
                 Ok(())
             }
-            Layout::Converting => self.finish_conversion(),
-            Layout::Tailed => self.spill(),
-            Layout::Spilling => self.await_spill(),
+            DataLayout::Converting => self.finish_conversion(),
+            DataLayout::Tailed => self.spill(),
+            DataLayout::Spilling => self.await_spill(),
             _ => self.node().map(drop),
         }
     }
@@ -40,9 +40,10 @@ impl OpenFile {
         let mut mark = self.writing.lock();
         let token = self.fs.token();
         let raw_token = token.to_le_bytes();
-        let tried = self.on_inode(Layout::Inline, |home, guard| {
+        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
             let key = &home.key;
-            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let write =
+                |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let mut op = Operation::new(
                 home.partition,
                 [Action::Get { key, offset: 0, len: INODE_LEN as u32 }, write(at::LAYOUT, CHUNKED)],
@@ -56,8 +57,8 @@ impl OpenFile {
             self.fs.store().run(op)
         })?;
         match tried {
-            Tried::Done(results) => {
-                self.set_layout(Layout::Chunked);
+            InodeTry::Done(results) => {
+                self.set_layout(DataLayout::Chunked);
                 if marks {
                     let Some(OwnedResult::Value { data, .. }) = results.first() else {
                         return Err(malformed());
@@ -66,43 +67,44 @@ impl OpenFile {
                 }
                 Ok(true)
             }
-            Tried::OtherLayout => Ok(true),
+            InodeTry::OtherLayout => Ok(true),
             _ => Ok(false),
         }
     }
 
     fn freeze_data(&self) -> Result<()> {
-        let tried = self.on_inode(Layout::Inline, |home, guard| {
+        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
             let freeze = Action::Write {
                 key: &home.key,
                 offset: at::LAYOUT,
-                data: Data::Inline(CONVERTING),
+                data: ValueData::Inline(CONVERTING),
             };
             let op = Operation::new(home.partition, [freeze]).guard(guard);
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
-        if matches!(tried, Tried::Done(_)) {
-            self.set_layout(Layout::Converting);
+        if matches!(tried, InodeTry::Done(_)) {
+            self.set_layout(DataLayout::Converting);
             self.finish_conversion()?;
         }
         Ok(())
     }
 
     fn finish_conversion(&self) -> Result<()> {
-        let tried = self.on_inode(Layout::Converting, |home, guard| {
+        let tried = self.on_inode(DataLayout::Converting, |home, guard| {
             let all = Action::Get { key: &home.key, offset: INODE_LEN as u32, len: u32::MAX };
             let op = Operation::new(home.partition, [all]).guard(guard);
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
-        let Tried::Done(results) = tried else { return Ok(()) };
+        let InodeTry::Done(results) = tried else { return Ok(()) };
         let Some(OwnedResult::Value { data, .. }) = results.into_iter().next() else {
             return Err(malformed());
         };
         self.fs.store().found_chunk(self.ino(), &data)?;
         let size = (data.len() as u64).to_le_bytes();
-        let tried = self.on_inode(Layout::Converting, |home, guard| {
+        let tried = self.on_inode(DataLayout::Converting, |home, guard| {
             let key = &home.key;
-            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let write =
+                |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let op = Operation::new(
                 home.partition,
                 [
@@ -113,8 +115,8 @@ impl OpenFile {
             );
             self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
         })?;
-        if matches!(tried, Tried::Done(_)) {
-            self.set_layout(Layout::Chunked);
+        if matches!(tried, InodeTry::Done(_)) {
+            self.set_layout(DataLayout::Chunked);
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Files made in directories with [`Semantics::Temporary`]: a process keeps them to itself until there are many, then sends them together.
+//! Files made in directories with [`FileSemantics::Temporary`]: a process keeps them to itself until there are many, then sends them together.
 //!
 //! A new file with what is written to it from its start waits here until [`FILES_MAX`] files do. They leave in one request per node, and
 //! while the nodes work the next ones gather and leave ([`FLIGHTS_MAX`]), so that a node finds the next request when it has answered one.
@@ -17,21 +17,22 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use samite_client::{Op, OwnedOutcome, Pending};
+use samite_client::{ClientOperation, OwnedOutcome, PendingOperations};
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::op::{Action, Operation};
 
 use crate::cache::permits;
-use crate::holds::Release;
 use crate::inode::{INODE_LEN, Inode, at};
 use crate::key::{self, Key};
-use crate::make::Blueprint;
-use crate::store::{Node, fail, malformed};
-use crate::walk::{LOOKUPS_MAX, READ, SEARCH, WRITE, Walk};
+use crate::make::NewInode;
+use crate::open_references::ReferenceRelease;
+use crate::store::{FoundInode, fail, malformed};
+use crate::walk::{LOOKUPS_MAX, PathWalk, READ, SEARCH, WRITE};
 use crate::{
-    Attr, Context, FileKind, FileSystem, INLINE_LEN_MAX, OpenFile, OpenFlags, Semantics, Timestamp,
+    CallerContext, FileAttributes, FileKind, FileSemantics, FileSystem, INLINE_LEN_MAX, OpenFile,
+    OpenFlags, Timestamp,
 };
-use waiting::{Files, Place, Unsent, Waiting, with_operations};
+use waiting::{FilePlace, NamedFiles, UnsentFile, WaitingFiles, with_operations};
 
 /// Files that wait here at most.
 const FILES_MAX: usize = 64;
@@ -46,23 +47,23 @@ const DATA_LEN_MAX: usize = 256 << 10;
 const FAILURES_MAX: usize = 64;
 
 /// What became of a file that was sent, when it is not simply there.
-enum Surprise {
+enum DeferredSurprise {
     /// It was there before.
-    Existed(Box<Node>),
+    Existed(Box<FoundInode>),
     Failed(Error),
 }
 
 /// The files that wait.
 #[derive(Default)]
-pub struct Deferred {
+pub struct DeferredFiles {
     is_on: AtomicBool,
     /// Files that wait or are being sent.
     count: AtomicUsize,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingFiles>,
     /// Answers under way, to the files that fly, flight by flight. Held while files are sent, so that others wait until they are there.
-    sending: Mutex<VecDeque<Pending>>,
+    sending: Mutex<VecDeque<PendingOperations>>,
     /// By the number that the handle has; taken out by it.
-    surprises: Mutex<HashMap<u64, Surprise>>,
+    surprises: Mutex<HashMap<u64, DeferredSurprise>>,
     failures: Mutex<Vec<Error>>,
 }
 
@@ -70,12 +71,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Deferred {
+impl DeferredFiles {
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    fn take_waiting(&self) -> Files {
+    fn take_waiting(&self) -> NamedFiles {
         let mut waiting = lock(&self.waiting);
         waiting.data_len = 0;
         std::mem::take(&mut waiting.files)
@@ -96,7 +97,7 @@ impl Deferred {
 }
 
 impl FileSystem {
-    /// Lets this process keep new files in directories with [`Semantics::Temporary`] to itself for a while. Whoever
+    /// Lets this process keep new files in directories with [`FileSemantics::Temporary`] to itself for a while. Whoever
     /// turns it on calls [`FileSystem::flush`] before `fork`, `exec` and the end of the process.
     pub fn defer_files(&self, is_on: bool) {
         self.inner.deferred.is_on.store(is_on, Ordering::Relaxed);
@@ -128,13 +129,13 @@ impl FileSystem {
     /// Makes a file here and tells nobody, if that is allowed where the walk has come to. `None`: it is not.
     pub(crate) fn defer(
         &self,
-        ctx: &Context,
-        walk: &Walk<'_>,
-        new: &Blueprint<'_>,
+        ctx: &CallerContext,
+        walk: &PathWalk<'_>,
+        new: &NewInode<'_>,
         flags: OpenFlags,
     ) -> Result<Option<OpenFile>> {
         let (deferred, dir) = (&self.inner.deferred, walk.dir());
-        let is_allowed = dir.semantics == Semantics::Temporary
+        let is_allowed = dir.semantics == FileSemantics::Temporary
             && deferred.is_on.load(Ordering::Relaxed)
             && flags.write
             && dir.permits(ctx, WRITE | SEARCH);
@@ -154,7 +155,7 @@ impl FileSystem {
         }
         let inode = self.new_inode(ctx, dir, new, Timestamp::now())?;
         let hold = self.token();
-        let node = Node {
+        let node = FoundInode {
             home: home.clone(),
             inode,
             data_len: 0,
@@ -165,7 +166,7 @@ impl FileSystem {
         let file = OpenFile::new(self, node, flags, None);
         file.deferred.store(true, Ordering::Release);
         let value = inode.encode().to_vec();
-        let unsent = Unsent {
+        let unsent = UnsentFile {
             ino: inode.ino,
             home,
             place,
@@ -221,7 +222,7 @@ impl FileSystem {
     }
 
     /// Waits for the answer to the first flight.
-    fn land(&self, sending: &mut VecDeque<Pending>) {
+    fn land(&self, sending: &mut VecDeque<PendingOperations>) {
         let Some(pending) = sending.pop_front() else { return };
         let outcomes = pending.wait_by(self.client().deadline());
         let flight = lock(&self.inner.deferred.waiting).flying.pop_front();
@@ -232,21 +233,23 @@ impl FileSystem {
         self.inner.deferred.count.fetch_sub(count, Ordering::AcqRel);
     }
 
-    fn send_all(&self, files: Vec<Unsent>) {
+    fn send_all(&self, files: Vec<UnsentFile>) {
         let count = files.len();
         self.send_files(files);
         self.inner.deferred.count.fetch_sub(count, Ordering::AcqRel);
     }
 
-    fn send_files(&self, mut files: Vec<Unsent>) {
+    fn send_files(&self, mut files: Vec<UnsentFile>) {
         for _ in 0..LOOKUPS_MAX {
             if files.is_empty() {
                 return;
             }
             let outcomes = with_operations(&files, |operations| {
                 let pairs = operations.into_iter().zip(&files);
-                let mut ops: Vec<Op<'_>> = pairs
-                    .map(|(operation, file)| Op::new(operation).under_lease(file.place.epoch))
+                let mut ops: Vec<ClientOperation<'_>> = pairs
+                    .map(|(operation, file)| {
+                        ClientOperation::new(operation).under_lease(file.place.epoch)
+                    })
                     .collect();
                 self.inner.store.run_each(&mut ops)
             });
@@ -258,9 +261,9 @@ impl FileSystem {
     /// Sees to the end of files; returns those to be sent again.
     fn judge_all(
         &self,
-        mut files: Vec<Unsent>,
+        mut files: Vec<UnsentFile>,
         outcomes: Result<Vec<OwnedOutcome>>,
-    ) -> Vec<Unsent> {
+    ) -> Vec<UnsentFile> {
         let outcomes = match outcomes {
             Ok(outcomes) if outcomes.len() == files.len() => outcomes,
             outcomes => {
@@ -281,13 +284,13 @@ impl FileSystem {
     }
 
     /// Sees to the end of one file. False: it is to be sent again.
-    fn judge(&self, file: &mut Unsent, outcome: OwnedOutcome) -> Result<bool> {
+    fn judge(&self, file: &mut UnsentFile, outcome: OwnedOutcome) -> Result<bool> {
         let is_held = std::mem::take(&mut file.is_held);
         let OwnedOutcome::Failed(failure) = outcome else {
             if is_held && !file.is_open {
                 // It was closed while it flew. The file is made; a hold that cannot be ended now ends with this process at the latest.
                 let (partition, token, ino) = (file.home.partition, file.hold, file.ino);
-                let release = Release { partition, token, ino, is_urgent: false };
+                let release = ReferenceRelease { partition, token, ino, is_urgent: false };
                 let _ = self.inner.store.release(release);
             }
             return Ok(true);
@@ -295,7 +298,7 @@ impl FileSystem {
         match (failure.kind, failure.index) {
             (ErrorKind::Conflict, 0) => self.open_existing(file),
             (ErrorKind::Conflict, _) => {
-                self.outlast_seal(file.place.dir, file.home.partition)?;
+                self.outlast_tombstone(file.place.dir, file.home.partition)?;
                 self.find_directory(file)
             }
             (ErrorKind::StaleLease, _) => self.find_directory(file),
@@ -304,29 +307,31 @@ impl FileSystem {
     }
 
     /// Cached directories were out of date: the file's own must still be there, wherever it is by now.
-    fn find_directory(&self, file: &mut Unsent) -> Result<bool> {
+    fn find_directory(&self, file: &mut UnsentFile) -> Result<bool> {
         let store = &self.inner.store;
         let epoch = store.dataset.lease_epoch();
         let dir = file.place.dir;
-        let is_it = |node: &Node| node.inode.ino == dir;
-        let mut found = self.lookup_home(&file.place.dir_home, epoch)?.filter(is_it);
+        let is_it = |node: &FoundInode| node.inode.ino == dir;
+        let mut found = self.lookup_location(&file.place.dir_home, epoch)?.filter(is_it);
         if found.is_none() {
-            let location = store.home(key::location(dir));
+            let location = store.location(key::location(dir));
             if let Some((_, entry)) = store.value(&location)? {
-                let home = store.home(Key::from_slice(&entry));
-                found = self.lookup_home(&home, epoch)?.filter(is_it);
+                let home = store.location(Key::from_slice(&entry));
+                found = self.lookup_location(&home, epoch)?.filter(is_it);
             }
         }
         let found = found.ok_or_else(|| fail(ErrorKind::NotFound))?;
-        let Place { seal, ctx, .. } = &*file.place;
+        let FilePlace { seal, ctx, .. } = &*file.place;
         let (seal, ctx, dir_home) = (seal.clone(), ctx.clone(), found.home);
-        file.place = Arc::new(Place { dir, dir_home, seal, epoch, ctx });
+        file.place = Arc::new(FilePlace { dir, dir_home, seal, epoch, ctx });
         Ok(false)
     }
 
     /// The name was taken: does to the file of that name what was done to the one that was made.
-    fn open_existing(&self, file: &Unsent) -> Result<bool> {
-        let Some(node) = self.lookup_home(&file.home, file.place.epoch)? else { return Ok(false) };
+    fn open_existing(&self, file: &UnsentFile) -> Result<bool> {
+        let Some(node) = self.lookup_location(&file.home, file.place.epoch)? else {
+            return Ok(false);
+        };
         let inode = node.inode;
         match inode.kind {
             _ if file.flags.excl => return Err(fail(ErrorKind::Exists)),
@@ -358,18 +363,18 @@ impl FileSystem {
         }
         existing.close()?;
         if file.is_open {
-            let surprise = Surprise::Existed(Box::new(node));
+            let surprise = DeferredSurprise::Existed(Box::new(node));
             lock(&self.inner.deferred.surprises).insert(file.ino, surprise);
         }
         Ok(true)
     }
 
-    fn note(&self, file: &Unsent, error: &Error) {
+    fn note(&self, file: &UnsentFile, error: &Error) {
         let name = key::parse_entry(&file.home.key).map_or(&b""[..], |(_, name)| name);
         let message = format!("make {:?}: {}", String::from_utf8_lossy(name), error.message());
         let error = Error::new(error.kind(), message);
         if file.is_open {
-            lock(&self.inner.deferred.surprises).insert(file.ino, Surprise::Failed(error));
+            lock(&self.inner.deferred.surprises).insert(file.ino, DeferredSurprise::Failed(error));
             return;
         }
         let mut failures = lock(&self.inner.deferred.failures);
@@ -383,7 +388,7 @@ impl OpenFile {
     /// Works on the file if it waits to be sent. `None`: it does not (any more).
     fn on_deferred<T>(
         &self,
-        work: impl FnOnce(&mut Unsent, &mut usize) -> Option<T>,
+        work: impl FnOnce(&mut UnsentFile, &mut usize) -> Option<T>,
     ) -> Result<Option<T>> {
         if !self.deferred.load(Ordering::Acquire) {
             return Ok(None);
@@ -391,7 +396,7 @@ impl OpenFile {
         let deferred = &self.fs.inner.deferred;
         let ino = self.ino();
         let mut waiting = lock(&deferred.waiting);
-        let Waiting { files, data_len, .. } = &mut *waiting;
+        let WaitingFiles { files, data_len, .. } = &mut *waiting;
         if let Some(file) = files.find(ino) {
             if let Some(done) = work(file, data_len) {
                 return Ok(Some(done));
@@ -416,11 +421,11 @@ impl OpenFile {
         }
         match lock(&deferred.surprises).remove(&self.ino()) {
             None => Ok(()),
-            Some(Surprise::Existed(node)) => {
+            Some(DeferredSurprise::Existed(node)) => {
                 self.rebind(&node);
                 Ok(())
             }
-            Some(Surprise::Failed(error)) => Err(error),
+            Some(DeferredSurprise::Failed(error)) => Err(error),
         }
     }
 
@@ -433,7 +438,7 @@ impl OpenFile {
         self.find_out()
     }
 
-    pub(crate) fn deferred_attr(&self) -> Result<Option<Attr>> {
+    pub(crate) fn deferred_attr(&self) -> Result<Option<FileAttributes>> {
         let found = self.on_deferred(|file, _| {
             let inode = Inode::decode(&file.value);
             Some(inode.map(|inode| inode.attr((file.value.len() - INODE_LEN) as u64)))
@@ -485,7 +490,7 @@ impl OpenFile {
         }
         let ino = self.ino();
         let mut waiting = lock(&self.fs.inner.deferred.waiting);
-        let Waiting { files, flying, .. } = &mut *waiting;
+        let WaitingFiles { files, flying, .. } = &mut *waiting;
         let found =
             files.find(ino).or_else(|| flying.iter_mut().find_map(|flight| flight.find(ino)));
         if let Some(file) = found {

@@ -1,29 +1,29 @@
 //! Exchange: two names swap what they name, in one step.
 //!
-//! Within one partition it is one operation. Across partitions it is a move with [`Finish::Swap`]: the first is frozen, one
+//! Within one partition it is one operation. Across partitions it is a move with [`MoveFinish::Swap`]: the first is frozen, one
 //! operation at the second puts the first there and keeps what was there in the verdict, and the end brings that to
 //! where the first was. Meanwhile whoever looks up the first waits.
 
-use samite_client::{Op, OwnedOutcome};
+use samite_client::{ClientOperation, OwnedOutcome};
 use samite_types::{Epoch, ErrorKind, Result};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
+use crate::change_stamps::EntryMark;
 use crate::key;
-use crate::marks::EntryMark;
-use crate::moving::{Decision, Finish, Move};
-use crate::rename::{Attempt, End, check_parent_change, renamed};
-use crate::store::{Node, fail};
-use crate::walk::Walk;
-use crate::{Context, FileSystem, Timestamp};
+use crate::moving::{MoveDecision, MoveFinish, MoveIntent};
+use crate::rename::{RenameAttempt, RenameEnd, check_parent_change, renamed};
+use crate::store::{FoundInode, fail};
+use crate::walk::PathWalk;
+use crate::{CallerContext, FileSystem, Timestamp};
 
 /// One of the two: where it is, what it is, and the value of its record after.
-struct Side {
-    end: End,
-    node: Node,
+struct ExchangeSide {
+    end: RenameEnd,
+    node: FoundInode,
     value: Vec<u8>,
 }
 
-impl Side {
+impl ExchangeSide {
     fn is_directory(&self) -> bool {
         self.node.inode.is_directory()
     }
@@ -33,11 +33,11 @@ impl FileSystem {
     /// Swaps what is at two names.
     pub(crate) fn exchange(
         &self,
-        ctx: &Context,
-        (from_walk, from): (&Walk<'_>, End),
-        (to_walk, to): (&Walk<'_>, End),
+        ctx: &CallerContext,
+        (from_walk, from): (&PathWalk<'_>, RenameEnd),
+        (to_walk, to): (&PathWalk<'_>, RenameEnd),
         is_locked: bool,
-    ) -> Result<Attempt> {
+    ) -> Result<RenameAttempt> {
         let epoch = from_walk.epoch;
         let [first, second] = self.read_ends(&from.home, &to.home, u32::MAX, epoch)?;
         let (first, first_value) = first.ok_or_else(|| fail(ErrorKind::NotFound))?;
@@ -56,19 +56,21 @@ impl FileSystem {
             check_parent_change(ctx, (&from, &to), &node.inode)?;
         }
         if first.inode.ino == second.inode.ino {
-            return Ok(Attempt::Done);
+            return Ok(RenameAttempt::Done);
         }
         let has_directory = first.inode.is_directory() || second.inode.is_directory();
         if has_directory && from.parent != to.parent && !is_locked {
-            return Ok(Attempt::NeedsLock);
+            return Ok(RenameAttempt::NeedsLock);
         }
         if is_locked {
             to_walk.check_outside(first.inode.ino)?;
             from_walk.check_outside(second.inode.ino)?;
         }
         let now = Timestamp::now();
-        let first = Side { value: renamed(&first, &first_value, now), end: from, node: first };
-        let second = Side { value: renamed(&second, &second_value, now), end: to, node: second };
+        let first =
+            ExchangeSide { value: renamed(&first, &first_value, now), end: from, node: first };
+        let second =
+            ExchangeSide { value: renamed(&second, &second_value, now), end: to, node: second };
         if first.end.home.partition == second.end.home.partition {
             self.swap_within(&first, &second, epoch, now)?;
         } else {
@@ -79,10 +81,16 @@ impl FileSystem {
             self.raise_leases(&first.end.home.key, Vec::new)?;
             self.inner.cache.remove(&second.end.home.key);
         }
-        Ok(Attempt::Done)
+        Ok(RenameAttempt::Done)
     }
 
-    fn swap_within(&self, first: &Side, second: &Side, epoch: Epoch, now: Timestamp) -> Result<()> {
+    fn swap_within(
+        &self,
+        first: &ExchangeSide,
+        second: &ExchangeSide,
+        epoch: Epoch,
+        now: Timestamp,
+    ) -> Result<()> {
         self.note_location(&first.node, &second.end.home)?;
         self.note_location(&second.node, &first.end.home)?;
         let (key, other) = (&first.end.home.key, &second.end.home.key);
@@ -92,8 +100,8 @@ impl FileSystem {
         let mut op = Operation::new(
             first.end.home.partition,
             [
-                Action::Put { key, data: Data::Inline(&second.value) },
-                Action::Put { key: other, data: Data::Inline(&first.value) },
+                Action::Put { key, data: ValueData::Inline(&second.value) },
+                Action::Put { key: other, data: ValueData::Inline(&first.value) },
                 Action::MoveHolds { from: key, to: &aside },
                 Action::MoveHolds { from: other, to: key },
                 Action::MoveHolds { from: &aside, to: other },
@@ -103,18 +111,24 @@ impl FileSystem {
         .guard(Guard::VersionIs(other, second.node.version));
         op.actions.extend(marks[0].actions(-directories));
         op.actions.extend(marks[1].actions(directories));
-        match self.store().run(Op::new(op).under_lease(epoch))? {
+        match self.store().run(ClientOperation::new(op).under_lease(epoch))? {
             OwnedOutcome::Done(_) => Ok(()),
             OwnedOutcome::Failed(_) => Err(fail(ErrorKind::StaleLease)),
         }
     }
 
-    fn swap_across(&self, first: &Side, second: &Side, epoch: Epoch, now: Timestamp) -> Result<()> {
-        let intended = Move::new(
+    fn swap_across(
+        &self,
+        first: &ExchangeSide,
+        second: &ExchangeSide,
+        epoch: Epoch,
+        now: Timestamp,
+    ) -> Result<()> {
+        let intended = MoveIntent::new(
             self.token(),
             first.end.home.clone(),
             (first.node.inode.layout, first.is_directory()),
-            Finish::Swap,
+            MoveFinish::Swap,
             second.end.home.clone(),
         )
         .bringing(&second.value);
@@ -126,8 +140,8 @@ impl FileSystem {
         let mark = EntryMark::new(&second.end.home.key, now);
         let guard = Guard::VersionIs(&second.end.home.key, second.node.version);
         match self.decide(&intended, &first.value, epoch, [guard], mark.actions(directories))? {
-            Decision::Done(_) => Ok(()),
-            Decision::Refused(_) | Decision::Recovered => Err(fail(ErrorKind::StaleLease)),
+            MoveDecision::Done(_) => Ok(()),
+            MoveDecision::Refused(_) | MoveDecision::Recovered => Err(fail(ErrorKind::StaleLease)),
         }
     }
 }

@@ -8,23 +8,23 @@ use samite_wire::op::{Action, Operation, extents};
 use crate::STAT_BLOCK_LEN;
 use crate::chunks::listing;
 use crate::key;
-use crate::store::{Store, fail, malformed};
+use crate::store::{RecordStoreView, fail, malformed};
 
 /// Chunks asked of each partition at once.
 const LIST_LIMIT: u32 = 128;
 
 /// What was learned about the chunks of a file from some chunk on.
-pub struct Extents {
+pub struct KnownExtents {
     /// Ranges of bytes in the file that are no holes, in order; those that touch are one.
     pub ranges: Vec<(u64, u64)>,
     /// First chunk of which nothing is known; `None`: all are.
     pub next_chunk: Option<u32>,
 }
 
-impl Store {
+impl RecordStoreView {
     /// Asks once, in one request per node, for data in chunk `first` and those after it: all of a file with few chunks, however
     /// long it is.
-    pub fn extents(&self, ino: u64, first: u32) -> Result<Extents> {
+    pub fn extents(&self, ino: u64, first: u32) -> Result<KnownExtents> {
         let prefix = key::chunks(ino);
         let before = first.checked_sub(1).map(|before| key::chunk(ino, before)).unwrap_or_default();
         let outcomes = self.run_everywhere(|partition: PartitionId| {
@@ -61,7 +61,7 @@ impl Store {
                 }
             }
         }
-        Ok(Extents { ranges, next_chunk })
+        Ok(KnownExtents { ranges, next_chunk })
     }
 
     /// What the chunks of a file take, in units of [`STAT_BLOCK_LEN`].

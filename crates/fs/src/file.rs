@@ -4,24 +4,24 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
-use samite_client::{OwnedOutcome, OwnedResult, Posted};
+use samite_client::{OwnedOutcome, OwnedResult, SubmittedEntry};
 use samite_types::{Epoch, ErrorKind, PartitionId, Result};
 use samite_wire::op::{Guard, List};
 
 use crate::cache::DirNode;
-use crate::holds::Release;
-use crate::inode::{Inode, Layout, at, identity};
-use crate::kept::{Brought, Kept};
+use crate::inode::{DataLayout, Inode, at, identity};
 use crate::key::{self, Key};
-use crate::store::{Home, NO_LEASE, Node, fail};
-use crate::writing::Writing;
-use crate::{Attr, DirHandle, FileKind, FileSystem, OpenFlags};
+use crate::open_references::ReferenceRelease;
+use crate::open_snapshot::{OpenSnapshot, SnapshotSlot};
+use crate::store::{FoundInode, NO_LEASE, RecordLocation, fail};
+use crate::writing::WriteState;
+use crate::{DirHandle, FileAttributes, FileKind, FileSystem, OpenFlags};
 
 /// How often an operation may find the inode elsewhere than it thought before it gives up.
 const RELOCATIONS_MAX: u32 = 1000;
 
 /// What became of an operation on an inode.
-pub enum Tried {
+pub enum InodeTry {
     /// Took effect.
     Done(List<OwnedResult, 2>),
     /// The inode has another layout; the file knows it now.
@@ -51,14 +51,14 @@ pub struct OpenFile {
     /// Token of its hold on the file, 0 for none.
     hold: AtomicU64,
     /// The box in which its hold was left with the node.
-    posted: Option<Posted>,
+    posted: Option<SubmittedEntry>,
     /// Token of the hold of the process that opened the file, when this one inherited it and took a hold of its own.
     inherited: AtomicU64,
-    home: RwLock<Home>,
+    home: RwLock<RecordLocation>,
     layout: AtomicU8,
-    pub(crate) writing: Writing,
+    pub(crate) writing: WriteState,
     /// Inode and data as the open found them.
-    pub(crate) kept: Kept,
+    pub(crate) kept: SnapshotSlot,
     /// Of a directory.
     path: Option<Box<[u8]>>,
     /// Of a directory: what it was like under which lease epoch.
@@ -68,7 +68,7 @@ pub struct OpenFile {
 impl OpenFile {
     pub(crate) fn new(
         fs: &FileSystem,
-        node: Node,
+        node: FoundInode,
         flags: OpenFlags,
         path: Option<Box<[u8]>>,
     ) -> Self {
@@ -76,14 +76,14 @@ impl OpenFile {
     }
 
     /// A handle that only names the file: it follows the file, but does not keep it when its last name goes.
-    pub(crate) fn of_node(fs: &FileSystem, node: Node) -> Self {
+    pub(crate) fn of_node(fs: &FileSystem, node: FoundInode) -> Self {
         Self::build(fs, node, OpenFlags::default(), None, true)
     }
 
     /// Another handle of this file, that only names it.
     #[must_use]
     pub fn naming(&self) -> Self {
-        let home = self.home();
+        let home = self.location();
         self.fs.note_directory(self.kind, self.ino(), &home);
         Self {
             fs: self.fs.clone(),
@@ -98,8 +98,8 @@ impl OpenFile {
             posted: None,
             inherited: AtomicU64::new(0),
             layout: AtomicU8::new(self.layout() as u8),
-            writing: Writing::new(0, 0),
-            kept: Kept::default(),
+            writing: WriteState::new(0, 0),
+            kept: SnapshotSlot::default(),
             home: RwLock::new(home),
             path: None,
             directory: Mutex::new(None),
@@ -108,7 +108,7 @@ impl OpenFile {
 
     fn build(
         fs: &FileSystem,
-        node: Node,
+        node: FoundInode,
         flags: OpenFlags,
         path: Option<Box<[u8]>>,
         closed: bool,
@@ -128,8 +128,8 @@ impl OpenFile {
             posted: None,
             inherited: AtomicU64::new(0),
             layout: AtomicU8::new(node.inode.layout as u8),
-            writing: Writing::new(size, node.inode.cuts),
-            kept: Kept::default(),
+            writing: WriteState::new(size, node.inode.cuts),
+            kept: SnapshotSlot::default(),
             home: RwLock::new(node.home),
             path,
             directory: Mutex::new(None),
@@ -137,14 +137,14 @@ impl OpenFile {
     }
 
     /// The same, made by what was left with the node there.
-    pub(crate) const fn posted(mut self, posted: Option<Posted>) -> Self {
+    pub(crate) const fn submitted(mut self, posted: Option<SubmittedEntry>) -> Self {
         self.posted = posted;
         self
     }
 
     /// The same, with what opening it brought along.
-    pub(crate) fn keeping(mut self, brought: Option<Brought>) -> Self {
-        self.kept = Kept::new(brought);
+    pub(crate) fn keeping(mut self, brought: Option<OpenSnapshot>) -> Self {
+        self.kept = SnapshotSlot::new(brought);
         self
     }
 
@@ -187,7 +187,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// `StaleHandle`: it was removed, and this handle only names it.
-    pub fn attr(&self) -> Result<Attr> {
+    pub fn attr(&self) -> Result<FileAttributes> {
         self.context("fstat", || {
             if let Some(inode) = self.deferred_attr()? {
                 return Ok(inode);
@@ -205,7 +205,7 @@ impl OpenFile {
         if self.kind != FileKind::Directory {
             return Err(fail(ErrorKind::NotDirectory).context("readdir"));
         }
-        let home = self.home();
+        let home = self.location();
         if key::is_orphan(&home.key) {
             return Ok(DirHandle::empty(&self.fs, self.ino()));
         }
@@ -217,31 +217,31 @@ impl OpenFile {
         run().map_err(|error| error.context(format_args!("{call} inode {}", self.ino())))
     }
 
-    pub(crate) fn home(&self) -> Home {
+    pub(crate) fn location(&self) -> RecordLocation {
         self.home.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn layout(&self) -> Layout {
-        Layout::from_code(self.layout.load(Ordering::Acquire)).unwrap_or(Layout::Inline)
+    pub(crate) fn layout(&self) -> DataLayout {
+        DataLayout::from_code(self.layout.load(Ordering::Acquire)).unwrap_or(DataLayout::Inline)
     }
 
-    pub(crate) fn set_layout(&self, layout: Layout) {
+    pub(crate) fn set_layout(&self, layout: DataLayout) {
         self.layout.store(layout as u8, Ordering::Release);
     }
 
     /// The file is another one than it seemed.
-    pub(crate) fn rebind(&self, node: &Node) {
+    pub(crate) fn rebind(&self, node: &FoundInode) {
         self.ino.store(node.inode.ino, Ordering::Release);
         self.settle_at(node.home.clone(), node.inode.layout);
     }
 
-    fn settle_at(&self, home: Home, layout: Layout) {
+    fn settle_at(&self, home: RecordLocation, layout: DataLayout) {
         *self.home.write().unwrap_or_else(PoisonError::into_inner) = home;
         self.set_layout(layout);
     }
 
     /// This directory for a path that starts in it.
-    pub(crate) fn as_directory(&self, epoch: Epoch) -> Result<(DirNode, Home)> {
+    pub(crate) fn as_directory(&self, epoch: Epoch) -> Result<(DirNode, RecordLocation)> {
         if self.kind != FileKind::Directory {
             return Err(fail(ErrorKind::NotDirectory));
         }
@@ -249,7 +249,7 @@ impl OpenFile {
         if let Some((known_epoch, node)) = known
             && known_epoch == epoch
         {
-            return Ok((node, self.home()));
+            return Ok((node, self.location()));
         }
         let node = self.node().map_err(|error| match error.kind() {
             ErrorKind::StaleHandle => fail(ErrorKind::NotFound),
@@ -269,18 +269,18 @@ impl OpenFile {
     }
 
     /// The inode, wherever it is now.
-    pub(crate) fn node(&self) -> Result<Node> {
+    pub(crate) fn node(&self) -> Result<FoundInode> {
         self.make_known()?;
-        if let Some(node) = self.kept_node() {
+        if let Some(node) = self.snapshot_inode() {
             return Ok(node);
         }
         for _ in 0..RELOCATIONS_MAX {
-            let home = self.home();
+            let home = self.location();
             match self.fs.store().read(&home, NO_LEASE)? {
                 Some(node) if node.inode.ino == self.ino() => match node.inode.layout {
-                    Layout::Moving => self.fs.await_move(&home)?,
-                    Layout::Elsewhere => {
-                        self.settle_at(self.fs.store().own(self.ino()), Layout::Inline);
+                    DataLayout::Moving => self.fs.await_move(&home)?,
+                    DataLayout::Elsewhere => {
+                        self.settle_at(self.fs.store().own(self.ino()), DataLayout::Inline);
                     }
                     layout => {
                         self.set_layout(layout);
@@ -294,9 +294,9 @@ impl OpenFile {
     }
 
     /// The inode, held for another handle.
-    pub(crate) fn node_to_open(&self) -> Result<Node> {
+    pub(crate) fn node_to_open(&self) -> Result<FoundInode> {
         for _ in 0..RELOCATIONS_MAX {
-            match self.fs.lookup_to_open(&self.home(), NO_LEASE, None)? {
+            match self.fs.lookup_to_open(&self.location(), NO_LEASE, None)? {
                 Some((node, _)) if node.inode.ino == self.ino() => return Ok(node),
                 Some((node, _)) => self.fs.let_go(&node)?,
                 None => {}
@@ -310,20 +310,20 @@ impl OpenFile {
     /// layout are right) as the first, and lets it reveal the inode.
     pub(crate) fn on_inode(
         &self,
-        layout: Layout,
-        mut run: impl for<'k> FnMut(&'k Home, Guard<'k>) -> Result<OwnedOutcome>,
-    ) -> Result<Tried> {
+        layout: DataLayout,
+        mut run: impl for<'k> FnMut(&'k RecordLocation, Guard<'k>) -> Result<OwnedOutcome>,
+    ) -> Result<InodeTry> {
         self.make_known()?;
         for _ in 0..RELOCATIONS_MAX {
-            let home = self.home();
+            let home = self.location();
             let identity = identity(self.ino(), layout);
             let guard = Guard::BytesAre { key: &home.key, offset: at::INO, bytes: &identity };
             let failure = match run(&home, guard)? {
-                OwnedOutcome::Done(results) => return Ok(Tried::Done(results)),
+                OwnedOutcome::Done(results) => return Ok(InodeTry::Done(results)),
                 OwnedOutcome::Failed(failure) => failure,
             };
             if failure.kind == ErrorKind::TooLarge {
-                return Ok(Tried::TooLarge);
+                return Ok(InodeTry::TooLarge);
             }
             match failure.current {
                 Some(revealed) => {
@@ -331,16 +331,16 @@ impl OpenFile {
                     if inode.ino != self.ino() {
                         self.relocate()?;
                     } else if inode.layout == layout {
-                        return Ok(Tried::Refused(inode));
+                        return Ok(InodeTry::Refused(inode));
                     } else {
                         match inode.layout {
-                            Layout::Moving => self.fs.await_move(&home)?,
-                            Layout::Elsewhere => {
+                            DataLayout::Moving => self.fs.await_move(&home)?,
+                            DataLayout::Elsewhere => {
                                 self.settle_at(self.fs.store().own(self.ino()), layout);
                             }
                             now => {
                                 self.set_layout(now);
-                                return Ok(Tried::OtherLayout);
+                                return Ok(InodeTry::OtherLayout);
                             }
                         }
                     }
@@ -352,7 +352,7 @@ impl OpenFile {
     }
 
     /// Looks where the inode may be; settles there if it is.
-    fn is_at(&self, home: Home) -> Result<bool> {
+    fn is_at(&self, home: RecordLocation) -> Result<bool> {
         let store = self.fs.store();
         let found = store.value(&home)?.map(|(_, value)| Inode::decode(&value));
         let Some(Ok(inode)) =
@@ -362,7 +362,7 @@ impl OpenFile {
         };
         let layout = match inode.layout {
             // Whoever works on it next sees that it moves on.
-            Layout::Moving | Layout::Elsewhere => self.layout(),
+            DataLayout::Moving | DataLayout::Elsewhere => self.layout(),
             layout => layout,
         };
         self.settle_at(home, layout);
@@ -371,7 +371,7 @@ impl OpenFile {
 
     /// Asks `partition` where the file is held for this handle.
     fn is_held_in(&self, partition: PartitionId) -> Result<bool> {
-        match self.fs.store().locate(partition, self.hold())? {
+        match self.fs.store().locate(partition, self.open_reference())? {
             Some(home) => self.is_at(home),
             None => Ok(false),
         }
@@ -380,13 +380,13 @@ impl OpenFile {
     /// The inode is not where it was: finds it.
     fn relocate(&self) -> Result<()> {
         let store = self.fs.store();
-        if self.is_held_in(self.home().partition)? {
+        if self.is_held_in(self.location().partition)? {
             return Ok(());
         }
-        let mut homes: List<Home, 4> = List::new();
-        let location = store.home(key::location(self.ino()));
+        let mut homes: List<RecordLocation, 4> = List::new();
+        let location = store.location(key::location(self.ino()));
         if let Some((_, entry)) = store.value(&location)? {
-            homes.push(store.home(Key::from_slice(&entry)));
+            homes.push(store.location(Key::from_slice(&entry)));
         }
         let coming = homes.first().cloned();
         homes.push(store.own(self.ino()));
@@ -398,7 +398,7 @@ impl OpenFile {
         }
         if let Some(home) = coming
             && let Some(node) = store.read(&home, NO_LEASE)?
-            && node.inode.layout == Layout::Moving
+            && node.inode.layout == DataLayout::Moving
         {
             // An exchange brings it there.
             return self.fs.await_move(&home);
@@ -429,7 +429,7 @@ impl OpenFile {
         })
     }
 
-    /// Another process still uses the open file description: this handle lets go of nothing but what [`OpenFile::hold_again`] took.
+    /// Another process still uses the open file description: this handle lets go of nothing but what [`OpenFile::reference_again`] took.
     pub fn leave(&self) {
         if !self.closed.swap(true, Ordering::AcqRel) && self.inherited.load(Ordering::Acquire) != 0
         {
@@ -443,8 +443,8 @@ impl OpenFile {
     ///
     /// # Errors
     /// `StaleHandle`: it is too late; as of the nodes.
-    pub fn hold_again(&self) -> Result<()> {
-        if self.hold() == 0 {
+    pub fn reference_again(&self) -> Result<()> {
+        if self.open_reference() == 0 {
             return Ok(());
         }
         let node = self.node_to_open()?;
@@ -467,42 +467,50 @@ impl OpenFile {
     /// Whether others than this process may have to wait for its close: the file has no name any more, or takes much space.
     #[must_use]
     pub fn is_urgent(&self) -> bool {
-        is_urgent(&self.home(), self.layout())
+        is_urgent(&self.location(), self.layout())
     }
 
     /// Token of its hold on the file; 0 for none.
-    pub(crate) fn hold(&self) -> u64 {
+    pub(crate) fn open_reference(&self) -> u64 {
         self.hold.load(Ordering::Acquire)
     }
 
     /// The connection with which this process's hold on the file lives; `None` when it has none.
     #[must_use]
-    pub fn hold_connection(&self) -> Option<i32> {
-        let partition = self.home().partition;
-        if self.hold() == 0 { None } else { self.fs.store().dataset.connection_to(partition) }
+    pub fn reference_connection(&self) -> Option<i32> {
+        let partition = self.location().partition;
+        if self.open_reference() == 0 {
+            None
+        } else {
+            self.fs.store().dataset.connection_to(partition)
+        }
     }
 
     /// `is_last`: nobody holds the description any more.
     fn let_go(&self, is_last: bool) -> Result<()> {
-        if self.hold() == 0 {
+        if self.open_reference() == 0 {
             return Ok(());
         }
-        let (partition, is_urgent) = (self.home().partition, self.is_urgent());
+        let (partition, is_urgent) = (self.location().partition, self.is_urgent());
         let inherited = self.inherited();
         if is_last && inherited != 0 {
             // It may be gone already: not looked for.
-            let release = Release { partition, token: inherited, ino: 0, is_urgent };
+            let release = ReferenceRelease { partition, token: inherited, ino: 0, is_urgent };
             self.fs.inner.store.release(release)?;
         }
         // The node need not hear of a hold that it has yet to take.
         if let Some(posted) = self.posted
-            && self.fs.inner.store.dataset.end_posted_hold(partition, posted, self.hold())
+            && self.fs.inner.store.dataset.end_submitted_reference(
+                partition,
+                posted,
+                self.open_reference(),
+            )
         {
             return Ok(());
         }
-        self.fs.inner.store.release(Release {
+        self.fs.inner.store.release(ReferenceRelease {
             partition,
-            token: self.hold(),
+            token: self.open_reference(),
             ino: self.ino(),
             is_urgent,
         })
@@ -510,13 +518,13 @@ impl OpenFile {
 }
 
 /// See [`OpenFile::is_urgent`].
-pub fn is_urgent(home: &Home, layout: Layout) -> bool {
-    key::is_orphan(&home.key) || !matches!(layout, Layout::Inline)
+pub fn is_urgent(home: &RecordLocation, layout: DataLayout) -> bool {
+    key::is_orphan(&home.key) || !matches!(layout, DataLayout::Inline)
 }
 
 impl FileSystem {
     /// A handle on a file is made.
-    fn note_directory(&self, kind: FileKind, ino: u64, home: &Home) {
+    fn note_directory(&self, kind: FileKind, ino: u64, home: &RecordLocation) {
         if kind == FileKind::Directory {
             self.inner.directories.add(ino, &home.key);
         }

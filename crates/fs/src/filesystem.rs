@@ -13,12 +13,12 @@ use samite_wire::control::NodeStatus;
 use samite_wire::op::{Action, Guard, Operation};
 
 use crate::ancestry::KnownDirectories;
-use crate::at::At;
+use crate::at::RelativePath;
 use crate::cache::DirCache;
-use crate::deferred::Deferred;
+use crate::deferred::DeferredFiles;
 use crate::inode::Inode;
 use crate::key::{INO_COUNTER, LEASE_COUNTER, ROOT_INO};
-use crate::store::{NO_LEASE, Store, fail, only};
+use crate::store::{NO_LEASE, RecordStoreView, fail, only};
 use crate::{FileKind, NAME_LEN_MAX, STAT_BLOCK_LEN, StatFs, Timestamp};
 
 /// Inode numbers that a process takes at a time.
@@ -38,15 +38,15 @@ const FILE_SPACE_ESTIMATE: u64 = 1 << 10;
 /// A file system in one dataset. Cheap to clone; shared by threads.
 #[derive(Clone)]
 pub struct FileSystem {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<FileSystemInner>,
     /// Sends deferred files before anything else; off where just that happens.
     pub(crate) sends_deferred: bool,
 }
 
-pub(crate) struct Inner {
-    pub store: Store,
+pub(crate) struct FileSystemInner {
+    pub store: RecordStoreView,
     pub cache: DirCache,
-    pub deferred: Deferred,
+    pub deferred: DeferredFiles,
     pub directories: KnownDirectories,
     /// Absolute symbolic links start with this to stay in the store; `None`: all do.
     pub mount_point: Option<Box<[u8]>>,
@@ -78,10 +78,14 @@ impl FileSystem {
     ) -> Result<Self> {
         let context = |error: Error| error.context(format_args!("open file system {dataset:?}"));
         let records = find_or_create(client, dataset).map_err(context)?;
-        let inner = Inner {
-            store: Store { client: client.clone(), dataset: records, releases: Arc::default() },
+        let inner = FileSystemInner {
+            store: RecordStoreView {
+                client: client.clone(),
+                dataset: records,
+                releases: Arc::default(),
+            },
             cache: DirCache::default(),
-            deferred: Deferred::default(),
+            deferred: DeferredFiles::default(),
             directories: KnownDirectories::default(),
             mount_point: mount_point.map(Box::from),
             next_ino: AtomicU64::new(0),
@@ -172,7 +176,7 @@ impl FileSystem {
     }
 
     /// The records, with everything in them that this process has made.
-    pub(crate) fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &RecordStoreView {
         if self.sends_deferred && !self.inner.deferred.is_empty() {
             self.send_deferred();
         }
@@ -247,7 +251,7 @@ impl FileSystem {
     pub(crate) fn under_lease<T>(&self, attempt: impl Fn(Epoch) -> Result<T>) -> Result<T> {
         for _ in 0..LEASE_TRIES_MAX {
             let epoch = self.inner.store.dataset.lease_epoch();
-            self.inner.cache.enter(epoch);
+            self.inner.cache.start_epoch(epoch);
             match attempt(epoch) {
                 Err(error) if error.kind() == ErrorKind::StaleLease => {}
                 result => return result,
@@ -294,8 +298,8 @@ fn find_or_create(client: &Client, name: &str) -> Result<Dataset> {
 /// Names the call and its path in an error.
 pub(crate) fn named<'a, T>(
     call: &'static str,
-    at: impl Into<At<'a>>,
-    run: impl FnOnce(At<'a>) -> Result<T>,
+    at: impl Into<RelativePath<'a>>,
+    run: impl FnOnce(RelativePath<'a>) -> Result<T>,
 ) -> Result<T> {
     let at = at.into();
     run(at).map_err(|error| {

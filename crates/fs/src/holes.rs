@@ -3,14 +3,14 @@
 //! Space is never set aside ahead of writes. What a hole frees are blocks of 64 KiB that lie in it, and chunks as a whole.
 
 use rustix::fs::FallocateFlags;
-use samite_client::Op;
+use samite_client::ClientOperation;
 use samite_types::{Error, ErrorKind, Result};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 use crate::chunks::parts;
-use crate::file::Tried;
-use crate::inode::{INODE_LEN, Layout, at, data_changed};
-use crate::store::{Home, Node, Store, fail};
+use crate::file::InodeTry;
+use crate::inode::{DataLayout, INODE_LEN, at, data_changed};
+use crate::store::{FoundInode, RecordLocation, RecordStoreView, fail};
 use crate::{FILE_LEN_MAX, FileKind, OpenFile, Timestamp};
 
 /// Chunks up to which a hole names each; for more, it asks first which there are.
@@ -124,7 +124,7 @@ impl OpenFile {
     }
 
     /// The size and the inode, if `offset` is within the file.
-    fn size_beyond(&self, offset: u64) -> Result<Option<(u64, Node)>> {
+    fn size_beyond(&self, offset: u64) -> Result<Option<(u64, FoundInode)>> {
         if self.kind() != FileKind::File {
             return Err(fail(ErrorKind::BadDescriptor));
         }
@@ -145,8 +145,8 @@ impl OpenFile {
     pub(crate) fn punch(&self, start: u64, end: u64) -> Result<()> {
         loop {
             let done = match self.layout() {
-                Layout::Chunked => self.punch_chunked(start, end)?,
-                Layout::Inline => self.punch_inline(start, end)?,
+                DataLayout::Chunked => self.punch_chunked(start, end)?,
+                DataLayout::Inline => self.punch_inline(start, end)?,
                 _ => {
                     self.convert(false)?;
                     false
@@ -162,7 +162,7 @@ impl OpenFile {
         let first = u32::try_from(start).unwrap_or(u32::MAX).saturating_add(INODE_LEN as u32);
         let len = u32::try_from(end - start).unwrap_or(u32::MAX);
         let now = Timestamp::now();
-        let tried = self.on_inode(Layout::Inline, |home, guard| {
+        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
             let key = &home.key;
             let op = Operation::new(
                 home.partition,
@@ -170,13 +170,13 @@ impl OpenFile {
             );
             self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
         })?;
-        Ok(matches!(tried, Tried::Done(_)))
+        Ok(matches!(tried, InodeTry::Done(_)))
     }
 
     /// False: the file was cut in the meantime, or has another layout.
     fn punch_chunked(&self, start: u64, end: u64) -> Result<bool> {
-        let (size, Node { inode, .. }) = self.size_now()?;
-        if inode.layout != Layout::Chunked {
+        let (size, FoundInode { inode, .. }) = self.size_now()?;
+        if inode.layout != DataLayout::Chunked {
             return Ok(false);
         }
         let end = end.min(size);
@@ -193,7 +193,7 @@ impl OpenFile {
 
     /// Before a write that leaves a hole before it: makes the inode tell of holes, if it does so.
     pub(crate) fn tell_of_hole(&self, offset: u64) -> Result<()> {
-        let (size, Node { inode, .. }) = self.size_now()?;
+        let (size, FoundInode { inode, .. }) = self.size_now()?;
         if inode.sparse {
             self.writing.set_sparse();
         } else if offset > size {
@@ -206,9 +206,10 @@ impl OpenFile {
     /// another layout.
     fn note_holes(&self, size: Option<u64>, cuts: u64) -> Result<bool> {
         let (now, cuts) = (Timestamp::now(), cuts.to_le_bytes());
-        let tried = self.on_inode(Layout::Chunked, |home, guard| {
+        let tried = self.on_inode(DataLayout::Chunked, |home, guard| {
             let key = &home.key;
-            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let write =
+                |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let mut op = Operation::new(home.partition, [write(at::SPARSE, &[1])])
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &cuts })
@@ -222,7 +223,7 @@ impl OpenFile {
             }
             self.fs.store().run(op)
         })?;
-        let done = matches!(tried, Tried::Done(_));
+        let done = matches!(tried, InodeTry::Done(_));
         if done {
             self.writing.set_sparse();
         }
@@ -230,7 +231,7 @@ impl OpenFile {
     }
 }
 
-impl Store {
+impl RecordStoreView {
     /// Removes the data in `[start, end)`. Chunk 0 stays, if only empty: it says that inline data were moved already.
     fn punch_chunks(&self, ino: u64, start: u64, end: u64) -> Result<()> {
         let chunk_len = self.chunk_len();
@@ -250,9 +251,9 @@ impl Store {
             .flat_map(|(from, to)| parts(chunk_len, from, (to - from) as usize))
             .map(|part| (self.chunk(ino, part.chunk_no), part))
             .collect();
-        let mut ops: Vec<Op<'_>> = all
+        let mut ops: Vec<ClientOperation<'_>> = all
             .iter()
-            .map(|(Home { key, partition }, part)| {
+            .map(|(RecordLocation { key, partition }, part)| {
                 let is_whole = part.len as u64 == chunk_len && part.chunk_no > 0;
                 let punch = Action::Punch { key, offset: part.offset, len: part.len as u32 };
                 let action = if is_whole { Action::Delete { key } } else { punch };

@@ -29,7 +29,7 @@
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::op::Action;
 
-use crate::{Attr, FileKind, STAT_BLOCK_LEN, Semantics, Timestamp};
+use crate::{FileAttributes, FileKind, FileSemantics, STAT_BLOCK_LEN, Timestamp};
 
 /// Length of the encoded inode, in bytes.
 pub const INODE_LEN: usize = 128;
@@ -74,7 +74,7 @@ pub const MARK_SHARED: u64 = u64::MAX;
 /// Where the data are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Layout {
+pub enum DataLayout {
     /// After the inode.
     Inline = 0,
     /// In chunk records.
@@ -91,7 +91,7 @@ pub enum Layout {
     Spilling = 6,
 }
 
-impl Layout {
+impl DataLayout {
     pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Inline,
@@ -114,7 +114,7 @@ pub struct Inode {
     pub perm: u16,
     pub kind: FileKind,
     pub ino: u64,
-    pub layout: Layout,
+    pub layout: DataLayout,
     pub nlink: u64,
     pub uid: u32,
     pub gid: u32,
@@ -128,7 +128,7 @@ pub struct Inode {
     pub removal: u64,
     pub rdev: u64,
     pub sparse: bool,
-    pub semantics: Semantics,
+    pub semantics: FileSemantics,
     pub spiller: u64,
 }
 
@@ -141,7 +141,7 @@ impl Inode {
             perm: (perm & 0o7777) as u16,
             kind,
             ino,
-            layout: Layout::Inline,
+            layout: DataLayout::Inline,
             nlink: 1,
             uid,
             gid,
@@ -155,7 +155,7 @@ impl Inode {
             removal: 0,
             rdev: 0,
             sparse: false,
-            semantics: Semantics::Posix,
+            semantics: FileSemantics::Posix,
             spiller: 0,
         }
     }
@@ -202,7 +202,7 @@ impl Inode {
             kind: FileKind::from_code(raw[at::STATE as usize + 1])
                 .ok_or_else(|| corrupt("unknown kind"))?,
             ino: u64_at(at::INO),
-            layout: Layout::from_code(raw[at::LAYOUT as usize])
+            layout: DataLayout::from_code(raw[at::LAYOUT as usize])
                 .ok_or_else(|| corrupt("unknown layout"))?,
             nlink: u64_at(at::NLINK),
             uid: u32_at(at::OWNER),
@@ -217,7 +217,7 @@ impl Inode {
             removal: u64_at(at::REMOVAL),
             rdev: u64_at(at::REMOVAL + 8),
             sparse: raw[at::SPARSE as usize] != 0,
-            semantics: Semantics::from_code(raw[at::SEMANTICS as usize])
+            semantics: FileSemantics::from_code(raw[at::SEMANTICS as usize])
                 .ok_or_else(|| corrupt("unknown semantics"))?,
             spiller: u64_at(at::SPILLER),
         })
@@ -228,8 +228,8 @@ impl Inode {
     }
 
     /// Attributes of a file whose length is `size`.
-    pub fn attr(&self, size: u64) -> Attr {
-        Attr {
+    pub fn attr(&self, size: u64) -> FileAttributes {
+        FileAttributes {
             ino: self.ino,
             kind: self.kind,
             perm: u32::from(self.perm),
@@ -262,7 +262,7 @@ fn corrupt(cause: &'static str) -> Error {
 }
 
 /// Bytes at [`at::INO`]: number and layout.
-pub fn identity(ino: u64, layout: Layout) -> [u8; 9] {
+pub fn identity(ino: u64, layout: DataLayout) -> [u8; 9] {
     let mut out = [layout as u8; 9];
     out[..8].copy_from_slice(&ino.to_le_bytes());
     out
@@ -325,8 +325,8 @@ mod tests {
             Inode {
                 flags, ends_open, perm, ino, nlink, uid, gid, size, atime, mtime, ctime, btime, cuts, mark, removal, rdev, sparse, spiller,
                 kind: FileKind::from_code(kind).unwrap(),
-                layout: Layout::from_code(layout).unwrap(),
-                semantics: Semantics::from_code(semantics).unwrap(),
+                layout: DataLayout::from_code(layout).unwrap(),
+                semantics: FileSemantics::from_code(semantics).unwrap(),
             }
         }
     }

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use samite_client::Op;
+use samite_client::ClientOperation;
 use samite_types::{Error, ErrorKind, Result};
-use samite_wire::op::{Action, Data, Operation};
+use samite_wire::op::{Action, Operation, ValueData};
 
-use crate::chunks::{IO_LEN_MAX, Part};
-use crate::file::Tried;
-use crate::inode::{INODE_LEN, Layout, data_changed};
+use crate::chunks::{ChunkPart, IO_LEN_MAX};
+use crate::file::InodeTry;
+use crate::inode::{DataLayout, INODE_LEN, data_changed};
 use crate::store::{fail, malformed};
 use crate::{FILE_LEN_MAX, FileKind, INLINE_LEN_MAX, OpenFile, Timestamp};
 
@@ -29,12 +29,12 @@ impl OpenFile {
             if buf.is_empty() || offset >= FILE_LEN_MAX {
                 return Ok(0);
             }
-            if let Some(len) = self.read_kept(buf, offset) {
+            if let Some(len) = self.read_snapshot(buf, offset) {
                 return Ok(len);
             }
             loop {
                 match self.layout() {
-                    Layout::Chunked | Layout::Tailed | Layout::Spilling => {
+                    DataLayout::Chunked | DataLayout::Tailed | DataLayout::Spilling => {
                         return self.read_chunked(buf, offset);
                     }
                     layout => {
@@ -76,7 +76,7 @@ impl OpenFile {
         let end = offset.saturating_add(buf.len() as u64);
         loop {
             match self.layout() {
-                Layout::Chunked => {
+                DataLayout::Chunked => {
                     if self.ensure_marked()? {
                         if self.writing.may_leave_hole(offset) {
                             self.tell_of_hole(offset)?;
@@ -84,7 +84,7 @@ impl OpenFile {
                         return self.write_chunked(buf, offset);
                     }
                 }
-                Layout::Inline if end <= INLINE_LEN_MAX => {
+                DataLayout::Inline if end <= INLINE_LEN_MAX => {
                     if self.write_inline(buf, offset as u32)? {
                         self.writing.see_end(end);
                         return Ok(buf.len());
@@ -104,7 +104,12 @@ impl OpenFile {
     }
 
     /// `None`: the layout is another one.
-    fn read_inline(&self, layout: Layout, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+    fn read_inline(
+        &self,
+        layout: DataLayout,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<Option<usize>> {
         // Beyond the limit there is nothing, but whether the file is still inline has to be asked.
         let start = offset.min(INLINE_LEN_MAX) as u32;
         let len = buf.len().min(INLINE_LEN_MAX as usize);
@@ -112,10 +117,10 @@ impl OpenFile {
             let get =
                 Action::Get { key: &home.key, offset: INODE_LEN as u32 + start, len: len as u32 };
             let op = Operation::new(home.partition, [get]).guard(guard).reveal(INODE_LEN as u32);
-            self.fs.store().run(Op::new(op).into_dest(&mut buf[..len]))
+            self.fs.store().run(ClientOperation::new(op).into_dest(&mut buf[..len]))
         })?;
         match tried {
-            Tried::Done(results) => {
+            InodeTry::Done(results) => {
                 let (_, _, len) = results.first().ok_or_else(malformed)?.value()?;
                 Ok(Some(len))
             }
@@ -126,16 +131,17 @@ impl OpenFile {
     /// False: the layout is another one.
     fn write_inline(&self, buf: &[u8], offset: u32) -> Result<bool> {
         let now = Timestamp::now();
-        let tried = self.on_inode(Layout::Inline, |home, guard| {
+        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
             let key = &home.key;
-            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let write =
+                |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let op = Operation::new(
                 home.partition,
                 [write(INODE_LEN as u32 + offset, buf), data_changed(key, now)],
             );
             self.fs.store().run(op.guard(guard).reveal(INODE_LEN as u32))
         })?;
-        Ok(matches!(tried, Tried::Done(_)))
+        Ok(matches!(tried, InodeTry::Done(_)))
     }
 
     fn write_chunked(&self, buf: &[u8], offset: u64) -> Result<usize> {
@@ -216,7 +222,7 @@ pub fn in_chunks(size: u64, tail: &Range<u64>) -> u64 {
 }
 
 /// Offset in the buffer of the first byte that was not there.
-fn first_missing(parts: &[(Part, usize)]) -> Option<usize> {
+fn first_missing(parts: &[(ChunkPart, usize)]) -> Option<usize> {
     let mut start = 0;
     for (part, got) in parts {
         if *got < part.len {
@@ -228,7 +234,7 @@ fn first_missing(parts: &[(Part, usize)]) -> Option<usize> {
 }
 
 /// Zeros what was not there, up to the end of `buf`.
-fn fill_holes(buf: &mut [u8], parts: &[(Part, usize)]) {
+fn fill_holes(buf: &mut [u8], parts: &[(ChunkPart, usize)]) {
     let mut start = 0;
     for (part, got) in parts {
         let end = (start + part.len).min(buf.len());

@@ -107,11 +107,11 @@ pub fn parse_chunk(key: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*key.get(9..)?.first_chunk::<4>()?))
 }
 
-pub fn seal(directory: u64) -> Key {
+pub fn tombstone(directory: u64) -> Key {
     keyed(b's', directory, b"")
 }
 
-pub fn mark(directory: u64) -> Key {
+pub fn change_stamp(directory: u64) -> Key {
     keyed(b't', directory, b"")
 }
 

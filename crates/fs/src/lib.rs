@@ -20,7 +20,7 @@
 //!   within a chunk
 //!   cost one request each, a close without writes none. Opening, reading and closing a file of up to [`INLINE_LEN_MAX`]
 //!   bytes costs one together: what an open for reading has brought is good for 2 ms, for which others' changes
-//!   wait (`kept.rs`). Reading at the end of a file or in a hole costs one more, to
+//!   wait (`open_snapshot.rs`). Reading at the end of a file or in a hole costs one more, to
 //!   learn the size; so
 //!   does the first write beyond the inode, and the close after it.
 //! - An append of up to 1 MiB less 128 bytes is there whole or not at all, whoever dies, and costs one request; a tail that
@@ -30,7 +30,7 @@
 //! - A rename is atomic for those who look up either name. A listing meanwhile can show both names, or none.
 //! - Times of access are not kept up (`noatime`). A write shows its time at once; writes of one handle within 4 ms may show one time until
 //!   the file is closed or synced.
-//! - Where a directory says so ([`Semantics`]), less holds: an open file may stay as it was, and new files may be seen late.
+//! - Where a directory says so ([`FileSemantics`]), less holds: an open file may stay as it was, and new files may be seen late.
 //! - A file that loses its last name lives on for whoever has it open, in any process on any node, until the last close. Its space is
 //!   free after that; when the holders were killed, once somebody sweeps ([`FileSystem::sweep_orphans`]).
 //! - Whoever dies half-way leaves nothing that others cannot finish or undo; they wait up to 2 s for that.
@@ -43,39 +43,39 @@ mod attributes;
 mod batch;
 mod by_inode;
 mod cache;
+mod change_stamps;
 mod chunks;
 mod context;
 mod convert;
 mod copy;
 mod deferred;
+mod delegated;
 mod exchange;
 mod extents;
 mod file;
 mod filesystem;
-mod holds;
 mod holes;
 mod inode;
 mod io;
-mod kept;
 mod key;
-mod leased;
 mod link;
 mod listed;
 mod listing;
 mod locks;
 mod make;
-mod marks;
 mod moving;
 mod open;
+mod open_references;
+mod open_snapshot;
 mod removal;
 mod rename;
-mod seal;
 mod semantics;
 mod set_id;
 mod size;
 mod state;
 mod store;
 mod tail;
+mod tombstone;
 mod walk;
 mod writing;
 mod xattr;
@@ -83,22 +83,22 @@ mod xattr;
 #[cfg(test)]
 mod recovery_tests;
 
-pub use at::At;
-pub use attr::{Attr, FileKind, STAT_BLOCK_LEN, SetTime, StatFs, Timestamp};
+pub use at::RelativePath;
+pub use attr::{FileAttributes, FileKind, STAT_BLOCK_LEN, SetTime, StatFs, Timestamp};
 pub use batch::{NewFile, WholeFile};
-pub use by_inode::{Entered, Found};
-pub use context::{Context, OpenFlags, RenameFlags};
+pub use by_inode::{FoundFile, OpenedFile};
+pub use context::{CallerContext, OpenFlags, RenameFlags};
+pub use delegated::{DelegationStamp, Names, RecordOf, ResolvedName};
 pub use file::OpenFile;
 pub use filesystem::FileSystem;
 pub use holes::AllocateMode;
-pub use leased::{Named, Names, Promise, RecordOf};
 pub use listing::{DirEntry, DirHandle};
 pub use locks::{
     FileLocks, LOCK_LAST, LockFound, LockMode, LockPlace, LockRange, LockSpace, WantedLock,
 };
-pub use semantics::Semantics;
+pub use semantics::FileSemantics;
 pub use state::OpenState;
-pub use xattr::{ATTRIBUTE_LEN_MAX, Subject, XattrFlags};
+pub use xattr::{ATTRIBUTE_LEN_MAX, XattrFlags, XattrSubject};
 
 /// Longest name of a directory entry, in bytes.
 pub const NAME_LEN_MAX: usize = 255;

@@ -4,19 +4,19 @@
 //! entries only
 //! point to it; it stays there.
 
-use samite_client::{Op, OwnedOutcome};
+use samite_client::{ClientOperation, OwnedOutcome};
 use samite_types::{Epoch, ErrorKind, Result};
 use samite_wire::op::{Action, Guard, Operation};
 
-use crate::at::At;
+use crate::at::RelativePath;
+use crate::change_stamps::EntryMark;
 use crate::filesystem::named;
-use crate::inode::{FLAG_NAMEABLE, FLAG_RENAMED, INODE_LEN, Inode, Layout, at, inode_changed};
+use crate::inode::{DataLayout, FLAG_NAMEABLE, FLAG_RENAMED, INODE_LEN, Inode, at, inode_changed};
 use crate::key;
-use crate::marks::EntryMark;
-use crate::moving::{Decision, Finish, Move};
-use crate::store::{Home, NO_LEASE, Node, fail};
-use crate::walk::{LOOKUPS_MAX, SEARCH, WRITE, Walk};
-use crate::{Context, FileKind, FileSystem, Timestamp};
+use crate::moving::{MoveDecision, MoveFinish, MoveIntent};
+use crate::store::{FoundInode, NO_LEASE, RecordLocation, fail};
+use crate::walk::{LOOKUPS_MAX, PathWalk, SEARCH, WRITE};
+use crate::{CallerContext, FileKind, FileSystem, Timestamp};
 
 /// Most links to one file.
 const LINKS_MAX: u64 = 1 << 31;
@@ -26,7 +26,11 @@ impl FileSystem {
     ///
     /// # Errors
     /// As of [`FileSystem::stat`]; `Invalid`: it is none.
-    pub fn readlink<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<Vec<u8>> {
+    pub fn readlink<'a>(
+        &self,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
+    ) -> Result<Vec<u8>> {
         named("readlink", at, |at| {
             let node = self.resolve(ctx, at, false)?;
             if node.inode.kind != FileKind::Symlink {
@@ -45,15 +49,15 @@ impl FileSystem {
     /// As of [`FileSystem::mkdir`] for `to` and of [`FileSystem::stat`] for `from`; `NotOwner`: a directory; `CrossDevice`.
     pub fn link<'a, 'b>(
         &self,
-        ctx: &Context,
-        from: impl Into<At<'a>>,
-        to: impl Into<At<'b>>,
+        ctx: &CallerContext,
+        from: impl Into<RelativePath<'a>>,
+        to: impl Into<RelativePath<'b>>,
         follow: bool,
     ) -> Result<()> {
         let from = from.into();
         named("link", to, |to| {
             self.under_lease(|epoch| {
-                let mut walk = Walk::start(self, ctx, from, epoch)?;
+                let mut walk = PathWalk::start(self, ctx, from, epoch)?;
                 let node = walk.find(follow)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
                 self.link_node(ctx, node, to, epoch)
             })
@@ -62,15 +66,15 @@ impl FileSystem {
 
     pub(crate) fn link_node(
         &self,
-        ctx: &Context,
-        node: Node,
-        to: At<'_>,
+        ctx: &CallerContext,
+        node: FoundInode,
+        to: RelativePath<'_>,
         epoch: Epoch,
     ) -> Result<()> {
         if node.inode.is_directory() {
             return Err(fail(ErrorKind::NotOwner));
         }
-        let mut walk = Walk::start(self, ctx, to, epoch)?;
+        let mut walk = PathWalk::start(self, ctx, to, epoch)?;
         if !walk.advance()? {
             return Err(fail(ErrorKind::Exists));
         }
@@ -79,7 +83,7 @@ impl FileSystem {
         }
         walk.require(WRITE | SEARCH)?;
         let home = walk.entry();
-        if self.lookup_home(&home, epoch)?.is_some() {
+        if self.lookup_location(&home, epoch)?.is_some() {
             return Err(fail(ErrorKind::Exists));
         }
         if key::is_orphan(&node.home.key) {
@@ -102,11 +106,16 @@ impl FileSystem {
     }
 
     /// Gives a file that was made without a name its first one.
-    fn name_orphan(&self, node: &Node, walk: &Walk<'_>, home: &Home) -> Result<()> {
+    fn name_orphan(
+        &self,
+        node: &FoundInode,
+        walk: &PathWalk<'_>,
+        home: &RecordLocation,
+    ) -> Result<()> {
         let found = self.store().value(&node.home)?;
         let (version, mut value) = found.ok_or_else(|| fail(ErrorKind::NotFound))?;
-        let fresh = Node { version, inode: Inode::decode(&value)?, ..node.clone() };
-        if fresh.inode.layout == Layout::Moving {
+        let fresh = FoundInode { version, inode: Inode::decode(&value)?, ..node.clone() };
+        if fresh.inode.layout == DataLayout::Moving {
             self.await_move(&node.home)?;
             return Err(fail(ErrorKind::StaleLease));
         }
@@ -117,37 +126,43 @@ impl FileSystem {
         value[at::FLAGS as usize] = fresh.inode.flags & !FLAG_NAMEABLE | FLAG_RENAMED;
         let layout = (fresh.inode.layout, false);
         let source = node.home.clone();
-        let intended = Move::new(self.token(), source, layout, Finish::Delete, home.clone());
+        let intended =
+            MoveIntent::new(self.token(), source, layout, MoveFinish::Delete, home.clone());
         if !self.freeze(&fresh, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
         }
-        let seal = key::seal(walk.dir().ino);
+        let seal = key::tombstone(walk.dir().ino);
         let mark = EntryMark::new(&home.key, Timestamp::now());
         let guards = [Guard::Absent(&home.key), Guard::Absent(&seal)];
         match self.decide(&intended, &value, walk.epoch, guards, mark.actions(0))? {
-            Decision::Done(_) => Ok(()),
-            Decision::Refused(0) => Err(fail(ErrorKind::Exists)),
-            Decision::Refused(_) => {
-                self.outlast_seal(walk.dir().ino, home.partition)?;
+            MoveDecision::Done(_) => Ok(()),
+            MoveDecision::Refused(0) => Err(fail(ErrorKind::Exists)),
+            MoveDecision::Refused(_) => {
+                self.outlast_tombstone(walk.dir().ino, home.partition)?;
                 Err(fail(ErrorKind::StaleLease))
             }
-            Decision::Recovered => Err(fail(ErrorKind::StaleLease)),
+            MoveDecision::Recovered => Err(fail(ErrorKind::StaleLease)),
         }
     }
 
-    fn put_pointer(&self, walk: &Walk<'_>, home: &Home, inode: &Inode) -> Result<bool> {
-        let value = Inode { layout: Layout::Elsewhere, ..*inode }.encode();
-        let seal = key::seal(walk.dir().ino);
+    fn put_pointer(
+        &self,
+        walk: &PathWalk<'_>,
+        home: &RecordLocation,
+        inode: &Inode,
+    ) -> Result<bool> {
+        let value = Inode { layout: DataLayout::Elsewhere, ..*inode }.encode();
+        let seal = key::tombstone(walk.dir().ino);
         let mark = EntryMark::new(&home.key, Timestamp::now());
         let mut op = Operation::put(home.partition, &home.key, &value)
             .guard(Guard::Absent(&home.key))
             .guard(Guard::Absent(&seal));
         op.actions.extend(mark.actions(0));
-        match self.store().run(Op::new(op).under_lease(walk.epoch))? {
+        match self.store().run(ClientOperation::new(op).under_lease(walk.epoch))? {
             OwnedOutcome::Done(_) => Ok(true),
             OwnedOutcome::Failed(failure) => {
                 if failure.index == 1 {
-                    self.outlast_seal(walk.dir().ino, home.partition)?;
+                    self.outlast_tombstone(walk.dir().ino, home.partition)?;
                 }
                 Ok(false)
             }
@@ -172,7 +187,7 @@ impl FileSystem {
     }
 
     /// Sees to it that the inode lives in its own record.
-    fn own_record(&self, node: Node) -> Result<Inode> {
+    fn own_record(&self, node: FoundInode) -> Result<Inode> {
         let own = self.store().own(node.inode.ino);
         let mut node = node;
         for _ in 0..LOOKUPS_MAX {
@@ -183,7 +198,7 @@ impl FileSystem {
                 return Ok(node.inode);
             }
             self.move_out(&node, &own)?;
-            let now = self.lookup_home(&node.home, NO_LEASE)?;
+            let now = self.lookup_location(&node.home, NO_LEASE)?;
             match now {
                 Some(now) if now.inode.ino == node.inode.ino => node = now,
                 _ => return Err(fail(ErrorKind::StaleLease)),
@@ -193,25 +208,25 @@ impl FileSystem {
     }
 
     /// Tries to move the inode from its entry to its own record.
-    fn move_out(&self, node: &Node, own: &Home) -> Result<()> {
+    fn move_out(&self, node: &FoundInode, own: &RecordLocation) -> Result<()> {
         let Some((version, value)) = self.store().value(&node.home)? else { return Ok(()) };
-        let fresh = Node { version, inode: Inode::decode(&value)?, ..node.clone() };
+        let fresh = FoundInode { version, inode: Inode::decode(&value)?, ..node.clone() };
         if fresh.inode.ino != node.inode.ino
-            || matches!(fresh.inode.layout, Layout::Moving | Layout::Elsewhere)
+            || matches!(fresh.inode.layout, DataLayout::Moving | DataLayout::Elsewhere)
         {
             return Ok(());
         }
-        let intended = Move::new(
+        let intended = MoveIntent::new(
             self.token(),
             node.home.clone(),
             (fresh.inode.layout, false),
-            Finish::Point,
+            MoveFinish::Point,
             own.clone(),
         );
         if self.freeze(&fresh, &intended)? {
             let guards = [Guard::Absent(&own.key)];
             let decision = self.decide(&intended, &value, NO_LEASE, guards, [])?;
-            debug_assert!(!matches!(decision, Decision::Refused(_)), "one entry, one inode");
+            debug_assert!(!matches!(decision, MoveDecision::Refused(_)), "one entry, one inode");
         }
         debug_assert!(value.len() >= INODE_LEN, "it was decoded");
         Ok(())

@@ -1,16 +1,16 @@
 //! What a listing shows beside the names, looked up together.
 
-use samite_client::{Moment, Op, OwnedOutcome, OwnedResult};
+use samite_client::{ClientOperation, OwnedOutcome, OwnedResult, ReadStamp};
 use samite_types::{ErrorKind, Result};
 use samite_wire::op::{Action, Operation};
 
 use crate::OpenFile;
-use crate::at::At;
-use crate::by_inode::Found;
-use crate::inode::Layout;
-use crate::leased::{Named, Promise, long_lease, term};
-use crate::store::{Home, LOOKUP_LEN, malformed};
-use crate::{Context, FileSystem};
+use crate::at::RelativePath;
+use crate::by_inode::FoundFile;
+use crate::delegated::{DelegationStamp, ResolvedName, long_lease, term};
+use crate::inode::DataLayout;
+use crate::store::{LOOKUP_LEN, RecordLocation, malformed};
+use crate::{CallerContext, FileSystem};
 
 impl OpenFile {
     /// Looks up some names of this directory, in one request to each node and one more for each that takes more than its entry (a directory, a
@@ -18,12 +18,16 @@ impl OpenFile {
     ///
     /// # Errors
     /// As of [`FileSystem::look_up_leased`].
-    pub fn look_up_several(&self, ctx: &Context, names: &[&[u8]]) -> Result<Vec<Named>> {
-        let homes: Vec<Home> =
+    pub fn look_up_several(
+        &self,
+        ctx: &CallerContext,
+        names: &[&[u8]],
+    ) -> Result<Vec<ResolvedName>> {
+        let homes: Vec<RecordLocation> =
             names.iter().map(|name| self.fs.store().entry(self.ino(), name)).collect();
-        let moments: Vec<Option<Moment>> =
-            homes.iter().map(|home| self.fs.store().dataset.moment(home.partition)).collect();
-        let mut ops: Vec<Op<'_>> = homes
+        let moments: Vec<Option<ReadStamp>> =
+            homes.iter().map(|home| self.fs.store().dataset.read_stamp(home.partition)).collect();
+        let mut ops: Vec<ClientOperation<'_>> = homes
             .iter()
             .map(|home| {
                 let get = Action::Get { key: &home.key, offset: 0, len: LOOKUP_LEN as u32 };
@@ -37,7 +41,7 @@ impl OpenFile {
         for ((name, (home, moment)), outcome) in names.iter().zip(asked).zip(outcomes) {
             several.push(match self.fs.in_entry(home, moment, outcome)? {
                 Some(named) => named,
-                None => self.fs.look_up_leased(ctx, At::dir(self, name))?,
+                None => self.fs.look_up_leased(ctx, RelativePath::dir(self, name))?,
             });
         }
         Ok(several)
@@ -48,19 +52,19 @@ impl FileSystem {
     /// What an entry that was read, and then leased, says alone; `None`: it takes more.
     fn in_entry(
         &self,
-        home: Home,
-        moment: Option<Moment>,
+        home: RecordLocation,
+        moment: Option<ReadStamp>,
         outcome: OwnedOutcome,
-    ) -> Result<Option<Named>> {
+    ) -> Result<Option<ResolvedName>> {
         let results = match outcome {
             OwnedOutcome::Done(results) => results,
             OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => {
-                return Ok(Some(Named { found: None, name: None, attributes: None }));
+                return Ok(Some(ResolvedName { found: None, name: None, attributes: None }));
             }
             OwnedOutcome::Failed(failure) => return Err(failure.into_error("list")),
         };
         let promise = match moment {
-            Some(moment) => Promise::given(moment, term(results.get(1))?),
+            Some(moment) => DelegationStamp::given(moment, term(results.get(1))?),
             None => None,
         };
         let Some(OwnedResult::Value { version, total_len, data, .. }) = results.into_iter().next()
@@ -68,13 +72,13 @@ impl FileSystem {
             return Err(malformed());
         };
         let node = self.store().node(home, version, total_len, &data)?;
-        let is_here = !matches!(node.inode.layout, Layout::Moving | Layout::Elsewhere);
+        let is_here = !matches!(node.inode.layout, DataLayout::Moving | DataLayout::Elsewhere);
         let is_settled = !node.is_chunked() || (node.inode.mark == 0 && !node.inode.sparse);
         if node.inode.is_directory() || !is_here || !is_settled {
             return Ok(None);
         }
         let attr = self.attr_of(&node, None)?;
-        let found = Some(Found { file: OpenFile::of_node(self, node), attr });
-        Ok(Some(Named { found, name: promise, attributes: promise }))
+        let found = Some(FoundFile { file: OpenFile::of_node(self, node), attr });
+        Ok(Some(ResolvedName { found, name: promise, attributes: promise }))
     }
 }

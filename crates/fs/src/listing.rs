@@ -7,16 +7,16 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use samite_client::{Op, OwnedEntry};
+use samite_client::{ClientOperation, OwnedEntry};
 use samite_types::{ErrorKind, PartitionId, Result};
 use samite_wire::op::{Action, Operation};
 
-use crate::at::At;
+use crate::at::RelativePath;
 use crate::chunks::listing;
-use crate::inode::{INODE_LEN, Inode, Layout, at};
+use crate::inode::{DataLayout, INODE_LEN, Inode, at};
 use crate::key::{self, Key};
-use crate::store::{Home, expected, fail, malformed};
-use crate::{Attr, Context, FileKind, FileSystem, OpenFlags};
+use crate::store::{RecordLocation, expected, fail, malformed};
+use crate::{CallerContext, FileAttributes, FileKind, FileSystem, OpenFlags};
 
 /// Partitions asked at once.
 const PARTITIONS_AT_ONCE: u32 = 128;
@@ -47,12 +47,12 @@ pub struct DirEntry {
     /// Attributes as of the listing (the size of a file that is being written may lag behind): `readdirplus`. None for
     /// `.` and `..`, directories and
     /// files with several links: they have to be asked for, and so do files with holes.
-    pub attr: Option<Attr>,
+    pub attr: Option<FileAttributes>,
 }
 
 /// Where a batch starts.
 #[derive(Clone, Debug)]
-struct Position {
+struct ListingPosition {
     /// Cookie before the first entry of the batch.
     cookie: u64,
     partition: u32,
@@ -61,14 +61,14 @@ struct Position {
 }
 
 /// Where an entry was that has been given out.
-struct Given {
+struct GivenEntry {
     cookie: u64,
     partition: u32,
     key: Box<[u8]>,
 }
 
 /// Part of a listing that is still to be given out.
-struct Run {
+struct ListingRun {
     partition: u32,
     entries: std::vec::IntoIter<OwnedEntry>,
     is_complete: bool,
@@ -85,20 +85,20 @@ pub struct DirHandle {
     /// Last cookie that was given out. None is given to another entry later, so that those from before a seek stay good.
     issued: u64,
     /// Entries given out last, by cookie.
-    recent: VecDeque<Given>,
+    recent: VecDeque<GivenEntry>,
     /// Batches begun so far, by the cookie before their first entry: for positions that are not recent. Those are counted from
     /// there, and so move with what was made and removed in their batch.
-    begun: VecDeque<Position>,
+    begun: VecDeque<ListingPosition>,
     /// Where the next batch starts.
-    next: Position,
-    runs: VecDeque<Run>,
+    next: ListingPosition,
+    runs: VecDeque<ListingRun>,
     /// Entries may have been lost with a node: that is said when all that are there have been given out.
     has_lost: bool,
 }
 
 impl DirHandle {
     pub(crate) fn new(fs: &FileSystem, ino: u64, parent: u64) -> Self {
-        let next = Position { cookie: DOTDOT, partition: 0, after: Key::new() };
+        let next = ListingPosition { cookie: DOTDOT, partition: 0, after: Key::new() };
         Self {
             fs: fs.clone(),
             ino,
@@ -143,7 +143,7 @@ impl DirHandle {
                 let partition = run.partition;
                 let after = Key::from_slice(&entry.key);
                 let Some(entry) = self.settled(partition, entry)? else {
-                    self.next = Position { cookie: self.cookie, partition, after };
+                    self.next = ListingPosition { cookie: self.cookie, partition, after };
                     continue;
                 };
                 self.given(partition, &entry.key);
@@ -152,8 +152,11 @@ impl DirHandle {
             let (partition, is_complete) = (run.partition, run.is_complete);
             self.runs.pop_front();
             if is_complete {
-                self.next =
-                    Position { cookie: self.cookie, partition: partition + 1, after: Key::new() };
+                self.next = ListingPosition {
+                    cookie: self.cookie,
+                    partition: partition + 1,
+                    after: Key::new(),
+                };
             } else {
                 // The rest of this partition comes first.
                 self.runs.clear();
@@ -170,10 +173,11 @@ impl DirHandle {
 
     /// An entry as it is when the rename that it is in, if any, is over: whoever began it may have died. `None`: it has another name now.
     fn settled(&self, partition: u32, entry: OwnedEntry) -> Result<Option<OwnedEntry>> {
-        if entry.value.get(at::LAYOUT as usize) != Some(&(Layout::Moving as u8)) {
+        if entry.value.get(at::LAYOUT as usize) != Some(&(DataLayout::Moving as u8)) {
             return Ok(Some(entry));
         }
-        let home = Home { key: Key::from_slice(&entry.key), partition: PartitionId(partition) };
+        let home =
+            RecordLocation { key: Key::from_slice(&entry.key), partition: PartitionId(partition) };
         if !self.fs.outlast_move(&home)? {
             // Where the other name belongs may have been listed before it was there.
             return Ok(Some(entry));
@@ -206,7 +210,7 @@ impl DirHandle {
             self.cookie = cookie;
             return Ok(());
         }
-        let start = Position { cookie: DOTDOT, partition: 0, after: Key::new() };
+        let start = ListingPosition { cookie: DOTDOT, partition: 0, after: Key::new() };
         if cookie > self.issued {
             // Of another handle on the same directory, as after an exec: as many entries from the start.
             self.next = self.recent(self.issued).unwrap_or(start);
@@ -223,11 +227,11 @@ impl DirHandle {
     }
 
     /// Where the entry with this cookie was, if it was given out lately.
-    fn recent(&self, cookie: u64) -> Option<Position> {
+    fn recent(&self, cookie: u64) -> Option<ListingPosition> {
         let index = self.recent.partition_point(|given| given.cookie < cookie);
         let given = self.recent.get(index).filter(|given| given.cookie == cookie)?;
         let after = Key::from_slice(&given.key);
-        Some(Position { cookie, partition: given.partition, after })
+        Some(ListingPosition { cookie, partition: given.partition, after })
     }
 
     /// An entry is given out. One that is where it was when it was given out before has the same cookie again.
@@ -245,9 +249,9 @@ impl DirHandle {
             if self.recent.len() == RECENT_MAX {
                 self.recent.pop_front();
             }
-            self.recent.push_back(Given { cookie: self.cookie, partition, key: key.into() });
+            self.recent.push_back(GivenEntry { cookie: self.cookie, partition, key: key.into() });
         }
-        self.next = Position { cookie: self.cookie, partition, after: Key::from_slice(key) };
+        self.next = ListingPosition { cookie: self.cookie, partition, after: Key::from_slice(key) };
     }
 
     fn dot(&mut self, name: &[u8], ino: u64, cookie: u64) -> DirEntry {
@@ -264,7 +268,7 @@ impl DirHandle {
         let prefix = key::entries(self.ino);
         let limit = (ENTRIES_AT_ONCE / count).max(ENTRIES_MIN);
         let after = &start.after;
-        let mut ops: Vec<Op<'_>> = (start.partition..start.partition + count)
+        let mut ops: Vec<ClientOperation<'_>> = (start.partition..start.partition + count)
             .map(|partition| {
                 let list = Action::List {
                     prefix: &prefix,
@@ -284,13 +288,17 @@ impl DirHandle {
             self.has_lost |= is_lost;
             let (entries, is_complete) =
                 if is_lost { (Vec::new(), true) } else { listing(expected(outcome)?)? };
-            self.runs.push_back(Run { partition, entries: entries.into_iter(), is_complete });
+            self.runs.push_back(ListingRun {
+                partition,
+                entries: entries.into_iter(),
+                is_complete,
+            });
         }
         if self.begun.back().is_none_or(|last| last.cookie < self.cookie) {
             if self.begun.len() == BEGUN_MAX {
                 self.begun.pop_front();
             }
-            self.begun.push_back(Position { cookie: self.cookie, ..start });
+            self.begun.push_back(ListingPosition { cookie: self.cookie, ..start });
         }
         Ok(())
     }
@@ -301,7 +309,11 @@ impl FileSystem {
     ///
     /// # Errors
     /// As of opening it for reading; `NotDirectory`.
-    pub fn read_dir<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<DirHandle> {
+    pub fn read_dir<'a>(
+        &self,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
+    ) -> Result<DirHandle> {
         let flags = OpenFlags { directory: true, ..OpenFlags::reading() };
         let dir = self.open_file(ctx, at, flags, 0)?;
         let listing = dir.read_dir();
@@ -314,10 +326,10 @@ fn to_entry(entry: &OwnedEntry, cookie: u64) -> Result<DirEntry> {
     let inode = Inode::decode(&entry.value)?;
     let data_len = u64::from(entry.total_len).saturating_sub(INODE_LEN as u64);
     let size = match inode.layout {
-        Layout::Inline | Layout::Converting => Some(data_len),
-        Layout::Chunked => Some(inode.size),
-        Layout::Tailed | Layout::Spilling => Some(inode.size.saturating_add(data_len)),
-        Layout::Elsewhere | Layout::Moving => None,
+        DataLayout::Inline | DataLayout::Converting => Some(data_len),
+        DataLayout::Chunked => Some(inode.size),
+        DataLayout::Tailed | DataLayout::Spilling => Some(inode.size.saturating_add(data_len)),
+        DataLayout::Elsewhere | DataLayout::Moving => None,
     };
     let size = size.filter(|_| !inode.sparse);
     let attr = size.filter(|_| !inode.is_directory()).map(|size| inode.attr(size));

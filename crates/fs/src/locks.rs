@@ -1,6 +1,6 @@
 //! File locks: by inode number, so that they follow a file through renames.
 
-use samite_client::locks::{LockWait, Locker};
+use samite_client::locks::{LockSession, LockWait};
 use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, Term};
 pub use samite_wire::lock::{LOCK_LAST, LockFound, LockMode, LockRange, LockSpace};
 use samite_wire::lock::{LockAnswer, LockCall, LockHolder, LockRequest};
@@ -37,20 +37,20 @@ pub struct WantedLock {
 /// one for an open file description.
 pub struct FileLocks {
     fs: FileSystem,
-    locker: Locker,
+    locker: LockSession,
 }
 
 impl FileSystem {
     /// A new holder of locks.
     #[must_use]
     pub fn locks(&self) -> FileLocks {
-        FileLocks { fs: self.clone(), locker: Locker::new(self.client()) }
+        FileLocks { fs: self.clone(), locker: LockSession::new(self.client()) }
     }
 
     /// The holder of locks that another process calls `id` ([`FileLocks::id`]).
     #[must_use]
     pub fn locks_of(&self, id: u64) -> FileLocks {
-        FileLocks { fs: self.clone(), locker: Locker::with_id(self.client(), ClientId(id)) }
+        FileLocks { fs: self.clone(), locker: LockSession::with_id(self.client(), ClientId(id)) }
     }
 }
 

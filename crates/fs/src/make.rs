@@ -1,23 +1,23 @@
 //! Making files, directories, symbolic links and nodes: one operation each.
 
-use samite_client::{Moment, Op, OwnedOutcome, Posted};
+use samite_client::{ClientOperation, OwnedOutcome, ReadStamp, SubmittedEntry};
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::op::{Action, Guard, Operation};
 use smallvec::SmallVec;
 
-use crate::at::At;
+use crate::at::RelativePath;
 use crate::cache::DirNode;
+use crate::change_stamps::EntryMark;
+use crate::delegated::{DelegationStamp, long_lease};
 use crate::filesystem::named;
 use crate::inode::{INODE_LEN, Inode};
 use crate::key;
-use crate::leased::{Promise, long_lease};
-use crate::marks::EntryMark;
-use crate::store::{Home, LOOKUP_LEN, Node, fail};
-use crate::walk::{LOOKUPS_MAX, New, SEARCH, WRITE, Walk};
-use crate::{Context, FileKind, FileSystem, PATH_LEN_MAX, Semantics, Timestamp};
+use crate::store::{FoundInode, LOOKUP_LEN, RecordLocation, fail};
+use crate::walk::{LOOKUPS_MAX, PathWalk, SEARCH, WRITE, WalkEnd};
+use crate::{CallerContext, FileKind, FileSemantics, FileSystem, PATH_LEN_MAX, Timestamp};
 
 /// What is to be made.
-pub struct Blueprint<'a> {
+pub struct NewInode<'a> {
     pub kind: FileKind,
     pub perm: u32,
     pub rdev: u64,
@@ -25,9 +25,9 @@ pub struct Blueprint<'a> {
     pub data: &'a [u8],
 }
 
-impl<'a> Blueprint<'a> {
+impl<'a> NewInode<'a> {
     /// For mknod: `mode` has the kind in its `S_IFMT` bits (none: regular) and the permissions.
-    pub fn node(ctx: &Context, mode: u32, rdev: u64) -> Result<Self> {
+    pub fn node(ctx: &CallerContext, mode: u32, rdev: u64) -> Result<Self> {
         let kinds = [
             FileKind::File,
             FileKind::Fifo,
@@ -59,25 +59,25 @@ impl<'a> Blueprint<'a> {
 }
 
 /// What came of it.
-pub enum Made {
+pub enum MadeInode {
     /// It is there now.
-    New(Node),
+    New(FoundInode),
     /// This was there before.
-    Exists(Node),
+    Exists(FoundInode),
 }
 
 /// What came of asking for that.
-enum Asked {
+enum MakeAnswer {
     /// It is there now, and perhaps the caller has a lease on it, or it was only left with the node.
-    Made(Option<Promise>, Option<Posted>),
+    Made(Option<DelegationStamp>, Option<SubmittedEntry>),
     /// This was there before.
-    Exists(Node),
+    Exists(FoundInode),
 }
 
 /// An entry that is to be made.
 #[derive(Clone, Copy)]
-struct Entry<'e> {
-    home: &'e Home,
+struct NewEntry<'e> {
+    home: &'e RecordLocation,
     value: &'e [u8],
     /// Where the seal of its directory would be.
     seal: &'e [u8],
@@ -86,7 +86,7 @@ struct Entry<'e> {
     hold: u64,
 }
 
-impl Entry<'_> {
+impl NewEntry<'_> {
     /// Makes it if there is no such entry, with a lease if one is wanted.
     fn making(&self, is_directory: bool, leases: bool) -> Operation<'_> {
         let key = &self.home.key;
@@ -107,8 +107,13 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Exists`; `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the path; `NoSpace`.
-    pub fn mkdir<'a>(&self, ctx: &Context, at: impl Into<At<'a>>, perm: u32) -> Result<()> {
-        let new = Blueprint { kind: FileKind::Directory, perm, rdev: 0, data: b"" };
+    pub fn mkdir<'a>(
+        &self,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
+        perm: u32,
+    ) -> Result<()> {
+        let new = NewInode { kind: FileKind::Directory, perm, rdev: 0, data: b"" };
         named("mkdir", at, |at| self.make(ctx, at, &new).map(drop))
     }
 
@@ -119,28 +124,38 @@ impl FileSystem {
     /// As of [`FileSystem::mkdir`]; `NotOwner`: a device, and the caller is not root; `Invalid`: another kind.
     pub fn mknod<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
         mode: u32,
         rdev: u64,
     ) -> Result<()> {
-        named("mknod", at, |at| self.make(ctx, at, &Blueprint::node(ctx, mode, rdev)?).map(drop))
+        named("mknod", at, |at| self.make(ctx, at, &NewInode::node(ctx, mode, rdev)?).map(drop))
     }
 
     /// Makes a symbolic link to `target`, any bytes but NUL.
     ///
     /// # Errors
     /// As of [`FileSystem::mkdir`]; `NotFound`: the target is empty; `NameTooLong`: it is longer than a path may be.
-    pub fn symlink<'a>(&self, ctx: &Context, target: &[u8], at: impl Into<At<'a>>) -> Result<()> {
+    pub fn symlink<'a>(
+        &self,
+        ctx: &CallerContext,
+        target: &[u8],
+        at: impl Into<RelativePath<'a>>,
+    ) -> Result<()> {
         named("symlink", at, |at| {
-            let everyone = Context { umask: 0, ..ctx.clone() };
-            self.make(&everyone, at, &Blueprint::link_to(target)?).map(drop)
+            let everyone = CallerContext { umask: 0, ..ctx.clone() };
+            self.make(&everyone, at, &NewInode::link_to(target)?).map(drop)
         })
     }
 
-    pub(crate) fn make(&self, ctx: &Context, at: At<'_>, new: &Blueprint<'_>) -> Result<Node> {
+    pub(crate) fn make(
+        &self,
+        ctx: &CallerContext,
+        at: RelativePath<'_>,
+        new: &NewInode<'_>,
+    ) -> Result<FoundInode> {
         self.under_lease(|epoch| {
-            let mut walk = Walk::start(self, ctx, at, epoch)?;
+            let mut walk = PathWalk::start(self, ctx, at, epoch)?;
             self.make_walked(ctx, &mut walk, new)
         })
     }
@@ -148,72 +163,79 @@ impl FileSystem {
     /// Makes what the walk leads to, where nothing may be.
     pub(crate) fn make_walked(
         &self,
-        ctx: &Context,
-        walk: &mut Walk<'_>,
-        new: &Blueprint<'_>,
-    ) -> Result<Node> {
+        ctx: &CallerContext,
+        walk: &mut PathWalk<'_>,
+        new: &NewInode<'_>,
+    ) -> Result<FoundInode> {
         if !walk.advance()? {
             return Err(fail(ErrorKind::Exists));
         }
         if walk.wants_directory && new.kind != FileKind::Directory {
-            return Err(match self.lookup_home(&walk.entry(), walk.epoch)? {
+            return Err(match self.lookup_location(&walk.entry(), walk.epoch)? {
                 Some(_) => fail(ErrorKind::Exists),
                 None => fail(ErrorKind::NotFound),
             });
         }
         match self.make_entry(ctx, walk, new)? {
-            Made::New(node) => Ok(node),
-            Made::Exists(_) => Err(fail(ErrorKind::Exists)),
+            MadeInode::New(node) => Ok(node),
+            MadeInode::Exists(_) => Err(fail(ErrorKind::Exists)),
         }
     }
 
     /// Makes the entry that the walk has come to, in one operation. When something is there already, says what.
     pub(crate) fn make_entry(
         &self,
-        ctx: &Context,
-        walk: &mut Walk<'_>,
-        new: &Blueprint<'_>,
-    ) -> Result<Made> {
+        ctx: &CallerContext,
+        walk: &mut PathWalk<'_>,
+        new: &NewInode<'_>,
+    ) -> Result<MadeInode> {
         if !walk.dir().permits(ctx, WRITE | SEARCH)
             && let Err(denied) = walk.require(WRITE | SEARCH)
         {
             // An existing name is no matter of permission to write here.
-            let existing = self.lookup_home(&walk.entry(), walk.epoch)?;
-            return existing.map(Made::Exists).ok_or(denied);
+            let existing = self.lookup_location(&walk.entry(), walk.epoch)?;
+            return existing.map(MadeInode::Exists).ok_or(denied);
         }
         let now = Timestamp::now();
         let inode = self.new_inode(ctx, walk.dir(), new, now)?;
         let mut value: SmallVec<[u8; INODE_LEN]> = SmallVec::from(inode.encode());
         value.extend_from_slice(new.data);
         let home = walk.entry();
-        let seal = key::seal(walk.dir().ino);
+        let seal = key::tombstone(walk.dir().ino);
         let mark = EntryMark::new(&home.key, now);
         let hold = if walk.opens { self.token() } else { 0 };
-        let entry = Entry { home: &home, value: &value, seal: &seal, mark: &mark, hold };
+        let entry = NewEntry { home: &home, value: &value, seal: &seal, mark: &mark, hold };
         let asked = match self.post_entry(walk, new.kind, &entry) {
             Some(made) => made,
             None => self.ask_for_entry(walk, inode.is_directory(), &entry)?,
         };
         let (promise, posted) = match asked {
-            Asked::Made(promise, posted) => (promise, posted),
-            Asked::Exists(node) => return Ok(Made::Exists(node)),
+            MakeAnswer::Made(promise, posted) => (promise, posted),
+            MakeAnswer::Exists(node) => return Ok(MadeInode::Exists(node)),
         };
-        walk.made = Some(New { inode, promise, posted });
+        walk.made = Some(WalkEnd { inode, promise, posted });
         if inode.is_directory() {
             self.inner.cache.insert(walk.epoch, &home.key, DirNode::of(&inode));
         }
         // The version is not asked for: whoever needs it reads the record again.
         let data_len = new.data.len() as u64;
-        Ok(Made::New(Node { home, inode, data_len, version: Version(0), target: None, hold }))
+        Ok(MadeInode::New(FoundInode {
+            home,
+            inode,
+            data_len,
+            version: Version(0),
+            target: None,
+            hold,
+        }))
     }
 
     /// Makes an entry, or says what is there.
     fn ask_for_entry(
         &self,
-        walk: &Walk<'_>,
+        walk: &PathWalk<'_>,
         is_directory: bool,
-        entry: &Entry<'_>,
-    ) -> Result<Asked> {
+        entry: &NewEntry<'_>,
+    ) -> Result<MakeAnswer> {
         let home = entry.home;
         for _ in 0..LOOKUPS_MAX {
             let moment = self.moment_for(walk, home);
@@ -221,24 +243,25 @@ impl FileSystem {
                 .making(is_directory, moment.is_some())
                 .guard(Guard::Absent(entry.seal))
                 .reveal(LOOKUP_LEN as u32);
-            let failure = match self.store().run(Op::new(op).under_lease(walk.epoch))? {
-                OwnedOutcome::Done(results) => {
-                    let promise = match moment {
-                        Some(moment) => Promise::of_change(moment, results.last())?,
-                        None => None,
-                    };
-                    return Ok(Asked::Made(promise, None));
-                }
-                OwnedOutcome::Failed(failure) => failure,
-            };
+            let failure =
+                match self.store().run(ClientOperation::new(op).under_lease(walk.epoch))? {
+                    OwnedOutcome::Done(results) => {
+                        let promise = match moment {
+                            Some(moment) => DelegationStamp::of_change(moment, results.last())?,
+                            None => None,
+                        };
+                        return Ok(MakeAnswer::Made(promise, None));
+                    }
+                    OwnedOutcome::Failed(failure) => failure,
+                };
             match &failure.current {
                 _ if failure.index == 1 => {
-                    self.outlast_seal(walk.dir().ino, home.partition)?;
+                    self.outlast_tombstone(walk.dir().ino, home.partition)?;
                     return Err(fail(ErrorKind::StaleLease));
                 }
                 Some(found) => {
                     if let Some(node) = self.settled(self.store().node_of_reveal(home, found)?)? {
-                        return Ok(Asked::Exists(node));
+                        return Ok(MakeAnswer::Exists(node));
                     }
                 }
                 None => return Err(failure.into_error("make entry")),
@@ -248,14 +271,19 @@ impl FileSystem {
     }
 
     /// From when on changes of what is made can be told, if a lease on it is wanted.
-    fn moment_for(&self, walk: &Walk<'_>, home: &Home) -> Option<Moment> {
-        walk.leases.then(|| self.store().dataset.moment(home.partition)).flatten()
+    fn moment_for(&self, walk: &PathWalk<'_>, home: &RecordLocation) -> Option<ReadStamp> {
+        walk.leases.then(|| self.store().dataset.read_stamp(home.partition)).flatten()
     }
 
     /// Leaves it to the node to make a file, and to give a lease on it if one is wanted. `None`: that cannot be done that way now, or there is one
     /// already; nothing was done.
-    fn post_entry(&self, walk: &Walk<'_>, kind: FileKind, entry: &Entry<'_>) -> Option<Asked> {
-        if kind != FileKind::File || walk.dir().semantics == Semantics::Temporary {
+    fn post_entry(
+        &self,
+        walk: &PathWalk<'_>,
+        kind: FileKind,
+        entry: &NewEntry<'_>,
+    ) -> Option<MakeAnswer> {
+        if kind != FileKind::File || walk.dir().semantics == FileSemantics::Temporary {
             return None;
         }
         let home = entry.home;
@@ -263,17 +291,17 @@ impl FileSystem {
         let operation = entry.making(false, moment.is_some());
         let record = (home.partition, home.key.as_slice());
         let dataset = &self.store().dataset;
-        let posted = dataset.post_new(record, entry.seal, &operation, walk.epoch)?;
+        let posted = dataset.submit_new(record, entry.seal, &operation, walk.epoch)?;
         // Nothing is asked for that they could travel with.
         self.store().send_releases();
-        Some(Asked::Made(moment.and_then(Promise::of_posted_change), Some(posted)))
+        Some(MakeAnswer::Made(moment.and_then(DelegationStamp::of_submitted_change), Some(posted)))
     }
 
     pub(crate) fn new_inode(
         &self,
-        ctx: &Context,
+        ctx: &CallerContext,
         parent: DirNode,
-        new: &Blueprint<'_>,
+        new: &NewInode<'_>,
         now: Timestamp,
     ) -> Result<Inode, Error> {
         let mut perm = new.perm & 0o7777 & !ctx.umask;

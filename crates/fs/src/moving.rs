@@ -1,6 +1,6 @@
 //! Moving an inode to another record, in any partition, so that nothing is lost or doubled whoever dies.
 //!
-//! 1. *Freeze*: the source's layout becomes [`Layout::Moving`] and an **intent** is put beside it. From now on every
+//! 1. *Freeze*: the source's layout becomes [`DataLayout::Moving`] and an **intent** is put beside it. From now on every
 //!    operation on
 //!    the inode fails its identity guard, and whoever made it waits for the move to end.
 //! 2. *Decide*: one operation at the destination puts the copy there together with a **verdict** record. This is the
@@ -14,7 +14,7 @@
 //! happen any more, and he thaws the source. If there is a verdict already, he does what it says. A "no" stays until
 //! the mover itself has seen it: a slow mover can never decide after a recovery.
 //!
-//! Who holds the inode ([`crate::holds`]) moves with it: the freeze tells who they are, the decision lets them hold the
+//! Who holds the inode ([`crate::open_references`]) moves with it: the freeze tells who they are, the decision lets them hold the
 //! destination, and the finish ends the holds of those who have let go of the source in between.
 //!
 //! An exchange is a move whose decision also takes the value that was at the destination into the verdict, from where the
@@ -23,16 +23,16 @@
 use std::cell::OnceCell;
 use std::time::Duration;
 
-use samite_client::{Op, OwnedOutcome, OwnedResult};
+use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{Deadline, Epoch, ErrorKind, Result};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use crate::holds::{HOLDER_LEN, Release};
-use crate::inode::{INODE_LEN, Inode, Layout, STATE_FROZEN, at};
+use crate::change_stamps::EntryMark;
+use crate::inode::{DataLayout, INODE_LEN, Inode, STATE_FROZEN, at};
 use crate::key::{self, Key};
-use crate::marks::EntryMark;
+use crate::open_references::{HOLDER_LEN, ReferenceRelease};
 use crate::removal::first_value;
-use crate::store::{Home, Node, malformed};
+use crate::store::{FoundInode, RecordLocation, malformed};
 use crate::{FileSystem, Timestamp};
 
 /// How long an intent, a seal or a lock may stand still before others take its owner for dead.
@@ -47,16 +47,16 @@ const NO: &[u8] = &[0];
 /// What becomes of the source in the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Finish {
+pub enum MoveFinish {
     /// It goes.
     Delete = 0,
-    /// It becomes a pointer ([`Layout::Elsewhere`]).
+    /// It becomes a pointer ([`DataLayout::Elsewhere`]).
     Point = 1,
     /// What was at the destination, or a whiteout, comes here. Until then its value is in the verdict.
     Swap = 2,
 }
 
-impl Finish {
+impl MoveFinish {
     const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
             0 => Self::Delete,
@@ -67,16 +67,16 @@ impl Finish {
     }
 }
 
-/// A move, as its intent describes it: token, layout of the source, [`Finish`], whether it is a directory, key of the
+/// A move, as its intent describes it: token, layout of the source, [`MoveFinish`], whether it is a directory, key of the
 /// destination with its length, and who held the source.
 #[derive(Clone, Debug)]
-pub struct Move {
+pub struct MoveIntent {
     pub token: u64,
-    pub source: Home,
-    pub layout: Layout,
-    pub finish: Finish,
+    pub source: RecordLocation,
+    pub layout: DataLayout,
+    pub finish: MoveFinish,
     pub is_directory: bool,
-    pub destination: Home,
+    pub destination: RecordLocation,
     keys: MoveKeys,
     /// Who held the source when it was frozen.
     holders: OnceCell<Vec<u8>>,
@@ -88,7 +88,7 @@ struct MoveKeys {
     token: [u8; 8],
     intent: Key,
     verdict: Key,
-    /// The verdict that it happens; for [`Finish::Swap`] with the value that comes to the source.
+    /// The verdict that it happens; for [`MoveFinish::Swap`] with the value that comes to the source.
     yes: Vec<u8>,
 }
 
@@ -96,7 +96,7 @@ const INTENT_HEADER_LEN: usize = 13;
 
 /// How a decision went.
 #[derive(Debug)]
-pub enum Decision {
+pub enum MoveDecision {
     /// The move happened.
     Done(OwnedOutcome),
     /// One of the caller's own guards did not hold: which one, from 0. The source is as it was.
@@ -105,13 +105,13 @@ pub enum Decision {
     Recovered,
 }
 
-impl Move {
+impl MoveIntent {
     pub fn new(
         token: u64,
-        source: Home,
-        (layout, is_directory): (Layout, bool),
-        finish: Finish,
-        destination: Home,
+        source: RecordLocation,
+        (layout, is_directory): (DataLayout, bool),
+        finish: MoveFinish,
+        destination: RecordLocation,
     ) -> Self {
         let keys = MoveKeys {
             token: token.to_le_bytes(),
@@ -123,7 +123,7 @@ impl Move {
         Self { token, source, layout, finish, is_directory, destination, keys, holders }
     }
 
-    /// The same, bringing `value` from the destination to the source ([`Finish::Swap`]).
+    /// The same, bringing `value` from the destination to the source ([`MoveFinish::Swap`]).
     pub fn bringing(mut self, value: &[u8]) -> Self {
         self.keys.yes.extend_from_slice(value);
         self
@@ -147,8 +147,8 @@ impl Move {
         self.holders.get().map_or(&[], Vec::as_slice)
     }
 
-    fn verdict(&self) -> Home {
-        Home { key: self.keys.verdict.clone(), partition: self.destination.partition }
+    fn verdict(&self) -> RecordLocation {
+        RecordLocation { key: self.keys.verdict.clone(), partition: self.destination.partition }
     }
 
     fn is_within(&self) -> bool {
@@ -157,28 +157,28 @@ impl Move {
 }
 
 impl FileSystem {
-    fn parse_intent(&self, source: &Home, value: &[u8]) -> Result<Move> {
+    fn parse_intent(&self, source: &RecordLocation, value: &[u8]) -> Result<MoveIntent> {
         let (token, rest) = value.split_first_chunk::<8>().ok_or_else(malformed)?;
         let ([layout, finish, is_directory, low, high], rest) =
             rest.split_first_chunk::<5>().ok_or_else(malformed)?;
         let key_len = usize::from(u16::from_le_bytes([*low, *high]));
         let (destination, holders) = rest.split_at_checked(key_len).ok_or_else(malformed)?;
-        let layout = Layout::from_code(*layout).ok_or_else(malformed)?;
-        let finish = Finish::from_code(*finish).ok_or_else(malformed)?;
-        let intended = Move::new(
+        let layout = DataLayout::from_code(*layout).ok_or_else(malformed)?;
+        let finish = MoveFinish::from_code(*finish).ok_or_else(malformed)?;
+        let intended = MoveIntent::new(
             u64::from_le_bytes(*token),
             source.clone(),
             (layout, *is_directory == 1),
             finish,
-            self.store().home(Key::from_slice(destination)),
+            self.store().location(Key::from_slice(destination)),
         );
-        Ok(Move { holders: OnceCell::from(holders.to_vec()), ..intended })
+        Ok(MoveIntent { holders: OnceCell::from(holders.to_vec()), ..intended })
     }
 
     /// Freezes `node`, and notes where handles on it will find it. False: it has changed since it was read.
-    pub(crate) fn freeze(&self, node: &Node, intended: &Move) -> Result<bool> {
+    pub(crate) fn freeze(&self, node: &FoundInode, intended: &MoveIntent) -> Result<bool> {
         let source = &intended.source;
-        let location = self.store().home(key::location(node.inode.ino));
+        let location = self.store().location(key::location(node.inode.ino));
         let destination = &intended.destination.key;
         let intent_key = &intended.keys.intent;
         let intent = intended.intent();
@@ -189,18 +189,18 @@ impl FileSystem {
                 Action::Write {
                     key: &source.key,
                     offset: at::LAYOUT,
-                    data: Data::Inline(&[Layout::Moving as u8]),
+                    data: ValueData::Inline(&[DataLayout::Moving as u8]),
                 },
-                Action::Put { key: intent_key, data: Data::Inline(&intent) },
+                Action::Put { key: intent_key, data: ValueData::Inline(&intent) },
                 Action::Holders { key: &source.key },
             ],
         )
         .guard(Guard::VersionIs(&source.key, node.version))
         .guard(Guard::Absent(intent_key));
-        let mut ops = vec![Op::new(freeze)];
-        if node.has_location() && intended.finish != Finish::Point {
+        let mut ops = vec![ClientOperation::new(freeze)];
+        if node.has_location() && intended.finish != MoveFinish::Point {
             let note = Operation::put(location.partition, &location.key, destination);
-            ops.push(Op::new(note));
+            ops.push(ClientOperation::new(note));
         }
         let frozen = self.store().run_all(&mut ops)?.into_iter().next();
         let Some(OwnedOutcome::Done(results)) = frozen else { return Ok(false) };
@@ -209,8 +209,11 @@ impl FileSystem {
         };
         if !holders.is_empty() {
             // Whoever finishes the move has to know of them.
-            let add =
-                Action::Append { key: intent_key, data: Data::Inline(&holders), len_max: u32::MAX };
+            let add = Action::Append {
+                key: intent_key,
+                data: ValueData::Inline(&holders),
+                len_max: u32::MAX,
+            };
             let op = Operation::new(source.partition, [add]).guard(Guard::BytesAre {
                 key: intent_key,
                 offset: 0,
@@ -230,11 +233,15 @@ impl FileSystem {
     }
 
     /// Notes where handles on `node` will find it, before it goes there in one operation.
-    pub(crate) fn note_location(&self, node: &Node, destination: &Home) -> Result<()> {
+    pub(crate) fn note_location(
+        &self,
+        node: &FoundInode,
+        destination: &RecordLocation,
+    ) -> Result<()> {
         if !node.has_location() {
             return Ok(());
         }
-        let home = self.store().home(key::location(node.inode.ino));
+        let home = self.store().location(key::location(node.inode.ino));
         self.store().run(Operation::put(home.partition, &home.key, &destination.key)).map(drop)
     }
 
@@ -242,29 +249,29 @@ impl FileSystem {
     /// operation, before it. Then finishes it, or thaws the source.
     pub(crate) fn decide<'k>(
         &self,
-        decided: &'k Move,
+        decided: &'k MoveIntent,
         value: &'k [u8],
         epoch: Epoch,
         guards: impl IntoIterator<Item = Guard<'k>>,
         actions: impl IntoIterator<Item = Action<'k>>,
-    ) -> Result<Decision> {
+    ) -> Result<MoveDecision> {
         let verdict = &decided.keys.verdict;
         let mut op = Operation::new(decided.destination.partition, []).reveal(INODE_LEN as u32);
         op.guards.push(Guard::Absent(verdict));
         op.guards.extend(guards);
         op.actions.extend(actions);
         let to = &decided.destination.key;
-        if decided.finish == Finish::Swap {
+        if decided.finish == MoveFinish::Swap {
             op.actions.push(Action::MoveHolds { from: to, to: verdict });
         }
-        op.actions.push(Action::Put { key: to, data: Data::Inline(value) });
+        op.actions.push(Action::Put { key: to, data: ValueData::Inline(value) });
         if decided.is_within() {
             op.actions.push(Action::MoveHolds { from: &decided.source.key, to });
         } else if !decided.holders().is_empty() {
             op.actions.push(Action::SetHolders { key: to, holders: decided.holders() });
         }
-        op.actions.push(Action::Put { key: verdict, data: Data::Inline(&decided.keys.yes) });
-        let outcome = match self.store().run(Op::new(op).under_lease(epoch)) {
+        op.actions.push(Action::Put { key: verdict, data: ValueData::Inline(&decided.keys.yes) });
+        let outcome = match self.store().run(ClientOperation::new(op).under_lease(epoch)) {
             // The node said that it did nothing.
             Err(error)
                 if matches!(
@@ -280,31 +287,31 @@ impl FileSystem {
         let decision = match outcome {
             OwnedOutcome::Done(_) => {
                 self.finish(decided)?;
-                Decision::Done(outcome)
+                MoveDecision::Done(outcome)
             }
-            OwnedOutcome::Failed(failure) if failure.index == 0 => Decision::Recovered,
+            OwnedOutcome::Failed(failure) if failure.index == 0 => MoveDecision::Recovered,
             OwnedOutcome::Failed(failure) => {
                 let index = usize::from(failure.index) - 1;
                 self.thaw(decided)?;
-                Decision::Refused(index)
+                MoveDecision::Refused(index)
             }
         };
         self.forget_verdict(decided)?;
         Ok(decision)
     }
 
-    fn forget_verdict(&self, decided: &Move) -> Result<()> {
+    fn forget_verdict(&self, decided: &MoveIntent) -> Result<()> {
         let verdict = &decided.keys.verdict;
         let op = Operation::new(decided.destination.partition, [Action::Delete { key: verdict }]);
         self.store().run(op).map(drop)
     }
 
-    fn finish(&self, decided: &Move) -> Result<()> {
+    fn finish(&self, decided: &MoveIntent) -> Result<()> {
         let source = &decided.source.key;
-        let elsewhere = [Layout::Elsewhere as u8];
+        let elsewhere = [DataLayout::Elsewhere as u8];
         let mark = EntryMark::new(source, Timestamp::now());
         let incoming = match decided.finish {
-            Finish::Swap => match self.incoming(decided)? {
+            MoveFinish::Swap => match self.incoming(decided)? {
                 Some(value) => value,
                 // Nothing is left of the verdict: another one has finished it.
                 None => return Ok(()),
@@ -312,24 +319,28 @@ impl FileSystem {
             _ => Vec::new(),
         };
         let coming = match decided.finish {
-            Finish::Swap => self.holders_of(&decided.verdict())?,
+            MoveFinish::Swap => self.holders_of(&decided.verdict())?,
             _ => Vec::new(),
         };
         let mut op = Operation::new(decided.source.partition, [Action::Holders { key: source }]);
         match decided.finish {
-            Finish::Delete => {
+            MoveFinish::Delete => {
                 op.actions.push(Action::Delete { key: source });
                 op.actions.extend(mark.actions(-i64::from(decided.is_directory)));
             }
-            Finish::Swap => {
+            MoveFinish::Swap => {
                 let comes = i64::from(Inode::decode(&incoming)?.is_directory());
-                op.actions.push(Action::Put { key: source, data: Data::Inline(&incoming) });
+                op.actions.push(Action::Put { key: source, data: ValueData::Inline(&incoming) });
                 op.actions.push(Action::SetHolders { key: source, holders: &coming });
                 op.actions.extend(mark.actions(comes - i64::from(decided.is_directory)));
             }
-            Finish::Point => op.actions.extend([
+            MoveFinish::Point => op.actions.extend([
                 state(&decided.source, decided.is_directory, false),
-                Action::Write { key: source, offset: at::LAYOUT, data: Data::Inline(&elsewhere) },
+                Action::Write {
+                    key: source,
+                    offset: at::LAYOUT,
+                    data: ValueData::Inline(&elsewhere),
+                },
                 Action::Truncate { key: source, len: INODE_LEN as u32 },
                 Action::SetHolders { key: source, holders: &[] },
             ]),
@@ -343,25 +354,25 @@ impl FileSystem {
         }
     }
 
-    fn holders_of(&self, home: &Home) -> Result<Vec<u8>> {
+    fn holders_of(&self, home: &RecordLocation) -> Result<Vec<u8>> {
         let op = Operation::new(home.partition, [Action::Holders { key: &home.key }]);
         first_value(self.store().run(op)?.into_results("who holds it")?)
     }
 
     /// Those who have let go of the source since it was frozen hold nothing at the destination either.
-    fn release_missing(&self, decided: &Move, left: &[u8]) -> Result<()> {
+    fn release_missing(&self, decided: &MoveIntent, left: &[u8]) -> Result<()> {
         let of = |list: &[u8]| list.as_chunks::<HOLDER_LEN>().0.to_vec();
         let left = of(left);
         for holder in of(decided.holders()).into_iter().filter(|holder| !left.contains(holder)) {
             let token = holder.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
             let partition = decided.destination.partition;
-            self.store().release(Release { partition, token, ino: 0, is_urgent: true })?;
+            self.store().release(ReferenceRelease { partition, token, ino: 0, is_urgent: true })?;
         }
         self.store().flush_urgent()
     }
 
     /// The value that comes to the source of an exchange: the mover knows it, others find it in the verdict.
-    fn incoming(&self, decided: &Move) -> Result<Option<Vec<u8>>> {
+    fn incoming(&self, decided: &MoveIntent) -> Result<Option<Vec<u8>>> {
         if let [_, value @ ..] = &decided.keys.yes[..]
             && !value.is_empty()
         {
@@ -372,7 +383,7 @@ impl FileSystem {
     }
 
     /// Undoes a freeze.
-    pub(crate) fn thaw(&self, decided: &Move) -> Result<()> {
+    pub(crate) fn thaw(&self, decided: &MoveIntent) -> Result<()> {
         let layout = [decided.layout as u8];
         let op = Operation::new(
             decided.source.partition,
@@ -381,7 +392,7 @@ impl FileSystem {
                 Action::Write {
                     key: &decided.source.key,
                     offset: at::LAYOUT,
-                    data: Data::Inline(&layout),
+                    data: ValueData::Inline(&layout),
                 },
             ],
         );
@@ -389,7 +400,7 @@ impl FileSystem {
     }
 
     /// Runs `op` at the source and removes the intent, unless somebody else has done it.
-    fn end<'k>(&self, decided: &'k Move, mut op: Operation<'k>) -> Result<OwnedOutcome> {
+    fn end<'k>(&self, decided: &'k MoveIntent, mut op: Operation<'k>) -> Result<OwnedOutcome> {
         let MoveKeys { token, intent, .. } = &decided.keys;
         op.guards.push(Guard::BytesAre { key: intent, offset: 0, bytes: token });
         op.actions.push(Action::Delete { key: intent });
@@ -397,13 +408,13 @@ impl FileSystem {
     }
 
     /// Waits until the move from `source` has ended; ends it when nothing happens for [`PATIENCE`].
-    pub(crate) fn await_move(&self, source: &Home) -> Result<()> {
+    pub(crate) fn await_move(&self, source: &RecordLocation) -> Result<()> {
         self.outlast_move(source).map(drop)
     }
 
     /// The same. True: the mover was taken for dead.
-    pub(crate) fn outlast_move(&self, source: &Home) -> Result<bool> {
-        let intent = Home { key: key::intent(&source.key), partition: source.partition };
+    pub(crate) fn outlast_move(&self, source: &RecordLocation) -> Result<bool> {
+        let intent = RecordLocation { key: key::intent(&source.key), partition: source.partition };
         let Some(value) = self.outlast(&intent)? else { return Ok(false) };
         let stuck = self.parse_intent(source, &value)?;
         let verdict = key::verdict(stuck.token);
@@ -412,7 +423,7 @@ impl FileSystem {
             [
                 // Finds the reserve of a full store, as what removes something does: a name that nobody could thaw could not be removed.
                 Action::Delete { key: &verdict },
-                Action::Put { key: &verdict, data: Data::Inline(NO) },
+                Action::Put { key: &verdict, data: ValueData::Inline(NO) },
             ],
         )
         .guard(Guard::Absent(&verdict))
@@ -430,7 +441,7 @@ impl FileSystem {
     }
 
     /// Looks at a record until it is gone (`None`) or changed (`None` too), or has been the same for [`PATIENCE`].
-    pub(crate) fn outlast(&self, home: &Home) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn outlast(&self, home: &RecordLocation) -> Result<Option<Vec<u8>>> {
         let Some((version, value)) = self.store().value(home)? else { return Ok(None) };
         let end = Deadline::after(PATIENCE);
         while end.remaining().is_some() {
@@ -445,10 +456,10 @@ impl FileSystem {
 }
 
 /// Sets the state byte of a record, which operations that do not know its inode are guarded by.
-fn state(home: &Home, is_directory: bool, is_frozen: bool) -> Action<'_> {
+fn state(home: &RecordLocation, is_directory: bool, is_frozen: bool) -> Action<'_> {
     const STATES: [&[u8]; 4] = [&[0], &[1], &[STATE_FROZEN], &[STATE_FROZEN | 1]];
     let state = STATES[usize::from(is_directory) + 2 * usize::from(is_frozen)];
-    Action::Write { key: &home.key, offset: at::STATE, data: Data::Inline(state) }
+    Action::Write { key: &home.key, offset: at::STATE, data: ValueData::Inline(state) }
 }
 
 /// Sleeps for a moment.

@@ -1,18 +1,18 @@
 //! Opening files and directories.
 
 use samite_types::{Epoch, ErrorKind, Result, Version};
-use samite_wire::op::{Action, Data, Operation};
+use samite_wire::op::{Action, Operation, ValueData};
 
-use crate::at::At;
+use crate::at::RelativePath;
 use crate::cache::{DirNode, permits};
 use crate::filesystem::named;
 use crate::inode::FLAG_NAMEABLE;
 use crate::key;
-use crate::make::{Blueprint, Made};
+use crate::make::{MadeInode, NewInode};
 use crate::set_id::SET_ID;
-use crate::store::{Home, Node, fail};
-use crate::walk::{READ, SEARCH, WRITE, Walk};
-use crate::{Context, FileKind, FileSystem, OpenFile, OpenFlags, Timestamp};
+use crate::store::{FoundInode, RecordLocation, fail};
+use crate::walk::{PathWalk, READ, SEARCH, WRITE};
+use crate::{CallerContext, FileKind, FileSystem, OpenFile, OpenFlags, Timestamp};
 
 impl FileSystem {
     /// Opens a file or directory, or makes a file with `perm` (less the umask) when `flags` say so.
@@ -23,14 +23,14 @@ impl FileSystem {
     /// `Unsupported`: a fifo, socket or device, unless only named; `CrossDevice`: see [`FileSystem::way_out`].
     pub fn open_file<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
         flags: OpenFlags,
         perm: u32,
     ) -> Result<OpenFile> {
         named("open", at, |at| {
             self.under_lease(|epoch| {
-                let mut walk = Walk::start(self, ctx, at, epoch)?;
+                let mut walk = PathWalk::start(self, ctx, at, epoch)?;
                 self.open_at(ctx, &mut walk, flags, perm)
             })
         })
@@ -39,8 +39,8 @@ impl FileSystem {
     /// Opens, or makes, what the walk leads to.
     pub(crate) fn open_at(
         &self,
-        ctx: &Context,
-        walk: &mut Walk<'_>,
+        ctx: &CallerContext,
+        walk: &mut PathWalk<'_>,
         flags: OpenFlags,
         perm: u32,
     ) -> Result<OpenFile> {
@@ -50,7 +50,7 @@ impl FileSystem {
             let node = walk.find(!flags.nofollow)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
             return self.open_walked(ctx, walk, node, flags);
         }
-        let new = Blueprint { kind: FileKind::File, perm, rdev: 0, data: b"" };
+        let new = NewInode { kind: FileKind::File, perm, rdev: 0, data: b"" };
         while walk.advance()? {
             if walk.wants_directory || flags.directory {
                 return Err(fail(if flags.directory {
@@ -63,13 +63,13 @@ impl FileSystem {
                 return Ok(file.minding(ctx, without_bits(perm, walk.epoch)));
             }
             match self.make_entry(ctx, walk, &new)? {
-                Made::New(node) => {
+                MadeInode::New(node) => {
                     let posted = walk.made.and_then(|made| made.posted);
-                    let file = OpenFile::new(self, node, flags, None).posted(posted);
+                    let file = OpenFile::new(self, node, flags, None).submitted(posted);
                     return Ok(file.minding(ctx, without_bits(perm, walk.epoch)));
                 }
-                Made::Exists(_) if flags.excl => return Err(fail(ErrorKind::Exists)),
-                Made::Exists(node) => match &node.target {
+                MadeInode::Exists(_) if flags.excl => return Err(fail(ErrorKind::Exists)),
+                MadeInode::Exists(node) => match &node.target {
                     Some(target) if !flags.nofollow => walk.follow(target)?,
                     _ => {
                         walk.reads = flags.read && !flags.write && !flags.truncate;
@@ -92,8 +92,8 @@ impl FileSystem {
     /// As of [`FileSystem::open_file`] for making a file in the directory; `NotDirectory`; `Invalid`: not for writing.
     pub fn open_unnamed<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
         flags: OpenFlags,
         perm: u32,
     ) -> Result<OpenFile> {
@@ -109,7 +109,7 @@ impl FileSystem {
             if !dir.permits(ctx, WRITE | SEARCH) {
                 return Err(fail(ErrorKind::Denied));
             }
-            let new = Blueprint { kind: FileKind::File, perm, rdev: 0, data: b"" };
+            let new = NewInode { kind: FileKind::File, perm, rdev: 0, data: b"" };
             let mut inode = self.new_inode(ctx, dir, &new, Timestamp::now())?;
             inode.flags |= if flags.excl { 0 } else { FLAG_NAMEABLE };
             let value = inode.encode();
@@ -119,16 +119,16 @@ impl FileSystem {
             let op = Operation::new(
                 partition,
                 [
-                    Action::Put { key: &key, data: Data::Inline(&value) },
+                    Action::Put { key: &key, data: ValueData::Inline(&value) },
                     Action::Hold { key: &key, token: hold },
                     Action::Detach { key: &key, to: &key },
                 ],
             );
             self.store().run(op)?.into_results("make")?;
-            let home = Home { key, partition };
+            let home = RecordLocation { key, partition };
             let version = Version(0);
             inode.nlink = 0;
-            let node = Node { home, inode, data_len: 0, version, target: None, hold };
+            let node = FoundInode { home, inode, data_len: 0, version, target: None, hold };
             let flags = OpenFlags { create: false, ..flags };
             Ok(OpenFile::new(self, node, flags, None).minding(ctx, None))
         })
@@ -136,9 +136,9 @@ impl FileSystem {
 
     fn open_walked(
         &self,
-        ctx: &Context,
-        walk: &mut Walk<'_>,
-        node: Node,
+        ctx: &CallerContext,
+        walk: &mut PathWalk<'_>,
+        node: FoundInode,
         flags: OpenFlags,
     ) -> Result<OpenFile> {
         let path = node.inode.is_directory().then(|| {
@@ -152,8 +152,8 @@ impl FileSystem {
     /// Opens what was found and is held; `path` is a directory's, and `epoch` the lease epoch at which it was found, if that is known.
     pub(crate) fn open_node(
         &self,
-        ctx: &Context,
-        node: Node,
+        ctx: &CallerContext,
+        node: FoundInode,
         flags: OpenFlags,
         (path, epoch): (Option<Box<[u8]>>, Option<Epoch>),
     ) -> Result<OpenFile> {
@@ -179,7 +179,7 @@ fn without_bits(perm: u32, epoch: Epoch) -> Option<Epoch> {
 }
 
 /// Fails unless the caller may open `node` with these flags.
-fn may_open(ctx: &Context, node: &Node, flags: OpenFlags) -> Result<()> {
+fn may_open(ctx: &CallerContext, node: &FoundInode, flags: OpenFlags) -> Result<()> {
     let inode = node.inode;
     let names_only = !flags.read && !flags.write;
     match inode.kind {

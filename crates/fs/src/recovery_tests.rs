@@ -1,17 +1,17 @@
 //! What happens when someone dies half-way: the others go on.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
-use samite_client::{Client, Op, OwnedOutcome};
-use samite_testkit::{LocalCluster, Options};
+use samite_client::{Client, ClientOperation, OwnedOutcome};
+use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::ErrorKind;
 use samite_wire::limits::RECORD_LEN_MAX;
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 use crate::inode::{INODE_LEN, Inode};
 use crate::key;
-use crate::moving::{Finish, Move};
-use crate::store::{Home, NO_LEASE, Node};
-use crate::{Context, FileSystem, OpenFile, OpenFlags, RenameFlags, Timestamp};
+use crate::moving::{MoveFinish, MoveIntent};
+use crate::store::{FoundInode, NO_LEASE, RecordLocation};
+use crate::{CallerContext, FileSystem, OpenFile, OpenFlags, RenameFlags, Timestamp};
 
 struct Rig {
     fs: FileSystem,
@@ -21,22 +21,22 @@ struct Rig {
 }
 
 fn rig() -> Rig {
-    rig_with(Options::default())
+    rig_with(LocalOptions::default())
 }
 
-fn rig_with(options: Options) -> Rig {
+fn rig_with(options: LocalOptions) -> Rig {
     let cluster = LocalCluster::start(3, options).unwrap();
-    let connect = || -> Client { cluster.client(samite_client::Options::default()).unwrap() };
+    let connect = || -> Client { cluster.client(samite_client::ClientOptions::default()).unwrap() };
     let fs = FileSystem::open(&connect(), "files").unwrap();
     let other = FileSystem::open(&connect(), "files").unwrap();
     Rig { fs, other, _cluster: cluster }
 }
 
-fn ctx() -> Context {
-    Context::root()
+fn ctx() -> CallerContext {
+    CallerContext::root()
 }
 
-fn put(fs: &FileSystem, path: &[u8], data: &[u8]) -> Node {
+fn put(fs: &FileSystem, path: &[u8], data: &[u8]) -> FoundInode {
     let file = fs.open_file(&ctx(), path, OpenFlags::creating(), 0o644).unwrap();
     file.write_at(data, 0).unwrap();
     file.node().unwrap()
@@ -50,17 +50,22 @@ fn get(fs: &FileSystem, path: &[u8]) -> Vec<u8> {
 }
 
 /// A rename of `/from` to `/to` up to the freeze; names such that the two are in different partitions.
-fn frozen(fs: &FileSystem) -> (Move, Vec<u8>) {
+fn frozen(fs: &FileSystem) -> (MoveIntent, Vec<u8>) {
     frozen_from(fs, b"/from")
 }
 
 /// The same of `from` to `/to`.
-fn frozen_from(fs: &FileSystem, from: &[u8]) -> (Move, Vec<u8>) {
+fn frozen_from(fs: &FileSystem, from: &[u8]) -> (MoveIntent, Vec<u8>) {
     let node = put(fs, from, b"data");
     let to = fs.store().entry(key::ROOT_INO, b"to");
     assert_ne!(node.home.partition, to.partition, "pick other names");
-    let moved =
-        Move::new(fs.token(), node.home.clone(), (node.inode.layout, false), Finish::Delete, to);
+    let moved = MoveIntent::new(
+        fs.token(),
+        node.home.clone(),
+        (node.inode.layout, false),
+        MoveFinish::Delete,
+        to,
+    );
     let (_, value) = fs.store().value(&node.home).unwrap().unwrap();
     assert!(fs.freeze(&node, &moved).unwrap());
     (moved, value)
@@ -75,7 +80,7 @@ fn a_move_that_was_not_decided_is_undone() {
     assert_eq!(rig.other.stat(&ctx(), b"/to", true).unwrap_err().kind(), ErrorKind::NotFound);
     // The mover was only slow: it finds out that it may not decide any more.
     let late = rig.fs.decide(&moved, &value, NO_LEASE, [], []).unwrap();
-    assert!(matches!(late, crate::moving::Decision::Recovered), "{late:?}");
+    assert!(matches!(late, crate::moving::MoveDecision::Recovered), "{late:?}");
     assert_eq!(rig.fs.stat(&ctx(), b"/to", true).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(get(&rig.fs, b"/from"), b"DATA");
     rig.fs.rename(&ctx(), b"/from", b"/to", RenameFlags::default()).unwrap();
@@ -83,7 +88,7 @@ fn a_move_that_was_not_decided_is_undone() {
 
 #[test]
 fn a_move_that_was_not_decided_is_undone_on_a_full_store() {
-    let rig = rig_with(Options { memory_bytes: 8 << 20, ..Options::default() });
+    let rig = rig_with(LocalOptions { memory_bytes: 8 << 20, ..LocalOptions::default() });
     frozen(&rig.fs);
     for (count, len) in [(1000, 100_000), (10_000, 1000), (100_000, 0)] {
         let is_full = (0..count).any(|number| {
@@ -106,27 +111,27 @@ fn a_move_that_was_decided_is_finished() {
     let decide = Operation::new(
         moved.destination.partition,
         [
-            Action::Put { key: &moved.destination.key, data: Data::Inline(&value) },
-            Action::Put { key: &verdict, data: Data::Inline(&[1]) },
+            Action::Put { key: &moved.destination.key, data: ValueData::Inline(&value) },
+            Action::Put { key: &verdict, data: ValueData::Inline(&[1]) },
         ],
     );
     assert!(rig.fs.store().run(decide).unwrap().is_done());
     assert_eq!(get(&rig.other, b"/to"), b"data");
     assert_eq!(rig.other.stat(&ctx(), b"/from", true).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(get(&rig.other, b"/to"), b"data");
-    let left = rig
-        .fs
-        .store()
-        .value(&crate::store::Home { key: verdict, partition: moved.destination.partition });
+    let left = rig.fs.store().value(&crate::store::RecordLocation {
+        key: verdict,
+        partition: moved.destination.partition,
+    });
     assert!(left.unwrap().is_none(), "the verdict is gone too");
 }
 
 /// Decides a move that was frozen; its mover dies before the finish.
-fn decide(fs: &FileSystem, moved: &Move, value: &[u8]) {
+fn decide(fs: &FileSystem, moved: &MoveIntent, value: &[u8]) {
     let to = &moved.destination;
     let verdict = key::verdict(moved.token);
-    let put = Action::Put { key: &to.key, data: Data::Inline(value) };
-    let yes = Action::Put { key: &verdict, data: Data::Inline(&[1]) };
+    let put = Action::Put { key: &to.key, data: ValueData::Inline(value) };
+    let yes = Action::Put { key: &verdict, data: ValueData::Inline(&[1]) };
     assert!(fs.store().run(Operation::new(to.partition, [put, yes])).unwrap().is_done());
 }
 
@@ -184,13 +189,19 @@ fn a_directory_with_what_a_move_left_is_empty() {
 }
 
 /// An exchange of `/from` and `/to` up to the freeze, and the values of both.
-fn frozen_exchange(fs: &FileSystem) -> (Move, Vec<u8>) {
+fn frozen_exchange(fs: &FileSystem) -> (MoveIntent, Vec<u8>) {
     let (node, there) = (put(fs, b"/from", b"data"), put(fs, b"/to", b"other"));
     assert_ne!(node.home.partition, there.home.partition, "pick other names");
-    let value = |node: &Node| fs.store().value(&node.home).unwrap().unwrap().1;
+    let value = |node: &FoundInode| fs.store().value(&node.home).unwrap().unwrap().1;
     let layout = (node.inode.layout, false);
-    let moved = Move::new(fs.token(), node.home.clone(), layout, Finish::Swap, there.home.clone())
-        .bringing(&value(&there));
+    let moved = MoveIntent::new(
+        fs.token(),
+        node.home.clone(),
+        layout,
+        MoveFinish::Swap,
+        there.home.clone(),
+    )
+    .bringing(&value(&there));
     let first = value(&node);
     assert!(fs.freeze(&node, &moved).unwrap());
     (moved, first)
@@ -203,7 +214,7 @@ fn an_exchange_that_was_not_decided_is_undone() {
     assert_eq!(get(&rig.other, b"/to"), b"other");
     assert_eq!(get(&rig.other, b"/from"), b"data");
     let late = rig.fs.decide(&moved, &value, NO_LEASE, [], []).unwrap();
-    assert!(matches!(late, crate::moving::Decision::Recovered), "{late:?}");
+    assert!(matches!(late, crate::moving::MoveDecision::Recovered), "{late:?}");
     assert_eq!(get(&rig.fs, b"/to"), b"other");
 }
 
@@ -220,8 +231,8 @@ fn an_exchange_that_was_decided_is_finished() {
     let decide = Operation::new(
         moved.destination.partition,
         [
-            Action::Put { key: &moved.destination.key, data: Data::Inline(&value) },
-            Action::Put { key: &verdict, data: Data::Inline(&yes) },
+            Action::Put { key: &moved.destination.key, data: ValueData::Inline(&value) },
+            Action::Put { key: &verdict, data: ValueData::Inline(&yes) },
         ],
     );
     assert!(rig.fs.store().run(decide).unwrap().is_done());
@@ -238,7 +249,7 @@ fn a_directory_that_was_sealed_is_opened_again() {
     rig.fs.mkdir(&ctx(), b"/d", 0o755).unwrap();
     let home = rig.fs.store().entry(key::ROOT_INO, b"d");
     let ino = rig.fs.stat(&ctx(), b"/d", true).unwrap().ino;
-    let sealed = rig.fs.seal(&home, ino, NO_LEASE).unwrap();
+    let sealed = rig.fs.set_tombstone(&home, ino, NO_LEASE).unwrap();
     put(&rig.other, b"/d/f", b"x");
     assert!(
         rig.fs.delete_sealed(&sealed, Timestamp::now()).unwrap().is_none(),
@@ -255,7 +266,7 @@ fn a_directory_that_was_removed_without_word_stays_removed() {
     let ino = rig.other.stat(&ctx(), b"/d", true).unwrap().ino;
     // The other process has the directory in its cache.
     rig.other.stat(&ctx(), b"/d/f", true).unwrap_err();
-    let sealed = rig.fs.seal(&home, ino, NO_LEASE).unwrap();
+    let sealed = rig.fs.set_tombstone(&home, ino, NO_LEASE).unwrap();
     assert!(rig.fs.delete_sealed(&sealed, Timestamp::now()).unwrap().is_some());
     // The remover dies here, before it revokes leases.
     let made = rig.other.open_file(&ctx(), b"/d/f", OpenFlags::creating(), 0o644);
@@ -270,7 +281,7 @@ fn a_lock_whose_holder_died_is_taken_over() {
     for dir in [&b"/a"[..], b"/b"] {
         rig.fs.mkdir(&ctx(), dir, 0o755).unwrap();
     }
-    let home = rig.fs.store().home(key::Key::from_slice(key::DIRECTORY_MOVE_LOCK));
+    let home = rig.fs.store().location(key::Key::from_slice(key::DIRECTORY_MOVE_LOCK));
     let dead = Operation::put(home.partition, &home.key, &[7; 8]);
     assert!(rig.fs.store().run(dead).unwrap().is_done());
     rig.other.rename(&ctx(), b"/a", b"/b/a", RenameFlags::default()).unwrap();
@@ -286,17 +297,17 @@ fn a_conversion_that_was_begun_is_finished() {
         [Action::Write {
             key: &node.home.key,
             offset: crate::inode::at::LAYOUT,
-            data: Data::Inline(&[crate::inode::Layout::Converting as u8]),
+            data: ValueData::Inline(&[crate::inode::DataLayout::Converting as u8]),
         }],
     )
     .guard(Guard::Exists(&node.home.key));
-    let outcome = rig.fs.store().run(Op::new(freeze)).unwrap();
+    let outcome = rig.fs.store().run(ClientOperation::new(freeze)).unwrap();
     assert!(matches!(outcome, OwnedOutcome::Done(_)));
     assert_eq!(get(&rig.other, b"/f"), b"inline");
     put(&rig.other, b"/f", b"INL");
     assert_eq!(get(&rig.fs, b"/f"), b"INLine");
     let (_, value) = rig.fs.store().value(&node.home).unwrap().unwrap();
-    assert_eq!(Inode::decode(&value).unwrap().layout, crate::inode::Layout::Chunked);
+    assert_eq!(Inode::decode(&value).unwrap().layout, crate::inode::DataLayout::Chunked);
     rig.fs.unlink(&ctx(), b"/f").unwrap();
 }
 
@@ -312,12 +323,12 @@ fn a_spill_that_was_begun_is_finished() {
         file.truncate((1 << 20) - 1000).unwrap();
         let tail: Vec<u8> = (0..5000).map(|index| index as u8 | 1).collect();
         assert_eq!(file.append(&tail).unwrap(), ((1 << 20) - 1000, 5000));
-        let home = file.home();
-        let frozen = [crate::inode::Layout::Spilling as u8];
+        let home = file.location();
+        let frozen = [crate::inode::DataLayout::Spilling as u8];
         let freeze = Action::Write {
             key: &home.key,
             offset: crate::inode::at::LAYOUT,
-            data: Data::Inline(&frozen),
+            data: ValueData::Inline(&frozen),
         };
         assert!(rig.fs.store().run(Operation::new(home.partition, [freeze])).unwrap().is_done());
         let done = &tail[..[0, 1000, 5000][written]];
@@ -420,7 +431,7 @@ fn who_spills_a_tail_too_late_changes_nothing() {
 
             // The fence goes with the file.
             let chunk = rig.fs.store().chunk(late.ino(), ((start + 4999) >> 20) as u32);
-            let fence = Home { key: key::fence(late.ino()), partition: chunk.partition };
+            let fence = RecordLocation { key: key::fence(late.ino()), partition: chunk.partition };
             assert!(rig.fs.store().value(&fence).unwrap().is_some());
             late.close().unwrap();
             other.close().unwrap();

@@ -1,22 +1,22 @@
 //! Removing names, and what they named.
 
-use samite_client::{Op, OwnedOutcome, OwnedResult};
+use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{Epoch, ErrorKind, Result};
 use samite_wire::op::{Action, Guard, Operation};
 
-use crate::at::At;
+use crate::at::RelativePath;
 use crate::cache::DirNode;
+use crate::change_stamps::EntryMark;
 use crate::filesystem::named;
-use crate::holds::Removed;
 use crate::inode::{
-    FLAG_ATTRIBUTES, FLAG_RENAMED, INODE_LEN, Inode, Layout, at, identity, inode_changed,
+    DataLayout, FLAG_ATTRIBUTES, FLAG_RENAMED, INODE_LEN, Inode, at, identity, inode_changed,
 };
 use crate::key::{self, Key};
-use crate::marks::EntryMark;
-use crate::seal::Sealed;
-use crate::store::{Home, NO_LEASE, fail, malformed};
-use crate::walk::{LOOKUPS_MAX, SEARCH, WRITE, Walk};
-use crate::{Context, FileSystem, Semantics, Timestamp};
+use crate::open_references::RemovedInode;
+use crate::store::{NO_LEASE, RecordLocation, fail, malformed};
+use crate::tombstone::DirectoryTombstone;
+use crate::walk::{LOOKUPS_MAX, PathWalk, SEARCH, WRITE};
+use crate::{CallerContext, FileSemantics, FileSystem, Timestamp};
 
 impl FileSystem {
     /// Removes a name, and the file with its last name. A file that anybody has open lives on until its last
@@ -25,7 +25,7 @@ impl FileSystem {
     /// # Errors
     /// `NotFound`, `NotDirectory`, `Denied`, `Loop`, `NameTooLong` for the path; `IsDirectory`; `NotOwner`: the
     /// directory is sticky.
-    pub fn unlink<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<()> {
+    pub fn unlink<'a>(&self, ctx: &CallerContext, at: impl Into<RelativePath<'a>>) -> Result<()> {
         self.unlink_timed(ctx, at).map(drop)
     }
 
@@ -35,21 +35,27 @@ impl FileSystem {
     /// As of [`FileSystem::unlink`].
     pub fn unlink_timed<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
     ) -> Result<Option<Timestamp>> {
         named("unlink", at, |at| self.under_lease(|epoch| self.try_unlink(ctx, at, epoch)))
     }
 
-    fn try_unlink(&self, ctx: &Context, at: At<'_>, epoch: Epoch) -> Result<Option<Timestamp>> {
-        let mut walk = Walk::start(self, ctx, at, epoch)?;
+    fn try_unlink(
+        &self,
+        ctx: &CallerContext,
+        at: RelativePath<'_>,
+        epoch: Epoch,
+    ) -> Result<Option<Timestamp>> {
+        let mut walk = PathWalk::start(self, ctx, at, epoch)?;
         if !walk.advance()? {
             return Err(fail(ErrorKind::IsDirectory));
         }
         walk.require(WRITE | SEARCH)?;
         let home = walk.entry();
         if walk.wants_directory || needs_owner(ctx, walk.dir()) {
-            let node = self.lookup_home(&home, epoch)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
+            let node =
+                self.lookup_location(&home, epoch)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
             if walk.wants_directory && !node.inode.is_directory() {
                 return Err(fail(ErrorKind::NotDirectory));
             }
@@ -58,7 +64,7 @@ impl FileSystem {
         let orphan = key::orphan(self.token());
         let now = Timestamp::now();
         let mark = EntryMark::new(&home.key, now);
-        if walk.dir().semantics != Semantics::Temporary
+        if walk.dir().semantics != FileSemantics::Temporary
             && self.post_removal(&home, (&orphan, &mark), epoch)
         {
             return Ok(Some(now));
@@ -69,23 +75,24 @@ impl FileSystem {
                 .guard(Guard::BytesAre { key: &home.key, offset: at::STATE, bytes: &[0] })
                 .reveal(INODE_LEN as u32);
             op.actions.extend(mark.actions(0).filter(|_| marks));
-            let outcome = match self.store().run_removal(Op::new(op).under_lease(epoch)) {
-                // Removing must work on a full target, where there may be no room for the first mark.
-                Err(error) if error.kind() == ErrorKind::NoSpace && marks => {
-                    marks = false;
-                    continue;
-                }
-                outcome => outcome?,
-            };
+            let outcome =
+                match self.store().run_removal(ClientOperation::new(op).under_lease(epoch)) {
+                    // Removing must work on a full target, where there may be no room for the first mark.
+                    Err(error) if error.kind() == ErrorKind::NoSpace && marks => {
+                        marks = false;
+                        continue;
+                    }
+                    outcome => outcome?,
+                };
             match outcome {
                 OwnedOutcome::Done(results) => {
-                    self.clean_up(&Removed::of(results)?)?;
+                    self.clean_up(&RemovedInode::of(results)?)?;
                     return Ok(marks.then_some(now));
                 }
                 OwnedOutcome::Failed(failure) => {
                     let found = failure.current.ok_or_else(|| fail(ErrorKind::NotFound))?;
                     let inode = Inode::decode(&found.bytes)?;
-                    if inode.layout == Layout::Moving {
+                    if inode.layout == DataLayout::Moving {
                         self.await_move(&home)?;
                     } else {
                         return Err(fail(ErrorKind::IsDirectory));
@@ -98,7 +105,12 @@ impl FileSystem {
 
     /// Leaves it to the node to remove a name with which goes nothing but its record, or that of a file which somebody has open. `false`: that is not
     /// so, or cannot be done that way now; nothing was done.
-    fn post_removal(&self, home: &Home, (orphan, mark): (&Key, &EntryMark), epoch: Epoch) -> bool {
+    fn post_removal(
+        &self,
+        home: &RecordLocation,
+        (orphan, mark): (&Key, &EntryMark),
+        epoch: Epoch,
+    ) -> bool {
         if self.store().releases.are_waiting(home.partition) {
             return false;
         }
@@ -110,9 +122,9 @@ impl FileSystem {
             bytes: &[0],
         });
         let record = (home.partition, home.key.as_slice());
-        self.store().dataset.post(record, &removal, epoch, |value, _| {
+        self.store().dataset.submit_change(record, &removal, epoch, |value, _| {
             Inode::decode(value).is_ok_and(|inode| {
-                inode.layout == Layout::Inline
+                inode.layout == DataLayout::Inline
                     && inode.flags & (FLAG_RENAMED | FLAG_ATTRIBUTES) == 0
                     && !inode.is_directory()
                     && value[at::STATE as usize] == 0
@@ -121,9 +133,9 @@ impl FileSystem {
     }
 
     /// After what was an entry of a file is one no more.
-    pub(crate) fn clean_up(&self, removed: &Removed) -> Result<()> {
+    pub(crate) fn clean_up(&self, removed: &RemovedInode) -> Result<()> {
         let inode = removed.inode()?;
-        if inode.layout == Layout::Elsewhere {
+        if inode.layout == DataLayout::Elsewhere {
             self.drop_link(inode.ino)
         } else if removed.is_kept {
             // Whoever closes it last removes it.
@@ -145,7 +157,8 @@ impl FileSystem {
                 inode_changed(&home.key, now),
             ],
         );
-        let OwnedOutcome::Done(results) = self.store().run_removal(Op::new(op))? else {
+        let OwnedOutcome::Done(results) = self.store().run_removal(ClientOperation::new(op))?
+        else {
             return Ok(());
         };
         if Inode::decode(&first_value(results)?)?.nlink > 1 {
@@ -156,7 +169,7 @@ impl FileSystem {
         let op = Operation::new(home.partition, take_away(&home.key, &orphan))
             .guard(Guard::BytesAre { key: &home.key, offset: at::NLINK, bytes: &[0; 8] });
         match self.store().run(op)? {
-            OwnedOutcome::Done(results) => self.clean_up(&Removed::of(results)?),
+            OwnedOutcome::Done(results) => self.clean_up(&RemovedInode::of(results)?),
             OwnedOutcome::Failed(_) => Ok(()),
         }
     }
@@ -165,7 +178,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// As of [`FileSystem::unlink`]; `NotDirectory`; `NotEmpty`; `Invalid`: the path ends in `.`; `InUse`: the root.
-    pub fn rmdir<'a>(&self, ctx: &Context, at: impl Into<At<'a>>) -> Result<()> {
+    pub fn rmdir<'a>(&self, ctx: &CallerContext, at: impl Into<RelativePath<'a>>) -> Result<()> {
         self.rmdir_timed(ctx, at).map(drop)
     }
 
@@ -175,14 +188,19 @@ impl FileSystem {
     /// As of [`FileSystem::rmdir`].
     pub fn rmdir_timed<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
     ) -> Result<(u64, Timestamp)> {
         named("rmdir", at, |at| self.under_lease(|epoch| self.try_rmdir(ctx, at, epoch)))
     }
 
-    fn try_rmdir(&self, ctx: &Context, at: At<'_>, epoch: Epoch) -> Result<(u64, Timestamp)> {
-        let mut walk = Walk::start(self, ctx, at, epoch)?;
+    fn try_rmdir(
+        &self,
+        ctx: &CallerContext,
+        at: RelativePath<'_>,
+        epoch: Epoch,
+    ) -> Result<(u64, Timestamp)> {
+        let mut walk = PathWalk::start(self, ctx, at, epoch)?;
         if !walk.advance()? {
             let trimmed = at.path.trim_ascii_end();
             return Err(fail(if trimmed.ends_with(b"..") {
@@ -199,7 +217,7 @@ impl FileSystem {
             Some(dir) => dir,
             None => {
                 let node =
-                    self.lookup_home(&home, epoch)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
+                    self.lookup_location(&home, epoch)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
                 if !node.inode.is_directory() {
                     return Err(fail(ErrorKind::NotDirectory));
                 }
@@ -207,7 +225,7 @@ impl FileSystem {
             }
         };
         check_sticky(ctx, walk.dir(), dir.uid)?;
-        let sealed = self.seal(&home, dir.ino, epoch)?;
+        let sealed = self.set_tombstone(&home, dir.ino, epoch)?;
         let now = Timestamp::now();
         let Some(removed) = self.delete_sealed(&sealed, now)? else {
             self.unseal(&sealed)?;
@@ -219,34 +237,39 @@ impl FileSystem {
     }
 
     /// Removes the entry of a sealed directory. `None`: somebody took this process for dead and stopped the removal.
-    pub(crate) fn delete_sealed(&self, sealed: &Sealed, now: Timestamp) -> Result<Option<Removed>> {
+    pub(crate) fn delete_sealed(
+        &self,
+        sealed: &DirectoryTombstone,
+        now: Timestamp,
+    ) -> Result<Option<RemovedInode>> {
         let home = &sealed.home;
-        let (identity, token) = (identity(sealed.ino, Layout::Inline), sealed.token.to_le_bytes());
+        let (identity, token) =
+            (identity(sealed.ino, DataLayout::Inline), sealed.token.to_le_bytes());
         let mark = EntryMark::new(&home.key, now);
         let orphan = key::orphan(self.token());
         let mut op = Operation::new(home.partition, take_away(&home.key, &orphan))
             .guard(Guard::BytesAre { key: &home.key, offset: at::INO, bytes: &identity })
             .guard(Guard::BytesAre { key: &home.key, offset: at::REMOVAL, bytes: &token });
         op.actions.extend(mark.actions(-1));
-        match self.store().run_removal(Op::new(op).under_lease(NO_LEASE))? {
-            OwnedOutcome::Done(results) => Removed::of(results).map(Some),
+        match self.store().run_removal(ClientOperation::new(op).under_lease(NO_LEASE))? {
+            OwnedOutcome::Done(results) => RemovedInode::of(results).map(Some),
             OwnedOutcome::Failed(_) => Ok(None),
         }
     }
 }
 
-/// Reads the inode of a record and takes its key away; for [`Removed`].
+/// Reads the inode of a record and takes its key away; for [`RemovedInode`].
 pub fn take_away<'k>(key: &'k [u8], orphan: &'k [u8]) -> [Action<'k>; 2] {
     [Action::Get { key, offset: 0, len: INODE_LEN as u32 }, Action::Detach { key, to: orphan }]
 }
 
 /// Whether only owners may remove names from `dir`, and the caller does not own it.
-pub fn needs_owner(ctx: &Context, dir: DirNode) -> bool {
+pub fn needs_owner(ctx: &CallerContext, dir: DirNode) -> bool {
     dir.is_sticky() && !ctx.may_all() && ctx.uid != dir.uid
 }
 
 /// Fails when `dir` is sticky and the caller owns neither it nor the file of `owner`.
-pub fn check_sticky(ctx: &Context, dir: DirNode, owner: u32) -> Result<()> {
+pub fn check_sticky(ctx: &CallerContext, dir: DirNode, owner: u32) -> Result<()> {
     if needs_owner(ctx, dir) && ctx.uid != owner {
         return Err(fail(ErrorKind::NotOwner));
     }

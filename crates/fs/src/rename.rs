@@ -4,42 +4,42 @@
 //! moves to another
 //! parent does so under a lock of the whole file system, so that two moves cannot put each into the other.
 
-use samite_client::{Op, OwnedOutcome};
+use samite_client::{ClientOperation, OwnedOutcome};
 use samite_types::{Epoch, ErrorKind, Result};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use crate::at::At;
+use crate::at::RelativePath;
 use crate::cache::{DirNode, permits};
+use crate::change_stamps::EntryMark;
 use crate::filesystem::named;
-use crate::holds::Removed;
-use crate::inode::{FLAG_RENAMED, INODE_LEN, Inode, Layout, at, identity};
+use crate::inode::{DataLayout, FLAG_RENAMED, INODE_LEN, Inode, at, identity};
 use crate::key::{self, DIRECTORY_MOVE_LOCK};
-use crate::make::Blueprint;
-use crate::marks::EntryMark;
-use crate::moving::{Decision, Finish, Move};
+use crate::make::NewInode;
+use crate::moving::{MoveDecision, MoveFinish, MoveIntent};
+use crate::open_references::RemovedInode;
 use crate::removal::{check_sticky, take_away};
-use crate::seal::Sealed;
-use crate::store::{Home, NO_LEASE, Node, fail, malformed};
-use crate::walk::{SEARCH, WRITE, Walk};
-use crate::{Context, FileKind, FileSystem, RenameFlags, Timestamp};
+use crate::store::{FoundInode, NO_LEASE, RecordLocation, fail, malformed};
+use crate::tombstone::DirectoryTombstone;
+use crate::walk::{PathWalk, SEARCH, WRITE};
+use crate::{CallerContext, FileKind, FileSystem, RenameFlags, Timestamp};
 
 /// One end of a rename.
-pub struct End {
-    pub home: Home,
+pub struct RenameEnd {
+    pub home: RecordLocation,
     /// Number of the directory.
     pub parent: u64,
 }
 
 /// A rename that was checked and is ready to go.
-struct Plan {
-    from: End,
-    to: End,
+struct RenamePlan {
+    from: RenameEnd,
+    to: RenameEnd,
     /// What moves, as the entry has it (possibly only a pointer).
-    node: Node,
+    node: FoundInode,
     /// The whole value of its record.
     value: Vec<u8>,
     /// What it replaces.
-    replaced: Option<Node>,
+    replaced: Option<FoundInode>,
     /// Record of the whiteout that it leaves.
     left: Option<Vec<u8>>,
     epoch: Epoch,
@@ -47,10 +47,10 @@ struct Plan {
 
 /// What is at both ends, each with the value of its record: the whole of what moves, and as much as was asked for of
 /// what is at the other end.
-type Ends = [Option<(Node, Vec<u8>)>; 2];
+type Ends = [Option<(FoundInode, Vec<u8>)>; 2];
 
 /// How one attempt ended.
-pub enum Attempt {
+pub enum RenameAttempt {
     Done,
     /// A directory changes its parent: take the lock and start again.
     NeedsLock,
@@ -68,9 +68,9 @@ impl FileSystem {
     /// `..`; `NotOwner`: a directory is sticky.
     pub fn rename<'a, 'b>(
         &self,
-        ctx: &Context,
-        from: impl Into<At<'a>>,
-        to: impl Into<At<'b>>,
+        ctx: &CallerContext,
+        from: impl Into<RelativePath<'a>>,
+        to: impl Into<RelativePath<'b>>,
         flags: RenameFlags,
     ) -> Result<()> {
         let to = to.into();
@@ -81,7 +81,7 @@ impl FileSystem {
             let attempt = |is_locked| {
                 self.under_lease(|epoch| self.try_rename(ctx, from, to, flags, epoch, is_locked))
             };
-            if let Attempt::NeedsLock = attempt(false)? {
+            if let RenameAttempt::NeedsLock = attempt(false)? {
                 let token = self.lock_moves()?;
                 let result = attempt(true);
                 self.unlock_moves(token)?;
@@ -93,22 +93,22 @@ impl FileSystem {
 
     fn try_rename(
         &self,
-        ctx: &Context,
-        from: At<'_>,
-        to: At<'_>,
+        ctx: &CallerContext,
+        from: RelativePath<'_>,
+        to: RelativePath<'_>,
         flags: RenameFlags,
         epoch: Epoch,
         is_locked: bool,
-    ) -> Result<Attempt> {
-        let mut from_walk = Walk::start(self, ctx, from, epoch)?;
-        let mut to_walk = Walk::start(self, ctx, to, epoch)?;
+    ) -> Result<RenameAttempt> {
+        let mut from_walk = PathWalk::start(self, ctx, from, epoch)?;
+        let mut to_walk = PathWalk::start(self, ctx, to, epoch)?;
         if !from_walk.advance()? || !to_walk.advance()? {
             return Err(fail(ErrorKind::InUse));
         }
         from_walk.require(WRITE | SEARCH)?;
         to_walk.require(WRITE | SEARCH)?;
-        let from = End { home: from_walk.entry(), parent: from_walk.dir().ino };
-        let to = End { home: to_walk.entry(), parent: to_walk.dir().ino };
+        let from = RenameEnd { home: from_walk.entry(), parent: from_walk.dir().ino };
+        let to = RenameEnd { home: to_walk.entry(), parent: to_walk.dir().ino };
         if flags.exchange {
             return self.exchange(ctx, (&from_walk, from), (&to_walk, to), is_locked);
         }
@@ -129,7 +129,7 @@ impl FileSystem {
                 return Err(fail(ErrorKind::Exists));
             }
             if there.inode.ino == node.inode.ino {
-                return Ok(Attempt::Done);
+                return Ok(RenameAttempt::Done);
             }
             match (is_directory, there.inode.is_directory()) {
                 (false, true) => return Err(fail(ErrorKind::IsDirectory)),
@@ -142,19 +142,19 @@ impl FileSystem {
             self.check_owner(ctx, &to_walk, there)?;
         }
         if is_directory && from.parent != to.parent && !is_locked {
-            return Ok(Attempt::NeedsLock);
+            return Ok(RenameAttempt::NeedsLock);
         }
         if is_directory && is_locked {
             to_walk.check_outside(node.inode.ino)?;
         }
         let left = flags.whiteout.then(|| self.whiteout(ctx, from_walk.dir())).transpose()?;
-        self.carry_out(Plan { from, to, node, value, replaced, left, epoch })?;
-        Ok(Attempt::Done)
+        self.carry_out(RenamePlan { from, to, node, value, replaced, left, epoch })?;
+        Ok(RenameAttempt::Done)
     }
 
     /// A new record of a character device 0:0, which anybody may make.
-    fn whiteout(&self, ctx: &Context, dir: DirNode) -> Result<Vec<u8>> {
-        let new = Blueprint { kind: FileKind::CharDevice, perm: 0, rdev: 0, data: b"" };
+    fn whiteout(&self, ctx: &CallerContext, dir: DirNode) -> Result<Vec<u8>> {
+        let new = NewInode { kind: FileKind::CharDevice, perm: 0, rdev: 0, data: b"" };
         Ok(self.new_inode(ctx, dir, &new, Timestamp::now())?.encode().to_vec())
     }
 
@@ -162,17 +162,17 @@ impl FileSystem {
     /// `to_len` bytes of the second. One request per node.
     pub(crate) fn read_ends(
         &self,
-        from: &Home,
-        to: &Home,
+        from: &RecordLocation,
+        to: &RecordLocation,
         to_len: u32,
         epoch: Epoch,
     ) -> Result<Ends> {
         let ops = [(from, u32::MAX), (to, to_len)].map(|(home, len)| {
             let get = Action::Get { key: &home.key, offset: 0, len };
-            Op::new(Operation::new(home.partition, [get])).under_lease(epoch)
+            ClientOperation::new(Operation::new(home.partition, [get])).under_lease(epoch)
         });
         let mut outcomes = self.store().run_all_removals(ops)?.into_iter();
-        let mut next = |home: &Home| -> Result<Option<(Node, Vec<u8>)>> {
+        let mut next = |home: &RecordLocation| -> Result<Option<(FoundInode, Vec<u8>)>> {
             let found = self.store().found(home, outcomes.next().ok_or_else(malformed)?)?;
             if let Some((node, _)) = &found {
                 self.wait_for_rest(node)?;
@@ -183,8 +183,8 @@ impl FileSystem {
     }
 
     /// Fails with `StaleLease`, after a wait, when the entry is moving or being removed.
-    fn wait_for_rest(&self, node: &Node) -> Result<()> {
-        if node.inode.layout == Layout::Moving {
+    fn wait_for_rest(&self, node: &FoundInode) -> Result<()> {
+        if node.inode.layout == DataLayout::Moving {
             self.await_move(&node.home)?;
         } else if node.inode.removal != 0 {
             self.outlast_removal(&node.home, node.inode.ino, node.inode.removal)?;
@@ -194,19 +194,24 @@ impl FileSystem {
         Err(fail(ErrorKind::StaleLease))
     }
 
-    pub(crate) fn check_owner(&self, ctx: &Context, walk: &Walk<'_>, entry: &Node) -> Result<()> {
+    pub(crate) fn check_owner(
+        &self,
+        ctx: &CallerContext,
+        walk: &PathWalk<'_>,
+        entry: &FoundInode,
+    ) -> Result<()> {
         if !crate::removal::needs_owner(ctx, walk.dir()) {
             return Ok(());
         }
-        let node = self.lookup_home(&entry.home, walk.epoch)?;
+        let node = self.lookup_location(&entry.home, walk.epoch)?;
         let node = node.ok_or_else(|| fail(ErrorKind::StaleLease))?;
         check_sticky(ctx, walk.dir(), node.inode.uid)
     }
 
-    fn carry_out(&self, plan: Plan) -> Result<()> {
+    fn carry_out(&self, plan: RenamePlan) -> Result<()> {
         let sealed = match &plan.replaced {
             Some(there) if there.inode.is_directory() => {
-                Some(self.seal(&plan.to.home, there.inode.ino, plan.epoch)?)
+                Some(self.set_tombstone(&plan.to.home, there.inode.ino, plan.epoch)?)
             }
             _ => None,
         };
@@ -229,7 +234,11 @@ impl FileSystem {
     }
 
     /// Moves the entry. Returns what it replaced.
-    fn move_entry(&self, plan: &Plan, sealed: Option<&Sealed>) -> Result<Option<Removed>> {
+    fn move_entry(
+        &self,
+        plan: &RenamePlan,
+        sealed: Option<&DirectoryTombstone>,
+    ) -> Result<Option<RemovedInode>> {
         let now = Timestamp::now();
         let value = renamed(&plan.node, &plan.value, now);
         if plan.from.home.partition == plan.to.home.partition {
@@ -242,30 +251,30 @@ impl FileSystem {
 
     fn move_within(
         &self,
-        plan: &Plan,
-        sealed: Option<&Sealed>,
+        plan: &RenamePlan,
+        sealed: Option<&DirectoryTombstone>,
         value: &[u8],
         now: Timestamp,
-    ) -> Result<Option<Removed>> {
+    ) -> Result<Option<RemovedInode>> {
         let from = &plan.from.home;
-        let target = Target::new(plan, sealed, self.token());
+        let target = RenameTarget::new(plan, sealed, self.token());
         let from_mark = EntryMark::new(&from.key, now);
         let to_mark = EntryMark::new(&plan.to.home.key, now);
         let mut op = Operation::new(from.partition, []).reveal(INODE_LEN as u32);
         op.guards.push(Guard::VersionIs(&from.key, plan.node.version));
         op.guards.extend(target.guards());
         op.actions.extend(target.reads());
-        op.actions.push(Action::Put { key: &plan.to.home.key, data: Data::Inline(value) });
+        op.actions.push(Action::Put { key: &plan.to.home.key, data: ValueData::Inline(value) });
         op.actions.push(Action::MoveHolds { from: &from.key, to: &plan.to.home.key });
         op.actions.push(match &plan.left {
-            Some(whiteout) => Action::Put { key: &from.key, data: Data::Inline(whiteout) },
+            Some(whiteout) => Action::Put { key: &from.key, data: ValueData::Inline(whiteout) },
             None => Action::Delete { key: &from.key },
         });
         op.actions.extend(from_mark.actions(-target.directories));
         op.actions.extend(to_mark.actions(target.directories_after));
-        match self.store().run(Op::new(op).under_lease(plan.epoch))? {
+        match self.store().run(ClientOperation::new(op).under_lease(plan.epoch))? {
             OwnedOutcome::Done(results) if plan.replaced.is_some() => {
-                Removed::of(results).map(Some)
+                RemovedInode::of(results).map(Some)
             }
             OwnedOutcome::Done(_) => Ok(None),
             OwnedOutcome::Failed(failure) if failure.index == 0 => Err(fail(ErrorKind::StaleLease)),
@@ -275,14 +284,14 @@ impl FileSystem {
 
     fn move_across(
         &self,
-        plan: &Plan,
-        sealed: Option<&Sealed>,
+        plan: &RenamePlan,
+        sealed: Option<&DirectoryTombstone>,
         value: &[u8],
         now: Timestamp,
-    ) -> Result<Option<Removed>> {
+    ) -> Result<Option<RemovedInode>> {
         // A whiteout is made at the destination and swapped for what comes there, all in the decision.
-        let finish = if plan.left.is_some() { Finish::Swap } else { Finish::Delete };
-        let intended = Move::new(
+        let finish = if plan.left.is_some() { MoveFinish::Swap } else { MoveFinish::Delete };
+        let intended = MoveIntent::new(
             self.token(),
             plan.from.home.clone(),
             (plan.node.inode.layout, plan.node.inode.is_directory()),
@@ -293,35 +302,35 @@ impl FileSystem {
         if !self.freeze(&plan.node, &intended)? {
             return Err(fail(ErrorKind::StaleLease));
         }
-        let target = Target::new(plan, sealed, self.token());
+        let target = RenameTarget::new(plan, sealed, self.token());
         let mark = EntryMark::new(&plan.to.home.key, now);
         let actions = target.reads().chain(mark.actions(target.directories_after));
         match self.decide(&intended, value, plan.epoch, target.guards(), actions)? {
-            Decision::Done(OwnedOutcome::Done(results)) if plan.replaced.is_some() => {
-                Removed::of(results).map(Some)
+            MoveDecision::Done(OwnedOutcome::Done(results)) if plan.replaced.is_some() => {
+                RemovedInode::of(results).map(Some)
             }
-            Decision::Done(_) => Ok(None),
-            Decision::Refused(index) => self.refused(plan, index),
-            Decision::Recovered => Err(fail(ErrorKind::StaleLease)),
+            MoveDecision::Done(_) => Ok(None),
+            MoveDecision::Refused(index) => self.refused(plan, index),
+            MoveDecision::Recovered => Err(fail(ErrorKind::StaleLease)),
         }
     }
 
     /// A guard on the target did not hold: waits if the new parent is sealed; then the rename starts again.
-    fn refused(&self, plan: &Plan, index: usize) -> Result<Option<Removed>> {
+    fn refused(&self, plan: &RenamePlan, index: usize) -> Result<Option<RemovedInode>> {
         if index == 0 {
-            self.outlast_seal(plan.to.parent, plan.to.home.partition)?;
+            self.outlast_tombstone(plan.to.parent, plan.to.home.partition)?;
         }
         Err(fail(ErrorKind::StaleLease))
     }
 
     fn lock_moves(&self) -> Result<u64> {
-        let home = self.store().home(key::Key::from_slice(DIRECTORY_MOVE_LOCK));
+        let home = self.store().location(key::Key::from_slice(DIRECTORY_MOVE_LOCK));
         let token = self.token();
         let raw_token = token.to_le_bytes();
         loop {
             let op = Operation::put(home.partition, &home.key, &raw_token)
                 .guard(Guard::Absent(&home.key));
-            if self.store().run(Op::new(op).under_lease(NO_LEASE))?.is_done() {
+            if self.store().run(ClientOperation::new(op).under_lease(NO_LEASE))?.is_done() {
                 return Ok(token);
             }
             if let Some(held) = self.outlast(&home)? {
@@ -331,11 +340,11 @@ impl FileSystem {
     }
 
     fn unlock_moves(&self, token: u64) -> Result<()> {
-        let home = self.store().home(key::Key::from_slice(DIRECTORY_MOVE_LOCK));
+        let home = self.store().location(key::Key::from_slice(DIRECTORY_MOVE_LOCK));
         self.release(&home, &token.to_le_bytes())
     }
 
-    fn release(&self, home: &Home, held: &[u8]) -> Result<()> {
+    fn release(&self, home: &RecordLocation, held: &[u8]) -> Result<()> {
         let op = Operation::new(home.partition, [Action::Delete { key: &home.key }])
             .guard(Guard::BytesAre { key: &home.key, offset: 0, bytes: held });
         self.store().run(op).map(drop)
@@ -343,9 +352,9 @@ impl FileSystem {
 }
 
 /// The value of a renamed node's record, from what it was.
-pub fn renamed(node: &Node, value: &[u8], now: Timestamp) -> Vec<u8> {
+pub fn renamed(node: &FoundInode, value: &[u8], now: Timestamp) -> Vec<u8> {
     let mut value = value.to_vec();
-    if node.inode.layout != Layout::Elsewhere {
+    if node.inode.layout != DataLayout::Elsewhere {
         value[at::FLAGS as usize] |= FLAG_RENAMED;
     }
     let ctime = at::CTIME as usize;
@@ -354,7 +363,11 @@ pub fn renamed(node: &Node, value: &[u8], now: Timestamp) -> Vec<u8> {
 }
 
 /// A directory that changes its parent changes itself: its `..`.
-pub fn check_parent_change(ctx: &Context, (from, to): (&End, &End), inode: &Inode) -> Result<()> {
+pub fn check_parent_change(
+    ctx: &CallerContext,
+    (from, to): (&RenameEnd, &RenameEnd),
+    inode: &Inode,
+) -> Result<()> {
     let changes = inode.is_directory() && from.parent != to.parent;
     if changes && !permits(ctx, inode.perm, inode.uid, inode.gid, true, WRITE) {
         return Err(fail(ErrorKind::Denied));
@@ -363,8 +376,8 @@ pub fn check_parent_change(ctx: &Context, (from, to): (&End, &End), inode: &Inod
 }
 
 /// What a rename demands and reads at its target.
-struct Target<'p> {
-    home: &'p Home,
+struct RenameTarget<'p> {
+    home: &'p RecordLocation,
     seal: key::Key,
     orphan: key::Key,
     replaced: Option<([u8; 9], Option<[u8; 8]>)>,
@@ -374,13 +387,13 @@ struct Target<'p> {
     directories_after: i64,
 }
 
-impl<'p> Target<'p> {
-    fn new(plan: &'p Plan, sealed: Option<&Sealed>, token: u64) -> Self {
+impl<'p> RenameTarget<'p> {
+    fn new(plan: &'p RenamePlan, sealed: Option<&DirectoryTombstone>, token: u64) -> Self {
         let directories = i64::from(plan.node.inode.is_directory());
         let identity_of = |inode: &Inode| identity(inode.ino, inode.layout);
         Self {
             home: &plan.to.home,
-            seal: key::seal(plan.to.parent),
+            seal: key::tombstone(plan.to.parent),
             orphan: key::orphan(token),
             replaced: plan.replaced.as_ref().map(|there| {
                 (identity_of(&there.inode), sealed.map(|sealed| sealed.token.to_le_bytes()))

@@ -8,7 +8,7 @@ use samite_types::{Error, ErrorKind};
 /// A promise. The discriminants are stored in inodes: append only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Semantics {
+pub enum FileSemantics {
     /// What a call has done is what every later call of any process sees.
     #[default]
     Posix = 0,
@@ -19,7 +19,7 @@ pub enum Semantics {
     Temporary = 2,
 }
 
-impl Semantics {
+impl FileSemantics {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Posix, Self::Session, Self::Temporary];
 
@@ -39,13 +39,13 @@ impl Semantics {
     }
 }
 
-impl fmt::Display for Semantics {
+impl fmt::Display for FileSemantics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Semantics {
+impl FromStr for FileSemantics {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self, Error> {

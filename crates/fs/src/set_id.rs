@@ -11,7 +11,7 @@ use samite_types::{Epoch, ErrorKind, Result};
 use crate::inode::Inode;
 use crate::store::fail;
 use crate::walk::LOOKUPS_MAX;
-use crate::{Context, FileKind, OpenFile, Timestamp};
+use crate::{CallerContext, FileKind, OpenFile, Timestamp};
 
 /// The bits.
 pub const SET_ID: u16 = 0o6000;
@@ -27,7 +27,7 @@ pub const fn without_set_id(perm: u16) -> u16 {
 
 impl OpenFile {
     /// This handle, which takes the bits off when it changes data, if `ctx` may not keep them. The file had none at `epoch`; `None`: it may have some.
-    pub(crate) fn minding(self, ctx: &Context, epoch: Option<Epoch>) -> Self {
+    pub(crate) fn minding(self, ctx: &CallerContext, epoch: Option<Epoch>) -> Self {
         if self.kind() == FileKind::File && self.flags().write && !ctx.may_all() {
             self.set_id.store(epoch.map_or(UNKNOWN, seen_at), Ordering::Relaxed);
         }

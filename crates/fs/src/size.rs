@@ -2,22 +2,22 @@
 
 use samite_client::OwnedResult;
 use samite_types::{ErrorKind, Result};
-use samite_wire::op::{Action, Data, Guard, List, Operation};
+use samite_wire::op::{Action, Guard, List, Operation, ValueData};
 
-use crate::at::At;
-use crate::file::Tried;
+use crate::at::RelativePath;
+use crate::change_stamps::ChangeStamps;
+use crate::file::InodeTry;
 use crate::filesystem::named;
 use crate::inode::{
-    INODE_LEN, Inode, Layout, MARK_SHARED, at, cuts_and_mark, data_changed, data_written,
+    DataLayout, INODE_LEN, Inode, MARK_SHARED, at, cuts_and_mark, data_changed, data_written,
 };
 use crate::io::in_chunks;
 use crate::key;
-use crate::marks::Marks;
-use crate::store::{Node, fail, malformed, only};
-use crate::writing::{DISTRUST, Mark, Seen, Writing};
+use crate::store::{FoundInode, fail, malformed, only};
+use crate::writing::{DISTRUST, HandleStamp, SeenSize, WriteState};
 use crate::{
-    Attr, Context, FILE_LEN_MAX, FileKind, FileSystem, INLINE_LEN_MAX, OpenFile, OpenFlags,
-    STAT_BLOCK_LEN, Timestamp,
+    CallerContext, FILE_LEN_MAX, FileAttributes, FileKind, FileSystem, INLINE_LEN_MAX, OpenFile,
+    OpenFlags, STAT_BLOCK_LEN, Timestamp,
 };
 
 /// What `stat` says of a directory's size.
@@ -28,7 +28,11 @@ const SETTLE_TRIES_MAX: u32 = 100;
 
 impl FileSystem {
     /// Attributes of a node. `own`: what this handle has written itself.
-    pub(crate) fn attr_of(&self, node: &Node, own: Option<&Writing>) -> Result<Attr> {
+    pub(crate) fn attr_of(
+        &self,
+        node: &FoundInode,
+        own: Option<&WriteState>,
+    ) -> Result<FileAttributes> {
         let (size, written) = self.data_state(node, own)?;
         let mut attr = node.inode.attr(size);
         if let Some(written) = written {
@@ -43,13 +47,13 @@ impl FileSystem {
         if node.inode.is_directory() && key::is_orphan(&node.home.key) {
             attr.blocks = 0;
         } else if node.inode.is_directory() {
-            attr = Self::attr_of_directory(node, &self.marks(node.inode.ino)?);
+            attr = Self::attr_of_directory(node, &self.change_stamps(node.inode.ino)?);
         }
         Ok(attr)
     }
 
     /// Attributes of a directory with these marks.
-    pub(crate) fn attr_of_directory(node: &Node, marks: &Marks) -> Attr {
+    pub(crate) fn attr_of_directory(node: &FoundInode, marks: &ChangeStamps) -> FileAttributes {
         let mut attr = node.inode.attr(DIRECTORY_SIZE);
         attr.mtime = attr.mtime.max(marks.changed);
         attr.ctime = attr.ctime.max(marks.changed);
@@ -59,7 +63,7 @@ impl FileSystem {
     }
 
     /// Size of a node. Costs nothing unless somebody is writing to a chunked file.
-    pub(crate) fn size_of(&self, node: &Node, own: Option<&Writing>) -> Result<u64> {
+    pub(crate) fn size_of(&self, node: &FoundInode, own: Option<&WriteState>) -> Result<u64> {
         self.data_state(node, own).map(|(size, _)| size)
     }
 
@@ -67,8 +71,8 @@ impl FileSystem {
     /// file.
     pub(crate) fn data_state(
         &self,
-        node: &Node,
-        own: Option<&Writing>,
+        node: &FoundInode,
+        own: Option<&WriteState>,
     ) -> Result<(u64, Option<Timestamp>)> {
         let inode = &node.inode;
         if inode.is_directory() {
@@ -97,9 +101,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// As of opening for writing; `Invalid`: no regular file; `FileTooLarge`.
-    pub fn truncate<'a>(&self, ctx: &Context, at: impl Into<At<'a>>, len: u64) -> Result<()> {
+    pub fn truncate<'a>(
+        &self,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
+        len: u64,
+    ) -> Result<()> {
         let flags = OpenFlags { write: true, ..OpenFlags::default() };
-        named("truncate", at, |at: At<'_>| {
+        named("truncate", at, |at: RelativePath<'_>| {
             let file = self.open_file(ctx, at, flags, 0)?;
             file.truncate(len)?;
             file.close()
@@ -152,10 +161,10 @@ impl OpenFile {
         }
         loop {
             let done = match self.layout() {
-                Layout::Chunked | Layout::Tailed | Layout::Spilling => {
+                DataLayout::Chunked | DataLayout::Tailed | DataLayout::Spilling => {
                     self.cut_chunked(len, only_grows)?
                 }
-                Layout::Inline if len <= INLINE_LEN_MAX => {
+                DataLayout::Inline if len <= INLINE_LEN_MAX => {
                     self.cut_inline(len as u32, only_grows)?
                 }
                 _ => {
@@ -174,7 +183,7 @@ impl OpenFile {
 
     fn cut_inline(&self, len: u32, only_grows: bool) -> Result<bool> {
         let now = Timestamp::now();
-        let tried = self.on_inode(Layout::Inline, |home, guard| {
+        let tried = self.on_inode(DataLayout::Inline, |home, guard| {
             let mut op = Operation::new(
                 home.partition,
                 [
@@ -189,7 +198,7 @@ impl OpenFile {
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
         // The guard that refuses says that it is longer already.
-        Ok(matches!(tried, Tried::Done(_) | Tried::Refused(_)))
+        Ok(matches!(tried, InodeTry::Done(_) | InodeTry::Refused(_)))
     }
 
     fn cut_chunked(&self, len: u64, only_grows: bool) -> Result<bool> {
@@ -212,7 +221,7 @@ impl OpenFile {
     }
 
     /// Sets the length of a chunked file without a tail that was found with `size` bytes. False: it is another one now.
-    pub(crate) fn cut_found(&self, node: &Node, len: u64, size: u64) -> Result<bool> {
+    pub(crate) fn cut_found(&self, node: &FoundInode, len: u64, size: u64) -> Result<bool> {
         // Data first: were it the other way round, a crash in between would leave bytes beyond the end that a longer
         // file shows again.
         if len < size {
@@ -221,9 +230,10 @@ impl OpenFile {
         let (now, raw_len) = (Timestamp::now(), len.to_le_bytes());
         let (cuts, settled) = (node.inode.cuts.to_le_bytes(), node.inode.size.to_le_bytes());
         let ends_open = [u8::from(len > 0)];
-        let tried = self.on_inode(Layout::Chunked, |home, guard| {
+        let tried = self.on_inode(DataLayout::Chunked, |home, guard| {
             let key = &home.key;
-            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let write =
+                |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let mut op = Operation::new(home.partition, [data_changed(key, now)])
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::CUTS, bytes: &cuts })
@@ -244,7 +254,7 @@ impl OpenFile {
             }
             self.fs.store().run(op)
         })?;
-        Ok(matches!(tried, Tried::Done(_)))
+        Ok(matches!(tried, InodeTry::Done(_)))
     }
 
     /// Sets the writing mark, once. False: the file is not chunked after all.
@@ -259,36 +269,36 @@ impl OpenFile {
         while !self.writing.is_marked(forks) {
             let (set, was) = if expected == 0 { (token, 0) } else { (MARK_SHARED, expected) };
             match self.try_mark(was, set)? {
-                Tried::Done(results) => {
+                InodeTry::Done(results) => {
                     let inode = inode_of(&results)?;
                     self.note_marked(&mut mark, set, inode.cuts, forks);
                 }
-                Tried::Refused(inode) if inode.mark == MARK_SHARED => {
+                InodeTry::Refused(inode) if inode.mark == MARK_SHARED => {
                     self.note_marked(&mut mark, MARK_SHARED, inode.cuts, forks);
                 }
-                Tried::Refused(inode) => expected = inode.mark,
-                Tried::OtherLayout | Tried::TooLarge => return Ok(false),
+                InodeTry::Refused(inode) => expected = inode.mark,
+                InodeTry::OtherLayout | InodeTry::TooLarge => return Ok(false),
             }
         }
         Ok(true)
     }
 
     /// Notes that the mark is set. What was written under an earlier mark counts only if the file was not cut since.
-    pub(crate) fn note_marked(&self, mark: &mut Mark, token: u64, cuts: u64, forks: u32) {
+    pub(crate) fn note_marked(&self, mark: &mut HandleStamp, token: u64, cuts: u64, forks: u32) {
         let trusted = self.writing.end() == 0 || mark.cuts == cuts;
-        *mark = Mark { token, cuts: if trusted { cuts } else { DISTRUST } };
+        *mark = HandleStamp { token, cuts: if trusted { cuts } else { DISTRUST } };
         self.writing.set_marked(forks);
     }
 
-    fn try_mark(&self, was: u64, set: u64) -> Result<Tried> {
+    fn try_mark(&self, was: u64, set: u64) -> Result<InodeTry> {
         let (was, set) = (was.to_le_bytes(), set.to_le_bytes());
-        self.on_inode(Layout::Chunked, |home, guard| {
+        self.on_inode(DataLayout::Chunked, |home, guard| {
             let key = &home.key;
             let op = Operation::new(
                 home.partition,
                 [
                     Action::Get { key, offset: 0, len: INODE_LEN as u32 },
-                    Action::Write { key, offset: at::MARK, data: Data::Inline(&set) },
+                    Action::Write { key, offset: at::MARK, data: ValueData::Inline(&set) },
                 ],
             )
             .guard(guard)
@@ -327,12 +337,12 @@ impl OpenFile {
             };
             let takes_off = found == mark.token && found != MARK_SHARED;
             match self.try_settle((cuts, found), end, written, takes_off) {
-                Ok(Tried::OtherLayout)
-                    if matches!(self.layout(), Layout::Tailed | Layout::Spilling) =>
+                Ok(InodeTry::OtherLayout)
+                    if matches!(self.layout(), DataLayout::Tailed | DataLayout::Spilling) =>
                 {
                     self.convert(false).inspect_err(|_| self.writing.set_marked(forks))?;
                 }
-                Ok(Tried::Refused(inode)) => {
+                Ok(InodeTry::Refused(inode)) => {
                     (cuts, found) = (inode.cuts, inode.mark);
                     // Cut, or its times were set, after this handle wrote.
                     written = written.filter(|written| *written > inode.ctime);
@@ -354,11 +364,12 @@ impl OpenFile {
         end: u64,
         written: Option<Timestamp>,
         takes_off: bool,
-    ) -> Result<Tried> {
+    ) -> Result<InodeTry> {
         let expected = cuts_and_mark(cuts, found);
-        self.on_inode(Layout::Chunked, |home, guard| {
+        self.on_inode(DataLayout::Chunked, |home, guard| {
             let key = &home.key;
-            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let write =
+                |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let max = |offset, value| Action::Max { key, offset, value };
             let mut op = Operation::new(home.partition, [max(at::SIZE, end)])
                 .guard(guard)
@@ -375,14 +386,14 @@ impl OpenFile {
     }
 
     /// The size now, and the inode by which it is that; notes it.
-    pub(crate) fn size_now(&self) -> Result<(u64, Node)> {
-        let node = match self.kept_node() {
+    pub(crate) fn size_now(&self) -> Result<(u64, FoundInode)> {
+        let node = match self.snapshot_inode() {
             Some(node) => node,
             None => self.node()?,
         };
         let size = self.fs.size_of(&node, Some(&self.writing))?;
         let in_chunks = in_chunks(size, &node.tail());
-        self.writing.see(Seen { size: in_chunks, cuts: node.inode.cuts });
+        self.writing.see(SeenSize { size: in_chunks, cuts: node.inode.cuts });
         Ok((size, node))
     }
 }

@@ -3,10 +3,10 @@
 use samite_types::{Error, ErrorKind, PartitionId, Result};
 
 use crate::file::is_urgent;
-use crate::inode::{Inode, Layout};
+use crate::inode::{DataLayout, Inode};
 use crate::key::{KEY_LEN_MAX, Key};
-use crate::store::{Home, Node};
-use crate::{Context, FileKind, FileSystem, OpenFile, OpenFlags, PATH_LEN_MAX, Timestamp};
+use crate::store::{FoundInode, RecordLocation};
+use crate::{CallerContext, FileKind, FileSystem, OpenFile, OpenFlags, PATH_LEN_MAX, Timestamp};
 
 const VERSION: u8 = 2;
 
@@ -18,10 +18,10 @@ pub struct OpenState {
     ino: u64,
     flags: OpenFlags,
     kind: FileKind,
-    layout: Layout,
+    layout: DataLayout,
     hold: u64,
     inherited: u64,
-    home: Home,
+    home: RecordLocation,
     path: Option<Box<[u8]>>,
 }
 
@@ -87,10 +87,10 @@ impl OpenState {
             ino,
             flags: OpenFlags::from_code(flags),
             kind,
-            layout: Layout::from_code(layout).unwrap_or(Layout::Inline),
+            layout: DataLayout::from_code(layout).unwrap_or(DataLayout::Inline),
             hold,
             inherited,
-            home: Home { key: Key::from_slice(key), partition },
+            home: RecordLocation { key: Key::from_slice(key), partition },
             path: is_directory.then(|| path.into()),
         })
     }
@@ -108,9 +108,9 @@ impl OpenFile {
             flags: self.flags(),
             kind: self.kind(),
             layout: self.layout(),
-            hold: self.hold(),
+            hold: self.open_reference(),
             inherited: self.inherited(),
-            home: self.home(),
+            home: self.location(),
             path: self.dir_path().map(Box::from),
         })
     }
@@ -124,7 +124,7 @@ impl FileSystem {
     pub fn reopen(&self, state: &OpenState) -> OpenFile {
         let mut inode = Inode::new(state.kind, state.ino, 0, 0, 0, Timestamp::default());
         inode.layout = state.layout;
-        let node = Node {
+        let node = FoundInode {
             home: state.home.clone(),
             inode,
             data_len: 0,
@@ -133,7 +133,7 @@ impl FileSystem {
             hold: state.hold,
         };
         let file = OpenFile::new(self, node, state.flags, state.path.clone());
-        file.minding(&Context::of_process(0), None).inheriting(state.inherited)
+        file.minding(&CallerContext::of_process(0), None).inheriting(state.inherited)
     }
 }
 
@@ -150,10 +150,10 @@ mod tests {
             ino: 77,
             flags: OpenFlags { read: true, append: true, ..OpenFlags::default() },
             kind: FileKind::File,
-            layout: Layout::Chunked,
+            layout: DataLayout::Chunked,
             hold: 99,
             inherited: 7,
-            home: Home { key: key::entry(1, &[b'n'; 255]), partition: PartitionId(63) },
+            home: RecordLocation { key: key::entry(1, &[b'n'; 255]), partition: PartitionId(63) },
             path: None,
         };
         let raw = state.encode();

@@ -3,17 +3,17 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use samite_client::{Client, Dataset, Op, OwnedOutcome, OwnedResult, Revealed};
+use samite_client::{Client, ClientOperation, Dataset, GuardedRecord, OwnedOutcome, OwnedResult};
 use samite_types::{Epoch, Error, ErrorKind, PartitionId, Result, Version};
-use samite_wire::heads::HEAD_LEN;
 use samite_wire::limits::OPERATIONS_MAX;
+use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Guard, List, Operation};
 
 use crate::Timestamp;
 use crate::filesystem::new_root;
-use crate::holds::Releases;
-use crate::inode::{INODE_LEN, Inode, Layout, at, identity};
+use crate::inode::{DataLayout, INODE_LEN, Inode, at, identity};
 use crate::key::{self, Key};
+use crate::open_references::ReleaseQueue;
 
 /// Lease epoch of an operation that relies on no cached directory.
 pub const NO_LEASE: Epoch = Epoch(u64::MAX);
@@ -23,16 +23,16 @@ pub const LOOKUP_LEN: usize = 512;
 
 /// The record in which an inode lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct RecordLocation {
     pub key: Key,
     pub partition: PartitionId,
 }
 
 /// A look-up's find.
 #[derive(Clone, Debug)]
-pub struct Node {
-    /// The record that was asked for, or the one that it named ([`Layout::Elsewhere`]).
-    pub home: Home,
+pub struct FoundInode {
+    /// The record that was asked for, or the one that it named ([`DataLayout::Elsewhere`]).
+    pub home: RecordLocation,
     pub inode: Inode,
     /// Bytes after the inode.
     pub data_len: u64,
@@ -43,15 +43,15 @@ pub struct Node {
     pub hold: u64,
 }
 
-impl Node {
+impl FoundInode {
     /// Whether its data are in chunks, but for a tail.
     pub const fn is_chunked(&self) -> bool {
-        matches!(self.inode.layout, Layout::Chunked) || self.has_tail()
+        matches!(self.inode.layout, DataLayout::Chunked) || self.has_tail()
     }
 
     /// Whether what was appended to it lies after the inode.
     pub const fn has_tail(&self) -> bool {
-        matches!(self.inode.layout, Layout::Tailed | Layout::Spilling)
+        matches!(self.inode.layout, DataLayout::Tailed | DataLayout::Spilling)
     }
 
     /// Where its tail is in the file; of a file without one, nothing at the end of what the inode knows.
@@ -62,40 +62,40 @@ impl Node {
 
     /// Whether a location record says where it goes: not for what only points to an inode that stays where it is.
     pub const fn has_location(&self) -> bool {
-        !matches!(self.inode.layout, Layout::Elsewhere)
+        !matches!(self.inode.layout, DataLayout::Elsewhere)
     }
 }
 
 /// The records of one file system.
 #[derive(Clone)]
-pub struct Store {
+pub struct RecordStoreView {
     pub client: Client,
     pub dataset: Dataset,
     /// Holds that are to end.
-    pub releases: Arc<Releases>,
+    pub releases: Arc<ReleaseQueue>,
 }
 
-impl Store {
+impl RecordStoreView {
     /// The record with this key, in the partition of its hash.
-    pub fn home(&self, key: Key) -> Home {
+    pub fn location(&self, key: Key) -> RecordLocation {
         let partition = self.dataset.partition_of(&key);
-        Home { key, partition }
+        RecordLocation { key, partition }
     }
 
-    pub fn entry(&self, parent: u64, name: &[u8]) -> Home {
-        self.home(key::entry(parent, name))
+    pub fn entry(&self, parent: u64, name: &[u8]) -> RecordLocation {
+        self.location(key::entry(parent, name))
     }
 
-    pub fn own(&self, ino: u64) -> Home {
-        self.home(key::own(ino))
+    pub fn own(&self, ino: u64) -> RecordLocation {
+        self.location(key::own(ino))
     }
 
     pub fn chunk_len(&self) -> u64 {
         u64::from(self.dataset.spec().chunk_len)
     }
 
-    /// Carries out operations in one request per node; see [`Store::run`].
-    pub fn run_all(&self, ops: &mut [Op<'_>]) -> Result<Vec<OwnedOutcome>> {
+    /// Carries out operations in one request per node; see [`RecordStoreView::run`].
+    pub fn run_all(&self, ops: &mut [ClientOperation<'_>]) -> Result<Vec<OwnedOutcome>> {
         let deadline = self.client.deadline();
         let mut outcomes = Vec::with_capacity(ops.len());
         for part in ops.chunks_mut(OPERATIONS_MAX) {
@@ -107,7 +107,7 @@ impl Store {
     }
 
     /// Carries out operations in one request per node; every failure stays an outcome.
-    pub fn run_each(&self, ops: &mut [Op<'_>]) -> Result<Vec<OwnedOutcome>> {
+    pub fn run_each(&self, ops: &mut [ClientOperation<'_>]) -> Result<Vec<OwnedOutcome>> {
         let deadline = self.client.deadline();
         let mut outcomes = Vec::with_capacity(ops.len());
         for part in ops.chunks_mut(OPERATIONS_MAX) {
@@ -121,13 +121,13 @@ impl Store {
         &self,
         build: impl Fn(PartitionId) -> Operation<'k>,
     ) -> Result<Vec<OwnedOutcome>> {
-        let mut ops: Vec<Op<'k>> =
+        let mut ops: Vec<ClientOperation<'k>> =
             (0..self.dataset.partitions()).map(|index| build(PartitionId(index)).into()).collect();
         self.run_all(&mut ops)
     }
 
     /// What is in `home` itself.
-    pub fn read(&self, home: &Home, lease: Epoch) -> Result<Option<Node>> {
+    pub fn read(&self, home: &RecordLocation, lease: Epoch) -> Result<Option<FoundInode>> {
         if let Some(node) = self.shown(home, lease)? {
             return Ok(Some(node));
         }
@@ -136,7 +136,7 @@ impl Store {
             home.partition,
             [Action::Get { key: &home.key, offset: 0, len: LOOKUP_LEN as u32 }],
         );
-        let outcome = self.run(Op::new(op).into_dest(&mut buf).under_lease(lease));
+        let outcome = self.run(ClientOperation::new(op).into_dest(&mut buf).under_lease(lease));
         if outcome.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost)
             && home.key == key::own(key::ROOT_INO)
         {
@@ -155,7 +155,7 @@ impl Store {
     }
 
     /// What is in `home`, if its node shows it to clients on its host, and all that a look-up needs.
-    fn shown(&self, home: &Home, lease: Epoch) -> Result<Option<Node>> {
+    fn shown(&self, home: &RecordLocation, lease: Epoch) -> Result<Option<FoundInode>> {
         let mut start = [0; HEAD_LEN];
         let Some(head) = self.dataset.head(home.partition, &home.key, lease, &mut start) else {
             return Ok(None);
@@ -170,14 +170,21 @@ impl Store {
     }
 
     /// The node in a record that was read from its start, and the bytes that were read.
-    pub fn found(&self, home: &Home, outcome: OwnedOutcome) -> Result<Option<(Node, Vec<u8>)>> {
+    pub fn found(
+        &self,
+        home: &RecordLocation,
+        outcome: OwnedOutcome,
+    ) -> Result<Option<(FoundInode, Vec<u8>)>> {
         match outcome {
             OwnedOutcome::Done(results) => match results.into_iter().next() {
                 Some(OwnedResult::Value { version, total_len, data, .. }) => {
                     let inode = inode_in(home, &data)?;
                     let data_len = u64::from(total_len).saturating_sub(INODE_LEN as u64);
                     let home = home.clone();
-                    Ok(Some((Node { home, inode, data_len, version, target: None, hold: 0 }, data)))
+                    Ok(Some((
+                        FoundInode { home, inode, data_len, version, target: None, hold: 0 },
+                        data,
+                    )))
                 }
                 _ => Err(malformed()),
             },
@@ -187,19 +194,23 @@ impl Store {
     }
 
     /// What a failed guard revealed of `home`.
-    pub fn node_of_reveal(&self, home: &Home, revealed: &Revealed) -> Result<Node> {
+    pub fn node_of_reveal(
+        &self,
+        home: &RecordLocation,
+        revealed: &GuardedRecord,
+    ) -> Result<FoundInode> {
         self.node(home.clone(), revealed.version, revealed.total_len, &revealed.bytes)
     }
 
     pub(crate) fn node(
         &self,
-        home: Home,
+        home: RecordLocation,
         version: Version,
         total_len: u32,
         start: &[u8],
-    ) -> Result<Node> {
+    ) -> Result<FoundInode> {
         let inode = inode_in(&home, start)?;
-        let mut node = Node {
+        let mut node = FoundInode {
             home,
             inode,
             data_len: u64::from(total_len).saturating_sub(INODE_LEN as u64),
@@ -207,7 +218,7 @@ impl Store {
             target: None,
             hold: 0,
         };
-        if inode.kind == crate::FileKind::Symlink && inode.layout == Layout::Inline {
+        if inode.kind == crate::FileKind::Symlink && inode.layout == DataLayout::Inline {
             node.target = Some(if start.len() == total_len as usize {
                 start[INODE_LEN..].to_vec()
             } else {
@@ -223,7 +234,7 @@ impl Store {
     }
 
     /// The whole value of a record.
-    pub fn value(&self, home: &Home) -> Result<Option<(Version, Vec<u8>)>> {
+    pub fn value(&self, home: &RecordLocation) -> Result<Option<(Version, Vec<u8>)>> {
         match self.run(Operation::get(home.partition, &home.key))? {
             OwnedOutcome::Done(results) => match results.into_iter().next() {
                 Some(OwnedResult::Value { version, data, .. }) => Ok(Some((version, data))),
@@ -236,7 +247,7 @@ impl Store {
 }
 
 /// The inode at the start of the record in `home`.
-fn inode_in(home: &Home, value: &[u8]) -> Result<Inode> {
+fn inode_in(home: &RecordLocation, value: &[u8]) -> Result<Inode> {
     let mut inode = Inode::decode(value)?;
     if key::is_orphan(&home.key) {
         inode.nlink = 0;
@@ -260,12 +271,12 @@ pub fn expected(outcome: OwnedOutcome) -> Result<OwnedOutcome> {
 }
 
 /// The guard that `home` is where inode `ino` lives with its data in `layout`. `identity` is a buffer for its bytes.
-pub fn lives_in<'k>(home: &'k Home, identity: &'k [u8; 9]) -> Guard<'k> {
+pub fn lives_in<'k>(home: &'k RecordLocation, identity: &'k [u8; 9]) -> Guard<'k> {
     Guard::BytesAre { key: &home.key, offset: at::INO, bytes: identity }
 }
 
 /// Bytes for [`lives_in`].
-pub fn identity_of(node: &Node) -> [u8; 9] {
+pub fn identity_of(node: &FoundInode) -> [u8; 9] {
     identity(node.inode.ino, node.inode.layout)
 }
 

@@ -1,28 +1,28 @@
 //! The tail of a file: reading what was appended there, cutting it, and spilling it into chunks.
 //!
 //! A tail is spilled by whoever froze it, or by whoever has taken that over last and left a token in the inode. Nobody else ends the
-//! spilling, and what others still write of it into chunks is refused there ([`Store::fence`](crate::store::Store)).
+//! spilling, and what others still write of it into chunks is refused there ([`Store::fence`](crate::store::RecordStoreView)).
 
 use std::time::Duration;
 
-use samite_client::{Op, OwnedResult};
+use samite_client::{ClientOperation, OwnedResult};
 use samite_types::{Deadline, ErrorKind, Result};
-use samite_wire::op::{Action, Data, Guard, List, Operation};
+use samite_wire::op::{Action, Guard, List, Operation, ValueData};
 
-use crate::file::Tried;
-use crate::inode::{INODE_LEN, Inode, Layout, at, data_changed};
+use crate::file::InodeTry;
+use crate::inode::{DataLayout, INODE_LEN, Inode, at, data_changed};
 use crate::moving::pause;
-use crate::store::{Node, malformed, only};
+use crate::store::{FoundInode, malformed, only};
 use crate::{FILE_LEN_MAX, OpenFile, Timestamp};
 
-const SPILLING: &[u8] = &[Layout::Spilling as u8];
-const CHUNKED: &[u8] = &[Layout::Chunked as u8];
+const SPILLING: &[u8] = &[DataLayout::Spilling as u8];
+const CHUNKED: &[u8] = &[DataLayout::Chunked as u8];
 
 /// How long a spilling file may stand still before others take over.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A tail, as whoever is to spill or cut it has found it.
-pub struct Spill {
+pub struct TailSpill {
     /// Where it begins in the file.
     pub start: u64,
     pub cuts: u64,
@@ -44,24 +44,25 @@ impl OpenFile {
     }
 
     /// Freezes the tail; it is for this handle to spill. `None`: it is for somebody else, or there is none.
-    pub(crate) fn freeze(&self) -> Result<Option<Spill>> {
-        let tried = self.on_inode(Layout::Tailed, |home, guard| {
+    pub(crate) fn freeze(&self) -> Result<Option<TailSpill>> {
+        let tried = self.on_inode(DataLayout::Tailed, |home, guard| {
             let key = &home.key;
-            let freeze = Action::Write { key, offset: at::LAYOUT, data: Data::Inline(SPILLING) };
+            let freeze =
+                Action::Write { key, offset: at::LAYOUT, data: ValueData::Inline(SPILLING) };
             let tell = Action::Get { key, offset: 0, len: INODE_LEN as u32 };
             let op = Operation::new(home.partition, [tell, freeze]).guard(guard);
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
-        let Tried::Done(results) = tried else { return Ok(None) };
-        self.set_layout(Layout::Spilling);
+        let InodeTry::Done(results) = tried else { return Ok(None) };
+        self.set_layout(DataLayout::Spilling);
         let (inode, _) = told(&results)?;
         if inode.spiller == 0 { self.frozen(0) } else { self.seize(inode.spiller) }
     }
 
     /// The frozen tail, while its spiller is this one.
-    fn frozen(&self, spiller: u64) -> Result<Option<Spill>> {
+    fn frozen(&self, spiller: u64) -> Result<Option<TailSpill>> {
         let token = spiller.to_le_bytes();
-        let tried = self.on_inode(Layout::Spilling, |home, guard| {
+        let tried = self.on_inode(DataLayout::Spilling, |home, guard| {
             let key = &home.key;
             let op =
                 Operation::new(home.partition, [Action::Get { key, offset: 0, len: u32::MAX }])
@@ -69,32 +70,32 @@ impl OpenFile {
                     .guard(Guard::BytesAre { key, offset: at::SPILLER, bytes: &token });
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
-        let Tried::Done(results) = tried else { return Ok(None) };
+        let InodeTry::Done(results) = tried else { return Ok(None) };
         let Some(OwnedResult::Value { data: mut tail, .. }) = results.into_iter().next() else {
             return Err(malformed());
         };
         let inode = Inode::decode(&tail)?;
         tail.drain(..INODE_LEN);
         tail.truncate(within_file(inode.size, tail.len()));
-        Ok(Some(Spill { start: inode.size, cuts: inode.cuts, spiller, tail }))
+        Ok(Some(TailSpill { start: inode.size, cuts: inode.cuts, spiller, tail }))
     }
 
     /// Takes the spilling of a tail over from `was`, 0 for whoever froze it. Who had it before may have read the tail, and may
     /// come to write it into chunks as late as ever: therefore a fence is put before these first. It stays, as the file may be
     /// cut and grow again before that. `None`: somebody else has taken over, or is done.
-    pub(crate) fn seize(&self, was: u64) -> Result<Option<Spill>> {
+    pub(crate) fn seize(&self, was: u64) -> Result<Option<TailSpill>> {
         let spiller = self.fs.token();
         let (was, token) = (was.to_le_bytes(), spiller.to_le_bytes());
-        let tried = self.on_inode(Layout::Spilling, |home, guard| {
+        let tried = self.on_inode(DataLayout::Spilling, |home, guard| {
             let key = &home.key;
             let tell = Action::Get { key, offset: 0, len: INODE_LEN as u32 };
-            let seize = Action::Write { key, offset: at::SPILLER, data: Data::Inline(&token) };
+            let seize = Action::Write { key, offset: at::SPILLER, data: ValueData::Inline(&token) };
             let op = Operation::new(home.partition, [tell, seize])
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::SPILLER, bytes: &was });
             self.fs.store().run(op.reveal(INODE_LEN as u32))
         })?;
-        let Tried::Done(results) = tried else { return Ok(None) };
+        let InodeTry::Done(results) = tried else { return Ok(None) };
         let (inode, len) = told(&results)?;
         self.fs.store().fence(self.ino(), inode.size, within_file(inode.size, len), spiller)?;
         // The fence may have come late itself.
@@ -105,7 +106,7 @@ impl OpenFile {
     pub(crate) fn await_spill(&self) -> Result<()> {
         let end = Deadline::after(PATIENCE);
         let started = self.node()?.inode;
-        if started.layout != Layout::Spilling {
+        if started.layout != DataLayout::Spilling {
             return Ok(());
         }
         let state = |inode: &Inode| (inode.layout, inode.size, inode.cuts, inode.spiller);
@@ -122,8 +123,8 @@ impl OpenFile {
     }
 
     /// Writes a frozen tail into chunks and drops it, unless somebody else has taken over.
-    pub(crate) fn finish_spill(&self, spill: &Spill) -> Result<()> {
-        let Spill { start, spiller, tail, .. } = spill;
+    pub(crate) fn finish_spill(&self, spill: &TailSpill) -> Result<()> {
+        let TailSpill { start, spiller, tail, .. } = spill;
         if self.fs.store().spill_chunks(self.ino(), tail, *start, *spiller, false)? {
             self.drop_tail(*spiller, *start, tail.len(), &[])?;
         }
@@ -141,9 +142,10 @@ impl OpenFile {
     ) -> Result<bool> {
         let (settled, end) = (start.to_le_bytes(), (start + len as u64).to_le_bytes());
         let (now, token) = (Timestamp::now(), spiller.to_le_bytes());
-        let tried = self.on_inode(Layout::Spilling, |home, guard| {
+        let tried = self.on_inode(DataLayout::Spilling, |home, guard| {
             let key = &home.key;
-            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let write =
+                |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             let mut op = Operation::new(
                 home.partition,
                 [Action::Truncate { key, len: INODE_LEN as u32 }, write(at::SIZE, &end)],
@@ -160,16 +162,16 @@ impl OpenFile {
             }
             self.fs.store().run(op)
         })?;
-        let is_done = matches!(tried, Tried::Done(_));
+        let is_done = matches!(tried, InodeTry::Done(_));
         if is_done && next.is_empty() {
-            self.set_layout(Layout::Chunked);
+            self.set_layout(DataLayout::Chunked);
         }
         Ok(is_done)
     }
 
     /// Reads from the tail that `node` has, of which `[offset, offset + buf.len())` is a part. False: the file is another one
     /// now.
-    pub(crate) fn read_tail(&self, buf: &mut [u8], offset: u64, node: &Node) -> Result<bool> {
+    pub(crate) fn read_tail(&self, buf: &mut [u8], offset: u64, node: &FoundInode) -> Result<bool> {
         let settled = node.inode.size.to_le_bytes();
         // Within a record.
         let start = (offset - node.inode.size) as u32 + INODE_LEN as u32;
@@ -181,10 +183,10 @@ impl OpenFile {
                 .guard(guard)
                 .guard(Guard::BytesAre { key, offset: at::SIZE, bytes: &settled })
                 .reveal(INODE_LEN as u32);
-            self.fs.store().run(Op::new(op).into_dest(&mut *buf))
+            self.fs.store().run(ClientOperation::new(op).into_dest(&mut *buf))
         })?;
         match tried {
-            Tried::Done(results) => {
+            InodeTry::Done(results) => {
                 let (_, _, len) = results.first().ok_or_else(malformed)?.value()?;
                 Ok(len == wanted)
             }
@@ -194,9 +196,9 @@ impl OpenFile {
 
     /// Cuts a file of `size` bytes with a tail to `len`, which is no more. False: it is another one now, perhaps because its tail
     /// was spilled for that.
-    pub(crate) fn cut_tailed(&self, node: &Node, len: u64, size: u64) -> Result<bool> {
+    pub(crate) fn cut_tailed(&self, node: &FoundInode, len: u64, size: u64) -> Result<bool> {
         let (layout, start) = (node.inode.layout, node.inode.size);
-        if layout == Layout::Spilling || node.inode.mark != 0 {
+        if layout == DataLayout::Spilling || node.inode.mark != 0 {
             return match self.convert(false) {
                 // What is removed needs no space.
                 Err(error) if error.kind() == ErrorKind::NoSpace && len <= start => {
@@ -210,13 +212,13 @@ impl OpenFile {
             self.fs.store().cut_chunks(self.ino(), len, size)?;
         }
         let Inode { cuts, spiller, .. } = node.inode;
-        self.cut_record(layout, &Spill { start, cuts, spiller, tail: Vec::new() }, len)
+        self.cut_record(layout, &TailSpill { start, cuts, spiller, tail: Vec::new() }, len)
     }
 
     /// Cuts a file whose tail is frozen to where that begins, or less. False: it is another one now.
     pub(crate) fn cut_frozen(&self, len: u64, size: u64) -> Result<bool> {
         let inode = self.node()?.inode;
-        if inode.layout != Layout::Spilling {
+        if inode.layout != DataLayout::Spilling {
             return Ok(false);
         }
         let Some(spill) = self.seize(inode.spiller)? else { return Ok(false) };
@@ -226,17 +228,18 @@ impl OpenFile {
         // Some of the tail may be there.
         let end = spill.start + spill.tail.len() as u64;
         self.fs.store().cut_chunks(self.ino(), len, size.max(end))?;
-        self.cut_record(Layout::Spilling, &spill, len)
+        self.cut_record(DataLayout::Spilling, &spill, len)
     }
 
     /// Cuts what is in the inode's record of a file with a tail, unless that has been spilled or cut since it was found.
-    fn cut_record(&self, layout: Layout, found: &Spill, len: u64) -> Result<bool> {
+    fn cut_record(&self, layout: DataLayout, found: &TailSpill, len: u64) -> Result<bool> {
         let now = Timestamp::now();
         let [start, cuts, spiller] = [found.start, found.cuts, found.spiller].map(u64::to_le_bytes);
         let (size, ends_open) = (len.min(found.start).to_le_bytes(), [u8::from(len > 0)]);
         let tried = self.on_inode(layout, |home, guard| {
             let key = &home.key;
-            let write = |offset, bytes| Action::Write { key, offset, data: Data::Inline(bytes) };
+            let write =
+                |offset, bytes| Action::Write { key, offset, data: ValueData::Inline(bytes) };
             // What is left of the tail is within a record.
             let left = INODE_LEN as u32 + len.saturating_sub(found.start) as u32;
             let mut op = Operation::new(
@@ -259,7 +262,7 @@ impl OpenFile {
             }
             self.fs.store().run(op)
         })?;
-        Ok(matches!(tried, Tried::Done(_)))
+        Ok(matches!(tried, InodeTry::Done(_)))
     }
 }
 

@@ -1,24 +1,24 @@
 //! Path resolution.
 //!
-//! A [`Walk`] stands in a directory and has the rest of a path before it. It knows the directories that it came
+//! A [`PathWalk`] stands in a directory and has the rest of a path before it. It knows the directories that it came
 //! through, so `..` goes
 //! back to where it really came from, also behind symbolic links.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-use samite_client::Posted;
+use samite_client::SubmittedEntry;
 use samite_types::{Epoch, ErrorKind, Result};
 use smallvec::SmallVec;
 
-use crate::at::At;
+use crate::at::RelativePath;
 use crate::cache::DirNode;
-use crate::inode::{Inode, Layout};
-use crate::kept::Brought;
+use crate::delegated::DelegationStamp;
+use crate::inode::{DataLayout, Inode};
 use crate::key::{self, ROOT_INO};
-use crate::leased::Promise;
-use crate::store::{Home, Node, fail};
-use crate::{Context, FileKind, FileSystem, NAME_LEN_MAX, PATH_LEN_MAX, SYMLINKS_MAX};
+use crate::open_snapshot::OpenSnapshot;
+use crate::store::{FoundInode, RecordLocation, fail};
+use crate::{CallerContext, FileKind, FileSystem, NAME_LEN_MAX, PATH_LEN_MAX, SYMLINKS_MAX};
 
 /// Search permission.
 pub const SEARCH: u16 = 1;
@@ -28,15 +28,15 @@ pub const WRITE: u16 = 2;
 pub const READ: u16 = 4;
 
 /// A resolution under way.
-pub struct Walk<'a> {
+pub struct PathWalk<'a> {
     fs: &'a FileSystem,
-    ctx: &'a Context,
+    ctx: &'a CallerContext,
     /// Lease epoch that everything here stands on.
     pub epoch: Epoch,
     /// Directories from the start to here; never empty.
     stack: SmallVec<[DirNode; 8]>,
     /// Home of the first directory of the stack, unless that is the root.
-    base: Option<Home>,
+    base: Option<RecordLocation>,
     /// Absolute path of the top of the stack, without symbolic links; empty for the root.
     canon: SmallVec<[u8; 128]>,
     path: Cow<'a, [u8]>,
@@ -54,27 +54,32 @@ pub struct Walk<'a> {
     /// And then to be read.
     pub reads: bool,
     /// What looking it up for that brought along.
-    pub brought: Option<Brought>,
+    pub brought: Option<OpenSnapshot>,
     /// What is made is to be relied on.
     pub leases: bool,
     /// What was made.
-    pub made: Option<New>,
+    pub made: Option<WalkEnd>,
 }
 
 /// What a walk has ended in making.
 #[derive(Clone, Copy)]
-pub struct New {
+pub struct WalkEnd {
     /// As it was made.
     pub inode: Inode,
     /// For how long it stays so.
-    pub promise: Option<Promise>,
+    pub promise: Option<DelegationStamp>,
     /// It was left with the node.
-    pub posted: Option<Posted>,
+    pub posted: Option<SubmittedEntry>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> PathWalk<'a> {
     /// Starts at the root, or at the directory of `at`.
-    pub fn start(fs: &'a FileSystem, ctx: &'a Context, at: At<'a>, epoch: Epoch) -> Result<Self> {
+    pub fn start(
+        fs: &'a FileSystem,
+        ctx: &'a CallerContext,
+        at: RelativePath<'a>,
+        epoch: Epoch,
+    ) -> Result<Self> {
         if at.path.is_empty() {
             return Err(fail(ErrorKind::NotFound));
         }
@@ -142,7 +147,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Home of the last component's entry.
-    pub fn entry(&self) -> Home {
+    pub fn entry(&self) -> RecordLocation {
         self.fs.inner.store.entry(self.dir().ino, self.name())
     }
 
@@ -172,7 +177,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Home of the directory that the walk stands in.
-    pub fn dir_home(&self) -> Home {
+    pub fn directory_location(&self) -> RecordLocation {
         let store = &self.fs.inner.store;
         if let [.., parent, _] = self.stack.as_slice() {
             let name = self.canon.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
@@ -217,7 +222,7 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         // Cached permissions may be narrower than the real ones: only taking some away revokes leases.
-        let node = self.fs.lookup_home(&self.dir_home(), self.epoch)?;
+        let node = self.fs.lookup_location(&self.directory_location(), self.epoch)?;
         let node = node.ok_or_else(|| fail(ErrorKind::StaleLease))?;
         let fresh = DirNode::of(&node.inode);
         if let Some(top) = self.stack.last_mut() {
@@ -238,7 +243,7 @@ impl<'a> Walk<'a> {
             self.drop_last_of_canon();
             let above = std::mem::take(&mut self.canon);
             self.start_at_root()?;
-            let mut down = Walk {
+            let mut down = PathWalk {
                 path: Cow::Owned(above.to_vec()),
                 stack: self.stack.clone(),
                 canon: SmallVec::new(),
@@ -271,8 +276,8 @@ impl<'a> Walk<'a> {
             self.push(node);
             return Ok(());
         }
-        let home = self.fs.store().home(key);
-        let node = self.fs.lookup_home(&home, self.epoch)?;
+        let home = self.fs.store().location(key);
+        let node = self.fs.lookup_location(&home, self.epoch)?;
         let node = node.ok_or_else(|| fail(ErrorKind::NotFound))?;
         match (node.inode.kind, node.target) {
             (FileKind::Directory, _) => {
@@ -322,15 +327,15 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn look_up_last(&mut self) -> Result<Option<Node>> {
+    fn look_up_last(&mut self) -> Result<Option<FoundInode>> {
         let home = self.entry();
         self.look_up(&home)
     }
 
     /// What lives in `home`; held if it is about to be opened.
-    pub fn look_up(&mut self, home: &Home) -> Result<Option<Node>> {
+    pub fn look_up(&mut self, home: &RecordLocation) -> Result<Option<FoundInode>> {
         if !self.opens {
-            return self.fs.lookup_home(home, self.epoch);
+            return self.fs.lookup_location(home, self.epoch);
         }
         let reads = self.reads.then(|| self.dir().semantics);
         let found = self.fs.lookup_to_open(home, self.epoch, reads)?;
@@ -344,10 +349,10 @@ impl<'a> Walk<'a> {
     /// The file that the path names; what is a symbolic link itself is followed if `follow`. `None`: there is no such
     /// entry, and the walk stands in the directory
     /// where it would be.
-    pub fn find(&mut self, follow: bool) -> Result<Option<Node>> {
+    pub fn find(&mut self, follow: bool) -> Result<Option<FoundInode>> {
         loop {
             if !self.advance()? {
-                let home = self.dir_home();
+                let home = self.directory_location();
                 return match self.look_up(&home)? {
                     Some(node) if node.inode.ino == self.dir().ino => Ok(Some(node)),
                     found => {
@@ -392,7 +397,11 @@ fn inside<'t>(mount_point: &[u8], target: &'t [u8]) -> Option<&'t [u8]> {
 
 impl FileSystem {
     /// What lives in `home`, or where `home` says; waits for a move to end.
-    pub(crate) fn lookup_home(&self, home: &Home, epoch: Epoch) -> Result<Option<Node>> {
+    pub(crate) fn lookup_location(
+        &self,
+        home: &RecordLocation,
+        epoch: Epoch,
+    ) -> Result<Option<FoundInode>> {
         for _ in 0..LOOKUPS_MAX {
             let Some(node) = self.store().read(home, epoch)? else { return Ok(None) };
             if let Some(node) = self.settled(node)? {
@@ -403,14 +412,14 @@ impl FileSystem {
     }
 
     /// `node`, or what it names; `None` when it was moving, and should be looked up again.
-    pub(crate) fn settled(&self, node: Node) -> Result<Option<Node>> {
+    pub(crate) fn settled(&self, node: FoundInode) -> Result<Option<FoundInode>> {
         match node.inode.layout {
-            Layout::Moving => {
+            DataLayout::Moving => {
                 self.await_move(&node.home)?;
                 Ok(None)
             }
             // Gone from there: its last link went away just now, this entry among them.
-            Layout::Elsewhere => {
+            DataLayout::Elsewhere => {
                 self.store().read(&self.store().own(node.inode.ino), crate::store::NO_LEASE)
             }
             _ => Ok(Some(node)),
@@ -424,13 +433,13 @@ impl FileSystem {
     /// As of [`FileSystem::stat`].
     pub fn way_out<'a>(
         &self,
-        ctx: &Context,
-        at: impl Into<At<'a>>,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
         follow: bool,
     ) -> Result<Option<Vec<u8>>> {
         let at = at.into();
         self.under_lease(|epoch| {
-            let mut walk = Walk::start(self, ctx, at, epoch)?;
+            let mut walk = PathWalk::start(self, ctx, at, epoch)?;
             match walk.find(follow) {
                 Err(error) if error.kind() == ErrorKind::CrossDevice => Ok(walk.outside.take()),
                 result => result.map(|_| None),
@@ -439,9 +448,14 @@ impl FileSystem {
     }
 
     /// Resolves `at` to a file that must exist.
-    pub(crate) fn resolve(&self, ctx: &Context, at: At<'_>, follow: bool) -> Result<Node> {
+    pub(crate) fn resolve(
+        &self,
+        ctx: &CallerContext,
+        at: RelativePath<'_>,
+        follow: bool,
+    ) -> Result<FoundInode> {
         self.under_lease(|epoch| {
-            Walk::start(self, ctx, at, epoch)?
+            PathWalk::start(self, ctx, at, epoch)?
                 .find(follow)?
                 .ok_or_else(|| fail(ErrorKind::NotFound))
         })

@@ -20,7 +20,7 @@ use crate::Timestamp;
 
 /// The mark that a handle has set.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Mark {
+pub struct HandleStamp {
     pub token: u64,
     /// Cuts of the file when it was set; [`DISTRUST`] when how far this handle has written says nothing about the size.
     pub cuts: u64,
@@ -34,7 +34,7 @@ pub const DISTRUST: u64 = u64::MAX;
 
 /// A size that the file once had.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct SeenSize {
     pub size: u64,
     /// Cuts of the file at that time.
     pub cuts: u64,
@@ -42,12 +42,12 @@ pub struct Seen {
 
 /// State of an open file's writes.
 #[derive(Debug)]
-pub struct Writing {
+pub struct WriteState {
     /// 0: no mark set; else one more than the forks that the process was away from the start when it was.
     marked: AtomicU32,
-    mark: Mutex<Mark>,
+    mark: Mutex<HandleStamp>,
     end: AtomicU64,
-    seen: Mutex<Seen>,
+    seen: Mutex<SeenSize>,
     /// The file is at least this long, unless another handle has cut it.
     known_end: AtomicU64,
     /// The inode tells of holes, as far as this handle knows.
@@ -57,13 +57,13 @@ pub struct Writing {
     told: AtomicI64,
 }
 
-impl Writing {
+impl WriteState {
     pub fn new(size: u64, cuts: u64) -> Self {
         Self {
             marked: AtomicU32::new(0),
             mark: Mutex::default(),
             end: AtomicU64::new(0),
-            seen: Mutex::new(Seen { size, cuts }),
+            seen: Mutex::new(SeenSize { size, cuts }),
             known_end: AtomicU64::new(size),
             sparse: AtomicBool::new(false),
             written: AtomicI64::new(0),
@@ -77,7 +77,7 @@ impl Writing {
     }
 
     /// Holds off other threads that would set or take off the mark.
-    pub fn lock(&self) -> MutexGuard<'_, Mark> {
+    pub fn lock(&self) -> MutexGuard<'_, HandleStamp> {
         self.mark.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,11 +123,11 @@ impl Writing {
     }
 
     /// The last size seen.
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> SeenSize {
         *self.lock_seen()
     }
 
-    pub fn see(&self, seen: Seen) {
+    pub fn see(&self, seen: SeenSize) {
         *self.lock_seen() = seen;
         self.see_end(seen.size);
     }
@@ -153,7 +153,7 @@ impl Writing {
         self.sparse.store(true, Ordering::Relaxed);
     }
 
-    fn lock_seen(&self) -> MutexGuard<'_, Seen> {
+    fn lock_seen(&self) -> MutexGuard<'_, SeenSize> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

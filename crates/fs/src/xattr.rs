@@ -1,18 +1,18 @@
 //! Extended attributes: a record each, beside no inode.
 
-use samite_client::{Op, OwnedOutcome, OwnedResult};
+use samite_client::{ClientOperation, OwnedOutcome, OwnedResult};
 use samite_types::{ErrorKind, PartitionId, Result};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use crate::at::At;
+use crate::at::RelativePath;
 use crate::cache::permits;
 use crate::chunks::listing;
 use crate::filesystem::named;
 use crate::inode::{FLAG_ATTRIBUTES, at};
 use crate::key;
-use crate::store::{Node, Store, fail, identity_of, lives_in, malformed};
+use crate::store::{FoundInode, RecordStoreView, fail, identity_of, lives_in, malformed};
 use crate::walk::{LOOKUPS_MAX, READ, WRITE};
-use crate::{Context, FileKind, FileSystem, NAME_LEN_MAX, OpenFile};
+use crate::{CallerContext, FileKind, FileSystem, NAME_LEN_MAX, OpenFile};
 
 /// Longest value of an extended attribute, in bytes.
 pub const ATTRIBUTE_LEN_MAX: usize = 64 << 10;
@@ -30,9 +30,9 @@ pub struct XattrFlags {
 }
 
 /// A file by path or by handle.
-pub enum Subject<'a> {
+pub enum XattrSubject<'a> {
     /// By path.
-    Path(At<'a>, /** A symbolic link in the last component is followed. */ bool),
+    Path(RelativePath<'a>, /** A symbolic link in the last component is followed. */ bool),
     /// By handle.
     Open(&'a OpenFile),
 }
@@ -43,7 +43,12 @@ impl FileSystem {
     /// # Errors
     /// As of [`FileSystem::stat`]; `NoAttribute`; `Denied`; `Unsupported`: not in the namespace `user.`, `trusted.` or
     /// `security.`.
-    pub fn get_xattr(&self, ctx: &Context, file: &Subject<'_>, name: &[u8]) -> Result<Vec<u8>> {
+    pub fn get_xattr(
+        &self,
+        ctx: &CallerContext,
+        file: &XattrSubject<'_>,
+        name: &[u8],
+    ) -> Result<Vec<u8>> {
         self.on_subject("getxattr", file, |node| {
             check_name(ctx, node, name, READ)?;
             let key = key::attribute(node.inode.ino, name);
@@ -65,8 +70,8 @@ impl FileSystem {
     /// [`ATTRIBUTE_LEN_MAX`].
     pub fn set_xattr(
         &self,
-        ctx: &Context,
-        file: &Subject<'_>,
+        ctx: &CallerContext,
+        file: &XattrSubject<'_>,
         name: &[u8],
         value: &[u8],
         flags: XattrFlags,
@@ -95,7 +100,12 @@ impl FileSystem {
     ///
     /// # Errors
     /// As of [`FileSystem::get_xattr`].
-    pub fn remove_xattr(&self, ctx: &Context, file: &Subject<'_>, name: &[u8]) -> Result<()> {
+    pub fn remove_xattr(
+        &self,
+        ctx: &CallerContext,
+        file: &XattrSubject<'_>,
+        name: &[u8],
+    ) -> Result<()> {
         self.on_subject("removexattr", file, |node| {
             check_name(ctx, node, name, WRITE)?;
             let key = key::attribute(node.inode.ino, name);
@@ -112,7 +122,11 @@ impl FileSystem {
     ///
     /// # Errors
     /// As of [`FileSystem::stat`].
-    pub fn list_xattrs(&self, _ctx: &Context, file: &Subject<'_>) -> Result<Vec<Box<[u8]>>> {
+    pub fn list_xattrs(
+        &self,
+        _ctx: &CallerContext,
+        file: &XattrSubject<'_>,
+    ) -> Result<Vec<Box<[u8]>>> {
         self.on_subject("listxattr", file, |node| {
             if node.inode.flags & FLAG_ATTRIBUTES == 0 {
                 return Ok(Vec::new());
@@ -142,14 +156,14 @@ impl FileSystem {
     fn on_subject<T>(
         &self,
         call: &'static str,
-        file: &Subject<'_>,
-        run: impl Fn(&Node) -> Result<T>,
+        file: &XattrSubject<'_>,
+        run: impl Fn(&FoundInode) -> Result<T>,
     ) -> Result<T> {
         match *file {
-            Subject::Path(at, follow) => {
-                named(call, at, |at| run(&self.resolve(&Context::root(), at, follow)?))
+            XattrSubject::Path(at, follow) => {
+                named(call, at, |at| run(&self.resolve(&CallerContext::root(), at, follow)?))
             }
-            Subject::Open(file) => file.context(call, || run(&file.node()?)),
+            XattrSubject::Open(file) => file.context(call, || run(&file.node()?)),
         }
     }
 
@@ -158,7 +172,7 @@ impl FileSystem {
     }
 
     /// Notes in the inode that it has attributes, so that its removal removes them.
-    fn flag_attributes(&self, node: &Node) -> Result<()> {
+    fn flag_attributes(&self, node: &FoundInode) -> Result<()> {
         let mut node = node.clone();
         for _ in 0..LOOKUPS_MAX {
             if node.inode.flags & FLAG_ATTRIBUTES != 0 {
@@ -169,14 +183,14 @@ impl FileSystem {
             let key = &node.home.key;
             let op = Operation::new(
                 node.home.partition,
-                [Action::Write { key, offset: at::FLAGS, data: Data::Inline(&new) }],
+                [Action::Write { key, offset: at::FLAGS, data: ValueData::Inline(&new) }],
             )
             .guard(lives_in(&node.home, &identity))
             .guard(Guard::BytesAre { key, offset: at::FLAGS, bytes: &old });
             if self.store().run(op)?.is_done() {
                 return Ok(());
             }
-            let found = self.lookup_home(&node.home, crate::store::NO_LEASE)?;
+            let found = self.lookup_location(&node.home, crate::store::NO_LEASE)?;
             node = found
                 .filter(|found| found.inode.ino == node.inode.ino)
                 .ok_or_else(|| fail(ErrorKind::StaleHandle))?;
@@ -186,12 +200,13 @@ impl FileSystem {
 }
 
 /// Removes all attributes of an inode that is gone.
-pub fn remove_all(store: &Store, ino: u64) -> Result<()> {
+pub fn remove_all(store: &RecordStoreView, ino: u64) -> Result<()> {
     let prefix = key::attribute(ino, b"");
     let partition = store.dataset.partition_of(&prefix);
     loop {
         let sweep = Action::DeletePrefix { prefix: &prefix, limit: ATTRIBUTES_AT_ONCE };
-        let outcome = store.dataset.execute_one(Op::new(Operation::new(partition, [sweep])))?;
+        let outcome =
+            store.dataset.execute_one(ClientOperation::new(Operation::new(partition, [sweep])))?;
         let results = outcome.into_results("remove attributes")?;
         if results.first().ok_or_else(malformed)?.number()? < u64::from(ATTRIBUTES_AT_ONCE) {
             return Ok(());
@@ -199,7 +214,7 @@ pub fn remove_all(store: &Store, ino: u64) -> Result<()> {
     }
 }
 
-fn check_name(ctx: &Context, node: &Node, name: &[u8], mask: u16) -> Result<()> {
+fn check_name(ctx: &CallerContext, node: &FoundInode, name: &[u8], mask: u16) -> Result<()> {
     if name.len() > NAME_LEN_MAX {
         return Err(fail(ErrorKind::NameTooLong));
     }

@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Rig, create, get, kind, names, put, root};
-use samite_client::Transport;
+use samite_client::TransportKind;
 use samite_fs::{FileSystem, OpenFlags};
-use samite_testkit::Options;
+use samite_testkit::LocalOptions;
 use samite_types::{ErrorKind, Result};
 
 /// A rig with a directory `/d`.
 fn rig(nodes: usize, memory_bytes: u64) -> Rig {
-    let rig = Rig::over(Transport::Shm, nodes, memory_bytes);
+    let rig = Rig::over(TransportKind::Shm, nodes, memory_bytes);
     rig.fs.mkdir(&root(), b"/d", 0o755).unwrap();
     rig
 }
@@ -33,7 +33,8 @@ fn make(fs: &FileSystem, path: &[u8]) -> Result<()> {
 fn files_are_left_with_the_node_and_seen_by_all_at_once() {
     for nodes in [1, 3] {
         let rig = rig(nodes, 64 << 20);
-        let (near, far) = (rig.another_over(Transport::Shm), rig.another_over(Transport::Unix));
+        let (near, far) =
+            (rig.another_over(TransportKind::Shm), rig.another_over(TransportKind::Unix));
         let before = rig.client.stats();
         // Nobody opens anything for reading: that takes leases, and then everything is asked for.
         for index in 0..300 {
@@ -63,7 +64,7 @@ fn files_are_left_with_the_node_and_seen_by_all_at_once() {
 #[test]
 fn a_file_that_was_just_made_is_written_and_lives_on_while_it_is_open() {
     let rig = rig(1, 64 << 20);
-    let (_, other) = rig.another_over(Transport::Shm);
+    let (_, other) = rig.another_over(TransportKind::Shm);
     for index in 0..40 {
         let path = path(index);
         let file = create(&rig.fs, &path);
@@ -138,7 +139,7 @@ fn a_directory_is_removed_or_a_file_is_made_in_it_and_never_both() {
 #[test]
 fn what_was_made_is_there_though_the_target_is_full() {
     let rig = rig(1, 4 << 20);
-    let (_, other) = rig.another_over(Transport::Shm);
+    let (_, other) = rig.another_over(TransportKind::Shm);
     let mut made = 0;
     let error = loop {
         match make(if made % 3 == 0 { &other } else { &rig.fs }, &path(made)) {
@@ -168,7 +169,7 @@ fn what_is_closed_is_let_go_of_soon_whoever_takes_its_name() {
     const FILES: usize = 400;
     for nodes in [1, 3] {
         let rig = rig(nodes, 64 << 20);
-        let (_, other) = rig.another_over(Transport::Shm);
+        let (_, other) = rig.another_over(TransportKind::Shm);
         // Marks of the directory stay.
         let marks = u64::from(rig.client.map().unwrap().partitions());
         let before = records(&rig).0;
@@ -220,7 +221,7 @@ fn what_was_made_and_closed_at_once_is_held_by_nobody_and_what_is_open_is() {
             }
         })
         .collect();
-    let (_, other) = rig.another_over(Transport::Shm);
+    let (_, other) = rig.another_over(TransportKind::Shm);
     for index in 0..FILES {
         other.unlink(&root(), &path(index)).unwrap();
     }
@@ -241,7 +242,8 @@ fn what_was_made_and_closed_at_once_is_held_by_nobody_and_what_is_open_is() {
 fn what_is_left_with_a_shard_that_has_no_connection_is_made_soon() {
     // Fewer than fill a lane: nobody has to wait for any of them.
     const FILES: usize = 60;
-    let rig = Rig::with(Transport::Shm, 1, Options { shards: 3, ..Options::default() });
+    let rig =
+        Rig::with(TransportKind::Shm, 1, LocalOptions { shards: 3, ..LocalOptions::default() });
     rig.fs.mkdir(&root(), b"/d", 0o755).unwrap();
     let (before, start) = (records(&rig).0, rig.client.stats());
     // Kept open: what is let go of is asked for, and what was left before is made on that occasion.

@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 use common::{create, get, noise, put, read_all, root};
 use samite_client::Client;
 use samite_fs::{FileSystem, LockMode, LockPlace, LockRange, LockSpace, WantedLock};
-use samite_testkit::{LocalCluster, Options};
+use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::{ErrorKind, NodeId, Redundancy};
-use samite_wire::control::{Consistency, DatasetSpec};
+use samite_wire::control::{DatasetSpec, MemberConsistency};
 
 /// Longest time for a cluster to be as before.
 const HEALING: Duration = Duration::from_secs(60);
 
 fn connect(cluster: &LocalCluster) -> Client {
-    let options = samite_client::Options { timeout: Duration::from_secs(60), ..Default::default() };
+    let options =
+        samite_client::ClientOptions { timeout: Duration::from_secs(60), ..Default::default() };
     cluster.client(options).unwrap()
 }
 
@@ -128,7 +129,7 @@ fn heal(client: &Client) {
         let table = map.table(Redundancy(2)).unwrap();
         let is_whole = table.groups.iter().all(|group| {
             group.members.len() == 2
-                && group.members.iter().all(|member| member.consistency == Consistency::Good)
+                && group.members.iter().all(|member| member.consistency == MemberConsistency::Good)
         });
         if is_whole {
             return;
@@ -140,7 +141,7 @@ fn heal(client: &Client) {
 
 #[test]
 fn programs_see_a_pause_and_what_they_did() {
-    let options = Options { memory_bytes: 256 << 20, ..Options::default() };
+    let options = LocalOptions { memory_bytes: 256 << 20, ..LocalOptions::default() };
     let mut cluster = LocalCluster::start(3, options).unwrap();
     let client = connect(&cluster);
     let spec = DatasetSpec { redundancy: Redundancy(2), ..DatasetSpec::new("files") };
@@ -201,7 +202,7 @@ fn programs_see_a_pause_and_what_they_did() {
 #[test]
 fn locks_stay_with_their_holders() {
     const FILES: u64 = 24;
-    let options = Options { memory_bytes: 64 << 20, ..Options::default() };
+    let options = LocalOptions { memory_bytes: 64 << 20, ..LocalOptions::default() };
     let mut cluster = LocalCluster::start(3, options).unwrap();
     let client = connect(&cluster);
     let spec = DatasetSpec { redundancy: Redundancy(2), ..DatasetSpec::new("files") };

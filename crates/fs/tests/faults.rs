@@ -6,10 +6,10 @@ mod common;
 use std::time::Duration;
 
 use common::{get, names, noise, put, root};
-use samite_client::kv::Kv;
-use samite_client::{Client, ClusterConfig, Transport, faults};
+use samite_client::kv::KvView;
+use samite_client::{Client, ClusterConfig, TransportKind, faults};
 use samite_fs::{FileSystem, RenameFlags};
-use samite_testkit::{LocalCluster, Options};
+use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::{NodeId, Redundancy};
 use samite_wire::control::{DatasetSpec, FaultRequest};
 
@@ -27,18 +27,18 @@ fn tell(cluster: &LocalCluster, request: &FaultRequest) -> u64 {
     (0..NODES).map(|node| ask(node).frames).sum()
 }
 
-fn connect(cluster: &LocalCluster, transport: Transport) -> Client {
-    let options = samite_client::Options {
+fn connect(cluster: &LocalCluster, transport: TransportKind) -> Client {
+    let options = samite_client::ClientOptions {
         transport: Some(transport),
         timeout: Duration::from_secs(60),
-        ..samite_client::Options::default()
+        ..samite_client::ClientOptions::default()
     };
     cluster.client(options).unwrap()
 }
 
 /// Tokens appended to a few keys: each is there once, in order.
 fn keys(client: &Client, who: usize) {
-    let kv = Kv::new(client.dataset("kv").unwrap());
+    let kv = KvView::new(client.dataset("kv").unwrap());
     for round in 0..ROUNDS {
         let key = format!("{who}-{}", round % 3);
         kv.append(key.as_bytes(), &[round as u8]).unwrap();
@@ -69,9 +69,10 @@ fn files(client: &Client, who: usize) {
     }
 }
 
-fn survive(transport: Transport, copies: u8) {
+fn survive(transport: TransportKind, copies: u8) {
     let cluster =
-        LocalCluster::start(NODES as usize, Options { shards: 2, ..Options::default() }).unwrap();
+        LocalCluster::start(NODES as usize, LocalOptions { shards: 2, ..LocalOptions::default() })
+            .unwrap();
     let client = connect(&cluster, transport);
     for name in ["kv", "files"] {
         let spec = DatasetSpec { redundancy: Redundancy(copies), ..DatasetSpec::new(name) };
@@ -93,20 +94,20 @@ fn survive(transport: Transport, copies: u8) {
 
 #[test]
 fn frames_are_lost_doubled_and_turned_over_on_shm() {
-    survive(Transport::Shm, 2);
+    survive(TransportKind::Shm, 2);
 }
 
 #[test]
 fn frames_are_lost_doubled_and_turned_over_on_unix_sockets() {
-    survive(Transport::Unix, 2);
+    survive(TransportKind::Unix, 2);
 }
 
 #[test]
 fn frames_are_lost_doubled_and_turned_over_on_tcp() {
-    survive(Transport::Tcp, 2);
+    survive(TransportKind::Tcp, 2);
 }
 
 #[test]
 fn data_in_one_place_is_asked_for_again_too() {
-    survive(Transport::Tcp, 1);
+    survive(TransportKind::Tcp, 1);
 }

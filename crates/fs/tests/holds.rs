@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{Rig, create, noise, root};
 use samite_client::Client;
-use samite_fs::{At, FileSystem, OpenFile, OpenFlags, OpenState, RenameFlags};
+use samite_fs::{FileSystem, OpenFile, OpenFlags, OpenState, RelativePath, RenameFlags};
 use samite_types::ErrorKind;
 
 /// What another process sees.
@@ -209,9 +209,10 @@ fn a_directory_that_was_removed_while_open_is_empty_and_takes_nothing() {
     assert_eq!(dir.attr().unwrap().nlink, 0);
     let mut listing = dir.read_dir().unwrap();
     assert!(listing.next_entry().unwrap().is_none());
-    let made = rig.fs.open_file(&root(), At::dir(&dir, b"g"), OpenFlags::creating(), 0o644);
+    let made =
+        rig.fs.open_file(&root(), RelativePath::dir(&dir, b"g"), OpenFlags::creating(), 0o644);
     assert_eq!(made.unwrap_err().kind(), ErrorKind::NotFound);
-    let found = rig.fs.stat(&root(), At::dir(&dir, b"f"), true);
+    let found = rig.fs.stat(&root(), RelativePath::dir(&dir, b"f"), true);
     assert_eq!(found.unwrap_err().kind(), ErrorKind::NotFound);
     dir.close().unwrap();
 }
@@ -328,7 +329,7 @@ fn who_inherits_a_file_holds_it_after_its_opener_is_gone() {
     file.write_at(b"kept", 0).unwrap();
     let state = OpenState::decode(&file.state().unwrap().encode()).unwrap();
     let heir = rig.fs.reopen(&state);
-    heir.hold_again().unwrap();
+    heir.reference_again().unwrap();
     file.leave();
     drop((file, opener));
     // Longer than a node waits for a client to come back.

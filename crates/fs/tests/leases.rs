@@ -8,13 +8,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{Rig, create, put, root};
-use samite_client::{Client, Options, Transport};
+use samite_client::{Client, ClientOptions, TransportKind};
 use samite_fs::{FileSystem, OpenFile, OpenFlags};
 
-const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Unix, Transport::Shm];
+const TRANSPORTS: [TransportKind; 3] =
+    [TransportKind::Tcp, TransportKind::Unix, TransportKind::Shm];
 
-fn over(rig: &Rig, transport: Transport) -> (Client, FileSystem) {
-    let options = Options { transport: Some(transport), ..Options::default() };
+fn over(rig: &Rig, transport: TransportKind) -> (Client, FileSystem) {
+    let options = ClientOptions { transport: Some(transport), ..ClientOptions::default() };
     let client = rig.cluster.client(options).unwrap();
     let fs = FileSystem::open(&client, "files").unwrap();
     (client, fs)
@@ -69,7 +70,7 @@ fn opening_reading_and_closing_a_small_file_is_one_request() {
             }
             let stat = || assert_eq!(fs.stat(&root(), b"/d/full", true).unwrap().size, 8192);
             // On its node's host a client reads for itself what was looked up lately.
-            assert_eq!(cost(&client, stat), u64::from(transport != Transport::Shm));
+            assert_eq!(cost(&client, stat), u64::from(transport != TransportKind::Shm));
         }
     }
 }
@@ -133,7 +134,7 @@ fn a_change_by_another_process_waits_for_the_reader_and_no_longer_than_the_term(
 /// A writer counts up in a small file; readers must never see less than what was acknowledged before they read.
 #[test]
 fn a_reader_never_sees_less_than_what_was_acknowledged() {
-    for (nodes, transport) in [(1, Transport::Shm), (2, Transport::Tcp)] {
+    for (nodes, transport) in [(1, TransportKind::Shm), (2, TransportKind::Tcp)] {
         let rig = Rig::new(nodes);
         put(&rig.fs, b"/n", &0u64.to_le_bytes());
         let (acknowledged, done) = (AtomicU64::new(0), AtomicBool::new(false));

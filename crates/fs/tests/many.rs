@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Rig, root};
-use samite_client::Transport;
+use samite_client::TransportKind;
 use samite_fs::{NewFile, Timestamp};
 
 const FILES: u64 = 50_000;
@@ -26,7 +26,7 @@ fn name(number: u64) -> Vec<u8> {
 
 #[test]
 fn a_listing_takes_few_requests_and_little_memory() {
-    let rig = Rig::over(Transport::Shm, 3, 256 << 20);
+    let rig = Rig::over(TransportKind::Shm, 3, 256 << 20);
     let (fs, client) = (&rig.fs, &rig.client);
     fs.mkdir(&root(), b"/d", 0o755).unwrap();
     for first in (0..FILES).step_by(BATCH as usize) {
@@ -70,7 +70,7 @@ fn a_listing_takes_few_requests_and_little_memory() {
 /// What follows a listing on the node's host: the listing has brought what a look-up wants.
 #[test]
 fn looking_up_what_was_just_listed_costs_no_request() {
-    let rig = Rig::over(Transport::Shm, 3, 64 << 20);
+    let rig = Rig::over(TransportKind::Shm, 3, 64 << 20);
     let fs = rig.another();
     fs.mkdir(&root(), b"/d", 0o755).unwrap();
     for number in 0..500 {

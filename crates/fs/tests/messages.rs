@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Rig, create, get, noise, put, root};
-use samite_client::{Client, Transport};
+use samite_client::{Client, TransportKind};
 
 fn cost(client: &Client, call: impl FnOnce()) -> u64 {
     let before = client.stats();
@@ -14,7 +14,7 @@ fn cost(client: &Client, call: impl FnOnce()) -> u64 {
     spent.requests + spent.posts
 }
 
-fn check(nodes: usize, transport: Transport) {
+fn check(nodes: usize, transport: TransportKind) {
     let rig = Rig::over(transport, nodes, 64 << 20);
     let (fs, client) = (&rig.fs, &rig.client);
     fs.mkdir(&root(), b"/a", 0o755).unwrap();
@@ -29,7 +29,7 @@ fn check(nodes: usize, transport: Transport) {
     };
     assert!(cost(client, stat) <= 1, "stat on {nodes} nodes over {transport:?}");
     // On the node's host a client reads for itself what was made or looked up lately.
-    expect("stat", u64::from(transport != Transport::Shm), &mut stat);
+    expect("stat", u64::from(transport != TransportKind::Shm), &mut stat);
     // This one takes along that the file was closed.
     expect("unlink", 1, &mut || fs.unlink(&root(), b"/a/b/empty").unwrap());
     create(&rig.another(), b"/a/b/theirs").close().unwrap();
@@ -74,7 +74,7 @@ fn check(nodes: usize, transport: Transport) {
 #[test]
 fn the_first_removal_on_a_node_takes_along_all_that_was_closed_there() {
     for nodes in [1, 3] {
-        let rig = Rig::over(Transport::Shm, nodes, 64 << 20);
+        let rig = Rig::over(TransportKind::Shm, nodes, 64 << 20);
         let names: Vec<Vec<u8>> = (0..24).map(|number| format!("/{number}").into_bytes()).collect();
         let other = rig.another();
         names.iter().for_each(|name| create(&other, name).close().unwrap());
@@ -92,20 +92,20 @@ fn the_first_removal_on_a_node_takes_along_all_that_was_closed_there() {
 #[test]
 fn over_shared_memory() {
     for nodes in [1, 3, 5] {
-        check(nodes, Transport::Shm);
+        check(nodes, TransportKind::Shm);
     }
 }
 
 #[test]
 fn over_unix_sockets() {
     for nodes in [1, 3, 5] {
-        check(nodes, Transport::Unix);
+        check(nodes, TransportKind::Unix);
     }
 }
 
 #[test]
 fn over_tcp() {
     for nodes in [1, 3, 5] {
-        check(nodes, Transport::Tcp);
+        check(nodes, TransportKind::Tcp);
     }
 }

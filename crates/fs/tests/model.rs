@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use common::{Rig, create, get, names, noise, root};
 use proptest::prelude::*;
-use samite_fs::{AllocateMode, Attr, FileKind, FileSystem, OpenFlags, RenameFlags};
+use samite_fs::{AllocateMode, FileAttributes, FileKind, FileSystem, OpenFlags, RenameFlags};
 use samite_types::ErrorKind;
 
 type Path = Vec<u8>;
@@ -419,7 +419,7 @@ fn step_names(fs: &FileSystem, model: &mut Model, op: &Op) {
     assert_eq!(real, expected, "{op:?}");
 }
 
-fn check_attr(model: &Model, path: &[u8], node: Option<usize>, attr: &Attr) {
+fn check_attr(model: &Model, path: &[u8], node: Option<usize>, attr: &FileAttributes) {
     match node {
         Some(index) => {
             assert_eq!(attr.size, model.files[index].len() as u64, "{path:?}");

@@ -5,8 +5,8 @@ mod common;
 
 use common::{Rig, create, get, kind, list, names, noise, put, read_all, root, user};
 use samite_fs::{
-    At, Context, FileKind, OpenFlags, OpenState, RenameFlags, SetTime, Subject, Timestamp,
-    XattrFlags,
+    CallerContext, FileKind, OpenFlags, OpenState, RelativePath, RenameFlags, SetTime, Timestamp,
+    XattrFlags, XattrSubject,
 };
 use samite_types::ErrorKind;
 
@@ -153,7 +153,7 @@ fn paths_from_open_directories() {
     fs.mkdir(&root(), b"/a/b", 0o755).unwrap();
     let dir = fs.open_file(&root(), b"/a/b", OpenFlags::reading(), 0).unwrap();
     assert_eq!(dir.dir_path(), Some(&b"/a/b"[..]));
-    let at = |path| At::dir(&dir, path);
+    let at = |path| RelativePath::dir(&dir, path);
     put(fs, b"/a/b/f", b"1");
     assert_eq!(fs.stat(&root(), at(b"f"), true).unwrap().size, 1);
     assert_eq!(
@@ -392,7 +392,7 @@ fn permissions() {
     fs.mkdir(&ann, b"/group/sub", 0o755).unwrap();
     let sub = fs.stat(&root(), b"/group/sub", true).unwrap();
     assert_eq!((sub.gid, sub.perm), (500, 0o2755));
-    let umask = Context { umask: 0o077, ..ann };
+    let umask = CallerContext { umask: 0o077, ..ann };
     fs.mkdir(&umask, b"/group/private", 0o777).unwrap();
     assert_eq!(fs.stat(&root(), b"/group/private", true).unwrap().perm, 0o2700);
 }
@@ -438,19 +438,19 @@ fn extended_attributes() {
     let fs = &rig.fs;
     put(fs, b"/f", b"x");
     let file = fs.open_file(&root(), b"/f", OpenFlags::reading(), 0).unwrap();
-    let path = Subject::Path(b"/f".into(), true);
+    let path = XattrSubject::Path(b"/f".into(), true);
     assert!(fs.list_xattrs(&root(), &path).unwrap().is_empty());
     assert_eq!(kind(fs.get_xattr(&root(), &path, b"user.a")), ErrorKind::NoAttribute);
     let any = XattrFlags::default();
     fs.set_xattr(&root(), &path, b"user.a", b"1", any).unwrap();
-    fs.set_xattr(&root(), &Subject::Open(&file), b"user.b", b"", any).unwrap();
+    fs.set_xattr(&root(), &XattrSubject::Open(&file), b"user.b", b"", any).unwrap();
     let create = XattrFlags { create: true, replace: false };
     let replace = XattrFlags { create: false, replace: true };
     assert_eq!(kind(fs.set_xattr(&root(), &path, b"user.a", b"", create)), ErrorKind::Exists);
     assert_eq!(kind(fs.set_xattr(&root(), &path, b"user.c", b"", replace)), ErrorKind::NoAttribute);
     assert_eq!(kind(fs.set_xattr(&root(), &path, b"system.x", b"", any)), ErrorKind::Unsupported);
     fs.rename(&root(), b"/f", b"/g", REPLACE).unwrap();
-    let path = Subject::Path(b"/g".into(), true);
+    let path = XattrSubject::Path(b"/g".into(), true);
     assert_eq!(fs.get_xattr(&root(), &path, b"user.a").unwrap(), b"1");
     assert_eq!(fs.list_xattrs(&root(), &path).unwrap().len(), 2);
     fs.remove_xattr(&root(), &path, b"user.a").unwrap();

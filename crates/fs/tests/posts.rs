@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::{Rig, create, kind, names, put, root};
 use proptest::prelude::*;
-use samite_client::{Client, Options, Transport};
-use samite_fs::{FileSystem, OpenFlags, RenameFlags, Subject, XattrFlags};
+use samite_client::{Client, ClientOptions, TransportKind};
+use samite_fs::{FileSystem, OpenFlags, RenameFlags, XattrFlags, XattrSubject};
 use samite_testkit::LocalCluster;
 use samite_types::ErrorKind;
 
@@ -31,7 +31,7 @@ fn make(fs: &FileSystem, count: usize) -> Vec<Vec<u8>> {
 
 /// A rig with a directory `/d`.
 fn rig(nodes: usize) -> Rig {
-    let rig = Rig::over(Transport::Shm, nodes, 64 << 20);
+    let rig = Rig::over(TransportKind::Shm, nodes, 64 << 20);
     rig.fs.mkdir(&root(), b"/d", 0o755).unwrap();
     rig
 }
@@ -40,7 +40,8 @@ fn rig(nodes: usize) -> Rig {
 fn removals_are_left_with_the_node_and_seen_by_all_at_once() {
     for nodes in [1, 3] {
         let rig = rig(nodes);
-        let (near, far) = (rig.another_over(Transport::Shm), rig.another_over(Transport::Unix));
+        let (near, far) =
+            (rig.another_over(TransportKind::Shm), rig.another_over(TransportKind::Unix));
         let all = make(&rig.fs, 300);
         for path in &all {
             near.1.stat(&root(), path, true).unwrap();
@@ -67,7 +68,7 @@ fn removals_are_left_with_the_node_and_seen_by_all_at_once() {
 #[test]
 fn the_directory_has_changed_when_the_call_returns() {
     let rig = rig(1);
-    let (_, other) = rig.another_over(Transport::Shm);
+    let (_, other) = rig.another_over(TransportKind::Shm);
     for path in make(&other, 20) {
         let before = other.stat(&root(), b"/d", true).unwrap().mtime;
         let posted = posts(&rig.client);
@@ -105,7 +106,7 @@ fn what_is_not_certain_is_asked_for() {
     assert_ne!(used(), full, "its chunks are gone");
     create(fs, b"/d/attributed").close().unwrap();
     let (subject, flags) =
-        (Subject::Path((&b"/d/attributed"[..]).into(), true), XattrFlags::default());
+        (XattrSubject::Path((&b"/d/attributed"[..]).into(), true), XattrFlags::default());
     fs.set_xattr(&root(), &subject, b"user.a", b"b", flags).unwrap();
     fs.stat(&root(), b"/d/attributed", true).unwrap();
     asked("of one with attributes", &|| fs.unlink(&root(), b"/d/attributed").unwrap());
@@ -120,7 +121,7 @@ fn what_is_not_certain_is_asked_for() {
 #[test]
 fn a_file_that_is_open_lives_on() {
     let rig = rig(1);
-    let (client, fs) = rig.another_over(Transport::Shm);
+    let (client, fs) = rig.another_over(TransportKind::Shm);
     put(&rig.fs, b"/d/f", b"still here");
     let flags = OpenFlags { write: true, ..OpenFlags::reading() };
     let file = rig.fs.open_file(&root(), b"/d/f", flags, 0).unwrap();
@@ -182,7 +183,7 @@ fn what_is_removed_stays_removed_for_who_is_told() {
     let all = make(&rig.fs, ROUNDS);
     let removed = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for transport in [Transport::Shm, Transport::Unix] {
+        for transport in [TransportKind::Shm, TransportKind::Unix] {
             let (_, fs) = rig.another_over(transport);
             let (all, removed) = (&all, &removed);
             scope.spawn(move || {
@@ -289,10 +290,10 @@ proptest! {
         ops in proptest::collection::vec((0..3usize, op()), 1..150),
         shards in 1u16..3,
     ) {
-        let options = samite_testkit::Options { shards, ..samite_testkit::Options::default() };
+        let options = samite_testkit::LocalOptions { shards, ..samite_testkit::LocalOptions::default() };
         let cluster = LocalCluster::start(1, options).unwrap();
-        let clients = [Transport::Shm, Transport::Shm, Transport::Unix].map(|transport| {
-            let options = Options { transport: Some(transport), ..Options::default() };
+        let clients = [TransportKind::Shm, TransportKind::Shm, TransportKind::Unix].map(|transport| {
+            let options = ClientOptions { transport: Some(transport), ..ClientOptions::default() };
             FileSystem::open(&cluster.client(options).unwrap(), "files").unwrap()
         });
         clients[0].mkdir(&root(), b"/d", 0o755).unwrap();
@@ -332,7 +333,7 @@ fn while_listening(client: &Client, work: impl FnOnce()) {
 #[test]
 fn who_has_all_leases_leaves_changes_with_the_node_and_gets_more_leases_for_certain() {
     let rig = rig(1);
-    let (fs, (_, far)) = (&rig.fs, rig.another_over(Transport::Unix));
+    let (fs, (_, far)) = (&rig.fs, rig.another_over(TransportKind::Unix));
     let before = rig.client.stats();
     while_listening(&rig.client, || {
         for index in 0..300 {
@@ -361,8 +362,8 @@ fn who_has_all_leases_leaves_changes_with_the_node_and_gets_more_leases_for_cert
 #[test]
 fn what_a_client_counts_on_holds_whoever_changes_it_meanwhile() {
     let rig = rig(1);
-    let (fs, (_, near)) = (&rig.fs, rig.another_over(Transport::Shm));
-    let (_, far) = rig.another_over(Transport::Unix);
+    let (fs, (_, near)) = (&rig.fs, rig.another_over(TransportKind::Shm));
+    let (_, far) = rig.another_over(TransportKind::Unix);
     let is_over = AtomicBool::new(false);
     let (mut held, before) = (0, rig.client.stats());
     while_listening(&rig.client, || {

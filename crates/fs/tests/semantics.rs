@@ -4,20 +4,20 @@
 mod common;
 
 use common::{Rig, get, kind, list, names, noise, root, user};
-use samite_fs::{Context, FileSystem, OpenFile, OpenFlags, Semantics};
+use samite_fs::{CallerContext, FileSemantics, FileSystem, OpenFile, OpenFlags};
 use samite_types::{ErrorKind, Result};
 
 /// A store with a temporary directory `/t`, and a process that defers.
 fn temporary(nodes: usize) -> Rig {
     let rig = Rig::new(nodes);
     rig.fs.mkdir(&root(), b"/t", 0o777).unwrap();
-    rig.fs.set_semantics(&root(), b"/t", Semantics::Temporary).unwrap();
+    rig.fs.set_semantics(&root(), b"/t", FileSemantics::Temporary).unwrap();
     rig.fs.defer_files(true);
     rig.fs.stat(&root(), b"/t/none", true).unwrap_err();
     rig
 }
 
-fn open(fs: &FileSystem, ctx: &Context, path: &[u8], flags: OpenFlags) -> Result<OpenFile> {
+fn open(fs: &FileSystem, ctx: &CallerContext, path: &[u8], flags: OpenFlags) -> Result<OpenFile> {
     fs.open_file(ctx, path, flags, 0o644)
 }
 
@@ -33,9 +33,9 @@ fn semantics_are_kept_inherited_and_told() {
     let rig = Rig::new(3);
     let (fs, other) = (&rig.fs, rig.another());
     fs.mkdir(&root(), b"/d", 0o755).unwrap();
-    assert_eq!(fs.semantics(&root(), b"/d").unwrap(), Semantics::Posix);
+    assert_eq!(fs.semantics(&root(), b"/d").unwrap(), FileSemantics::Posix);
     other.semantics(&root(), b"/d/x").unwrap_err();
-    for semantics in Semantics::ALL {
+    for semantics in FileSemantics::ALL {
         fs.set_semantics(&root(), b"/d", semantics).unwrap();
         assert_eq!(other.semantics(&root(), b"/d").unwrap(), semantics);
         let sub = format!("/d/{semantics}");
@@ -45,13 +45,14 @@ fn semantics_are_kept_inherited_and_told() {
         for path in [&sub, &file] {
             assert_eq!(fs.semantics(&root(), path.as_bytes()).unwrap(), semantics, "{path}");
         }
-        assert_eq!(semantics.name().parse::<Semantics>().unwrap(), semantics);
+        assert_eq!(semantics.name().parse::<FileSemantics>().unwrap(), semantics);
     }
-    assert_eq!(fs.semantics(&root(), b"/d/session").unwrap(), Semantics::Session);
-    let set = |ctx: &Context, path: &[u8]| fs.set_semantics(ctx, path, Semantics::Session);
+    assert_eq!(fs.semantics(&root(), b"/d/session").unwrap(), FileSemantics::Session);
+    let set =
+        |ctx: &CallerContext, path: &[u8]| fs.set_semantics(ctx, path, FileSemantics::Session);
     assert_eq!(kind(set(&root(), b"/d/posix/f")), ErrorKind::NotDirectory);
     assert_eq!(kind(set(&user(7, 7), b"/d")), ErrorKind::NotOwner);
-    assert_eq!(kind("checkpoint".parse::<Semantics>()), ErrorKind::Invalid);
+    assert_eq!(kind("checkpoint".parse::<FileSemantics>()), ErrorKind::Invalid);
 }
 
 #[test]
@@ -219,7 +220,7 @@ fn in_a_session_an_open_file_stays_as_it_was() {
     let rig = Rig::new(3);
     let (fs, other) = (&rig.fs, rig.another());
     fs.mkdir(&root(), b"/s", 0o755).unwrap();
-    fs.set_semantics(&root(), b"/s", Semantics::Session).unwrap();
+    fs.set_semantics(&root(), b"/s", FileSemantics::Session).unwrap();
     common::put(&other, b"/s/f", b"before");
     fs.stat(&root(), b"/s/f", true).unwrap();
     let before = rig.client.stats();

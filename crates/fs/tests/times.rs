@@ -7,11 +7,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use common::{Rig, create, noise, put, root, user};
-use samite_fs::{AllocateMode, Attr, FileSystem, OpenFlags, SetTime, Timestamp};
+use samite_fs::{AllocateMode, FileAttributes, FileSystem, OpenFlags, SetTime, Timestamp};
 
 const PAST: Timestamp = Timestamp(1_000_000_007);
 
-fn attr(fs: &FileSystem, path: &[u8]) -> Attr {
+fn attr(fs: &FileSystem, path: &[u8]) -> FileAttributes {
     fs.stat(&root(), path, false).unwrap()
 }
 

@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use fuser::{INodeNo, Notifier};
-use samite_client::Revocations;
-use samite_fs::{FileSystem, Promise, RecordOf};
+use samite_client::RecallListener;
+use samite_fs::{DelegationStamp, FileSystem, RecordOf};
 use samite_types::NodeId;
 
-use crate::directories::{Directories, Standing};
-use crate::ops::Ops;
+use crate::directories::{CachedAnswer, DirectoryCache};
+use crate::ops::FuseOperations;
 
 /// How much of a promise has to be left for the kernel to believe what it was told.
 pub const LEFT_MIN: Duration = Duration::from_secs(2);
@@ -42,13 +42,13 @@ type Names = HashMap<(u64, Box<[u8]>), (u64, Instant)>;
 
 /// Where inodes live whose attributes the kernel keeps.
 #[derive(Default)]
-struct Kept {
+struct KernelInode {
     names: Names,
     /// When it was last looked for those that have ended.
     swept: Option<Instant>,
 }
 
-impl Kept {
+impl KernelInode {
     /// Whether one more has room.
     fn has_room(&mut self, now: Instant) -> bool {
         if self.names.len() >= KEPT_MAX
@@ -62,27 +62,27 @@ impl Kept {
 }
 
 /// What the kernel was let keep.
-pub struct Caching {
+pub struct KernelCache {
     fs: FileSystem,
     is_on: bool,
     /// Shared from the look at a promise until the kernel has its answer. Whoever has heard that promises are called back takes it
     /// alone, once: then all answers that relied on them are in the kernel, where it can be told.
     gate: RwLock<()>,
-    kept: Mutex<Kept>,
+    kept: Mutex<KernelInode>,
     /// Attributes that the kernel asks for after each change of its own.
-    pub directories: Directories,
+    pub directories: DirectoryCache,
 }
 
 /// What an answer relies on.
 #[derive(Clone, Copy, Debug)]
-pub enum Relied {
+pub enum AnswerBasis {
     /// A promise of the nodes.
-    Promise(Promise),
+    Promise(DelegationStamp),
     /// What is kept of a directory.
-    Directory(Standing),
+    Directory(CachedAnswer),
 }
 
-impl Caching {
+impl KernelCache {
     /// For a mount of `fs`; nothing is kept unless it `is_on`.
     pub fn new(fs: FileSystem, is_on: bool) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Caching {
             is_on,
             gate: RwLock::default(),
             kept: Mutex::default(),
-            directories: Directories::default(),
+            directories: DirectoryCache::default(),
         }
     }
 
@@ -102,14 +102,14 @@ impl Caching {
     /// Sends an answer that relies on promises: `send` is given how long each may be relied on.
     pub fn answer<const N: usize>(
         &self,
-        relied: [Option<Relied>; N],
+        relied: [Option<AnswerBasis>; N],
         send: impl FnOnce([Duration; N]),
     ) {
         self.answer_many(|left| send(relied.map(left)));
     }
 
     /// Sends an answer that relies on many: `send` asks how long each may be relied on, and must ask no node for anything.
-    pub fn answer_many(&self, send: impl FnOnce(&dyn Fn(Option<Relied>) -> Duration)) {
+    pub fn answer_many(&self, send: impl FnOnce(&dyn Fn(Option<AnswerBasis>) -> Duration)) {
         let _gate = self.gate.read().unwrap_or_else(PoisonError::into_inner);
         send(&|relied| match relied.and_then(|relied| self.left(relied)) {
             Some(left) if left >= LEFT_MIN => left.saturating_sub(SLACK),
@@ -117,10 +117,10 @@ impl Caching {
         });
     }
 
-    fn left(&self, relied: Relied) -> Option<Duration> {
+    fn left(&self, relied: AnswerBasis) -> Option<Duration> {
         match relied {
-            Relied::Promise(promise) => promise.left(&self.fs),
-            Relied::Directory(standing) => self.directories.left(standing),
+            AnswerBasis::Promise(promise) => promise.left(&self.fs),
+            AnswerBasis::Directory(standing) => self.directories.left(standing),
         }
     }
 
@@ -150,19 +150,19 @@ impl Caching {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, KernelInode> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Makes the kernel forget.
-struct Kernel {
+struct KernelNotifier {
     notifier: Notifier,
     /// Its device.
     device: OwnedFd,
 }
 
-impl Kernel {
+impl KernelNotifier {
     /// Names mean nothing any more until they were looked up again.
     fn forget_names(&self) -> io::Result<()> {
         /// Length, code and number of the message, as `struct fuse_out_header` has them.
@@ -195,23 +195,23 @@ impl Kernel {
 }
 
 /// Listens to the nodes for as long as it lives.
-pub struct Listening {
+pub struct RecallThread {
     is_over: Arc<AtomicBool>,
 }
 
-impl Drop for Listening {
+impl Drop for RecallThread {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
 }
 
-impl Listening {
+impl RecallThread {
     /// Begins to listen, on one thread for each node. Without it nodes give no promise that the kernel could rely on.
     ///
     /// # Errors
     /// A thread or descriptor cannot be had.
     pub fn begin(
-        ops: &Arc<Ops>,
+        ops: &Arc<FuseOperations>,
         notifier: &Notifier,
         device: &impl std::os::fd::AsFd,
     ) -> io::Result<Self> {
@@ -222,8 +222,10 @@ impl Listening {
         }
         let map = ops.fs.client().map().map_err(io::Error::other)?;
         for node in map.nodes() {
-            let kernel =
-                Kernel { notifier: notifier.clone(), device: device.as_fd().try_clone_to_owned()? };
+            let kernel = KernelNotifier {
+                notifier: notifier.clone(),
+                device: device.as_fd().try_clone_to_owned()?,
+            };
             if !kernel.can_forget_names() {
                 tracing::info!("this kernel cannot be told to forget names: nothing is cached");
                 return Ok(listening);
@@ -237,7 +239,7 @@ impl Listening {
     }
 }
 
-fn listen(ops: &Ops, kernel: &Kernel, node: NodeId, is_over: &AtomicBool) {
+fn listen(ops: &FuseOperations, kernel: &KernelNotifier, node: NodeId, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         let heard = ops.fs.client().revocations(node).and_then(|mut revocations| {
             while !is_over.load(Ordering::Relaxed) {
@@ -254,7 +256,11 @@ fn listen(ops: &Ops, kernel: &Kernel, node: NodeId, is_over: &AtomicBool) {
 }
 
 /// Hears of one batch of promises that are called back, and has the kernel forget what relied on them.
-fn hear(ops: &Ops, kernel: &Kernel, revocations: &mut Revocations) -> samite_types::Result<()> {
+fn hear(
+    ops: &FuseOperations,
+    kernel: &KernelNotifier,
+    revocations: &mut RecallListener,
+) -> samite_types::Result<()> {
     let records = revocations.next(LISTEN)?;
     if records.is_empty() {
         return Ok(());

@@ -10,15 +10,18 @@
 //!
 //! In the same way it is known here which names are in a directory where this mount makes some ([`crate::names`]).
 
+mod own_change;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use samite_fs::{Attr, FileSystem, Names, Promise, Timestamp};
+use samite_fs::{DelegationStamp, FileAttributes, FileSystem, Names, Timestamp};
 use samite_types::Result;
 
-use crate::names::{Known, Pace};
+use crate::names::{KnownNames, ListingHabit};
+use own_change::OwnChange;
 
 /// Most directories of which anything is known here.
 const DIRECTORIES_MAX: usize = 1 << 12;
@@ -27,7 +30,7 @@ const NAMES_LEN_MAX: usize = 32 << 20;
 
 /// What an own change did to a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum ChangeEffect {
     /// Nothing.
     None,
     /// Entries changed at this time, and this many directories came, or went if negative.
@@ -38,7 +41,7 @@ pub enum Effect {
 
 /// What an own change does to the names of a directory.
 #[derive(Clone, Copy, Debug)]
-pub enum Change<'a> {
+pub enum NameChange<'a> {
     /// Nothing.
     Attributes,
     /// This one is made, unless it is there.
@@ -49,8 +52,8 @@ pub enum Change<'a> {
 
 /// Attributes that stay so.
 #[derive(Clone, Copy)]
-struct Kept {
-    attr: Attr,
+struct StableAttributes {
+    attr: FileAttributes,
     /// Until then nobody else changes them.
     until: Instant,
     /// Another one after each change.
@@ -59,30 +62,30 @@ struct Kept {
 
 /// One directory.
 #[derive(Default)]
-struct Directory {
-    kept: Option<Kept>,
+struct CachedDirectory {
+    kept: Option<StableAttributes>,
     /// All its names.
-    names: Option<Known>,
-    pace: Pace,
+    names: Option<KnownNames>,
+    pace: ListingHabit,
     /// Own changes under way.
     changing: u32,
     /// There were two at a time since there was none.
     is_overlapped: bool,
 }
 
-impl Directory {
+impl CachedDirectory {
     /// Nothing is known of it.
     fn is_blank(&self) -> bool {
         self.changing == 0
             && self.kept.is_none()
             && self.names.is_none()
-            && self.pace == Pace::default()
+            && self.pace == ListingHabit::default()
     }
 }
 
 #[derive(Default)]
-struct Table {
-    directories: HashMap<u64, Directory>,
+struct DirectoryTable {
+    directories: HashMap<u64, CachedDirectory>,
     /// Own changes under way of which nobody knows yet which directories they change.
     changing: u32,
     numbers: u64,
@@ -92,34 +95,34 @@ struct Table {
 
 /// Directories by inode number.
 #[derive(Default)]
-pub struct Directories {
-    table: Mutex<Table>,
+pub struct DirectoryCache {
+    table: Mutex<DirectoryTable>,
 }
 
 /// An answer from here: good while nothing has happened since.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct CachedAnswer {
     ino: u64,
     number: u64,
 }
 
-impl Directories {
+impl DirectoryCache {
     /// What is kept of a directory for at least `left` from now.
-    pub fn get(&self, ino: u64, left: Duration) -> Option<(Attr, Standing)> {
+    pub fn get(&self, ino: u64, left: Duration) -> Option<(FileAttributes, CachedAnswer)> {
         let table = self.lock();
         let kept = table.standing(ino).filter(|kept| kept.until >= Instant::now() + left)?;
-        Some((kept.attr, Standing { ino, number: kept.number }))
+        Some((kept.attr, CachedAnswer { ino, number: kept.number }))
     }
 
     /// For how long an answer from here still holds; `None`: something has happened.
-    pub fn left(&self, standing: Standing) -> Option<Duration> {
+    pub fn left(&self, standing: CachedAnswer) -> Option<Duration> {
         let table = self.lock();
         let kept = table.standing(standing.ino).filter(|kept| kept.number == standing.number)?;
         Some(kept.until.saturating_duration_since(Instant::now()))
     }
 
     /// Keeps what a directory was found to be, if the promise stands, that is if nothing has changed since it was asked for.
-    pub fn keep(&self, fs: &FileSystem, attr: &Attr, promise: &Promise) {
+    pub fn keep(&self, fs: &FileSystem, attr: &FileAttributes, promise: &DelegationStamp) {
         let mut guard = self.lock();
         let table = &mut *guard;
         // Under the lock: whoever calls the promise back, or changes something, has broken it before it comes here.
@@ -134,7 +137,7 @@ impl Directories {
             names.extend(until);
         }
         if directory.changing == 0 {
-            directory.kept = Some(Kept { attr: *attr, until, number: table.numbers });
+            directory.kept = Some(StableAttributes { attr: *attr, until, number: table.numbers });
         }
     }
 
@@ -154,7 +157,7 @@ impl Directories {
     }
 
     /// These are all names in a directory, if the promise stands, that is if nothing has changed since they were asked for.
-    pub fn know(&self, fs: &FileSystem, ino: u64, names: Names, promise: &Promise) {
+    pub fn know(&self, fs: &FileSystem, ino: u64, names: Names, promise: &DelegationStamp) {
         let mut guard = self.lock();
         let table = &mut *guard;
         let Some(left) = promise.left(fs) else { return };
@@ -163,7 +166,7 @@ impl Directories {
         if table.changing > 0 || directory.changing > 0 {
             return;
         }
-        let known = Known::new(names, Instant::now() + left);
+        let known = KnownNames::new(names, Instant::now() + left);
         table.names_len += known.cost();
         directory.names = Some(known);
         table.fit_names(ino);
@@ -180,11 +183,11 @@ impl Directories {
     pub fn change<T>(
         &self,
         ino: u64,
-        change: Change<'_>,
+        change: NameChange<'_>,
         run: impl FnOnce() -> Result<T>,
-        effect: impl FnOnce(&Result<T>) -> Effect,
+        effect: impl FnOnce(&Result<T>) -> ChangeEffect,
     ) -> Result<T> {
-        let mut changing = Changing::begin(self, Some(ino), (ino, change));
+        let mut changing = OwnChange::begin(self, Some(ino), (ino, change));
         let result = run();
         changing.effect = effect(&result);
         changing.is_done = result.is_ok();
@@ -195,24 +198,24 @@ impl Directories {
     /// of all if `None`.
     pub fn change_any<T>(
         &self,
-        of_names: (u64, Change<'_>),
+        of_names: (u64, NameChange<'_>),
         run: impl FnOnce() -> Result<T>,
         gone: impl FnOnce(&Result<T>) -> Option<u64>,
     ) -> Result<T> {
-        let mut changing = Changing::begin(self, None, of_names);
+        let mut changing = OwnChange::begin(self, None, of_names);
         let result = run();
         changing.gone = gone(&result);
         changing.is_done = result.is_ok();
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, DirectoryTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Table {
-    fn standing(&self, ino: u64) -> Option<&Kept> {
+impl DirectoryTable {
+    fn standing(&self, ino: u64) -> Option<&StableAttributes> {
         let directory = self.directories.get(&ino)?;
         let is_quiet = self.changing == 0 && directory.changing == 0;
         directory.kept.as_ref().filter(|kept| is_quiet && Instant::now() < kept.until)
@@ -229,7 +232,7 @@ impl Table {
                 || directory.kept.is_some_and(|kept| kept.until > now)
                 || directory.names.as_ref().is_some_and(|names| names.stands(now));
             if !is_of_use {
-                *names_len -= directory.names.as_ref().map_or(0, Known::cost);
+                *names_len -= directory.names.as_ref().map_or(0, KnownNames::cost);
             }
             is_of_use
         });
@@ -301,8 +304,8 @@ impl Table {
     }
 
     /// An own change is about to begin: what it makes may be there from now on.
-    fn begin_names(&mut self, ino: u64, change: Change<'_>) {
-        if let Change::Make(name) = change
+    fn begin_names(&mut self, ino: u64, change: NameChange<'_>) {
+        if let NameChange::Make(name) = change
             && let Some(names) = self.directories.get_mut(&ino).and_then(|d| d.names.as_mut())
         {
             let before = names.cost();
@@ -313,7 +316,7 @@ impl Table {
     }
 
     /// It has ended; `is_done`: it has done what it was to do, and nothing of it is left to be done.
-    fn end_names(&mut self, ino: u64, change: Change<'_>, is_done: bool) {
+    fn end_names(&mut self, ino: u64, change: NameChange<'_>, is_done: bool) {
         let names = self.directories.get(&ino).and_then(|directory| directory.names.as_ref());
         if !is_done || names.is_some_and(|names| !names.stands(Instant::now())) {
             self.drop_names(ino);
@@ -323,9 +326,9 @@ impl Table {
         }
         let Some(directory) = self.directories.get_mut(&ino) else { return };
         match (change, &mut directory.names) {
-            (Change::Make(_), None) => directory.pace.made(),
+            (NameChange::Make(_), None) => directory.pace.made(),
             // Who makes it meanwhile may be the later of the two.
-            (Change::Remove(name), Some(names)) if !directory.is_overlapped => {
+            (NameChange::Remove(name), Some(names)) if !directory.is_overlapped => {
                 let before = names.cost();
                 names.remove(name);
                 self.names_len -= before - names.cost();
@@ -334,68 +337,30 @@ impl Table {
         }
     }
 
-    fn end(&mut self, ino: u64, effect: Effect) {
+    fn end(&mut self, ino: u64, effect: ChangeEffect) {
         self.numbers += 1;
         let Some(directory) = self.directories.get_mut(&ino) else { return };
         directory.changing -= 1;
         directory.is_overlapped &= directory.changing > 0;
         let number = self.numbers;
         let kept = directory.kept.take();
-        directory.kept =
-            kept.and_then(|kept| fold(kept.attr, effect).map(|attr| Kept { attr, number, ..kept }));
+        directory.kept = kept.and_then(|kept| {
+            fold(kept.attr, effect).map(|attr| StableAttributes { attr, number, ..kept })
+        });
         self.drop_blank(ino);
     }
 }
 
 /// The attributes after an own change; `None`: nobody knows.
-fn fold(attr: Attr, effect: Effect) -> Option<Attr> {
+fn fold(attr: FileAttributes, effect: ChangeEffect) -> Option<FileAttributes> {
     match effect {
-        Effect::None => Some(attr),
+        ChangeEffect::None => Some(attr),
         // A partition has the time of its last change, also if another clock has been ahead there before.
-        Effect::Entries(time, directories) if time >= attr.mtime && time >= attr.ctime => {
+        ChangeEffect::Entries(time, directories) if time >= attr.mtime && time >= attr.ctime => {
             let nlink = attr.nlink.checked_add_signed(directories)?;
-            Some(Attr { mtime: time, ctime: time, nlink, ..attr })
+            Some(FileAttributes { mtime: time, ctime: time, nlink, ..attr })
         }
-        Effect::Entries(..) | Effect::Unknown => None,
-    }
-}
-
-/// An own change under way. One that ends by a panic leaves nothing kept.
-struct Changing<'d> {
-    directories: &'d Directories,
-    ino: Option<u64>,
-    of_names: (u64, Change<'d>),
-    effect: Effect,
-    gone: Option<u64>,
-    is_done: bool,
-}
-
-impl<'d> Changing<'d> {
-    fn begin(directories: &'d Directories, ino: Option<u64>, of_names: (u64, Change<'d>)) -> Self {
-        let mut table = directories.lock();
-        match ino {
-            Some(ino) => table.begin(ino),
-            None => table.begin_any(of_names.0),
-        }
-        table.begin_names(of_names.0, of_names.1);
-        Self { directories, ino, of_names, effect: Effect::Unknown, gone: None, is_done: false }
-    }
-}
-
-impl Drop for Changing<'_> {
-    fn drop(&mut self) {
-        let mut table = self.directories.lock();
-        table.end_names(self.of_names.0, self.of_names.1, self.is_done);
-        match (self.ino, self.gone) {
-            (Some(ino), _) => table.end(ino, self.effect),
-            (None, gone) => {
-                table.changing -= 1;
-                match gone {
-                    Some(ino) => table.drop_kept(ino),
-                    None => table.drop_all(),
-                }
-            }
-        }
+        ChangeEffect::Entries(..) | ChangeEffect::Unknown => None,
     }
 }
 
@@ -406,8 +371,8 @@ mod tests {
     const INO: u64 = 7;
     const LEFT: Duration = Duration::from_secs(300);
 
-    fn attr(time: i64) -> Attr {
-        Attr {
+    fn attr(time: i64) -> FileAttributes {
+        FileAttributes {
             ino: INO,
             kind: samite_fs::FileKind::Directory,
             perm: 0o755,
@@ -425,11 +390,14 @@ mod tests {
         }
     }
 
-    fn keeping(time: i64) -> Directories {
-        let directories = Directories::default();
+    fn keeping(time: i64) -> DirectoryCache {
+        let directories = DirectoryCache::default();
         let until = Instant::now() + Duration::from_secs(600);
-        let kept = Some(Kept { attr: attr(time), until, number: 0 });
-        directories.lock().directories.insert(INO, Directory { kept, ..Directory::default() });
+        let kept = Some(StableAttributes { attr: attr(time), until, number: 0 });
+        directories
+            .lock()
+            .directories
+            .insert(INO, CachedDirectory { kept, ..CachedDirectory::default() });
         directories
     }
 
@@ -441,12 +409,12 @@ mod tests {
     }
 
     /// A change of attributes, with this effect.
-    fn change(all: &Directories, effect: Effect, run: impl Fn()) {
-        all.change(INO, Change::Attributes, done(run), |_| effect).unwrap();
+    fn change(all: &DirectoryCache, effect: ChangeEffect, run: impl Fn()) {
+        all.change(INO, NameChange::Attributes, done(run), |_| effect).unwrap();
     }
 
-    fn change_any(all: &Directories, gone: Option<u64>, run: impl Fn()) {
-        all.change_any((INO, Change::Attributes), done(run), |_| gone).unwrap();
+    fn change_any(all: &DirectoryCache, gone: Option<u64>, run: impl Fn()) {
+        all.change_any((INO, NameChange::Attributes), done(run), |_| gone).unwrap();
     }
 
     #[test]
@@ -454,7 +422,7 @@ mod tests {
         let directories = keeping(10);
         let (_, before) = directories.get(INO, LEFT).unwrap();
         assert!(directories.left(before).is_some());
-        change(&directories, Effect::Entries(Timestamp(11), 1), || {
+        change(&directories, ChangeEffect::Entries(Timestamp(11), 1), || {
             assert!(directories.get(INO, LEFT).is_none() && directories.left(before).is_none());
         });
         let (now, after) = directories.get(INO, LEFT).unwrap();
@@ -469,36 +437,36 @@ mod tests {
 
     #[test]
     fn what_is_doubtful_is_dropped() {
-        let dropped = |act: &dyn Fn(&Directories)| {
+        let dropped = |act: &dyn Fn(&DirectoryCache)| {
             let directories = keeping(10);
             act(&directories);
             assert!(directories.get(INO, LEFT).is_none());
             assert!(directories.lock().directories.is_empty());
         };
-        let later = Effect::Entries(Timestamp(20), 0);
-        dropped(&|all| change(all, Effect::Unknown, || ()));
-        dropped(&|all| change(all, Effect::Entries(Timestamp(9), 0), || ()));
+        let later = ChangeEffect::Entries(Timestamp(20), 0);
+        dropped(&|all| change(all, ChangeEffect::Unknown, || ()));
+        dropped(&|all| change(all, ChangeEffect::Entries(Timestamp(9), 0), || ()));
         dropped(&|all| change(all, later, || change(all, later, || ())));
         dropped(&|all| change_any(all, None, || ()));
         dropped(&|all| change_any(all, Some(INO), || ()));
     }
 
     /// A directory in which these names are known to be.
-    fn knowing(names: &[&[u8]]) -> Directories {
-        let directories = Directories::default();
+    fn knowing(names: &[&[u8]]) -> DirectoryCache {
+        let directories = DirectoryCache::default();
         let until = Instant::now() + Duration::from_secs(600);
-        let known = Known::new(names.iter().map(|name| Box::from(*name)), until);
+        let known = KnownNames::new(names.iter().map(|name| Box::from(*name)), until);
         let mut table = directories.lock();
         table.names_len = known.cost();
-        let directory = Directory { names: Some(known), ..Directory::default() };
+        let directory = CachedDirectory { names: Some(known), ..CachedDirectory::default() };
         table.directories.insert(INO, directory);
         drop(table);
         directories
     }
 
-    fn run(all: &Directories, change: Change<'_>, run: impl Fn() -> Result<()>) {
+    fn run(all: &DirectoryCache, change: NameChange<'_>, run: impl Fn() -> Result<()>) {
         // What it comes to is not what is asked here.
-        let _ = all.change(INO, change, run, |_| Effect::Unknown);
+        let _ = all.change(INO, change, run, |_| ChangeEffect::Unknown);
     }
 
     const A: &[u8] = b"a";
@@ -507,12 +475,12 @@ mod tests {
     fn names_that_are_made_or_may_be_are_not_told_to_be_missing() {
         let all = knowing(&[]);
         assert!(all.lack(INO, A) && !all.lack(INO + 1, A));
-        run(&all, Change::Make(A), || {
+        run(&all, NameChange::Make(A), || {
             assert!(!all.lack(INO, A) && all.lack(INO, b"b"));
             Ok(())
         });
         assert!(!all.lack(INO, A));
-        run(&all, Change::Remove(A), || {
+        run(&all, NameChange::Remove(A), || {
             assert!(!all.lack(INO, A));
             Ok(())
         });
@@ -521,42 +489,42 @@ mod tests {
             assert!(!all.lack(INO, A) && all.lack(INO, b"b"));
             Ok(())
         };
-        all.change_any((INO, Change::Make(A)), rename, |_| None).unwrap();
+        all.change_any((INO, NameChange::Make(A)), rename, |_| None).unwrap();
         assert!(!all.lack(INO, A) && all.lack(INO, b"b"));
         // Two at a time: nobody knows which of them is the later.
-        run(&all, Change::Remove(A), || {
-            run(&all, Change::Make(A), || Ok(()));
+        run(&all, NameChange::Remove(A), || {
+            run(&all, NameChange::Make(A), || Ok(()));
             Ok(())
         });
         assert!(!all.lack(INO, A));
-        run(&all, Change::Remove(A), || {
-            all.change_any((INO, Change::Make(A)), || Ok(()), |_| None)
+        run(&all, NameChange::Remove(A), || {
+            all.change_any((INO, NameChange::Make(A)), || Ok(()), |_| None)
         });
         assert!(!all.lack(INO, A));
-        run(&all, Change::Remove(A), || Ok(()));
+        run(&all, NameChange::Remove(A), || Ok(()));
         assert!(all.lack(INO, A));
         assert_eq!(all.lock().names_len, 0);
     }
 
     #[test]
     fn names_are_known_no_more_after_a_failure_a_revocation_or_too_many() {
-        let forgotten = |act: &dyn Fn(&Directories)| {
+        let forgotten = |act: &dyn Fn(&DirectoryCache)| {
             let all = knowing(&[A]);
             act(&all);
             assert!(!all.lack(INO, b"b"));
             assert_eq!(all.lock().names_len, 0);
         };
         let fail = || Err(samite_types::ErrorKind::Timeout.into());
-        forgotten(&|all| run(all, Change::Make(A), fail));
-        forgotten(&|all| run(all, Change::Remove(A), fail));
-        forgotten(&|all| run(all, Change::Attributes, fail));
-        forgotten(&|all| drop(all.change_any((INO, Change::Make(A)), fail, |_| None)));
+        forgotten(&|all| run(all, NameChange::Make(A), fail));
+        forgotten(&|all| run(all, NameChange::Remove(A), fail));
+        forgotten(&|all| run(all, NameChange::Attributes, fail));
+        forgotten(&|all| drop(all.change_any((INO, NameChange::Make(A)), fail, |_| None)));
         forgotten(&|all| all.forget(INO));
         forgotten(&|all| {
             let most = NAMES_LEN_MAX / 128;
             let name = |number: usize| format!("{number:0>80}");
             let count = (0..most).find(|number| {
-                run(all, Change::Make(name(*number).as_bytes()), || Ok(()));
+                run(all, NameChange::Make(name(*number).as_bytes()), || Ok(()));
                 assert!(all.lock().names_len <= NAMES_LEN_MAX);
                 !all.lack(INO, b"b")
             });
@@ -567,11 +535,11 @@ mod tests {
     #[test]
     fn names_that_nobody_promises_any_more_are_dropped_and_asked_for_again() {
         let all = knowing(&[A]);
-        let lapsed = Known::new([Box::from(A)], Instant::now());
+        let lapsed = KnownNames::new([Box::from(A)], Instant::now());
         all.lock().directories.get_mut(&INO).unwrap().names = Some(lapsed);
         assert!(!all.lack(INO, b"b") && !all.wants_names(INO));
         for name in [b"b", b"c"] {
-            run(&all, Change::Make(name), || Ok(()));
+            run(&all, NameChange::Make(name), || Ok(()));
         }
         assert!(all.wants_names(INO));
         assert_eq!(all.lock().names_len, 0);
@@ -579,14 +547,14 @@ mod tests {
 
     #[test]
     fn many_directories_of_which_little_is_known_leave_nothing() {
-        let all = Directories::default();
+        let all = DirectoryCache::default();
         for ino in 0..2 * DIRECTORIES_MAX as u64 {
             let make = || Ok(());
-            all.change(ino, Change::Make(A), make, |_| Effect::Unknown).unwrap();
+            all.change(ino, NameChange::Make(A), make, |_| ChangeEffect::Unknown).unwrap();
         }
         assert!(all.lock().directories.len() <= DIRECTORIES_MAX + 1);
         assert!(!all.wants_names(1));
-        run(&all, Change::Make(b"b"), || Ok(()));
+        run(&all, NameChange::Make(b"b"), || Ok(()));
         assert!(all.wants_names(INO) && !all.wants_names(INO));
     }
 }

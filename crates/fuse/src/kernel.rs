@@ -3,12 +3,17 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, Request, TimeOrNow};
-use samite_fs::{Attr, Context, FileKind, SetTime, Timestamp};
+use samite_fs::{CallerContext, FileAttributes, FileKind, SetTime, Timestamp};
 use samite_types::Error;
 
 /// The caller of a request: the kernel has checked that it may, and taken its umask off.
-pub fn caller(request: &Request) -> Context {
-    Context { uid: request.uid(), gid: request.gid(), is_checked: true, ..Context::default() }
+pub fn caller(request: &Request) -> CallerContext {
+    CallerContext {
+        uid: request.uid(),
+        gid: request.gid(),
+        is_checked: true,
+        ..CallerContext::default()
+    }
 }
 
 /// The errno of an error. What has no better one is worth a line in the log.
@@ -53,7 +58,7 @@ pub const NO_FILE: FileAttr = FileAttr {
 };
 
 /// Attributes.
-pub fn file_attr(attr: &Attr) -> FileAttr {
+pub fn file_attr(attr: &FileAttributes) -> FileAttr {
     FileAttr {
         ino: INodeNo(attr.ino),
         size: attr.size,

@@ -19,24 +19,24 @@
 //! - One slow request holds up nobody but its caller, as long as a worker is free.
 //! - When the daemon dies, calls fail with `ENOTCONN` at once.
 
+mod affinity;
 mod caching;
+mod delayed_answer;
 mod directories;
+mod directory_places;
 mod handles;
-mod held;
 mod kernel;
+mod kernel_options;
 mod locks;
 mod mount;
 mod names;
-mod nearness;
 mod nodes;
 mod ops;
-mod places;
-mod readers;
 mod replies;
 mod server;
 mod sweeping;
 mod unmount;
-mod wishes;
+mod worker_pool;
 
-pub use mount::{Mount, MountOptions, THREADS_DEFAULT, THREADS_MAX, Unmounter};
-pub use unmount::{Mounted, find_mount, mounts_of, unmount, unmount_dead, users_of};
+pub use mount::{MountOptions, StoreMount, THREADS_DEFAULT, THREADS_MAX, Unmounter};
+pub use unmount::{MountEntry, find_mount, mounts_of, unmount, unmount_dead, users_of};

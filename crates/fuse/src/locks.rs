@@ -48,23 +48,23 @@ pub struct LockAsk {
 /// What a lock that is held looks like to the kernel: first byte, last byte, kind and process.
 pub type Shown = (u64, u64, i32, u32);
 
-struct Held {
+struct MountLock {
     space: LockSpace,
     owner: u64,
     handle: u64,
 }
 
 /// The locks of one mount.
-pub struct Locks {
+pub struct MountLocks {
     locks: FileLocks,
     /// Inode number → who may hold locks on it.
-    held: Mutex<HashMap<u64, Vec<Held>>>,
+    held: Mutex<HashMap<u64, Vec<MountLock>>>,
     /// Inodes in `held`: closing a file without locks looks at this only.
     inodes: AtomicUsize,
     waiters: AtomicUsize,
 }
 
-impl Locks {
+impl MountLocks {
     pub fn new(fs: &FileSystem) -> Self {
         Self {
             locks: fs.locks(),
@@ -88,9 +88,9 @@ impl Locks {
     }
 
     /// Registers a caller that is going to wait. `None`: too many do.
-    pub fn waiter(&self) -> Option<Waiter<'_>> {
+    pub fn waiter(&self) -> Option<LockQueuePlace<'_>> {
         let before = self.waiters.fetch_add(1, Ordering::AcqRel);
-        let waiter = Waiter(self);
+        let waiter = LockQueuePlace(self);
         (before < WAITERS_MAX).then_some(waiter)
     }
 
@@ -116,7 +116,7 @@ impl Locks {
         self.end(ino, |held| held.handle == handle)
     }
 
-    fn end(&self, ino: u64, ends: impl Fn(&Held) -> bool) -> Answer<()> {
+    fn end(&self, ino: u64, ends: impl Fn(&MountLock) -> bool) -> Answer<()> {
         if self.inodes.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
@@ -144,27 +144,28 @@ impl Locks {
     fn note(&self, ask: &LockAsk) {
         let mut all = self.lock();
         let held = all.entry(ask.ino).or_default();
-        let is_known =
-            |one: &Held| (one.space, one.owner, one.handle) == (ask.space, ask.owner, ask.handle);
+        let is_known = |one: &MountLock| {
+            (one.space, one.owner, one.handle) == (ask.space, ask.owner, ask.handle)
+        };
         if !held.iter().any(is_known) {
-            held.push(Held { space: ask.space, owner: ask.owner, handle: ask.handle });
+            held.push(MountLock { space: ask.space, owner: ask.owner, handle: ask.handle });
         }
         self.inodes.store(all.len(), Ordering::Release);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<Held>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<MountLock>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A place among those who wait.
-pub struct Waiter<'l>(&'l Locks);
+pub struct LockQueuePlace<'l>(&'l MountLocks);
 
-impl Waiter<'_> {
+impl LockQueuePlace<'_> {
     /// Waits for the lock, or until the calling thread has a signal to handle.
     pub fn wait(&self, ask: &LockAsk, thread: u32) -> Answer<()> {
         let wanted = ask.wanted()?;
-        let signals = Signals::of(thread);
+        let signals = WaiterSignals::of(thread);
         self.0
             .locks
             .lock(ask.place(), wanted, &|| signals.are_pending())
@@ -172,7 +173,7 @@ impl Waiter<'_> {
     }
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for LockQueuePlace<'_> {
     fn drop(&mut self) {
         self.0.waiters.fetch_sub(1, Ordering::AcqRel);
     }
@@ -236,12 +237,12 @@ pub fn space_of(request: &Request) -> LockSpace {
 
 /// Signals of a thread that waits for an answer. The kernel tells of an interruption only those that take such messages, which fuser does
 /// not, so it is asked.
-struct Signals {
+struct WaiterSignals {
     path: Option<String>,
     looked: Mutex<Instant>,
 }
 
-impl Signals {
+impl WaiterSignals {
     fn of(thread: u32) -> Self {
         let path = format!("/proc/{thread}/status");
         let is_seen = thread != 0 && std::fs::exists(&path).unwrap_or(false);

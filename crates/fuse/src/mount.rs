@@ -10,12 +10,12 @@ use rustix::fs::Access;
 use samite_fs::FileSystem;
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::caching::{Caching, Listening};
-use crate::ops::Ops;
-use crate::places::Clearing;
-use crate::readers::Readers;
-use crate::server::Server;
-use crate::sweeping::Sweeping;
+use crate::caching::{KernelCache, RecallThread};
+use crate::directory_places::PlaceClearing;
+use crate::ops::FuseOperations;
+use crate::server::FuseServer;
+use crate::sweeping::SweepThread;
+use crate::worker_pool::ReaderPool;
 
 /// Workers of a mount, unless told otherwise.
 pub const THREADS_DEFAULT: usize = 8;
@@ -40,14 +40,14 @@ pub struct MountOptions {
     pub caches: bool,
 }
 
-/// A mounted store. The kernel's requests wait until [`Mount::serve`].
-pub struct Mount {
-    session: Session<Server>,
-    ops: Arc<Ops>,
-    readers: Arc<Readers>,
+/// A mounted store. The kernel's requests wait until [`StoreMount::serve`].
+pub struct StoreMount {
+    session: Session<FuseServer>,
+    ops: Arc<FuseOperations>,
+    readers: Arc<ReaderPool>,
 }
 
-impl Mount {
+impl StoreMount {
     /// Mounts `fs` on the directory `path`. Its client is to be this mount's alone: what else goes through it is not taken for a change by others,
     /// of which the kernel is told.
     ///
@@ -56,12 +56,12 @@ impl Mount {
     /// `fusermount3` is needed).
     pub fn new(fs: &FileSystem, path: &Path, options: &MountOptions) -> Result<Self> {
         let root = fs.root()?;
-        let caching = Caching::new(fs.clone(), options.caches);
-        let ops = Arc::new(Ops::new(fs.clone(), root.file, caching));
+        let caching = KernelCache::new(fs.clone(), options.caches);
+        let ops = Arc::new(FuseOperations::new(fs.clone(), root.file, caching));
         let threads = options.threads.clamp(1, THREADS_MAX);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let readers = Arc::new(Readers::new(threads, cores));
-        let server = Server::new(Arc::clone(&ops), Arc::clone(&readers));
+        let readers = Arc::new(ReaderPool::new(threads, cores));
+        let server = FuseServer::new(Arc::clone(&ops), Arc::clone(&readers));
         let mut config = Config::default();
         config.n_threads = Some(threads);
         config.clone_fd = true;
@@ -83,7 +83,7 @@ impl Mount {
         Ok(Self { session, ops, readers })
     }
 
-    /// What ends the mount from another thread: then [`Mount::serve`] returns.
+    /// What ends the mount from another thread: then [`StoreMount::serve`] returns.
     pub fn unmounter(&mut self) -> Unmounter {
         self.session.unmount_callable()
     }
@@ -96,9 +96,10 @@ impl Mount {
         let failed = |error| Error::new(ErrorKind::Io, format!("serve the mount: {error}"));
         let notifier = self.session.notifier();
         self.readers.look_at(self.session.as_fd().try_clone_to_owned().map_err(failed)?);
-        let _listening = Listening::begin(&self.ops, &notifier, &self.session).map_err(failed)?;
-        let _clearing = Clearing::begin(&self.ops, notifier).map_err(failed)?;
-        let _sweeping = Sweeping::begin(&self.ops.fs).map_err(failed)?;
+        let _listening =
+            RecallThread::begin(&self.ops, &notifier, &self.session).map_err(failed)?;
+        let _clearing = PlaceClearing::begin(&self.ops, notifier).map_err(failed)?;
+        let _sweeping = SweepThread::begin(&self.ops.fs).map_err(failed)?;
         self.session.run().map_err(failed)
     }
 }
@@ -121,7 +122,7 @@ fn hint() -> &'static str {
     }
 }
 
-impl std::fmt::Debug for Mount {
+impl std::fmt::Debug for StoreMount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Mount").finish_non_exhaustive()
     }

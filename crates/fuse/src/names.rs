@@ -19,7 +19,7 @@ const USES_MIN: u32 = 16;
 
 /// The names of one directory.
 #[derive(Debug)]
-pub struct Known {
+pub struct KnownNames {
     names: HashSet<Box<[u8]>>,
     /// Sum of what they take.
     cost: usize,
@@ -31,7 +31,7 @@ pub struct Known {
     uses: u32,
 }
 
-impl Known {
+impl KnownNames {
     /// For all names of a directory.
     pub fn new(names: impl IntoIterator<Item = Box<[u8]>>, until: Instant) -> Self {
         let mut known = Self { names: HashSet::new(), cost: 0, until, is_used: true, uses: 0 };
@@ -91,20 +91,20 @@ impl Known {
 
 /// When a directory is listed, if it is: names that are made in it let expect more of them; others who make some, or too many names, make it pay less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct ListingHabit {
     /// Own names made since the last attempt.
     made: u32,
     /// How many are to be made before the next.
     pause: u32,
 }
 
-impl Default for Pace {
+impl Default for ListingHabit {
     fn default() -> Self {
         Self { made: 0, pause: PAUSE_MIN }
     }
 }
 
-impl Pace {
+impl ListingHabit {
     /// Something was made, and what else is there is not known.
     pub const fn made(&mut self) {
         self.made = self.made.saturating_add(1);
@@ -121,7 +121,7 @@ impl Pace {
     }
 
     /// What was listed is known no more.
-    pub const fn ended(&mut self, known: &Known) {
+    pub const fn ended(&mut self, known: &KnownNames) {
         if known.uses >= USES_MIN {
             self.pause = PAUSE_MIN;
         }
@@ -139,9 +139,9 @@ mod tests {
 
     use super::*;
 
-    fn known(names: &[&[u8]]) -> Known {
+    fn known(names: &[&[u8]]) -> KnownNames {
         let until = Instant::now() + Duration::from_secs(600);
-        Known::new(names.iter().map(|name| Box::from(*name)), until)
+        KnownNames::new(names.iter().map(|name| Box::from(*name)), until)
     }
 
     #[test]
@@ -176,8 +176,8 @@ mod tests {
 
     #[test]
     fn listings_that_do_not_pay_become_rare() {
-        let mut pace = Pace::default();
-        let mut until_due = |of: &dyn Fn(&mut Pace)| {
+        let mut pace = ListingHabit::default();
+        let mut until_due = |of: &dyn Fn(&mut ListingHabit)| {
             of(&mut pace);
             let due = (1..).find(|_| {
                 pace.made();
@@ -194,6 +194,6 @@ mod tests {
         let mut paid = known(&[]);
         assert!((0..USES_MIN).all(|_| paid.lack(b"x")));
         assert_eq!(until_due(&|pace| pace.ended(&paid)), PAUSE_MIN);
-        assert_eq!(until_due(&Pace::too_many), PAUSE_MAX);
+        assert_eq!(until_due(&ListingHabit::too_many), PAUSE_MAX);
     }
 }

@@ -10,7 +10,7 @@ use samite_fs::{FileKind, OpenFile};
 const SHARDS: usize = 16;
 
 /// One inode.
-struct Node {
+struct KernelNode {
     /// Names the file, and keeps nothing open.
     named: Arc<OpenFile>,
     /// How often the kernel was told of it and has not forgotten.
@@ -20,12 +20,12 @@ struct Node {
 }
 
 /// Inode number → inode. The root is always in it.
-pub struct Nodes {
-    shards: [Mutex<HashMap<u64, Node>>; SHARDS],
+pub struct NodeTable {
+    shards: [Mutex<HashMap<u64, KernelNode>>; SHARDS],
     root: Arc<OpenFile>,
 }
 
-impl Nodes {
+impl NodeTable {
     /// Only the root.
     pub fn new(root: OpenFile) -> Self {
         Self { shards: Default::default(), root: Arc::new(root) }
@@ -57,7 +57,7 @@ impl Nodes {
         match self.lock(ino).entry(ino) {
             Entry::Occupied(mut entry) => entry.get_mut().lookups += 1,
             Entry::Vacant(entry) => {
-                entry.insert(Node { named: Arc::new(file), lookups: 1, open: Vec::new() });
+                entry.insert(KernelNode { named: Arc::new(file), lookups: 1, open: Vec::new() });
             }
         }
     }
@@ -104,7 +104,7 @@ impl Nodes {
         }
     }
 
-    fn lock(&self, ino: u64) -> MutexGuard<'_, HashMap<u64, Node>> {
+    fn lock(&self, ino: u64) -> MutexGuard<'_, HashMap<u64, KernelNode>> {
         self.shards[ino as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

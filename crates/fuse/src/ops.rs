@@ -9,38 +9,39 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use fuser::Errno;
-use samite_fs::{FileKind, FileSystem, Found, OpenFile};
+use samite_fs::{FileKind, FileSystem, FoundFile, OpenFile};
 use samite_types::Error;
 
-use crate::caching::Caching;
-use crate::handles::{Handle, Handles};
+use crate::caching::KernelCache;
+use crate::directory_places::DirectoryPlaces;
+use crate::handles::{HandleTable, OpenHandle};
 use crate::kernel;
-use crate::locks::Locks;
-use crate::nodes::Nodes;
-use crate::places::Places;
+use crate::locks::MountLocks;
+use crate::nodes::NodeTable;
 
-pub use attributes::Changes;
+pub use attributes::AttributeChanges;
 pub use data::read_into;
-pub use names::{Name, New, Seen};
+pub use names::{KernelName, NewKind, SeenName};
 
 /// How an operation ends.
 pub type Answer<T> = Result<T, Errno>;
 
 /// The file system, the inodes that the kernel knows, and the files that it has open.
-pub struct Ops {
+pub struct FuseOperations {
     pub fs: FileSystem,
-    pub nodes: Nodes,
-    pub places: Places,
-    pub handles: Handles,
-    pub locks: Locks,
-    pub caching: Caching,
+    pub nodes: NodeTable,
+    pub places: DirectoryPlaces,
+    pub handles: HandleTable,
+    pub locks: MountLocks,
+    pub caching: KernelCache,
 }
 
-impl Ops {
+impl FuseOperations {
     /// For a file system whose root this is.
-    pub fn new(fs: FileSystem, root: OpenFile, caching: Caching) -> Self {
-        let locks = Locks::new(&fs);
-        let (nodes, places, handles) = (Nodes::new(root), Places::default(), Handles::default());
+    pub fn new(fs: FileSystem, root: OpenFile, caching: KernelCache) -> Self {
+        let locks = MountLocks::new(&fs);
+        let (nodes, places, handles) =
+            (NodeTable::new(root), DirectoryPlaces::default(), HandleTable::default());
         Self { fs, nodes, places, handles, locks, caching }
     }
 
@@ -49,12 +50,12 @@ impl Ops {
         catch_unwind(AssertUnwindSafe(|| operation(self))).unwrap_or(Err(Errno::EIO))
     }
 
-    fn file(&self, handle: u64) -> Answer<Arc<Handle>> {
+    fn file(&self, handle: u64) -> Answer<Arc<OpenHandle>> {
         self.handles.get(handle)
     }
 
     /// Tells the kernel of a file that it asked for by this name.
-    fn remember(&self, found: Found, at: Name<'_>) -> fuser::FileAttr {
+    fn remember(&self, found: FoundFile, at: KernelName<'_>) -> fuser::FileAttr {
         let attr = kernel::file_attr(&found.attr);
         self.introduce(found.file, at);
         // The kernel may be in a rename that fails otherwise.
@@ -63,7 +64,7 @@ impl Ops {
     }
 
     /// Tells the kernel of a file at a place.
-    fn introduce(&self, file: OpenFile, at: Name<'_>) {
+    fn introduce(&self, file: OpenFile, at: KernelName<'_>) {
         let (ino, kind) = (file.ino(), file.kind());
         self.nodes.remember(file);
         if kind == FileKind::Directory {

@@ -17,11 +17,13 @@ use fuser::{
 use samite_fs::LockSpace;
 
 use crate::kernel::{NO_FILE, caller};
+use crate::kernel_options::{self, IO_LEN_MAX};
 use crate::locks::{LockAsk, UNLOCKED, space_of};
-use crate::ops::{Answer, Changes, Name, New, Ops, Seen, read_into};
-use crate::readers::{Next, Readers, Turn};
+use crate::ops::{
+    Answer, AttributeChanges, FuseOperations, KernelName, NewKind, SeenName, read_into,
+};
 use crate::replies::{GENERATION, TTL, attributes, empty, entry, value, written};
-use crate::wishes::{self, IO_LEN_MAX};
+use crate::worker_pool::{ExpectedRequest, ReaderPool, ServedRequest};
 
 /// Requests that move so many bytes take long.
 const LONG_LEN_MIN: usize = 64 << 10;
@@ -31,24 +33,29 @@ const OPEN_FLAGS: FopenFlags =
     FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
 /// Answers the kernel.
-pub struct Server {
-    ops: Arc<Ops>,
-    readers: Arc<Readers>,
+pub struct FuseServer {
+    ops: Arc<FuseOperations>,
+    readers: Arc<ReaderPool>,
 }
 
-impl Server {
+impl FuseServer {
     /// For these operations, by these workers.
-    pub const fn new(ops: Arc<Ops>, readers: Arc<Readers>) -> Self {
+    pub const fn new(ops: Arc<FuseOperations>, readers: Arc<ReaderPool>) -> Self {
         Self { ops, readers }
     }
 
     /// For as long as a worker serves a request.
-    fn turn(&self, req: &Request) -> Turn<'_, impl Fn() -> bool> {
-        self.turn_of(req, 0, Next::More)
+    fn turn(&self, req: &Request) -> ServedRequest<'_, impl Fn() -> bool> {
+        self.turn_of(req, 0, ExpectedRequest::More)
     }
 
     /// The same for one with so many bytes to move, and with what is likely to come after it.
-    fn turn_of(&self, req: &Request, len: usize, next: Next) -> Turn<'_, impl Fn() -> bool> {
+    fn turn_of(
+        &self,
+        req: &Request,
+        len: usize,
+        next: ExpectedRequest,
+    ) -> ServedRequest<'_, impl Fn() -> bool> {
         let is_long = len >= LONG_LEN_MIN;
         // Who moves much data is likely to have more of it, and others as well.
         let turn =
@@ -60,9 +67,9 @@ impl Server {
     }
 
     /// Answers with what was made.
-    fn made(&self, answer: Answer<Seen<FileAttr>>, reply: ReplyEntry) {
+    fn made(&self, answer: Answer<SeenName<FileAttr>>, reply: ReplyEntry) {
         match answer {
-            Ok(Seen { attr, name, attributes }) => {
+            Ok(SeenName { attr, name, attributes }) => {
                 self.ops.caching.answer([name, attributes], |[name, attributes]| {
                     reply.entry_with_ttls(&attributes, &name, &attr, GENERATION);
                 });
@@ -88,13 +95,13 @@ impl Server {
     }
 }
 
-const fn name(parent: INodeNo, name: &OsStr) -> Name<'_> {
-    Name { parent: parent.0, name }
+const fn name(parent: INodeNo, name: &OsStr) -> KernelName<'_> {
+    KernelName { parent: parent.0, name }
 }
 
-impl Filesystem for Server {
+impl Filesystem for FuseServer {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        wishes::ask(config, self.ops.caching.is_on());
+        kernel_options::ask(config, self.ops.caching.is_on());
         Ok(())
     }
 
@@ -120,7 +127,7 @@ impl Filesystem for Server {
     }
 
     fn getattr(&self, req: &Request, ino: INodeNo, fh: Option<FileHandle>, reply: ReplyAttr) {
-        let mut turn = self.turn_of(req, 0, Next::Unknown);
+        let mut turn = self.turn_of(req, 0, ExpectedRequest::Unknown);
         let answer = self.ops.run(|ops| ops.attr(ino.0, fh.map(u64::from)));
         let ops = Arc::clone(&self.ops);
         turn.answer(move || match answer {
@@ -148,7 +155,7 @@ impl Filesystem for Server {
         reply: ReplyAttr,
     ) {
         let _turn = self.turn(req);
-        let changes = Changes { mode, uid, gid, size, atime, mtime };
+        let changes = AttributeChanges { mode, uid, gid, size, atime, mtime };
         let fh = fh.map(u64::from);
         attributes(self.ops.run(|ops| ops.set_attr(&caller(req), ino.0, fh, &changes)), reply);
     }
@@ -172,7 +179,7 @@ impl Filesystem for Server {
         reply: ReplyEntry,
     ) {
         let _turn = self.turn(req);
-        let new = New::Node(mode, rdev);
+        let new = NewKind::Node(mode, rdev);
         self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, child), new)), reply);
     }
 
@@ -186,7 +193,7 @@ impl Filesystem for Server {
         reply: ReplyEntry,
     ) {
         let _turn = self.turn(req);
-        let new = New::Directory(mode & 0o7777);
+        let new = NewKind::Directory(mode & 0o7777);
         self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, child), new)), reply);
     }
 
@@ -209,7 +216,7 @@ impl Filesystem for Server {
         reply: ReplyEntry,
     ) {
         let _turn = self.turn(req);
-        let new = New::Symlink(target.as_os_str().as_bytes());
+        let new = NewKind::Symlink(target.as_os_str().as_bytes());
         self.made(self.ops.run(|ops| ops.make(&caller(req), name(parent, link_name), new)), reply);
     }
 
@@ -260,7 +267,7 @@ impl Filesystem for Server {
     ) {
         let _turn = self.turn(req);
         match self.ops.run(|ops| ops.create(&caller(req), name(parent, child), mode, flags)) {
-            Ok((Seen { attr, name, attributes }, handle)) => {
+            Ok((SeenName { attr, name, attributes }, handle)) => {
                 self.ops.caching.answer([name, attributes], |ttls| {
                     let ttl = ttls[0].min(ttls[1]);
                     reply.created(&ttl, &attr, GENERATION, FileHandle(handle), OPEN_FLAGS);
@@ -281,7 +288,7 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let _turn = self.turn_of(req, size as usize, Next::More);
+        let _turn = self.turn_of(req, size as usize, ExpectedRequest::More);
         read_into(size.min(IO_LEN_MAX) as usize, |buffer| {
             match self.ops.run(|ops| ops.read(fh.0, buffer, offset)) {
                 Ok(len) => reply.data(&buffer[..len]),
@@ -302,7 +309,7 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let _turn = self.turn_of(req, data.len(), Next::More);
+        let _turn = self.turn_of(req, data.len(), ExpectedRequest::More);
         let flags = (flags.0, write_flags);
         written(self.ops.run(|ops| ops.write(fh.0, data, offset, flags)), reply);
     }
@@ -334,7 +341,7 @@ impl Filesystem for Server {
     }
 
     fn fsync(&self, req: &Request, _ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
-        let _turn = self.turn_of(req, usize::MAX, Next::More);
+        let _turn = self.turn_of(req, usize::MAX, ExpectedRequest::More);
         empty(self.ops.run(|ops| ops.settle(fh.0)), reply);
     }
 
@@ -392,7 +399,7 @@ impl Filesystem for Server {
 
     fn statfs(&self, req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
         let _turn = self.turn(req);
-        match self.ops.run(Ops::statfs) {
+        match self.ops.run(FuseOperations::statfs) {
             Ok(stat) => reply.statfs(
                 stat.blocks,
                 stat.blocks_free,
@@ -448,7 +455,7 @@ impl Filesystem for Server {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let _turn = self.turn_of(req, usize::MAX, Next::More);
+        let _turn = self.turn_of(req, usize::MAX, ExpectedRequest::More);
         empty(self.ops.run(|ops| ops.allocate(fh.0, offset, length, mode)), reply);
     }
 
@@ -481,7 +488,7 @@ impl Filesystem for Server {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let _turn = self.turn_of(req, usize::MAX, Next::More);
+        let _turn = self.turn_of(req, usize::MAX, ExpectedRequest::More);
         let (from, to) = ((fh_in.0, offset_in), (fh_out.0, offset_out));
         written(self.ops.run(|ops| ops.copy(from, to, len)), reply);
     }

@@ -10,12 +10,12 @@ use samite_fs::FileSystem;
 const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Sweeps now and then for as long as it lives.
-pub struct Sweeping {
+pub struct SweepThread {
     /// Dropped to end it.
     _until: Sender<()>,
 }
 
-impl Sweeping {
+impl SweepThread {
     /// Begins, on a thread of its own.
     ///
     /// # Errors

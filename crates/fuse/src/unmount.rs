@@ -13,7 +13,7 @@ use crate::mount::SUBTYPE;
 
 /// A mount of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mounted {
+pub struct MountEntry {
     /// Where.
     pub path: PathBuf,
     /// Name of its cluster.
@@ -26,7 +26,7 @@ pub struct Mounted {
 ///
 /// # Errors
 /// `/proc` cannot be read.
-pub fn mounts_of(cluster: &str) -> Result<Vec<Mounted>> {
+pub fn mounts_of(cluster: &str) -> Result<Vec<MountEntry>> {
     Ok(all()?.into_iter().filter(|mount| mount.cluster == cluster).collect())
 }
 
@@ -34,7 +34,7 @@ pub fn mounts_of(cluster: &str) -> Result<Vec<Mounted>> {
 ///
 /// # Errors
 /// `/proc` cannot be read.
-pub fn find_mount(path: &Path) -> Result<Option<Mounted>> {
+pub fn find_mount(path: &Path) -> Result<Option<MountEntry>> {
     let path = resolved(path);
     Ok(all()?.into_iter().rev().find(|mount| mount.path == path))
 }
@@ -60,7 +60,7 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<()> {
 ///
 /// # Errors
 /// What the system says.
-pub fn unmount_dead(mount: &Mounted) -> Result<()> {
+pub fn unmount_dead(mount: &MountEntry) -> Result<()> {
     match rustix::mount::unmount(&mount.path, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
         Ok(()) => return Ok(()),
         // It is aborted, and in use.
@@ -104,7 +104,7 @@ fn resolved(path: &Path) -> PathBuf {
     }
 }
 
-fn all() -> Result<Vec<Mounted>> {
+fn all() -> Result<Vec<MountEntry>> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|error| {
         Error::new(ErrorKind::Io, format!("read /proc/self/mountinfo: {error}"))
     })?;
@@ -112,7 +112,7 @@ fn all() -> Result<Vec<Mounted>> {
 }
 
 /// One line of mountinfo(5), if it is a mount of a store.
-fn parse(line: &[u8]) -> Option<Mounted> {
+fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let device = fields.nth(2)?.strip_prefix(b"0:")?;
     let connection = std::str::from_utf8(device).ok()?.parse().ok()?;
@@ -125,7 +125,7 @@ fn parse(line: &[u8]) -> Option<Mounted> {
         return None;
     }
     let cluster = String::from_utf8(unescaped(source)).ok()?;
-    Some(Mounted { path: OsString::from_vec(unescaped(path)).into(), cluster, connection })
+    Some(MountEntry { path: OsString::from_vec(unescaped(path)).into(), cluster, connection })
 }
 
 /// Blanks and the like are written as a backslash and three octal digits.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::{Mounted, Store, on_each_store};
-use samite_fs::{Context, OpenFlags};
+use samite_fs::{CallerContext, OpenFlags};
 
 /// Looks at all that the next change will touch, often enough for the kernel to keep it.
 fn look(paths: &[PathBuf]) {
@@ -62,7 +62,7 @@ fn what_one_mount_changes_the_next_call_in_another_sees() {
 #[test]
 fn what_the_library_changes_the_next_call_in_a_mount_sees() {
     on_each_store(|store| {
-        let ctx = Context::root();
+        let ctx = CallerContext::root();
         let path = store.path("f");
         for round in 0..60u64 {
             std::thread::sleep(Duration::from_millis(if round % 3 == 0 { 12 } else { 0 }));
@@ -105,7 +105,7 @@ fn seen(store: &Store, other: &Mounted) -> [(i64, i64, u64); 3] {
         let mtime = time(found.mtime(), found.mtime_nsec());
         (mtime, time(found.ctime(), found.ctime_nsec()), found.nlink())
     };
-    let attr = store.fs.stat(&Context::root(), b"/d", true).unwrap();
+    let attr = store.fs.stat(&CallerContext::root(), b"/d", true).unwrap();
     let library = (attr.mtime.0, attr.ctime.0, u64::from(attr.nlink));
     [of(store.path("d")), of(other.path("d")), library]
 }
@@ -113,7 +113,7 @@ fn seen(store: &Store, other: &Mounted) -> [(i64, i64, u64); 3] {
 #[test]
 fn everybody_sees_the_same_directory_after_each_change_in_it() {
     on_each_store(|store| {
-        let (ctx, other) = (Context::root(), store.another_mount(true));
+        let (ctx, other) = (CallerContext::root(), store.another_mount(true));
         fs::create_dir(store.path("d")).unwrap();
         let mut last = seen(store, &other)[0];
         for round in 0..90u32 {
@@ -262,7 +262,7 @@ fn a_mount_that_dies_delays_a_change_by_its_leases_and_no_longer() {
 #[test]
 fn a_listing_brings_the_attributes_along() {
     on_each_store(|store| {
-        let ctx = Context::root();
+        let ctx = CallerContext::root();
         let mut other = store.another_mount(true);
         store.fs.mkdir(&ctx, b"/d", 0o755).unwrap();
         let count = 1000;
@@ -322,7 +322,7 @@ fn a_listing_brings_the_attributes_along() {
 #[test]
 fn a_directory_that_others_moved_is_moved_on() {
     on_each_store(|store| {
-        let ctx = Context::root();
+        let ctx = CallerContext::root();
         for dir in ["a", "b", "c"] {
             fs::create_dir(store.path(dir)).unwrap();
         }

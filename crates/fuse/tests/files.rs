@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{Store, on_each_store};
 use rustix::fs::{CWD, Mode, RenameFlags, SeekFrom as Seeking};
-use samite_fs::{Context, OpenFlags};
+use samite_fs::{CallerContext, OpenFlags};
 use samite_testkit::has;
 
 fn names(store: &Store, dir: &str) -> Vec<String> {
@@ -57,7 +57,7 @@ fn nothing_is_made_where_a_directory_was() {
         shell.args(["-c", "read go; mkdir below; stat ."]).current_dir(store.path("d"));
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).env("LC_ALL", "C");
         let mut shell = shell.spawn().unwrap();
-        store.fs.rmdir(&Context::root(), "/d").unwrap();
+        store.fs.rmdir(&CallerContext::root(), "/d").unwrap();
         shell.stdin.take().unwrap().write_all(b"go\n").unwrap();
         let said = String::from_utf8(shell.wait_with_output().unwrap().stderr).unwrap();
         assert_eq!(said.matches("No such file or directory").count(), 2, "{said}");
@@ -156,7 +156,7 @@ fn mappings_and_calls_see_each_other() {
         file.read_exact_at(&mut byte, 5000).unwrap();
         assert_eq!(byte, *b"!");
         let there =
-            store.fs.open_file(&Context::root(), "/mapped", OpenFlags::reading(), 0).unwrap();
+            store.fs.open_file(&CallerContext::root(), "/mapped", OpenFlags::reading(), 0).unwrap();
         assert_eq!(there.read_at(&mut byte, 5000).unwrap(), 1);
         assert_eq!(byte, *b"!");
         // SAFETY: the mapping made above, used no more.
@@ -167,7 +167,7 @@ fn mappings_and_calls_see_each_other() {
 #[test]
 fn the_mount_and_the_library_see_each_other_at_once() {
     on_each_store(|store| {
-        let root = Context::root();
+        let root = CallerContext::root();
         for round in 0..50_u32 {
             let text = round.to_string();
             let file = store.fs.open_file(&root, "/shared", OpenFlags::creating(), 0o644).unwrap();

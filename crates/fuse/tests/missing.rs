@@ -12,7 +12,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use common::{Mounted, Store, on_each_store};
-use samite_fs::{Context, NAME_LEN_MAX, OpenFlags};
+use samite_fs::{CallerContext, NAME_LEN_MAX, OpenFlags};
 
 /// Names that are looked up in vain before others make one.
 const LOOKS: u32 = 24;
@@ -71,7 +71,7 @@ impl<'m> Knowing<'m> {
 fn what_others_make_in_whatever_way_is_there_at_once() {
     on_each_store(|store| {
         let (here, there) = (store.another_mount(true), store.another_mount(true));
-        let ctx = Context::root();
+        let ctx = CallerContext::root();
         for name in ["d", "e"] {
             fs::create_dir(there.path(name)).unwrap();
         }
@@ -258,7 +258,7 @@ fn who_dies_knowing_all_names_delays_others_by_its_leases_and_no_longer() {
 fn a_directory_with_too_many_names_is_asked_about() {
     const NAMES: usize = 5000;
     let Some(store) = Store::mounted(1, 2) else { return };
-    let ctx = Context::root();
+    let ctx = CallerContext::root();
     store.fs.mkdir(&ctx, "/d", 0o755).unwrap();
     let paths: Vec<String> = (0..NAMES).map(|number| format!("/d/old{number}")).collect();
     for path in &paths {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::frame::{Batch, framed_len};
-use crate::log::Log;
+use crate::frame::{FrameBatch, framed_len};
+use crate::log::OpenLog;
 
 /// Most bytes of frames that wait to be written; then appending is refused as busy.
 const PENDING_LEN_MAX: u64 = 64 << 20;
@@ -21,7 +21,7 @@ const RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// What a log has and takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct LogMetrics {
     /// Bytes of its files.
     pub len: u64,
     /// Frames written since it was opened.
@@ -35,7 +35,7 @@ const RESERVE: u64 = 16;
 
 /// What a frame is for: how much of the last space it may take when the disk is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Need {
+pub enum FrameNeed {
     /// It gives space back, or is needed to read.
     Essential,
     /// It adds hardly anything, and may go with what gives space back.
@@ -46,8 +46,8 @@ pub enum Need {
 
 /// Appends to a log from one thread, while another writes. Dropping it writes what was submitted, and ends the thread.
 #[derive(Debug)]
-pub struct Appender {
-    shared: Arc<Shared>,
+pub struct LogAppender {
+    shared: Arc<AppenderShared>,
     /// Number of the next frame.
     next: u64,
     /// Bytes appended since the log was opened.
@@ -60,8 +60,8 @@ pub struct Appender {
 }
 
 #[derive(Debug)]
-struct Shared {
-    queue: Mutex<Queue>,
+struct AppenderShared {
+    queue: Mutex<AppendQueue>,
     changed: Condvar,
     /// Everything below is on flash.
     durable: AtomicU64,
@@ -77,8 +77,8 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Queue {
-    batch: Batch,
+struct AppendQueue {
+    batch: FrameBatch,
     is_submitted: bool,
     drop_below: u64,
     ends: bool,
@@ -88,17 +88,21 @@ struct Queue {
     trouble: Option<Error>,
 }
 
-fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
+fn lock(queue: &Mutex<AppendQueue>) -> MutexGuard<'_, AppendQueue> {
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Appender {
+impl LogAppender {
     /// Starts a thread called `name` for `log`. It calls `wake` whenever more is on flash.
     ///
     /// # Errors
     /// No thread can be had.
-    pub fn start(name: &str, log: Log, wake: impl Fn() + Send + 'static) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
+    pub fn start(
+        name: &str,
+        log: OpenLog,
+        wake: impl Fn() + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let shared = Arc::new(AppenderShared {
             queue: Mutex::default(),
             changed: Condvar::new(),
             durable: AtomicU64::new(log.next()),
@@ -110,7 +114,7 @@ impl Appender {
             batches: AtomicU64::new(0),
         });
         let (next, reserve) = (log.next(), log.segment_len() / RESERVE);
-        let mut writer = Writer { shared: Arc::clone(&shared), log, wake };
+        let mut writer = AppendWriter { shared: Arc::clone(&shared), log, wake };
         // Before the first frame, so that a disk that is full is known from the start.
         let prepared = writer.log.prepare();
         if prepared.is_err() && writer.log.room(0) < reserve {
@@ -128,7 +132,7 @@ impl Appender {
     ///
     /// # Errors
     /// `Busy`: too much waits to be written. `NoSpace` or another of the disk's: see [`trouble`](Self::trouble).
-    pub fn admit(&self, len: usize, need: Need) -> Result<(), ErrorKind> {
+    pub fn admit(&self, len: usize, need: FrameNeed) -> Result<(), ErrorKind> {
         let len = framed_len(len) as u64;
         let after = self.appended + len;
         // The limit allows for a gap as long as the longest frame before this one.
@@ -137,9 +141,9 @@ impl Appender {
         let limit = self.shared.limit.load(Ordering::Acquire);
         let waiting = after.saturating_sub(self.shared.written.load(Ordering::Relaxed));
         let kept = match need {
-            Need::Essential => self.reserve / 4,
-            Need::Small => self.reserve / 2,
-            Need::Ordinary => self.reserve,
+            FrameNeed::Essential => self.reserve / 4,
+            FrameNeed::Small => self.reserve / 2,
+            FrameNeed::Ordinary => self.reserve,
         };
         if after + gap + kept <= limit && waiting <= PENDING_LEN_MAX {
             return Ok(());
@@ -224,14 +228,18 @@ impl Appender {
 
     /// Figures.
     #[must_use]
-    pub fn figures(&self) -> Figures {
+    pub fn metrics(&self) -> LogMetrics {
         let of = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         let shared = &*self.shared;
-        Figures { len: of(&shared.len), frames: of(&shared.frames), batches: of(&shared.batches) }
+        LogMetrics {
+            len: of(&shared.len),
+            frames: of(&shared.frames),
+            batches: of(&shared.batches),
+        }
     }
 }
 
-impl Drop for Appender {
+impl Drop for LogAppender {
     fn drop(&mut self) {
         self.submit();
         lock(&self.shared.queue).ends = true;
@@ -243,15 +251,15 @@ impl Drop for Appender {
     }
 }
 
-struct Writer<W> {
-    shared: Arc<Shared>,
-    log: Log,
+struct AppendWriter<W> {
+    shared: Arc<AppenderShared>,
+    log: OpenLog,
     wake: W,
 }
 
-impl<W: Fn()> Writer<W> {
+impl<W: Fn()> AppendWriter<W> {
     fn run(mut self) {
-        let mut batch = Batch::default();
+        let mut batch = FrameBatch::default();
         let mut dropped = 0;
         while let Some(drop_below) = self.next_work(&mut batch) {
             let written = if batch.is_empty() { Ok(()) } else { self.write(&mut batch) };
@@ -273,7 +281,7 @@ impl<W: Fn()> Writer<W> {
     }
 
     /// Waits for frames, for something to drop, or for the time to try again; `None` at the end. What is in `batch` comes first.
-    fn next_work(&self, batch: &mut Batch) -> Option<u64> {
+    fn next_work(&self, batch: &mut FrameBatch) -> Option<u64> {
         let mut queue = lock(&self.shared.queue);
         let before = queue.drop_below;
         loop {
@@ -305,7 +313,7 @@ impl<W: Fn()> Writer<W> {
         }
     }
 
-    fn write(&mut self, batch: &mut Batch) -> Result<()> {
+    fn write(&mut self, batch: &mut FrameBatch) -> Result<()> {
         let before = (self.log.next(), batch.written());
         let written = self.log.write(batch);
         let shared = &*self.shared;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::disk::{Disk, LogFile};
-use crate::frame::{Batch, FRAME_LEN_MAX, HEAD_LEN, framed_len, read, u32_at};
+use crate::disk::{LogDisk, LogFile};
+use crate::frame::{FRAME_LEN_MAX, FrameBatch, HEAD_LEN, framed_len, read, u32_at};
 
 /// What is being written.
 pub const UNFINISHED: &str = ".new";
@@ -27,28 +27,28 @@ const SMALL_LEN: u64 = 128 << 10;
 
 /// A checkpoint that is being written. Dropped before [`finish`](Self::finish), it leaves a file to be removed.
 #[derive(Debug)]
-pub struct Writer {
-    disk: Arc<dyn Disk>,
+pub struct CheckpointWriter {
+    disk: Arc<dyn LogDisk>,
     id: u64,
     name: String,
     file: Box<dyn LogFile>,
-    batch: Batch,
+    batch: FrameBatch,
     /// Number of the first frame in `batch`, and where it goes.
     first: u64,
     end: u64,
 }
 
-impl Writer {
+impl CheckpointWriter {
     /// Begins the checkpoint `name` of the log `id`.
     ///
     /// # Errors
     /// The disk's.
-    pub fn create(disk: Arc<dyn Disk>, id: u64, name: &str) -> Result<Self> {
+    pub fn create(disk: Arc<dyn LogDisk>, id: u64, name: &str) -> Result<Self> {
         let unfinished = format!("{name}{UNFINISHED}");
         // Of an attempt that failed.
         let _ = disk.remove(&unfinished);
         let file = disk.create(&unfinished)?;
-        let (batch, name) = (Batch::default(), name.to_owned());
+        let (batch, name) = (FrameBatch::default(), name.to_owned());
         Ok(Self { disk, id, name, file, batch, first: 1, end: 0 })
     }
 
@@ -68,7 +68,7 @@ impl Writer {
             let words = format!("checkpoint {}: the last of the disk is kept free", self.name);
             return Err(Error::new(ErrorKind::NoSpace, words));
         }
-        self.batch.seal(self.id, self.first, 0);
+        self.batch.finish(self.id, self.first, 0);
         self.file.write_at(self.end, self.batch.bytes())?;
         self.end += self.batch.len() as u64;
         self.first += self.batch.count();
@@ -103,7 +103,7 @@ impl Writer {
 /// # Errors
 /// `Corrupt`, those of the disk, those of `visit`.
 pub fn read_all(
-    disk: &dyn Disk,
+    disk: &dyn LogDisk,
     id: u64,
     name: &str,
     visit: &mut dyn FnMut(&[u8]) -> Result<()>,

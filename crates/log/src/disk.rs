@@ -8,7 +8,7 @@ use samite_types::Result;
 pub use dir::DirDisk;
 
 /// A directory of files. Names are flat: no separators.
-pub trait Disk: Send + Sync {
+pub trait LogDisk: Send + Sync {
     /// Names of all files, in no order.
     fn list(&self) -> Result<Vec<String>>;
     /// Makes a file; it must not exist. Its name lasts after [`sync`](Self::sync).
@@ -45,7 +45,7 @@ pub trait LogFile: Send {
     fn sync(&self) -> Result<()>;
 }
 
-impl std::fmt::Debug for dyn Disk {
+impl std::fmt::Debug for dyn LogDisk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Disk")
     }

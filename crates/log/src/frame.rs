@@ -35,14 +35,14 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 
 /// Frames that are to be written together.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct FrameBatch {
     bytes: Vec<u8>,
     count: u64,
     /// Bytes of the frames that are on flash already.
     written: usize,
 }
 
-impl Batch {
+impl FrameBatch {
     /// Adds a frame; `write` appends its payload. Returns the bytes that the frame takes.
     ///
     /// # Panics
@@ -99,7 +99,7 @@ impl Batch {
     }
 
     /// Numbers the frames that are not on flash yet from `first` on and completes them. Everything below `synced` is on flash.
-    pub(crate) fn seal(&mut self, id: u64, first: u64, synced: u64) {
+    pub(crate) fn finish(&mut self, id: u64, first: u64, synced: u64) {
         let (mut at, mut sequence) = (self.written, first);
         while let Some(len) = u32_at(&self.bytes, at + 4) {
             let end = at + HEAD_LEN + len as usize;
@@ -134,14 +134,14 @@ impl Batch {
 
 /// A frame that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Frame {
+pub(crate) struct LogFrame {
     pub(crate) sequence: u64,
     /// Everything below it was on flash when this frame was written.
     pub(crate) synced: u64,
     pub(crate) payload: Range<usize>,
 }
 
-impl Frame {
+impl LogFrame {
     /// Where the next one begins.
     pub(crate) const fn end(&self) -> usize {
         self.payload.start + (self.payload.end - self.payload.start).next_multiple_of(ALIGN)
@@ -154,7 +154,7 @@ pub(crate) fn read(
     bytes: &[u8],
     at: usize,
     fits: impl FnOnce(u64) -> bool,
-) -> Option<Frame> {
+) -> Option<LogFrame> {
     let sequence = u64_at(bytes, at + 8)?;
     let synced = u64_at(bytes, at + 16)?;
     let len = u32_at(bytes, at + 4)? as usize;
@@ -163,7 +163,7 @@ pub(crate) fn read(
     }
     let payload = at + HEAD_LEN..at + HEAD_LEN + len;
     let covered = bytes.get(at + 4..payload.end)?;
-    (u32_at(bytes, at)? == checksum(id, covered)).then_some(Frame { sequence, synced, payload })
+    (u32_at(bytes, at)? == checksum(id, covered)).then_some(LogFrame { sequence, synced, payload })
 }
 
 #[cfg(test)]
@@ -172,11 +172,11 @@ mod tests {
 
     #[test]
     fn frames_come_back_and_a_changed_bit_is_seen() {
-        let mut batch = Batch::default();
+        let mut batch = FrameBatch::default();
         for payload in [&b""[..], b"a", b"12345678", &[7; 1000]] {
             batch.add(|out| out.extend_from_slice(payload));
         }
-        batch.seal(99, 5, 3);
+        batch.finish(99, 5, 3);
         let bytes = batch.bytes().to_vec();
         let (mut at, mut lens) = (0, Vec::new());
         while let Some(frame) = read(99, &bytes, at, |sequence| sequence == 5 + lens.len() as u64) {

@@ -8,34 +8,34 @@ use std::collections::BTreeSet;
 
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::disk::Disk;
-use crate::twice::{Kind, Twice};
+use crate::disk::LogDisk;
+use crate::twice::{TwiceFile, TwiceKind};
 
 /// Name of the file.
 pub const NAME: &str = "checkpoints";
-const KIND: Kind<2> =
-    Kind { name: NAME, new: "checkpoints.new", magic: b"samiteC1", is_sound: |_| true };
+const KIND: TwiceKind<2> =
+    TwiceKind { name: NAME, new: "checkpoints.new", magic: b"samiteC1", is_sound: |_| true };
 
 /// The files that there are, and the note of them.
 #[derive(Debug)]
-pub struct Inventory {
+pub struct FileInventory {
     /// `None`: there was no space for it.
-    file: Option<Twice<2>>,
+    file: Option<TwiceFile<2>>,
     present: BTreeSet<u64>,
 }
 
-impl Inventory {
+impl FileInventory {
     /// Looks whether all that are noted are among those `found`. `name` of a number is the file's.
     ///
     /// # Errors
     /// `Corrupt`: one is missing, or the note is damaged. Those of the disk.
     pub fn check(
-        disk: &dyn Disk,
+        disk: &dyn LogDisk,
         id: u64,
         found: &[u64],
         name: impl Fn(u64) -> String,
     ) -> Result<()> {
-        let Some(file) = Twice::open(disk, &KIND, id, &disk.list()?)? else { return Ok(()) };
+        let Some(file) = TwiceFile::open(disk, &KIND, id, &disk.list()?)? else { return Ok(()) };
         let [count, all] = file.numbers();
         let [here, all_here] = numbers(found.iter());
         let words = match count.saturating_sub(here) {
@@ -51,14 +51,14 @@ impl Inventory {
     ///
     /// # Errors
     /// Those of the disk; a full one is none.
-    pub fn open(disk: &dyn Disk, id: u64, found: impl Iterator<Item = u64>) -> Result<Self> {
+    pub fn open(disk: &dyn LogDisk, id: u64, found: impl Iterator<Item = u64>) -> Result<Self> {
         let present: BTreeSet<u64> = found.collect();
-        let file = match Twice::open(disk, &KIND, id, &disk.list()?)? {
+        let file = match TwiceFile::open(disk, &KIND, id, &disk.list()?)? {
             Some(mut file) => {
                 file.set(numbers(present.iter()))?;
                 Some(file)
             }
-            None => match Twice::create(disk, &KIND, id, numbers(present.iter())) {
+            None => match TwiceFile::create(disk, &KIND, id, numbers(present.iter())) {
                 Ok(file) => Some(file),
                 Err(error) if error.kind() == ErrorKind::NoSpace => None,
                 Err(error) => return Err(error),
@@ -98,7 +98,7 @@ fn numbers<'n>(present: impl Iterator<Item = &'n u64>) -> [u64; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::{MemoryDisk, Trouble};
+    use crate::memory::{CallFault, MemoryDisk};
 
     const ID: u64 = 7;
 
@@ -112,12 +112,12 @@ mod tests {
     }
 
     fn check(disk: &MemoryDisk) -> Result<()> {
-        Inventory::check(disk, ID, &found(disk), name)
+        FileInventory::check(disk, ID, &found(disk), name)
     }
 
     /// Adds files and removes some until something stops it.
     fn work(disk: &MemoryDisk, seed: u64) -> Result<()> {
-        let mut inventory = Inventory::open(disk, ID, found(disk).into_iter())?;
+        let mut inventory = FileInventory::open(disk, ID, found(disk).into_iter())?;
         for step in 0..8 {
             let number = (seed * 5 + step * 3) % 7 + 1;
             if found(disk).contains(&number) {
@@ -138,7 +138,7 @@ mod tests {
         for seed in 0..300 {
             let disk = MemoryDisk::new(seed);
             for round in 0..6 {
-                disk.trouble_at(disk.calls() + 1 + (seed + round * 11) % 40, Trouble::Stop);
+                disk.trouble_at(disk.calls() + 1 + (seed + round * 11) % 40, CallFault::Stop);
                 let stopped = work(&disk, seed + round).is_err();
                 disk.crash();
                 check(&disk).unwrap();
@@ -162,7 +162,7 @@ mod tests {
         }
         // Of before there was a note.
         check(&disk).unwrap();
-        Inventory::open(&disk, ID, found(&disk).into_iter()).unwrap();
+        FileInventory::open(&disk, ID, found(&disk).into_iter()).unwrap();
         for number in 1..4 {
             disk.remove(&name(number)).unwrap();
         }

@@ -13,32 +13,32 @@
 
 use samite_types::{ErrorKind, Result};
 
-use crate::disk::Disk;
-use crate::twice::{Kind, Twice};
+use crate::disk::LogDisk;
+use crate::twice::{TwiceFile, TwiceKind};
 
 /// Name of the file.
 pub const NAME: &str = "joined";
-const KIND: Kind<2> =
-    Kind { name: NAME, new: "joined.new", magic: b"samiteJ1", is_sound: |_| true };
+const KIND: TwiceKind<2> =
+    TwiceKind { name: NAME, new: "joined.new", magic: b"samiteJ1", is_sound: |_| true };
 
 /// The marks of an open directory.
 #[derive(Debug)]
-pub struct Joined {
+pub struct DirectoryMarks {
     /// `None`: there is no space for it.
-    file: Option<Twice<2>>,
+    file: Option<TwiceFile<2>>,
     before: u64,
     tries: u64,
 }
 
-impl Joined {
+impl DirectoryMarks {
     /// Opens the file in `disk`, the directory called `id`, or makes it. `drawn`: a mark that was never used, not 0. Returns when the mark to be
     /// tried is noted.
     ///
     /// # Errors
     /// `Corrupt`; those of the disk.
-    pub fn open(disk: &dyn Disk, id: u64, drawn: u64) -> Result<Self> {
+    pub fn open(disk: &dyn LogDisk, id: u64, drawn: u64) -> Result<Self> {
         let names = disk.list()?;
-        if let Some(mut file) = Twice::open(disk, &KIND, id, &names)? {
+        if let Some(mut file) = TwiceFile::open(disk, &KIND, id, &names)? {
             let [before, tried] = file.numbers();
             let tries = if tried == 0 { drawn } else { tried };
             file.set([before, tries])?;
@@ -49,7 +49,7 @@ impl Joined {
         // One that has logs was made before there were marks.
         let has_logs = names.iter().any(|name| name.starts_with("shard-"));
         let before = if has_logs { id } else { 0 };
-        match Twice::create(disk, &KIND, id, [before, drawn]) {
+        match TwiceFile::create(disk, &KIND, id, [before, drawn]) {
             Ok(file) => Ok(Self { file: Some(file), before, tries: drawn }),
             // A node starts on a full disk. Then it is called what it was.
             Err(error) if error.kind() == ErrorKind::NoSpace => {

@@ -25,7 +25,7 @@
 //! the log, and [`joined`] tells an older copy of everything.
 //!
 //! Why a crate of its own: it knows neither records nor partitions, as [`samite_types`] is all it needs, and whoever wants a log
-//! (the node's shards; a coordinator's state) can have one. [`Disk`] stands between it and the operating system, so that tests
+//! (the node's shards; a coordinator's state) can have one. [`LogDisk`] stands between it and the operating system, so that tests
 //! lose what was not synced, tear writes at any byte and fail any call ([`memory`]).
 
 mod appender;
@@ -40,7 +40,7 @@ mod segment;
 pub mod storage;
 mod twice;
 
-pub use appender::{Appender, Figures, Need};
-pub use disk::{DirDisk, Disk, LogFile, memory};
-pub use frame::{Batch, FRAME_LEN_MAX};
-pub use log::{Log, Settings};
+pub use appender::{FrameNeed, LogAppender, LogMetrics};
+pub use disk::{DirDisk, LogDisk, LogFile, memory};
+pub use frame::{FRAME_LEN_MAX, FrameBatch};
+pub use log::{LogSettings, OpenLog};

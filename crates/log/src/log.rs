@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use samite_types::{ErrorKind, Result};
 
-use crate::disk::{Disk, LogFile};
-use crate::frame::{Batch, FRAME_LEN_MAX, framed_len};
-use crate::manifest::{Extent, Manifest};
-use crate::segment::{Found, HEADER_LEN, SPARE, Segment, corrupt, header, scan};
+use crate::disk::{LogDisk, LogFile};
+use crate::frame::{FRAME_LEN_MAX, FrameBatch, framed_len};
+use crate::manifest::{LogExtent, LogManifest};
+use crate::segment::{HEADER_LEN, LogSegment, SPARE, SegmentContents, corrupt, header, scan};
 
 /// How a log is laid out.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct LogSettings {
     /// Id of the log, the same for all of its life and no other's.
     pub id: u64,
     /// Bytes of a segment; more where a single frame needs it.
     pub segment_len: u64,
 }
 
-impl Settings {
+impl LogSettings {
     /// Segments of 64 MiB.
     #[must_use]
     pub const fn new(id: u64) -> Self {
@@ -41,12 +41,12 @@ const ZEROS_LEN: u64 = 1 << 20;
 
 /// A log that is open. One thread uses it.
 #[derive(Debug)]
-pub struct Log {
-    disk: Arc<dyn Disk>,
-    settings: Settings,
-    manifest: Manifest,
+pub struct OpenLog {
+    disk: Arc<dyn LogDisk>,
+    settings: LogSettings,
+    manifest: LogManifest,
     /// Oldest first; the last is the one in use.
-    segments: VecDeque<Segment>,
+    segments: VecDeque<LogSegment>,
     /// The last segment.
     file: Option<Box<dyn LogFile>>,
     /// Where the next frame goes in `file`.
@@ -61,30 +61,30 @@ pub struct Log {
     full: Option<(Box<dyn LogFile>, u64, u64)>,
 }
 
-impl Log {
+impl OpenLog {
     /// Opens the log on `disk`, makes it if there is none, hands out its frames in order, and clears a torn tail.
     ///
     /// # Errors
     /// `Corrupt`: bytes have changed that had been on flash, or a segment is missing or shorter than it was; the message says which. Those of the disk
     /// and of `visit`.
     pub fn open(
-        disk: Arc<dyn Disk>,
-        settings: Settings,
+        disk: Arc<dyn LogDisk>,
+        settings: LogSettings,
         visit: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
     ) -> Result<Self> {
         let names = disk.list()?;
         let mut firsts: Vec<u64> =
-            names.iter().filter_map(|name| Segment::first_of(name)).collect();
+            names.iter().filter_map(|name| LogSegment::first_of(name)).collect();
         firsts.sort_unstable();
-        let manifest = Manifest::open(&*disk, settings.id, &names)?;
+        let manifest = LogManifest::open(&*disk, settings.id, &names)?;
         let extent = match &manifest {
             Some(manifest) => manifest.extent(),
             // Before there were manifests.
-            None => Extent { first: firsts.first().copied().unwrap_or(1), ..Extent::NEW },
+            None => LogExtent { first: firsts.first().copied().unwrap_or(1), ..LogExtent::NEW },
         };
         let needed = [extent.first, extent.newest].into_iter().filter(|_| extent.newest > 0);
         if let Some(missing) = needed.into_iter().find(|first| !firsts.contains(first)) {
-            return Err(corrupt(&Segment::name(missing), 0, "the file is missing"));
+            return Err(corrupt(&LogSegment::name(missing), 0, "the file is missing"));
         }
         let (dropped, firsts) = firsts.split_at(firsts.partition_point(|it| *it < extent.first));
         let mut found = Vec::new();
@@ -97,13 +97,13 @@ impl Log {
             if segment.len < len_min {
                 let words =
                     format!("the file ends here, and {len_min} bytes were set aside for it");
-                return Err(corrupt(&Segment::name(*first), segment.len as usize, &words));
+                return Err(corrupt(&LogSegment::name(*first), segment.len as usize, &words));
             }
             next = segment.next;
             found.push((*first, segment));
         }
         for first in dropped {
-            disk.remove(&Segment::name(*first))?;
+            disk.remove(&LogSegment::name(*first))?;
         }
         let spare = match names.iter().any(|name| name == SPARE) {
             true => find_spare(&*disk, settings)?,
@@ -115,24 +115,24 @@ impl Log {
 
     /// Goes on from what was found.
     fn go_on(
-        (disk, settings): (Arc<dyn Disk>, Settings),
-        manifest: Option<Manifest>,
-        (found, next): (&[(u64, Found)], u64),
+        (disk, settings): (Arc<dyn LogDisk>, LogSettings),
+        manifest: Option<LogManifest>,
+        (found, next): (&[(u64, SegmentContents)], u64),
     ) -> Result<Self> {
         disk.sync()?;
         let (mut file, mut end) = (None, 0);
-        let mut extent = manifest.as_ref().map_or(Extent::NEW, Manifest::extent);
+        let mut extent = manifest.as_ref().map_or(LogExtent::NEW, LogManifest::extent);
         if let Some((newest, segment)) = found.last() {
-            let last = disk.open(&Segment::name(*newest))?;
+            let last = disk.open(&LogSegment::name(*newest))?;
             clear(&*last, segment.end..segment.used)?;
             // It may have been read from memory alone, name and all.
             last.sync()?;
             let first = found.first().map_or(*newest, |(first, _)| *first);
-            extent = Extent { first, newest: *newest, newest_len: segment.len };
+            extent = LogExtent { first, newest: *newest, newest_len: segment.len };
             (file, end) = (Some(last), segment.end);
         }
         let manifest = match manifest {
-            None => Manifest::create(&*disk, settings.id, extent)?,
+            None => LogManifest::create(&*disk, settings.id, extent)?,
             Some(mut manifest) => {
                 manifest.set(extent)?;
                 manifest
@@ -142,10 +142,10 @@ impl Log {
         for (index, (first, segment)) in found.iter().enumerate() {
             let mut len = segment.len;
             if index + 1 < found.len() && segment.end < segment.len {
-                disk.open(&Segment::name(*first))?.truncate(segment.end)?;
+                disk.open(&LogSegment::name(*first))?.truncate(segment.end)?;
                 len = segment.end;
             }
-            segments.push_back(Segment { first: *first, len });
+            segments.push_back(LogSegment { first: *first, len });
         }
         let (spare, full, is_recorded) = (None, None, true);
         Ok(Self { disk, settings, manifest, segments, file, end, next, spare, is_recorded, full })
@@ -246,8 +246,8 @@ impl Log {
     /// # Errors
     /// The disk's. The frames below [`next`](Self::next) are on flash; the same batch may be tried again, and is written anew from there. What
     /// a sync that failed has left is not relied on.
-    pub fn write(&mut self, batch: &mut Batch) -> Result<()> {
-        batch.seal(self.settings.id, self.next, self.next);
+    pub fn write(&mut self, batch: &mut FrameBatch) -> Result<()> {
+        batch.finish(self.settings.id, self.next, self.next);
         while batch.written() < batch.len() {
             let at = batch.written();
             let (frames, len) = batch.fitting(at, self.room_here() as usize);
@@ -283,7 +283,7 @@ impl Log {
             file.write_at(0, &header(self.settings.id, self.next))?;
             file.sync()?;
         }
-        self.disk.rename(SPARE, &Segment::name(self.next))?;
+        self.disk.rename(SPARE, &LogSegment::name(self.next))?;
         let Some((file, len)) = self.spare.take() else { return Ok(()) };
         let before = self.file.replace(file);
         match (before, self.segments.back().map(|last| last.first)) {
@@ -292,7 +292,7 @@ impl Log {
             (Some(before), Some(first)) => self.full = Some((before, first, self.end)),
             _ => {}
         }
-        self.segments.push_back(Segment { first: self.next, len });
+        self.segments.push_back(LogSegment { first: self.next, len });
         self.end = HEADER_LEN as u64;
         self.is_recorded = false;
         Ok(())
@@ -306,7 +306,8 @@ impl Log {
         // A name that the manifest tells of is on flash.
         self.disk.sync()?;
         let Some(last) = self.segments.back() else { return Ok(()) };
-        let extent = Extent { newest: last.first, newest_len: last.len, ..self.manifest.extent() };
+        let extent =
+            LogExtent { newest: last.first, newest_len: last.len, ..self.manifest.extent() };
         self.manifest.set(extent)?;
         self.is_recorded = true;
         if let Some((file, first, end)) = self.full.take() {
@@ -330,9 +331,9 @@ impl Log {
             return Ok(());
         };
         self.record()?;
-        self.manifest.set(Extent { first, ..self.manifest.extent() })?;
+        self.manifest.set(LogExtent { first, ..self.manifest.extent() })?;
         while self.first() < first {
-            self.disk.remove(&Segment::name(self.first()))?;
+            self.disk.remove(&LogSegment::name(self.first()))?;
             self.segments.pop_front();
         }
         self.disk.sync()
@@ -341,21 +342,24 @@ impl Log {
 
 /// Reads the segment that begins with frame `first`, where frame `next` is the next.
 fn read_segment(
-    (disk, settings): (&dyn Disk, Settings),
+    (disk, settings): (&dyn LogDisk, LogSettings),
     (first, next): (u64, u64),
     is_last: bool,
     visit: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
-) -> Result<Found> {
+) -> Result<SegmentContents> {
     if first != next {
         let missing = format!("frames {next} to {} are missing before it", first - 1);
-        return Err(corrupt(&Segment::name(first), 0, &missing));
+        return Err(corrupt(&LogSegment::name(first), 0, &missing));
     }
     scan((disk, settings.id), first, (is_last, settings.segment_len_max()), visit)
 }
 
 /// The next segment, if an earlier life has set it aside: on a full disk there may be no space for another. It has no header; one that has may be about
 /// to get its name.
-fn find_spare(disk: &dyn Disk, settings: Settings) -> Result<Option<(Box<dyn LogFile>, u64)>> {
+fn find_spare(
+    disk: &dyn LogDisk,
+    settings: LogSettings,
+) -> Result<Option<(Box<dyn LogFile>, u64)>> {
     let file = disk.open(SPARE)?;
     let len = file.len()?;
     let mut head = [1; HEADER_LEN];

@@ -2,7 +2,7 @@
 
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::disk::{Disk, LogFile};
+use crate::disk::{LogDisk, LogFile};
 use crate::frame::{ALIGN, checksum, read, u32_at, u64_at};
 
 const MAGIC: &[u8; 8] = b"samiteL1";
@@ -14,14 +14,14 @@ pub(crate) const SPARE: &str = "spare";
 
 /// A segment that is complete, or in use.
 #[derive(Clone, Debug)]
-pub(crate) struct Segment {
+pub(crate) struct LogSegment {
     /// Sequence number of its first frame.
     pub(crate) first: u64,
     /// Bytes set aside for it.
     pub(crate) len: u64,
 }
 
-impl Segment {
+impl LogSegment {
     pub(crate) fn name(first: u64) -> String {
         format!("{PREFIX}{first:016x}")
     }
@@ -46,7 +46,7 @@ pub(crate) fn header(id: u64, first: u64) -> [u8; HEADER_LEN] {
 
 /// What was found in a segment.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct SegmentContents {
     /// Sequence number after the last frame.
     pub(crate) next: u64,
     /// Bytes up to there.
@@ -63,12 +63,12 @@ pub(crate) struct Found {
 /// # Errors
 /// `Corrupt`, and where; those of the disk; those of `visit`.
 pub(crate) fn scan(
-    (disk, id): (&dyn Disk, u64),
+    (disk, id): (&dyn LogDisk, u64),
     first: u64,
     (last, len_max): (bool, u64),
     visit: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
-) -> Result<Found> {
-    let name = Segment::name(first);
+) -> Result<SegmentContents> {
+    let name = LogSegment::name(first);
     let file = disk.open(&name)?;
     let bytes = read_whole(&*file, &name, len_max)?;
     let len = bytes.len() as u64;
@@ -91,7 +91,7 @@ pub(crate) fn scan(
         return rot(at, &format!("frame {next} cannot be read, and {later} comes after it"));
     }
     let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
-    Ok(Found { next, end: at as u64, len, used })
+    Ok(SegmentContents { next, end: at as u64, len, used })
 }
 
 fn is_header(bytes: &[u8]) -> bool {

@@ -2,7 +2,7 @@
 
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::disk::Disk;
+use crate::disk::LogDisk;
 use crate::frame::{checksum, u32_at, u64_at};
 use crate::manifest;
 
@@ -12,7 +12,7 @@ const LEN: usize = 32;
 
 /// What the file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Storage {
+pub struct StorageNote {
     /// Drawn when the directory was made; not 0.
     pub id: u64,
     /// The node whose data it has.
@@ -21,7 +21,7 @@ pub struct Storage {
     pub shards: u16,
 }
 
-impl Storage {
+impl StorageNote {
     fn encode(self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(MAGIC);
@@ -46,7 +46,7 @@ impl Storage {
     ///
     /// # Errors
     /// `Corrupt`; `Invalid`: it is another node's, or was made with another number of shards. Those of the disk.
-    pub fn open(disk: &dyn Disk, like: Self) -> Result<Self> {
+    pub fn open(disk: &dyn LogDisk, like: Self) -> Result<Self> {
         const NEW: &str = "storage.new";
         let names = disk.list()?;
         if !names.iter().any(|name| name == NAME) {
@@ -87,7 +87,7 @@ fn begun(log: &str) -> String {
 ///
 /// # Errors
 /// `Corrupt`: it has no manifest any more. Those of the disk.
-pub fn check_begun(dir: &dyn Disk, log: &str, files: &dyn Disk) -> Result<()> {
+pub fn check_begun(dir: &dyn LogDisk, log: &str, files: &dyn LogDisk) -> Result<()> {
     let begun = begun(log);
     let was_begun = dir.list()?.contains(&begun);
     if was_begun && !files.list()?.iter().any(|name| name == manifest::NAME) {
@@ -102,7 +102,7 @@ pub fn check_begun(dir: &dyn Disk, log: &str, files: &dyn Disk) -> Result<()> {
 ///
 /// # Errors
 /// The disk's.
-pub fn note_begun(dir: &dyn Disk, log: &str) -> Result<()> {
+pub fn note_begun(dir: &dyn LogDisk, log: &str) -> Result<()> {
     let begun = begun(log);
     if !dir.list()?.contains(&begun) {
         dir.create(&begun)?.sync()?;

@@ -12,7 +12,7 @@ use std::fmt;
 
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::disk::{Disk, LogFile};
+use crate::disk::{LogDisk, LogFile};
 use crate::frame::{checksum, u32_at, u64_at};
 
 /// Bytes from the first copy to the second: a write to one never touches a page or a sector of the other.
@@ -23,7 +23,7 @@ const HEAD_LEN: usize = 24;
 const TAIL_LEN: usize = 8;
 
 /// What such a file is.
-pub(crate) struct Kind<const N: usize> {
+pub(crate) struct TwiceKind<const N: usize> {
     pub(crate) name: &'static str,
     /// Its name while it is made.
     pub(crate) new: &'static str,
@@ -33,19 +33,19 @@ pub(crate) struct Kind<const N: usize> {
 }
 
 /// An open file.
-pub(crate) struct Twice<const N: usize> {
+pub(crate) struct TwiceFile<const N: usize> {
     file: Box<dyn LogFile>,
-    kind: &'static Kind<N>,
+    kind: &'static TwiceKind<N>,
     id: u64,
     count: u64,
     numbers: [u64; N],
 }
 
-impl<const N: usize> Twice<N> {
+impl<const N: usize> TwiceFile<N> {
     /// Opens the file of what is called `id`, on a disk with these files. `None`: there is none.
     pub(crate) fn open(
-        disk: &dyn Disk,
-        kind: &'static Kind<N>,
+        disk: &dyn LogDisk,
+        kind: &'static TwiceKind<N>,
         id: u64,
         names: &[String],
     ) -> Result<Option<Self>> {
@@ -70,8 +70,8 @@ impl<const N: usize> Twice<N> {
 
     /// Makes it; returns when it is on flash.
     pub(crate) fn create(
-        disk: &dyn Disk,
-        kind: &'static Kind<N>,
+        disk: &dyn LogDisk,
+        kind: &'static TwiceKind<N>,
         id: u64,
         numbers: [u64; N],
     ) -> Result<Self> {
@@ -123,13 +123,13 @@ impl<const N: usize> Twice<N> {
     }
 }
 
-impl<const N: usize> fmt::Debug for Twice<N> {
+impl<const N: usize> fmt::Debug for TwiceFile<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?}", self.kind.name, self.numbers)
     }
 }
 
-fn decode<const N: usize>(kind: &Kind<N>, id: u64, bytes: &[u8]) -> Option<(u64, [u64; N])> {
+fn decode<const N: usize>(kind: &TwiceKind<N>, id: u64, bytes: &[u8]) -> Option<(u64, [u64; N])> {
     let bytes = bytes.get(..HEAD_LEN + 8 * N + TAIL_LEN)?;
     let covered = bytes.len() - 4;
     let is_whole = bytes.starts_with(kind.magic)

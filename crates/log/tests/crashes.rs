@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use samite_log::memory::{MemoryDisk, Trouble};
-use samite_log::{Batch, Disk, Log, Settings};
+use samite_log::memory::{CallFault, MemoryDisk};
+use samite_log::{FrameBatch, LogDisk, LogSettings, OpenLog};
 use samite_types::{ErrorKind, Result};
 
-const SETTINGS: Settings = Settings { id: 0x1234_5678_9abc_def0, segment_len: 4096 };
+const SETTINGS: LogSettings = LogSettings { id: 0x1234_5678_9abc_def0, segment_len: 4096 };
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -39,7 +39,7 @@ fn payload(sequence: u64, life: u64, len: usize) -> Vec<u8> {
 
 struct Subject {
     disk: MemoryDisk,
-    log: Option<Log>,
+    log: Option<OpenLog>,
     /// The payload of every frame that was given a number.
     frames: Vec<Vec<u8>>,
     /// Frames that were acknowledged, and those that need not be there.
@@ -58,9 +58,9 @@ impl Subject {
     fn open(&mut self) -> Result<()> {
         self.log = None;
         let (mut first, mut found) = (None, 0);
-        let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
+        let disk: Arc<dyn LogDisk> = Arc::new(self.disk.clone());
         let frames = &self.frames;
-        let log = Log::open(disk, SETTINGS, &mut |sequence, bytes| {
+        let log = OpenLog::open(disk, SETTINGS, &mut |sequence, bytes| {
             first.get_or_insert(sequence);
             assert_eq!(bytes, &frames[sequence as usize - 1][..], "frame {sequence}");
             found = sequence;
@@ -88,7 +88,7 @@ impl Subject {
                 log.drop_below(self.dropped + 1)
             }
             Step::Write(lens, tries) => {
-                let mut batch = Batch::default();
+                let mut batch = FrameBatch::default();
                 for len in lens {
                     let bytes = payload(self.frames.len() as u64, self.life, *len);
                     batch.add(|out| out.extend_from_slice(&bytes));
@@ -123,7 +123,7 @@ proptest! {
     ) {
         let mut subject = Subject::new(seed);
         for (steps, call, stops) in rounds {
-            let trouble = if stops { Trouble::Stop } else { Trouble::Error };
+            let trouble = if stops { CallFault::Stop } else { CallFault::Error };
             subject.disk.trouble_at(subject.disk.calls() + call, trouble);
             for step in &steps {
                 if let Err(error) = subject.step(step) {
@@ -139,11 +139,11 @@ proptest! {
 
 /// A log of three batches; the byte after each.
 fn three_batches(disk: &MemoryDisk) -> Vec<Vec<u8>> {
-    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    let mut log = Log::open(disk, SETTINGS, &mut |_, _| Ok(())).expect("a new log");
+    let disk: Arc<dyn LogDisk> = Arc::new(disk.clone());
+    let mut log = OpenLog::open(disk, SETTINGS, &mut |_, _| Ok(())).expect("a new log");
     let mut frames = Vec::new();
     for batch_index in 0..3 {
-        let mut batch = Batch::default();
+        let mut batch = FrameBatch::default();
         for index in 0..3 {
             let bytes = payload(index, batch_index, 20);
             batch.add(|out| out.extend_from_slice(&bytes));
@@ -163,8 +163,8 @@ fn rot_is_reported_wherever_a_later_batch_proves_it() {
         let frames = three_batches(&disk);
         disk.rot(name, at, (at % 8) as u8);
         let mut found = Vec::new();
-        let again: Arc<dyn Disk> = Arc::new(disk.clone());
-        let opened = Log::open(again, SETTINGS, &mut |_, bytes| {
+        let again: Arc<dyn LogDisk> = Arc::new(disk.clone());
+        let opened = OpenLog::open(again, SETTINGS, &mut |_, bytes| {
             found.push(bytes.to_vec());
             Ok(())
         });
@@ -186,28 +186,28 @@ fn rot_is_reported_wherever_a_later_batch_proves_it() {
 #[test]
 fn a_missing_segment_is_reported() {
     let disk = MemoryDisk::new(3);
-    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    let mut log = Log::open(Arc::clone(&shared), SETTINGS, &mut |_, _| Ok(())).unwrap();
+    let shared: Arc<dyn LogDisk> = Arc::new(disk.clone());
+    let mut log = OpenLog::open(Arc::clone(&shared), SETTINGS, &mut |_, _| Ok(())).unwrap();
     for _ in 0..10 {
-        let mut batch = Batch::default();
+        let mut batch = FrameBatch::default();
         batch.add(|out| out.resize(out.len() + 3000, 1));
         log.write(&mut batch).unwrap();
     }
     drop(log);
     disk.remove("log-0000000000000004").unwrap();
-    let error = Log::open(shared, SETTINGS, &mut |_, _| Ok(())).unwrap_err();
+    let error = OpenLog::open(shared, SETTINGS, &mut |_, _| Ok(())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.message().contains("missing"), "{error}");
 }
 
 #[test]
 fn the_numbers_go_on_after_everything_was_dropped() {
-    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new(4));
+    let disk: Arc<dyn LogDisk> = Arc::new(MemoryDisk::new(4));
     for life in 0..5 {
-        let mut log = Log::open(Arc::clone(&disk), SETTINGS, &mut |_, _| Ok(())).unwrap();
+        let mut log = OpenLog::open(Arc::clone(&disk), SETTINGS, &mut |_, _| Ok(())).unwrap();
         assert_eq!(log.next(), life * 2 + 1);
         for _ in 0..2 {
-            let mut batch = Batch::default();
+            let mut batch = FrameBatch::default();
             batch.add(|out| out.resize(out.len() + 3000, 1));
             log.write(&mut batch).unwrap();
         }
@@ -220,8 +220,8 @@ fn the_numbers_go_on_after_everything_was_dropped() {
 fn a_segment_cut_short_anywhere_in_its_header_is_reported() {
     const NAME: &str = "log-0000000000000001";
     let made = MemoryDisk::new(5);
-    let mut log = Log::open(Arc::new(made.clone()), SETTINGS, &mut |_, _| Ok(())).unwrap();
-    let mut batch = Batch::default();
+    let mut log = OpenLog::open(Arc::new(made.clone()), SETTINGS, &mut |_, _| Ok(())).unwrap();
+    let mut batch = FrameBatch::default();
     batch.add(|out| out.resize(out.len() + 10, 1));
     log.write(&mut batch).unwrap();
     drop(log);
@@ -232,7 +232,8 @@ fn a_segment_cut_short_anywhere_in_its_header_is_reported() {
         for len in 0..header.len() {
             let disk = MemoryDisk::new(6);
             disk.create(NAME).unwrap().write_at(0, &header[..len]).unwrap();
-            let opened = Log::open(Arc::new(disk), Settings { id, ..SETTINGS }, &mut |_, _| Ok(()));
+            let opened =
+                OpenLog::open(Arc::new(disk), LogSettings { id, ..SETTINGS }, &mut |_, _| Ok(()));
             assert_eq!(opened.unwrap_err().kind(), ErrorKind::Corrupt, "{len} B");
         }
     }
@@ -258,14 +259,15 @@ fn each_call_of_a_busy_life_can_be_the_last_or_fail() {
     let calls = all.disk.calls();
     assert!(calls > 100, "{calls}");
     for call in 1..=calls {
-        for (seed, trouble) in (0..6).flat_map(|it| [(it, Trouble::Stop), (it, Trouble::Error)]) {
+        for (seed, trouble) in (0..6).flat_map(|it| [(it, CallFault::Stop), (it, CallFault::Error)])
+        {
             let mut subject = Subject::new(seed);
             subject.disk.trouble_at(call, trouble);
             let lived = busy_life(&mut subject);
             // That a spare cannot be removed is no error, for one.
-            assert!(lived.is_err() || trouble == Trouble::Error, "call {call}");
+            assert!(lived.is_err() || trouble == CallFault::Error, "call {call}");
             // As when the process ends alone, and then when the machine does.
-            if trouble == Trouble::Error {
+            if trouble == CallFault::Error {
                 subject.open().unwrap_or_else(|error| panic!("call {call}: {error}"));
             }
             subject.disk.crash();
@@ -277,8 +279,8 @@ fn each_call_of_a_busy_life_can_be_the_last_or_fail() {
     }
 }
 
-fn opened(disk: &MemoryDisk) -> Result<Log> {
-    Log::open(Arc::new(disk.clone()), SETTINGS, &mut |_, _| Ok(()))
+fn opened(disk: &MemoryDisk) -> Result<OpenLog> {
+    OpenLog::open(Arc::new(disk.clone()), SETTINGS, &mut |_, _| Ok(()))
 }
 
 /// A log that was used and closed, of frames 4 to 7, each in a segment of its own.
@@ -286,7 +288,7 @@ fn four_segments() -> MemoryDisk {
     let disk = MemoryDisk::new(7);
     let mut log = opened(&disk).expect("a new log");
     for _ in 1..=7 {
-        let mut batch = Batch::default();
+        let mut batch = FrameBatch::default();
         batch.add(|out| out.resize(out.len() + 3000, 1));
         log.write(&mut batch).expect("written");
     }
@@ -354,21 +356,21 @@ fn a_torn_batch_leaves_nothing_that_later_frames_lead_to() {
     for seed in 0..200 {
         let disk = MemoryDisk::new(seed);
         let mut log = opened(&disk).unwrap();
-        let write = |log: &mut Log, byte| {
-            let mut batch = Batch::default();
+        let write = |log: &mut OpenLog, byte| {
+            let mut batch = FrameBatch::default();
             (0..3).for_each(|_| _ = batch.add(|out| out.resize(out.len() + 1000, byte)));
             log.write(&mut batch)
         };
         // Into a segment that is there: only the sync stops.
-        let mut one = Batch::default();
+        let mut one = FrameBatch::default();
         one.add(|out| out.push(1));
         log.write(&mut one).unwrap();
-        disk.trouble_at(disk.calls() + 2, Trouble::Stop);
+        disk.trouble_at(disk.calls() + 2, CallFault::Stop);
         write(&mut log, 2).unwrap_err();
         disk.crash();
         let mut log = opened(&disk).unwrap();
         let before = log.next();
-        let mut batch = Batch::default();
+        let mut batch = FrameBatch::default();
         batch.add(|out| out.resize(out.len() + 1000, 3));
         log.write(&mut batch).unwrap();
         assert_eq!(opened(&disk).unwrap().next(), before + 1, "seed {seed}");

@@ -1,9 +1,9 @@
 //! The marks by which a node joins: wherever it dies the directory that it has goes on, and an older copy of it does not.
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
 
-use samite_log::Disk;
-use samite_log::joined::Joined;
-use samite_log::memory::{MemoryDisk, Trouble};
+use samite_log::LogDisk;
+use samite_log::joined::DirectoryMarks;
+use samite_log::memory::{CallFault, MemoryDisk};
 use samite_types::{ErrorKind, Result};
 
 const ID: u64 = 0x1234_5678;
@@ -44,7 +44,7 @@ fn copy(disk: &MemoryDisk) -> MemoryDisk {
 /// A start that may stop anywhere. Whether it has joined, and noted that.
 fn start(disk: &MemoryDisk, kept: &mut Kept) -> Result<bool> {
     let mark = kept.draw();
-    let mut joined = Joined::open(disk, ID, mark)?;
+    let mut joined = DirectoryMarks::open(disk, ID, mark)?;
     if !kept.join(joined.before(), joined.tries()) {
         return Err(ErrorKind::Invalid.into());
     }
@@ -61,7 +61,7 @@ fn who_dies_anywhere_goes_on_and_older_copies_do_not() {
         let mut copies: Vec<(MemoryDisk, u64)> = Vec::new();
         for round in 0..12 {
             if (seed + round) % 3 > 0 {
-                disk.trouble_at(disk.calls() + 1 + (seed * 7 + round) % 9, Trouble::Stop);
+                disk.trouble_at(disk.calls() + 1 + (seed * 7 + round) % 9, CallFault::Stop);
             }
             let started = start(&disk, &mut kept);
             disk.crash();
@@ -87,17 +87,17 @@ fn one_of_before_goes_by_its_name_and_so_does_one_without_space() {
     let disk = MemoryDisk::new(1);
     disk.create("shard-0").unwrap();
     disk.set_capacity(Some(100));
-    let joined = Joined::open(&disk, ID, 5).unwrap();
+    let joined = DirectoryMarks::open(&disk, ID, 5).unwrap();
     assert_eq!((joined.before(), joined.tries()), (ID, ID));
     disk.set_capacity(None);
-    let mut joined = Joined::open(&disk, ID, 6).unwrap();
+    let mut joined = DirectoryMarks::open(&disk, ID, 6).unwrap();
     assert_eq!((joined.before(), joined.tries()), (ID, 6));
     // Tried until it is noted that it was taken.
-    let again = Joined::open(&disk, ID, 7).unwrap();
+    let again = DirectoryMarks::open(&disk, ID, 7).unwrap();
     assert_eq!((again.before(), again.tries()), (ID, 6));
     joined.settle().unwrap();
-    let next = Joined::open(&disk, ID, 8).unwrap();
+    let next = DirectoryMarks::open(&disk, ID, 8).unwrap();
     assert_eq!((next.before(), next.tries()), (6, 8));
     // Of another directory.
-    assert_eq!(Joined::open(&disk, ID + 1, 9).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(DirectoryMarks::open(&disk, ID + 1, 9).unwrap_err().kind(), ErrorKind::Corrupt);
 }

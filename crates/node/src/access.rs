@@ -1,21 +1,21 @@
 //! Who may do what: requests are checked against the owner and the mode of their dataset.
 
-use samite_transport::server::Peer;
+use samite_transport::server::ConnectionPeer;
 use samite_types::{Error, ErrorKind, Result};
-use samite_wire::access::{self, Access};
+use samite_wire::access::{self, DatasetAccess};
 use samite_wire::control::ControlRequest;
-use samite_wire::op::Request;
+use samite_wire::op::OperationRequest;
 
-use crate::shard::Shard;
+use crate::shard::ShardService;
 
 /// Whether `peer` may carry out a request on a dataset. Nodes may: they ask for others.
 ///
 /// # Errors
 /// [`ErrorKind::Denied`].
 pub(crate) fn check(
-    access: &Access,
-    peer: &Peer,
-    request: &Request<'_>,
+    access: &DatasetAccess,
+    peer: &ConnectionPeer,
+    request: &OperationRequest<'_>,
 ) -> std::result::Result<(), ErrorKind> {
     // The owner with all rights is who asks nearly always; then no operation needs to be looked at.
     if peer.node.is_some() || access.allows(peer.uid, true) {
@@ -26,12 +26,12 @@ pub(crate) fn check(
 }
 
 /// Whether `peer` may say what becomes of the node itself: its own user, and root.
-pub(crate) fn is_trusted(peer: &Peer) -> bool {
+pub(crate) fn is_trusted(peer: &ConnectionPeer) -> bool {
     peer.uid == 0 || peer.uid == rustix::process::geteuid().as_raw()
 }
 
 /// Whether `peer` may say such a thing about membership: a node of itself, and whoever runs the cluster about all.
-pub(crate) fn membership_permitted(peer: &Peer, request: &ControlRequest) -> Result<()> {
+pub(crate) fn membership_permitted(peer: &ConnectionPeer, request: &ControlRequest) -> Result<()> {
     let own = match request {
         ControlRequest::Join { info, .. } => info.node,
         ControlRequest::Heartbeat(heartbeat) => heartbeat.node,
@@ -47,16 +47,16 @@ pub(crate) fn membership_permitted(peer: &Peer, request: &ControlRequest) -> Res
     Err(Error::new(ErrorKind::Denied, format!("only {own} itself may speak for {own}")))
 }
 
-pub(crate) fn denied(peer: &Peer, words: impl std::fmt::Display) -> Error {
+pub(crate) fn denied(peer: &ConnectionPeer, words: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Denied, format!("uid {} may not {words}", peer.uid))
 }
 
-impl Shard {
+impl ShardService {
     /// A change of datasets as it is to be made, if `peer` may ask for it: a new dataset belongs to who makes it. What a node passes on,
     /// it has checked.
     pub(crate) fn permitted(
         &self,
-        peer: &Peer,
+        peer: &ConnectionPeer,
         mut request: ControlRequest,
     ) -> Result<ControlRequest> {
         if peer.node.is_some() {
@@ -65,7 +65,7 @@ impl Shard {
         match &mut request {
             ControlRequest::CreateDataset(spec) => {
                 let owner = &mut spec.access.owner;
-                if *owner == Access::CALLER {
+                if *owner == DatasetAccess::CALLER {
                     *owner = peer.uid;
                 }
                 if *owner != peer.uid && peer.uid != 0 {
@@ -87,9 +87,10 @@ impl Shard {
     }
 
     /// The access of a dataset that `peer` owns; none is as good as one's own here: whoever looks for it says that it is missing.
-    fn owned(&self, peer: &Peer, name: &str, what: &str) -> Result<Access> {
+    fn owned(&self, peer: &ConnectionPeer, name: &str, what: &str) -> Result<DatasetAccess> {
         let known = self.map.as_ref().and_then(|map| map.dataset(name));
-        let access = known.map_or(Access { owner: peer.uid, mode: 0 }, |known| known.spec.access);
+        let access =
+            known.map_or(DatasetAccess { owner: peer.uid, mode: 0 }, |known| known.spec.access);
         if access.is_owner(peer.uid) {
             return Ok(access);
         }

@@ -10,7 +10,7 @@ use samite_types::ErrorKind;
 use samite_wire::limits::{
     BLOCKS_MAX, BODY_LEN_MAX, HOLDERS_LEN_MAX, PAYLOAD_LEN_MAX, RECORD_LEN_MAX,
 };
-use samite_wire::op::{Action, Data, Operation, Request};
+use samite_wire::op::{Action, Operation, OperationRequest, ValueData};
 
 use crate::grants::GRANTS_PER_CONNECTION;
 
@@ -27,7 +27,7 @@ pub(crate) const PIECE_LEN: usize = 19;
 
 /// Limits of one reply.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
+pub(crate) struct ReplyBudget {
     /// Most bytes of body that the listings and the revealed record of one operation may take.
     pub share: usize,
     /// Bytes of body for pieces of values beyond the first of each.
@@ -40,12 +40,15 @@ pub(crate) struct Budget {
     pub lease_term: Duration,
 }
 
-impl Budget {
+impl ReplyBudget {
     /// The budget of `request`, whose frames may have `payload_max` bytes of payload.
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`]: the results of its mutations could be more than a reply holds.
-    pub(crate) fn of(request: &Request<'_>, payload_max: usize) -> Result<Self, ErrorKind> {
+    pub(crate) fn of(
+        request: &OperationRequest<'_>,
+        payload_max: usize,
+    ) -> Result<Self, ErrorKind> {
         let mut body = FRAME_BODY_LEN;
         let mut payload = 0usize;
         let mut sharers = 0usize;
@@ -67,7 +70,9 @@ impl Budget {
                     }
                     Action::Put { data, .. }
                     | Action::Write { data, .. }
-                    | Action::Append { data, .. } => has_blocks |= matches!(data, Data::Blocks(_)),
+                    | Action::Append { data, .. } => {
+                        has_blocks |= matches!(data, ValueData::Blocks(_))
+                    }
                     Action::Locate { .. } => has_values = true,
                     Action::Holders { .. } => {
                         has_values = true;
@@ -128,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    fn request<'a>(operations: impl IntoIterator<Item = Vec<Action<'a>>>) -> Request<'a> {
+    fn request<'a>(operations: impl IntoIterator<Item = Vec<Action<'a>>>) -> OperationRequest<'a> {
         let header = RequestHeader {
             dataset: DatasetId(1),
             map_epoch: Epoch(1),
@@ -138,7 +143,7 @@ mod tests {
         };
         let operations = operations.into_iter();
         let operations = operations.map(|actions| Operation::new(PartitionId(0), actions));
-        Request { header, operations: operations.collect() }
+        OperationRequest { header, operations: operations.collect() }
     }
 
     fn list() -> Vec<Action<'static>> {
@@ -152,23 +157,24 @@ mod tests {
     #[test]
     fn shares_fill_the_body_and_no_more() {
         for lists in [1, 7, 64, 4096] {
-            let budget = Budget::of(&request((0..lists).map(|_| list())), PAYLOAD_LEN_MAX).unwrap();
+            let budget =
+                ReplyBudget::of(&request((0..lists).map(|_| list())), PAYLOAD_LEN_MAX).unwrap();
             assert!(budget.share * lists <= BODY_LEN_MAX);
             assert!(budget.share * lists > BODY_LEN_MAX / 2);
             assert_eq!(budget.extra_body, 0);
         }
-        let mixed = Budget::of(&request([list(), get()]), PAYLOAD_LEN_MAX).unwrap();
+        let mixed = ReplyBudget::of(&request([list(), get()]), PAYLOAD_LEN_MAX).unwrap();
         assert!(mixed.share + mixed.extra_body <= BODY_LEN_MAX && mixed.extra_body > 1 << 18);
         assert_eq!(mixed.read_payload, PAYLOAD_LEN_MAX);
     }
 
     #[test]
     fn reads_are_free_to_be_many_and_reads_in_mutations_are_not() {
-        assert!(Budget::of(&request((0..4096).map(|_| get())), PAYLOAD_LEN_MAX).is_ok());
+        assert!(ReplyBudget::of(&request((0..4096).map(|_| get())), PAYLOAD_LEN_MAX).is_ok());
         let update = || [get(), vec![Action::Delete { key: b"k" }]].concat();
-        let some = Budget::of(&request((0..8).map(|_| update())), PAYLOAD_LEN_MAX).unwrap();
+        let some = ReplyBudget::of(&request((0..8).map(|_| update())), PAYLOAD_LEN_MAX).unwrap();
         assert_eq!(some.read_payload, 0);
-        let many = Budget::of(&request((0..9).map(|_| update())), PAYLOAD_LEN_MAX);
+        let many = ReplyBudget::of(&request((0..9).map(|_| update())), PAYLOAD_LEN_MAX);
         assert_eq!(many.unwrap_err(), ErrorKind::TooLarge);
     }
 }

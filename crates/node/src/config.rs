@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_coordinator::Timing;
+use samite_coordinator::ClusterTiming;
 use samite_coordinator::store::EtcdTls;
-use samite_transport::{Authorities, TlsFiles};
-use samite_types::fault::Table;
+use samite_transport::{TlsAuthorities, TlsFiles};
+use samite_types::fault::FaultTable;
 use samite_types::{Epoch, NodeId};
 
 /// Settings of a node.
@@ -31,7 +31,7 @@ pub struct NodeConfig {
     /// File that tells of faults made on purpose; made with the first. None: nobody is told.
     pub fault_log: Option<PathBuf>,
     /// Faults by which it goes from its start.
-    pub faults: Option<Table>,
+    pub faults: Option<FaultTable>,
     /// Bytes that the target may hold.
     pub memory_bytes: u64,
     /// Shard threads; at least 1.
@@ -39,7 +39,7 @@ pub struct NodeConfig {
     /// Where the cluster map is decided on.
     pub coordinator: CoordinatorConfig,
     /// Times of membership, the same for all nodes.
-    pub timing: Timing,
+    pub timing: ClusterTiming,
     /// All that the node holds is looked at for damage once in this time; `None`: only when somebody asks.
     pub scrub_interval: Option<Duration>,
     /// Where durable datasets are kept; `None`: this node can hold none.
@@ -59,7 +59,7 @@ pub enum TlsConfig {
         /// What this node shows.
         own: Arc<TlsFiles>,
         /// Who signs those of the others.
-        authorities: Authorities,
+        authorities: TlsAuthorities,
     },
 }
 
@@ -159,7 +159,7 @@ impl CoordinatorConfig {
 
 /// How far a node has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum NodeEvent {
     /// It listens; the cluster may not be complete yet.
     Listening {
         /// Where, as URLs: `shm://PATH`, `unix://PATH`, and `tcp://HOST:PORT` or `tls://HOST:PORT` with the port that was taken.

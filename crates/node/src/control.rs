@@ -3,20 +3,20 @@
 use std::collections::HashMap;
 
 use samite_placement::ClusterMap;
-use samite_transport::server::{ConnId, Peer, Replies};
+use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
 use samite_types::{Clock as _, Epoch, Error, ErrorKind, NodeId, RequestId, Result, SystemClock};
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
 use samite_wire::membership::VOTE_MESSAGES_MAX;
 
 use crate::access::{denied, is_trusted, membership_permitted};
-use crate::membership::Way;
-use crate::shard::Shard;
-use crate::shared::{Job, ReplyTo, lock};
+use crate::membership::AnswerRoute;
+use crate::shard::ShardService;
+use crate::shared::{ReplyTo, WorkerJob, lock};
 
 /// A question for the next map that has not been answered yet.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct MapWatch {
     request: RequestId,
     known: Epoch,
 }
@@ -25,14 +25,14 @@ pub(crate) fn refused(error: &Error) -> ControlReply {
     ControlReply::failed(error.kind(), error.message())
 }
 
-impl Shard {
+impl ShardService {
     pub(crate) fn control(
         &mut self,
         conn: ConnId,
-        peer: &Peer,
+        peer: &ConnectionPeer,
         request: RequestId,
         body: &[u8],
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) {
         let to = ReplyTo { shard: self.id, conn, request };
         let asked = match control::decode::<ControlRequest>(body) {
@@ -96,7 +96,7 @@ impl Shard {
         }
     }
 
-    pub(crate) fn send_control(&self, to: ReplyTo, reply: &ControlReply, out: &mut Replies) {
+    pub(crate) fn send_control(&self, to: ReplyTo, reply: &ControlReply, out: &mut ReplySink) {
         out.send(to.conn, FrameKind::ControlReply, to.request, &control::encode(reply), []);
     }
 
@@ -110,7 +110,7 @@ impl Shard {
         Ok(Some(self.shared.map_since(map, known)))
     }
 
-    fn grant(&mut self, conn: ConnId, count: u16, out: &mut Replies) -> ControlReply {
+    fn grant(&mut self, conn: ConnId, count: u16, out: &mut ReplySink) -> ControlReply {
         if !out.shares_arena(conn) {
             return ControlReply::failed(
                 ErrorKind::Unsupported,
@@ -137,7 +137,7 @@ impl Shard {
                 // It will watch on this connection: whoever changes the map from now on waits for it too.
                 self.shared.follower_serves((self.id, to.conn), info.node, Epoch(0));
             }
-            self.shared.membership.ask(request, Way::Shard(to))?;
+            self.shared.membership.ask(request, AnswerRoute::Shard(to))?;
             return Ok(None);
         }
         match request {
@@ -146,7 +146,7 @@ impl Shard {
             | ControlRequest::SetAccess { .. }
             | ControlRequest::AcknowledgeLoss { .. }
             | ControlRequest::Wish { .. } => {
-                self.shared.work(Job::Forward { request, to })?;
+                self.shared.work(WorkerJob::Forward { request, to })?;
                 Ok(None)
             }
             _ => Ok(Some(self.not_leader())),
@@ -177,7 +177,7 @@ impl Shard {
         to: ReplyTo,
         node: NodeId,
         known: Epoch,
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) -> Result<Option<ControlReply>> {
         if !self.shared.membership.leads() {
             return Ok(Some(self.not_leader()));
@@ -186,7 +186,7 @@ impl Shard {
         if let Some(map) = self.map.as_ref().filter(|map| map.epoch() > known) {
             return Ok(Some(self.shared.map_since(map, known)));
         }
-        let before = self.watches.insert(to.conn, Watch { request: to.request, known });
+        let before = self.watches.insert(to.conn, MapWatch { request: to.request, known });
         if let Some(before) = before {
             let ended = ReplyTo { request: before.request, ..to };
             self.send_control(ended, &ControlReply::Map(None), out);
@@ -195,8 +195,8 @@ impl Shard {
     }
 
     /// Gives `map` to those that wait for it.
-    pub(crate) fn answer_watches(&mut self, map: &ClusterMap, out: &mut Replies) {
-        let waiting: Vec<(ConnId, Watch)> =
+    pub(crate) fn answer_watches(&mut self, map: &ClusterMap, out: &mut ReplySink) {
+        let waiting: Vec<(ConnId, MapWatch)> =
             self.watches.extract_if(|_, watch| watch.known < map.epoch()).collect();
         // Most know the same.
         let mut answers: HashMap<Epoch, Vec<u8>> = HashMap::new();
@@ -209,7 +209,7 @@ impl Shard {
     }
 
     /// Sends those on that wait for maps here, if another instance leads now.
-    pub(crate) fn send_watches_on(&mut self, out: &mut Replies) {
+    pub(crate) fn send_watches_on(&mut self, out: &mut ReplySink) {
         if self.watches.is_empty() || self.shared.membership.leads() {
             return;
         }

@@ -7,12 +7,12 @@ use samite_placement::{hash, shard_of};
 use samite_types::ErrorKind;
 use samite_wire::control::{ControlReply, PartitionCopy};
 
-use crate::inbox::Message;
+use crate::inbox::InboxMessage;
 use crate::partitions::PlaceId;
-use crate::shard::Shard;
+use crate::shard::ShardService;
 use crate::shared::ReplyTo;
 
-impl Shard {
+impl ShardService {
     /// Somebody asks what this node holds of a partition. `None`: the shard that has it answers.
     pub(crate) fn copy_asked(&mut self, to: ReplyTo, id: PlaceId) -> Option<ControlReply> {
         let shard = shard_of(id.1, self.shared.shards());
@@ -21,7 +21,7 @@ impl Shard {
         }
         let inbox = &self.shared.inboxes[usize::from(shard.get())];
         match inbox.reserve(0) {
-            Some(cost) => inbox.send(Message::Copy(to, id, cost)),
+            Some(cost) => inbox.send(InboxMessage::Copy(to, id, cost)),
             None => return Some(ControlReply::failed(ErrorKind::Busy, "a shard is too busy")),
         }
         None

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A node with a flash directory keeps one log for each shard, of the entries of all durable partitions that it is a member for
-//! ([`samite_wire::peer::Entry`]). The log is one more follower of each: what is not on flash is not committed, and nobody hears of it. When
+//! ([`samite_wire::peer::PartitionLogEntry`]). The log is one more follower of each: what is not on flash is not committed, and nobody hears of it. When
 //! the log has grown to the size of what it tells of, each partition in it is copied to a *checkpoint* while it
 //! goes on serving (`checkpoint.rs`), and what is older is dropped from the log.
 //!
@@ -22,20 +22,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use samite_log::joined::Joined;
-use samite_log::storage::{self, Storage};
-use samite_log::{Appender, DirDisk, Disk, Need, Settings};
+use samite_log::joined::DirectoryMarks;
+use samite_log::storage::{self, StorageNote};
+use samite_log::{DirDisk, FrameNeed, LogAppender, LogDisk, LogSettings};
 pub(crate) use samite_partition::durable::Recovered;
-use samite_partition::durable::{Found, PlaceId, Tracks, frame, recover};
-use samite_partition::mirror::{LogEntry, Mirrored};
-use samite_transport::server::Waker;
-use samite_types::fault::Faults;
+use samite_partition::durable::{LogTracks, PlaceId, RecoveredLog, frame, recover};
+use samite_partition::mirror::{LogEntry, MirroredPartition};
+use samite_transport::server::LoopWaker;
+use samite_types::fault::FaultSwitch;
 use samite_types::{
     DatasetId, Entropy, Error, ErrorKind, NodeId, Position, Result, ShardId, SystemEntropy,
 };
 
 use crate::config::FlashConfig;
-use checkpoint::{Checkpoints, LogView};
+use checkpoint::{LogView, ShardCheckpoints};
 
 fn shard_name(shard: ShardId) -> String {
     format!("shard-{}", shard.get())
@@ -43,13 +43,13 @@ fn shard_name(shard: ShardId) -> String {
 
 /// The directory of a node.
 #[derive(Clone, Debug)]
-pub(crate) struct Flash {
+pub(crate) struct NodeFlash {
     config: FlashConfig,
-    storage: Storage,
-    faults: Arc<Faults>,
+    storage: StorageNote,
+    faults: Arc<FaultSwitch>,
 }
 
-impl Flash {
+impl NodeFlash {
     /// Opens the directory of `node`, or makes it.
     ///
     /// # Errors
@@ -57,12 +57,12 @@ impl Flash {
     pub(crate) fn open(
         config: &FlashConfig,
         (node, shards): (NodeId, u16),
-        faults: &Arc<Faults>,
+        faults: &Arc<FaultSwitch>,
     ) -> Result<Self> {
         let id = SystemEntropy.next_u64().max(1);
-        let like = Storage { id, node: node.get(), shards };
+        let like = StorageNote { id, node: node.get(), shards };
         let storage = DirDisk::new(&config.path, None)
-            .and_then(|disk| Storage::open(&disk, like))
+            .and_then(|disk| StorageNote::open(&disk, like))
             .map_err(|error| error.context(config.path.display()))?;
         Ok(Self { config: config.clone(), storage, faults: Arc::clone(faults) })
     }
@@ -71,9 +71,9 @@ impl Flash {
     ///
     /// # Errors
     /// Damage; those of the disk.
-    pub(crate) fn joined(&self, drawn: u64) -> Result<Joined> {
+    pub(crate) fn joined(&self, drawn: u64) -> Result<DirectoryMarks> {
         DirDisk::new(&self.config.path, None)
-            .and_then(|disk| Joined::open(&disk, self.storage.id, drawn.max(1)))
+            .and_then(|disk| DirectoryMarks::open(&disk, self.storage.id, drawn.max(1)))
             .map_err(|error| self.with_way_out(error.context(self.config.path.display())))
     }
 
@@ -98,7 +98,7 @@ impl Flash {
     }
 
     /// The directory of a shard. What was in it and is missing is an error.
-    fn shard(&self, shard: ShardId) -> Result<Arc<dyn Disk>> {
+    fn shard(&self, shard: ShardId) -> Result<Arc<dyn LogDisk>> {
         let path = self.shard_path(shard);
         let disk = DirDisk::new(&path, Some(Arc::clone(&self.faults)))?;
         storage::check_begun(&DirDisk::new(&self.config.path, None)?, &shard_name(shard), &disk)?;
@@ -117,13 +117,13 @@ impl Flash {
 }
 
 /// Hands an open partition to somebody; does nothing when there is none.
-pub(crate) type Find<'f> = dyn FnMut(PlaceId, &mut dyn FnMut(&mut Mirrored)) + 'f;
+pub(crate) type Find<'f> = dyn FnMut(PlaceId, &mut dyn FnMut(&mut MirroredPartition)) + 'f;
 
 /// The log of one shard, and what goes with it.
-pub(crate) struct Durable {
-    appender: Appender,
-    tracks: Tracks,
-    checkpoints: Checkpoints,
+pub(crate) struct ShardLog {
+    appender: LogAppender,
+    tracks: LogTracks,
+    checkpoints: ShardCheckpoints,
     /// Bytes that had been appended when the last checkpoints were begun.
     round_at: Option<u64>,
     /// When checkpoints were last begun because the disk is full.
@@ -133,25 +133,25 @@ pub(crate) struct Durable {
 /// How often a node whose disk is full tries to shorten its logs.
 const NO_SPACE_ROUND: Duration = Duration::from_secs(10);
 
-impl Durable {
+impl ShardLog {
     /// Reads what is there into partitions that `open` makes, and goes on from it. `waker`: of the shard.
     ///
     /// # Errors
     /// Damage, and where; too little memory for what is there.
     pub(crate) fn open(
-        flash: &Flash,
+        flash: &NodeFlash,
         shard: ShardId,
-        waker: Waker,
-        open: &mut dyn FnMut(PlaceId) -> Result<Mirrored>,
+        waker: LoopWaker,
+        open: &mut dyn FnMut(PlaceId) -> Result<MirroredPartition>,
     ) -> Result<(Self, Recovered)> {
         let disk = flash.shard(shard)?;
         let id = flash.log_id(shard);
-        let settings = Settings { id, segment_len: flash.config.segment_len };
+        let settings = LogSettings { id, segment_len: flash.config.segment_len };
         let found = read(&disk, settings, open)?;
         flash.note_begun(shard)?;
         let name = format!("log-{}", shard.get());
         let woken = waker.clone();
-        let appender = Appender::start(&name, found.log, move || woken.wake());
+        let appender = LogAppender::start(&name, found.log, move || woken.wake());
         let appender = appender.map_err(|error| no_thread(&error))?;
         if let Some(error) = appender.blocked() {
             return Err(error.context("there is no space to go on with the log"));
@@ -159,7 +159,7 @@ impl Durable {
         let durable = Self {
             appender,
             tracks: found.tracks,
-            checkpoints: Checkpoints::start(disk, settings, found.checkpointed, waker)?,
+            checkpoints: ShardCheckpoints::start(disk, settings, found.checkpointed, waker)?,
             round_at: None,
             no_space_round: None,
         };
@@ -170,7 +170,7 @@ impl Durable {
     ///
     /// # Errors
     /// `Busy`; `NoSpace` and others of the disk; `TooLarge`.
-    pub(crate) fn admit(&self, len: usize, need: Need) -> Result<(), ErrorKind> {
+    pub(crate) fn admit(&self, len: usize, need: FrameNeed) -> Result<(), ErrorKind> {
         if len > self.checkpoints.entry_len_max() {
             return Err(ErrorKind::TooLarge);
         }
@@ -204,7 +204,7 @@ impl Durable {
 
     /// Bytes of the log and of the checkpoints.
     pub(crate) fn lens(&self) -> (u64, u64) {
-        (self.appender.figures().len, self.checkpoints.len())
+        (self.appender.metrics().len, self.checkpoints.len())
     }
 
     /// There are no such datasets any more.
@@ -217,7 +217,7 @@ impl Durable {
         self.checkpoints.discard(&|(dataset, _)| is_gone(dataset), self.appender.next());
     }
 
-    /// Whether [`Durable::advance`] has something to do now, and not only when the shard is woken.
+    /// Whether [`ShardLog::advance`] has something to do now, and not only when the shard is woken.
     pub(crate) fn is_busy(&self) -> bool {
         self.checkpoints.is_busy()
     }
@@ -251,7 +251,7 @@ impl Durable {
     fn is_round_due(&mut self) -> bool {
         let half = self.checkpoints.log_len_max() / 2;
         let is_time = self.round_at.is_none_or(|at| self.appender.appended() - at >= half);
-        if is_time && self.checkpoints.is_due(self.appender.figures().len) {
+        if is_time && self.checkpoints.is_due(self.appender.metrics().len) {
             return true;
         }
         if !self.checkpoints.is_idle() || self.appender.shortage().is_none() {
@@ -270,10 +270,10 @@ const PROGRESS: u64 = 1 << 18;
 
 /// Reads all that is on `disk`.
 fn read(
-    disk: &Arc<dyn Disk>,
-    settings: Settings,
-    open: &mut dyn FnMut(PlaceId) -> Result<Mirrored>,
-) -> Result<Found> {
+    disk: &Arc<dyn LogDisk>,
+    settings: LogSettings,
+    open: &mut dyn FnMut(PlaceId) -> Result<MirroredPartition>,
+) -> Result<RecoveredLog> {
     let begun = Instant::now();
     let found = recover(disk, settings, open, &mut |entries| {
         if entries > 0 && entries.is_multiple_of(PROGRESS) {

@@ -5,27 +5,27 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use samite_transport::server::Peer;
-use samite_types::fault::{Faults, Table};
+use samite_transport::server::ConnectionPeer;
+use samite_types::fault::{FaultSwitch, FaultTable};
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::control::{self, ControlReply, ControlRequest, FaultRequest, FaultStatus};
-use samite_wire::frame::{FrameKind, Header};
+use samite_wire::frame::{CheckedHeader, FrameKind};
 
 use crate::access::is_trusted;
 use crate::config::NodeConfig;
-use crate::shared::{Shared, lock};
+use crate::shared::{NodeShared, lock};
 
 /// Longest log, in bytes; what happens after that is not told.
 const LOG_LEN_MAX: u64 = 64 << 20;
 
 /// A log that is made with its first line.
 #[derive(Default)]
-struct Log {
+struct FaultLog {
     file: Option<File>,
     len: u64,
 }
 
-impl Log {
+impl FaultLog {
     fn write(&mut self, path: &PathBuf, line: &str) -> std::io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
@@ -45,9 +45,9 @@ impl Log {
 }
 
 /// The faults of a node that begins so.
-pub(crate) fn faults(config: &NodeConfig) -> Arc<Faults> {
+pub(crate) fn faults(config: &NodeConfig) -> Arc<FaultSwitch> {
     let sink = config.fault_log.clone().map(|path| {
-        let log = Mutex::new(Log::default());
+        let log = Mutex::new(FaultLog::default());
         let write = move |line: &str| {
             if let Err(error) = lock(&log).write(&path, line) {
                 tracing::warn!(path = %path.display(), %error, "write the log of faults");
@@ -55,7 +55,7 @@ pub(crate) fn faults(config: &NodeConfig) -> Arc<Faults> {
         };
         Box::new(write) as samite_types::fault::Sink
     });
-    let faults = Faults::new(config.node, sink);
+    let faults = FaultSwitch::new(config.node, sink);
     if let Some(table) = &config.faults {
         tracing::warn!(node = %config.node, faults = table.rules.len(), "faults are made on purpose");
         faults.set(Some(table.clone()));
@@ -64,21 +64,25 @@ pub(crate) fn faults(config: &NodeConfig) -> Arc<Faults> {
 }
 
 /// Whether a request is about faults.
-pub(crate) fn is_about_faults(header: &Header, body: &[u8]) -> bool {
+pub(crate) fn is_about_faults(header: &CheckedHeader, body: &[u8]) -> bool {
     header.kind == FrameKind::Control
         && matches!(control::decode::<ControlRequest>(body), Ok(ControlRequest::Faults(_)))
 }
 
-impl Shared {
+impl NodeShared {
     /// Sets, clears or shows the faults: for the node's own user, and root.
-    pub(crate) fn faults(&self, peer: &Peer, asked: FaultRequest) -> Result<ControlReply> {
+    pub(crate) fn faults(
+        &self,
+        peer: &ConnectionPeer,
+        asked: FaultRequest,
+    ) -> Result<ControlReply> {
         if !is_trusted(peer) {
             let words = format!("uid {} may not make faults at {}", peer.uid, self.node);
             return Err(Error::new(ErrorKind::Denied, words));
         }
         match asked {
             FaultRequest::Set(text) => {
-                let table: Table = text.parse().map_err(|error| {
+                let table: FaultTable = text.parse().map_err(|error| {
                     Error::new(ErrorKind::Invalid, format!("table of faults: {error}"))
                 })?;
                 tracing::warn!(node = %self.node, faults = table.rules.len(), "faults are made on purpose from now on");

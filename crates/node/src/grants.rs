@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use samite_backend::{Arena, Extent};
-use samite_partition::Grants;
+use samite_backend::{Arena, ArenaExtent};
+use samite_partition::BlockGrants;
 use samite_wire::limits::BLOCK_LEN;
-use samite_wire::op::{Action, BlockRef, Data, List, Operation};
+use samite_wire::op::{Action, BlockRef, List, Operation, ValueData};
 
 /// Most blocks granted to one connection.
 pub(crate) const GRANTS_PER_CONNECTION: usize = 256;
@@ -18,13 +18,13 @@ const GRANTED_MIN: u64 = 32;
 
 /// Grants blocks to the connections of one shard.
 #[derive(Debug)]
-pub(crate) struct Granter {
+pub(crate) struct BlockGranter {
     arena: Arc<Arena>,
     /// Blocks granted by all shards.
     granted: Arc<AtomicU64>,
 }
 
-impl Granter {
+impl BlockGranter {
     /// A granter for one shard; `granted` is the count that all shards share.
     pub(crate) const fn new(arena: Arc<Arena>, granted: Arc<AtomicU64>) -> Self {
         Self { arena, granted }
@@ -49,22 +49,22 @@ impl Granter {
     }
 }
 
-fn whole(extent: &Extent) -> BlockRef {
+fn whole(extent: &ArenaExtent) -> BlockRef {
     extent.block_ref(0..BLOCK_LEN as u32)
 }
 
 /// A block that a client may fill.
 #[derive(Debug)]
-struct Granted {
-    extent: Extent,
-    _count: Count,
+struct GrantedBlock {
+    extent: ArenaExtent,
+    _count: GrantCount,
 }
 
 /// One in the count of granted blocks.
 #[derive(Debug)]
-struct Count(Arc<AtomicU64>);
+struct GrantCount(Arc<AtomicU64>);
 
-impl Drop for Count {
+impl Drop for GrantCount {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -73,16 +73,16 @@ impl Drop for Count {
 /// The blocks that one connection may fill, by offset.
 #[derive(Debug)]
 pub(crate) struct ConnectionGrants {
-    held: HashMap<u64, Granted>,
+    held: HashMap<u64, GrantedBlock>,
     granted: Arc<AtomicU64>,
 }
 
 impl ConnectionGrants {
-    fn add(&mut self, extent: Extent) -> BlockRef {
+    fn add(&mut self, extent: ArenaExtent) -> BlockRef {
         let block = whole(&extent);
         self.granted.fetch_add(1, Ordering::Relaxed);
-        let count = Count(Arc::clone(&self.granted));
-        self.held.insert(block.offset, Granted { extent, _count: count });
+        let count = GrantCount(Arc::clone(&self.granted));
+        self.held.insert(block.offset, GrantedBlock { extent, _count: count });
         block
     }
 
@@ -112,8 +112,8 @@ impl ConnectionGrants {
     }
 }
 
-impl Grants for ConnectionGrants {
-    fn take(&mut self, block: &BlockRef) -> Option<Extent> {
+impl BlockGrants for ConnectionGrants {
+    fn take(&mut self, block: &BlockRef) -> Option<ArenaExtent> {
         let held = whole(&self.held.get(&block.offset)?.extent);
         if block.len > held.len || block.generation != held.generation {
             return None;
@@ -121,7 +121,7 @@ impl Grants for ConnectionGrants {
         self.held.remove(&block.offset).map(|granted| granted.extent)
     }
 
-    fn put_back(&mut self, extent: Extent) {
+    fn put_back(&mut self, extent: ArenaExtent) {
         self.add(extent);
     }
 }
@@ -130,9 +130,9 @@ impl Grants for ConnectionGrants {
 fn blocks_of<'a>(operation: &'a Operation<'_>) -> impl Iterator<Item = &'a BlockRef> {
     operation.actions.iter().flat_map(|action| {
         let blocks: &[BlockRef] = match action {
-            Action::Put { data: Data::Blocks(blocks), .. }
-            | Action::Write { data: Data::Blocks(blocks), .. }
-            | Action::Append { data: Data::Blocks(blocks), .. } => blocks,
+            Action::Put { data: ValueData::Blocks(blocks), .. }
+            | Action::Write { data: ValueData::Blocks(blocks), .. }
+            | Action::Append { data: ValueData::Blocks(blocks), .. } => blocks,
             _ => &[],
         };
         blocks.iter()
@@ -160,7 +160,7 @@ mod tests {
     fn the_count_follows_every_way_a_block_can_go() {
         let arena = Arena::create(64 << 20, 1).unwrap();
         let count = Arc::new(AtomicU64::new(0));
-        let granter = Granter::new(arena, Arc::clone(&count));
+        let granter = BlockGranter::new(arena, Arc::clone(&count));
         let held = || count.load(Ordering::Relaxed);
         let mut mine = granter.nothing();
         let blocks = granter.grant(&mut mine, 4);
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(held(), 4);
 
         let mut others = granter.nothing();
-        let data = Data::Blocks(List::from_slice(&blocks[..2]));
+        let data = ValueData::Blocks(List::from_slice(&blocks[..2]));
         let put = Operation::new(0.into(), [Action::Put { key: b"k", data }]);
         mine.split_off(&put, &mut others);
         assert!(mine.take(&blocks[0]).is_none());
@@ -194,7 +194,7 @@ mod tests {
         let arena = Arena::create(64 << 20, 1).unwrap();
         let all = arena.layout().block_count() as usize;
         let count = Arc::new(AtomicU64::new(0));
-        let granter = Granter::new(arena, count);
+        let granter = BlockGranter::new(arena, count);
         let mut connections: Vec<ConnectionGrants> = (0..8).map(|_| granter.nothing()).collect();
         let granted: Vec<usize> =
             connections.iter_mut().map(|to| granter.grant(to, usize::MAX).len()).collect();

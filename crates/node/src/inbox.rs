@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use samite_partition::Outcome;
-use samite_transport::server::Waker;
+use samite_partition::AppliedOutcome;
+use samite_transport::server::LoopWaker;
 use samite_types::{ClientId, Epoch, ErrorKind, ShardId};
 use samite_wire::control::ControlReply;
 use samite_wire::membership::MemberReport;
 
 use crate::grants::ConnectionGrants;
 use crate::partitions::PlaceId;
-use crate::post::{Passed, Posted};
-use crate::revocations::Returned;
+use crate::peer_messages::{PassedFrame, PassedMessages};
+use crate::revocations::ReturnedDelegations;
 use crate::shared::{ReplyTo, lock};
 
 /// Most bytes of requests that wait in one inbox or are under way from it.
@@ -22,7 +22,7 @@ const COST_MAX: usize = 64 << 20;
 const COST_MIN: usize = 64 << 10;
 
 /// A request of another shard's connection; the receiver applies the operations on its own partitions.
-pub(crate) struct Task {
+pub(crate) struct ShardTask {
     /// Who asks, and by which number it knows the request.
     pub from: ShardId,
     pub join: u64,
@@ -33,14 +33,14 @@ pub(crate) struct Task {
     pub payload: Arc<[u8]>,
     /// Blocks that the operations of this shard name.
     pub grants: ConnectionGrants,
-    pub cost: Cost,
+    pub cost: InboxCost,
 }
 
-/// What came of a [`Task`].
-pub(crate) struct Answer {
+/// What came of a [`ShardTask`].
+pub(crate) struct ShardAnswer {
     pub join: u64,
     /// By position in the request.
-    pub outcomes: Vec<(usize, Outcome)>,
+    pub outcomes: Vec<(usize, AppliedOutcome)>,
     pub lease_epoch: Epoch,
     /// Blocks that were not used.
     pub unused: ConnectionGrants,
@@ -49,61 +49,61 @@ pub(crate) struct Answer {
 }
 
 /// What lies in an inbox.
-pub(crate) enum Message {
-    Task(Task),
+pub(crate) enum InboxMessage {
+    Task(ShardTask),
     /// At most one for each task that this shard has sent, so their number is bounded by the tasks'.
-    Answer(Answer),
+    Answer(ShardAnswer),
     /// At most one for each answer that has named the leases to give back, and of these one waits for a client.
-    Returned(Returned),
+    Returned(ReturnedDelegations),
     /// At most one for each job that the worker has accepted, and for each question that waits.
     Control(ReplyTo, ControlReply),
     /// A client is gone for good. At most one for each connection that was closed.
     Gone(ClientId),
     /// Messages of another node about this shard's partitions; they take room like tasks.
-    Passed(Passed),
+    Passed(PassedMessages),
     /// The coordinator has answered, with the map of this epoch, a report that a member has missed something. At most one for each report, which wait in a
     /// bounded queue of their own and are made again only after a while.
     Reported(MemberReport, Epoch),
     /// Somebody asks what this shard holds of a partition; takes room.
-    Copy(ReplyTo, PlaceId, Cost),
+    Copy(ReplyTo, PlaceId, InboxCost),
     /// Answers to such, to be sent by a connection of this shard; they take room, too.
-    Posted(Posted),
+    Posted(PassedFrame),
 }
 
 /// The inbox of one shard.
-pub(crate) struct Inbox {
-    queue: Mutex<VecDeque<Message>>,
+pub(crate) struct ShardInbox {
+    queue: Mutex<VecDeque<InboxMessage>>,
     cost: Arc<AtomicUsize>,
-    waker: Waker,
+    waker: LoopWaker,
 }
 
 /// Room taken in an inbox; given back when dropped.
-pub(crate) struct Cost {
+pub(crate) struct InboxCost {
     bytes: usize,
     inbox: Arc<AtomicUsize>,
 }
 
-impl Drop for Cost {
+impl Drop for InboxCost {
     fn drop(&mut self) {
         self.inbox.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
-impl Inbox {
-    pub(crate) fn new(waker: Waker) -> Self {
+impl ShardInbox {
+    pub(crate) fn new(waker: LoopWaker) -> Self {
         Self { queue: Mutex::default(), cost: Arc::default(), waker }
     }
 
     /// Takes room for a task of `len` bytes; `None` when there is none left.
-    pub(crate) fn reserve(&self, len: usize) -> Option<Cost> {
+    pub(crate) fn reserve(&self, len: usize) -> Option<InboxCost> {
         let bytes = len.max(COST_MIN);
-        let cost = Cost { bytes, inbox: Arc::clone(&self.cost) };
+        let cost = InboxCost { bytes, inbox: Arc::clone(&self.cost) };
         // On failure the drop of `cost` takes back what was added.
         (self.cost.fetch_add(bytes, Ordering::Relaxed) + bytes <= COST_MAX).then_some(cost)
     }
 
     /// Adds a message and wakes the shard.
-    pub(crate) fn send(&self, message: Message) {
+    pub(crate) fn send(&self, message: InboxMessage) {
         lock(&self.queue).push_back(message);
         self.waker.wake();
     }
@@ -114,7 +114,7 @@ impl Inbox {
     }
 
     /// Takes the oldest message.
-    pub(crate) fn take(&self) -> Option<Message> {
+    pub(crate) fn take(&self) -> Option<InboxMessage> {
         lock(&self.queue).pop_front()
     }
 }

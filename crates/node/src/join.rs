@@ -1,60 +1,60 @@
 //! Requests whose operations are on partitions of several shards of this node.
 //!
-//! The shard that received the request keeps a [`Join`], sends a [`Task`] with a copy of the frame to every shard concerned, and
+//! The shard that received the request keeps a [`JoinedRequest`], sends a [`ShardTask`] with a copy of the frame to every shard concerned, and
 //! answers when all have. Either every shard has room for its task or none gets one, so a refused request has had no effect.
 //! Operations on one partition stay in order: a connection's tasks for it go through one queue.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_partition::mirror::At;
-use samite_partition::{Grants, NoGrants, Outcome};
+use samite_partition::mirror::ApplyTime;
+use samite_partition::{AppliedOutcome, BlockGrants, NoGrants};
 use samite_placement::shard_of;
-use samite_transport::server::{ConnId, Peer, Replies};
+use samite_transport::server::{ConnId, ConnectionPeer, ReplySink};
 use samite_types::{Epoch, ErrorKind, RequestId, ShardId};
 use samite_wire::control::ControlReply;
 use samite_wire::limits::PAYLOAD_LEN_MAX;
-use samite_wire::op::Request;
+use samite_wire::op::OperationRequest;
 
-use crate::budget::Budget;
+use crate::budget::ReplyBudget;
+use crate::deferred_replies::DeferredReply;
+use crate::delegation_waiters::{DelegationTurn, WaitingWork};
 use crate::grants::ConnectionGrants;
-use crate::held::Reply;
-use crate::inbox::{Answer, Cost, Message, Task};
-use crate::parked::{Turn, Work};
-use crate::partitions::{Course, Seen};
+use crate::inbox::{InboxCost, InboxMessage, ShardAnswer, ShardTask};
+use crate::partitions::{ApplyContext, Seen};
 use crate::reply::ReplyBuilder;
-use crate::shard::{NamedBlocks, Shard, context};
+use crate::shard::{NamedBlocks, ShardService, context};
 
 /// Most messages that a shard takes from its inbox before it looks at its connections again.
 const MESSAGES_PER_WAKEUP: usize = 64;
 
 /// A request that waits for other shards.
-pub(crate) struct Join {
+pub(crate) struct JoinedRequest {
     conn: ConnId,
     request: RequestId,
-    budget: Budget,
+    budget: ReplyBudget,
     blocks: NamedBlocks,
     /// One for each operation, and whether it is a mutation.
-    outcomes: Vec<(Option<Outcome>, bool)>,
+    outcomes: Vec<(Option<AppliedOutcome>, bool)>,
     waiting: usize,
     lease_epoch: Epoch,
     /// A shard does not serve a partition of it any more, or cannot now.
     refused: Option<ErrorKind>,
 }
 
-impl Shard {
+impl ShardService {
     /// Sends the operations on other shards' partitions there, and applies the others.
     #[allow(clippy::too_many_arguments, reason = "one call, of what arrived with the request")]
     pub(crate) fn scatter(
         &mut self,
         conn: ConnId,
-        peer: &Peer,
+        peer: &ConnectionPeer,
         id: RequestId,
         (body, payload): (&[u8], &[u8]),
-        request: &Request<'_>,
-        budget: &Budget,
-        (now, at): (Duration, At),
-        out: &mut Replies,
+        request: &OperationRequest<'_>,
+        budget: &ReplyBudget,
+        (now, at): (Duration, ApplyTime),
+        out: &mut ReplySink,
     ) {
         let Some(room) = self.reserve(request, body.len() + payload.len()) else {
             return self.refuse(conn, id, request, ErrorKind::Busy, out);
@@ -62,7 +62,7 @@ impl Shard {
         let blocks = self.named_blocks(conn, request, budget);
         let number = self.next_join;
         self.next_join += 1;
-        let join = Join {
+        let join = JoinedRequest {
             conn,
             request: id,
             budget: *budget,
@@ -84,7 +84,7 @@ impl Shard {
                     }
                 }
             }
-            let task = Task {
+            let task = ShardTask {
                 from: self.id,
                 join: number,
                 client: peer.client,
@@ -94,7 +94,7 @@ impl Shard {
                 grants,
                 cost,
             };
-            self.shared.inboxes[usize::from(shard.get())].send(Message::Task(task));
+            self.shared.inboxes[usize::from(shard.get())].send(InboxMessage::Task(task));
         }
         let mut own = self.granter.nothing();
         if let Some(held) = self.grants.get_mut(&conn).filter(|_| budget.has_blocks) {
@@ -107,7 +107,11 @@ impl Shard {
     }
 
     /// Room for a task of `len` bytes at each of the other shards concerned, or nothing.
-    fn reserve(&self, request: &Request<'_>, len: usize) -> Option<Vec<(ShardId, Cost)>> {
+    fn reserve(
+        &self,
+        request: &OperationRequest<'_>,
+        len: usize,
+    ) -> Option<Vec<(ShardId, InboxCost)>> {
         let shards = self.shared.shards();
         let mut others: Vec<ShardId> = request
             .operations
@@ -131,11 +135,11 @@ impl Shard {
         &mut self,
         join: u64,
         client: samite_types::ClientId,
-        request: &Request<'_>,
-        budget: &Budget,
-        (now, at): (Duration, At),
+        request: &OperationRequest<'_>,
+        budget: &ReplyBudget,
+        (now, at): (Duration, ApplyTime),
         mut grants: ConnectionGrants,
-    ) -> (Answer, Seen) {
+    ) -> (ShardAnswer, Seen) {
         let shards = self.shared.shards();
         let term_max = self.lease_term_max(client, budget.lease_term);
         let context = context(&request.header, budget, now, term_max);
@@ -144,8 +148,9 @@ impl Shard {
             .map
             .as_ref()
             .and_then(|map| Some((self.partitions.dataset(map, request.header.dataset)?, &**map)));
-        let lent: &mut dyn Grants = if budget.has_blocks { &mut grants } else { &mut NoGrants };
-        let mut course = Course::new(client, &context, lent, at);
+        let lent: &mut dyn BlockGrants =
+            if budget.has_blocks { &mut grants } else { &mut NoGrants };
+        let mut course = ApplyContext::new(client, &context, lent, at);
         for (index, operation) in request.operations.iter().enumerate() {
             if shard_of(operation.partition, shards) != self.id {
                 continue;
@@ -155,42 +160,44 @@ impl Shard {
                     self.partitions.apply_alone(&self.posts, known, operation, &mut course)
                 }
                 // Dropped between the two shards' looks at the map.
-                None => Outcome::Failed { kind: ErrorKind::NotFound, index: 0, current: None },
+                None => {
+                    AppliedOutcome::Failed { kind: ErrorKind::NotFound, index: 0, current: None }
+                }
             };
             outcomes.push((index, outcome));
         }
-        let Course { lease_epoch, seen, .. } = course;
-        self.admit_posts(Some(client));
-        self.note_figures();
-        (Answer { join, outcomes, lease_epoch, unused: grants, refused: None }, seen)
+        let ApplyContext { lease_epoch, seen, .. } = course;
+        self.unlock_exclusive(Some(client));
+        self.note_metrics();
+        (ShardAnswer { join, outcomes, lease_epoch, unused: grants, refused: None }, seen)
     }
 
     /// Answers the shard `to`, which may be this one, as soon as what the answer has `seen` is committed. `len`: bytes of the request.
     fn answer(
         &mut self,
-        answer: Answer,
+        answer: ShardAnswer,
         seen: Seen,
         (to, len): (ShardId, usize),
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) {
         if seen.is_empty() {
             self.send_answer(to, answer, out);
         } else {
-            self.hold(seen, Reply::Shard { to, answer }, len);
+            self.defer_reply(seen, DeferredReply::Shard { to, answer }, len);
         }
     }
 
     /// Sends an answer that waits for nothing.
-    pub(crate) fn send_answer(&mut self, to: ShardId, answer: Answer, out: &mut Replies) {
+    pub(crate) fn send_answer(&mut self, to: ShardId, answer: ShardAnswer, out: &mut ReplySink) {
         if to == self.id {
             self.joined(answer, out);
         } else {
-            self.shared.inboxes[usize::from(to.get())].send(Message::Answer(answer));
+            self.shared.inboxes[usize::from(to.get())].send(InboxMessage::Answer(answer));
         }
     }
 
     /// One shard has answered; when it was the last, so does the node.
-    fn joined(&mut self, answer: Answer, out: &mut Replies) {
+    fn joined(&mut self, answer: ShardAnswer, out: &mut ReplySink) {
         let Some(join) = self.joins.get_mut(&answer.join) else { return };
         join.lease_epoch = join.lease_epoch.max(answer.lease_epoch);
         join.refused = join.refused.or(answer.refused);
@@ -216,7 +223,8 @@ impl Shard {
         let mut builder =
             ReplyBuilder::new(self.take_buffers(), &header, &join.budget, by_reference);
         for (outcome, mutation) in join.outcomes {
-            let missing = || Outcome::Failed { kind: ErrorKind::Internal, index: 0, current: None };
+            let missing =
+                || AppliedOutcome::Failed { kind: ErrorKind::Internal, index: 0, current: None };
             builder.outcome(outcome.unwrap_or_else(missing), mutation);
         }
         let buffers = builder.finish(join.lease_epoch, &grants);
@@ -224,25 +232,25 @@ impl Shard {
     }
 
     /// Works through the inbox.
-    pub(crate) fn take_messages(&mut self, out: &mut Replies) {
+    pub(crate) fn take_messages(&mut self, out: &mut ReplySink) {
         for _ in 0..MESSAGES_PER_WAKEUP {
             let inbox = &self.shared.inboxes[usize::from(self.id.get())];
             match inbox.take() {
                 None => return,
-                Some(Message::Task(task)) => self.task(task, out),
-                Some(Message::Answer(answer)) => self.joined(answer, out),
-                Some(Message::Returned(returned)) => self.returned(&returned, out),
-                Some(Message::Control(to, reply)) => self.send_control(to, &reply, out),
-                Some(Message::Gone(client)) => self.drop_client(client),
-                Some(Message::Passed(passed)) => self.take_passed(passed, out),
-                Some(Message::Copy(to, id, cost)) => {
+                Some(InboxMessage::Task(task)) => self.task(task, out),
+                Some(InboxMessage::Answer(answer)) => self.joined(answer, out),
+                Some(InboxMessage::Returned(returned)) => self.returned(&returned, out),
+                Some(InboxMessage::Control(to, reply)) => self.send_control(to, &reply, out),
+                Some(InboxMessage::Gone(client)) => self.drop_client(client),
+                Some(InboxMessage::Passed(passed)) => self.take_passed(passed, out),
+                Some(InboxMessage::Copy(to, id, cost)) => {
                     drop(cost);
                     let copy = ControlReply::Copy(self.copy_of(id));
                     let inbox = &self.shared.inboxes[usize::from(to.shard.get())];
-                    inbox.send(Message::Control(to, copy));
+                    inbox.send(InboxMessage::Control(to, copy));
                 }
-                Some(Message::Reported(report, by)) => self.reported(&report, by),
-                Some(Message::Posted(posted)) => Self::send_posted(&posted, out),
+                Some(InboxMessage::Reported(report, by)) => self.reported(&report, by),
+                Some(InboxMessage::Posted(posted)) => Self::send_passed_frame(&posted, out),
             }
         }
         // There may be more: come back after the connections have had their turn.
@@ -250,48 +258,50 @@ impl Shard {
     }
 
     /// Carries out the operations of a task, or parks it.
-    pub(crate) fn task(&mut self, task: Task, out: &mut Replies) {
-        self.carry_out_posts();
+    pub(crate) fn task(&mut self, task: ShardTask, out: &mut ReplySink) {
+        self.apply_submissions();
         // The sender has decoded the same bytes, and made the same budget of them.
         let (body, payload) = (Arc::clone(&task.body), Arc::clone(&task.payload));
         let len = body.len() + payload.len();
-        let decoded = Request::decode(&body, &payload).ok();
+        let decoded = OperationRequest::decode(&body, &payload).ok();
         let budgeted = decoded
-            .and_then(|request| Some((Budget::of(&request, task.payload_max).ok()?, request)));
+            .and_then(|request| Some((ReplyBudget::of(&request, task.payload_max).ok()?, request)));
         let Some((budget, request)) = budgeted else {
             return self.turn_down(task, ErrorKind::Internal, out);
         };
         let map = self.map.as_ref();
         let slot = map.and_then(|map| self.partitions.dataset(map, request.header.dataset));
-        let mut at = At::default();
-        self.shut_posts_against(task.client, &request, &budget);
+        let mut at = ApplyTime::default();
+        self.lock_records(task.client, &request, &budget);
         let now = self.time_for(&budget);
         if let Some(slot) = slot {
             if self.partitions.is_grouped(slot) {
-                at = self.moment();
+                at = self.apply_time();
                 if let Err(kind) = self.check_members(slot, &request, (at, len), out) {
                     return self.turn_down(task, kind, out);
                 }
             }
-            if let Turn::Later(until) = self.turn(slot, task.client, &request, (now, at), None) {
-                return self.park(Work::Task(task), until);
+            if let DelegationTurn::Later(until) =
+                self.may_run(slot, task.client, &request, (now, at), None)
+            {
+                return self.park(WaitingWork::Task(task), until);
             }
         }
-        let Task { from, join, client, grants, cost, .. } = task;
+        let ShardTask { from, join, client, grants, cost, .. } = task;
         let (answer, seen) = self.apply_mine(join, client, &request, &budget, (now, at), grants);
         drop(cost);
         self.answer(answer, seen, (from, len), out);
     }
 
     /// Answers a task of which nothing was done.
-    fn turn_down(&mut self, task: Task, kind: ErrorKind, out: &mut Replies) {
-        let Task { from, join, grants, cost, .. } = task;
+    fn turn_down(&mut self, task: ShardTask, kind: ErrorKind, out: &mut ReplySink) {
+        let ShardTask { from, join, grants, cost, .. } = task;
         let (outcomes, lease_epoch) = (Vec::new(), Epoch(0));
         drop(cost);
         let refused = Some(kind);
         self.send_answer(
             from,
-            Answer { join, outcomes, lease_epoch, unused: grants, refused },
+            ShardAnswer { join, outcomes, lease_epoch, unused: grants, refused },
             out,
         );
     }

@@ -5,49 +5,49 @@
 //! partitions of another shard goes there over a bounded queue, and one reply carries the outcomes of all.
 
 mod access;
-mod alive;
 mod budget;
 mod config;
 mod control;
 mod copies;
+mod deferred_replies;
+mod delegation_waiters;
 mod durable;
 mod faults;
 mod grants;
-mod heir;
-mod held;
 mod inbox;
 mod join;
+mod lock_recovery;
 mod locks;
+mod map_diff;
 mod membership;
 mod mirror;
-mod news;
-mod outbox;
-mod pace;
-mod parked;
 mod partitions;
+mod peer_messages;
+mod peer_output;
 mod peers;
-mod post;
-mod posts;
 mod presence;
 mod reply;
+mod resync_throttle;
 mod revocations;
+mod robust_word;
 mod run;
 mod scrub;
 mod shard;
 mod shared;
 mod stop;
+mod submissions;
 mod worker;
 
 pub use config::{
-    CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, SCRUB_INTERVAL, StoreConfig,
-    TlsConfig,
+    CoordinatorConfig, FlashConfig, InstanceConfig, NodeConfig, NodeEvent, SCRUB_INTERVAL,
+    StoreConfig, TlsConfig,
 };
 pub use run::run;
-pub use samite_coordinator::Timing;
-pub use samite_transport::{Authorities, TlsFiles};
+pub use samite_coordinator::ClusterTiming;
+pub use samite_transport::{TlsAuthorities, TlsFiles};
 
 /// etcd, for coordinators that keep their state there: on this machine, or wherever it is.
 pub mod etcd {
     pub use samite_coordinator::store::{ETCD_PROGRAM, EtcdTls, LocalMember, check_etcd};
 }
-pub use stop::Stop;
+pub use stop::StopHandle;

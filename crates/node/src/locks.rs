@@ -4,22 +4,22 @@
 //! forked children and successors over `exec` included, and closes it with the last of them, however that one ends. One that breaks (a reset,
 //! damaged bytes) shows nothing of the kind: its client has two seconds to come back. Within a host connections break on purpose only (faults), and
 //! one that ends in any other way has ended with its client. Of locks that this
-//! node has taken over with a partition, others may have those connections: see [`crate::heir`].
+//! node has taken over with a partition, others may have those connections: see [`crate::lock_recovery`].
 
 use std::collections::HashMap;
 
-use samite_partition::locks::{LockFile, LockTable, LockWish, Taken, WaitId};
+use samite_partition::locks::{LockClaim, LockFile, LockTable, LockVerdict, WaitId};
 use samite_placement::ClusterMap;
-use samite_transport::server::{ConnId, Replies};
+use samite_transport::server::{ConnId, ReplySink};
 use samite_types::{ClientId, Clock, Error, ErrorKind, Result, ShardId, SystemClock};
 use samite_wire::control::ControlReply;
 use samite_wire::lock::{LockAnswer, LockCall, LockOwner, LockRequest};
 
 use crate::control::refused;
-use crate::heir::Heir;
-use crate::inbox::Message;
-use crate::shard::Shard;
-use crate::shared::{ReplyTo, Shared, lock};
+use crate::inbox::InboxMessage;
+use crate::lock_recovery::LockRecovery;
+use crate::shard::ShardService;
+use crate::shared::{NodeShared, ReplyTo, lock};
 
 /// Most owners that one answer names.
 const OWNERS_MAX: usize = 1024;
@@ -29,7 +29,7 @@ type Place = (ShardId, ConnId);
 
 /// Somebody who waits.
 #[derive(Debug)]
-struct Parked {
+struct LockWaiter {
     to: ReplyTo,
     /// By which the client can cancel it.
     number: u64,
@@ -38,9 +38,9 @@ struct Parked {
 
 /// The locks of this node.
 #[derive(Debug, Default)]
-pub(crate) struct Locks {
+pub(crate) struct NodeLocks {
     pub(crate) table: LockTable,
-    parked: HashMap<WaitId, Parked>,
+    parked: HashMap<WaitId, LockWaiter>,
     next: WaitId,
     /// Whose connection it is, of those on which locks were asked for.
     clients: HashMap<Place, ClientId>,
@@ -49,13 +49,13 @@ pub(crate) struct Locks {
     /// Clients whose last one broke lately, and how often: they may not know, and come back.
     expected_back: HashMap<ClientId, u32>,
     /// What is taken over from other nodes.
-    pub(crate) heir: Heir,
+    pub(crate) heir: LockRecovery,
 }
 
 /// Answers to requests that waited.
 pub(crate) type Answers = Vec<(ReplyTo, LockRequest, LockAnswer)>;
 
-impl Locks {
+impl NodeLocks {
     fn came(&mut self, place: Place, client: ClientId) {
         if self.clients.insert(place, client).is_none() {
             *self.connections.entry(client).or_default() += 1;
@@ -128,7 +128,7 @@ impl Locks {
         let mut granted = Vec::new();
         let answer = match request.call {
             LockCall::Take { range, mode, holder, wait, detects_deadlock } => {
-                let wish = LockWish { owner, range, mode, holder, detects_deadlock };
+                let wish = LockClaim { owner, range, mode, holder, detects_deadlock };
                 if request.is_note {
                     let done = self.table.note(file, &wish, &mut granted);
                     let answer = if done { LockAnswer::Done } else { LockAnswer::Full };
@@ -136,8 +136,8 @@ impl Locks {
                 }
                 self.next += 1;
                 let taken = self.table.take(file, &wish, wait.map(|_| self.next), &mut granted);
-                if let (Taken::Waits, Some(number)) = (taken, wait) {
-                    self.parked.insert(self.next, Parked { to, number, request: *request });
+                if let (LockVerdict::Waits, Some(number)) = (taken, wait) {
+                    self.parked.insert(self.next, LockWaiter { to, number, request: *request });
                 }
                 answer_of(taken)
             }
@@ -147,7 +147,7 @@ impl Locks {
             }
             LockCall::Test { range, mode } => {
                 let holder = samite_wire::lock::LockHolder::default();
-                let wish = LockWish { owner, range, mode, holder, detects_deadlock: false };
+                let wish = LockClaim { owner, range, mode, holder, detects_deadlock: false };
                 Some(self.table.test(file, &wish).map_or(LockAnswer::Done, LockAnswer::Held))
             }
         };
@@ -156,7 +156,7 @@ impl Locks {
     }
 
     fn cancel(&mut self, place: Place, number: u64) -> Answers {
-        let found: Vec<(WaitId, Parked)> = self
+        let found: Vec<(WaitId, LockWaiter)> = self
             .parked
             .extract_if(|_, parked| {
                 (parked.to.shard, parked.to.conn) == place && parked.number == number
@@ -173,7 +173,7 @@ impl Locks {
     /// Ends the waits for which `ends` says so.
     pub(crate) fn end_waits(&mut self, ends: impl Fn(&LockRequest) -> bool) -> Vec<ReplyTo> {
         let ended = self.parked.extract_if(|_, parked| ends(&parked.request));
-        let ended: Vec<(WaitId, Parked)> = ended.collect();
+        let ended: Vec<(WaitId, LockWaiter)> = ended.collect();
         for (wait, _) in &ended {
             self.table.cancel(*wait);
         }
@@ -181,18 +181,18 @@ impl Locks {
     }
 }
 
-const fn answer_of(taken: Taken) -> Option<LockAnswer> {
+const fn answer_of(taken: LockVerdict) -> Option<LockAnswer> {
     match taken {
-        Taken::Granted => Some(LockAnswer::Done),
-        Taken::Held(found) => Some(LockAnswer::Held(found)),
-        Taken::Waits => None,
-        Taken::Deadlock => Some(LockAnswer::Deadlock),
-        Taken::Full => Some(LockAnswer::Full),
+        LockVerdict::Granted => Some(LockAnswer::Done),
+        LockVerdict::Held(found) => Some(LockAnswer::Held(found)),
+        LockVerdict::Waits => None,
+        LockVerdict::Deadlock => Some(LockAnswer::Deadlock),
+        LockVerdict::Full => Some(LockAnswer::Full),
     }
 }
 
 /// Whether this node has a say about such a lock now: it grants locks as the primary, or may note what that has granted.
-fn may_answer(shared: &Shared, map: Option<&ClusterMap>, request: &LockRequest) -> Result<()> {
+fn may_answer(shared: &NodeShared, map: Option<&ClusterMap>, request: &LockRequest) -> Result<()> {
     let stale = || {
         let words = format!("lock: {} is not here", request.partition);
         Err(Error::new(ErrorKind::StaleMap, words))
@@ -230,7 +230,7 @@ fn may_answer(shared: &Shared, map: Option<&ClusterMap>, request: &LockRequest) 
 
 /// What to tell somebody who waited: who was granted a lock that this node has no say about any more has to ask again.
 pub(crate) fn answer_to_wait(
-    shared: &Shared,
+    shared: &NodeShared,
     map: Option<&ClusterMap>,
     request: &LockRequest,
     answer: LockAnswer,
@@ -241,14 +241,14 @@ pub(crate) fn answer_to_wait(
     }
 }
 
-impl Shard {
+impl ShardService {
     /// A request on the locks of an object. No reply yet: it waits.
     pub(crate) fn lock_request(
         &mut self,
         to: ReplyTo,
         client: ClientId,
         request: &LockRequest,
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) -> Result<Option<ControlReply>> {
         if !request.call.range().is_valid() {
             return Err(Error::new(ErrorKind::Invalid, "lock: no such range of bytes"));
@@ -281,7 +281,7 @@ impl Shard {
     }
 
     /// Whoever waits for locks that another node grants now is sent there.
-    pub(crate) fn send_lock_waits_on(&self, out: &mut Replies) {
+    pub(crate) fn send_lock_waits_on(&self, out: &mut ReplySink) {
         let is_elsewhere = |request: &LockRequest| {
             self.may_answer(request).is_err_and(|error| error.kind() == ErrorKind::StaleMap)
         };
@@ -296,7 +296,7 @@ impl Shard {
         &self,
         conn: ConnId,
         number: u64,
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) -> Option<ControlReply> {
         let answers = lock(&self.shared.locks).cancel((self.id, conn), number);
         self.answer_lock_waits(answers, Some(out));
@@ -322,7 +322,7 @@ impl Shard {
     }
 
     /// Ends the locks of those whose connections broke, and who have not come back.
-    pub(crate) fn see_off_lockers(&mut self, out: &mut Replies) {
+    pub(crate) fn see_off_lockers(&mut self, out: &mut ReplySink) {
         let now = SystemClock.monotonic();
         while let Some(client) = self.lock_departures.take(now) {
             let answers = lock(&self.shared.locks).should_be_back(client);
@@ -331,17 +331,18 @@ impl Shard {
     }
 
     /// Tells those who waited, here or at other shards.
-    pub(crate) fn answer_lock_waits(&self, answers: Answers, mut out: Option<&mut Replies>) {
+    pub(crate) fn answer_lock_waits(&self, answers: Answers, mut out: Option<&mut ReplySink>) {
         for (to, request, answer) in answers {
             let reply = answer_to_wait(&self.shared, self.map.as_deref(), &request, answer);
             self.send_anywhere(to, reply, out.as_deref_mut());
         }
     }
 
-    fn send_anywhere(&self, to: ReplyTo, reply: ControlReply, out: Option<&mut Replies>) {
+    fn send_anywhere(&self, to: ReplyTo, reply: ControlReply, out: Option<&mut ReplySink>) {
         match out {
             Some(out) if to.shard == self.id => self.send_control(to, &reply, out),
-            _ => self.shared.inboxes[usize::from(to.shard.get())].send(Message::Control(to, reply)),
+            _ => self.shared.inboxes[usize::from(to.shard.get())]
+                .send(InboxMessage::Control(to, reply)),
         }
     }
 }

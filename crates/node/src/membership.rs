@@ -8,10 +8,10 @@
 //!  keeper   the coordinator instance in this node: takes part in the election and, while it leads, decides
 //! ```
 
-pub(crate) mod beat;
-mod decider;
-pub(crate) mod follow;
-pub(crate) mod keeper;
+pub(crate) mod heartbeat;
+pub(crate) mod leader_loop;
+mod leader_state;
+pub(crate) mod map_watch;
 pub(crate) mod reports;
 pub(crate) mod vote_sender;
 
@@ -21,30 +21,30 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use samite_coordinator::Witness;
-use samite_coordinator::store::Mailbox;
+use samite_coordinator::LeaderReachability;
+use samite_coordinator::store::VoterMailbox;
 use samite_transport::Address;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use samite_wire::control::{ControlReply, ControlRequest};
-use samite_wire::membership::Leader;
+use samite_wire::membership::LeaderAddress;
 
 use crate::shared::{ReplyTo, lock};
-use reports::Reports;
+use reports::WaitingReports;
 
 /// Most requests that wait for the coordinator instance.
 pub(crate) const KEEPER_QUEUE_LEN: usize = 1024;
 
 /// A request to the coordinator instance of this node.
 #[derive(Debug)]
-pub(crate) enum Ask {
-    Request(ControlRequest, Way),
+pub(crate) enum CoordinatorAsk {
+    Request(ControlRequest, AnswerRoute),
     /// End.
     End,
 }
 
 /// Where its answer goes.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum AnswerRoute {
     /// To whoever asked this node.
     Shard(ReplyTo),
     /// To a thread of this node. Its queue has room for the one answer.
@@ -53,8 +53,8 @@ pub(crate) enum Way {
 
 /// Who leads, as this node knows.
 #[derive(Debug, Default)]
-struct Known {
-    leader: Option<Leader>,
+struct KnownLeader {
+    leader: Option<LeaderAddress>,
     /// By which way its last answer came.
     address: Option<Address>,
     /// Instances that heartbeats go to.
@@ -63,25 +63,28 @@ struct Known {
 
 /// What the threads of a node share about membership.
 #[derive(Debug)]
-pub(crate) struct Membership {
+pub(crate) struct NodeMembership {
     lease_until_ns: AtomicU64,
     /// When the newest heartbeat that a leader has answered was sent.
     answered_ns: AtomicU64,
     leads: AtomicBool,
-    keeper: Option<SyncSender<Ask>>,
+    keeper: Option<SyncSender<CoordinatorAsk>>,
     /// Why there is no map yet, in words.
     missing: Mutex<Option<String>>,
-    known: Mutex<Known>,
+    known: Mutex<KnownLeader>,
     known_changed: Condvar,
     /// What heartbeats say of whoever leads.
-    pub witness: Mutex<Witness>,
-    pub reports: Reports,
+    pub witness: Mutex<LeaderReachability>,
+    pub reports: WaitingReports,
     /// Of this node's voter, if it may have one.
-    pub mailbox: OnceLock<Mailbox>,
+    pub mailbox: OnceLock<VoterMailbox>,
 }
 
-impl Membership {
-    pub(crate) fn new(keeper: Option<SyncSender<Ask>>, witness: Witness) -> Self {
+impl NodeMembership {
+    pub(crate) fn new(
+        keeper: Option<SyncSender<CoordinatorAsk>>,
+        witness: LeaderReachability,
+    ) -> Self {
         Self {
             lease_until_ns: AtomicU64::new(0),
             answered_ns: AtomicU64::new(0),
@@ -91,7 +94,7 @@ impl Membership {
             known: Mutex::default(),
             known_changed: Condvar::new(),
             witness: Mutex::new(witness),
-            reports: Reports::default(),
+            reports: WaitingReports::default(),
             mailbox: OnceLock::new(),
         }
     }
@@ -128,10 +131,10 @@ impl Membership {
     ///
     /// # Errors
     /// [`ErrorKind::Busy`]: too much waits already. [`ErrorKind::Unavailable`]: there is none, or the node is stopping.
-    pub(crate) fn ask(&self, request: ControlRequest, way: Way) -> Result<()> {
+    pub(crate) fn ask(&self, request: ControlRequest, way: AnswerRoute) -> Result<()> {
         let none = || Error::new(ErrorKind::Unavailable, "no coordinator lives here");
         let keeper = self.keeper.as_ref().ok_or_else(none)?;
-        keeper.try_send(Ask::Request(request, way)).map_err(|error| match error {
+        keeper.try_send(CoordinatorAsk::Request(request, way)).map_err(|error| match error {
             TrySendError::Full(_) => {
                 Error::new(ErrorKind::Busy, "too many requests wait for the coordinator; try again")
             }
@@ -142,17 +145,17 @@ impl Membership {
     /// Ends the coordinator instance, which may be busy for a moment.
     pub(crate) fn end_keeper(&self) {
         if let Some(keeper) = &self.keeper {
-            let _ = keeper.send(Ask::End);
+            let _ = keeper.send(CoordinatorAsk::End);
         }
     }
 
     /// Who leads, as far as this node knows.
-    pub(crate) fn leader(&self) -> Option<Leader> {
+    pub(crate) fn leader(&self) -> Option<LeaderAddress> {
         lock(&self.known).leader.clone()
     }
 
     /// Another instance says who leads.
-    fn heard_of(&self, leader: Leader) {
+    fn heard_of(&self, leader: LeaderAddress) {
         let mut known = lock(&self.known);
         if known.leader.as_ref() != Some(&leader) {
             known.leader = Some(leader);
@@ -163,7 +166,7 @@ impl Membership {
     fn led_by(&self, node: NodeId, address: &Address) {
         let mut known = lock(&self.known);
         if known.leader.as_ref().is_none_or(|leader| leader.node != node) {
-            known.leader = Some(Leader { node, addresses: vec![address.to_string()] });
+            known.leader = Some(LeaderAddress { node, addresses: vec![address.to_string()] });
         }
         if known.address.as_ref() != Some(address) {
             tracing::info!(leader = %node, %address, "follows");
@@ -175,7 +178,7 @@ impl Membership {
     /// Where the leader answered last; waits for it at most for `timeout`.
     fn leader_address(&self, timeout: Duration) -> Option<Address> {
         let known = lock(&self.known);
-        let waiting = |known: &mut Known| known.address.is_none();
+        let waiting = |known: &mut KnownLeader| known.address.is_none();
         let waited = self.known_changed.wait_timeout_while(known, timeout, waiting);
         waited.unwrap_or_else(PoisonError::into_inner).0.address.clone()
     }

@@ -8,35 +8,38 @@
 
 use std::time::Duration;
 
-use samite_partition::mirror::{At, Effect, Standing};
+use samite_partition::mirror::{ApplyTime, CommitStatus, MirrorEffect};
 use samite_placement::shard_of;
-use samite_transport::server::Replies;
+use samite_transport::server::ReplySink;
 use samite_types::{ClientId, Clock, Epoch, ErrorKind, NodeId, SystemClock, TargetId};
 use samite_wire::control::DatasetData;
-use samite_wire::membership::{MemberNews, MemberReport};
-use samite_wire::op::Request;
-use samite_wire::peer::{Envelope, Message};
+use samite_wire::membership::{MemberChanges, MemberReport};
+use samite_wire::op::OperationRequest;
+use samite_wire::peer::{PeerEnvelope, PeerMessage};
 
-use crate::held::{HeldId, Reply};
-use crate::inbox::Answer;
-use crate::outbox::To;
-use crate::partitions::{PlaceId, Seen, Slot};
-use crate::post::FULL_LEN;
-use crate::shard::Shard;
+use crate::deferred_replies::{DeferredId, DeferredReply};
+use crate::inbox::ShardAnswer;
+use crate::partitions::{DatasetIndex, PlaceId, Seen};
+use crate::peer_messages::FULL_LEN;
+use crate::peer_output::PeerDestination;
+use crate::shard::ShardService;
 
-impl Shard {
+impl ShardService {
     /// The moment by which operations on mirrored partitions are judged.
-    pub(crate) fn moment(&self) -> At {
-        At { now: SystemClock.monotonic(), lease_until: self.shared.membership.lease_until() }
+    pub(crate) fn apply_time(&self) -> ApplyTime {
+        ApplyTime {
+            now: SystemClock.monotonic(),
+            lease_until: self.shared.membership.lease_until(),
+        }
     }
 
     /// Whether the operations of `request` on this shard's partitions of a dataset with mirrors may be tried. `len`: bytes of the request.
     pub(crate) fn check_members(
         &mut self,
-        slot: Slot,
-        request: &Request<'_>,
-        (at, len): (At, usize),
-        out: &Replies,
+        slot: DatasetIndex,
+        request: &OperationRequest<'_>,
+        (at, len): (ApplyTime, usize),
+        out: &ReplySink,
     ) -> Result<(), ErrorKind> {
         let Some(map) = self.map.clone() else { return Err(ErrorKind::Busy) };
         let shards = self.shared.shards();
@@ -52,7 +55,7 @@ impl Shard {
                 continue;
             }
             let is_read_by_member = member.may_read(operation);
-            if member.is_elect() {
+            if member.is_catching_up() {
                 return Err(ErrorKind::Busy);
             }
             if !member.is_primary() && !is_read_by_member {
@@ -81,7 +84,7 @@ impl Shard {
     }
 
     /// Holds a reply until what it has seen is committed.
-    pub(crate) fn hold(&mut self, seen: Seen, reply: Reply, len: usize) {
+    pub(crate) fn defer_reply(&mut self, seen: Seen, reply: DeferredReply, len: usize) {
         let id = self.held.next_id();
         let mut partitions = 0;
         for (place, ticket) in seen {
@@ -91,15 +94,15 @@ impl Shard {
             }
         }
         debug_assert!(partitions > 0, "partitions are dropped between requests only");
-        self.held.hold(reply, partitions, len);
+        self.held.defer(reply, partitions, len);
     }
 
     /// A message of another member.
     pub(crate) fn message(
         &mut self,
-        (node, back): (NodeId, To),
-        envelope: &Envelope,
-        message: Message<'_>,
+        (node, back): (NodeId, PeerDestination),
+        envelope: &PeerEnvelope,
+        message: PeerMessage<'_>,
     ) {
         let Some(map) = self.map.clone() else { return };
         let me = TargetId(self.shared.node.get());
@@ -114,21 +117,21 @@ impl Shard {
         let lease_until = self.shared.membership.lease_until();
         self.note_service(now);
         // A term that begins, or a range that is compared, is no client's work.
-        if let Message::Entry(entry) = &message
+        if let PeerMessage::Entry(entry) = &message
             && entry.event.is_clients()
         {
             self.pace.service.goes_on(now);
         }
         let is_busy = self.pace.service.is_on(now);
-        let Some(place) = self.partitions.stirred(id) else { return };
+        let Some(place) = self.partitions.mark_ready(id) else { return };
         let partition = place.member.partition();
-        let before = (partition.record_count(), partition.abandoned());
+        let before = (partition.record_count(), partition.leaked_orphans());
         place.member.set_lease(lease_until);
         place.member.set_busy(is_busy);
         place.member.receive(envelope, &message, now);
         self.partitions.recount(id, before);
-        if let Message::Done { .. } | Message::Lost { .. } = message {
-            self.pace.heard(id, matches!(message, Message::Done { is_busy: true, .. }), now);
+        if let PeerMessage::Done { .. } | PeerMessage::Lost { .. } = message {
+            self.pace.heard(id, matches!(message, PeerMessage::Done { is_busy: true, .. }), now);
         }
         self.backs.push((envelope.from, back));
     }
@@ -144,18 +147,18 @@ impl Shard {
     }
 
     /// Carries out what partitions ask for, and sends what was written.
-    pub(crate) fn settle(&mut self, out: &mut Replies) {
-        if self.partitions.is_calm() && self.outbox.is_empty() {
+    pub(crate) fn settle(&mut self, out: &mut ReplySink) {
+        if self.partitions.is_idle() && self.outbox.is_empty() {
             return;
         }
         let mut holders = Vec::new();
-        while let Some(id) = self.partitions.next_stirred() {
+        while let Some(id) = self.partitions.next_ready() {
             self.carry_out(id, out, &mut holders);
-            self.partitions.make_appointment(id);
+            self.partitions.set_timer(id);
         }
         self.inherit(holders);
         self.backs.clear();
-        self.post(out);
+        self.send_peer_messages(out);
     }
 
     /// Looks after clients that hold records of partitions on which this node decides from now on, each once.
@@ -170,39 +173,41 @@ impl Shard {
     }
 
     /// Carries out what one partition asks for. `holders`: whoever holds records of it, when this node begins to decide there.
-    fn carry_out(&mut self, id: PlaceId, out: &mut Replies, holders: &mut Vec<ClientId>) {
+    fn carry_out(&mut self, id: PlaceId, out: &mut ReplySink, holders: &mut Vec<ClientId>) {
         while let Some(place) = self.partitions.place(id) {
             let is_primary = place.member.is_primary();
             let Some(effect) = place.member.next_effect() else { return };
             match effect {
-                Effect::Send(packet) => {
+                MirrorEffect::Send(packet) => {
                     if let Some(to) = self.where_to(packet.to(), is_primary) {
                         self.outbox.add(to, &packet);
                     }
                 }
-                Effect::Committed => self.release(id, out),
-                Effect::Leads => holders.extend(place.member.partition().holders()),
-                Effect::Deposed => {
-                    self.arena.hide_all();
+                MirrorEffect::Committed => self.release(id, out),
+                MirrorEffect::Leads => holders.extend(place.member.partition().holders()),
+                MirrorEffect::Deposed => {
+                    self.arena.retract_all();
                     self.release(id, out);
                 }
-                Effect::Append(_) | Effect::Discard | Effect::Checkpoint => {
+                MirrorEffect::Append(_) | MirrorEffect::Discard | MirrorEffect::Checkpoint => {
                     self.log_effect(id, &effect);
                 }
-                Effect::Missed { target, kind } => {
+                MirrorEffect::Missed { target, kind } => {
                     tracing::debug!(dataset = %id.0, partition = %id.1, %target, ?kind, "missed");
-                    self.report(id, target, MemberNews::Missed);
+                    self.report(id, target, MemberChanges::Missed);
                 }
-                Effect::Synced { target } => self.report_synced(id, target),
-                Effect::Damaged { .. } | Effect::Mended { .. } | Effect::Evened { .. } => {
+                MirrorEffect::Synced { target } => self.report_synced(id, target),
+                MirrorEffect::Damaged { .. }
+                | MirrorEffect::Mended { .. }
+                | MirrorEffect::Evened { .. } => {
                     self.scrub_news(id, &effect);
                 }
-                Effect::NoRoom { target } => {
+                MirrorEffect::NoRoom { target } => {
                     tracing::warn!(dataset = %id.0, partition = %id.1, %target, "resync waits for room");
                 }
-                Effect::Broken { target, kind } => {
+                MirrorEffect::Broken { target, kind } => {
                     tracing::warn!(dataset = %id.0, partition = %id.1, %target, ?kind, "resync");
-                    self.report(id, target, MemberNews::Broken);
+                    self.report(id, target, MemberChanges::Broken);
                 }
             }
         }
@@ -210,25 +215,25 @@ impl Shard {
 
     /// How to reach a target. What a primary says goes by the own connection, so that it stays in order; answers go back where
     /// the message came from.
-    fn where_to(&self, target: TargetId, is_primary: bool) -> Option<To> {
+    fn where_to(&self, target: TargetId, is_primary: bool) -> Option<PeerDestination> {
         let back = self.backs.iter().rfind(|(from, _)| !is_primary && *from == target);
         match back {
             Some((_, back)) => Some(*back),
-            None => Some(To::Node(self.map.as_ref()?.node_of_target(target)?)),
+            None => Some(PeerDestination::Node(self.map.as_ref()?.node_of_target(target)?)),
         }
     }
 
     /// Sends the replies that wait for partition `id` no more, or sends their clients elsewhere.
-    fn release(&mut self, id: PlaceId, out: &mut Replies) {
+    fn release(&mut self, id: PlaceId, out: &mut ReplySink) {
         loop {
             let Some(place) = self.partitions.place(id) else { return };
             let Some((ticket, held)) = place.held.front().copied() else { return };
-            let standing = place.member.standing(ticket);
-            if standing == Standing::Waiting {
+            let standing = place.member.commit_status(ticket);
+            if standing == CommitStatus::Waiting {
                 return;
             }
             place.held.pop_front();
-            if standing == Standing::Committed {
+            if standing == CommitStatus::Committed {
                 if let Some(reply) = self.held.committed(held) {
                     self.let_go(reply, out);
                 }
@@ -238,31 +243,31 @@ impl Shard {
         }
     }
 
-    fn let_go(&mut self, reply: Reply, out: &mut Replies) {
+    fn let_go(&mut self, reply: DeferredReply, out: &mut ReplySink) {
         match reply {
-            Reply::Client { conn, id, buffers, .. } => self.send(conn, id, buffers, out),
-            Reply::Shard { to, answer } => self.send_answer(to, answer, out),
+            DeferredReply::Client { conn, id, buffers, .. } => self.send(conn, id, buffers, out),
+            DeferredReply::Shard { to, answer } => self.send_answer(to, answer, out),
         }
     }
 
     /// The partition was lost before it has committed what the reply has seen: nobody here knows whether that lives.
-    pub(crate) fn withdraw(&mut self, held: HeldId, out: &mut Replies) {
+    pub(crate) fn withdraw(&mut self, held: DeferredId, out: &mut ReplySink) {
         let kind = ErrorKind::StaleMap;
         match self.held.withdrawn(held) {
-            Some(Reply::Client { conn, id, grants, .. }) => {
+            Some(DeferredReply::Client { conn, id, grants, .. }) => {
                 let header = self.reply_header(Some(kind));
                 let buffers = self.take_buffers().refusal(&header, &grants);
                 self.send(conn, id, buffers, out);
             }
-            Some(Reply::Shard { to, answer }) => {
-                let answer = Answer { outcomes: Vec::new(), refused: Some(kind), ..answer };
+            Some(DeferredReply::Shard { to, answer }) => {
+                let answer = ShardAnswer { outcomes: Vec::new(), refused: Some(kind), ..answer };
                 self.send_answer(to, answer, out);
             }
             None => {}
         }
     }
 
-    fn report(&mut self, (dataset, partition): PlaceId, target: TargetId, news: MemberNews) {
+    fn report(&mut self, (dataset, partition): PlaceId, target: TargetId, news: MemberChanges) {
         let Some(map) = &self.map else { return };
         let Some(redundancy) = map.dataset_by_id(dataset).map(|known| known.spec.redundancy) else {
             return;
@@ -283,7 +288,7 @@ impl Shard {
         let now = SystemClock.monotonic();
         let same = |known: &&DatasetData| known.spec.redundancy == report.redundancy;
         for known in map.datasets().iter().filter(same) {
-            if let Some(place) = self.partitions.stirred((known.id, report.partition)) {
+            if let Some(place) = self.partitions.mark_ready((known.id, report.partition)) {
                 let said = (report.term, report.epoch);
                 place.member.missed_answered(report.target, said, by, now);
             }
@@ -306,15 +311,15 @@ impl Shard {
                 self.partitions.place(other).is_some_and(|place| place.member.ready(target, now));
         }
         if is_ready {
-            self.report(id, target, MemberNews::Synced);
+            self.report(id, target, MemberChanges::Synced);
         }
     }
 
     /// The time of appointments has come.
-    pub(crate) fn keep_appointments(&mut self, out: &mut Replies) {
+    pub(crate) fn keep_appointments(&mut self, out: &mut ReplySink) {
         let now = SystemClock.monotonic();
-        while let Some(id) = self.partitions.take_appointment(now) {
-            if let Some(place) = self.partitions.stirred(id) {
+        while let Some(id) = self.partitions.take_timer(now) {
+            if let Some(place) = self.partitions.mark_ready(id) {
                 place.member.tick(now);
             }
         }

@@ -1,7 +1,8 @@
 //! The partitions of one shard, opened when they are first touched.
 
-mod borrowers;
-mod posted;
+mod apply_context;
+mod delegation_holders;
+mod early_completion;
 mod walk;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -11,36 +12,34 @@ use samite_backend::Backend;
 use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
 pub(crate) use samite_partition::durable::PlaceId;
-use samite_partition::mirror::{At, Mirrored, Ticket, Times, View};
-use samite_partition::{Context, Grants, Holder, Outcome, Partition};
+use samite_partition::mirror::{CommitPosition, GroupView, MirrorTimes, MirroredPartition};
+use samite_partition::{AppliedOutcome, DelegationHolder, Partition};
 use samite_placement::ClusterMap;
-use samite_types::{
-    ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Redundancy, Result, TargetId,
-};
-use samite_wire::access::Access;
-use samite_wire::control::{BackendKind, DurabilityKind, Group, ReadsKind};
+use samite_types::{ClientId, DatasetId, ErrorKind, PartitionId, Redundancy, Result, TargetId};
+use samite_wire::access::DatasetAccess;
+use samite_wire::control::{BackendKind, DurabilityKind, MirrorGroup, ReadsKind};
 use samite_wire::op::Operation;
-use smallvec::SmallVec;
 
+use crate::deferred_replies::DeferredId;
 use crate::durable::Recovered;
-use crate::held::HeldId;
-pub(crate) use borrowers::Whom;
-use borrowers::{Borrowers, LeaseTerm};
+pub(crate) use apply_context::{ApplyContext, Seen};
+pub(crate) use delegation_holders::HolderSet;
+use delegation_holders::{DelegationHolders, LeaseTerm};
 
 /// Open partitions of all datasets.
-pub(crate) struct Partitions {
+pub(crate) struct OpenPartitions {
     memory: MemoryBackend,
     null: NullBackend,
     /// The target that holds them.
     me: TargetId,
-    times: Times,
+    times: MirrorTimes,
     /// Ordered by id.
-    datasets: Vec<Open>,
+    datasets: Vec<OpenDataset>,
     /// Where the last request's dataset was found.
     last: usize,
     records: u64,
     abandoned: u64,
-    borrowers: Borrowers,
+    borrowers: DelegationHolders,
     /// Those that may have something for the shard to do, each once.
     stirred: Vec<PlaceId>,
     /// When those with an appointment are to be looked at.
@@ -49,25 +48,25 @@ pub(crate) struct Partitions {
     recovered: Option<Recovered>,
 }
 
-struct Open {
+struct OpenDataset {
     id: DatasetId,
     backend: BackendKind,
     redundancy: Redundancy,
-    access: Access,
+    access: DatasetAccess,
     /// Some partition of it that this node holds has other members, or a log.
     is_grouped: bool,
     /// Its partitions have a log.
     is_logged: bool,
     /// Members that are not the primary answer reads.
     reads_any: bool,
-    places: Vec<Option<Box<Place>>>,
+    places: Vec<Option<Box<OpenReplica>>>,
 }
 
 /// One open partition.
-pub(crate) struct Place {
-    pub(crate) member: Mirrored,
+pub(crate) struct OpenReplica {
+    pub(crate) member: MirroredPartition,
     /// Replies that wait for it, oldest first.
-    pub(crate) held: VecDeque<(Ticket, HeldId)>,
+    pub(crate) held: VecDeque<(CommitPosition, DeferredId)>,
     /// It is among those that were stirred.
     is_stirred: bool,
     /// Its appointment.
@@ -76,38 +75,13 @@ pub(crate) struct Place {
 
 /// The open dataset that a request works on.
 #[derive(Clone, Copy)]
-pub(crate) struct Slot(usize);
+pub(crate) struct DatasetIndex(usize);
 
-/// What a reply has seen that is not committed yet.
-pub(crate) type Seen = SmallVec<[(PlaceId, Ticket); 1]>;
-
-/// What operations of one request share, and what comes of all of them.
-pub(crate) struct Course<'a> {
-    pub(crate) client: ClientId,
-    pub(crate) context: &'a Context,
-    pub(crate) grants: &'a mut dyn Grants,
-    pub(crate) at: At,
-    /// Highest of the partitions'.
-    pub(crate) lease_epoch: Epoch,
-    pub(crate) seen: Seen,
-}
-
-impl<'a> Course<'a> {
-    pub(crate) fn new(
-        client: ClientId,
-        context: &'a Context,
-        grants: &'a mut dyn Grants,
-        at: At,
-    ) -> Self {
-        Self { client, context, grants, at, lease_epoch: Epoch(0), seen: Seen::new() }
-    }
-}
-
-impl Partitions {
+impl OpenPartitions {
     pub(crate) fn new(
         (memory, null): (MemoryBackend, NullBackend),
         me: TargetId,
-        times: Times,
+        times: MirrorTimes,
     ) -> Self {
         Self {
             memory,
@@ -118,7 +92,7 @@ impl Partitions {
             last: 0,
             records: 0,
             abandoned: 0,
-            borrowers: Borrowers::default(),
+            borrowers: DelegationHolders::default(),
             stirred: Vec::new(),
             alarms: BTreeSet::new(),
             recovered: None,
@@ -126,9 +100,12 @@ impl Partitions {
     }
 
     /// A member for a partition, empty and in no group yet.
-    pub(crate) fn new_member(&mut self, (dataset, partition): PlaceId) -> Result<Mirrored> {
+    pub(crate) fn new_member(
+        &mut self,
+        (dataset, partition): PlaceId,
+    ) -> Result<MirroredPartition> {
         let opened = open_partition(&mut self.memory, dataset, partition)?;
-        Ok(Mirrored::new(opened, dataset, partition, self.me).with_times(self.times))
+        Ok(MirroredPartition::new(opened, dataset, partition, self.me).with_times(self.times))
     }
 
     /// Takes over what a restart has left. From here on partitions may have a log.
@@ -158,7 +135,7 @@ impl Partitions {
     }
 
     /// Those without a name that nobody holds any more.
-    pub(crate) const fn abandoned(&self) -> u64 {
+    pub(crate) const fn leaked_orphans(&self) -> u64 {
         self.abandoned
     }
 
@@ -169,7 +146,7 @@ impl Partitions {
             for (place, partition) in open.places.iter_mut().zip(0..) {
                 let Some(place) = place else { continue };
                 place.member.drop_client(client, now);
-                abandoned += place.member.partition().abandoned();
+                abandoned += place.member.partition().leaked_orphans();
                 if !place.member.is_plain() {
                     stir(&mut self.stirred, place, (open.id, PartitionId(partition)));
                 }
@@ -179,16 +156,16 @@ impl Partitions {
     }
 
     /// Finds or opens `dataset`, which is in `map`; `None` when it is not.
-    pub(crate) fn dataset(&mut self, map: &ClusterMap, dataset: DatasetId) -> Option<Slot> {
+    pub(crate) fn dataset(&mut self, map: &ClusterMap, dataset: DatasetId) -> Option<DatasetIndex> {
         if self.datasets.get(self.last).is_some_and(|open| open.id == dataset) {
-            return Some(Slot(self.last));
+            return Some(DatasetIndex(self.last));
         }
         let known = map.dataset_by_id(dataset)?;
         let index = match self.datasets.binary_search_by_key(&dataset, |open| open.id) {
             Ok(index) => index,
             Err(index) => {
                 let is_logged = known.spec.durability == DurabilityKind::Logged;
-                let open = Open {
+                let open = OpenDataset {
                     is_logged,
                     reads_any: known.spec.reads == ReadsKind::Any
                         && known.spec.redundancy.get() > 1,
@@ -204,41 +181,41 @@ impl Partitions {
             }
         };
         self.last = index;
-        Some(Slot(index))
+        Some(DatasetIndex(index))
     }
 
     /// Who may use an open dataset.
-    pub(crate) fn access(&self, slot: Slot) -> Access {
+    pub(crate) fn access(&self, slot: DatasetIndex) -> DatasetAccess {
         self.datasets[slot.0].access
     }
 
     /// Targets that hold each record of an open dataset.
-    pub(crate) fn redundancy(&self, slot: Slot) -> Redundancy {
+    pub(crate) fn redundancy(&self, slot: DatasetIndex) -> Redundancy {
         self.datasets[slot.0].redundancy
     }
 
     /// Whether some partition of it has other members, or a log.
-    pub(crate) fn is_grouped(&self, slot: Slot) -> bool {
+    pub(crate) fn is_grouped(&self, slot: DatasetIndex) -> bool {
         self.datasets[slot.0].is_grouped
     }
 
     /// Whether its partitions have a log.
-    pub(crate) fn is_logged(&self, slot: Slot) -> bool {
+    pub(crate) fn is_logged(&self, slot: DatasetIndex) -> bool {
         self.datasets[slot.0].is_logged
     }
 
     /// Whether members that are not the primary answer reads.
-    pub(crate) fn reads_any(&self, slot: Slot) -> bool {
+    pub(crate) fn reads_any(&self, slot: DatasetIndex) -> bool {
         self.datasets[slot.0].reads_any
     }
 
     /// The partition, opened if it was not; `partition` is below the map's count.
     pub(crate) fn open(
         &mut self,
-        slot: Slot,
+        slot: DatasetIndex,
         partition: PartitionId,
         (map, now): (&ClusterMap, Duration),
-    ) -> Result<&mut Place, ErrorKind> {
+    ) -> Result<&mut OpenReplica, ErrorKind> {
         let open = &mut self.datasets[slot.0];
         let place = &mut open.places[partition.get() as usize];
         if place.is_none() {
@@ -255,7 +232,8 @@ impl Partitions {
                         tracing::error!(%error, "open a partition");
                         error.kind()
                     })?;
-                    Mirrored::new(opened, open.id, partition, self.me).with_times(self.times)
+                    MirroredPartition::new(opened, open.id, partition, self.me)
+                        .with_times(self.times)
                 }
             };
             if open.is_logged {
@@ -266,12 +244,12 @@ impl Partitions {
             }
             member.set_reads_any(open.reads_any);
             let records = member.partition().record_count();
-            let abandoned = member.partition().abandoned();
+            let abandoned = member.partition().leaked_orphans();
             (self.records, self.abandoned) = (self.records + records, self.abandoned + abandoned);
             if let Some(group) = map.group(open.redundancy, partition) {
                 member.configure(&view_of(map, group, (open.id, partition)), now);
             }
-            let opened = place.insert(Box::new(Place {
+            let opened = place.insert(Box::new(OpenReplica {
                 member,
                 held: VecDeque::new(),
                 is_stirred: false,
@@ -288,27 +266,27 @@ impl Partitions {
     /// Applies one operation; `operation.partition` is below the map's count.
     pub(crate) fn apply(
         &mut self,
-        slot: Slot,
+        slot: DatasetIndex,
         map: &ClusterMap,
         operation: &Operation<'_>,
-        course: &mut Course<'_>,
-    ) -> Outcome {
+        course: &mut ApplyContext<'_>,
+    ) -> AppliedOutcome {
         let partition = operation.partition;
         let known = self.datasets[slot.0].places[partition.get() as usize].is_some();
         if !known && let Err(kind) = self.open(slot, partition, (map, course.at.now)) {
-            return Outcome::Failed { kind, index: 0, current: None };
+            return AppliedOutcome::Failed { kind, index: 0, current: None };
         }
         let open = &mut self.datasets[slot.0];
         let Some(place) = &mut open.places[partition.get() as usize] else {
-            return Outcome::Failed { kind: ErrorKind::Internal, index: 0, current: None };
+            return AppliedOutcome::Failed { kind: ErrorKind::Internal, index: 0, current: None };
         };
         let member = &mut place.member;
-        let before = (member.partition().record_count(), member.partition().abandoned());
+        let before = (member.partition().record_count(), member.partition().leaked_orphans());
         let (outcome, ticket) =
             member.apply(course.client, course.context, operation, course.grants, course.at);
         let opened = member.partition();
         self.records = self.records + opened.record_count() - before.0;
-        self.abandoned = self.abandoned + opened.abandoned() - before.1;
+        self.abandoned = self.abandoned + opened.leaked_orphans() - before.1;
         course.lease_epoch = course.lease_epoch.max(opened.lease_epoch());
         let now = course.context.now;
         if now > Duration::ZERO && operation.borrows() {
@@ -329,13 +307,13 @@ impl Partitions {
     }
 
     /// An open partition.
-    pub(crate) fn place(&mut self, (dataset, partition): PlaceId) -> Option<&mut Place> {
+    pub(crate) fn place(&mut self, (dataset, partition): PlaceId) -> Option<&mut OpenReplica> {
         let index = self.datasets.binary_search_by_key(&dataset, |open| open.id).ok()?;
         self.datasets[index].places.get_mut(partition.get() as usize)?.as_deref_mut()
     }
 
     /// An open partition, which may have something for the shard to do after what is done to it now.
-    pub(crate) fn stirred(&mut self, id: PlaceId) -> Option<&mut Place> {
+    pub(crate) fn mark_ready(&mut self, id: PlaceId) -> Option<&mut OpenReplica> {
         let index = self.datasets.binary_search_by_key(&id.0, |open| open.id).ok()?;
         let places = &mut self.datasets[index].places;
         let place = places.get_mut(id.1.get() as usize)?.as_deref_mut()?;
@@ -344,12 +322,12 @@ impl Partitions {
     }
 
     /// Whether none has anything for the shard to do.
-    pub(crate) const fn is_calm(&self) -> bool {
+    pub(crate) const fn is_idle(&self) -> bool {
         self.stirred.is_empty()
     }
 
     /// Takes a partition that may have something for the shard to do.
-    pub(crate) fn next_stirred(&mut self) -> Option<PlaceId> {
+    pub(crate) fn next_ready(&mut self) -> Option<PlaceId> {
         let id = self.stirred.pop()?;
         if let Some(place) = self.place(id) {
             place.is_stirred = false;
@@ -358,7 +336,7 @@ impl Partitions {
     }
 
     /// Notes when a partition is to be looked at again. An appointment that is earlier than need be does no harm.
-    pub(crate) fn make_appointment(&mut self, id: PlaceId) {
+    pub(crate) fn set_timer(&mut self, id: PlaceId) {
         let Some(place) = self.place(id) else { return };
         let Some(next) = place.member.next_tick() else { return };
         let before = place.alarm;
@@ -373,12 +351,12 @@ impl Partitions {
     }
 
     /// When the next appointment is.
-    pub(crate) fn next_appointment(&self) -> Option<Duration> {
+    pub(crate) fn next_timer(&self) -> Option<Duration> {
         self.alarms.first().map(|(at, _)| *at)
     }
 
     /// Takes an appointment whose time has come.
-    pub(crate) fn take_appointment(&mut self, now: Duration) -> Option<PlaceId> {
+    pub(crate) fn take_timer(&mut self, now: Duration) -> Option<PlaceId> {
         let (at, id) = *self.alarms.first()?;
         if at > now {
             return None;
@@ -417,7 +395,7 @@ impl Partitions {
     pub(crate) fn recount(&mut self, id: PlaceId, before: (u64, u64)) {
         let Some(place) = self.place(id) else { return };
         let partition = place.member.partition();
-        let (records, abandoned) = (partition.record_count(), partition.abandoned());
+        let (records, abandoned) = (partition.record_count(), partition.leaked_orphans());
         self.records = self.records + records - before.0;
         self.abandoned = self.abandoned + abandoned - before.1;
     }
@@ -433,11 +411,15 @@ impl Partitions {
     }
 
     /// Whom leases on records allow to change some without being asked first.
-    pub(crate) const fn free_to_change(&self) -> Whom {
+    pub(crate) const fn free_to_change(&self) -> HolderSet {
         self.borrowers.free_to_change()
     }
 
-    fn opened(&mut self, slot: Slot, partition: PartitionId) -> Option<&mut Mirrored> {
+    fn opened(
+        &mut self,
+        slot: DatasetIndex,
+        partition: PartitionId,
+    ) -> Option<&mut MirroredPartition> {
         let place = self.datasets[slot.0].places.get_mut(partition.get() as usize)?;
         place.as_deref_mut().map(|place| &mut place.member)
     }
@@ -445,11 +427,11 @@ impl Partitions {
     /// Until when leases of others stand against an operation of `client`, which may be alone in its request. `visit` is told of each.
     pub(crate) fn leases_against(
         &mut self,
-        slot: Slot,
+        slot: DatasetIndex,
         client: ClientId,
         (operation, is_alone): (&Operation<'_>, bool),
         now: Duration,
-        visit: &mut dyn FnMut(&[u8], Holder),
+        visit: &mut dyn FnMut(&[u8], DelegationHolder),
     ) -> Option<Duration> {
         let member = self.opened(slot, operation.partition)?;
         if let Some(until) = member.mutable_at(now) {
@@ -479,13 +461,13 @@ impl Partitions {
     }
 
     /// Whether somebody waits to change what `operation` changes.
-    pub(crate) fn is_awaited(&mut self, slot: Slot, operation: &Operation<'_>) -> bool {
+    pub(crate) fn is_awaited(&mut self, slot: DatasetIndex, operation: &Operation<'_>) -> bool {
         let member = self.opened(slot, operation.partition);
         member.is_some_and(|member| member.partition_mut().leases().is_awaited(operation))
     }
 
     /// Somebody waits to carry out `operation`.
-    pub(crate) fn wait_for(&mut self, slot: Slot, operation: &Operation<'_>) {
+    pub(crate) fn wait_for(&mut self, slot: DatasetIndex, operation: &Operation<'_>) {
         if let Some(member) = self.opened(slot, operation.partition) {
             member.partition_mut().leases().wait_for(operation);
         }
@@ -518,7 +500,7 @@ impl Partitions {
 
     /// Drops the datasets that `map` has no more, and partitions that are not this node's any more, with all of their records. Returns
     /// replies that waited for them.
-    pub(crate) fn retain(&mut self, map: &ClusterMap) -> Dropped {
+    pub(crate) fn retain(&mut self, map: &ClusterMap) -> DroppedReplicas {
         let (mut lost, mut moved) = (Vec::new(), Vec::new());
         let me = self.me;
         self.datasets.retain_mut(|open| {
@@ -547,28 +529,28 @@ impl Partitions {
         let mut counts = (0, 0);
         for place in self.datasets.iter().flat_map(|open| open.places.iter().flatten()) {
             counts.0 += place.member.partition().record_count();
-            counts.1 += place.member.partition().abandoned();
+            counts.1 += place.member.partition().leaked_orphans();
         }
         (self.records, self.abandoned) = counts;
-        Dropped { lost, moved }
+        DroppedReplicas { lost, moved }
     }
 }
 
 /// What went with partitions that are not this node's any more.
-pub(crate) struct Dropped {
+pub(crate) struct DroppedReplicas {
     /// Replies that waited for them.
-    pub(crate) lost: Vec<HeldId>,
+    pub(crate) lost: Vec<DeferredId>,
     /// Those that had a log.
     pub(crate) moved: Vec<PlaceId>,
 }
 
-fn stir(stirred: &mut Vec<PlaceId>, place: &mut Place, id: PlaceId) {
+fn stir(stirred: &mut Vec<PlaceId>, place: &mut OpenReplica, id: PlaceId) {
     if !std::mem::replace(&mut place.is_stirred, true) {
         stirred.push(id);
     }
 }
 
-fn has(group: &samite_wire::control::Group, target: TargetId) -> bool {
+fn has(group: &samite_wire::control::MirrorGroup, target: TargetId) -> bool {
     group.members.iter().any(|member| member.target == target)
 }
 
@@ -578,9 +560,9 @@ fn is_grouped(map: &ClusterMap, target: TargetId, redundancy: Redundancy) -> boo
     groups.into_iter().any(|group| group.members.len() > 1 && has(group, target))
 }
 
-fn view_of(map: &ClusterMap, group: &Group, (dataset, partition): PlaceId) -> View {
-    let view = View::new(map.epoch(), group, |target| map.incarnation_of(target));
-    View { is_lost: map.is_lost(dataset, partition), ..view }
+fn view_of(map: &ClusterMap, group: &MirrorGroup, (dataset, partition): PlaceId) -> GroupView {
+    let view = GroupView::new(map.epoch(), group, |target| map.incarnation_of(target));
+    GroupView { is_lost: map.is_lost(dataset, partition), ..view }
 }
 
 fn open_partition(

@@ -11,7 +11,7 @@ use samite_transport::Address;
 use samite_transport::server::ConnId;
 use samite_types::NodeId;
 
-use crate::outbox::Letter;
+use crate::peer_output::PeerFrame;
 
 /// Pause after a failure; doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -23,7 +23,7 @@ pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// What to do to reach a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum PeerRoute {
     /// Send by this connection.
     Open(ConnId),
     /// Have one made, with this ticket.
@@ -33,7 +33,7 @@ pub(crate) enum Way {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LineState {
     /// Not to be tried before.
     Down(Duration),
     Dialling(u64),
@@ -41,28 +41,28 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Line {
-    state: State,
+struct PeerLine {
+    state: LineState,
     pause: Duration,
     /// Process to which the connection was asked for.
     incarnation: u64,
     /// What is to be sent as soon as there is a connection.
-    letters: Vec<Letter>,
+    letters: Vec<PeerFrame>,
     letters_len: usize,
 }
 
 /// Lines to other nodes.
 #[derive(Debug, Default)]
-pub(crate) struct Peers {
-    lines: HashMap<NodeId, Line>,
+pub(crate) struct PeerLines {
+    lines: HashMap<NodeId, PeerLine>,
     next_ticket: u64,
 }
 
-impl Peers {
+impl PeerLines {
     /// How to reach `node`, whose process has this incarnation, at `now`.
-    pub(crate) fn way(&mut self, node: NodeId, incarnation: u64, now: Duration) -> Way {
-        let line = self.lines.entry(node).or_insert_with(|| Line {
-            state: State::Down(now),
+    pub(crate) fn way(&mut self, node: NodeId, incarnation: u64, now: Duration) -> PeerRoute {
+        let line = self.lines.entry(node).or_insert_with(|| PeerLine {
+            state: LineState::Down(now),
             pause: PAUSE_MIN,
             incarnation,
             letters: Vec::new(),
@@ -72,39 +72,39 @@ impl Peers {
             // Another process: what failed before says nothing about it.
             line.incarnation = incarnation;
             line.pause = PAUSE_MIN;
-            if let State::Down(_) = line.state {
-                line.state = State::Down(now);
+            if let LineState::Down(_) = line.state {
+                line.state = LineState::Down(now);
             }
         }
         match line.state {
-            State::Up(conn) => Way::Open(conn),
-            State::Down(at) if at <= now => {
+            LineState::Up(conn) => PeerRoute::Open(conn),
+            LineState::Down(at) if at <= now => {
                 self.next_ticket += 1;
-                line.state = State::Dialling(self.next_ticket);
-                Way::Dial(self.next_ticket)
+                line.state = LineState::Dialling(self.next_ticket);
+                PeerRoute::Dial(self.next_ticket)
             }
-            State::Down(_) | State::Dialling(_) => Way::Wait,
+            LineState::Down(_) | LineState::Dialling(_) => PeerRoute::Wait,
         }
     }
 
     /// The connection to `node`, if there is one.
     pub(crate) fn open(&self, node: NodeId) -> Option<ConnId> {
         match self.lines.get(&node)?.state {
-            State::Up(conn) => Some(conn),
-            State::Down(_) | State::Dialling(_) => None,
+            LineState::Up(conn) => Some(conn),
+            LineState::Down(_) | LineState::Dialling(_) => None,
         }
     }
 
     /// The node at the other end of `conn`.
     pub(crate) fn at(&self, conn: ConnId) -> Option<NodeId> {
         let mut lines = self.lines.iter();
-        lines.find(|(_, line)| line.state == State::Up(conn)).map(|(node, _)| *node)
+        lines.find(|(_, line)| line.state == LineState::Up(conn)).map(|(node, _)| *node)
     }
 
     /// Keeps a letter to `node` until the connection that is being made is there. It is dropped when there is none, or too much waits.
-    pub(crate) fn keep(&mut self, node: NodeId, letter: Letter) {
+    pub(crate) fn keep(&mut self, node: NodeId, letter: PeerFrame) {
         let Some(line) = self.lines.get_mut(&node) else { return };
-        let is_coming = matches!(line.state, State::Dialling(_));
+        let is_coming = matches!(line.state, LineState::Dialling(_));
         if is_coming && line.letters_len + letter.len() <= LETTERS_LEN_MAX {
             line.letters_len += letter.len();
             line.letters.push(letter);
@@ -112,7 +112,7 @@ impl Peers {
     }
 
     /// What was kept for `node`.
-    pub(crate) fn take_kept(&mut self, node: NodeId) -> Vec<Letter> {
+    pub(crate) fn take_kept(&mut self, node: NodeId) -> Vec<PeerFrame> {
         let Some(line) = self.lines.get_mut(&node) else { return Vec::new() };
         line.letters_len = 0;
         std::mem::take(&mut line.letters)
@@ -126,15 +126,15 @@ impl Peers {
         now: Duration,
     ) -> Option<NodeId> {
         let mut lines = self.lines.iter_mut();
-        let (node, line) = lines.find(|(_, line)| line.state == State::Dialling(ticket))?;
+        let (node, line) = lines.find(|(_, line)| line.state == LineState::Dialling(ticket))?;
         match made {
             Some((conn, met)) if met == *node => {
-                line.state = State::Up(conn);
+                line.state = LineState::Up(conn);
                 line.pause = PAUSE_MIN;
                 Some(met)
             }
             _ => {
-                line.state = State::Down(now + line.pause);
+                line.state = LineState::Down(now + line.pause);
                 line.letters.clear();
                 line.letters_len = 0;
                 line.pause = (line.pause * 2).min(PAUSE_MAX);
@@ -146,8 +146,8 @@ impl Peers {
     /// A connection is gone. Returns the node that it led to.
     pub(crate) fn closed(&mut self, conn: ConnId, now: Duration) -> Option<NodeId> {
         let mut lines = self.lines.iter_mut();
-        let (node, line) = lines.find(|(_, line)| line.state == State::Up(conn))?;
-        line.state = State::Down(now);
+        let (node, line) = lines.find(|(_, line)| line.state == LineState::Up(conn))?;
+        line.state = LineState::Down(now);
         Some(*node)
     }
 
@@ -156,7 +156,7 @@ impl Peers {
         let mut idle = Vec::new();
         self.lines.retain(|node, line| {
             let stays = map.node(*node).is_some();
-            if let State::Up(conn) = line.state
+            if let LineState::Up(conn) = line.state
                 && !stays
             {
                 idle.push(conn);

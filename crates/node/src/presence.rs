@@ -13,11 +13,11 @@ const INHERITED_GRACE: Duration = Duration::from_secs(60);
 
 /// Connections by client. Pure: time comes in.
 #[derive(Debug, Default)]
-pub(crate) struct Presence {
+pub(crate) struct ClientPresence {
     connections: HashMap<ClientId, u32>,
 }
 
-impl Presence {
+impl ClientPresence {
     /// A client has one connection more.
     pub(crate) fn came(&mut self, client: ClientId) {
         *self.connections.entry(client).or_default() += 1;
@@ -42,9 +42,9 @@ impl Presence {
 /// Clients that are not connected, oldest first: whose last connection was one of this shard's, or who hold what was taken over. As many as
 /// there were connections lately, or holders.
 #[derive(Debug, Default)]
-pub(crate) struct Departures(VecDeque<(Duration, ClientId)>);
+pub(crate) struct ClientDepartures(VecDeque<(Duration, ClientId)>);
 
-impl Departures {
+impl ClientDepartures {
     pub(crate) fn add(&mut self, client: ClientId, now: Duration) {
         self.0.push_back((now + GRACE, client));
     }
@@ -72,7 +72,8 @@ mod tests {
 
     #[test]
     fn a_client_is_gone_when_its_grace_is_over_and_not_before() {
-        let (mut presence, mut departures) = (Presence::default(), Departures::default());
+        let (mut presence, mut departures) =
+            (ClientPresence::default(), ClientDepartures::default());
         let client = ClientId(1);
         presence.came(client);
         presence.came(client);

@@ -1,12 +1,12 @@
 //! From outcomes to a reply.
 
-use samite_backend::Piece;
-use samite_partition::{ActionOutput, Outcome};
+use samite_backend::ValuePiece;
+use samite_partition::{ActionOutput, AppliedOutcome};
 use samite_transport::server::{OutPiece, PIN_LEN_MIN};
 use samite_types::{Epoch, ErrorKind};
-use samite_wire::op::{BlockRef, Failure, ReplyEncoder, ReplyHeader};
+use samite_wire::op::{BlockRef, OperationFailure, ReplyEncoder, ReplyHeader};
 
-use crate::budget::{Budget, FIRST_PIECE_LEN, PIECE_LEN};
+use crate::budget::{FIRST_PIECE_LEN, PIECE_LEN, ReplyBudget};
 
 /// A value of more bytes than this goes by reference to a peer that has mapped the arena.
 const INLINE_LEN_MAX: usize = 16 << 10;
@@ -15,9 +15,9 @@ const REFERENCE_LEN_MIN: usize = 2 << 10;
 
 /// Memory that one reply after another is built in.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers {
+pub(crate) struct ReplyBuffers {
     body: Vec<u8>,
-    pieces: Vec<Piece>,
+    pieces: Vec<ValuePiece>,
 }
 
 /// A reply under construction.
@@ -25,21 +25,21 @@ pub(crate) struct Buffers {
 pub(crate) struct ReplyBuilder {
     encoder: ReplyEncoder,
     /// The payload, in order.
-    pieces: Vec<Piece>,
+    pieces: Vec<ValuePiece>,
     by_reference: bool,
     /// What is left for reads, and what there was at first.
-    left: Room,
-    whole: Room,
+    left: ReplyRoom,
+    whole: ReplyRoom,
 }
 
 /// Room for values in a reply, in bytes.
 #[derive(Clone, Copy, Debug)]
-struct Room {
+struct ReplyRoom {
     body: usize,
     payload: usize,
 }
 
-impl Room {
+impl ReplyRoom {
     fn less(self, taken: Self) -> Option<Self> {
         Some(Self {
             body: self.body.checked_sub(taken.body)?,
@@ -51,12 +51,12 @@ impl Room {
 impl ReplyBuilder {
     /// Begins a reply. `by_reference`: the peer has mapped the arena.
     pub(crate) fn new(
-        buffers: Buffers,
+        buffers: ReplyBuffers,
         header: &ReplyHeader,
-        budget: &Budget,
+        budget: &ReplyBudget,
         by_reference: bool,
     ) -> Self {
-        let room = Room { body: budget.extra_body, payload: budget.read_payload };
+        let room = ReplyRoom { body: budget.extra_body, payload: budget.read_payload };
         Self {
             encoder: ReplyEncoder::new(buffers.body, header),
             pieces: buffers.pieces,
@@ -67,19 +67,19 @@ impl ReplyBuilder {
     }
 
     /// Adds the outcome of the next operation.
-    pub(crate) fn outcome(&mut self, outcome: Outcome, mutation: bool) {
+    pub(crate) fn outcome(&mut self, outcome: AppliedOutcome, mutation: bool) {
         let outputs = match outcome {
-            Outcome::Done(outputs) => outputs,
-            Outcome::Failed { kind, index, current } => {
+            AppliedOutcome::Done(outputs) => outputs,
+            AppliedOutcome::Failed { kind, index, current } => {
                 let current = current.as_ref().map(|(version, total_len, bytes)| {
                     let len = bytes.len().min(usize::from(u16::MAX));
                     (*version, *total_len, &bytes[..len])
                 });
-                return self.encoder.failed(&Failure { kind, index, current });
+                return self.encoder.failed(&OperationFailure { kind, index, current });
             }
         };
         if !mutation && let Err(kind) = self.admit(&outputs) {
-            return self.encoder.failed(&Failure { kind, index: 0, current: None });
+            return self.encoder.failed(&OperationFailure { kind, index: 0, current: None });
         }
         self.encoder.done(outputs.len());
         for output in outputs {
@@ -108,14 +108,14 @@ impl ReplyBuilder {
     /// # Errors
     /// It does not fit: [`ErrorKind::Busy`] when it would if it came alone, otherwise [`ErrorKind::TooLarge`].
     fn admit(&mut self, outputs: &[ActionOutput]) -> Result<(), ErrorKind> {
-        let mut taken = Room { body: 0, payload: 0 };
+        let mut taken = ReplyRoom { body: 0, payload: 0 };
         for output in outputs {
             if let ActionOutput::Value { pieces, .. } = output {
                 let refer = self.refers(pieces);
                 let inline = pieces.iter().filter(|piece| {
-                    !goes_by_reference(piece, refer) && !matches!(piece, Piece::Zeros(_))
+                    !goes_by_reference(piece, refer) && !matches!(piece, ValuePiece::Zeros(_))
                 });
-                taken.payload += inline.map(Piece::len).sum::<usize>();
+                taken.payload += inline.map(ValuePiece::len).sum::<usize>();
                 taken.body += (pieces.len() * PIECE_LEN).saturating_sub(FIRST_PIECE_LEN);
             }
         }
@@ -127,18 +127,18 @@ impl ReplyBuilder {
         Ok(())
     }
 
-    fn refers(&self, pieces: &[Piece]) -> bool {
-        self.by_reference && pieces.iter().map(Piece::len).sum::<usize>() > INLINE_LEN_MAX
+    fn refers(&self, pieces: &[ValuePiece]) -> bool {
+        self.by_reference && pieces.iter().map(ValuePiece::len).sum::<usize>() > INLINE_LEN_MAX
     }
 
-    fn piece(&mut self, piece: Piece, refer: bool) {
+    fn piece(&mut self, piece: ValuePiece, refer: bool) {
         match &piece {
-            Piece::Zeros(len) => return self.encoder.zeros(*len),
-            Piece::Extent { extent, offset, len } if goes_by_reference(&piece, refer) => {
+            ValuePiece::Zeros(len) => return self.encoder.zeros(*len),
+            ValuePiece::Extent { extent, offset, len } if goes_by_reference(&piece, refer) => {
                 let block = extent.block_ref(*offset..offset + len);
                 return self.encoder.blocks(&[block]);
             }
-            Piece::Bytes(_) | Piece::Extent { .. } => {}
+            ValuePiece::Bytes(_) | ValuePiece::Extent { .. } => {}
         }
         self.encoder.inline(piece.len());
         if !piece.is_empty() {
@@ -147,26 +147,26 @@ impl ReplyBuilder {
     }
 
     /// Ends the reply.
-    pub(crate) fn finish(mut self, lease_epoch: Epoch, grants: &[BlockRef]) -> Buffers {
+    pub(crate) fn finish(mut self, lease_epoch: Epoch, grants: &[BlockRef]) -> ReplyBuffers {
         self.encoder.set_lease_epoch(lease_epoch);
-        Buffers { body: self.encoder.finish(grants), pieces: self.pieces }
+        ReplyBuffers { body: self.encoder.finish(grants), pieces: self.pieces }
     }
 }
 
-fn goes_by_reference(piece: &Piece, refer: bool) -> bool {
-    refer && matches!(piece, Piece::Extent { .. }) && piece.len() >= REFERENCE_LEN_MIN
+fn goes_by_reference(piece: &ValuePiece, refer: bool) -> bool {
+    refer && matches!(piece, ValuePiece::Extent { .. }) && piece.len() >= REFERENCE_LEN_MIN
 }
 
 /// A piece on its way out: the record it came from does not change under it.
-struct Held(Piece);
+struct ReplyPiece(ValuePiece);
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ReplyPiece {
     fn as_ref(&self) -> &[u8] {
         self.0.as_bytes().unwrap_or_default()
     }
 }
 
-impl Buffers {
+impl ReplyBuffers {
     /// A reply that says why nothing was tried.
     pub(crate) fn refusal(self, header: &ReplyHeader, grants: &[BlockRef]) -> Self {
         Self { body: ReplyEncoder::new(self.body, header).finish(grants), pieces: self.pieces }
@@ -183,7 +183,7 @@ impl Buffers {
             if piece.len() < PIN_LEN_MIN {
                 OutPiece::Copy(piece.as_bytes().unwrap_or_default())
             } else {
-                OutPiece::Pinned(Box::new(Held(piece.clone())))
+                OutPiece::Pinned(Box::new(ReplyPiece(piece.clone())))
             }
         })
     }

@@ -1,6 +1,6 @@
 //! Long leases, and how they are called back.
 //!
-//! A client that holds leases longer than a moment always has one `Revocations` question under way to this node. When a change has
+//! A client that holds leases longer than a moment always has one `RecallListeners` question under way to this node. When a change has
 //! to wait for one of its leases, the answer names the record; asking again gives the lease back, and the change goes on. A client
 //! that does not ask gets short leases only. One that asks and then falls silent keeps a change waiting until the term is over.
 
@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use samite_placement::shard_of;
-use samite_transport::server::{ConnId, Replies};
+use samite_transport::server::{ConnId, ReplySink};
 use samite_types::{ClientId, DatasetId, PartitionId, ShardId};
 use samite_wire::control::{ControlReply, RevokedRecord};
 
-use crate::inbox::Message;
-use crate::shard::Shard;
+use crate::inbox::InboxMessage;
+use crate::shard::ShardService;
 use crate::shared::{ReplyTo, lock};
 
 /// Longest term of a lease that is not called back.
@@ -26,17 +26,17 @@ const REVOKED_MAX: usize = 4096;
 
 /// A lease that is called back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Revoked {
+pub(crate) struct RecalledDelegation {
     pub partition: PartitionId,
     /// It ends then by itself; a later one is another lease.
     pub until: Duration,
 }
 
 /// By record.
-type Records = HashMap<(DatasetId, Box<[u8]>), Revoked>;
+type Records = HashMap<(DatasetId, Box<[u8]>), RecalledDelegation>;
 
 /// A client that listens.
-struct Listener {
+struct RecallClient {
     /// Where it asks.
     at: (ShardId, ConnId),
     /// The question that waits for an answer.
@@ -52,7 +52,7 @@ struct Listener {
 /// An answer, and where it goes.
 type Told = Option<(ReplyTo, ControlReply)>;
 
-impl Listener {
+impl RecallClient {
     fn tell(&mut self) -> Told {
         if self.waiting.is_empty() {
             return None;
@@ -70,19 +70,19 @@ impl Listener {
 }
 
 /// Leases given back by one client.
-pub(crate) struct Returned {
+pub(crate) struct ReturnedDelegations {
     pub client: ClientId,
     records: Records,
 }
 
 /// Who listens at this node, whichever shard serves the connection.
 #[derive(Default)]
-pub(crate) struct Revocations {
-    listeners: Mutex<HashMap<ClientId, Listener>>,
+pub(crate) struct RecallListeners {
+    listeners: Mutex<HashMap<ClientId, RecallClient>>,
     count: AtomicUsize,
 }
 
-impl Revocations {
+impl RecallListeners {
     fn listens(&self, client: ClientId) -> bool {
         self.count.load(Ordering::Acquire) > 0 && lock(&self.listeners).contains_key(&client)
     }
@@ -98,7 +98,7 @@ impl Revocations {
         let at = (to.shard, to.conn);
         let listener = match listeners.entry(client) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(Listener {
+            Entry::Vacant(entry) => entry.insert(RecallClient {
                 at,
                 asks: None,
                 waiting: Records::new(),
@@ -123,7 +123,12 @@ impl Revocations {
     }
 
     /// Calls a lease of `client` back, if it listens.
-    fn revoke(&self, client: ClientId, record: (DatasetId, &[u8]), revoked: Revoked) -> Told {
+    fn revoke(
+        &self,
+        client: ClientId,
+        record: (DatasetId, &[u8]),
+        revoked: RecalledDelegation,
+    ) -> Told {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -147,7 +152,7 @@ impl Revocations {
     }
 }
 
-impl Shard {
+impl ShardService {
     /// The longest lease that `client` may have, of those that it asks for.
     pub(crate) fn lease_term_max(&self, client: ClientId, asked: Duration) -> Duration {
         if asked <= SHORT_TERM_MAX || self.shared.revocations.listens(client) {
@@ -157,9 +162,14 @@ impl Shard {
     }
 
     /// Calls a lease back.
-    pub(crate) fn revoke(&self, client: ClientId, record: (DatasetId, &[u8]), revoked: Revoked) {
+    pub(crate) fn revoke(
+        &self,
+        client: ClientId,
+        record: (DatasetId, &[u8]),
+        revoked: RecalledDelegation,
+    ) {
         if let Some((to, reply)) = self.shared.revocations.revoke(client, record, revoked) {
-            self.shared.inboxes[usize::from(to.shard.get())].send(Message::Control(to, reply));
+            self.shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
         }
     }
 
@@ -169,12 +179,12 @@ impl Shard {
         to: ReplyTo,
         client: ClientId,
         done: u64,
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) -> Option<ControlReply> {
         let (answers, records) = self.shared.revocations.ask(client, to, done);
         for (to, reply) in answers {
             // The question that this one ends may have come to another shard.
-            self.shared.inboxes[usize::from(to.shard.get())].send(Message::Control(to, reply));
+            self.shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
         }
         let shards = self.shared.shards();
         let mut by_shard: HashMap<ShardId, Records> = HashMap::new();
@@ -183,23 +193,24 @@ impl Shard {
             by_shard.entry(shard).or_default().insert(record, revoked);
         }
         for (shard, records) in by_shard {
-            let returned = Returned { client, records };
+            let returned = ReturnedDelegations { client, records };
             if shard == self.id {
                 self.returned(&returned, out);
             } else {
-                self.shared.inboxes[usize::from(shard.get())].send(Message::Returned(returned));
+                self.shared.inboxes[usize::from(shard.get())]
+                    .send(InboxMessage::Returned(returned));
             }
         }
         None
     }
 
     /// Leases on records of this shard were given back: what waits for them may go on.
-    pub(crate) fn returned(&mut self, returned: &Returned, out: &mut Replies) {
-        for ((dataset, key), Revoked { partition, until }) in &returned.records {
+    pub(crate) fn returned(&mut self, returned: &ReturnedDelegations, out: &mut ReplySink) {
+        for ((dataset, key), RecalledDelegation { partition, until }) in &returned.records {
             let place = (*dataset, *partition);
             self.partitions.release_lease(place, returned.client, key, *until);
         }
-        self.retry_parked(out);
+        self.retry_waiters(out);
     }
 
     pub(crate) fn revocations_closed(&self, conn: ConnId) {

@@ -9,53 +9,49 @@ use std::thread::{self, JoinHandle};
 use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
 use samite_backend::{Arena, Backend};
-use samite_coordinator::Witness;
+use samite_coordinator::LeaderReachability;
 use samite_coordinator::store::{
-    EtcdConfig, EtcdStore, FileStore, MemoryStore, ReplicatedStore, Store, VoterConfig,
+    EtcdConfig, EtcdStore, FileStore, MemoryStateStore, ReplicatedStore, StateStore, VoterConfig,
 };
-use samite_log::joined::Joined;
-use samite_partition::mirror::Times;
-use samite_transport::server::{EventLoop, Listener, Options};
-use samite_transport::{Address, ClusterKey, Transport};
-use samite_types::fault::Faults;
+use samite_log::joined::DirectoryMarks;
+use samite_partition::mirror::MirrorTimes;
+use samite_transport::server::{EventLoop, Listener, LoopOptions};
+use samite_transport::{Address, ClusterKey, TransportKind};
+use samite_types::fault::FaultSwitch;
 use samite_types::{
     Clock, Entropy, Epoch, Error, ErrorKind, NodeId, Result, ShardId, SystemClock, SystemEntropy,
     TargetId,
 };
 use samite_wire::arena::SHARDS_MAX;
 use samite_wire::control::{NodeInfo, TargetInfo, incarnation_at};
-use samite_wire::membership::Leader;
+use samite_wire::membership::LeaderAddress;
 use sha2::{Digest as _, Sha256};
 
-use crate::alive::Alive;
-use crate::config::{Event, InstanceConfig, NodeConfig, StoreConfig, TlsConfig};
-use crate::durable::{Durable, Flash};
-use crate::inbox::Inbox;
-use crate::membership::follow::Credentials;
-use crate::membership::keeper::{self, Keeper};
+use crate::config::{InstanceConfig, NodeConfig, NodeEvent, StoreConfig, TlsConfig};
+use crate::durable::{NodeFlash, ShardLog};
+use crate::inbox::ShardInbox;
+use crate::membership::leader_loop::{self, LeaderLoop};
+use crate::membership::map_watch::NodeCredentials;
 use crate::membership::vote_sender::VoteSenders;
-use crate::membership::{Ask, KEEPER_QUEUE_LEN, Membership, beat, reports};
-use crate::partitions::Partitions;
-use crate::shard::Shard;
-use crate::shared::{Job, Notice, Parts, Shared, WORKER_QUEUE_LEN};
-use crate::{Stop, faults, heir, worker};
+use crate::membership::{CoordinatorAsk, KEEPER_QUEUE_LEN, NodeMembership, heartbeat, reports};
+use crate::partitions::OpenPartitions;
+use crate::robust_word::AliveWord;
+use crate::shard::ShardService;
+use crate::shared::{NodeNotice, NodeParts, NodeShared, WORKER_QUEUE_LEN, WorkerJob};
+use crate::{StopHandle, faults, lock_recovery, worker};
 
 /// Serves as `config` says until `stop` is asked to, or a client sends a shutdown. Blocks; sends what is under way before it
 /// returns. `events` is told, on this thread, how far the node has come.
 ///
 /// # Errors
 /// An address cannot be listened on, memory cannot be had, or the coordinator refuses the node.
-pub fn run(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Result<()> {
+pub fn run(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandle) -> Result<()> {
     let node = config.node;
     serve(config, events, stop).map_err(|error| error.context(format_args!("node {node}")))
 }
 
-fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Result<()> {
-    let shards = usize::from(config.shards);
-    if !(1..=SHARDS_MAX).contains(&shards) {
-        let words = format!("{shards} shards; 1 to {SHARDS_MAX} are possible");
-        return Err(Error::new(ErrorKind::Invalid, words));
-    }
+fn serve(config: NodeConfig, events: &mut dyn FnMut(NodeEvent), stop: &StopHandle) -> Result<()> {
+    let shards = checked_shards(&config)?;
     let key = cluster_key(&config);
     let memory = MemoryBackend::new(config.memory_bytes, shards)?;
     let arena = memory
@@ -66,8 +62,10 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     let faults = faults::faults(&config);
     let loops = event_loops(&config, &key, &faults, listeners)?;
     let mine = (config.node, config.shards);
-    let flash = config.flash.as_ref().map(|flash| Flash::open(flash, mine, &faults)).transpose()?;
-    let inboxes: Vec<Inbox> = loops.iter().map(|events| Inbox::new(events.waker())).collect();
+    let flash =
+        config.flash.as_ref().map(|flash| NodeFlash::open(flash, mine, &faults)).transpose()?;
+    let inboxes: Vec<ShardInbox> =
+        loops.iter().map(|events| ShardInbox::new(events.waker())).collect();
     stop.watch(loops.iter().map(EventLoop::waker).collect());
     let capacity = memory.usage().capacity;
     let (credentials, joined) = introduce(&config, key, &addresses, (capacity, flash.as_ref()))?;
@@ -77,7 +75,8 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     };
     let (worker, jobs) = mpsc::sync_channel(WORKER_QUEUE_LEN);
     let (notices, notice) = mpsc::channel();
-    let shared = Arc::new(Shared::new(Parts {
+    let reachability = LeaderReachability::new(config.node, config.timing);
+    let shared = Arc::new(NodeShared::new(NodeParts {
         node: config.node,
         incarnation: credentials.info.incarnation,
         stop: stop.clone(),
@@ -86,7 +85,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
         timing: config.timing,
         scrub_interval: config.scrub_interval,
         joined,
-        membership: Membership::new(keeper, Witness::new(config.node, config.timing)),
+        membership: NodeMembership::new(keeper, reachability),
         target: Box::new(memory.clone()),
         worker: worker.clone(),
         notices,
@@ -94,7 +93,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     let null = NullBackend::new(config.memory_bytes);
     let held = open_partitions(&shared, &loops, (&memory, &null), flash.as_ref())?;
     let threads = start_shards(&shared, loops, held, &arena)?;
-    let _alive = Alive::new(&arena);
+    let _alive = AliveWord::new(&arena);
     drop((memory, null, arena));
     let worker_thread = spawn("worker", {
         let shared = Arc::clone(&shared);
@@ -102,7 +101,7 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     })?;
     let process = format_args!("{:x}", shared.incarnation);
     tracing::info!(node = %config.node, process, ?addresses, "listening");
-    events(Event::Listening { addresses });
+    events(NodeEvent::Listening { addresses });
     let begun = join_cluster(&config, credentials, &shared, asks);
     let (keeper, ended) = match begun {
         Ok(keeper) => (keeper, attend(&config, &notice, threads.len(), events)),
@@ -114,11 +113,21 @@ fn serve(config: NodeConfig, events: &mut dyn FnMut(Event), stop: &Stop) -> Resu
     keeper.map(JoinHandle::join);
     let ended = threads.into_iter().fold(ended, |ended, thread| ended.and(end_of(thread)));
     // The worker may be busy with its queue full; it looks at `stop` where it waits, and takes this next.
-    let _ = worker.send(Job::End);
+    let _ = worker.send(WorkerJob::End);
     let _ = worker_thread.join();
     shared.release_target();
     tracing::info!(node = %config.node, "stopped");
     ended
+}
+
+/// How many shards the node is to have.
+fn checked_shards(config: &NodeConfig) -> Result<usize> {
+    let shards = usize::from(config.shards);
+    if (1..=SHARDS_MAX).contains(&shards) {
+        return Ok(shards);
+    }
+    let words = format!("{shards} shards; 1 to {SHARDS_MAX} are possible");
+    Err(Error::new(ErrorKind::Invalid, words))
 }
 
 /// The node as it tells the others, and how its directory knows that it has joined as that.
@@ -126,11 +135,11 @@ fn introduce(
     config: &NodeConfig,
     key: ClusterKey,
     addresses: &[String],
-    (capacity_bytes, flash): (u64, Option<&Flash>),
-) -> Result<(Credentials, Option<Joined>)> {
+    (capacity_bytes, flash): (u64, Option<&NodeFlash>),
+) -> Result<(NodeCredentials, Option<DirectoryMarks>)> {
     let incarnation = incarnation_at(SystemClock.realtime(), SystemEntropy.next_u64());
     let joined = flash.map(|flash| flash.joined(incarnation)).transpose()?;
-    let storage = joined.as_ref().map_or(0, Joined::tries);
+    let storage = joined.as_ref().map_or(0, DirectoryMarks::tries);
     let info = NodeInfo {
         node: config.node,
         host: config.host.clone().map_or_else(host, Ok)?,
@@ -138,24 +147,24 @@ fn introduce(
         incarnation,
         targets: vec![TargetInfo { target: TargetId(config.node.get()), capacity_bytes, storage }],
     };
-    let before = joined.as_ref().map_or(0, Joined::before);
-    Ok((Credentials { key, info, before }, joined))
+    let before = joined.as_ref().map_or(0, DirectoryMarks::before);
+    Ok((NodeCredentials { key, info, before }, joined))
 }
 
 /// What is asked of the coordinator instance in this node.
-type Asks = Receiver<Ask>;
+type Asks = Receiver<CoordinatorAsk>;
 
 /// Where the instance in this node keeps its state.
 fn store(
     config: &NodeConfig,
     own: &InstanceConfig,
-    (shared, credentials): (&Arc<Shared>, &Credentials),
-) -> Result<Box<dyn Store>> {
+    (shared, credentials): (&Arc<NodeShared>, &NodeCredentials),
+) -> Result<Box<dyn StateStore>> {
     let NodeInfo { node, addresses, .. } = credentials.info.clone();
-    let leader = Leader { node, addresses };
+    let leader = LeaderAddress { node, addresses };
     let (instance, timing) = (SystemEntropy.next_u64(), config.timing);
     Ok(match &own.store {
-        StoreConfig::Memory => Box::new(MemoryStore::default()),
+        StoreConfig::Memory => Box::new(MemoryStateStore::default()),
         StoreConfig::File(path) => Box::new(FileStore::new(path.clone())),
         StoreConfig::Etcd { endpoints, tls } => Box::new(EtcdStore::new(&EtcdConfig {
             endpoints: endpoints.clone(),
@@ -206,7 +215,7 @@ fn listen(config: &NodeConfig) -> Result<Vec<Listener>> {
     let mut listeners = vec![Listener::unix(&config.socket)?];
     if let Some(address) = &config.tcp {
         let is_plain = matches!(config.tls, TlsConfig::Off);
-        let scheme = if is_plain { Transport::Tcp } else { Transport::Tls };
+        let scheme = if is_plain { TransportKind::Tcp } else { TransportKind::Tls };
         match format!("{scheme}://{address}").parse()? {
             Address::Tcp(host, port) => listeners.push(Listener::tcp(&host, port)?),
             Address::Tls(host, port) => listeners.push(Listener::tls(&host, port)?),
@@ -228,10 +237,10 @@ fn addresses(socket: &Path, listeners: &[Listener]) -> Vec<String> {
 fn event_loops(
     config: &NodeConfig,
     key: &ClusterKey,
-    faults: &Arc<Faults>,
+    faults: &Arc<FaultSwitch>,
     listeners: Vec<Listener>,
 ) -> Result<Vec<EventLoop>> {
-    let mut options = Options { faults: Some(Arc::clone(faults)), ..Options::default() };
+    let mut options = LoopOptions { faults: Some(Arc::clone(faults)), ..LoopOptions::default() };
     if let TlsConfig::Files { own, .. } = &config.tls {
         options.tls = Some(Arc::clone(own));
     }
@@ -247,19 +256,19 @@ fn event_loops(
 
 /// The partitions of each shard, with what its log has of them.
 fn open_partitions(
-    shared: &Shared,
+    shared: &NodeShared,
     loops: &[EventLoop],
     (memory, null): (&MemoryBackend, &NullBackend),
-    flash: Option<&Flash>,
-) -> Result<Vec<(Partitions, Option<Durable>)>> {
+    flash: Option<&NodeFlash>,
+) -> Result<Vec<(OpenPartitions, Option<ShardLog>)>> {
     let me = TargetId(shared.node.get());
     let open = |shard, waker| {
         // Each shard has handles of its own.
         let (retransmit, missed) = (shared.timing.retransmit, shared.timing.missed);
-        let times = Times { retransmit, missed, ..Times::DEFAULT };
-        let mut partitions = Partitions::new((memory.clone(), null.clone()), me, times);
+        let times = MirrorTimes { retransmit, missed, ..MirrorTimes::DEFAULT };
+        let mut partitions = OpenPartitions::new((memory.clone(), null.clone()), me, times);
         let Some(flash) = flash else { return Ok((partitions, None)) };
-        let opened = Durable::open(flash, shard, waker, &mut |id| partitions.new_member(id));
+        let opened = ShardLog::open(flash, shard, waker, &mut |id| partitions.new_member(id));
         let (durable, recovered) = opened.map_err(|error| flash.explain(shard, error))?;
         partitions.recover(recovered);
         Ok((partitions, Some(durable)))
@@ -279,16 +288,16 @@ fn open_partitions(
 }
 
 fn start_shards(
-    shared: &Arc<Shared>,
+    shared: &Arc<NodeShared>,
     loops: Vec<EventLoop>,
-    held: Vec<(Partitions, Option<Durable>)>,
+    held: Vec<(OpenPartitions, Option<ShardLog>)>,
     arena: &Arc<Arena>,
 ) -> Result<Vec<JoinHandle<Result<()>>>> {
     let granted = Arc::new(AtomicU64::new(0));
     let mut threads = Vec::new();
     for ((events, (partitions, durable)), index) in loops.into_iter().zip(held).zip(0..) {
         let shard = ShardId(index);
-        let mut service = Shard::new(
+        let mut service = ShardService::new(
             shard,
             Arc::clone(shared),
             partitions,
@@ -300,19 +309,19 @@ fn start_shards(
         let shared = Arc::clone(shared);
         threads.push(spawn(&format!("shard-{}", shard.get()), move || {
             let ended = events.run(&mut service, shared.stop.flag());
-            shared.notice(Notice::ShardEnded);
+            shared.notice(NodeNotice::ShardEnded);
             ended
         })?);
     }
     Ok(threads)
 }
 
-/// Makes this node part of the cluster, or begins to. What is returned ends after [`Membership::end_keeper`]; the other threads are not joined:
+/// Makes this node part of the cluster, or begins to. What is returned ends after [`NodeMembership::end_keeper`]; the other threads are not joined:
 /// they may be waiting for other nodes, and hold nothing that matters.
 fn join_cluster(
     config: &NodeConfig,
-    credentials: Credentials,
-    shared: &Arc<Shared>,
+    credentials: NodeCredentials,
+    shared: &Arc<NodeShared>,
     asks: Option<Asks>,
 ) -> Result<Option<JoinHandle<()>>> {
     let mut keeper = None;
@@ -322,13 +331,13 @@ fn join_cluster(
             // It holds nothing, and the coordinator does not know of it.
             let shared = Arc::clone(shared);
             let body = move || {
-                keeper::refuse(&shared, &asks);
+                leader_loop::refuse(&shared, &asks);
                 drop(store);
             };
             return spawn("keeper", body).map(Some);
         }
         let cluster = config.cluster.clone();
-        let body = Keeper {
+        let body = LeaderLoop {
             cluster,
             config: own.clone(),
             info: credentials.info.clone(),
@@ -341,12 +350,12 @@ fn join_cluster(
         keeper = Some(spawn("keeper", move || body.run(&shared, &asks))?);
     }
     for address in &config.coordinator.others {
-        beat::start(shared, credentials.clone(), vec![address.parse()?]);
+        heartbeat::start(shared, credentials.clone(), vec![address.parse()?]);
     }
     let sharer = Arc::clone(shared);
     spawn("reports", move || reports::run(&sharer))?;
     let (sharer, who) = (Arc::clone(shared), credentials.clone());
-    spawn("heir", move || heir::run(&sharer, &who))?;
+    spawn("heir", move || lock_recovery::run(&sharer, &who))?;
     let shared = Arc::clone(shared);
     spawn("follow", move || credentials.follow(&shared))?;
     Ok(keeper)
@@ -363,16 +372,16 @@ fn in_directory(config: &NodeConfig, error: Error) -> Error {
 /// Passes on what happens until a shard ends, as all do when the node is told to stop.
 fn attend(
     config: &NodeConfig,
-    notices: &Receiver<Notice>,
+    notices: &Receiver<NodeNotice>,
     shards: usize,
-    events: &mut dyn FnMut(Event),
+    events: &mut dyn FnMut(NodeEvent),
 ) -> Result<()> {
     debug_assert!(shards > 0);
     loop {
         match notices.recv() {
-            Ok(Notice::Serving(epoch)) => events(Event::Serving { epoch }),
-            Ok(Notice::Fatal(error)) => return Err(in_directory(config, error)),
-            Ok(Notice::ShardEnded) | Err(_) => return Ok(()),
+            Ok(NodeNotice::Serving(epoch)) => events(NodeEvent::Serving { epoch }),
+            Ok(NodeNotice::Fatal(error)) => return Err(in_directory(config, error)),
+            Ok(NodeNotice::ShardEnded) | Err(_) => return Ok(()),
         }
     }
 }

@@ -4,20 +4,20 @@
 //! take a tenth of a thread at most, and less while clients are served. A walk begins once in an interval, or when somebody asks for one, who
 //! gets it with shorter pauses. A partition that follows another node's primary is looked at when that one is.
 //!
-//! [`Mirrored::scrub_step`]: samite_partition::mirror::Mirrored::scrub_step
+//! [`Mirrored::scrub_step`]: samite_partition::mirror::MirroredPartition::scrub_step
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use samite_partition::mirror::Effect;
+use samite_partition::mirror::MirrorEffect;
 use samite_placement::hash;
-use samite_transport::server::Replies;
+use samite_transport::server::ReplySink;
 use samite_types::{Clock, DatasetId, SystemClock};
 use samite_wire::control::ControlReply;
 
 use crate::partitions::PlaceId;
-use crate::shard::{Shard, count};
+use crate::shard::{ShardService, count};
 use crate::shared::lock;
 
 /// Bytes of a step.
@@ -49,7 +49,7 @@ impl WantedScrub {
 
 /// One walk under way.
 #[derive(Debug)]
-struct Walk {
+struct ScrubWalk {
     /// The number under which it was asked for.
     asked: Option<u64>,
     dataset: Option<DatasetId>,
@@ -63,8 +63,8 @@ struct Walk {
 
 /// Scrubbing by one shard.
 #[derive(Debug, Default)]
-pub(crate) struct Scrub {
-    walk: Option<Walk>,
+pub(crate) struct ShardScrub {
+    walk: Option<ScrubWalk>,
     /// When the next walk begins by itself.
     next_walk: Option<Duration>,
     next_round: Duration,
@@ -73,7 +73,7 @@ pub(crate) struct Scrub {
     rots: u64,
 }
 
-impl Scrub {
+impl ShardScrub {
     /// When something is to be done.
     pub(crate) fn next(&self) -> Option<Duration> {
         let step = self.walk.as_ref().map(|walk| walk.next_at);
@@ -81,7 +81,7 @@ impl Scrub {
     }
 }
 
-impl Shard {
+impl ShardService {
     /// Somebody asks for a walk through a dataset, or all.
     pub(crate) fn scrub_asked(&self, dataset: Option<DatasetId>) -> ControlReply {
         let wanted = &self.shared.wanted_scrub;
@@ -91,14 +91,14 @@ impl Shard {
             *of = dataset;
             wanted.asked.fetch_add(1, Ordering::AcqRel) + 1
         };
-        self.shared.inboxes.iter().for_each(crate::inbox::Inbox::wake);
+        self.shared.inboxes.iter().for_each(crate::inbox::ShardInbox::wake);
         ControlReply::Scrubbing { number }
     }
 
     /// A table of faults was set: memory is to be harmed as it says.
     pub(crate) fn rot_asked(&self) {
         self.shared.wanted_scrub.rots.fetch_add(1, Ordering::AcqRel);
-        self.shared.inboxes.iter().for_each(crate::inbox::Inbox::wake);
+        self.shared.inboxes.iter().for_each(crate::inbox::ShardInbox::wake);
     }
 
     /// Takes up what was asked.
@@ -116,14 +116,14 @@ impl Shard {
         }
     }
 
-    fn new_walk(&self, asked: Option<u64>, dataset: Option<DatasetId>) -> Walk {
-        let requests = self.figures().requests.load(Ordering::Relaxed);
+    fn new_walk(&self, asked: Option<u64>, dataset: Option<DatasetId>) -> ScrubWalk {
+        let requests = self.metrics().requests.load(Ordering::Relaxed);
         let next_at = SystemClock.monotonic();
-        Walk { asked, dataset, place: None, key: Box::default(), next_at, requests }
+        ScrubWalk { asked, dataset, place: None, key: Box::default(), next_at, requests }
     }
 
     /// Makes the next step, when its time has come.
-    pub(crate) fn keep_scrubbing(&mut self, out: &mut Replies) {
+    pub(crate) fn keep_scrubbing(&mut self, out: &mut ReplySink) {
         let now = SystemClock.monotonic();
         if self.scrub.next_round <= now {
             self.scrub.next_round = now + ROUND;
@@ -142,7 +142,7 @@ impl Shard {
         }
         let Some(mut walk) = self.scrub.walk.take_if(|walk| walk.next_at <= now) else { return };
         if self.scrub_on(&mut walk, now) {
-            let requests = self.figures().requests.load(Ordering::Relaxed);
+            let requests = self.metrics().requests.load(Ordering::Relaxed);
             let is_busy = std::mem::replace(&mut walk.requests, requests) != requests;
             let pace = if walk.asked.is_some() { 0 } else { 1 + usize::from(is_busy) };
             let (times, least) = PAUSES[pace];
@@ -151,7 +151,7 @@ impl Shard {
             self.scrub.walk = Some(walk);
         } else {
             self.note_damaged();
-            let figures = &self.figures().scrub;
+            let figures = &self.metrics().scrub;
             count(&figures.walks, 1);
             if let Some(number) = walk.asked {
                 figures.done.store(number, Ordering::Relaxed);
@@ -161,14 +161,15 @@ impl Shard {
     }
 
     /// One step of a walk. Returns whether there is more.
-    fn scrub_on(&mut self, walk: &mut Walk, now: Duration) -> bool {
+    fn scrub_on(&mut self, walk: &mut ScrubWalk, now: Duration) -> bool {
         if walk.place.is_none_or(|place| self.partitions.place(place).is_none()) {
             let Some(next) = self.partitions.place_after(walk.place, walk.dataset) else {
                 return false;
             };
             (walk.place, walk.key) = (Some(next), Box::default());
         }
-        let Some((id, place)) = walk.place.and_then(|id| Some((id, self.partitions.stirred(id)?)))
+        let Some((id, place)) =
+            walk.place.and_then(|id| Some((id, self.partitions.mark_ready(id)?)))
         else {
             return true;
         };
@@ -176,7 +177,7 @@ impl Shard {
         if !place.member.is_led() {
             match place.member.scrub_step(&walk.key, STEP_LEN, now) {
                 Ok(step) => {
-                    let figures = &self.figures().scrub;
+                    let figures = &self.metrics().scrub;
                     count(&figures.records, step.records);
                     count(&figures.bytes, step.len);
                     next = step.next;
@@ -197,19 +198,19 @@ impl Shard {
     }
 
     /// Tells what was found.
-    pub(crate) fn scrub_news(&mut self, (dataset, partition): PlaceId, news: &Effect) {
-        let figures = &self.figures().scrub;
+    pub(crate) fn scrub_news(&mut self, (dataset, partition): PlaceId, news: &MirrorEffect) {
+        let figures = &self.metrics().scrub;
         match news {
-            Effect::Damaged { key } => {
+            MirrorEffect::Damaged { key } => {
                 count(&figures.damaged, 1);
                 let key = hash(key);
                 tracing::warn!(%dataset, %partition, key, "a record is damaged in memory");
             }
-            Effect::Mended { key } => {
+            MirrorEffect::Mended { key } => {
                 count(&figures.repaired, 1);
                 tracing::warn!(%dataset, %partition, key = hash(key), "the record is right again");
             }
-            Effect::Evened { .. } => {
+            MirrorEffect::Evened { .. } => {
                 count(&figures.evened, 1);
                 tracing::warn!(%dataset, %partition, "members held different records; they have the primary's now");
             }
@@ -220,7 +221,7 @@ impl Shard {
 
     /// Lets others see how much is damaged.
     fn note_damaged(&self) {
-        self.figures().scrub.left.store(self.partitions.damaged(), Ordering::Relaxed);
+        self.metrics().scrub.left.store(self.partitions.damaged(), Ordering::Relaxed);
     }
 
     /// Harms what is in memory, as the table of faults says.

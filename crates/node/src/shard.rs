@@ -12,133 +12,135 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use samite_backend::Arena;
-use samite_partition::mirror::At;
-use samite_partition::{Context, Grants, NoGrants};
+use samite_partition::mirror::ApplyTime;
+use samite_partition::{BlockGrants, NoGrants, RequestContext};
 use samite_placement::{ClusterMap, shard_of};
-use samite_transport::server::{ConnId, Dialler, Left, Peer, Replies, Service, SharedArena};
+use samite_transport::server::{
+    ConnId, ConnectionPeer, NodeDialler, NodeService, ReplySink, SharedArena, SharedMemoryWork,
+};
 use samite_types::{
     ClientId, Clock, Epoch, ErrorKind, NodeId, RequestId, Result, ShardId, SystemClock, TargetId,
 };
-use samite_wire::frame::{FrameKind, Header};
+use samite_wire::frame::{CheckedHeader, FrameKind};
 use samite_wire::limits::PAYLOAD_LEN_MAX;
-use samite_wire::op::{BlockRef, List, Operation, ReplyHeader, Request, RequestHeader};
+use samite_wire::op::{BlockRef, List, Operation, OperationRequest, ReplyHeader, RequestHeader};
 
-use crate::budget::Budget;
-use crate::control::Watch;
-use crate::durable::Durable;
-use crate::grants::{ConnectionGrants, Granter, named};
-use crate::held::{Held, Reply};
-use crate::inbox::Message;
-use crate::join::Join;
-use crate::outbox::{Outbox, To};
-use crate::pace::Pace;
-use crate::parked::{Parked, Turn, Work};
-use crate::partitions::{Course, Partitions, Slot};
-use crate::peers::Peers;
-use crate::posts::Posts;
-use crate::presence::Departures;
-use crate::reply::{Buffers, ReplyBuilder};
-use crate::scrub::Scrub;
-use crate::shared::{Figures, Shared, lock};
+use crate::budget::ReplyBudget;
+use crate::control::MapWatch;
+use crate::deferred_replies::{DeferredReplies, DeferredReply};
+use crate::delegation_waiters::{DelegationTurn, DelegationWaiters, WaitingWork};
+use crate::durable::ShardLog;
+use crate::grants::{BlockGranter, ConnectionGrants, named};
+use crate::inbox::InboxMessage;
+use crate::join::JoinedRequest;
+use crate::partitions::{ApplyContext, DatasetIndex, OpenPartitions};
+use crate::peer_output::{PeerDestination, PeerOutput};
+use crate::peers::PeerLines;
+use crate::presence::ClientDepartures;
+use crate::reply::{ReplyBuffers, ReplyBuilder};
+use crate::resync_throttle::ResyncThrottle;
+use crate::scrub::ShardScrub;
+use crate::shared::{NodeShared, ShardMetrics, lock};
+use crate::submissions::ShardSubmissions;
 use crate::{access, faults};
 
 /// The service behind one event loop.
-pub(crate) struct Shard {
+pub(crate) struct ShardService {
     pub(crate) id: ShardId,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<NodeShared>,
     /// The map by which this shard serves.
     pub(crate) map: Option<Arc<ClusterMap>>,
-    pub(crate) partitions: Partitions,
-    pub(crate) granter: Granter,
+    pub(crate) partitions: OpenPartitions,
+    pub(crate) granter: BlockGranter,
     pub(crate) grants: HashMap<ConnId, ConnectionGrants>,
-    pub(crate) watches: HashMap<ConnId, Watch>,
+    pub(crate) watches: HashMap<ConnId, MapWatch>,
     /// Whose connections these are.
     clients: HashMap<ConnId, ClientId>,
-    departures: Departures,
+    departures: ClientDepartures,
     /// Clients that hold records here and were not seen since another node decided on them.
-    pub(crate) inherited: Departures,
+    pub(crate) inherited: ClientDepartures,
     /// Connections on which file locks were asked for.
     pub(crate) has_locks: HashSet<ConnId>,
     /// Clients with locks whose last connection broke.
-    pub(crate) lock_departures: Departures,
+    pub(crate) lock_departures: ClientDepartures,
     /// The connection that is closed next, if it broke.
     pub(crate) broken: Option<ConnId>,
-    pub(crate) joins: HashMap<u64, Join>,
+    pub(crate) joins: HashMap<u64, JoinedRequest>,
     pub(crate) next_join: u64,
-    pub(crate) parked: Parked,
+    pub(crate) parked: DelegationWaiters,
     /// The log of durable datasets, if this node keeps one.
-    pub(crate) durable: Option<Durable>,
-    pub(crate) peers: Peers,
-    pub(crate) dialler: Dialler,
-    pub(crate) outbox: Outbox,
-    pub(crate) held: Held,
+    pub(crate) durable: Option<ShardLog>,
+    pub(crate) peers: PeerLines,
+    pub(crate) dialler: NodeDialler,
+    pub(crate) outbox: PeerOutput,
+    pub(crate) held: DeferredReplies,
     /// Where answers go to targets that have said something in this turn.
-    pub(crate) backs: Vec<(TargetId, To)>,
-    pub(crate) pace: Pace,
-    pub(crate) scrub: Scrub,
+    pub(crate) backs: Vec<(TargetId, PeerDestination)>,
+    pub(crate) pace: ResyncThrottle,
+    pub(crate) scrub: ShardScrub,
     pub(crate) arena: Arc<Arena>,
-    pub(crate) posts: Posts,
-    buffers: Buffers,
+    pub(crate) posts: ShardSubmissions,
+    buffers: ReplyBuffers,
 }
 
-impl Shard {
+impl ShardService {
     pub(crate) fn new(
         id: ShardId,
-        shared: Arc<Shared>,
-        partitions: Partitions,
+        shared: Arc<NodeShared>,
+        partitions: OpenPartitions,
         arena: Arc<Arena>,
         granted: Arc<AtomicU64>,
-        dialler: Dialler,
+        dialler: NodeDialler,
     ) -> Self {
-        let posts = Posts::new(Arc::clone(&arena), id, shared.shards());
+        let posts = ShardSubmissions::new(Arc::clone(&arena), id, shared.shards());
         Self {
             id,
             shared,
             map: None,
             partitions,
-            granter: Granter::new(Arc::clone(&arena), granted),
+            granter: BlockGranter::new(Arc::clone(&arena), granted),
             grants: HashMap::new(),
             watches: HashMap::new(),
             clients: HashMap::new(),
-            departures: Departures::default(),
-            inherited: Departures::default(),
+            departures: ClientDepartures::default(),
+            inherited: ClientDepartures::default(),
             has_locks: HashSet::new(),
-            lock_departures: Departures::default(),
+            lock_departures: ClientDepartures::default(),
             broken: None,
             joins: HashMap::new(),
             next_join: 0,
-            parked: Parked::default(),
+            parked: DelegationWaiters::default(),
             durable: None,
-            peers: Peers::default(),
+            peers: PeerLines::default(),
             dialler,
-            outbox: Outbox::default(),
-            held: Held::default(),
+            outbox: PeerOutput::default(),
+            held: DeferredReplies::default(),
             backs: Vec::new(),
-            pace: Pace::default(),
-            scrub: Scrub::default(),
+            pace: ResyncThrottle::default(),
+            scrub: ShardScrub::default(),
             arena,
             posts,
-            buffers: Buffers::default(),
+            buffers: ReplyBuffers::default(),
         }
     }
 
-    pub(crate) fn figures(&self) -> &Figures {
+    pub(crate) fn metrics(&self) -> &ShardMetrics {
         &self.shared.figures[usize::from(self.id.get())]
     }
 
     fn data(
         &mut self,
         conn: ConnId,
-        peer: &Peer,
-        header: &Header,
+        peer: &ConnectionPeer,
+        header: &CheckedHeader,
         body: &[u8],
         payload: &[u8],
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) {
         let id = header.request_id;
         if let Some(until) = self.serve(conn, peer, id, body, payload, out) {
             let (body, payload) = (body.to_vec(), payload.to_vec());
-            self.park(Work::Request { conn, peer: *peer, id, body, payload }, until);
+            self.park(WaitingWork::Request { conn, peer: *peer, id, body, payload }, until);
         }
     }
 
@@ -146,14 +148,14 @@ impl Shard {
     pub(crate) fn serve(
         &mut self,
         conn: ConnId,
-        peer: &Peer,
+        peer: &ConnectionPeer,
         id: RequestId,
         body: &[u8],
         payload: &[u8],
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) -> Option<Duration> {
-        self.carry_out_posts();
-        let request = match Request::decode(body, payload) {
+        self.apply_submissions();
+        let request = match OperationRequest::decode(body, payload) {
             Ok(request) => request,
             Err(error) => {
                 out.close(conn, ErrorKind::Corrupt, &format!("request: {error}"));
@@ -165,7 +167,7 @@ impl Shard {
         }
         let admitted = self
             .admit(&request.header, &request)
-            .and_then(|slot| Ok((slot, Budget::of(&request, PAYLOAD_LEN_MAX)?)));
+            .and_then(|slot| Ok((slot, ReplyBudget::of(&request, PAYLOAD_LEN_MAX)?)));
         let (slot, budget) = match admitted {
             Ok(admitted) => admitted,
             Err(kind) => {
@@ -181,17 +183,17 @@ impl Shard {
                 return None;
             }
         };
-        self.shut_posts_against(peer.client, &request, &budget);
+        self.lock_records(peer.client, &request, &budget);
         let now = self.time_for(&budget);
-        match self.turn(slot, peer.client, &request, (now, at), Some(len)) {
-            Turn::Now => {}
-            Turn::Later(until) => return Some(until),
-            Turn::Never => {
+        match self.may_run(slot, peer.client, &request, (now, at), Some(len)) {
+            DelegationTurn::Now => {}
+            DelegationTurn::Later(until) => return Some(until),
+            DelegationTurn::Never => {
                 self.refuse(conn, id, &request, ErrorKind::Busy, out);
                 return None;
             }
         }
-        count(&self.figures().operations, request.operations.len() as u64);
+        count(&self.metrics().operations, request.operations.len() as u64);
         let shards = self.shared.shards();
         let mine = |partition| shards == 1 || shard_of(partition, shards) == self.id;
         if request.operations.iter().all(|operation| mine(operation.partition)) {
@@ -205,23 +207,27 @@ impl Shard {
     /// Whether `peer` may ask for this, and members of mirror groups may try it; the moment by which these judge.
     fn moment_for(
         &mut self,
-        slot: Slot,
-        peer: &Peer,
-        request: &Request<'_>,
+        slot: DatasetIndex,
+        peer: &ConnectionPeer,
+        request: &OperationRequest<'_>,
         len: usize,
-        out: &Replies,
-    ) -> Result<At, ErrorKind> {
+        out: &ReplySink,
+    ) -> Result<ApplyTime, ErrorKind> {
         access::check(&self.partitions.access(slot), peer, request)?;
         if !self.partitions.is_grouped(slot) {
-            return Ok(At::default());
+            return Ok(ApplyTime::default());
         }
-        let at = self.moment();
+        let at = self.apply_time();
         self.check_members(slot, request, (at, len), out)?;
         Ok(at)
     }
 
     /// Checks that this node may carry out the request, by the newest map it has.
-    fn admit(&mut self, header: &RequestHeader, request: &Request<'_>) -> Result<Slot, ErrorKind> {
+    fn admit(
+        &mut self,
+        header: &RequestHeader,
+        request: &OperationRequest<'_>,
+    ) -> Result<DatasetIndex, ErrorKind> {
         let map = self.map.as_ref().ok_or(ErrorKind::Busy)?;
         // A client with a newer map knows better: it is to ask again when that map has come here too.
         let behind = header.map_epoch > map.epoch();
@@ -241,7 +247,7 @@ impl Shard {
     }
 
     /// Whether this node, which is not the primary, may answer an operation as a member.
-    fn may_read(&self, map: &ClusterMap, slot: Slot, operation: &Operation<'_>) -> bool {
+    fn may_read(&self, map: &ClusterMap, slot: DatasetIndex, operation: &Operation<'_>) -> bool {
         let me = TargetId(self.shared.node.get());
         let group = || map.group(self.partitions.redundancy(slot), operation.partition);
         self.partitions.reads_any(slot)
@@ -254,9 +260,9 @@ impl Shard {
         &mut self,
         conn: ConnId,
         id: RequestId,
-        request: &Request<'_>,
+        request: &OperationRequest<'_>,
         kind: ErrorKind,
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) {
         let header = self.reply_header(Some(kind));
         let back = match self.grants.get(&conn) {
@@ -272,7 +278,7 @@ impl Shard {
         ReplyHeader { refused, map_epoch, lease_epoch: Epoch(0) }
     }
 
-    pub(crate) fn take_buffers(&mut self) -> Buffers {
+    pub(crate) fn take_buffers(&mut self) -> ReplyBuffers {
         std::mem::take(&mut self.buffers)
     }
 
@@ -280,8 +286,8 @@ impl Shard {
         &mut self,
         conn: ConnId,
         id: RequestId,
-        mut buffers: Buffers,
-        out: &mut Replies,
+        mut buffers: ReplyBuffers,
+        out: &mut ReplySink,
     ) {
         out.send(conn, FrameKind::Reply, id, buffers.body(), buffers.payload());
         buffers.clear();
@@ -293,13 +299,13 @@ impl Shard {
     fn apply_all(
         &mut self,
         conn: ConnId,
-        peer: &Peer,
+        peer: &ConnectionPeer,
         id: RequestId,
-        request: &Request<'_>,
-        slot: Slot,
-        budget: &Budget,
-        (now, at, len): (Duration, At, usize),
-        out: &mut Replies,
+        request: &OperationRequest<'_>,
+        slot: DatasetIndex,
+        budget: &ReplyBudget,
+        (now, at, len): (Duration, ApplyTime, usize),
+        out: &mut ReplySink,
     ) {
         let header = self.reply_header(None);
         let mut builder =
@@ -308,27 +314,27 @@ impl Shard {
         let term_max = self.lease_term_max(peer.client, budget.lease_term);
         let lends_memory = out.shares_arena(conn);
         let context = context(&request.header, budget, now, term_max);
-        let context = Context { lends_memory, ..context };
+        let context = RequestContext { lends_memory, ..context };
         let Some(map) = &self.map else { return };
-        let grants: &mut dyn Grants = match self.grants.get_mut(&conn) {
+        let grants: &mut dyn BlockGrants = match self.grants.get_mut(&conn) {
             Some(grants) if budget.has_blocks => grants,
             _ => &mut NoGrants,
         };
-        let mut course = Course::new(peer.client, &context, grants, at);
+        let mut course = ApplyContext::new(peer.client, &context, grants, at);
         for operation in &request.operations {
             let known = (slot, &**map);
             let outcome = self.partitions.apply_alone(&self.posts, known, operation, &mut course);
             builder.outcome(outcome, operation.is_mutation());
         }
-        let Course { lease_epoch, seen, .. } = course;
+        let ApplyContext { lease_epoch, seen, .. } = course;
         let grants = self.regrant(conn, &blocks);
-        self.admit_posts(Some(peer.client));
-        self.note_figures();
+        self.unlock_exclusive(Some(peer.client));
+        self.note_metrics();
         let buffers = builder.finish(lease_epoch, &grants);
         if seen.is_empty() {
             self.send(conn, id, buffers, out);
         } else {
-            self.hold(seen, Reply::Client { conn, id, buffers, grants }, len);
+            self.defer_reply(seen, DeferredReply::Client { conn, id, buffers, grants }, len);
         }
     }
 
@@ -336,8 +342,8 @@ impl Shard {
     pub(crate) fn named_blocks(
         &self,
         conn: ConnId,
-        request: &Request<'_>,
-        budget: &Budget,
+        request: &OperationRequest<'_>,
+        budget: &ReplyBudget,
     ) -> NamedBlocks {
         if !budget.has_blocks {
             return NamedBlocks::default();
@@ -368,7 +374,7 @@ impl Shard {
             }
             for (inbox, index) in self.shared.inboxes.iter().zip(0..) {
                 if ShardId(index) != self.id {
-                    inbox.send(Message::Gone(client));
+                    inbox.send(InboxMessage::Gone(client));
                 }
             }
             self.drop_client(client);
@@ -377,32 +383,32 @@ impl Shard {
 
     /// Ends the holds of a client that is gone.
     pub(crate) fn drop_client(&mut self, client: ClientId) {
-        self.carry_out_posts();
+        self.apply_submissions();
         self.posts.drop_client(client);
         self.partitions.drop_client(client, SystemClock.monotonic());
-        self.note_figures();
+        self.note_metrics();
     }
 
     /// Lets others see how much there is.
-    pub(crate) fn note_figures(&self) {
-        let figures = self.figures();
+    pub(crate) fn note_metrics(&self) {
+        let figures = self.metrics();
         figures.records.store(self.partitions.records(), Ordering::Relaxed);
-        figures.abandoned.store(self.partitions.abandoned(), Ordering::Relaxed);
+        figures.abandoned.store(self.partitions.leaked_orphans(), Ordering::Relaxed);
     }
 
     /// Takes up the newest map, if there is one.
-    pub(crate) fn refresh(&mut self, out: &mut Replies) {
+    pub(crate) fn refresh(&mut self, out: &mut ReplySink) {
         let served = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());
         if self.shared.epoch() == served {
             return;
         }
         let Some(map) = self.shared.map() else { return };
         // By the old map, under which it was posted.
-        self.shut_posts();
+        self.lock_all_records();
         self.map = Some(Arc::clone(&map));
         self.take_up_groups(&map, out);
-        self.admit_posts(None);
-        self.note_figures();
+        self.unlock_exclusive(None);
+        self.note_metrics();
         self.shared.shard_serves(self.id, map.epoch());
         self.answer_watches(&map, out);
         self.send_lock_waits_on(out);
@@ -418,11 +424,11 @@ pub(crate) struct NamedBlocks {
 
 pub(crate) const fn context(
     header: &RequestHeader,
-    budget: &Budget,
+    budget: &ReplyBudget,
     now: Duration,
     lease_term_max: Duration,
-) -> Context {
-    Context {
+) -> RequestContext {
+    RequestContext {
         answered_below: header.answered_below,
         is_retry: header.is_retry,
         lease_epoch: header.lease_epoch,
@@ -439,26 +445,26 @@ pub(crate) fn count(figure: &AtomicU64, more: u64) {
     figure.store(figure.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
 
-impl Service for Shard {
+impl NodeService for ShardService {
     fn request(
         &mut self,
         conn: ConnId,
-        peer: &Peer,
-        header: &Header,
+        peer: &ConnectionPeer,
+        header: &CheckedHeader,
         body: &[u8],
         payload: &[u8],
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) {
-        self.carry_out_posts();
+        self.apply_submissions();
         self.refresh(out);
-        count(&self.figures().requests, u64::from(header.kind == FrameKind::Request));
-        self.figures().connections.store(out.connections() as u64, Ordering::Relaxed);
+        count(&self.metrics().requests, u64::from(header.kind == FrameKind::Request));
+        self.metrics().connections.store(out.connections() as u64, Ordering::Relaxed);
         match header.kind {
             FrameKind::Request => self.data(conn, peer, header, body, payload, out),
             FrameKind::Control => self.control(conn, peer, header.request_id, body, out),
             FrameKind::Peer => {
                 if let Some(node) = peer.node {
-                    let back = To::Back(self.id, conn);
+                    let back = PeerDestination::Back(self.id, conn);
                     self.take_frame((node, back), conn, (body, payload), out);
                 }
             }
@@ -467,7 +473,7 @@ impl Service for Shard {
         self.settle(out);
     }
 
-    fn opened(&mut self, conn: ConnId, peer: &Peer) {
+    fn opened(&mut self, conn: ConnId, peer: &ConnectionPeer) {
         if peer.node.is_some() {
             return;
         }
@@ -475,16 +481,23 @@ impl Service for Shard {
         lock(&self.shared.presence).came(peer.client);
     }
 
-    fn reply(&mut self, conn: ConnId, _: &Header, body: &[u8], payload: &[u8], out: &mut Replies) {
-        self.carry_out_posts();
+    fn reply(
+        &mut self,
+        conn: ConnId,
+        _: &CheckedHeader,
+        body: &[u8],
+        payload: &[u8],
+        out: &mut ReplySink,
+    ) {
+        self.apply_submissions();
         self.refresh(out);
         if let Some(node) = self.peers.at(conn) {
-            self.take_frame((node, To::Node(node)), conn, (body, payload), out);
+            self.take_frame((node, PeerDestination::Node(node)), conn, (body, payload), out);
             self.settle(out);
         }
     }
 
-    fn connected(&mut self, ticket: u64, made: Result<(ConnId, NodeId)>, out: &mut Replies) {
+    fn connected(&mut self, ticket: u64, made: Result<(ConnId, NodeId)>, out: &mut ReplySink) {
         self.refresh(out);
         self.dialled(ticket, made, out);
         self.settle(out);
@@ -509,20 +522,20 @@ impl Service for Shard {
         self.locks_closed(conn);
         self.revocations_closed(conn);
         self.shared.follower_left((self.id, conn));
-        let connections = &self.figures().connections;
+        let connections = &self.metrics().connections;
         connections.store(connections.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
     }
 
-    fn is_about_faults(&self, header: &Header, body: &[u8]) -> bool {
+    fn is_about_faults(&self, header: &CheckedHeader, body: &[u8]) -> bool {
         faults::is_about_faults(header, body)
     }
 
-    fn poll(&mut self) -> Left {
-        self.poll_posts()
+    fn poll(&mut self) -> SharedMemoryWork {
+        self.poll_submissions()
     }
 
-    fn wakeup(&mut self, out: &mut Replies) {
-        self.answer_posts();
+    fn wakeup(&mut self, out: &mut ReplySink) {
+        self.answer_submissions();
         self.refresh(out);
         self.send_watches_on(out);
         self.take_messages(out);
@@ -537,7 +550,7 @@ impl Service for Shard {
             self.departures.next(),
             self.inherited.next(),
             self.lock_departures.next(),
-            self.partitions.next_appointment(),
+            self.partitions.next_timer(),
             self.pace.next(),
             self.scrub.next(),
             self.checkpoint_due(),
@@ -545,13 +558,13 @@ impl Service for Shard {
         appointments.into_iter().flatten().min()
     }
 
-    fn alarm(&mut self, out: &mut Replies) {
-        self.carry_out_posts();
+    fn alarm(&mut self, out: &mut ReplySink) {
+        self.apply_submissions();
         self.see_off();
         self.see_off_lockers(out);
-        self.retry_parked(out);
+        self.retry_waiters(out);
         self.keep_appointments(out);
-        self.keep_pace(out);
+        self.throttle_resync(out);
         self.keep_scrubbing(out);
         self.advance_checkpoints(out);
         self.settle(out);

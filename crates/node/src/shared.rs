@@ -7,23 +7,23 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use samite_backend::{Arena, Backend};
-use samite_coordinator::Timing;
-use samite_log::joined::Joined;
+use samite_coordinator::ClusterTiming;
+use samite_log::joined::DirectoryMarks;
 use samite_placement::{ClusterMap, MapHistory};
-use samite_transport::client::Link;
+use samite_transport::client::NodeLink;
 use samite_transport::server::ConnId;
-use samite_types::fault::Faults;
+use samite_types::fault::FaultSwitch;
 use samite_types::{Epoch, Error, ErrorKind, NodeId, RequestId, Result, ShardId, TargetId};
-use samite_wire::control::{ControlReply, ControlRequest, Member, NodeStatus, ScrubStatus};
+use samite_wire::control::{ControlReply, ControlRequest, GroupMember, NodeStatus, ScrubStatus};
 use samite_wire::delta::MapDelta;
 
-use crate::Stop;
-use crate::inbox::{Inbox, Message};
-use crate::locks::Locks;
-use crate::membership::Membership;
-use crate::news::News;
-use crate::presence::Presence;
-use crate::revocations::Revocations;
+use crate::StopHandle;
+use crate::inbox::{InboxMessage, ShardInbox};
+use crate::locks::NodeLocks;
+use crate::map_diff::MapDiff;
+use crate::membership::NodeMembership;
+use crate::presence::ClientPresence;
+use crate::revocations::RecallListeners;
 use crate::scrub::WantedScrub;
 
 /// Most control requests that wait for the worker.
@@ -31,7 +31,7 @@ pub(crate) const WORKER_QUEUE_LEN: usize = 64;
 
 /// What the thread that called [`crate::run`] is told.
 #[derive(Debug)]
-pub(crate) enum Notice {
+pub(crate) enum NodeNotice {
     /// There is a map for the first time.
     Serving(Epoch),
     /// A shard has ended.
@@ -50,7 +50,7 @@ pub(crate) struct ReplyTo {
 
 /// What the worker does, because it may take time.
 #[derive(Debug)]
-pub(crate) enum Job {
+pub(crate) enum WorkerJob {
     /// Answer when every part of the cluster serves by `epoch`.
     Settle { epoch: Epoch, reply: ControlReply, to: ReplyTo },
     /// Ask the leader.
@@ -62,7 +62,7 @@ pub(crate) enum Job {
 /// Figures of one shard, written by it alone.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Figures {
+pub(crate) struct ShardMetrics {
     pub connections: AtomicU64,
     pub requests: AtomicU64,
     pub operations: AtomicU64,
@@ -74,12 +74,12 @@ pub(crate) struct Figures {
     pub resyncs: AtomicU64,
     pub resyncs_without_room: AtomicU64,
     pub resync_bytes: AtomicU64,
-    pub scrub: ScrubFigures,
+    pub scrub: ScrubMetrics,
 }
 
 /// What a shard has found of damage.
 #[derive(Debug, Default)]
-pub(crate) struct ScrubFigures {
+pub(crate) struct ScrubMetrics {
     pub done: AtomicU64,
     pub walks: AtomicU64,
     pub records: AtomicU64,
@@ -92,54 +92,54 @@ pub(crate) struct ScrubFigures {
 
 /// By which map everybody serves.
 #[derive(Debug)]
-struct Spread {
+struct MapSpread {
     shards: Vec<Epoch>,
     /// Nodes that watch this one for maps, by the connection they do it on.
     followers: HashMap<(ShardId, ConnId), (NodeId, Epoch)>,
 }
 
-pub(crate) struct Shared {
+pub(crate) struct NodeShared {
     pub node: NodeId,
     /// This process, as the map names it once it has joined.
     pub incarnation: u64,
-    pub stop: Stop,
+    pub stop: StopHandle,
     /// What goes wrong on purpose.
-    pub faults: Arc<Faults>,
-    pub inboxes: Vec<Inbox>,
-    pub figures: Vec<Figures>,
+    pub faults: Arc<FaultSwitch>,
+    pub inboxes: Vec<ShardInbox>,
+    pub figures: Vec<ShardMetrics>,
     /// File locks, of all shards.
-    pub locks: Mutex<Locks>,
+    pub locks: Mutex<NodeLocks>,
     /// There are locks that others have to be asked for.
     pub has_heirs: Condvar,
-    pub timing: Timing,
+    pub timing: ClusterTiming,
     /// What is asked of scrubbing, and how often it is done unasked.
     pub wanted_scrub: WantedScrub,
     /// The node's part in the cluster's membership.
-    pub membership: Membership,
+    pub membership: NodeMembership,
     /// The connection to the leader's node, when that is another one.
-    pub upstream: Mutex<Option<Arc<Link>>>,
+    pub upstream: Mutex<Option<Arc<NodeLink>>>,
     /// By what this process joins, until it has; `None`: it keeps nothing durable.
-    joined: Mutex<Option<Joined>>,
+    joined: Mutex<Option<DirectoryMarks>>,
     /// Who is connected.
-    pub presence: Mutex<Presence>,
-    pub revocations: Revocations,
+    pub presence: Mutex<ClientPresence>,
+    pub revocations: RecallListeners,
     started: Instant,
     map: RwLock<Option<Arc<ClusterMap>>>,
     /// What led to `map`. Held by whoever changes that.
     history: Mutex<MapHistory>,
     /// Epoch of `map`, to be looked at once for each request.
     epoch: AtomicU64,
-    spread: Mutex<Spread>,
+    spread: Mutex<MapSpread>,
     spread_changed: Condvar,
-    board: Mutex<Board>,
+    board: Mutex<HostLookup>,
     /// A handle to the target, for its figures; gone once the node has stopped, so that no late thread holds its memory.
     target: Mutex<Option<Box<dyn Backend>>>,
-    worker: SyncSender<Job>,
-    notices: Sender<Notice>,
+    worker: SyncSender<WorkerJob>,
+    notices: Sender<NodeNotice>,
 }
 
 /// What clients of the host look up for themselves.
-struct Board {
+struct HostLookup {
     /// Gone once the node has stopped.
     arena: Weak<Arena>,
     /// This node is in groups that have other members.
@@ -151,24 +151,24 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Parts that [`Shared`] is made of.
-pub(crate) struct Parts {
+/// Parts that [`NodeShared`] is made of.
+pub(crate) struct NodeParts {
     pub node: NodeId,
     pub incarnation: u64,
-    pub stop: Stop,
-    pub faults: Arc<Faults>,
-    pub inboxes: Vec<Inbox>,
-    pub timing: Timing,
+    pub stop: StopHandle,
+    pub faults: Arc<FaultSwitch>,
+    pub inboxes: Vec<ShardInbox>,
+    pub timing: ClusterTiming,
     pub scrub_interval: Option<Duration>,
-    pub joined: Option<Joined>,
-    pub membership: Membership,
+    pub joined: Option<DirectoryMarks>,
+    pub membership: NodeMembership,
     pub target: Box<dyn Backend>,
-    pub worker: SyncSender<Job>,
-    pub notices: Sender<Notice>,
+    pub worker: SyncSender<WorkerJob>,
+    pub notices: Sender<NodeNotice>,
 }
 
-impl Shared {
-    pub(crate) fn new(parts: Parts) -> Self {
+impl NodeShared {
+    pub(crate) fn new(parts: NodeParts) -> Self {
         let shards = parts.inboxes.len();
         let arena = parts.target.arena().map_or_else(Weak::new, |arena| Arc::downgrade(&arena));
         Self {
@@ -179,24 +179,24 @@ impl Shared {
             inboxes: parts.inboxes,
             locks: Mutex::default(),
             has_heirs: Condvar::new(),
-            figures: (0..shards).map(|_| Figures::default()).collect(),
+            figures: (0..shards).map(|_| ShardMetrics::default()).collect(),
             timing: parts.timing,
             wanted_scrub: WantedScrub::new(parts.scrub_interval),
             membership: parts.membership,
             upstream: Mutex::new(None),
             joined: Mutex::new(parts.joined),
             presence: Mutex::default(),
-            revocations: Revocations::default(),
+            revocations: RecallListeners::default(),
             started: Instant::now(),
             map: RwLock::new(None),
             history: Mutex::default(),
             epoch: AtomicU64::new(0),
-            spread: Mutex::new(Spread {
+            spread: Mutex::new(MapSpread {
                 shards: vec![Epoch(0); shards],
                 followers: HashMap::new(),
             }),
             spread_changed: Condvar::new(),
-            board: Mutex::new(Board { arena, is_grouped: false }),
+            board: Mutex::new(HostLookup { arena, is_grouped: false }),
             target: Mutex::new(Some(parts.target)),
             worker: parts.worker,
             notices: parts.notices,
@@ -213,7 +213,7 @@ impl Shared {
     pub(crate) fn set_grouped(&self, map: &ClusterMap) {
         let mut groups = map.data().tables.iter().flat_map(|table| &table.groups);
         let me = TargetId(self.node.get());
-        let is_mine = |member: &Member| member.target == me;
+        let is_mine = |member: &GroupMember| member.target == me;
         let is_grouped =
             groups.any(|group| group.members.len() > 1 && group.members.iter().any(is_mine));
         let mut board = lock(&self.board);
@@ -222,7 +222,7 @@ impl Shared {
     }
 
     /// Clients may look records up for themselves as long as nobody can have taken them over.
-    fn show_board(&self, board: &Board) {
+    fn show_board(&self, board: &HostLookup) {
         if let Some(arena) = board.arena.upgrade() {
             arena.set_shown_until(board.is_grouped.then(|| self.membership.lease_until()));
         }
@@ -303,11 +303,11 @@ impl Shared {
         self.has_heirs.notify_all();
         for to in ended {
             let reply = ControlReply::failed(ErrorKind::StaleMap, "lock: ask again");
-            self.inboxes[usize::from(to.shard.get())].send(Message::Control(to, reply));
+            self.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
         }
         match current {
             Some(before) => {
-                let news = News::new(before, &new);
+                let news = MapDiff::new(before, &new);
                 tracing::info!(%epoch, %news, "cluster map");
                 if let Some(loss) = news.loss() {
                     tracing::warn!(%epoch, "{loss}");
@@ -321,7 +321,7 @@ impl Shared {
         *self.map.write().unwrap_or_else(PoisonError::into_inner) = Some(new);
         self.epoch.store(epoch.get(), Ordering::Release);
         if is_first {
-            self.notice(Notice::Serving(epoch));
+            self.notice(NodeNotice::Serving(epoch));
         }
         for inbox in &self.inboxes {
             inbox.wake();
@@ -329,7 +329,7 @@ impl Shared {
     }
 
     /// Tells the thread that runs the node. It may have gone already, and then needs no telling.
-    pub(crate) fn notice(&self, notice: Notice) {
+    pub(crate) fn notice(&self, notice: NodeNotice) {
         let _ = self.notices.send(notice);
     }
 
@@ -337,7 +337,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`ErrorKind::Busy`]: too much waits already.
-    pub(crate) fn work(&self, job: Job) -> Result<()> {
+    pub(crate) fn work(&self, job: WorkerJob) -> Result<()> {
         self.worker.try_send(job).map_err(|error| match error {
             TrySendError::Full(_) => {
                 Error::new(ErrorKind::Busy, "too many control requests wait; try again")
@@ -378,7 +378,7 @@ impl Shared {
 
     /// Waits until all shards of this node serve by `epoch`, for at most `timeout`.
     pub(crate) fn wait_taken_up(&self, epoch: Epoch, timeout: Duration) {
-        let waits = |spread: &mut Spread| {
+        let waits = |spread: &mut MapSpread| {
             spread.shards.iter().any(|serves| *serves < epoch) && !self.stop.is_asked()
         };
         drop(self.spread_changed.wait_timeout_while(lock(&self.spread), timeout, waits));
@@ -398,7 +398,7 @@ impl Shared {
     /// The node's figures.
     pub(crate) fn status(&self) -> NodeStatus {
         let usage = lock(&self.target).as_ref().map(|target| target.usage()).unwrap_or_default();
-        let sum = |figure: fn(&Figures) -> &AtomicU64| {
+        let sum = |figure: fn(&ShardMetrics) -> &AtomicU64| {
             self.figures.iter().map(|figures| figure(figures).load(Ordering::Relaxed)).sum()
         };
         NodeStatus {
@@ -425,7 +425,7 @@ impl Shared {
     }
 
     fn scrub_status(&self) -> ScrubStatus {
-        let each = |figure: fn(&ScrubFigures) -> &AtomicU64| {
+        let each = |figure: fn(&ScrubMetrics) -> &AtomicU64| {
             self.figures.iter().map(move |figures| figure(&figures.scrub).load(Ordering::Relaxed))
         };
         ScrubStatus {
@@ -446,7 +446,7 @@ impl Shared {
     }
 }
 
-fn laggards(spread: &Spread, epoch: Epoch) -> usize {
+fn laggards(spread: &MapSpread, epoch: Epoch) -> usize {
     let shards = spread.shards.iter().filter(|serves| **serves < epoch).count();
     shards + spread.followers.values().filter(|(_, serves)| *serves < epoch).count()
 }

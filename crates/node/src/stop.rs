@@ -3,18 +3,18 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use samite_transport::server::Waker;
+use samite_transport::server::LoopWaker;
 
 use crate::shared::lock;
 
 /// Handle that stops the node it was given to. Clones mean the same node.
 #[derive(Clone, Debug, Default)]
-pub struct Stop {
+pub struct StopHandle {
     asked: Arc<AtomicBool>,
-    wakers: Arc<Mutex<Vec<Waker>>>,
+    wakers: Arc<Mutex<Vec<LoopWaker>>>,
 }
 
-impl Stop {
+impl StopHandle {
     /// A handle for one node.
     #[must_use]
     pub fn new() -> Self {
@@ -40,8 +40,8 @@ impl Stop {
         &self.asked
     }
 
-    /// Whom to wake; a loop that starts after [`Stop::stop`] looks at the flag first.
-    pub(crate) fn watch(&self, wakers: Vec<Waker>) {
+    /// Whom to wake; a loop that starts after [`StopHandle::stop`] looks at the flag first.
+    pub(crate) fn watch(&self, wakers: Vec<LoopWaker>) {
         *lock(&self.wakers) = wakers;
     }
 }

@@ -3,16 +3,16 @@
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use samite_transport::client::{Link, Ticket};
+use samite_transport::client::{NodeLink, RequestTicket};
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result};
 use samite_wire::control::{self, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
 
 use crate::control::refused;
-use crate::inbox::Message;
-use crate::membership::follow::take_up_map;
+use crate::inbox::InboxMessage;
+use crate::membership::map_watch::take_up_map;
 use crate::membership::reports::{ask_leader, refusal};
-use crate::shared::{Job, Shared};
+use crate::shared::{NodeShared, WorkerJob};
 
 /// How long a change of the cluster map waits for nodes that do not answer. They serve by the old map meanwhile, and tell
 /// clients with the new one to try again.
@@ -22,30 +22,30 @@ const FORWARD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause before a leader is looked for again.
 const LEADER_PAUSE: Duration = Duration::from_millis(20);
 
-pub(crate) fn run(shared: &Shared, jobs: &Receiver<Job>) {
+pub(crate) fn run(shared: &NodeShared, jobs: &Receiver<WorkerJob>) {
     while let Ok(job) = jobs.recv() {
         let (to, reply) = match job {
-            Job::End => return,
-            Job::Settle { epoch, reply, to } => {
+            WorkerJob::End => return,
+            WorkerJob::Settle { epoch, reply, to } => {
                 settle(shared, epoch);
                 (to, reply)
             }
-            Job::Forward { request, to } => {
+            WorkerJob::Forward { request, to } => {
                 (to, forward(shared, &request).unwrap_or_else(|error| refused(&error)))
             }
         };
-        shared.inboxes[usize::from(to.shard.get())].send(Message::Control(to, reply));
+        shared.inboxes[usize::from(to.shard.get())].send(InboxMessage::Control(to, reply));
     }
 }
 
-fn settle(shared: &Shared, epoch: Epoch) {
+fn settle(shared: &NodeShared, epoch: Epoch) {
     if !shared.wait_settled(epoch, SETTLE_TIMEOUT) {
         tracing::warn!(%epoch, "some nodes do not serve by the new cluster map yet");
     }
 }
 
 /// Asks the leader, and whoever comes after it when it is lost, until there is an answer.
-fn forward(shared: &Shared, request: &ControlRequest) -> Result<ControlReply> {
+fn forward(shared: &NodeShared, request: &ControlRequest) -> Result<ControlReply> {
     let deadline = Deadline::after(FORWARD_TIMEOUT);
     let mut is_repeated = false;
     loop {
@@ -68,7 +68,7 @@ fn forward(shared: &Shared, request: &ControlRequest) -> Result<ControlReply> {
 
 /// The leader has answered `request`.
 fn taken_up(
-    shared: &Shared,
+    shared: &NodeShared,
     request: &ControlRequest,
     reply: ControlReply,
     is_repeated: bool,
@@ -91,7 +91,7 @@ fn taken_up(
 
 /// Asks the node at the other end of `link`, and waits for its answer.
 pub(crate) fn call(
-    link: &Link,
+    link: &NodeLink,
     request: &ControlRequest,
     deadline: Deadline,
 ) -> Result<ControlReply> {
@@ -99,11 +99,19 @@ pub(crate) fn call(
 }
 
 /// Asks, and does not wait.
-pub(crate) fn ask(link: &Link, request: &ControlRequest, deadline: Deadline) -> Result<Ticket> {
+pub(crate) fn ask(
+    link: &NodeLink,
+    request: &ControlRequest,
+    deadline: Deadline,
+) -> Result<RequestTicket> {
     link.submit(FrameKind::Control, &control::encode(request), &[], deadline)
 }
 
 /// Waits for an answer.
-pub(crate) fn answer(link: &Link, ticket: Ticket, deadline: Deadline) -> Result<ControlReply> {
+pub(crate) fn answer(
+    link: &NodeLink,
+    ticket: RequestTicket,
+    deadline: Deadline,
+) -> Result<ControlReply> {
     link.wait(ticket, deadline, |reply| control::decode(reply.body()))?.map_err(Error::from)
 }

@@ -145,21 +145,21 @@ fn strangers_change_nothing_that_is_not_theirs() {
 #[test]
 fn strangers_get_no_shared_memory_and_are_no_nodes() {
     use samite_transport::ClusterKey;
-    use samite_transport::client::{Identity, Link};
-    use samite_types::fault::Faults;
+    use samite_transport::client::{ConnectIdentity, NodeLink};
+    use samite_types::fault::FaultSwitch;
 
     let cluster = cluster(1, 1);
     open_socket(&cluster, 0);
     let addresses = cluster.addresses(NodeId(0)).to_vec();
     let key = ClusterKey::new(*cluster.key());
     as_stranger(|| {
-        let connect = |address: &String, who: &Identity| {
-            Link::connect_as(&address.parse().unwrap(), &key, who, common::deadline())
+        let connect = |address: &String, who: &ConnectIdentity| {
+            NodeLink::connect_as(&address.parse().unwrap(), &key, who, common::deadline())
         };
-        let client = Identity::client(samite_types::ClientId(1));
+        let client = ConnectIdentity::client(samite_types::ClientId(1));
         let error = connect(&addresses[SHM], &client).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-        let node = Identity::node(&Faults::new(NodeId(7), None));
+        let node = ConnectIdentity::node(&FaultSwitch::new(NodeId(7), None));
         let error = connect(&addresses[UNIX], &node).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         connect(&addresses[UNIX], &client).unwrap();

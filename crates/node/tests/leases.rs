@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use common::{Ended, Got, Raw, SHM, TCP, UNIX, ask, cluster};
 use samite_testkit::LocalCluster;
-use samite_transport::client::{Link, Outgoing};
+use samite_transport::client::{NodeLink, OutgoingRequest};
 use samite_types::{DatasetId, Deadline, ErrorKind, PartitionId};
 use samite_wire::control::{self, BackendKind, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 const TERM: Duration = Duration::from_secs(1);
 
@@ -81,7 +81,7 @@ fn every_kind_of_change_waits_also_of_absent_records() {
     let _ear = silent(&holder, &cluster);
     let p = holder.partition(0, 1);
     let term = Duration::from_millis(30);
-    let data = || Data::Inline(b"x");
+    let data = || ValueData::Inline(b"x");
     let changes = [
         Action::Put { key: b"kk", data: data() },
         Action::Delete { key: b"kk" },
@@ -119,7 +119,7 @@ fn what_waits_keeps_its_order_and_is_not_overtaken_by_new_leases() {
     let start = Instant::now();
     assert_eq!(take(&holder, dataset, p, b"a", TERM), TERM);
     let append = |key, byte: &'static [u8]| {
-        Operation::new(p, [Action::Append { key, data: Data::Inline(byte), len_max: 99 }])
+        Operation::new(p, [Action::Append { key, data: ValueData::Inline(byte), len_max: 99 }])
     };
     thread::scope(|scope| {
         let writer = |delay: u64, ops: Vec<Operation<'static>>| {
@@ -233,16 +233,16 @@ fn a_holder_who_falls_silent_delays_others_by_the_term_and_hears_again_what_it_m
 }
 
 /// Somebody who listens for what `holder` is to give back, but never acts on it: its leases run out.
-fn silent(holder: &Raw, cluster: &LocalCluster) -> Link {
+fn silent(holder: &Raw, cluster: &LocalCluster) -> NodeLink {
     let ear = holder.another(cluster, 0, UNIX);
     ask_no_more(&ear, 0);
     ear
 }
 
 /// A question whose answer nobody waits for.
-fn ask_no_more(link: &Link, done: u64) {
+fn ask_no_more(link: &NodeLink, done: u64) {
     let body = control::encode(&ControlRequest::Revocations { done });
-    let outgoing = Outgoing { kind: FrameKind::Control, body: &body, payload: &[] };
+    let outgoing = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
     let soon = Deadline::after(Duration::from_millis(20));
     assert!(link.call(outgoing, soon, |_| ()).is_err());
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::{Raw, TCP, UNIX, ask, deadline};
 use samite_testkit::LocalCluster;
-use samite_transport::client::{Link, Ticket};
+use samite_transport::client::{NodeLink, RequestTicket};
 use samite_types::ErrorKind;
 use samite_wire::control::{self, BackendKind, ControlReply, ControlRequest, FaultRequest};
 use samite_wire::frame::{FrameKind, MAGIC};
@@ -53,11 +53,11 @@ fn answer(raw: &Raw, request: &ControlRequest) -> LockAnswer {
     }
 }
 
-fn submit(link: &Link, request: &ControlRequest) -> Ticket {
+fn submit(link: &NodeLink, request: &ControlRequest) -> RequestTicket {
     link.submit(FrameKind::Control, &control::encode(request), &[], deadline()).expect("send")
 }
 
-fn wait(link: &Link, ticket: Ticket) -> LockAnswer {
+fn wait(link: &NodeLink, ticket: RequestTicket) -> LockAnswer {
     let reply =
         link.wait(ticket, deadline(), |reply| control::decode(reply.body()).expect("decode"));
     match reply.expect("a reply") {
@@ -112,7 +112,11 @@ impl Dies {
         match self {
             Self::InsideFrame => {
                 // SAFETY: the link holds this descriptor open.
-                let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(raw.link.socket().unwrap()) };
+                let fd = unsafe {
+                    std::os::fd::BorrowedFd::borrow_raw(
+                        raw.link.socket().expect("a link by socket"),
+                    )
+                };
                 assert_eq!(rustix::io::write(fd, &MAGIC), Ok(MAGIC.len()));
             }
             Self::Unread => {
@@ -167,8 +171,9 @@ fn a_lock_waits_for_a_holder_whose_connection_was_broken_by_a_fault() {
             // Whose own connection asks for no lock.
             let holder = Raw::connect(&cluster, 0, transport);
             let whole = take(&holder, LockRange::WHOLE, None);
-            let takes =
-                |link: &Link| ask(link, &whole).unwrap() == ControlReply::Lock(LockAnswer::Done);
+            let takes = |link: &NodeLink| {
+                ask(link, &whole).unwrap() == ControlReply::Lock(LockAnswer::Done)
+            };
             let is_held = || {
                 let found = answer(&other, &take(&other, LockRange::WHOLE, None));
                 assert!(matches!(found, LockAnswer::Held(_)), "{table}, {found:?}");

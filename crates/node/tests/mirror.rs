@@ -6,21 +6,22 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Ended, Got, Raw, SHM, TCP, UNIX, cluster, pattern};
-use samite_testkit::{LocalCluster, Options, PATIENT};
+use samite_testkit::{LocalCluster, LocalOptions, PATIENT};
 use samite_transport::ClusterKey;
-use samite_transport::client::{Identity, Link};
-use samite_types::fault::Faults;
+use samite_transport::client::{ConnectIdentity, NodeLink};
+use samite_types::fault::FaultSwitch;
 use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId};
 use samite_wire::control::{
-    Consistency, ControlReply, ControlRequest, FaultRequest, Group, NodeInfo, PartitionCopy,
+    ControlReply, ControlRequest, FaultRequest, MemberConsistency, MirrorGroup, NodeInfo,
+    PartitionCopy,
 };
-use samite_wire::op::{Action, Data, Operation};
+use samite_wire::op::{Action, Operation, ValueData};
 
 const WAIT: Duration = Duration::from_secs(60);
 
 /// A cluster in which nobody is taken for dead because the machine is slow.
 fn patient(nodes: usize, shards: u16) -> LocalCluster {
-    let options = Options { shards, timing: PATIENT, ..Options::default() };
+    let options = LocalOptions { shards, timing: PATIENT, ..LocalOptions::default() };
     LocalCluster::start(nodes, options).unwrap()
 }
 
@@ -92,8 +93,12 @@ fn what_is_acknowledged_is_at_every_member() {
             let changes = Operation::new(
                 p,
                 [
-                    Action::Append { key: b"key 2", data: Data::Inline(b"++"), len_max: 200 },
-                    Action::Write { key: b"key 5", offset: 100, data: Data::Inline(&[7; 9000]) },
+                    Action::Append { key: b"key 2", data: ValueData::Inline(b"++"), len_max: 200 },
+                    Action::Write {
+                        key: b"key 5",
+                        offset: 100,
+                        data: ValueData::Inline(&[7; 9000]),
+                    },
                     Action::Punch { key: b"key 5", offset: 65_536, len: 131_072 },
                     Action::Delete { key: b"key 1" },
                     Action::Add { key: b"n", offset: 8, delta: 3 },
@@ -166,11 +171,11 @@ fn only_the_primary_serves() {
 }
 
 /// The group of a partition of datasets that two nodes hold, by the newest map of a node.
-fn group(raw: &Raw, partition: PartitionId) -> Group {
+fn group(raw: &Raw, partition: PartitionId) -> MirrorGroup {
     group_of(raw, 2, partition)
 }
 
-fn group_of(raw: &Raw, copies: u8, partition: PartitionId) -> Group {
+fn group_of(raw: &Raw, copies: u8, partition: PartitionId) -> MirrorGroup {
     let known = Epoch(0);
     let ControlReply::Map(Some(map)) = raw.control(&ControlRequest::Map { known }) else {
         panic!("no map")
@@ -181,7 +186,7 @@ fn group_of(raw: &Raw, copies: u8, partition: PartitionId) -> Group {
 }
 
 /// Waits until the coordinator says so of a group.
-fn wait_for(raw: &Raw, partition: PartitionId, is_so: impl Fn(&Group) -> bool) {
+fn wait_for(raw: &Raw, partition: PartitionId, is_so: impl Fn(&MirrorGroup) -> bool) {
     let start = Instant::now();
     loop {
         let group = group(raw, partition);
@@ -193,8 +198,8 @@ fn wait_for(raw: &Raw, partition: PartitionId, is_so: impl Fn(&Group) -> bool) {
     }
 }
 
-fn is_all_good(group: &Group) -> bool {
-    group.members.iter().all(|member| member.consistency == Consistency::Good)
+fn is_all_good(group: &MirrorGroup) -> bool {
+    group.members.iter().all(|member| member.consistency == MemberConsistency::Good)
 }
 
 /// Puts a value, again while the node is busy.
@@ -228,7 +233,8 @@ fn a_member_that_was_away_is_brought_up_to_date_while_writes_go_on() {
     for number in 50..150 {
         put(&raw, (dataset, p), number, 3_000);
     }
-    let needs_resync = |group: &Group| group.members[1].consistency == Consistency::NeedsResync;
+    let needs_resync =
+        |group: &MirrorGroup| group.members[1].consistency == MemberConsistency::NeedsResync;
     wait_for(&raw, p, needs_resync);
     cluster.restart_node(NodeId(1)).unwrap();
     let start = Instant::now();
@@ -266,7 +272,7 @@ fn a_member_that_was_cut_off_is_sent_only_what_it_missed() {
     for number in 98..103 {
         put(&raw, (dataset, p), number, 30_000);
     }
-    wait_for(&raw, p, |group| group.members[1].consistency == Consistency::NeedsResync);
+    wait_for(&raw, p, |group| group.members[1].consistency == MemberConsistency::NeedsResync);
     wait_for(&raw, p, is_all_good);
     assert_equal(&cluster, &[0, 1], (dataset, p));
     let sent = raw.status().resync_bytes - before;
@@ -355,9 +361,9 @@ fn a_node_whose_place_was_taken_by_late_words_of_an_earlier_process_takes_it_bac
     let living = raw.map.node(node).unwrap().clone();
     let late = NodeInfo { incarnation: living.incarnation + 1, ..living.clone() };
     let address = cluster.addresses(NodeId(0))[UNIX].parse().unwrap();
-    let who = Identity::node(&Faults::new(node, None));
+    let who = ConnectIdentity::node(&FaultSwitch::new(node, None));
     let key = ClusterKey::new(*cluster.key());
-    let link = Link::connect_as(&address, &key, &who, common::deadline()).unwrap();
+    let link = NodeLink::connect_as(&address, &key, &who, common::deadline()).unwrap();
     let reply = common::ask(&link, &ControlRequest::Join { info: late, before: 0 }).unwrap();
     assert!(!matches!(reply, ControlReply::Failed { .. }), "{reply:?}");
     let start = Instant::now();

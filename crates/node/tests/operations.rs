@@ -5,7 +5,7 @@ mod common;
 use common::{Ended, Got, Raw, SHM, TCP, UNIX, cluster, pattern};
 use samite_types::{ErrorKind, Seq};
 use samite_wire::control::BackendKind;
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 #[test]
 fn every_operation_works_over_every_transport() {
@@ -26,10 +26,10 @@ fn every_operation_works_over_every_transport() {
         let current = Some(b"val".to_vec());
         assert_eq!(taken, Ended::Failed { kind: ErrorKind::Conflict, index: 0, current });
 
-        let append = Action::Append { key: b"k", data: Data::Inline(b"++"), len_max: 100 };
+        let append = Action::Append { key: b"k", data: ValueData::Inline(b"++"), len_max: 100 };
         let appended = raw.one(dataset, Operation::new(p, [append])).only();
         assert_eq!(appended, Got::Written { offset: 5, total_len: 7, created: false });
-        let write = Action::Write { key: b"k", offset: 9, data: Data::Inline(b"!") };
+        let write = Action::Write { key: b"k", offset: 9, data: ValueData::Inline(b"!") };
         raw.one(dataset, Operation::new(p, [write]));
         let slice = Action::Get { key: b"k", offset: 4, len: 10 };
         assert_eq!(raw.one(dataset, Operation::new(p, [slice])).value(), b"e++\0\0!");
@@ -37,7 +37,7 @@ fn every_operation_works_over_every_transport() {
         let both = Operation::new(
             p,
             [
-                Action::Put { key: b"a", data: Data::Inline(b"1") },
+                Action::Put { key: b"a", data: ValueData::Inline(b"1") },
                 Action::Delete { key: b"k" },
                 Action::Add { key: b"n", offset: 0, delta: 5 },
             ],
@@ -66,7 +66,7 @@ fn values_of_every_size_come_back_whole() {
             assert_eq!(answer.by_reference, transport == SHM && len > 16 << 10, "{len}");
             assert!(answer.only().value() == value, "{len}");
         }
-        let hole = Action::Write { key: b"h", offset: 900_000, data: Data::Inline(b"x") };
+        let hole = Action::Write { key: b"h", offset: 900_000, data: ValueData::Inline(b"x") };
         raw.one(dataset, Operation::new(p, [hole]));
         let mut expected = vec![0; 900_001];
         expected[900_000] = b'x';

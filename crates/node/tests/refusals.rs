@@ -5,12 +5,12 @@
 mod common;
 
 use common::{Ended, Raw, SHM, TCP, UNIX, cluster, deadline, pattern};
-use samite_testkit::{LocalCluster, Options};
-use samite_transport::client::Outgoing;
+use samite_testkit::{LocalCluster, LocalOptions};
+use samite_transport::client::OutgoingRequest;
 use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, Seq};
 use samite_wire::control::{BackendKind, ControlReply, ControlRequest};
 use samite_wire::frame::FrameKind;
-use samite_wire::op::{Action, BlockRef, Data, List, Operation};
+use samite_wire::op::{Action, BlockRef, List, Operation, ValueData};
 
 #[test]
 fn requests_for_what_is_not_here_are_refused() {
@@ -72,7 +72,7 @@ fn a_dropped_dataset_is_gone_with_its_memory() {
 
 #[test]
 fn a_full_target_says_so_and_stays_healthy() {
-    let options = Options { memory_bytes: 8 << 20, ..Options::default() };
+    let options = LocalOptions { memory_bytes: 8 << 20, ..LocalOptions::default() };
     let cluster = LocalCluster::start(1, options).unwrap();
     for transport in [SHM, TCP] {
         let mut raw = Raw::connect(&cluster, 0, transport);
@@ -103,7 +103,7 @@ fn a_full_target_says_so_and_stays_healthy() {
 }
 
 fn put_block(partition: PartitionId, blocks: &[BlockRef]) -> Operation<'static> {
-    let data = Data::Blocks(List::from_slice(blocks));
+    let data = ValueData::Blocks(List::from_slice(blocks));
     Operation::new(partition, [Action::Put { key: b"k", data }])
 }
 
@@ -204,7 +204,7 @@ fn a_peer_that_talks_nonsense_is_dropped_and_nobody_else_notices() {
             (FrameKind::Hello, b""),
         ] {
             let bad = Raw::connect(&cluster, 0, transport);
-            let outgoing = Outgoing { kind, body, payload: &[] };
+            let outgoing = OutgoingRequest { kind, body, payload: &[] };
             let error = bad.link.call(outgoing, deadline(), |_| ()).unwrap_err();
             assert_ne!(error.kind(), ErrorKind::Timeout, "{kind:?}: {error}");
             assert!(matches!(good.one(dataset, Operation::put(p, b"k", b"v")), Ended::Done(_)));

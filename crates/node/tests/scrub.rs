@@ -6,7 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{Ended, Raw, SHM, TCP, UNIX, cluster, pattern};
-use samite_testkit::{LocalCluster, Options};
+use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::{DatasetId, ErrorKind, PartitionId, Redundancy, TargetId};
 use samite_wire::control::{
     BackendKind, ControlReply, ControlRequest, FaultRequest, PartitionCopy, ScrubStatus,
@@ -178,7 +178,8 @@ fn what_nobody_has_whole_is_an_error_and_never_wrong_bytes() {
 #[test]
 fn nodes_scrub_by_themselves() {
     let scrub_interval = Some(Duration::from_millis(100));
-    let cluster = LocalCluster::start(2, Options { scrub_interval, ..Options::default() }).unwrap();
+    let cluster =
+        LocalCluster::start(2, LocalOptions { scrub_interval, ..LocalOptions::default() }).unwrap();
     let mut raw = Raw::connect(&cluster, 0, UNIX);
     let dataset = raw.create_mirrored("d", 2);
     let at = (dataset, own_partition(&raw, 2));

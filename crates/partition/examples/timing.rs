@@ -7,11 +7,11 @@ use std::io::Write as _;
 
 use samite_backend::memory::MemoryBackend;
 use samite_backend::null::NullBackend;
-use samite_backend::{Arena, Backend, Extent};
-use samite_partition::{Context, Grants, NoGrants, Outcome, Partition};
+use samite_backend::{Arena, ArenaExtent, Backend};
+use samite_partition::{AppliedOutcome, BlockGrants, NoGrants, Partition, RequestContext};
 use samite_types::{ClientId, Clock, DatasetId, Epoch, PartitionId, Seq, SystemClock};
 use samite_wire::limits::BLOCK_LEN;
-use samite_wire::op::{Action, BlockRef, Data, Guard, Operation};
+use samite_wire::op::{Action, BlockRef, Guard, Operation, ValueData};
 
 const ROUNDS: u32 = 5;
 const RECORDS: u32 = 20_000;
@@ -31,12 +31,16 @@ impl Bench {
         Self { partition: Partition::new(store), seq: 0, window: 1 }
     }
 
-    fn apply(&mut self, mut operation: Operation<'_>, grants: &mut dyn Grants) -> Outcome {
+    fn apply(
+        &mut self,
+        mut operation: Operation<'_>,
+        grants: &mut dyn BlockGrants,
+    ) -> AppliedOutcome {
         if operation.is_mutation() {
             self.seq += 1;
             operation.seq = Seq(self.seq);
         }
-        let context = Context {
+        let context = RequestContext {
             now: std::time::Duration::ZERO,
             lease_term_max: std::time::Duration::ZERO,
             lends_memory: false,
@@ -51,7 +55,7 @@ impl Bench {
 
     fn done(&mut self, operation: Operation<'_>) {
         let outcome = self.apply(operation, &mut NoGrants);
-        assert!(matches!(black_box(outcome), Outcome::Done(_)));
+        assert!(matches!(black_box(outcome), AppliedOutcome::Done(_)));
     }
 }
 
@@ -91,7 +95,7 @@ fn small_records(name: &str, backend: &mut dyn Backend) {
     time(&format!("{name}/get/absent"), RECORDS, |_| {
         let outcome =
             bench.apply(Operation::get(PARTITION, b"e\0\0\0\0\0\0\0\x01none"), &mut NoGrants);
-        assert!(matches!(outcome, Outcome::Failed { .. }));
+        assert!(matches!(outcome, AppliedOutcome::Failed { .. }));
     });
     time(&format!("{name}/add"), RECORDS, |index| {
         let add = Action::Add { key: key(index), offset: 8, delta: 1 };
@@ -101,7 +105,7 @@ fn small_records(name: &str, backend: &mut dyn Backend) {
     time(&format!("{name}/create+delete/128B"), RECORDS, |index| {
         let name = &mut keys[index as usize].clone();
         name.push(b'+');
-        let put = Action::Put { key: name, data: Data::Inline(&entry) };
+        let put = Action::Put { key: name, data: ValueData::Inline(&entry) };
         let create = Operation::new(PARTITION, [put]).guard(Guard::Absent(name)).reveal(128);
         bench.done(create.guard(Guard::Absent(b"s\0\0\0\0\0\0\0\x01")));
         bench.done(Operation::new(PARTITION, [Action::Delete { key: name }]));
@@ -121,12 +125,12 @@ fn small_records(name: &str, backend: &mut dyn Backend) {
 /// Grants one block after the other, as a client that fills them would have them.
 struct Granted<'a>(&'a std::sync::Arc<Arena>);
 
-impl Grants for Granted<'_> {
-    fn take(&mut self, _: &BlockRef) -> Option<Extent> {
+impl BlockGrants for Granted<'_> {
+    fn take(&mut self, _: &BlockRef) -> Option<ArenaExtent> {
         self.0.grant(1).pop()
     }
 
-    fn put_back(&mut self, _: Extent) {}
+    fn put_back(&mut self, _: ArenaExtent) {}
 }
 
 fn large_records(backend: &mut dyn Backend) {
@@ -138,10 +142,10 @@ fn large_records(backend: &mut dyn Backend) {
     let block = BlockRef { offset: 0, len: BLOCK_LEN as u32, generation: 0 };
     for (name, count) in [("64KiB", 1), ("1MiB", 16)] {
         time(&format!("memory/put/adopt/{name}"), 100, |index| {
-            let data = Data::Blocks((0..count).map(|_| block).collect());
+            let data = ValueData::Blocks((0..count).map(|_| block).collect());
             let put = Action::Put { key: &index.to_be_bytes(), data };
             let outcome = bench.apply(Operation::new(PARTITION, [put]), &mut Granted(&arena));
-            assert!(matches!(outcome, Outcome::Done(_)));
+            assert!(matches!(outcome, AppliedOutcome::Done(_)));
         });
         time(&format!("memory/get/pieces/{name}"), 100, |index| {
             bench.done(Operation::get(PARTITION, &index.to_be_bytes()));
@@ -155,7 +159,7 @@ fn large_records(backend: &mut dyn Backend) {
     }
     let piece = [5; 4096];
     time("memory/write/4KiB of 1MiB", 100, |index| {
-        let data = Data::Inline(&piece);
+        let data = ValueData::Inline(&piece);
         let write = Action::Write { key: &index.to_be_bytes(), offset: 100_000, data };
         bench.done(Operation::new(PARTITION, [write]));
     });

@@ -6,20 +6,20 @@ use samite_wire::limits::{
 };
 use samite_wire::op::{Action, Guard, Operation};
 
-use crate::holds::HOLDER_LEN;
-use crate::outcome::Failure;
+use crate::open_references::HOLDER_LEN;
+use crate::outcome::AppliedFailure;
 
 /// Refuses what is over a limit or makes no sense.
-pub(crate) fn check(operation: &Operation<'_>) -> Result<(), Failure> {
+pub(crate) fn check(operation: &Operation<'_>) -> Result<(), AppliedFailure> {
     let counts = [operation.guards.len(), operation.actions.len()];
     if counts.iter().any(|count| *count > ACTIONS_MAX) {
-        return Err(Failure::new(ErrorKind::TooLarge, 0));
+        return Err(AppliedFailure::new(ErrorKind::TooLarge, 0));
     }
     for (index, guard) in operation.guards.iter().enumerate() {
-        check_guard(guard).map_err(|kind| Failure::new(kind, index))?;
+        check_guard(guard).map_err(|kind| AppliedFailure::new(kind, index))?;
     }
     for (index, action) in operation.actions.iter().enumerate() {
-        check_action(action).map_err(|kind| Failure::new(kind, index))?;
+        check_action(action).map_err(|kind| AppliedFailure::new(kind, index))?;
     }
     Ok(())
 }

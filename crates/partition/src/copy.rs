@@ -2,24 +2,24 @@
 
 use std::ops::ControlFlow;
 
-use samite_backend::{Limit, Piece, RecordMeta, Source};
+use samite_backend::{QuotaLimit, RecordMeta, ValuePiece, WriteSource};
 use samite_types::{ClientId, Epoch, Error, ErrorKind, Result, Seq, Term, Version};
-use samite_wire::op::Data;
+use samite_wire::op::ValueData;
 use samite_wire::peer::RecordCopy;
-use samite_wire::{Decoder, WireError};
+use samite_wire::{FieldDecoder, WireError};
 use smallvec::SmallVec;
 
-use crate::holds::Holds;
-use crate::mirror::Funds;
-use crate::sessions::Sessions;
+use crate::mirror::ChangeFunds;
+use crate::open_references::OpenReferences;
+use crate::sessions::PartitionSessions;
 use crate::{Key, Partition};
 
 /// The pieces of a value.
-pub(crate) type Pieces = SmallVec<[Piece; 1]>;
+pub(crate) type Pieces = SmallVec<[ValuePiece; 1]>;
 
 /// What tells whether something has happened to a partition that its copies must know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Marks {
+pub(crate) struct CopyMarks {
     /// Grows with each change of records.
     pub(crate) version: Version,
     /// Grows with each refusal that is remembered.
@@ -29,8 +29,8 @@ pub(crate) struct Marks {
 }
 
 impl Partition {
-    pub(crate) const fn marks(&self) -> Marks {
-        Marks { version: self.version, refusals: self.refusals, holds: self.holds.changes() }
+    pub(crate) const fn stamps(&self) -> CopyMarks {
+        CopyMarks { version: self.version, refusals: self.refusals, holds: self.holds.changes() }
     }
 
     /// A primary of `term` makes the versions from here on.
@@ -45,7 +45,7 @@ impl Partition {
     }
 
     /// Where the space of the changes from here on comes from, unless another member has decided on them.
-    pub(crate) const fn set_funds(&mut self, funds: Funds) {
+    pub(crate) const fn set_funds(&mut self, funds: ChangeFunds) {
         self.funds = funds;
     }
 
@@ -128,7 +128,7 @@ impl Partition {
     ///
     /// # Errors
     /// `NoSpace`: there is no such record then.
-    pub(crate) fn install(&mut self, record: &RecordCopy<'_>, limit: Limit) -> Result<()> {
+    pub(crate) fn install(&mut self, record: &RecordCopy<'_>, limit: QuotaLimit) -> Result<()> {
         if let Some(touched) = &mut self.touched {
             touched.push(record.key.into());
         }
@@ -139,17 +139,17 @@ impl Partition {
         // What is there is given back first: nobody is served from it.
         self.store.delete(record.key)?;
         self.store.set_limit(limit);
-        if let [Data::Inline(bytes)] = pieces.as_slice() {
-            return self.store.put(record.key, Source::Bytes(bytes), version).map(|_| ());
+        if let [ValueData::Inline(bytes)] = pieces.as_slice() {
+            return self.store.put(record.key, WriteSource::Bytes(bytes), version).map(|_| ());
         }
-        let len: usize = pieces.iter().map(Data::len).sum();
-        let whole = Source::Zeros(u32::try_from(len).unwrap_or(u32::MAX));
+        let len: usize = pieces.iter().map(ValueData::len).sum();
+        let whole = WriteSource::Zeros(u32::try_from(len).unwrap_or(u32::MAX));
         let result = self.store.put(record.key, whole, version).and_then(|_| {
             let mut at = 0;
             for piece in pieces {
-                if let Data::Inline(bytes) = piece {
+                if let ValueData::Inline(bytes) = piece {
                     self.store.set_limit(limit);
-                    self.store.write(record.key, at, Source::Bytes(bytes), version)?;
+                    self.store.write(record.key, at, WriteSource::Bytes(bytes), version)?;
                 }
                 at += piece.len() as u32;
             }
@@ -176,11 +176,11 @@ impl Partition {
     /// `Corrupt`: it wrote something else; nothing is changed.
     pub fn import_state(&mut self, raw: &[u8]) -> Result<()> {
         let imported = (|| {
-            let mut decoder = Decoder::new(raw);
+            let mut decoder = FieldDecoder::new(raw);
             let version = Version(decoder.u64("version")?);
             let lease_epoch = Epoch(decoder.u64("lease epoch")?);
-            let sessions = Sessions::import(&mut decoder)?;
-            let holds = Holds::import(&mut decoder)?;
+            let sessions = PartitionSessions::import(&mut decoder)?;
+            let holds = OpenReferences::import(&mut decoder)?;
             decoder.finish("state")?;
             Ok((version, lease_epoch, sessions, holds))
         })();
@@ -207,7 +207,7 @@ pub(crate) fn put_u32(out: &mut Vec<u8>, number: usize) {
 
 /// A count of at most `max`.
 pub(crate) fn bounded(
-    decoder: &mut Decoder<'_>,
+    decoder: &mut FieldDecoder<'_>,
     max: usize,
     field: &'static str,
 ) -> Result<usize, WireError> {

@@ -8,8 +8,8 @@ mod tracks;
 
 use samite_types::{DatasetId, PartitionId};
 
-pub use recovery::{Found, Recovered, recover};
-pub use tracks::Tracks;
+pub use recovery::{Recovered, RecoveredLog, recover};
+pub use tracks::LogTracks;
 
 /// A partition of a dataset.
 pub type PlaceId = (DatasetId, PartitionId);

@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use samite_backend::{RecordStore, Scanned, Seen};
+use samite_backend::{RecordStore, ScannedRecord, ValueView};
 use samite_types::{ErrorKind, Result, Version};
 use samite_wire::op::{Guard, Operation};
 
 use crate::limits::REVEAL_LEN_MAX;
-use crate::outcome::{Current, Failure};
+use crate::outcome::{AppliedFailure, Current};
 
 /// Tries the guards in their order; the first that does not hold fails the operation, and shows the record that is there if
 /// it was asked for, in at most `reveal_max` bytes.
@@ -15,9 +15,9 @@ pub(crate) fn check_guards(
     store: &dyn RecordStore,
     operation: &Operation<'_>,
     reveal_max: usize,
-) -> Result<(), Failure> {
+) -> Result<(), AppliedFailure> {
     for (index, guard) in operation.guards.iter().enumerate() {
-        if holds(store, guard).map_err(|error| Failure::new(error.kind(), index))? {
+        if holds(store, guard).map_err(|error| AppliedFailure::new(error.kind(), index))? {
             continue;
         }
         return Err(broken(store, operation, index, reveal_max));
@@ -31,17 +31,17 @@ pub(crate) fn broken(
     operation: &Operation<'_>,
     index: usize,
     reveal_max: usize,
-) -> Failure {
+) -> AppliedFailure {
     let most = u32::try_from(reveal_max).unwrap_or(u32::MAX).min(REVEAL_LEN_MAX);
     let len = operation.reveal_len.min(most);
     let current = match operation.guards.get(index).and_then(Guard::record) {
         Some(key) if len > 0 => match reveal(store, key, len) {
             Ok(current) => current,
-            Err(error) => return Failure::new(error.kind(), index),
+            Err(error) => return AppliedFailure::new(error.kind(), index),
         },
         _ => None,
     };
-    Failure { kind: ErrorKind::Conflict, index: index as u16, current }
+    AppliedFailure { kind: ErrorKind::Conflict, index: index as u16, current }
 }
 
 fn holds(store: &dyn RecordStore, guard: &Guard<'_>) -> Result<bool> {
@@ -57,8 +57,8 @@ fn holds(store: &dyn RecordStore, guard: &Guard<'_>) -> Result<bool> {
             let found = store.look(key, *offset, bytes.len() as u32, &mut |seen| {
                 let (expected, after) = rest.split_at(seen.len().min(rest.len()));
                 same &= match seen {
-                    Seen::Bytes(found) => found == expected,
-                    Seen::Zeros(_) => expected.iter().all(|byte| *byte == 0),
+                    ValueView::Bytes(found) => found == expected,
+                    ValueView::Zeros(_) => expected.iter().all(|byte| *byte == 0),
                 };
                 rest = after;
             })?;
@@ -66,7 +66,7 @@ fn holds(store: &dyn RecordStore, guard: &Guard<'_>) -> Result<bool> {
         }
         Guard::PrefixEmpty(prefix) => {
             let mut empty = true;
-            store.scan(prefix, &[], false, 0, &mut |_: &Scanned<'_>| {
+            store.scan(prefix, &[], false, 0, &mut |_: &ScannedRecord<'_>| {
                 empty = false;
                 ControlFlow::Break(())
             })?;

@@ -20,113 +20,56 @@ pub mod locks;
 pub mod mirror;
 
 mod check;
+mod context;
 mod copy;
+mod delegations;
 mod guard;
-mod holds;
 mod lost;
 mod numbers;
+mod open_references;
 mod outcome;
 mod plan;
-mod record_leases;
+mod publish;
 mod refusals;
 mod run;
 mod scrub;
 mod sessions;
-mod show;
 
 use std::fmt;
 use std::time::Duration;
 
-use samite_backend::{Bytes, Extent, Piece, RecordStore};
+use samite_backend::{RecordStore, SharedBytes, ValuePiece};
 use samite_types::{ClientId, Epoch, ErrorKind, Result, Seq, Version};
-use samite_wire::op::{Action, BlockRef, Operation, PerAction};
+use samite_wire::op::{Action, Operation, PerAction};
 use smallvec::SmallVec;
 
-use holds::Holds;
+pub use context::{BlockGrants, NoGrants, RequestContext};
+pub use delegations::{DelegationHolder, RecordLeases};
 use limits::REMEMBERED_LEN_MAX;
-use mirror::Funds;
-use outcome::Failure;
-pub use outcome::{ActionOutput, Current, Outcome};
+use mirror::ChangeFunds;
+use open_references::OpenReferences;
+use outcome::AppliedFailure;
+pub use outcome::{ActionOutput, AppliedOutcome, Current};
 pub use plan::removes;
-use plan::{Plan, Refusal};
-pub use record_leases::{Holder, RecordLeases};
-use run::{Lender, Run};
+use plan::{Plan, PlanRefusal};
+use run::{ActionRun, DelegationGrantor};
 pub use scrub::ScrubbedRange;
-use sessions::{Applied, Decided, Known, Remembered, Sessions};
-
-/// What the operations of one request share.
-#[derive(Clone, Copy, Debug)]
-pub struct Context {
-    /// Every mutation of this client with a smaller sequence number has been answered.
-    pub answered_below: Seq,
-    /// The operation may have been sent before.
-    pub is_retry: bool,
-    /// Lease epoch that the client relies on; `Epoch(u64::MAX)` for none.
-    pub lease_epoch: Epoch,
-    /// Most bytes that the operation's listings, or the record it reveals, may take in the reply's body. A listing
-    /// for which nothing is left has no entries and is not complete.
-    pub body_len_max: usize,
-    /// The time, on a clock that never goes back; leases on records are counted by it. Zero when neither this operation nor one
-    /// before it has to do with them.
-    pub now: Duration,
-    /// Longest term of a lease on a record that this client may have.
-    pub lease_term_max: Duration,
-    /// The client copies large values from the arena by itself: those that were found undamaged a moment ago are not looked at again.
-    pub lends_memory: bool,
-    /// The client counts on the leases that it asks for: none is refused.
-    pub promises_leases: bool,
-}
-
-impl Context {
-    /// Of what was posted: its client made sure of what it stands on, and counts on the leases that it asks for.
-    const fn posted(now: Duration) -> Self {
-        Self {
-            answered_below: Seq(0),
-            is_retry: false,
-            lease_epoch: Epoch(u64::MAX),
-            body_len_max: 0,
-            now,
-            lease_term_max: Duration::MAX,
-            lends_memory: false,
-            promises_leases: true,
-        }
-    }
-}
-
-/// Blocks that were granted to the connection by which an operation came.
-pub trait Grants {
-    /// Takes the block that `block` names: it is granted, starts there and has its generation.
-    fn take(&mut self, block: &BlockRef) -> Option<Extent>;
-    /// Gives back a block of an operation that had no effect: it stays granted.
-    fn put_back(&mut self, extent: Extent);
-}
-
-/// No blocks are granted.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoGrants;
-
-impl Grants for NoGrants {
-    fn take(&mut self, _: &BlockRef) -> Option<Extent> {
-        None
-    }
-
-    fn put_back(&mut self, _: Extent) {}
-}
+use sessions::{AppliedOperation, Decided, KnownOperation, PartitionSessions, RememberedAction};
 
 /// One partition of one dataset.
 pub struct Partition {
     store: Box<dyn RecordStore>,
     version: Version,
     lease_epoch: Epoch,
-    sessions: Sessions,
+    sessions: PartitionSessions,
     leases: RecordLeases,
-    holds: Holds,
+    holds: OpenReferences,
     /// Clients of the host are shown records.
     shows: bool,
     /// What it applies was admitted by another, whose copy it is.
     follows: bool,
     /// Where the space of changes comes from, unless it follows.
-    funds: Funds,
+    funds: ChangeFunds,
     /// The most that the last change takes of a member, in bytes.
     charge: u64,
     /// The most that a change would have taken which other members have no room for, as far as is known.
@@ -149,12 +92,12 @@ impl Partition {
             store,
             version: Version(0),
             lease_epoch: Epoch(0),
-            sessions: Sessions::default(),
+            sessions: PartitionSessions::default(),
             leases: RecordLeases::default(),
-            holds: Holds::default(),
+            holds: OpenReferences::default(),
             shows: true,
             follows: false,
-            funds: Funds::Own,
+            funds: ChangeFunds::Own,
             charge: 0,
             short: None,
             refusals: 0,
@@ -163,7 +106,7 @@ impl Partition {
         }
     }
 
-    /// Whether clients of the node's host may be shown records that are made or looked up from now on ([`samite_wire::heads`]); at first they are. Not
+    /// Whether clients of the node's host may be shown records that are made or looked up from now on ([`samite_wire::lookup`]); at first they are. Not
     /// by a member of a mirror group that is not its primary, and not while something is applied that another member may not have: what is
     /// shown is read without asking. Records that are shown already stay until they change; whoever stops being the primary hides them all.
     pub const fn set_shows(&mut self, shows: bool) {
@@ -201,8 +144,8 @@ impl Partition {
 
     /// Detached records that nobody holds any more.
     #[must_use]
-    pub const fn abandoned(&self) -> u64 {
-        self.holds.abandoned()
+    pub const fn leaked_orphans(&self) -> u64 {
+        self.holds.leaked_orphans()
     }
 
     /// Ends all holds of a client that is gone.
@@ -221,22 +164,24 @@ impl Partition {
     pub fn apply(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
-        grants: &mut dyn Grants,
-    ) -> Outcome {
+        grants: &mut dyn BlockGrants,
+    ) -> AppliedOutcome {
         let outputs = if operation.is_mutation() {
             self.mutate(client, context, operation, grants)
         } else {
             self.ask(client, context, operation)
         };
         match outputs {
-            Ok(outputs) => Outcome::Done(outputs),
-            Err(Failure { kind, index, current }) => Outcome::Failed { kind, index, current },
+            Ok(outputs) => AppliedOutcome::Done(outputs),
+            Err(AppliedFailure { kind, index, current }) => {
+                AppliedOutcome::Failed { kind, index, current }
+            }
         }
     }
 
-    /// Applies a mutation that a client has [posted](samite_wire::posts): it comes once, and nobody waits for its outcome, which is certain, also where the
+    /// Applies a mutation that a client has [posted](samite_wire::submission): it comes once, and nobody waits for its outcome, which is certain, also where the
     /// target is full.
     ///
     /// What stands in the way of one action (a damaged record, too many holds) does not keep the others from taking effect. Leases are counted from `now` on;
@@ -244,14 +189,14 @@ impl Partition {
     ///
     /// # Errors
     /// Why it had no effect all the same, or not all of it.
-    pub fn apply_posted(
+    pub fn apply_submitted(
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,
         now: Duration,
     ) -> Result<(), ErrorKind> {
-        let context = Context::posted(now);
-        let funds = std::mem::replace(&mut self.funds, Funds::Promised);
+        let context = RequestContext::posted(now);
+        let funds = std::mem::replace(&mut self.funds, ChangeFunds::Promised);
         let mut done = self.try_posted(client, operation, &context);
         if done.is_err_and(|kind| kind != ErrorKind::Conflict) && operation.actions.len() > 1 {
             done = self.try_one_by_one(client, operation, &context);
@@ -271,7 +216,7 @@ impl Partition {
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,
-        context: &Context,
+        context: &RequestContext,
     ) -> Result<(), ErrorKind> {
         let mut done = Ok(());
         for (index, action) in operation.actions.iter().enumerate() {
@@ -291,7 +236,7 @@ impl Partition {
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,
-        context: &Context,
+        context: &RequestContext,
     ) -> Result<(), ErrorKind> {
         check::check(operation)
             .and_then(|()| self.try_change(client, context, operation, &mut NoGrants, None))
@@ -302,9 +247,9 @@ impl Partition {
     fn ask(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
-    ) -> Result<Outputs, Failure> {
+    ) -> Result<Outputs, AppliedFailure> {
         check::check(operation)?;
         self.admit(context, operation)?;
         let shows = self.shows;
@@ -316,20 +261,21 @@ impl Partition {
             let output = match action {
                 Action::Hold { key, .. } => {
                     holds += 1;
-                    run.check_hold(key, holds).map(|()| ActionOutput::Number(0))
+                    run.check_reference(key, holds).map(|()| ActionOutput::Number(0))
                 }
                 Action::Release { .. } => Ok(ActionOutput::Number(0)),
                 _ => run.ask(action),
             };
-            outputs.push(output.map_err(|kind| Failure::new(kind, index))?);
+            outputs.push(output.map_err(|kind| AppliedFailure::new(kind, index))?);
         }
         for (index, action) in operation.actions.iter().enumerate() {
             if matches!(action, Action::Hold { .. } | Action::Release { .. }) {
-                outputs[index] = run.ask(action).map_err(|kind| Failure::new(kind, index))?;
+                outputs[index] =
+                    run.ask(action).map_err(|kind| AppliedFailure::new(kind, index))?;
             }
         }
         if shows {
-            show::found(&*self.store, operation, &outputs);
+            publish::found(&*self.store, operation, &outputs);
         }
         Ok(outputs)
     }
@@ -337,35 +283,35 @@ impl Partition {
     fn mutate(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
-        grants: &mut dyn Grants,
-    ) -> Result<Outputs, Failure> {
+        grants: &mut dyn BlockGrants,
+    ) -> Result<Outputs, AppliedFailure> {
         check::check(operation)?;
         let (seq, answered_below) = (operation.seq, context.answered_below);
         if seq == Seq(0) {
-            return Err(Failure::new(ErrorKind::Invalid, 0));
+            return Err(AppliedFailure::new(ErrorKind::Invalid, 0));
         }
         if !self.follows {
             self.sessions.hear(client, answered_below);
         }
         match self.sessions.look_up(client, seq, context.is_retry) {
-            Known::New => {}
-            Known::Applied(Applied { results: Err((kind, index)), .. }) => {
+            KnownOperation::New => {}
+            KnownOperation::Applied(AppliedOperation { results: Err((kind, index)), .. }) => {
                 return Err(self.refused(operation, (*kind, *index), context));
             }
-            Known::Refused(kind, index) => {
+            KnownOperation::Refused(kind, index) => {
                 return Err(self.refused(operation, (kind, index), context));
             }
-            Known::Applied(Applied { version, results: Ok(results), .. }) => {
+            KnownOperation::Applied(AppliedOperation { version, results: Ok(results), .. }) => {
                 let (version, results) = (*version, results.clone());
                 return self.replay(client, context, operation, version, &results);
             }
-            Known::Lost => return Err(Failure::new(ErrorKind::SessionLost, 0)),
-            Known::Behind => return Err(Failure::new(ErrorKind::Busy, 0)),
+            KnownOperation::Lost => return Err(AppliedFailure::new(ErrorKind::SessionLost, 0)),
+            KnownOperation::Behind => return Err(AppliedFailure::new(ErrorKind::Busy, 0)),
         }
         if self.shows {
-            show::expect(&*self.store, operation);
+            publish::expect(&*self.store, operation);
         }
         let mut outputs = Outputs::new();
         match self.try_change(client, context, operation, grants, Some(&mut outputs)) {
@@ -389,14 +335,14 @@ impl Partition {
         &self,
         operation: &Operation<'_>,
         (kind, index): (ErrorKind, u16),
-        context: &Context,
-    ) -> Failure {
+        context: &RequestContext,
+    ) -> AppliedFailure {
         let index = usize::from(index);
         match kind {
             ErrorKind::Conflict => {
                 guard::broken(&*self.store, operation, index, context.body_len_max)
             }
-            kind => Failure::new(kind, index),
+            kind => AppliedFailure::new(kind, index),
         }
     }
 
@@ -410,20 +356,20 @@ impl Partition {
     fn try_change(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
-        grants: &mut dyn Grants,
+        grants: &mut dyn BlockGrants,
         outputs: Option<&mut Outputs>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), AppliedFailure> {
         self.admit(context, operation)?;
         let mut plan = Plan::new();
-        let is_kept = self.follows && self.funds != Funds::Promised;
-        let funds = if is_kept { Funds::Kept } else { self.funds };
+        let is_kept = self.follows && self.funds != ChangeFunds::Promised;
+        let funds = if is_kept { ChangeFunds::Kept } else { self.funds };
         let store: &mut dyn RecordStore = &mut *self.store;
         match plan::plan((store, funds), (&self.holds, client), operation, grants, &mut plan) {
             Ok(charge) => self.charge = charge,
-            Err(Refusal::Failed(failure)) => return Err(failure),
-            Err(Refusal::Short(failure, charge)) => {
+            Err(PlanRefusal::Failed(failure)) => return Err(failure),
+            Err(PlanRefusal::Short(failure, charge)) => {
                 self.short = Some(charge);
                 return Err(failure);
             }
@@ -432,16 +378,20 @@ impl Partition {
         self.store.settle();
         done?;
         if self.shows {
-            show::made(&*self.store, operation, self.version);
+            publish::made(&*self.store, operation, self.version);
         }
         self.leases.changed(client, operation, context.now);
         Ok(())
     }
 
     /// Steps 3 and 4.
-    fn admit(&self, context: &Context, operation: &Operation<'_>) -> Result<(), Failure> {
+    fn admit(
+        &self,
+        context: &RequestContext,
+        operation: &Operation<'_>,
+    ) -> Result<(), AppliedFailure> {
         if context.lease_epoch < self.lease_epoch && !only_releases(operation) {
-            return Err(Failure::new(ErrorKind::StaleLease, 0));
+            return Err(AppliedFailure::new(ErrorKind::StaleLease, 0));
         }
         guard::check_guards(&*self.store, operation, context.body_len_max)
     }
@@ -450,11 +400,11 @@ impl Partition {
     fn change(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
         plan: &mut Plan<'_>,
         mut outputs: Option<&mut Outputs>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), AppliedFailure> {
         self.version = Version(self.version.get() + 1);
         let mut run = self.run((client, true), context);
         for (index, (action, step)) in operation.actions.iter().zip(plan).enumerate() {
@@ -467,7 +417,7 @@ impl Partition {
                 }
                 Err(kind) => {
                     debug_assert!(false, "planned action {index} failed: {kind:?}");
-                    return Err(Failure::new(kind, index));
+                    return Err(AppliedFailure::new(kind, index));
                 }
             }
         }
@@ -479,34 +429,36 @@ impl Partition {
     fn replay(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
         version: Version,
-        results: &[Remembered],
-    ) -> Result<Outputs, Failure> {
+        results: &[RememberedAction],
+    ) -> Result<Outputs, AppliedFailure> {
         if results.len() != operation.actions.len() {
             // The client has given one number to two operations.
-            return Err(Failure::new(ErrorKind::Invalid, 0));
+            return Err(AppliedFailure::new(ErrorKind::Invalid, 0));
         }
         let mut run = self.run((client, false), context);
         let mut outputs = Outputs::new();
         for (action, result) in operation.actions.iter().zip(results) {
             outputs.push(match result {
-                Remembered::Written { offset, total_len, created } => ActionOutput::Written {
+                RememberedAction::Written { offset, total_len, created } => ActionOutput::Written {
                     version,
                     offset: *offset,
                     total_len: *total_len,
                     created: *created,
                 },
-                Remembered::Deleted(existed) => ActionOutput::Deleted { existed: *existed },
-                Remembered::Number(number) => ActionOutput::Number(*number),
-                Remembered::Value { version, total_len, bytes } => ActionOutput::Value {
+                RememberedAction::Deleted(existed) => ActionOutput::Deleted { existed: *existed },
+                RememberedAction::Number(number) => ActionOutput::Number(*number),
+                RememberedAction::Value { version, total_len, bytes } => ActionOutput::Value {
                     version: *version,
                     total_len: *total_len,
                     pieces: short(bytes).collect(),
                 },
-                Remembered::Asked => match run.ask(action) {
-                    Err(ErrorKind::Corrupt) => return Err(Failure::new(ErrorKind::Corrupt, 0)),
+                RememberedAction::Asked => match run.ask(action) {
+                    Err(ErrorKind::Corrupt) => {
+                        return Err(AppliedFailure::new(ErrorKind::Corrupt, 0));
+                    }
                     found => found.unwrap_or_else(|_| gone()),
                 },
             });
@@ -515,9 +467,13 @@ impl Partition {
     }
 
     /// `borrows`: the client is given the leases that it asks for.
-    fn run(&mut self, (client, borrows): (ClientId, bool), context: &Context) -> Run<'_> {
+    fn run(
+        &mut self,
+        (client, borrows): (ClientId, bool),
+        context: &RequestContext,
+    ) -> ActionRun<'_> {
         let leases = &mut self.leases;
-        Run {
+        ActionRun {
             store: &mut *self.store,
             holds: &mut self.holds,
             client,
@@ -527,7 +483,7 @@ impl Partition {
             shows: false,
             touched: self.touched.as_mut(),
             lends_memory: context.lends_memory,
-            lender: borrows.then_some(Lender {
+            lender: borrows.then_some(DelegationGrantor {
                 leases,
                 client,
                 term_max: context.lease_term_max,
@@ -541,8 +497,8 @@ impl Partition {
 type Outputs = PerAction<ActionOutput>;
 
 /// The pieces of a short value.
-fn short(bytes: &[u8]) -> impl Iterator<Item = Piece> {
-    (!bytes.is_empty()).then(|| Piece::Bytes(Bytes::from(bytes))).into_iter()
+fn short(bytes: &[u8]) -> impl Iterator<Item = ValuePiece> {
+    (!bytes.is_empty()).then(|| ValuePiece::Bytes(SharedBytes::from(bytes))).into_iter()
 }
 
 /// What a replayed `Get` finds when the record is no more: no bytes, at no version.
@@ -562,24 +518,28 @@ fn only_releases(operation: &Operation<'_>) -> bool {
     actions.all(|action| matches!(action, Action::Release { .. } | Action::Locate { .. }))
 }
 
-fn remembered(action: &Action<'_>, output: &ActionOutput) -> Remembered {
+fn remembered(action: &Action<'_>, output: &ActionOutput) -> RememberedAction {
     match output {
         ActionOutput::Value { version, total_len, pieces } => {
-            let len: usize = pieces.iter().map(Piece::len).sum();
+            let len: usize = pieces.iter().map(ValuePiece::len).sum();
             if len > REMEMBERED_LEN_MAX {
-                return Remembered::Asked;
+                return RememberedAction::Asked;
             }
             let mut bytes = Vec::with_capacity(len);
             pieces.iter().for_each(|piece| piece.append_to(&mut bytes));
-            Remembered::Value { version: *version, total_len: *total_len, bytes: bytes.into() }
+            RememberedAction::Value {
+                version: *version,
+                total_len: *total_len,
+                bytes: bytes.into(),
+            }
         }
-        _ if !action.is_mutation() => Remembered::Asked,
+        _ if !action.is_mutation() => RememberedAction::Asked,
         ActionOutput::Written { offset, total_len, created, .. } => {
-            Remembered::Written { offset: *offset, total_len: *total_len, created: *created }
+            RememberedAction::Written { offset: *offset, total_len: *total_len, created: *created }
         }
-        ActionOutput::Deleted { existed } => Remembered::Deleted(*existed),
-        ActionOutput::Number(number) => Remembered::Number(*number),
-        ActionOutput::Listing { .. } => Remembered::Asked,
+        ActionOutput::Deleted { existed } => RememberedAction::Deleted(*existed),
+        ActionOutput::Number(number) => RememberedAction::Number(*number),
+        ActionOutput::Listing { .. } => RememberedAction::Asked,
     }
 }
 

@@ -32,7 +32,7 @@ pub struct LockFile {
 
 /// A lock that somebody wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockWish {
+pub struct LockClaim {
     /// For whom.
     pub owner: LockOwner,
     /// Bytes.
@@ -50,7 +50,7 @@ pub type WaitId = u64;
 
 /// What came of a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum LockVerdict {
     /// The owner has it.
     Granted,
     /// This one is in the way.
@@ -64,21 +64,21 @@ pub enum Taken {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingLock {
     id: WaitId,
-    wish: LockWish,
+    wish: LockClaim,
 }
 
 #[derive(Debug, Default)]
-struct FileLocks {
+struct FileLockTable {
     /// Ordered by start.
     held: Vec<LockFound>,
     /// In the order of their beginnings.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingLock>,
 }
 
-impl FileLocks {
-    fn in_the_way(&self, wish: &LockWish) -> impl Iterator<Item = &LockFound> {
+impl FileLockTable {
+    fn in_the_way(&self, wish: &LockClaim) -> impl Iterator<Item = &LockFound> {
         self.held.iter().filter(move |held| {
             held.owner != wish.owner
                 && held.range.meets(wish.range)
@@ -133,7 +133,7 @@ fn with_range(
 /// The locks of one node.
 #[derive(Debug, Default)]
 pub struct LockTable {
-    files: HashMap<LockFile, FileLocks>,
+    files: HashMap<LockFile, FileLockTable>,
     waits: HashMap<WaitId, LockFile>,
     /// Files on which a client has locks or waits.
     of_client: HashMap<ClientId, HashSet<LockFile>>,
@@ -146,13 +146,13 @@ impl LockTable {
     pub fn take(
         &mut self,
         file: LockFile,
-        wish: &LockWish,
+        wish: &LockClaim,
         wait: Option<WaitId>,
         granted: &mut Vec<WaitId>,
-    ) -> Taken {
-        let known = self.files.get(&file).map_or(0, FileLocks::count);
+    ) -> LockVerdict {
+        let known = self.files.get(&file).map_or(0, FileLockTable::count);
         if known + 2 > PER_FILE_MAX || self.total + 2 > TOTAL_MAX {
-            return Taken::Full;
+            return LockVerdict::Full;
         }
         if file.space == LockSpace::Whole && !self.holds_in_mode(&file, wish) {
             self.release(file, wish.owner, LockRange::WHOLE, granted);
@@ -162,30 +162,30 @@ impl LockTable {
         let Some(in_the_way) = locks.in_the_way(wish).next().copied() else {
             self.grant(file, wish);
             self.wake(file, granted);
-            return Taken::Granted;
+            return LockVerdict::Granted;
         };
         let Some(id) = wait else {
             self.forget_if_empty(file);
-            return Taken::Held(in_the_way);
+            return LockVerdict::Held(in_the_way);
         };
         if wish.detects_deadlock && self.would_circle(file, wish) {
-            return Taken::Deadlock;
+            return LockVerdict::Deadlock;
         }
         if self.waits.contains_key(&id) {
-            return Taken::Full;
+            return LockVerdict::Full;
         }
         self.waits.insert(id, file);
         let locks = self.files.entry(file).or_default();
-        locks.waiting.push_back(Waiting { id, wish: *wish });
+        locks.waiting.push_back(WaitingLock { id, wish: *wish });
         self.total += 1;
         self.of_client.entry(wish.owner.client).or_default().insert(file);
-        Taken::Waits
+        LockVerdict::Waits
     }
 
     /// Notes a lock that another node has granted: who is in the way holds none any more. `granted` gets the waits that ended because of it.
     /// Whether there was room.
-    pub fn note(&mut self, file: LockFile, wish: &LockWish, granted: &mut Vec<WaitId>) -> bool {
-        let known = self.files.get(&file).map_or(0, FileLocks::count);
+    pub fn note(&mut self, file: LockFile, wish: &LockClaim, granted: &mut Vec<WaitId>) -> bool {
+        let known = self.files.get(&file).map_or(0, FileLockTable::count);
         if known + 2 > PER_FILE_MAX || self.total + 2 > TOTAL_MAX {
             return false;
         }
@@ -209,12 +209,12 @@ impl LockTable {
 
     /// Takes over a lock that another node knows, beside whatever is here. Whether there was room.
     pub fn adopt(&mut self, file: LockFile, lock: &LockFound) -> bool {
-        let known = self.files.get(&file).map_or(0, FileLocks::count);
+        let known = self.files.get(&file).map_or(0, FileLockTable::count);
         if known + 2 > PER_FILE_MAX || self.total + 2 > TOTAL_MAX {
             return false;
         }
         let LockFound { range, mode, owner, holder } = *lock;
-        self.grant(file, &LockWish { owner, range, mode, holder, detects_deadlock: false });
+        self.grant(file, &LockClaim { owner, range, mode, holder, detects_deadlock: false });
         true
     }
 
@@ -240,7 +240,7 @@ impl LockTable {
 
     /// Locks that exclude each other were told of by nodes that have not heard of the end of one. Who asks for what it is
     /// said to hold beside another does not know that it does: else each might wait for the other.
-    fn let_go_of_untrue(&mut self, file: LockFile, wish: &LockWish, granted: &mut Vec<WaitId>) {
+    fn let_go_of_untrue(&mut self, file: LockFile, wish: &LockClaim, granted: &mut Vec<WaitId>) {
         let Some(locks) = self.files.get(&file) else { return };
         let mut untrue: Vec<LockRange> = Vec::new();
         for other in locks.in_the_way(wish).take(EXCLUDING_MAX) {
@@ -260,7 +260,7 @@ impl LockTable {
         }
     }
 
-    fn holds_in_mode(&self, file: &LockFile, wish: &LockWish) -> bool {
+    fn holds_in_mode(&self, file: &LockFile, wish: &LockClaim) -> bool {
         self.files.get(file).is_some_and(|locks| {
             locks.held.iter().any(|held| held.owner == wish.owner && held.mode == wish.mode)
         })
@@ -290,7 +290,7 @@ impl LockTable {
 
     /// A lock in the way of such a wish.
     #[must_use]
-    pub fn test(&self, file: LockFile, wish: &LockWish) -> Option<LockFound> {
+    pub fn test(&self, file: LockFile, wish: &LockClaim) -> Option<LockFound> {
         self.files.get(&file)?.in_the_way(wish).next().copied()
     }
 
@@ -359,7 +359,7 @@ impl LockTable {
         self.files.get(&file).map_or(&[], |locks| &locks.held)
     }
 
-    fn grant(&mut self, file: LockFile, wish: &LockWish) {
+    fn grant(&mut self, file: LockFile, wish: &LockClaim) {
         let locks = self.files.entry(file).or_default();
         let after = with_range(&locks.held, wish.owner, wish.range, Some((wish.mode, wish.holder)));
         self.total = self.total - locks.held.len() + after.len();
@@ -403,7 +403,7 @@ impl LockTable {
     }
 
     /// Whether one of those in the way waits, through others perhaps, for the one who wishes.
-    fn would_circle(&self, file: LockFile, wish: &LockWish) -> bool {
+    fn would_circle(&self, file: LockFile, wish: &LockClaim) -> bool {
         let Some(locks) = self.files.get(&file) else { return false };
         let mut next: Vec<LockOwner> = locks.in_the_way(wish).map(|held| held.owner).collect();
         let mut seen = HashSet::new();

@@ -2,13 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use samite_backend::Scanned;
+use samite_backend::ScannedRecord;
 use samite_types::{ClientId, ErrorKind, Seq};
 use samite_wire::op::{Action, Guard, Operation};
 
-use crate::outcome::{ActionOutput, Outcome};
-use crate::sessions::Known;
-use crate::{Context, Partition, check};
+use crate::outcome::{ActionOutput, AppliedOutcome};
+use crate::sessions::KnownOperation;
+use crate::{Partition, RequestContext, check};
 
 impl Partition {
     /// Which guard or action of an operation is about a record that is not there, so that its answer would say that there was none, or make one. `None`: there is no
@@ -16,14 +16,14 @@ impl Partition {
     pub(crate) fn lost_at(
         &self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
     ) -> Option<u16> {
         let is_decided = || {
             operation.is_mutation()
                 && !matches!(
                     self.sessions.look_up(client, operation.seq, context.is_retry),
-                    Known::New
+                    KnownOperation::New
                 )
         };
         if check::check(operation).is_err()
@@ -66,7 +66,7 @@ impl Partition {
     pub(crate) fn refuse_lost(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
         index: u16,
     ) {
@@ -82,7 +82,7 @@ impl Partition {
 
     fn has_none(&self, prefix: &[u8], after: &[u8], reverse: bool) -> bool {
         let mut has_none = true;
-        let scanned = self.store.scan(prefix, after, reverse, 0, &mut |_: &Scanned<'_>| {
+        let scanned = self.store.scan(prefix, after, reverse, 0, &mut |_: &ScannedRecord<'_>| {
             has_none = false;
             ControlFlow::Break(())
         });
@@ -91,8 +91,8 @@ impl Partition {
 }
 
 /// A listing says what is there, and then that there may have been more: who asks for that is refused.
-pub(crate) fn leave_open(mut outcome: Outcome) -> Outcome {
-    if let Outcome::Done(outputs) = &mut outcome {
+pub(crate) fn leave_open(mut outcome: AppliedOutcome) -> AppliedOutcome {
+    if let AppliedOutcome::Done(outputs) = &mut outcome {
         for output in outputs.iter_mut() {
             if let ActionOutput::Listing { complete, count: 1.., .. } = output {
                 *complete = false;

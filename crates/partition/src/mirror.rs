@@ -1,15 +1,15 @@
 //! Mirroring: a partition together with its part in its mirror group. Pure, like the partition: time and messages come in, effects go out.
 //!
-//! **The log.** The primary applies an operation at once and writes down what happened as an *entry* ([`samite_wire::peer::Entry`]):
+//! **The log.** The primary applies an operation at once and writes down what happened as an *entry* ([`samite_wire::peer::PartitionLogEntry`]):
 //! the operation as it came, where the log was before, and what the partition's version and the outcome were after. Members apply entries in
 //! order; each says where the log must stand and what must come of it, so a member cannot skip one, apply one twice, or drift apart
-//! without noticing. Positions count on over terms, and each term begins with an entry of its own ([`Event::Opened`](samite_wire::peer::Event::Opened)): a
+//! without noticing. Positions count on over terms, and each term begins with an entry of its own ([`Event::Opened`](samite_wire::peer::EntryEvent::Opened)): a
 //! member that has applied that one has applied all before it, and only then its acknowledgements count.
 //!
 //! **Committed** is what every *required* member has applied. Required are the members that the map calls good, and those that were just
-//! brought up to date. A reply may leave when what it has seen is committed: [`Mirrored::apply`] gives a [`Ticket`],
-//! and [`Mirrored::standing`] says what has become of it. The primary never stops requiring a member on its own: it asks ([`Effect::Missed`]) until a map
-//! says that the member is not good any more, and no report is under way that it is up to date ([`Mirrored::missed_answered`]).
+//! brought up to date. A reply may leave when what it has seen is committed: [`MirroredPartition::apply`] gives a [`CommitPosition`],
+//! and [`MirroredPartition::commit_status`] says what has become of it. The primary never stops requiring a member on its own: it asks ([`MirrorEffect::Missed`]) until a map
+//! says that the member is not good any more, and no report is under way that it is up to date ([`MirroredPartition::missed_answered`]).
 //!
 //! **Terms.** A message of an older term is refused, and the refusal names the newer one: who gets it is not the primary any more.
 //! There is one primary for a term, and it needs the acknowledgement of its successor, which refuses: so nothing is committed in a
@@ -22,8 +22,8 @@
 //! **Leases on records** are volatile. That a primary gives some is an entry; a new primary that finds it lets no mutation through until
 //! they must have run out.
 //!
-//! **The write-ahead log** of a durable dataset is one more follower ([`Mirrored::set_logs`]): it is given each entry
-//! ([`Effect::Append`]) and says how far they are on flash ([`Mirrored::logged`]).
+//! **The write-ahead log** of a durable dataset is one more follower ([`MirroredPartition::set_logs`]): it is given each entry
+//! ([`MirrorEffect::Append`]) and says how far they are on flash ([`MirroredPartition::logged`]).
 //!
 //! **Room** (`room.rs`): members keep space for what the primary decides on, so that a change fits on all members that count, or takes effect nowhere.
 //!
@@ -32,10 +32,10 @@
 //! Messages may be lost, come twice, late and in any order. Messages to send may be dropped as well: they are sent again.
 
 mod beside;
+mod catching_up;
 mod checkpoint;
 mod digest;
 mod effects;
-mod elect;
 mod log;
 mod lost;
 mod packet;
@@ -57,31 +57,31 @@ use std::fmt;
 use std::time::Duration;
 
 use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Position, TargetId, Term};
-use samite_wire::control::{Consistency, Group, Member};
+use samite_wire::control::{GroupMember, MemberConsistency, MirrorGroup};
 use samite_wire::op::Operation;
-use samite_wire::peer::{Envelope, Message, Point};
+use samite_wire::peer::{LogPoint, PeerEnvelope, PeerMessage};
 
-use crate::{Context, Grants, Outcome, Partition};
-pub(crate) use digest::Digest;
-pub use effects::Effect;
-use effects::Effects;
-use elect::Elect;
-use log::Log;
+use crate::{AppliedOutcome, BlockGrants, Partition, RequestContext};
+use catching_up::CatchingUpPrimary;
+pub(crate) use digest::StateDigest;
+pub use effects::MirrorEffect;
+use effects::MirrorEffects;
+use log::EntryLog;
 pub use log::LogEntry;
-pub use packet::Packet;
-use primary::Primary;
-use reads::Reads;
-use repair::Damage;
-pub(crate) use room::Funds;
-use room::Kept;
-pub use rules::Rules;
+pub use packet::PeerPacket;
+use primary::PrimaryState;
+use reads::MemberReads;
+use repair::DamagedRecords;
+pub(crate) use room::ChangeFunds;
+use room::ReservedRoom;
+pub use rules::MirrorRules;
 pub use scrub::ScrubStep;
-use sink::Sink;
-pub use source::{Batch, Copied, Source};
+use sink::ResyncSink;
+pub use source::{CopiedRecord, CopyBatch, CopySource};
 
 /// Times of mirroring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct MirrorTimes {
     /// What was not answered is sent again after this.
     pub retransmit: Duration,
     /// A member that did not answer for so long is reported.
@@ -96,7 +96,7 @@ pub struct Times {
     pub read_lease: Duration,
 }
 
-impl Times {
+impl MirrorTimes {
     /// What is used unless said otherwise.
     pub const DEFAULT: Self = Self {
         retransmit: Duration::from_millis(100),
@@ -108,7 +108,7 @@ impl Times {
     };
 }
 
-impl Default for Times {
+impl Default for MirrorTimes {
     fn default() -> Self {
         Self::DEFAULT
     }
@@ -116,23 +116,27 @@ impl Default for Times {
 
 /// A mirror group, as a map has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
+pub struct GroupView {
     /// Epoch of the map.
     pub epoch: Epoch,
     /// Term of the group.
     pub term: Term,
     /// Members; the first is the primary.
-    pub members: Vec<Member>,
+    pub members: Vec<GroupMember>,
     /// Incarnation of each member's node: after another one the member has nothing of what it acknowledged.
     pub incarnations: Vec<u64>,
     /// What the partition held died with its nodes, and nobody has taken note of it: see [`ErrorKind::Lost`].
     pub is_lost: bool,
 }
 
-impl View {
+impl GroupView {
     /// The view of `group` in the map of `epoch`, which gives the incarnation of each target's node.
     #[must_use]
-    pub fn new(epoch: Epoch, group: &Group, incarnation_of: impl Fn(TargetId) -> u64) -> Self {
+    pub fn new(
+        epoch: Epoch,
+        group: &MirrorGroup,
+        incarnation_of: impl Fn(TargetId) -> u64,
+    ) -> Self {
         let members = group.members.clone();
         let incarnations = members.iter().map(|member| incarnation_of(member.target)).collect();
         Self { epoch, term: group.term, members, incarnations, is_lost: false }
@@ -141,7 +145,7 @@ impl View {
 
 /// When an operation is applied.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct At {
+pub struct ApplyTime {
     /// The time, on a clock that never goes back. Of no meaning to a partition that is [plain](Mirrored::is_plain).
     pub now: Duration,
     /// The lease of the node runs until then.
@@ -150,16 +154,16 @@ pub struct At {
 
 /// What a reply has to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket {
+pub struct CommitPosition {
     /// Which time that this member was primary.
     reign: u32,
     /// The last entry that the reply has seen.
     pub position: Position,
 }
 
-/// What has become of a [`Ticket`].
+/// What has become of a [`CommitPosition`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum CommitStatus {
     /// The reply may leave.
     Committed,
     /// Not yet.
@@ -170,15 +174,15 @@ pub enum Standing {
 
 /// What this member is to the group.
 #[derive(Debug)]
-enum Role {
+enum MemberRole {
     /// Not a member, or not told yet, or deposed and not told by whom.
     Out,
     /// It applies what the primary sends.
     Secondary,
     /// It is to decide, and takes over what others have first.
-    Elect(Box<Elect>),
+    Elect(Box<CatchingUpPrimary>),
     /// It decides on the order.
-    Primary(Box<Primary>),
+    Primary(Box<PrimaryState>),
 }
 
 /// One partition of one dataset on one target, with its part in the mirror group. See the [module](self).
@@ -188,8 +192,8 @@ enum Role {
 /// lets resync be; and after each of them takes all [effects](Self::next_effect).
 ///
 /// A group is shared by the partitions of all datasets of one redundancy: a member of it is good when the partitions of all of them are up to
-/// date ([`Mirrored::ready`]), and needs a resync when one of them has missed something.
-pub struct Mirrored {
+/// date ([`MirroredPartition::ready`]), and needs a resync when one of them has missed something.
+pub struct MirroredPartition {
     partition: Partition,
     dataset: DatasetId,
     id: PartitionId,
@@ -199,41 +203,41 @@ pub struct Mirrored {
     term: Term,
     /// More than one member: nothing is served without a lease.
     is_group: bool,
-    role: Role,
+    role: MemberRole,
     /// Counts the times that this member has become primary.
     reign: u32,
     /// Where the log stands here.
-    at: Point,
+    at: LogPoint,
     /// The records and `at` belong together; else this member has to be brought up to date.
     is_fit: bool,
     /// Its records may differ from those of others at the same version: a resync copies all.
     is_doubtful: bool,
-    /// See [`View::is_lost`].
+    /// See [`GroupView::is_lost`].
     is_lost: bool,
     /// A primary may have given leases on records.
     lends: bool,
     /// Whom this member follows.
     primary: TargetId,
-    log: Log,
+    log: EntryLog,
     /// A checkpoint under way.
-    checkpoint: Option<Source>,
+    checkpoint: Option<CopySource>,
     /// Entries are written to a log on flash, and are there up to this one.
     logged: Option<Position>,
-    sink: Option<Sink>,
-    damage: Damage,
+    sink: Option<ResyncSink>,
+    damage: DamagedRecords,
     /// Entries come from a log on flash: nobody is to be told anything.
     is_replaying: bool,
     /// The last try to bring this member up to date, and its term.
     last_attempt: (Term, u32),
-    reads: Reads,
-    kept: Kept,
-    effects: Effects,
-    times: Times,
-    rules: Rules,
+    reads: MemberReads,
+    kept: ReservedRoom,
+    effects: MirrorEffects,
+    times: MirrorTimes,
+    rules: MirrorRules,
 }
 
-impl Mirrored {
-    /// The part of target `me` in the group of `partition`. It knows no group yet: [`Mirrored::configure`] tells.
+impl MirroredPartition {
+    /// The part of target `me` in the group of `partition`. It knows no group yet: [`MirroredPartition::configure`] tells.
     #[must_use]
     pub fn new(partition: Partition, dataset: DatasetId, id: PartitionId, me: TargetId) -> Self {
         Self {
@@ -244,32 +248,32 @@ impl Mirrored {
             epoch: Epoch(0),
             term: Term(0),
             is_group: true,
-            role: Role::Out,
+            role: MemberRole::Out,
             reign: 0,
-            at: Point::default(),
+            at: LogPoint::default(),
             is_fit: true,
             is_doubtful: false,
             is_lost: false,
             lends: false,
             primary: TargetId(0),
-            log: Log::default(),
+            log: EntryLog::default(),
             checkpoint: None,
             logged: None,
             sink: None,
-            damage: Damage::default(),
+            damage: DamagedRecords::default(),
             is_replaying: false,
             last_attempt: (Term(0), 0),
-            reads: Reads::default(),
-            kept: Kept::default(),
-            effects: Effects::default(),
-            times: Times::DEFAULT,
-            rules: Rules::default(),
+            reads: MemberReads::default(),
+            kept: ReservedRoom::default(),
+            effects: MirrorEffects::default(),
+            times: MirrorTimes::DEFAULT,
+            rules: MirrorRules::default(),
         }
     }
 
     /// The same with other times.
     #[must_use]
-    pub const fn with_times(mut self, times: Times) -> Self {
+    pub const fn with_times(mut self, times: MirrorTimes) -> Self {
         self.times = times;
         self
     }
@@ -277,15 +281,15 @@ impl Mirrored {
     /// The same, wrong in some way. For tests of tests.
     #[doc(hidden)]
     #[must_use]
-    pub const fn with_rules(mut self, rules: Rules) -> Self {
+    pub const fn with_rules(mut self, rules: MirrorRules) -> Self {
         self.partition.set_forgets(rules.forgets_results);
         self.rules = rules;
         self
     }
 
-    /// Where its log stands, as a write-ahead log and its checkpoint gave it back; before the first [`Mirrored::configure`].
+    /// Where its log stands, as a write-ahead log and its checkpoint gave it back; before the first [`MirroredPartition::configure`].
     #[must_use]
-    pub const fn recovered(mut self, at: Point, lends: bool) -> Self {
+    pub const fn recovered(mut self, at: LogPoint, lends: bool) -> Self {
         self.at = at;
         self.lends = lends;
         self
@@ -316,7 +320,7 @@ impl Mirrored {
 
     /// Where its log stands.
     #[must_use]
-    pub const fn point(&self) -> Point {
+    pub const fn point(&self) -> LogPoint {
         self.at
     }
 
@@ -328,14 +332,14 @@ impl Mirrored {
 
     /// Whether the map names it the primary, and it does not decide yet: it takes over what others have first.
     #[must_use]
-    pub const fn is_elect(&self) -> bool {
-        matches!(self.role, Role::Elect(_))
+    pub const fn is_catching_up(&self) -> bool {
+        matches!(self.role, MemberRole::Elect(_))
     }
 
     /// Whether it decides on the order of operations.
     #[must_use]
     pub const fn is_primary(&self) -> bool {
-        matches!(self.role, Role::Primary(_))
+        matches!(self.role, MemberRole::Primary(_))
     }
 
     /// Whether leases on records may be out, of this primary or one before it.
@@ -348,7 +352,7 @@ impl Mirrored {
     #[must_use]
     pub fn is_plain(&self) -> bool {
         match &self.role {
-            Role::Primary(primary) => primary.is_plain,
+            MemberRole::Primary(primary) => primary.is_plain,
             _ => false,
         }
     }
@@ -367,20 +371,20 @@ impl Mirrored {
         }
         *logged = position;
         match self.role {
-            Role::Primary(_) => self.advance(),
-            Role::Secondary if self.is_fit && self.at.term == self.term => self.acknowledge(),
+            MemberRole::Primary(_) => self.advance(),
+            MemberRole::Secondary if self.is_fit && self.at.term == self.term => self.acknowledge(),
             _ => {}
         }
     }
 
     /// The next effect. All are to be taken after each call.
-    pub fn next_effect(&mut self) -> Option<Effect> {
+    pub fn next_effect(&mut self) -> Option<MirrorEffect> {
         let envelope = self.envelope(TargetId(0));
         self.effects.next(&envelope)
     }
 
     /// Takes up a newer map.
-    pub fn configure(&mut self, view: &View, now: Duration) {
+    pub fn configure(&mut self, view: &GroupView, now: Duration) {
         self.see_time(now);
         if view.epoch <= self.epoch {
             return;
@@ -397,16 +401,18 @@ impl Mirrored {
         self.is_group = view.members.len() > 1;
         match view.members.iter().position(|member| member.target == self.me) {
             // One that was started again leads nothing while a good one is waited for: its log is another in the same term.
-            Some(0) if view.members[0].consistency == Consistency::Good => self.named(view, now),
+            Some(0) if view.members[0].consistency == MemberConsistency::Good => {
+                self.named(view, now)
+            }
             Some(_) => {
                 self.depose();
                 self.term = view.term;
-                self.role = Role::Secondary;
+                self.role = MemberRole::Secondary;
             }
             None => {
                 self.depose();
                 self.term = view.term;
-                self.role = Role::Out;
+                self.role = MemberRole::Out;
             }
         }
     }
@@ -414,9 +420,9 @@ impl Mirrored {
     /// Stops being the primary, or about to be it.
     fn depose(&mut self) {
         match self.role {
-            Role::Out | Role::Secondary => return,
-            Role::Elect(_) => return self.role = Role::Out,
-            Role::Primary(_) => self.role = Role::Out,
+            MemberRole::Out | MemberRole::Secondary => return,
+            MemberRole::Elect(_) => return self.role = MemberRole::Out,
+            MemberRole::Primary(_) => self.role = MemberRole::Out,
         }
         // What waits is lost, also when this member answers reads later.
         self.reign += 1;
@@ -426,38 +432,38 @@ impl Mirrored {
         self.effects.deposed();
     }
 
-    /// Applies an operation of a client. The reply may leave when the ticket, if there is one, is [committed](Self::standing).
+    /// Applies an operation of a client. The reply may leave when the ticket, if there is one, is [committed](Self::commit_status).
     ///
     /// Failures beside those of [`Partition::apply`]: `StaleMap` (another member is the primary), `Unavailable` (the lease of the node is over,
-    /// too much waits for members, or leases of an earlier primary may run: see [`Mirrored::mutable_at`]); this sending did nothing then, an
+    /// too much waits for members, or leases of an earlier primary may run: see [`MirroredPartition::mutable_at`]); this sending did nothing then, an
     /// earlier one may have.
     pub fn apply(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
-        grants: &mut dyn Grants,
-        at: At,
-    ) -> (Outcome, Option<Ticket>) {
+        grants: &mut dyn BlockGrants,
+        at: ApplyTime,
+    ) -> (AppliedOutcome, Option<CommitPosition>) {
         match &self.role {
-            Role::Primary(primary) if primary.is_plain => {
+            MemberRole::Primary(primary) if primary.is_plain => {
                 let outcome = self.apply_unless_lost(client, context, operation, grants);
                 (self.unless_damaged(outcome, at.now), None)
             }
-            Role::Primary(_) => self.serve(client, context, operation, grants, at),
-            Role::Secondary if self.rules.reads_anywhere && !operation.is_mutation() => {
+            MemberRole::Primary(_) => self.serve(client, context, operation, grants, at),
+            MemberRole::Secondary if self.rules.reads_anywhere && !operation.is_mutation() => {
                 (self.partition.apply(client, context, operation, grants), None)
             }
-            Role::Elect(_) => (refused(ErrorKind::Unavailable), None),
+            MemberRole::Elect(_) => (refused(ErrorKind::Unavailable), None),
             _ if self.may_read(operation) => self.read(client, context, operation, at),
             _ => (refused(ErrorKind::StaleMap), None),
         }
     }
 
     /// What is said instead, when an operation has found what it reads damaged.
-    fn unless_damaged(&mut self, outcome: Outcome, now: Duration) -> Outcome {
+    fn unless_damaged(&mut self, outcome: AppliedOutcome, now: Duration) -> AppliedOutcome {
         match outcome {
-            Outcome::Failed { kind: ErrorKind::Corrupt, .. } => {
+            AppliedOutcome::Failed { kind: ErrorKind::Corrupt, .. } => {
                 refused(self.note_damage(Vec::new(), now))
             }
             outcome => outcome,
@@ -466,21 +472,21 @@ impl Mirrored {
 
     /// What has become of a ticket.
     #[must_use]
-    pub fn standing(&self, ticket: Ticket) -> Standing {
+    pub fn commit_status(&self, ticket: CommitPosition) -> CommitStatus {
         let committed = match &self.role {
-            Role::Primary(primary) => primary.committed,
-            Role::Secondary => self.reads.committed(self.term),
-            Role::Out | Role::Elect(_) => return Standing::Lost,
+            MemberRole::Primary(primary) => primary.committed,
+            MemberRole::Secondary => self.reads.committed(self.term),
+            MemberRole::Out | MemberRole::Elect(_) => return CommitStatus::Lost,
         };
         match ticket.position <= committed {
-            _ if ticket.reign != self.reign => Standing::Lost,
-            true => Standing::Committed,
-            false => Standing::Waiting,
+            _ if ticket.reign != self.reign => CommitStatus::Lost,
+            true => CommitStatus::Committed,
+            false => CommitStatus::Waiting,
         }
     }
 
     /// A message from another member.
-    pub fn receive(&mut self, envelope: &Envelope, message: &Message<'_>, now: Duration) {
+    pub fn receive(&mut self, envelope: &PeerEnvelope, message: &PeerMessage<'_>, now: Duration) {
         if envelope.to != self.me {
             return;
         }
@@ -489,7 +495,7 @@ impl Mirrored {
         let is_old = envelope.term < self.term;
         if is_old && heeds_terms {
             if speaks_as_primary(message) {
-                self.answer(envelope.from, &Message::Stale);
+                self.answer(envelope.from, &PeerMessage::Stale);
             }
             return;
         }
@@ -500,19 +506,19 @@ impl Mirrored {
         }
         let from = envelope.from;
         match message {
-            Message::Fetch { key } => self.fetch_asked(from, key, now),
-            Message::Fetched { record } => self.fetched(from, record, now),
-            Message::AskTail { have } => self.asked_tail(from, *have),
-            Message::Tail(entry) => self.take_over(from, entry, now),
-            Message::TailEnd { upto } => self.tail_ends(from, *upto, now),
+            PeerMessage::Fetch { key } => self.fetch_asked(from, key, now),
+            PeerMessage::Fetched { record } => self.fetched(from, record, now),
+            PeerMessage::AskTail { have } => self.asked_tail(from, *have),
+            PeerMessage::Tail(entry) => self.take_over(from, entry, now),
+            PeerMessage::TailEnd { upto } => self.tail_ends(from, *upto, now),
             _ if !speaks_as_primary(message) => self.answered(from, message, now),
             _ if !self.is_primary() || !heeds_terms => self.follow(from, message, now),
             _ => {}
         }
     }
 
-    fn envelope(&self, to: TargetId) -> Envelope {
-        Envelope {
+    fn envelope(&self, to: TargetId) -> PeerEnvelope {
+        PeerEnvelope {
             dataset: self.dataset,
             partition: self.id,
             from: self.me,
@@ -523,53 +529,53 @@ impl Mirrored {
     }
 
     /// Sends a small message.
-    fn answer(&mut self, to: TargetId, message: &Message<'_>) {
+    fn answer(&mut self, to: TargetId, message: &PeerMessage<'_>) {
         let envelope = self.envelope(to);
-        self.effects.send(Packet::new(&envelope, message));
+        self.effects.send(PeerPacket::new(&envelope, message));
     }
 
     fn refresh_plain(&mut self) {
         let is_logged = self.logged.is_some();
-        if let Role::Primary(primary) = &mut self.role {
+        if let MemberRole::Primary(primary) = &mut self.role {
             primary.is_plain = !self.is_group && !is_logged && !self.reads.is_on;
             if primary.is_plain {
                 // What members had room for counts no more, and is not looked at again.
-                self.partition.set_funds(Funds::Own);
+                self.partition.set_funds(ChangeFunds::Own);
             }
         }
     }
 }
 
 /// Whether only a primary says so.
-const fn speaks_as_primary(message: &Message<'_>) -> bool {
+const fn speaks_as_primary(message: &PeerMessage<'_>) -> bool {
     matches!(
         message,
-        Message::Entry(_)
-            | Message::Begin { .. }
-            | Message::Compare { .. }
-            | Message::Records { .. }
-            | Message::State { .. }
-            | Message::LendReads { .. }
-            | Message::AskRoom { .. }
-            | Message::AskTail { .. }
+        PeerMessage::Entry(_)
+            | PeerMessage::Begin { .. }
+            | PeerMessage::Compare { .. }
+            | PeerMessage::Records { .. }
+            | PeerMessage::State { .. }
+            | PeerMessage::LendReads { .. }
+            | PeerMessage::AskRoom { .. }
+            | PeerMessage::AskTail { .. }
     )
 }
 
-fn refused(kind: ErrorKind) -> Outcome {
+fn refused(kind: ErrorKind) -> AppliedOutcome {
     refused_at(kind, 0)
 }
 
-fn refused_at(kind: ErrorKind, index: u16) -> Outcome {
-    Outcome::Failed { kind, index, current: None }
+fn refused_at(kind: ErrorKind, index: u16) -> AppliedOutcome {
+    AppliedOutcome::Failed { kind, index, current: None }
 }
 
-impl fmt::Debug for Mirrored {
+impl fmt::Debug for MirroredPartition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let role = match self.role {
-            Role::Out => "out",
-            Role::Secondary => "secondary",
-            Role::Elect(_) => "elect",
-            Role::Primary(_) => "primary",
+            MemberRole::Out => "out",
+            MemberRole::Secondary => "secondary",
+            MemberRole::Elect(_) => "elect",
+            MemberRole::Primary(_) => "primary",
         };
         let Self { dataset, id, me, term, at, .. } = self;
         write!(f, "{dataset} {id} on {me}: {role} of {term}, {} at {}", at.position, at.version)

@@ -1,6 +1,6 @@
 //! Little-endian numbers in records.
 
-use samite_backend::{RecordMeta, RecordStore, Seen};
+use samite_backend::{RecordMeta, RecordStore, ValueView};
 use samite_types::ErrorKind;
 use samite_wire::limits::ADVANCE_COUNT_MAX;
 
@@ -13,7 +13,7 @@ pub(crate) const NUMBER_LEN: u32 = size_of::<u64>() as u32;
 pub(crate) type Numbers = [u8; ADVANCE_COUNT_MAX as usize * NUMBER_LEN as usize];
 
 /// Numbers of a record.
-pub(crate) struct Found {
+pub(crate) struct RecordNumbers {
     /// The record; `None`: there is none.
     pub(crate) meta: Option<RecordMeta>,
     /// What is not there counts as zeros.
@@ -27,16 +27,16 @@ pub(crate) fn read(
     store: &dyn RecordStore,
     key: &[u8],
     (offset, count): (u32, u8),
-) -> Result<Found> {
+) -> Result<RecordNumbers> {
     let (mut numbers, mut at) = ([0; size_of::<Numbers>()], 0);
     let meta = store.look(key, offset, u32::from(count) * NUMBER_LEN, &mut |seen| match seen {
-        Seen::Bytes(bytes) => {
+        ValueView::Bytes(bytes) => {
             numbers[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         }
-        Seen::Zeros(len) => at += len as usize,
+        ValueView::Zeros(len) => at += len as usize,
     })?;
-    Ok(Found { meta, numbers, len: at })
+    Ok(RecordNumbers { meta, numbers, len: at })
 }
 
 /// The same, moved forward to `to`, each unless it is a little later already, by `slack` at most.
@@ -45,7 +45,7 @@ pub(crate) fn advanced(
     key: &[u8],
     (offset, count): (u32, u8),
     (to, slack): (i64, u64),
-) -> Result<Found> {
+) -> Result<RecordNumbers> {
     let mut found = read(store, key, (offset, count))?;
     let there = found.len;
     let numbers = found.numbers.chunks_exact_mut(NUMBER_LEN as usize);

@@ -1,13 +1,13 @@
 //! What became of an operation.
 
-use samite_backend::Piece;
+use samite_backend::ValuePiece;
 use samite_types::{ErrorKind, Version};
 use samite_wire::op::PerAction;
 use smallvec::SmallVec;
 
 /// What became of an operation; it owns what it names, so a reply can be built from it at any time.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum AppliedOutcome {
     /// Took effect; one output for each action.
     Done(PerAction<ActionOutput>),
     /// Had no effect.
@@ -26,13 +26,13 @@ pub type Current = (Version, u32, Vec<u8>);
 
 /// Why an operation has no effect.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct AppliedFailure {
     pub(crate) kind: ErrorKind,
     pub(crate) index: u16,
     pub(crate) current: Option<Current>,
 }
 
-impl Failure {
+impl AppliedFailure {
     /// Of guard or action `index`. There are few of them: the index fits.
     pub(crate) const fn new(kind: ErrorKind, index: usize) -> Self {
         Self { kind, index: index as u16, current: None }
@@ -49,7 +49,7 @@ pub enum ActionOutput {
         /// Whole length of its value, in bytes.
         total_len: u32,
         /// The bytes asked for, in order.
-        pieces: SmallVec<[Piece; 1]>,
+        pieces: SmallVec<[ValuePiece; 1]>,
     },
     /// Of a `Put`, `Write`, `Append` or `Truncate`.
     Written {

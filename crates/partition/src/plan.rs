@@ -1,47 +1,49 @@
 //! Planning: everything that can refuse an operation is found out before anything changes.
 
-use samite_backend::{Extent, Limit, PlannedChange, RecordMeta, RecordStore, Source};
+use samite_backend::{
+    ArenaExtent, PlannedChange, QuotaLimit, RecordMeta, RecordStore, WriteSource,
+};
 use samite_types::{ClientId, ErrorKind};
 use samite_wire::limits::{HOLDERS_LEN_MAX, RECORD_LEN_MAX};
-use samite_wire::op::{Action, BlockRef, Data, Operation, PerAction};
+use samite_wire::op::{Action, BlockRef, Operation, PerAction, ValueData};
 use smallvec::SmallVec;
 
-use crate::Grants;
-use crate::holds::{HOLDER_LEN, Holds};
+use crate::BlockGrants;
 use crate::limits::REMOVAL_LEN_MAX;
-use crate::mirror::Funds;
+use crate::mirror::ChangeFunds;
 use crate::numbers::{self, NUMBER_LEN, Numbers};
-use crate::outcome::Failure;
+use crate::open_references::{HOLDER_LEN, OpenReferences};
+use crate::outcome::AppliedFailure;
 
 /// What an action needs beside itself.
 #[derive(Debug)]
-pub(crate) struct Step<'a> {
+pub(crate) struct PlanStep<'a> {
     /// Where an append goes.
     pub(crate) offset: u32,
     /// Bytes to store.
-    pub(crate) source: Option<Source<'a>>,
+    pub(crate) source: Option<WriteSource<'a>>,
     /// What `Advance` writes, if no earlier action has a say in it.
     pub(crate) numbers: Option<Numbers>,
 }
 
 /// One step for each action.
-pub(crate) type Plan<'a> = PerAction<Step<'a>>;
+pub(crate) type Plan<'a> = PerAction<PlanStep<'a>>;
 
 /// What `Advance` writes is as long as a part of this.
 const NUMBERS: Numbers = [0; size_of::<Numbers>()];
 
 /// The number that `Add` and `Max` write is as long as this.
-const NUMBER: Source<'static> = Source::Bytes(&[0; NUMBER_LEN as usize]);
+const NUMBER: WriteSource<'static> = WriteSource::Bytes(&[0; NUMBER_LEN as usize]);
 
 /// Why a plan is not carried out.
-pub(crate) enum Refusal {
-    Failed(Failure),
+pub(crate) enum PlanRefusal {
+    Failed(AppliedFailure),
     /// Other members are not known to have room for what it takes, so many bytes.
-    Short(Failure, u64),
+    Short(AppliedFailure, u64),
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
+impl From<AppliedFailure> for PlanRefusal {
+    fn from(failure: AppliedFailure) -> Self {
         Self::Failed(failure)
     }
 }
@@ -49,13 +51,13 @@ impl From<Failure> for Refusal {
 /// Plans the actions of a mutation, one step for each, and sets their space aside. Returns the most that they take of a member that has the same records,
 /// where there are any. Whether it succeeds or not, blocks of a plan that is not carried out are given back.
 pub(crate) fn plan<'a>(
-    (store, funds): (&mut dyn RecordStore, Funds),
-    holds: (&Holds, ClientId),
+    (store, funds): (&mut dyn RecordStore, ChangeFunds),
+    holds: (&OpenReferences, ClientId),
     operation: &Operation<'a>,
-    grants: &mut dyn Grants,
+    grants: &mut dyn BlockGrants,
     plan: &mut Plan<'a>,
-) -> Result<u64, Refusal> {
-    let steps = plan_steps((store, holds), operation, grants, plan).map_err(Refusal::Failed);
+) -> Result<u64, PlanRefusal> {
+    let steps = plan_steps((store, holds), operation, grants, plan).map_err(PlanRefusal::Failed);
     let result = steps.and_then(|()| reserve((&mut *store, funds), operation, plan));
     if result.is_err() {
         store.settle();
@@ -64,9 +66,9 @@ pub(crate) fn plan<'a>(
     result
 }
 
-fn give_back(plan: &mut Plan<'_>, grants: &mut dyn Grants) {
+fn give_back(plan: &mut Plan<'_>, grants: &mut dyn BlockGrants) {
     for step in plan.drain(..) {
-        if let Some(Source::Blocks(blocks)) = step.source {
+        if let Some(WriteSource::Blocks(blocks)) = step.source {
             for (extent, _) in blocks {
                 grants.put_back(extent);
             }
@@ -75,12 +77,12 @@ fn give_back(plan: &mut Plan<'_>, grants: &mut dyn Grants) {
 }
 
 fn plan_steps<'a>(
-    (store, (holds, client)): (&dyn RecordStore, (&Holds, ClientId)),
+    (store, (holds, client)): (&dyn RecordStore, (&OpenReferences, ClientId)),
     operation: &Operation<'a>,
-    grants: &mut dyn Grants,
+    grants: &mut dyn BlockGrants,
     plan: &mut Plan<'a>,
-) -> Result<(), Failure> {
-    let mut shadow = Shadow {
+) -> Result<(), AppliedFailure> {
+    let mut shadow = RecordShadow {
         store,
         tracks: operation.actions.len() > 1,
         known: SmallVec::new(),
@@ -90,12 +92,13 @@ fn plan_steps<'a>(
         more_holds: 0,
     };
     for (index, action) in operation.actions.iter().enumerate() {
-        let mut step = Step { offset: 0, source: None, numbers: None };
-        shadow.plan(action, &mut step).map_err(|kind| Failure::new(kind, index))?;
+        let mut step = PlanStep { offset: 0, source: None, numbers: None };
+        shadow.plan(action, &mut step).map_err(|kind| AppliedFailure::new(kind, index))?;
         if let Action::Put { data, .. } | Action::Write { data, .. } | Action::Append { data, .. } =
             action
         {
-            let source = resolve(data, grants).ok_or(Failure::new(ErrorKind::Invalid, index))?;
+            let source =
+                resolve(data, grants).ok_or(AppliedFailure::new(ErrorKind::Invalid, index))?;
             step.source = Some(source);
         }
         plan.push(step);
@@ -104,10 +107,10 @@ fn plan_steps<'a>(
 }
 
 fn reserve(
-    (store, funds): (&mut dyn RecordStore, Funds),
+    (store, funds): (&mut dyn RecordStore, ChangeFunds),
     operation: &Operation<'_>,
     plan: &Plan<'_>,
-) -> Result<u64, Refusal> {
+) -> Result<u64, PlanRefusal> {
     let mut changes = PerAction::<PlannedChange<'_>>::new();
     let mut last = 0;
     for (index, (action, step)) in operation.actions.iter().zip(plan).enumerate() {
@@ -117,7 +120,7 @@ fn reserve(
                 Action::Write { key, offset, .. } | Action::Advance { key, offset, .. },
                 Some(source),
             ) => PlannedChange::Write { key, offset: *offset, source },
-            (Action::Punch { .. }, Some(Source::Zeros(0))) => continue,
+            (Action::Punch { .. }, Some(WriteSource::Zeros(0))) => continue,
             (Action::Append { key, .. } | Action::Punch { key, .. }, Some(source)) => {
                 PlannedChange::Write { key, offset: step.offset, source }
             }
@@ -139,26 +142,26 @@ fn reserve(
         changes.push(change);
     }
     let charge = match funds {
-        Funds::Own | Funds::Promised => 0,
-        Funds::Members { .. } | Funds::Kept => store.charge_max(&changes),
+        ChangeFunds::Own | ChangeFunds::Promised => 0,
+        ChangeFunds::Members { .. } | ChangeFunds::Kept => store.charge_max(&changes),
     };
     let makes_room = makes_room(operation);
     match funds {
-        Funds::Kept => store.draw(charge),
-        Funds::Members { has_reserve: Some(true), .. } if makes_room => {}
-        Funds::Members { bytes, full_above, has_reserve } if charge > bytes => {
+        ChangeFunds::Kept => store.draw(charge),
+        ChangeFunds::Members { has_reserve: Some(true), .. } if makes_room => {}
+        ChangeFunds::Members { bytes, full_above, has_reserve } if charge > bytes => {
             let is_full = charge > full_above && !(makes_room && has_reserve.is_none());
             let kind = if is_full { ErrorKind::NoSpace } else { ErrorKind::Unavailable };
-            return Err(Refusal::Short(Failure::new(kind, last), charge));
+            return Err(PlanRefusal::Short(AppliedFailure::new(kind, last), charge));
         }
         _ => {}
     }
     store.set_limit(match funds {
-        Funds::Promised => Limit::Beyond,
-        Funds::Own | Funds::Members { .. } if !makes_room => Limit::Open,
-        _ => Limit::Whole,
+        ChangeFunds::Promised => QuotaLimit::Beyond,
+        ChangeFunds::Own | ChangeFunds::Members { .. } if !makes_room => QuotaLimit::Open,
+        _ => QuotaLimit::Whole,
     });
-    store.reserve(&changes).map_err(|error| Failure::new(error.kind(), last))?;
+    store.reserve(&changes).map_err(|error| AppliedFailure::new(error.kind(), last))?;
     Ok(charge)
 }
 
@@ -187,12 +190,12 @@ pub const fn removes(action: &Action<'_>) -> bool {
 }
 
 /// The bytes that `data` means; `None`, with nothing taken, if it names a block that is not granted.
-fn resolve<'a>(data: &Data<'a>, grants: &mut dyn Grants) -> Option<Source<'a>> {
+fn resolve<'a>(data: &ValueData<'a>, grants: &mut dyn BlockGrants) -> Option<WriteSource<'a>> {
     match data {
-        Data::Inline(bytes) => Some(Source::Bytes(bytes)),
-        Data::Zeros(len) => Some(Source::Zeros(*len)),
-        Data::Blocks(refs) => {
-            let mut blocks: Vec<(Extent, u32)> = Vec::with_capacity(refs.len());
+        ValueData::Inline(bytes) => Some(WriteSource::Bytes(bytes)),
+        ValueData::Zeros(len) => Some(WriteSource::Zeros(*len)),
+        ValueData::Blocks(refs) => {
+            let mut blocks: Vec<(ArenaExtent, u32)> = Vec::with_capacity(refs.len());
             for block in refs {
                 match take(block, grants) {
                     Some(extent) => blocks.push((extent, block.len)),
@@ -202,12 +205,12 @@ fn resolve<'a>(data: &Data<'a>, grants: &mut dyn Grants) -> Option<Source<'a>> {
                     }
                 }
             }
-            Some(Source::Blocks(blocks))
+            Some(WriteSource::Blocks(blocks))
         }
     }
 }
 
-fn take(block: &BlockRef, grants: &mut dyn Grants) -> Option<Extent> {
+fn take(block: &BlockRef, grants: &mut dyn BlockGrants) -> Option<ArenaExtent> {
     let extent = grants.take(block)?;
     if block.len == 0 || block.len as usize > extent.len() {
         grants.put_back(extent);
@@ -218,14 +221,14 @@ fn take(block: &BlockRef, grants: &mut dyn Grants) -> Option<Extent> {
 
 /// What is known of a record at some point of an operation.
 #[derive(Clone, Copy)]
-enum Fate {
+enum RecordFate {
     Absent,
     Len(u32),
     /// An earlier action may have removed it.
     Unknown,
 }
 
-impl Fate {
+impl RecordFate {
     fn of(found: Option<RecordMeta>) -> Self {
         found.map_or(Self::Absent, |meta| Self::Len(meta.len))
     }
@@ -250,33 +253,33 @@ impl Fate {
 }
 
 /// The records as they will be after the actions planned so far.
-struct Shadow<'a, 's> {
+struct RecordShadow<'a, 's> {
     store: &'s dyn RecordStore,
     /// Another action may ask for what this one leaves.
     tracks: bool,
     /// Later entries count.
-    known: PerAction<(&'a [u8], Fate)>,
+    known: PerAction<(&'a [u8], RecordFate)>,
     /// Prefixes of which an earlier action removes records, nobody knows yet which.
     wiped: SmallVec<[&'a [u8]; 1]>,
-    holds: &'s Holds,
+    holds: &'s OpenReferences,
     client: ClientId,
     /// Holds that the actions planned so far take.
     more_holds: usize,
 }
 
-impl<'a> Shadow<'a, '_> {
+impl<'a> RecordShadow<'a, '_> {
     /// What earlier actions leave of the record at `key`; `None`: they have nothing to do with it.
-    fn left(&self, key: &[u8]) -> Option<Fate> {
+    fn left(&self, key: &[u8]) -> Option<RecordFate> {
         if let Some((_, fate)) = self.known.iter().rev().find(|(known, _)| *known == key) {
             return Some(*fate);
         }
-        self.wiped.iter().any(|prefix| key.starts_with(prefix)).then_some(Fate::Unknown)
+        self.wiped.iter().any(|prefix| key.starts_with(prefix)).then_some(RecordFate::Unknown)
     }
 
-    fn fate(&self, key: &[u8]) -> Result<Fate, ErrorKind> {
+    fn fate(&self, key: &[u8]) -> Result<RecordFate, ErrorKind> {
         match self.left(key) {
             Some(fate) => Ok(fate),
-            None => Ok(Fate::of(self.store.meta(key)?)),
+            None => Ok(RecordFate::of(self.store.meta(key)?)),
         }
     }
 
@@ -286,26 +289,26 @@ impl<'a> Shadow<'a, '_> {
     }
 
     /// The fate of a record that is to be read, too; fails when those bytes are damaged.
-    fn readable(&self, key: &[u8], offset: u32, len: u32) -> Result<Fate, ErrorKind> {
+    fn readable(&self, key: &[u8], offset: u32, len: u32) -> Result<RecordFate, ErrorKind> {
         let found = self.store.look(key, offset, len, &mut |_| {})?;
-        Ok(self.left(key).unwrap_or_else(|| Fate::of(found)))
+        Ok(self.left(key).unwrap_or_else(|| RecordFate::of(found)))
     }
 
     /// Finds what stands in the way of `action`, and notes what it will leave.
-    fn plan(&mut self, action: &Action<'a>, step: &mut Step<'_>) -> Result<(), ErrorKind> {
+    fn plan(&mut self, action: &Action<'a>, step: &mut PlanStep<'_>) -> Result<(), ErrorKind> {
         let (key, fate) = match action {
             Action::Get { key, offset, len } => {
                 let fate = self.readable(key, *offset, *len)?;
                 fate.len()?.ok_or(ErrorKind::NotFound)?;
                 (*key, fate)
             }
-            Action::Put { key, data } => (*key, Fate::Len(data.len() as u32)),
-            Action::Delete { key } => (*key, Fate::Absent),
+            Action::Put { key, data } => (*key, RecordFate::Len(data.len() as u32)),
+            Action::Delete { key } => (*key, RecordFate::Absent),
             Action::Write { key, offset, data } => {
                 let end = *offset + data.len() as u32;
                 // Not found out when nobody will ask.
-                let fate = if self.tracks { self.fate(key)?.grown(end) } else { Fate::Len(end) };
-                (*key, fate)
+                let grown = self.tracks.then(|| self.fate(key)).transpose()?;
+                (*key, grown.map_or(RecordFate::Len(end), |fate| fate.grown(end)))
             }
             Action::Append { key, data, len_max } => {
                 step.offset = self.fate(key)?.len()?.unwrap_or(0);
@@ -313,27 +316,27 @@ impl<'a> Shadow<'a, '_> {
                 if end > (*len_max as usize).min(RECORD_LEN_MAX) {
                     return Err(ErrorKind::TooLarge);
                 }
-                (*key, Fate::Len(end as u32))
+                (*key, RecordFate::Len(end as u32))
             }
             Action::Truncate { key, len } => {
                 self.existing(key)?;
-                (*key, Fate::Len(*len))
+                (*key, RecordFate::Len(*len))
             }
             Action::Add { key, offset, .. } => {
                 let fate = self.readable(key, *offset, NUMBER_LEN)?;
                 (*key, fate.grown(*offset + NUMBER_LEN))
             }
             Action::Advance { key, offset, count, to, slack } => {
-                let len = u32::from(*count) * NUMBER_LEN;
                 // Also what is reserved.
-                step.source = Some(Source::Bytes(&NUMBERS[..len as usize]));
+                let len = u32::from(*count) * NUMBER_LEN;
+                step.source = Some(WriteSource::Bytes(&NUMBERS[..len as usize]));
                 let found = numbers::advanced(self.store, key, (*offset, *count), (*to, *slack))?;
                 let fate = match self.left(key) {
                     // The numbers are found when it is carried out.
                     Some(fate) => fate,
                     None => {
                         step.numbers = Some(found.numbers);
-                        Fate::of(found.meta)
+                        RecordFate::of(found.meta)
                     }
                 };
                 (*key, fate.grown(*offset + len))
@@ -347,7 +350,7 @@ impl<'a> Shadow<'a, '_> {
                 let fate = self.fate(key)?;
                 let there = fate.len()?.unwrap_or(0).saturating_sub(*offset).min(*len);
                 step.offset = *offset;
-                step.source = Some(Source::Zeros(there));
+                step.source = Some(WriteSource::Zeros(there));
                 (*key, fate)
             }
             Action::DeletePrefix { prefix, .. } => {
@@ -381,8 +384,9 @@ impl<'a> Shadow<'a, '_> {
             }
             Action::Detach { key, to } => {
                 // Whether the record goes or gets the other key, no later action of this operation needs to know.
-                self.known.push((key, if key == to { Fate::Unknown } else { Fate::Absent }));
-                self.known.push((to, Fate::Unknown));
+                self.known
+                    .push((key, if key == to { RecordFate::Unknown } else { RecordFate::Absent }));
+                self.known.push((to, RecordFate::Unknown));
                 Ok(())
             }
             _ => Ok(()),

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use samite_types::{ClientId, ErrorKind, Seq};
 
 use crate::limits::{RESULTS_MAX, SESSIONS_MAX};
-use crate::sessions::Known;
-use crate::{Context, Partition};
+use crate::sessions::KnownOperation;
+use crate::{Partition, RequestContext};
 
 /// Refusals of one client.
 #[derive(Debug, Default)]
@@ -23,14 +23,14 @@ struct OfClient {
 
 /// Refusals by client.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
+pub(crate) struct ClientRefusals {
     clients: BTreeMap<ClientId, OfClient>,
     /// Refusals over all clients.
     total: usize,
     tick: u64,
 }
 
-impl Refusals {
+impl ClientRefusals {
     /// The client has had the answers to all below `answered_below`.
     pub(crate) fn hear(&mut self, client: ClientId, answered_below: Seq) {
         if let Some(known) = self.clients.get_mut(&client)
@@ -59,12 +59,12 @@ impl Refusals {
     }
 
     /// What became of the first sending of `seq`, if that was refused.
-    pub(crate) fn find(&self, client: ClientId, seq: Seq) -> Option<Known<'static>> {
+    pub(crate) fn find(&self, client: ClientId, seq: Seq) -> Option<KnownOperation<'static>> {
         let known = self.clients.get(&client)?;
         if seq < known.heard {
-            return Some(Known::Behind);
+            return Some(KnownOperation::Behind);
         }
-        known.refused.get(&seq).map(|(kind, index)| Known::Refused(*kind, *index))
+        known.refused.get(&seq).map(|(kind, index)| KnownOperation::Refused(*kind, *index))
     }
 }
 
@@ -73,7 +73,7 @@ impl Partition {
     pub(crate) fn note_refusal(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         seq: Seq,
         reason: (ErrorKind, u16),
     ) {
@@ -93,16 +93,16 @@ mod tests {
 
     #[test]
     fn a_refusal_is_known_until_its_answer_is_there_and_bounded_in_all() {
-        let (mut refusals, one) = (Refusals::default(), ClientId(1));
+        let (mut refusals, one) = (ClientRefusals::default(), ClientId(1));
         for seq in 1..=4 {
             refusals.note(one, Seq(seq), (ErrorKind::Conflict, 2));
         }
         assert!(refusals.find(ClientId(2), Seq(1)).is_none());
         assert!(refusals.find(one, Seq(5)).is_none());
         refusals.hear(one, Seq(3));
-        assert!(matches!(refusals.find(one, Seq(2)), Some(Known::Behind)));
+        assert!(matches!(refusals.find(one, Seq(2)), Some(KnownOperation::Behind)));
         let known = refusals.find(one, Seq(3));
-        assert!(matches!(known, Some(Known::Refused(ErrorKind::Conflict, 2))));
+        assert!(matches!(known, Some(KnownOperation::Refused(ErrorKind::Conflict, 2))));
         assert_eq!(refusals.total, 2);
         for seq in 1..=2 * RESULTS_MAX as u64 {
             let client = ClientId(2 + seq % (2 * SESSIONS_MAX as u64));

@@ -3,29 +3,29 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use samite_backend::{Changed, Piece, RecordMeta, RecordStore, Seen, Source};
+use samite_backend::{RecordChange, RecordMeta, RecordStore, ValuePiece, ValueView, WriteSource};
 use samite_types::{ClientId, Epoch, ErrorKind, Version};
-use samite_wire::heads::HEAD_LEN;
+use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{
-    Action, DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED, ReplyEncoder, Touched,
+    Action, DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED, ReplyEncoder, TouchedRecords,
 };
 use smallvec::SmallVec;
 
-use crate::holds::Holds;
+use crate::delegations::RecordLeases;
 use crate::limits::{DELETE_PREFIX_MAX, LISTING_LEN_MAX, REVEAL_LEN_MAX};
 use crate::numbers::{self, NUMBER_LEN, Numbers};
+use crate::open_references::OpenReferences;
 use crate::outcome::ActionOutput;
-use crate::plan::Step;
-use crate::record_leases::RecordLeases;
+use crate::plan::PlanStep;
 
 /// An action that cannot be done says why without words: an absent record is an everyday answer.
 type Result<T> = std::result::Result<T, ErrorKind>;
 
 /// What actions work on.
-pub(crate) struct Run<'a> {
+pub(crate) struct ActionRun<'a> {
     pub(crate) store: &'a mut dyn RecordStore,
     pub(crate) lease_epoch: &'a mut Epoch,
-    pub(crate) holds: &'a mut Holds,
+    pub(crate) holds: &'a mut OpenReferences,
     /// Who asks.
     pub(crate) client: ClientId,
     /// The version that changed records get.
@@ -39,11 +39,11 @@ pub(crate) struct Run<'a> {
     /// Who asks copies large values from the arena.
     pub(crate) lends_memory: bool,
     /// Gives leases; `None`: they are refused.
-    pub(crate) lender: Option<Lender<'a>>,
+    pub(crate) lender: Option<DelegationGrantor<'a>>,
 }
 
 /// What it takes to give a lease.
-pub(crate) struct Lender<'a> {
+pub(crate) struct DelegationGrantor<'a> {
     pub(crate) leases: &'a mut RecordLeases,
     pub(crate) client: ClientId,
     pub(crate) term_max: Duration,
@@ -52,14 +52,14 @@ pub(crate) struct Lender<'a> {
     pub(crate) is_promised: bool,
 }
 
-impl Run<'_> {
+impl ActionRun<'_> {
     /// Carries out a mutation for which `step` was planned.
     pub(crate) fn change(
         &mut self,
         action: &Action<'_>,
-        step: &mut Step<'_>,
+        step: &mut PlanStep<'_>,
     ) -> Result<ActionOutput> {
-        let source = step.source.take().unwrap_or(Source::Zeros(0));
+        let source = step.source.take().unwrap_or(WriteSource::Zeros(0));
         let version = self.version;
         self.note(action);
         let (offset, changed) = match action {
@@ -129,10 +129,10 @@ impl Run<'_> {
     fn note(&mut self, action: &Action<'_>) {
         let Some(touched) = &mut self.touched else { return };
         match action.touched() {
-            Touched::Key(key) => touched.push(key.into()),
-            Touched::Moved(from, to) => touched.extend([from.into(), to.into()]),
+            TouchedRecords::Key(key) => touched.push(key.into()),
+            TouchedRecords::Moved(from, to) => touched.extend([from.into(), to.into()]),
             // What is removed by its prefix is noted when it is found.
-            Touched::Nothing | Touched::Prefix(_) => {}
+            TouchedRecords::Nothing | TouchedRecords::Prefix(_) => {}
         }
     }
 
@@ -168,7 +168,7 @@ impl Run<'_> {
                 Ok(ActionOutput::Number(granted.as_micros() as u64))
             }
             Action::Hold { key, token } => {
-                self.check_hold(key, 1)?;
+                self.check_reference(key, 1)?;
                 Ok(self.hold(key, *token))
             }
             Action::Release { token } => Ok(ActionOutput::Number(self.holds.release(*token))),
@@ -181,7 +181,7 @@ impl Run<'_> {
     }
 
     /// Fails unless the record at `key` can be held, as one of `count` holds of this operation.
-    pub(crate) fn check_hold(&self, key: &[u8], count: usize) -> Result<()> {
+    pub(crate) fn check_reference(&self, key: &[u8], count: usize) -> Result<()> {
         self.holds.check_room(self.client, count)?;
         match self.store.meta(key)? {
             Some(_) => Ok(()),
@@ -190,11 +190,11 @@ impl Run<'_> {
     }
 
     fn hold(&mut self, key: &[u8], token: u64) -> ActionOutput {
-        ActionOutput::Number(self.holds.hold(self.client, key, token))
+        ActionOutput::Number(self.holds.open_reference(self.client, key, token))
     }
 
     fn detach(&mut self, key: &[u8], to: &[u8]) -> Result<u64> {
-        if !self.holds.is_held(key) {
+        if !self.holds.is_referenced(key) {
             self.holds.forget(key);
             let existed = self.store.delete(key)?;
             return Ok(if existed { DETACHED_REMOVED } else { DETACHED_NONE });
@@ -219,7 +219,7 @@ impl Run<'_> {
         reverse: bool,
         value_len: u32,
     ) -> Result<ActionOutput> {
-        let mut page = Page::new(limit, self.body_left);
+        let mut page = ListingPage::new(limit, self.body_left);
         let (store, shows) = (&*self.store, self.shows && value_len as usize >= HEAD_LEN);
         store.scan(prefix, after, reverse, value_len, &mut |record| {
             let flow = page.add(record.key, record.meta, record.value);
@@ -234,7 +234,7 @@ impl Run<'_> {
     }
 
     fn extents(&mut self, prefix: &[u8], after: &[u8], limit: u32) -> Result<ActionOutput> {
-        let mut page = Page::new(limit, self.body_left);
+        let mut page = ListingPage::new(limit, self.body_left);
         let store = &*self.store;
         let (mut ranges, mut result) = (Vec::new(), Ok(()));
         store.scan(prefix, after, false, 0, &mut |record| {
@@ -287,17 +287,17 @@ impl Run<'_> {
         (offset, count): (u32, u8),
         (to, slack): (i64, u64),
         known: Option<&Numbers>,
-    ) -> Result<Changed> {
+    ) -> Result<RecordChange> {
         let numbers = match known {
             Some(numbers) => *numbers,
             None => numbers::advanced(self.store, key, (offset, count), (to, slack))?.numbers,
         };
-        let source = Source::Bytes(&numbers[..usize::from(count) * NUMBER_LEN as usize]);
+        let source = WriteSource::Bytes(&numbers[..usize::from(count) * NUMBER_LEN as usize]);
         Ok(self.store.write(key, offset, source, self.version)?)
     }
 
     /// Writes the zeros of `source`, if there are any. Returns how many.
-    fn punch(&mut self, key: &[u8], offset: u32, source: Source<'_>) -> Result<u64> {
+    fn punch(&mut self, key: &[u8], offset: u32, source: WriteSource<'_>) -> Result<u64> {
         let len = source.len();
         if len > 0 {
             self.store.write(key, offset, source, self.version)?;
@@ -307,7 +307,7 @@ impl Run<'_> {
 
     fn set_number(&mut self, key: &[u8], offset: u32, number: u64) -> Result<()> {
         let raw = number.to_le_bytes();
-        self.store.write(key, offset, Source::Bytes(&raw), self.version)?;
+        self.store.write(key, offset, WriteSource::Bytes(&raw), self.version)?;
         Ok(())
     }
 }
@@ -318,7 +318,7 @@ const fn no_listing() -> ActionOutput {
 }
 
 /// A listing under way.
-struct Page {
+struct ListingPage {
     limit: u32,
     len_max: usize,
     complete: bool,
@@ -326,7 +326,7 @@ struct Page {
     entries: Vec<u8>,
 }
 
-impl Page {
+impl ListingPage {
     fn new(limit: u32, body_left: usize) -> Self {
         let len_max = body_left.min(LISTING_LEN_MAX);
         Self { limit, len_max, complete: true, count: 0, entries: Vec::new() }
@@ -368,7 +368,7 @@ fn data_ranges(store: &dyn RecordStore, key: &[u8], out: &mut Vec<u8>) -> Result
         let start = at;
         at += seen.len() as u32;
         open = match (&seen, open) {
-            (Seen::Zeros(_), _) => {
+            (ValueView::Zeros(_), _) => {
                 close(open);
                 None
             }
@@ -384,7 +384,7 @@ fn data_ranges(store: &dyn RecordStore, key: &[u8], out: &mut Vec<u8>) -> Result
 fn bytes(bytes: &[u8]) -> ActionOutput {
     let mut pieces = SmallVec::new();
     if !bytes.is_empty() {
-        pieces.push(Piece::Bytes(bytes.into()));
+        pieces.push(ValuePiece::Bytes(bytes.into()));
     }
     // Keys and lists of holders are far shorter.
     ActionOutput::Value { version: Version(0), total_len: bytes.len() as u32, pieces }

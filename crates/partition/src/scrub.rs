@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use samite_placement::hash;
 use samite_types::Result;
 
-use crate::mirror::Digest;
+use crate::mirror::StateDigest;
 use crate::{Key, Partition};
 
 /// What was found in a range of records.
@@ -34,7 +34,7 @@ impl Partition {
         (after, upto): (&[u8], &[u8]),
         (count_max, len_max): (u64, u64),
     ) -> Result<ScrubbedRange> {
-        let mut digest = Digest::new();
+        let mut digest = StateDigest::new();
         let (mut records, mut len, mut damaged) = (0, 0, Vec::new());
         let mut last: Option<Key> = None;
         self.store.scrub(after, upto, &mut |record| {
@@ -60,21 +60,24 @@ impl Partition {
 
     /// Puts the bytes of a damaged record back: `pieces` are what other members have at its version. Whether it is right then.
     pub(crate) fn put_right(&mut self, record: &samite_wire::peer::RecordCopy<'_>) -> bool {
-        use samite_backend::Source;
-        use samite_wire::op::Data;
+        use samite_backend::WriteSource;
+        use samite_wire::op::ValueData;
         let (Some(pieces), Ok(Some(meta))) = (&record.value, self.store.meta(record.key)) else {
             return false;
         };
-        let len: usize = pieces.iter().map(Data::len).sum();
+        let len: usize = pieces.iter().map(ValueData::len).sum();
         if meta.version != record.version || meta.len as usize != len {
             return false;
         }
         // In place: what is there must not be lost for want of room.
         let mut at = 0;
         for piece in pieces {
-            self.store.set_limit(samite_backend::Limit::Whole);
-            if let Data::Inline(bytes) = piece
-                && self.store.write(record.key, at, Source::Bytes(bytes), meta.version).is_err()
+            self.store.set_limit(samite_backend::QuotaLimit::Whole);
+            if let ValueData::Inline(bytes) = piece
+                && self
+                    .store
+                    .write(record.key, at, WriteSource::Bytes(bytes), meta.version)
+                    .is_err()
             {
                 return false;
             }

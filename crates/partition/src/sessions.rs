@@ -8,16 +8,16 @@ use std::collections::{BTreeMap, VecDeque};
 
 use samite_types::{ClientId, ErrorKind, Seq, Version};
 use samite_wire::limits::SESSION_WINDOW;
-use samite_wire::{Decoder, WireError};
+use samite_wire::{FieldDecoder, WireError};
 use smallvec::SmallVec;
 
 use crate::copy::{bounded, put_u32, put_u64};
 use crate::limits::{FORGOTTEN_MAX, REMEMBERED_LEN_MAX, RESULTS_MAX, SESSIONS_MAX};
-use crate::refusals::Refusals;
+use crate::refusals::ClientRefusals;
 
 /// What is remembered of one action.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Remembered {
+pub(crate) enum RememberedAction {
     /// Of a `Put`, `Write`, `Append` or `Truncate`.
     Written { offset: u32, total_len: u32, created: bool },
     /// Of a `Delete`.
@@ -31,11 +31,11 @@ pub(crate) enum Remembered {
 }
 
 /// Results of the actions of one operation.
-pub(crate) type Results = SmallVec<[Remembered; 1]>;
+pub(crate) type Results = SmallVec<[RememberedAction; 1]>;
 
 /// One operation that was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Applied {
+pub(crate) struct AppliedOperation {
     seq: Seq,
     /// The partition's version that it made, or met.
     pub(crate) version: Version,
@@ -47,11 +47,11 @@ pub(crate) type Decided = Result<Results, (ErrorKind, u16)>;
 
 /// What is known of an operation before it is tried.
 #[derive(Debug)]
-pub(crate) enum Known<'a> {
+pub(crate) enum KnownOperation<'a> {
     /// It did not take effect yet.
     New,
     /// It took effect, here is what it did; or it was refused for good.
-    Applied(&'a Applied),
+    Applied(&'a AppliedOperation),
     /// This sending of it was refused, and why.
     Refused(ErrorKind, u16),
     /// It may have taken effect, and nobody knows any more.
@@ -62,8 +62,8 @@ pub(crate) enum Known<'a> {
 
 /// The sessions of a partition.
 #[derive(Debug, Default)]
-pub(crate) struct Sessions {
-    sessions: BTreeMap<ClientId, Session>,
+pub(crate) struct PartitionSessions {
+    sessions: BTreeMap<ClientId, SessionEntry>,
     /// Sessions forgotten lately, oldest first.
     forgotten: VecDeque<ClientId>,
     /// Sessions were forgotten that `forgotten` does not name any more.
@@ -73,22 +73,22 @@ pub(crate) struct Sessions {
     /// Counts decisions; orders sessions by the last.
     tick: u64,
     /// First sendings that were refused here.
-    refusals: Refusals,
+    refusals: ClientRefusals,
 }
 
 #[derive(Debug, Default)]
-struct Session {
+struct SessionEntry {
     /// Nothing below is remembered.
     low: Seq,
     /// The client has said that it has the answers to all below. Only here, and only for refusing: what a session *is* follows from what
     /// was decided alone, so that all members of a mirror group have the same.
     heard: Seq,
     /// By sequence number.
-    applied: VecDeque<Applied>,
+    applied: VecDeque<AppliedOperation>,
     used: u64,
 }
 
-impl Session {
+impl SessionEntry {
     fn find(&self, seq: Seq) -> Result<usize, usize> {
         // Mostly the newest.
         if self.applied.back().is_none_or(|last| last.seq < seq) {
@@ -98,7 +98,7 @@ impl Session {
     }
 }
 
-impl Sessions {
+impl PartitionSessions {
     /// The client has had the answers to all below `answered_below`.
     pub(crate) fn hear(&mut self, client: ClientId, answered_below: Seq) {
         if let Some(session) = self.sessions.get_mut(&client) {
@@ -119,23 +119,23 @@ impl Sessions {
     }
 
     /// What is known of operation `seq` of `client`.
-    pub(crate) fn look_up(&self, client: ClientId, seq: Seq, is_retry: bool) -> Known<'_> {
+    pub(crate) fn look_up(&self, client: ClientId, seq: Seq, is_retry: bool) -> KnownOperation<'_> {
         let Some(session) = self.sessions.get(&client) else {
             let lost = is_retry && (self.forgot_more || self.forgotten.contains(&client));
-            return if lost { Known::Lost } else { self.first(client, seq, is_retry) };
+            return if lost { KnownOperation::Lost } else { self.first(client, seq, is_retry) };
         };
         match session.find(seq) {
-            Ok(at) => Known::Applied(&session.applied[at]),
+            Ok(at) => KnownOperation::Applied(&session.applied[at]),
             Err(_) if seq >= session.low.max(session.heard) => self.first(client, seq, is_retry),
-            Err(_) if is_retry => Known::Lost,
-            Err(_) => Known::Behind,
+            Err(_) if is_retry => KnownOperation::Lost,
+            Err(_) => KnownOperation::Behind,
         }
     }
 
     /// What is known of an operation that was not decided for good.
-    fn first(&self, client: ClientId, seq: Seq, is_retry: bool) -> Known<'_> {
+    fn first(&self, client: ClientId, seq: Seq, is_retry: bool) -> KnownOperation<'_> {
         let known = if is_retry { None } else { self.refusals.find(client, seq) };
-        known.unwrap_or(Known::New)
+        known.unwrap_or(KnownOperation::New)
     }
 
     /// Remembers what was decided on operation `seq` of `client`, who has had the answers to all below `answered_below`.
@@ -159,7 +159,7 @@ impl Sessions {
             self.total -= 1;
         }
         let at = session.find(seq).unwrap_or_else(|at| at);
-        session.applied.insert(at, Applied { seq, version, results });
+        session.applied.insert(at, AppliedOperation { seq, version, results });
         self.total += 1;
         if session.applied.len() > SESSION_WINDOW
             && let Some(first) = session.applied.pop_front()
@@ -192,8 +192,8 @@ impl Sessions {
         }
     }
 
-    /// What [`Sessions::export`] wrote.
-    pub(crate) fn import(decoder: &mut Decoder<'_>) -> Result<Self, WireError> {
+    /// What [`PartitionSessions::export`] wrote.
+    pub(crate) fn import(decoder: &mut FieldDecoder<'_>) -> Result<Self, WireError> {
         let tick = decoder.u64("tick")?;
         let forgot_more = decoder.u8("forgot more")? != 0;
         let mut forgotten = VecDeque::new();
@@ -209,10 +209,10 @@ impl Sessions {
             for _ in 0..bounded(decoder, SESSION_WINDOW, "results")? {
                 let seq = Seq(decoder.u64("sequence")?);
                 let version = Version(decoder.u64("version")?);
-                applied.push_back(Applied { seq, version, results: decided(decoder)? });
+                applied.push_back(AppliedOperation { seq, version, results: decided(decoder)? });
             }
             imported.total += applied.len();
-            let session = Session { low, heard: Seq(0), applied, used };
+            let session = SessionEntry { low, heard: Seq(0), applied, used };
             imported.sessions.insert(client, session);
         }
         Ok(imported)
@@ -247,20 +247,20 @@ fn put_decided(out: &mut Vec<u8>, decided: &Decided) {
     }
 }
 
-fn put_remembered(out: &mut Vec<u8>, result: &Remembered) {
+fn put_remembered(out: &mut Vec<u8>, result: &RememberedAction) {
     match result {
-        Remembered::Written { offset, total_len, created } => {
+        RememberedAction::Written { offset, total_len, created } => {
             out.extend_from_slice(&[1, u8::from(*created)]);
             out.extend_from_slice(&offset.to_le_bytes());
             out.extend_from_slice(&total_len.to_le_bytes());
         }
-        Remembered::Deleted(existed) => out.extend_from_slice(&[2, u8::from(*existed)]),
-        Remembered::Number(number) => {
+        RememberedAction::Deleted(existed) => out.extend_from_slice(&[2, u8::from(*existed)]),
+        RememberedAction::Number(number) => {
             out.push(3);
             put_u64(out, *number);
         }
-        Remembered::Asked => out.push(4),
-        Remembered::Value { version, total_len, bytes } => {
+        RememberedAction::Asked => out.push(4),
+        RememberedAction::Value { version, total_len, bytes } => {
             out.push(5);
             put_u64(out, version.get());
             out.extend_from_slice(&total_len.to_le_bytes());
@@ -270,7 +270,7 @@ fn put_remembered(out: &mut Vec<u8>, result: &Remembered) {
     }
 }
 
-fn decided(decoder: &mut Decoder<'_>) -> Result<Decided, WireError> {
+fn decided(decoder: &mut FieldDecoder<'_>) -> Result<Decided, WireError> {
     if decoder.u8("decision")? == 0 {
         let count = decoder.u8("result count")?;
         let results = (0..count).map(|_| remembered(decoder));
@@ -280,21 +280,25 @@ fn decided(decoder: &mut Decoder<'_>) -> Result<Decided, WireError> {
     Ok(Err((kind, decoder.u16("index")?)))
 }
 
-fn remembered(decoder: &mut Decoder<'_>) -> Result<Remembered, WireError> {
+fn remembered(decoder: &mut FieldDecoder<'_>) -> Result<RememberedAction, WireError> {
     Ok(match decoder.u8("result")? {
         1 => {
             let created = decoder.u8("created")? != 0;
             let offset = decoder.u32("offset")?;
-            Remembered::Written { offset, total_len: decoder.u32("length")?, created }
+            RememberedAction::Written { offset, total_len: decoder.u32("length")?, created }
         }
-        2 => Remembered::Deleted(decoder.u8("existed")? != 0),
-        3 => Remembered::Number(decoder.u64("number")?),
-        4 => Remembered::Asked,
+        2 => RememberedAction::Deleted(decoder.u8("existed")? != 0),
+        3 => RememberedAction::Number(decoder.u64("number")?),
+        4 => RememberedAction::Asked,
         5 => {
             let version = Version(decoder.u64("version of a value")?);
             let total_len = decoder.u32("length of a value")?;
             let len = bounded(decoder, REMEMBERED_LEN_MAX, "remembered value")?;
-            Remembered::Value { version, total_len, bytes: decoder.bytes(len, "value")?.into() }
+            RememberedAction::Value {
+                version,
+                total_len,
+                bytes: decoder.bytes(len, "value")?.into(),
+            }
         }
         _ => return Err(WireError::Unknown("result")),
     })
@@ -306,68 +310,70 @@ mod tests {
 
     const NONE: Seq = Seq(0);
 
-    fn remember(sessions: &mut Sessions, client: u64, seq: u64) {
+    fn remember(sessions: &mut PartitionSessions, client: u64, seq: u64) {
         let (client, seq) = (ClientId(client), Seq(seq));
-        assert!(matches!(sessions.look_up(client, seq, false), Known::New));
-        let results = SmallVec::from_elem(Remembered::Number(seq.get()), 1);
+        assert!(matches!(sessions.look_up(client, seq, false), KnownOperation::New));
+        let results = SmallVec::from_elem(RememberedAction::Number(seq.get()), 1);
         sessions.remember(client, seq, NONE, Version(seq.get()), Ok(results));
     }
 
     #[test]
     fn results_are_kept_until_answered_in_any_order_of_arrival() {
-        let mut sessions = Sessions::default();
+        let mut sessions = PartitionSessions::default();
         for seq in [3, 1, 4, 2] {
             remember(&mut sessions, 1, seq);
         }
         for seq in 1..=4 {
             let known = sessions.look_up(ClientId(1), Seq(seq), true);
-            assert!(matches!(known, Known::Applied(applied) if applied.version.get() == seq));
+            assert!(
+                matches!(known, KnownOperation::Applied(applied) if applied.version.get() == seq)
+            );
         }
         sessions.hear(ClientId(1), Seq(3));
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(5), true), Known::New));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(5), true), KnownOperation::New));
         let refused = Err((ErrorKind::Conflict, 0));
         sessions.remember(ClientId(1), Seq(5), Seq(3), Version(4), refused.clone());
         let known = sessions.look_up(ClientId(1), Seq(5), false);
-        assert!(matches!(known, Known::Applied(applied) if applied.results == refused));
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(2), true), Known::Lost));
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(2), false), Known::Behind));
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(3), true), Known::Applied(_)));
+        assert!(matches!(known, KnownOperation::Applied(applied) if applied.results == refused));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(2), true), KnownOperation::Lost));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(2), false), KnownOperation::Behind));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(3), true), KnownOperation::Applied(_)));
         assert_eq!(sessions.total, 3);
     }
 
     #[test]
     fn the_window_of_a_session_is_bounded() {
-        let mut sessions = Sessions::default();
+        let mut sessions = PartitionSessions::default();
         for seq in 1..=SESSION_WINDOW as u64 + 10 {
             remember(&mut sessions, 1, seq);
         }
         assert_eq!(sessions.total, SESSION_WINDOW);
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(10), true), Known::Lost));
-        assert!(matches!(sessions.look_up(ClientId(1), Seq(11), true), Known::Applied(_)));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(10), true), KnownOperation::Lost));
+        assert!(matches!(sessions.look_up(ClientId(1), Seq(11), true), KnownOperation::Applied(_)));
     }
 
     #[test]
     fn forgotten_sessions_are_known_as_such_and_new_ones_are_not_confused_with_them() {
-        let mut sessions = Sessions::default();
+        let mut sessions = PartitionSessions::default();
         for client in 0..SESSIONS_MAX as u64 + 5 {
             remember(&mut sessions, client, 1);
         }
         assert_eq!(sessions.sessions.len(), SESSIONS_MAX);
-        assert!(matches!(sessions.look_up(ClientId(4), Seq(1), true), Known::Lost));
-        assert!(matches!(sessions.look_up(ClientId(5), Seq(1), true), Known::Applied(_)));
-        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), true), Known::New));
+        assert!(matches!(sessions.look_up(ClientId(4), Seq(1), true), KnownOperation::Lost));
+        assert!(matches!(sessions.look_up(ClientId(5), Seq(1), true), KnownOperation::Applied(_)));
+        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), true), KnownOperation::New));
         // Once too many were forgotten to name them, no retry of an unknown session is trusted.
         for client in 0..(SESSIONS_MAX + FORGOTTEN_MAX) as u64 {
             remember(&mut sessions, (1 << 20) + client, 1);
         }
-        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), true), Known::Lost));
-        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), false), Known::New));
+        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), true), KnownOperation::Lost));
+        assert!(matches!(sessions.look_up(ClientId(1 << 40), Seq(1), false), KnownOperation::New));
         assert_eq!(sessions.forgotten.len(), FORGOTTEN_MAX);
     }
 
     #[test]
     fn results_in_all_are_bounded() {
-        let mut sessions = Sessions::default();
+        let mut sessions = PartitionSessions::default();
         for client in 0..20 {
             for seq in 1..=SESSION_WINDOW as u64 {
                 remember(&mut sessions, client, seq);

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use samite_partition::RecordLeases;
 use samite_partition::limits::LEASE_TERM_MAX;
 use samite_types::{ClientId, PartitionId};
-use samite_wire::op::{Action, Data, Operation};
+use samite_wire::op::{Action, Operation, ValueData};
 
 const KEYS: [&[u8]; 5] = [b"a", b"ab", b"abc", b"b", b"c"];
 
@@ -50,7 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
 fn operation(keys: &[(usize, bool)]) -> Operation<'static> {
     let action = |(key, wide): &(usize, bool)| match wide {
         true => Action::DeletePrefix { prefix: KEYS[*key], limit: 9 },
-        false => Action::Put { key: KEYS[*key], data: Data::Zeros(1) },
+        false => Action::Put { key: KEYS[*key], data: ValueData::Zeros(1) },
     };
     Operation::new(PartitionId(0), keys.iter().map(action))
 }

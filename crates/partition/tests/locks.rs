@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use samite_partition::locks::{LockFile, LockTable, LockWish, Taken, WaitId};
+use samite_partition::locks::{LockClaim, LockFile, LockTable, LockVerdict, WaitId};
 use samite_types::{ClientId, DatasetId, PartitionId};
 use samite_wire::lock::{
     LOCK_LAST, LockFound, LockHolder, LockMode, LockOwner, LockRange, LockSpace,
@@ -175,7 +175,7 @@ fn check(table: &LockTable, model: &Model) {
 fn take(table: &mut LockTable, model: &mut Model, op: &Wait, waits: bool) {
     let Wait { id, space, owner, range, mode } = *op;
     let wish =
-        LockWish { owner, range, mode, holder: LockHolder::default(), detects_deadlock: true };
+        LockClaim { owner, range, mode, holder: LockHolder::default(), detects_deadlock: true };
     let mut granted = Vec::new();
     let taken = table.take(file(space), &wish, waits.then_some(id), &mut granted);
     let mut expected = Vec::new();
@@ -186,16 +186,18 @@ fn take(table: &mut LockTable, model: &mut Model, op: &Wait, waits: bool) {
     }
     let in_the_way = model.in_the_way(space, owner, range, mode);
     if in_the_way.is_empty() {
-        assert_eq!(taken, Taken::Granted);
+        assert_eq!(taken, LockVerdict::Granted);
         model.set(space, owner, range, Some(mode));
         expected.extend(model.wake());
     } else if !waits {
-        let Taken::Held(found) = taken else { panic!("{taken:?} with {in_the_way:?} in the way") };
+        let LockVerdict::Held(found) = taken else {
+            panic!("{taken:?} with {in_the_way:?} in the way")
+        };
         assert!(in_the_way.contains(&found.owner));
     } else if in_the_way.iter().any(|other| model.reaches(*other, owner, 6)) {
-        assert_eq!(taken, Taken::Deadlock);
+        assert_eq!(taken, LockVerdict::Deadlock);
     } else {
-        assert_eq!(taken, Taken::Waits);
+        assert_eq!(taken, LockVerdict::Waits);
         model.waits.push(op.clone());
     }
     assert_eq!(granted, expected);
@@ -215,7 +217,7 @@ fn run(ops: &[Op]) {
                 assert_eq!(granted, model.wake());
             }
             Op::Test { space, owner, range, mode } => {
-                let wish = LockWish {
+                let wish = LockClaim {
                     owner,
                     range,
                     mode,
@@ -289,7 +291,7 @@ proptest! {
 fn a_table_is_bounded_and_full_ones_still_let_go() {
     let mut table = LockTable::default();
     let owner = LockOwner { client: ClientId(1), token: 0 };
-    let wish = |start| LockWish {
+    let wish = |start| LockClaim {
         owner,
         range: LockRange { start, last: start },
         mode: LockMode::Exclusive,
@@ -299,7 +301,7 @@ fn a_table_is_bounded_and_full_ones_still_let_go() {
     let mut granted = Vec::new();
     let mut count = 0_u64;
     while table.take(file(LockSpace::Ranges), &wish(count * 2), None, &mut granted)
-        == Taken::Granted
+        == LockVerdict::Granted
     {
         count += 1;
         assert!(count < 1 << 20, "no bound");
@@ -312,7 +314,7 @@ fn a_table_is_bounded_and_full_ones_still_let_go() {
 fn what_is_noted_is_held_and_takes_the_place_of_what_is_not_true_any_more() {
     let mut table = LockTable::default();
     let owner = |client| LockOwner { client: ClientId(client), token: 0 };
-    let wish = |client, start, last| LockWish {
+    let wish = |client, start, last| LockClaim {
         owner: owner(client),
         range: LockRange { start, last },
         mode: LockMode::Exclusive,
@@ -321,8 +323,8 @@ fn what_is_noted_is_held_and_takes_the_place_of_what_is_not_true_any_more() {
     };
     let (place, mut granted) = (file(LockSpace::Ranges), Vec::new());
     assert!(table.note(place, &wish(1, 0, 9), &mut granted));
-    assert!(matches!(table.take(place, &wish(2, 5, 20), None, &mut granted), Taken::Held(_)));
-    assert_eq!(table.take(place, &wish(3, 0, 2), Some(7), &mut granted), Taken::Waits);
+    assert!(matches!(table.take(place, &wish(2, 5, 20), None, &mut granted), LockVerdict::Held(_)));
+    assert_eq!(table.take(place, &wish(3, 0, 2), Some(7), &mut granted), LockVerdict::Waits);
     assert!(table.note(place, &wish(2, 0, 4), &mut granted));
     let held: Vec<_> = table.of_file(place).iter().map(|lock| (lock.owner, lock.range)).collect();
     let range = |start, last| LockRange { start, last };
@@ -342,7 +344,7 @@ fn locks_of_which_one_is_not_true_do_not_wait_for_each_other() {
     for space in [LockSpace::Ranges, LockSpace::Whole] {
         let mut table = LockTable::default();
         let owner = |client| LockOwner { client: ClientId(client), token: 0 };
-        let wish = |client| LockWish {
+        let wish = |client| LockClaim {
             owner: owner(client),
             range: LockRange::WHOLE,
             mode: LockMode::Exclusive,
@@ -351,13 +353,13 @@ fn locks_of_which_one_is_not_true_do_not_wait_for_each_other() {
         };
         let (place, mut granted) = (file(space), Vec::new());
         for client in [1, 2] {
-            let LockWish { owner, range, mode, holder, .. } = wish(client);
+            let LockClaim { owner, range, mode, holder, .. } = wish(client);
             assert!(table.adopt(place, &LockFound { range, mode, owner, holder }));
         }
-        assert_eq!(table.take(place, &wish(3), Some(3), &mut granted), Taken::Waits);
-        assert_eq!(table.take(place, &wish(1), Some(1), &mut granted), Taken::Waits);
+        assert_eq!(table.take(place, &wish(3), Some(3), &mut granted), LockVerdict::Waits);
+        assert_eq!(table.take(place, &wish(1), Some(1), &mut granted), LockVerdict::Waits);
         assert!(granted.is_empty(), "the other one may be true");
-        assert_eq!(table.take(place, &wish(2), Some(2), &mut granted), Taken::Granted);
+        assert_eq!(table.take(place, &wish(2), Some(2), &mut granted), LockVerdict::Granted);
         assert!(table.release(place, owner(2), LockRange::WHOLE, &mut granted));
         assert_eq!(granted, [3]);
         assert!(table.release(place, owner(3), LockRange::WHOLE, &mut granted));

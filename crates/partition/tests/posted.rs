@@ -8,7 +8,7 @@ use samite_backend::memory::MemoryBackend;
 use samite_partition::Partition;
 use samite_partition::limits::HOLDS_PER_CLIENT_MAX;
 use samite_types::{ClientId, DatasetId, ErrorKind, PartitionId, Seq};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 const CLIENT: ClientId = ClientId(7);
 const MARK: &[u8] = b"mark";
@@ -19,7 +19,7 @@ fn partition() -> Partition {
 }
 
 fn post(partition: &mut Partition, operation: Operation<'_>) -> Result<(), ErrorKind> {
-    partition.apply_posted(CLIENT, &Operation { seq: Seq(1), ..operation }, Duration::ZERO)
+    partition.apply_submitted(CLIENT, &Operation { seq: Seq(1), ..operation }, Duration::ZERO)
 }
 
 fn operation<'a>(actions: impl IntoIterator<Item = Action<'a>>) -> Operation<'a> {
@@ -28,7 +28,7 @@ fn operation<'a>(actions: impl IntoIterator<Item = Action<'a>>) -> Operation<'a>
 
 /// Makes a record that is new, and leaves a mark.
 fn make(key: &[u8], token: u64) -> Operation<'_> {
-    let put = Action::Put { key, data: Data::Inline(b"value") };
+    let put = Action::Put { key, data: ValueData::Inline(b"value") };
     let hold = Action::Hold { key, token };
     operation([put, mark(5), hold]).guard(Guard::Absent(key))
 }
@@ -52,9 +52,9 @@ fn all_of_it_takes_effect_or_nothing_where_a_guard_fails() {
     assert_eq!(post(&mut partition, make(b"a", 1)), Ok(()));
     assert!(is_there(&partition, b"a") && is_marked(&partition, 5));
     let again = operation([
-        Action::Put { key: b"a", data: Data::Inline(b"other") },
+        Action::Put { key: b"a", data: ValueData::Inline(b"other") },
         mark(9),
-        Action::Put { key: b"b", data: Data::Inline(b"") },
+        Action::Put { key: b"b", data: ValueData::Inline(b"") },
     ]);
     assert_eq!(post(&mut partition, again.guard(Guard::Absent(b"a"))), Err(ErrorKind::Conflict));
     assert!(is_marked(&partition, 5) && !is_there(&partition, b"b"));

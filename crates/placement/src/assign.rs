@@ -27,8 +27,10 @@ pub fn partitions_for(nodes: usize) -> u32 {
 /// [`ErrorKind::Invalid`]: no target has a weight, or one is named twice.
 pub fn assign(partitions: u32, targets: &[(TargetId, u64)]) -> Result<Vec<TargetId>> {
     let invalid = |cause: &str| Error::new(ErrorKind::Invalid, format!("placement: {cause}"));
-    let mut shares: BTreeMap<TargetId, Share> =
-        targets.iter().map(|&(target, weight)| (target, Share { weight, quota: 0 })).collect();
+    let mut shares: BTreeMap<TargetId, TargetShare> = targets
+        .iter()
+        .map(|&(target, weight)| (target, TargetShare { weight, quota: 0 }))
+        .collect();
     if shares.len() != targets.len() {
         return Err(invalid("a target is named twice"));
     }
@@ -47,7 +49,7 @@ pub fn assign(partitions: u32, targets: &[(TargetId, u64)]) -> Result<Vec<Target
         .collect()
 }
 
-struct Share {
+struct TargetShare {
     weight: u64,
     quota: usize,
 }
@@ -77,7 +79,7 @@ pub(crate) fn quotas(wanted: &[(u64, usize)], parts: usize) -> Vec<usize> {
 }
 
 /// Takes a place at the target with room that `partition` scores highest.
-fn best(shares: &mut BTreeMap<TargetId, Share>, partition: PartitionId) -> Option<TargetId> {
+fn best(shares: &mut BTreeMap<TargetId, TargetShare>, partition: PartitionId) -> Option<TargetId> {
     let (target, share) =
         shares.iter_mut().filter(|(_, share)| share.quota > 0).max_by(|(a, x), (b, y)| {
             let left = weighted(score(partition, **a), x.weight);

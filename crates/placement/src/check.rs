@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use samite_types::{Epoch, Error, ErrorKind, Redundancy, Result, TargetId, Version};
-use samite_wire::access::Access;
+use samite_wire::access::DatasetAccess;
 use samite_wire::control::{
-    self, ClusterMapData, DatasetData, DatasetSpec, DistributionKind, Group, NodeInfo,
+    self, ClusterMapData, DatasetData, DatasetSpec, DistributionKind, MirrorGroup, NodeInfo,
     PartitionRange, PartitionTable,
 };
 
@@ -66,7 +66,7 @@ fn spec_fault(spec: &DatasetSpec) -> std::result::Result<(), String> {
             REDUNDANCY_MAX.get()
         ));
     }
-    if spec.access.mode & !Access::MODE_MASK != 0 {
+    if spec.access.mode & !DatasetAccess::MODE_MASK != 0 {
         return Err(format!("mode {:o}; 0 to 777 are possible", spec.access.mode));
     }
     if let DistributionKind::Weighted(weights) = &spec.distribution {
@@ -159,7 +159,10 @@ fn check_tables(
     Ok(())
 }
 
-fn check_group(group: &Group, targets: &HashSet<TargetId>) -> std::result::Result<(), String> {
+fn check_group(
+    group: &MirrorGroup,
+    targets: &HashSet<TargetId>,
+) -> std::result::Result<(), String> {
     let members = &group.members;
     if members.is_empty() || members.len() > MEMBERS_MAX {
         return Err(format!("a group of {} members", members.len()));

@@ -18,11 +18,11 @@ const ROUNDS_MAX: u64 = 16;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Distribution {
     partitions: u32,
-    shape: Shape,
+    shape: DistributionShape,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Shape {
+enum DistributionShape {
     RoundRobin,
     Single,
     Wheel(Arc<[PartitionId]>),
@@ -31,9 +31,11 @@ enum Shape {
 impl Distribution {
     pub(crate) fn new(dataset: &DatasetData, partitions: u32) -> Self {
         let shape = match &dataset.spec.distribution {
-            DistributionKind::RoundRobin => Shape::RoundRobin,
-            DistributionKind::Single => Shape::Single,
-            DistributionKind::Weighted(_) => Shape::Wheel(dataset.wheel.as_slice().into()),
+            DistributionKind::RoundRobin => DistributionShape::RoundRobin,
+            DistributionKind::Single => DistributionShape::Single,
+            DistributionKind::Weighted(_) => {
+                DistributionShape::Wheel(dataset.wheel.as_slice().into())
+            }
         };
         Self { partitions: partitions.max(1), shape }
     }
@@ -43,15 +45,17 @@ impl Distribution {
     #[must_use]
     pub fn chunk_partition(&self, object_hash: u64, chunk_no: u64) -> PartitionId {
         let slots = match &self.shape {
-            Shape::Wheel(wheel) => wheel.len() as u64,
-            Shape::RoundRobin | Shape::Single => u64::from(self.partitions),
+            DistributionShape::Wheel(wheel) => wheel.len() as u64,
+            DistributionShape::RoundRobin | DistributionShape::Single => u64::from(self.partitions),
         };
         let start = object_hash % slots;
         match &self.shape {
             // Reduced before the sum, so that it cannot wrap and break the cycle.
-            Shape::RoundRobin => PartitionId(((start + chunk_no % slots) % slots) as u32),
-            Shape::Single => PartitionId(start as u32),
-            Shape::Wheel(wheel) => wheel[((start + chunk_no % slots) % slots) as usize],
+            DistributionShape::RoundRobin => {
+                PartitionId(((start + chunk_no % slots) % slots) as u32)
+            }
+            DistributionShape::Single => PartitionId(start as u32),
+            DistributionShape::Wheel(wheel) => wheel[((start + chunk_no % slots) % slots) as usize],
         }
     }
 }
@@ -64,7 +68,7 @@ impl Distribution {
 /// # Errors
 /// [`ErrorKind::Invalid`]: a target with a weight holds no partition, or the weights are too far apart for
 /// [`WHEEL_LEN_MAX`] slots.
-pub fn wheel(weights: &[(TargetId, u32)], table: &[TargetId]) -> Result<Vec<PartitionId>> {
+pub fn stripe_pattern(weights: &[(TargetId, u32)], table: &[TargetId]) -> Result<Vec<PartitionId>> {
     let invalid = |cause: String| Error::new(ErrorKind::Invalid, format!("weights: {cause}"));
     let mut held: HashMap<TargetId, Vec<PartitionId>> = HashMap::new();
     for (target, partition) in table.iter().zip(0..) {
@@ -75,7 +79,12 @@ pub fn wheel(weights: &[(TargetId, u32)], table: &[TargetId]) -> Result<Vec<Part
     for (target, weight) in weights.iter().filter(|(_, weight)| *weight > 0) {
         let partitions =
             held.remove(target).ok_or_else(|| invalid(format!("{target} holds no partition")))?;
-        lanes.push(Lane { weight: i64::from(weight / common), credit: 0, partitions, turn: 0 });
+        lanes.push(StripeShare {
+            weight: i64::from(weight / common),
+            credit: 0,
+            partitions,
+            turn: 0,
+        });
     }
     let total: i64 = lanes.iter().map(|lane| lane.weight).sum();
     if total == 0 || total.unsigned_abs() > WHEEL_LEN_MAX as u64 {
@@ -89,14 +98,14 @@ pub fn wheel(weights: &[(TargetId, u32)], table: &[TargetId]) -> Result<Vec<Part
 }
 
 /// One target's share of the wheel.
-struct Lane {
+struct StripeShare {
     weight: i64,
     credit: i64,
     partitions: Vec<PartitionId>,
     turn: usize,
 }
 
-fn turn(lanes: &mut [Lane], total: i64) -> Option<PartitionId> {
+fn turn(lanes: &mut [StripeShare], total: i64) -> Option<PartitionId> {
     for lane in lanes.iter_mut() {
         lane.credit += lane.weight;
     }

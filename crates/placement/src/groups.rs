@@ -15,7 +15,7 @@ use crate::assign::{assign, quotas, score};
 
 /// A target that groups may be placed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PlacementTarget {
     /// The target.
     pub target: TargetId,
     /// Its node: never two members of a group on one.
@@ -38,9 +38,9 @@ pub struct Place {
 pub fn arrange(
     groups: &[Vec<TargetId>],
     redundancy: Redundancy,
-    places: &[Place],
+    places: &[PlacementTarget],
 ) -> Result<Vec<Vec<TargetId>>> {
-    let mut places: Vec<&Place> = places.iter().collect();
+    let mut places: Vec<&PlacementTarget> = places.iter().collect();
     places.sort_unstable_by_key(|place| place.target);
     let invalid = |cause: &str| Error::new(ErrorKind::Invalid, format!("placement: {cause}"));
     if places.windows(2).any(|pair| pair[0].target == pair[1].target) {
@@ -49,7 +49,7 @@ pub fn arrange(
     if !places.iter().any(|place| place.is_open && place.weight > 0) {
         return Err(invalid("no target is open and has a weight"));
     }
-    let mut work = Work::new(groups, usize::from(redundancy.get()), &places);
+    let mut work = PlacementWork::new(groups, usize::from(redundancy.get()), &places);
     let is_new = work.groups.iter().all(Vec::is_empty);
     if is_new {
         work.found()?;
@@ -78,8 +78,8 @@ const PARTS: u64 = 64;
 const SWAPS_TRIED_MAX: usize = 1 << 18;
 
 /// Positions in `places`; ids only at both ends.
-struct Work<'a> {
-    places: &'a [&'a Place],
+struct PlacementWork<'a> {
+    places: &'a [&'a PlacementTarget],
     /// The first place on the host of each.
     hosts: Vec<usize>,
     redundancy: usize,
@@ -96,8 +96,8 @@ struct Work<'a> {
     mean: u64,
 }
 
-impl<'a> Work<'a> {
-    fn new(groups: &[Vec<TargetId>], redundancy: usize, places: &'a [&'a Place]) -> Self {
+impl<'a> PlacementWork<'a> {
+    fn new(groups: &[Vec<TargetId>], redundancy: usize, places: &'a [&'a PlacementTarget]) -> Self {
         let position: HashMap<TargetId, usize> =
             places.iter().enumerate().map(|(at, place)| (place.target, at)).collect();
         let kept = |group: &Vec<TargetId>| {

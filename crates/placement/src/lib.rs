@@ -19,11 +19,11 @@ pub use check::{
     ADDRESS_LEN_MAX, ADDRESSES_MAX, DATASETS_MAX, MEMBERS_MAX, NODES_MAX, PARTITIONS_MAX,
     REDUNDANCY_MAX, check_dataset_spec, check_node_info,
 };
-pub use distribution::{Distribution, WHEEL_LEN_MAX, wheel};
-pub use groups::{Place, arrange};
+pub use distribution::{Distribution, WHEEL_LEN_MAX, stripe_pattern};
+pub use groups::{PlacementTarget, arrange};
 pub use hash::{BuildKeyHasher, KeyHasher, hash, shard_of};
 pub use history::MapHistory;
-pub use loss::{LOSSES_LEN_MAX, Loss, losses_but_older, losses_without, remaining_losses};
+pub use loss::{LOSSES_LEN_MAX, PartitionLoss, losses_but_older, losses_without, remaining_losses};
 pub use map::ClusterMap;
 
 #[cfg(test)]

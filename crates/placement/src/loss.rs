@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use samite_types::{DatasetId, NodeId, PartitionId, Redundancy, Result, TargetId};
 use samite_wire::control::{
-    self, BackendKind, ClusterMapData, Consistency, DatasetSpec, DurabilityKind, Group, Lost,
-    PartitionRange, SemanticsKind,
+    self, BackendKind, ClusterMapData, DatasetSpec, DurabilityKind, LostRecords, MemberConsistency,
+    MirrorGroup, PartitionRange, SemanticsKind,
 };
 
 use crate::ClusterMap;
@@ -16,7 +16,7 @@ pub const LOSSES_LEN_MAX: usize = 24 << 10;
 
 /// Partitions of one dataset whose records are gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loss {
+pub struct PartitionLoss {
     /// Name of the dataset.
     pub dataset: String,
     /// Partitions that are empty now.
@@ -35,19 +35,19 @@ impl ClusterMap {
     /// What was lost between this map and the newer map `after`: partitions of datasets in memory whose good members have all been started again. A partition
     /// counts from the map on in which an empty member leads it. Datasets that promise nothing after a crash (`temporary`) do not count.
     #[must_use]
-    pub fn losses(&self, after: &Self) -> Vec<Loss> {
+    pub fn losses(&self, after: &Self) -> Vec<PartitionLoss> {
         after.in_words(self.lost_by(after))
     }
 
     /// What nobody has any more by this map, and nobody has acknowledged.
     #[must_use]
-    pub fn losses_known(&self) -> Vec<Loss> {
+    pub fn losses_known(&self) -> Vec<PartitionLoss> {
         self.losses_named(&self.data().losses)
     }
 
     /// These losses, by the names that datasets have in this map.
     #[must_use]
-    pub fn losses_named(&self, losses: &[Lost]) -> Vec<Loss> {
+    pub fn losses_named(&self, losses: &[LostRecords]) -> Vec<PartitionLoss> {
         self.in_words(unpacked(losses))
     }
 
@@ -115,12 +115,12 @@ impl ClusterMap {
         Self::new(ClusterMapData { losses: packed(all), ..after.data().clone() })
     }
 
-    fn in_words(&self, lost: ByDataset) -> Vec<Loss> {
+    fn in_words(&self, lost: ByDataset) -> Vec<PartitionLoss> {
         let of = self.partitions() as usize;
         let named = lost.into_iter().filter_map(|(id, runs)| {
             let dataset = self.dataset_by_id(id)?.spec.name.clone();
             let partitions = runs.iter().map(|(first, last)| (last - first) as usize + 1).sum();
-            Some(Loss { dataset, partitions, of })
+            Some(PartitionLoss { dataset, partitions, of })
         });
         named.collect()
     }
@@ -142,21 +142,22 @@ impl ClusterMap {
 
     /// Whether the member that leads a group in the newer map `after` has nothing of what the group held in this map. `was` is the group in this map, `is` in `after`.
     #[must_use]
-    pub fn begins_anew(&self, after: &Self, was: &Group, is: &Group) -> bool {
+    pub fn begins_anew(&self, after: &Self, was: &MirrorGroup, is: &MirrorGroup) -> bool {
         let first = is.members[0];
         let is_same_process =
             |target: TargetId| self.incarnation_of(target) == after.incarnation_of(target);
         let is_kept = || {
-            let mut good = was.members.iter().filter(|one| one.consistency == Consistency::Good);
+            let mut good =
+                was.members.iter().filter(|one| one.consistency == MemberConsistency::Good);
             good.any(|one| is_same_process(one.target))
         };
         let before = was.members.iter().find(|one| one.target == first.target);
         let is_empty = match before.map(|one| one.consistency) {
-            Some(Consistency::Good) => !is_kept(),
-            Some(Consistency::Restarted) => true,
+            Some(MemberConsistency::Good) => !is_kept(),
+            Some(MemberConsistency::Restarted) => true,
             _ => false,
         };
-        is_empty && first.consistency == Consistency::Good
+        is_empty && first.consistency == MemberConsistency::Good
     }
 }
 
@@ -169,13 +170,17 @@ fn counts(spec: &DatasetSpec) -> bool {
 
 /// What of `losses` is not in `seen`.
 #[must_use]
-pub fn remaining_losses(losses: &[Lost], seen: &[Lost]) -> Vec<Lost> {
+pub fn remaining_losses(losses: &[LostRecords], seen: &[LostRecords]) -> Vec<LostRecords> {
     losses_but_older(losses, seen, &[])
 }
 
 /// What of `losses` is not in `seen`, or is in `newer`.
 #[must_use]
-pub fn losses_but_older(losses: &[Lost], seen: &[Lost], newer: &[Lost]) -> Vec<Lost> {
+pub fn losses_but_older(
+    losses: &[LostRecords],
+    seen: &[LostRecords],
+    newer: &[LostRecords],
+) -> Vec<LostRecords> {
     let (seen, newer) = (unpacked(seen), unpacked(newer));
     let mut left = unpacked(losses);
     for (dataset, runs) in &mut left {
@@ -191,7 +196,7 @@ pub fn losses_but_older(losses: &[Lost], seen: &[Lost], newer: &[Lost]) -> Vec<L
 
 /// What of `losses` is not of this dataset.
 #[must_use]
-pub fn losses_without(losses: &[Lost], dataset: DatasetId) -> Vec<Lost> {
+pub fn losses_without(losses: &[LostRecords], dataset: DatasetId) -> Vec<LostRecords> {
     let mut left = losses.to_vec();
     left.iter_mut().for_each(|lost| lost.datasets.retain(|one| *one != dataset));
     left.retain(|lost| !lost.datasets.is_empty());
@@ -199,7 +204,7 @@ pub fn losses_without(losses: &[Lost], dataset: DatasetId) -> Vec<Lost> {
 }
 
 /// Of what travels, which may have come from anywhere: no number is relied on.
-fn unpacked(losses: &[Lost]) -> ByDataset {
+fn unpacked(losses: &[LostRecords]) -> ByDataset {
     let mut all = ByDataset::new();
     for lost in losses {
         let ranges = lost.partitions.iter().filter(|range| range.count > 0);
@@ -219,7 +224,7 @@ fn unpacked(losses: &[Lost]) -> ByDataset {
 
 /// As it travels: datasets that have lost the same partitions are named together. Where that would be too long, partitions between lost ones count as lost, too: so
 /// it may say too much, and never too little.
-fn packed(mut all: ByDataset) -> Vec<Lost> {
+fn packed(mut all: ByDataset) -> Vec<LostRecords> {
     let mut gap = 0;
     loop {
         let losses = together(&all);
@@ -237,7 +242,7 @@ fn packed(mut all: ByDataset) -> Vec<Lost> {
     vec![lost(all.into_keys().collect(), &joined(runs, gap))]
 }
 
-fn together(all: &ByDataset) -> Vec<Lost> {
+fn together(all: &ByDataset) -> Vec<LostRecords> {
     let mut datasets: BTreeMap<&Runs, Vec<DatasetId>> = BTreeMap::new();
     for (dataset, runs) in all {
         datasets.entry(runs).or_default().push(*dataset);
@@ -245,12 +250,12 @@ fn together(all: &ByDataset) -> Vec<Lost> {
     datasets.into_iter().map(|(runs, datasets)| lost(datasets, runs)).collect()
 }
 
-fn lost(datasets: Vec<DatasetId>, runs: &Runs) -> Lost {
+fn lost(datasets: Vec<DatasetId>, runs: &Runs) -> LostRecords {
     let range = |(first, last): &(u32, u32)| PartitionRange {
         first: PartitionId(*first),
         count: last - first + 1,
     };
-    Lost { datasets, partitions: runs.iter().map(range).collect() }
+    LostRecords { datasets, partitions: runs.iter().map(range).collect() }
 }
 
 /// In order, with those made one that have at most `gap` between them.

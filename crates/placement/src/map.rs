@@ -6,7 +6,7 @@ use samite_types::{
     DatasetId, Epoch, Error, ErrorKind, NodeId, PartitionId, Redundancy, Result, TargetId,
 };
 use samite_wire::control::{
-    ClusterMapData, DatasetData, Group, NodeInfo, NodeState, PartitionTable,
+    ClusterMapData, DatasetData, MirrorGroup, NodeInfo, NodeState, PartitionTable,
 };
 
 use crate::Distribution;
@@ -40,7 +40,7 @@ impl ClusterMap {
             .zip(0..)
             .flat_map(|(node, index)| node.targets.iter().map(move |info| (info.target, index)))
             .collect();
-        let primary = |group: &Group| nodes.get(&group.members.first()?.target).copied();
+        let primary = |group: &MirrorGroup| nodes.get(&group.members.first()?.target).copied();
         let primaries = data
             .tables
             .iter()
@@ -105,7 +105,7 @@ impl ClusterMap {
 
     /// The mirror group that holds `partition` of the datasets of this redundancy.
     #[must_use]
-    pub fn group(&self, redundancy: Redundancy, partition: PartitionId) -> Option<&Group> {
+    pub fn group(&self, redundancy: Redundancy, partition: PartitionId) -> Option<&MirrorGroup> {
         self.table(redundancy)?.groups.get(partition.get() as usize)
     }
 

@@ -2,7 +2,7 @@
 
 use libc::{statfs, statvfs, statx, statx_timestamp, timespec, timeval};
 use rustix::io::Errno;
-use samite_fs::{Attr, SetTime, StatFs, Timestamp};
+use samite_fs::{FileAttributes, SetTime, StatFs, Timestamp};
 
 use crate::foreign;
 
@@ -19,7 +19,7 @@ const fn spec(time: Timestamp) -> (i64, i64) {
 }
 
 /// `struct stat`.
-pub fn stat(attr: &Attr) -> libc::stat {
+pub fn stat(attr: &FileAttributes) -> libc::stat {
     // SAFETY: a structure of numbers, for which zeros are valid.
     let mut out: libc::stat = unsafe { std::mem::zeroed() };
     out.st_dev = libc::makedev(DEVICE_MAJOR, DEVICE_MINOR);
@@ -39,7 +39,7 @@ pub fn stat(attr: &Attr) -> libc::stat {
 }
 
 /// `struct statx`.
-pub fn extended(attr: &Attr) -> statx {
+pub fn extended(attr: &FileAttributes) -> statx {
     const fn time(time: Timestamp) -> statx_timestamp {
         // SAFETY: a structure of numbers, for which zeros are valid.
         let mut out: statx_timestamp = unsafe { std::mem::zeroed() };

@@ -47,7 +47,7 @@ pub fn path() -> Vec<u8> {
 }
 
 /// Enters `path`, below the store's root.
-pub fn enter(path: &[u8]) {
+pub fn enter_store(path: &[u8]) {
     let path = &path[..path.len().min(LEN_MAX)];
     GENERATION.fetch_add(1, Ordering::AcqRel);
     for (word, bytes) in PATH.iter().zip(path.chunks(8)) {
@@ -61,7 +61,7 @@ pub fn enter(path: &[u8]) {
 }
 
 /// The working directory is the kernel's again.
-pub fn leave() {
+pub fn leave_store() {
     INSIDE.store(false, Ordering::Release);
 }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::io::Errno;
 
-use crate::gate;
+use crate::fork_lock;
 use crate::real::{errno, set_errno};
 
 thread_local! {
@@ -15,29 +15,29 @@ thread_local! {
 }
 
 /// How a C function says that it failed.
-pub trait Answer: PartialEq + Sized {
+pub trait HookAnswer: PartialEq + Sized {
     const FAILED: Self;
 }
 
 /// Whether a C function said that it failed.
 #[inline]
-pub fn has_failed<T: Answer>(outcome: &T) -> bool {
+pub fn has_failed<T: HookAnswer>(outcome: &T) -> bool {
     *outcome == T::FAILED
 }
 
-impl Answer for c_int {
+impl HookAnswer for c_int {
     const FAILED: Self = -1;
 }
 
-impl Answer for i64 {
+impl HookAnswer for i64 {
     const FAILED: Self = -1;
 }
 
-impl Answer for isize {
+impl HookAnswer for isize {
     const FAILED: Self = -1;
 }
 
-impl<T> Answer for *mut T {
+impl<T> HookAnswer for *mut T {
     const FAILED: Self = std::ptr::null_mut();
 }
 
@@ -46,12 +46,12 @@ impl<T> Answer for *mut T {
 ///
 /// A signal handler that arrives here while its own thread is at work on the store may have interrupted it under a lock, so
 /// its call fails with `EDEADLK` instead of waiting for ever. `EINTR` and `EAGAIN` would make it try again for ever.
-pub fn guard<T: Answer>(work: impl FnOnce() -> Result<T, Errno>) -> T {
+pub fn guard<T: HookAnswer>(work: impl FnOnce() -> Result<T, Errno>) -> T {
     answer(attempt(work))
 }
 
 /// What a C function returns for an outcome.
-pub fn answer<T: Answer>(outcome: Result<T, Errno>) -> T {
+pub fn answer<T: HookAnswer>(outcome: Result<T, Errno>) -> T {
     match outcome {
         Ok(value) => value,
         Err(errno) => {
@@ -76,12 +76,12 @@ pub fn attempt<T>(work: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
         return Err(Errno::DEADLK);
     }
     let before = errno();
-    let Some(call) = gate::enter() else {
+    let Some(call) = fork_lock::begin_call() else {
         BUSY.set(false);
         return Err(Errno::IO);
     };
     let outcome = catch_unwind(AssertUnwindSafe(work));
-    gate::leave(call);
+    fork_lock::end_call(call);
     BUSY.set(false);
     set_errno(before);
     outcome.unwrap_or(Err(Errno::IO))
@@ -133,7 +133,7 @@ macro_rules! hook {
                     Ok(name) => name,
                     Err(_) => c"",
                 };
-                static NEXT: $crate::real::Symbol = $crate::real::Symbol::new(NAME);
+                static NEXT: $crate::real::NextSymbol = $crate::real::NextSymbol::new(NAME);
                 let next = NEXT.address();
                 // SAFETY: the symbol of this name has this signature in libc.
                 let next = unsafe {
@@ -159,28 +159,28 @@ macro_rules! alias {
 /// A path that leaves the store, through `..` or a symbolic link, is given to the real function under its plain name.
 macro_rules! by_path {
     ($dir:expr, $path:ident, $real:expr, |$place:ident| $work:expr) => {{
-        let mut room = $crate::route::PathRoom::new();
-        let mut link_room = $crate::route::PathRoom::new();
+        let mut room = $crate::path_class::PathRoom::new();
+        let mut link_room = $crate::path_class::PathRoom::new();
         'done: {
-            let place = match $crate::route::route($dir, $path, &mut room) {
-                $crate::route::Route::Real => {
+            let place = match $crate::path_class::classify($dir, $path, &mut room) {
+                $crate::path_class::PathRoute::Real => {
                     let outcome = $real;
                     if !$crate::hook::has_failed(&outcome) {
                         break 'done outcome;
                     }
-                    match $crate::outside::through_link($dir, $path, &mut link_room) {
+                    match $crate::outside_path::through_link($dir, $path, &mut link_room) {
                         Some(place) => place,
                         None => break 'done outcome,
                     }
                 }
-                $crate::route::Route::Elsewhere($path) => break 'done $real,
-                $crate::route::Route::Store(place) => place,
+                $crate::path_class::PathRoute::Elsewhere($path) => break 'done $real,
+                $crate::path_class::PathRoute::Store(place) => place,
             };
             let outcome = $crate::hook::attempt(|| {
                 let $place = &place;
                 $work
             });
-            match $crate::route::way_out(&place, &outcome) {
+            match $crate::path_class::way_out(&place, &outcome) {
                 Some(outside) => {
                     let $path = outside.as_ptr();
                     $real
@@ -195,7 +195,7 @@ macro_rules! by_path {
 /// (`/proc/self/fd/3`): `by_file!(dirfd, path, follow, real(...), |open| work, |place| work)`.
 macro_rules! by_file {
     ($dir:expr, $path:ident, $follow:expr, $real:expr, |$open:ident| $by_open:expr, |$place:ident| $by_place:expr) => {{
-        let named = if $follow { $crate::route::named_descriptor($path) } else { None };
+        let named = if $follow { $crate::path_class::named_descriptor($path) } else { None };
         match named.and_then($crate::table::get) {
             Some($open) => $crate::hook::guard(|| $by_open),
             None => $crate::hook::by_path!($dir, $path, $real, |$place| $by_place),

@@ -19,15 +19,15 @@ use rustix::io::Errno;
 use samite_client::runtime::{
     ClusterDir, DEFAULT_CLUSTER, DEFAULT_MOUNT, ENV_CLUSTER, ENV_MOUNT, ENV_RUNTIME_DIR, RuntimeDir,
 };
-use samite_client::{Client, ENV_TRANSPORT, Options, parse_transport};
+use samite_client::{Client, ClientOptions, ENV_TRANSPORT, parse_transport};
 use samite_types::Result;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::hooks::stdio;
-use crate::ranks::Ranks;
+use crate::ranks::LauncherRanks;
 use crate::session::SlotId;
-use crate::table::Open;
-use crate::{cwd, gate, hook, locks, mapped, route, session, store, table};
+use crate::table::DescriptionUse;
+use crate::{cwd, fork_lock, hook, locks, mapped, path_class, session, store, table};
 
 /// Open files that an `exec` hands on.
 pub const FDS: &[u8] = b"SAMITE_FDS=";
@@ -41,17 +41,17 @@ const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const LIBRARY: &[u8] = b"libsamite_preload";
 
 /// The part of the environment that programs started from here must have, as NUL-terminated strings; and this library's path.
-pub struct Lasting {
+pub struct LastingEnvironment {
     /// `SAMITE_*=…`.
     pub variables: Vec<&'static CStr>,
     /// Path by which the loader was told of this library.
     pub library: Option<&'static [u8]>,
 }
 
-static LASTING_KEPT: OnceLock<Lasting> = OnceLock::new();
+static LASTING_KEPT: OnceLock<LastingEnvironment> = OnceLock::new();
 
 /// What [`start`] kept; `None` before.
-pub fn lasting() -> Option<&'static Lasting> {
+pub fn lasting() -> Option<&'static LastingEnvironment> {
     LASTING_KEPT.get()
 }
 
@@ -67,11 +67,11 @@ extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_cha
     let _ = std::panic::catch_unwind(|| {
         // Before any thread can touch the store: a fork that libc has begun does not ask for handlers again.
         watch_forks();
-        let environment = Environment::take(envp);
-        route::set_prefix(environment.mount);
+        let environment = InitEnvironment::take(envp);
+        path_class::set_prefix(environment.mount);
         environment.ranks.make_room();
         if let Some(path) = environment.cwd {
-            cwd::enter(path);
+            cwd::enter_store(path);
         }
         if let Some(fds) = environment.fds {
             inherit(fds);
@@ -84,16 +84,16 @@ extern "C" fn start(_argc: c_int, _argv: *mut *mut c_char, envp: *mut *mut c_cha
     });
 }
 
-struct Environment {
+struct InitEnvironment {
     mount: &'static [u8],
     fds: Option<&'static [u8]>,
     locks: Option<&'static [u8]>,
     cwd: Option<&'static [u8]>,
-    ranks: Ranks,
-    lasting: Lasting,
+    ranks: LauncherRanks,
+    lasting: LastingEnvironment,
 }
 
-impl Environment {
+impl InitEnvironment {
     /// Reads the environment, and takes the variables out that hold for this program only. Everything is copied: a program may
     /// write over its first environment.
     fn take(envp: *mut *mut c_char) -> Self {
@@ -102,8 +102,8 @@ impl Environment {
             fds: None,
             locks: None,
             cwd: None,
-            ranks: Ranks::default(),
-            lasting: Lasting { variables: Vec::new(), library: None },
+            ranks: LauncherRanks::default(),
+            lasting: LastingEnvironment { variables: Vec::new(), library: None },
         };
         if envp.is_null() {
             return found;
@@ -178,7 +178,7 @@ fn value<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
 /// Connects to the cluster that the environment named at the start.
 pub fn client() -> Result<Client> {
     let transport = named(ENV_TRANSPORT).map(parse_transport).transpose()?;
-    Client::from_cluster_dir(&cluster()?, Options { transport, ..Options::default() })
+    Client::from_cluster_dir(&cluster()?, ClientOptions { transport, ..ClientOptions::default() })
 }
 
 /// A number that tells the cluster from all others, earlier ones of its name included.
@@ -212,7 +212,7 @@ fn inherit(list: &[u8]) {
     const SESSIONS: usize = session::SESSIONS_MAX;
     // Number of a session there → its number here.
     let mut sessions: [Option<u32>; SESSIONS] = [None; SESSIONS];
-    let mut known: Vec<(SlotId, Open)> = Vec::new();
+    let mut known: Vec<(SlotId, DescriptionUse)> = Vec::new();
     for (fd, there, lifeline) in list.split(|byte| *byte == b',').filter_map(parse) {
         let Some(session) = sessions.get_mut(there.session as usize) else { continue };
         if session.is_none() {
@@ -222,7 +222,7 @@ fn inherit(list: &[u8]) {
         let id = SlotId { session, slot: there.slot };
         let open = match known.iter().find(|(other, _)| *other == id) {
             Some((_, open)) => Some(open.clone()),
-            None => table::inherited(id),
+            None => table::take_over(id),
         };
         if let Some(open) = open {
             open.locks.inherit(lifeline);
@@ -287,26 +287,26 @@ extern "C" fn before_fork() {
             Ok::<_, Errno>(())
         });
     }
-    gate::close(is_inside);
+    fork_lock::close(is_inside);
     table::hold_for_child();
-    if !is_inside && !gate::is_lost() {
+    if !is_inside && !fork_lock::is_lost() {
         mapped::before_fork();
     }
 }
 
 extern "C" fn after_fork_parent() {
-    if !hook::is_busy() && !gate::is_lost() {
+    if !hook::is_busy() && !fork_lock::is_lost() {
         mapped::after_fork(false);
     }
-    gate::open();
+    fork_lock::open();
 }
 
 extern "C" fn after_fork_child() {
-    gate::reset_in_child();
+    fork_lock::reset_in_child();
     let is_inside = hook::is_busy();
     hook::in_child(|| {
         session::after_fork_child();
-        if !is_inside && !gate::is_lost() {
+        if !is_inside && !fork_lock::is_lost() {
             mapped::after_fork(true);
         }
         table::after_fork_child();

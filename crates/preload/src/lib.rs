@@ -5,7 +5,7 @@
 //! found with `dlsym(RTLD_NEXT)`.
 //!
 //! * A path is the store's when it starts with the mount prefix ([`init::ENV_MOUNT`]), or when it is relative to a directory
-//!   of the store ([`route`]). Any other path costs the comparison of one prefix.
+//!   of the store ([`path_class`]). Any other path costs the comparison of one prefix.
 //! * A descriptor of the store is a *placeholder*: a kernel descriptor that nothing can be read from or written to, which
 //!   keeps its number taken. [`table`] maps its number to the open file. What POSIX shares between processes (offset,
 //!   flags) lives in a page of a shared memory file, the [`session`], which the placeholder names: so `dup`, `fork`
@@ -25,19 +25,19 @@ compile_error!("the preload library knows the C library and types of 64-bit Linu
 mod attr;
 mod cwd;
 mod foreign;
-mod gate;
+mod fork_lock;
 mod hook;
 mod hooks;
 mod init;
-mod kept;
-mod lifeline;
+mod keep_alive;
 mod locks;
 mod mapped;
-mod outside;
+mod outside_path;
+mod own_descriptors;
+mod path_class;
 mod ranks;
 mod raw;
 mod real;
-mod route;
 mod session;
 mod signals;
 mod store;

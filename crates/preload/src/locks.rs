@@ -1,7 +1,7 @@
 //! Who holds locks in this process: the process itself (`fcntl`, `lockf`), and open file descriptions (`flock`, `F_OFD_SETLK`).
 //!
 //! The locks of a process are not inherited by its children, go on over `exec`, and end for a file when the process closes any descriptor of it.
-//! Those of a description end with its last descriptor in any process ([`lifeline`]).
+//! Those of a description end with its last descriptor in any process ([`keep_alive`]).
 
 use std::ffi::c_int;
 use std::fmt::Write;
@@ -12,9 +12,9 @@ use std::sync::{Mutex, PoisonError};
 use rustix::io::Errno;
 use samite_fs::{FileLocks, LockMode, LockPlace, LockRange, LockSpace, WantedLock};
 
-use crate::session::Slot;
-use crate::table::Description;
-use crate::{kept, lifeline, store};
+use crate::session::DescriptionSlot;
+use crate::table::OpenDescription;
+use crate::{keep_alive, own_descriptors, store};
 
 /// Each holder has a client of its own, so it needs one token.
 const TOKEN: u64 = 1;
@@ -28,7 +28,7 @@ const LIFELINES_MAX: usize = 128;
 static LIFELINES: AtomicUsize = AtomicUsize::new(0);
 
 /// Where the locks of an owner on a file are.
-pub const fn place(ino: u64, space: LockSpace) -> LockPlace {
+pub const fn lock_place(ino: u64, space: LockSpace) -> LockPlace {
     LockPlace { ino, space, token: TOKEN }
 }
 
@@ -85,14 +85,14 @@ pub fn process_locks(ino: u64) {
 
 /// The process closes a descriptor of this file: its locks on it are free.
 #[inline]
-pub fn process_closes(description: &Description) {
+pub fn process_closes(description: &OpenDescription) {
     if COUNT.load(Ordering::Relaxed) > 0 || UNKNOWN.load(Ordering::Relaxed) {
         release_of_process(description);
     }
 }
 
 #[cold]
-fn release_of_process(description: &Description) {
+fn release_of_process(description: &OpenDescription) {
     let Ok(file) = description.file() else { return };
     let ino = file.ino();
     let known = {
@@ -112,7 +112,7 @@ fn release_of_process(description: &Description) {
 fn release_file(ino: u64) {
     if let Ok(locks) = of_process() {
         // A node that cannot be reached has lost its locks, or frees them when the connection ends.
-        let _ = locks.unlock(place(ino, LockSpace::Ranges), LockRange::WHOLE);
+        let _ = locks.unlock(lock_place(ino, LockSpace::Ranges), LockRange::WHOLE);
     }
 }
 
@@ -132,16 +132,16 @@ pub fn hand_on() -> Option<String> {
         return None;
     }
     let line = match PROCESS_LIFELINE.load(Ordering::Relaxed) {
-        -1 => lifeline::create().ok()?,
+        -1 => keep_alive::create().ok()?,
         line => line,
     };
     PROCESS_LIFELINE.store(line, Ordering::Relaxed);
-    lifeline::set_survives(line, true);
+    keep_alive::set_survives(line, true);
     // SAFETY: as in `of_process`.
     if let Some(locks) = unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
         && !PROCESS_FILLED.swap(true, Ordering::Relaxed)
     {
-        lifeline::fill(line, &locks.descriptors()).ok()?;
+        keep_alive::fill(line, &locks.descriptors()).ok()?;
     }
     let mut text = format!("{}.{line}", PROCESS_ID.load(Ordering::Relaxed));
     let files = files();
@@ -159,7 +159,7 @@ pub fn hand_on() -> Option<String> {
 pub fn take_back() {
     let line = PROCESS_LIFELINE.load(Ordering::Relaxed);
     if line >= 0 {
-        lifeline::set_survives(line, false);
+        keep_alive::set_survives(line, false);
     }
 }
 
@@ -168,8 +168,8 @@ pub fn inherit(text: &[u8]) {
     let mut parts = text.split(|byte| *byte == b'.');
     let mut number = || std::str::from_utf8(parts.next()?).ok()?.parse::<u64>().ok();
     let (Some(id), Some(line)) = (number(), number()) else { return };
-    let Some(line) = c_int::try_from(line).ok().and_then(lifeline::adopt) else { return };
-    lifeline::set_survives(line, false);
+    let Some(line) = c_int::try_from(line).ok().and_then(keep_alive::adopt) else { return };
+    keep_alive::set_survives(line, false);
     PROCESS_ID.store(id, Ordering::Relaxed);
     PROCESS_LIFELINE.store(line, Ordering::Relaxed);
     let mut files = files();
@@ -191,7 +191,7 @@ pub fn after_fork_child() {
     }
     let line = PROCESS_LIFELINE.swap(-1, Ordering::Relaxed);
     if line >= 0 {
-        kept::release(line);
+        own_descriptors::release(line);
     }
     PROCESS_FILLED.store(false, Ordering::Relaxed);
     PROCESS_ID.store(0, Ordering::Relaxed);
@@ -240,7 +240,7 @@ impl DescriptionLocks {
     }
 
     /// The locks of the description that `slot` is the shared part of.
-    pub fn get_or_make(&self, slot: &Slot) -> Result<&FileLocks, Errno> {
+    pub fn get_or_make(&self, slot: &DescriptionSlot) -> Result<&FileLocks, Errno> {
         if let Some(locks) = self.get() {
             return Ok(locks);
         }
@@ -273,19 +273,19 @@ impl DescriptionLocks {
     }
 
     /// For a description that came over a socket: from here on this process, too, keeps its locks alive.
-    pub fn join(&self, slot: &Slot, ino: u64) -> Result<(), Errno> {
+    pub fn join(&self, slot: &DescriptionSlot, ino: u64) -> Result<(), Errno> {
         if slot.lock_client.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
         let (range, mode) = (LockRange::WHOLE, LockMode::Shared);
         let any = WantedLock { range, mode, pid: 0, detects_deadlock: false };
         // A question is enough for the node to count the connection.
-        let asked = self.get_or_make(slot)?.test(place(ino, LockSpace::Whole), any);
+        let asked = self.get_or_make(slot)?.test(lock_place(ino, LockSpace::Whole), any);
         asked.map(drop).map_err(|error| error.kind().errno())
     }
 
     /// After a lock was asked for: the connection lives as long as the description.
-    pub fn keep_alive(&self, slot: &Slot) -> Result<(), Errno> {
+    pub fn keep_alive(&self, slot: &DescriptionSlot) -> Result<(), Errno> {
         let line = self.lifeline.load(Ordering::Acquire);
         let Some(locks) = self.get() else { return Ok(()) };
         let connections = locks.descriptors();
@@ -294,23 +294,23 @@ impl DescriptionLocks {
         }
         // Locks on what is mirrored have connections to several nodes, and get others as nodes come and go.
         let are_more = connections.len() > self.kept.load(Ordering::Acquire).max(1);
-        let number = lifeline::number(line)?;
+        let number = keep_alive::number(line)?;
         if slot.lock_line.swap(number, Ordering::AcqRel) != number || are_more {
-            lifeline::fill(line, &connections)?;
+            keep_alive::fill(line, &connections)?;
         }
         self.kept.fetch_max(connections.len(), Ordering::AcqRel);
         Ok(())
     }
 
     /// Before the description gets into another process. With `holder` alive, so is the file, with or without a name.
-    pub fn share(&self, slot: &Slot, holder: Option<c_int>) {
+    pub fn share(&self, slot: &DescriptionSlot, holder: Option<c_int>) {
         if self.lifeline.load(Ordering::Acquire) < 0 {
             if self.get().is_none() && LIFELINES.load(Ordering::Relaxed) >= LIFELINES_MAX {
                 return;
             }
-            let Ok(line) = lifeline::create() else { return };
+            let Ok(line) = keep_alive::create() else { return };
             // Without it the file is lost to who touches it for the first time after this process has ended.
-            let _ = lifeline::fill(line, holder.as_slice());
+            let _ = keep_alive::fill(line, holder.as_slice());
             self.lifeline.store(line, Ordering::Release);
             LIFELINES.fetch_add(1, Ordering::Relaxed);
         }
@@ -322,7 +322,7 @@ impl DescriptionLocks {
     pub fn set_survives(&self, survives: bool) -> c_int {
         let line = self.lifeline.load(Ordering::Acquire);
         if line >= 0 {
-            lifeline::set_survives(line, survives);
+            keep_alive::set_survives(line, survives);
         }
         line
     }
@@ -330,7 +330,7 @@ impl DescriptionLocks {
     /// Takes over the lifeline of the program before `exec`.
     pub fn inherit(&self, line: c_int) {
         if self.lifeline.load(Ordering::Acquire) < 0
-            && let Some(line) = lifeline::adopt(line)
+            && let Some(line) = keep_alive::adopt(line)
         {
             self.lifeline.store(line, Ordering::Release);
             LIFELINES.fetch_add(1, Ordering::Relaxed);
@@ -338,16 +338,16 @@ impl DescriptionLocks {
     }
 
     /// Its number, -1 for none.
-    pub fn lifeline(&self) -> c_int {
+    pub fn keep_alive_socket(&self) -> c_int {
         self.lifeline.load(Ordering::Acquire)
     }
 
     /// The last process that holds the description lets go of it: its locks are free before the call returns that did that.
-    pub fn release(&self, slot: &Slot, ino: u64) {
+    pub fn release(&self, slot: &DescriptionSlot, ino: u64) {
         if let Ok(locks) = self.get_or_make(slot) {
             for space in [LockSpace::Ranges, LockSpace::Whole] {
                 // The connection's end frees them too, a little later.
-                let _ = locks.unlock(place(ino, space), LockRange::WHOLE);
+                let _ = locks.unlock(lock_place(ino, space), LockRange::WHOLE);
             }
         }
     }
@@ -361,7 +361,7 @@ impl DescriptionLocks {
         }
         let line = self.lifeline.swap(-1, Ordering::AcqRel);
         if line >= 0 {
-            kept::release(line);
+            own_descriptors::release(line);
             LIFELINES.fetch_sub(1, Ordering::Relaxed);
         }
     }

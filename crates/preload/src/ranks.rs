@@ -14,13 +14,13 @@ const CROWDED: &CStr = c"OMPI_MCA_mpi_oversubscribe=0";
 
 /// What the launcher says.
 #[derive(Default)]
-pub struct Ranks {
+pub struct LauncherRanks {
     count: usize,
     /// The `0` that says that there are not too many.
     verdict: Option<NonNull<c_char>>,
 }
 
-impl Ranks {
+impl LauncherRanks {
     /// Looks at a variable of the environment.
     ///
     /// # Safety

@@ -7,10 +7,10 @@ use libc::c_ulong;
 use rustix::io::{DupFlags, Errno, FdFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::real::Symbol;
+use crate::real::NextSymbol;
 
 /// A number that the program, or this library, keeps open.
-pub fn borrow<'a>(fd: c_int) -> Result<BorrowedFd<'a>, Errno> {
+pub fn borrowed_fd<'a>(fd: c_int) -> Result<BorrowedFd<'a>, Errno> {
     if fd < 0 {
         return Err(Errno::BADF);
     }
@@ -30,9 +30,9 @@ pub fn duplicate_from(fd: c_int, floor: c_int, close_on_exec: bool) -> Result<c_
         return Err(Errno::INVAL);
     }
     if floor == 0 && !close_on_exec {
-        return rustix::io::dup(borrow(fd)?).map(IntoRawFd::into_raw_fd);
+        return rustix::io::dup(borrowed_fd(fd)?).map(IntoRawFd::into_raw_fd);
     }
-    let new = rustix::io::fcntl_dupfd_cloexec(borrow(fd)?, floor)?;
+    let new = rustix::io::fcntl_dupfd_cloexec(borrowed_fd(fd)?, floor)?;
     if !close_on_exec {
         rustix::io::fcntl_setfd(&new, FdFlags::empty())?;
     }
@@ -41,7 +41,7 @@ pub fn duplicate_from(fd: c_int, floor: c_int, close_on_exec: bool) -> Result<c_
 
 /// `dup3`.
 pub fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Result<(), Errno> {
-    let old = borrow(old)?;
+    let old = borrowed_fd(old)?;
     if new < 0 {
         return Err(Errno::BADF);
     }
@@ -56,7 +56,7 @@ pub fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Result<(), Errno> {
 
 /// `F_GETFD` and `F_SETFD`.
 pub fn control(fd: c_int, command: c_int, argument: c_ulong) -> Result<c_int, Errno> {
-    let fd = borrow(fd)?;
+    let fd = borrowed_fd(fd)?;
     if command == libc::F_GETFD {
         return Ok(rustix::io::fcntl_getfd(fd)?.bits().cast_signed());
     }
@@ -66,12 +66,14 @@ pub fn control(fd: c_int, command: c_int, argument: c_ulong) -> Result<c_int, Er
 
 /// Whether `fd` closes on exec.
 pub fn closes_on_exec(fd: c_int) -> bool {
-    borrow(fd).and_then(rustix::io::fcntl_getfd).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
+    borrowed_fd(fd)
+        .and_then(rustix::io::fcntl_getfd)
+        .is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
 }
 
 /// libc's `close_range`, which rustix does not have; libcs before 2.34 and kernels before 5.9 do not either.
 pub fn close_range(first: c_uint, last: c_uint) -> Result<(), Errno> {
-    static NEXT: Symbol = Symbol::new(c"close_range");
+    static NEXT: NextSymbol = NextSymbol::new(c"close_range");
     // SAFETY: the symbol of this name has this signature in libc.
     let next = unsafe {
         std::mem::transmute::<*mut c_void, extern "C" fn(c_uint, c_uint, c_int) -> c_int>(
@@ -97,7 +99,7 @@ pub fn map(
         if flags & libc::MAP_ANONYMOUS != 0 {
             rustix::mm::mmap_anonymous(hint, len, protection, kept)
         } else {
-            rustix::mm::mmap(hint, len, protection, kept, borrow(fd)?, at.cast_unsigned())
+            rustix::mm::mmap(hint, len, protection, kept, borrowed_fd(fd)?, at.cast_unsigned())
         }
     }
 }
@@ -111,9 +113,9 @@ pub fn unmap(start: *mut c_void, len: usize) -> Result<(), Errno> {
 /// `read`, or `pread` at an offset.
 pub fn read(fd: c_int, into: &mut [u8], at: Option<i64>) -> Result<usize, Errno> {
     match at {
-        None => rustix::io::read(borrow(fd)?, into),
+        None => rustix::io::read(borrowed_fd(fd)?, into),
         Some(at) => {
-            rustix::io::pread(borrow(fd)?, into, u64::try_from(at).map_err(|_| Errno::INVAL)?)
+            rustix::io::pread(borrowed_fd(fd)?, into, u64::try_from(at).map_err(|_| Errno::INVAL)?)
         }
     }
 }
@@ -121,14 +123,14 @@ pub fn read(fd: c_int, into: &mut [u8], at: Option<i64>) -> Result<usize, Errno>
 /// `write`, or `pwrite` at an offset.
 pub fn write(fd: c_int, from: &[u8], at: Option<i64>) -> Result<usize, Errno> {
     match at {
-        None => rustix::io::write(borrow(fd)?, from),
+        None => rustix::io::write(borrowed_fd(fd)?, from),
         Some(at) => {
-            rustix::io::pwrite(borrow(fd)?, from, u64::try_from(at).map_err(|_| Errno::INVAL)?)
+            rustix::io::pwrite(borrowed_fd(fd)?, from, u64::try_from(at).map_err(|_| Errno::INVAL)?)
         }
     }
 }
 
 /// Moves the file offset relative to where it is.
 pub fn seek_by(fd: c_int, by: i64) -> Result<(), Errno> {
-    rustix::fs::seek(borrow(fd)?, rustix::fs::SeekFrom::Current(by)).map(drop)
+    rustix::fs::seek(borrowed_fd(fd)?, rustix::fs::SeekFrom::Current(by)).map(drop)
 }

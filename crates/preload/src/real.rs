@@ -5,12 +5,12 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The next definition of a symbol after this library's own: libc's, or another preloaded library's.
-pub struct Symbol {
+pub struct NextSymbol {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
-impl Symbol {
+impl NextSymbol {
     pub const fn new(name: &'static CStr) -> Self {
         Self { name, address: AtomicPtr::new(null_mut()) }
     }

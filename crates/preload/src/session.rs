@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! page 0          magic, version
-//! page 1 …        one [`Slot`] each
+//! page 1 …        one [`DescriptionSlot`] each
 //! ```
 //!
 //! Only the process that made a session takes slots of it; a forked child makes its own when it opens a file. So a process
@@ -26,7 +26,7 @@ use rustix::fs::{AtFlags, CWD, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::{kept, raw};
+use crate::{own_descriptors, raw};
 
 const PAGE_LEN: usize = 4096;
 /// Slots of a session, with page 0.
@@ -37,14 +37,14 @@ pub const SESSIONS_MAX: usize = 128;
 const MAGIC: u64 = u64::from_le_bytes(*b"samite\x00\x01");
 const WORDS: usize = SLOTS / 64;
 
-/// Room for [`Slot::state`], in bytes. A directory whose state is longer (its path is part of it) does not survive `exec`.
+/// Room for [`DescriptionSlot::state`], in bytes. A directory whose state is longer (its path is part of it) does not survive `exec`.
 const STATES_LEN: usize = PAGE_LEN - 64;
 /// A state up to this length can be replaced: the new one is written beside it.
 const HALF_LEN: usize = STATES_LEN / 2;
 
 /// The shared part of an open file description.
 #[repr(C, align(4096))]
-pub struct Slot {
+pub struct DescriptionSlot {
     /// Processes that hold it. Page 0 keeps [`MAGIC`] in `offset`.
     holders: AtomicU32,
     /// `O_*` flags as `F_GETFL` tells them.
@@ -67,11 +67,11 @@ pub struct Slot {
 
 // SAFETY: a part of `states` is written while `state_at` leads to another one, and by one process at a time: the one that
 // is about to fork or exec with the file open.
-unsafe impl Sync for Slot {}
+unsafe impl Sync for DescriptionSlot {}
 
-const _: () = assert!(size_of::<Slot>() == PAGE_LEN);
+const _: () = assert!(size_of::<DescriptionSlot>() == PAGE_LEN);
 
-impl Slot {
+impl DescriptionSlot {
     /// A slot of no session.
     pub const fn none() -> Self {
         Self {
@@ -89,7 +89,7 @@ impl Slot {
         }
     }
 
-    /// The description of the file for other processes; `None` before [`Slot::describe`].
+    /// The description of the file for other processes; `None` before [`DescriptionSlot::describe`].
     pub fn state(&self) -> Option<&[u8]> {
         let packed = self.state_at.load(Ordering::Acquire);
         let (start, len) = ((packed >> 16) as usize, (packed & 0xffff) as usize);
@@ -123,7 +123,7 @@ impl Slot {
     }
 
     /// One process more holds it.
-    pub fn hold(&self) {
+    pub fn open_reference(&self) {
         self.holders.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -133,8 +133,8 @@ impl Slot {
     }
 }
 
-struct Session {
-    base: AtomicPtr<Slot>,
+struct PreloadSession {
+    base: AtomicPtr<DescriptionSlot>,
     /// Which slots are taken, known to the process that made the session.
     taken: [AtomicU64; WORDS],
     /// Process that made it, 0 for an inherited one.
@@ -146,7 +146,7 @@ struct Session {
 }
 
 #[expect(clippy::declare_interior_mutable_const, reason = "start value of the array")]
-const NONE: Session = Session {
+const NONE: PreloadSession = PreloadSession {
     base: AtomicPtr::new(std::ptr::null_mut()),
     taken: [const { AtomicU64::new(0) }; WORDS],
     owner: AtomicU32::new(0),
@@ -154,7 +154,7 @@ const NONE: Session = Session {
     ino: AtomicU64::new(0),
 };
 
-static SESSIONS: [Session; SESSIONS_MAX] = [NONE; SESSIONS_MAX];
+static SESSIONS: [PreloadSession; SESSIONS_MAX] = [NONE; SESSIONS_MAX];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The right to add one.
 static GROWING: Mutex<()> = Mutex::new(());
@@ -169,7 +169,7 @@ pub struct SlotId {
 }
 
 /// The slot behind an id that this process took or was given.
-pub fn slot(id: SlotId) -> Option<&'static Slot> {
+pub fn slot(id: SlotId) -> Option<&'static DescriptionSlot> {
     let base = SESSIONS.get(id.session as usize)?.base.load(Ordering::Acquire);
     if base.is_null() || id.slot == 0 || id.slot as usize >= SLOTS {
         return None;
@@ -270,7 +270,7 @@ fn create() -> Result<usize, Errno> {
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals)?;
     let base = map(&file)?;
-    let path_fd = kept::keep(open_again(file.as_fd(), OFlags::PATH | OFlags::CLOEXEC)?)?;
+    let path_fd = own_descriptors::keep(open_again(file.as_fd(), OFlags::PATH | OFlags::CLOEXEC)?)?;
     // SAFETY: page 0 of the mapping that was just made.
     unsafe { &*base }.offset.store(MAGIC, Ordering::Relaxed);
     let session = &SESSIONS[index];
@@ -286,7 +286,7 @@ fn create() -> Result<usize, Errno> {
     Ok(index)
 }
 
-fn map(file: &OwnedFd) -> Result<*mut Slot, Errno> {
+fn map(file: &OwnedFd) -> Result<*mut DescriptionSlot, Errno> {
     // SAFETY: a new mapping at a place of the kernel's choice.
     let base = unsafe {
         rustix::mm::mmap(
@@ -340,7 +340,7 @@ const TICKET_AT: u64 = 1 << 40;
 const LINK: &[u8] = b"/memfd:samite-descriptors (deleted)";
 
 /// A descriptor that names a slot to another process, through a socket.
-pub fn ticket(placeholder: c_int, id: SlotId) -> Result<OwnedFd, Errno> {
+pub fn slot_ticket(placeholder: c_int, id: SlotId) -> Result<OwnedFd, Errno> {
     // SAFETY: only borrowed for the call; a number that is not open is an error.
     let fd = unsafe { BorrowedFd::borrow_raw(placeholder) };
     let file = open_again(fd, OFlags::RDONLY | OFlags::CLOEXEC)?;

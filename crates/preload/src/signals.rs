@@ -1,14 +1,14 @@
 //! Signals that end a call which waits, by the rules of the kernel: a handled signal ends it, unless its handler asks for restarts.
 //!
 //! While this library waits in place of the kernel, signals are blocked, so that none gets lost between a look and a wait; a `signalfd`
-//! tells when one is there, and [`Blocked::deliver`] lets it through.
+//! tells when one is there, and [`BlockedSignals::deliver`] lets it through.
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use libc::{c_int, sigset_t};
 use rustix::io::Errno;
 
-use crate::kept;
+use crate::own_descriptors;
 
 /// Highest number of a signal.
 const LAST: c_int = 64;
@@ -31,20 +31,20 @@ fn exchange(new: &sigset_t) -> sigset_t {
 }
 
 /// While it lives, this thread handles no signals.
-pub struct Blocked {
+pub struct BlockedSignals {
     /// What the program blocks.
     mask: sigset_t,
     /// Tells of signals; made when it is needed.
     alarm: Option<OwnedFd>,
 }
 
-impl Drop for Blocked {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         exchange(&self.mask);
     }
 }
 
-impl Blocked {
+impl BlockedSignals {
     /// Blocks them.
     pub fn new() -> Self {
         Self { mask: exchange(&full()), alarm: None }
@@ -56,7 +56,7 @@ impl Blocked {
     }
 
     /// A descriptor that can be read from when a signal has come that the program does not block.
-    pub fn alarm(&mut self) -> Result<BorrowedFd<'_>, Errno> {
+    pub fn timer_signal(&mut self) -> Result<BorrowedFd<'_>, Errno> {
         if self.alarm.is_none() {
             // SAFETY: signal sets on the stack.
             let raw = unsafe {
@@ -72,7 +72,7 @@ impl Blocked {
             }
             // SAFETY: the kernel has just made it.
             let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-            self.alarm = Some(kept::out_of_the_way(fd));
+            self.alarm = Some(own_descriptors::out_of_the_way(fd));
         }
         self.alarm.as_ref().map(AsFd::as_fd).ok_or(Errno::MFILE)
     }

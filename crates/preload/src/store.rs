@@ -7,24 +7,24 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use samite_client::Client;
-use samite_fs::{Context, FileSystem};
+use samite_fs::{CallerContext, FileSystem};
 use samite_types::Result;
 
 use crate::hooks::identity;
-use crate::{init, locks, raw, route};
+use crate::{init, locks, path_class, raw};
 
 /// Dataset of files that programs see.
 const DATASET: &str = "files";
 
-struct Store {
+struct PreloadStore {
     client: Client,
     fs: FileSystem,
 }
 
-static STORE: OnceLock<Store> = OnceLock::new();
+static STORE: OnceLock<PreloadStore> = OnceLock::new();
 static CONNECTING: Mutex<()> = Mutex::new(());
 
-fn store() -> Result<&'static Store, Errno> {
+fn store() -> Result<&'static PreloadStore, Errno> {
     if let Some(store) = STORE.get() {
         return Ok(store);
     }
@@ -33,17 +33,17 @@ fn store() -> Result<&'static Store, Errno> {
 
 /// First touch. A failure is not remembered: the store may be there the next time.
 #[cold]
-fn connect() -> Result<&'static Store, Errno> {
+fn connect() -> Result<&'static PreloadStore, Errno> {
     let _one_at_a_time = CONNECTING.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(store) = STORE.get() {
         return Ok(store);
     }
     let open = || {
         let client = init::client()?;
-        let fs = FileSystem::open_mounted(&client, DATASET, Some(route::prefix()))?;
+        let fs = FileSystem::open_mounted(&client, DATASET, Some(path_class::prefix()))?;
         // They leave with `flush`, before this process forks or ends.
         fs.defer_files(true);
-        Ok(Store { client, fs })
+        Ok(PreloadStore { client, fs })
     };
     let store = open().map_err(|error: samite_types::Error| error.kind().errno())?;
     Ok(STORE.get_or_init(|| store))
@@ -55,7 +55,7 @@ pub fn call<T>(work: impl FnOnce(&FileSystem) -> Result<T>) -> Result<T, Errno> 
 }
 
 /// Runs a call of the file system in the name of the calling process.
-pub fn call_as<T>(work: impl FnOnce(&FileSystem, &Context) -> Result<T>) -> Result<T, Errno> {
+pub fn call_as<T>(work: impl FnOnce(&FileSystem, &CallerContext) -> Result<T>) -> Result<T, Errno> {
     let fs = &store()?.fs;
     work(fs, &context()).map_err(|error| error.kind().errno())
 }
@@ -110,7 +110,7 @@ const UMASK_UNKNOWN: u32 = u32::MAX;
 static UMASK: AtomicU32 = AtomicU32::new(UMASK_UNKNOWN);
 static IDENTITY_CHANGED: AtomicBool = AtomicBool::new(false);
 static EACH_THREAD: AtomicBool = AtomicBool::new(false);
-static IDENTITY: Mutex<Option<Context>> = Mutex::new(None);
+static IDENTITY: Mutex<Option<CallerContext>> = Mutex::new(None);
 
 /// The program set its umask.
 pub fn set_umask(umask: u32) {
@@ -128,14 +128,14 @@ pub fn identity_is_the_threads_own() {
 }
 
 /// Who the calling thread is: file systems look at ids of their own, which are the effective ones until set.
-fn of_thread() -> Context {
-    let mut context = Context::of_process(0);
+fn of_thread() -> CallerContext {
+    let mut context = CallerContext::of_process(0);
     (context.uid, context.gid) = identity::file_system_ids();
     context
 }
 
 /// The context for `access`, which asks for the real user unless told otherwise.
-pub fn real_context() -> Context {
+pub fn real_context() -> CallerContext {
     let mut context = context();
     context.uid = rustix::process::getuid().as_raw();
     context.gid = rustix::process::getgid().as_raw();
@@ -143,7 +143,7 @@ pub fn real_context() -> Context {
 }
 
 /// Who asks: asked of the kernel once, and again after the program changed it.
-pub fn context() -> Context {
+pub fn context() -> CallerContext {
     let umask = match UMASK.load(Ordering::Relaxed) {
         UMASK_UNKNOWN => {
             let umask = read_umask().unwrap_or(0o022);
@@ -161,7 +161,7 @@ pub fn context() -> Context {
     if IDENTITY_CHANGED.swap(false, Ordering::AcqRel) {
         *known = None;
     }
-    let mut context = known.get_or_insert_with(|| Context::of_process(0)).clone();
+    let mut context = known.get_or_insert_with(|| CallerContext::of_process(0)).clone();
     context.umask = umask;
     context
 }

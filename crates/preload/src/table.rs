@@ -1,6 +1,6 @@
 //! Which descriptor is which open file of the store.
 //!
-//! A hook on any other descriptor pays one array load. The array holds pointers to [`Description`]s, which are never freed but
+//! A hook on any other descriptor pays one array load. The array holds pointers to [`OpenDescription`]s, which are never freed but
 //! used again, so that a reader may look at one that is just being closed: it counts itself in, then checks that the
 //! descriptor still means the same.
 
@@ -16,17 +16,18 @@ use rustix::io::Errno;
 use samite_fs::{OpenFile, OpenState};
 
 use crate::locks::DescriptionLocks;
-use crate::session::{self, Slot, SlotId};
+use crate::session::{self, DescriptionSlot, SlotId};
 use crate::store;
 
 /// Numbers that can be open files of the store; untouched parts of the array cost nothing.
 const NUMBERS: usize = 1 << 20;
 
-static TABLE: [AtomicPtr<Description>; NUMBERS] = [const { AtomicPtr::new(null_mut()) }; NUMBERS];
+static TABLE: [AtomicPtr<OpenDescription>; NUMBERS] =
+    [const { AtomicPtr::new(null_mut()) }; NUMBERS];
 /// One more than the highest number ever used.
 static END: AtomicI32 = AtomicI32::new(0);
 /// Descriptions that are not in use, and the right to take slots.
-static SPARE: Mutex<Vec<&'static Description>> = Mutex::new(Vec::new());
+static SPARE: Mutex<Vec<&'static OpenDescription>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// The description that this thread is about to give a descriptor. Plain memory.
@@ -34,7 +35,7 @@ thread_local! {
 }
 
 /// An open file description: what several descriptors share after `dup`.
-pub struct Description {
+pub struct OpenDescription {
     /// Descriptors and calls in progress that use it; 0: spare.
     users: AtomicU32,
     /// [`SlotId`], packed.
@@ -53,25 +54,25 @@ pub struct Description {
     pub is_gone: AtomicBool,
 }
 
-/// A use of a [`Description`].
-pub struct Open(&'static Description);
+/// A use of a [`OpenDescription`].
+pub struct DescriptionUse(&'static OpenDescription);
 
-impl Deref for Open {
-    type Target = Description;
+impl Deref for DescriptionUse {
+    type Target = OpenDescription;
 
-    fn deref(&self) -> &Description {
+    fn deref(&self) -> &OpenDescription {
         self.0
     }
 }
 
-impl Clone for Open {
+impl Clone for DescriptionUse {
     fn clone(&self) -> Self {
         self.0.users.fetch_add(1, Ordering::Relaxed);
         Self(self.0)
     }
 }
 
-impl Drop for Open {
+impl Drop for DescriptionUse {
     fn drop(&mut self) {
         if self.0.users.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.retire();
@@ -79,15 +80,15 @@ impl Drop for Open {
     }
 }
 
-impl Description {
+impl OpenDescription {
     fn slot_id(&self) -> SlotId {
         let packed = self.slot.load(Ordering::Relaxed);
         SlotId { session: (packed >> 32) as u32, slot: packed as u32 }
     }
 
     /// The part shared with other processes.
-    pub fn slot(&self) -> &'static Slot {
-        static LOST: Slot = Slot::none();
+    pub fn slot(&self) -> &'static DescriptionSlot {
+        static LOST: DescriptionSlot = DescriptionSlot::none();
         session::slot(self.slot_id()).unwrap_or(&LOST)
     }
 
@@ -138,7 +139,7 @@ impl Description {
     fn hold(&self, file: &OpenFile) {
         self.is_borrowed.store(false, Ordering::Relaxed);
         // What is too late shows when it is used.
-        let _ = file.hold_again();
+        let _ = file.reference_again();
     }
 
     /// The open file, if it was used in this process.
@@ -164,7 +165,7 @@ impl Description {
 
     /// Before it gets into another process: what keeps its locks and the file alive.
     pub fn share(&self) {
-        let holder = self.file_if_used().and_then(OpenFile::hold_connection);
+        let holder = self.file_if_used().and_then(OpenFile::reference_connection);
         self.locks.share(self.slot(), holder);
     }
 
@@ -245,7 +246,7 @@ impl Description {
 
 /// The open file of the store behind a descriptor.
 #[inline]
-pub fn get(fd: c_int) -> Option<Open> {
+pub fn get(fd: c_int) -> Option<DescriptionUse> {
     let entry = TABLE.get(usize::try_from(fd).ok()?)?;
     if entry.load(Ordering::Relaxed).is_null() { None } else { get_slow(entry) }
 }
@@ -259,11 +260,11 @@ pub fn has(fd: c_int) -> bool {
         .is_some_and(|entry| !entry.load(Ordering::Relaxed).is_null())
 }
 
-fn get_slow(entry: &AtomicPtr<Description>) -> Option<Open> {
+fn get_slow(entry: &AtomicPtr<OpenDescription>) -> Option<DescriptionUse> {
     loop {
         let found = entry.load(Ordering::Acquire);
         // SAFETY: descriptions are never freed.
-        let description: &'static Description = unsafe { found.as_ref() }?;
+        let description: &'static OpenDescription = unsafe { found.as_ref() }?;
         let users = description.users.load(Ordering::Relaxed);
         if users == 0 {
             // Retired between the two loads; the entry has changed.
@@ -277,7 +278,7 @@ fn get_slow(entry: &AtomicPtr<Description>) -> Option<Open> {
             Ordering::Relaxed,
         );
         if counted.is_ok() {
-            let open = Open(description);
+            let open = DescriptionUse(description);
             if entry.load(Ordering::Acquire) == found {
                 return Some(open);
             }
@@ -285,10 +286,10 @@ fn get_slow(entry: &AtomicPtr<Description>) -> Option<Open> {
     }
 }
 
-fn spare() -> &'static Description {
+fn spare() -> &'static OpenDescription {
     let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let description = spare.unwrap_or_else(|| {
-        Box::leak(Box::new(Description {
+        Box::leak(Box::new(OpenDescription {
             users: AtomicU32::new(0),
             slot: AtomicU64::new(0),
             file: AtomicPtr::new(null_mut()),
@@ -313,7 +314,7 @@ pub fn install(file: OpenFile, status: c_int, close_on_exec: bool) -> Result<c_i
     let description = spare();
     description.slot.store(pack(id), Ordering::Relaxed);
     description.file.store(Box::into_raw(Box::new(file)), Ordering::Release);
-    let open = Open(description);
+    let open = DescriptionUse(description);
     INSTALLED.set(Some(id));
     let installed =
         session::placeholder(id, close_on_exec).and_then(|fd| set(fd, open).map(|()| fd));
@@ -326,15 +327,15 @@ fn pack(id: SlotId) -> u64 {
 }
 
 /// Takes over a description from before `exec`, for one descriptor or several.
-pub fn inherited(id: SlotId) -> Option<Open> {
+pub fn take_over(id: SlotId) -> Option<DescriptionUse> {
     session::slot(id)?;
     let description = spare();
     description.slot.store(pack(id), Ordering::Relaxed);
-    Some(Open(description))
+    Some(DescriptionUse(description))
 }
 
 /// Lets `fd` mean `open`; what it meant before is closed.
-pub fn set(fd: c_int, open: Open) -> Result<(), Errno> {
+pub fn set(fd: c_int, open: DescriptionUse) -> Result<(), Errno> {
     let entry = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd)).ok_or(Errno::MFILE)?;
     END.fetch_max(fd + 1, Ordering::AcqRel);
     let before = entry.swap(std::ptr::from_ref(open.0).cast_mut(), Ordering::AcqRel);
@@ -344,16 +345,16 @@ pub fn set(fd: c_int, open: Open) -> Result<(), Errno> {
 }
 
 /// `fd` is of the store no more; its description, when it was.
-pub fn remove(fd: c_int) -> Option<Open> {
+pub fn remove(fd: c_int) -> Option<DescriptionUse> {
     let entry = usize::try_from(fd).ok().and_then(|fd| TABLE.get(fd))?;
     let before = entry.swap(null_mut(), Ordering::AcqRel);
     // SAFETY: descriptions are never freed; the entry's use passes to the caller.
-    unsafe { before.as_ref() }.map(Open)
+    unsafe { before.as_ref() }.map(DescriptionUse)
 }
 
-fn end_use(before: *mut Description) {
+fn end_use(before: *mut OpenDescription) {
     // SAFETY: descriptions are never freed; the entry's use ends here.
-    drop(unsafe { before.as_ref() }.map(Open));
+    drop(unsafe { before.as_ref() }.map(DescriptionUse));
 }
 
 /// Whether no file of the store was ever open here.
@@ -362,12 +363,12 @@ pub fn is_unused() -> bool {
 }
 
 /// Every descriptor of the store from `first` on.
-pub fn each_from(first: c_int) -> impl Iterator<Item = (c_int, Open)> {
+pub fn each_from(first: c_int) -> impl Iterator<Item = (c_int, DescriptionUse)> {
     (first.max(0)..END.load(Ordering::Acquire)).filter_map(|fd| get(fd).map(|open| (fd, open)))
 }
 
 /// Describes an open file for another process.
-pub fn describe(open: &Open) -> Result<(), Errno> {
+pub fn describe(open: &DescriptionUse) -> Result<(), Errno> {
     // What was inherited and not used is described already.
     open.file()?;
     open.describe();
@@ -375,7 +376,7 @@ pub fn describe(open: &Open) -> Result<(), Errno> {
 }
 
 /// Where a description lies, for [`inherited`] in another program.
-pub fn slot_id(open: &Open) -> SlotId {
+pub fn slot_id(open: &DescriptionUse) -> SlotId {
     open.slot_id()
 }
 
@@ -392,10 +393,10 @@ pub fn hold_for_child() {
     let mut installed = INSTALLED.get();
     each_description(|open| {
         installed = installed.filter(|id| *id != open.slot_id());
-        open.slot().hold();
+        open.slot().open_reference();
     });
     if let Some(slot) = installed.and_then(session::slot) {
-        slot.hold();
+        slot.open_reference();
     }
 }
 
@@ -405,7 +406,7 @@ pub fn share_locks() {
 }
 
 /// Calls `visit` once for each description.
-pub fn each_description(mut visit: impl FnMut(&Open)) {
+pub fn each_description(mut visit: impl FnMut(&DescriptionUse)) {
     for (_, open) in each_from(0) {
         open.survives.store(false, Ordering::Relaxed);
     }

@@ -5,21 +5,21 @@ use std::fmt;
 use std::time::Duration;
 
 use samite_types::{DatasetId, Epoch, NodeId, PartitionId, TargetId, Term};
-use samite_wire::control::{self, ClusterMapData, Consistency, Group, Lost};
+use samite_wire::control::{self, ClusterMapData, LostRecords, MemberConsistency, MirrorGroup};
 
-use crate::losses::{Life, Losses, simulated};
-use crate::net::Place;
+use crate::losses::{Life, RunLosses, simulated};
+use crate::net::ProcessPlace;
 
 /// Something that must never be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub struct RuleViolation {
     /// Which rule.
     pub rule: &'static str,
     /// What was seen.
     pub words: String,
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for RuleViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.rule, self.words)
     }
@@ -27,19 +27,19 @@ impl fmt::Display for Violation {
 
 /// All observers.
 #[derive(Debug, Default)]
-pub struct Audit {
-    violations: Vec<Violation>,
+pub struct AuditSet {
+    violations: Vec<RuleViolation>,
     /// Newest map that each process has shown, since it was started.
-    epochs: BTreeMap<Place, Epoch>,
+    epochs: BTreeMap<ProcessPlace, Epoch>,
     /// Each published map, as bytes.
     maps: BTreeMap<Epoch, Vec<u8>>,
     newest: Option<ClusterMapData>,
     /// The incarnation of each node that runs.
     alive: BTreeMap<NodeId, u64>,
     lost: BTreeSet<PartitionId>,
-    losses: Losses,
+    losses: RunLosses,
     /// Who acknowledged changes in a term of a partition.
-    primaries: BTreeMap<(DatasetId, PartitionId, Term), Place>,
+    primaries: BTreeMap<(DatasetId, PartitionId, Term), ProcessPlace>,
     /// Digests of the voters' register, by revision.
     registers: BTreeMap<u64, u64>,
     /// What is acknowledged outlives all processes.
@@ -53,17 +53,17 @@ pub struct Audit {
 /// Violations that are kept; one is enough to fail.
 const VIOLATIONS_MAX: usize = 8;
 
-impl Audit {
+impl AuditSet {
     /// Something that must never be has happened.
     pub fn violate(&mut self, rule: &'static str, words: String) {
         if self.violations.len() < VIOLATIONS_MAX {
-            self.violations.push(Violation { rule, words });
+            self.violations.push(RuleViolation { rule, words });
         }
     }
 
     /// What happened that must never be.
     #[must_use]
-    pub fn violations(&self) -> Vec<Violation> {
+    pub fn violations(&self) -> Vec<RuleViolation> {
         self.violations.clone()
     }
 
@@ -75,12 +75,12 @@ impl Audit {
 
     /// What was lost, and acknowledged.
     #[must_use]
-    pub const fn losses(&self) -> &Losses {
+    pub const fn losses(&self) -> &RunLosses {
         &self.losses
     }
 
     /// The operator takes note of these losses, as the map of epoch `by` has them.
-    pub fn acknowledges(&mut self, by: Epoch, seen: &[Lost]) {
+    pub fn acknowledges(&mut self, by: Epoch, seen: &[LostRecords]) {
         self.losses.asked(by, seen);
     }
 
@@ -92,16 +92,16 @@ impl Audit {
     }
 
     /// A process was started, with this number.
-    pub fn started(&mut self, place: Place, number: u64) {
+    pub fn started(&mut self, place: ProcessPlace, number: u64) {
         self.epochs.remove(&place);
-        if let Place::Node(id) = place {
+        if let ProcessPlace::Node(id) = place {
             self.alive.insert(NodeId(id), number);
         }
     }
 
     /// A process has died.
-    pub fn died(&mut self, place: Place, now: Duration) {
-        if let Place::Node(id) = place
+    pub fn died(&mut self, place: ProcessPlace, now: Duration) {
+        if let ProcessPlace::Node(id) = place
             && let Some(life) = self.alive.remove(&NodeId(id))
         {
             self.losses.died((NodeId(id), life), now);
@@ -111,7 +111,7 @@ impl Audit {
 
     /// Looks which map all nodes have by now.
     fn spread(&mut self, now: Duration) {
-        let known = |node: &NodeId| self.epochs.get(&Place::Node(node.get())).copied();
+        let known = |node: &NodeId| self.epochs.get(&ProcessPlace::Node(node.get())).copied();
         let oldest = self.alive.keys().map(|node| known(node).unwrap_or(Epoch(0))).min();
         if let Some(epoch) = oldest {
             self.losses.all_know(epoch, now);
@@ -119,7 +119,7 @@ impl Audit {
     }
 
     /// A process serves or works by this map.
-    pub fn saw_map(&mut self, place: Place, epoch: Epoch, now: Duration) {
+    pub fn saw_map(&mut self, place: ProcessPlace, epoch: Epoch, now: Duration) {
         let before = self.epochs.insert(place, epoch);
         if before.is_some_and(|before| before > epoch) {
             self.violate("map epochs grow", format!("{place} went back to {epoch} at {now:?}"));
@@ -148,7 +148,7 @@ impl Audit {
         if before.as_ref().is_some_and(|before| before.epoch >= map.epoch) {
             return self.violate("map epochs grow", format!("{} after a newer one", map.epoch));
         }
-        let groups = |map: &ClusterMapData| -> Vec<Group> {
+        let groups = |map: &ClusterMapData| -> Vec<MirrorGroup> {
             simulated(map).map(|(_, table)| table.groups.clone()).unwrap_or_default()
         };
         let old = before.as_ref().map(groups).unwrap_or_default();
@@ -158,7 +158,8 @@ impl Audit {
             if let (Some(old), Some(before)) = (old, &before) {
                 self.check_heir(partition, old, group, before, map, now);
             }
-            let good = group.members.iter().filter(|one| one.consistency == Consistency::Good);
+            let good =
+                group.members.iter().filter(|one| one.consistency == MemberConsistency::Good);
             let lives = good.filter_map(|one| life_of(map, one.target)).collect();
             self.losses.held_by(partition, lives);
         }
@@ -171,22 +172,24 @@ impl Audit {
     fn check_heir(
         &mut self,
         partition: PartitionId,
-        old: &Group,
-        new: &Group,
+        old: &MirrorGroup,
+        new: &MirrorGroup,
         before: &ClusterMapData,
         after: &ClusterMapData,
         now: Duration,
     ) {
-        let consistency = |group: &Group, target| {
+        let consistency = |group: &MirrorGroup, target| {
             let member = group.members.iter().find(|member| member.target == target);
             member.map(|member| member.consistency)
         };
         let is_heir = new.members.iter().any(|member| {
             let target = member.target;
-            member.consistency == Consistency::Good
+            member.consistency == MemberConsistency::Good
                 && match consistency(old, target) {
-                    Some(Consistency::Restarted) => true,
-                    Some(Consistency::Good) => life_of(before, target) != life_of(after, target),
+                    Some(MemberConsistency::Restarted) => true,
+                    Some(MemberConsistency::Good) => {
+                        life_of(before, target) != life_of(after, target)
+                    }
                     _ => false,
                 }
         });
@@ -195,7 +198,7 @@ impl Audit {
         }
         let alive = old.members.iter().find(|member| {
             let node = life_of(before, member.target);
-            member.consistency == Consistency::Good
+            member.consistency == MemberConsistency::Good
                 && node.is_some_and(|(node, life)| self.alive.get(&node) == Some(&life))
         });
         match alive {
@@ -215,7 +218,7 @@ impl Audit {
     }
 
     /// A voter has the register with so many changes.
-    pub fn register(&mut self, place: Place, changes: u64, digest: u64, now: Duration) {
+    pub fn register(&mut self, place: ProcessPlace, changes: u64, digest: u64, now: Duration) {
         if *self.registers.entry(changes).or_insert(digest) != digest {
             let words = format!("{place} has another one of revision {changes}, at {now:?}");
             self.violate("one register for each revision", words);
@@ -225,7 +228,7 @@ impl Audit {
     /// A node has told a client that its change is done.
     pub fn acknowledged(
         &mut self,
-        node: Place,
+        node: ProcessPlace,
         dataset: DatasetId,
         partition: PartitionId,
         term: Term,

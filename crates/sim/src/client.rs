@@ -4,19 +4,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_client::retry::{Event, Next, Retry, Timing};
+use samite_client::retry::{RetryEvent, RetryState, RetryStep, RetryTiming};
 use samite_placement::ClusterMap;
 use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, RequestId, Seq};
 use samite_wire::control::{self, ControlReply, ControlRequest, ReadsKind};
-use samite_wire::op::{Reply, RequestEncoder, RequestHeader};
+use samite_wire::op::{OperationReply, RequestEncoder, RequestHeader};
 
-use crate::message::Message;
-use crate::net::Place;
-use crate::op::{Op, Outcome, seen};
-use crate::process::{Context, Process};
-use crate::rules::Rules;
-use crate::scenario::Scenario;
-use crate::workload::Workload;
+use crate::message::SimMessage;
+use crate::net::ProcessPlace;
+use crate::op::{OpOutcome, SimOperation, seen};
+use crate::process::{ProcessContext, SimProcess};
+use crate::rules::RunRules;
+use crate::scenario::RunScenario;
+use crate::workload::ClientWorkload;
 
 /// How long a call may take before its client gives up.
 const CALL_MAX: Duration = Duration::from_secs(60);
@@ -25,15 +25,15 @@ const LOOK_MAX: Duration = Duration::from_millis(100);
 
 /// What a client is to do.
 #[derive(Debug)]
-pub enum Task {
+pub enum ClientTask {
     /// So many random calls.
-    Random(Workload, u32),
+    Random(ClientWorkload, u32),
     /// These calls.
-    Script(VecDeque<(PartitionId, Op)>),
+    Script(VecDeque<(PartitionId, SimOperation)>),
 }
 
 #[derive(Debug)]
-enum Phase {
+enum ClientPhase {
     /// Between two calls.
     Idle,
     /// An answer is waited for.
@@ -48,17 +48,17 @@ enum Phase {
 
 /// The call under way.
 #[derive(Debug)]
-struct Current {
+struct CurrentCall {
     call: usize,
     partition: PartitionId,
-    op: Op,
+    op: SimOperation,
     seq: Seq,
-    retry: Retry,
+    retry: RetryState,
     was_sent: bool,
     /// Any member may be asked, where members answer reads; until one did not answer.
     by_members: bool,
     /// Who was asked last, by which map, and the number of that request.
-    asked: Place,
+    asked: ProcessPlace,
     asked_epoch: Epoch,
     id: RequestId,
 }
@@ -71,11 +71,11 @@ pub struct SimClient {
     nodes: u32,
     pause_us: u64,
     is_mirrored: bool,
-    rules: Rules,
-    task: Task,
+    rules: RunRules,
+    task: ClientTask,
     map: Option<Arc<ClusterMap>>,
-    phase: Phase,
-    current: Option<Current>,
+    phase: ClientPhase,
+    current: Option<CurrentCall>,
     next_seq: u64,
     next_request: u64,
     /// Calls of which it will never know how they ended.
@@ -85,7 +85,7 @@ pub struct SimClient {
 impl SimClient {
     /// A client with a session of its own.
     #[must_use]
-    pub fn new(index: u32, id: ClientId, scenario: &Scenario, task: Task) -> Self {
+    pub fn new(index: u32, id: ClientId, scenario: &RunScenario, task: ClientTask) -> Self {
         Self {
             index: index as usize,
             id,
@@ -95,7 +95,7 @@ impl SimClient {
             rules: scenario.rules,
             task,
             map: None,
-            phase: Phase::Idle,
+            phase: ClientPhase::Idle,
             current: None,
             next_seq: 1,
             // Replies to another process of this place never match.
@@ -107,13 +107,13 @@ impl SimClient {
     /// Whether it has done everything.
     #[must_use]
     pub const fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Over)
+        matches!(self.phase, ClientPhase::Over)
     }
 
     /// Gives it something else to do, once everything is done.
-    pub fn go_on_with(&mut self, task: Task) {
+    pub fn go_on_with(&mut self, task: ClientTask) {
         self.task = task;
-        self.phase = Phase::Idle;
+        self.phase = ClientPhase::Idle;
     }
 
     /// What it is doing, in words.
@@ -125,17 +125,17 @@ impl SimClient {
         format!("{:?} {}", self.phase, current.unwrap_or_default())
     }
 
-    fn next_call(&mut self, context: &mut Context<'_>) {
+    fn next_call(&mut self, context: &mut ProcessContext<'_>) {
         let next = match &mut self.task {
-            Task::Random(_, 0) => None,
-            Task::Random(workload, left) => {
+            ClientTask::Random(_, 0) => None,
+            ClientTask::Random(workload, left) => {
                 *left -= 1;
                 Some(workload.next(context.rng))
             }
-            Task::Script(calls) => calls.pop_front(),
+            ClientTask::Script(calls) => calls.pop_front(),
         };
         let Some((partition, op)) = next else {
-            self.phase = Phase::Over;
+            self.phase = ClientPhase::Over;
             return;
         };
         let made = context.disk.files.entry("calls").or_default();
@@ -145,15 +145,19 @@ impl SimClient {
         let call = context.history.begin(self.index, partition, op.clone(), context.world_now);
         context.note(|| format!("call {call}: {partition} {op}"));
         let by_members = op.only_reads();
-        self.current = Some(Current {
+        self.current = Some(CurrentCall {
             call,
             partition,
             by_members,
             op,
             seq,
-            retry: Retry::new(Timing::default(), self.is_mirrored, context.now + CALL_MAX),
+            retry: RetryState::new(
+                RetryTiming::default(),
+                self.is_mirrored,
+                context.now + CALL_MAX,
+            ),
             was_sent: false,
-            asked: Place::Node(0),
+            asked: ProcessPlace::Node(0),
             asked_epoch: Epoch(0),
             id: RequestId(0),
         });
@@ -163,9 +167,9 @@ impl SimClient {
     /// Where to send: to the primary. Where any member answers reads, reads go to any member.
     fn destination(
         &self,
-        current: &Current,
-        context: &mut Context<'_>,
-    ) -> Option<(Place, DatasetId, Epoch)> {
+        current: &CurrentCall,
+        context: &mut ProcessContext<'_>,
+    ) -> Option<(ProcessPlace, DatasetId, Epoch)> {
         let found = self.primary(current.partition)?;
         let map = self.map.as_ref()?;
         let spec = &map.dataset(crate::node::DATASET)?.spec;
@@ -177,18 +181,18 @@ impl SimClient {
         let redundancy = spec.redundancy;
         let members = &map.group(redundancy, current.partition)?.members;
         let node = map.node_of_target(context.rng.pick(members).target)?;
-        Some((Place::Node(node.get()), found.1, found.2))
+        Some((ProcessPlace::Node(node.get()), found.1, found.2))
     }
 
     /// The place of the primary by the map it has.
-    fn primary(&self, partition: PartitionId) -> Option<(Place, DatasetId, Epoch)> {
+    fn primary(&self, partition: PartitionId) -> Option<(ProcessPlace, DatasetId, Epoch)> {
         let map = self.map.as_ref()?;
         let dataset = map.dataset(crate::node::DATASET)?;
         let node = map.node_of(dataset.spec.redundancy, partition)?;
-        Some((Place::Node(node.get()), dataset.id, map.epoch()))
+        Some((ProcessPlace::Node(node.get()), dataset.id, map.epoch()))
     }
 
-    fn send(&mut self, context: &mut Context<'_>) {
+    fn send(&mut self, context: &mut ProcessContext<'_>) {
         let Some(current) = &self.current else { return };
         let partition = current.partition;
         let Some((place, dataset, map_epoch)) = self.destination(current, context) else {
@@ -218,9 +222,9 @@ impl SimClient {
         }
         current.was_sent = true;
         (current.asked, current.asked_epoch, current.id) = (place, map_epoch, id);
-        context.send(place, Message::Request { id, client: self.id, body, payload });
+        context.send(place, SimMessage::Request { id, client: self.id, body, payload });
         current.retry.sent(context.now);
-        self.phase = Phase::Waiting;
+        self.phase = ClientPhase::Waiting;
         context.wake_at(current.retry.wait_until());
     }
 
@@ -229,18 +233,21 @@ impl SimClient {
         RequestId(self.next_request)
     }
 
-    fn look(&mut self, context: &mut Context<'_>) {
+    fn look(&mut self, context: &mut ProcessContext<'_>) {
         let known = self.map.as_ref().map_or(Epoch(0), |map| map.epoch());
         for node in 0..self.nodes {
             let id = self.request_id();
-            context.send(Place::Node(node), Message::control(id, &ControlRequest::Map { known }));
+            context.send(
+                ProcessPlace::Node(node),
+                SimMessage::control(id, &ControlRequest::Map { known }),
+            );
         }
         let until = context.now + LOOK_MAX;
-        self.phase = Phase::Looking(until);
+        self.phase = ClientPhase::Looking(until);
         context.wake_at(until);
     }
 
-    fn happened(&mut self, event: Event, context: &mut Context<'_>) {
+    fn happened(&mut self, event: RetryEvent, context: &mut ProcessContext<'_>) {
         let Some(current) = &mut self.current else { return };
         let was_by_members = std::mem::take(&mut current.by_members);
         let (asked, partition) = (current.asked, current.partition);
@@ -253,22 +260,22 @@ impl SimClient {
         self.follow(next, context);
     }
 
-    fn follow(&mut self, next: Next, context: &mut Context<'_>) {
+    fn follow(&mut self, next: RetryStep, context: &mut ProcessContext<'_>) {
         match next {
-            Next::Wait => {
-                self.phase = Phase::Waiting;
+            RetryStep::Wait => {
+                self.phase = ClientPhase::Waiting;
                 if let Some(current) = &self.current {
                     context.wake_at(current.retry.wait_until());
                 }
             }
-            Next::Look => self.look(context),
-            Next::Pause(pause) => {
+            RetryStep::Look => self.look(context),
+            RetryStep::Pause(pause) => {
                 let until = context.now + pause;
-                self.phase = Phase::Pausing(until);
+                self.phase = ClientPhase::Pausing(until);
                 context.wake_at(until);
             }
-            Next::Send => self.send(context),
-            Next::Fail(_) => {
+            RetryStep::Send => self.send(context),
+            RetryStep::Fail(_) => {
                 self.given_up += 1;
                 self.rest(context);
             }
@@ -276,7 +283,7 @@ impl SimClient {
     }
 
     /// The look is over.
-    fn looked(&mut self, context: &mut Context<'_>) {
+    fn looked(&mut self, context: &mut ProcessContext<'_>) {
         let Some(partition) = self.current.as_ref().map(|current| current.partition) else {
             return;
         };
@@ -290,7 +297,7 @@ impl SimClient {
         };
         if found.is_none() {
             let until = context.now + Duration::from_millis(50);
-            self.phase = Phase::Pausing(until);
+            self.phase = ClientPhase::Pausing(until);
             return context.wake_at(until);
         }
         let next = current.retry.looked(is_worth, context.now);
@@ -298,17 +305,23 @@ impl SimClient {
         self.follow(next, context);
     }
 
-    fn reply(&mut self, id: RequestId, body: &[u8], payload: &[u8], context: &mut Context<'_>) {
+    fn reply(
+        &mut self,
+        id: RequestId,
+        body: &[u8],
+        payload: &[u8],
+        context: &mut ProcessContext<'_>,
+    ) {
         let Some(current) = self.current.as_mut().filter(|current| current.id == id) else {
             return;
         };
-        let Ok(reply) = Reply::decode(body, payload) else {
+        let Ok(reply) = OperationReply::decode(body, payload) else {
             return context.audit.violate("replies decode", format!("{id}"));
         };
         match reply.header.refused {
-            Some(ErrorKind::StaleMap) => return self.happened(Event::Stale, context),
+            Some(ErrorKind::StaleMap) => return self.happened(RetryEvent::Stale, context),
             Some(ErrorKind::Busy | ErrorKind::NotFound) => {
-                return self.happened(Event::Busy, context);
+                return self.happened(RetryEvent::Busy, context);
             }
             Some(kind) => return self.lost(kind, context),
             None => {}
@@ -318,23 +331,23 @@ impl SimClient {
         };
         let (outcome, version) = seen(outcome);
         match outcome {
-            Outcome::Failed(ErrorKind::Unavailable) => self.happened(Event::Busy, context),
-            Outcome::Failed(ErrorKind::Busy) => {
+            OpOutcome::Failed(ErrorKind::Unavailable) => self.happened(RetryEvent::Busy, context),
+            OpOutcome::Failed(ErrorKind::Busy) => {
                 // It came so late that its number is of no use any more.
                 if current.op.is_mutation() {
                     current.seq = Seq(self.next_seq);
                     self.next_seq += 1;
                 }
-                self.happened(Event::Busy, context);
+                self.happened(RetryEvent::Busy, context);
             }
-            Outcome::Failed(ErrorKind::StaleMap) => self.happened(Event::Stale, context),
-            Outcome::Failed(kind @ (ErrorKind::SessionLost | ErrorKind::Internal)) => {
+            OpOutcome::Failed(ErrorKind::StaleMap) => self.happened(RetryEvent::Stale, context),
+            OpOutcome::Failed(kind @ (ErrorKind::SessionLost | ErrorKind::Internal)) => {
                 self.lost(kind, context);
             }
             outcome => {
                 let (call, now) = (current.call, context.world_now);
                 context.note(|| format!("call {call} ends: {outcome}"));
-                if let Task::Random(workload, _) = &mut self.task {
+                if let ClientTask::Random(workload, _) = &mut self.task {
                     workload.learn(current.partition, &current.op, &outcome);
                 }
                 context.history.end(call, now, outcome, version);
@@ -344,7 +357,7 @@ impl SimClient {
     }
 
     /// An error that a program would see.
-    fn lost(&mut self, kind: ErrorKind, context: &mut Context<'_>) {
+    fn lost(&mut self, kind: ErrorKind, context: &mut ProcessContext<'_>) {
         let doing = self.doing();
         let Some(partition) = self.current.as_ref().map(|current| current.partition) else {
             return;
@@ -353,27 +366,32 @@ impl SimClient {
         self.rest(context);
     }
 
-    fn rest(&mut self, context: &mut Context<'_>) {
+    fn rest(&mut self, context: &mut ProcessContext<'_>) {
         self.current = None;
-        self.phase = Phase::Idle;
+        self.phase = ClientPhase::Idle;
         let pause = context.rng.micros(0, self.pause_us);
         context.wake_at(context.now + pause.max(Duration::from_micros(1)));
     }
 }
 
-impl Process for SimClient {
-    fn start(&mut self, context: &mut Context<'_>) {
-        if let Task::Random(_, left) = &mut self.task {
+impl SimProcess for SimClient {
+    fn start(&mut self, context: &mut ProcessContext<'_>) {
+        if let ClientTask::Random(_, left) = &mut self.task {
             let made = context.disk.files.get("calls").map_or(0, Vec::len);
             *left = left.saturating_sub(made as u32);
         }
         self.rest(context);
     }
 
-    fn receive(&mut self, from: Place, message: Message, context: &mut Context<'_>) {
+    fn receive(
+        &mut self,
+        from: ProcessPlace,
+        message: SimMessage,
+        context: &mut ProcessContext<'_>,
+    ) {
         match message {
-            Message::Reply { id, body, payload } => self.reply(id, &body, &payload, context),
-            Message::ControlReply { id, body } => {
+            SimMessage::Reply { id, body, payload } => self.reply(id, &body, &payload, context),
+            SimMessage::ControlReply { id, body } => {
                 let map = match (control::decode(&body), &self.map) {
                     (Ok(ControlReply::Map(Some(data))), _) => ClusterMap::new(data),
                     (Ok(ControlReply::MapDelta(delta)), Some(known))
@@ -381,7 +399,7 @@ impl Process for SimClient {
                     {
                         let Ok(map) = known.with(&delta) else {
                             let whole = ControlRequest::Map { known: Epoch(0) };
-                            return context.send(from, Message::control(id, &whole));
+                            return context.send(from, SimMessage::control(id, &whole));
                         };
                         Ok(map)
                     }
@@ -393,7 +411,7 @@ impl Process for SimClient {
                 if self.map.as_ref().is_none_or(|known| known.epoch() < map.epoch()) {
                     context.audit.saw_map(context.place, map.epoch(), context.world_now);
                     self.map = Some(Arc::new(map));
-                    if matches!(self.phase, Phase::Looking(_)) {
+                    if matches!(self.phase, ClientPhase::Looking(_)) {
                         self.looked(context);
                     }
                 }
@@ -402,31 +420,31 @@ impl Process for SimClient {
         }
     }
 
-    fn broken(&mut self, peer: Place, context: &mut Context<'_>) {
+    fn broken(&mut self, peer: ProcessPlace, context: &mut ProcessContext<'_>) {
         let is_asked = self.current.as_ref().is_some_and(|current| current.asked == peer);
-        if is_asked && matches!(self.phase, Phase::Waiting) {
-            self.happened(Event::Broken, context);
+        if is_asked && matches!(self.phase, ClientPhase::Waiting) {
+            self.happened(RetryEvent::Broken, context);
         }
     }
 
-    fn wake(&mut self, context: &mut Context<'_>) {
+    fn wake(&mut self, context: &mut ProcessContext<'_>) {
         match self.phase {
-            Phase::Idle => self.next_call(context),
-            Phase::Waiting => {
+            ClientPhase::Idle => self.next_call(context),
+            ClientPhase::Waiting => {
                 let Some(current) = &self.current else { return };
                 let until = current.retry.wait_until();
                 if context.now >= until {
-                    self.happened(Event::Silent, context);
+                    self.happened(RetryEvent::Silent, context);
                 } else {
                     context.wake_at(until);
                 }
             }
-            Phase::Looking(until) | Phase::Pausing(until) if context.now < until => {
+            ClientPhase::Looking(until) | ClientPhase::Pausing(until) if context.now < until => {
                 context.wake_at(until);
             }
-            Phase::Looking(_) => self.looked(context),
-            Phase::Pausing(_) => self.send(context),
-            Phase::Over => {}
+            ClientPhase::Looking(_) => self.looked(context),
+            ClientPhase::Pausing(_) => self.send(context),
+            ClientPhase::Over => {}
         }
     }
 }

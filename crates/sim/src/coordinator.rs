@@ -5,20 +5,20 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_coordinator::store::election::{Election, Step, Swapped};
-use samite_coordinator::{Timing, Witness};
+use samite_coordinator::store::election::{ElectionStep, KeyElection, SwapResult};
+use samite_coordinator::{ClusterTiming, LeaderReachability};
 use samite_placement::{ClusterMap, MapHistory};
 use samite_types::{Epoch, NodeId, RequestId};
 use samite_wire::control::{self, ControlReply, ControlRequest};
-use samite_wire::membership::Leader;
+use samite_wire::membership::LeaderAddress;
 
-use crate::decider::{Decider, Verdict};
-use crate::keeper::{KeeperReply, KeeperRequest};
-use crate::message::Message;
-use crate::net::Place;
-use crate::process::{Context, Disk, Process};
-use crate::rng::Rng;
-use crate::voting::Voting;
+use crate::leader_state::{SavedVerdict, SimulatedState};
+use crate::message::SimMessage;
+use crate::net::ProcessPlace;
+use crate::process::{ProcessContext, SimDisk, SimProcess};
+use crate::rng::SimRng;
+use crate::state_server::{StateReply, StateRequest};
+use crate::voting::SimVoter;
 
 /// How often time passes for the coordinator.
 const TICK: Duration = Duration::from_millis(50);
@@ -30,13 +30,13 @@ const QUEUE_MAX: usize = 1024;
 const STEPS_MAX: usize = 4;
 
 /// A request to the store under way.
-struct Pending {
+struct PendingRequest {
     id: RequestId,
     sent: Duration,
-    kind: Kind,
+    kind: PendingKind,
 }
 
-enum Kind {
+enum PendingKind {
     Read,
     Renew,
     Load,
@@ -44,11 +44,11 @@ enum Kind {
     Save(Vec<Answer>),
 }
 
-type Answer = (Place, RequestId, Verdict);
+type Answer = (ProcessPlace, RequestId, SavedVerdict);
 
 /// A coordinator that leads.
-struct Leading {
-    decider: Decider,
+struct SimulatedLeader {
+    decider: SimulatedState,
     /// Revision of what is saved, and the epoch of its map.
     saved: (u64, Epoch),
     saved_at: Duration,
@@ -56,7 +56,7 @@ struct Leading {
     history: MapHistory,
 }
 
-impl Leading {
+impl SimulatedLeader {
     fn now(&self) -> (u64, Epoch) {
         (self.decider.revision(), self.decider.epoch())
     }
@@ -71,46 +71,46 @@ impl Leading {
         }
     }
 
-    fn answer(&self, verdict: Verdict) -> ControlReply {
+    fn answer(&self, verdict: SavedVerdict) -> ControlReply {
         match (verdict, &self.published) {
-            (Verdict::Reply(reply), _) => reply,
-            (Verdict::Map(_), None) => ControlReply::Map(None),
-            (Verdict::Map(known), Some(map)) => self.history.answer(map, known),
+            (SavedVerdict::Reply(reply), _) => reply,
+            (SavedVerdict::Map(_), None) => ControlReply::Map(None),
+            (SavedVerdict::Map(known), Some(map)) => self.history.answer(map, known),
         }
     }
 }
 
 /// Makes a coordinator at a time, from what is saved if something is.
-pub type Fresh = Box<dyn Fn(Option<&[u8]>, Duration) -> Decider>;
+pub type Fresh = Box<dyn Fn(Option<&[u8]>, Duration) -> SimulatedState>;
 
 /// An instance.
 pub struct SimCoordinator {
     fresh: Fresh,
-    election: Election,
-    timing: Timing,
-    witness: Witness,
+    election: KeyElection,
+    timing: ClusterTiming,
+    witness: LeaderReachability,
     /// Nodes of the cluster.
     nodes: usize,
-    leading: Option<Leading>,
-    pending: Option<Pending>,
-    queue: VecDeque<(Place, RequestId, ControlRequest)>,
+    leading: Option<SimulatedLeader>,
+    pending: Option<PendingRequest>,
+    queue: VecDeque<(ProcessPlace, RequestId, ControlRequest)>,
     /// Who waits for the next map, and what it knows.
-    watches: BTreeMap<Place, (RequestId, Epoch)>,
+    watches: BTreeMap<ProcessPlace, (RequestId, Epoch)>,
     next_request: u64,
     /// The voter of this instance, where voters keep the state.
-    voting: Option<Voting>,
+    voting: Option<SimVoter>,
 }
 
 impl SimCoordinator {
     /// The instance `id` in a cluster of `nodes` nodes; `number` is of no other process. `fresh` makes a coordinator, from what is saved.
     #[must_use]
-    pub fn new(id: u32, number: u64, nodes: usize, timing: Timing, fresh: Fresh) -> Self {
-        let leader = Leader { node: NodeId(id), addresses: vec![format!("tcp://k{id}:1")] };
+    pub fn new(id: u32, number: u64, nodes: usize, timing: ClusterTiming, fresh: Fresh) -> Self {
+        let leader = LeaderAddress { node: NodeId(id), addresses: vec![format!("tcp://k{id}:1")] };
         Self {
             fresh,
-            election: Election::new(leader, number, timing),
+            election: KeyElection::new(leader, number, timing),
             timing,
-            witness: Witness::new(NodeId(id), timing),
+            witness: LeaderReachability::new(NodeId(id), timing),
             nodes,
             leading: None,
             pending: None,
@@ -123,14 +123,14 @@ impl SimCoordinator {
 
     /// The same, with its state at voters.
     #[must_use]
-    pub fn with_voter(mut self, voting: Voting) -> Self {
+    pub fn with_voter(mut self, voting: SimVoter) -> Self {
         self.voting = Some(voting);
         self
     }
 
     /// Its voter, if there are any.
     #[must_use]
-    pub const fn voting(&self) -> Option<&Voting> {
+    pub const fn voting(&self) -> Option<&SimVoter> {
         self.voting.as_ref()
     }
 
@@ -140,22 +140,27 @@ impl SimCoordinator {
         self.leading.is_some()
     }
 
-    fn ask_store(&mut self, request: KeeperRequest, kind: Kind, context: &mut Context<'_>) {
+    fn ask_store(
+        &mut self,
+        request: StateRequest,
+        kind: PendingKind,
+        context: &mut ProcessContext<'_>,
+    ) {
         self.next_request += 1;
         let id = RequestId(self.next_request);
-        self.pending = Some(Pending { id, sent: context.now, kind });
+        self.pending = Some(PendingRequest { id, sent: context.now, kind });
         match &mut self.voting {
             Some(voting) => voting.ask(id, request, context),
             None => {
                 let body = control::encode(&request);
-                context.send(Place::Store, Message::Keeper { id, body });
+                context.send(ProcessPlace::Store, SimMessage::Keeper { id, body });
             }
         }
         context.wake_at(context.now + STORE_TIMEOUT);
     }
 
     /// Does what is due.
-    fn pump(&mut self, context: &mut Context<'_>) {
+    fn pump(&mut self, context: &mut ProcessContext<'_>) {
         if let Some(voting) = &mut self.voting {
             voting.pump(context);
             self.voted(context);
@@ -169,8 +174,8 @@ impl SimCoordinator {
     }
 
     /// Takes what its voter answered; whether that was anything.
-    fn voted(&mut self, context: &mut Context<'_>) -> bool {
-        let answers = self.voting.as_mut().map(Voting::answers).unwrap_or_default();
+    fn voted(&mut self, context: &mut ProcessContext<'_>) -> bool {
+        let answers = self.voting.as_mut().map(SimVoter::answers).unwrap_or_default();
         let is_any = !answers.is_empty();
         for (id, reply) in answers {
             if self.pending.as_ref().is_none_or(|pending| pending.id != id) {
@@ -184,7 +189,7 @@ impl SimCoordinator {
         is_any
     }
 
-    fn step(&mut self, context: &mut Context<'_>) {
+    fn step(&mut self, context: &mut ProcessContext<'_>) {
         context.wake_at(context.now + TICK);
         if self.pending.as_ref().is_some_and(|pending| context.now >= pending.sent + STORE_TIMEOUT)
         {
@@ -201,22 +206,24 @@ impl SimCoordinator {
             return;
         }
         match self.election.next(context.now) {
-            Step::Read => return self.ask_store(KeeperRequest::Read, Kind::Read, context),
-            Step::Swap { expected, seat } => {
-                let swap = KeeperRequest::Swap { expected, seat, state: None };
-                return self.ask_store(swap, Kind::Renew, context);
+            ElectionStep::Read => {
+                return self.ask_store(StateRequest::Read, PendingKind::Read, context);
             }
-            Step::Rest => {}
+            ElectionStep::Swap { expected, seat } => {
+                let swap = StateRequest::Swap { expected, seat, state: None };
+                return self.ask_store(swap, PendingKind::Renew, context);
+            }
+            ElectionStep::Rest => {}
         }
         if self.leading.is_some() {
             self.decide(context);
         } else if self.election.leads(context.now) {
-            self.ask_store(KeeperRequest::Load, Kind::Load, context);
+            self.ask_store(StateRequest::Load, PendingKind::Load, context);
         }
     }
 
     /// Answers what waits, and lets time pass. In this order, as the node does: who is silent is found out when everybody who spoke was heard.
-    fn decide(&mut self, context: &mut Context<'_>) {
+    fn decide(&mut self, context: &mut ProcessContext<'_>) {
         let Some(leading) = &mut self.leading else { return };
         let gathered = leading.saved_at + self.timing.gather;
         if context.now < gathered {
@@ -226,7 +233,7 @@ impl SimCoordinator {
         while let Some((from, id, request)) = self.queue.pop_front() {
             if let ControlRequest::Watch { known, .. } = request {
                 if known < leading.saved.1 {
-                    answers.push((from, id, Verdict::Map(known)));
+                    answers.push((from, id, SavedVerdict::Map(known)));
                 } else {
                     self.watches.insert(from, (id, known));
                 }
@@ -241,15 +248,15 @@ impl SimCoordinator {
         let state = Some(leading.decider.state());
         match self.election.renewal_now(context.now) {
             Some((expected, seat)) => {
-                let swap = KeeperRequest::Swap { expected, seat, state };
-                self.ask_store(swap, Kind::Save(answers), context);
+                let swap = StateRequest::Swap { expected, seat, state };
+                self.ask_store(swap, PendingKind::Save(answers), context);
             }
             None => self.step_down(context),
         }
     }
 
     /// Does whoever leads reach the nodes?
-    fn watch_leader(&mut self, context: &mut Context<'_>) {
+    fn watch_leader(&mut self, context: &mut ProcessContext<'_>) {
         for (_, _, request) in &self.queue {
             if let ControlRequest::Heartbeat(beat) = request {
                 self.witness.heard(beat, context.now);
@@ -263,38 +270,38 @@ impl SimCoordinator {
     }
 
     /// The store has not answered in time.
-    fn unanswered(&mut self, context: &mut Context<'_>) {
-        let Some(Pending { sent, kind, .. }) = self.pending.take() else { return };
+    fn unanswered(&mut self, context: &mut ProcessContext<'_>) {
+        let Some(PendingRequest { sent, kind, .. }) = self.pending.take() else { return };
         if let Some(voting) = &mut self.voting {
             voting.forget();
         }
         match kind {
-            Kind::Read => self.election.unreadable(context.now),
-            Kind::Load => {}
-            Kind::Renew => self.election.swapped(sent, context.now, Swapped::Unknown),
-            Kind::Save(_) => {
-                self.election.swapped(sent, context.now, Swapped::Unknown);
+            PendingKind::Read => self.election.unreadable(context.now),
+            PendingKind::Load => {}
+            PendingKind::Renew => self.election.swapped(sent, context.now, SwapResult::Unknown),
+            PendingKind::Save(_) => {
+                self.election.swapped(sent, context.now, SwapResult::Unknown);
                 self.step_down(context);
             }
         }
     }
 
-    fn stored(&mut self, reply: KeeperReply, context: &mut Context<'_>) {
-        let Some(Pending { sent, kind, .. }) = self.pending.take() else { return };
+    fn stored(&mut self, reply: StateReply, context: &mut ProcessContext<'_>) {
+        let Some(PendingRequest { sent, kind, .. }) = self.pending.take() else { return };
         let now = context.now;
         match (kind, reply) {
-            (Kind::Read, KeeperReply::Key(key)) => self.election.observed(now, key.into()),
-            (Kind::Renew, reply) => self.election.swapped(sent, now, swapped(reply)),
-            (Kind::Save(answers), reply) => {
+            (PendingKind::Read, StateReply::Key(key)) => self.election.observed(now, key.into()),
+            (PendingKind::Renew, reply) => self.election.swapped(sent, now, swapped(reply)),
+            (PendingKind::Save(answers), reply) => {
                 let swapped = swapped(reply);
-                let is_saved = matches!(swapped, Swapped::Done(_));
+                let is_saved = matches!(swapped, SwapResult::Done(_));
                 self.election.swapped(sent, now, swapped);
                 if is_saved { self.saved(answers, context) } else { self.step_down(context) }
             }
-            (Kind::Load, KeeperReply::State(state)) => {
+            (PendingKind::Load, StateReply::State(state)) => {
                 if self.election.leads(now) {
                     let decider = (self.fresh)(state.as_deref(), now);
-                    let mut leading = Leading {
+                    let mut leading = SimulatedLeader {
                         decider,
                         saved: (0, Epoch(0)),
                         saved_at: now,
@@ -310,25 +317,26 @@ impl SimCoordinator {
                     self.leading = Some(leading);
                 }
             }
-            (Kind::Read | Kind::Load, _) => {}
+            (PendingKind::Read | PendingKind::Load, _) => {}
         }
     }
 
     /// What was decided is saved: it counts from now on.
-    fn saved(&mut self, answers: Vec<Answer>, context: &mut Context<'_>) {
+    fn saved(&mut self, answers: Vec<Answer>, context: &mut ProcessContext<'_>) {
         let Some(leading) = &mut self.leading else { return };
         leading.publish(context.now);
         if let Some(map) = leading.decider.map().map(|map| map.data()) {
-            context.note(|| format!("publishes {}: {}", map.epoch, crate::decider::words(map)));
+            context
+                .note(|| format!("publishes {}: {}", map.epoch, crate::leader_state::words(map)));
             context.audit.published(map, context.world_now);
         }
         let watches = std::mem::take(&mut self.watches).into_iter();
-        let watches = watches.map(|(place, (id, known))| (place, id, Verdict::Map(known)));
+        let watches = watches.map(|(place, (id, known))| (place, id, SavedVerdict::Map(known)));
         answer(leading, watches.collect(), context);
         answer(leading, answers, context);
     }
 
-    fn step_down(&mut self, context: &mut Context<'_>) {
+    fn step_down(&mut self, context: &mut ProcessContext<'_>) {
         if self.leading.take().is_some() {
             context.note(|| "does not lead any more".into());
         }
@@ -336,54 +344,59 @@ impl SimCoordinator {
     }
 
     /// Tells everybody who waits that another leads.
-    fn send_on(&mut self, context: &mut Context<'_>) {
+    fn send_on(&mut self, context: &mut ProcessContext<'_>) {
         let leader = self.election.leader().cloned();
         let waiting = self.queue.drain(..).map(|(place, id, _)| (place, id));
         let watching = std::mem::take(&mut self.watches);
         for (place, id) in waiting.chain(watching.into_iter().map(|(place, (id, _))| (place, id))) {
             let reply = ControlReply::NotLeader { leader: leader.clone() };
-            context.send(place, Message::control_reply(id, &reply));
+            context.send(place, SimMessage::control_reply(id, &reply));
         }
     }
 }
 
-fn swapped(reply: KeeperReply) -> Swapped {
+fn swapped(reply: StateReply) -> SwapResult {
     match reply {
-        KeeperReply::Swapped(revision) => Swapped::Done(revision),
-        KeeperReply::Key(key) => Swapped::Lost(key.into()),
-        KeeperReply::State(_) => Swapped::Unknown,
+        StateReply::Swapped(revision) => SwapResult::Done(revision),
+        StateReply::Key(key) => SwapResult::Lost(key.into()),
+        StateReply::State(_) => SwapResult::Unknown,
     }
 }
 
-fn answer(leading: &Leading, answers: Vec<Answer>, context: &mut Context<'_>) {
+fn answer(leading: &SimulatedLeader, answers: Vec<Answer>, context: &mut ProcessContext<'_>) {
     for (place, id, verdict) in answers {
-        context.send(place, Message::control_reply(id, &leading.answer(verdict)));
+        context.send(place, SimMessage::control_reply(id, &leading.answer(verdict)));
     }
 }
 
-impl Process for SimCoordinator {
-    fn start(&mut self, context: &mut Context<'_>) {
+impl SimProcess for SimCoordinator {
+    fn start(&mut self, context: &mut ProcessContext<'_>) {
         if let Some(voting) = &mut self.voting {
             voting.start(context);
         }
         self.pump(context);
     }
 
-    fn receive(&mut self, from: Place, message: Message, context: &mut Context<'_>) {
+    fn receive(
+        &mut self,
+        from: ProcessPlace,
+        message: SimMessage,
+        context: &mut ProcessContext<'_>,
+    ) {
         match message {
-            Message::KeeperReply { id, body } => {
+            SimMessage::KeeperReply { id, body } => {
                 let is_pending = self.pending.as_ref().is_some_and(|pending| pending.id == id);
                 if let (true, Ok(reply)) = (is_pending, control::decode(&body)) {
                     self.stored(reply, context);
                 }
             }
-            Message::Control { id, body } => {
+            SimMessage::Control { id, body } => {
                 if let (true, Ok(request)) = (self.queue.len() < QUEUE_MAX, control::decode(&body))
                 {
                     self.queue.push_back((from, id, request));
                 }
             }
-            Message::Vote { body } => {
+            SimMessage::Vote { body } => {
                 if let Some(voting) = &mut self.voting {
                     voting.receive(from, body);
                 }
@@ -393,19 +406,19 @@ impl Process for SimCoordinator {
         self.pump(context);
     }
 
-    fn broken(&mut self, peer: Place, context: &mut Context<'_>) {
+    fn broken(&mut self, peer: ProcessPlace, context: &mut ProcessContext<'_>) {
         self.watches.remove(&peer);
-        if peer == Place::Store {
+        if peer == ProcessPlace::Store {
             self.unanswered(context);
         }
         self.pump(context);
     }
 
-    fn wake(&mut self, context: &mut Context<'_>) {
+    fn wake(&mut self, context: &mut ProcessContext<'_>) {
         self.pump(context);
     }
 
-    fn die(&mut self, rng: &mut Rng, disk: &mut Disk) {
+    fn die(&mut self, rng: &mut SimRng, disk: &mut SimDisk) {
         if let Some(voting) = &mut self.voting {
             voting.die(rng, disk);
         }

@@ -5,47 +5,53 @@ use std::time::Duration;
 
 use samite_types::{ErrorKind, PartitionId, RequestId, Version};
 
-use crate::op::{Op, Outcome};
+use crate::op::{OpOutcome, SimOperation};
 
 /// One call of one client.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct ClientCall {
     /// Who.
     pub client: usize,
     /// Where.
     pub partition: PartitionId,
     /// What.
-    pub op: Op,
+    pub op: SimOperation,
     /// When it began.
     pub begun: Duration,
     /// When it ended and how; `None`: nobody was told, so it may have taken effect, or may yet, or never.
-    pub ended: Option<(Duration, Outcome)>,
+    pub ended: Option<(Duration, OpOutcome)>,
     /// When a node first carried it out, which its client need not have heard.
     pub done: Option<Duration>,
     /// Version at which it took effect, if the answer named one.
     pub version: Option<Version>,
 }
 
-impl Call {
+impl ClientCall {
     /// Whether it was refused because it does not fit: that may happen at any time, and changes nothing.
     #[must_use]
     pub fn is_refused_for_room(&self) -> bool {
-        matches!(self.ended, Some((_, Outcome::Failed(ErrorKind::NoSpace))))
+        matches!(self.ended, Some((_, OpOutcome::Failed(ErrorKind::NoSpace))))
     }
 }
 
 /// All calls of a run, in the order in which they began.
 #[derive(Clone, Debug, Default)]
-pub struct History {
+pub struct CallHistory {
     /// Calls.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ClientCall>,
     requests: BTreeMap<RequestId, usize>,
 }
 
-impl History {
+impl CallHistory {
     /// A call begins. Returns its number.
-    pub fn begin(&mut self, client: usize, partition: PartitionId, op: Op, now: Duration) -> usize {
-        self.calls.push(Call {
+    pub fn begin(
+        &mut self,
+        client: usize,
+        partition: PartitionId,
+        op: SimOperation,
+        now: Duration,
+    ) -> usize {
+        self.calls.push(ClientCall {
             client,
             partition,
             op,
@@ -70,13 +76,19 @@ impl History {
     }
 
     /// A call ends.
-    pub fn end(&mut self, call: usize, now: Duration, outcome: Outcome, version: Option<Version>) {
+    pub fn end(
+        &mut self,
+        call: usize,
+        now: Duration,
+        outcome: OpOutcome,
+        version: Option<Version>,
+    ) {
         self.calls[call].ended = Some((now, outcome));
         self.calls[call].version = version;
     }
 
     /// The calls on one partition.
-    pub fn of(&self, partition: PartitionId) -> impl Iterator<Item = &Call> {
+    pub fn of(&self, partition: PartitionId) -> impl Iterator<Item = &ClientCall> {
         self.calls.iter().filter(move |call| call.partition == partition)
     }
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use samite_types::{DatasetId, Epoch, NodeId, PartitionId};
-use samite_wire::control::{ClusterMapData, DatasetData, Lost, PartitionTable};
+use samite_wire::control::{ClusterMapData, DatasetData, LostRecords, PartitionTable};
 
 use crate::node::DATASET;
 
 /// What happened to all records of a partition at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum PartitionEvent {
     /// They are gone, and that is told.
     Lost,
     /// Somebody has taken note of it: what is gone is missing.
@@ -19,9 +19,9 @@ pub enum What {
 
 /// The same, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Happening {
+pub struct TimedEvent {
     /// What.
-    pub what: What,
+    pub what: PartitionEvent,
     /// Not before this.
     pub from: Duration,
     /// And until then for everybody; `None`: not for everybody before the end.
@@ -33,7 +33,7 @@ pub type Life = (NodeId, u64);
 
 /// The losses of a run.
 #[derive(Debug, Default)]
-pub struct Losses {
+pub struct RunLosses {
     /// Who was good by the last map in which anybody was.
     holders: BTreeMap<PartitionId, Vec<Life>>,
     died: BTreeMap<Life, Duration>,
@@ -43,13 +43,13 @@ pub struct Losses {
     asked: BTreeMap<PartitionId, Epoch>,
     /// Acknowledged by the map of that epoch, which not all nodes have.
     spreading: BTreeMap<PartitionId, Epoch>,
-    happened: BTreeMap<PartitionId, Vec<Happening>>,
+    happened: BTreeMap<PartitionId, Vec<TimedEvent>>,
 }
 
-impl Losses {
+impl RunLosses {
     /// What happened to a partition, in order.
     #[must_use]
-    pub fn of(&self, partition: PartitionId) -> &[Happening] {
+    pub fn of(&self, partition: PartitionId) -> &[TimedEvent] {
         self.happened.get(&partition).map_or(&[], Vec::as_slice)
     }
 
@@ -71,12 +71,13 @@ impl Losses {
         let from = holders.filter_map(|life| self.died.get(life)).max().copied();
         self.end(partition, now);
         self.open.insert(partition, epoch);
-        let happening = Happening { what: What::Lost, from: from.unwrap_or(now), to: Some(now) };
+        let happening =
+            TimedEvent { what: PartitionEvent::Lost, from: from.unwrap_or(now), to: Some(now) };
         self.happened.entry(partition).or_default().push(happening);
     }
 
     /// The operator says that it knows of these, from the map of epoch `by`.
-    pub fn asked(&mut self, by: Epoch, seen: &[Lost]) {
+    pub fn asked(&mut self, by: Epoch, seen: &[LostRecords]) {
         for partition in seen.iter().flat_map(partitions) {
             let known = self.asked.entry(partition).or_default();
             *known = by.max(*known);
@@ -102,7 +103,8 @@ impl Losses {
                 (Some(lost), false) if is_asked(lost) => {
                     self.open.remove(&partition);
                     self.spreading.insert(partition, map.epoch);
-                    let happening = Happening { what: What::Acknowledged, from: now, to: None };
+                    let happening =
+                        TimedEvent { what: PartitionEvent::Acknowledged, from: now, to: None };
                     self.happened.entry(partition).or_default().push(happening);
                 }
                 (Some(_), false) => {
@@ -147,7 +149,7 @@ pub fn is_lost(map: &ClusterMapData, dataset: DatasetId, partition: PartitionId)
     named.any(|lost| partitions(lost).any(|one| one == partition))
 }
 
-fn partitions(lost: &Lost) -> impl Iterator<Item = PartitionId> {
+fn partitions(lost: &LostRecords) -> impl Iterator<Item = PartitionId> {
     let ranges = lost.partitions.iter();
     ranges.flat_map(|range| (range.first.get()..).take(range.count as usize)).map(PartitionId)
 }

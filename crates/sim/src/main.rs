@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
-use samite_sim::audit::Violation;
-use samite_sim::rules::{Rules, Wrong};
-use samite_sim::run::{Report, run};
+use samite_sim::audit::RuleViolation;
+use samite_sim::rules::{BrokenRule, RunRules};
+use samite_sim::run::{RunReport, run};
 use samite_sim::scale::{chart, measure, page};
-use samite_sim::scenario::{CoordinatorState, Scenario};
+use samite_sim::scenario::{CoordinatorState, RunScenario};
 use samite_sim::shrink::shrink;
 use serde_json::json;
 
@@ -22,7 +22,7 @@ use serde_json::json;
     name = "samite-sim",
     after_help = "Examples:\n  samite-sim --seeds 10000 --jobs 2\n  samite-sim --seed 42\n  samite-sim --seed 42 --calls 7 --faults 1,3\n  samite-sim --seeds 1000 --wrong no-dedupe\n  samite-sim --scale 4..512"
 )]
-struct Args {
+struct SimArgs {
     /// How many seeds to run
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
@@ -49,7 +49,7 @@ struct Args {
     faults: Option<String>,
     /// Break a rule on purpose: a failure is expected then
     #[arg(long, value_parser = wrong)]
-    wrong: Option<Wrong>,
+    wrong: Option<BrokenRule>,
     /// Keep the coordinator's state there; by default that is up to the seed
     #[arg(long, value_enum)]
     coordinator: Option<CoordinatorState>,
@@ -61,9 +61,9 @@ struct Args {
     json: bool,
 }
 
-fn wrong(name: &str) -> Result<Wrong, String> {
-    let names = || Wrong::ALL.map(Wrong::name).join(", ");
-    Wrong::ALL
+fn wrong(name: &str) -> Result<BrokenRule, String> {
+    let names = || BrokenRule::ALL.map(BrokenRule::name).join(", ");
+    BrokenRule::ALL
         .into_iter()
         .find(|wrong| wrong.name() == name)
         .ok_or_else(|| format!("one of {}", names()))
@@ -96,7 +96,7 @@ fn scale((from, to): (u32, u32), as_json: bool) -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = SimArgs::parse();
     if let Some(range) = args.scale {
         return match scale(range, args.json) {
             Ok(()) => ExitCode::SUCCESS,
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    let rules = Rules { wrong: args.wrong };
+    let rules = RunRules { wrong: args.wrong };
     let is_fine = match args.seed {
         Some(seed) => match one(seed, rules, &args) {
             Ok(is_fine) => is_fine,
@@ -121,8 +121,8 @@ fn main() -> ExitCode {
 }
 
 /// Runs one seed and shows it.
-fn one(seed: u64, rules: Rules, args: &Args) -> Result<bool, String> {
-    let mut scenario = Scenario { rules, ..Scenario::with(seed, args.coordinator) };
+fn one(seed: u64, rules: RunRules, args: &SimArgs) -> Result<bool, String> {
+    let mut scenario = RunScenario { rules, ..RunScenario::with(seed, args.coordinator) };
     scenario.calls = args.calls.unwrap_or(scenario.calls);
     scenario.clients = args.clients.unwrap_or(scenario.clients);
     scenario.partitions = args.partitions.unwrap_or(scenario.partitions);
@@ -167,7 +167,10 @@ fn one(seed: u64, rules: Rules, args: &Args) -> Result<bool, String> {
     Ok(report.violations.is_empty())
 }
 
-fn chosen(kept: &str, scenario: &Scenario) -> Result<Vec<samite_sim::scenario::Planned>, String> {
+fn chosen(
+    kept: &str,
+    scenario: &RunScenario,
+) -> Result<Vec<samite_sim::scenario::PlannedFault>, String> {
     if kept == "none" {
         return Ok(Vec::new());
     }
@@ -183,17 +186,17 @@ fn chosen(kept: &str, scenario: &Scenario) -> Result<Vec<samite_sim::scenario::P
 
 /// What all runs together came to.
 #[derive(Debug, Default)]
-struct Totals {
+struct RunTotals {
     seeds: u64,
     events: u64,
     calls: u64,
     too_hard: u64,
     simulated: Duration,
-    failed: BTreeMap<u64, Violation>,
+    failed: BTreeMap<u64, RuleViolation>,
 }
 
-impl Totals {
-    fn add(&mut self, seed: u64, report: Report) {
+impl RunTotals {
+    fn add(&mut self, seed: u64, report: RunReport) {
         self.seeds += 1;
         self.events += report.events;
         self.calls += report.calls as u64;
@@ -217,20 +220,21 @@ impl Totals {
 /// Failures after which no more seeds are run.
 const FAILURES_MAX: u64 = 20;
 
-fn many(rules: Rules, args: &Args) -> bool {
+fn many(rules: RunRules, args: &SimArgs) -> bool {
     let jobs = args.jobs.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
     let (next, failures) = (AtomicU64::new(args.from), AtomicU64::new(0));
     let is_over = AtomicBool::new(false);
     let end = args.from.saturating_add(args.seeds);
     let begun = Instant::now();
     let work = || {
-        let mut totals = Totals::default();
+        let mut totals = RunTotals::default();
         while !is_over.load(Ordering::Relaxed) {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= end {
                 break;
             }
-            let report = run(&Scenario { rules, ..Scenario::with(seed, args.coordinator) }, false);
+            let report =
+                run(&RunScenario { rules, ..RunScenario::with(seed, args.coordinator) }, false);
             if !report.violations.is_empty()
                 && failures.fetch_add(1, Ordering::Relaxed) + 1 >= FAILURES_MAX
             {
@@ -240,7 +244,7 @@ fn many(rules: Rules, args: &Args) -> bool {
         }
         totals
     };
-    let mut totals = Totals::default();
+    let mut totals = RunTotals::default();
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..jobs.unwrap_or(1).max(1)).map(|_| scope.spawn(work)).collect();
         for thread in threads {
@@ -255,7 +259,7 @@ fn many(rules: Rules, args: &Args) -> bool {
     failures.into_inner() == 0
 }
 
-fn show(totals: &Totals, took: Duration, rules: Rules, args: &Args) {
+fn show(totals: &RunTotals, took: Duration, rules: RunRules, args: &SimArgs) {
     let per_minute = totals.seeds as f64 * 60.0 / took.as_secs_f64().max(1e-9);
     if args.json {
         let failed: Vec<_> = totals
@@ -297,8 +301,8 @@ fn show(totals: &Totals, took: Duration, rules: Rules, args: &Args) {
 }
 
 /// Says how to see the first failure, as small as it can be made.
-fn show_small(seed: u64, rules: Rules, state: Option<CoordinatorState>) {
-    let whole = Scenario { rules, ..Scenario::with(seed, state) };
+fn show_small(seed: u64, rules: RunRules, state: Option<CoordinatorState>) {
+    let whole = RunScenario { rules, ..RunScenario::with(seed, state) };
     let Some((small, report)) = shrink(&whole) else { return };
     let kept: Vec<String> = whole
         .faults

@@ -5,14 +5,14 @@ use std::fmt;
 use samite_coordinator::quorum;
 use samite_types::{ClientId, RequestId};
 use samite_wire::control::{self, ControlReply, ControlRequest};
-use samite_wire::op::{Reply, Request};
-use samite_wire::peer::{Envelope, Messages};
+use samite_wire::op::{OperationReply, OperationRequest};
+use samite_wire::peer::{PeerEnvelope, PeerMessages};
 
-use crate::keeper::{KeeperReply, KeeperRequest};
+use crate::state_server::{StateReply, StateRequest};
 
 /// One message.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Message {
+pub enum SimMessage {
     /// A data request. The client is the one that a handshake would have named.
     Request {
         /// Matches the reply.
@@ -54,14 +54,14 @@ pub enum Message {
         /// Its payload.
         payload: Vec<u8>,
     },
-    /// A [`KeeperRequest`].
+    /// A [`StateRequest`].
     Keeper {
         /// Matches the reply.
         id: RequestId,
         /// As it travels.
         body: Vec<u8>,
     },
-    /// A [`KeeperReply`].
+    /// A [`StateReply`].
     KeeperReply {
         /// That of the request.
         id: RequestId,
@@ -75,7 +75,7 @@ pub enum Message {
     },
 }
 
-impl Message {
+impl SimMessage {
     /// A control request.
     #[must_use]
     pub fn control(id: RequestId, request: &ControlRequest) -> Self {
@@ -104,11 +104,11 @@ impl Message {
     }
 }
 
-impl fmt::Display for Message {
+impl fmt::Display for SimMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = match self {
             Self::Request { id, body, payload, .. } => return show_request(f, *id, body, payload),
-            Self::Reply { id, body, payload } => match Reply::decode(body, payload) {
+            Self::Reply { id, body, payload } => match OperationReply::decode(body, payload) {
                 Ok(reply) => match reply.header.refused {
                     Some(kind) => return write!(f, "reply {id}: refused, {kind:?}"),
                     None => return write!(f, "reply {id}: {:?}", reply.outcomes),
@@ -127,14 +127,14 @@ impl fmt::Display for Message {
             Self::Peer { body, payload } => return show_peer(f, body, payload),
             Self::Vote { body } => return f.write_str(&quorum::words(body)),
             Self::Keeper { id, body } => control::decode(body).map(|request| match request {
-                KeeperRequest::Swap { expected, seat, state } => {
+                StateRequest::Swap { expected, seat, state } => {
                     let with = if state.is_some() { " with a state" } else { "" };
                     write!(f, "store {id}: swap {expected} for {}{with}", seat.beat)
                 }
                 request => write!(f, "store {id}: {request:?}"),
             }),
             Self::KeeperReply { id, body } => control::decode(body).map(|reply| match reply {
-                KeeperReply::State(_) => write!(f, "stored {id}: the state"),
+                StateReply::State(_) => write!(f, "stored {id}: the state"),
                 reply => write!(f, "stored {id}: {reply:?}"),
             }),
         };
@@ -148,7 +148,7 @@ fn show_request(
     body: &[u8],
     payload: &[u8],
 ) -> fmt::Result {
-    let request = match Request::decode(body, payload) {
+    let request = match OperationRequest::decode(body, payload) {
         Ok(request) => request,
         Err(error) => return write!(f, "request {id}: {error}"),
     };
@@ -162,10 +162,10 @@ fn show_request(
 
 fn show_peer(f: &mut fmt::Formatter<'_>, body: &[u8], payload: &[u8]) -> fmt::Result {
     f.write_str("peer")?;
-    for message in Messages::new(body, payload) {
+    for message in PeerMessages::new(body, payload) {
         match message {
             Ok((envelope, message)) => {
-                let Envelope { partition, term, epoch, .. } = envelope;
+                let PeerEnvelope { partition, term, epoch, .. } = envelope;
                 write!(f, "; {partition} {term} {epoch} {message:?}")?;
             }
             Err(error) => write!(f, "; {error}")?,
@@ -174,7 +174,7 @@ fn show_peer(f: &mut fmt::Formatter<'_>, body: &[u8], payload: &[u8]) -> fmt::Re
     Ok(())
 }
 
-impl fmt::Debug for Message {
+impl fmt::Debug for SimMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }

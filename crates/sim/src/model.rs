@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use samite_types::ErrorKind;
 use samite_wire::op::{DETACHED_KEPT, DETACHED_NONE, DETACHED_REMOVED};
 
-use crate::losses::What;
-use crate::op::{Act, Cond, Key, Op, Outcome, Seen, name};
+use crate::losses::PartitionEvent;
+use crate::op::{Key, OpCondition, OpOutcome, OpStep, SimOperation, StepResultSeen, name};
 
 /// The state of a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Model {
+pub struct PartitionModel {
     records: BTreeMap<Key, Vec<u8>>,
     /// Which token holds which record.
     holds: BTreeMap<u64, Key>,
@@ -19,31 +19,31 @@ pub struct Model {
     is_lost: bool,
 }
 
-impl Model {
+impl PartitionModel {
     /// Carries `op` out, and says what its caller must be told.
-    pub fn apply(&mut self, op: &Op) -> Outcome {
+    pub fn apply(&mut self, op: &SimOperation) -> OpOutcome {
         if self.is_lost && self.may_have_had(op) {
-            return Outcome::Failed(ErrorKind::Lost);
+            return OpOutcome::Failed(ErrorKind::Lost);
         }
         if !op.conds.iter().all(|cond| self.holds_true(cond)) {
-            return Outcome::Failed(ErrorKind::Conflict);
+            return OpOutcome::Failed(ErrorKind::Conflict);
         }
         let missing = op.acts.iter().any(|act| match act {
-            Act::Get(key) | Act::Hold(key, _) => !self.records.contains_key(key),
+            OpStep::Get(key) | OpStep::Hold(key, _) => !self.records.contains_key(key),
             _ => false,
         });
         if missing {
-            return Outcome::Failed(ErrorKind::NotFound);
+            return OpOutcome::Failed(ErrorKind::NotFound);
         }
-        Outcome::Done(op.acts.iter().map(|act| self.step(*act)).collect())
+        OpOutcome::Done(op.acts.iter().map(|act| self.step(*act)).collect())
     }
 
     /// The same for a detach that met a hold nobody knows of: one that was told to have failed, or has been released, may have come once more.
     /// `None`: it is not of that kind.
-    pub fn apply_held(&mut self, op: &Op) -> Option<Outcome> {
-        let [Act::Detach(key, to)] = op.acts[..] else { return None };
+    pub fn apply_referenced(&mut self, op: &SimOperation) -> Option<OpOutcome> {
+        let [OpStep::Detach(key, to)] = op.acts[..] else { return None };
         let value = self.records.remove(&key)?;
-        Some(Outcome::Done(vec![Seen::Number(self.keep(key, to, value))]))
+        Some(OpOutcome::Done(vec![StepResultSeen::Number(self.keep(key, to, value))]))
     }
 
     /// How much has happened to all records at once.
@@ -53,8 +53,8 @@ impl Model {
     }
 
     /// Something happens to all records at once.
-    pub fn happens(&mut self, what: What) {
-        self.is_lost = what == What::Lost;
+    pub fn happens(&mut self, what: PartitionEvent) {
+        self.is_lost = what == PartitionEvent::Lost;
         if self.is_lost {
             self.records.clear();
             self.holds.clear();
@@ -64,82 +64,84 @@ impl Model {
 
     /// Whether `op` is about a record that is not there, so that a partition that lost records can not tell.
     #[must_use]
-    pub fn may_have_had(&self, op: &Op) -> bool {
+    pub fn may_have_had(&self, op: &SimOperation) -> bool {
         let is_missing = |key: &Key| !self.records.contains_key(key);
         let mut conds = op.conds.iter();
         conds.any(|cond| match cond {
-            Cond::Exists(key) | Cond::Is(key, _) => is_missing(key),
-            Cond::Absent(_) => false,
+            OpCondition::Exists(key) | OpCondition::Is(key, _) => is_missing(key),
+            OpCondition::Absent(_) => false,
         }) || op.acts.iter().any(|act| match act {
-            Act::Get(key)
-            | Act::Put(key, _)
-            | Act::Fill(key, _)
-            | Act::Append(key, _)
-            | Act::Add(key, _)
-            | Act::Hold(key, _) => is_missing(key),
-            Act::Delete(key) => !op.conds.is_empty() && is_missing(key),
-            Act::List => self.records.is_empty(),
-            Act::Release(_) | Act::Detach(..) => false,
+            OpStep::Get(key)
+            | OpStep::Put(key, _)
+            | OpStep::Fill(key, _)
+            | OpStep::Append(key, _)
+            | OpStep::Add(key, _)
+            | OpStep::Hold(key, _) => is_missing(key),
+            OpStep::Delete(key) => !op.conds.is_empty() && is_missing(key),
+            OpStep::List => self.records.is_empty(),
+            OpStep::Release(_) | OpStep::Detach(..) => false,
         })
     }
 
-    fn holds_true(&self, cond: &Cond) -> bool {
+    fn holds_true(&self, cond: &OpCondition) -> bool {
         match cond {
-            Cond::Exists(key) => self.records.contains_key(key),
-            Cond::Absent(key) => !self.records.contains_key(key),
-            Cond::Is(key, bytes) => {
+            OpCondition::Exists(key) => self.records.contains_key(key),
+            OpCondition::Absent(key) => !self.records.contains_key(key),
+            OpCondition::Is(key, bytes) => {
                 self.records.get(key).is_some_and(|value| value.starts_with(bytes))
             }
         }
     }
 
-    fn step(&mut self, act: Act) -> Seen {
+    fn step(&mut self, act: OpStep) -> StepResultSeen {
         match act {
-            Act::Get(key) => Seen::Value(self.records.get(&key).cloned().unwrap_or_default()),
-            Act::Put(key, number) => {
+            OpStep::Get(key) => {
+                StepResultSeen::Value(self.records.get(&key).cloned().unwrap_or_default())
+            }
+            OpStep::Put(key, number) => {
                 let value = number.to_le_bytes().to_vec();
                 let created = self.records.insert(key, value).is_none();
-                Seen::Written { offset: 0, len: 8, created }
+                StepResultSeen::Written { offset: 0, len: 8, created }
             }
-            Act::Fill(key, len) => {
+            OpStep::Fill(key, len) => {
                 let created = self.records.insert(key, vec![0x5a; len as usize]).is_none();
-                Seen::Written { offset: 0, len, created }
+                StepResultSeen::Written { offset: 0, len, created }
             }
-            Act::Append(key, number) => {
+            OpStep::Append(key, number) => {
                 let created = !self.records.contains_key(&key);
                 let value = self.records.entry(key).or_default();
                 let offset = value.len() as u32;
                 value.extend_from_slice(&number.to_le_bytes());
-                Seen::Written { offset, len: offset + 8, created }
+                StepResultSeen::Written { offset, len: offset + 8, created }
             }
-            Act::Add(key, delta) => {
+            OpStep::Add(key, delta) => {
                 let value = self.records.entry(key).or_insert_with(|| vec![0; 8]);
                 let before = value.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
                 *value = before.wrapping_add(delta).to_le_bytes().to_vec();
-                Seen::Number(before)
+                StepResultSeen::Number(before)
             }
-            Act::Delete(key) => {
+            OpStep::Delete(key) => {
                 self.forget(key);
-                Seen::Deleted(self.records.remove(&key).is_some())
+                StepResultSeen::Deleted(self.records.remove(&key).is_some())
             }
-            Act::List => {
+            OpStep::List => {
                 let mut entries: Vec<_> = self
                     .records
                     .iter()
                     .map(|(key, value)| (name(*key).to_vec(), value.clone()))
                     .collect();
                 entries.sort();
-                Seen::Listing(entries, !self.is_lost)
+                StepResultSeen::Listing(entries, !self.is_lost)
             }
-            Act::Hold(key, token) => {
+            OpStep::Hold(key, token) => {
                 let key = *self.holds.entry(token).or_insert(key);
-                Seen::Number(self.holders(key))
+                StepResultSeen::Number(self.holders(key))
             }
-            Act::Release(token) => {
+            OpStep::Release(token) => {
                 let key = self.holds.remove(&token);
-                Seen::Number(key.map_or(0, |key| self.holders(key)))
+                StepResultSeen::Number(key.map_or(0, |key| self.holders(key)))
             }
-            Act::Detach(key, to) => Seen::Number(self.detach(key, to)),
+            OpStep::Detach(key, to) => StepResultSeen::Number(self.detach(key, to)),
         }
     }
 

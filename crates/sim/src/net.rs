@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::message::Message;
-use crate::rng::Rng;
+use crate::message::SimMessage;
+use crate::rng::SimRng;
 
 /// Where a process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Place {
+pub enum ProcessPlace {
     /// A node, by its id.
     Node(u32),
     /// An instance of the coordinator.
@@ -26,7 +26,7 @@ pub enum Place {
     Client(u32),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ProcessPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(id) => write!(f, "n{id}"),
@@ -39,7 +39,7 @@ impl fmt::Display for Place {
 
 /// How well links work. Chances are in a thousand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Quality {
+pub struct LinkQuality {
     /// A message is lost.
     pub loss: u16,
     /// A message comes twice.
@@ -52,14 +52,14 @@ pub struct Quality {
     pub latency_us: u32,
 }
 
-impl Quality {
+impl LinkQuality {
     /// A quick network that loses nothing.
     pub const GOOD: Self = Self { loss: 0, duplicate: 0, reorder: 0, corrupt: 0, latency_us: 500 };
 }
 
 /// What messages cost, when that counts. Faults aside, it takes the place of a latency by chance.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cost {
+pub struct MessageCost {
     /// The way of the first byte.
     pub latency: Duration,
     /// Bytes that a place can send, and can receive, in a second.
@@ -74,7 +74,7 @@ pub struct Cost {
 
 /// When a place is done with what it has to send, and with what it has received.
 #[derive(Clone, Copy, Debug, Default)]
-struct Load {
+struct PlaceLoad {
     sends: Duration,
     receives: Duration,
 }
@@ -84,21 +84,21 @@ const FRAME_LEN: usize = 32;
 
 /// All links.
 #[derive(Debug)]
-pub struct Network {
-    rng: Rng,
-    quality: Quality,
+pub struct SimNetwork {
+    rng: SimRng,
+    quality: LinkQuality,
     /// How many cuts are on each ordered pair.
-    cuts: BTreeMap<(Place, Place), u32>,
+    cuts: BTreeMap<(ProcessPlace, ProcessPlace), u32>,
     /// When the last message in order arrives, for each ordered pair.
-    last: BTreeMap<(Place, Place), Duration>,
-    cost: Option<Cost>,
-    loads: BTreeMap<Place, Load>,
+    last: BTreeMap<(ProcessPlace, ProcessPlace), Duration>,
+    cost: Option<MessageCost>,
+    loads: BTreeMap<ProcessPlace, PlaceLoad>,
 }
 
-impl Network {
+impl SimNetwork {
     /// A good network.
     #[must_use]
-    pub const fn new(rng: Rng, quality: Quality) -> Self {
+    pub const fn new(rng: SimRng, quality: LinkQuality) -> Self {
         Self {
             rng,
             quality,
@@ -111,34 +111,34 @@ impl Network {
 
     /// How many bytes a message counts for.
     #[must_use]
-    pub fn len_of(&self, message: &Message) -> usize {
+    pub fn len_of(&self, message: &SimMessage) -> usize {
         let (_, body, payload) = message.parts();
         match (message, &self.cost) {
-            (Message::Peer { .. }, Some(cost)) => {
+            (SimMessage::Peer { .. }, Some(cost)) => {
                 body.len() + payload.len() * cost.peer_payload_factor
             }
-            (Message::ControlReply { .. }, Some(Cost { counts_maps: false, .. })) => 0,
+            (SimMessage::ControlReply { .. }, Some(MessageCost { counts_maps: false, .. })) => 0,
             _ => body.len() + payload.len(),
         }
     }
 
     /// From now on messages cost that.
-    pub const fn set_cost(&mut self, cost: Cost) {
+    pub const fn set_cost(&mut self, cost: MessageCost) {
         self.cost = Some(cost);
     }
 
     /// From now on all links are so.
-    pub const fn set_quality(&mut self, quality: Quality) {
+    pub const fn set_quality(&mut self, quality: LinkQuality) {
         self.quality = quality;
     }
 
     /// Nothing from `from` reaches `to` until [`Self::mend`] was called as often.
-    pub fn cut(&mut self, from: Place, to: Place) {
+    pub fn cut(&mut self, from: ProcessPlace, to: ProcessPlace) {
         *self.cuts.entry((from, to)).or_default() += 1;
     }
 
     /// Takes a cut back.
-    pub fn mend(&mut self, from: Place, to: Place) {
+    pub fn mend(&mut self, from: ProcessPlace, to: ProcessPlace) {
         if let Some(cuts) = self.cuts.get_mut(&(from, to)) {
             *cuts = cuts.saturating_sub(1);
         }
@@ -147,12 +147,12 @@ impl Network {
     /// Takes all cuts back, and makes the links good.
     pub fn heal(&mut self) {
         self.cuts.clear();
-        self.quality = Quality::GOOD;
+        self.quality = LinkQuality::GOOD;
     }
 
     /// Whether what `from` sends reaches `to`.
     #[must_use]
-    pub fn reaches(&self, from: Place, to: Place) -> bool {
+    pub fn reaches(&self, from: ProcessPlace, to: ProcessPlace) -> bool {
         self.cuts.get(&(from, to)).is_none_or(|cuts| *cuts == 0)
     }
 
@@ -160,14 +160,14 @@ impl Network {
     pub fn deliveries(
         &mut self,
         now: Duration,
-        from: Place,
-        to: Place,
+        from: ProcessPlace,
+        to: ProcessPlace,
         len: usize,
     ) -> [Option<Duration>; 2] {
         if let Some(cost) = self.cost {
             return [self.reaches(from, to).then(|| self.carry(&cost, now, from, to, len)), None];
         }
-        let Quality { loss, duplicate, reorder, latency_us, .. } = self.quality;
+        let LinkQuality { loss, duplicate, reorder, latency_us, .. } = self.quality;
         if !self.reaches(from, to) || self.rng.chance(loss.into()) {
             return [None, None];
         }
@@ -191,10 +191,10 @@ impl Network {
     /// Sender and receiver each handle one message at a time, and each byte takes its time at both ends.
     fn carry(
         &mut self,
-        cost: &Cost,
+        cost: &MessageCost,
         now: Duration,
-        from: Place,
-        to: Place,
+        from: ProcessPlace,
+        to: ProcessPlace,
         len: usize,
     ) -> Duration {
         let bytes = Duration::from_secs_f64((len + FRAME_LEN) as f64 / cost.bytes_per_s);
@@ -207,13 +207,18 @@ impl Network {
     }
 
     /// Whether a message that gets to `to` now is damaged on its way. That ends the connection for both ends, with all that is under way by it.
-    pub fn damages(&mut self, from: Place, to: Place) -> bool {
+    pub fn damages(&mut self, from: ProcessPlace, to: ProcessPlace) -> bool {
         let corrupt = self.quality.corrupt;
         corrupt > 0 && self.reaches(from, to) && self.rng.chance(corrupt.into())
     }
 
     /// When `to` hears that its connection to `from` is broken; `None`: it does not.
-    pub fn break_reaches(&mut self, now: Duration, from: Place, to: Place) -> Option<Duration> {
+    pub fn break_reaches(
+        &mut self,
+        now: Duration,
+        from: ProcessPlace,
+        to: ProcessPlace,
+    ) -> Option<Duration> {
         let hears = self.reaches(from, to) && self.reaches(to, from);
         let latency = u64::from(self.quality.latency_us);
         hears.then(|| now + self.rng.micros(latency / 10, latency))

@@ -11,26 +11,28 @@ use std::time::Duration;
 
 use samite_backend::Backend;
 use samite_partition::durable::Recovered;
-use samite_partition::mirror::{At, Effect, Mirrored, Packet, Standing, Ticket, View};
-use samite_partition::{Context as OpContext, NoGrants, Outcome, Partition};
+use samite_partition::mirror::{
+    ApplyTime, CommitPosition, CommitStatus, GroupView, MirrorEffect, MirroredPartition, PeerPacket,
+};
+use samite_partition::{AppliedOutcome, NoGrants, Partition, RequestContext as OpContext};
 use samite_placement::{ClusterMap, MapHistory};
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, RequestId, TargetId,
 };
 use samite_wire::control::{self, DatasetSpec, NodeInfo, ReadsKind};
-use samite_wire::op::Request;
-use samite_wire::peer::Messages;
+use samite_wire::op::OperationRequest;
+use samite_wire::peer::PeerMessages;
 
-use crate::message::Message;
-use crate::net::Place;
-use crate::process::{Context, Disk, Process};
+use crate::message::SimMessage;
+use crate::net::ProcessPlace;
+use crate::process::{ProcessContext, SimDisk, SimProcess};
 use crate::reply;
-use crate::rng::Rng;
-use crate::rules::{Rules, Wrong};
-use crate::scenario::Scenario;
+use crate::rng::SimRng;
+use crate::rules::{BrokenRule, RunRules};
+use crate::scenario::RunScenario;
 use crate::store::HeapBackend;
-use flash::Flash;
-use membership::Membership;
+use flash::SimFlash;
+use membership::SimMembership;
 
 /// Name of the simulated dataset.
 pub const DATASET: &str = "sim";
@@ -47,9 +49,9 @@ const HELD_MAX: usize = 4096;
 type SlotId = (DatasetId, PartitionId);
 
 /// A reply that waits for what it has seen to be committed.
-struct Held {
-    ticket: Ticket,
-    to: Place,
+struct SimDeferredReply {
+    ticket: CommitPosition,
+    to: ProcessPlace,
     id: RequestId,
     is_mutation: bool,
     body: Vec<u8>,
@@ -57,31 +59,31 @@ struct Held {
 }
 
 /// One partition here.
-struct Slot {
-    mirrored: Mirrored,
+struct SimPartition {
+    mirrored: MirroredPartition,
     redundancy: Redundancy,
-    held: VecDeque<Held>,
+    held: VecDeque<SimDeferredReply>,
 }
 
 /// A node process.
 pub struct SimNode {
     info: NodeInfo,
     me: TargetId,
-    rules: Rules,
+    rules: RunRules,
     resync_step_len: usize,
     backend: HeapBackend,
     /// What something else takes of the target, and until when.
     taken: Option<(u64, Duration)>,
     map: Option<Arc<ClusterMap>>,
     history: MapHistory,
-    slots: BTreeMap<SlotId, Slot>,
-    membership: Membership,
+    slots: BTreeMap<SlotId, SimPartition>,
+    membership: SimMembership,
     /// Messages to other nodes that leave together.
-    outgoing: BTreeMap<TargetId, Vec<Packet>>,
+    outgoing: BTreeMap<TargetId, Vec<PeerPacket>>,
     resync_at: Duration,
     /// How long a batch takes to get to flash, at most; `None`: nothing is logged.
     flash_us: Option<u64>,
-    flash: Option<Flash>,
+    flash: Option<SimFlash>,
     /// What a restart has left, until a map says what is to be opened.
     recovered: Recovered,
 }
@@ -89,9 +91,9 @@ pub struct SimNode {
 impl SimNode {
     /// A node with nothing in memory.
     #[must_use]
-    pub fn new(info: NodeInfo, scenario: &Scenario) -> Self {
+    pub fn new(info: NodeInfo, scenario: &RunScenario) -> Self {
         let me = info.targets[0].target;
-        let membership = Membership::new(scenario.coordinators, info.incarnation);
+        let membership = SimMembership::new(scenario.coordinators, info.incarnation);
         let room = scenario.room.get(info.node.get() as usize).copied();
         let backend = HeapBackend::new(room.map_or(CAPACITY_AMPLE, |_| CAPACITY));
         let taken = room.map(|room| {
@@ -118,10 +120,11 @@ impl SimNode {
     }
 
     /// Opens its disk, and reads what is there.
-    fn recover(&mut self, context: &mut Context<'_>) {
+    fn recover(&mut self, context: &mut ProcessContext<'_>) {
         let Some(flash_us) = self.flash_us else { return };
-        let parts = (self.info.targets[0].storage, flash_us, self.rules.breaks(Wrong::EarlyFlash));
-        let opened = Flash::open(&context.disk.flash, parts, &mut |id| Ok(self.member(id)));
+        let parts =
+            (self.info.targets[0].storage, flash_us, self.rules.breaks(BrokenRule::EarlyFlash));
+        let opened = SimFlash::open(&context.disk.flash, parts, &mut |id| Ok(self.member(id)));
         match opened {
             Ok((flash, recovered)) => {
                 context.note(|| format!("recovers {:?}", recovered.values()));
@@ -145,7 +148,7 @@ impl SimNode {
 
     /// A partition of the simulated dataset, if it holds it.
     #[must_use]
-    pub fn partition(&self, partition: PartitionId) -> Option<&Mirrored> {
+    pub fn partition(&self, partition: PartitionId) -> Option<&MirroredPartition> {
         self.slots.iter().find(|((_, id), _)| *id == partition).map(|(_, slot)| &slot.mirrored)
     }
 
@@ -156,14 +159,14 @@ impl SimNode {
     /// Serves a request. `None`: its reply is held.
     fn serve(
         &mut self,
-        to: Place,
+        to: ProcessPlace,
         id: RequestId,
         client: ClientId,
         (body, payload): (&[u8], &[u8]),
-        context: &mut Context<'_>,
+        context: &mut ProcessContext<'_>,
     ) -> Option<reply::Encoded> {
         let epoch = self.epoch();
-        let Ok(request) = Request::decode(body, payload) else {
+        let Ok(request) = OperationRequest::decode(body, payload) else {
             context.audit.violate("requests decode", format!("at {}", self.info.node));
             return Some(reply::refusal(ErrorKind::Corrupt, epoch));
         };
@@ -173,7 +176,7 @@ impl SimNode {
         if let Err(kind) = self.admit(header.map_epoch, slot_id, operation.only_reads()) {
             return Some(reply::refusal(kind, epoch));
         }
-        let at = At { now: context.now, lease_until: self.membership.lease_until() };
+        let at = ApplyTime { now: context.now, lease_until: self.membership.lease_until() };
         let slot = self.slots.get_mut(&slot_id)?;
         if slot.held.len() == HELD_MAX {
             return Some(reply::refusal(ErrorKind::Busy, epoch));
@@ -190,7 +193,7 @@ impl SimNode {
         };
         let (outcome, ticket) =
             slot.mirrored.apply(client, &op_context, operation, &mut NoGrants, at);
-        if matches!(outcome, Outcome::Done(_)) {
+        if matches!(outcome, AppliedOutcome::Done(_)) {
             context.history.done(id, context.world_now);
         }
         let is_mutation = operation.is_mutation();
@@ -198,7 +201,14 @@ impl SimNode {
         let now = match ticket {
             None => Some((body, payload)),
             Some(ticket) => {
-                slot.held.push_back(Held { ticket, to, id, is_mutation, body, payload });
+                slot.held.push_back(SimDeferredReply {
+                    ticket,
+                    to,
+                    id,
+                    is_mutation,
+                    body,
+                    payload,
+                });
                 None
             }
         };
@@ -231,7 +241,7 @@ impl SimNode {
     }
 
     /// Takes up a newer map.
-    fn take_up(&mut self, map: Arc<ClusterMap>, context: &mut Context<'_>) {
+    fn take_up(&mut self, map: Arc<ClusterMap>, context: &mut ProcessContext<'_>) {
         context.audit.saw_map(context.place, map.epoch(), context.world_now);
         let epoch = map.epoch();
         self.map = Some(Arc::clone(&map));
@@ -246,10 +256,10 @@ impl SimNode {
                     self.slots.insert(slot_id, slot);
                 }
                 if let Some(slot) = self.slots.get_mut(&slot_id) {
-                    let view = View::new(epoch, group, |target| map.incarnation_of(target));
-                    let is_lost =
-                        map.is_lost(dataset.id, partition) && !self.rules.breaks(Wrong::LossUntold);
-                    let view = View { is_lost, ..view };
+                    let view = GroupView::new(epoch, group, |target| map.incarnation_of(target));
+                    let is_lost = map.is_lost(dataset.id, partition)
+                        && !self.rules.breaks(BrokenRule::LossUntold);
+                    let view = GroupView { is_lost, ..view };
                     slot.mirrored.configure(&view, context.now);
                     self.carry_out(slot_id, context);
                 }
@@ -263,46 +273,48 @@ impl SimNode {
         }
     }
 
-    fn open(&mut self, slot_id: SlotId, spec: &DatasetSpec) -> Slot {
+    fn open(&mut self, slot_id: SlotId, spec: &DatasetSpec) -> SimPartition {
         let left = self.recovered.remove(&slot_id);
         let mut mirrored = left.unwrap_or_else(|| self.member(slot_id));
         if self.flash.is_some() {
             mirrored.set_logs();
         }
         mirrored.set_reads_any(spec.reads == ReadsKind::Any);
-        Slot { mirrored, redundancy: spec.redundancy, held: VecDeque::new() }
+        SimPartition { mirrored, redundancy: spec.redundancy, held: VecDeque::new() }
     }
 
-    fn member(&self, (dataset, partition): SlotId) -> Mirrored {
+    fn member(&self, (dataset, partition): SlotId) -> MirroredPartition {
         let mut backend = self.backend.clone();
         let store = backend.open(dataset, partition).expect("the heap opens everything");
-        Mirrored::new(Partition::new(store), dataset, partition, self.me)
+        MirroredPartition::new(Partition::new(store), dataset, partition, self.me)
             .with_rules(self.rules.mirror())
     }
 
     /// Does what a partition asks for.
-    fn carry_out(&mut self, slot_id: SlotId, context: &mut Context<'_>) {
+    fn carry_out(&mut self, slot_id: SlotId, context: &mut ProcessContext<'_>) {
         let Some(slot) = self.slots.get_mut(&slot_id) else { return };
         while let Some(effect) = slot.mirrored.next_effect() {
             match effect {
-                Effect::Send(packet) => self.outgoing.entry(packet.to()).or_default().push(packet),
-                Effect::Append(entry) => {
+                MirrorEffect::Send(packet) => {
+                    self.outgoing.entry(packet.to()).or_default().push(packet)
+                }
+                MirrorEffect::Append(entry) => {
                     if let Some(flash) = &mut self.flash {
                         flash.append(slot_id, &entry);
                     }
                 }
-                Effect::Discard => {
+                MirrorEffect::Discard => {
                     if let Some(flash) = &mut self.flash {
                         flash.discard(slot_id);
                     }
                 }
-                Effect::Checkpoint => {
+                MirrorEffect::Checkpoint => {
                     if let Some(flash) = &mut self.flash {
                         flash.want_checkpoint(slot_id);
                     }
                 }
-                Effect::Committed | Effect::Leads | Effect::Deposed => {}
-                Effect::Missed { kind: ErrorKind::NoSpace, target } => {
+                MirrorEffect::Committed | MirrorEffect::Leads | MirrorEffect::Deposed => {}
+                MirrorEffect::Missed { kind: ErrorKind::NoSpace, target } => {
                     let words = format!("{:?}: {target}", slot.mirrored);
                     context.audit.violate("no member is dropped for want of room", words);
                 }
@@ -321,23 +333,24 @@ impl SimNode {
     /// Sends the replies whose fate is known.
     fn release(
         slot_id: SlotId,
-        slot: &mut Slot,
+        slot: &mut SimPartition,
         map: Option<&Arc<ClusterMap>>,
-        context: &mut Context<'_>,
+        context: &mut ProcessContext<'_>,
     ) {
         let epoch = map.map_or(Epoch(0), |map| map.epoch());
         while let Some(held) = slot.held.front() {
-            let standing = slot.mirrored.standing(held.ticket);
-            if standing == Standing::Waiting {
+            let standing = slot.mirrored.commit_status(held.ticket);
+            if standing == CommitStatus::Waiting {
                 break;
             }
-            let Some(Held { to, id, is_mutation, body, payload, .. }) = slot.held.pop_front()
+            let Some(SimDeferredReply { to, id, is_mutation, body, payload, .. }) =
+                slot.held.pop_front()
             else {
                 break;
             };
-            if standing == Standing::Lost {
+            if standing == CommitStatus::Lost {
                 let (body, payload) = reply::refusal(ErrorKind::StaleMap, epoch);
-                context.send(to, Message::Reply { id, body, payload });
+                context.send(to, SimMessage::Reply { id, body, payload });
                 continue;
             }
             if is_mutation {
@@ -345,12 +358,17 @@ impl SimNode {
                 let (place, now, term) = (context.place, context.world_now, slot.mirrored.term());
                 context.audit.acknowledged(place, dataset, partition, term, now);
             }
-            context.send(to, Message::Reply { id, body, payload });
+            context.send(to, SimMessage::Reply { id, body, payload });
         }
     }
 
-    fn peer(&mut self, from: Place, (body, payload): (&[u8], &[u8]), context: &mut Context<'_>) {
-        for message in Messages::new(body, payload) {
+    fn peer(
+        &mut self,
+        from: ProcessPlace,
+        (body, payload): (&[u8], &[u8]),
+        context: &mut ProcessContext<'_>,
+    ) {
+        for message in PeerMessages::new(body, payload) {
             let Ok((envelope, message)) = message else {
                 return context.audit.violate("messages decode", format!("from {from}"));
             };
@@ -364,7 +382,7 @@ impl SimNode {
     }
 
     /// Lets time pass for all partitions, and resyncs go on.
-    fn tick(&mut self, context: &mut Context<'_>) {
+    fn tick(&mut self, context: &mut ProcessContext<'_>) {
         let now = context.now;
         if let Some((taken, _)) = self.taken.take_if(|(_, until)| context.world_now >= *until) {
             self.backend.quota().uncharge(taken);
@@ -390,7 +408,7 @@ impl SimNode {
     }
 
     /// Lets the disk do what it does, and tells partitions what has come to be on it.
-    fn step_flash(&mut self, context: &mut Context<'_>) {
+    fn step_flash(&mut self, context: &mut ProcessContext<'_>) {
         let Self { flash: Some(flash), slots, .. } = self else { return };
         let stepped = flash.step(context.now, context.rng, &mut |id, use_it| {
             if let Some(slot) = slots.get_mut(&id) {
@@ -412,13 +430,13 @@ impl SimNode {
     }
 
     /// At the end of every turn: what was collected leaves, and the next turn is planned.
-    fn end_turn(&mut self, context: &mut Context<'_>) {
+    fn end_turn(&mut self, context: &mut ProcessContext<'_>) {
         self.report(context);
         self.step_flash(context);
         for (target, packets) in std::mem::take(&mut self.outgoing) {
             let (mut body, mut payload) = (Vec::new(), Vec::new());
             packets.iter().for_each(|packet| packet.append(&mut body, &mut payload));
-            context.send(Place::Node(target.get()), Message::Peer { body, payload });
+            context.send(ProcessPlace::Node(target.get()), SimMessage::Peer { body, payload });
         }
         let ticks = self.slots.values().filter_map(|slot| slot.mirrored.next_tick()).min();
         ticks.into_iter().for_each(|at| context.wake_at(at));
@@ -427,59 +445,66 @@ impl SimNode {
         }
         let flash = self.flash.as_ref().and_then(|flash| flash.next_step(context.now));
         flash.into_iter().for_each(|at| context.wake_at(at));
-        context.wake_at(self.membership.next_beat());
+        context.wake_at(self.membership.next_heartbeat());
     }
 }
 
-impl Process for SimNode {
-    fn start(&mut self, context: &mut Context<'_>) {
+impl SimProcess for SimNode {
+    fn start(&mut self, context: &mut ProcessContext<'_>) {
         self.recover(context);
-        self.beat(context);
+        self.heartbeat(context);
         self.end_turn(context);
     }
 
-    fn receive(&mut self, from: Place, message: Message, context: &mut Context<'_>) {
+    fn receive(
+        &mut self,
+        from: ProcessPlace,
+        message: SimMessage,
+        context: &mut ProcessContext<'_>,
+    ) {
         match message {
-            Message::Request { id, client, body, payload } => {
+            SimMessage::Request { id, client, body, payload } => {
                 let served = self.serve(from, id, client, (&body, &payload), context);
                 if let Some((body, payload)) = served {
-                    context.send(from, Message::Reply { id, body, payload });
+                    context.send(from, SimMessage::Reply { id, body, payload });
                 }
             }
-            Message::Peer { body, payload } => self.peer(from, (&body, &payload), context),
-            Message::Control { id, body } => {
+            SimMessage::Peer { body, payload } => self.peer(from, (&body, &payload), context),
+            SimMessage::Control { id, body } => {
                 let reply = match control::decode(&body) {
                     Ok(request) => self.control(&request),
                     Err(_) => control::ControlReply::failed(ErrorKind::Corrupt, "control request"),
                 };
-                context.send(from, Message::control_reply(id, &reply));
+                context.send(from, SimMessage::control_reply(id, &reply));
             }
-            Message::ControlReply { id, body } => {
+            SimMessage::ControlReply { id, body } => {
                 if let Ok(reply) = control::decode(&body) {
                     self.told(from, id, reply, context);
                 }
             }
-            Message::Reply { .. } | Message::Keeper { .. } | Message::KeeperReply { .. } => {}
-            Message::Vote { .. } => {}
+            SimMessage::Reply { .. }
+            | SimMessage::Keeper { .. }
+            | SimMessage::KeeperReply { .. } => {}
+            SimMessage::Vote { .. } => {}
         }
         self.tick(context);
         self.end_turn(context);
     }
 
-    fn broken(&mut self, peer: Place, context: &mut Context<'_>) {
+    fn broken(&mut self, peer: ProcessPlace, context: &mut ProcessContext<'_>) {
         self.membership.broken(peer);
         self.end_turn(context);
     }
 
-    fn wake(&mut self, context: &mut Context<'_>) {
-        if context.now >= self.membership.next_beat() {
-            self.beat(context);
+    fn wake(&mut self, context: &mut ProcessContext<'_>) {
+        if context.now >= self.membership.next_heartbeat() {
+            self.heartbeat(context);
         }
         self.tick(context);
         self.end_turn(context);
     }
 
-    fn die(&mut self, rng: &mut Rng, _: &mut Disk) {
+    fn die(&mut self, rng: &mut SimRng, _: &mut SimDisk) {
         if let Some(flash) = &mut self.flash {
             flash.die(rng);
         }

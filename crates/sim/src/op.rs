@@ -4,7 +4,7 @@ use std::fmt;
 
 use samite_types::{ErrorKind, PartitionId, Seq, Version};
 use samite_wire::limits::RECORD_LEN_MAX;
-use samite_wire::op::{self, Action, ActionResult, Data, Guard, Operation};
+use samite_wire::op::{self, Action, ActionResult, Guard, Operation, ValueData};
 
 /// A key, by its place among [`KEYS`].
 pub type Key = u8;
@@ -25,7 +25,7 @@ pub const ORPHAN: Key = 5;
 
 /// A condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cond {
+pub enum OpCondition {
     /// [`Guard::Exists`].
     Exists(Key),
     /// [`Guard::Absent`].
@@ -36,7 +36,7 @@ pub enum Cond {
 
 /// One step of an operation. Numbers are unique in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum OpStep {
     /// [`Action::Get`] of all.
     Get(Key),
     /// [`Action::Put`] of a number.
@@ -61,16 +61,16 @@ pub enum Act {
 
 /// One operation on one partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Op {
+pub struct SimOperation {
     /// Conditions.
-    pub conds: Vec<Cond>,
+    pub conds: Vec<OpCondition>,
     /// Steps.
-    pub acts: Vec<Act>,
+    pub acts: Vec<OpStep>,
 }
 
 /// What one step did or found, without versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum StepResultSeen {
     /// Of a get.
     Value(Vec<u8>),
     /// Of a put or append.
@@ -92,9 +92,9 @@ pub enum Seen {
 
 /// What became of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum OpOutcome {
     /// It took effect.
-    Done(Vec<Seen>),
+    Done(Vec<StepResultSeen>),
     /// It had no effect.
     Failed(ErrorKind),
 }
@@ -105,16 +105,16 @@ static FILLING: [u8; 64 << 10] = [0x5a; 64 << 10];
 /// Longest value that a listing returns here.
 const LISTED_LEN_MAX: u32 = 4096;
 
-impl Op {
+impl SimOperation {
     /// An operation without conditions.
     #[must_use]
-    pub fn of(acts: impl IntoIterator<Item = Act>) -> Self {
+    pub fn of(acts: impl IntoIterator<Item = OpStep>) -> Self {
         Self { conds: Vec::new(), acts: acts.into_iter().collect() }
     }
 
     /// The same with one more condition.
     #[must_use]
-    pub fn when(mut self, cond: Cond) -> Self {
+    pub fn when(mut self, cond: OpCondition) -> Self {
         self.conds.push(cond);
         self
     }
@@ -123,20 +123,20 @@ impl Op {
     #[must_use]
     pub fn is_mutation(&self) -> bool {
         self.acts.iter().any(|act| match act {
-            Act::Put(..)
-            | Act::Fill(..)
-            | Act::Append(..)
-            | Act::Add(..)
-            | Act::Delete(_)
-            | Act::Detach(..) => true,
-            Act::Get(_) | Act::List | Act::Hold(..) | Act::Release(_) => false,
+            OpStep::Put(..)
+            | OpStep::Fill(..)
+            | OpStep::Append(..)
+            | OpStep::Add(..)
+            | OpStep::Delete(_)
+            | OpStep::Detach(..) => true,
+            OpStep::Get(_) | OpStep::List | OpStep::Hold(..) | OpStep::Release(_) => false,
         })
     }
 
     /// Whether any member may answer it, where members answer reads.
     #[must_use]
     pub fn only_reads(&self) -> bool {
-        self.acts.iter().all(|act| matches!(act, Act::Get(_) | Act::List))
+        self.acts.iter().all(|act| matches!(act, OpStep::Get(_) | OpStep::List))
     }
 
     /// Hands the operation, in the form in which it travels, to `with`.
@@ -150,41 +150,43 @@ impl Op {
             .acts
             .iter()
             .map(|act| match act {
-                Act::Put(_, number) | Act::Append(_, number) => number.to_le_bytes(),
+                OpStep::Put(_, number) | OpStep::Append(_, number) => number.to_le_bytes(),
                 _ => [0; 8],
             })
             .collect();
         let actions = self.acts.iter().zip(&numbers).map(|(act, number)| match *act {
-            Act::Get(key) => Action::Get { key: name(key), offset: 0, len: u32::MAX },
-            Act::Put(key, _) => Action::Put { key: name(key), data: Data::Inline(number) },
-            Act::Fill(key, len) => {
-                Action::Put { key: name(key), data: Data::Inline(&FILLING[..len as usize]) }
+            OpStep::Get(key) => Action::Get { key: name(key), offset: 0, len: u32::MAX },
+            OpStep::Put(key, _) => Action::Put { key: name(key), data: ValueData::Inline(number) },
+            OpStep::Fill(key, len) => {
+                Action::Put { key: name(key), data: ValueData::Inline(&FILLING[..len as usize]) }
             }
-            Act::Append(key, _) => Action::Append {
+            OpStep::Append(key, _) => Action::Append {
                 key: name(key),
-                data: Data::Inline(number),
+                data: ValueData::Inline(number),
                 len_max: RECORD_LEN_MAX as u32,
             },
-            Act::Add(key, delta) => Action::Add { key: name(key), offset: 0, delta },
-            Act::Delete(key) => Action::Delete { key: name(key) },
-            Act::List => Action::List {
+            OpStep::Add(key, delta) => Action::Add { key: name(key), offset: 0, delta },
+            OpStep::Delete(key) => Action::Delete { key: name(key) },
+            OpStep::List => Action::List {
                 prefix: b"",
                 after: b"",
                 limit: 64,
                 reverse: false,
                 value_len_max: LISTED_LEN_MAX,
             },
-            Act::Hold(key, token) => Action::Hold { key: name(key), token },
-            Act::Release(token) => Action::Release { token },
-            Act::Detach(key, to) => Action::Detach { key: name(key), to: name(to) },
+            OpStep::Hold(key, token) => Action::Hold { key: name(key), token },
+            OpStep::Release(token) => Action::Release { token },
+            OpStep::Detach(key, to) => Action::Detach { key: name(key), to: name(to) },
         });
         let mut operation = Operation::new(partition, actions);
         operation.seq = seq;
         for cond in &self.conds {
             operation.guards.push(match cond {
-                Cond::Exists(key) => Guard::Exists(name(*key)),
-                Cond::Absent(key) => Guard::Absent(name(*key)),
-                Cond::Is(key, bytes) => Guard::BytesAre { key: name(*key), offset: 0, bytes },
+                OpCondition::Exists(key) => Guard::Exists(name(*key)),
+                OpCondition::Absent(key) => Guard::Absent(name(*key)),
+                OpCondition::Is(key, bytes) => {
+                    Guard::BytesAre { key: name(*key), offset: 0, bytes }
+                }
             });
         }
         with(&operation)
@@ -199,36 +201,36 @@ pub fn name(key: Key) -> &'static [u8] {
 
 /// What a decoded outcome says, and the version at which its mutation took effect, if it tells.
 #[must_use]
-pub fn seen(outcome: &op::Outcome<'_>) -> (Outcome, Option<Version>) {
+pub fn seen(outcome: &op::OperationOutcome<'_>) -> (OpOutcome, Option<Version>) {
     let results = match outcome {
-        op::Outcome::Failed(failure) => return (Outcome::Failed(failure.kind), None),
-        op::Outcome::Done(results) => results,
+        op::OperationOutcome::Failed(failure) => return (OpOutcome::Failed(failure.kind), None),
+        op::OperationOutcome::Done(results) => results,
     };
     let mut at = None;
     let seen = results.iter().map(|result| match result {
-        ActionResult::Value { data, .. } => Seen::Value(bytes(data)),
+        ActionResult::Value { data, .. } => StepResultSeen::Value(bytes(data)),
         ActionResult::Written { version, offset, total_len, created } => {
             at = Some(*version);
-            Seen::Written { offset: *offset, len: *total_len, created: *created }
+            StepResultSeen::Written { offset: *offset, len: *total_len, created: *created }
         }
-        ActionResult::Deleted { existed } => Seen::Deleted(*existed),
-        ActionResult::Number(number) => Seen::Number(*number),
-        ActionResult::Listing(listing) => Seen::Listing(
+        ActionResult::Deleted { existed } => StepResultSeen::Deleted(*existed),
+        ActionResult::Number(number) => StepResultSeen::Number(*number),
+        ActionResult::Listing(listing) => StepResultSeen::Listing(
             listing.entries().map(|entry| (entry.key.to_vec(), entry.value.to_vec())).collect(),
             listing.complete,
         ),
     });
-    (Outcome::Done(seen.collect()), at)
+    (OpOutcome::Done(seen.collect()), at)
 }
 
-fn bytes(data: &[Data<'_>]) -> Vec<u8> {
+fn bytes(data: &[ValueData<'_>]) -> Vec<u8> {
     let mut all = Vec::new();
     for data in data {
         match data {
-            Data::Inline(bytes) => all.extend_from_slice(bytes),
-            Data::Zeros(len) => all.resize(all.len() + *len as usize, 0),
+            ValueData::Inline(bytes) => all.extend_from_slice(bytes),
+            ValueData::Zeros(len) => all.resize(all.len() + *len as usize, 0),
             // Nobody shares an arena here.
-            Data::Blocks(_) => {}
+            ValueData::Blocks(_) => {}
         }
     }
     all
@@ -247,13 +249,13 @@ fn text(key: Key) -> &'static str {
     std::str::from_utf8(name(key)).unwrap_or("?")
 }
 
-impl fmt::Display for Op {
+impl fmt::Display for SimOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for cond in &self.conds {
             match cond {
-                Cond::Exists(key) => write!(f, "if {} ", text(*key))?,
-                Cond::Absent(key) => write!(f, "if no {} ", text(*key))?,
-                Cond::Is(key, value) => {
+                OpCondition::Exists(key) => write!(f, "if {} ", text(*key))?,
+                OpCondition::Absent(key) => write!(f, "if no {} ", text(*key))?,
+                OpCondition::Is(key, value) => {
                     write!(f, "if {}=", text(*key))?;
                     show(f, value)?;
                     f.write_str(" ")?;
@@ -263,23 +265,23 @@ impl fmt::Display for Op {
         for (index, act) in self.acts.iter().enumerate() {
             f.write_str(if index > 0 { ", " } else { "" })?;
             match act {
-                Act::Get(key) => write!(f, "get {}", text(*key))?,
-                Act::Put(key, number) => write!(f, "put {} {number}", text(*key))?,
-                Act::Fill(key, len) => write!(f, "fill {} {len}", text(*key))?,
-                Act::Append(key, number) => write!(f, "append {} {number}", text(*key))?,
-                Act::Add(key, delta) => write!(f, "add {} {delta}", text(*key))?,
-                Act::Delete(key) => write!(f, "delete {}", text(*key))?,
-                Act::List => f.write_str("list")?,
-                Act::Hold(key, token) => write!(f, "hold {} {token}", text(*key))?,
-                Act::Release(token) => write!(f, "release {token}")?,
-                Act::Detach(key, to) => write!(f, "detach {} {}", text(*key), text(*to))?,
+                OpStep::Get(key) => write!(f, "get {}", text(*key))?,
+                OpStep::Put(key, number) => write!(f, "put {} {number}", text(*key))?,
+                OpStep::Fill(key, len) => write!(f, "fill {} {len}", text(*key))?,
+                OpStep::Append(key, number) => write!(f, "append {} {number}", text(*key))?,
+                OpStep::Add(key, delta) => write!(f, "add {} {delta}", text(*key))?,
+                OpStep::Delete(key) => write!(f, "delete {}", text(*key))?,
+                OpStep::List => f.write_str("list")?,
+                OpStep::Hold(key, token) => write!(f, "hold {} {token}", text(*key))?,
+                OpStep::Release(token) => write!(f, "release {token}")?,
+                OpStep::Detach(key, to) => write!(f, "detach {} {}", text(*key), text(*to))?,
             }
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for OpOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seen = match self {
             Self::Failed(kind) => return write!(f, "failed: {kind:?}"),
@@ -288,17 +290,17 @@ impl fmt::Display for Outcome {
         for (index, seen) in seen.iter().enumerate() {
             f.write_str(if index > 0 { ", " } else { "" })?;
             match seen {
-                Seen::Value(value) => show(f, value)?,
-                Seen::Written { offset, len, created } => {
+                StepResultSeen::Value(value) => show(f, value)?,
+                StepResultSeen::Written { offset, len, created } => {
                     write!(
                         f,
                         "written at {offset} of {len}{}",
                         if *created { ", new" } else { "" }
                     )?;
                 }
-                Seen::Deleted(existed) => write!(f, "deleted: {existed}")?,
-                Seen::Number(number) => write!(f, "{number}")?,
-                Seen::Listing(entries, complete) => {
+                StepResultSeen::Deleted(existed) => write!(f, "deleted: {existed}")?,
+                StepResultSeen::Number(number) => write!(f, "{number}")?,
+                StepResultSeen::Listing(entries, complete) => {
                     f.write_str(if *complete { "" } else { "some of: " })?;
                     for (key, value) in entries {
                         write!(f, "{}=", String::from_utf8_lossy(key))?;

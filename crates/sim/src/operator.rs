@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use samite_types::{Epoch, ErrorKind, NodeId, RequestId};
-use samite_wire::control::{self, ControlReply, ControlRequest, Lost};
-use samite_wire::membership::NodeWish;
+use samite_wire::control::{self, ControlReply, ControlRequest, LostRecords};
+use samite_wire::membership::AdminRequest;
 
-use crate::message::Message;
-use crate::net::Place;
-use crate::process::{Context, Process};
-use crate::scenario::{Scenario, Want, Wished};
+use crate::message::SimMessage;
+use crate::net::ProcessPlace;
+use crate::process::{ProcessContext, SimProcess};
+use crate::scenario::{OperatorRequest, PlannedRequest, RunScenario};
 
 /// A wish without an answer, or one that cannot be yet, is told again after this.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -19,19 +19,19 @@ const AGAIN: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub struct SimOperator {
     coordinators: u32,
-    wishes: VecDeque<Wished>,
+    wishes: VecDeque<PlannedRequest>,
     begun: Duration,
     /// When the last wish was fulfilled.
     done: Duration,
     /// What it has seen to be lost by which map, and is to be acknowledged.
-    seen: Option<(Epoch, Vec<Lost>)>,
+    seen: Option<(Epoch, Vec<LostRecords>)>,
     next_request: u64,
 }
 
 impl SimOperator {
     /// An operator with the wishes of a scenario; `number` is of no other process.
     #[must_use]
-    pub fn new(scenario: &Scenario, number: u64) -> Self {
+    pub fn new(scenario: &RunScenario, number: u64) -> Self {
         Self {
             coordinators: scenario.coordinators,
             wishes: scenario.wishes.iter().copied().collect(),
@@ -54,20 +54,22 @@ impl SimOperator {
         format!("{:?}", self.wishes)
     }
 
-    fn wants(&self) -> Option<Want> {
+    fn wants(&self) -> Option<OperatorRequest> {
         self.wishes.front().map(|wished| wished.want)
     }
 
-    fn tell(&mut self, context: &mut Context<'_>) {
+    fn tell(&mut self, context: &mut ProcessContext<'_>) {
         let Some(next) = self.wishes.front() else { return };
         let begins = (self.begun + next.at).max(self.done + next.after);
         if context.now < begins {
             return context.wake_at(begins);
         }
         let request = match (next.want, &self.seen) {
-            (Want::Node(node, wish), _) => ControlRequest::Wish { node: NodeId(node), wish },
-            (Want::Acknowledge, None) => ControlRequest::Map { known: Epoch(0) },
-            (Want::Acknowledge, Some((by, seen))) => {
+            (OperatorRequest::Node(node, wish), _) => {
+                ControlRequest::Wish { node: NodeId(node), wish }
+            }
+            (OperatorRequest::Acknowledge, None) => ControlRequest::Map { known: Epoch(0) },
+            (OperatorRequest::Acknowledge, Some((by, seen))) => {
                 context.audit.acknowledges(*by, seen);
                 ControlRequest::AcknowledgeLoss { by: *by, seen: seen.clone() }
             }
@@ -77,35 +79,36 @@ impl SimOperator {
         let id = RequestId(self.next_request);
         // An earlier wish that came a second time, late, may have taken the drain back.
         let drain = match next.want {
-            Want::Node(node, NodeWish::Remove { .. }) => {
-                Some(ControlRequest::Wish { node: NodeId(node), wish: NodeWish::Drain })
+            OperatorRequest::Node(node, AdminRequest::Remove { .. }) => {
+                Some(ControlRequest::Wish { node: NodeId(node), wish: AdminRequest::Drain })
             }
             _ => None,
         };
-        for instance in (0..self.coordinators).map(Place::Coordinator) {
+        for instance in (0..self.coordinators).map(ProcessPlace::Coordinator) {
             if let Some(drain) = &drain {
-                context.send(instance, Message::control(RequestId(0), drain));
+                context.send(instance, SimMessage::control(RequestId(0), drain));
             }
-            context.send(instance, Message::control(id, &request));
+            context.send(instance, SimMessage::control(id, &request));
         }
         context.wake_at(context.now + AGAIN);
     }
 }
 
-impl Process for SimOperator {
-    fn start(&mut self, context: &mut Context<'_>) {
+impl SimProcess for SimOperator {
+    fn start(&mut self, context: &mut ProcessContext<'_>) {
         self.begun = context.now;
         self.tell(context);
     }
 
-    fn receive(&mut self, _: Place, message: Message, context: &mut Context<'_>) {
-        let Message::ControlReply { id, body } = message else { return };
+    fn receive(&mut self, _: ProcessPlace, message: SimMessage, context: &mut ProcessContext<'_>) {
+        let SimMessage::ControlReply { id, body } = message else { return };
         if id != RequestId(self.next_request) || self.wishes.is_empty() {
             return;
         }
         let is_done = match control::decode(&body) {
             Ok(ControlReply::Map(Some(map))) => {
-                let is_look = self.seen.is_none() && self.wants() == Some(Want::Acknowledge);
+                let is_look =
+                    self.seen.is_none() && self.wants() == Some(OperatorRequest::Acknowledge);
                 if is_look && !map.losses.is_empty() {
                     self.seen = Some((map.epoch, map.losses));
                     return self.tell(context);
@@ -114,7 +117,10 @@ impl Process for SimOperator {
             }
             // It was removed, and nobody heard.
             Ok(ControlReply::Failed { kind, .. }) => {
-                let removes = matches!(self.wants(), Some(Want::Node(_, NodeWish::Remove { .. })));
+                let removes = matches!(
+                    self.wants(),
+                    Some(OperatorRequest::Node(_, AdminRequest::Remove { .. }))
+                );
                 kind == ErrorKind::NotFound.code() && removes
             }
             _ => false,
@@ -129,9 +135,9 @@ impl Process for SimOperator {
         }
     }
 
-    fn broken(&mut self, _: Place, _: &mut Context<'_>) {}
+    fn broken(&mut self, _: ProcessPlace, _: &mut ProcessContext<'_>) {}
 
-    fn wake(&mut self, context: &mut Context<'_>) {
+    fn wake(&mut self, context: &mut ProcessContext<'_>) {
         self.tell(context);
     }
 }

@@ -6,30 +6,35 @@ use std::time::Duration;
 
 use samite_log::memory::MemoryDisk;
 
-use crate::audit::Audit;
-use crate::history::History;
-use crate::message::Message;
-use crate::net::Place;
-use crate::rng::Rng;
-use crate::trace::Trace;
+use crate::audit::AuditSet;
+use crate::history::CallHistory;
+use crate::message::SimMessage;
+use crate::net::ProcessPlace;
+use crate::rng::SimRng;
+use crate::trace::RunTrace;
 
 /// A process: a node, a client, a coordinator, the store.
-pub trait Process: Any {
+pub trait SimProcess: Any {
     /// It has just been started.
-    fn start(&mut self, context: &mut Context<'_>);
+    fn start(&mut self, context: &mut ProcessContext<'_>);
     /// A message has come.
-    fn receive(&mut self, from: Place, message: Message, context: &mut Context<'_>);
+    fn receive(
+        &mut self,
+        from: ProcessPlace,
+        message: SimMessage,
+        context: &mut ProcessContext<'_>,
+    );
     /// Its connection to `peer` is broken, or could not be made.
-    fn broken(&mut self, peer: Place, context: &mut Context<'_>);
+    fn broken(&mut self, peer: ProcessPlace, context: &mut ProcessContext<'_>);
     /// The time that it asked to be woken at has come.
-    fn wake(&mut self, context: &mut Context<'_>);
+    fn wake(&mut self, context: &mut ProcessContext<'_>);
     /// It dies now, whatever it was doing with its disk.
-    fn die(&mut self, _: &mut Rng, _: &mut Disk) {}
+    fn die(&mut self, _: &mut SimRng, _: &mut SimDisk) {}
 }
 
 /// What outlives a process.
 #[derive(Debug)]
-pub struct Disk {
+pub struct SimDisk {
     /// Small files, each of which is replaced whole or appended to, and never lost unless the disk is.
     pub files: BTreeMap<&'static str, Vec<u8>>,
     /// A disk that loses what was not synced.
@@ -37,30 +42,30 @@ pub struct Disk {
 }
 
 /// What a process may use while it acts.
-pub struct Context<'w> {
+pub struct ProcessContext<'w> {
     /// Its own clock, which never goes back.
     pub now: Duration,
     /// The world's clock; only for what observers note.
     pub world_now: Duration,
     /// Chance.
-    pub rng: &'w mut Rng,
+    pub rng: &'w mut SimRng,
     /// Its disk.
-    pub disk: &'w mut Disk,
+    pub disk: &'w mut SimDisk,
     /// What clients did.
-    pub history: &'w mut History,
+    pub history: &'w mut CallHistory,
     /// What observers noticed.
-    pub audit: &'w mut Audit,
+    pub audit: &'w mut AuditSet,
     /// Words for people.
-    pub trace: &'w mut Trace,
+    pub trace: &'w mut RunTrace,
     /// Where it runs.
-    pub place: Place,
-    pub(crate) sends: Vec<(Place, Message)>,
+    pub place: ProcessPlace,
+    pub(crate) sends: Vec<(ProcessPlace, SimMessage)>,
     pub(crate) wake: Option<Duration>,
 }
 
-impl Context<'_> {
+impl ProcessContext<'_> {
     /// Sends a message.
-    pub fn send(&mut self, to: Place, message: Message) {
+    pub fn send(&mut self, to: ProcessPlace, message: SimMessage) {
         self.sends.push((to, message));
     }
 

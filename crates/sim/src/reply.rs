@@ -1,8 +1,8 @@
 //! From an outcome to the bytes of a reply, whole values inline.
 
-use samite_partition::{ActionOutput, Outcome};
+use samite_partition::{ActionOutput, AppliedOutcome};
 use samite_types::{Epoch, ErrorKind};
-use samite_wire::op::{Failure, ReplyEncoder, ReplyHeader};
+use samite_wire::op::{OperationFailure, ReplyEncoder, ReplyHeader};
 
 /// The body and the payload of a reply.
 pub type Encoded = (Vec<u8>, Vec<u8>);
@@ -16,19 +16,19 @@ pub fn refusal(kind: ErrorKind, map_epoch: Epoch) -> Encoded {
 
 /// The reply with these outcomes.
 #[must_use]
-pub fn encode(outcomes: &[Outcome], map_epoch: Epoch) -> Encoded {
+pub fn encode(outcomes: &[AppliedOutcome], map_epoch: Epoch) -> Encoded {
     let header = ReplyHeader { refused: None, map_epoch, lease_epoch: Epoch(0) };
     let mut encoder = ReplyEncoder::new(Vec::new(), &header);
     let mut payload = Vec::new();
     for outcome in outcomes {
         match outcome {
-            Outcome::Failed { kind, index, current } => {
+            AppliedOutcome::Failed { kind, index, current } => {
                 let current = current
                     .as_ref()
                     .map(|(version, total_len, bytes)| (*version, *total_len, &bytes[..]));
-                encoder.failed(&Failure { kind: *kind, index: *index, current });
+                encoder.failed(&OperationFailure { kind: *kind, index: *index, current });
             }
-            Outcome::Done(outputs) => {
+            AppliedOutcome::Done(outputs) => {
                 encoder.done(outputs.len());
                 outputs.iter().for_each(|output| add(&mut encoder, &mut payload, output));
             }

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 /// A small generator (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct SimRng(u64);
 
-impl Rng {
+impl SimRng {
     /// The generator of `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// A rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Wrong {
+pub enum BrokenRule {
     /// Replies do not wait for members.
     EarlyReplies,
     /// A silent member is not waited for any more, before the map says that it missed something.
@@ -42,12 +42,12 @@ pub enum Wrong {
 
 /// The rules of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rules {
+pub struct RunRules {
     /// The one that is broken, if any.
-    pub wrong: Option<Wrong>,
+    pub wrong: Option<BrokenRule>,
 }
 
-impl Wrong {
+impl BrokenRule {
     /// All there are.
     pub const ALL: [Self; 15] = [
         Self::EarlyReplies,
@@ -90,33 +90,33 @@ impl Wrong {
     }
 }
 
-impl Rules {
+impl RunRules {
     /// Whether this rule is the broken one.
     #[must_use]
-    pub fn breaks(&self, wrong: Wrong) -> bool {
+    pub fn breaks(&self, wrong: BrokenRule) -> bool {
         self.wrong == Some(wrong)
     }
 
     /// The rules of mirroring.
     #[must_use]
-    pub fn mirror(&self) -> mirror::Rules {
-        mirror::Rules {
-            replies_early: self.breaks(Wrong::EarlyReplies),
-            drops_unrecorded: self.breaks(Wrong::NoRecord),
-            ignores_terms: self.breaks(Wrong::NoTerms),
-            forgets_results: self.breaks(Wrong::NoDedupe),
-            resyncs_without_queue: self.breaks(Wrong::NoQueue),
-            reads_anywhere: self.breaks(Wrong::StaleReads),
-            ignores_lease: self.breaks(Wrong::NoLease),
-            requires_late: self.breaks(Wrong::LateAcks),
-            ignores_room: self.breaks(Wrong::NoRoom),
+    pub fn mirror(&self) -> mirror::MirrorRules {
+        mirror::MirrorRules {
+            replies_early: self.breaks(BrokenRule::EarlyReplies),
+            drops_unrecorded: self.breaks(BrokenRule::NoRecord),
+            ignores_terms: self.breaks(BrokenRule::NoTerms),
+            forgets_results: self.breaks(BrokenRule::NoDedupe),
+            resyncs_without_queue: self.breaks(BrokenRule::NoQueue),
+            reads_anywhere: self.breaks(BrokenRule::StaleReads),
+            ignores_lease: self.breaks(BrokenRule::NoLease),
+            requires_late: self.breaks(BrokenRule::LateAcks),
+            ignores_room: self.breaks(BrokenRule::NoRoom),
             // Those of lent reads are found by the tests of `partition` (`wrong_ways_of_reading`, `lent.rs`).
-            ..mirror::Rules::default()
+            ..mirror::MirrorRules::default()
         }
     }
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for BrokenRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

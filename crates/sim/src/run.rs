@@ -5,29 +5,29 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use samite_coordinator::Timing;
-use samite_coordinator::quorum::{Configuration, Register};
+use samite_coordinator::ClusterTiming;
+use samite_coordinator::quorum::{StateRegister, VoterConfiguration};
 use samite_placement::ClusterMap;
 use samite_types::{ClientId, Epoch, NodeId, PartitionId, TargetId};
-use samite_wire::control::{Consistency, NodeInfo, TargetInfo};
+use samite_wire::control::{MemberConsistency, NodeInfo, TargetInfo};
 
-use crate::audit::Violation;
+use crate::audit::RuleViolation;
 use crate::check;
-use crate::client::{SimClient, Task};
+use crate::client::{ClientTask, SimClient};
 use crate::coordinator::SimCoordinator;
-use crate::decider::Decider;
-use crate::keeper::Keeper;
-use crate::net::Place;
+use crate::leader_state::SimulatedState;
+use crate::net::ProcessPlace;
 use crate::node::{DATASET, SimNode};
-use crate::op::{Act, KEYS, Op};
+use crate::op::{KEYS, OpStep, SimOperation};
 use crate::operator::SimOperator;
-use crate::process::Process;
-use crate::rng::Rng;
-use crate::scenario::Scenario;
-use crate::trace::Trace;
-use crate::voting::Voting;
-use crate::workload::Workload;
-use crate::world::World;
+use crate::process::SimProcess;
+use crate::rng::SimRng;
+use crate::scenario::RunScenario;
+use crate::state_server::SimulatedEtcd;
+use crate::trace::RunTrace;
+use crate::voting::SimVoter;
+use crate::workload::ClientWorkload;
+use crate::world::SimWorld;
 
 /// How long a healed world may need until every call has its answer.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
@@ -42,7 +42,7 @@ const QUIET: Duration = Duration::from_millis(500);
 
 /// What came of a run.
 #[derive(Debug)]
-pub struct Report {
+pub struct RunReport {
     /// The same for equal runs.
     pub hash: u64,
     /// Events.
@@ -60,32 +60,32 @@ pub struct Report {
     /// Partitions of which all good members died at one time.
     pub lost: usize,
     /// What must never be, and was.
-    pub violations: Vec<Violation>,
+    pub violations: Vec<RuleViolation>,
     /// What happened, if it was asked for.
     pub lines: Vec<String>,
 }
 
 /// Runs a scenario.
 #[must_use]
-pub fn run(scenario: &Scenario, readable: bool) -> Report {
+pub fn run(scenario: &RunScenario, readable: bool) -> RunReport {
     let mut world = build(scenario, readable, None);
     world.audit.outlives = scenario.flash_us.is_some();
     world.audit.gets_full = !scenario.room.is_empty();
-    let clients: Vec<Place> = (0..scenario.clients).map(Place::Client).collect();
+    let clients: Vec<ProcessPlace> = (0..scenario.clients).map(ProcessPlace::Client).collect();
     for planned in &scenario.faults {
         world.plan(planned.fault, planned.at, planned.lasts);
     }
     let well_at = scenario.well_at();
     while world.step(well_at) {}
     world.heal();
-    let all_vote = |world: &mut World| scenario.voters.is_none() || votes(world, scenario);
+    let all_vote = |world: &mut SimWorld| scenario.voters.is_none() || votes(world, scenario);
     if finish(&mut world, &clients)
         && wished(&mut world)
         && all_vote(&mut world)
         && settle(&mut world, scenario)
     {
-        world.add(Place::Client(READER), Duration::ZERO, 0);
-        finish(&mut world, &[Place::Client(READER)]);
+        world.add(ProcessPlace::Client(READER), Duration::ZERO, 0);
+        finish(&mut world, &[ProcessPlace::Client(READER)]);
         compare_members(&mut world, scenario);
     }
     for partition in (0..scenario.partitions).map(PartitionId) {
@@ -93,7 +93,7 @@ pub fn run(scenario: &Scenario, readable: bool) -> Report {
     }
     let took =
         world.history.calls.iter().filter_map(|call| Some(call.ended.as_ref()?.0 - call.begun));
-    Report {
+    RunReport {
         hash: world.trace.hash(),
         events: world.trace.events(),
         calls: world.history.calls.len(),
@@ -108,9 +108,9 @@ pub fn run(scenario: &Scenario, readable: bool) -> Report {
 }
 
 /// Lets events happen until these clients have done everything.
-fn finish(world: &mut World, clients: &[Place]) -> bool {
+fn finish(world: &mut SimWorld, clients: &[ProcessPlace]) -> bool {
     let until = world.now() + STUCK_AFTER;
-    let is_over = |world: &World, place| {
+    let is_over = |world: &SimWorld, place| {
         world.process(place).is_some_and(|client: &SimClient| client.is_over())
     };
     loop {
@@ -131,10 +131,10 @@ fn finish(world: &mut World, clients: &[Place]) -> bool {
 }
 
 /// Lets events happen until nodes are as they are wanted.
-fn wished(world: &mut World) -> bool {
+fn wished(world: &mut SimWorld) -> bool {
     let until = world.now() + RESYNCED_AFTER;
     loop {
-        let operator: Option<&SimOperator> = world.process(Place::Client(OPERATOR));
+        let operator: Option<&SimOperator> = world.process(ProcessPlace::Client(OPERATOR));
         let Some(words) = operator.filter(|one| !one.is_over()).map(SimOperator::doing) else {
             return true;
         };
@@ -146,12 +146,12 @@ fn wished(world: &mut World) -> bool {
 }
 
 /// Lets events happen until every instance of the coordinator has a voter, and all have one register.
-fn votes(world: &mut World, scenario: &Scenario) -> bool {
+fn votes(world: &mut SimWorld, scenario: &RunScenario) -> bool {
     let until = world.now() + RESYNCED_AFTER;
-    let shown = |world: &World| -> Vec<_> {
-        let instances = (0..scenario.coordinators).map(Place::Coordinator);
+    let shown = |world: &SimWorld| -> Vec<_> {
+        let instances = (0..scenario.coordinators).map(ProcessPlace::Coordinator);
         let of = |place| world.process(place).and_then(SimCoordinator::voting)?.shown();
-        let number = |shown: Option<(&Configuration, &Register)>| {
+        let number = |shown: Option<(&VoterConfiguration, &StateRegister)>| {
             shown.map(|(configuration, register)| (configuration.number, register.changes()))
         };
         instances.map(|place| number(of(place))).collect()
@@ -169,7 +169,7 @@ fn votes(world: &mut World, scenario: &Scenario) -> bool {
 }
 
 /// Lets events happen until every member of every group is good, and nothing moves.
-fn settle(world: &mut World, scenario: &Scenario) -> bool {
+fn settle(world: &mut SimWorld, scenario: &RunScenario) -> bool {
     let until = world.now() + RESYNCED_AFTER;
     let mut whole: Option<(Duration, Option<Epoch>)> = None;
     loop {
@@ -179,7 +179,7 @@ fn settle(world: &mut World, scenario: &Scenario) -> bool {
         // A node that was started again may not have joined yet: then the map still speaks of the one before.
         let epoch = map.map(ClusterMap::epoch);
         let are_current = (0..scenario.nodes).all(|id| {
-            let node = world.process::<SimNode>(Place::Node(id));
+            let node = world.process::<SimNode>(ProcessPlace::Node(id));
             node.and_then(|node| node.map()).map(|map| map.epoch()) == epoch
         });
         if !are_current || !map.is_some_and(|map| is_whole(map, scenario)) {
@@ -195,7 +195,7 @@ fn settle(world: &mut World, scenario: &Scenario) -> bool {
         }
         if world.now() >= until || !world.step(until) {
             let words = newest_map(world, scenario.nodes)
-                .map_or_else(|| "no map".into(), |map| crate::decider::words(map.data()));
+                .map_or_else(|| "no map".into(), |map| crate::leader_state::words(map.data()));
             world.audit.violate("members become good", words);
             return false;
         }
@@ -204,8 +204,8 @@ fn settle(world: &mut World, scenario: &Scenario) -> bool {
 
 /// Members of a partition differ while an entry is under way to some of them, as when another one has just become the primary. Without faults and clients they have to
 /// be equal soon.
-fn compare_members(world: &mut World, scenario: &Scenario) {
-    let differ = |world: &World| check::members(world, scenario.nodes, scenario.partitions);
+fn compare_members(world: &mut SimWorld, scenario: &RunScenario) {
+    let differ = |world: &SimWorld| check::members(world, scenario.nodes, scenario.partitions);
     let until = world.now() + QUIET;
     while !differ(world).is_empty() && world.step(until) {}
     for words in differ(world) {
@@ -213,34 +213,34 @@ fn compare_members(world: &mut World, scenario: &Scenario) {
     }
 }
 
-fn newest_map(world: &World, nodes: u32) -> Option<&ClusterMap> {
-    let nodes = (0..nodes).filter_map(|id| world.process::<SimNode>(Place::Node(id)));
+fn newest_map(world: &SimWorld, nodes: u32) -> Option<&ClusterMap> {
+    let nodes = (0..nodes).filter_map(|id| world.process::<SimNode>(ProcessPlace::Node(id)));
     let maps = nodes.filter_map(|node| node.map());
     maps.max_by_key(|map| map.epoch()).map(|map| &**map)
 }
 
-pub(crate) fn is_whole(map: &ClusterMap, scenario: &Scenario) -> bool {
+pub(crate) fn is_whole(map: &ClusterMap, scenario: &RunScenario) -> bool {
     let dataset = map.dataset(DATASET);
     let table = dataset.and_then(|dataset| map.table(dataset.spec.redundancy));
     table.is_some_and(|table| {
         table.groups.iter().all(|group| {
             group.members.len() == usize::from(scenario.redundancy)
-                && group.members.iter().all(|member| member.consistency == Consistency::Good)
+                && group.members.iter().all(|member| member.consistency == MemberConsistency::Good)
         })
     })
 }
 
 /// A world in which the first client has this to do.
-pub(crate) fn build_with(scenario: &Scenario, task: Task) -> World {
+pub(crate) fn build_with(scenario: &RunScenario, task: ClientTask) -> SimWorld {
     build(scenario, false, Some(task))
 }
 
-fn build(scenario: &Scenario, readable: bool, task: Option<Task>) -> World {
+fn build(scenario: &RunScenario, readable: bool, task: Option<ClientTask>) -> SimWorld {
     let parts = Rc::new(scenario.clone());
     let task = RefCell::new(task);
-    let boot = move |place: Place, number: u64| -> Box<dyn Process> {
+    let boot = move |place: ProcessPlace, number: u64| -> Box<dyn SimProcess> {
         match (place, task.take()) {
-            (Place::Client(id), Some(task)) => {
+            (ProcessPlace::Client(id), Some(task)) => {
                 Box::new(SimClient::new(id, ClientId(number), &parts, task))
             }
             (place, kept) => {
@@ -249,8 +249,9 @@ fn build(scenario: &Scenario, readable: bool, task: Option<Task>) -> World {
             }
         }
     };
-    let mut world = World::new(scenario.seed, scenario.links, Trace::new(readable), Box::new(boot));
-    let mut rng = Rng::new(scenario.seed).fork(4);
+    let mut world =
+        SimWorld::new(scenario.seed, scenario.links, RunTrace::new(readable), Box::new(boot));
+    let mut rng = SimRng::new(scenario.seed).fork(4);
     // Clocks show different times, and one is a little faster than another.
     let mut clock = || (rng.micros(0, 10_000_000), rng.between(0, 400) as i64 - 200);
     let mut add = |place| {
@@ -258,25 +259,25 @@ fn build(scenario: &Scenario, readable: bool, task: Option<Task>) -> World {
         world.add(place, ahead, drift_ppm);
     };
     if scenario.voters.is_none() {
-        add(Place::Store);
+        add(ProcessPlace::Store);
     }
-    (0..scenario.coordinators).map(Place::Coordinator).for_each(&mut add);
-    (0..scenario.nodes).map(Place::Node).for_each(&mut add);
-    (0..scenario.clients).map(Place::Client).for_each(&mut add);
+    (0..scenario.coordinators).map(ProcessPlace::Coordinator).for_each(&mut add);
+    (0..scenario.nodes).map(ProcessPlace::Node).for_each(&mut add);
+    (0..scenario.clients).map(ProcessPlace::Client).for_each(&mut add);
     if !scenario.wishes.is_empty() {
-        add(Place::Client(OPERATOR));
+        add(ProcessPlace::Client(OPERATOR));
     }
     world
 }
 
-fn boot(scenario: &Rc<Scenario>, place: Place, number: u64) -> Box<dyn Process> {
+fn boot(scenario: &Rc<RunScenario>, place: ProcessPlace, number: u64) -> Box<dyn SimProcess> {
     match place {
-        Place::Node(id) => {
+        ProcessPlace::Node(id) => {
             let storage = if scenario.flash_us.is_some() { u64::from(id) + 1 } else { 0 };
             Box::new(SimNode::new(info(id, number, storage), scenario))
         }
-        Place::Client(OPERATOR) => Box::new(SimOperator::new(scenario, number)),
-        Place::Client(id) => {
+        ProcessPlace::Client(OPERATOR) => Box::new(SimOperator::new(scenario, number)),
+        ProcessPlace::Client(id) => {
             let session = ClientId(number);
             let task = if id == READER {
                 last_calls(scenario.partitions)
@@ -285,35 +286,36 @@ fn boot(scenario: &Rc<Scenario>, place: Place, number: u64) -> Box<dyn Process> 
             };
             Box::new(SimClient::new(id, session, scenario, task))
         }
-        Place::Coordinator(id) => {
+        ProcessPlace::Coordinator(id) => {
             let parts = Rc::clone(scenario);
-            let fresh = move |saved: Option<&[u8]>, now| Decider::new(&parts, saved, now);
+            let fresh = move |saved: Option<&[u8]>, now| SimulatedState::new(&parts, saved, now);
             let nodes = scenario.nodes as usize;
-            let instance = SimCoordinator::new(id, number, nodes, Timing::DEFAULT, Box::new(fresh));
+            let instance =
+                SimCoordinator::new(id, number, nodes, ClusterTiming::DEFAULT, Box::new(fresh));
             Box::new(match scenario.voters {
                 Some(voters) => {
                     let instances = scenario.coordinators;
-                    instance.with_voter(Voting::new(id, instances, voters, scenario.rules))
+                    instance.with_voter(SimVoter::new(id, instances, voters, scenario.rules))
                 }
                 None => instance,
             })
         }
-        Place::Store => Box::new(Keeper::default()),
+        ProcessPlace::Store => Box::new(SimulatedEtcd::default()),
     }
 }
 
-fn calls(scenario: &Scenario, client: u32, number: u64) -> Task {
+fn calls(scenario: &RunScenario, client: u32, number: u64) -> ClientTask {
     // Small enough to be read, and never the same for two processes.
     let first = u64::from(client + 1) * 1_000_000_000 + (number % 10_000) * 10_000;
-    Task::Random(Workload::new(scenario.partitions, first), scenario.calls)
+    ClientTask::Random(ClientWorkload::new(scenario.partitions, first), scenario.calls)
 }
 
-fn last_calls(partitions: u32) -> Task {
+fn last_calls(partitions: u32) -> ClientTask {
     let of = |partition| {
-        let reads = (0..KEYS.len() as u8).map(|key| Op::of([Act::Get(key)]));
-        reads.chain([Op::of([Act::List])]).map(move |op| (PartitionId(partition), op))
+        let reads = (0..KEYS.len() as u8).map(|key| SimOperation::of([OpStep::Get(key)]));
+        reads.chain([SimOperation::of([OpStep::List])]).map(move |op| (PartitionId(partition), op))
     };
-    Task::Script((0..partitions).flat_map(of).collect::<VecDeque<_>>())
+    ClientTask::Script((0..partitions).flat_map(of).collect::<VecDeque<_>>())
 }
 
 fn info(node: u32, incarnation: u64, storage: u64) -> NodeInfo {

@@ -9,17 +9,17 @@ use std::time::Duration;
 use samite_placement::{ClusterMap, partitions_for};
 use samite_types::{NodeId, PartitionId, RequestId, TargetId};
 use samite_wire::control::{self, ControlRequest};
-use samite_wire::membership::NodeWish;
+use samite_wire::membership::AdminRequest;
 use serde::Serialize;
 
-use crate::client::{SimClient, Task};
-use crate::message::Message;
-use crate::net::{Cost, Place, Quality};
+use crate::client::{ClientTask, SimClient};
+use crate::message::SimMessage;
+use crate::net::{LinkQuality, MessageCost, ProcessPlace};
 use crate::node::{DATASET, SimNode};
-use crate::op::{Act, Cond, Op};
+use crate::op::{OpCondition, OpStep, SimOperation};
 use crate::run;
-use crate::scenario::{CoordinatorState, Fault, Scenario};
-use crate::world::World;
+use crate::scenario::{CoordinatorState, RunScenario, ScenarioFault};
+use crate::world::SimWorld;
 
 pub use page::{chart, page};
 
@@ -28,7 +28,7 @@ pub const SHRUNK: usize = 1024;
 /// Bytes of a value in memory; each partition has two.
 const VALUE_LEN: u32 = 8 << 10;
 /// 10 Gbit/s, 20 µs from one to the other, and 2 µs of work for each message at both ends.
-pub const COST: Cost = Cost {
+pub const COST: MessageCost = MessageCost {
     latency: Duration::from_micros(20),
     bytes_per_s: 1.25e9,
     per_message: Duration::from_micros(2),
@@ -42,7 +42,7 @@ const STEP_MAX: Duration = Duration::from_secs(600);
 
 /// What was measured with so many nodes.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figures {
+pub struct ScaleMetrics {
     /// Nodes.
     pub nodes: u32,
     /// Partitions.
@@ -77,13 +77,13 @@ pub struct Figures {
 ///
 /// # Errors
 /// What took too long.
-pub fn measure(nodes: u32) -> Result<Figures, String> {
-    let without = measure_with(nodes, Cost { counts_maps: false, ..COST })?;
+pub fn measure(nodes: u32) -> Result<ScaleMetrics, String> {
+    let without = measure_with(nodes, MessageCost { counts_maps: false, ..COST })?;
     let figures = measure_with(nodes, COST)?;
-    Ok(Figures { rebuild_without_maps_ms: without.rebuild_ms, ..figures })
+    Ok(ScaleMetrics { rebuild_without_maps_ms: without.rebuild_ms, ..figures })
 }
 
-fn measure_with(nodes: u32, cost: Cost) -> Result<Figures, String> {
+fn measure_with(nodes: u32, cost: MessageCost) -> Result<ScaleMetrics, String> {
     let scenario = scenario(nodes);
     let (partitions, scenario_nodes) = (scenario.partitions, scenario.nodes);
     let mut world = run::build_with(&scenario, fill(partitions));
@@ -96,16 +96,16 @@ fn measure_with(nodes: u32, cost: Cost) -> Result<Figures, String> {
     let before = map(&world, 1).cloned().ok_or("no map")?;
     let victim = NodeId(0);
     let died = world.now();
-    world.plan(Fault::Crash(Place::Node(0)), died, STEP_MAX * 4);
+    world.plan(ScenarioFault::Crash(ProcessPlace::Node(0)), died, STEP_MAX * 4);
     run_until(&mut world, "failover", |world| {
         map(world, 1).is_some_and(|map| led_by(map, victim) == 0)
     })?;
     let failover_ms = (world.now() - died).as_millis() as u64;
     let after = map(&world, 1).cloned().ok_or("no map")?;
     let (given_up, told) = (world.now(), answered(&world));
-    let wish = ControlRequest::Wish { node: victim, wish: NodeWish::Remove { force: true } };
-    let ask = Message::control(RequestId(1), &wish);
-    world.post(Place::Client(0), Place::Coordinator(0), ask);
+    let wish = ControlRequest::Wish { node: victim, wish: AdminRequest::Remove { force: true } };
+    let ask = SimMessage::control(RequestId(1), &wish);
+    world.send(ProcessPlace::Client(0), ProcessPlace::Coordinator(0), ask);
     run_until(&mut world, "rebuild", |world| {
         map(world, 1).is_some_and(|map| map.node(victim).is_none() && run::is_whole(map, &scenario))
     })?;
@@ -115,7 +115,7 @@ fn measure_with(nodes: u32, cost: Cost) -> Result<Figures, String> {
     let heir =
         (1..scenario_nodes).map(|id| led_by(&after, NodeId(id)) - led_by(&before, NodeId(id)));
     let node_len = u64::from(VALUE_LEN) * 2 * SHRUNK as u64 * u64::from(partitions) * 2;
-    Ok(Figures {
+    Ok(ScaleMetrics {
         nodes,
         partitions,
         primaries: most(nodes, |node| led_by(&before, node)) / per_node,
@@ -133,8 +133,8 @@ fn measure_with(nodes: u32, cost: Cost) -> Result<Figures, String> {
     })
 }
 
-fn scenario(nodes: u32) -> Scenario {
-    Scenario {
+fn scenario(nodes: u32) -> RunScenario {
+    RunScenario {
         nodes,
         founders: nodes,
         wishes: Vec::new(),
@@ -146,34 +146,39 @@ fn scenario(nodes: u32) -> Scenario {
         redundancy: 2,
         calls: 0,
         pause_us: 1,
-        links: Quality::GOOD,
+        links: LinkQuality::GOOD,
         faults: Vec::new(),
         resync_step_len: VALUE_LEN as usize,
-        ..Scenario::keeping_state(1, CoordinatorState::Store)
+        ..RunScenario::keeping_state(1, CoordinatorState::Store)
     }
 }
 
 /// Two values in each partition.
-fn fill(partitions: u32) -> Task {
-    let of =
-        |partition| [0, 1].map(|key| (PartitionId(partition), Op::of([Act::Fill(key, VALUE_LEN)])));
-    Task::Script((0..partitions).flat_map(of).collect())
+fn fill(partitions: u32) -> ClientTask {
+    let of = |partition| {
+        [0, 1].map(|key| (PartitionId(partition), SimOperation::of([OpStep::Fill(key, VALUE_LEN)])))
+    };
+    ClientTask::Script((0..partitions).flat_map(of).collect())
 }
 
-fn map(world: &World, node: u32) -> Option<&ClusterMap> {
-    world.process::<SimNode>(Place::Node(node))?.map().map(|map| &**map)
+fn map(world: &SimWorld, node: u32) -> Option<&ClusterMap> {
+    world.process::<SimNode>(ProcessPlace::Node(node))?.map().map(|map| &**map)
 }
 
 /// Bytes of answers to questions that are not about data.
-fn answered(world: &World) -> u64 {
+fn answered(world: &SimWorld) -> u64 {
     world.counts.get(&4).map_or(0, |counted| counted.1)
 }
 
-fn is_client_over(world: &World) -> bool {
-    world.process(Place::Client(0)).is_some_and(SimClient::is_over)
+fn is_client_over(world: &SimWorld) -> bool {
+    world.process(ProcessPlace::Client(0)).is_some_and(SimClient::is_over)
 }
 
-fn run_until(world: &mut World, what: &str, holds: impl Fn(&World) -> bool) -> Result<(), String> {
+fn run_until(
+    world: &mut SimWorld,
+    what: &str,
+    holds: impl Fn(&SimWorld) -> bool,
+) -> Result<(), String> {
     let until = world.now() + STEP_MAX;
     while !holds(world) {
         let pause = world.now() + Duration::from_millis(1);
@@ -189,19 +194,20 @@ fn run_until(world: &mut World, what: &str, holds: impl Fn(&World) -> bool) -> R
 }
 
 /// Messages of requests, replies and members for each of many creates.
-fn creates(world: &mut World, partitions: u32) -> Result<f64, String> {
+fn creates(world: &mut SimWorld, partitions: u32) -> Result<f64, String> {
     let count = partitions.min(CREATES_MAX);
-    let create =
-        |partition| (PartitionId(partition), Op::of([Act::Put(5, 1)]).when(Cond::Absent(5)));
-    let sent = |world: &World| -> u64 {
+    let create = |partition| {
+        (PartitionId(partition), SimOperation::of([OpStep::Put(5, 1)]).when(OpCondition::Absent(5)))
+    };
+    let sent = |world: &SimWorld| -> u64 {
         [1, 2, 5].iter().filter_map(|kind| world.counts.get(kind)).map(|counted| counted.0).sum()
     };
     let before = sent(world);
-    let task = Task::Script((0..count).map(create).collect());
-    if let Some(client) = world.process_mut::<SimClient>(Place::Client(0)) {
+    let task = ClientTask::Script((0..count).map(create).collect());
+    if let Some(client) = world.process_mut::<SimClient>(ProcessPlace::Client(0)) {
         client.go_on_with(task);
     }
-    world.rouse(Place::Client(0));
+    world.rouse(ProcessPlace::Client(0));
     run_until(world, "creates", is_client_over)?;
     // The last acknowledgements.
     let soon = world.now() + Duration::from_millis(50);
@@ -209,7 +215,7 @@ fn creates(world: &mut World, partitions: u32) -> Result<f64, String> {
     Ok((sent(world) - before) as f64 / f64::from(count))
 }
 
-fn groups(map: &ClusterMap) -> impl Iterator<Item = &samite_wire::control::Group> {
+fn groups(map: &ClusterMap) -> impl Iterator<Item = &samite_wire::control::MirrorGroup> {
     let table = map.dataset(DATASET).and_then(|dataset| map.table(dataset.spec.redundancy));
     table.into_iter().flat_map(|table| &table.groups)
 }

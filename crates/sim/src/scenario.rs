@@ -3,45 +3,45 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
-use samite_wire::membership::NodeWish;
+use samite_wire::membership::AdminRequest;
 use serde::{Deserialize, Serialize};
 
-use crate::net::{Place, Quality};
-use crate::rng::Rng;
-use crate::rules::Rules;
+use crate::net::{LinkQuality, ProcessPlace};
+use crate::rng::SimRng;
+use crate::rules::RunRules;
 
 /// A fault, for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Fault {
+pub enum ScenarioFault {
     /// Links are worse.
-    Links(Quality),
+    Links(LinkQuality),
     /// Nothing gets from the first to the second.
-    CutOneWay(Place, Place),
+    CutOneWay(ProcessPlace, ProcessPlace),
     /// Nothing gets from one to the other.
-    Cut(Place, Place),
+    Cut(ProcessPlace, ProcessPlace),
     /// Nothing gets to it or from it.
-    Isolate(Place),
+    Isolate(ProcessPlace),
     /// Only clients get to it.
-    Seclude(Place),
+    Seclude(ProcessPlace),
     /// Nothing gets from it to a node, or from a node to it: an instance of the coordinator that still reaches the store.
-    Sever(Place),
+    Sever(ProcessPlace),
     /// Nothing gets from it to a node.
-    Mute(Place),
+    Mute(ProcessPlace),
     /// The process dies, and another one starts afterwards, which knows what was on its disk.
-    Crash(Place),
+    Crash(ProcessPlace),
     /// As [`Self::Crash`], of an instance of the coordinator, whose disk is lost meanwhile; unless most voters would be lost then.
-    Wipe(Place),
+    Wipe(ProcessPlace),
     /// The process stands still, and goes on where it was.
-    Pause(Place),
+    Pause(ProcessPlace),
     /// Its clock jumps ahead by half the fault's length, at once.
-    Jump(Place),
+    Jump(ProcessPlace),
 }
 
 /// A fault, when it begins and how long it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Planned {
+pub struct PlannedFault {
     /// What.
-    pub fault: Fault,
+    pub fault: ScenarioFault,
     /// When, from the start of the run.
     pub at: Duration,
     /// For how long.
@@ -50,20 +50,20 @@ pub struct Planned {
 
 /// What the one who runs the cluster wants, and not before when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wished {
+pub struct PlannedRequest {
     /// When, from the start of the run, and when what was wanted before is done.
     pub at: Duration,
     /// How long after that, at least.
     pub after: Duration,
     /// What.
-    pub want: Want,
+    pub want: OperatorRequest,
 }
 
 /// What may be wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Want {
+pub enum OperatorRequest {
     /// This of a node.
-    Node(u32, NodeWish),
+    Node(u32, AdminRequest),
     /// That what is lost by then is taken note of.
     Acknowledge,
 }
@@ -79,7 +79,7 @@ pub enum CoordinatorState {
 
 /// The voters of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Voters {
+pub struct VoterSettings {
     /// How long a write takes to get to flash, at most, in microseconds.
     pub flash_us: u64,
     /// Entries after which a log is compacted.
@@ -88,7 +88,7 @@ pub struct Voters {
 
 /// Everything about a run.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub struct RunScenario {
     /// The seed of all chance in it.
     pub seed: u64,
     /// Nodes.
@@ -96,11 +96,11 @@ pub struct Scenario {
     /// The first so many of them found the cluster; the others come when they are wanted.
     pub founders: u32,
     /// What is wanted, in this order.
-    pub wishes: Vec<Wished>,
+    pub wishes: Vec<PlannedRequest>,
     /// Instances of the coordinator.
     pub coordinators: u32,
     /// They have voters; `None`: a store.
-    pub voters: Option<Voters>,
+    pub voters: Option<VoterSettings>,
     /// Clients.
     pub clients: u32,
     /// Partitions.
@@ -114,9 +114,9 @@ pub struct Scenario {
     /// Longest pause of a client between two calls, in microseconds.
     pub pause_us: u64,
     /// Links outside of faults.
-    pub links: Quality,
+    pub links: LinkQuality,
     /// Faults, by beginning.
-    pub faults: Vec<Planned>,
+    pub faults: Vec<PlannedFault>,
     /// The dataset is durable; how long a batch takes to get to flash, at most, in microseconds.
     pub flash_us: Option<u64>,
     /// Bytes that each node has room for until all faults are over; without an entry, more than is needed.
@@ -124,19 +124,19 @@ pub struct Scenario {
     /// Most bytes in one step of a resync.
     pub resync_step_len: usize,
     /// The rules by which the parts play.
-    pub rules: Rules,
+    pub rules: RunRules,
 }
 
 /// Whether a node loses what it has in memory.
-const fn is_death(fault: &Fault) -> bool {
-    matches!(fault, Fault::Crash(Place::Node(_)))
+const fn is_death(fault: &ScenarioFault) -> bool {
+    matches!(fault, ScenarioFault::Crash(ProcessPlace::Node(_)))
 }
 
-impl Scenario {
+impl RunScenario {
     /// The scenario of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let by_voters = Rng::new(seed).fork(17).chance(500);
+        let by_voters = SimRng::new(seed).fork(17).chance(500);
         let state = if by_voters { CoordinatorState::Voters } else { CoordinatorState::Store };
         Self::keeping_state(seed, state)
     }
@@ -150,8 +150,8 @@ impl Scenario {
     /// The scenario of a seed, with the coordinator's state there.
     #[must_use]
     pub fn keeping_state(seed: u64, state: CoordinatorState) -> Self {
-        let mut rng = Rng::new(seed).fork(1);
-        let mut deposing = Rng::new(seed).fork(5);
+        let mut rng = SimRng::new(seed).fork(1);
+        let mut deposing = SimRng::new(seed).fork(5);
         let deposes = deposing.chance(250);
         let redundancy = if rng.chance(700) { 2 } else { 3 };
         let nodes = rng.between(u64::from(redundancy), 5) as u32;
@@ -167,18 +167,21 @@ impl Scenario {
             clients: rng.between(2, 5) as u32,
             partitions: rng.between(1, 4) as u32,
             redundancy,
-            reads_any: Rng::new(seed).fork(13).chance(400),
+            reads_any: SimRng::new(seed).fork(13).chance(400),
             calls: rng.between(15, 60) as u32,
             pause_us: *rng.pick(&[1_000, 50_000, 300_000]),
-            links: Quality { latency_us: *rng.pick(&[200, 1_000, 20_000]), ..Quality::GOOD },
+            links: LinkQuality {
+                latency_us: *rng.pick(&[200, 1_000, 20_000]),
+                ..LinkQuality::GOOD
+            },
             faults: Vec::new(),
             flash_us: None,
             room: Vec::new(),
             // Few, so that there are many steps.
             resync_step_len: 48,
-            rules: Rules::default(),
+            rules: RunRules::default(),
         };
-        let mut voting = Rng::new(seed).fork(18);
+        let mut voting = SimRng::new(seed).fork(18);
         if state == CoordinatorState::Voters {
             scenario.vote(&mut voting);
         }
@@ -200,76 +203,77 @@ impl Scenario {
 
     /// What is in some scenarios, each drawn from numbers of its own.
     fn draw_more(&mut self, seed: u64) {
-        let mut flash = Rng::new(seed).fork(6);
+        let mut flash = SimRng::new(seed).fork(6);
         if flash.chance(250) {
             self.endure(&mut flash);
         }
-        let mut moving = Rng::new(seed).fork(7);
+        let mut moving = SimRng::new(seed).fork(7);
         if moving.chance(250) {
             self.change_nodes(&mut moving);
         }
-        let mut severing = Rng::new(seed).fork(9);
+        let mut severing = SimRng::new(seed).fork(9);
         if self.coordinators > 1 && severing.chance(150) {
             self.sever(&mut severing);
         }
-        let mut striking = Rng::new(seed).fork(11);
+        let mut striking = SimRng::new(seed).fork(11);
         if striking.chance(150) {
             self.strike(&mut striking);
         }
-        let mut filling = Rng::new(seed).fork(14);
+        let mut filling = SimRng::new(seed).fork(14);
         if filling.chance(300) {
             self.fill(&mut filling);
         }
-        let mut losing = Rng::new(seed).fork(15);
+        let mut losing = SimRng::new(seed).fork(15);
         if losing.chance(150) {
             self.lose(&mut losing);
         }
-        let mut damaging = Rng::new(seed).fork(16);
+        let mut damaging = SimRng::new(seed).fork(16);
         if damaging.chance(250) {
             self.damage(&mut damaging);
         }
     }
 
     /// The instances of the coordinator vote.
-    fn vote(&mut self, rng: &mut Rng) {
+    fn vote(&mut self, rng: &mut SimRng) {
         self.coordinators = if rng.chance(750) { 3 } else { 5 };
-        self.voters = Some(Voters {
+        self.voters = Some(VoterSettings {
             flash_us: *rng.pick(&[0, 200, 5_000, 30_000]),
             log_len_max: *rng.pick(&[10, 50, 1000]),
         });
     }
 
     /// Voters die, at once and one after the other, are cut off from each other, and lose their disks.
-    fn unseat(&mut self, rng: &mut Rng) {
+    fn unseat(&mut self, rng: &mut SimRng) {
         let mut at = rng.micros(100_000, 2_000_000);
         for _ in 0..rng.between(1, 4) {
             let first = rng.below(self.coordinators.into()) as u32;
             // As many as may be lost, and the others.
             let lost = if rng.chance(700) { 1 } else { (self.coordinators - 1) / 2 };
-            let turn = |by: u32| Place::Coordinator((first + by) % self.coordinators);
+            let turn = |by: u32| ProcessPlace::Coordinator((first + by) % self.coordinators);
             let (few, rest): (Vec<_>, Vec<_>) =
                 ((0..lost).map(turn).collect(), (lost..self.coordinators).map(turn).collect());
             let longest = *rng.pick(&[300_000, 1_500_000, 4_000_000]);
             let mut faults = Vec::new();
-            let mut plan = |fault, at, lasts| faults.push(Planned { fault, at, lasts });
+            let mut plan = |fault, at, lasts| faults.push(PlannedFault { fault, at, lasts });
             match rng.below(10) {
                 // The power fails.
                 0..2 => {
                     for place in few.iter().chain(&rest) {
                         let apart = *rng.pick(&[0, 1_000, 100_000]);
                         let begins = at + rng.micros(0, apart);
-                        plan(Fault::Crash(*place), begins, rng.micros(50_000, longest));
+                        plan(ScenarioFault::Crash(*place), begins, rng.micros(50_000, longest));
                     }
                 }
                 2..5 => {
                     for place in &few {
                         let begins = at + rng.micros(0, 300_000);
-                        plan(Fault::Wipe(*place), begins, rng.micros(50_000, longest));
+                        plan(ScenarioFault::Wipe(*place), begins, rng.micros(50_000, longest));
                     }
                 }
                 // Some miss what the others decide; of those, some are lost; and what they find when they are back is what is left.
                 5..8 => {
-                    let away = if rng.chance(500) { Fault::Isolate } else { Fault::Crash };
+                    let away =
+                        if rng.chance(500) { ScenarioFault::Isolate } else { ScenarioFault::Crash };
                     let lasts = rng.micros(300_000, 2_000_000);
                     rest[1..]
                         .iter()
@@ -278,15 +282,19 @@ impl Scenario {
                     let meets = at + lasts;
                     let begins = meets - rng.micros(0, 200_000);
                     for place in &few {
-                        plan(Fault::Wipe(*place), begins, rng.micros(10_000, 300_000));
+                        plan(ScenarioFault::Wipe(*place), begins, rng.micros(10_000, 300_000));
                     }
-                    plan(Fault::Crash(rest[0]), begins, rng.micros(100_000, longest));
+                    plan(ScenarioFault::Crash(rest[0]), begins, rng.micros(100_000, longest));
                 }
                 _ => {
                     for (from, to) in
                         few.iter().flat_map(|few| rest.iter().map(move |to| (few, to)))
                     {
-                        let cut = if rng.chance(500) { Fault::Cut } else { Fault::CutOneWay };
+                        let cut = if rng.chance(500) {
+                            ScenarioFault::Cut
+                        } else {
+                            ScenarioFault::CutOneWay
+                        };
                         if rng.chance(700) {
                             plan(cut(*from, *to), at, rng.micros(100_000, longest));
                         }
@@ -300,41 +308,41 @@ impl Scenario {
     }
 
     /// Connections end all the time, for bytes of them are damaged.
-    fn damage(&mut self, rng: &mut Rng) {
+    fn damage(&mut self, rng: &mut SimRng) {
         for _ in 0..rng.between(1, 2) {
             let corrupt = *rng.pick(&[5, 30, 100]);
-            let fault = Fault::Links(Quality { corrupt, ..self.links });
+            let fault = ScenarioFault::Links(LinkQuality { corrupt, ..self.links });
             let at = rng.micros(0, 4_000_000);
-            self.faults.push(Planned { fault, at, lasts: rng.micros(200_000, 5_000_000) });
+            self.faults.push(PlannedFault { fault, at, lasts: rng.micros(200_000, 5_000_000) });
         }
     }
 
     /// Nodes get full, some sooner than others.
-    fn fill(&mut self, rng: &mut Rng) {
+    fn fill(&mut self, rng: &mut SimRng) {
         (self.calls, self.clients) = (60, self.clients.max(3));
         let partitions = u64::from(self.partitions);
         self.room = (0..self.nodes).map(|_| rng.between(60, 100 + 250 * partitions)).collect();
     }
 
     /// Nodes are added, drained, removed and added again while all goes on.
-    fn change_nodes(&mut self, rng: &mut Rng) {
+    fn change_nodes(&mut self, rng: &mut SimRng) {
         let late = rng.below(3) as u32;
         let mut at = Duration::ZERO;
         // What was wanted before may come a second time, late: who takes it back waits for that.
         let late_for = Duration::from_millis(2_500);
         let mut wishes = Vec::new();
-        let mut want = |rng: &mut Rng, node, wish, after| {
+        let mut want = |rng: &mut SimRng, node, wish, after| {
             at += rng.micros(100_000, 1_500_000);
-            wishes.push(Wished { at, after, want: Want::Node(node, wish) });
+            wishes.push(PlannedRequest { at, after, want: OperatorRequest::Node(node, wish) });
             at
         };
         self.nodes = self.founders + late;
         // Whoever comes first founds the cluster: when things go wrong, one that was to come later.
         for node in 0..self.nodes {
-            let lasts = want(rng, node, NodeWish::Add, Duration::ZERO);
+            let lasts = want(rng, node, AdminRequest::Add, Duration::ZERO);
             if node >= self.founders {
-                let fault = Fault::Crash(Place::Node(node));
-                self.faults.push(Planned { fault, at: Duration::ZERO, lasts });
+                let fault = ScenarioFault::Crash(ProcessPlace::Node(node));
+                self.faults.push(PlannedFault { fault, at: Duration::ZERO, lasts });
             }
         }
         for _ in 0..rng.between(1, 2) {
@@ -343,23 +351,23 @@ impl Scenario {
                 break;
             }
             let node = rng.below(self.nodes.into()) as u32;
-            want(rng, node, NodeWish::Drain, Duration::ZERO);
+            want(rng, node, AdminRequest::Drain, Duration::ZERO);
             if rng.chance(600) {
-                want(rng, node, NodeWish::Remove { force: false }, Duration::ZERO);
-                want(rng, node, NodeWish::Add, late_for);
+                want(rng, node, AdminRequest::Remove { force: false }, Duration::ZERO);
+                want(rng, node, AdminRequest::Add, late_for);
             } else {
-                want(rng, node, NodeWish::Undrain, late_for);
+                want(rng, node, AdminRequest::Undrain, late_for);
             }
         }
         wishes.extend((0..self.nodes).map(|node| {
             let after = if node == 0 { late_for } else { Duration::ZERO };
-            Wished { at, after, want: Want::Node(node, NodeWish::Add) }
+            PlannedRequest { at, after, want: OperatorRequest::Node(node, AdminRequest::Add) }
         }));
         self.wishes = wishes;
     }
 
     /// What is acknowledged is on flash, so that all nodes may die at once.
-    fn endure(&mut self, rng: &mut Rng) {
+    fn endure(&mut self, rng: &mut SimRng) {
         self.flash_us = Some(*rng.pick(&[200, 5_000, 30_000]));
         // Long enough for something to be under way at any time.
         (self.calls, self.pause_us) = (60, *rng.pick(&[50_000, 300_000]));
@@ -367,19 +375,19 @@ impl Scenario {
         for _ in 0..rng.below(3) {
             let latest = if self.pause_us > 100_000 { 8_000_000 } else { 2_000_000 };
             let at = rng.micros(400_000, latest);
-            for node in (0..self.nodes).map(Place::Node) {
+            for node in (0..self.nodes).map(ProcessPlace::Node) {
                 // Not quite at once, and some are back much sooner than others.
                 let apart = *rng.pick(&[0, 0, 1_000, 300_000]);
                 let longest = *rng.pick(&[200_000, 3_000_000]);
                 let at = at + rng.micros(0, apart);
                 let lasts = rng.micros(50_000, longest);
-                self.faults.push(Planned { fault: Fault::Crash(node), at, lasts });
+                self.faults.push(PlannedFault { fault: ScenarioFault::Crash(node), at, lasts });
             }
         }
     }
 
     /// What is in memory goes with all nodes that have it, and mostly somebody takes note of that, sooner or later.
-    fn lose(&mut self, rng: &mut Rng) {
+    fn lose(&mut self, rng: &mut SimRng) {
         self.flash_us = None;
         if rng.chance(600) {
             self.redundancy = 1;
@@ -392,104 +400,119 @@ impl Scenario {
             let at = rng.micros(400_000, latest);
             let dies = if self.redundancy == 1 { *rng.pick(&[500, 1000]) } else { 1000 };
             let mut well_at = at;
-            for node in (0..self.nodes).map(Place::Node) {
+            for node in (0..self.nodes).map(ProcessPlace::Node) {
                 let (begins, lasts) = (at + rng.micros(0, 1_000), rng.micros(50_000, 1_000_000));
                 if rng.chance(dies) {
-                    self.faults.push(Planned { fault: Fault::Crash(node), at: begins, lasts });
+                    self.faults.push(PlannedFault {
+                        fault: ScenarioFault::Crash(node),
+                        at: begins,
+                        lasts,
+                    });
                     well_at = well_at.max(begins + lasts);
                 }
             }
             if rng.chance(700) {
                 let at = well_at + rng.micros(0, 4_000_000);
-                self.wishes.push(Wished { at, after: Duration::ZERO, want: Want::Acknowledge });
+                self.wishes.push(PlannedRequest {
+                    at,
+                    after: Duration::ZERO,
+                    want: OperatorRequest::Acknowledge,
+                });
             }
         }
         self.wishes.sort_by_key(|wished| wished.at);
     }
 
     /// All instances of the coordinator but one are cut off from the nodes for a while, and not from the store.
-    fn sever(&mut self, rng: &mut Rng) {
+    fn sever(&mut self, rng: &mut SimRng) {
         let spared = rng.below(self.coordinators.into()) as u32;
         for id in (0..self.coordinators).filter(|id| *id != spared) {
-            let place = Place::Coordinator(id);
-            let fault = if rng.chance(500) { Fault::Sever(place) } else { Fault::Mute(place) };
+            let place = ProcessPlace::Coordinator(id);
+            let fault = if rng.chance(500) {
+                ScenarioFault::Sever(place)
+            } else {
+                ScenarioFault::Mute(place)
+            };
             let at = rng.micros(200_000, 4_000_000);
             let lasts = rng.micros(2_000_000, 15_000_000);
-            self.faults.push(Planned { fault, at, lasts });
+            self.faults.push(PlannedFault { fault, at, lasts });
         }
     }
 
     /// A node dies and comes back, and about when it has been brought up to date another one hears nothing of the coordinator any more, cannot reach it either, and
     /// dies in its turn.
-    fn strike(&mut self, rng: &mut Rng) {
+    fn strike(&mut self, rng: &mut SimRng) {
         // Something is under way at any time.
         (self.calls, self.pause_us, self.partitions) = (60, 50_000, 1);
         self.clients = self.clients.max(4);
         let node = rng.below(self.nodes.into()) as u32;
         let other = (node + 1 + rng.below(u64::from(self.nodes) - 1) as u32) % self.nodes;
-        let (node, other) = (Place::Node(node), Place::Node(other));
-        let mut plan = |fault, at, lasts| self.faults.push(Planned { fault, at, lasts });
+        let (node, other) = (ProcessPlace::Node(node), ProcessPlace::Node(other));
+        let mut plan = |fault, at, lasts| self.faults.push(PlannedFault { fault, at, lasts });
         let (at, lasts) = (rng.micros(100_000, 800_000), rng.micros(50_000, 400_000));
-        plan(Fault::Crash(node), at, lasts);
+        plan(ScenarioFault::Crash(node), at, lasts);
         let deaf_at = at + lasts + rng.micros(50_000, 700_000);
         let cut_at = deaf_at + rng.micros(0, 300_000);
         let dies_at = cut_at + rng.micros(0, 300_000);
         for id in 0..self.coordinators {
-            let deaf = Fault::CutOneWay(Place::Coordinator(id), other);
+            let deaf = ScenarioFault::CutOneWay(ProcessPlace::Coordinator(id), other);
             plan(deaf, deaf_at, dies_at - deaf_at);
         }
-        plan(Fault::CutOneWay(other, node), cut_at, dies_at - cut_at);
-        plan(Fault::Crash(other), dies_at, rng.micros(1_000_000, 3_000_000));
+        plan(ScenarioFault::CutOneWay(other, node), cut_at, dies_at - cut_at);
+        plan(ScenarioFault::Crash(other), dies_at, rng.micros(1_000_000, 3_000_000));
     }
 
     /// A node is away until others have its place, while some clients go on there, and some take it for what it was, after they stood still.
-    fn depose(&mut self, rng: &mut Rng) {
+    fn depose(&mut self, rng: &mut SimRng) {
         self.pause_us = 300_000;
         self.calls = 60;
         self.clients = self.clients.max(3);
-        let node = Place::Node(rng.below(u64::from(self.nodes)) as u32);
+        let node = ProcessPlace::Node(rng.below(u64::from(self.nodes)) as u32);
         let at = rng.micros(500_000, 2_500_000);
         let lasts = rng.micros(2_500_000, 4_500_000);
-        let mut plan = |fault, at, lasts| self.faults.push(Planned { fault, at, lasts });
-        plan(Fault::Seclude(node), at, lasts);
+        let mut plan = |fault, at, lasts| self.faults.push(PlannedFault { fault, at, lasts });
+        plan(ScenarioFault::Seclude(node), at, lasts);
         if rng.chance(500) {
             // The other members hear of it before it hears of the map.
             let longer = lasts + rng.micros(300_000, 1_500_000);
-            (0..self.coordinators)
-                .for_each(|id| plan(Fault::Cut(node, Place::Coordinator(id)), at, longer));
+            (0..self.coordinators).for_each(|id| {
+                plan(ScenarioFault::Cut(node, ProcessPlace::Coordinator(id)), at, longer)
+            });
         }
-        for client in (0..self.clients).map(Place::Client) {
+        for client in (0..self.clients).map(ProcessPlace::Client) {
             let begins = at + rng.micros(0, 1_200_000);
             let heals = at + lasts;
             match rng.below(10) {
-                0..4 => plan(Fault::Cut(node, client), at, lasts),
-                4..7 => plan(Fault::Pause(client), at, rng.micros(1_800_000, 2_800_000)),
-                7..9 => {
-                    plan(Fault::Pause(client), begins, heals - begins + rng.micros(0, 1_000_000))
-                }
+                0..4 => plan(ScenarioFault::Cut(node, client), at, lasts),
+                4..7 => plan(ScenarioFault::Pause(client), at, rng.micros(1_800_000, 2_800_000)),
+                7..9 => plan(
+                    ScenarioFault::Pause(client),
+                    begins,
+                    heals - begins + rng.micros(0, 1_000_000),
+                ),
                 _ => {}
             }
         }
     }
 
-    fn fault(&self, rng: &mut Rng) -> Planned {
-        let node = Place::Node(rng.below(u64::from(self.nodes)) as u32);
+    fn fault(&self, rng: &mut SimRng) -> PlannedFault {
+        let node = ProcessPlace::Node(rng.below(u64::from(self.nodes)) as u32);
         let place = self.place(rng);
         let other = self.place(rng);
         let fault = match rng.below(100) {
-            0..15 => Fault::Links(Quality {
+            0..15 => ScenarioFault::Links(LinkQuality {
                 loss: rng.between(0, 150) as u16,
                 duplicate: rng.between(0, 150) as u16,
                 reorder: rng.between(0, 300) as u16,
                 corrupt: 0,
                 latency_us: *rng.pick(&[500, 5_000, 50_000]),
             }),
-            15..25 => Fault::CutOneWay(node, other),
-            25..40 => Fault::Cut(node, other),
-            40..50 => Fault::Isolate(place),
-            50..75 => Fault::Crash(if rng.chance(750) { node } else { place }),
-            75..92 => Fault::Pause(if rng.chance(700) { node } else { place }),
-            _ => Fault::Jump(place),
+            15..25 => ScenarioFault::CutOneWay(node, other),
+            25..40 => ScenarioFault::Cut(node, other),
+            40..50 => ScenarioFault::Isolate(place),
+            50..75 => ScenarioFault::Crash(if rng.chance(750) { node } else { place }),
+            75..92 => ScenarioFault::Pause(if rng.chance(700) { node } else { place }),
+            _ => ScenarioFault::Jump(place),
         };
         let mut at = Duration::from_micros(rng.below(8_000_000));
         let longest = *rng.pick(&[100_000, 1_000_000, 3_000_000, 6_000_000]);
@@ -499,16 +522,16 @@ impl Scenario {
         if let Some(before) = before.filter(|_| is_death(&fault) && rng.chance(850)) {
             at = at.max(before + rng.micros(3_000_000, 6_000_000));
         }
-        Planned { fault, at, lasts: rng.micros(longest / 20, longest) }
+        PlannedFault { fault, at, lasts: rng.micros(longest / 20, longest) }
     }
 
-    fn place(&self, rng: &mut Rng) -> Place {
+    fn place(&self, rng: &mut SimRng) -> ProcessPlace {
         match rng.below(100) {
-            0..60 => Place::Node(rng.below(self.nodes.into()) as u32),
-            60..75 => Place::Coordinator(rng.below(self.coordinators.into()) as u32),
-            75..80 if self.voters.is_none() => Place::Store,
-            75..80 => Place::Coordinator(rng.below(self.coordinators.into()) as u32),
-            _ => Place::Client(rng.below(self.clients.into()) as u32),
+            0..60 => ProcessPlace::Node(rng.below(self.nodes.into()) as u32),
+            60..75 => ProcessPlace::Coordinator(rng.below(self.coordinators.into()) as u32),
+            75..80 if self.voters.is_none() => ProcessPlace::Store,
+            75..80 => ProcessPlace::Coordinator(rng.below(self.coordinators.into()) as u32),
+            _ => ProcessPlace::Client(rng.below(self.clients.into()) as u32),
         }
     }
 

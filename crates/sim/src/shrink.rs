@@ -1,14 +1,14 @@
 //! From a scenario that fails to a small one that fails.
 
-use crate::run::{Report, run};
-use crate::scenario::Scenario;
+use crate::run::{RunReport, run};
+use crate::scenario::RunScenario;
 
 /// Most runs that shrinking takes.
 const RUNS_MAX: usize = 300;
 
 /// The smallest scenario found that still breaks the rule that `scenario` breaks, and what came of it. `None`: `scenario` breaks none.
 #[must_use]
-pub fn shrink(scenario: &Scenario) -> Option<(Scenario, Report)> {
+pub fn shrink(scenario: &RunScenario) -> Option<(RunScenario, RunReport)> {
     let report = run(scenario, false);
     let rule = report.violations.first()?.rule;
     let mut best = (scenario.clone(), report);
@@ -36,21 +36,21 @@ pub fn shrink(scenario: &Scenario) -> Option<(Scenario, Report)> {
 }
 
 /// Scenarios one step smaller, the greatest steps first.
-fn smaller(scenario: &Scenario) -> Vec<Scenario> {
+fn smaller(scenario: &RunScenario) -> Vec<RunScenario> {
     let mut all = Vec::new();
     for calls in [scenario.calls / 2, scenario.calls * 3 / 4, scenario.calls.saturating_sub(1)] {
         if calls > 0 && calls < scenario.calls {
-            all.push(Scenario { calls, ..scenario.clone() });
+            all.push(RunScenario { calls, ..scenario.clone() });
         }
     }
     if scenario.clients > 1 {
-        all.push(Scenario { clients: scenario.clients - 1, ..scenario.clone() });
+        all.push(RunScenario { clients: scenario.clients - 1, ..scenario.clone() });
     }
     if scenario.partitions > 1 {
-        all.push(Scenario { partitions: scenario.partitions - 1, ..scenario.clone() });
+        all.push(RunScenario { partitions: scenario.partitions - 1, ..scenario.clone() });
     }
     if !scenario.room.is_empty() {
-        all.push(Scenario { room: Vec::new(), ..scenario.clone() });
+        all.push(RunScenario { room: Vec::new(), ..scenario.clone() });
     }
     for without in 0..scenario.faults.len() {
         let mut less = scenario.clone();

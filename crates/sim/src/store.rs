@@ -6,39 +6,39 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use samite_backend::{
-    Account, Arena, Backend, Changed, Limit, Piece, PlannedChange, Quota, RecordMeta, RecordStore,
-    Scanned, Scrubbed, Source, Usage,
+    Arena, Backend, PlannedChange, QuotaAccount, QuotaLimit, RecordChange, RecordMeta, RecordStore,
+    ScannedRecord, ScrubbedRecord, TargetQuota, TargetUsage, ValuePiece, WriteSource,
 };
 use samite_types::{DatasetId, Result, Version};
 
 /// A target on the heap. A clone is another handle to it.
 #[derive(Clone, Debug)]
 pub struct HeapBackend {
-    quota: Arc<Quota>,
+    quota: Arc<TargetQuota>,
 }
 
 impl HeapBackend {
     /// A target that holds `capacity` bytes.
     #[must_use]
     pub fn new(capacity: u64) -> Self {
-        Self { quota: Arc::new(Quota::new(capacity)) }
+        Self { quota: Arc::new(TargetQuota::new(capacity)) }
     }
 
     /// What it can hold, and what is charged to it.
     #[must_use]
-    pub fn quota(&self) -> &Quota {
+    pub fn quota(&self) -> &TargetQuota {
         &self.quota
     }
 }
 
 impl Backend for HeapBackend {
     fn open(&mut self, _: DatasetId, _: samite_types::PartitionId) -> Result<Box<dyn RecordStore>> {
-        let (records, account) = (BTreeMap::new(), Account::default());
+        let (records, account) = (BTreeMap::new(), QuotaAccount::default());
         Ok(Box::new(HeapStore { records, account, used: 0, quota: Arc::clone(&self.quota) }))
     }
 
-    fn usage(&self) -> Usage {
-        Usage { capacity: self.quota.capacity(), used: self.quota.used(), populated: 0 }
+    fn usage(&self) -> TargetUsage {
+        TargetUsage { capacity: self.quota.capacity(), used: self.quota.used(), populated: 0 }
     }
 
     fn arena(&self) -> Option<Arc<Arena>> {
@@ -57,10 +57,10 @@ fn record_charge(key: &[u8]) -> u64 {
 #[derive(Debug)]
 pub struct HeapStore {
     records: BTreeMap<Box<[u8]>, (Version, Vec<u8>)>,
-    account: Account,
+    account: QuotaAccount,
     /// Charged for the records that are there.
     used: u64,
-    quota: Arc<Quota>,
+    quota: Arc<TargetQuota>,
 }
 
 impl HeapStore {
@@ -100,13 +100,13 @@ impl HeapStore {
         key: &[u8],
         version: Version,
         change: impl FnOnce(&mut Vec<u8>),
-    ) -> Changed {
+    ) -> RecordChange {
         let created = !self.records.contains_key(key);
         let record = self.records.entry(key.into()).or_default();
         record.0 = version;
         change(&mut record.1);
         // Values are at most RECORD_LEN_MAX long.
-        Changed { len: record.1.len() as u32, created }
+        RecordChange { len: record.1.len() as u32, created }
     }
 }
 
@@ -122,11 +122,11 @@ fn meta((version, value): &(Version, Vec<u8>)) -> RecordMeta {
 }
 
 /// The bytes of `source`; there are no granted blocks here.
-fn bytes(source: &Source<'_>) -> Vec<u8> {
+fn bytes(source: &WriteSource<'_>) -> Vec<u8> {
     match source {
-        Source::Bytes(bytes) => bytes.to_vec(),
-        Source::Zeros(len) => vec![0; *len as usize],
-        Source::Blocks(blocks) => {
+        WriteSource::Bytes(bytes) => bytes.to_vec(),
+        WriteSource::Zeros(len) => vec![0; *len as usize],
+        WriteSource::Blocks(blocks) => {
             let filled = blocks.iter().map(|(extent, len)| &extent.as_slice()[..*len as usize]);
             filled.collect::<Vec<_>>().concat()
         }
@@ -143,13 +143,13 @@ impl RecordStore for HeapStore {
         key: &[u8],
         offset: u32,
         len: u32,
-        out: &mut dyn FnMut(Piece),
+        out: &mut dyn FnMut(ValuePiece),
     ) -> Result<Option<RecordMeta>> {
         let Some(record) = self.records.get(key) else { return Ok(None) };
         let start = (offset as usize).min(record.1.len());
         let end = start.saturating_add(len as usize).min(record.1.len());
         if start < end {
-            out(Piece::Bytes(record.1[start..end].into()));
+            out(ValuePiece::Bytes(record.1[start..end].into()));
         }
         Ok(Some(meta(record)))
     }
@@ -158,15 +158,15 @@ impl RecordStore for HeapStore {
         &mut self,
         after: &[u8],
         upto: &[u8],
-        visit: &mut dyn FnMut(&Scrubbed<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&ScrubbedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         self.scan(&[], after, false, u32::MAX, &mut |record| {
-            let Scanned { key, meta, value } = *record;
+            let ScannedRecord { key, meta, value } = *record;
             if !upto.is_empty() && key > upto {
                 return ControlFlow::Break(());
             }
             let content = Some(samite_placement::hash(value));
-            visit(&Scrubbed { key, meta, len: value.len() as u64, content })
+            visit(&ScrubbedRecord { key, meta, len: value.len() as u64, content })
         })
     }
 
@@ -179,7 +179,7 @@ impl RecordStore for HeapStore {
         self.account.settle(&self.quota);
     }
 
-    fn set_limit(&mut self, limit: Limit) {
+    fn set_limit(&mut self, limit: QuotaLimit) {
         self.account.set_limit(limit);
     }
 
@@ -207,7 +207,12 @@ impl RecordStore for HeapStore {
         self.account.draw(bytes);
     }
 
-    fn put(&mut self, key: &[u8], source: Source<'_>, version: Version) -> Result<Changed> {
+    fn put(
+        &mut self,
+        key: &[u8],
+        source: WriteSource<'_>,
+        version: Version,
+    ) -> Result<RecordChange> {
         let before = self.len(key);
         self.spend(Self::demand(&PlannedChange::Put { key, source: &source }, before))?;
         let changed = self.change(key, version, |value| *value = bytes(&source));
@@ -219,9 +224,9 @@ impl RecordStore for HeapStore {
         &mut self,
         key: &[u8],
         offset: u32,
-        source: Source<'_>,
+        source: WriteSource<'_>,
         version: Version,
-    ) -> Result<Changed> {
+    ) -> Result<RecordChange> {
         let change = PlannedChange::Write { key, offset, source: &source };
         self.spend(Self::demand(&change, self.len(key)))?;
         let (start, new) = (offset as usize, bytes(&source));
@@ -231,11 +236,11 @@ impl RecordStore for HeapStore {
         }))
     }
 
-    fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<Changed>> {
+    fn truncate(&mut self, key: &[u8], len: u32, version: Version) -> Result<Option<RecordChange>> {
         let Some(before) = self.len(key) else { return Ok(None) };
         // What it is longer by counts, whether it fits or not.
         let more = u64::from(len).saturating_sub(before);
-        self.quota.charge(more, Limit::Beyond);
+        self.quota.charge(more, QuotaLimit::Beyond);
         self.used += more;
         self.give_back(before.saturating_sub(len.into()));
         Ok(Some(self.change(key, version, |value| value.resize(len as usize, 0))))
@@ -263,7 +268,7 @@ impl RecordStore for HeapStore {
         after: &[u8],
         reverse: bool,
         value_len: u32,
-        visit: &mut dyn FnMut(&Scanned<'_>) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(&ScannedRecord<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let wanted = |key: &[u8]| {
             let beyond = if reverse { key < after } else { key > after };
@@ -277,7 +282,7 @@ impl RecordStore for HeapStore {
         }
         for (key, record) in records {
             let value = &record.1[..record.1.len().min(value_len as usize)];
-            if visit(&Scanned { key, meta: meta(record), value }).is_break() {
+            if visit(&ScannedRecord { key, meta: meta(record), value }).is_break() {
                 break;
             }
         }

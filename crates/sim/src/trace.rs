@@ -6,14 +6,14 @@ use std::time::Duration;
 use xxhash_rust::xxh3::Xxh3;
 
 /// The record of one run.
-pub struct Trace {
+pub struct RunTrace {
     hasher: Xxh3,
     /// Lines; `None`: only the number is wanted.
     lines: Option<Vec<String>>,
     events: u64,
 }
 
-impl Trace {
+impl RunTrace {
     /// An empty record. `readable`: with lines.
     #[must_use]
     pub fn new(readable: bool) -> Self {
@@ -59,7 +59,7 @@ impl Trace {
     }
 }
 
-impl fmt::Debug for Trace {
+impl fmt::Debug for RunTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Trace({} events)", self.events)
     }

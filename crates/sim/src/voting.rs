@@ -6,19 +6,20 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use samite_coordinator::quorum::{
-    self, Answer, Change, Configuration, Host, Kept, Output, Register, TICK, VoterId, Write,
+    self, JournalWrite, RegisterAnswer, RegisterChange, StateRegister, TICK, VoterConfiguration,
+    VoterHost, VoterId, VoterOutput, VoterState,
 };
 use samite_types::{NodeId, RequestId};
 use samite_wire::control;
 use serde::Serialize;
 
-use crate::keeper::{KeeperReply, KeeperRequest, KeyState};
-use crate::message::Message;
-use crate::net::Place;
-use crate::process::{Context, Disk};
-use crate::rng::Rng;
-use crate::rules::{Rules, Wrong};
-use crate::scenario::Voters;
+use crate::message::SimMessage;
+use crate::net::ProcessPlace;
+use crate::process::{ProcessContext, SimDisk};
+use crate::rng::SimRng;
+use crate::rules::{BrokenRule, RunRules};
+use crate::scenario::VoterSettings;
+use crate::state_server::{KeyState, StateReply, StateRequest};
 
 /// Most messages and changes that wait for it.
 const QUEUE_MAX: usize = 1024;
@@ -29,46 +30,46 @@ const FILE: &str = "voter";
 /// Who has this has served before: a voter that is missing is a lost one.
 const FOUNDED: &str = "founded";
 
-enum Event {
+enum VotingEvent {
     Message(NodeId, Vec<u8>),
-    Propose(RequestId, Change),
+    Propose(RequestId, RegisterChange),
 }
 
 /// The change under way, and its number once the voter has it.
-struct Asked {
+struct AskedChange {
     id: RequestId,
     number: Option<u64>,
     has_state: bool,
 }
 
 /// An answer to the coordinator; `None`: there is none to be had now.
-pub type Answered = (RequestId, Option<KeeperReply>);
+pub type Answered = (RequestId, Option<StateReply>);
 
 /// A voter, or the wish for one.
-pub struct Voting {
+pub struct SimVoter {
     node: NodeId,
     instances: u32,
-    voters: Voters,
-    rules: Rules,
-    host: Option<Host>,
+    voters: VoterSettings,
+    rules: RunRules,
+    host: Option<VoterHost>,
     due: Duration,
-    inbox: VecDeque<Event>,
+    inbox: VecDeque<VotingEvent>,
     /// What is on its way to flash, and when it is there.
-    writing: Option<(Duration, Output)>,
-    asked: Option<Asked>,
+    writing: Option<(Duration, VoterOutput)>,
+    asked: Option<AskedChange>,
     /// Revision of the state that the coordinator decides on.
     state_revision: u64,
     /// The register as it is on flash; `None`: there is no voter.
-    view: Option<Register>,
+    view: Option<StateRegister>,
     /// What it takes for decided, where that is the rule to be broken.
-    assumed: Option<Register>,
+    assumed: Option<StateRegister>,
     answers: Vec<Answered>,
 }
 
-impl Voting {
+impl SimVoter {
     /// The voter in the instance `id` of so many.
     #[must_use]
-    pub const fn new(id: u32, instances: u32, voters: Voters, rules: Rules) -> Self {
+    pub const fn new(id: u32, instances: u32, voters: VoterSettings, rules: RunRules) -> Self {
         Self {
             node: NodeId(id),
             instances,
@@ -88,7 +89,7 @@ impl Voting {
 
     /// Who votes, and what this one has of the register.
     #[must_use]
-    pub fn shown(&self) -> Option<(&Configuration, &Register)> {
+    pub fn shown(&self) -> Option<(&VoterConfiguration, &StateRegister)> {
         let host = self.host.as_ref()?;
         Some((host.configuration()?, host.register()?))
     }
@@ -97,65 +98,68 @@ impl Voting {
     ///
     /// # Panics
     /// If what another process wrote there cannot be read.
-    pub fn start(&mut self, context: &mut Context<'_>) {
+    pub fn start(&mut self, context: &mut ProcessContext<'_>) {
         let all: Vec<NodeId> = (0..self.instances).map(NodeId).collect();
-        let first = Configuration::first(&all).expect("instances are neither few nor many");
+        let first = VoterConfiguration::first(&all).expect("instances are neither few nor many");
         let mut kept = kept(context.disk);
         let begins =
-            !context.disk.files.contains_key(FOUNDED) || self.rules.breaks(Wrong::VotesTwice);
+            !context.disk.files.contains_key(FOUNDED) || self.rules.breaks(BrokenRule::VotesTwice);
         if kept.is_none()
             && begins
             && let Some(member) = first.voter_in(self.node)
         {
-            let begun = (member.id, Kept::new(first, Register::default()));
+            let begun = (member.id, VoterState::new(first, StateRegister::default()));
             write_whole(context.disk, &begun);
             context.disk.files.insert(FOUNDED, Vec::new());
             kept = Some(begun);
         }
         context.note(|| format!("voter {:?}", kept.as_ref().map(|(voter, _)| voter)));
         let run = context.rng.next() | 1;
-        let host = Host::new((self.node, run), kept, all).expect("it was a voter");
+        let host = VoterHost::new((self.node, run), kept, all).expect("it was a voter");
         self.host = Some(host.with_log_len_max(self.voters.log_len_max));
         self.due = context.now + TICK;
         self.see(context);
     }
 
     /// A message has come.
-    pub fn receive(&mut self, from: Place, body: Vec<u8>) {
-        if let Place::Coordinator(id) = from {
-            self.queue(Event::Message(NodeId(id), body));
+    pub fn receive(&mut self, from: ProcessPlace, body: Vec<u8>) {
+        if let ProcessPlace::Coordinator(id) = from {
+            self.queue(VotingEvent::Message(NodeId(id), body));
         }
     }
 
-    fn queue(&mut self, event: Event) {
+    fn queue(&mut self, event: VotingEvent) {
         if self.inbox.len() < QUEUE_MAX {
             self.inbox.push_back(event);
         }
     }
 
     /// The coordinator wants this. Answers come by [`Self::answers`].
-    pub fn ask(&mut self, id: RequestId, request: KeeperRequest, context: &mut Context<'_>) {
+    pub fn ask(&mut self, id: RequestId, request: StateRequest, context: &mut ProcessContext<'_>) {
         let register = self.assumed.as_ref().or(self.view.as_ref());
         match request {
-            KeeperRequest::Read => {
+            StateRequest::Read => {
                 let key = register.map(|register| {
                     let observed = register.observed();
                     KeyState { revision: observed.revision, seat: observed.seat }
                 });
-                self.answers.push((id, key.map(KeeperReply::Key)));
+                self.answers.push((id, key.map(StateReply::Key)));
             }
-            KeeperRequest::Load => {
+            StateRequest::Load => {
                 let Some(register) = register else { return };
                 let (revision, state) = register.state();
                 let state = (revision != 0).then(|| state.to_vec());
                 self.state_revision = revision;
-                self.answers.push((id, Some(KeeperReply::State(state))));
+                self.answers.push((id, Some(StateReply::State(state))));
             }
-            KeeperRequest::Swap { expected, seat, state } => {
+            StateRequest::Swap { expected, seat, state } => {
                 let has_state = state.is_some();
                 let state = state.map(|state| (self.state_revision, state));
-                self.asked = Some(Asked { id, number: None, has_state });
-                self.queue(Event::Propose(id, Change::Swap { expected, seat, state }));
+                self.asked = Some(AskedChange { id, number: None, has_state });
+                self.queue(VotingEvent::Propose(
+                    id,
+                    RegisterChange::Swap { expected, seat, state },
+                ));
                 self.pump(context);
             }
         }
@@ -172,7 +176,7 @@ impl Voting {
     }
 
     /// Does what is due.
-    pub fn pump(&mut self, context: &mut Context<'_>) {
+    pub fn pump(&mut self, context: &mut ProcessContext<'_>) {
         if let Some((there, output)) = self.writing.take() {
             if context.now < there {
                 self.writing = Some((there, output));
@@ -207,7 +211,7 @@ impl Voting {
     }
 
     /// It dies. Of what was on its way to flash, more or less is there.
-    pub fn die(&mut self, rng: &mut Rng, disk: &mut Disk) {
+    pub fn die(&mut self, rng: &mut SimRng, disk: &mut SimDisk) {
         if let Some((_, mut output)) = self.writing.take() {
             match rng.below(3) {
                 0 => return,
@@ -218,10 +222,10 @@ impl Voting {
         }
     }
 
-    fn take(&mut self, event: Event, context: &mut Context<'_>) {
+    fn take(&mut self, event: VotingEvent, context: &mut ProcessContext<'_>) {
         let Some(host) = &mut self.host else { return };
         match event {
-            Event::Message(from, body) => {
+            VotingEvent::Message(from, body) => {
                 // The library ends in a panic when what others send contradicts what it knows to be decided.
                 let receives = AssertUnwindSafe(|| host.receive(from, &body));
                 match std::panic::catch_unwind(receives) {
@@ -236,7 +240,7 @@ impl Voting {
                     }
                 }
             }
-            Event::Propose(id, change) => {
+            VotingEvent::Propose(id, change) => {
                 let number = host.propose(change.clone());
                 if let Some(asked) = self.asked.as_mut().filter(|asked| asked.id == id) {
                     asked.number = number;
@@ -247,9 +251,9 @@ impl Voting {
     }
 
     /// Takes a change of its own key for decided, where that is the rule to be broken.
-    fn assume(&mut self, change: &Change) {
-        let Change::Swap { seat, .. } = change else { return };
-        if !self.rules.breaks(Wrong::OldTerm) {
+    fn assume(&mut self, change: &RegisterChange) {
+        let RegisterChange::Swap { seat, .. } = change else { return };
+        if !self.rules.breaks(BrokenRule::OldTerm) {
             return;
         }
         let Some(mut register) = self.assumed.clone().or_else(|| self.view.clone()) else { return };
@@ -261,11 +265,11 @@ impl Voting {
     }
 
     /// What is to be on flash is there now.
-    fn written(&mut self, mut output: Output, context: &mut Context<'_>) {
+    fn written(&mut self, mut output: VoterOutput, context: &mut ProcessContext<'_>) {
         self.write(&mut output, context.disk);
         self.see(context);
         for (to, body) in output.messages {
-            context.send(Place::Coordinator(to.get()), Message::Vote { body });
+            context.send(ProcessPlace::Coordinator(to.get()), SimMessage::Vote { body });
         }
         for (number, answer) in output.answers {
             if self.asked.as_ref().is_some_and(|asked| asked.number == Some(number)) {
@@ -274,7 +278,7 @@ impl Voting {
         }
     }
 
-    fn write(&self, output: &mut Output, disk: &mut Disk) {
+    fn write(&self, output: &mut VoterOutput, disk: &mut SimDisk) {
         if output.is_retired {
             disk.files.remove(FILE);
             return;
@@ -282,35 +286,35 @@ impl Voting {
         if let Some(whole) = &output.whole {
             write_whole(disk, whole);
         }
-        if self.rules.breaks(Wrong::ForgetsLog) {
-            output.writes.retain(|write| matches!(write, Write::Promise(_)));
+        if self.rules.breaks(BrokenRule::ForgetsLog) {
+            output.writes.retain(|write| matches!(write, JournalWrite::Promise(_)));
         }
         if !output.writes.is_empty() {
             append(disk.files.entry(FILE).or_default(), &output.writes);
         }
     }
 
-    fn answer(&mut self, answer: Answer) {
-        let Some(Asked { id, has_state, .. }) = self.asked.take() else { return };
+    fn answer(&mut self, answer: RegisterAnswer) {
+        let Some(AskedChange { id, has_state, .. }) = self.asked.take() else { return };
         let reply = match answer {
-            Answer::Done(revision) => {
+            RegisterAnswer::Done(revision) => {
                 if has_state {
                     self.state_revision = revision;
                 }
-                KeeperReply::Swapped(revision)
+                StateReply::Swapped(revision)
             }
-            Answer::Lost(observed) => {
-                KeeperReply::Key(KeyState { revision: observed.revision, seat: observed.seat })
+            RegisterAnswer::Lost(observed) => {
+                StateReply::Key(KeyState { revision: observed.revision, seat: observed.seat })
             }
         };
         self.answers.push((id, Some(reply)));
     }
 
     /// Shows the register to the coordinator.
-    fn see(&mut self, context: &mut Context<'_>) {
-        let register = self.host.as_ref().and_then(Host::register);
-        let changes = register.map(Register::changes);
-        if changes == self.view.as_ref().map(Register::changes) {
+    fn see(&mut self, context: &mut ProcessContext<'_>) {
+        let register = self.host.as_ref().and_then(VoterHost::register);
+        let changes = register.map(StateRegister::changes);
+        if changes == self.view.as_ref().map(StateRegister::changes) {
             return;
         }
         if let Some(register) = register {
@@ -328,7 +332,7 @@ fn append(file: &mut Vec<u8>, content: &impl Serialize) {
     file.extend(record);
 }
 
-fn write_whole(disk: &mut Disk, whole: &(VoterId, Kept)) {
+fn write_whole(disk: &mut SimDisk, whole: &(VoterId, VoterState)) {
     let mut file = Vec::new();
     append(&mut file, whole);
     disk.files.insert(FILE, file);
@@ -338,7 +342,7 @@ fn write_whole(disk: &mut Disk, whole: &(VoterId, Kept)) {
 ///
 /// # Panics
 /// If it cannot be read.
-fn kept(disk: &Disk) -> Option<(VoterId, Kept)> {
+fn kept(disk: &SimDisk) -> Option<(VoterId, VoterState)> {
     let mut rest = &disk.files.get(FILE)?[..];
     let mut record = || {
         let (len, after) = rest.split_first_chunk()?;
@@ -346,30 +350,31 @@ fn kept(disk: &Disk) -> Option<(VoterId, Kept)> {
         rest = after;
         Some(content)
     };
-    let (voter, mut kept): (VoterId, Kept) =
+    let (voter, mut kept): (VoterId, VoterState) =
         control::decode(record()?).expect("a voter was written");
     while let Some(content) = record() {
-        let writes: Vec<Write> = control::decode(content).expect("what it wrote was written");
+        let writes: Vec<JournalWrite> =
+            control::decode(content).expect("what it wrote was written");
         writes.into_iter().for_each(|write| kept.write(write));
     }
     Some((voter, kept))
 }
 
 /// Loses what is on a disk, but for the knowledge that something was.
-pub fn wipe(disk: &mut Disk) {
+pub fn wipe(disk: &mut SimDisk) {
     disk.files.clear();
     disk.files.insert(FOUNDED, Vec::new());
 }
 
 /// Whether most voters of the newest configuration are on disks, without the one of the instance `id`: else, lost, it would take with it what
 /// was decided. One that does not know of that configuration yet will hear of it.
-pub fn may_be_lost<'d>(id: u32, disks: impl Iterator<Item = (u32, &'d Disk)>) -> bool {
+pub fn may_be_lost<'d>(id: u32, disks: impl Iterator<Item = (u32, &'d SimDisk)>) -> bool {
     let all: Vec<_> = disks.filter_map(|(at, disk)| Some((at, kept(disk)?))).collect();
     let newest = all.iter().map(|(_, (_, kept))| &kept.configuration);
     let Some(newest) = newest.max_by_key(|configuration| configuration.number) else {
         return false;
     };
-    let votes = |(at, (voter, _)): &&(u32, (VoterId, Kept))| {
+    let votes = |(at, (voter, _)): &&(u32, (VoterId, VoterState))| {
         let member = newest.voter_in(NodeId(*at));
         *at != id && member.is_some_and(|member| member.id == *voter)
     };

@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 
 use samite_types::PartitionId;
 
-use crate::op::{Act, COUNTER, Cond, Key, LOG, NAME, ORPHAN, Op, Outcome, REGISTERS, Seen};
-use crate::rng::Rng;
+use crate::op::{
+    COUNTER, Key, LOG, NAME, ORPHAN, OpCondition, OpOutcome, OpStep, REGISTERS, SimOperation,
+    StepResultSeen,
+};
+use crate::rng::SimRng;
 
 /// The choices of one client.
 #[derive(Debug)]
-pub struct Workload {
+pub struct ClientWorkload {
     partitions: u32,
     /// The next number that nobody else uses.
     number: u64,
@@ -19,7 +22,7 @@ pub struct Workload {
     held: Vec<(PartitionId, u64)>,
 }
 
-impl Workload {
+impl ClientWorkload {
     /// Choices among `partitions` partitions, with numbers from `number` on.
     #[must_use]
     pub const fn new(partitions: u32, number: u64) -> Self {
@@ -27,47 +30,55 @@ impl Workload {
     }
 
     /// The next call.
-    pub fn next(&mut self, rng: &mut Rng) -> (PartitionId, Op) {
+    pub fn next(&mut self, rng: &mut SimRng) -> (PartitionId, SimOperation) {
         let partition = PartitionId(rng.below(self.partitions.into()) as u32);
         let key = *rng.pick(&REGISTERS);
         let op = match rng.below(100) {
-            0..20 => Op::of([Act::Get(*rng.pick(&[0, 1, LOG, COUNTER]))]),
-            20..33 => Op::of([Act::Put(key, self.number())]),
+            0..20 => SimOperation::of([OpStep::Get(*rng.pick(&[0, 1, LOG, COUNTER]))]),
+            20..33 => SimOperation::of([OpStep::Put(key, self.number())]),
             33..45 => match self.known.get(&(partition, key)) {
-                Some(value) => {
-                    Op::of([Act::Put(key, self.number)]).when(Cond::Is(key, value.clone()))
+                Some(value) => SimOperation::of([OpStep::Put(key, self.number)])
+                    .when(OpCondition::Is(key, value.clone())),
+                None => {
+                    SimOperation::of([OpStep::Put(key, self.number)]).when(OpCondition::Absent(key))
                 }
-                None => Op::of([Act::Put(key, self.number)]).when(Cond::Absent(key)),
             },
-            45..58 => Op::of([Act::Append(LOG, self.number)]),
-            58..70 => Op::of([Act::Add(COUNTER, self.number)]),
-            70..75 => Op::of([Act::Delete(key)]),
-            75..79 => Op::of([Act::Put(0, self.number), Act::Put(1, self.number)]),
+            45..58 => SimOperation::of([OpStep::Append(LOG, self.number)]),
+            58..70 => SimOperation::of([OpStep::Add(COUNTER, self.number)]),
+            70..75 => SimOperation::of([OpStep::Delete(key)]),
+            75..79 => SimOperation::of([OpStep::Put(0, self.number), OpStep::Put(1, self.number)]),
             79..83 => {
                 let other = 1 - key;
-                Op::of([Act::Delete(key), Act::Put(other, self.number)]).when(Cond::Exists(key))
+                SimOperation::of([OpStep::Delete(key), OpStep::Put(other, self.number)])
+                    .when(OpCondition::Exists(key))
             }
-            83..87 => Op::of([Act::Put(key, self.number), Act::Append(LOG, self.number)]),
-            87..92 => Op::of([Act::List]),
+            83..87 => {
+                SimOperation::of([OpStep::Put(key, self.number), OpStep::Append(LOG, self.number)])
+            }
+            87..92 => SimOperation::of([OpStep::List]),
             _ => return self.held_name(partition, rng),
         };
         self.number += 1;
         (partition, op)
     }
 
-    fn held_name(&mut self, partition: PartitionId, rng: &mut Rng) -> (PartitionId, Op) {
+    fn held_name(
+        &mut self,
+        partition: PartitionId,
+        rng: &mut SimRng,
+    ) -> (PartitionId, SimOperation) {
         let number = self.number();
         let op = match rng.below(6) {
-            0 => Op::of([Act::Put(NAME, number)]).when(Cond::Absent(NAME)),
+            0 => SimOperation::of([OpStep::Put(NAME, number)]).when(OpCondition::Absent(NAME)),
             1 | 2 => {
                 self.held.push((partition, number));
-                Op::of([Act::Hold(NAME, number)])
+                SimOperation::of([OpStep::Hold(NAME, number)])
             }
-            3 => Op::of([Act::Detach(NAME, ORPHAN)]),
-            4 => Op::of([Act::Get(ORPHAN)]),
+            3 => SimOperation::of([OpStep::Detach(NAME, ORPHAN)]),
+            4 => SimOperation::of([OpStep::Get(ORPHAN)]),
             _ => match self.held.pop() {
-                Some((at, token)) => return (at, Op::of([Act::Release(token)])),
-                None => Op::of([Act::Get(NAME)]),
+                Some((at, token)) => return (at, SimOperation::of([OpStep::Release(token)])),
+                None => SimOperation::of([OpStep::Get(NAME)]),
             },
         };
         (partition, op)
@@ -79,10 +90,10 @@ impl Workload {
     }
 
     /// What came of a call.
-    pub fn learn(&mut self, partition: PartitionId, op: &Op, outcome: &Outcome) {
-        let Outcome::Done(seen) = outcome else {
+    pub fn learn(&mut self, partition: PartitionId, op: &SimOperation, outcome: &OpOutcome) {
+        let OpOutcome::Done(seen) = outcome else {
             for act in &op.acts {
-                if let Act::Put(key, _) | Act::Get(key) = act {
+                if let OpStep::Put(key, _) | OpStep::Get(key) = act {
                     self.known.remove(&(partition, *key));
                 }
             }
@@ -90,13 +101,13 @@ impl Workload {
         };
         for (act, seen) in op.acts.iter().zip(seen) {
             match (act, seen) {
-                (Act::Put(key, number), _) => {
+                (OpStep::Put(key, number), _) => {
                     self.known.insert((partition, *key), number.to_le_bytes().to_vec());
                 }
-                (Act::Get(key), Seen::Value(value)) => {
+                (OpStep::Get(key), StepResultSeen::Value(value)) => {
                     self.known.insert((partition, *key), value.clone());
                 }
-                (Act::Delete(key), _) => drop(self.known.remove(&(partition, *key))),
+                (OpStep::Delete(key), _) => drop(self.known.remove(&(partition, *key))),
                 _ => {}
             }
         }

@@ -6,70 +6,70 @@ use std::time::Duration;
 use samite_log::memory::MemoryDisk;
 use samite_wire::control::incarnation_at;
 
-use crate::audit::Audit;
-use crate::history::History;
-use crate::message::Message;
-use crate::net::{Network, Place, Quality};
-use crate::process::{Context, Disk, Process};
-use crate::rng::Rng;
-use crate::scenario::Fault;
-use crate::trace::Trace;
+use crate::audit::AuditSet;
+use crate::history::CallHistory;
+use crate::message::SimMessage;
+use crate::net::{LinkQuality, ProcessPlace, SimNetwork};
+use crate::process::{ProcessContext, SimDisk, SimProcess};
+use crate::rng::SimRng;
+use crate::scenario::ScenarioFault;
+use crate::trace::RunTrace;
 use crate::voting;
 
 /// Makes the process of a place, with a number that no process before it had.
-pub type Boot = Box<dyn Fn(Place, u64) -> Box<dyn Process>>;
+pub type Boot = Box<dyn Fn(ProcessPlace, u64) -> Box<dyn SimProcess>>;
 
-enum Event {
+enum WorldEvent {
     Deliver {
-        from: Place,
-        to: Place,
+        from: ProcessPlace,
+        to: ProcessPlace,
         life: u64,
         number: u64,
-        message: Message,
+        message: SimMessage,
     },
     /// A damaged message arrives.
     Damaged {
-        from: Place,
-        to: Place,
+        from: ProcessPlace,
+        to: ProcessPlace,
         number: u64,
     },
     Broken {
-        at: Place,
+        at: ProcessPlace,
         life: u64,
-        peer: Place,
+        peer: ProcessPlace,
     },
     Wake {
-        place: Place,
+        place: ProcessPlace,
         life: u64,
     },
-    Begin(Fault, Duration),
-    End(Fault),
+    Begin(ScenarioFault, Duration),
+    End(ScenarioFault),
 }
 
 /// Something that waits for a process that stands still.
-enum Held {
-    Message(Place, Message),
-    Broken(Place),
+enum StalledItem {
+    Message(ProcessPlace, SimMessage),
+    Broken(ProcessPlace),
     Wake,
 }
 
 /// Where a process runs, and what is true of that place.
-struct Site {
-    process: Option<Box<dyn Process>>,
+struct ProcessSite {
+    process: Option<Box<dyn SimProcess>>,
     /// Counts processes here; the first has 1.
     life: u64,
-    disk: Disk,
+    disk: SimDisk,
     /// Faults that keep it from running or living.
     crashes: u32,
     pauses: u32,
-    held: VecDeque<Held>,
+    held: VecDeque<StalledItem>,
     wake: Option<Duration>,
     /// Its clock: what it shows beyond the world's, and how much faster it goes, in millionths.
     ahead: Duration,
     drift_ppm: i64,
 }
 
-impl Site {
+impl ProcessSite {
     fn clock(&self, now: Duration) -> Duration {
         let drift = now.as_nanos() as i128 * i128::from(self.drift_ppm) / 1_000_000;
         let shown = (now.as_nanos() as i128 + drift + self.ahead.as_nanos() as i128).max(0);
@@ -85,49 +85,49 @@ impl Site {
 }
 
 /// Everything.
-pub struct World {
+pub struct SimWorld {
     now: Duration,
-    queue: BTreeMap<(Duration, u64), Event>,
+    queue: BTreeMap<(Duration, u64), WorldEvent>,
     next: u64,
-    sites: BTreeMap<Place, Site>,
+    sites: BTreeMap<ProcessPlace, ProcessSite>,
     boot: Boot,
-    rng: Rng,
+    rng: SimRng,
     /// The links.
-    pub network: Network,
+    pub network: SimNetwork,
     /// Life of the process at the other end of each connection.
-    connections: BTreeMap<(Place, Place), u64>,
+    connections: BTreeMap<(ProcessPlace, ProcessPlace), u64>,
     /// How many connections between two places were damaged, by the pair in order: what was sent by an earlier one is lost.
-    damaged: BTreeMap<(Place, Place), u64>,
-    usual_links: Quality,
-    /// Messages and bytes sent, by [`Message::parts`]' kind.
+    damaged: BTreeMap<(ProcessPlace, ProcessPlace), u64>,
+    usual_links: LinkQuality,
+    /// Messages and bytes sent, by [`SimMessage::parts`]' kind.
     pub counts: BTreeMap<u8, (u64, u64)>,
     /// What clients did.
-    pub history: History,
+    pub history: CallHistory,
     /// What observers noticed.
-    pub audit: Audit,
+    pub audit: AuditSet,
     /// What happened.
-    pub trace: Trace,
+    pub trace: RunTrace,
 }
 
-impl World {
+impl SimWorld {
     /// A world without places.
     #[must_use]
-    pub fn new(seed: u64, links: Quality, trace: Trace, boot: Boot) -> Self {
-        let rng = Rng::new(seed);
+    pub fn new(seed: u64, links: LinkQuality, trace: RunTrace, boot: Boot) -> Self {
+        let rng = SimRng::new(seed);
         Self {
             now: Duration::ZERO,
             queue: BTreeMap::new(),
             next: 0,
             sites: BTreeMap::new(),
             boot,
-            network: Network::new(rng.fork(2), links),
+            network: SimNetwork::new(rng.fork(2), links),
             rng: rng.fork(3),
             connections: BTreeMap::new(),
             damaged: BTreeMap::new(),
             usual_links: links,
             counts: BTreeMap::new(),
-            history: History::default(),
-            audit: Audit::default(),
+            history: CallHistory::default(),
+            audit: AuditSet::default(),
             trace,
         }
     }
@@ -139,12 +139,12 @@ impl World {
     }
 
     /// Adds a place, and starts its process.
-    pub fn add(&mut self, place: Place, ahead: Duration, drift_ppm: i64) {
+    pub fn add(&mut self, place: ProcessPlace, ahead: Duration, drift_ppm: i64) {
         let flash = MemoryDisk::new(self.rng.fork(1000 + self.sites.len() as u64).next());
-        let site = Site {
+        let site = ProcessSite {
             process: None,
             life: 0,
-            disk: Disk { files: BTreeMap::new(), flash },
+            disk: SimDisk { files: BTreeMap::new(), flash },
             crashes: 0,
             pauses: 0,
             held: VecDeque::new(),
@@ -157,18 +157,13 @@ impl World {
     }
 
     /// Plans a fault.
-    pub fn plan(&mut self, fault: Fault, at: Duration, lasts: Duration) {
-        self.push(at, Event::Begin(fault, lasts));
-        self.push(at + lasts, Event::End(fault));
-    }
-
-    /// Sends a message as if `from` had.
-    pub fn post(&mut self, from: Place, to: Place, message: Message) {
-        self.send(from, to, message);
+    pub fn plan(&mut self, fault: ScenarioFault, at: Duration, lasts: Duration) {
+        self.push(at, WorldEvent::Begin(fault, lasts));
+        self.push(at + lasts, WorldEvent::End(fault));
     }
 
     /// Wakes a process.
-    pub fn rouse(&mut self, place: Place) {
+    pub fn rouse(&mut self, place: ProcessPlace) {
         self.act(place, |process, context| process.wake(context));
     }
 
@@ -179,13 +174,13 @@ impl World {
 
     /// The process at a place, if one lives there.
     #[must_use]
-    pub fn process<P: Process>(&self, place: Place) -> Option<&P> {
+    pub fn process<P: SimProcess>(&self, place: ProcessPlace) -> Option<&P> {
         let process: &dyn std::any::Any = &**self.sites.get(&place)?.process.as_ref()?;
         process.downcast_ref()
     }
 
     /// The same, to be asked.
-    pub fn process_mut<P: Process>(&mut self, place: Place) -> Option<&mut P> {
+    pub fn process_mut<P: SimProcess>(&mut self, place: ProcessPlace) -> Option<&mut P> {
         let process: &mut dyn std::any::Any =
             &mut **self.sites.get_mut(&place)?.process.as_mut()?;
         process.downcast_mut()
@@ -200,31 +195,31 @@ impl World {
         let ((at, _), event) = entry.remove_entry();
         self.now = at;
         match event {
-            Event::Deliver { from, to, life, number, message } => {
+            WorldEvent::Deliver { from, to, life, number, message } => {
                 if number == self.damages_of(from, to) {
                     self.deliver(from, to, life, message);
                 }
             }
-            Event::Damaged { from, to, number } => self.damage(from, to, number),
-            Event::Broken { at, life, peer } => self.break_off(at, life, peer),
-            Event::Wake { place, life } => self.alarm(place, life),
-            Event::Begin(fault, lasts) => self.begin(fault, lasts),
-            Event::End(fault) => self.end(fault),
+            WorldEvent::Damaged { from, to, number } => self.damage(from, to, number),
+            WorldEvent::Broken { at, life, peer } => self.break_off(at, life, peer),
+            WorldEvent::Wake { place, life } => self.alarm(place, life),
+            WorldEvent::Begin(fault, lasts) => self.begin(fault, lasts),
+            WorldEvent::End(fault) => self.end(fault),
         }
         true
     }
 
-    fn push(&mut self, at: Duration, event: Event) {
+    fn push(&mut self, at: Duration, event: WorldEvent) {
         self.next += 1;
         self.queue.insert((at, self.next), event);
     }
 
-    fn damages_of(&self, a: Place, b: Place) -> u64 {
+    fn damages_of(&self, a: ProcessPlace, b: ProcessPlace) -> u64 {
         self.damaged.get(&(a.min(b), a.max(b))).copied().unwrap_or_default()
     }
 
     /// A damaged message has come to `to`, which ends the connection. Both ends hear of that, if they can.
-    fn damage(&mut self, from: Place, to: Place, number: u64) {
+    fn damage(&mut self, from: ProcessPlace, to: ProcessPlace, number: u64) {
         if number != self.damages_of(from, to) {
             return;
         }
@@ -234,13 +229,13 @@ impl World {
         for (at, peer) in [(to, from), (from, to)] {
             let Some(life) = self.sites.get(&at).map(|site| site.life) else { continue };
             match self.network.break_reaches(self.now, peer, at) {
-                Some(hears) => self.push(hears, Event::Broken { at, life, peer }),
+                Some(hears) => self.push(hears, WorldEvent::Broken { at, life, peer }),
                 None => drop(self.connections.remove(&(at, peer))),
             }
         }
     }
 
-    fn deliver(&mut self, from: Place, to: Place, life: u64, message: Message) {
+    fn deliver(&mut self, from: ProcessPlace, to: ProcessPlace, life: u64, message: SimMessage) {
         let Some(site) = self.sites.get_mut(&to) else { return };
         if site.process.is_none() || site.life != life {
             return;
@@ -251,13 +246,13 @@ impl World {
         self.trace.event(self.now, payload);
         self.trace.line(self.now, || format!("{from} -> {to}: {message}"));
         if site.pauses > 0 {
-            site.held.push_back(Held::Message(from, message));
+            site.held.push_back(StalledItem::Message(from, message));
             return;
         }
         self.act(to, |process, context| process.receive(from, message, context));
     }
 
-    fn break_off(&mut self, at: Place, life: u64, peer: Place) {
+    fn break_off(&mut self, at: ProcessPlace, life: u64, peer: ProcessPlace) {
         let Some(site) = self.sites.get_mut(&at) else { return };
         if site.process.is_none() || site.life != life {
             return;
@@ -266,13 +261,13 @@ impl World {
         self.trace.line(self.now, || format!("{at}: connection to {peer} is broken"));
         self.connections.remove(&(at, peer));
         if site.pauses > 0 {
-            site.held.push_back(Held::Broken(peer));
+            site.held.push_back(StalledItem::Broken(peer));
             return;
         }
         self.act(at, |process, context| process.broken(peer, context));
     }
 
-    fn alarm(&mut self, place: Place, life: u64) {
+    fn alarm(&mut self, place: ProcessPlace, life: u64) {
         let now = self.now;
         let Some(site) = self.sites.get_mut(&place) else { return };
         if site.process.is_none() || site.life != life || site.wake.is_none_or(|wake| wake > now) {
@@ -280,7 +275,7 @@ impl World {
         }
         site.wake = None;
         if site.pauses > 0 {
-            site.held.push_back(Held::Wake);
+            site.held.push_back(StalledItem::Wake);
             return;
         }
         self.trace.event(self.now, b"wake");
@@ -288,10 +283,14 @@ impl World {
     }
 
     /// Lets a process do something, and carries out what it asks for.
-    fn act(&mut self, place: Place, does: impl FnOnce(&mut dyn Process, &mut Context<'_>)) {
+    fn act(
+        &mut self,
+        place: ProcessPlace,
+        does: impl FnOnce(&mut dyn SimProcess, &mut ProcessContext<'_>),
+    ) {
         let Some(site) = self.sites.get_mut(&place) else { return };
         let Some(mut process) = site.process.take() else { return };
-        let mut context = Context {
+        let mut context = ProcessContext {
             now: site.clock(self.now),
             world_now: self.now,
             rng: &mut self.rng,
@@ -304,14 +303,14 @@ impl World {
             wake: None,
         };
         does(&mut *process, &mut context);
-        let Context { sends, wake, .. } = context;
+        let ProcessContext { sends, wake, .. } = context;
         site.process = Some(process);
         if let Some(at) = wake {
             let at = site.world_time(at).max(self.now);
             if site.wake.is_none_or(|wake| wake > at || wake < self.now) {
                 site.wake = Some(at);
                 let life = site.life;
-                self.push(at, Event::Wake { place, life });
+                self.push(at, WorldEvent::Wake { place, life });
             }
         }
         for (to, message) in sends {
@@ -319,13 +318,14 @@ impl World {
         }
     }
 
-    fn send(&mut self, from: Place, to: Place, message: Message) {
+    /// Sends a message from one process to another.
+    pub fn send(&mut self, from: ProcessPlace, to: ProcessPlace, message: SimMessage) {
         let Some(site) = self.sites.get(&to) else { return };
         let (lives, life) = (site.process.is_some(), site.life);
         let Some(sender) = self.sites.get(&from).map(|site| site.life) else { return };
         if !lives && !self.connections.contains_key(&(from, to)) {
             if let Some(at) = self.network.break_reaches(self.now, to, from) {
-                self.push(at, Event::Broken { at: from, life: sender, peer: to });
+                self.push(at, WorldEvent::Broken { at: from, life: sender, peer: to });
             }
             return;
         }
@@ -341,20 +341,20 @@ impl World {
         }
         let number = self.damages_of(from, to);
         if let (Some(at), true) = (copies[0], self.network.damages(from, to)) {
-            return self.push(at, Event::Damaged { from, to, number });
+            return self.push(at, WorldEvent::Damaged { from, to, number });
         }
         for at in copies.into_iter().flatten() {
-            self.push(at, Event::Deliver { from, to, life, number, message: message.clone() });
+            self.push(at, WorldEvent::Deliver { from, to, life, number, message: message.clone() });
         }
     }
 
-    fn start(&mut self, place: Place) {
+    fn start(&mut self, place: ProcessPlace) {
         let Some(site) = self.sites.get_mut(&place) else { return };
         site.life += 1;
         let drawn = self.rng.next() | 1;
         let number = match place {
             // Who starts later has a higher one. Nodes start together, and never again at the same moment.
-            Place::Node(id) => incarnation_at(self.now, u64::from(id) + 1),
+            ProcessPlace::Node(id) => incarnation_at(self.now, u64::from(id) + 1),
             _ => drawn,
         };
         site.process = Some((self.boot)(place, number));
@@ -365,7 +365,7 @@ impl World {
         self.act(place, |process, context| process.start(context));
     }
 
-    fn crash(&mut self, place: Place) {
+    fn crash(&mut self, place: ProcessPlace) {
         let Some(site) = self.sites.get_mut(&place) else { return };
         if let Some(mut process) = site.process.take() {
             process.die(&mut self.rng, &mut site.disk);
@@ -375,7 +375,7 @@ impl World {
         site.wake = None;
         self.audit.died(place, self.now);
         self.trace.event(self.now, b"crash");
-        let ends: Vec<Place> = self
+        let ends: Vec<ProcessPlace> = self
             .connections
             .keys()
             .filter(|(from, to)| *from == place || *to == place)
@@ -385,7 +385,7 @@ impl World {
         for peer in ends {
             let Some(life) = self.sites.get(&peer).map(|site| site.life) else { continue };
             if let Some(at) = self.network.break_reaches(self.now, place, peer) {
-                self.push(at, Event::Broken { at: peer, life, peer: place });
+                self.push(at, WorldEvent::Broken { at: peer, life, peer: place });
             } else {
                 // It finds out when it next sends something that arrives.
                 self.connections.remove(&(peer, place));
@@ -393,7 +393,7 @@ impl World {
         }
     }
 
-    fn kill(&mut self, place: Place) {
+    fn kill(&mut self, place: ProcessPlace) {
         if let Some(site) = self.sites.get_mut(&place) {
             site.crashes += 1;
             if site.crashes == 1 {
@@ -403,10 +403,10 @@ impl World {
     }
 
     /// The disk of a dead instance of the coordinator is lost, unless too many are already.
-    fn wipe(&mut self, place: Place) {
-        let Place::Coordinator(id) = place else { return };
+    fn wipe(&mut self, place: ProcessPlace) {
+        let ProcessPlace::Coordinator(id) = place else { return };
         let disks = self.sites.iter().filter_map(|(place, site)| match place {
-            Place::Coordinator(id) => Some((*id, &site.disk)),
+            ProcessPlace::Coordinator(id) => Some((*id, &site.disk)),
             _ => None,
         });
         if voting::may_be_lost(id, disks)
@@ -418,58 +418,58 @@ impl World {
         }
     }
 
-    fn begin(&mut self, fault: Fault, lasts: Duration) {
+    fn begin(&mut self, fault: ScenarioFault, lasts: Duration) {
         self.trace.event(self.now, b"fault");
         self.trace.line(self.now, || format!("fault begins: {fault:?} for {lasts:?}"));
         match fault {
-            Fault::Links(quality) => self.network.set_quality(quality),
-            Fault::CutOneWay(from, to) => self.network.cut(from, to),
-            Fault::Cut(from, to) => {
+            ScenarioFault::Links(quality) => self.network.set_quality(quality),
+            ScenarioFault::CutOneWay(from, to) => self.network.cut(from, to),
+            ScenarioFault::Cut(from, to) => {
                 self.network.cut(from, to);
                 self.network.cut(to, from);
             }
-            Fault::Isolate(place) => self.isolate(place, |_| true, Network::cut),
-            Fault::Seclude(place) => self.isolate(place, is_no_client, Network::cut),
-            Fault::Sever(place) => self.isolate(place, is_node, Network::cut),
-            Fault::Mute(place) => self.mute(place, Network::cut),
-            Fault::Crash(place) => self.kill(place),
-            Fault::Wipe(place) => {
+            ScenarioFault::Isolate(place) => self.isolate(place, |_| true, SimNetwork::cut),
+            ScenarioFault::Seclude(place) => self.isolate(place, is_no_client, SimNetwork::cut),
+            ScenarioFault::Sever(place) => self.isolate(place, is_node, SimNetwork::cut),
+            ScenarioFault::Mute(place) => self.mute(place, SimNetwork::cut),
+            ScenarioFault::Crash(place) => self.kill(place),
+            ScenarioFault::Wipe(place) => {
                 self.kill(place);
                 self.wipe(place);
             }
-            Fault::Pause(place) => {
+            ScenarioFault::Pause(place) => {
                 if let Some(site) = self.sites.get_mut(&place) {
                     site.pauses += 1;
                 }
             }
-            Fault::Jump(place) => {
+            ScenarioFault::Jump(place) => {
                 if let Some(site) = self.sites.get_mut(&place) {
                     site.ahead += lasts / 2;
                     let life = site.life;
                     if site.wake.is_some() {
                         site.wake = Some(self.now);
-                        self.push(self.now, Event::Wake { place, life });
+                        self.push(self.now, WorldEvent::Wake { place, life });
                     }
                 }
             }
         }
     }
 
-    fn end(&mut self, fault: Fault) {
+    fn end(&mut self, fault: ScenarioFault) {
         self.trace.event(self.now, b"fault ends");
         self.trace.line(self.now, || format!("fault ends: {fault:?}"));
         match fault {
-            Fault::Links(_) => self.network.set_quality(self.usual_links),
-            Fault::CutOneWay(from, to) => self.network.mend(from, to),
-            Fault::Cut(from, to) => {
+            ScenarioFault::Links(_) => self.network.set_quality(self.usual_links),
+            ScenarioFault::CutOneWay(from, to) => self.network.mend(from, to),
+            ScenarioFault::Cut(from, to) => {
                 self.network.mend(from, to);
                 self.network.mend(to, from);
             }
-            Fault::Isolate(place) => self.isolate(place, |_| true, Network::mend),
-            Fault::Seclude(place) => self.isolate(place, is_no_client, Network::mend),
-            Fault::Sever(place) => self.isolate(place, is_node, Network::mend),
-            Fault::Mute(place) => self.mute(place, Network::mend),
-            Fault::Crash(place) | Fault::Wipe(place) => {
+            ScenarioFault::Isolate(place) => self.isolate(place, |_| true, SimNetwork::mend),
+            ScenarioFault::Seclude(place) => self.isolate(place, is_no_client, SimNetwork::mend),
+            ScenarioFault::Sever(place) => self.isolate(place, is_node, SimNetwork::mend),
+            ScenarioFault::Mute(place) => self.mute(place, SimNetwork::mend),
+            ScenarioFault::Crash(place) | ScenarioFault::Wipe(place) => {
                 if let Some(site) = self.sites.get_mut(&place) {
                     site.crashes -= 1;
                     if site.crashes == 0 {
@@ -477,16 +477,16 @@ impl World {
                     }
                 }
             }
-            Fault::Pause(place) => self.resume(place),
-            Fault::Jump(_) => {}
+            ScenarioFault::Pause(place) => self.resume(place),
+            ScenarioFault::Jump(_) => {}
         }
     }
 
     fn isolate(
         &mut self,
-        place: Place,
-        from: fn(Place) -> bool,
-        change: impl Fn(&mut Network, Place, Place),
+        place: ProcessPlace,
+        from: fn(ProcessPlace) -> bool,
+        change: impl Fn(&mut SimNetwork, ProcessPlace, ProcessPlace),
     ) {
         let others = self.sites.keys().copied().filter(|other| *other != place && from(*other));
         for other in others.collect::<Vec<_>>() {
@@ -495,13 +495,17 @@ impl World {
         }
     }
 
-    fn mute(&mut self, place: Place, change: impl Fn(&mut Network, Place, Place)) {
+    fn mute(
+        &mut self,
+        place: ProcessPlace,
+        change: impl Fn(&mut SimNetwork, ProcessPlace, ProcessPlace),
+    ) {
         let nodes = self.sites.keys().copied().filter(|other| *other != place && is_node(*other));
         nodes.for_each(|node| change(&mut self.network, place, node));
     }
 
     /// A process that stood still finds everything that came meanwhile.
-    fn resume(&mut self, place: Place) {
+    fn resume(&mut self, place: ProcessPlace) {
         let Some(site) = self.sites.get_mut(&place) else { return };
         site.pauses -= 1;
         if site.pauses > 0 {
@@ -509,22 +513,22 @@ impl World {
         }
         for held in std::mem::take(&mut site.held) {
             match held {
-                Held::Message(from, message) => {
+                StalledItem::Message(from, message) => {
                     self.act(place, |process, context| process.receive(from, message, context));
                 }
-                Held::Broken(peer) => {
+                StalledItem::Broken(peer) => {
                     self.act(place, |process, context| process.broken(peer, context));
                 }
-                Held::Wake => self.act(place, |process, context| process.wake(context)),
+                StalledItem::Wake => self.act(place, |process, context| process.wake(context)),
             }
         }
     }
 }
 
-const fn is_node(place: Place) -> bool {
-    matches!(place, Place::Node(_))
+const fn is_node(place: ProcessPlace) -> bool {
+    matches!(place, ProcessPlace::Node(_))
 }
 
-const fn is_no_client(place: Place) -> bool {
-    !matches!(place, Place::Client(_))
+const fn is_no_client(place: ProcessPlace) -> bool {
+    !matches!(place, ProcessPlace::Client(_))
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use samite_sim::net::Place;
-use samite_sim::run::{Report, run};
-use samite_sim::scenario::{CoordinatorState, Fault, Planned, Scenario};
+use samite_sim::net::ProcessPlace;
+use samite_sim::run::{RunReport, run};
+use samite_sim::scenario::{CoordinatorState, PlannedFault, RunScenario, ScenarioFault};
 
 /// Longer than anything that a call has to wait for, unless it is for the end of the cut.
 const LASTS: Duration = Duration::from_secs(25);
@@ -13,16 +13,16 @@ const LASTS: Duration = Duration::from_secs(25);
 fn report(
     seed: u64,
     state: CoordinatorState,
-    fault: fn(Place) -> Fault,
+    fault: fn(ProcessPlace) -> ScenarioFault,
     coordinators: u32,
-) -> Report {
-    let cut = |id| Planned {
-        fault: fault(Place::Coordinator(id)),
+) -> RunReport {
+    let cut = |id| PlannedFault {
+        fault: fault(ProcessPlace::Coordinator(id)),
         at: Duration::from_secs(2),
         lasts: LASTS,
     };
-    let well = Scenario::keeping_state(seed, state);
-    let scenario = Scenario {
+    let well = RunScenario::keeping_state(seed, state);
+    let scenario = RunScenario {
         nodes: 3,
         founders: 3,
         wishes: Vec::new(),
@@ -40,8 +40,10 @@ fn report(
 #[test]
 fn a_leader_that_reaches_no_node_is_replaced() {
     for seed in 0..20 {
-        let faults = [Fault::Sever, Fault::Mute].map(|fault| (CoordinatorState::Store, fault));
-        let voters = (CoordinatorState::Voters, Fault::Sever as fn(Place) -> Fault);
+        let faults = [ScenarioFault::Sever, ScenarioFault::Mute]
+            .map(|fault| (CoordinatorState::Store, fault));
+        let voters =
+            (CoordinatorState::Voters, ScenarioFault::Sever as fn(ProcessPlace) -> ScenarioFault);
         for (state, fault) in faults.into_iter().chain([voters]) {
             let report = report(seed, state, fault, 3);
             assert!(report.violations.is_empty(), "seed {seed}: {:?}", report.violations);
@@ -53,7 +55,7 @@ fn a_leader_that_reaches_no_node_is_replaced() {
             );
         }
         // Without another one, all wait.
-        let alone = report(seed, CoordinatorState::Store, Fault::Sever, 1);
+        let alone = report(seed, CoordinatorState::Store, ScenarioFault::Sever, 1);
         assert!(alone.violations.is_empty(), "seed {seed}: {:?}", alone.violations);
         assert!(alone.longest_call > LASTS / 2, "seed {seed}: {:?}", alone.longest_call);
     }

@@ -1,11 +1,11 @@
 //! What docs/scale.md says, at sizes that take seconds: balance, messages, and a rebuild that falls as nodes are added.
 #![allow(clippy::unwrap_used, reason = "a failure fails the test")]
 
-use samite_sim::scale::{Figures, measure};
+use samite_sim::scale::{ScaleMetrics, measure};
 
 #[test]
 fn more_nodes_share_load_and_rebuild_and_cost_no_messages() {
-    let all: Vec<Figures> = [4, 16, 64].map(|nodes| measure(nodes).unwrap()).into();
+    let all: Vec<ScaleMetrics> = [4, 16, 64].map(|nodes| measure(nodes).unwrap()).into();
     for figures in &all {
         assert!(figures.primaries <= 1.1 && figures.members <= 1.1, "{figures:?}");
         // A partition that was idle asks its members for room when it is used again: two messages, once a second at most.

@@ -1,9 +1,11 @@
 //! A short run: some hundreds of seeds. `make sim` runs many.
 
 use samite_sim::run::run;
-use samite_sim::scenario::{CoordinatorState, Fault, Scenario, Want, Wished};
+use samite_sim::scenario::{
+    CoordinatorState, OperatorRequest, PlannedRequest, RunScenario, ScenarioFault,
+};
 
-fn is_fine(scenario: &Scenario) {
+fn is_fine(scenario: &RunScenario) {
     let (seed, report) = (scenario.seed, run(scenario, false));
     assert!(report.violations.is_empty(), "seed {seed}: {:?}", report.violations);
     assert_eq!(report.too_hard, 0, "seed {seed}");
@@ -11,7 +13,7 @@ fn is_fine(scenario: &Scenario) {
 
 #[test]
 fn seeds_break_no_rule() {
-    (0..300).for_each(|seed| is_fine(&Scenario::new(seed)));
+    (0..300).for_each(|seed| is_fine(&RunScenario::new(seed)));
 }
 
 /// Seeds that broke a rule once.
@@ -34,24 +36,25 @@ fn seeds_that_found_something_break_no_rule_any_more() {
         303_173,
     ];
     // There was no other place for the coordinator's state then.
-    let scenario = |seed| Scenario::keeping_state(seed, CoordinatorState::Store);
+    let scenario = |seed| RunScenario::keeping_state(seed, CoordinatorState::Store);
     found.into_iter().for_each(|seed| is_fine(&scenario(seed)));
     // Two of five voters followed nobody, for ever.
-    is_fine(&Scenario::keeping_state(2_260, CoordinatorState::Voters));
+    is_fine(&RunScenario::keeping_state(2_260, CoordinatorState::Voters));
     // A member that did not know of a loss yet was lent reads, and said that something was missing.
     for seed in [2_041_916, 2_061_647] {
-        is_fine(&Scenario::keeping_state(seed, CoordinatorState::Store));
+        is_fine(&RunScenario::keeping_state(seed, CoordinatorState::Store));
     }
-    is_fine(&Scenario::keeping_state(5_930, CoordinatorState::Voters));
+    is_fine(&RunScenario::keeping_state(5_930, CoordinatorState::Voters));
 }
 
 /// Half of the seeds have voters, three or five, which die and lose their disks, also while all nodes die or come and go.
 #[test]
 fn seeds_have_voters_that_lose_their_disks() {
-    let all: Vec<_> = (0..1000).map(Scenario::new).collect();
-    let count = |is: &dyn Fn(&Scenario) -> bool| all.iter().filter(|one| is(one)).count();
-    let loses =
-        |one: &Scenario| one.faults.iter().any(|planned| matches!(planned.fault, Fault::Wipe(_)));
+    let all: Vec<_> = (0..1000).map(RunScenario::new).collect();
+    let count = |is: &dyn Fn(&RunScenario) -> bool| all.iter().filter(|one| is(one)).count();
+    let loses = |one: &RunScenario| {
+        one.faults.iter().any(|planned| matches!(planned.fault, ScenarioFault::Wipe(_)))
+    };
     assert!((450..550).contains(&count(&|one| one.voters.is_some())));
     assert!(count(&|one| one.voters.is_some() && one.coordinators == 5) > 80);
     assert!(count(&|one| loses(one) && one.voters.is_none()) == 0);
@@ -64,8 +67,8 @@ fn seeds_have_voters_that_lose_their_disks() {
 #[test]
 fn seeds_lose_what_is_in_memory() {
     let (mut alone, mut mirrored, mut acknowledged) = (0, 0, 0);
-    for scenario in (0..1000).map(Scenario::new) {
-        let acknowledges = |wished: &Wished| wished.want == Want::Acknowledge;
+    for scenario in (0..1000).map(RunScenario::new) {
+        let acknowledges = |wished: &PlannedRequest| wished.want == OperatorRequest::Acknowledge;
         alone += u32::from(scenario.redundancy == 1);
         acknowledged += u32::from(scenario.wishes.iter().any(acknowledges));
         mirrored += u32::from(scenario.redundancy > 1 && scenario.wishes.iter().any(acknowledges));
@@ -77,7 +80,7 @@ fn seeds_lose_what_is_in_memory() {
 #[test]
 fn seeds_have_every_mix_of_durability_and_reading() {
     let mut mixes = std::collections::BTreeMap::<(bool, bool), u32>::new();
-    for scenario in (0..1000).map(Scenario::new) {
+    for scenario in (0..1000).map(RunScenario::new) {
         *mixes.entry((scenario.flash_us.is_some(), scenario.reads_any)).or_default() += 1;
     }
     assert_eq!(mixes.len(), 4, "(durable, any member answers reads): {mixes:?}");

@@ -1,17 +1,17 @@
 //! The simulator finds what it is there to find: each of these rules, broken on purpose, shows within so many seeds.
 
-use samite_sim::rules::{Rules, Wrong};
+use samite_sim::rules::{BrokenRule, RunRules};
 use samite_sim::run::run;
-use samite_sim::scenario::Scenario;
+use samite_sim::scenario::RunScenario;
 
 /// Seeds within which every wrong rule is to be found. One in 230 shows that terms count for nothing: whom members do not follow has no room there, and is
 /// refused most of what would do harm.
 const SEEDS: u64 = 1500;
 
-fn is_found(wrong: Wrong) {
-    let rules = Rules { wrong: Some(wrong) };
+fn is_found(wrong: BrokenRule) {
+    let rules = RunRules { wrong: Some(wrong) };
     let broken = (0..SEEDS).find_map(|seed| {
-        let report = run(&Scenario { rules, ..Scenario::new(seed) }, false);
+        let report = run(&RunScenario { rules, ..RunScenario::new(seed) }, false);
         Some((seed, report.violations.into_iter().next()?))
     });
     let (seed, violation) = broken.unwrap_or_else(|| panic!("{wrong}: not found in {SEEDS} seeds"));
@@ -20,75 +20,75 @@ fn is_found(wrong: Wrong) {
 
 #[test]
 fn replies_that_do_not_wait_for_members() {
-    is_found(Wrong::EarlyReplies);
+    is_found(BrokenRule::EarlyReplies);
 }
 
 #[test]
 fn going_on_without_a_member_before_the_map_says_so() {
-    is_found(Wrong::NoRecord);
+    is_found(BrokenRule::NoRecord);
 }
 
 #[test]
 fn repetitions_that_are_done_again() {
-    is_found(Wrong::NoDedupe);
+    is_found(BrokenRule::NoDedupe);
 }
 
 #[test]
 fn resync_without_its_queue() {
-    is_found(Wrong::NoQueue);
+    is_found(BrokenRule::NoQueue);
 }
 
 #[test]
 fn reads_from_members_that_may_be_behind() {
-    is_found(Wrong::StaleReads);
+    is_found(BrokenRule::StaleReads);
 }
 
 #[test]
 fn members_that_are_waited_for_too_late() {
-    is_found(Wrong::LateAcks);
+    is_found(BrokenRule::LateAcks);
 }
 
 #[test]
 fn messages_whose_terms_count_for_nothing() {
-    is_found(Wrong::NoTerms);
+    is_found(BrokenRule::NoTerms);
 }
 
 #[test]
 fn nodes_that_go_on_without_a_lease() {
-    is_found(Wrong::NoLease);
+    is_found(BrokenRule::NoLease);
 }
 
 #[test]
 fn replies_that_do_not_wait_for_flash() {
-    is_found(Wrong::EarlyFlash);
+    is_found(BrokenRule::EarlyFlash);
 }
 
 #[test]
 fn losses_that_partitions_do_not_tell() {
-    is_found(Wrong::LossUntold);
+    is_found(BrokenRule::LossUntold);
 }
 
 #[test]
 fn losses_that_the_coordinator_forgets() {
-    is_found(Wrong::LossForgotten);
+    is_found(BrokenRule::LossForgotten);
 }
 
 #[test]
 fn changes_that_do_not_fit_on_all_members() {
-    is_found(Wrong::NoRoom);
+    is_found(BrokenRule::NoRoom);
 }
 
 #[test]
 fn voters_that_vote_again_without_what_they_promised() {
-    is_found(Wrong::VotesTwice);
+    is_found(BrokenRule::VotesTwice);
 }
 
 #[test]
 fn voters_that_forget_what_they_accepted() {
-    is_found(Wrong::ForgetsLog);
+    is_found(BrokenRule::ForgetsLog);
 }
 
 #[test]
 fn leaders_that_do_not_wait_for_most_voters() {
-    is_found(Wrong::OldTerm);
+    is_found(BrokenRule::OldTerm);
 }

@@ -5,7 +5,7 @@
 
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::tree::{Tree, join};
+use crate::tree::{FileTree, join};
 
 /// What a hidden name has behind the name of the file.
 const MARK: &[u8] = b".samite-copy-";
@@ -17,7 +17,7 @@ const NAME_KEPT: usize = 200;
 const TRIES: usize = 16;
 
 /// A file that is being made, and where it will be.
-pub struct Beside<F> {
+pub struct DraftFile<F> {
     /// The file, for writing.
     pub file: F,
     /// Its path until it is put in place.
@@ -35,12 +35,12 @@ fn hidden_name(to: &[u8], slot: usize) -> Vec<u8> {
     join(dir, &[b".", kept, MARK, slot.to_string().as_bytes()].concat())
 }
 
-impl<F: Send + Sync> Beside<F> {
+impl<F: Send + Sync> DraftFile<F> {
     /// Makes a file that is to become `to`, and removes what killed copies to `to` have left.
     ///
     /// # Errors
-    /// `Busy`: too many copies to `to` are under way; as [`Tree::create`].
-    pub fn create<T: Tree<File = F>>(tree: &T, to: &[u8], perm: u32) -> Result<Self> {
+    /// `Busy`: too many copies to `to` are under way; as [`FileTree::create`].
+    pub fn create<T: FileTree<File = F>>(tree: &T, to: &[u8], perm: u32) -> Result<Self> {
         for slot in 0..SLOTS {
             let hidden = hidden_name(to, slot);
             let mut found = false;
@@ -58,8 +58,8 @@ impl<F: Send + Sync> Beside<F> {
     /// Puts the file, whole, closed or not, in place of what is there. On failure nothing of it is left.
     ///
     /// # Errors
-    /// As [`Tree::rename`].
-    pub fn place<T: Tree<File = F>>(&self, tree: &T) -> Result<()> {
+    /// As [`FileTree::rename`].
+    pub fn place<T: FileTree<File = F>>(&self, tree: &T) -> Result<()> {
         if let Err(error) = tree.rename(&self.hidden, &self.to) {
             self.give_up(tree);
             return Err(error);
@@ -73,7 +73,7 @@ impl<F: Send + Sync> Beside<F> {
     }
 
     /// Removes the file; the error that led here is the one to tell.
-    pub fn give_up<T: Tree<File = F>>(&self, tree: &T) {
+    pub fn give_up<T: FileTree<File = F>>(&self, tree: &T) {
         let _ = tree.unlink(&self.hidden);
         tree.release(&self.file);
         tree.close(&self.file);
@@ -81,7 +81,12 @@ impl<F: Send + Sync> Beside<F> {
 }
 
 /// Makes and locks the file `hidden`; `None` when another copy is writing it. `found`: there was a fragment.
-fn claim<T: Tree>(tree: &T, hidden: &[u8], perm: u32, found: &mut bool) -> Result<Option<T::File>> {
+fn claim<T: FileTree>(
+    tree: &T,
+    hidden: &[u8],
+    perm: u32,
+    found: &mut bool,
+) -> Result<Option<T::File>> {
     for _ in 0..TRIES {
         match tree.create(hidden, perm) {
             Ok(file) => {
@@ -105,7 +110,7 @@ fn claim<T: Tree>(tree: &T, hidden: &[u8], perm: u32, found: &mut bool) -> Resul
     Ok(None)
 }
 
-fn is_at<T: Tree>(tree: &T, file: &T::File, path: &[u8]) -> bool {
+fn is_at<T: FileTree>(tree: &T, file: &T::File, path: &[u8]) -> bool {
     match (tree.file_meta(file, path), tree.meta(path)) {
         (Ok(file), Ok(there)) => file.id == there.id,
         _ => false,
@@ -113,7 +118,7 @@ fn is_at<T: Tree>(tree: &T, file: &T::File, path: &[u8]) -> bool {
 }
 
 /// Whether the name is free now: it was, or what was there belonged to nobody.
-fn remove_fragment<T: Tree>(tree: &T, hidden: &[u8]) -> bool {
+fn remove_fragment<T: FileTree>(tree: &T, hidden: &[u8]) -> bool {
     let file = match tree.open(hidden) {
         Ok(file) => file,
         Err(error) => return error.kind() == ErrorKind::NotFound,
@@ -134,7 +139,7 @@ pub fn is_hidden(name: &[u8]) -> bool {
 }
 
 /// Removes what killed copies have left in a directory, whatever they were to become.
-pub fn sweep_dir<T: Tree>(tree: &T, dir: &[u8]) {
+pub fn sweep_dir<T: FileTree>(tree: &T, dir: &[u8]) {
     let (mut found, mut entries) = (false, Vec::new());
     // What could not be listed is left for another time.
     let _ = tree.list(dir, &mut entries);
@@ -147,7 +152,7 @@ pub fn sweep_dir<T: Tree>(tree: &T, dir: &[u8]) {
 }
 
 /// Whether there was a fragment.
-fn sweep<T: Tree>(tree: &T, to: &[u8], slots: std::ops::Range<usize>) -> bool {
+fn sweep<T: FileTree>(tree: &T, to: &[u8], slots: std::ops::Range<usize>) -> bool {
     let mut found = false;
     for slot in slots {
         let hidden = hidden_name(to, slot);

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use samite_fs::FileKind;
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::beside::{self, Beside};
-use crate::progress::{Progress, add};
-use crate::queue::Shared;
-use crate::tree::{Meta, Range, Small, Tree};
-use crate::{Options, verify};
+use crate::beside::{self, DraftFile};
+use crate::progress::{CopyProgress, add};
+use crate::queue::SharedFile;
+use crate::tree::{ByteRange, FileMeta, FileTree, SmallFile};
+use crate::{CopyOptions, verify};
 
 /// What is read and written at a time: the largest chunk of a file in the store.
 const BUFFER_LEN: usize = 1 << 20;
@@ -25,9 +25,9 @@ const LARGE_LEN: u64 = 4 * PIECE_LEN;
 const ERRORS_MAX: u32 = 10;
 
 /// Memory of one copying thread.
-pub struct Buffer(Vec<u8>);
+pub struct CopyBuffer(Vec<u8>);
 
-impl Buffer {
+impl CopyBuffer {
     pub fn new() -> Self {
         Self(vec![0; BUFFER_LEN])
     }
@@ -41,16 +41,16 @@ impl Buffer {
 pub struct FileJob {
     pub from: Vec<u8>,
     pub to: Vec<u8>,
-    pub meta: Meta,
+    pub meta: FileMeta,
 }
 
 /// A large file on its way.
-pub struct Large<S, D> {
+pub struct LargeFile<S, D> {
     source: S,
-    destination: Beside<D>,
+    destination: DraftFile<D>,
     from: Vec<u8>,
     to: Vec<u8>,
-    meta: Meta,
+    meta: FileMeta,
     /// First byte of the next piece to take.
     next: AtomicU64,
     /// Pieces not yet done.
@@ -60,18 +60,18 @@ pub struct Large<S, D> {
     failed: AtomicBool,
 }
 
-impl<S: Send + Sync, D: Send + Sync> Shared for Large<S, D> {
+impl<S: Send + Sync, D: Send + Sync> SharedFile for LargeFile<S, D> {
     fn has_pieces(&self) -> bool {
         self.next.load(Ordering::Relaxed) < self.meta.size
     }
 }
 
 /// One copy of a tree.
-pub struct Copy<'a, S, D> {
+pub struct TreeCopy<'a, S, D> {
     pub source: &'a S,
     pub destination: &'a D,
-    pub options: &'a Options,
-    pub progress: &'a Progress,
+    pub options: &'a CopyOptions,
+    pub progress: &'a CopyProgress,
     pub on_error: &'a (dyn Fn(&Error) + Sync),
     /// A node cannot be reached: all that is left would wait for it in vain.
     pub lost: AtomicBool,
@@ -81,7 +81,7 @@ pub struct Copy<'a, S, D> {
     pub too_many: AtomicU8,
 }
 
-impl<S: Tree, D: Tree> Copy<'_, S, D> {
+impl<S: FileTree, D: FileTree> TreeCopy<'_, S, D> {
     /// Counts a failure, and tells it unless there were too many of its kind.
     pub fn failed(&self, error: &Error) {
         add(&self.progress.tally.errors, 1);
@@ -174,7 +174,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         &self,
         path: &[u8],
         make: impl Fn() -> Result<()>,
-        will_do: impl Fn(&Meta) -> bool,
+        will_do: impl Fn(&FileMeta) -> bool,
     ) -> Result<()> {
         match make() {
             Err(error) if error.kind() == ErrorKind::Exists => {
@@ -190,7 +190,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         }
     }
 
-    fn check_replaceable(&self, path: &[u8], found: &Meta) -> Result<()> {
+    fn check_replaceable(&self, path: &[u8], found: &FileMeta) -> Result<()> {
         if found.kind == FileKind::Directory {
             return Err(Error::new(
                 ErrorKind::IsDirectory,
@@ -204,8 +204,8 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     pub fn file(
         &self,
         job: &FileJob,
-        buffer: &mut Buffer,
-        offer: impl FnOnce(Arc<Large<S::File, D::File>>),
+        buffer: &mut CopyBuffer,
+        offer: impl FnOnce(Arc<LargeFile<S::File, D::File>>),
     ) {
         if let Err(error) = self.try_file(job, buffer, offer) {
             self.failed(&error);
@@ -214,14 +214,14 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     }
 
     /// Copies small files together. Those that are there already, or that turn out not to be small, are copied one by one.
-    pub fn small_files(&self, jobs: &[FileJob], buffer: &mut Buffer) {
+    pub fn small_files(&self, jobs: &[FileJob], buffer: &mut CopyBuffer) {
         let from: Vec<&[u8]> = jobs.iter().map(|job| &*job.from).collect();
         let mut files = Vec::with_capacity(jobs.len());
         let mut batch = Vec::with_capacity(jobs.len());
         for (job, read) in jobs.iter().zip(self.source.read_small(&from)) {
             match read {
                 Ok(Some((meta, data))) => {
-                    files.push(Small { path: &job.to, meta, data });
+                    files.push(SmallFile { path: &job.to, meta, data });
                     batch.push(job);
                 }
                 Ok(None) => self.file(job, buffer, |_| {}),
@@ -254,7 +254,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         add(&self.progress.files_done, 1);
     }
 
-    fn verify_if_asked(&self, job: &FileJob, buffer: &mut Buffer) -> Result<()> {
+    fn verify_if_asked(&self, job: &FileJob, buffer: &mut CopyBuffer) -> Result<()> {
         if self.options.checksum {
             verify::compare(self, job, buffer)?;
             add(&self.progress.tally.verified, 1);
@@ -265,14 +265,14 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     fn try_file(
         &self,
         job: &FileJob,
-        buffer: &mut Buffer,
-        offer: impl FnOnce(Arc<Large<S::File, D::File>>),
+        buffer: &mut CopyBuffer,
+        offer: impl FnOnce(Arc<LargeFile<S::File, D::File>>),
     ) -> Result<()> {
         let perm = job.meta.perm & 0o777;
         if self.is_there(job, buffer)? {
             return Ok(());
         }
-        let created = Beside::create(self.destination, &job.to, perm)?;
+        let created = DraftFile::create(self.destination, &job.to, perm)?;
         let opened = self.source.open(&job.from).and_then(|source| {
             let meta = self.source.file_meta(&source, &job.from)?;
             if meta.kind == FileKind::File {
@@ -288,7 +288,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
                 return Err(error);
             }
         };
-        let large = Arc::new(Large {
+        let large = Arc::new(LargeFile {
             source,
             destination: created,
             from: job.from.clone(),
@@ -310,7 +310,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     }
 
     /// Whether there is a file already, and it is the one to copy, whole. Anything else that is there, but no directory, is replaced.
-    fn is_there(&self, job: &FileJob, buffer: &mut Buffer) -> Result<bool> {
+    fn is_there(&self, job: &FileJob, buffer: &mut CopyBuffer) -> Result<bool> {
         let found = match self.destination.meta(&job.to) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             found => found?,
@@ -330,13 +330,13 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     }
 
     /// Takes pieces of a large file until none is left to take.
-    pub fn help(&self, large: &Arc<Large<S::File, D::File>>, buffer: &mut Buffer) {
+    pub fn help(&self, large: &Arc<LargeFile<S::File, D::File>>, buffer: &mut CopyBuffer) {
         loop {
             let start = large.next.fetch_add(PIECE_LEN, Ordering::Relaxed);
             if start >= large.meta.size {
                 return;
             }
-            let piece = Range { start, end: large.meta.size.min(start + PIECE_LEN) };
+            let piece = ByteRange { start, end: large.meta.size.min(start + PIECE_LEN) };
             if self.is_lost() {
                 large.failed.store(true, Ordering::Relaxed);
             }
@@ -353,13 +353,13 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
 
     fn piece(
         &self,
-        large: &Large<S::File, D::File>,
-        piece: Range,
+        large: &LargeFile<S::File, D::File>,
+        piece: ByteRange,
         buffer: &mut [u8],
     ) -> Result<()> {
         let mut at = piece.start;
         while at < piece.end {
-            let rest = Range { start: at, end: piece.end };
+            let rest = ByteRange { start: at, end: piece.end };
             let Some(data) = self.source.next_data(&large.source, &large.from, rest)? else {
                 return Ok(());
             };
@@ -380,7 +380,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     /// Writes what is not zeros. The file is new, so what is not written is a hole.
     fn write_but_zeros(
         &self,
-        large: &Large<S::File, D::File>,
+        large: &LargeFile<S::File, D::File>,
         bytes: &[u8],
         offset: u64,
     ) -> Result<()> {
@@ -406,7 +406,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     }
 
     /// One piece is done; after the last one the file gets its length and attributes.
-    fn end_piece(&self, large: &Large<S::File, D::File>, buffer: &mut Buffer) {
+    fn end_piece(&self, large: &LargeFile<S::File, D::File>, buffer: &mut CopyBuffer) {
         if large.left.fetch_sub(1, Ordering::AcqRel) != 1 {
             return;
         }
@@ -423,7 +423,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
         }
     }
 
-    fn end_file(&self, large: &Large<S::File, D::File>, buffer: &mut Buffer) -> Result<()> {
+    fn end_file(&self, large: &LargeFile<S::File, D::File>, buffer: &mut CopyBuffer) -> Result<()> {
         let (new, path) = (&large.destination, &large.to);
         let ended = (|| {
             if large.written_end.load(Ordering::Relaxed) < large.meta.size {
@@ -450,7 +450,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
     }
 
     /// Leaves nothing half-copied behind; the error that led here is the one to tell.
-    fn give_up(&self, new: &Beside<D::File>) {
+    fn give_up(&self, new: &DraftFile<D::File>) {
         if self.is_lost() {
             // It would wait for the lost node once more. The next copy to this name removes the fragment.
             return;
@@ -465,7 +465,7 @@ impl<S: Tree, D: Tree> Copy<'_, S, D> {
 }
 
 /// Reads exactly `buf.len()` bytes.
-pub fn read_full<T: Tree>(
+pub fn read_full<T: FileTree>(
     tree: &T,
     file: &T::File,
     path: &[u8],

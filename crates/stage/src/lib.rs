@@ -5,7 +5,7 @@
 //! Modes, times (to the nanosecond), symbolic and hard links and holes are kept, and owners when run by root.
 //!
 //! **Resuming.** The modification time of a file is set last. A file that is at the destination with the same length and time
-//! was copied to its end and is skipped; any other one is copied anew, beside what is there ([`Beside`]), and replaces it when whole. A directory gets its mode and times after
+//! was copied to its end and is skipped; any other one is copied anew, beside what is there ([`DraftFile`]), and replaces it when whole. A directory gets its mode and times after
 //! all that is in it.
 //!
 //! **Errors** name the file, are told as they happen, and do not stop the rest: of a directory that cannot be listed to its end is copied what could be listed; but when a node cannot be reached, the copy is given up, and
@@ -21,11 +21,11 @@ mod tree;
 mod verify;
 mod walk;
 
-pub use beside::Beside;
+pub use beside::DraftFile;
 pub use local::LocalTree;
-pub use progress::{Progress, Summary};
+pub use progress::{CopyProgress, CopySummary};
 pub use store::StoreTree;
-pub use tree::{Entry, Meta, Range, SMALL_LEN, Small, Tree, Whole, join};
+pub use tree::{ByteRange, Entry, FileMeta, FileTree, SMALL_LEN, SmallFile, Whole, join};
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -34,7 +34,7 @@ use samite_types::{Error, Result};
 
 /// How to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct CopyOptions {
     /// Threads that copy files; at least 1.
     pub threads: usize,
     /// Read every file back and compare it with its source, skipped ones too.
@@ -45,7 +45,7 @@ pub struct Options {
     pub resume: bool,
 }
 
-impl Default for Options {
+impl Default for CopyOptions {
     /// As many threads as processors, 2 to 8; owners kept by root; resuming.
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
@@ -60,19 +60,19 @@ impl Default for Options {
 
 /// Copies the tree (or the one file) `from` in `source` to `to` in `destination`: afterwards `to` is what `from` was.
 ///
-/// What else is in a directory `to` stays. `on_error` hears of each failure; [`Summary::errors`] counts them.
+/// What else is in a directory `to` stays. `on_error` hears of each failure; [`CopySummary::errors`] counts them.
 ///
 /// # Errors
 /// `from` cannot be looked at, or threads cannot be started: nothing was copied then.
-pub fn copy_tree<S: Tree, D: Tree>(
+pub fn copy_tree<S: FileTree, D: FileTree>(
     (source, from): (&S, &[u8]),
     (destination, to): (&D, &[u8]),
-    options: &Options,
-    progress: &Progress,
+    options: &CopyOptions,
+    progress: &CopyProgress,
     on_error: &(dyn Fn(&Error) + Sync),
-) -> Result<Summary> {
+) -> Result<CopySummary> {
     let root = source.meta(from)?;
-    let job = copy::Copy {
+    let job = copy::TreeCopy {
         source,
         destination,
         options,

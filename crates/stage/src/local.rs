@@ -1,4 +1,4 @@
-//! The local file system as a [`Tree`].
+//! The local file system as a [`FileTree`].
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use samite_fs::{FileKind, Timestamp};
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::beside::Beside;
-use crate::tree::{Entry, Meta, Range, SMALL_LEN, Small, Tree, Whole};
+use crate::beside::DraftFile;
+use crate::tree::{ByteRange, Entry, FileMeta, FileTree, SMALL_LEN, SmallFile, Whole};
 
 /// The local file system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,11 +52,11 @@ fn kind_of(mode: RawMode) -> FileKind {
 }
 
 #[expect(clippy::unnecessary_cast, reason = "widths of the fields differ between architectures")]
-fn meta_of(stat: &Stat) -> Meta {
+fn meta_of(stat: &Stat) -> FileMeta {
     let time = |seconds, nanoseconds| {
         Timestamp::new(seconds, u32::try_from(nanoseconds).unwrap_or_default())
     };
-    Meta {
+    FileMeta {
         kind: kind_of(stat.st_mode),
         perm: stat.st_mode as u32 & 0o7777,
         uid: stat.st_uid,
@@ -70,7 +70,7 @@ fn meta_of(stat: &Stat) -> Meta {
     }
 }
 
-fn times_of(meta: &Meta) -> Timestamps {
+fn times_of(meta: &FileMeta) -> Timestamps {
     let spec =
         |time: Timestamp| Timespec { tv_sec: time.seconds(), tv_nsec: time.nanoseconds().into() };
     Timestamps { last_access: spec(meta.atime), last_modification: spec(meta.mtime) }
@@ -102,14 +102,14 @@ impl LocalTree {
     }
 }
 
-impl Tree for LocalTree {
+impl FileTree for LocalTree {
     type File = File;
 
     fn show(&self, path: &[u8]) -> String {
         as_path(path).display().to_string()
     }
 
-    fn meta(&self, path: &[u8]) -> Result<Meta> {
+    fn meta(&self, path: &[u8]) -> Result<FileMeta> {
         rustix::fs::lstat(as_path(path)).map(|stat| meta_of(&stat)).map_err(failed("stat", path))
     }
 
@@ -125,12 +125,12 @@ impl Tree for LocalTree {
         paths.iter().map(|path| self.read_whole(path)).collect()
     }
 
-    fn create_small(&self, files: &[Small<'_>], with_owner: bool) -> Vec<Result<()>> {
-        let create = |small: &Small<'_>| {
+    fn create_small(&self, files: &[SmallFile<'_>], with_owner: bool) -> Vec<Result<()>> {
+        let create = |small: &SmallFile<'_>| {
             if self.meta(small.path).is_ok() {
                 return Err(failed("create", small.path)(Errno::EXIST));
             }
-            let new = Beside::create(self, small.path, small.meta.perm & 0o777)?;
+            let new = DraftFile::create(self, small.path, small.meta.perm & 0o777)?;
             self.write_at(&new.file, small.path, &small.data, 0)
                 .and_then(|()| self.finish(&new.file, small.path, &small.meta, with_owner))
                 // Nothing half-made stays; the first error is the one to tell.
@@ -160,11 +160,11 @@ impl Tree for LocalTree {
             .map_err(io_failed("create", path))
     }
 
-    fn file_meta(&self, file: &File, path: &[u8]) -> Result<Meta> {
+    fn file_meta(&self, file: &File, path: &[u8]) -> Result<FileMeta> {
         rustix::fs::fstat(file).map(|stat| meta_of(&stat)).map_err(failed("stat", path))
     }
 
-    fn next_data(&self, file: &File, path: &[u8], within: Range) -> Result<Option<Range>> {
+    fn next_data(&self, file: &File, path: &[u8], within: ByteRange) -> Result<Option<ByteRange>> {
         let start = match rustix::fs::seek(file, SeekFrom::Data(within.start)) {
             Ok(start) => start,
             Err(Errno::NXIO) => return Ok(None),
@@ -176,7 +176,7 @@ impl Tree for LocalTree {
             return Ok(None);
         }
         let end = rustix::fs::seek(file, SeekFrom::Hole(start)).map_err(failed("seek in", path))?;
-        Ok(Some(Range { start, end: end.min(within.end) }))
+        Ok(Some(ByteRange { start, end: end.min(within.end) }))
     }
 
     fn read_at(&self, file: &File, path: &[u8], buf: &mut [u8], offset: u64) -> Result<usize> {
@@ -196,7 +196,7 @@ impl Tree for LocalTree {
         file.set_len(len).map_err(io_failed("set the length of", path))
     }
 
-    fn finish(&self, file: &File, path: &[u8], meta: &Meta, with_owner: bool) -> Result<()> {
+    fn finish(&self, file: &File, path: &[u8], meta: &FileMeta, with_owner: bool) -> Result<()> {
         // Looking is much cheaper than changing, and most files are made as they should be.
         let made = self.file_meta(file, path)?;
         let mut perm = made.perm;
@@ -214,7 +214,7 @@ impl Tree for LocalTree {
 
     fn close(&self, _file: &File) {}
 
-    fn set_meta(&self, path: &[u8], meta: &Meta, with_owner: bool) -> Result<()> {
+    fn set_meta(&self, path: &[u8], meta: &FileMeta, with_owner: bool) -> Result<()> {
         let at = as_path(path);
         if with_owner {
             let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
@@ -246,7 +246,7 @@ impl Tree for LocalTree {
         rustix::fs::link(as_path(existing), as_path(path)).map_err(failed("make hard link", path))
     }
 
-    fn mknod(&self, path: &[u8], meta: &Meta) -> Result<()> {
+    fn mknod(&self, path: &[u8], meta: &FileMeta) -> Result<()> {
         let kind = rustix::fs::FileType::from_raw_mode(meta.kind.mode_bits());
         rustix::fs::mknodat(CWD, as_path(path), kind, mode_of(meta.perm), meta.rdev)
             .map_err(failed("make special file", path))

@@ -7,7 +7,7 @@ use samite_types::ErrorKind;
 
 /// Counters that the copying threads raise and that a progress display reads.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct CopyProgress {
     /// Regular files found so far.
     pub files_found: AtomicU64,
     /// Their bytes.
@@ -18,11 +18,11 @@ pub struct Progress {
     pub files_done: AtomicU64,
     /// Bytes done, holes included.
     pub bytes_done: AtomicU64,
-    pub(crate) tally: Tally,
+    pub(crate) tally: CopyTally,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct CopyTally {
     pub files: AtomicU64,
     pub bytes: AtomicU64,
     pub skipped: AtomicU64,
@@ -43,7 +43,7 @@ pub(crate) fn add(counter: &AtomicU64, value: u64) {
 
 /// What a copy came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct CopySummary {
     /// Regular files copied.
     pub files: u64,
     /// Their bytes, holes included.
@@ -74,16 +74,16 @@ pub struct Summary {
     pub elapsed: Duration,
 }
 
-impl Progress {
+impl CopyProgress {
     pub(crate) fn summary(
         &self,
         elapsed: Duration,
         is_lost: bool,
         stopped_by: Option<ErrorKind>,
-    ) -> Summary {
+    ) -> CopySummary {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tally = &self.tally;
-        Summary {
+        CopySummary {
             files: get(&tally.files),
             bytes: get(&tally.bytes),
             skipped: get(&tally.skipped),

@@ -7,20 +7,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 const WAITING_MAX: usize = 1024;
 
 /// What a thread shall do next.
-pub enum Work<'a, J, L: Shared> {
+pub enum QueueWork<'a, J, L: SharedFile> {
     /// A job of its own; the guard is dropped when it is done.
-    Job(J, Busy<'a, J, L>),
+    Job(J, BusyMark<'a, J, L>),
     /// Help with this large file.
     Help(Arc<L>),
 }
 
 /// A large file of which pieces are left to take.
-pub trait Shared {
+pub trait SharedFile {
     /// Whether a helper would find something to do.
     fn has_pieces(&self) -> bool;
 }
 
-struct State<J, L> {
+struct QueueState<J, L> {
     jobs: VecDeque<J>,
     large: Vec<Arc<L>>,
     /// Threads that work on a job and may yet offer a large file.
@@ -29,24 +29,27 @@ struct State<J, L> {
 }
 
 /// The queue.
-pub struct Queue<J, L> {
-    state: Mutex<State<J, L>>,
+pub struct CopyQueue<J, L> {
+    state: Mutex<QueueState<J, L>>,
     changed: Condvar,
 }
 
-impl<J, L: Shared> Queue<J, L> {
+impl<J, L: SharedFile> CopyQueue<J, L> {
     /// An empty one.
     pub fn new() -> Self {
-        let state = State { jobs: VecDeque::new(), large: Vec::new(), busy: 0, closed: false };
+        let state = QueueState { jobs: VecDeque::new(), large: Vec::new(), busy: 0, closed: false };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<J, L>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<J, L>> {
         // The state is whole between any two statements, so a panic elsewhere does not spoil it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State<J, L>>) -> MutexGuard<'a, State<J, L>> {
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, QueueState<J, L>>,
+    ) -> MutexGuard<'a, QueueState<J, L>> {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,19 +76,19 @@ impl<J, L: Shared> Queue<J, L> {
     }
 
     /// The next thing to do; `None` when all is done.
-    pub fn next(&self) -> Option<Work<'_, J, L>> {
+    pub fn next(&self) -> Option<QueueWork<'_, J, L>> {
         let mut state = self.lock();
         loop {
             state.large.retain(|large| large.has_pieces());
             if let Some(large) = state.large.first() {
-                return Some(Work::Help(Arc::clone(large)));
+                return Some(QueueWork::Help(Arc::clone(large)));
             }
             if let Some(job) = state.jobs.pop_front() {
                 state.busy += 1;
                 if state.jobs.len() + 1 == WAITING_MAX {
                     self.changed.notify_all();
                 }
-                return Some(Work::Job(job, Busy(self)));
+                return Some(QueueWork::Job(job, BusyMark(self)));
             }
             if state.closed && state.busy == 0 {
                 return None;
@@ -96,9 +99,9 @@ impl<J, L: Shared> Queue<J, L> {
 }
 
 /// Marks a thread as working on a job.
-pub struct Busy<'a, J, L: Shared>(&'a Queue<J, L>);
+pub struct BusyMark<'a, J, L: SharedFile>(&'a CopyQueue<J, L>);
 
-impl<J, L: Shared> Drop for Busy<'_, J, L> {
+impl<J, L: SharedFile> Drop for BusyMark<'_, J, L> {
     fn drop(&mut self) {
         self.0.lock().busy -= 1;
         self.0.changed.notify_all();

@@ -1,38 +1,38 @@
-//! The store as a [`Tree`].
+//! The store as a [`FileTree`].
 
 use std::sync::Arc;
 
 use samite_fs::{
-    Attr, Context, FileKind, FileLocks, FileSystem, LockMode, LockPlace, LockRange, LockSpace,
-    NewFile, OpenFile, OpenFlags, RenameFlags, SetTime, WantedLock,
+    CallerContext, FileAttributes, FileKind, FileLocks, FileSystem, LockMode, LockPlace, LockRange,
+    LockSpace, NewFile, OpenFile, OpenFlags, RenameFlags, SetTime, WantedLock,
 };
 use samite_types::{Error, Result};
 
-use crate::tree::{Entry, Meta, Range, Small, Tree, Whole};
+use crate::tree::{ByteRange, Entry, FileMeta, FileTree, SmallFile, Whole};
 
 /// A store's file system, as one user. Errors of calls that take a path name it themselves.
 #[derive(Clone)]
 pub struct StoreTree {
     fs: FileSystem,
-    context: Context,
+    context: CallerContext,
     locks: Arc<FileLocks>,
 }
 
 impl StoreTree {
     /// The file system as `context`'s user. Its umask is set aside: modes are kept as they are.
     #[must_use]
-    pub fn new(fs: FileSystem, context: Context) -> Self {
+    pub fn new(fs: FileSystem, context: CallerContext) -> Self {
         let locks = Arc::new(fs.locks());
-        Self { fs, context: Context { umask: 0, ..context }, locks }
+        Self { fs, context: CallerContext { umask: 0, ..context }, locks }
     }
 
-    fn needs_chown(&self, meta: &Meta, with_owner: bool) -> bool {
+    fn needs_chown(&self, meta: &FileMeta, with_owner: bool) -> bool {
         with_owner && (meta.uid, meta.gid) != (self.context.uid, self.context.gid)
     }
 }
 
-fn meta_of(attr: &Attr) -> Meta {
-    Meta {
+fn meta_of(attr: &FileAttributes) -> FileMeta {
+    FileMeta {
         kind: attr.kind,
         perm: attr.perm,
         uid: attr.uid,
@@ -51,18 +51,18 @@ fn place_of(file: &OpenFile) -> LockPlace {
     LockPlace { ino: file.ino(), space: LockSpace::Whole, token: file.ino() }
 }
 
-fn times_of(meta: &Meta) -> (SetTime, SetTime) {
+fn times_of(meta: &FileMeta) -> (SetTime, SetTime) {
     (SetTime::To(meta.atime), SetTime::To(meta.mtime))
 }
 
-impl Tree for StoreTree {
+impl FileTree for StoreTree {
     type File = OpenFile;
 
     fn show(&self, path: &[u8]) -> String {
         format!("{:?}", String::from_utf8_lossy(path))
     }
 
-    fn meta(&self, path: &[u8]) -> Result<Meta> {
+    fn meta(&self, path: &[u8]) -> Result<FileMeta> {
         self.fs
             .stat(&self.context, path, false)
             .map(|attr| meta_of(&attr))
@@ -90,7 +90,7 @@ impl Tree for StoreTree {
         }
     }
 
-    fn create_small(&self, files: &[Small<'_>], with_owner: bool) -> Vec<Result<()>> {
+    fn create_small(&self, files: &[SmallFile<'_>], with_owner: bool) -> Vec<Result<()>> {
         let new: Vec<NewFile<'_>> = files
             .iter()
             .map(|small| NewFile {
@@ -116,13 +116,18 @@ impl Tree for StoreTree {
         self.fs.open_file(&self.context, path, flags, perm)
     }
 
-    fn file_meta(&self, file: &OpenFile, path: &[u8]) -> Result<Meta> {
+    fn file_meta(&self, file: &OpenFile, path: &[u8]) -> Result<FileMeta> {
         file.attr()
             .map(|attr| meta_of(&attr))
             .map_err(|error| error.context(format_args!("stat {}", self.show(path))))
     }
 
-    fn next_data(&self, _file: &OpenFile, _path: &[u8], within: Range) -> Result<Option<Range>> {
+    fn next_data(
+        &self,
+        _file: &OpenFile,
+        _path: &[u8],
+        within: ByteRange,
+    ) -> Result<Option<ByteRange>> {
         // Holes are found by their zeros: reading them moves no data.
         Ok(Some(within))
     }
@@ -150,7 +155,13 @@ impl Tree for StoreTree {
             .map_err(|error| error.context(format_args!("set the length of {}", self.show(path))))
     }
 
-    fn finish(&self, file: &OpenFile, path: &[u8], meta: &Meta, with_owner: bool) -> Result<()> {
+    fn finish(
+        &self,
+        file: &OpenFile,
+        path: &[u8],
+        meta: &FileMeta,
+        with_owner: bool,
+    ) -> Result<()> {
         let settle = || {
             if self.needs_chown(meta, with_owner) {
                 file.chown(&self.context, Some(meta.uid), Some(meta.gid))?;
@@ -172,7 +183,7 @@ impl Tree for StoreTree {
         let _ = file.close();
     }
 
-    fn set_meta(&self, path: &[u8], meta: &Meta, with_owner: bool) -> Result<()> {
+    fn set_meta(&self, path: &[u8], meta: &FileMeta, with_owner: bool) -> Result<()> {
         if self.needs_chown(meta, with_owner) {
             self.fs.chown(&self.context, path, Some(meta.uid), Some(meta.gid), false)?;
         }
@@ -199,7 +210,7 @@ impl Tree for StoreTree {
         self.fs.link(&self.context, existing, path, false)
     }
 
-    fn mknod(&self, path: &[u8], meta: &Meta) -> Result<()> {
+    fn mknod(&self, path: &[u8], meta: &FileMeta) -> Result<()> {
         self.fs.mknod(&self.context, path, meta.kind.mode_bits() | meta.perm, meta.rdev)
     }
 

@@ -5,7 +5,7 @@ use samite_types::Result;
 
 /// What is known of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Meta {
+pub struct FileMeta {
     /// Kind.
     pub kind: FileKind,
     /// Permission bits with set-id and sticky bits.
@@ -28,7 +28,7 @@ pub struct Meta {
     pub mtime: Timestamp,
 }
 
-impl Meta {
+impl FileMeta {
     /// Whether a file found at the destination is this one, copied to its end: the time is set last.
     #[must_use]
     pub fn is_copied_as(&self, found: &Self) -> bool {
@@ -38,7 +38,7 @@ impl Meta {
 
 /// A range of bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct ByteRange {
     /// First byte.
     pub start: u64,
     /// The byte after the last.
@@ -46,15 +46,15 @@ pub struct Range {
 }
 
 /// What is known of a small file, and all that is in it.
-pub type Whole = (Meta, Vec<u8>);
+pub type Whole = (FileMeta, Vec<u8>);
 
 /// A small regular file to be made.
 #[derive(Clone, Debug)]
-pub struct Small<'a> {
+pub struct SmallFile<'a> {
     /// Path.
     pub path: &'a [u8],
     /// What is known of it.
-    pub meta: Meta,
+    pub meta: FileMeta,
     /// All that is in it.
     pub data: Vec<u8>,
 }
@@ -63,12 +63,12 @@ pub struct Small<'a> {
 pub const SMALL_LEN: u64 = samite_fs::INLINE_LEN_MAX;
 
 /// A name in a directory, and what its listing happens to know of it.
-pub type Entry = (Vec<u8>, Option<Meta>);
+pub type Entry = (Vec<u8>, Option<FileMeta>);
 
 /// A tree of files. Paths are bytes, and name links themselves, never what they point to.
 ///
 /// Every error names the path and what was being done to it.
-pub trait Tree: Sync {
+pub trait FileTree: Sync {
     /// An open file.
     type File: Send + Sync;
 
@@ -79,7 +79,7 @@ pub trait Tree: Sync {
     ///
     /// # Errors
     /// Of the tree.
-    fn meta(&self, path: &[u8]) -> Result<Meta>;
+    fn meta(&self, path: &[u8]) -> Result<FileMeta>;
 
     /// Adds every name in the directory `path` to `entries`, with what the listing happens to know of it (a size may lag behind a writer).
     ///
@@ -91,8 +91,8 @@ pub trait Tree: Sync {
     fn read_small(&self, paths: &[&[u8]]) -> Vec<Result<Option<Whole>>>;
 
     /// Makes regular files that must not exist, with their attributes (owners if `with_owner`), in few requests. One result for each:
-    /// [`samite_types::ErrorKind::Exists`], [`samite_types::ErrorKind::Busy`] (to be made by [`Tree::create`]), or of the tree.
-    fn create_small(&self, files: &[Small<'_>], with_owner: bool) -> Vec<Result<()>>;
+    /// [`samite_types::ErrorKind::Exists`], [`samite_types::ErrorKind::Busy`] (to be made by [`FileTree::create`]), or of the tree.
+    fn create_small(&self, files: &[SmallFile<'_>], with_owner: bool) -> Vec<Result<()>>;
 
     /// Opens a regular file for reading.
     ///
@@ -110,13 +110,18 @@ pub trait Tree: Sync {
     ///
     /// # Errors
     /// Of the tree.
-    fn file_meta(&self, file: &Self::File, path: &[u8]) -> Result<Meta>;
+    fn file_meta(&self, file: &Self::File, path: &[u8]) -> Result<FileMeta>;
 
     /// The first range with data at or after `start`, cut at `end`; `None` when the rest is a hole.
     ///
     /// # Errors
     /// Of the tree.
-    fn next_data(&self, file: &Self::File, path: &[u8], within: Range) -> Result<Option<Range>>;
+    fn next_data(
+        &self,
+        file: &Self::File,
+        path: &[u8],
+        within: ByteRange,
+    ) -> Result<Option<ByteRange>>;
 
     /// Reads at `offset`; 0 at the end of the file.
     ///
@@ -137,12 +142,18 @@ pub trait Tree: Sync {
     /// Of the tree.
     fn set_len(&self, file: &Self::File, path: &[u8], len: u64) -> Result<()>;
 
-    /// Sets owner (if `with_owner`), mode and times of a file that [`Tree::create`] made with the permissions of `meta`,
+    /// Sets owner (if `with_owner`), mode and times of a file that [`FileTree::create`] made with the permissions of `meta`,
     /// and closes it.
     ///
     /// # Errors
     /// Of the tree.
-    fn finish(&self, file: &Self::File, path: &[u8], meta: &Meta, with_owner: bool) -> Result<()>;
+    fn finish(
+        &self,
+        file: &Self::File,
+        path: &[u8],
+        meta: &FileMeta,
+        with_owner: bool,
+    ) -> Result<()>;
 
     /// Closes a file that was opened or is given up.
     fn close(&self, file: &Self::File);
@@ -151,7 +162,7 @@ pub trait Tree: Sync {
     ///
     /// # Errors
     /// Of the tree.
-    fn set_meta(&self, path: &[u8], meta: &Meta, with_owner: bool) -> Result<()>;
+    fn set_meta(&self, path: &[u8], meta: &FileMeta, with_owner: bool) -> Result<()>;
 
     /// Makes a directory.
     ///
@@ -181,7 +192,7 @@ pub trait Tree: Sync {
     ///
     /// # Errors
     /// [`samite_types::ErrorKind::Exists`], or of the tree.
-    fn mknod(&self, path: &[u8], meta: &Meta) -> Result<()>;
+    fn mknod(&self, path: &[u8], meta: &FileMeta) -> Result<()>;
 
     /// Removes a name that is no directory.
     ///
@@ -201,7 +212,7 @@ pub trait Tree: Sync {
     /// Of the tree.
     fn hold(&self, file: &Self::File) -> Result<bool>;
 
-    /// Ends [`Tree::hold`].
+    /// Ends [`FileTree::hold`].
     fn release(&self, file: &Self::File);
 
     /// Gives back the space of removed files that only dead programs had open. By itself the tree may never do so.

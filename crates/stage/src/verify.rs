@@ -3,17 +3,17 @@
 use samite_types::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::copy::{Buffer, Copy, FileJob};
-use crate::tree::Tree;
+use crate::copy::{CopyBuffer, FileJob, TreeCopy};
+use crate::tree::FileTree;
 
 /// Compares length and checksum (XXH3, 128 bits) of a file and its copy, both read anew.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] when they differ; else what reading them gave.
-pub fn compare<S: Tree, D: Tree>(
-    copy: &Copy<'_, S, D>,
+pub fn compare<S: FileTree, D: FileTree>(
+    copy: &TreeCopy<'_, S, D>,
     job: &FileJob,
-    buffer: &mut Buffer,
+    buffer: &mut CopyBuffer,
 ) -> Result<()> {
     let original = checksum(copy.source, &job.from, buffer.bytes())?;
     let copied = checksum(copy.destination, &job.to, buffer.bytes())?;
@@ -34,7 +34,7 @@ pub fn compare<S: Tree, D: Tree>(
     ))
 }
 
-fn checksum<T: Tree>(tree: &T, path: &[u8], buffer: &mut [u8]) -> Result<(u64, u128)> {
+fn checksum<T: FileTree>(tree: &T, path: &[u8], buffer: &mut [u8]) -> Result<(u64, u128)> {
     let file = tree.open(path)?;
     let mut hash = Xxh3::new();
     let mut at = 0;

@@ -7,18 +7,18 @@ use std::time::Instant;
 use samite_fs::FileKind;
 use samite_types::{Error, ErrorKind, Result};
 
-use crate::Summary;
+use crate::CopySummary;
 use crate::beside::is_hidden;
-use crate::copy::{Buffer, Copy, FileJob, Large};
+use crate::copy::{CopyBuffer, FileJob, LargeFile, TreeCopy};
 use crate::progress::add;
-use crate::queue::{Queue, Work};
-use crate::tree::{Meta, SMALL_LEN, Tree, join};
+use crate::queue::{CopyQueue, QueueWork};
+use crate::tree::{FileMeta, FileTree, SMALL_LEN, join};
 
 /// What is left for the end of the walk.
 #[derive(Default)]
-struct Later {
+struct DeferredMeta {
     /// Directories in the order in which they were made: parents first.
-    directories: Vec<(Vec<u8>, Meta)>,
+    directories: Vec<(Vec<u8>, FileMeta)>,
     /// Further names of files with several: (first name at the destination, job for a copy of its own).
     links: Vec<(Vec<u8>, FileJob)>,
     /// First name at the destination of each file with several names.
@@ -31,20 +31,20 @@ struct Later {
 const BATCH_LEN: usize = 64;
 
 /// Work for a copying thread.
-enum Job {
+enum CopyJob {
     One(FileJob),
     Small(Vec<FileJob>),
 }
 
 /// Copies `from`, which is `root`, to `to`.
-pub fn run<S: Tree, D: Tree>(
-    copy: &Copy<'_, S, D>,
+pub fn run<S: FileTree, D: FileTree>(
+    copy: &TreeCopy<'_, S, D>,
     from: &[u8],
     to: &[u8],
-    root: Meta,
-) -> Result<Summary> {
+    root: FileMeta,
+) -> Result<CopySummary> {
     let begun = Instant::now();
-    let queue: Queue<Job, Large<S::File, D::File>> = Queue::new();
+    let queue: CopyQueue<CopyJob, LargeFile<S::File, D::File>> = CopyQueue::new();
     std::thread::scope(|scope| {
         for number in 0..copy.options.threads.max(1) {
             let name = format!("stage-{number}");
@@ -55,9 +55,9 @@ pub fn run<S: Tree, D: Tree>(
                 return Err(Error::new(ErrorKind::Io, format!("start a thread: {error}")));
             }
         }
-        let mut later = Later::default();
+        let mut later = DeferredMeta::default();
         visit_all(copy, &queue, &mut later, from, to, root);
-        queue.push(Job::Small(std::mem::take(&mut later.small)));
+        queue.push(CopyJob::Small(std::mem::take(&mut later.small)));
         copy.progress.walked.store(true, Ordering::Release);
         queue.close();
         Ok(later)
@@ -68,31 +68,34 @@ pub fn run<S: Tree, D: Tree>(
     })
 }
 
-fn work<S: Tree, D: Tree>(copy: &Copy<'_, S, D>, queue: &Queue<Job, Large<S::File, D::File>>) {
-    let mut buffer = Buffer::new();
+fn work<S: FileTree, D: FileTree>(
+    copy: &TreeCopy<'_, S, D>,
+    queue: &CopyQueue<CopyJob, LargeFile<S::File, D::File>>,
+) {
+    let mut buffer = CopyBuffer::new();
     while let Some(work) = queue.next() {
         match work {
-            Work::Help(large) => copy.help(&large, &mut buffer),
-            Work::Job(..) if copy.is_lost() => {}
-            Work::Job(Job::One(_), _) if copy.stopped_by().is_some() => copy.untried(1),
-            Work::Job(Job::Small(jobs), _) if copy.stopped_by().is_some() => {
+            QueueWork::Help(large) => copy.help(&large, &mut buffer),
+            QueueWork::Job(..) if copy.is_lost() => {}
+            QueueWork::Job(CopyJob::One(_), _) if copy.stopped_by().is_some() => copy.untried(1),
+            QueueWork::Job(CopyJob::Small(jobs), _) if copy.stopped_by().is_some() => {
                 copy.untried(jobs.len());
             }
-            Work::Job(Job::One(job), _busy) => {
+            QueueWork::Job(CopyJob::One(job), _busy) => {
                 copy.file(&job, &mut buffer, |large| queue.offer(large));
             }
-            Work::Job(Job::Small(jobs), _busy) => copy.small_files(&jobs, &mut buffer),
+            QueueWork::Job(CopyJob::Small(jobs), _busy) => copy.small_files(&jobs, &mut buffer),
         }
     }
 }
 
-fn visit_all<S: Tree, D: Tree>(
-    copy: &Copy<'_, S, D>,
-    queue: &Queue<Job, Large<S::File, D::File>>,
-    later: &mut Later,
+fn visit_all<S: FileTree, D: FileTree>(
+    copy: &TreeCopy<'_, S, D>,
+    queue: &CopyQueue<CopyJob, LargeFile<S::File, D::File>>,
+    later: &mut DeferredMeta,
     from: &[u8],
     to: &[u8],
-    root: Meta,
+    root: FileMeta,
 ) {
     // Directories whose entries are yet to be read. Depth first, so that this holds one directory's worth per level.
     let mut unread = Vec::new();
@@ -131,10 +134,10 @@ fn visit_all<S: Tree, D: Tree>(
 
 type Unread = Vec<(Vec<u8>, Vec<u8>)>;
 
-fn visit<S: Tree, D: Tree>(
-    copy: &Copy<'_, S, D>,
-    queue: &Queue<Job, Large<S::File, D::File>>,
-    later: &mut Later,
+fn visit<S: FileTree, D: FileTree>(
+    copy: &TreeCopy<'_, S, D>,
+    queue: &CopyQueue<CopyJob, LargeFile<S::File, D::File>>,
+    later: &mut DeferredMeta,
     unread: &mut Unread,
     job: FileJob,
 ) {
@@ -160,12 +163,12 @@ fn visit<S: Tree, D: Tree>(
             add(&copy.progress.files_found, 1);
             add(&copy.progress.bytes_found, job.meta.size);
             if job.meta.size > SMALL_LEN {
-                queue.push(Job::One(job));
+                queue.push(CopyJob::One(job));
                 return;
             }
             later.small.push(job);
             if later.small.len() == BATCH_LEN {
-                queue.push(Job::Small(std::mem::take(&mut later.small)));
+                queue.push(CopyJob::Small(std::mem::take(&mut later.small)));
             }
         }
         FileKind::Symlink => match copy.symlink(&job) {
@@ -182,8 +185,8 @@ fn visit<S: Tree, D: Tree>(
 }
 
 /// Hard links, for which their files must be there; then directories, whose times the files would have changed.
-fn finish<S: Tree, D: Tree>(copy: &Copy<'_, S, D>, later: Later) {
-    let mut buffer = Buffer::new();
+fn finish<S: FileTree, D: FileTree>(copy: &TreeCopy<'_, S, D>, later: DeferredMeta) {
+    let mut buffer = CopyBuffer::new();
     for (first, job) in &later.links {
         if copy.is_lost() {
             return;

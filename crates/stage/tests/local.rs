@@ -9,15 +9,15 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
-use samite_stage::{LocalTree, Options, Progress, Summary, copy_tree};
+use samite_stage::{CopyOptions, CopyProgress, CopySummary, LocalTree, copy_tree};
 
-fn stage(from: &Path, to: &Path, checksum: bool) -> (Summary, Vec<String>) {
+fn stage(from: &Path, to: &Path, checksum: bool) -> (CopySummary, Vec<String>) {
     let errors = Mutex::new(Vec::new());
     let summary = copy_tree(
         (&LocalTree, from.as_os_str().as_bytes()),
         (&LocalTree, to.as_os_str().as_bytes()),
-        &Options { threads: 3, checksum, ..Options::default() },
-        &Progress::default(),
+        &CopyOptions { threads: 3, checksum, ..CopyOptions::default() },
+        &CopyProgress::default(),
         &|error| errors.lock().unwrap().push(error.to_string()),
     )
     .unwrap();

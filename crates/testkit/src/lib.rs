@@ -8,7 +8,7 @@ mod preload;
 mod process;
 mod skip;
 
-pub use local::{LocalCluster, Options, PATIENT};
+pub use local::{LocalCluster, LocalOptions, PATIENT};
 pub use preload::preload_library;
 pub use process::{ENV_BINARY, ProcessCluster, samite_binary};
 pub use skip::{ENV_SKIPS, FUSE, has, has_fuse, is_fuse_there, skip, skip_part};

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use samite_client::runtime::{ClusterDir, ClusterFile, ClusterSetup, NodeEntry, RuntimeDir};
 use samite_client::{Client, ClusterConfig};
 use samite_node::{
-    CoordinatorConfig, Event, FlashConfig, NodeConfig, SCRUB_INTERVAL, Stop, StoreConfig, Timing,
-    TlsConfig,
+    ClusterTiming, CoordinatorConfig, FlashConfig, NodeConfig, NodeEvent, SCRUB_INTERVAL,
+    StopHandle, StoreConfig, TlsConfig,
 };
 use samite_types::{Entropy, Error, ErrorKind, NodeId, Result, SystemEntropy};
 
@@ -19,7 +19,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Settings of a [`LocalCluster`].
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LocalOptions {
     /// Name of the cluster.
     pub name: String,
     /// Bytes that each node may hold.
@@ -37,20 +37,20 @@ pub struct Options {
     /// How often nodes look for damage by themselves.
     pub scrub_interval: Option<Duration>,
     /// How long things may take.
-    pub timing: Timing,
+    pub timing: ClusterTiming,
 }
 
 /// Times for tests in which nobody is to be taken for dead, and hardly anything to be sent twice, however slow the machine is. What comes to a node before it
 /// has the map is dropped, and has to be sent again.
-pub const PATIENT: Timing = Timing {
+pub const PATIENT: ClusterTiming = ClusterTiming {
     late: Duration::from_secs(60),
     lease: Duration::from_secs(120),
     missed: Duration::from_secs(60),
     retransmit: Duration::from_secs(2),
-    ..Timing::DEFAULT
+    ..ClusterTiming::DEFAULT
 };
 
-impl Default for Options {
+impl Default for LocalOptions {
     /// 64 MiB and one shard for each node, tcp on.
     fn default() -> Self {
         Self {
@@ -62,28 +62,28 @@ impl Default for Options {
             tls: false,
             flash: None,
             scrub_interval: Some(SCRUB_INTERVAL),
-            timing: Timing::DEFAULT,
+            timing: ClusterTiming::DEFAULT,
         }
     }
 }
 
 /// Nodes of one cluster, running as threads. Stopped when dropped.
 pub struct LocalCluster {
-    options: Options,
+    options: LocalOptions,
     /// Removes the runtime directory at the end.
     _scratch: tempfile::TempDir,
     runtime: RuntimeDir,
     dir: ClusterDir,
     key: [u8; 32],
-    nodes: Vec<Node>,
+    nodes: Vec<LocalNode>,
 }
 
 /// One node: the thread that runs it, or what is left of it.
-struct Node {
-    stop: Stop,
+struct LocalNode {
+    stop: StopHandle,
     thread: Option<JoinHandle<Result<()>>>,
     /// In a mutex so that threads of a test can share the cluster.
-    events: Mutex<Receiver<Event>>,
+    events: Mutex<Receiver<NodeEvent>>,
     addresses: Vec<String>,
 }
 
@@ -92,7 +92,7 @@ impl LocalCluster {
     ///
     /// # Errors
     /// A node could not start; the message has its own words.
-    pub fn start(nodes: usize, options: Options) -> Result<Self> {
+    pub fn start(nodes: usize, options: LocalOptions) -> Result<Self> {
         let scratch = tempfile::Builder::new().prefix("samite-test-").tempdir_in("/tmp");
         let scratch = scratch
             .map_err(|error| Error::new(ErrorKind::Io, format!("temporary directory: {error}")))?;
@@ -109,7 +109,7 @@ impl LocalCluster {
             cluster.nodes.push(node);
         }
         for node in &mut cluster.nodes {
-            node.wait(|event| matches!(event, Event::Serving { .. }))?;
+            node.wait(|event| matches!(event, NodeEvent::Serving { .. }))?;
         }
         cluster.wait_until_joined()?;
         cluster.write_file()?;
@@ -122,7 +122,7 @@ impl LocalCluster {
             return Ok(());
         }
         let start = Instant::now();
-        let client = self.client(samite_client::Options::default())?;
+        let client = self.client(samite_client::ClientOptions::default())?;
         while start.elapsed() < START_TIMEOUT {
             let map = client.refresh_map()?;
             let mut nodes = self.nodes.iter().zip(0..);
@@ -136,7 +136,7 @@ impl LocalCluster {
         Err(Error::new(ErrorKind::Timeout, "not all nodes have joined again"))
     }
 
-    fn launch(&self, node: NodeId, nodes: usize) -> Result<Node> {
+    fn launch(&self, node: NodeId, nodes: usize) -> Result<LocalNode> {
         let flash = self.options.flash.as_ref();
         let flash = flash.map(|(dir, segment_len)| FlashConfig {
             path: dir.join(node.to_string()),
@@ -172,7 +172,7 @@ impl LocalCluster {
             scrub_interval: self.options.scrub_interval,
             flash,
         };
-        let stop = Stop::new();
+        let stop = StopHandle::new();
         let (sender, events) = channel();
         let thread = std::thread::Builder::new().name(format!("node {node}")).spawn({
             let stop = stop.clone();
@@ -182,9 +182,13 @@ impl LocalCluster {
         let thread = thread.map_err(|error| {
             Error::new(ErrorKind::Io, format!("start a thread for node {node}: {error}"))
         })?;
-        let mut node =
-            Node { stop, thread: Some(thread), events: Mutex::new(events), addresses: Vec::new() };
-        node.wait(|event| matches!(event, Event::Listening { .. }))?;
+        let mut node = LocalNode {
+            stop,
+            thread: Some(thread),
+            events: Mutex::new(events),
+            addresses: Vec::new(),
+        };
+        node.wait(|event| matches!(event, NodeEvent::Listening { .. }))?;
         Ok(node)
     }
 
@@ -257,7 +261,7 @@ impl LocalCluster {
     ///
     /// # Errors
     /// As [`Client::connect`].
-    pub fn client(&self, options: samite_client::Options) -> Result<Client> {
+    pub fn client(&self, options: samite_client::ClientOptions) -> Result<Client> {
         Client::connect(&self.config(), options)
     }
 
@@ -279,7 +283,7 @@ impl LocalCluster {
     pub fn restart_node(&mut self, node: NodeId) -> Result<()> {
         self.stop_node(node)?;
         let mut fresh = self.launch(node, self.nodes.len())?;
-        fresh.wait(|event| matches!(event, Event::Serving { .. }))?;
+        fresh.wait(|event| matches!(event, NodeEvent::Serving { .. }))?;
         self.nodes[node.get() as usize] = fresh;
         self.write_file()
     }
@@ -293,7 +297,7 @@ impl LocalCluster {
         for node in &self.nodes {
             node.stop.stop();
         }
-        self.nodes.iter_mut().map(Node::end).fold(Ok(()), Result::and)
+        self.nodes.iter_mut().map(LocalNode::end).fold(Ok(()), Result::and)
     }
 }
 
@@ -307,14 +311,14 @@ impl Drop for LocalCluster {
     }
 }
 
-impl Node {
+impl LocalNode {
     /// Waits for an event. What it says about addresses is kept.
-    fn wait(&mut self, is_it: impl Fn(&Event) -> bool) -> Result<()> {
+    fn wait(&mut self, is_it: impl Fn(&NodeEvent) -> bool) -> Result<()> {
         loop {
             let events = self.events.get_mut().unwrap_or_else(PoisonError::into_inner);
             match events.recv_timeout(START_TIMEOUT) {
                 Ok(event) => {
-                    if let Event::Listening { addresses } = &event {
+                    if let NodeEvent::Listening { addresses } = &event {
                         self.addresses.clone_from(addresses);
                     }
                     if is_it(&event) {

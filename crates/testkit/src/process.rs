@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use samite_client::runtime::{
     ClusterFile, DEFAULT_CLUSTER, ENV_CLUSTER, ENV_RUNTIME_DIR, RuntimeDir,
 };
-use samite_client::{Client, ClusterConfig, Options};
+use samite_client::{Client, ClientOptions, ClusterConfig};
 use samite_types::{Error, ErrorKind, NodeId, Result};
 
 /// Names the binary to test.
@@ -130,7 +130,7 @@ impl ProcessCluster {
     ///
     /// # Errors
     /// As [`Client::connect`].
-    pub fn client(&self, options: Options) -> Result<Client> {
+    pub fn client(&self, options: ClientOptions) -> Result<Client> {
         Client::connect(&self.config()?, options)
     }
 

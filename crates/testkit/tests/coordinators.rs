@@ -6,15 +6,15 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use samite_client::kv::Kv;
-use samite_client::{Client, ClusterConfig, Options, Transport};
+use samite_client::kv::KvView;
+use samite_client::{Client, ClientOptions, ClusterConfig, TransportKind};
 use samite_testkit::{ProcessCluster, has};
 use samite_types::{ErrorKind, NodeId, Redundancy};
 use samite_wire::control::DatasetSpec;
 
-fn options() -> Options {
-    let (timeout, transport) = (Duration::from_secs(30), Some(Transport::Unix));
-    Options { timeout, transport, redundancy: Redundancy(2), ..Options::default() }
+fn options() -> ClientOptions {
+    let (timeout, transport) = (Duration::from_secs(30), Some(TransportKind::Unix));
+    ClientOptions { timeout, transport, redundancy: Redundancy(2), ..ClientOptions::default() }
 }
 
 fn spec(name: &str) -> DatasetSpec {
@@ -89,7 +89,7 @@ fn without_etcds_quorum_the_store_goes_on_until_leases_end_and_again_when_it_is_
         return;
     }
     let (cluster, client) = mirrored();
-    let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
+    let kv = KvView::new(client.create_dataset(&spec("kept")).unwrap());
     let members = members(&cluster);
     members[..2].iter().for_each(|member| kill(member.pid));
     // Leases run: nobody notices.
@@ -102,8 +102,8 @@ fn without_etcds_quorum_the_store_goes_on_until_leases_end_and_again_when_it_is_
     assert!(number > 0);
     // Then calls wait, and fail by time alone.
     std::thread::sleep(Duration::from_secs(2));
-    let impatient = Options { timeout: Duration::from_millis(500), ..options() };
-    let refused = Kv::new(cluster.client(impatient).unwrap().dataset("kept").unwrap());
+    let impatient = ClientOptions { timeout: Duration::from_millis(500), ..options() };
+    let refused = KvView::new(cluster.client(impatient).unwrap().dataset("kept").unwrap());
     let error = refused.put(b"late", b"value").unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Busy), "{error}");
     // A call that waits is answered when etcd is back, and everything acknowledged is there.
@@ -135,7 +135,7 @@ fn any_node_takes_changes_and_one_living_coordinator_is_enough_to_join() {
         let only = Client::connect(&config, options()).unwrap();
         only.create_dataset(&spec(&format!("by-{}", entry.node))).unwrap();
     }
-    let kv = Kv::new(client.dataset("by-n0").unwrap());
+    let kv = KvView::new(client.dataset("by-n0").unwrap());
     for key in 0..64u8 {
         kv.put(&[key], &[key]).unwrap();
     }
@@ -181,7 +181,7 @@ fn a_leader_that_reaches_no_node_is_replaced() {
         return;
     }
     let (cluster, client) = mirrored();
-    let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
+    let kv = KvView::new(client.create_dataset(&spec("kept")).unwrap());
     kv.put(b"before", b"value").unwrap();
     let cut_off = leader(&client, 3);
     // It still reaches etcd, and what its node says as a member of groups arrives.
@@ -220,14 +220,14 @@ fn without_the_node_of_an_embedded_coordinator_all_wait_until_it_is_back() {
     let args = ["--memory", "64M", "--mirror", "2", "--coordinator", "embedded"];
     let cluster = ProcessCluster::start(3, &args).unwrap();
     let client = cluster.client(options()).unwrap();
-    let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
+    let kv = KvView::new(client.create_dataset(&spec("kept")).unwrap());
     let keys: Vec<String> = (0..64).map(|number| format!("key {number}")).collect();
     for key in &keys {
         kv.put(key.as_bytes(), b"value").unwrap();
     }
     cluster.kill_node(NodeId(0)).unwrap();
     std::thread::sleep(Duration::from_secs(2));
-    let impatient = Options { timeout: Duration::from_millis(700), ..options() };
+    let impatient = ClientOptions { timeout: Duration::from_millis(700), ..options() };
     let refused = cluster.client(impatient).unwrap();
     let error = refused.create_dataset(&spec("new")).unwrap_err();
     assert!(
@@ -261,7 +261,7 @@ fn each_node_in_turn_dies(nodes: usize, more: &[&str]) -> ProcessCluster {
     let args = [&["--memory", "64M", "--mirror", "2"], more].concat();
     let cluster = ProcessCluster::start(nodes, &args).unwrap();
     let client = cluster.client(options()).unwrap();
-    let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
+    let kv = KvView::new(client.create_dataset(&spec("kept")).unwrap());
     let mut victims: Vec<NodeId> = (0..nodes as u32).map(NodeId).collect();
     victims.push(leader(&client, nodes as u32));
     for (round, victim) in victims.iter().enumerate() {
@@ -325,7 +325,7 @@ fn a_durable_store_comes_back_with_its_voters_whoever_of_them_is_lost() {
             up().unwrap();
         }
         let client = cluster.client(options()).unwrap();
-        let kv = Kv::new(client.dataset("kv").unwrap());
+        let kv = KvView::new(client.dataset("kv").unwrap());
         for number in 0..life {
             let found = kv.get(&number.to_le_bytes()).unwrap().unwrap();
             assert_eq!(found.bytes, number.to_be_bytes(), "life {life}");
@@ -401,7 +401,7 @@ fn durable_datasets_come_back_with_the_etcd_that_was_started_along() {
             up(&args).unwrap();
         }
         let client = cluster.client(options()).unwrap();
-        let kv = Kv::new(client.dataset("kv").unwrap());
+        let kv = KvView::new(client.dataset("kv").unwrap());
         for number in 0..last {
             let found = kv.get(&number.to_le_bytes()).unwrap().unwrap();
             assert_eq!(found.bytes, number.to_be_bytes(), "life {life}");
@@ -440,6 +440,6 @@ fn durable_datasets_come_back_with_the_etcd_that_was_started_along() {
         std::fs::rename(flash.path().join(format!("away{index}")), kept).unwrap();
     }
     up(&args).unwrap();
-    let kv = Kv::new(cluster.client(options()).unwrap().dataset("kv").unwrap());
+    let kv = KvView::new(cluster.client(options()).unwrap().dataset("kv").unwrap());
     assert_eq!(kv.get(&(last - 1).to_le_bytes()).unwrap().unwrap().bytes, (last - 1).to_be_bytes());
 }

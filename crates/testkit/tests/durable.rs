@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use samite_client::kv::Kv;
-use samite_client::{Dataset, Options, Transport};
+use samite_client::kv::KvView;
+use samite_client::{ClientOptions, Dataset, TransportKind};
 use samite_testkit::{LocalCluster, ProcessCluster};
 use samite_types::{ErrorKind, NodeId};
 use samite_wire::control::{DatasetSpec, DurabilityKind};
@@ -15,8 +15,12 @@ fn spec(name: &str) -> DatasetSpec {
     DatasetSpec { durability: DurabilityKind::Logged, ..DatasetSpec::new(name) }
 }
 
-fn options(transport: Transport) -> Options {
-    Options { timeout: Duration::from_secs(10), transport: Some(transport), ..Options::default() }
+fn options(transport: TransportKind) -> ClientOptions {
+    ClientOptions {
+        timeout: Duration::from_secs(10),
+        transport: Some(transport),
+        ..ClientOptions::default()
+    }
 }
 
 /// Numbers that are random enough (splitmix64).
@@ -38,7 +42,7 @@ fn value(random: &mut u64) -> Vec<u8> {
     (0..len).map(|at| (at ^ fill) as u8).collect()
 }
 
-fn compare(kv: &Kv, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
+fn compare(kv: &KvView, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
     for (key, value) in model {
         let found = kv.get(key).expect("a get").expect("it was written");
         assert!(found.bytes == *value, "{}", String::from_utf8_lossy(key));
@@ -51,21 +55,21 @@ fn compare(kv: &Kv, model: &BTreeMap<Vec<u8>, Vec<u8>>) {
 fn a_cluster_that_is_started_again_has_everything_and_its_logs_stay_short() {
     const SEGMENT_LEN: u64 = 512 << 10;
     let flash = tempfile::tempdir().unwrap();
-    let options_of = || samite_testkit::Options {
+    let options_of = || samite_testkit::LocalOptions {
         memory_bytes: 96 << 20,
         shards: 2,
         flash: Some((flash.path().to_owned(), SEGMENT_LEN)),
-        ..samite_testkit::Options::default()
+        ..samite_testkit::LocalOptions::default()
     };
     let (mut model, mut random) = (BTreeMap::new(), 1);
     for life in 0..4 {
         let cluster = LocalCluster::start(2, options_of()).unwrap();
-        let transport = [Transport::Shm, Transport::Tcp][life % 2];
+        let transport = [TransportKind::Shm, TransportKind::Tcp][life % 2];
         let client = cluster.client(options(transport)).unwrap();
-        let kv = Kv::new(client.create_dataset(&spec("kept")).unwrap());
+        let kv = KvView::new(client.create_dataset(&spec("kept")).unwrap());
         compare(&kv, &model);
         let gone = client.create_dataset(&spec("gone")).unwrap();
-        let gone = Kv::new(gone);
+        let gone = KvView::new(gone);
         for step in 0..250 {
             let key = format!("{}", next(&mut random) % 150).into_bytes();
             match next(&mut random) % 8 {
@@ -104,23 +108,23 @@ fn a_cluster_that_is_started_again_has_everything_and_its_logs_stay_short() {
 fn checkpoints_are_right_that_are_made_while_shards_work_for_each_other() {
     const WRITERS: usize = 4;
     let flash = tempfile::tempdir().unwrap();
-    let options_of = || samite_testkit::Options {
+    let options_of = || samite_testkit::LocalOptions {
         shards: 2,
         flash: Some((flash.path().to_owned(), 1 << 20)),
-        ..samite_testkit::Options::default()
+        ..samite_testkit::LocalOptions::default()
     };
     let mut len = 0;
     for life in 0..3 {
         let cluster = LocalCluster::start(1, options_of()).unwrap();
         let clients: Vec<_> =
-            (0..WRITERS).map(|_| cluster.client(options(Transport::Tcp)).unwrap()).collect();
-        let kv = Kv::new(clients[0].create_dataset(&spec("kept")).unwrap());
+            (0..WRITERS).map(|_| cluster.client(options(TransportKind::Tcp)).unwrap()).collect();
+        let kv = KvView::new(clients[0].create_dataset(&spec("kept")).unwrap());
         for writer in 0..WRITERS {
             let found = kv.get(&[writer as u8]).unwrap();
             assert_eq!(found.map_or(0, |value| value.bytes.len()), len, "life {life}");
         }
         let write = |client: &samite_client::Client, writer: usize| {
-            let kv = Kv::new(client.dataset("kept").unwrap());
+            let kv = KvView::new(client.dataset("kept").unwrap());
             for step in 0..300 {
                 // Longer than what is copied in one go.
                 if step % 20 == 0 {
@@ -141,8 +145,8 @@ fn checkpoints_are_right_that_are_made_while_shards_work_for_each_other() {
 
 #[test]
 fn a_dataset_is_not_durable_on_nodes_that_keep_nothing() {
-    let cluster = LocalCluster::start(1, samite_testkit::Options::default()).unwrap();
-    let client = cluster.client(options(Transport::Unix)).unwrap();
+    let cluster = LocalCluster::start(1, samite_testkit::LocalOptions::default()).unwrap();
+    let client = cluster.client(options(TransportKind::Unix)).unwrap();
     let error = client.create_dataset(&spec("d")).map(drop).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     assert!(error.message().contains("no durable storage"), "{error}");
@@ -152,7 +156,7 @@ fn a_dataset_is_not_durable_on_nodes_that_keep_nothing() {
 type Told = BTreeMap<String, (u64, u64)>;
 
 fn write_until_killed(dataset: Dataset, writer: usize, done: &AtomicU64) -> Told {
-    let kv = Kv::new(dataset);
+    let kv = KvView::new(dataset);
     let mut told = Told::new();
     for number in 1.. {
         let key = format!("{writer} {}", number % 40);
@@ -174,12 +178,12 @@ fn every_acknowledged_write_outlives_sigkill_of_all_nodes() {
     let flash = tempfile::tempdir().unwrap();
     let durable = flash.path().join("d").display().to_string();
     let args = ["--memory", "128M", "--durable", &durable];
-    let transports = [Transport::Shm, Transport::Unix, Transport::Tcp];
+    let transports = [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp];
     let mut all: Vec<Told> = Vec::new();
     for life in 0..3 {
         let cluster = ProcessCluster::start(2, &args).unwrap();
-        let client = cluster.client(options(Transport::Unix)).unwrap();
-        let kv = Kv::new(client.create_dataset(&spec("killed")).unwrap());
+        let client = cluster.client(options(TransportKind::Unix)).unwrap();
+        let kv = KvView::new(client.create_dataset(&spec("killed")).unwrap());
         for (key, (acknowledged, last)) in all.iter().flatten() {
             let found = kv.get(key.as_bytes()).unwrap().map_or(Vec::new(), |value| value.bytes);
             let number = found.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
@@ -202,7 +206,7 @@ fn every_acknowledged_write_outlives_sigkill_of_all_nodes() {
                 .enumerate()
                 .map(|(writer, transport)| {
                     let options =
-                        Options { timeout: Duration::from_secs(3), ..options(*transport) };
+                        ClientOptions { timeout: Duration::from_secs(3), ..options(*transport) };
                     let client = cluster.client(options).unwrap();
                     let dataset = client.dataset("killed").unwrap();
                     let done = &done;

@@ -2,34 +2,35 @@
 
 use std::time::{Duration, Instant};
 
-use samite_client::{Op, Options, Transport};
+use samite_client::{ClientOperation, ClientOptions, TransportKind};
 use samite_testkit::LocalCluster;
 use samite_types::{ErrorKind, NodeId, Redundancy};
 use samite_wire::control::DatasetSpec;
 use samite_wire::op::Operation;
 
-const TRANSPORTS: [Transport; 3] = [Transport::Shm, Transport::Unix, Transport::Tcp];
+const TRANSPORTS: [TransportKind; 3] =
+    [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp];
 
 fn spec(name: &str) -> DatasetSpec {
     DatasetSpec::new(name)
 }
 
-fn options(transport: Transport, timeout: Duration) -> Options {
-    Options { timeout, transport: Some(transport), ..Options::default() }
+fn options(transport: TransportKind, timeout: Duration) -> ClientOptions {
+    ClientOptions { timeout, transport: Some(transport), ..ClientOptions::default() }
 }
 
 #[test]
 fn a_batch_of_a_thousand_puts_is_one_request_for_each_node() {
-    let cluster = LocalCluster::start(3, samite_testkit::Options::default()).unwrap();
+    let cluster = LocalCluster::start(3, samite_testkit::LocalOptions::default()).unwrap();
     for transport in TRANSPORTS {
         let client = cluster.client(options(transport, Duration::from_secs(10))).unwrap();
         let dataset = client.create_dataset(&spec(&format!("d{transport}"))).unwrap();
         let keys: Vec<String> = (0..1000).map(|i| format!("key {i}")).collect();
-        let mut puts: Vec<Op<'_>> = keys
+        let mut puts: Vec<ClientOperation<'_>> = keys
             .iter()
             .map(|key| {
                 let partition = dataset.partition_of(key.as_bytes());
-                Op::new(Operation::put(partition, key.as_bytes(), b"value"))
+                ClientOperation::new(Operation::put(partition, key.as_bytes(), b"value"))
             })
             .collect();
         let status = |node| client.node_status(NodeId(node)).unwrap();
@@ -50,7 +51,7 @@ fn a_batch_of_a_thousand_puts_is_one_request_for_each_node() {
 
 #[test]
 fn a_lost_node_is_named_within_the_deadline() {
-    let mut cluster = LocalCluster::start(2, samite_testkit::Options::default()).unwrap();
+    let mut cluster = LocalCluster::start(2, samite_testkit::LocalOptions::default()).unwrap();
     let timeout = Duration::from_millis(800);
     let clients: Vec<_> = TRANSPORTS
         .iter()
@@ -69,7 +70,7 @@ fn a_lost_node_is_named_within_the_deadline() {
     for dataset in &datasets {
         for key in on(1).take(1) {
             let put = Operation::put(dataset.partition_of(key.as_bytes()), key.as_bytes(), b"v");
-            dataset.execute_one(Op::new(put)).unwrap();
+            dataset.execute_one(ClientOperation::new(put)).unwrap();
         }
     }
     cluster.stop_node(NodeId(1)).unwrap();
@@ -77,7 +78,8 @@ fn a_lost_node_is_named_within_the_deadline() {
         for key in on(1).take(2) {
             let start = Instant::now();
             let put = Operation::put(dataset.partition_of(key.as_bytes()), key.as_bytes(), b"v");
-            let error = dataset.execute_one(Op::new(put)).expect_err("the node is gone");
+            let error =
+                dataset.execute_one(ClientOperation::new(put)).expect_err("the node is gone");
             assert!(start.elapsed() < timeout * 10, "{:?}", start.elapsed());
             assert!(
                 matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout),
@@ -87,15 +89,15 @@ fn a_lost_node_is_named_within_the_deadline() {
         }
         for key in on(0).take(2) {
             let put = Operation::put(dataset.partition_of(key.as_bytes()), key.as_bytes(), b"v");
-            dataset.execute_one(Op::new(put)).unwrap();
+            dataset.execute_one(ClientOperation::new(put)).unwrap();
         }
     }
 }
 
 #[test]
 fn a_node_that_comes_back_elsewhere_is_in_the_next_map() {
-    let mut cluster = LocalCluster::start(2, samite_testkit::Options::default()).unwrap();
-    let client = cluster.client(options(Transport::Tcp, Duration::from_secs(5))).unwrap();
+    let mut cluster = LocalCluster::start(2, samite_testkit::LocalOptions::default()).unwrap();
+    let client = cluster.client(options(TransportKind::Tcp, Duration::from_secs(5))).unwrap();
     let dataset = client.create_dataset(&spec("d")).unwrap();
     let epoch = client.map().unwrap().epoch();
     // It comes back with another port, so the map has to change.
@@ -104,6 +106,6 @@ fn a_node_that_comes_back_elsewhere_is_in_the_next_map() {
     for i in 0..64u32 {
         let key = i.to_le_bytes();
         let put = Operation::put(dataset.partition_of(&key), &key, b"v");
-        dataset.execute_one(Op::new(put)).unwrap();
+        dataset.execute_one(ClientOperation::new(put)).unwrap();
     }
 }

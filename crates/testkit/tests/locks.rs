@@ -4,15 +4,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use samite_client::locks::Locker;
+use samite_client::locks::LockSession;
 use samite_client::{Client, Dataset};
-use samite_testkit::{LocalCluster, Options};
+use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::{Epoch, NodeId, PartitionId, Redundancy, TargetId, Term};
-use samite_wire::control::{ClusterMapData, Consistency, DatasetSpec, Group};
+use samite_wire::control::{ClusterMapData, DatasetSpec, MemberConsistency, MirrorGroup};
 use samite_wire::lock::{
     LockAnswer, LockCall, LockHolder, LockMode, LockRange, LockRequest, LockSpace,
 };
-use samite_wire::membership::NodeWish;
+use samite_wire::membership::AdminRequest;
 
 const WAIT: Duration = Duration::from_secs(30);
 
@@ -39,9 +39,9 @@ impl Stage {
     }
 
     fn with(nodes: usize, members: &[u32]) -> Self {
-        let options = Options { shards: 2, ..Options::default() };
+        let options = LocalOptions { shards: 2, ..LocalOptions::default() };
         let cluster = LocalCluster::start(nodes, options).unwrap();
-        let client = cluster.client(samite_client::Options::default()).unwrap();
+        let client = cluster.client(samite_client::ClientOptions::default()).unwrap();
         let redundancy = Redundancy(members.len() as u8);
         let spec = DatasetSpec { redundancy, ..DatasetSpec::new("d") };
         let dataset = client.create_dataset(&spec).unwrap();
@@ -70,16 +70,16 @@ impl Stage {
     }
 
     /// Whether it gets the lock at once.
-    fn takes(&self, locker: &Locker) -> bool {
+    fn takes(&self, locker: &LockSession) -> bool {
         locker.ask(&self.request(TAKE)).unwrap() == LockAnswer::Done
     }
 
-    fn releases(&self, locker: &Locker) {
+    fn releases(&self, locker: &LockSession) {
         assert_eq!(locker.ask(&self.request(RELEASE)).unwrap(), LockAnswer::Done);
     }
 
-    fn locker(&self) -> Locker {
-        Locker::new(&self.cluster.client(samite_client::Options::default()).unwrap())
+    fn locker(&self) -> LockSession {
+        LockSession::new(&self.cluster.client(samite_client::ClientOptions::default()).unwrap())
     }
 
     fn wait_for(&self, what: &str, is_so: impl Fn(&ClusterMapData) -> bool) {
@@ -90,7 +90,7 @@ impl Stage {
         }
     }
 
-    fn group<'a>(&self, map: &'a ClusterMapData) -> &'a Group {
+    fn group<'a>(&self, map: &'a ClusterMapData) -> &'a MirrorGroup {
         let redundancy = self.dataset.spec().redundancy;
         let table = map.tables.iter().find(|table| table.redundancy == redundancy).unwrap();
         &table.groups[self.partition.get() as usize]
@@ -101,7 +101,7 @@ impl Stage {
         self.cluster.restart_node(NodeId(node)).unwrap();
         self.wait_for("a resync", |map| {
             let members = &self.group(map).members;
-            members.iter().all(|member| member.consistency == Consistency::Good)
+            members.iter().all(|member| member.consistency == MemberConsistency::Good)
                 && members.iter().any(|member| member.target == TargetId(node))
         });
     }
@@ -112,7 +112,7 @@ impl Stage {
 
     /// Moves everything away from a node.
     fn drain(&self, node: u32) {
-        self.client.wish(NodeId(node), NodeWish::Drain).unwrap();
+        self.client.admin_request(NodeId(node), AdminRequest::Drain).unwrap();
         self.wait_for("a move", |map| {
             let mut members =
                 map.tables.iter().flat_map(|table| &table.groups).flat_map(|group| &group.members);
@@ -121,7 +121,11 @@ impl Stage {
     }
 
     /// Somebody waits for the lock while `meanwhile` happens; it gets it then, and not before. Lets go of it again.
-    fn waits_until(&mut self, locker: &Locker, meanwhile: impl FnOnce(&mut Self, &AtomicBool)) {
+    fn waits_until(
+        &mut self,
+        locker: &LockSession,
+        meanwhile: impl FnOnce(&mut Self, &AtomicBool),
+    ) {
         let request = self.request(TAKE);
         let has_it = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -3,18 +3,18 @@
 
 use std::time::{Duration, Instant};
 
-use samite_client::{Client, Dataset, Op};
-use samite_testkit::{LocalCluster, Options};
+use samite_client::{Client, ClientOperation, Dataset};
+use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::{NodeId, PartitionId, Redundancy, TargetId};
 use samite_wire::control::DatasetSpec;
-use samite_wire::membership::NodeWish;
+use samite_wire::membership::AdminRequest;
 use samite_wire::op::Operation;
 
 const WAIT: Duration = Duration::from_secs(30);
 
 fn start() -> (LocalCluster, Client, Dataset) {
-    let cluster = LocalCluster::start(3, Options::default()).unwrap();
-    let client = cluster.client(samite_client::Options::default()).unwrap();
+    let cluster = LocalCluster::start(3, LocalOptions::default()).unwrap();
+    let client = cluster.client(samite_client::ClientOptions::default()).unwrap();
     let dataset = client.create_dataset(&DatasetSpec::new("d")).unwrap();
     (cluster, client, dataset)
 }
@@ -29,7 +29,7 @@ fn at_the_second(client: &Client) -> PartitionId {
 
 /// Moves everything away from node 1.
 fn drain(client: &Client) {
-    client.wish(NodeId(1), NodeWish::Drain).unwrap();
+    client.admin_request(NodeId(1), AdminRequest::Drain).unwrap();
     let start = Instant::now();
     loop {
         let map = client.refresh_map().unwrap();
@@ -47,9 +47,9 @@ fn what_is_not_mirrored_moves_off_a_node_that_is_drained() {
     let (_cluster, client, dataset) = start();
     let p = at_the_second(&client);
     let value = vec![7; 300_000];
-    dataset.execute_one(Op::new(Operation::put(p, b"k", &value))).unwrap();
-    let before = dataset.execute_one(Op::new(Operation::get(p, b"k"))).unwrap();
+    dataset.execute_one(ClientOperation::new(Operation::put(p, b"k", &value))).unwrap();
+    let before = dataset.execute_one(ClientOperation::new(Operation::get(p, b"k"))).unwrap();
     drain(&client);
     assert_ne!(dataset.node_of(p).unwrap(), NodeId(1));
-    assert_eq!(dataset.execute_one(Op::new(Operation::get(p, b"k"))).unwrap(), before);
+    assert_eq!(dataset.execute_one(ClientOperation::new(Operation::get(p, b"k"))).unwrap(), before);
 }

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use samite_client::{Dataset, Op, Options, OwnedResult, Transport};
+use samite_client::{ClientOperation, ClientOptions, Dataset, OwnedResult, TransportKind};
 use samite_testkit::ProcessCluster;
 use samite_types::{Epoch, ErrorKind, NodeId, PartitionId, Redundancy};
 use samite_wire::control::DatasetSpec;
-use samite_wire::heads::HEAD_LEN;
+use samite_wire::lookup::HEAD_LEN;
 use samite_wire::op::{Action, Operation};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -27,11 +27,12 @@ struct Written {
 
 fn write_until_killed(
     cluster: &ProcessCluster,
-    transport: Transport,
+    transport: TransportKind,
     writer: usize,
     stop: &AtomicBool,
 ) -> Written {
-    let options = Options { timeout: TIMEOUT, transport: Some(transport), ..Options::default() };
+    let options =
+        ClientOptions { timeout: TIMEOUT, transport: Some(transport), ..ClientOptions::default() };
     let client = cluster.client(options).expect("connects before the kill");
     let dataset = client.create_dataset(&spec()).expect("makes the dataset");
     let map = client.map().expect("has a map");
@@ -46,7 +47,7 @@ fn write_until_killed(
         // A few records over and over, so that the target never fills up.
         let slot = format!("{writer} {}", i % 500);
         let put = Operation::put(partition, slot.as_bytes(), &value);
-        let outcome = dataset.execute_one(Op::new(put));
+        let outcome = dataset.execute_one(ClientOperation::new(put));
         written.longest = written.longest.max(start.elapsed());
         match outcome {
             Ok(_) => written.acknowledged.push((key, on_killed)),
@@ -67,7 +68,7 @@ fn write_until_killed(
 fn a_killed_node_ends_every_call_and_down_leaves_nothing() {
     let cluster = ProcessCluster::start(2, &["--memory", "128M"]).unwrap();
     let stop = AtomicBool::new(false);
-    let transports = [Transport::Shm, Transport::Unix, Transport::Tcp];
+    let transports = [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp];
     let all: Vec<Written> = std::thread::scope(|scope| {
         let writers: Vec<_> = transports
             .iter()
@@ -136,7 +137,7 @@ fn counter(dataset: &Dataset, at: PartitionId, shown: &AtomicU64) -> u64 {
         }
         None => {
             let get = Action::Get { key: b"k", offset: 0, len: HEAD_LEN as u32 };
-            let outcome = dataset.execute_one(Op::new(Operation::new(at, [get])));
+            let outcome = dataset.execute_one(ClientOperation::new(Operation::new(at, [get])));
             let outcome = outcome.expect("a read waits until another node has taken over");
             let results = outcome.into_results("counter").expect("it is there");
             match &results[0] {
@@ -154,9 +155,11 @@ fn a_node_that_is_stopped_for_a_while_is_a_pause_and_nothing_stale_is_seen_over_
     let cluster = ProcessCluster::start(3, &args).unwrap();
     let client = |transport| {
         let transport = Some(transport);
-        cluster.client(Options { transport, timeout: WAIT, ..Options::default() }).unwrap()
+        cluster
+            .client(ClientOptions { transport, timeout: WAIT, ..ClientOptions::default() })
+            .unwrap()
     };
-    let (near, far) = (client(Transport::Shm), client(Transport::Unix));
+    let (near, far) = (client(TransportKind::Shm), client(TransportKind::Unix));
     let redundancy = Redundancy(2);
     let dataset = near.create_dataset(&DatasetSpec { redundancy, ..spec() }).unwrap();
     let others = far.dataset("killed").unwrap();
@@ -167,7 +170,7 @@ fn a_node_that_is_stopped_for_a_while_is_a_pause_and_nothing_stale_is_seen_over_
     let write = |number: u64| {
         let mut value = [0; HEAD_LEN];
         value[..8].copy_from_slice(&number.to_le_bytes());
-        let written = others.execute_one(Op::new(Operation::put(at, b"k", &value)));
+        let written = others.execute_one(ClientOperation::new(Operation::put(at, b"k", &value)));
         assert!(written.expect("a write waits until another node has taken over").is_done());
     };
     write(0);

@@ -4,17 +4,17 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use samite_client::{Dataset, Op, OwnedOutcome, OwnedResult};
-use samite_testkit::{LocalCluster, Options};
+use samite_client::{ClientOperation, Dataset, OwnedOutcome, OwnedResult};
+use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::{PartitionId, Redundancy, TargetId};
 use samite_wire::control::{DatasetSpec, ReadsKind};
 use samite_wire::op::Operation;
 
 /// Three nodes, of which only the first is on this host, and a dataset with two copies.
 fn start(reads: ReadsKind) -> (LocalCluster, Dataset) {
-    let options = Options { apart: true, ..Options::default() };
+    let options = LocalOptions { apart: true, ..LocalOptions::default() };
     let cluster = LocalCluster::start(3, options).unwrap();
-    let client = cluster.client(samite_client::Options::default()).unwrap();
+    let client = cluster.client(samite_client::ClientOptions::default()).unwrap();
     let spec = DatasetSpec { redundancy: Redundancy(2), reads, ..DatasetSpec::new("d") };
     let dataset = client.create_dataset(&spec).unwrap();
     (cluster, dataset)
@@ -29,7 +29,7 @@ fn followed_here(dataset: &Dataset) -> PartitionId {
 }
 
 fn get(dataset: &Dataset, p: PartitionId) -> u64 {
-    match dataset.execute_one(Op::new(Operation::get(p, b"k"))).unwrap() {
+    match dataset.execute_one(ClientOperation::new(Operation::get(p, b"k"))).unwrap() {
         OwnedOutcome::Done(results) => match results.first() {
             Some(OwnedResult::Value { data, .. }) => {
                 u64::from_le_bytes(data.as_slice().try_into().unwrap())
@@ -42,7 +42,7 @@ fn get(dataset: &Dataset, p: PartitionId) -> u64 {
 
 fn put(dataset: &Dataset, p: PartitionId, number: u64) {
     let number = number.to_le_bytes();
-    dataset.execute_one(Op::new(Operation::put(p, b"k", &number))).unwrap();
+    dataset.execute_one(ClientOperation::new(Operation::put(p, b"k", &number))).unwrap();
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn reads_are_never_old_while_the_primary_changes() {
     let primary = dataset.node_of(p).unwrap();
     put(&dataset, p, 0);
     let (acknowledged, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let client = cluster.client(samite_client::Options::default()).unwrap();
+    let client = cluster.client(samite_client::ClientOptions::default()).unwrap();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let dataset = client.dataset("d").unwrap();

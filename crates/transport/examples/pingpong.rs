@@ -12,8 +12,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
-use samite_transport::client::{Link, Outgoing};
-use samite_transport::server::Options;
+use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::server::LoopOptions;
 use samite_wire::frame::FrameKind;
 
 const MESSAGE_LEN: usize = 100;
@@ -88,13 +88,13 @@ fn rate(name: &str, pieces: usize, start: Instant) -> f64 {
     rate
 }
 
-fn call(link: &Link, body: &[u8; MESSAGE_LEN]) {
-    let request = Outgoing { kind: FrameKind::Request, body, payload: &[] };
+fn call(link: &NodeLink, body: &[u8; MESSAGE_LEN]) {
+    let request = OutgoingRequest { kind: FrameKind::Request, body, payload: &[] };
     let len = link.call(request, common::soon(), |reply| reply.body().len()).unwrap();
     assert_eq!(len, MESSAGE_LEN);
 }
 
-fn pipelined(name: &str, link: &Link, in_flight: usize, rounds: usize) {
+fn pipelined(name: &str, link: &NodeLink, in_flight: usize, rounds: usize) {
     let body = [0; MESSAGE_LEN];
     let mut tickets = std::collections::VecDeque::new();
     let start = Instant::now();
@@ -104,7 +104,7 @@ fn pipelined(name: &str, link: &Link, in_flight: usize, rounds: usize) {
             link.wait(ticket, common::soon(), |_| ()).unwrap();
         }
         if round < rounds {
-            let request = Outgoing { kind: FrameKind::Request, body: &body, payload: &[] };
+            let request = OutgoingRequest { kind: FrameKind::Request, body: &body, payload: &[] };
             tickets.push_back(link.enqueue(request, common::soon()).unwrap());
         }
     }
@@ -112,9 +112,10 @@ fn pipelined(name: &str, link: &Link, in_flight: usize, rounds: usize) {
     println!("{name:<28} {rate:>8.1} k/s, {in_flight} in flight");
 }
 
-fn batched(name: &str, link: &Link, batch: usize, rounds: usize) {
+fn batched(name: &str, link: &NodeLink, batch: usize, rounds: usize) {
     let body = [0; MESSAGE_LEN];
-    let requests = vec![Outgoing { kind: FrameKind::Request, body: &body, payload: &[] }; batch];
+    let requests =
+        vec![OutgoingRequest { kind: FrameKind::Request, body: &body, payload: &[] }; batch];
     let start = Instant::now();
     for _ in 0..rounds / batch {
         for ticket in link.submit_many(&requests, common::soon()).unwrap() {
@@ -125,7 +126,7 @@ fn batched(name: &str, link: &Link, batch: usize, rounds: usize) {
     println!("{name:<28} {rate:>8.1} k/s, {batch} together");
 }
 
-fn stream(name: &str, link: &Link, in_flight: usize) -> f64 {
+fn stream(name: &str, link: &NodeLink, in_flight: usize) -> f64 {
     let mut body = [common::command::BYTES; 5];
     body[1..].copy_from_slice(&(STREAM_PIECE_LEN as u32).to_le_bytes());
     let mut dest = vec![0; STREAM_PIECE_LEN];
@@ -153,11 +154,11 @@ fn main() {
     let (near, far) = UnixStream::pair().unwrap();
     echo_raw(far);
     let unix_floor = raw("floor unix", near, rounds);
-    let node = common::Node::start(Options::default());
+    let node = common::Node::start(LoopOptions::default());
     let floors = [unix_floor / 2.0, unix_floor, tcp_floor];
     for (address, floor) in node.addresses().into_iter().zip(floors) {
         let link =
-            Link::connect(address, &common::key(), common::client(), common::soon()).unwrap();
+            NodeLink::connect(address, &common::key(), common::client(), common::soon()).unwrap();
         let name = address.transport().to_string();
         let body = [0; MESSAGE_LEN];
         let median = percentiles(&name, || call(&link, &body), rounds);
@@ -170,9 +171,13 @@ fn main() {
         std::thread::scope(|scope| {
             for client in 1..=2 {
                 scope.spawn(move || {
-                    let link =
-                        Link::connect(address, &common::key(), common::client(), common::soon())
-                            .unwrap();
+                    let link = NodeLink::connect(
+                        address,
+                        &common::key(),
+                        common::client(),
+                        common::soon(),
+                    )
+                    .unwrap();
                     let name = format!("{}, client {client} of 2", address.transport());
                     percentiles(&name, || call(&link, &[0; MESSAGE_LEN]), rounds);
                 });
@@ -187,7 +192,7 @@ fn main() {
     let unix_floor = raw_stream("floor unix stream", near, far);
     for (address, floor) in [(&node.tcp, tcp_floor), (&node.unix, unix_floor)] {
         let link =
-            Link::connect(address, &common::key(), common::client(), common::soon()).unwrap();
+            NodeLink::connect(address, &common::key(), common::client(), common::soon()).unwrap();
         for in_flight in [1, 4] {
             let name = format!("{} 1 MiB, {in_flight} in flight", address.transport());
             let rate = stream(&name, &link, in_flight);

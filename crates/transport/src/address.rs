@@ -14,7 +14,7 @@ const UNIX_PATH_LEN_MAX: usize = 107;
 
 /// How bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Transport {
+pub enum TransportKind {
     /// Rings in shared memory, set up over a unix socket.
     Shm,
     /// A unix stream socket.
@@ -25,7 +25,7 @@ pub enum Transport {
     Tls,
 }
 
-impl fmt::Display for Transport {
+impl fmt::Display for TransportKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Shm => "shm",
@@ -51,7 +51,7 @@ pub enum Address {
     Tls(String, u16),
 }
 
-impl Transport {
+impl TransportKind {
     /// Reaches other hosts.
     #[must_use]
     pub const fn is_tcp(self) -> bool {
@@ -74,12 +74,12 @@ impl Address {
 
     /// How bytes travel to this address.
     #[must_use]
-    pub const fn transport(&self) -> Transport {
+    pub const fn transport(&self) -> TransportKind {
         match self {
-            Self::Shm(_) => Transport::Shm,
-            Self::Unix(_) => Transport::Unix,
-            Self::Tcp(..) => Transport::Tcp,
-            Self::Tls(..) => Transport::Tls,
+            Self::Shm(_) => TransportKind::Shm,
+            Self::Unix(_) => TransportKind::Unix,
+            Self::Tcp(..) => TransportKind::Tcp,
+            Self::Tls(..) => TransportKind::Tls,
         }
     }
 }

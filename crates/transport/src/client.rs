@@ -1,8 +1,8 @@
-//! The client's side: one [`Link`] to one node.
+//! The client's side: one [`NodeLink`] to one node.
 
 mod channel;
 pub(crate) mod connect;
-mod harm;
+mod injected_fault;
 mod interruptible;
 mod reader;
 mod reply;
@@ -19,35 +19,35 @@ use std::task::{Context, Poll};
 
 use samite_types::{ClientId, Deadline, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::frame::{FrameHeader, FrameKind};
-use samite_wire::heads::RecordId;
+use samite_wire::lookup::RecordId;
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use crate::shm::{ArenaView, Change, GrantPool, Posted};
-use crate::{Address, ClusterKey, Transport};
-use shared::{Drive, Role, Shared};
-use stream::{Line, Patience, Stop};
-use table::Turn;
+use crate::shm::{ArenaView, GrantPool, SubmittedChange, SubmittedEntry};
+use crate::{Address, ClusterKey, TransportKind};
+use shared::{DriveEnd, LinkShared, ReaderRole};
+use stream::{ReadLine, ReadPatience, ReadStop};
+use table::WaitTurn;
 
-pub use connect::Identity;
-pub use interruptible::Woken;
-pub use reply::Reply;
+pub use connect::ConnectIdentity;
+pub use interruptible::WaitEnd;
+pub use reply::LinkReply;
 
-/// Payloads longer than this, in bytes, may have to be read with [`Reply::read_payload`]; shorter ones are in place.
+/// Payloads longer than this, in bytes, may have to be read with [`LinkReply::read_payload`]; shorter ones are in place.
 pub const STREAM_LEN_MIN: usize = 16 << 10;
 
-/// Slices of [`Link::submit_many`] that are sent together.
+/// Slices of [`NodeLink::submit_many`] that are sent together.
 const SLICES_TOGETHER: usize = 192;
 
 /// One connection to a node: many requests in flight, replies in any order, any number of threads.
 ///
 /// Nobody reads the connection but the threads that wait for replies; each, as it goes, files what is not its own. So a
 /// thread alone pays one send and one receive for a call.
-pub struct Link {
-    shared: Arc<Shared>,
+pub struct NodeLink {
+    shared: Arc<LinkShared>,
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for NodeLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Link({} at {})", self.node(), self.address())
     }
@@ -55,8 +55,8 @@ impl fmt::Debug for Link {
 
 /// A request in flight. Dropping it gives up the reply, not the request.
 #[must_use = "a request's outcome is in its reply"]
-pub struct Ticket {
-    shared: Arc<Shared>,
+pub struct RequestTicket {
+    shared: Arc<LinkShared>,
     id: RequestId,
     /// The request has left, so that a reply may come.
     is_sent: AtomicBool,
@@ -64,13 +64,13 @@ pub struct Ticket {
     is_settled: bool,
 }
 
-impl fmt::Debug for Ticket {
+impl fmt::Debug for RequestTicket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Ticket({} to {})", self.id, self.shared.node)
     }
 }
 
-impl Drop for Ticket {
+impl Drop for RequestTicket {
     fn drop(&mut self) {
         // In a forked child the table's lock may be held for ever.
         if !self.is_settled && self.shared.socket.raw().is_some() {
@@ -81,7 +81,7 @@ impl Drop for Ticket {
 
 /// A request to send.
 #[derive(Clone, Copy, Debug)]
-pub struct Outgoing<'a> {
+pub struct OutgoingRequest<'a> {
     /// [`FrameKind::Request`] or [`FrameKind::Control`].
     pub kind: FrameKind,
     /// Body, encoded.
@@ -90,13 +90,13 @@ pub struct Outgoing<'a> {
     pub payload: &'a [&'a [u8]],
 }
 
-impl Outgoing<'_> {
+impl OutgoingRequest<'_> {
     fn payload_len(&self) -> usize {
         self.payload.iter().map(|piece| piece.len()).sum()
     }
 }
 
-impl Link {
+impl NodeLink {
     /// Connects and proves the cluster key, both ways.
     ///
     /// # Errors
@@ -108,17 +108,17 @@ impl Link {
         client: ClientId,
         deadline: Deadline,
     ) -> Result<Self> {
-        Self::connect_as(address, key, &Identity::client(client), deadline)
+        Self::connect_as(address, key, &ConnectIdentity::client(client), deadline)
     }
 
     /// Connects as whoever is said.
     ///
     /// # Errors
-    /// As [`Link::connect`].
+    /// As [`NodeLink::connect`].
     pub fn connect_as(
         address: &Address,
         key: &ClusterKey,
-        who: &Identity,
+        who: &ConnectIdentity,
         deadline: Deadline,
     ) -> Result<Self> {
         Ok(Self { shared: Arc::new(connect::connect(address, key, who, deadline)?) })
@@ -138,7 +138,7 @@ impl Link {
 
     /// How bytes travel.
     #[must_use]
-    pub fn transport(&self) -> Transport {
+    pub fn transport(&self) -> TransportKind {
         self.address().transport()
     }
 
@@ -154,10 +154,10 @@ impl Link {
         self.shared.socket.raw().is_none() || self.shared.table.is_dead()
     }
 
-    fn ticket(&self, deadline: Deadline) -> Result<Ticket> {
+    fn ticket(&self, deadline: Deadline) -> Result<RequestTicket> {
         let id = self.shared.open(deadline)?;
         let shared = self.shared.clone();
-        Ok(Ticket { shared, id, is_sent: AtomicBool::new(false), is_settled: false })
+        Ok(RequestTicket { shared, id, is_sent: AtomicBool::new(false), is_settled: false })
     }
 
     /// Sends one request. Frames that wait together leave in one write. When the connection takes no more, or
@@ -171,16 +171,20 @@ impl Link {
         body: &[u8],
         payload: &[&[u8]],
         deadline: Deadline,
-    ) -> Result<Ticket> {
-        self.send(&Outgoing { kind, body, payload }, false, deadline)
+    ) -> Result<RequestTicket> {
+        self.send(&OutgoingRequest { kind, body, payload }, false, deadline)
     }
 
-    /// Leaves a short request to be sent together with others: with the next [`Link::submit`], when somebody waits for a
-    /// reply or polls for one, at [`Link::flush`], or when enough bytes wait. Over shared memory it is sent at once.
+    /// Leaves a short request to be sent together with others: with the next [`NodeLink::submit`], when somebody waits for a
+    /// reply or polls for one, at [`NodeLink::flush`], or when enough bytes wait. Over shared memory it is sent at once.
     ///
     /// # Errors
-    /// As [`Link::submit`].
-    pub fn enqueue(&self, request: Outgoing<'_>, deadline: Deadline) -> Result<Ticket> {
+    /// As [`NodeLink::submit`].
+    pub fn enqueue(
+        &self,
+        request: OutgoingRequest<'_>,
+        deadline: Deadline,
+    ) -> Result<RequestTicket> {
         self.send(&request, true, deadline)
     }
 
@@ -192,7 +196,12 @@ impl Link {
         self.shared.flush()
     }
 
-    fn send(&self, request: &Outgoing<'_>, later: bool, deadline: Deadline) -> Result<Ticket> {
+    fn send(
+        &self,
+        request: &OutgoingRequest<'_>,
+        later: bool,
+        deadline: Deadline,
+    ) -> Result<RequestTicket> {
         let ticket = self.ticket(deadline)?;
         self.shared.send(ticket.id, request, later, deadline)?;
         ticket.is_sent.store(true, Ordering::Relaxed);
@@ -202,12 +211,12 @@ impl Link {
     /// Sends several requests together.
     ///
     /// # Errors
-    /// As [`Link::submit`]; then the replies of those that were sent are given up.
+    /// As [`NodeLink::submit`]; then the replies of those that were sent are given up.
     pub fn submit_many(
         &self,
-        requests: &[Outgoing<'_>],
+        requests: &[OutgoingRequest<'_>],
         deadline: Deadline,
-    ) -> Result<SmallVec<[Ticket; 4]>> {
+    ) -> Result<SmallVec<[RequestTicket; 4]>> {
         let mut tickets = SmallVec::with_capacity(requests.len());
         if self.shared.ring.is_some() || self.shared.has_faults() {
             for request in requests {
@@ -231,16 +240,16 @@ impl Link {
 
     fn submit_together(
         &self,
-        requests: &[Outgoing<'_>],
+        requests: &[OutgoingRequest<'_>],
         deadline: Deadline,
-        tickets: &mut SmallVec<[Ticket; 4]>,
+        tickets: &mut SmallVec<[RequestTicket; 4]>,
     ) -> Result<()> {
         let first = tickets.len();
         let mut headers: SmallVec<[FrameHeader; 8]> = SmallVec::new();
         for request in requests {
             self.shared.check(request)?;
             let ticket = self.ticket(deadline)?;
-            let Outgoing { kind, body, payload } = *request;
+            let OutgoingRequest { kind, body, payload } = *request;
             headers.push(FrameHeader::build(kind, ticket.id, self.shared.flags(), body, payload));
             tickets.push(ticket);
         }
@@ -262,9 +271,9 @@ impl Link {
     /// `Timeout`, `Unavailable` (names the address and the node), `Corrupt`; after an error nothing that `read` saw counts.
     pub fn wait<R>(
         &self,
-        mut ticket: Ticket,
+        mut ticket: RequestTicket,
         deadline: Deadline,
-        read: impl FnOnce(&mut Reply<'_>) -> R,
+        read: impl FnOnce(&mut LinkReply<'_>) -> R,
     ) -> Result<R> {
         let answer = self.wait_until(&mut ticket, deadline, deadline, read)?;
         answer.ok_or_else(|| self.shared.timed_out("no reply in time"))
@@ -274,47 +283,47 @@ impl Link {
     /// as good as before. What has begun to come is waited for until `deadline`.
     ///
     /// # Errors
-    /// As [`Link::wait`], except that `Timeout` means a reply that has begun to come and stopped: it is lost.
+    /// As [`NodeLink::wait`], except that `Timeout` means a reply that has begun to come and stopped: it is lost.
     pub fn wait_until<R>(
         &self,
-        ticket: &mut Ticket,
+        ticket: &mut RequestTicket,
         patience: Deadline,
         deadline: Deadline,
-        read: impl FnOnce(&mut Reply<'_>) -> R,
+        read: impl FnOnce(&mut LinkReply<'_>) -> R,
     ) -> Result<Option<R>> {
         let shared = &*self.shared;
         debug_assert!(Arc::ptr_eq(&self.shared, &ticket.shared), "ticket of another link");
-        shared.line(Patience::None)?;
+        shared.line(ReadPatience::None)?;
         // A reader sends what was enqueued before it receives; one that is receiving already may not look for a while.
         if shared.sender.has_rest() && shared.table.is_being_read() {
             shared.flush()?;
         }
         loop {
             match shared.table.turn(ticket.id, patience) {
-                Turn::Filed(filed) => {
+                WaitTurn::Filed(filed) => {
                     ticket.is_settled = true;
-                    return Ok(Some(read(&mut Reply::filed(&filed))));
+                    return Ok(Some(read(&mut LinkReply::filed(&filed))));
                 }
-                Turn::Read => {}
-                Turn::TimedOut => return Ok(None),
-                Turn::Dead(error) => {
+                WaitTurn::Read => {}
+                WaitTurn::TimedOut => return Ok(None),
+                WaitTurn::Dead(error) => {
                     ticket.is_settled = true;
                     return Err(error);
                 }
             }
-            let line = shared.line(Patience::Until(patience))?;
-            let mut role = Role::new(shared);
+            let line = shared.line(ReadPatience::Until(patience))?;
+            let mut role = ReaderRole::new(shared);
             match role.drive(Some(ticket.id), line) {
-                Ok(Drive::Again) => continue,
-                Ok(Drive::Own) => {}
-                Err(Stop::TimedOut) => return Ok(None),
+                Ok(DriveEnd::Again) => continue,
+                Ok(DriveEnd::Own) => {}
+                Err(ReadStop::TimedOut) => return Ok(None),
                 Err(stop) => return Err(shared.stopped(stop)),
             }
-            let line = Line { patience: Patience::Until(deadline), ..line };
+            let line = ReadLine { patience: ReadPatience::Until(deadline), ..line };
             let Some(view) = role.reader().view() else {
                 return Err(ErrorKind::Internal.into());
             };
-            let mut reply = Reply::new(view, line);
+            let mut reply = LinkReply::new(view, line);
             let result = read(&mut reply);
             let failure = reply.into_failure();
             let finished = match failure {
@@ -333,20 +342,20 @@ impl Link {
     /// Submit and wait in one.
     ///
     /// # Errors
-    /// As [`Link::submit`] and [`Link::wait`].
+    /// As [`NodeLink::submit`] and [`NodeLink::wait`].
     pub fn call<R>(
         &self,
-        request: Outgoing<'_>,
+        request: OutgoingRequest<'_>,
         deadline: Deadline,
-        read: impl FnOnce(&mut Reply<'_>) -> R,
+        read: impl FnOnce(&mut LinkReply<'_>) -> R,
     ) -> Result<R> {
         let ticket = self.submit(request.kind, request.body, request.payload, deadline)?;
         self.wait(ticket, deadline, read)
     }
 
-    /// Whether the reply has come (or the link has died), for futures. `Ready`: [`Link::wait`] returns without waiting.
+    /// Whether the reply has come (or the link has died), for futures. `Ready`: [`NodeLink::wait`] returns without waiting.
     /// The first call starts a thread that reads the connection while futures wait on it.
-    pub fn poll(&self, ticket: &Ticket, context: &mut Context<'_>) -> Poll<()> {
+    pub fn poll(&self, ticket: &RequestTicket, context: &mut Context<'_>) -> Poll<()> {
         if self.flush().is_err() {
             return Poll::Ready(());
         }
@@ -373,25 +382,30 @@ impl Link {
         self.shared.arena.as_ref()
     }
 
-    /// Posts a change to the node, over shared memory: see [`ArenaView::post`]. `None`: nothing was done, ask the node.
+    /// Posts a change to the node, over shared memory: see [`ArenaView::submit`]. `None`: nothing was done, ask the node.
     #[must_use]
-    pub fn post(
+    pub fn submit_early(
         &self,
-        change: &Change<'_>,
+        change: &SubmittedChange<'_>,
         is_certain: impl FnOnce(&ArenaView) -> bool,
-    ) -> Option<Posted> {
+    ) -> Option<SubmittedEntry> {
         let call = || {
             if let Some(ring) = &self.shared.ring {
                 ring.call();
             }
         };
-        self.posting_arena()?.post(change, call, is_certain)
+        self.posting_arena()?.submit(change, call, is_certain)
     }
 
-    /// Whether [`Link::post`] is worth a try: see [`ArenaView::may_post`].
+    /// Whether [`NodeLink::submit_early`] is worth a try: see [`ArenaView::may_submit`].
     #[must_use]
-    pub fn may_post(&self, record: &RecordId<'_>, map_epoch: Epoch, who: (ClientId, bool)) -> bool {
-        self.posting_arena().is_some_and(|arena| arena.may_post(record, map_epoch, who))
+    pub fn may_submit_early(
+        &self,
+        record: &RecordId<'_>,
+        map_epoch: Epoch,
+        who: (ClientId, bool),
+    ) -> bool {
+        self.posting_arena().is_some_and(|arena| arena.may_submit(record, map_epoch, who))
     }
 
     /// What is posted meets no faults: while there are any, everything is asked for.
@@ -432,7 +446,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for NodeLink {
     fn drop(&mut self) {
         // A driver thread may hold the other end of `shared`; this lets it go at once. In a forked child nothing is to be told.
         if self.shared.socket.raw().is_some() {

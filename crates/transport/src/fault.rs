@@ -3,18 +3,18 @@
 //! A node harms what it sends, by whatever connection, where the frame would enter the connection; and what clients send, where it would
 //! be handed to the service. So a frame that is lost has been paid for like any other, and a late one keeps nobody waiting but its reader.
 
-mod held;
+mod delayed;
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use rustix::net::sockopt;
 use samite_types::RequestId;
-use samite_types::fault::{FrameWords, Traffic};
+use samite_types::fault::{FrameWords, TrafficClass};
 use samite_wire::frame::{FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN};
 use zerocopy::IntoBytes;
 
-pub(crate) use held::{Held, Holdup, What};
+pub(crate) use delayed::{DelayQueue, DelayedFrame, DelayedItem};
 
 /// Length of the checksum, which ends the header.
 const CHECKSUM_LEN: usize = 4;
@@ -28,9 +28,9 @@ pub(crate) fn words(
 ) -> FrameWords {
     let payload_len: usize = payload.iter().map(|piece| piece.len()).sum();
     let traffic = match kind {
-        FrameKind::Peer | FrameKind::PeerReply => Traffic::Peer,
-        FrameKind::Control | FrameKind::ControlReply => Traffic::Coordinator,
-        _ => Traffic::Other,
+        FrameKind::Peer | FrameKind::PeerReply => TrafficClass::Peer,
+        FrameKind::Control | FrameKind::ControlReply => TrafficClass::Coordinator,
+        _ => TrafficClass::Other,
     };
     FrameWords { kind: kind.name(), request, len: HEADER_LEN + body.len() + payload_len, traffic }
 }
@@ -64,7 +64,7 @@ pub(crate) fn bend(frame: &mut [u8], flags: u16, body_len: usize, random: u64) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use samite_wire::frame::Header;
+    use samite_wire::frame::CheckedHeader;
 
     use super::*;
 
@@ -81,7 +81,7 @@ mod tests {
             let mut frame = whole(FrameKind::Reply, RequestId(7), flags, &body, &[&payload]);
             bend(&mut frame, flags, body.len(), random);
             let (raw, content) = frame.split_first_chunk().unwrap();
-            let header = Header::parse(raw).unwrap();
+            let header = CheckedHeader::parse(raw).unwrap();
             prop_assert_eq!(header.len_after(), content.len());
             let (body, payload) = content.split_at(header.body_len);
             prop_assert!(header.verify(body, &[payload]).is_err());

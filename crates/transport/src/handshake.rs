@@ -2,12 +2,14 @@
 
 use samite_types::{ClientId, Entropy, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::control::{decode, encode};
-use samite_wire::frame::{FrameHeader, FrameKind, HEADER_LEN, Header, VERSION, VERSION_OLDEST};
+use samite_wire::frame::{
+    CheckedHeader, FrameHeader, FrameKind, HEADER_LEN, VERSION, VERSION_OLDEST,
+};
 use samite_wire::hello::{Challenge, Goodbye, Hello, Proof, Welcome};
 use samite_wire::limits::HANDSHAKE_LEN_MAX;
 use zerocopy::IntoBytes;
 
-use crate::key::{ClusterKey, Exchange, Role};
+use crate::key::{ClusterKey, ProofExchange, ProofRole};
 use crate::tls::Binding;
 
 /// Longest reason in a goodbye that is kept, in bytes.
@@ -46,7 +48,7 @@ pub(crate) fn read_goodbye(body: &[u8]) -> Error {
 }
 
 /// Checks the header of a frame that comes before the peer has proved anything.
-pub(crate) fn check_header(header: &Header) -> Result<()> {
+pub(crate) fn check_header(header: &CheckedHeader) -> Result<()> {
     if header.payload_len > 0 || header.body_len > HANDSHAKE_LEN_MAX {
         let len = header.len_after();
         return Err(Error::new(ErrorKind::TooLarge, format!("frame of {len} bytes in handshake")));
@@ -97,8 +99,8 @@ impl NodeSide {
                 let mut nonce = [0; 32];
                 entropy.fill(&mut nonce);
                 let mut challenge = Challenge { version, node, nonce, proof: [0; 32] };
-                let exchange = Exchange { hello: &hello, challenge: &challenge, binding };
-                challenge.proof = key.prove(Role::Node, &exchange);
+                let exchange = ProofExchange { hello: &hello, challenge: &challenge, binding };
+                challenge.proof = key.prove(ProofRole::Node, &exchange);
                 let bytes = frame(FrameKind::Challenge, &challenge);
                 let node = hello.node;
                 *self = Self::Challenged { hello, challenge };
@@ -106,8 +108,8 @@ impl NodeSide {
             }
             (Self::Challenged { hello, challenge }, FrameKind::Proof) => {
                 let Proof { proof } = decode(body)?;
-                let exchange = Exchange { hello: &hello, challenge: &challenge, binding };
-                if !key.proves(Role::Client, &exchange, &proof) {
+                let exchange = ProofExchange { hello: &hello, challenge: &challenge, binding };
+                if !key.proves(ProofRole::Client, &exchange, &proof) {
                     return Err(Error::new(
                         ErrorKind::WrongKey,
                         "peer does not hold the cluster key",
@@ -177,11 +179,11 @@ impl ClientSide {
         }
         let challenge: Challenge = decode(body)?;
         common_version((challenge.version, challenge.version))?;
-        let exchange = Exchange { hello: &self.hello, challenge: &challenge, binding };
-        if !key.proves(Role::Node, &exchange, &challenge.proof) {
+        let exchange = ProofExchange { hello: &self.hello, challenge: &challenge, binding };
+        if !key.proves(ProofRole::Node, &exchange, &challenge.proof) {
             return Err(Error::new(ErrorKind::WrongKey, "node does not hold the cluster key"));
         }
-        let proof = key.prove(Role::Client, &exchange);
+        let proof = key.prove(ProofRole::Client, &exchange);
         Ok((challenge.node, frame(FrameKind::Proof, &Proof { proof })))
     }
 
@@ -212,7 +214,7 @@ mod tests {
 
     fn body(frame: &[u8]) -> (FrameKind, &[u8]) {
         let (raw, rest) = frame.split_first_chunk().unwrap();
-        let header = Header::parse(raw).unwrap();
+        let header = CheckedHeader::parse(raw).unwrap();
         check_header(&header).unwrap();
         header.verify(rest, &[]).unwrap();
         (header.kind, rest)

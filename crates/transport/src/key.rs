@@ -7,24 +7,24 @@ use samite_types::{Entropy, Error, ErrorKind, Result};
 use samite_wire::hello::{Challenge, Hello};
 use sha2::Sha256;
 
-use crate::tls::{Authorities, Binding};
+use crate::tls::{Binding, TlsAuthorities};
 
 /// The secret that every node and client of a cluster holds: 32 random bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKey {
     bytes: [u8; Self::LEN],
-    authorities: Option<Authorities>,
+    authorities: Option<TlsAuthorities>,
 }
 
 /// Which side a proof is made by; in the MAC, so that one side's proof never passes as the other's.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Role {
+pub(crate) enum ProofRole {
     Node,
     Client,
 }
 
 /// What a proof is about.
-pub(crate) struct Exchange<'a> {
+pub(crate) struct ProofExchange<'a> {
     pub(crate) hello: &'a Hello,
     /// [`Challenge::proof`] is no part of it.
     pub(crate) challenge: &'a Challenge,
@@ -44,11 +44,11 @@ impl ClusterKey {
 
     /// The same key, for a cluster whose nodes show TLS certificates that these authorities have signed.
     #[must_use]
-    pub fn with_authorities(self, authorities: Authorities) -> Self {
+    pub fn with_authorities(self, authorities: TlsAuthorities) -> Self {
         Self { authorities: Some(authorities), ..self }
     }
 
-    pub(crate) const fn authorities(&self) -> Option<&Authorities> {
+    pub(crate) const fn authorities(&self) -> Option<&TlsAuthorities> {
         self.authorities.as_ref()
     }
 
@@ -81,21 +81,21 @@ impl ClusterKey {
     }
 
     /// What the key pair of a side in TLS is made of.
-    pub(crate) fn derive_tls_seed(&self, role: Role) -> [u8; 32] {
+    pub(crate) fn derive_tls_seed(&self, role: ProofRole) -> [u8; 32] {
         let mut mac = self.hmac();
         mac.update(match role {
-            Role::Node => &b"samite tls node key v1"[..],
-            Role::Client => b"samite tls client key v1",
+            ProofRole::Node => &b"samite tls node key v1"[..],
+            ProofRole::Client => b"samite tls client key v1",
         });
         mac.finalize().into_bytes().into()
     }
 
-    fn mac(&self, role: Role, exchange: &Exchange<'_>) -> Hmac<Sha256> {
-        let Exchange { hello, challenge, binding } = exchange;
+    fn mac(&self, role: ProofRole, exchange: &ProofExchange<'_>) -> Hmac<Sha256> {
+        let ProofExchange { hello, challenge, binding } = exchange;
         let mut mac = self.hmac();
         mac.update(match role {
-            Role::Node => b"samite node proof v1",
-            Role::Client => b"samite client proof v1",
+            ProofRole::Node => b"samite node proof v1",
+            ProofRole::Client => b"samite client proof v1",
         });
         mac.update(&hello.nonce);
         mac.update(&challenge.nonce);
@@ -117,12 +117,17 @@ impl ClusterKey {
     }
 
     /// Proof that its maker, in `role`, holds the key in this exchange.
-    pub(crate) fn prove(&self, role: Role, exchange: &Exchange<'_>) -> [u8; 32] {
+    pub(crate) fn prove(&self, role: ProofRole, exchange: &ProofExchange<'_>) -> [u8; 32] {
         self.mac(role, exchange).finalize().into_bytes().into()
     }
 
     /// Checks the other side's proof, in constant time.
-    pub(crate) fn proves(&self, role: Role, exchange: &Exchange<'_>, proof: &[u8; 32]) -> bool {
+    pub(crate) fn proves(
+        &self,
+        role: ProofRole,
+        exchange: &ProofExchange<'_>,
+        proof: &[u8; 32],
+    ) -> bool {
         self.mac(role, exchange).verify_slice(proof).is_ok()
     }
 }

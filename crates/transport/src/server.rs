@@ -1,11 +1,11 @@
-//! The node's side: one [`EventLoop`] per shard, which calls the [`Service`].
+//! The node's side: one [`EventLoop`] per shard, which calls the [`NodeService`].
 
 mod accept;
 mod connection;
 mod dial;
 mod ending;
 mod event_loop;
-mod harm;
+mod injected_fault;
 mod layer;
 mod listener;
 mod output;
@@ -20,17 +20,17 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_types::fault::Faults;
+use samite_types::fault::FaultSwitch;
 use samite_types::{ClientId, Epoch, NodeId, Result};
-use samite_wire::frame::Header;
+use samite_wire::frame::CheckedHeader;
 
-use crate::{TlsFiles, Transport};
+use crate::{TlsFiles, TransportKind};
 
-pub use dial::Dialler;
+pub use dial::NodeDialler;
 pub use event_loop::EventLoop;
 pub use listener::Listener;
-pub use replies::Replies;
-pub use waker::Waker;
+pub use replies::ReplySink;
+pub use waker::LoopWaker;
 pub(crate) use waker::ring as ring_bell;
 
 /// A connection of one event loop. Never used again after the connection has closed.
@@ -60,7 +60,7 @@ impl std::fmt::Display for ConnId {
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct ConnectionPeer {
     /// Session.
     pub client: ClientId,
     /// The node that it says it is, if it is one; it holds the cluster key, and runs as this node's user where the kernel tells.
@@ -68,7 +68,7 @@ pub struct Peer {
     /// User: as the kernel tells, or over tcp (with TLS or without) as the peer says, which holds the cluster key.
     pub uid: u32,
     /// How bytes travel.
-    pub transport: Transport,
+    pub transport: TransportKind,
 }
 
 /// The node's arena, to be shared with clients on the same host.
@@ -82,7 +82,7 @@ pub struct SharedArena<'a> {
 
 /// What clients have left in shared memory without a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum SharedMemoryWork {
     /// Nothing.
     Nothing,
     /// Something, which was done.
@@ -95,7 +95,7 @@ pub enum Left {
 }
 
 /// What a node does with requests.
-pub trait Service {
+pub trait NodeService {
     /// A request ([`FrameKind::Request`](samite_wire::frame::FrameKind::Request),
     /// [`FrameKind::Control`](samite_wire::frame::FrameKind::Control), or from a node
     /// [`FrameKind::Peer`](samite_wire::frame::FrameKind::Peer)). `body` and `payload` are seen where they were
@@ -103,32 +103,32 @@ pub trait Service {
     fn request(
         &mut self,
         conn: ConnId,
-        peer: &Peer,
-        header: &Header,
+        peer: &ConnectionPeer,
+        header: &CheckedHeader,
         body: &[u8],
         payload: &[u8],
-        out: &mut Replies,
+        out: &mut ReplySink,
     );
 
     /// What came by a connection that this loop has made ([`FrameKind::PeerReply`](samite_wire::frame::FrameKind::PeerReply)).
     fn reply(
         &mut self,
         conn: ConnId,
-        header: &Header,
+        header: &CheckedHeader,
         body: &[u8],
         payload: &[u8],
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) {
         let _ = (conn, header, body, payload, out);
     }
 
-    /// The connection that was asked for with this ticket ([`Dialler::dial`]) has been made to that node, or why it has not.
-    fn connected(&mut self, ticket: u64, made: Result<(ConnId, NodeId)>, out: &mut Replies) {
+    /// The connection that was asked for with this ticket ([`NodeDialler::dial`]) has been made to that node, or why it has not.
+    fn connected(&mut self, ticket: u64, made: Result<(ConnId, NodeId)>, out: &mut ReplySink) {
         let _ = (ticket, made, out);
     }
 
     /// A peer has proved the key: its requests come next.
-    fn opened(&mut self, conn: ConnId, peer: &Peer) {
+    fn opened(&mut self, conn: ConnId, peer: &ConnectionPeer) {
         let _ = (conn, peer);
     }
 
@@ -143,31 +143,31 @@ pub trait Service {
 
     /// Whether a request is about the node's faults: it meets none, and neither does anything else on its connection from then on, so that whoever
     /// made them can always end them.
-    fn is_about_faults(&self, header: &Header, body: &[u8]) -> bool {
+    fn is_about_faults(&self, header: &CheckedHeader, body: &[u8]) -> bool {
         let _ = (header, body);
         false
     }
 
     /// Called between looks at quiet rings and before the loop sleeps: does what clients have left in shared memory without a word.
-    fn poll(&mut self) -> Left {
-        Left::Nothing
+    fn poll(&mut self) -> SharedMemoryWork {
+        SharedMemoryWork::Nothing
     }
 
-    /// A [`Waker`] was used since the last call.
-    fn wakeup(&mut self, out: &mut Replies);
+    /// A [`LoopWaker`] was used since the last call.
+    fn wakeup(&mut self, out: &mut ReplySink);
 
-    /// Called about every [`Options::tick`], also when nothing happens.
-    fn tick(&mut self, out: &mut Replies) {
+    /// Called about every [`LoopOptions::tick`], also when nothing happens.
+    fn tick(&mut self, out: &mut ReplySink) {
         let _ = out;
     }
 
-    /// When [`Service::alarm`] is to be called, on the monotonic clock; asked before the loop sleeps.
+    /// When [`NodeService::alarm`] is to be called, on the monotonic clock; asked before the loop sleeps.
     fn alarm_at(&self) -> Option<Duration> {
         None
     }
 
     /// Called when that time has come.
-    fn alarm(&mut self, out: &mut Replies) {
+    fn alarm(&mut self, out: &mut ReplySink) {
         let _ = out;
     }
 
@@ -203,7 +203,7 @@ pub const PIN_LEN_MIN: usize = 8 << 10;
 
 /// Limits of an event loop.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct LoopOptions {
     /// Most connections; further ones are refused.
     pub connections_max: usize,
     /// Most connections that have not proved the key yet; a further one replaces the oldest.
@@ -216,15 +216,15 @@ pub struct Options {
     pub stall_timeout: Duration,
     /// Time after the last request over shared memory for which the loop polls before it sleeps, when that has paid lately.
     pub spin: Duration,
-    /// Time between calls of [`Service::tick`]; `None` for none.
+    /// Time between calls of [`NodeService::tick`]; `None` for none.
     pub tick: Option<Duration>,
     /// The certificate that `tls://` listeners show; `None`: the key pair that comes of the cluster key.
     pub tls: Option<Arc<TlsFiles>>,
     /// The node's faults; `None`: it never has any.
-    pub faults: Option<Arc<Faults>>,
+    pub faults: Option<Arc<FaultSwitch>>,
 }
 
-impl Default for Options {
+impl Default for LoopOptions {
     fn default() -> Self {
         Self {
             connections_max: 4096,

@@ -4,9 +4,9 @@ mod arena_view;
 pub(crate) mod cores;
 mod grants;
 pub(crate) mod mapping;
-mod posts;
 pub(crate) mod ring;
+mod submission;
 
 pub use arena_view::ArenaView;
-pub use grants::{Grant, GrantPool};
-pub use posts::{Change, Posted};
+pub use grants::{BlockGrant, GrantPool};
+pub use submission::{SubmittedChange, SubmittedEntry};

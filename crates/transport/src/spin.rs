@@ -38,7 +38,7 @@ const CROWDED_FOR: (Duration, Duration) = (Duration::from_millis(10), Duration::
 
 /// What one look costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Poll {
+pub enum PollCost {
     /// A few loads.
     Memory,
     /// A system call.
@@ -47,7 +47,7 @@ pub enum Poll {
 
 /// The time that polling may take, learned from how it went.
 #[derive(Debug)]
-pub struct Spin {
+pub struct SpinTime {
     max: Duration,
     /// Polling in a crowd, where nobody is known to wait for this core.
     crowded_pause: Duration,
@@ -71,7 +71,7 @@ pub struct Spin {
     vain: u32,
 }
 
-impl Spin {
+impl SpinTime {
     /// For who waits for a reply.
     pub const fn new(max: Duration) -> Self {
         Self::of(max, PAUSE)
@@ -162,15 +162,15 @@ impl Spin {
     }
 
     /// Passes a little time before the next poll. `is_near`: what is waited for is done on this core. `false`: the time is over, sleep instead.
-    pub fn pass(&mut self, poll: Poll, is_near: bool) -> bool {
+    pub fn pass(&mut self, poll: PollCost, is_near: bool) -> bool {
         // A look into the kernel takes as long as a yield.
-        let yields_at = if poll == Poll::Kernel { PAUSE } else { self.yields_at };
+        let yields_at = if poll == PollCost::Kernel { PAUSE } else { self.yields_at };
         if (self.spent >= yields_at || self.is_shared || is_near) && !self.is_crowded {
             return self.pass_on();
         }
         std::hint::spin_loop();
         self.polls += 1;
-        if poll == Poll::Memory && !self.polls.is_multiple_of(POLLS_PER_LOOK) {
+        if poll == PollCost::Memory && !self.polls.is_multiple_of(POLLS_PER_LOOK) {
             return true;
         }
         let now = SystemClock.monotonic();
@@ -178,9 +178,9 @@ impl Spin {
         self.is_crowded = now < self.crowded_until;
         let limit = match (self.is_crowded, poll) {
             (false, _) => self.max,
-            (true, Poll::Memory) if is_near => PAUSE,
-            (true, Poll::Memory) => self.crowded_pause,
-            (true, Poll::Kernel) => Duration::ZERO,
+            (true, PollCost::Memory) if is_near => PAUSE,
+            (true, PollCost::Memory) => self.crowded_pause,
+            (true, PollCost::Kernel) => Duration::ZERO,
         };
         self.spent < self.budget.min(limit)
     }
@@ -243,15 +243,15 @@ impl Spin {
 mod tests {
     use super::*;
 
-    fn run_out(spin: &mut Spin) {
-        while spin.pass(Poll::Memory, false) {}
+    fn run_out(spin: &mut SpinTime) {
+        while spin.pass(PollCost::Memory, false) {}
         spin.sleeps();
     }
 
     #[test]
     fn fruitless_polling_shrinks_and_short_sleeps_grow_it() {
         let max = Duration::from_millis(40);
-        let mut spin = Spin::new(max);
+        let mut spin = SpinTime::new(max);
         run_out(&mut spin);
         assert_eq!(spin.budget, max / 2);
         run_out(&mut spin);
@@ -269,8 +269,8 @@ mod tests {
 
     #[test]
     fn yields_that_let_nobody_run_are_in_vain_until_one_does() {
-        let mut spin = Spin::new(Duration::from_secs(1));
-        let yields = |spin: &mut Spin, took| spin.gave_way(Duration::ZERO, took);
+        let mut spin = SpinTime::new(Duration::from_secs(1));
+        let yields = |spin: &mut SpinTime, took| spin.gave_way(Duration::ZERO, took);
         let (quick, slow) = (SWITCHED / 2, SWITCHED * 2);
         yields(&mut spin, quick);
         assert!(!spin.yields_in_vain(), "once is an accident");
@@ -285,8 +285,8 @@ mod tests {
 
     #[test]
     fn whoever_serves_goes_on_in_a_crowd() {
-        let mut spin = Spin::serving(Duration::from_secs(1));
-        let yields = |spin: &mut Spin| {
+        let mut spin = SpinTime::serving(Duration::from_secs(1));
+        let yields = |spin: &mut SpinTime| {
             spin.share(true);
             spin.streak == 0
         };
@@ -296,10 +296,10 @@ mod tests {
         spin.crowded_until = SystemClock.monotonic() + Duration::from_secs(3600);
         assert!(!yields(&mut spin) && !yields(&mut spin) && !yields(&mut spin));
         // Polls on a while without a yield, the longer if nobody is known to wait for this core.
-        let polls = |spin: &mut Spin, is_near| {
+        let polls = |spin: &mut SpinTime, is_near| {
             spin.start_over();
             let mut count = 0;
-            while spin.pass(Poll::Memory, is_near) {
+            while spin.pass(PollCost::Memory, is_near) {
                 count += 1;
             }
             (count, spin.spent)
@@ -315,14 +315,14 @@ mod tests {
 
     #[test]
     fn pauses_and_yields_take_turns() {
-        let mut spin = Spin::new(Duration::from_secs(3600));
+        let mut spin = SpinTime::new(Duration::from_secs(3600));
         let mut yields = 0;
         let mut polls = 0;
         while yields < 3 {
             spin.streak = 1;
             // No crowd, however late this thread comes back.
             spin.late_at = Duration::ZERO;
-            assert!(spin.pass(Poll::Memory, false));
+            assert!(spin.pass(PollCost::Memory, false));
             // A yield in which somebody ran has others follow at once.
             spin.is_shared = false;
             polls += 1;
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn only_repeated_late_yields_are_a_crowd_and_calm_is_remembered() {
         let at = Duration::from_millis;
-        let mut spin = Spin::new(at(1));
+        let mut spin = SpinTime::new(at(1));
         assert!(!spin.late(at(1000)));
         assert!(!spin.late(at(1100)));
         assert!(spin.late(at(1110)));

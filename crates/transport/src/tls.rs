@@ -16,10 +16,10 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-pub use files::{Authorities, TlsFiles};
-pub(crate) use handshake::{Handshake, Session};
+pub use files::{TlsAuthorities, TlsFiles};
+pub(crate) use handshake::{TlsHandshake, TlsSession};
 pub(crate) use keys::server_config;
-pub(crate) use record::{Opener, Sealer};
+pub(crate) use record::{RecordOpener, RecordSealer};
 
 /// Hash of all bytes of a TLS handshake. The same at both ends, and at no other connection: both sides' ephemeral keys are in it.
 pub(crate) type Binding = [u8; 32];

@@ -10,16 +10,16 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::{Node, client, command, key, soon};
-use samite_transport::client::{Link, Outgoing};
-use samite_transport::server::Options;
+use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::server::LoopOptions;
 use samite_types::{Deadline, Epoch, ErrorKind, NodeId};
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::IN_FLIGHT_MAX;
 
-fn links(node: &Node) -> Vec<Link> {
+fn links(node: &Node) -> Vec<NodeLink> {
     node.addresses()
         .into_iter()
-        .map(|address| Link::connect(address, &key(), client(), soon()).unwrap())
+        .map(|address| NodeLink::connect(address, &key(), client(), soon()).unwrap())
         .collect()
 }
 
@@ -31,7 +31,12 @@ fn message(command: u8, number: u64, payload_len: usize) -> (Vec<u8>, Vec<u8>) {
     (body, payload)
 }
 
-fn check(link: &Link, ticket: samite_transport::client::Ticket, number: u64, payload_len: usize) {
+fn check(
+    link: &NodeLink,
+    ticket: samite_transport::client::RequestTicket,
+    number: u64,
+    payload_len: usize,
+) {
     let (_, expected) = message(0, number, payload_len);
     link.wait(ticket, soon(), |reply| {
         assert_eq!(reply.kind(), FrameKind::Reply);
@@ -53,7 +58,7 @@ fn check(link: &Link, ticket: samite_transport::client::Ticket, number: u64, pay
 
 #[test]
 fn a_link_knows_its_node() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for (link, address) in links(&node).iter().zip(node.addresses()) {
         assert_eq!(link.node(), NodeId(3));
         assert_eq!(link.map_epoch_hint(), Epoch(5));
@@ -65,7 +70,7 @@ fn a_link_knows_its_node() {
 
 #[test]
 fn every_size_comes_back_whole() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for link in links(&node) {
         for len in [0, 1, 100, 4095, 16 << 10, (16 << 10) + 1, 70_000, 300_000, 1 << 20, 8 << 20] {
             let (body, payload) = message(command::ECHO, len as u64, len);
@@ -74,7 +79,7 @@ fn every_size_comes_back_whole() {
             check(&link, ticket, len as u64, len);
         }
         let body = vec![0; 1 << 20];
-        let request = Outgoing { kind: FrameKind::Control, body: &body, payload: &[] };
+        let request = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
         let len = link.call(request, soon(), |reply| reply.body().len()).unwrap();
         assert_eq!(len, body.len());
     }
@@ -82,7 +87,7 @@ fn every_size_comes_back_whole() {
 
 #[test]
 fn what_is_over_a_limit_is_refused_and_harms_nothing() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for link in links(&node) {
         let long = vec![0; (8 << 20) + 1];
         let error = link.submit(FrameKind::Request, &[0], &[&long], soon()).unwrap_err();
@@ -96,7 +101,7 @@ fn what_is_over_a_limit_is_refused_and_harms_nothing() {
 
 #[test]
 fn replies_come_in_any_order() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for link in links(&node) {
         let tickets: Vec<_> = (0..64)
             .map(|number| {
@@ -114,14 +119,14 @@ fn replies_come_in_any_order() {
 
 #[test]
 fn a_batch_travels_together() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for link in links(&node) {
         let bodies: Vec<_> = (0..500).map(|number| message(command::ECHO, number, 64)).collect();
         let payloads: Vec<[&[u8]; 1]> = bodies.iter().map(|(_, payload)| [&payload[..]]).collect();
         let requests: Vec<_> = bodies
             .iter()
             .zip(&payloads)
-            .map(|((body, _), payload)| Outgoing { kind: FrameKind::Request, body, payload })
+            .map(|((body, _), payload)| OutgoingRequest { kind: FrameKind::Request, body, payload })
             .collect();
         let tickets = link.submit_many(&requests, soon()).unwrap();
         assert_eq!(tickets.len(), 500);
@@ -133,7 +138,7 @@ fn a_batch_travels_together() {
 
 #[test]
 fn many_threads_share_a_link_and_none_misses_its_wake_up() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for link in links(&node) {
         std::thread::scope(|scope| {
             for thread in 0..8u64 {
@@ -179,9 +184,10 @@ fn many_threads_share_a_link_and_none_misses_its_wake_up() {
 
 #[test]
 fn sleeping_and_waking_lose_nothing() {
-    let node = Node::start(Options { spin: Duration::from_micros(5), ..Options::default() });
+    let node =
+        Node::start(LoopOptions { spin: Duration::from_micros(5), ..LoopOptions::default() });
     let clients: Vec<_> =
-        (0..3).map(|_| Link::connect(&node.shm, &key(), client(), soon()).unwrap()).collect();
+        (0..3).map(|_| NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap()).collect();
     std::thread::scope(|scope| {
         for (seed, link) in clients.iter().enumerate() {
             scope.spawn(move || {
@@ -210,8 +216,8 @@ fn sleeping_and_waking_lose_nothing() {
 
 #[test]
 fn rings_wrap_around_with_frames_of_all_lengths() {
-    let node = Node::start(Options::default());
-    let link = Link::connect(&node.shm, &key(), client(), soon()).unwrap();
+    let node = Node::start(LoopOptions::default());
+    let link = NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap();
     let mut tickets = std::collections::VecDeque::new();
     for number in 0..6000u64 {
         let len = (number * 7919 % 5000) as usize;
@@ -230,14 +236,14 @@ fn rings_wrap_around_with_frames_of_all_lengths() {
 
 #[test]
 fn a_peer_that_reads_late_gets_everything_and_hinders_nobody() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for (address, link) in node.addresses().into_iter().zip(links(&node)) {
         let mut body = [command::BYTES; 9];
         body[1..5].copy_from_slice(&(1u32 << 20).to_le_bytes());
         let tickets: Vec<_> = (0..100)
             .map(|_| link.submit(FrameKind::Request, &body, &[], soon()).unwrap())
             .collect();
-        let other = Link::connect(address, &key(), client(), soon()).unwrap();
+        let other = NodeLink::connect(address, &key(), client(), soon()).unwrap();
         for number in 0..100 {
             let (body, _) = message(command::ECHO, number, 0);
             let ticket = other.submit(FrameKind::Request, &body, &[], soon()).unwrap();
@@ -253,7 +259,7 @@ fn a_peer_that_reads_late_gets_everything_and_hinders_nobody() {
 
 #[test]
 fn small_replies_that_are_not_read_wait_in_bounds() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for link in links(&node) {
         let (_, payload) = message(command::ECHO, 0, 8000);
         let tickets: Vec<_> = (0..IN_FLIGHT_MAX as u64)
@@ -276,7 +282,7 @@ fn small_replies_that_are_not_read_wait_in_bounds() {
 
 #[test]
 fn deadlines_hold_and_the_link_stays_usable() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for link in links(&node) {
         for timeout in [0, 10, 80] {
             let timeout = Duration::from_millis(timeout);
@@ -294,7 +300,7 @@ fn deadlines_hold_and_the_link_stays_usable() {
 
 #[test]
 fn a_late_reply_to_somebody_who_has_gone_is_thrown_away() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for link in links(&node) {
         for number in 0..200u64 {
             let (body, payload) = message(command::LATER, number, 30_000);
@@ -308,7 +314,7 @@ fn a_late_reply_to_somebody_who_has_gone_is_thrown_away() {
 
 #[test]
 fn the_death_of_a_node_ends_every_wait_with_its_name() {
-    let mut node = Node::start(Options::default());
+    let mut node = Node::start(LoopOptions::default());
     let links = links(&node);
     let barrier = Barrier::new(links.len() * 3 + 1);
     std::thread::scope(|scope| {
@@ -341,7 +347,7 @@ fn the_death_of_a_node_ends_every_wait_with_its_name() {
         assert!(link.is_dead());
         let error = link.submit(FrameKind::Request, &[0], &[], soon()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        let error = Link::connect(link.address(), &key(), client(), soon()).unwrap_err();
+        let error = NodeLink::connect(link.address(), &key(), client(), soon()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
 }
@@ -356,7 +362,7 @@ impl Wake for Unpark {
 
 #[test]
 fn futures_are_woken() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     for link in links(&node) {
@@ -390,7 +396,7 @@ fn futures_are_woken() {
 
 #[test]
 fn a_forked_childs_copy_is_given_up_in_silence() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for link in links(&node) {
         link.abandon();
         assert!(link.is_dead());
@@ -402,7 +408,7 @@ fn a_forked_childs_copy_is_given_up_in_silence() {
 
 #[test]
 fn the_node_learns_of_clients_that_go() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     drop(links(&node));
     let start = Instant::now();
     while node.closed.load(Ordering::Relaxed) < 4 {
@@ -413,13 +419,14 @@ fn the_node_learns_of_clients_that_go() {
 
 #[test]
 fn what_is_enqueued_leaves_when_somebody_waits() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for link in links(&node) {
         let link = &link;
         let enqueue = |number: u64, len: usize| {
             let (body, payload) = message(command::ECHO, number, len);
             let payload = [&payload[..]];
-            let request = Outgoing { kind: FrameKind::Request, body: &body, payload: &payload };
+            let request =
+                OutgoingRequest { kind: FrameKind::Request, body: &body, payload: &payload };
             (link.enqueue(request, soon()).unwrap(), number, len)
         };
         let mut tickets: std::collections::VecDeque<_> =

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use common::{Node, client, command, key, soon};
 use samite_transport::Address;
-use samite_transport::client::{Identity, Link};
-use samite_transport::server::Options;
-use samite_types::fault::Faults;
+use samite_transport::client::{ConnectIdentity, NodeLink};
+use samite_transport::server::LoopOptions;
+use samite_types::fault::FaultSwitch;
 use samite_types::{Deadline, Error, ErrorKind, NodeId};
 use samite_wire::frame::FrameKind;
 
@@ -20,7 +20,7 @@ const LENGTHS: [usize; 3] = [0, 3000, 300 << 10];
 
 struct Faulty {
     node: Node,
-    faults: Arc<Faults>,
+    faults: Arc<FaultSwitch>,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
@@ -29,8 +29,9 @@ impl Faulty {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&lines);
         let sink = move |line: &str| kept.lock().unwrap().push(line.to_owned());
-        let faults = Faults::new(NodeId(3), Some(Box::new(sink)));
-        let node = Node::start(Options { faults: Some(faults.clone()), ..Options::default() });
+        let faults = FaultSwitch::new(NodeId(3), Some(Box::new(sink)));
+        let node =
+            Node::start(LoopOptions { faults: Some(faults.clone()), ..LoopOptions::default() });
         Self { node, faults, lines }
     }
 
@@ -43,7 +44,7 @@ impl Faulty {
     }
 }
 
-fn call(link: &Link, len: usize, deadline: Deadline) -> Result<(), Error> {
+fn call(link: &NodeLink, len: usize, deadline: Deadline) -> Result<(), Error> {
     let payload = vec![len as u8; len];
     let body = [command::ECHO, 1, 2, 3];
     let ticket = link.submit(FrameKind::Request, &body, &[&payload], deadline)?;
@@ -61,8 +62,8 @@ fn briefly() -> Deadline {
     Deadline::after(Duration::from_millis(50))
 }
 
-fn connect(address: &Address) -> Link {
-    Link::connect(address, &key(), client(), soon()).unwrap()
+fn connect(address: &Address) -> NodeLink {
+    NodeLink::connect(address, &key(), client(), soon()).unwrap()
 }
 
 #[test]
@@ -147,7 +148,7 @@ fn a_handshake_that_is_damaged_begins_again_and_a_wrong_key_does_not() {
         }
         let stranger = samite_transport::ClusterKey::new([9; 32]);
         let begun = Instant::now();
-        let error = Link::connect(&faulty.node.tcp, &stranger, client(), soon()).unwrap_err();
+        let error = NodeLink::connect(&faulty.node.tcp, &stranger, client(), soon()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongKey, "{table}: {error}");
         assert!(begun.elapsed() < Duration::from_secs(5), "{table}");
     }
@@ -212,9 +213,10 @@ fn all_at_once_costs_time_and_nothing_else() {
 #[test]
 fn links_of_nodes_meet_the_faults_of_their_node() {
     let faulty = Faulty::start();
-    let own = Faults::new(NodeId(8), None);
+    let own = FaultSwitch::new(NodeId(8), None);
     for address in faulty.node.addresses() {
-        let link = Link::connect_as(address, &key(), &Identity::node(&own), soon()).unwrap();
+        let link =
+            NodeLink::connect_as(address, &key(), &ConnectIdentity::node(&own), soon()).unwrap();
         faulty.set("drop 100% 8 3");
         call(&link, 100, soon()).unwrap();
         faulty.set("drop 100% 3 8");
@@ -236,10 +238,15 @@ fn links_of_nodes_meet_the_faults_of_their_node() {
 #[test]
 fn nodes_that_are_cut_off_make_no_connection() {
     let faulty = Faulty::start();
-    let own = Faults::new(NodeId(8), None);
+    let own = FaultSwitch::new(NodeId(8), None);
     let connect = || {
-        let who = Identity::node(&own);
-        Link::connect_as(&faulty.node.tcp, &key(), &who, Deadline::after(Duration::from_millis(80)))
+        let who = ConnectIdentity::node(&own);
+        NodeLink::connect_as(
+            &faulty.node.tcp,
+            &key(),
+            &who,
+            Deadline::after(Duration::from_millis(80)),
+        )
     };
     connect().unwrap();
     own.set(Some("cut 8 3".parse().unwrap()));
@@ -248,7 +255,8 @@ fn nodes_that_are_cut_off_make_no_connection() {
     faulty.set("cut 3 8");
     assert_eq!(connect().unwrap_err().kind(), ErrorKind::Timeout);
     // Clients are not nodes.
-    call(&Link::connect(&faulty.node.tcp, &key(), client(), soon()).unwrap(), 10, soon()).unwrap();
+    call(&NodeLink::connect(&faulty.node.tcp, &key(), client(), soon()).unwrap(), 10, soon())
+        .unwrap();
     faulty.set("");
     connect().unwrap();
 }

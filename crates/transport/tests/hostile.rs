@@ -10,19 +10,21 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use common::{Node, client, key, soon};
-use samite_transport::client::{Link, Outgoing};
-use samite_transport::server::{Listener, Options};
+use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::server::{Listener, LoopOptions};
 use samite_transport::{Address, ClusterKey};
 use samite_types::{ClientId, Deadline, ErrorKind, RequestId};
 use samite_wire::control::encode;
-use samite_wire::frame::{FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN, Header};
+use samite_wire::frame::{
+    CheckedHeader, FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN,
+};
 use samite_wire::hello::{Goodbye, Hello};
 use zerocopy::IntoBytes;
 
 const QUICK: Duration = Duration::from_millis(300);
 
-fn quick() -> Options {
-    Options { handshake_timeout: QUICK, stall_timeout: QUICK, ..Options::default() }
+fn quick() -> LoopOptions {
+    LoopOptions { handshake_timeout: QUICK, stall_timeout: QUICK, ..LoopOptions::default() }
 }
 
 trait Stream: Read + Write {}
@@ -64,7 +66,7 @@ fn last_words(stream: &mut dyn Stream) -> Option<Goodbye> {
     }
     let mut rest = &bytes[..];
     while let Some((raw, after)) = rest.split_first_chunk::<HEADER_LEN>() {
-        let header = Header::parse(raw).unwrap();
+        let header = CheckedHeader::parse(raw).unwrap();
         if header.kind == FrameKind::Goodbye {
             return samite_wire::control::decode(&after[..header.body_len]).ok();
         }
@@ -73,30 +75,30 @@ fn last_words(stream: &mut dyn Stream) -> Option<Goodbye> {
     None
 }
 
-fn works(link: &Link) {
-    let request = Outgoing { kind: FrameKind::Request, body: &[0; 50], payload: &[] };
+fn works(link: &NodeLink) {
+    let request = OutgoingRequest { kind: FrameKind::Request, body: &[0; 50], payload: &[] };
     assert_eq!(link.call(request, soon(), |reply| reply.body().len()).unwrap(), 50);
 }
 
 /// Runs `attack` on both sockets while honest clients work on all transports.
-fn under_attack(options: Options, attack: impl Fn(Box<dyn Stream>)) {
+fn under_attack(options: LoopOptions, attack: impl Fn(Box<dyn Stream>)) {
     let node = Node::start(options);
     let honest: Vec<_> = node
         .addresses()
         .into_iter()
-        .map(|address| Link::connect(address, &key(), client(), soon()).unwrap())
+        .map(|address| NodeLink::connect(address, &key(), client(), soon()).unwrap())
         .collect();
     for address in [&node.unix, &node.tcp] {
         honest.iter().for_each(works);
         attack(raw(address));
         honest.iter().for_each(works);
-        works(&Link::connect(address, &key(), client(), soon()).unwrap());
+        works(&NodeLink::connect(address, &key(), client(), soon()).unwrap());
     }
 }
 
 #[test]
 fn garbage() {
-    under_attack(Options::default(), |mut stream| {
+    under_attack(LoopOptions::default(), |mut stream| {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nUser-Agent: x\r\n\r\n").unwrap();
         last_words(&mut *stream);
     });
@@ -104,7 +106,7 @@ fn garbage() {
 
 #[test]
 fn a_wrong_version() {
-    under_attack(Options::default(), |mut stream| {
+    under_attack(LoopOptions::default(), |mut stream| {
         stream.write_all(&hello((200, 201))).unwrap();
         let goodbye = last_words(&mut *stream).unwrap();
         assert_eq!(ErrorKind::from_code(goodbye.kind), Some(ErrorKind::WrongVersion));
@@ -114,11 +116,11 @@ fn a_wrong_version() {
 
 #[test]
 fn a_wrong_key() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for address in node.addresses() {
-        let honest = Link::connect(address, &key(), client(), soon()).unwrap();
+        let honest = NodeLink::connect(address, &key(), client(), soon()).unwrap();
         let wrong = ClusterKey::new([8; 32]);
-        let error = Link::connect(address, &wrong, client(), soon()).unwrap_err();
+        let error = NodeLink::connect(address, &wrong, client(), soon()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongKey);
         assert!(error.message().contains(&address.to_string()), "{error}");
         works(&honest);
@@ -127,7 +129,7 @@ fn a_wrong_key() {
 
 #[test]
 fn a_wrong_proof() {
-    under_attack(Options::default(), |mut stream| {
+    under_attack(LoopOptions::default(), |mut stream| {
         stream.write_all(&hello((1, 1))).unwrap();
         stream.write_all(&frame(FrameKind::Proof, &encode(&[0u8; 32]))).unwrap();
         let goodbye = last_words(&mut *stream).unwrap();
@@ -137,7 +139,7 @@ fn a_wrong_proof() {
 
 #[test]
 fn a_request_without_a_handshake() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     let mut stream = raw(&node.tcp);
     stream.write_all(&frame(FrameKind::Request, b"let me in")).unwrap();
     assert!(last_words(&mut *stream).is_some());
@@ -146,12 +148,12 @@ fn a_request_without_a_handshake() {
 
 #[test]
 fn a_huge_length() {
-    under_attack(Options::default(), |mut stream| {
+    under_attack(LoopOptions::default(), |mut stream| {
         let header = FrameHeader::build(FrameKind::Hello, RequestId(0), 0, &[0; 1 << 20], &[]);
         stream.write_all(header.as_bytes()).unwrap();
         last_words(&mut *stream);
     });
-    under_attack(Options::default(), |mut stream| {
+    under_attack(LoopOptions::default(), |mut stream| {
         let mut header = FrameHeader::build(FrameKind::Hello, RequestId(0), 0, &[], &[]);
         header.as_mut_bytes()[4..8].fill(0xff);
         stream.write_all(header.as_bytes()).unwrap();
@@ -161,7 +163,7 @@ fn a_huge_length() {
 
 #[test]
 fn a_wrong_checksum() {
-    under_attack(Options::default(), |mut stream| {
+    under_attack(LoopOptions::default(), |mut stream| {
         let mut bytes = hello((1, 1));
         bytes[HEADER_LEN + 5] ^= 1;
         stream.write_all(&bytes).unwrap();
@@ -184,42 +186,42 @@ fn silence_and_half_a_frame_that_stalls() {
 
 #[test]
 fn half_a_frame_and_good_bye() {
-    under_attack(Options::default(), |mut stream| {
+    under_attack(LoopOptions::default(), |mut stream| {
         stream.write_all(&hello((1, 1))[..HEADER_LEN + 3]).unwrap();
     });
 }
 
 #[test]
 fn a_crowd_that_does_not_prove_the_key_locks_nobody_out() {
-    let node = Node::start(Options { handshakes_max: 8, ..Options::default() });
+    let node = Node::start(LoopOptions { handshakes_max: 8, ..LoopOptions::default() });
     for address in [&node.unix, &node.tcp] {
         let crowd: Vec<_> = (0..50).map(|_| raw(address)).collect();
-        works(&Link::connect(address, &key(), client(), soon()).unwrap());
+        works(&NodeLink::connect(address, &key(), client(), soon()).unwrap());
         drop(crowd);
     }
 }
 
 #[test]
 fn a_crowd_over_the_limit_is_refused() {
-    let node = Node::start(Options { connections_max: 2, ..Options::default() });
-    let first = Link::connect(&node.unix, &key(), client(), soon()).unwrap();
-    let second = Link::connect(&node.tcp, &key(), client(), soon()).unwrap();
+    let node = Node::start(LoopOptions { connections_max: 2, ..LoopOptions::default() });
+    let first = NodeLink::connect(&node.unix, &key(), client(), soon()).unwrap();
+    let second = NodeLink::connect(&node.tcp, &key(), client(), soon()).unwrap();
     let late = Deadline::after(Duration::from_millis(200));
-    let error = Link::connect(&node.unix, &key(), client(), late).unwrap_err();
+    let error = NodeLink::connect(&node.unix, &key(), client(), late).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     works(&first);
     works(&second);
     // It waits for one of them to go.
     drop(first);
-    works(&Link::connect(&node.unix, &key(), client(), soon()).unwrap());
+    works(&NodeLink::connect(&node.unix, &key(), client(), soon()).unwrap());
 }
 
 #[test]
 fn a_client_that_takes_no_replies_is_dropped_in_the_end() {
     let node = Node::start(quick());
-    let honest = Link::connect(&node.shm, &key(), client(), soon()).unwrap();
+    let honest = NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap();
     for address in node.addresses() {
-        let lazy = Link::connect(address, &key(), client(), soon()).unwrap();
+        let lazy = NodeLink::connect(address, &key(), client(), soon()).unwrap();
         let mut body = [common::command::BYTES; 5];
         body[1..].copy_from_slice(&(8u32 << 20).to_le_bytes());
         let tickets: Vec<_> =
@@ -242,7 +244,7 @@ fn a_node_that_is_none() {
     let address = Address::Tcp("127.0.0.1".into(), listener.local_addr().unwrap().port());
     let deadline = || Deadline::after(Duration::from_millis(200));
     // It listens but does not answer.
-    let error = Link::connect(&address, &key(), client(), deadline()).unwrap_err();
+    let error = NodeLink::connect(&address, &key(), client(), deadline()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     // It answers nonsense.
     let talker = std::thread::spawn(move || {
@@ -255,14 +257,14 @@ fn a_node_that_is_none() {
     });
     std::thread::sleep(Duration::from_millis(10));
     for _ in 0..3 {
-        let error = Link::connect(&address, &key(), client(), deadline()).unwrap_err();
+        let error = NodeLink::connect(&address, &key(), client(), deadline()).unwrap_err();
         // Not an answer: it is tried again as long as there is time.
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     }
     drop(talker);
     // Nobody listens.
-    let error =
-        Link::connect(&Address::Tcp("127.0.0.1".into(), 1), &key(), client(), soon()).unwrap_err();
+    let error = NodeLink::connect(&Address::Tcp("127.0.0.1".into(), 1), &key(), client(), soon())
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.message().contains("tcp://127.0.0.1:1"), "{error}");
 }
@@ -303,7 +305,7 @@ fn an_insider_that_breaks_the_protocol() {
         header.as_bytes().to_vec()
     };
     let node = Node::start(quick());
-    let honest = Link::connect(&node.shm, &key(), client(), soon()).unwrap();
+    let honest = NodeLink::connect(&node.shm, &key(), client(), soon()).unwrap();
     for bytes in [
         vec![0; 100],
         huge,
@@ -315,7 +317,7 @@ fn an_insider_that_breaks_the_protocol() {
         hello((1, 1)),
     ] {
         for address in node.addresses() {
-            let insider = Link::connect(address, &key(), client(), soon()).unwrap();
+            let insider = NodeLink::connect(address, &key(), client(), soon()).unwrap();
             let closed = || node.closed.load(std::sync::atomic::Ordering::Relaxed);
             let before = closed();
             // SAFETY: the link holds this descriptor open.
@@ -346,7 +348,7 @@ fn an_insider_that_breaks_the_protocol() {
 /// What no wire can corrupt goes without the sum of its payload; on a network that is no way to send anything.
 #[test]
 fn an_unchecked_payload_is_taken_on_one_host_only() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     let (kind, id) = (FrameKind::Request, RequestId(1 << 40));
     // To which there is no reply.
     let body = [common::command::NEVER];
@@ -355,7 +357,7 @@ fn an_unchecked_payload_is_taken_on_one_host_only() {
     let bytes = [header.as_bytes(), &body, &[8; 9000]].concat();
     let closed = || node.closed.load(std::sync::atomic::Ordering::Relaxed);
     for address in [&node.unix, &node.tcp] {
-        let link = Link::connect(address, &key(), client(), soon()).unwrap();
+        let link = NodeLink::connect(address, &key(), client(), soon()).unwrap();
         let before = closed();
         // SAFETY: the link holds this descriptor open.
         let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(link.descriptors()[0]) };
@@ -364,7 +366,8 @@ fn an_unchecked_payload_is_taken_on_one_host_only() {
             works(&link);
             assert_eq!(closed(), before);
         } else {
-            let request = Outgoing { kind: FrameKind::Request, body: &[0; 50], payload: &[] };
+            let request =
+                OutgoingRequest { kind: FrameKind::Request, body: &[0; 50], payload: &[] };
             let error = link.call(request, soon(), |_| ()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         }

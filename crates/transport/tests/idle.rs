@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use common::{Node, client, key, soon};
 use rustix::time::{ClockId, clock_gettime};
-use samite_transport::client::{Link, Outgoing};
-use samite_transport::server::Options;
+use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::server::LoopOptions;
 use samite_wire::frame::FrameKind;
 
 fn used() -> Duration {
@@ -20,14 +20,14 @@ fn used() -> Duration {
 
 #[test]
 fn an_idle_node_sleeps() {
-    let node = Node::start_with(Options::default());
+    let node = Node::start_with(LoopOptions::default());
     let links: Vec<_> = node
         .addresses()
         .into_iter()
-        .map(|address| Link::connect(address, &key(), client(), soon()).unwrap())
+        .map(|address| NodeLink::connect(address, &key(), client(), soon()).unwrap())
         .collect();
     for link in &links {
-        let request = Outgoing { kind: FrameKind::Request, body: &[0], payload: &[] };
+        let request = OutgoingRequest { kind: FrameKind::Request, body: &[0], payload: &[] };
         link.call(request, soon(), |_| ()).unwrap();
     }
     std::thread::sleep(Duration::from_millis(150));

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use common::{client, key, soon};
 use samite_transport::Address;
-use samite_transport::client::{Link, Outgoing};
+use samite_transport::client::{NodeLink, OutgoingRequest};
 use samite_transport::server::{
-    ConnId, EventLoop, Left, Listener, Options, OutPiece, Peer, Replies, Service, SharedArena,
+    ConnId, ConnectionPeer, EventLoop, Listener, LoopOptions, NodeService, OutPiece, ReplySink,
+    SharedArena, SharedMemoryWork,
 };
 use samite_types::{Epoch, NodeId};
-use samite_wire::frame::{FrameKind, Header};
+use samite_wire::frame::{CheckedHeader, FrameKind};
 
 /// With each request something is left that is not asked for.
 struct Tray {
@@ -24,15 +25,15 @@ struct Tray {
     done: Arc<AtomicUsize>,
 }
 
-impl Service for Tray {
+impl NodeService for Tray {
     fn request(
         &mut self,
         conn: ConnId,
-        _peer: &Peer,
-        header: &Header,
+        _peer: &ConnectionPeer,
+        header: &CheckedHeader,
         body: &[u8],
         _payload: &[u8],
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) {
         self.left = true;
         out.send(conn, FrameKind::Reply, header.request_id, body, [OutPiece::Copy(&[])]);
@@ -40,15 +41,15 @@ impl Service for Tray {
 
     fn closed(&mut self, _conn: ConnId) {}
 
-    fn poll(&mut self) -> Left {
+    fn poll(&mut self) -> SharedMemoryWork {
         if !std::mem::take(&mut self.left) {
-            return Left::Nothing;
+            return SharedMemoryWork::Nothing;
         }
         self.done.fetch_add(1, Ordering::SeqCst);
-        Left::Something
+        SharedMemoryWork::Something
     }
 
-    fn wakeup(&mut self, _out: &mut Replies) {}
+    fn wakeup(&mut self, _out: &mut ReplySink) {}
 
     fn map_epoch(&self) -> Epoch {
         Epoch(5)
@@ -64,7 +65,7 @@ fn what_is_left_with_a_node_that_goes_to_sleep_is_done() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("n.sock");
     // It sleeps as soon as there is nothing to do, between two polls.
-    let options = Options { spin: Duration::ZERO, ..Options::default() };
+    let options = LoopOptions { spin: Duration::ZERO, ..LoopOptions::default() };
     let listeners = vec![Listener::unix(&path).unwrap()];
     let event_loop = EventLoop::new(NodeId(3), key(), listeners, options).unwrap();
     let (waker, stop) = (event_loop.waker(), Arc::new(AtomicBool::new(false)));
@@ -72,9 +73,9 @@ fn what_is_left_with_a_node_that_goes_to_sleep_is_done() {
     let mut tray = Tray { left: false, done: Arc::clone(&done) };
     let stopped = Arc::clone(&stop);
     let node = std::thread::spawn(move || event_loop.run(&mut tray, &stopped).unwrap());
-    let link = Link::connect(&Address::Shm(path), &key(), client(), soon()).unwrap();
+    let link = NodeLink::connect(&Address::Shm(path), &key(), client(), soon()).unwrap();
     for count in 1..=16 {
-        let request = Outgoing { kind: FrameKind::Request, body: &[0], payload: &[] };
+        let request = OutgoingRequest { kind: FrameKind::Request, body: &[0], payload: &[] };
         link.call(request, soon(), |_| ()).unwrap();
         let since = Instant::now();
         while done.load(Ordering::SeqCst) < count {

@@ -11,14 +11,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use common::{Node, client, key, soon};
-use samite_transport::client::{Link, Outgoing};
+use samite_transport::client::{NodeLink, OutgoingRequest};
 use samite_transport::server::{
-    ConnId, Dialler, EventLoop, Options, OutPiece, Peer, Pinned, Replies, Service, SharedArena,
-    Waker,
+    ConnId, ConnectionPeer, EventLoop, LoopOptions, LoopWaker, NodeDialler, NodeService, OutPiece,
+    Pinned, ReplySink, SharedArena,
 };
 use samite_transport::{Address, ClusterKey};
 use samite_types::{Epoch, ErrorKind, NodeId, RequestId, Result};
-use samite_wire::frame::{FrameKind, Header};
+use samite_wire::frame::{CheckedHeader, FrameKind};
 
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -35,12 +35,20 @@ struct Caller {
     seen: Sender<Seen>,
 }
 
-impl Service for Caller {
-    fn request(&mut self, _: ConnId, _: &Peer, _: &Header, _: &[u8], _: &[u8], _: &mut Replies) {
+impl NodeService for Caller {
+    fn request(
+        &mut self,
+        _: ConnId,
+        _: &ConnectionPeer,
+        _: &CheckedHeader,
+        _: &[u8],
+        _: &[u8],
+        _: &mut ReplySink,
+    ) {
         panic!("nobody connects here");
     }
 
-    fn connected(&mut self, ticket: u64, made: Result<(ConnId, NodeId)>, out: &mut Replies) {
+    fn connected(&mut self, ticket: u64, made: Result<(ConnId, NodeId)>, out: &mut ReplySink) {
         if let Ok((conn, _)) = &made {
             for (payload, id) in self.payloads.iter().zip(1..) {
                 let pinned: Pinned = Box::new(payload.clone());
@@ -51,7 +59,14 @@ impl Service for Caller {
         self.seen.send(Seen::Connected(ticket, made.map(|(_, node)| node))).unwrap();
     }
 
-    fn reply(&mut self, _: ConnId, header: &Header, body: &[u8], payload: &[u8], _: &mut Replies) {
+    fn reply(
+        &mut self,
+        _: ConnId,
+        header: &CheckedHeader,
+        body: &[u8],
+        payload: &[u8],
+        _: &mut ReplySink,
+    ) {
         assert_eq!((header.kind, body), (FrameKind::PeerReply, &b"\0body"[..]));
         let start = payload[..payload.len().min(8)].to_vec();
         self.seen.send(Seen::Reply(header.request_id, payload.len(), start)).unwrap();
@@ -61,7 +76,7 @@ impl Service for Caller {
         self.seen.send(Seen::Closed).unwrap();
     }
 
-    fn wakeup(&mut self, _: &mut Replies) {}
+    fn wakeup(&mut self, _: &mut ReplySink) {}
 
     fn map_epoch(&self) -> Epoch {
         Epoch(1)
@@ -73,16 +88,16 @@ impl Service for Caller {
 }
 
 struct Running {
-    dialler: Dialler,
+    dialler: NodeDialler,
     seen: Receiver<Seen>,
     stop: Arc<AtomicBool>,
-    waker: Waker,
+    waker: LoopWaker,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Running {
     fn start(key: ClusterKey, payloads: Vec<Vec<u8>>) -> Self {
-        let events = EventLoop::new(NodeId(8), key, Vec::new(), Options::default()).unwrap();
+        let events = EventLoop::new(NodeId(8), key, Vec::new(), LoopOptions::default()).unwrap();
         let (dialler, waker) = (events.dialler(), events.waker());
         let stop = Arc::new(AtomicBool::new(false));
         let (sender, seen) = channel();
@@ -109,7 +124,7 @@ impl Drop for Running {
 
 #[test]
 fn a_loop_talks_to_a_node_and_sees_it_go() {
-    let mut node = Node::start(Options::default());
+    let mut node = Node::start(LoopOptions::default());
     // More than the sockets hold, both ways: neither side may wait for the other to read first.
     let payloads: Vec<Vec<u8>> = (0..24).map(|i| vec![i as u8; 1 << 20]).collect();
     let caller = Running::start(key(), payloads);
@@ -131,7 +146,7 @@ fn a_loop_talks_to_a_node_and_sees_it_go() {
 
 #[test]
 fn what_stands_in_the_way_is_told() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     let stranger = Running::start(ClusterKey::new([9; 32]), Vec::new());
     for address in [&node.tcp, &node.tls] {
         stranger.dialler.dial(1, vec![address.clone()], soon());
@@ -145,10 +160,10 @@ fn what_stands_in_the_way_is_told() {
 
 #[test]
 fn a_client_is_not_heard_as_a_node() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for address in node.addresses() {
-        let link = Link::connect(address, &key(), client(), soon()).unwrap();
-        let request = Outgoing { kind: FrameKind::Peer, body: &[0; 8], payload: &[] };
+        let link = NodeLink::connect(address, &key(), client(), soon()).unwrap();
+        let request = OutgoingRequest { kind: FrameKind::Peer, body: &[0; 8], payload: &[] };
         assert!(link.call(request, soon(), |_| ()).is_err());
     }
     assert_eq!(node.requests.load(Ordering::SeqCst), 0);

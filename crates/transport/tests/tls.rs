@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::{Node, client, command, key, soon};
-use samite_transport::client::{Link, Outgoing};
-use samite_transport::server::Options;
-use samite_transport::{Address, Authorities, ClusterKey, TlsFiles};
+use samite_transport::client::{NodeLink, OutgoingRequest};
+use samite_transport::server::LoopOptions;
+use samite_transport::{Address, ClusterKey, TlsAuthorities, TlsFiles};
 use samite_types::{Deadline, ErrorKind};
 use samite_wire::frame::FrameKind;
 
@@ -24,12 +24,12 @@ const NODE_KEY: &[u8] = include_bytes!("fixtures/tls/node.key");
 const ELSEWHERE: &[u8] = include_bytes!("fixtures/tls/elsewhere.pem");
 const ELSEWHERE_KEY: &[u8] = include_bytes!("fixtures/tls/elsewhere.key");
 
-fn connect(address: &Address) -> samite_types::Result<Link> {
-    Link::connect(address, &key(), client(), soon())
+fn connect(address: &Address) -> samite_types::Result<NodeLink> {
+    NodeLink::connect(address, &key(), client(), soon())
 }
 
-fn works(link: &Link) {
-    let request = Outgoing { kind: FrameKind::Request, body: &[0; 50], payload: &[] };
+fn works(link: &NodeLink) {
+    let request = OutgoingRequest { kind: FrameKind::Request, body: &[0; 50], payload: &[] };
     assert_eq!(link.call(request, soon(), |reply| reply.body().len()).unwrap(), 50);
 }
 
@@ -50,11 +50,11 @@ fn otherwise(address: &Address) -> Address {
 fn showing(chain: &[u8], key: &[u8]) -> Node {
     let files = TlsFiles { chain: chain.to_vec(), key: key.to_vec() };
     files.check().unwrap();
-    Node::start(Options { tls: Some(Arc::new(files)), ..Options::default() })
+    Node::start(LoopOptions { tls: Some(Arc::new(files)), ..LoopOptions::default() })
 }
 
 fn trusting(authority: &[u8]) -> ClusterKey {
-    key().with_authorities(Authorities::from_pem(authority.to_vec()).unwrap())
+    key().with_authorities(TlsAuthorities::from_pem(authority.to_vec()).unwrap())
 }
 
 /// What somebody between the two does with bytes on their way: `true` for those to the node.
@@ -93,7 +93,7 @@ fn between(to: &Address, meddle: Arc<Meddle>) -> Address {
 
 #[test]
 fn nothing_of_what_is_said_can_be_read_underway() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     let seen = Arc::new(Mutex::new(Vec::new()));
     let secret = b"a secret that is long enough to be found";
     for (address, is_seen) in [(&node.tls, false), (&node.tcp, true)] {
@@ -103,7 +103,7 @@ fn nothing_of_what_is_said_can_be_read_underway() {
             Some(bytes)
         };
         let link = connect(&between(address, Arc::new(meddle))).unwrap();
-        let request = Outgoing { kind: FrameKind::Request, body: &[0], payload: &[secret] };
+        let request = OutgoingRequest { kind: FrameKind::Request, body: &[0], payload: &[secret] };
         link.call(request, soon(), |reply| assert_eq!(reply.payload_in_place(), Some(&secret[..])))
             .unwrap();
         let seen = seen.lock().unwrap();
@@ -113,7 +113,7 @@ fn nothing_of_what_is_said_can_be_read_underway() {
 
 #[test]
 fn with_and_without_tls_refuse_each_other_and_say_why() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for address in [&node.tls, &node.tcp] {
         let error = connect(&otherwise(address)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -126,7 +126,7 @@ fn with_and_without_tls_refuse_each_other_and_say_why() {
 
 #[test]
 fn without_the_key_there_is_no_more_than_an_alert() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     let stranger = ClusterKey::new([8; 32]);
     let received = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&received);
@@ -137,7 +137,7 @@ fn without_the_key_there_is_no_more_than_an_alert() {
         Some(bytes)
     };
     let address = between(&node.tls, Arc::new(meddle));
-    let error = Link::connect(&address, &stranger, client(), soon()).unwrap_err();
+    let error = NodeLink::connect(&address, &stranger, client(), soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");
     assert!(received.load(Ordering::SeqCst) < 2000);
 }
@@ -162,14 +162,15 @@ fn bend(mut bytes: Vec<u8>) -> Option<Vec<u8>> {
 
 #[test]
 fn bent_and_cut_records_end_the_connection_and_nothing_else() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     let honest = connect(&node.tls).unwrap();
     for inward in [true, false] {
         for how in [bend, |_| None] {
             let link = connect(&between(&node.tls, damage(inward, 200_000, how))).unwrap();
             works(&link);
             let payload = vec![5; 1 << 20];
-            let request = Outgoing { kind: FrameKind::Request, body: &[0], payload: &[&payload] };
+            let request =
+                OutgoingRequest { kind: FrameKind::Request, body: &[0], payload: &[&payload] };
             let error = link
                 .call(request, soon(), |reply| {
                     let mut all = vec![0; reply.payload_left()];
@@ -186,16 +187,19 @@ fn bent_and_cut_records_end_the_connection_and_nothing_else() {
 
 #[test]
 fn bytes_that_were_bent_in_the_handshake_are_found() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for inward in [true, false] {
         for after in [0, 300, 800] {
             let address = between(&node.tls, damage(inward, after, bend));
             let late = Deadline::after(Duration::from_secs(5));
             assert!(
-                Link::connect(&address, &key(), client(), late)
+                NodeLink::connect(&address, &key(), client(), late)
                     .and_then(|link| {
-                        let request =
-                            Outgoing { kind: FrameKind::Request, body: &[0; 900], payload: &[] };
+                        let request = OutgoingRequest {
+                            kind: FrameKind::Request,
+                            body: &[0; 900],
+                            payload: &[],
+                        };
                         link.call(request, late, |_| ())
                     })
                     .is_err(),
@@ -208,7 +212,7 @@ fn bytes_that_were_bent_in_the_handshake_are_found() {
 
 #[test]
 fn a_session_that_was_recorded_and_is_played_again_is_refused() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     for address in [&node.tcp, &node.tls] {
         let recorded = Arc::new(Mutex::new(Vec::new()));
         let copy = Arc::clone(&recorded);
@@ -248,7 +252,7 @@ fn a_session_that_was_recorded_and_is_played_again_is_refused() {
 
 #[test]
 fn much_goes_both_ways_at_once() {
-    let node = Node::start(Options::default());
+    let node = Node::start(LoopOptions::default());
     let link = connect(&node.tls).unwrap();
     let payload: Vec<u8> = (0..8 << 20).map(|at: u32| (at ^ at >> 11) as u8).collect();
     std::thread::scope(|scope| {
@@ -281,7 +285,7 @@ fn much_goes_both_ways_at_once() {
 #[test]
 fn certificates_of_a_site() {
     let node = showing(NODE, NODE_KEY);
-    let connect = |key: &ClusterKey| Link::connect(&node.tls, key, client(), soon());
+    let connect = |key: &ClusterKey| NodeLink::connect(&node.tls, key, client(), soon());
     works(&connect(&trusting(AUTHORITY)).unwrap());
     let error = connect(&trusting(OTHER_AUTHORITY)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
@@ -289,16 +293,18 @@ fn certificates_of_a_site() {
     // Without an authority, a client takes the derived key only; and the other way round.
     let error = connect(&key()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    let derived = Node::start(Options::default());
-    let error = Link::connect(&derived.tls, &trusting(AUTHORITY), client(), soon()).unwrap_err();
+    let derived = Node::start(LoopOptions::default());
+    let error =
+        NodeLink::connect(&derived.tls, &trusting(AUTHORITY), client(), soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     // A certificate does not stand for the cluster key.
     let stranger = ClusterKey::new([9; 32])
-        .with_authorities(Authorities::from_pem(AUTHORITY.to_vec()).unwrap());
+        .with_authorities(TlsAuthorities::from_pem(AUTHORITY.to_vec()).unwrap());
     assert_eq!(connect(&stranger).unwrap_err().kind(), ErrorKind::WrongKey);
     // One for another host.
     let elsewhere = showing(ELSEWHERE, ELSEWHERE_KEY);
-    let error = Link::connect(&elsewhere.tls, &trusting(AUTHORITY), client(), soon()).unwrap_err();
+    let error =
+        NodeLink::connect(&elsewhere.tls, &trusting(AUTHORITY), client(), soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.message().contains("NotValidForName"), "{error}");
 }
@@ -312,7 +318,7 @@ fn files_that_make_no_sense_are_refused() {
     for (chain, key) in [(NODE, ELSEWHERE_KEY), (NODE_KEY, NODE_KEY), (NODE, NODE), (b"", b"")] {
         assert_eq!(check(chain, key).kind(), ErrorKind::Invalid);
     }
-    assert_eq!(Authorities::from_pem(Vec::new()).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(TlsAuthorities::from_pem(Vec::new()).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 /// Both directions of one TLS connection become those of another, as somebody can who has a certificate of the site, but not the cluster key.
@@ -373,7 +379,7 @@ fn a_stolen_certificate_does_not_let_anybody_stand_between() {
         let (stream, _) = listener.accept().unwrap();
         relay(rustls::ServerConnection::new(Arc::new(config)).unwrap(), stream, to);
     });
-    let error = Link::connect(&address, &trusting(AUTHORITY), client(), soon()).unwrap_err();
+    let error = NodeLink::connect(&address, &trusting(AUTHORITY), client(), soon()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongKey, "{error}");
     assert_eq!(node.requests.load(Ordering::SeqCst), 0);
     between.join().unwrap();
@@ -382,7 +388,7 @@ fn a_stolen_certificate_does_not_let_anybody_stand_between() {
 #[test]
 fn peers_that_never_finish_the_handshake_are_dropped() {
     let quick = Duration::from_millis(300);
-    let node = Node::start(Options { handshake_timeout: quick, ..Options::default() });
+    let node = Node::start(LoopOptions { handshake_timeout: quick, ..LoopOptions::default() });
     for start in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01"] {
         let mut stream = TcpStream::connect(("127.0.0.1", port(&node.tls))).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -398,7 +404,7 @@ fn a_node_that_is_silent_or_talks_nonsense_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = Address::Tls("127.0.0.1".into(), listener.local_addr().unwrap().port());
     let late = || Deadline::after(Duration::from_millis(200));
-    let error = Link::connect(&address, &key(), client(), late()).unwrap_err();
+    let error = NodeLink::connect(&address, &key(), client(), late()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -406,7 +412,7 @@ fn a_node_that_is_silent_or_talks_nonsense_is_given_up() {
         }
     });
     for _ in 0..3 {
-        let error = Link::connect(&address, &key(), client(), late()).unwrap_err();
+        let error = NodeLink::connect(&address, &key(), client(), late()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// An open file or directory stream of one door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Handle(pub u32);
+pub struct PathHandle(pub u32);
 
 /// How a lock is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,7 +19,7 @@ pub enum LockKind {
 
 /// What is asked of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LockMode {
+pub enum CallLockMode {
     /// Shared.
     Shared,
     /// Exclusive.
@@ -31,29 +31,29 @@ pub enum LockMode {
 /// One call. Paths begin with `/`, the root of the store. Flags and modes are those of the C library.
 #[expect(missing_docs, reason = "the fields are the arguments of the call of that name")]
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Call {
+pub enum FileCall {
     /// `open`.
     Open { path: String, flags: i32, mode: u32 },
     /// `close`.
-    Close { file: Handle },
+    Close { file: PathHandle },
     /// `pread`, until `len` bytes or the end.
-    Read { file: Handle, offset: u64, len: u32 },
+    Read { file: PathHandle, offset: u64, len: u32 },
     /// `pwrite` of everything.
-    Write { file: Handle, offset: u64, data: Vec<u8> },
+    Write { file: PathHandle, offset: u64, data: Vec<u8> },
     /// `write` to a file opened with `O_APPEND`.
-    Append { file: Handle, data: Vec<u8> },
+    Append { file: PathHandle, data: Vec<u8> },
     /// `fstat`.
-    FileFacts { file: Handle },
+    FileFacts { file: PathHandle },
     /// `ftruncate`.
-    FileTruncate { file: Handle, len: u64 },
+    FileTruncate { file: PathHandle, len: u64 },
     /// `fsync`.
-    Sync { file: Handle },
+    Sync { file: PathHandle },
     /// `fallocate`.
-    Allocate { file: Handle, mode: i32, offset: u64, len: u64 },
+    Allocate { file: PathHandle, mode: i32, offset: u64, len: u64 },
     /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`.
-    Seek { file: Handle, offset: u64, whence: i32 },
+    Seek { file: PathHandle, offset: u64, whence: i32 },
     /// A lock. `len` 0: to the end; `Flock` has no range.
-    Lock { file: Handle, kind: LockKind, mode: LockMode, offset: u64, len: u64, wait: bool },
+    Lock { file: PathHandle, kind: LockKind, mode: CallLockMode, offset: u64, len: u64, wait: bool },
     /// `lstat`.
     Facts { path: String },
     /// `truncate`.
@@ -85,14 +85,14 @@ pub enum Call {
     /// `opendir`.
     OpenDirectory { path: String },
     /// `readdir` and `telldir`.
-    NextEntry { directory: Handle },
+    NextEntry { directory: PathHandle },
     /// `seekdir`.
-    SeekDirectory { directory: Handle, position: i64 },
+    SeekDirectory { directory: PathHandle, position: i64 },
 }
 
 /// What a call is made on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum On {
+pub enum CallSubject {
     /// A name.
     Path,
     /// An open file.
@@ -101,15 +101,15 @@ pub enum On {
     Directory,
 }
 
-impl Call {
+impl FileCall {
     /// What it is made on.
     #[must_use]
-    pub const fn on(&self) -> On {
+    pub const fn on(&self) -> CallSubject {
         match self {
             Self::List { .. }
             | Self::OpenDirectory { .. }
             | Self::NextEntry { .. }
-            | Self::SeekDirectory { .. } => On::Directory,
+            | Self::SeekDirectory { .. } => CallSubject::Directory,
             Self::Close { .. }
             | Self::Read { .. }
             | Self::Write { .. }
@@ -119,15 +119,15 @@ impl Call {
             | Self::Sync { .. }
             | Self::Allocate { .. }
             | Self::Seek { .. }
-            | Self::Lock { .. } => On::File,
-            _ => On::Path,
+            | Self::Lock { .. } => CallSubject::File,
+            _ => CallSubject::Path,
         }
     }
 }
 
 /// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum FileKindSeen {
     /// Regular file.
     File,
     /// Directory.
@@ -140,11 +140,11 @@ pub enum Kind {
 
 /// What `stat` tells.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
+pub struct StatFacts {
     /// Inode number.
     pub ino: u64,
     /// Kind.
-    pub kind: Kind,
+    pub kind: FileKindSeen,
     /// Permission bits.
     pub mode: u32,
     /// Links.
@@ -159,7 +159,7 @@ pub struct Facts {
 
 /// One entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Entry {
+pub struct DirEntrySeen {
     /// Name.
     pub name: String,
     /// Position after it.
@@ -168,21 +168,21 @@ pub struct Entry {
 
 /// What a call answered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum CallAnswer {
     /// Done.
     Done,
     /// Something was opened.
-    Opened(Handle),
+    Opened(PathHandle),
     /// Bytes.
     Bytes(Vec<u8>),
     /// An offset.
     Offset(u64),
     /// What `stat` tells.
-    Facts(Facts),
+    Facts(StatFacts),
     /// Names, sorted.
     Names(Vec<String>),
     /// One entry, or the end.
-    Entry(Option<Entry>),
+    Entry(Option<DirEntrySeen>),
     /// An errno.
     Failed(i32),
 }

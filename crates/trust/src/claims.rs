@@ -7,39 +7,39 @@ mod locks;
 mod mirrors;
 mod names;
 
-use crate::door::Door;
-use crate::door::agent::Agent;
-use crate::stage::{Stage, Way};
+use crate::access_path::AccessPath;
+use crate::access_path::agent::AgentPath;
+use crate::stage::{StagePath, TrustStage};
 
 /// One claim: its id on the page, and what shows that it holds.
-pub struct Claim {
+pub struct SemanticsClaim {
     /// As on the page.
     pub id: &'static str,
     /// Panics when it does not hold.
-    pub test: fn(&mut Scene<'_>),
+    pub test: fn(&mut ClaimScene<'_>),
 }
 
 /// Two processes with the store open, each by some way, and an empty directory.
-pub struct Scene<'a> {
+pub struct ClaimScene<'a> {
     /// One process.
-    pub one: &'a mut dyn Door,
+    pub one: &'a mut dyn AccessPath,
     /// Another.
-    pub other: &'a mut dyn Door,
+    pub other: &'a mut dyn AccessPath,
     /// The directory, without a slash at the end.
     pub dir: String,
-    stage: &'a Stage,
-    ways: [Way; 2],
+    stage: &'a TrustStage,
+    ways: [StagePath; 2],
 }
 
-impl<'a> Scene<'a> {
+impl<'a> ClaimScene<'a> {
     /// Sets one, with the directory made.
     ///
     /// # Panics
     /// The directory cannot be made.
     pub fn new(
-        stage: &'a Stage,
-        ways: [Way; 2],
-        (one, other): (&'a mut dyn Door, &'a mut dyn Door),
+        stage: &'a TrustStage,
+        ways: [StagePath; 2],
+        (one, other): (&'a mut dyn AccessPath, &'a mut dyn AccessPath),
         dir: &str,
     ) -> Self {
         one.mkdir(dir).expect("make the directory");
@@ -49,9 +49,9 @@ impl<'a> Scene<'a> {
     /// The same, with a directory that was made before.
     #[must_use]
     pub fn again(
-        stage: &'a Stage,
-        ways: [Way; 2],
-        (one, other): (&'a mut dyn Door, &'a mut dyn Door),
+        stage: &'a TrustStage,
+        ways: [StagePath; 2],
+        (one, other): (&'a mut dyn AccessPath, &'a mut dyn AccessPath),
         dir: &str,
     ) -> Self {
         Self { one, other, dir: dir.into(), stage, ways }
@@ -65,30 +65,30 @@ impl<'a> Scene<'a> {
 
     /// A third process, by the way of the first: to be killed.
     #[must_use]
-    pub fn victim(&self) -> Agent {
-        self.stage.door(self.ways[0])
+    pub fn victim(&self) -> AgentPath {
+        self.stage.access_path(self.ways[0])
     }
 }
 
 /// All claims.
 #[must_use]
-pub fn all() -> Vec<Claim> {
+pub fn all() -> Vec<SemanticsClaim> {
     [data::CLAIMS, names::CLAIMS, directories::CLAIMS, locks::CLAIMS, life::CLAIMS]
         .into_iter()
         .flatten()
-        .map(|(id, test)| Claim { id, test: *test })
+        .map(|(id, test)| SemanticsClaim { id, test: *test })
         .collect()
 }
 
 /// What is to be found after a node's death.
-pub type After = Box<dyn FnOnce(&mut Scene<'_>)>;
+pub type After = Box<dyn FnOnce(&mut ClaimScene<'_>)>;
 
 /// A claim about the death of a node that holds mirrored records.
 pub struct MirrorClaim {
     /// As on the page.
     pub id: &'static str,
     /// Prepares, and tells what has to hold after the death; both panic.
-    pub test: fn(&mut Scene<'_>) -> After,
+    pub test: fn(&mut ClaimScene<'_>) -> After,
 }
 
 /// All of these.

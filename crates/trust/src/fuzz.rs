@@ -11,14 +11,14 @@ mod record;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use samite_client::kv::Kv;
-use samite_client::{Client, ClusterConfig, Options};
+use samite_client::kv::KvView;
+use samite_client::{Client, ClientOptions, ClusterConfig};
 use samite_testkit::ProcessCluster;
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::control::DatasetSpec;
 
-use attack::Attacker;
-pub use record::Recording;
+use attack::FrameAttacker;
+pub use record::FrameRecording;
 
 /// Memory of the node for records.
 const MEMORY: &str = "64M";
@@ -29,7 +29,7 @@ const ATTACKERS: u64 = 4;
 
 /// How much was done.
 #[derive(Debug, Default)]
-pub struct Summary {
+pub struct FuzzSummary {
     /// Connections made by attackers.
     pub connections: u64,
     /// Those of attackers that hold the key, after a sound handshake.
@@ -46,7 +46,7 @@ pub struct Summary {
 
 /// What the threads count.
 #[derive(Debug, Default)]
-struct Counts {
+struct FuzzCounts {
     stop: AtomicBool,
     connections: AtomicU64,
     admitted: AtomicU64,
@@ -62,22 +62,22 @@ fn wrong(words: impl Into<String>) -> Error {
 ///
 /// # Errors
 /// What went wrong with the node, or for the honest client; or no attacker got past the handshake.
-pub fn run(length: Duration, seed: u64) -> Result<Summary> {
+pub fn run(length: Duration, seed: u64) -> Result<FuzzSummary> {
     let cluster = ProcessCluster::start(1, &["--memory", MEMORY])?;
     let file = cluster.file()?;
     let node = &file.nodes[0];
-    let recording = Recording::make(&cluster.config()?)?;
+    let recording = FrameRecording::make(&cluster.config()?)?;
     let honest = connect(&cluster.config()?)?;
     honest.create_dataset(&DatasetSpec::new("honest"))?;
-    let kv = Kv::new(honest.dataset("honest")?);
+    let kv = KvView::new(honest.dataset("honest")?);
     work(&kv, 0)?;
     let before = resident_kib(node.pid)?;
-    let counts = Counts::default();
+    let counts = FuzzCounts::default();
     let end = Instant::now() + length;
     let calls = std::thread::scope(|scope| {
         let config = cluster.config();
         for number in 0..ATTACKERS {
-            let attacker = Attacker::new(config.as_ref().ok(), &recording, number, seed);
+            let attacker = FrameAttacker::new(config.as_ref().ok(), &recording, number, seed);
             let counts = &counts;
             scope.spawn(move || attacker.run(counts));
         }
@@ -100,7 +100,7 @@ pub fn run(length: Duration, seed: u64) -> Result<Summary> {
         return Err(wrong(format!("the node has grown from {before} to {after} KiB")));
     }
     // Who comes now is served as well as who was there.
-    let late = Kv::new(connect(&cluster.config()?)?.dataset("honest")?);
+    let late = KvView::new(connect(&cluster.config()?)?.dataset("honest")?);
     work(&late, calls)?;
     cluster.run(["status"])?;
     let (admitted, admitted_frames) =
@@ -108,7 +108,7 @@ pub fn run(length: Duration, seed: u64) -> Result<Summary> {
     if admitted_frames == 0 {
         return Err(wrong("no attacker that holds the key got a frame in: nothing was tried"));
     }
-    Ok(Summary {
+    Ok(FuzzSummary {
         connections: counts.connections.into_inner(),
         admitted,
         frames: counts.frames.into_inner(),
@@ -119,11 +119,14 @@ pub fn run(length: Duration, seed: u64) -> Result<Summary> {
 }
 
 fn connect(config: &ClusterConfig) -> Result<Client> {
-    Client::connect(config, Options { timeout: Duration::from_secs(30), ..Options::default() })
+    Client::connect(
+        config,
+        ClientOptions { timeout: Duration::from_secs(30), ..ClientOptions::default() },
+    )
 }
 
 /// A few calls, and what they must find.
-fn work(kv: &Kv, round: u64) -> Result<()> {
+fn work(kv: &KvView, round: u64) -> Result<()> {
     let key = format!("key {}", round % 50);
     let len = [10, 3000, 100_000][(round % 3) as usize];
     let value = vec![round as u8; len];

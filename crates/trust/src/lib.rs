@@ -1,14 +1,14 @@
 //! What programs can rely on, tried.
 //!
-//! The same calls ([`call`]) go to the store through any of its doors ([`door`]): the library, the preloaded library, a mount.
+//! The same calls ([`call`]) go to the store through any of its doors ([`access_path`]): the library, the preloaded library, a mount.
 //! [`claims`] are the statements of `SEMANTICS.md`, each with its test. [`stress`] makes random calls from many
 //! processes through several doors at once and compares everything with a model. [`fuzz`] sends garbage to a node while others work.
 //! [`chaos`] kills and cuts off nodes of mirrored clusters; [`whole`] waits until they have recovered.
 
+pub mod access_path;
 pub mod call;
 pub mod chaos;
 pub mod claims;
-pub mod door;
 pub mod fuzz;
 pub mod rng;
 pub mod stage;

@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use samite_client::Client;
 use samite_client::runtime::DEFAULT_CLUSTER;
-use samite_trust::chaos::{self, driver::Coordinator, driver::Fault};
-use samite_trust::door::Door;
-use samite_trust::door::agent::serve;
-use samite_trust::door::library::Library;
-use samite_trust::door::posix::Posix;
-use samite_trust::stage::{Watchdog, Way};
-use samite_trust::stress::driver::{self, Plan};
+use samite_trust::access_path::AccessPath;
+use samite_trust::access_path::agent::serve;
+use samite_trust::access_path::library::LibraryPath;
+use samite_trust::access_path::posix::PosixPath;
+use samite_trust::chaos::{self, driver::ChaosCoordinator, driver::ChaosFault};
+use samite_trust::stage::{StagePath, TestWatchdog};
+use samite_trust::stress::driver::{self, StressPlan};
 use samite_trust::stress::worker;
 
 #[derive(Parser)]
-struct Args {
+struct TrustArgs {
     #[command(subcommand)]
-    command: Command,
+    command: TrustCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum TrustCommand {
     /// Make calls for a test, which come on standard input
     Serve {
         /// Files below this directory; without it, those of the store by the library
@@ -120,11 +120,11 @@ enum Command {
         #[arg(long, default_value_t = 2)]
         mirror: u8,
         /// Where the cluster map is kept
-        #[arg(long, value_enum, default_value_t = Coordinator::Replicated)]
-        coordinator: Coordinator,
+        #[arg(long, value_enum, default_value_t = ChaosCoordinator::Replicated)]
+        coordinator: ChaosCoordinator,
         /// What goes wrong
-        #[arg(long, value_enum, default_value_t = Fault::Kill)]
-        fault: Fault,
+        #[arg(long, value_enum, default_value_t = ChaosFault::Kill)]
+        fault: ChaosFault,
         /// How often in each run
         #[arg(long, default_value_t = 2)]
         times: u32,
@@ -135,44 +135,46 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Args::parse().command {
-        Command::Serve { root } => {
+    let done = match TrustArgs::parse().command {
+        TrustCommand::Serve { root } => {
             door(root).and_then(|mut door| serve(&mut *door).map_err(|error| error.to_string()))
         }
-        Command::Work { root } => door(root)
+        TrustCommand::Work { root } => door(root)
             .and_then(|mut door| worker::run(&mut *door).map_err(|error| error.to_string())),
-        Command::Stress { seconds, seed, nodes, mirror, round_milliseconds, workers } => {
+        TrustCommand::Stress { seconds, seed, nodes, mirror, round_milliseconds, workers } => {
             ways(&workers).and_then(|workers| {
                 let round = Duration::from_millis(round_milliseconds);
                 let length = Duration::from_secs(seconds);
                 let seed = seed.unwrap_or_else(clock);
-                stress(&Plan { nodes, mirror, workers, length, round, seed })
+                stress(&StressPlan { nodes, mirror, workers, length, round, seed })
             })
         }
-        Command::FuzzSocket { seconds, seed } => {
+        TrustCommand::FuzzSocket { seconds, seed } => {
             fuzz_socket(Duration::from_secs(seconds), seed.unwrap_or_else(clock))
         }
-        Command::ChaosWork { number, of, seed, gets_full } => Client::from_runtime(DEFAULT_CLUSTER)
-            .map_err(|error| error.to_string())
-            .and_then(|client| chaos::worker::run(&client, (number, of), seed, gets_full))
-            .map(|told| told.tell()),
-        Command::ChaosFiles { root, number, seed, gets_full } => door(root)
+        TrustCommand::ChaosWork { number, of, seed, gets_full } => {
+            Client::from_runtime(DEFAULT_CLUSTER)
+                .map_err(|error| error.to_string())
+                .and_then(|client| chaos::worker::run(&client, (number, of), seed, gets_full))
+                .map(|told| told.tell())
+        }
+        TrustCommand::ChaosFiles { root, number, seed, gets_full } => door(root)
             .and_then(|mut door| {
                 let is_over = chaos::worker::until_input_ends();
                 chaos::files::run(&mut *door, (number, seed), gets_full, &is_over)
             })
             .map(|told| told.tell()),
-        Command::ChaosFill { root, number } => door(root)
+        TrustCommand::ChaosFill { root, number } => door(root)
             .and_then(|mut door| {
                 let is_over = chaos::worker::until_input_ends();
                 chaos::files::fill(&mut *door, number, &is_over)
             })
             .map(|told| told.tell()),
-        Command::Chaos { runs, seed, nodes, mirror, coordinator, fault, times, keep } => {
+        TrustCommand::Chaos { runs, seed, nodes, mirror, coordinator, fault, times, keep } => {
             let first = seed.unwrap_or_else(clock);
             let plan = |run| {
                 let seed = first + run;
-                chaos::driver::Plan { nodes, mirror, coordinator, fault, times, seed }
+                chaos::driver::ChaosPlan { nodes, mirror, coordinator, fault, times, seed }
             };
             try_chaos((0..runs).map(plan), &keep)
         }
@@ -186,12 +188,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn door(root: Option<String>) -> Result<Box<dyn Door>, String> {
+fn door(root: Option<String>) -> Result<Box<dyn AccessPath>, String> {
     if let Some(root) = root {
-        return Ok(Box::new(Posix::new(&root)));
+        return Ok(Box::new(PosixPath::new(&root)));
     }
     let client = Client::from_runtime(DEFAULT_CLUSTER).map_err(|error| error.to_string())?;
-    Ok(Box::new(Library::open(&client).map_err(|error| error.to_string())?))
+    Ok(Box::new(LibraryPath::open(&client).map_err(|error| error.to_string())?))
 }
 
 fn clock() -> u64 {
@@ -199,18 +201,18 @@ fn clock() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-fn ways(workers: &str) -> Result<Vec<Way>, String> {
+fn ways(workers: &str) -> Result<Vec<StagePath>, String> {
     let way = |letter| match letter {
-        'l' => Ok(Way::Library),
-        'p' => Ok(Way::Preload),
-        'm' => Ok(Way::Mount),
+        'l' => Ok(StagePath::Library),
+        'p' => Ok(StagePath::Preload),
+        'm' => Ok(StagePath::Mount),
         other => Err(format!("--workers: {other:?} is none of l, p and m")),
     };
     workers.chars().map(way).collect()
 }
 
 fn fuzz_socket(length: Duration, seed: u64) -> Result<(), String> {
-    let _watchdog = Watchdog::new("fuzz-socket", length * 2 + Duration::from_secs(60));
+    let _watchdog = TestWatchdog::new("fuzz-socket", length * 2 + Duration::from_secs(60));
     println!("fuzz-socket: seed {seed}, {} s", length.as_secs());
     match samite_trust::fuzz::run(length, seed) {
         Ok(done) => {
@@ -225,12 +227,15 @@ fn fuzz_socket(length: Duration, seed: u64) -> Result<(), String> {
     }
 }
 
-fn try_chaos(plans: impl Iterator<Item = chaos::driver::Plan>, keep: &Path) -> Result<(), String> {
+fn try_chaos(
+    plans: impl Iterator<Item = chaos::driver::ChaosPlan>,
+    keep: &Path,
+) -> Result<(), String> {
     const RUN_MAX: Duration = Duration::from_secs(300);
     let helper = std::env::current_exe().map_err(|error| error.to_string())?;
     let (mut pauses, mut wrong, mut counted) = (Vec::new(), 0, 0);
     for plan in plans {
-        let _watchdog = Watchdog::new("chaos", RUN_MAX);
+        let _watchdog = TestWatchdog::new("chaos", RUN_MAX);
         match chaos::driver::run(&plan, &helper, keep) {
             Ok(summary) => {
                 let pause = summary.pause.as_millis();
@@ -260,10 +265,10 @@ fn try_chaos(plans: impl Iterator<Item = chaos::driver::Plan>, keep: &Path) -> R
     }
 }
 
-fn stress(plan: &Plan) -> Result<(), String> {
+fn stress(plan: &StressPlan) -> Result<(), String> {
     /// Between two lines about how far it is.
     const TELL_EVERY: Duration = Duration::from_secs(30);
-    let _watchdog = Watchdog::new("stress", plan.length * 2 + Duration::from_secs(180));
+    let _watchdog = TestWatchdog::new("stress", plan.length * 2 + Duration::from_secs(180));
     let helper = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut told = Instant::now();
     let (nodes, mirror) = (plan.nodes, plan.mirror);
@@ -288,7 +293,7 @@ fn stress(plan: &Plan) -> Result<(), String> {
 }
 
 /// What a stress test did so far.
-fn words(summary: &driver::Summary) -> String {
-    let driver::Summary { rounds, steps, stale } = summary;
+fn words(summary: &driver::StressSummary) -> String {
+    let driver::StressSummary { rounds, steps, stale } = summary;
     format!("{rounds} rounds, {steps} steps, {stale} calls made again after ESTALE")
 }

@@ -2,9 +2,9 @@
 
 /// `SplitMix64`: small, and the same everywhere.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct TrustRng(u64);
 
-impl Rng {
+impl TrustRng {
     /// Starts at `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {

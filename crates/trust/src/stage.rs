@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use samite_client::Options;
+use samite_client::ClientOptions;
 use samite_testkit::ProcessCluster;
 use samite_types::{Error, ErrorKind, NodeId, Result};
 
-use crate::door::agent::Agent;
+use crate::access_path::agent::AgentPath;
 use crate::whole::wait_whole;
 
 /// Where preloaded programs see the store.
@@ -18,7 +18,7 @@ const COMMAND_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// A way to the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum StagePath {
     /// The library in the process itself.
     Library,
     /// The preloaded library, by `samite run`.
@@ -27,7 +27,7 @@ pub enum Way {
     Mount,
 }
 
-impl Way {
+impl StagePath {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Library, Self::Preload, Self::Mount];
 
@@ -43,14 +43,14 @@ impl Way {
 }
 
 /// A cluster, a mount of it, and the program that makes calls for others.
-pub struct Stage {
+pub struct TrustStage {
     /// The cluster.
     pub cluster: ProcessCluster,
     helper: PathBuf,
     mount: PathBuf,
 }
 
-impl Stage {
+impl TrustStage {
     /// Starts `nodes` nodes with `memory` (as of `samite up --memory`) and mounts the store. `helper` is the program
     /// `samite-trust`.
     ///
@@ -63,7 +63,7 @@ impl Stage {
     /// The same, with each record on `mirror` nodes.
     ///
     /// # Errors
-    /// As of [`Stage::start`].
+    /// As of [`TrustStage::start`].
     pub fn mirrored(nodes: usize, mirror: u8, memory: &str, helper: &Path) -> Result<Self> {
         let mirror = mirror.to_string();
         Self::with(nodes, &["--memory", memory, "--mirror", &mirror], helper)
@@ -72,7 +72,7 @@ impl Stage {
     /// The same, with what `samite up` is told.
     ///
     /// # Errors
-    /// As of [`Stage::start`].
+    /// As of [`TrustStage::start`].
     pub fn with(nodes: usize, args: &[&str], helper: &Path) -> Result<Self> {
         let cluster = ProcessCluster::start(nodes, args)?;
         let mount = cluster.scratch().join("mnt");
@@ -109,15 +109,15 @@ impl Stage {
 
     /// `samite-trust ARGS`, with the files by `way`.
     #[must_use]
-    pub fn helper(&self, way: Way, args: &[&str]) -> Command {
+    pub fn helper(&self, way: StagePath, args: &[&str]) -> Command {
         let mut command = match way {
-            Way::Library | Way::Mount => {
+            StagePath::Library | StagePath::Mount => {
                 let mut command = Command::new(&self.helper);
                 command.env("SAMITE_RUNTIME_DIR", self.cluster.runtime_path());
                 command.env_remove("SAMITE_CLUSTER");
                 command
             }
-            Way::Preload => {
+            StagePath::Preload => {
                 let mut command = self.cluster.command(["run", "--at", PRELOAD_ROOT, "--"]);
                 command.arg(&self.helper);
                 command
@@ -125,9 +125,9 @@ impl Stage {
         };
         command.args(args);
         match way {
-            Way::Library => &mut command,
-            Way::Preload => command.args(["--root", PRELOAD_ROOT]),
-            Way::Mount => command.arg("--root").arg(&self.mount),
+            StagePath::Library => &mut command,
+            StagePath::Preload => command.args(["--root", PRELOAD_ROOT]),
+            StagePath::Mount => command.arg("--root").arg(&self.mount),
         };
         command
     }
@@ -137,8 +137,8 @@ impl Stage {
     /// # Panics
     /// It does not start.
     #[must_use]
-    pub fn door(&self, way: Way) -> Agent {
-        Agent::start(self.helper(way, &["serve"])).expect("start a door")
+    pub fn access_path(&self, way: StagePath) -> AgentPath {
+        AgentPath::start(self.helper(way, &["serve"])).expect("start a door")
     }
 
     /// Starts a node again that was killed, and waits until it has everything it is to have.
@@ -147,7 +147,7 @@ impl Stage {
     /// It does not start, or groups are not whole again.
     pub fn bring_back(&self, node: NodeId) -> Result<()> {
         finish(self.cluster.command(["node", "restart", &node.get().to_string()]))?;
-        let client = self.cluster.client(Options::default())?;
+        let client = self.cluster.client(ClientOptions::default())?;
         wait_whole(&client).map_err(|why| Error::new(ErrorKind::Unavailable, why))
     }
 
@@ -160,7 +160,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for TrustStage {
     fn drop(&mut self) {
         // It may be unmounted, or its daemon dead: what is still mounted then goes at once.
         if self.unmount().is_err() {
@@ -197,9 +197,9 @@ pub fn finish(mut command: Command) -> Result<()> {
 }
 
 /// Ends the process with a message when it is not dropped in time: nothing may hang.
-pub struct Watchdog(std::sync::mpsc::Sender<()>);
+pub struct TestWatchdog(std::sync::mpsc::Sender<()>);
 
-impl Watchdog {
+impl TestWatchdog {
     /// Starts it.
     #[must_use]
     pub fn new(what: &str, limit: Duration) -> Self {
@@ -215,7 +215,7 @@ impl Watchdog {
     }
 }
 
-impl Drop for Watchdog {
+impl Drop for TestWatchdog {
     fn drop(&mut self) {
         // The other side may be gone: then it has ended.
         let _ = self.0.send(());

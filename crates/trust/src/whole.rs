@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use samite_client::Client;
 use samite_types::{Deadline, Epoch};
-use samite_wire::control::{Consistency, Group, PartitionTable};
+use samite_wire::control::{MemberConsistency, MirrorGroup, PartitionTable};
 
 /// Longest time that groups may take to become whole again.
 pub const HEAL_MAX: Duration = Duration::from_secs(60);
@@ -56,9 +56,10 @@ pub fn look(client: &Client) -> Result<Epoch, String> {
 
 fn ill_groups(table: &PartitionTable) -> usize {
     let wanted = usize::from(table.redundancy.get());
-    let is_whole = |group: &Group| {
+    let is_whole = |group: &MirrorGroup| {
         let mut members = group.members.iter();
-        group.members.len() == wanted && members.all(|one| one.consistency == Consistency::Good)
+        group.members.len() == wanted
+            && members.all(|one| one.consistency == MemberConsistency::Good)
     };
     table.groups.iter().filter(|group| !is_whole(group)).count()
 }

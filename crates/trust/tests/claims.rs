@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use samite_trust::claims::{self, Scene};
-use samite_trust::door::agent::Agent;
-use samite_trust::stage::{Stage, Watchdog, Way};
+use samite_trust::access_path::agent::AgentPath;
+use samite_trust::claims::{self, ClaimScene};
+use samite_trust::stage::{StagePath, TestWatchdog, TrustStage};
 use samite_types::NodeId;
 
 const PAGE: &str = include_str!("../../../SEMANTICS.md");
@@ -27,20 +27,20 @@ fn every_claim_has_a_test_and_every_test_a_claim() {
 
 #[test]
 fn claims_hold_through_all_doors() {
-    let _watchdog = Watchdog::new("claims", Duration::from_secs(300));
-    let stage = Stage::start(2, "256M", &common::helper()).unwrap();
+    let _watchdog = TestWatchdog::new("claims", Duration::from_secs(300));
+    let stage = TrustStage::start(2, "256M", &common::helper()).unwrap();
     let only = std::env::var("CLAIM").ok();
     let mut broken = Vec::new();
     for claim in claims::all() {
         if only.as_deref().is_some_and(|only| only != claim.id) {
             continue;
         }
-        let pairs = Way::ALL.iter().flat_map(|one| Way::ALL.map(|other| [*one, other]));
+        let pairs = StagePath::ALL.iter().flat_map(|one| StagePath::ALL.map(|other| [*one, other]));
         for (index, ways) in pairs.enumerate() {
             let dir = format!("/{}-{index}", claim.id);
-            let mut doors: [Agent; 2] = ways.map(|way| stage.door(way));
+            let mut doors: [AgentPath; 2] = ways.map(|way| stage.access_path(way));
             let [one, other] = &mut doors;
-            let mut scene = Scene::new(&stage, ways, (one, other), &dir);
+            let mut scene = ClaimScene::new(&stage, ways, (one, other), &dir);
             if catch_unwind(AssertUnwindSafe(|| (claim.test)(&mut scene))).is_err() {
                 broken.push(format!("{} by {ways:?}", claim.id));
             }
@@ -52,19 +52,19 @@ fn claims_hold_through_all_doors() {
 #[test]
 fn mirrored_records_outlive_a_node_through_all_doors() {
     const MIRROR: u8 = 2;
-    let _watchdog = Watchdog::new("claims of mirrors", Duration::from_secs(300));
-    let stage = Stage::mirrored(3, MIRROR, "256M", &common::helper()).unwrap();
+    let _watchdog = TestWatchdog::new("claims of mirrors", Duration::from_secs(300));
+    let stage = TrustStage::mirrored(3, MIRROR, "256M", &common::helper()).unwrap();
     let only = std::env::var("CLAIM").ok();
     let mut broken = Vec::new();
-    for (index, one) in Way::ALL.into_iter().enumerate() {
-        let ways = [one, Way::ALL[(index + 1) % Way::ALL.len()]];
-        let mut doors: [Agent; 2] = ways.map(|way| stage.door(way));
+    for (index, one) in StagePath::ALL.into_iter().enumerate() {
+        let ways = [one, StagePath::ALL[(index + 1) % StagePath::ALL.len()]];
+        let mut doors: [AgentPath; 2] = ways.map(|way| stage.access_path(way));
         let [one, other] = &mut doors;
         let mut after = Vec::new();
         for claim in claims::mirrored() {
             if only.as_deref().is_none_or(|only| only == claim.id) {
                 let dir = format!("/{}-{index}", claim.id);
-                let mut scene = Scene::new(&stage, ways, (&mut *one, &mut *other), &dir);
+                let mut scene = ClaimScene::new(&stage, ways, (&mut *one, &mut *other), &dir);
                 after.push((claim.id, dir, (claim.test)(&mut scene)));
             }
         }
@@ -72,7 +72,7 @@ fn mirrored_records_outlive_a_node_through_all_doors() {
         let victim = NodeId(1 + index as u32 % 2);
         stage.kill_node(victim).unwrap();
         for (id, dir, look) in after {
-            let mut scene = Scene::again(&stage, ways, (&mut *one, &mut *other), &dir);
+            let mut scene = ClaimScene::again(&stage, ways, (&mut *one, &mut *other), &dir);
             if catch_unwind(AssertUnwindSafe(|| look(&mut scene))).is_err() {
                 broken.push(format!("{id} by {ways:?}"));
             }

@@ -6,13 +6,13 @@ mod common;
 use std::time::Duration;
 
 use samite_trust::fuzz::run;
-use samite_trust::stage::Watchdog;
+use samite_trust::stage::TestWatchdog;
 
 #[test]
 fn garbage_harms_neither_the_node_nor_others() {
     // For the binary that it starts.
     common::helper();
-    let _watchdog = Watchdog::new("fuzz", Duration::from_secs(180));
+    let _watchdog = TestWatchdog::new("fuzz", Duration::from_secs(180));
     let summary = run(Duration::from_secs(10), 7).unwrap();
     assert!(summary.frames > 1000 && summary.calls > 10, "{summary:?}");
     // Frames without the key never get past the handshake.

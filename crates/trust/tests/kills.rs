@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libc::{O_CREAT, O_RDWR};
-use samite_trust::door::{Door, errno_text};
-use samite_trust::stage::{Stage, Watchdog, Way};
+use samite_trust::access_path::{AccessPath, errno_text};
+use samite_trust::stage::{StagePath, TestWatchdog, TrustStage};
 use samite_types::NodeId;
 
 const LIMIT: Duration = Duration::from_secs(200);
@@ -44,7 +44,7 @@ fn ends(program: &str, args: &[&str]) -> bool {
     status.success()
 }
 
-fn kill_daemon(stage: &Stage) {
+fn kill_daemon(stage: &TrustStage) {
     let daemons = processes(&["mount", "--daemon", &stage.mount_point().display().to_string()]);
     assert!(!daemons.is_empty(), "no daemon serves the mount");
     daemons.into_iter().for_each(kill);
@@ -52,10 +52,10 @@ fn kill_daemon(stage: &Stage) {
 
 #[test]
 fn a_dead_daemon_leaves_a_mount_that_ends_and_begins_again() {
-    let _watchdog = Watchdog::new("dead daemon", LIMIT);
-    let stage = Stage::start(1, "128M", &common::helper()).unwrap();
+    let _watchdog = TestWatchdog::new("dead daemon", LIMIT);
+    let stage = TrustStage::start(1, "128M", &common::helper()).unwrap();
     let mount = stage.mount_point().display().to_string();
-    let mut door = stage.door(Way::Mount);
+    let mut door = stage.access_path(StagePath::Mount);
     door.put("/f", b"before").unwrap();
     let file = door.open("/open", O_CREAT | O_RDWR).unwrap();
     door.write(file, 0, b"held").unwrap();
@@ -66,17 +66,17 @@ fn a_dead_daemon_leaves_a_mount_that_ends_and_begins_again() {
     drop(door);
     stage.unmount().unwrap();
     assert!(ends("ls", &[&mount]), "the directory below the mount is there again");
-    assert_eq!(stage.door(Way::Preload).get("/open"), Ok(b"held".into()));
+    assert_eq!(stage.access_path(StagePath::Preload).get("/open"), Ok(b"held".into()));
     stage.mount().unwrap();
-    let mut door = stage.door(Way::Mount);
+    let mut door = stage.access_path(StagePath::Mount);
     assert_eq!(door.get("/f"), Ok(b"before".into()));
     door.put("/f", b"after").unwrap();
 }
 
 #[test]
 fn a_daemon_that_dies_under_load_leaves_no_process_behind() {
-    let _watchdog = Watchdog::new("daemon under load", LIMIT);
-    let stage = Stage::start(2, "128M", &common::helper()).unwrap();
+    let _watchdog = TestWatchdog::new("daemon under load", LIMIT);
+    let stage = TrustStage::start(2, "128M", &common::helper()).unwrap();
     let mount = stage.mount_point().display().to_string();
     let script =
         format!("i=0; while :; do echo $i > {mount}/$$-$((i % 50)) || exit 1; i=$((i + 1)); done");
@@ -96,7 +96,7 @@ fn a_daemon_that_dies_under_load_leaves_no_process_behind() {
     }
     stage.unmount().unwrap();
     stage.mount().unwrap();
-    let mut door = stage.door(Way::Mount);
+    let mut door = stage.access_path(StagePath::Mount);
     for name in door.list("/").unwrap() {
         door.get(&format!("/{name}")).unwrap();
         door.unlink(&format!("/{name}")).unwrap();
@@ -105,21 +105,21 @@ fn a_daemon_that_dies_under_load_leaves_no_process_behind() {
 
 #[test]
 fn clients_that_die_in_the_middle_leave_a_store_that_goes_on() {
-    let _watchdog = Watchdog::new("dying clients", LIMIT);
-    let stage = Stage::start(2, "256M", &common::helper()).unwrap();
-    let mut survivor = stage.door(Way::Library);
+    let _watchdog = TestWatchdog::new("dying clients", LIMIT);
+    let stage = TrustStage::start(2, "256M", &common::helper()).unwrap();
+    let mut survivor = stage.access_path(StagePath::Library);
     for round in 0..6 {
-        let way = Way::ALL[round % 3];
+        let way = StagePath::ALL[round % 3];
         survivor.mkdir("/work").unwrap();
         let root = match way {
-            Way::Mount => stage.mount_point().display().to_string(),
+            StagePath::Mount => stage.mount_point().display().to_string(),
             _ => "/samite".into(),
         };
         let script = format!(
             "cd {root}/work; i=0; while :; do mkdir d$i; head -c 300000 /dev/zero > d$i/f; mv d$i e$i; ln e$i/f l$i; mv -f l$i last; rm -r e$i; i=$(((i + 1) % 9)); done"
         );
         let mut command = match way {
-            Way::Mount => Command::new("bash"),
+            StagePath::Mount => Command::new("bash"),
             _ => stage.cluster.command(["run", "--", "bash"]),
         };
         let mut victim = command
@@ -147,7 +147,7 @@ fn children_of(pid: u32) -> Vec<i32> {
 }
 
 /// Removes a tree, as often as others that are just dying add to it.
-fn remove(door: &mut dyn Door, dir: &str) {
+fn remove(door: &mut dyn AccessPath, dir: &str) {
     for _ in 0..100 {
         for name in door.list(dir).unwrap() {
             let path = format!("{dir}/{name}");
@@ -168,14 +168,14 @@ fn remove(door: &mut dyn Door, dir: &str) {
 
 #[test]
 fn a_dead_node_takes_only_its_own_with_it() {
-    let _watchdog = Watchdog::new("dead node", LIMIT);
-    let stage = Stage::start(3, "128M", &common::helper()).unwrap();
-    let mut doors = Way::ALL.map(|way| stage.door(way));
+    let _watchdog = TestWatchdog::new("dead node", LIMIT);
+    let stage = TrustStage::start(3, "128M", &common::helper()).unwrap();
+    let mut doors = StagePath::ALL.map(|way| stage.access_path(way));
     for index in 0..60 {
         doors[index % 3].put(&format!("/f{index}"), &[7; 3000]).unwrap();
     }
     stage.kill_node(NodeId(2)).unwrap();
-    for (door, way) in doors.iter_mut().zip(Way::ALL) {
+    for (door, way) in doors.iter_mut().zip(StagePath::ALL) {
         let start = Instant::now();
         let answers: Vec<_> = (0..60).map(|index| door.get(&format!("/f{index}"))).collect();
         let (right, wrong): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);

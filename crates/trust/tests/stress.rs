@@ -5,16 +5,16 @@ mod common;
 
 use std::time::Duration;
 
-use samite_trust::stage::{Watchdog, Way};
-use samite_trust::stress::driver::{Plan, run};
+use samite_trust::stage::{StagePath, TestWatchdog};
+use samite_trust::stress::driver::{StressPlan, run};
 
 #[test]
 fn eight_processes_by_both_doors_agree_with_the_model() {
-    let _watchdog = Watchdog::new("stress", Duration::from_secs(240));
-    let plan = Plan {
+    let _watchdog = TestWatchdog::new("stress", Duration::from_secs(240));
+    let plan = StressPlan {
         nodes: 2,
         mirror: 1,
-        workers: [Way::Preload, Way::Mount].repeat(4),
+        workers: [StagePath::Preload, StagePath::Mount].repeat(4),
         length: Duration::from_secs(20),
         round: Duration::from_millis(1500),
         seed: 20_260,

@@ -10,21 +10,21 @@ const WRITE: u16 = 0o2;
 
 /// Owner and mode of a dataset, in the manner of a file's. There is no class for groups: its bits are kept, and nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Access {
-    /// User. [`Access::CALLER`] when a dataset is to be made: whoever asks.
+pub struct DatasetAccess {
+    /// User. [`DatasetAccess::CALLER`] when a dataset is to be made: whoever asks.
     pub owner: u32,
     /// Permission bits, as of a file: those for the owner and for others count.
     pub mode: u16,
 }
 
-impl Default for Access {
+impl Default for DatasetAccess {
     /// The maker's own.
     fn default() -> Self {
         Self { owner: Self::CALLER, mode: 0o700 }
     }
 }
 
-impl Access {
+impl DatasetAccess {
     /// No user's id: whoever asks.
     pub const CALLER: u32 = u32::MAX;
     /// Bits of a mode.
@@ -59,14 +59,14 @@ mod tests {
 
     #[test]
     fn the_owner_others_and_root() {
-        let private = Access { owner: 1000, mode: 0o700 };
+        let private = DatasetAccess { owner: 1000, mode: 0o700 };
         assert!(private.allows(1000, true) && private.allows(0, true));
         assert!(!private.allows(1001, false));
-        let public = Access { owner: 1000, mode: 0o754 };
+        let public = DatasetAccess { owner: 1000, mode: 0o754 };
         assert!(public.allows(1001, false) && !public.allows(1001, true));
-        let kept = Access { owner: 1000, mode: 0o506 };
+        let kept = DatasetAccess { owner: 1000, mode: 0o506 };
         assert!(kept.allows(1000, false) && !kept.allows(1000, true) && kept.allows(1001, true));
         assert!(kept.is_owner(1000) && kept.is_owner(0) && !kept.is_owner(1001));
-        assert!(!Access { owner: 1000, mode: 0o002 }.allows(1001, true));
+        assert!(!DatasetAccess { owner: 1000, mode: 0o002 }.allows(1001, true));
     }
 }

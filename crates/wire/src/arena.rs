@@ -20,9 +20,9 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::WireError;
-use crate::heads::{BUCKET_LEN, SLOT_LEN, WORDS_LEN, buckets_for, part_slots_for};
 use crate::limits::BLOCK_LEN;
-use crate::posts;
+use crate::lookup::{BUCKET_LEN, SLOT_LEN, WORDS_LEN, buckets_for, part_slots_for};
+use crate::submission;
 
 /// First bytes of an arena.
 pub const MAGIC: [u8; 8] = *b"SMTarena";
@@ -136,69 +136,69 @@ impl ArenaLayout {
     #[must_use]
     pub const fn blocks_offset(&self) -> u64 {
         let parts_len = self.shards as u64 * self.board_part_len();
-        (self.board_offset() + WORDS_LEN as u64 + parts_len).next_multiple_of(BLOCKS_ALIGN as u64)
+        (self.lookup_offset() + WORDS_LEN as u64 + parts_len).next_multiple_of(BLOCKS_ALIGN as u64)
     }
 
-    /// Offset of the [board](crate::heads), in bytes.
+    /// Offset of the [board](crate::lookup), in bytes.
     #[must_use]
-    pub const fn board_offset(&self) -> u64 {
+    pub const fn lookup_offset(&self) -> u64 {
         (GENERATIONS_OFFSET as u64 + self.block_count as u64 * 4).next_multiple_of(4096)
     }
 
     /// Slots of each part of the board: a power of two.
     #[must_use]
-    pub const fn board_part_slots(&self) -> u32 {
+    pub const fn lookup_part_slots(&self) -> u32 {
         part_slots_for(self.block_count as u64 * BLOCK_LEN as u64, self.shards)
     }
 
     /// Buckets of the index of each part of the board: a power of two.
     #[must_use]
-    pub const fn board_part_buckets(&self) -> u32 {
-        buckets_for(self.board_part_slots())
+    pub const fn lookup_part_buckets(&self) -> u32 {
+        buckets_for(self.lookup_part_slots())
     }
 
     const fn board_slots_len(&self) -> u64 {
-        self.board_part_slots() as u64 * SLOT_LEN as u64
+        self.lookup_part_slots() as u64 * SLOT_LEN as u64
     }
 
     const fn board_part_len(&self) -> u64 {
-        let index_len = self.board_part_buckets() as u64 * BUCKET_LEN as u64;
-        self.board_slots_len() + index_len + posts::TABLE_LEN as u64
+        let index_len = self.lookup_part_buckets() as u64 * BUCKET_LEN as u64;
+        self.board_slots_len() + index_len + submission::TABLE_LEN as u64
     }
 
     /// The part of the board that shows records of a partition: one for each shard.
     #[must_use]
-    pub const fn board_part(&self, partition: PartitionId) -> u32 {
+    pub const fn lookup_part(&self, partition: PartitionId) -> u32 {
         partition.get() % self.shards
     }
 
     const fn board_part_offset(&self, part: u32) -> u64 {
-        self.board_offset() + WORDS_LEN as u64 + part as u64 * self.board_part_len()
+        self.lookup_offset() + WORDS_LEN as u64 + part as u64 * self.board_part_len()
     }
 
     /// Which bucket of its part's index is that of a hash.
     #[must_use]
-    pub const fn board_bucket(&self, hash: u64) -> usize {
-        hash as usize & (self.board_part_buckets() as usize - 1)
+    pub const fn lookup_bucket(&self, hash: u64) -> usize {
+        hash as usize & (self.lookup_part_buckets() as usize - 1)
     }
 
     /// Offset of the bucket of a part that is that of a hash, in bytes.
     #[must_use]
-    pub const fn board_bucket_offset(&self, part: u32, hash: u64) -> usize {
+    pub const fn lookup_bucket_offset(&self, part: u32, hash: u64) -> usize {
         let index = self.board_part_offset(part) + self.board_slots_len();
-        index as usize + self.board_bucket(hash) * BUCKET_LEN
+        index as usize + self.lookup_bucket(hash) * BUCKET_LEN
     }
 
-    /// Offset of the table of [posts](crate::posts) beside a part of the board, in bytes.
+    /// Offset of the table of [posts](crate::submission) beside a part of the board, in bytes.
     #[must_use]
-    pub const fn posts_offset(&self, part: u32) -> usize {
-        (self.board_part_offset(part) + self.board_part_len()) as usize - posts::TABLE_LEN
+    pub const fn submissions_offset(&self, part: u32) -> usize {
+        (self.board_part_offset(part) + self.board_part_len()) as usize - submission::TABLE_LEN
     }
 
     /// Offset of a slot of a part, in bytes; `None` if there is no such slot.
     #[must_use]
-    pub const fn board_slot_offset(&self, part: u32, slot: u32) -> Option<usize> {
-        if part < self.shards && slot < self.board_part_slots() {
+    pub const fn lookup_slot_offset(&self, part: u32, slot: u32) -> Option<usize> {
+        if part < self.shards && slot < self.lookup_part_slots() {
             Some(self.board_part_offset(part) as usize + slot as usize * SLOT_LEN)
         } else {
             None
@@ -278,19 +278,19 @@ mod tests {
     #[test]
     fn parts_of_the_board_lie_side_by_side() {
         let layout = ArenaLayout::new(1000, 3).unwrap();
-        let mut end = layout.board_offset() as usize + WORDS_LEN;
+        let mut end = layout.lookup_offset() as usize + WORDS_LEN;
         for part in 0..3 {
-            assert_eq!(layout.board_part(PartitionId(part + 9)), part);
-            assert_eq!(layout.board_slot_offset(part, 0), Some(end));
-            let slots = layout.board_part_slots();
-            let last = layout.board_slot_offset(part, slots - 1).unwrap() + SLOT_LEN;
-            assert_eq!(layout.board_slot_offset(part, slots), None);
-            assert_eq!(layout.board_bucket_offset(part, 0), last);
-            end = layout.board_bucket_offset(part, u64::MAX) + BUCKET_LEN;
-            assert_eq!(layout.posts_offset(part), end);
-            end += posts::TABLE_LEN;
+            assert_eq!(layout.lookup_part(PartitionId(part + 9)), part);
+            assert_eq!(layout.lookup_slot_offset(part, 0), Some(end));
+            let slots = layout.lookup_part_slots();
+            let last = layout.lookup_slot_offset(part, slots - 1).unwrap() + SLOT_LEN;
+            assert_eq!(layout.lookup_slot_offset(part, slots), None);
+            assert_eq!(layout.lookup_bucket_offset(part, 0), last);
+            end = layout.lookup_bucket_offset(part, u64::MAX) + BUCKET_LEN;
+            assert_eq!(layout.submissions_offset(part), end);
+            end += submission::TABLE_LEN;
         }
-        assert_eq!(layout.board_slot_offset(3, 0), None);
+        assert_eq!(layout.lookup_slot_offset(3, 0), None);
         assert!(end as u64 <= layout.blocks_offset());
     }
 }

@@ -35,7 +35,7 @@ impl From<WireError> for samite_types::Error {
 
 /// Reads fields off the front of a byte slice.
 #[derive(Clone, Debug)]
-pub struct Decoder<'a> {
+pub struct FieldDecoder<'a> {
     rest: &'a [u8],
 }
 
@@ -51,7 +51,7 @@ macro_rules! number {
     };
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> FieldDecoder<'a> {
     /// A decoder over the whole of `bytes`.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
@@ -94,7 +94,7 @@ impl<'a> Decoder<'a> {
 }
 
 /// Appends little-endian fields to a vector.
-pub(crate) trait Put {
+pub(crate) trait PutFields {
     fn put_u8(&mut self, value: u8);
     fn put_u16(&mut self, value: u16);
     fn put_u32(&mut self, value: u32);
@@ -102,7 +102,7 @@ pub(crate) trait Put {
     fn put_short_bytes(&mut self, bytes: &[u8]);
 }
 
-impl Put for Vec<u8> {
+impl PutFields for Vec<u8> {
     #[inline]
     fn put_u8(&mut self, value: u8) {
         self.push(value);

@@ -8,11 +8,11 @@ use samite_types::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::WireError;
-use crate::access::Access;
+use crate::access::DatasetAccess;
 use crate::delta::MapDelta;
 use crate::limits::BODY_LEN_MAX;
 use crate::lock::{KnownLock, LockAnswer, LockOwner, LockRequest};
-use crate::membership::{Heartbeat, Leader, Lease, MemberReport, NodeWish};
+use crate::membership::{AdminRequest, Heartbeat, LeaderAddress, MemberReport, NodeLease};
 
 /// Bytes of a chunk unless said otherwise.
 pub const CHUNK_LEN_DEFAULT: u32 = 1 << 20;
@@ -118,7 +118,7 @@ pub enum ControlRequest {
         /// The node.
         node: NodeId,
         /// What is to become of it.
-        wish: NodeWish,
+        wish: AdminRequest,
     },
     /// A node asks that by the map of `epoch` is a primary or a good member where it was none before: which locks are known of partitions of which it is a
     /// member? Reply: [`ControlReply::KnownLocks`]; [`ErrorKind::Busy`] while the one that is asked does not serve by that map yet.
@@ -139,7 +139,7 @@ pub enum ControlRequest {
         /// Epoch of that map.
         by: Epoch,
         /// What of its losses.
-        seen: Vec<Lost>,
+        seen: Vec<LostRecords>,
     },
     /// Messages to the voter in the node that is asked ([`VOTE_MESSAGES_MAX`](crate::membership::VOTE_MESSAGES_MAX) at most), in their order. Reply: [`ControlReply::Ok`].
     Vote {
@@ -182,11 +182,11 @@ pub enum ControlReply {
     /// What the node holds of a partition; `None`: nothing, it was never touched here.
     Copy(Option<PartitionCopy>),
     /// The node may go on.
-    Lease(Lease),
+    Lease(NodeLease),
     /// Another coordinator instance leads, or none does yet.
     NotLeader {
         /// The one that leads, as far as this one knows.
-        leader: Option<Leader>,
+        leader: Option<LeaderAddress>,
     },
     /// Refused.
     Failed {
@@ -302,7 +302,7 @@ pub struct TargetInfo {
 
 /// Whether a node can be reached, as the coordinator sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Reachability {
+pub enum NodeReachability {
     /// Its lease runs.
     Online,
     /// It is late.
@@ -313,7 +313,7 @@ pub enum Reachability {
 
 /// Whether a member of a mirror group has what the group has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Consistency {
+pub enum MemberConsistency {
     /// It has applied every acknowledged operation.
     Good,
     /// Its node was started again: what outlives that is complete, what was in memory is gone.
@@ -326,20 +326,20 @@ pub enum Consistency {
 
 /// One target in a mirror group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Member {
+pub struct GroupMember {
     /// The target.
     pub target: TargetId,
     /// What it has.
-    pub consistency: Consistency,
+    pub consistency: MemberConsistency,
 }
 
 /// The targets that hold a partition. The first is the primary. There may be more than the redundancy asks for while a partition moves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Group {
+pub struct MirrorGroup {
     /// Grows with each new primary; part of the versions that it makes.
     pub term: Term,
     /// At least one, none twice.
-    pub members: Vec<Member>,
+    pub members: Vec<GroupMember>,
 }
 
 /// The mirror groups of all datasets of one redundancy.
@@ -348,14 +348,14 @@ pub struct PartitionTable {
     /// Targets that hold each partition.
     pub redundancy: Redundancy,
     /// The index is the partition.
-    pub groups: Vec<Group>,
+    pub groups: Vec<MirrorGroup>,
 }
 
 /// What the coordinator says of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeState {
     /// Whether it can be reached.
-    pub reachability: Reachability,
+    pub reachability: NodeReachability,
     /// Its partitions are moving away.
     pub is_draining: bool,
 }
@@ -413,7 +413,7 @@ pub struct DatasetSpec {
     /// Who answers what only reads.
     pub reads: ReadsKind,
     /// Who may do what with it.
-    pub access: Access,
+    pub access: DatasetAccess,
 }
 
 impl DatasetSpec {
@@ -429,7 +429,7 @@ impl DatasetSpec {
             redundancy: Redundancy(1),
             durability: DurabilityKind::Memory,
             reads: ReadsKind::Primary,
-            access: Access::default(),
+            access: DatasetAccess::default(),
         }
     }
 
@@ -487,12 +487,12 @@ pub struct ClusterMapData {
     /// Datasets, ordered by id.
     pub datasets: Vec<DatasetData>,
     /// What nobody has any more, until it is acknowledged; each dataset once.
-    pub losses: Vec<Lost>,
+    pub losses: Vec<LostRecords>,
 }
 
 /// Records that nobody has any more: those of these partitions of each of these datasets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Lost {
+pub struct LostRecords {
     /// Ordered.
     pub datasets: Vec<DatasetId>,
     /// Ordered, and apart from one another.

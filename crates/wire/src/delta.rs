@@ -3,7 +3,7 @@
 use samite_types::{DatasetId, Epoch, NodeId, PartitionId, Redundancy};
 use serde::{Deserialize, Serialize};
 
-use crate::control::{DatasetData, Group, Lost, NodeInfo, NodeState, PartitionTable};
+use crate::control::{DatasetData, LostRecords, MirrorGroup, NodeInfo, NodeState, PartitionTable};
 
 /// What changed between two cluster maps. Entries say what is in the later map, not what was done: so applying one twice, or to a map between the two,
 /// does no harm, and [`MapDelta::digest`] tells whether it led where it should.
@@ -24,7 +24,7 @@ pub struct MapDelta {
     /// Ordered by dataset.
     pub datasets: Vec<DatasetChange>,
     /// All losses of the later map, if it has others.
-    pub losses: Option<Vec<Lost>>,
+    pub losses: Option<Vec<LostRecords>>,
 }
 
 /// One node of the later map.
@@ -46,7 +46,7 @@ pub struct GroupChange {
     /// Its partition.
     pub partition: PartitionId,
     /// The group.
-    pub group: Group,
+    pub group: MirrorGroup,
 }
 
 /// One dataset of the later map.

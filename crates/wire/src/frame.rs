@@ -41,9 +41,9 @@ pub enum FrameKind {
     Welcome = 4,
     /// Either side ends the connection, with a reason.
     Goodbye = 5,
-    /// Data-plane request ([`crate::op::Request`]).
+    /// Data-plane request ([`crate::op::OperationRequest`]).
     Request = 6,
-    /// Data-plane reply ([`crate::op::Reply`]).
+    /// Data-plane reply ([`crate::op::OperationReply`]).
     Reply = 7,
     /// Control-plane request ([`crate::control::ControlRequest`]).
     Control = 8,
@@ -134,7 +134,7 @@ pub struct FrameHeader {
 
 /// A header that has passed every check but the checksum's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct CheckedHeader {
     /// What the body is.
     pub kind: FrameKind,
     /// Matches a reply to its request.
@@ -183,7 +183,7 @@ impl FrameHeader {
     }
 }
 
-impl Header {
+impl CheckedHeader {
     /// Checks everything a header alone can be wrong about: magic, version, kind, lengths against their limits.
     ///
     /// # Errors

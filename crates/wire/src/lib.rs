@@ -16,13 +16,13 @@ mod codec;
 pub mod control;
 pub mod delta;
 pub mod frame;
-pub mod heads;
 pub mod hello;
 pub mod limits;
 pub mod lock;
+pub mod lookup;
 pub mod membership;
 pub mod op;
 pub mod peer;
-pub mod posts;
+pub mod submission;
 
-pub use codec::{Decoder, WireError};
+pub use codec::{FieldDecoder, WireError};

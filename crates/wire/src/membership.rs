@@ -23,18 +23,18 @@ pub struct Heartbeat {
 
 /// The leader's answer to a [`Heartbeat`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Lease {
+pub struct NodeLease {
     /// The node may serve mirrored groups for so long, counted from when it sent the heartbeat. 0: not at all, because of `standing`.
     pub term_us: u64,
     /// Newest epoch of the cluster map; 0 when there is none yet.
     pub epoch: Epoch,
     /// What the node is to the cluster.
-    pub standing: Standing,
+    pub standing: NodeStanding,
 }
 
 /// What a node that sends a heartbeat is to the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Standing {
+pub enum NodeStanding {
     /// It belongs to it.
     Member,
     /// It belongs to it, but does not know a map that took something from it: it has to take up the newest one.
@@ -45,7 +45,7 @@ pub enum Standing {
 
 /// The coordinator instance that decides.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Leader {
+pub struct LeaderAddress {
     /// Node in which it lives.
     pub node: NodeId,
     /// Where that can be reached, best first.
@@ -54,7 +54,7 @@ pub struct Leader {
 
 /// What has become of a member of a mirror group, as its primary knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum MemberNews {
+pub enum MemberChanges {
     /// It has missed an operation, or cannot be asked whether.
     Missed,
     /// It has everything, and the primary waits for it from now on.
@@ -78,12 +78,12 @@ pub struct MemberReport {
     /// The member.
     pub target: TargetId,
     /// What has become of it.
-    pub news: MemberNews,
+    pub news: MemberChanges,
 }
 
 /// What the one who runs a cluster wants of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum NodeWish {
+pub enum AdminRequest {
     /// Let it join, though the cluster was founded without it.
     Add,
     /// Move its partitions away.

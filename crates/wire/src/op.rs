@@ -14,8 +14,8 @@ mod reader;
 use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, Seq, Version};
 use smallvec::SmallVec;
 
-pub use decode::Guarded;
-pub(crate) use decode::{Payload, flag, key, operation};
+pub use decode::GuardedRecordId;
+pub(crate) use decode::{PayloadReader, flag, key, operation};
 pub(crate) use encode::operation_flat;
 pub use encode::{ReplyEncoder, RequestEncoder};
 pub use reader::{BlockRefs, OutcomeHead, PieceHead, ReplyReader, ResultHead};
@@ -39,7 +39,7 @@ pub struct BlockRef {
 
 /// Bytes, either in the frame or in the shared arena.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Data<'a> {
+pub enum ValueData<'a> {
     /// In the frame's payload.
     Inline(&'a [u8]),
     /// In arena blocks (shared memory only): on a request, blocks granted to this connection; on a reply, the record's own.
@@ -48,7 +48,7 @@ pub enum Data<'a> {
     Zeros(u32),
 }
 
-impl Data<'_> {
+impl ValueData<'_> {
     /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -107,7 +107,7 @@ pub enum Action<'a> {
         /// Key.
         key: &'a [u8],
         /// New value.
-        data: Data<'a>,
+        data: ValueData<'a>,
     },
     /// Remove the record. Result: [`ActionResult::Deleted`]; an absent record is no error.
     Delete {
@@ -129,7 +129,7 @@ pub enum Action<'a> {
         /// Byte offset in the value.
         offset: u32,
         /// Bytes to write.
-        data: Data<'a>,
+        data: ValueData<'a>,
     },
     /// Write at the end of the value unless it would grow over `len_max`
     /// (then [`ErrorKind::TooLarge`]); creates the record. Result: [`ActionResult::Written`], with the offset.
@@ -137,7 +137,7 @@ pub enum Action<'a> {
         /// Key.
         key: &'a [u8],
         /// Bytes to append.
-        data: Data<'a>,
+        data: ValueData<'a>,
         /// Limit of the value's length.
         len_max: u32,
     },
@@ -295,7 +295,7 @@ pub const DETACHED_KEPT: u64 = 2;
 
 /// The records that an action changes; see [`Action::touched`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Touched<'a> {
+pub enum TouchedRecords<'a> {
     /// None.
     Nothing,
     /// That of this key.
@@ -309,7 +309,7 @@ pub enum Touched<'a> {
 impl<'a> Action<'a> {
     /// The records that this action changes. Leases, notes of own changes and copies under way stand on it: none may be missing, so each kind is named.
     #[must_use]
-    pub const fn touched(&self) -> Touched<'a> {
+    pub const fn touched(&self) -> TouchedRecords<'a> {
         match self {
             Self::Put { key, .. }
             | Self::Delete { key }
@@ -319,9 +319,9 @@ impl<'a> Action<'a> {
             | Self::Add { key, .. }
             | Self::Max { key, .. }
             | Self::Advance { key, .. }
-            | Self::Punch { key, .. } => Touched::Key(key),
-            Self::Detach { key, to } => Touched::Moved(key, to),
-            Self::DeletePrefix { prefix, .. } => Touched::Prefix(prefix),
+            | Self::Punch { key, .. } => TouchedRecords::Key(key),
+            Self::Detach { key, to } => TouchedRecords::Moved(key, to),
+            Self::DeletePrefix { prefix, .. } => TouchedRecords::Prefix(prefix),
             Self::Get { .. }
             | Self::List { .. }
             | Self::Extents { .. }
@@ -332,7 +332,7 @@ impl<'a> Action<'a> {
             | Self::Locate { .. }
             | Self::Holders { .. }
             | Self::SetHolders { .. }
-            | Self::MoveHolds { .. } => Touched::Nothing,
+            | Self::MoveHolds { .. } => TouchedRecords::Nothing,
         }
     }
 
@@ -426,7 +426,7 @@ impl<'a> Operation<'a> {
     #[inline]
     #[must_use]
     pub fn put(partition: PartitionId, key: &'a [u8], value: &'a [u8]) -> Self {
-        Self::new(partition, [Action::Put { key, data: Data::Inline(value) }])
+        Self::new(partition, [Action::Put { key, data: ValueData::Inline(value) }])
     }
 
     /// Whether any action may change the partition; such an operation needs a sequence number.
@@ -462,7 +462,7 @@ pub enum ActionResult<'a> {
         /// Whole length of its value, in bytes.
         total_len: u32,
         /// The bytes asked for, in order: mostly one piece, several when the value has holes or lies in arena blocks.
-        data: List<Data<'a>, 1>,
+        data: List<ValueData<'a>, 1>,
     },
     /// Of [`Action::Put`], [`Action::Write`], [`Action::Append`], [`Action::Truncate`].
     Written {
@@ -484,17 +484,17 @@ pub enum ActionResult<'a> {
     /// [`Action::Lease`], and of most actions on holds.
     Number(u64),
     /// Of [`Action::List`], [`Action::Extents`].
-    Listing(Listing<'a>),
+    Listing(ListingEntries<'a>),
 }
 
 /// Entries of a listing, decoded as they are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing<'a> {
+pub struct ListingEntries<'a> {
     /// There is nothing after the last entry.
     pub complete: bool,
     /// How many entries there are.
     pub count: u32,
-    /// Entries as encoded; iterate with [`Listing::entries`].
+    /// Entries as encoded; iterate with [`ListingEntries::entries`].
     pub(crate) raw: &'a [u8],
 }
 
@@ -523,7 +523,7 @@ pub fn extents(value: &[u8]) -> impl Iterator<Item = (u32, u32)> {
 
 /// Why an operation had no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure<'a> {
+pub struct OperationFailure<'a> {
     /// What went wrong; [`ErrorKind::Conflict`] when a guard did not hold.
     pub kind: ErrorKind,
     /// Which guard or action, counted from 0.
@@ -534,11 +534,11 @@ pub struct Failure<'a> {
 
 /// What became of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome<'a> {
+pub enum OperationOutcome<'a> {
     /// Took effect; one result for each action.
     Done(List<ActionResult<'a>, 2>),
     /// Had no effect.
-    Failed(Failure<'a>),
+    Failed(OperationFailure<'a>),
 }
 
 /// Fields that all operations of a request share.
@@ -558,7 +558,7 @@ pub struct RequestHeader {
 
 /// A decoded request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request<'a> {
+pub struct OperationRequest<'a> {
     /// Shared fields.
     pub header: RequestHeader,
     /// Operations, at least one.
@@ -578,11 +578,11 @@ pub struct ReplyHeader {
 
 /// A decoded reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply<'a> {
+pub struct OperationReply<'a> {
     /// Shared fields.
     pub header: ReplyHeader,
     /// One outcome for each operation, in their order; empty when refused.
-    pub outcomes: Vec<Outcome<'a>>,
+    pub outcomes: Vec<OperationOutcome<'a>>,
     /// Blocks that this connection may fill for later writes (shared memory only).
     ///
     /// A client gives up every block that its request names, whatever becomes of the operations, also when the request is

@@ -11,7 +11,7 @@
 //!
 //! `body_len` counts from the tag on. The payloads of the messages lie one behind the other in the frame's.
 //!
-//! The **log** of a partition is what its primary did to it, in order: [`Entry`]. Who has applied the same entries has the same state.
+//! The **log** of a partition is what its primary did to it, in order: [`PartitionLogEntry`]. Who has applied the same entries has the same state.
 
 mod decode;
 mod encode;
@@ -20,9 +20,9 @@ use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Position, Seq, TargetId, Term, Version,
 };
 
-use crate::op::{Data, List, Operation};
+use crate::op::{List, Operation, ValueData};
 
-pub use decode::Messages;
+pub use decode::PeerMessages;
 pub use encode::data_of;
 
 /// Bytes of a message before its tag.
@@ -30,7 +30,7 @@ pub const HEAD_LEN: usize = 36;
 
 /// What all messages say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Envelope {
+pub struct PeerEnvelope {
     /// Dataset.
     pub dataset: DatasetId,
     /// Partition.
@@ -47,7 +47,7 @@ pub struct Envelope {
 
 /// A place in the log, and what the partition is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Point {
+pub struct LogPoint {
     /// Term of the last entry.
     pub term: Term,
     /// Its number.
@@ -58,15 +58,15 @@ pub struct Point {
 
 /// One step of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
+pub struct PartitionLogEntry<'a> {
     /// Where the log was before; the entry has the next position.
-    pub before: Point,
+    pub before: LogPoint,
     /// Where it is after.
-    pub after: Point,
+    pub after: LogPoint,
     /// Checksum of what came of it: whoever applies it must get the same.
     pub outcome: u32,
     /// What happened.
-    pub event: Event<'a>,
+    pub event: EntryEvent<'a>,
 }
 
 /// What may happen to a partition.
@@ -75,7 +75,7 @@ pub struct Entry<'a> {
     reason = "one at a time, on the stack; the large ones are the usual ones"
 )]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum EntryEvent<'a> {
     /// A term begins.
     Opened,
     /// An operation took effect.
@@ -134,7 +134,7 @@ pub enum Event<'a> {
     },
 }
 
-impl Event<'_> {
+impl EntryEvent<'_> {
     /// Whether a client asked for what made it.
     #[must_use]
     pub fn is_clients(&self) -> bool {
@@ -150,7 +150,7 @@ pub struct RecordCopy<'a> {
     /// Version; of no meaning for one that is no more.
     pub version: Version,
     /// Its value, in pieces: inline bytes and zeros.
-    pub value: Option<List<Data<'a>, 1>>,
+    pub value: Option<List<ValueData<'a>, 1>>,
 }
 
 /// A message.
@@ -159,9 +159,9 @@ pub struct RecordCopy<'a> {
     reason = "one at a time, on the stack; the large ones are the usual ones"
 )]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message<'a> {
+pub enum PeerMessage<'a> {
     /// To a member: apply this.
-    Entry(Entry<'a>),
+    Entry(PartitionLogEntry<'a>),
     /// To the primary: everything up to here is applied.
     Applied {
         /// The last entry; of durable data, the last that is on flash.
@@ -172,7 +172,7 @@ pub enum Message<'a> {
         room: u64,
         /// The target has something left for changes that make room.
         has_reserve: bool,
-        /// The last [`Message::AskRoom`] that was heeded; 0: none.
+        /// The last [`PeerMessage::AskRoom`] that was heeded; 0: none.
         answers: u32,
     },
     /// To a member: keep so much room for entries to come.
@@ -200,7 +200,7 @@ pub enum Message<'a> {
         /// Why: [`ErrorKind::Corrupt`] when its state differs, else what stood in the way of an entry.
         kind: ErrorKind,
     },
-    /// To the primary: the records of this range were others than an [`Event::Digest`] said.
+    /// To the primary: the records of this range were others than an [`EntryEvent::Digest`] said.
     Differs {
         /// The range begins behind this key; empty: at the first.
         after: &'a [u8],
@@ -226,9 +226,9 @@ pub enum Message<'a> {
         /// The last entry that the sender has applied.
         have: Position,
     },
-    /// Answers a [`Message::AskTail`]: an entry beyond that, of the term in which it was applied.
-    Tail(Entry<'a>),
-    /// Answers a [`Message::AskTail`], behind what was sent as [`Message::Tail`].
+    /// Answers a [`PeerMessage::AskTail`]: an entry beyond that, of the term in which it was applied.
+    Tail(PartitionLogEntry<'a>),
+    /// Answers a [`PeerMessage::AskTail`], behind what was sent as [`PeerMessage::Tail`].
     TailEnd {
         /// What the sender has, or if that is more than it can hand over, what it was asked about.
         upto: Position,
@@ -238,7 +238,7 @@ pub enum Message<'a> {
         /// Its key.
         key: &'a [u8],
     },
-    /// Answers a [`Message::Fetch`]. Equal versions mean equal values.
+    /// Answers a [`PeerMessage::Fetch`]. Equal versions mean equal values.
     Fetched {
         /// The record; without a value when this member cannot help.
         record: RecordCopy<'a>,
@@ -295,7 +295,7 @@ pub enum Message<'a> {
         again: bool,
         /// This member serves clients meanwhile, who are not to be kept waiting by what comes next.
         is_busy: bool,
-        /// Of a [`Message::Compare`]: one bit for each record that is wanted, the first in the lowest bit of the first byte.
+        /// Of a [`PeerMessage::Compare`]: one bit for each record that is wanted, the first in the lowest bit of the first byte.
         wanted: &'a [u8],
     },
     /// To the primary: this member cannot go on with that try.

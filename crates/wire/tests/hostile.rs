@@ -6,14 +6,14 @@ use proptest::prelude::*;
 use samite_types::{DatasetId, Epoch, PartitionId, RequestId, Seq};
 use samite_wire::WireError;
 use samite_wire::control::{self, ControlReply, ControlRequest};
-use samite_wire::frame::{FrameHeader, FrameKind, HEADER_LEN, Header};
+use samite_wire::frame::{CheckedHeader, FrameHeader, FrameKind, HEADER_LEN};
 use samite_wire::hello::{Challenge, Goodbye, Hello, Proof, Welcome};
 use samite_wire::limits::{
     ACTIONS_MAX, BODY_LEN_MAX, KEY_LEN_MAX, OPERATIONS_MAX, PAYLOAD_LEN_MAX, RECORD_LEN_MAX,
 };
 use samite_wire::op::{
-    Action, Data, Guard, Operation, OutcomeHead, PieceHead, Reply, ReplyReader, Request,
-    RequestHeader, ResultHead,
+    Action, Guard, Operation, OperationReply, OperationRequest, OutcomeHead, PieceHead,
+    ReplyReader, RequestHeader, ResultHead, ValueData,
 };
 use zerocopy::IntoBytes;
 
@@ -28,9 +28,9 @@ const HEADER: RequestHeader = RequestHeader {
 /// All ways to read a request say the same.
 fn decode_request(body: &[u8], payload: &[u8]) {
     let mut one = Operation::default();
-    let header = Request::decode_one(body, payload, &mut one);
-    let first = Request::first_guarded(body);
-    let Ok(request) = Request::decode(body, payload) else {
+    let header = OperationRequest::decode_one(body, payload, &mut one);
+    let first = OperationRequest::first_guarded(body);
+    let Ok(request) = OperationRequest::decode(body, payload) else {
         assert!(header.is_err());
         return;
     };
@@ -47,9 +47,9 @@ fn decode_request(body: &[u8], payload: &[u8]) {
 /// Decodes as everything that a body can be.
 fn decode_all(body: &[u8], payload: &[u8]) {
     decode_request(body, payload);
-    if let Ok(reply) = Reply::decode(body, payload) {
+    if let Ok(reply) = OperationReply::decode(body, payload) {
         for outcome in &reply.outcomes {
-            let samite_wire::op::Outcome::Done(results) = outcome else { continue };
+            let samite_wire::op::OperationOutcome::Done(results) = outcome else { continue };
             for result in results {
                 if let samite_wire::op::ActionResult::Listing(listing) = result {
                     assert_eq!(listing.entries().count(), listing.count as usize);
@@ -117,7 +117,7 @@ proptest! {
         raw in any::<[u8; HEADER_LEN]>(),
     ) {
         decode_all(&body, &payload);
-        prop_assert!(Header::parse(&raw).is_err());
+        prop_assert!(CheckedHeader::parse(&raw).is_err());
     }
 
     #[test]
@@ -127,9 +127,9 @@ proptest! {
         decode_all(&body, &payload);
         // What still decodes means the same after another trip.
         let (bent_body, bent_payload) = (common::leak(body.clone()), common::leak(payload.clone()));
-        if let Ok(request) = Request::decode(bent_body, bent_payload) {
+        if let Ok(request) = OperationRequest::decode(bent_body, bent_payload) {
             let (body, payload) = common::encode_request(&request.header, &request.operations);
-            let again = Request::decode(common::leak(body), common::leak(payload));
+            let again = OperationRequest::decode(common::leak(body), common::leak(payload));
             prop_assert_eq!(again, Ok(request));
         }
         mutate(&mut payload, &changes);
@@ -146,7 +146,7 @@ proptest! {
         mutate(&mut body, &changes);
         decode_all(&body, &payload);
         // Both ways to read a reply accept the same ones.
-        let whole = Reply::decode(&body, &payload).is_ok();
+        let whole = OperationReply::decode(&body, &payload).is_ok();
         prop_assert_eq!(whole, walk(&body).is_ok_and(|len| len == payload.len()));
     }
 
@@ -156,7 +156,7 @@ proptest! {
         let mut raw: [u8; HEADER_LEN] = frame.as_bytes().try_into().expect("a header has its length");
         raw[at] ^= value;
         // Either the header is refused at once, or the checksum finds it.
-        if let Ok(header) = Header::parse(&raw) {
+        if let Ok(header) = CheckedHeader::parse(&raw) {
             prop_assert!(header.body_len <= BODY_LEN_MAX && header.payload_len <= PAYLOAD_LEN_MAX);
             prop_assert!(header.verify(b"body", &[b"payload"]).is_err());
         }
@@ -165,7 +165,7 @@ proptest! {
 
 fn decoded(operations: &[Operation<'_>]) -> Result<usize, WireError> {
     let (body, payload) = common::encode_request(&HEADER, operations);
-    Request::decode(&body, &payload).map(|request| request.operations.len())
+    OperationRequest::decode(&body, &payload).map(|request| request.operations.len())
 }
 
 fn mutation(action: Action<'_>) -> Operation<'_> {
@@ -188,9 +188,9 @@ fn a_key_at_its_limit_passes_and_one_more_byte_is_refused() {
 fn a_record_of_1_mib_passes_and_one_more_byte_is_refused() {
     let value = vec![1; RECORD_LEN_MAX + 1];
     let put = |data| [mutation(Action::Put { key: b"k", data })];
-    assert_eq!(decoded(&put(Data::Inline(&value[1..]))), Ok(1));
-    assert_eq!(decoded(&put(Data::Inline(&value))), Err(WireError::OverLimit("data")));
-    let zeros = Data::Zeros(RECORD_LEN_MAX as u32 + 1);
+    assert_eq!(decoded(&put(ValueData::Inline(&value[1..]))), Ok(1));
+    assert_eq!(decoded(&put(ValueData::Inline(&value))), Err(WireError::OverLimit("data")));
+    let zeros = ValueData::Zeros(RECORD_LEN_MAX as u32 + 1);
     assert_eq!(decoded(&put(zeros)), Err(WireError::OverLimit("data")));
 }
 
@@ -217,7 +217,7 @@ fn a_count_without_its_operations_costs_nothing() {
     let (mut body, _) = common::encode_request(&HEADER, &[Operation::get(PartitionId(0), b"k")]);
     let count_at = 29;
     body[count_at..count_at + 2].copy_from_slice(&4096_u16.to_le_bytes());
-    assert_eq!(Request::decode(&body, &[]).err(), Some(WireError::Short("partition")));
+    assert_eq!(OperationRequest::decode(&body, &[]).err(), Some(WireError::Short("partition")));
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn frame_lengths_over_their_limits_are_refused() {
     let with = |at: usize, len: u32| {
         let mut raw = raw;
         raw[at..at + 4].copy_from_slice(&len.to_le_bytes());
-        Header::parse(&raw)
+        CheckedHeader::parse(&raw)
     };
     assert!(with(4, BODY_LEN_MAX as u32).is_ok());
     assert_eq!(with(4, BODY_LEN_MAX as u32 + 1), Err(WireError::OverLimit("frame body")));

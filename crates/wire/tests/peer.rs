@@ -9,11 +9,13 @@ use proptest::prelude::*;
 use samite_types::{
     ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Position, Seq, TargetId, Term, Version,
 };
-use samite_wire::op::{Action, Data, Operation};
-use samite_wire::peer::{Entry, Envelope, Event, Message, Messages, Point, RecordCopy};
+use samite_wire::op::{Action, Operation, ValueData};
+use samite_wire::peer::{
+    EntryEvent, LogPoint, PartitionLogEntry, PeerEnvelope, PeerMessage, PeerMessages, RecordCopy,
+};
 
-fn envelope() -> impl Strategy<Value = Envelope> {
-    (any::<[u32; 5]>(), any::<u64>()).prop_map(|(ids, epoch)| Envelope {
+fn envelope() -> impl Strategy<Value = PeerEnvelope> {
+    (any::<[u32; 5]>(), any::<u64>()).prop_map(|(ids, epoch)| PeerEnvelope {
         dataset: DatasetId(ids[0]),
         partition: PartitionId(ids[1]),
         from: TargetId(ids[2]),
@@ -32,7 +34,10 @@ fn kind() -> impl Strategy<Value = ErrorKind> {
 }
 
 fn record() -> impl Strategy<Value = RecordCopy<'static>> {
-    let piece = prop_oneof![bytes(60).prop_map(Data::Inline), (0..100_u32).prop_map(Data::Zeros),];
+    let piece = prop_oneof![
+        bytes(60).prop_map(ValueData::Inline),
+        (0..100_u32).prop_map(ValueData::Zeros),
+    ];
     let value = prop::option::of(vec(piece, 0..4).prop_map(Into::into));
     (key(), any::<u64>(), value).prop_filter_map("no key", |(key, version, value)| {
         (!key.is_empty()).then_some(RecordCopy { key, version: Version(version), value })
@@ -43,16 +48,16 @@ fn record() -> impl Strategy<Value = RecordCopy<'static>> {
 fn travels(operation: &Operation<'_>) -> bool {
     operation.actions.iter().all(|action| match action {
         Action::Put { data, .. } | Action::Write { data, .. } | Action::Append { data, .. } => {
-            !matches!(data, Data::Blocks(_))
+            !matches!(data, ValueData::Blocks(_))
         }
         _ => true,
     })
 }
 
-fn event() -> impl Strategy<Value = Event<'static>> {
+fn event() -> impl Strategy<Value = EntryEvent<'static>> {
     let client = || any::<u64>().prop_map(ClientId);
     prop_oneof![
-        Just(Event::Opened),
+        Just(EntryEvent::Opened),
         (
             client(),
             any::<u64>(),
@@ -60,7 +65,7 @@ fn event() -> impl Strategy<Value = Event<'static>> {
             any::<u64>(),
             operation().prop_filter("blocks", travels)
         )
-            .prop_map(|(client, below, is_retry, lease, operation)| Event::Applied {
+            .prop_map(|(client, below, is_retry, lease, operation)| EntryEvent::Applied {
                 client,
                 answered_below: Seq(below),
                 is_retry,
@@ -68,7 +73,7 @@ fn event() -> impl Strategy<Value = Event<'static>> {
                 operation,
             }),
         (client(), any::<u64>(), any::<u64>(), kind(), 0..64_u16).prop_map(
-            |(client, below, seq, kind, index)| Event::Refused {
+            |(client, below, seq, kind, index)| EntryEvent::Refused {
                 client,
                 answered_below: Seq(below),
                 seq: Seq(seq),
@@ -76,14 +81,14 @@ fn event() -> impl Strategy<Value = Event<'static>> {
                 index,
             }
         ),
-        client().prop_map(|client| Event::Gone { client }),
-        any::<bool>().prop_map(|on| Event::Lending { on }),
-        (key(), key(), any::<u64>()).prop_map(|(after, upto, digest)| Event::Digest {
+        client().prop_map(|client| EntryEvent::Gone { client }),
+        any::<bool>().prop_map(|on| EntryEvent::Lending { on }),
+        (key(), key(), any::<u64>()).prop_map(|(after, upto, digest)| EntryEvent::Digest {
             after,
             upto,
             digest
         }),
-        (key(), key(), vec(record(), 0..4)).prop_map(|(after, upto, records)| Event::Range {
+        (key(), key(), vec(record(), 0..4)).prop_map(|(after, upto, records)| EntryEvent::Range {
             after,
             upto,
             records
@@ -91,67 +96,69 @@ fn event() -> impl Strategy<Value = Event<'static>> {
     ]
 }
 
-fn entry() -> impl Strategy<Value = Entry<'static>> {
+fn entry() -> impl Strategy<Value = PartitionLogEntry<'static>> {
     (any::<[u32; 2]>(), 0..u64::MAX, any::<[u64; 2]>(), any::<u32>(), event()).prop_map(
         |(mut terms, position, mut versions, outcome, event)| {
             terms.sort_unstable();
             versions.sort_unstable();
-            let point = |at: usize| Point {
+            let point = |at: usize| LogPoint {
                 term: Term(terms[at]),
                 position: Position(position + at as u64),
                 version: Version(versions[at]),
             };
-            Entry { before: point(0), after: point(1), outcome, event }
+            PartitionLogEntry { before: point(0), after: point(1), outcome, event }
         },
     )
 }
 
-fn message() -> impl Strategy<Value = Message<'static>> {
+fn message() -> impl Strategy<Value = PeerMessage<'static>> {
     prop_oneof![
-        entry().prop_map(Message::Entry),
-        entry().prop_map(Message::Tail),
+        entry().prop_map(PeerMessage::Entry),
+        entry().prop_map(PeerMessage::Tail),
         answer(),
         resync()
     ]
 }
 
-fn answer() -> impl Strategy<Value = Message<'static>> {
+fn answer() -> impl Strategy<Value = PeerMessage<'static>> {
     let position = || any::<u64>().prop_map(Position);
     prop_oneof![
         (position(), position(), any::<(u64, bool, u32)>()).prop_map(
             |(position, here, (room, has_reserve, answers))| {
-                Message::Applied { position, here, room, has_reserve, answers }
+                PeerMessage::Applied { position, here, room, has_reserve, answers }
             }
         ),
         (position(), any::<u32>(), any::<[u64; 3]>()).prop_map(
             |(position, number, [claim, need, wanted])| {
-                Message::AskRoom { number, position, claim, need, wanted }
+                PeerMessage::AskRoom { number, position, claim, need, wanted }
             }
         ),
-        position().prop_map(|have| Message::Gap { have }),
-        position().prop_map(|have| Message::AskTail { have }),
-        position().prop_map(|upto| Message::TailEnd { upto }),
-        (position(), kind()).prop_map(|(position, kind)| Message::Unfit { position, kind }),
-        (key(), key()).prop_map(|(after, upto)| Message::Differs { after, upto }),
+        position().prop_map(|have| PeerMessage::Gap { have }),
+        position().prop_map(|have| PeerMessage::AskTail { have }),
+        position().prop_map(|upto| PeerMessage::TailEnd { upto }),
+        (position(), kind()).prop_map(|(position, kind)| PeerMessage::Unfit { position, kind }),
+        (key(), key()).prop_map(|(after, upto)| PeerMessage::Differs { after, upto }),
         (any::<u64>(), position())
-            .prop_map(|(asked, position)| Message::AskReads { asked, position }),
+            .prop_map(|(asked, position)| PeerMessage::AskReads { asked, position }),
         (any::<u64>(), position())
-            .prop_map(|(asked, position)| Message::LendReads { asked, position }),
-        key().prop_filter("a key", |key| !key.is_empty()).prop_map(|key| Message::Fetch { key }),
-        record().prop_map(|record| Message::Fetched { record }),
-        Just(Message::Stale),
+            .prop_map(|(asked, position)| PeerMessage::LendReads { asked, position }),
+        key()
+            .prop_filter("a key", |key| !key.is_empty())
+            .prop_map(|key| PeerMessage::Fetch { key }),
+        record().prop_map(|record| PeerMessage::Fetched { record }),
+        Just(PeerMessage::Stale),
     ]
 }
 
-fn resync() -> impl Strategy<Value = Message<'static>> {
+fn resync() -> impl Strategy<Value = PeerMessage<'static>> {
     let step = || (any::<u32>(), any::<u32>());
     let versions = || vec((key(), any::<u64>().prop_map(Version)), 0..5);
     prop_oneof![
-        any::<u32>().prop_map(|attempt| Message::Begin { attempt }),
+        any::<u32>().prop_map(|attempt| PeerMessage::Begin { attempt }),
         (step(), key(), key(), versions()).prop_map(|((attempt, step), after, upto, records)| {
-            Message::Compare { attempt, step, after, upto, records }
+            PeerMessage::Compare { attempt, step, after, upto, records }
         }),
-        (step(), vec(record(), 0..4)).prop_map(|((attempt, step), records)| Message::Records {
+        (step(), vec(record(), 0..4)).prop_map(|((attempt, step), records)| PeerMessage::Records {
             attempt,
             step,
             records
@@ -159,19 +166,19 @@ fn resync() -> impl Strategy<Value = Message<'static>> {
         (step(), bytes(200), 0..99_u32, 0..99_u32).prop_map(
             |((attempt, step), bytes, offset, more)| {
                 let total_len = offset + bytes.len() as u32 + more;
-                Message::State { attempt, step, total_len, offset, bytes }
+                PeerMessage::State { attempt, step, total_len, offset, bytes }
             }
         ),
         (step(), any::<[bool; 2]>(), bytes(40)).prop_map(
             |((attempt, step), [again, is_busy], wanted)| {
-                Message::Done { attempt, step, again, is_busy, wanted }
+                PeerMessage::Done { attempt, step, again, is_busy, wanted }
             }
         ),
-        (any::<u32>(), kind()).prop_map(|(attempt, kind)| Message::Lost { attempt, kind }),
+        (any::<u32>(), kind()).prop_map(|(attempt, kind)| PeerMessage::Lost { attempt, kind }),
     ]
 }
 
-fn frame(messages: &[(Envelope, Message<'static>)]) -> (Vec<u8>, Vec<u8>) {
+fn frame(messages: &[(PeerEnvelope, PeerMessage<'static>)]) -> (Vec<u8>, Vec<u8>) {
     let (mut body, mut payload) = (Vec::new(), Vec::new());
     for (envelope, message) in messages {
         message.append(envelope, &mut body, &mut payload);
@@ -184,7 +191,7 @@ proptest! {
     fn messages_come_as_they_were_sent(messages in vec((envelope(), message()), 0..5)) {
         let (body, payload) = frame(&messages);
         let (body, payload) = (leak(body), leak(payload));
-        let found: Result<Vec<_>, _> = Messages::new(body, payload).collect();
+        let found: Result<Vec<_>, _> = PeerMessages::new(body, payload).collect();
         prop_assert_eq!(found, Ok(messages));
     }
 
@@ -194,7 +201,7 @@ proptest! {
         entry.encode(&mut body);
         entry.payload(&mut |piece| payload.extend_from_slice(piece));
         let (body, payload) = (leak(body), leak(payload));
-        prop_assert_eq!(Entry::decode(body, payload), Ok(entry));
+        prop_assert_eq!(PartitionLogEntry::decode(body, payload), Ok(entry));
     }
 
     #[test]
@@ -209,18 +216,18 @@ proptest! {
             body[at] = *value;
         }
         // No panic, and it comes to an end.
-        let count = Messages::new(&body, &payload).count();
+        let count = PeerMessages::new(&body, &payload).count();
         prop_assert!(count <= messages.len() + 1 + body.len() / 36);
         body.truncate(cut.index(body.len()));
-        let _ = Messages::new(&body, &payload).count();
-        let _ = Messages::new(&payload, &body).count();
-        let _ = Entry::decode(&body, &payload);
+        let _ = PeerMessages::new(&body, &payload).count();
+        let _ = PeerMessages::new(&payload, &body).count();
+        let _ = PartitionLogEntry::decode(&body, &payload);
     }
 }
 
 #[test]
 fn lying_counts_and_lengths_are_refused() {
-    let envelope = Envelope {
+    let envelope = PeerEnvelope {
         dataset: DatasetId(1),
         partition: PartitionId(2),
         from: TargetId(3),
@@ -228,23 +235,23 @@ fn lying_counts_and_lengths_are_refused() {
         term: Term(5),
         epoch: Epoch(6),
     };
-    let refused = |message: Message<'static>, at: usize, lie: &[u8]| {
+    let refused = |message: PeerMessage<'static>, at: usize, lie: &[u8]| {
         let (mut body, payload) = frame(&[(envelope, message)]);
         body[at..at + lie.len()].copy_from_slice(lie);
-        let found: Result<Vec<_>, _> = Messages::new(&body, &payload).collect();
+        let found: Result<Vec<_>, _> = PeerMessages::new(&body, &payload).collect();
         assert!(found.is_err(), "{found:?}");
     };
     // Body and payload longer than the frame.
-    refused(Message::Stale, 0, &u32::MAX.to_le_bytes());
-    refused(Message::Stale, 4, &1_u32.to_le_bytes());
+    refused(PeerMessage::Stale, 0, &u32::MAX.to_le_bytes());
+    refused(PeerMessage::Stale, 4, &1_u32.to_le_bytes());
     // A tag that nothing has.
-    refused(Message::Stale, 36, &[99]);
+    refused(PeerMessage::Stale, 36, &[99]);
     let compare =
-        Message::Compare { attempt: 1, step: 1, after: &[], upto: &[], records: Vec::new() };
+        PeerMessage::Compare { attempt: 1, step: 1, after: &[], upto: &[], records: Vec::new() };
     // More records than there are bytes, and more than may be.
     refused(compare.clone(), 36 + 9 + 4, &7_u16.to_le_bytes());
     refused(compare, 36 + 9 + 4, &u16::MAX.to_le_bytes());
-    let state = Message::State { attempt: 1, step: 1, total_len: 4, offset: 0, bytes: b"1234" };
+    let state = PeerMessage::State { attempt: 1, step: 1, total_len: 4, offset: 0, bytes: b"1234" };
     // A part beyond the whole, and a whole beyond all bounds.
     refused(state.clone(), 36 + 9 + 4, &1_u32.to_le_bytes());
     refused(state, 36 + 9, &u32::MAX.to_le_bytes());
@@ -253,13 +260,15 @@ fn lying_counts_and_lengths_are_refused() {
 #[test]
 fn only_what_a_client_asked_for_is_a_clients() {
     let (client, answered_below, kind) = (ClientId(1), Seq(1), ErrorKind::Exists);
-    assert!(Event::Refused { client, answered_below, seq: Seq(1), kind, index: 0 }.is_clients());
+    assert!(
+        EntryEvent::Refused { client, answered_below, seq: Seq(1), kind, index: 0 }.is_clients()
+    );
     for own in [
-        Event::Opened,
-        Event::Gone { client },
-        Event::Lending { on: true },
-        Event::Digest { after: &[], upto: &[], digest: 0 },
-        Event::Range { after: &[], upto: &[], records: Vec::new() },
+        EntryEvent::Opened,
+        EntryEvent::Gone { client },
+        EntryEvent::Lending { on: true },
+        EntryEvent::Digest { after: &[], upto: &[], digest: 0 },
+        EntryEvent::Range { after: &[], upto: &[], records: Vec::new() },
     ] {
         assert!(!own.is_clients(), "{own:?}");
     }

@@ -5,9 +5,11 @@ mod common;
 use common::{OutcomeModel, ResultModel};
 use proptest::prelude::*;
 use samite_types::{ClientId, Epoch, NodeId, RequestId, Term, Version};
-use samite_wire::frame::{FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN, Header};
+use samite_wire::frame::{
+    CheckedHeader, FLAG_PAYLOAD_UNCHECKED, FrameHeader, FrameKind, HEADER_LEN,
+};
 use samite_wire::lock::{LockCall, LockHolder, LockMode, LockRange, LockRequest, LockSpace};
-use samite_wire::op::{ActionResult, Outcome, Reply, Request};
+use samite_wire::op::{ActionResult, OperationOutcome, OperationReply, OperationRequest};
 use samite_wire::{control, hello};
 use zerocopy::IntoBytes;
 
@@ -45,7 +47,7 @@ proptest! {
     fn requests((header, operations) in common::request()) {
         let (body, payload) = common::encode_request(&header, &operations);
         let (body, payload) = (common::leak(body), common::leak(payload));
-        let request = Request::decode(body, payload).expect("what we encode, we decode");
+        let request = OperationRequest::decode(body, payload).expect("what we encode, we decode");
         prop_assert_eq!(request.header, header);
         prop_assert_eq!(request.operations, operations);
     }
@@ -57,17 +59,17 @@ proptest! {
         grants in proptest::collection::vec(common::block(), 0..5),
     ) {
         let (body, payload) = common::encode_reply(&header, &outcomes, &grants);
-        let reply = Reply::decode(&body, &payload).expect("what we encode, we decode");
+        let reply = OperationReply::decode(&body, &payload).expect("what we encode, we decode");
         prop_assert_eq!(reply.header, header);
         prop_assert_eq!(reply.grants.as_slice(), grants.as_slice());
         prop_assert_eq!(reply.outcomes.len(), outcomes.len());
         for (model, outcome) in outcomes.iter().zip(&reply.outcomes) {
             match (model, outcome) {
-                (OutcomeModel::Done(models), Outcome::Done(results)) => {
+                (OutcomeModel::Done(models), OperationOutcome::Done(results)) => {
                     prop_assert_eq!(models.len(), results.len());
                     models.iter().zip(results).for_each(|(model, result)| assert_same(model, result));
                 }
-                (OutcomeModel::Failed(kind, index, current), Outcome::Failed(failure)) => {
+                (OutcomeModel::Failed(kind, index, current), OperationOutcome::Failed(failure)) => {
                     prop_assert_eq!((*kind, *index, *current), (failure.kind, failure.index, failure.current));
                 }
                 (model, outcome) => prop_assert!(false, "{:?} came back as {:?}", model, outcome),
@@ -87,7 +89,7 @@ proptest! {
         let flags = if unchecked { FLAG_PAYLOAD_UNCHECKED } else { 0 };
         let built = FrameHeader::build(FrameKind::Request, RequestId(id), flags, &body, &pieces);
         let raw: [u8; HEADER_LEN] = built.as_bytes().try_into().expect("a header has its length");
-        let header = Header::parse(&raw).expect("what we build, we parse");
+        let header = CheckedHeader::parse(&raw).expect("what we build, we parse");
         prop_assert_eq!((header.kind, header.request_id), (FrameKind::Request, RequestId(id)));
         prop_assert_eq!(header.len_after(), body.len() + payload.concat().len());
         prop_assert!(header.verify(&body, &pieces).is_ok());

@@ -6,7 +6,7 @@ use syn::visit::{self, Visit};
 
 use super::counts;
 use super::names::is_for_tests;
-use crate::tidy::Source;
+use crate::tidy::SourceFile;
 
 /// The largest circle of a crate.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -21,14 +21,14 @@ pub struct ImportCircle {
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
 /// The largest circle of each crate, by the crate's folder.
-pub fn circles(files: &[Source]) -> BTreeMap<String, ImportCircle> {
-    let mut crates: BTreeMap<&str, Vec<(String, &Source)>> = BTreeMap::new();
+pub fn circles(files: &[SourceFile]) -> BTreeMap<String, ImportCircle> {
+    let mut crates: BTreeMap<&str, Vec<(String, &SourceFile)>> = BTreeMap::new();
     for file in files.iter().filter(|file| counts(file)) {
         if let Some((krate, path)) = file.path.split_once("/src/") {
             crates.entry(krate).or_default().push((module(path), file));
         }
     }
-    let of = |modules: Vec<(String, &Source)>| {
+    let of = |modules: Vec<(String, &SourceFile)>| {
         let graph = graph(&modules);
         ImportCircle { modules: largest(&graph), of: graph.len() }
     };
@@ -42,7 +42,7 @@ fn module(path: &str) -> String {
     if matches!(path, "lib" | "main") { String::new() } else { path.replace('/', "::") }
 }
 
-fn graph(modules: &[(String, &Source)]) -> Graph {
+fn graph(modules: &[(String, &SourceFile)]) -> Graph {
     let all: BTreeSet<&str> = modules.iter().map(|(module, _)| module.as_str()).collect();
     let mut graph = Graph::new();
     for (module, file) in modules {

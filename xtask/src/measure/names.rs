@@ -6,7 +6,7 @@ use std::fmt;
 use syn::visit::{self, Visit};
 
 use super::counts;
-use crate::tidy::Source;
+use crate::tidy::SourceFile;
 
 /// Names that are printed.
 const SHOWN_MAX: usize = 40;
@@ -17,7 +17,7 @@ pub struct TypeNames(BTreeMap<String, Vec<String>>);
 
 impl TypeNames {
     /// Of `struct`, `enum` and `trait` definitions outside tests.
-    pub fn of(files: &[Source]) -> Self {
+    pub fn of(files: &[SourceFile]) -> Self {
         let mut names = Self::default();
         for file in files.iter().filter(|file| counts(file)) {
             // The length check of tidy tells of files that do not parse.

@@ -1,10 +1,10 @@
 //! Which crate may use which: arrows between ours point down, and some of others' are not to be had.
 
-use super::config::{Ban, Config};
-use super::metadata::{Metadata, Use};
+use super::config::{BannedPackage, TidyConfig};
+use super::metadata::{CrateUse, WorkspaceMetadata};
 
 /// Arrows between the crates of the workspace.
-pub fn check(config: &Config, metadata: &Metadata) -> Vec<String> {
+pub fn check(config: &TidyConfig, metadata: &WorkspaceMetadata) -> Vec<String> {
     let mut problems = Vec::new();
     let mut used = vec![false; config.arrows.len()];
     for (from, uses) in &metadata.members {
@@ -17,7 +17,7 @@ pub fn check(config: &Config, metadata: &Metadata) -> Vec<String> {
                 continue;
             }
             let Some(below) = config.layer(to) else { continue };
-            if below.level < above.level || (below.test && *how == Use::Dev) {
+            if below.level < above.level || (below.test && *how == CrateUse::Dev) {
                 continue;
             }
             let allowed =
@@ -46,7 +46,7 @@ pub fn check(config: &Config, metadata: &Metadata) -> Vec<String> {
 }
 
 /// Dependencies that have a known better replacement.
-pub fn check_bans(config: &Config, metadata: &Metadata) -> Vec<String> {
+pub fn check_bans(config: &TidyConfig, metadata: &WorkspaceMetadata) -> Vec<String> {
     let mut problems = Vec::new();
     for ban in &config.bans {
         problems.extend(direct_users(ban, metadata).map(|user| {
@@ -62,8 +62,11 @@ pub fn check_bans(config: &Config, metadata: &Metadata) -> Vec<String> {
     problems
 }
 
-fn direct_users<'a>(ban: &'a Ban, metadata: &'a Metadata) -> impl Iterator<Item = &'a String> {
-    let uses_it = |uses: &&std::collections::BTreeSet<(String, Use)>| {
+fn direct_users<'a>(
+    ban: &'a BannedPackage,
+    metadata: &'a WorkspaceMetadata,
+) -> impl Iterator<Item = &'a String> {
+    let uses_it = |uses: &&std::collections::BTreeSet<(String, CrateUse)>| {
         uses.iter().any(|(name, _)| *name == ban.name)
     };
     metadata.members.iter().filter(move |(_, uses)| uses_it(uses)).map(|(name, _)| name)
@@ -74,8 +77,8 @@ mod tests {
     use super::super::config::tests::sample;
     use super::*;
 
-    fn metadata(arrows: &[(&str, &str, Use)]) -> Metadata {
-        let mut metadata = Metadata::default();
+    fn metadata(arrows: &[(&str, &str, CrateUse)]) -> WorkspaceMetadata {
+        let mut metadata = WorkspaceMetadata::default();
         for name in ["low", "beside", "top", "kit"] {
             metadata.members.insert(name.into(), [].into());
         }
@@ -89,11 +92,13 @@ mod tests {
     #[test]
     fn arrows_point_down() {
         let config = sample("");
-        let down = metadata(&[("top", "low", Use::Normal), ("low", "kit", Use::Dev)]);
+        let down = metadata(&[("top", "low", CrateUse::Normal), ("low", "kit", CrateUse::Dev)]);
         assert_eq!(check(&config, &down), Vec::<String>::new());
-        for bad in
-            [("low", "top", Use::Normal), ("low", "beside", Use::Dev), ("top", "kit", Use::Normal)]
-        {
+        for bad in [
+            ("low", "top", CrateUse::Normal),
+            ("low", "beside", CrateUse::Dev),
+            ("top", "kit", CrateUse::Normal),
+        ] {
             assert_eq!(check(&config, &metadata(&[bad])).len(), 1, "{bad:?}");
         }
     }
@@ -101,7 +106,7 @@ mod tests {
     #[test]
     fn an_arrow_may_be_allowed_and_a_stale_one_is_told() {
         let config = sample("[[arrow]]\nfrom = 'low'\nto = 'beside'\nreason = 'because of this'");
-        assert_eq!(check(&config, &metadata(&[("low", "beside", Use::Normal)])).len(), 0);
+        assert_eq!(check(&config, &metadata(&[("low", "beside", CrateUse::Normal)])).len(), 0);
         assert!(check(&config, &metadata(&[]))[0].contains("allows nothing"));
     }
 
@@ -116,7 +121,7 @@ mod tests {
     fn banned_dependencies_are_told() {
         let config = sample("[[ban]]\nname = 'bad'\nreason = 'unmaintained since'");
         assert_eq!(check_bans(&config, &metadata(&[])).len(), 0);
-        let problems = check_bans(&config, &metadata(&[("top", "bad", Use::Normal)]));
+        let problems = check_bans(&config, &metadata(&[("top", "bad", CrateUse::Normal)]));
         assert!(problems[0].contains("unmaintained since"), "{problems:?}");
     }
 

@@ -7,15 +7,15 @@ use serde::Deserialize;
 /// The whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Config {
-    pub limits: Limits,
-    pub preload: Preload,
+pub struct TidyConfig {
+    pub limits: LengthLimits,
+    pub preload: PreloadCrate,
     #[serde(rename = "layer")]
-    pub layers: Vec<Layer>,
+    pub layers: Vec<CrateLayer>,
     #[serde(default, rename = "arrow")]
-    pub arrows: Vec<Arrow>,
+    pub arrows: Vec<AllowedArrow>,
     #[serde(default, rename = "ban")]
-    pub bans: Vec<Ban>,
+    pub bans: Vec<BannedPackage>,
     #[serde(default, rename = "long_file")]
     pub long_files: Vec<LongFile>,
     #[serde(default, rename = "long_function")]
@@ -83,7 +83,7 @@ pub struct Circles(pub std::collections::BTreeMap<String, usize>);
 /// Lengths that need no reason.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Limits {
+pub struct LengthLimits {
     pub file_lines: usize,
     pub function_lines: usize,
 }
@@ -91,7 +91,7 @@ pub struct Limits {
 /// The crate that runs inside other programs. It, and all that it links, performs no I/O through libc.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Preload {
+pub struct PreloadCrate {
     #[serde(rename = "crate")]
     pub krate: String,
 }
@@ -99,7 +99,7 @@ pub struct Preload {
 /// One layer; arrows point to lower levels.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Layer {
+pub struct CrateLayer {
     pub level: u32,
     pub crates: Vec<String>,
     /// Holds tools of the tests: any crate may use them as a dev-dependency.
@@ -110,7 +110,7 @@ pub struct Layer {
 /// A dependency that does not point down, allowed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Arrow {
+pub struct AllowedArrow {
     pub from: String,
     pub to: String,
     pub reason: String,
@@ -119,7 +119,7 @@ pub struct Arrow {
 /// A dependency that is not to be had.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ban {
+pub struct BannedPackage {
     pub name: String,
     pub reason: String,
     /// Only as a direct dependency of ours; others may bring it in.
@@ -154,7 +154,7 @@ pub struct StdIo {
     pub reason: String,
 }
 
-impl Config {
+impl TidyConfig {
     /// Reads the file; every exception must say why.
     pub fn load(path: &Path) -> Result<Self, String> {
         let text = std::fs::read_to_string(path)
@@ -180,18 +180,18 @@ impl Config {
     }
 
     /// The layer of a crate of ours.
-    pub fn layer(&self, krate: &str) -> Option<&Layer> {
+    pub fn layer(&self, krate: &str) -> Option<&CrateLayer> {
         self.layers.iter().find(|layer| layer.crates.iter().any(|name| name == krate))
     }
 }
 
 #[cfg(test)]
 pub mod tests {
-    use super::Config;
+    use super::TidyConfig;
 
     /// A configuration for the tests of the checks; `more` goes at its end.
-    pub fn sample(more: &str) -> Config {
-        Config::parse(&format!(
+    pub fn sample(more: &str) -> TidyConfig {
+        TidyConfig::parse(&format!(
             "limits = {{ file_lines = 10, function_lines = 4 }}
             preload = {{ crate = 'top' }}
             [[layer]]
@@ -218,6 +218,6 @@ pub mod tests {
             path = 'a.rs'
             lines_max = 5
             reason = ' '";
-        assert!(Config::parse(text).expect_err("refused").contains("a.rs gives no reason"));
+        assert!(TidyConfig::parse(text).expect_err("refused").contains("a.rs gives no reason"));
     }
 }

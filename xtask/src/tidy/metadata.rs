@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 /// How a crate uses another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Use {
+pub enum CrateUse {
     /// At run time or in a build script.
     Normal,
     /// In its tests only.
@@ -17,15 +17,15 @@ pub enum Use {
 
 /// The workspace as cargo resolves it for the default features.
 #[derive(Debug, Default)]
-pub struct Metadata {
+pub struct WorkspaceMetadata {
     /// Crates of the workspace, with the names of all that each depends on directly.
-    pub members: BTreeMap<String, BTreeSet<(String, Use)>>,
+    pub members: BTreeMap<String, BTreeSet<(String, CrateUse)>>,
     /// Names of all packages that a default build takes in.
     pub packages: BTreeSet<String>,
 }
 
 #[derive(Deserialize)]
-struct Raw {
+struct RawMetadata {
     packages: Vec<RawPackage>,
     workspace_members: Vec<String>,
     resolve: RawResolve,
@@ -54,7 +54,7 @@ struct RawNode {
     id: String,
 }
 
-impl Metadata {
+impl WorkspaceMetadata {
     /// Asks cargo.
     pub fn load(root: &Path) -> Result<Self, String> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -67,12 +67,12 @@ impl Metadata {
         if !output.status.success() {
             return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
         }
-        let raw: Raw = serde_json::from_slice(&output.stdout)
+        let raw: RawMetadata = serde_json::from_slice(&output.stdout)
             .map_err(|error| format!("cargo metadata: {error}"))?;
         Ok(Self::from_raw(&raw))
     }
 
-    fn from_raw(raw: &Raw) -> Self {
+    fn from_raw(raw: &RawMetadata) -> Self {
         let resolved: BTreeSet<&str> =
             raw.resolve.nodes.iter().map(|node| node.id.as_str()).collect();
         let mut metadata = Self::default();
@@ -83,7 +83,7 @@ impl Metadata {
             if raw.workspace_members.contains(&package.id) {
                 let uses = package.dependencies.iter().map(|dependency| {
                     let dev = dependency.kind.as_deref() == Some("dev");
-                    (dependency.name.clone(), if dev { Use::Dev } else { Use::Normal })
+                    (dependency.name.clone(), if dev { CrateUse::Dev } else { CrateUse::Normal })
                 });
                 metadata.members.insert(package.name.clone(), uses.collect());
             }
@@ -97,7 +97,7 @@ impl Metadata {
         let mut waiting = vec![krate.to_owned()];
         while let Some(name) = waiting.pop() {
             let Some(uses) = self.members.get(&name) else { continue };
-            let normal = uses.iter().filter(|(_, how)| *how == Use::Normal);
+            let normal = uses.iter().filter(|(_, how)| *how == CrateUse::Normal);
             waiting.extend(
                 normal.map(|(name, _)| name).filter(|name| !linked.contains(*name)).cloned(),
             );
@@ -109,17 +109,18 @@ impl Metadata {
 
 #[cfg(test)]
 mod tests {
-    use super::{Metadata, Use};
+    use super::{CrateUse, WorkspaceMetadata};
 
     #[test]
     fn what_is_linked_follows_normal_arrows_only() {
-        let mut metadata = Metadata::default();
+        let mut metadata = WorkspaceMetadata::default();
         let entry = |to: &str, how| (to.to_owned(), how);
-        metadata
-            .members
-            .insert("top".into(), [entry("mid", Use::Normal), entry("kit", Use::Dev)].into());
-        metadata.members.insert("mid".into(), [entry("low", Use::Normal)].into());
-        metadata.members.insert("low".into(), [entry("serde", Use::Normal)].into());
+        metadata.members.insert(
+            "top".into(),
+            [entry("mid", CrateUse::Normal), entry("kit", CrateUse::Dev)].into(),
+        );
+        metadata.members.insert("mid".into(), [entry("low", CrateUse::Normal)].into());
+        metadata.members.insert("low".into(), [entry("serde", CrateUse::Normal)].into());
         metadata.members.insert("kit".into(), [].into());
         let linked: Vec<_> = metadata.linked_into("top").into_iter().collect();
         assert_eq!(linked, ["low", "mid", "top"]);

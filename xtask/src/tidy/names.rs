@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use syn::visit::{self, Visit};
 
-use super::config::Config;
-use super::sources::Source;
+use super::config::TidyConfig;
+use super::sources::SourceFile;
 use crate::measure::{TypeNames, circles, counts, is_for_tests};
 
 /// Most modules of an import circle where `tidy.toml` says nothing.
 const CIRCLE_MAX: usize = 6;
 
 /// All of it.
-pub fn check(config: &Config, files: &[Source]) -> Vec<String> {
+pub fn check(config: &TidyConfig, files: &[SourceFile]) -> Vec<String> {
     let mut problems = measured(config, files);
     problems.extend(repeated(config, files));
     problems.extend(private(config, files));
@@ -20,7 +20,7 @@ pub fn check(config: &Config, files: &[Source]) -> Vec<String> {
 }
 
 /// The figures of `cargo xtask measure`.
-fn measured(config: &Config, files: &[Source]) -> Vec<String> {
+fn measured(config: &TidyConfig, files: &[SourceFile]) -> Vec<String> {
     let names = TypeNames::of(files);
     let mut problems = Vec::new();
     let mut hold = |what: &str, percent: f64, max: f64| {
@@ -41,7 +41,7 @@ fn measured(config: &Config, files: &[Source]) -> Vec<String> {
 }
 
 /// Names that several types have without a reason.
-fn repeated(config: &Config, files: &[Source]) -> Vec<String> {
+fn repeated(config: &TidyConfig, files: &[SourceFile]) -> Vec<String> {
     let names = TypeNames::of(files);
     let allowed: BTreeSet<&str> =
         config.same_names.iter().map(|entry| entry.name.as_str()).collect();
@@ -60,7 +60,7 @@ fn repeated(config: &Config, files: &[Source]) -> Vec<String> {
 }
 
 /// Private words in names.
-fn private(config: &Config, files: &[Source]) -> Vec<String> {
+fn private(config: &TidyConfig, files: &[SourceFile]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut used = vec![false; config.word_uses.len()];
     for file in files.iter().filter(|file| counts(file)) {

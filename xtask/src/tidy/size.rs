@@ -4,11 +4,11 @@ use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-use super::config::Config;
-use super::sources::Source;
+use super::config::TidyConfig;
+use super::sources::SourceFile;
 
 /// Files and functions over their limits.
-pub fn check(config: &Config, files: &[Source]) -> Vec<String> {
+pub fn check(config: &TidyConfig, files: &[SourceFile]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut used_files = vec![false; config.long_files.len()];
     let mut used_functions = vec![false; config.long_functions.len()];
@@ -63,32 +63,32 @@ pub fn check(config: &Config, files: &[Source]) -> Vec<String> {
 
 /// One function and its length from signature to closing brace.
 #[derive(Debug, PartialEq, Eq)]
-struct Function {
+struct FunctionLength {
     name: String,
     at: usize,
     lines: usize,
 }
 
-fn functions(text: &str) -> syn::Result<Vec<Function>> {
+fn functions(text: &str) -> syn::Result<Vec<FunctionLength>> {
     let file = syn::parse_file(text)?;
-    let mut finder = Finder { found: Vec::new() };
+    let mut finder = FunctionFinder { found: Vec::new() };
     finder.visit_file(&file);
     Ok(finder.found)
 }
 
-struct Finder {
-    found: Vec<Function>,
+struct FunctionFinder {
+    found: Vec<FunctionLength>,
 }
 
-impl Finder {
+impl FunctionFinder {
     fn note(&mut self, signature: &syn::Signature, end: Span) {
         let at = signature.span().start().line;
         let lines = end.end().line + 1 - at;
-        self.found.push(Function { name: signature.ident.to_string(), at, lines });
+        self.found.push(FunctionLength { name: signature.ident.to_string(), at, lines });
     }
 }
 
-impl<'ast> Visit<'ast> for Finder {
+impl<'ast> Visit<'ast> for FunctionFinder {
     fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
         self.note(&function.sig, function.block.span());
         visit::visit_item_fn(self, function);
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn functions_are_measured_from_signature_to_brace() {
         let found = functions(LONG).expect("parses");
-        assert_eq!(found, [Function { name: "long".into(), at: 3, lines: 5 }]);
+        assert_eq!(found, [FunctionLength { name: "long".into(), at: 3, lines: 5 }]);
     }
 
     #[test]

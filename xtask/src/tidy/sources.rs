@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 
 /// One source file.
 #[derive(Debug)]
-pub struct Source {
+pub struct SourceFile {
     /// Path from the root, with `/`.
     pub path: String,
     /// Its text.
     pub text: String,
 }
 
-impl Source {
+impl SourceFile {
     pub fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }
@@ -26,7 +26,7 @@ const SUFFIXES: [&str; 7] = [".rs", ".sh", ".md", ".toml", ".py", "Makefile", ".
 const SKIPPED: [&str; 5] = ["target", ".git", "corpus", "artifacts", "node_modules"];
 
 /// Reads all of them, ordered by path.
-pub fn collect(root: &Path) -> Result<Vec<Source>, String> {
+pub fn collect(root: &Path) -> Result<Vec<SourceFile>, String> {
     let mut files = Vec::new();
     let mut waiting = vec![root.to_path_buf()];
     while let Some(directory) = waiting.pop() {
@@ -46,17 +46,17 @@ pub fn collect(root: &Path) -> Result<Vec<Source>, String> {
     Ok(files)
 }
 
-fn read(root: &Path, path: PathBuf) -> Result<Option<Source>, String> {
+fn read(root: &Path, path: PathBuf) -> Result<Option<SourceFile>, String> {
     let relative = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
     if !SUFFIXES.iter().any(|suffix| relative.ends_with(suffix)) {
         return Ok(None);
     }
     let text = std::fs::read_to_string(&path)
         .map_err(|error| format!("read {}: {error}", path.display()))?;
-    Ok(Some(Source { path: relative, text }))
+    Ok(Some(SourceFile { path: relative, text }))
 }
 
 #[cfg(test)]
-pub fn sample(path: &str, text: &str) -> Source {
-    Source { path: path.into(), text: text.into() }
+pub fn sample(path: &str, text: &str) -> SourceFile {
+    SourceFile { path: path.into(), text: text.into() }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use syn::visit::{self, Visit};
 
-use super::config::Config;
-use super::sources::Source;
+use super::config::TidyConfig;
+use super::sources::SourceFile;
 
 /// Marks of unfinished work; spelled so that this file does not find itself.
 const MARKS: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
@@ -33,7 +33,7 @@ const PLAIN: [&[&str]; 7] = [
 const PRINTING: [&str; 5] = ["print", "println", "eprint", "eprintln", "dbg"];
 
 /// All of it. `hooked`: the crates that run inside other programs.
-pub fn check(config: &Config, files: &[Source], hooked: &BTreeSet<String>) -> Vec<String> {
+pub fn check(config: &TidyConfig, files: &[SourceFile], hooked: &BTreeSet<String>) -> Vec<String> {
     let mut problems = Vec::new();
     let mut used = vec![false; config.std_io.len()];
     for file in files {
@@ -44,7 +44,7 @@ pub fn check(config: &Config, files: &[Source], hooked: &BTreeSet<String>) -> Ve
         // The length check has told of files that do not parse.
         let Ok(parsed) = syn::parse_file(&file.text) else { continue };
         let in_hooked_crate = !file.is_test() && crate_of(&file.path, hooked);
-        let mut finder = Finder { in_hooked_crate, found: Vec::new() };
+        let mut finder = WordFinder { in_hooked_crate, found: Vec::new() };
         finder.visit_file(&parsed);
         for found in finder.found {
             let allowed = config.std_io.iter().position(|entry| file.path.starts_with(&entry.path));
@@ -70,7 +70,7 @@ fn crate_of(path: &str, crates: &BTreeSet<String>) -> bool {
     crates.contains(&format!("samite-{noun}"))
 }
 
-fn unfinished(file: &Source) -> Vec<String> {
+fn unfinished(file: &SourceFile) -> Vec<String> {
     let mut problems = Vec::new();
     for (index, line) in file.text.lines().enumerate() {
         for mark in MARKS {
@@ -88,19 +88,19 @@ fn unfinished(file: &Source) -> Vec<String> {
     problems
 }
 
-struct Found {
+struct FoundWord {
     line: usize,
     what: String,
     /// It is about I/O, which `tidy.toml` may allow.
     io: bool,
 }
 
-struct Finder {
+struct WordFinder {
     in_hooked_crate: bool,
-    found: Vec<Found>,
+    found: Vec<FoundWord>,
 }
 
-impl Finder {
+impl WordFinder {
     fn path(&mut self, line: usize, segments: &[String]) {
         let starts = |module: &&&[&str]| {
             segments.len() >= module.len() && module.iter().zip(segments).all(|(a, b)| a == b)
@@ -113,7 +113,7 @@ impl Finder {
                 "{} in a crate that the preloaded library links: its libc calls would meet our own hooks; use rustix",
                 module.join("::")
             );
-            self.found.push(Found { line, what, io: true });
+            self.found.push(FoundWord { line, what, io: true });
         }
     }
 
@@ -149,7 +149,7 @@ fn is_test_only(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-impl<'ast> Visit<'ast> for Finder {
+impl<'ast> Visit<'ast> for WordFinder {
     fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
         let before = self.in_hooked_crate;
         self.in_hooked_crate &= !is_test_only(&module.attrs);
@@ -175,7 +175,7 @@ impl<'ast> Visit<'ast> for Finder {
             let name = last.ident.to_string();
             let line = last.ident.span().start().line;
             if MACROS.contains(&name.as_str()) {
-                self.found.push(Found {
+                self.found.push(FoundWord {
                     line,
                     what: format!("{name}! is unfinished work"),
                     io: false,
@@ -185,7 +185,7 @@ impl<'ast> Visit<'ast> for Finder {
                 let what = format!(
                     "{name}! in a crate that the preloaded library links: it would print into the program's output"
                 );
-                self.found.push(Found { line, what, io: true });
+                self.found.push(FoundWord { line, what, io: true });
             }
         }
         visit::visit_macro(self, call);

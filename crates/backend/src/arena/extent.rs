@@ -10,36 +10,36 @@ use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::BlockRef;
 
 use super::Arena;
-use super::slab::Slot;
+use super::slab::SlabSlot;
 
 /// A piece of the arena: a whole block, or a slot of a slab. It is freed when its last clone is dropped, on whatever thread.
 ///
 /// Only an extent that nobody shares can be changed, so a clone pins the bytes as they are.
 #[derive(Clone)]
-pub struct Extent(Arc<Inner>);
+pub struct ArenaExtent(Arc<ExtentInner>);
 
-struct Inner {
+struct ExtentInner {
     arena: Arc<Arena>,
     offset: u64,
     len: u32,
     block: u32,
     /// `None`: the whole block.
-    slot: Option<Slot>,
+    slot: Option<SlabSlot>,
 }
 
-impl Extent {
+impl ArenaExtent {
     /// The whole of a block that was just taken.
     pub(super) fn block(arena: &Arc<Arena>, block: u32) -> Self {
         let offset = arena.block_offset(block);
         let len = BLOCK_LEN as u32;
-        Self(Arc::new(Inner { arena: Arc::clone(arena), offset, len, block, slot: None }))
+        Self(Arc::new(ExtentInner { arena: Arc::clone(arena), offset, len, block, slot: None }))
     }
 
     /// `len` bytes at `start` within the slab block `slab`.
-    pub(super) fn slot(slab: &Self, start: u32, len: u32, slot: Slot) -> Self {
-        let Inner { arena, offset, block, .. } = &*slab.0;
+    pub(super) fn slot(slab: &Self, start: u32, len: u32, slot: SlabSlot) -> Self {
+        let ExtentInner { arena, offset, block, .. } = &*slab.0;
         debug_assert!(start + len <= slab.0.len);
-        Self(Arc::new(Inner {
+        Self(Arc::new(ExtentInner {
             arena: Arc::clone(arena),
             offset: offset + u64::from(start),
             len,
@@ -108,10 +108,10 @@ impl Extent {
     }
 
     /// Opens it for changing, which readers in other processes see by its generation; `None` if it is shared.
-    pub(crate) fn change(&mut self) -> Option<Change<'_>> {
+    pub(crate) fn change(&mut self) -> Option<ExtentChange<'_>> {
         let inner = Arc::get_mut(&mut self.0)?;
         inner.begin();
-        Some(Change(inner))
+        Some(ExtentChange(inner))
     }
 
     /// Marks a block that was just taken as open until [`close_from_client`](Self::close_from_client).
@@ -127,9 +127,9 @@ impl Extent {
 
 /// An extent being changed, as its bytes. One thread changes the slots of a slab, so that their common generation counts
 /// one change at a time.
-pub(crate) struct Change<'a>(&'a mut Inner);
+pub(crate) struct ExtentChange<'a>(&'a mut ExtentInner);
 
-impl Inner {
+impl ExtentInner {
     fn begin(&self) {
         let generation = self.arena.generation(self.block);
         let open = generation.load(Ordering::Relaxed).wrapping_add(1) | 1;
@@ -145,7 +145,7 @@ impl Inner {
     }
 }
 
-impl Deref for Change<'_> {
+impl Deref for ExtentChange<'_> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -155,7 +155,7 @@ impl Deref for Change<'_> {
     }
 }
 
-impl DerefMut for Change<'_> {
+impl DerefMut for ExtentChange<'_> {
     fn deref_mut(&mut self) -> &mut [u8] {
         let at = self.0.arena.mapping.at(self.0.offset, self.0.len as usize);
         // SAFETY: within the mapping; mutably borrowed from the only owner, so no slice of it exists in this process. Readers in other
@@ -164,13 +164,13 @@ impl DerefMut for Change<'_> {
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for ExtentChange<'_> {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-impl Drop for Inner {
+impl Drop for ExtentInner {
     fn drop(&mut self) {
         match &self.slot {
             None => self.arena.free_block(self.block),
@@ -179,7 +179,7 @@ impl Drop for Inner {
     }
 }
 
-impl fmt::Debug for Extent {
+impl fmt::Debug for ArenaExtent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Extent({}+{})", self.0.offset, self.0.len)
     }

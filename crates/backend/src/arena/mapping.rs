@@ -12,7 +12,7 @@ use samite_wire::arena::ArenaLayout;
 
 /// A memory file, mapped. Its pages are shared with clients of the same user: nothing that must be right for the node's own
 /// safety (lengths, offsets) is read back from it.
-pub(super) struct Mapping {
+pub(super) struct ArenaMapping {
     fd: OwnedFd,
     base: NonNull<u8>,
     len: usize,
@@ -20,11 +20,11 @@ pub(super) struct Mapping {
 
 // SAFETY: the mapping is plain memory that stays in place until drop; who may touch which bytes of it is settled by
 // `Extent` (one owner may write, sharers may read), and the words are atomics.
-unsafe impl Send for Mapping {}
+unsafe impl Send for ArenaMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for ArenaMapping {}
 
-impl Mapping {
+impl ArenaMapping {
     /// Makes the file, maps it and writes its header. Reserved huge pages are used if the machine has enough of them.
     pub(super) fn create(layout: &ArenaLayout) -> Result<Self> {
         let len = layout.total_len();
@@ -94,7 +94,7 @@ impl Mapping {
     }
 }
 
-impl Mapping {
+impl ArenaMapping {
     /// A shared word of eight bytes.
     pub(super) fn long_word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.len);
@@ -103,7 +103,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for ArenaMapping {
     fn drop(&mut self) {
         // SAFETY: made by `map` with this length; every extent holds the arena, so none is left.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };

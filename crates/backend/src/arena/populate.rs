@@ -12,7 +12,7 @@ use rustix::mm::Advice;
 use samite_wire::arena::ArenaLayout;
 use samite_wire::limits::BLOCK_LEN;
 
-use super::mapping::Mapping;
+use super::mapping::ArenaMapping;
 
 /// Bytes populated by one call: few, because meanwhile no other thread can map memory. Where the host of a virtual machine has to find each page first, a
 /// shard whose heap grew waited for milliseconds with calls of 2 MiB.
@@ -25,9 +25,9 @@ const NICE: i32 = 19;
 const PAGE_LEN: usize = 4096;
 
 /// The thread that populates an arena; it ends with it.
-pub(super) struct Populator {
-    shared: Arc<Shared>,
-    mapping: Arc<Mapping>,
+pub(super) struct ArenaPopulator {
+    shared: Arc<PopulatorShared>,
+    mapping: Arc<ArenaMapping>,
     /// Where the thread began.
     start: usize,
     /// A bit for each block that was put in place before the thread came to it.
@@ -36,16 +36,16 @@ pub(super) struct Populator {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct PopulatorShared {
     stop: AtomicBool,
     populated: AtomicU64,
 }
 
-impl Populator {
+impl ArenaPopulator {
     /// Starts it. Without it (no thread could be made) the arena works the same, with slower first touches.
-    pub(super) fn start(mapping: Arc<Mapping>, layout: &ArenaLayout) -> Self {
-        let shared = Arc::new(Shared::default());
-        let start = layout.board_offset() as usize;
+    pub(super) fn start(mapping: Arc<ArenaMapping>, layout: &ArenaLayout) -> Self {
+        let shared = Arc::new(PopulatorShared::default());
+        let start = layout.lookup_offset() as usize;
         let end = layout.total_len() as usize;
         let thread = std::thread::Builder::new().name("populate".into()).spawn({
             let (shared, mapping) = (Arc::clone(&shared), Arc::clone(&mapping));
@@ -93,9 +93,9 @@ impl Populator {
     }
 }
 
-impl Shared {
+impl PopulatorShared {
     /// Goes upwards, as the arena does when it takes blocks that were never used.
-    fn run(&self, mapping: &Mapping, start: usize, end: usize) {
+    fn run(&self, mapping: &ArenaMapping, start: usize, end: usize) {
         let mut offset = start;
         while offset < end && !self.stop.load(Ordering::Relaxed) {
             let len = STEP_LEN.min(end - offset);
@@ -109,7 +109,7 @@ impl Shared {
     }
 }
 
-impl Drop for Populator {
+impl Drop for ArenaPopulator {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

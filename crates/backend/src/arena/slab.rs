@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use samite_wire::limits::BLOCK_LEN;
 
-use super::{Arena, Extent};
+use super::{Arena, ArenaExtent};
 
 /// Slots per slab, by class, from the shortest slots to the longest. At most 64: the free ones are bits of a word.
 const SLOTS: [u32; 14] = [60, 42, 32, 24, 20, 16, 12, 10, 8, 6, 5, 4, 3, 2];
@@ -39,11 +39,11 @@ pub(crate) fn class_of(len: u32) -> Option<usize> {
 
 /// Slabs of all classes.
 pub(crate) struct SlabPool {
-    state: Mutex<State>,
+    state: Mutex<SlabState>,
 }
 
 #[derive(Default)]
-struct State {
+struct SlabState {
     slabs: Vec<Slab>,
     /// Places in `slabs` that can be used again.
     vacant: Vec<u32>,
@@ -55,7 +55,7 @@ struct State {
 
 struct Slab {
     /// `None`: a vacant place.
-    block: Option<Extent>,
+    block: Option<ArenaExtent>,
     class: usize,
     /// One bit for each free slot.
     free: u64,
@@ -64,7 +64,7 @@ struct Slab {
 }
 
 /// A taken slot; what an extent needs to free it.
-pub(super) struct Slot {
+pub(super) struct SlabSlot {
     pool: Arc<SlabPool>,
     slab: u32,
     index: u32,
@@ -75,7 +75,7 @@ impl SlabPool {
         Arc::new(Self { state: Mutex::default() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SlabState> {
         // Nothing panics between a change of the state and the end of it.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -95,7 +95,7 @@ impl SlabPool {
         arena: &Arc<Arena>,
         class: usize,
         charge: impl FnOnce() -> bool,
-    ) -> Option<Extent> {
+    ) -> Option<ArenaExtent> {
         let mut state = self.state();
         let slab = match state.partial[class].last() {
             Some(slab) => *slab,
@@ -103,15 +103,15 @@ impl SlabPool {
             None => return None,
         };
         let index = state.take_slot(slab);
-        let slot = Slot { pool: Arc::clone(self), slab, index };
+        let slot = SlabSlot { pool: Arc::clone(self), slab, index };
         let block = state.slabs[slab as usize].block.as_ref().expect("a slab with slots");
         let len = SLOT_LEN[class];
-        Some(Extent::slot(block, index * len, len, slot))
+        Some(ArenaExtent::slot(block, index * len, len, slot))
     }
 }
 
-impl State {
-    fn add(&mut self, class: usize, block: Extent) -> u32 {
+impl SlabState {
+    fn add(&mut self, class: usize, block: ArenaExtent) -> u32 {
         let free = u64::MAX >> (64 - SLOTS[class]);
         let slab = Slab { block: Some(block), class, free, partial_at: self.partial[class].len() };
         self.free_slots[class] += SLOTS[class];
@@ -141,7 +141,7 @@ impl State {
     }
 
     /// Frees a slot; returns the block if it was the slab's last one.
-    fn free_slot(&mut self, id: u32, index: u32) -> Option<Extent> {
+    fn free_slot(&mut self, id: u32, index: u32) -> Option<ArenaExtent> {
         let slab = &mut self.slabs[id as usize];
         let class = slab.class;
         debug_assert_eq!(slab.free & (1 << index), 0);
@@ -165,7 +165,7 @@ impl State {
     }
 }
 
-impl Slot {
+impl SlabSlot {
     pub(super) fn free(&self) {
         let block = self.pool.state().free_slot(self.slab, self.index);
         // Goes back to the arena here, after the lock.

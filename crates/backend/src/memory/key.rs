@@ -11,21 +11,21 @@ const SHORT_LEN_MAX: usize = 32;
 const WORDS: usize = SHORT_LEN_MAX / size_of::<u64>();
 
 /// The key of a record. In the order of bytes.
-pub(super) enum Key<'k> {
+pub(super) enum RecordKey<'k> {
     /// Followed by zeros.
     Short { len: u8, bytes: [u8; SHORT_LEN_MAX] },
     /// Longer ones.
     Long(Cow<'k, [u8]>),
 }
 
-impl Default for Key<'_> {
+impl Default for RecordKey<'_> {
     /// The one before all others, which no record has.
     fn default() -> Self {
         Self::Short { len: 0, bytes: [0; SHORT_LEN_MAX] }
     }
 }
 
-impl<'k> Key<'k> {
+impl<'k> RecordKey<'k> {
     /// To be looked for.
     pub(super) fn of(key: &'k [u8]) -> Self {
         let mut bytes = [0; SHORT_LEN_MAX];
@@ -39,10 +39,10 @@ impl<'k> Key<'k> {
     }
 
     /// To be kept.
-    pub(super) fn owned(self) -> Key<'static> {
+    pub(super) fn owned(self) -> RecordKey<'static> {
         match self {
-            Self::Short { len, bytes } => Key::Short { len, bytes },
-            Self::Long(bytes) => Key::Long(bytes.into_owned().into()),
+            Self::Short { len, bytes } => RecordKey::Short { len, bytes },
+            Self::Long(bytes) => RecordKey::Long(bytes.into_owned().into()),
         }
     }
 
@@ -75,7 +75,7 @@ fn words(bytes: &[u8; SHORT_LEN_MAX]) -> [u64; WORDS] {
     std::array::from_fn(|at| u64::from_be_bytes(words[at]))
 }
 
-impl Ord for Key<'_> {
+impl Ord for RecordKey<'_> {
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {
@@ -88,21 +88,21 @@ impl Ord for Key<'_> {
     }
 }
 
-impl PartialOrd for Key<'_> {
+impl PartialOrd for RecordKey<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Key<'_> {
+impl PartialEq for RecordKey<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Key<'_> {}
+impl Eq for RecordKey<'_> {}
 
-impl fmt::Debug for Key<'_> {
+impl fmt::Debug for RecordKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_slice().fmt(f)
     }
@@ -142,7 +142,7 @@ mod tests {
     proptest! {
         #[test]
         fn keys_are_in_the_order_of_bytes(one in bytes(), other in bytes()) {
-            let (key, other_key) = (Key::of(&one), Key::of(&other));
+            let (key, other_key) = (RecordKey::of(&one), RecordKey::of(&other));
             prop_assert_eq!(key.cmp(&other_key), one.cmp(&other));
             prop_assert_eq!(key == other_key, one == other);
             prop_assert_eq!(key.as_slice(), &one);

@@ -11,8 +11,8 @@ use std::ops::{Bound, Range};
 
 use smallvec::SmallVec;
 
-use super::key::{Key, key_hash};
-use super::pool::{Place, Pool};
+use super::key::{RecordKey, key_hash};
+use super::pool::{PoolPosition, RecordPool};
 
 /// Places of a leaf.
 pub(super) const LEAF_LEN: usize = 32;
@@ -36,19 +36,19 @@ fn tag(key: &[u8]) -> Tag {
 /// Some records in key order. What is looked at first lies together.
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Leaf {
+struct RecordLeaf {
     len: u8,
     prefix_len: u8,
     /// What all keys begin with.
     prefix: [u8; PREFIX_LEN_MAX],
     tags: [Tag; LEAF_LEN],
-    places: [Place; LEAF_LEN],
+    places: [PoolPosition; LEAF_LEN],
     /// The bytes of each key that follow what all begin with.
     heads: [u64; LEAF_LEN],
 }
 
 // What is charged for a record counts on that.
-const _: () = assert!(size_of::<Leaf>() == 512);
+const _: () = assert!(size_of::<RecordLeaf>() == 512);
 
 /// Bytes of a key from `skip` on, and zeros, as a number: of keys with the same beginning, the order of these numbers is that of the keys, unless they are
 /// the same.
@@ -66,13 +66,13 @@ fn common_len(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
-impl Leaf {
+impl RecordLeaf {
     const EMPTY: Self = Self {
         len: 0,
         prefix_len: 0,
         prefix: [0; PREFIX_LEN_MAX],
         tags: [0; LEAF_LEN],
-        places: [Place::NONE; LEAF_LEN],
+        places: [PoolPosition::NONE; LEAF_LEN],
         heads: [0; LEAF_LEN],
     };
 
@@ -88,7 +88,7 @@ impl Leaf {
         &self.heads[..self.len()]
     }
 
-    fn places(&self) -> &[Place] {
+    fn places(&self) -> &[PoolPosition] {
         &self.places[..self.len()]
     }
 
@@ -107,13 +107,13 @@ impl Leaf {
     }
 
     /// Where the place of `key` is, or would be.
-    fn search(&self, pool: &Pool, key: &[u8]) -> Result<usize, usize> {
+    fn search(&self, pool: &RecordPool, key: &[u8]) -> Result<usize, usize> {
         let is_meant = |at: &usize| pool.key(self.places[*at]) == key;
         self.tagged(tag(key)).find(is_meant).ok_or_else(|| self.search_order(pool, key))
     }
 
     /// Where the place of `key` would be, which has none.
-    fn search_order(&self, pool: &Pool, key: &[u8]) -> usize {
+    fn search_order(&self, pool: &RecordPool, key: &[u8]) -> usize {
         let prefix = self.prefix();
         if !key.starts_with(prefix) {
             return if key < prefix { 0 } else { self.len() };
@@ -126,12 +126,12 @@ impl Leaf {
     }
 
     /// The place of `key`, or of another one with its tag.
-    fn guess(&self, key: &[u8]) -> Option<Place> {
+    fn guess(&self, key: &[u8]) -> Option<PoolPosition> {
         self.tagged(tag(key)).next().map(|at| self.places[at])
     }
 
     /// Has all keys begin with as much of `key` as they do.
-    fn admit(&mut self, pool: &Pool, key: &[u8]) {
+    fn admit(&mut self, pool: &RecordPool, key: &[u8]) {
         if self.len == 0 {
             let len = key.len().min(PREFIX_LEN_MAX);
             self.prefix[..len].copy_from_slice(&key[..len]);
@@ -141,7 +141,7 @@ impl Leaf {
         }
     }
 
-    fn set_prefix_len(&mut self, pool: &Pool, len: usize) {
+    fn set_prefix_len(&mut self, pool: &RecordPool, len: usize) {
         self.prefix_len = len as u8;
         for (other, place) in self.heads.iter_mut().zip(&self.places[..usize::from(self.len)]) {
             *other = head(pool.key(*place), len);
@@ -149,7 +149,7 @@ impl Leaf {
     }
 
     /// Puts a place in, for which there is room, and tells its record.
-    fn insert(&mut self, pool: &mut Pool, (own, at): (LeafId, usize), place: Place) {
+    fn insert(&mut self, pool: &mut RecordPool, (own, at): (LeafId, usize), place: PoolPosition) {
         let key = pool.key(place);
         self.admit(pool, key);
         let len = self.len();
@@ -172,7 +172,7 @@ impl Leaf {
     }
 
     /// A leaf with these places, which are in order, and whose records are told.
-    fn of(pool: &mut Pool, own: LeafId, places: &[Place]) -> Self {
+    fn of(pool: &mut RecordPool, own: LeafId, places: &[PoolPosition]) -> Self {
         let mut leaf = Self::EMPTY;
         leaf.len = places.len() as u8;
         for (at, place) in places.iter().enumerate() {
@@ -193,84 +193,89 @@ impl Leaf {
 
 /// Where a record is, or would be.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spot {
+pub(super) struct LeafPosition {
     leaf: LeafId,
     at: usize,
     /// Its place, if there is one.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<PoolPosition>,
 }
 
 /// The places of records in key order.
 #[derive(Debug)]
-pub(super) struct Leaves {
+pub(super) struct OrderedLeaves {
     /// The least key that each leaf may have. The first one may have any.
-    index: BTreeMap<Key<'static>, LeafId>,
-    leaves: Vec<Option<Box<Leaf>>>,
+    index: BTreeMap<RecordKey<'static>, LeafId>,
+    leaves: Vec<Option<Box<RecordLeaf>>>,
     /// Numbers of leaves that are not there.
     free: Vec<LeafId>,
 }
 
-impl Default for Leaves {
+impl Default for OrderedLeaves {
     fn default() -> Self {
-        let first = Some(Box::new(Leaf::EMPTY));
-        let index = BTreeMap::from([(Key::default(), LeafId(0))]);
+        let first = Some(Box::new(RecordLeaf::EMPTY));
+        let index = BTreeMap::from([(RecordKey::default(), LeafId(0))]);
         Self { index, leaves: vec![first], free: Vec::new() }
     }
 }
 
-impl Leaves {
-    fn leaf(&self, id: LeafId) -> &Leaf {
+impl OrderedLeaves {
+    fn leaf(&self, id: LeafId) -> &RecordLeaf {
         self.leaves[id.0 as usize].as_ref().expect("a leaf that is there")
     }
 
-    fn leaf_mut(&mut self, id: LeafId) -> &mut Leaf {
+    fn leaf_mut(&mut self, id: LeafId) -> &mut RecordLeaf {
         self.leaves[id.0 as usize].as_mut().expect("a leaf that is there")
     }
 
     /// The leaf that may have `key`, and the least key that it may have.
-    fn leaf_for<'k>(&'k self, key: &'k [u8]) -> (&'k Key<'k>, LeafId) {
+    fn leaf_for<'k>(&'k self, key: &'k [u8]) -> (&'k RecordKey<'k>, LeafId) {
         // As a tree of keys that live as long as this one: a long one is not copied to be looked for.
-        let key = Key::of(key);
-        let range = self.index.range::<Key<'_>, _>((Bound::Unbounded, Bound::Included(&key)));
+        let key = RecordKey::of(key);
+        let range = self.index.range::<RecordKey<'_>, _>((Bound::Unbounded, Bound::Included(&key)));
         let (least, id) = range.last().expect("the first leaf may have any key");
         (least, *id)
     }
 
     /// Where the record at `key` is, or would be.
-    pub(super) fn seek(&self, pool: &Pool, key: &[u8]) -> Spot {
+    pub(super) fn seek(&self, pool: &RecordPool, key: &[u8]) -> LeafPosition {
         let (_, leaf) = self.leaf_for(key);
         let found = self.leaf(leaf).search(pool, key);
         let place = found.ok().map(|at| self.leaf(leaf).places[at]);
-        Spot { leaf, at: found.unwrap_or_else(|at| at), place }
+        LeafPosition { leaf, at: found.unwrap_or_else(|at| at), place }
     }
 
     /// The place of the record at `key`, or of another one that is much like it.
-    pub(super) fn guess(&self, key: &[u8]) -> Option<Place> {
+    pub(super) fn guess(&self, key: &[u8]) -> Option<PoolPosition> {
         let (_, leaf) = self.leaf_for(key);
         self.leaf(leaf).guess(key)
     }
 
     /// The record of `place` has a key now: puts it where a search has found that there is none.
-    pub(super) fn insert(&mut self, pool: &mut Pool, spot: Spot, place: Place) {
-        let Spot { leaf: id, at, .. } = spot;
+    pub(super) fn insert(
+        &mut self,
+        pool: &mut RecordPool,
+        spot: LeafPosition,
+        place: PoolPosition,
+    ) {
+        let LeafPosition { leaf: id, at, .. } = spot;
         let leaf = self.leaf_mut(id);
         if leaf.len() < LEAF_LEN {
             return leaf.insert(pool, (id, at), place);
         }
         // Who puts one in at the end probably goes on so.
         let from = if at == LEAF_LEN { at } else { LEAF_LEN / 2 };
-        let mut places = [Place::NONE; LEAF_LEN];
+        let mut places = [PoolPosition::NONE; LEAF_LEN];
         let moved = LEAF_LEN - from;
         places[..moved].copy_from_slice(&leaf.places[from..]);
         leaf.len = from as u8;
-        let new = self.add(|own| Leaf::of(pool, own, &places[..moved]));
+        let new = self.add(|own| RecordLeaf::of(pool, own, &places[..moved]));
         let (id, at) = if at >= from { (new, at - from) } else { (id, at) };
         self.leaf_mut(id).insert(pool, (id, at), place);
-        let least = Key::of(pool.key(self.leaf(new).places[0])).owned();
+        let least = RecordKey::of(pool.key(self.leaf(new).places[0])).owned();
         self.index.insert(least, new);
     }
 
-    fn add(&mut self, make: impl FnOnce(LeafId) -> Leaf) -> LeafId {
+    fn add(&mut self, make: impl FnOnce(LeafId) -> RecordLeaf) -> LeafId {
         let id = self.free.pop().unwrap_or_else(|| {
             self.leaves.push(None);
             // Fewer than records.
@@ -281,7 +286,7 @@ impl Leaves {
     }
 
     /// Takes out the place of a record, which has its key still.
-    pub(super) fn remove(&mut self, pool: &mut Pool, place: Place) {
+    pub(super) fn remove(&mut self, pool: &mut RecordPool, place: PoolPosition) {
         let id = pool.get(place).leaf;
         let leaf = self.leaf_mut(id);
         let at = leaf.places().iter().position(|other| *other == place);
@@ -297,22 +302,22 @@ impl Leaves {
     fn drop_empty(&mut self, key: &[u8]) {
         let (least, id) = self.leaf_for(key);
         if !least.as_slice().is_empty() {
-            let least = Key::of(least.as_slice()).owned();
+            let least = RecordKey::of(least.as_slice()).owned();
             self.drop_leaf(&least, id);
         }
     }
 
-    fn drop_leaf(&mut self, least: &Key<'static>, id: LeafId) {
+    fn drop_leaf(&mut self, least: &RecordKey<'static>, id: LeafId) {
         self.index.remove(least);
         self.leaves[id.0 as usize] = None;
         self.free.push(id);
     }
 
     /// Moves the places of the next leaf here, if there is room for them.
-    fn merge(&mut self, pool: &mut Pool, id: LeafId) {
+    fn merge(&mut self, pool: &mut RecordPool, id: LeafId) {
         let leaf = self.leaf(id);
         let Some(last) = leaf.places().last() else { return };
-        let last = Key::of(pool.key(*last)).owned();
+        let last = RecordKey::of(pool.key(*last)).owned();
         let mut after = self.index.range((Bound::Excluded(last), Bound::Unbounded));
         let Some((least, next_id)) = after.next() else { return };
         let next = self.leaf(*next_id);
@@ -320,29 +325,31 @@ impl Leaves {
         if len > MERGED_LEN_MAX {
             return;
         }
-        let (least, next_id) = (Key::of(least.as_slice()).owned(), *next_id);
-        let mut places = [Place::NONE; LEAF_LEN];
+        let (least, next_id) = (RecordKey::of(least.as_slice()).owned(), *next_id);
+        let mut places = [PoolPosition::NONE; LEAF_LEN];
         places[..leaf.len()].copy_from_slice(leaf.places());
         places[leaf.len()..len].copy_from_slice(next.places());
-        *self.leaf_mut(id) = Leaf::of(pool, id, &places[..len]);
+        *self.leaf_mut(id) = RecordLeaf::of(pool, id, &places[..len]);
         self.drop_leaf(&least, next_id);
     }
 
     /// Places in key order, leaf by leaf.
     pub(super) fn range(
         &self,
-        pool: &Pool,
+        pool: &RecordPool,
         (from, to): (Bound<&[u8]>, Bound<&[u8]>),
-    ) -> impl DoubleEndedIterator<Item = &[Place]> {
+    ) -> impl DoubleEndedIterator<Item = &[PoolPosition]> {
         let first = match from {
             Bound::Included(key) | Bound::Excluded(key) => self.leaf_for(key).0,
-            Bound::Unbounded => &Key::default(),
+            Bound::Unbounded => &RecordKey::default(),
         };
         let last = match to {
-            Bound::Included(key) | Bound::Excluded(key) => Bound::Included(Key::of(key).owned()),
+            Bound::Included(key) | Bound::Excluded(key) => {
+                Bound::Included(RecordKey::of(key).owned())
+            }
             Bound::Unbounded => Bound::Unbounded,
         };
-        let first = Bound::Included(Key::of(first.as_slice()).owned());
+        let first = Bound::Included(RecordKey::of(first.as_slice()).owned());
         self.index.range((first, last)).map(move |(_, id)| {
             let leaf = self.leaf(*id);
             &leaf.places()[leaf.within(pool, (from, to))]
@@ -352,16 +359,16 @@ impl Leaves {
     /// The first places between these keys, those of one leaf; `None`: there are none.
     pub(super) fn first(
         &self,
-        pool: &Pool,
+        pool: &RecordPool,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
-    ) -> Option<SmallVec<[Place; LEAF_LEN]>> {
+    ) -> Option<SmallVec<[PoolPosition; LEAF_LEN]>> {
         self.range(pool, bounds).find(|places| !places.is_empty()).map(SmallVec::from_slice)
     }
 }
 
-impl Leaf {
+impl RecordLeaf {
     /// Which of its places lie between these keys.
-    fn within(&self, pool: &Pool, (from, to): (Bound<&[u8]>, Bound<&[u8]>)) -> Range<usize> {
+    fn within(&self, pool: &RecordPool, (from, to): (Bound<&[u8]>, Bound<&[u8]>)) -> Range<usize> {
         // The first one that is not before `key`, or with `beyond` the first one after it.
         let first = |key: &[u8], beyond: bool| match self.search(pool, key) {
             Ok(at) => at + usize::from(beyond),
@@ -382,10 +389,10 @@ impl Leaf {
 }
 
 #[cfg(test)]
-impl Leaves {
+impl OrderedLeaves {
     /// Fails unless all that it knows of its records is so.
-    pub(super) fn check(&self, pool: &Pool) {
-        let mut least: Vec<&[u8]> = self.index.keys().map(Key::as_slice).collect();
+    pub(super) fn check(&self, pool: &RecordPool) {
+        let mut least: Vec<&[u8]> = self.index.keys().map(RecordKey::as_slice).collect();
         assert!(least[0].is_empty());
         let mut len = 0;
         for (at, id) in self.index.values().enumerate() {

@@ -5,12 +5,12 @@
 
 use samite_types::Result;
 
-use super::space::{Demand, heap_charge};
-use super::value::{HEAP_LEN_MAX, PART_LEN, Value};
+use super::space::{SpaceDemand, heap_charge};
+use super::value::{HEAP_LEN_MAX, PART_LEN, RecordValue};
 use super::{MemoryStore, adopts, on_grid, record_charge, spans, writes_whole};
 use crate::arena::BLOCK_CHARGE;
-use crate::quota::Limit;
-use crate::record::{PlannedChange, Source};
+use crate::quota::QuotaLimit;
+use crate::record::{PlannedChange, WriteSource};
 
 impl PlannedChange<'_> {
     /// The most it can take, in bytes, whatever the record is like.
@@ -47,7 +47,7 @@ impl PlannedChange<'_> {
     }
 
     /// Whether it only overwrites bytes that `value` has, and so leaves it as long as it is.
-    fn stays_within(&self, value: &Value) -> bool {
+    fn stays_within(&self, value: &RecordValue) -> bool {
         match self {
             Self::Put { .. } | Self::Moves { .. } | Self::Wipes { .. } => false,
             Self::Write { offset, source, .. } => {
@@ -79,10 +79,10 @@ impl MemoryStore {
         if account.set_aside(quota, most) {
             return Ok(());
         }
-        let mut demand = Demand::default();
+        let mut demand = SpaceDemand::default();
         for (index, change) in changes.iter().enumerate() {
             let Some(key) = change.key() else { continue };
-            let none = Value::default();
+            let none = RecordValue::default();
             let found = self.records.get(key);
             let value = found.map_or(&none, |record| &record.value);
             let mut earlier = changes[..index].iter();
@@ -109,8 +109,8 @@ impl MemoryStore {
         if account.set_aside(quota, exact) {
             return Ok(());
         }
-        if account.limit() == Limit::Beyond && demand.is_of_heap() {
-            account.overdraw(quota, exact);
+        if account.limit() == QuotaLimit::Beyond && demand.is_of_heap() {
+            account.charge_reserve(quota, exact);
             return Ok(());
         }
         Err(self.space.full())
@@ -132,17 +132,17 @@ fn parts(offset: u32, len: usize) -> std::ops::Range<u64> {
     u64::from(offset / PART_LEN)..end.div_ceil(u64::from(PART_LEN))
 }
 
-fn put_demand(demand: &mut Demand, value: &Value, source: &Source<'_>) {
+fn put_demand(demand: &mut SpaceDemand, value: &RecordValue, source: &WriteSource<'_>) {
     match source {
-        Source::Zeros(_) => {}
-        Source::Blocks(blocks) if on_grid(blocks) => {
+        WriteSource::Zeros(_) => {}
+        WriteSource::Blocks(blocks) if on_grid(blocks) => {
             for (index, (extent, filled)) in blocks.iter().enumerate() {
                 if !adopts(extent, *filled) {
                     demand.add_storage(value.replace_needs(index, *filled));
                 }
             }
         }
-        Source::Bytes(_) | Source::Blocks(_) => {
+        WriteSource::Bytes(_) | WriteSource::Blocks(_) => {
             for (index, _, span) in spans(0, source.len() as u32) {
                 demand.add_storage(value.replace_needs(index, span.len() as u32));
             }
@@ -150,16 +150,21 @@ fn put_demand(demand: &mut Demand, value: &Value, source: &Source<'_>) {
     }
 }
 
-fn write_demand(demand: &mut Demand, value: &Value, offset: u32, source: &Source<'_>) {
+fn write_demand(
+    demand: &mut SpaceDemand,
+    value: &RecordValue,
+    offset: u32,
+    source: &WriteSource<'_>,
+) {
     let mut add = |offset, len, zeros| {
         for (index, at, span) in spans(offset, len) {
             demand.add_storage(value.write_needs(index, at + span.len() as u32, zeros));
         }
     };
     match source {
-        Source::Bytes(bytes) => add(offset, bytes.len() as u32, false),
-        Source::Zeros(len) => add(offset, *len, true),
-        Source::Blocks(blocks) => {
+        WriteSource::Bytes(bytes) => add(offset, bytes.len() as u32, false),
+        WriteSource::Zeros(len) => add(offset, *len, true),
+        WriteSource::Blocks(blocks) => {
             let mut at = offset;
             for (extent, filled) in blocks {
                 if !writes_whole(value, at, extent, *filled) {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use samite_types::{Error, Result};
 
 use super::value::{HEAP_LEN_MAX, NEAR_LEN_MAX};
-use crate::arena::{Arena, BLOCK_CHARGE, Extent, SlabPool, SlotCounts, class_of};
-use crate::quota::{Account, Quota};
+use crate::arena::{Arena, ArenaExtent, BLOCK_CHARGE, SlabPool, SlotCounts, class_of};
+use crate::quota::{QuotaAccount, TargetQuota};
 
 /// What a record costs beside its key and what it does not keep itself, in bytes: 248 of its own in a pool that may have holes, and its place in a leaf
 /// (those are about two thirds full).
@@ -22,13 +22,13 @@ pub(super) const fn heap_charge(len: usize) -> u64 {
 
 /// What some changes will take.
 #[derive(Debug, Default)]
-pub(super) struct Demand {
+pub(super) struct SpaceDemand {
     heap: u64,
     blocks: u64,
     slots: SlotCounts,
 }
 
-impl Demand {
+impl SpaceDemand {
     /// Whether it takes nothing of the arena, of which there is no more than the target has.
     pub(super) fn is_of_heap(&self) -> bool {
         self.blocks == 0 && self.slots == SlotCounts::default()
@@ -51,21 +51,21 @@ impl Demand {
 }
 
 /// The memory of one partition in one target.
-pub(super) struct Space {
+pub(super) struct PartitionSpace {
     arena: Arc<Arena>,
     pool: Arc<SlabPool>,
-    account: Account,
+    account: QuotaAccount,
     /// Charged for records and small values.
     heap: u64,
 }
 
-impl Space {
+impl PartitionSpace {
     pub(super) fn new(arena: Arc<Arena>, pool: Arc<SlabPool>) -> Self {
-        Self { arena, pool, account: Account::default(), heap: 0 }
+        Self { arena, pool, account: QuotaAccount::default(), heap: 0 }
     }
 
     /// What it has charged and not used, and the target's quota.
-    pub(super) fn account(&mut self) -> (&mut Account, &Quota) {
+    pub(super) fn account(&mut self) -> (&mut QuotaAccount, &TargetQuota) {
         (&mut self.account, self.arena.quota())
     }
 
@@ -92,7 +92,7 @@ impl Space {
     ///
     /// # Errors
     /// `NoSpace`.
-    pub(super) fn extent(&mut self, len: u32) -> Result<Extent> {
+    pub(super) fn extent(&mut self, len: u32) -> Result<ArenaExtent> {
         let Self { arena, pool, account, .. } = self;
         let mut charge = || account.spend(arena.quota(), BLOCK_CHARGE);
         let extent = match class_of(len) {
@@ -103,7 +103,7 @@ impl Space {
     }
 
     /// Bytes to charge for `demand`.
-    pub(super) fn charge_for(&self, demand: &Demand) -> u64 {
+    pub(super) fn charge_for(&self, demand: &SpaceDemand) -> u64 {
         demand.heap + (demand.blocks + self.pool.blocks_for(&demand.slots)) * BLOCK_CHARGE
     }
 
@@ -113,14 +113,14 @@ impl Space {
     }
 }
 
-impl Drop for Space {
+impl Drop for PartitionSpace {
     fn drop(&mut self) {
         self.account.close(self.arena.quota());
         self.arena.quota().uncharge(self.heap);
     }
 }
 
-impl fmt::Debug for Space {
+impl fmt::Debug for PartitionSpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Space({} B on the heap, {:?})", self.heap, self.arena)
     }

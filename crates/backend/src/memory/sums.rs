@@ -1,7 +1,7 @@
 //! Checksums of what is stored: CRC-32C of each page of a part, so that bytes that changed by themselves are not taken for what was written.
 //!
 //! A sum covers the valid bytes of its page. It is made where the bytes pass through the node anyway; pages of blocks that a client has filled have none until
-//! the first [`stamp`](Sums::stamp). A change that leaves old bytes of a page in place checks them first: when they were
+//! the first [`stamp`](PartSums::stamp). A change that leaves old bytes of a page in place checks them first: when they were
 //! damaged, the sum that it leaves is a wrong one, so that they are not vouched for now.
 
 use std::cell::Cell;
@@ -17,7 +17,7 @@ const PAGES: usize = (PART_LEN / PAGE_LEN) as usize;
 
 /// The sums of one part.
 #[derive(Debug, Default)]
-pub(super) struct Sums {
+pub(super) struct PartSums {
     first: u32,
     /// Of the other pages, once one of them is known.
     rest: Option<Box<[u32; PAGES - 1]>>,
@@ -41,7 +41,7 @@ fn pages(range: &Range<usize>) -> Range<usize> {
 
 /// What is to be known of the pages around a change before it is made.
 #[derive(Debug)]
-pub(super) struct Before {
+pub(super) struct PriorSums {
     /// What changes.
     range: Range<usize>,
     /// Pages that keep old bytes of which nothing is known, and that keep some which are damaged.
@@ -51,7 +51,7 @@ pub(super) struct Before {
     appends: bool,
 }
 
-impl Sums {
+impl PartSums {
     /// Sums of `valid`, the valid bytes of a part.
     pub(super) fn of(valid: &[u8]) -> Self {
         let mut sums = Self::default();
@@ -121,9 +121,9 @@ impl Sums {
     }
 
     /// What has to be known before bytes `at .. end` of a part with these valid bytes change, and any between them and `at` become zeros.
-    pub(super) fn before(&self, valid: &[u8], at: u32, end: u32) -> Before {
+    pub(super) fn before(&self, valid: &[u8], at: u32, end: u32) -> PriorSums {
         let range = valid.len().min(at as usize)..end as usize;
-        let mut before = Before { unknown: 0, damaged: 0, appends: false, range };
+        let mut before = PriorSums { unknown: 0, damaged: 0, appends: false, range };
         for index in pages(&before.range) {
             let old = page(index, valid.len());
             let is_replaced = before.range.start <= old.start && old.end <= before.range.end;
@@ -142,8 +142,8 @@ impl Sums {
     }
 
     /// The change is made.
-    pub(super) fn after(&mut self, valid: &[u8], before: Before) {
-        let Before { range, unknown, damaged, appends } = before;
+    pub(super) fn after(&mut self, valid: &[u8], before: PriorSums) {
+        let PriorSums { range, unknown, damaged, appends } = before;
         self.round.set(0);
         for index in pages(&range) {
             if unknown >> index & 1 == 1 {

@@ -6,24 +6,24 @@ use std::ops::{Bound, ControlFlow};
 
 use samite_types::Result;
 
-use super::key::{Key, key_hash};
-use super::leaves::{Leaves, Spot};
-use super::pool::{Entry, Place, Pool, Record};
+use super::key::{RecordKey, key_hash};
+use super::leaves::{LeafPosition, OrderedLeaves};
+use super::pool::{PoolEntry, PoolPosition, PooledRecord, RecordPool};
 
 /// Records by key.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    leaves: Leaves,
-    pool: Pool,
-    recent: Recent,
+pub(super) struct RecordTable {
+    leaves: OrderedLeaves,
+    pool: RecordPool,
+    recent: RecentRecords,
 }
 
-impl Table {
+impl RecordTable {
     pub(super) const fn len(&self) -> usize {
         self.pool.len()
     }
 
-    fn place(&self, key: &[u8]) -> Option<Place> {
+    fn place(&self, key: &[u8]) -> Option<PoolPosition> {
         if let Some(place) = self.recent.find(&self.pool, key) {
             return Some(place);
         }
@@ -33,37 +33,37 @@ impl Table {
     }
 
     /// Where the record at `key` probably is, if there is one: nothing there is looked at yet.
-    pub(super) fn guess(&self, key: &[u8]) -> Option<&Entry> {
+    pub(super) fn guess(&self, key: &[u8]) -> Option<&PoolEntry> {
         let place = self.leaves.guess(key)?;
         self.recent.remember(key, place);
         Some(self.pool.get(place))
     }
 
-    pub(super) fn get(&self, key: &[u8]) -> Option<&Record> {
+    pub(super) fn get(&self, key: &[u8]) -> Option<&PooledRecord> {
         self.place(key).map(|place| &self.pool.get(place).record)
     }
 
-    pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<&mut Record> {
+    pub(super) fn get_mut(&mut self, key: &[u8]) -> Option<&mut PooledRecord> {
         self.place(key).map(|place| &mut self.pool.get_mut(place).record)
     }
 
     /// The record at `key`, or where it would be.
-    pub(super) fn slot<'t>(&'t mut self, key: &'t [u8]) -> Slot<'t> {
+    pub(super) fn slot<'t>(&'t mut self, key: &'t [u8]) -> TableSlot<'t> {
         if let Some(place) = self.recent.find(&self.pool, key) {
-            return Slot::Taken(&mut self.pool.get_mut(place).record);
+            return TableSlot::Taken(&mut self.pool.get_mut(place).record);
         }
         let spot = self.leaves.seek(&self.pool, key);
         match spot.place {
             Some(place) => {
                 self.recent.remember(key, place);
-                Slot::Taken(&mut self.pool.get_mut(place).record)
+                TableSlot::Taken(&mut self.pool.get_mut(place).record)
             }
-            None => Slot::Free(FreeSlot { table: self, key, spot }),
+            None => TableSlot::Free(FreeSlot { table: self, key, spot }),
         }
     }
 
     /// Removes a record, which `empty` empties. Returns whether there was one.
-    pub(super) fn remove(&mut self, key: &[u8], empty: impl FnOnce(&mut Record)) -> bool {
+    pub(super) fn remove(&mut self, key: &[u8], empty: impl FnOnce(&mut PooledRecord)) -> bool {
         let Some(place) = self.place(key) else { return false };
         self.leaves.remove(&mut self.pool, place);
         empty(&mut self.pool.get_mut(place).record);
@@ -72,10 +72,10 @@ impl Table {
     }
 
     /// Gives a record another key, which no record has.
-    pub(super) fn rename(&mut self, key: &[u8], to: &[u8]) -> Option<&mut Record> {
+    pub(super) fn rename(&mut self, key: &[u8], to: &[u8]) -> Option<&mut PooledRecord> {
         let place = self.place(key)?;
         self.leaves.remove(&mut self.pool, place);
-        self.pool.get_mut(place).key = Key::of(to).owned();
+        self.pool.get_mut(place).key = RecordKey::of(to).owned();
         let spot = self.leaves.seek(&self.pool, to);
         debug_assert!(spot.place.is_none());
         self.leaves.insert(&mut self.pool, spot, place);
@@ -90,9 +90,9 @@ impl Table {
     pub(super) fn range<'t>(
         &'t self,
         bounds: (Bound<&'t [u8]>, Bound<&'t [u8]>),
-    ) -> impl DoubleEndedIterator<Item = (&'t [u8], &'t Record)> {
+    ) -> impl DoubleEndedIterator<Item = (&'t [u8], &'t PooledRecord)> {
         self.leaves.range(&self.pool, bounds).flatten().map(|place| {
-            let Entry { key, record, .. } = self.pool.get(*place);
+            let PoolEntry { key, record, .. } = self.pool.get(*place);
             (key.as_slice(), record)
         })
     }
@@ -101,49 +101,49 @@ impl Table {
     pub(super) fn visit_mut(
         &mut self,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
-        mut visit: impl FnMut(&[u8], &mut Record) -> ControlFlow<()>,
+        mut visit: impl FnMut(&[u8], &mut PooledRecord) -> ControlFlow<()>,
     ) {
         let (first, to) = bounds;
-        let mut from = first.map(|key| Key::of(key).owned());
+        let mut from = first.map(|key| RecordKey::of(key).owned());
         loop {
-            let bounds = (from.as_ref().map(Key::as_slice), to);
+            let bounds = (from.as_ref().map(RecordKey::as_slice), to);
             let Some(places) = self.leaves.first(&self.pool, bounds) else { return };
             for place in &places {
-                let Entry { key, record, .. } = self.pool.get_mut(*place);
+                let PoolEntry { key, record, .. } = self.pool.get_mut(*place);
                 if visit(key.as_slice(), record).is_break() {
                     return;
                 }
             }
             let Some(last) = places.last() else { return };
-            from = Bound::Excluded(Key::of(self.pool.key(*last)).owned());
+            from = Bound::Excluded(RecordKey::of(self.pool.key(*last)).owned());
         }
     }
 }
 
 /// Where a record is, or would be.
-pub(super) enum Slot<'t> {
-    Taken(&'t mut Record),
+pub(super) enum TableSlot<'t> {
+    Taken(&'t mut PooledRecord),
     Free(FreeSlot<'t>),
 }
 
 /// Where a record would be.
 pub(super) struct FreeSlot<'t> {
-    table: &'t mut Table,
+    table: &'t mut RecordTable,
     key: &'t [u8],
-    spot: Spot,
+    spot: LeafPosition,
 }
 
 impl FreeSlot<'_> {
     /// Puts there what `fill` makes of an empty record. When that fails, it must leave it empty.
-    pub(super) fn fill(self, fill: impl FnOnce(&mut Record) -> Result<()>) -> Result<()> {
-        let Self { table: Table { leaves, pool, recent }, key, spot } = self;
+    pub(super) fn fill(self, fill: impl FnOnce(&mut PooledRecord) -> Result<()>) -> Result<()> {
+        let Self { table: RecordTable { leaves, pool, recent }, key, spot } = self;
         let place = pool.take();
         let entry = pool.get_mut(place);
         if let Err(error) = fill(&mut entry.record) {
             pool.give_back(place);
             return Err(error);
         }
-        entry.key = Key::of(key).owned();
+        entry.key = RecordKey::of(key).owned();
         leaves.insert(pool, spot, place);
         recent.remember(key, place);
         Ok(())
@@ -155,22 +155,22 @@ const RECENT: usize = 32;
 
 /// Where records are that were asked for lately, or may be, each with some bits of a hash of its key. Another one may have come there since.
 #[derive(Debug, Default)]
-struct Recent([Cell<Option<(u32, Place)>>; RECENT]);
+struct RecentRecords([Cell<Option<(u32, PoolPosition)>>; RECENT]);
 
-impl Recent {
+impl RecentRecords {
     /// Where the place of the record at `key` is remembered, if it is, and the bits that go with it.
-    fn cell(&self, key: &[u8]) -> (&Cell<Option<(u32, Place)>>, u32) {
+    fn cell(&self, key: &[u8]) -> (&Cell<Option<(u32, PoolPosition)>>, u32) {
         let hash = key_hash(key);
         (&self.0[(hash >> 32) as usize % RECENT], (hash >> 37) as u32)
     }
 
-    fn find(&self, pool: &Pool, key: &[u8]) -> Option<Place> {
+    fn find(&self, pool: &RecordPool, key: &[u8]) -> Option<PoolPosition> {
         let (cell, bits) = self.cell(key);
         let (known, place) = cell.get()?;
         (known == bits && pool.has(place, key)).then_some(place)
     }
 
-    fn remember(&self, key: &[u8], place: Place) {
+    fn remember(&self, key: &[u8], place: PoolPosition) {
         let (cell, bits) = self.cell(key);
         cell.set(Some((bits, place)));
     }
@@ -230,12 +230,12 @@ mod tests {
         key
     }
 
-    fn set(table: &mut Table, key: &[u8], to: u64) {
+    fn set(table: &mut RecordTable, key: &[u8], to: u64) {
         let version = Version(to);
         match table.slot(key) {
-            Slot::Taken(record) => record.version = version,
-            Slot::Free(slot) => {
-                let fill = |record: &mut Record| {
+            TableSlot::Taken(record) => record.version = version,
+            TableSlot::Free(slot) => {
+                let fill = |record: &mut PooledRecord| {
                     assert_eq!(record.version, Version(0), "left by another one");
                     record.version = version;
                     Ok(())
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    fn remove(table: &mut Table, number: u16) -> Option<u64> {
+    fn remove(table: &mut RecordTable, number: u16) -> Option<u64> {
         let mut version = None;
         let was_there = table.remove(&key_of(number), |record| {
             version = Some(std::mem::take(&mut record.version).get());
@@ -255,7 +255,7 @@ mod tests {
     }
 
     fn visit(
-        table: &mut Table,
+        table: &mut RecordTable,
         model: &BTreeMap<Vec<u8>, u64>,
         (from, to, with): (u16, u16, bool),
     ) {
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!(seen, most);
     }
 
-    fn check(table: &Table, model: &BTreeMap<Vec<u8>, u64>) {
+    fn check(table: &RecordTable, model: &BTreeMap<Vec<u8>, u64>) {
         assert_eq!(table.len(), model.len());
         let all = (Bound::Unbounded, Bound::Unbounded);
         let found = table.range(all).map(|(key, record)| (key.to_vec(), record.version.get()));
@@ -292,7 +292,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map(steps in steps()) {
-            let (mut table, mut model) = (Table::default(), BTreeMap::new());
+            let (mut table, mut model) = (RecordTable::default(), BTreeMap::new());
             for step in steps {
                 match step {
                     Step::Set(number, to) => {
@@ -300,8 +300,8 @@ mod tests {
                         model.insert(key_of(number), to);
                     }
                     Step::Fail(number) => match table.slot(&key_of(number)) {
-                        Slot::Taken(_) => assert!(model.contains_key(&key_of(number))),
-                        Slot::Free(slot) => {
+                        TableSlot::Taken(_) => assert!(model.contains_key(&key_of(number))),
+                        TableSlot::Free(slot) => {
                             slot.fill(|_| Err(Error::from(ErrorKind::NoSpace))).unwrap_err();
                         }
                     },

@@ -11,11 +11,11 @@ use samite_types::Result;
 use samite_wire::limits::BLOCK_LEN;
 use smallvec::SmallVec;
 
-use super::space::{Space, heap_charge};
-use super::sums::Sums;
-use crate::arena::{Extent, SLOT_LEN_MAX};
-use crate::bytes::Bytes;
-use crate::record::{Piece, Seen};
+use super::space::{PartitionSpace, heap_charge};
+use super::sums::PartSums;
+use crate::arena::{ArenaExtent, SLOT_LEN_MAX};
+use crate::bytes::SharedBytes;
+use crate::record::{ValuePiece, ValueView};
 
 /// Bytes of value that one part covers.
 pub(super) const PART_LEN: u32 = BLOCK_LEN as u32;
@@ -26,38 +26,38 @@ pub(super) const HEAP_LEN_MAX: u32 = 1024;
 
 /// The value of a record.
 #[derive(Debug, Default)]
-pub(super) struct Value {
+pub(super) struct RecordValue {
     len: u32,
     /// Parts from the first on; those that are missing at the end are holes.
-    parts: SmallVec<[Part; 1]>,
+    parts: SmallVec<[ValuePart; 1]>,
 }
 
 /// 64 KiB of a value.
 #[derive(Debug, Default)]
-struct Part {
-    storage: Storage,
+struct ValuePart {
+    storage: PartStorage,
     /// Never more than what the storage holds.
     valid: u32,
-    sums: Sums,
+    sums: PartSums,
 }
 
 #[derive(Debug, Default)]
-enum Storage {
+enum PartStorage {
     #[default]
     Hole,
     Near([u8; NEAR_LEN_MAX as usize]),
     Heap(Arc<[u8]>),
-    Arena(Extent),
+    Arena(ArenaExtent),
 }
 
-impl Part {
+impl ValuePart {
     /// Bytes that its storage holds.
     fn capacity(&self) -> u32 {
         match &self.storage {
-            Storage::Hole => 0,
-            Storage::Near(bytes) => bytes.len() as u32,
-            Storage::Heap(bytes) => bytes.len() as u32,
-            Storage::Arena(extent) => extent.len() as u32,
+            PartStorage::Hole => 0,
+            PartStorage::Near(bytes) => bytes.len() as u32,
+            PartStorage::Heap(bytes) => bytes.len() as u32,
+            PartStorage::Arena(extent) => extent.len() as u32,
         }
     }
 
@@ -65,10 +65,10 @@ impl Part {
     fn as_slice(&self) -> &[u8] {
         let valid = self.valid as usize;
         match &self.storage {
-            Storage::Hole => &[],
-            Storage::Near(bytes) => &bytes[..valid],
-            Storage::Heap(bytes) => &bytes[..valid],
-            Storage::Arena(extent) => &extent.as_slice()[..valid],
+            PartStorage::Hole => &[],
+            PartStorage::Near(bytes) => &bytes[..valid],
+            PartStorage::Heap(bytes) => &bytes[..valid],
+            PartStorage::Arena(extent) => &extent.as_slice()[..valid],
         }
     }
 
@@ -82,28 +82,28 @@ impl Part {
     /// Whether bytes up to `end` can be written where it is.
     fn takes(&self, end: u32) -> bool {
         let alone = match &self.storage {
-            Storage::Hole => end == 0,
-            Storage::Near(_) => true,
-            Storage::Heap(bytes) => Arc::strong_count(bytes) == 1,
-            Storage::Arena(extent) => !extent.is_shared(),
+            PartStorage::Hole => end == 0,
+            PartStorage::Near(_) => true,
+            PartStorage::Heap(bytes) => Arc::strong_count(bytes) == 1,
+            PartStorage::Arena(extent) => !extent.is_shared(),
         };
         alone && end <= self.capacity()
     }
 
     /// Whether `len` bytes can replace what it holds, where it is, without keeping much more memory than they need.
     fn is_good_for(&self, len: u32) -> bool {
-        let is_near = matches!(self.storage, Storage::Near(_));
+        let is_near = matches!(self.storage, PartStorage::Near(_));
         self.takes(len) && (is_near || storage_len(len) * 2 >= self.capacity())
     }
 
     /// It is about to go: what was charged for its memory is given back.
-    fn uncharge(&self, space: &mut Space) {
-        if let Storage::Heap(bytes) = &self.storage {
+    fn uncharge(&self, space: &mut PartitionSpace) {
+        if let PartStorage::Heap(bytes) = &self.storage {
             space.free_heap(heap_charge(bytes.len()));
         }
     }
 
-    fn replace_by(&mut self, new: Self, space: &mut Space) {
+    fn replace_by(&mut self, new: Self, space: &mut PartitionSpace) {
         self.uncharge(space);
         *self = new;
     }
@@ -111,23 +111,30 @@ impl Part {
     /// Runs `fill` on its storage; `false` if somebody shares it.
     fn change(&mut self, fill: impl FnOnce(&mut [u8])) -> bool {
         match &mut self.storage {
-            Storage::Hole => false,
-            Storage::Near(bytes) => {
+            PartStorage::Hole => false,
+            PartStorage::Near(bytes) => {
                 fill(bytes);
                 true
             }
-            Storage::Heap(bytes) => Arc::get_mut(bytes).map(fill).is_some(),
-            Storage::Arena(extent) => extent.change().map(|mut change| fill(&mut change)).is_some(),
+            PartStorage::Heap(bytes) => Arc::get_mut(bytes).map(fill).is_some(),
+            PartStorage::Arena(extent) => {
+                extent.change().map(|mut change| fill(&mut change)).is_some()
+            }
         }
     }
 
     /// New storage for at least `len` bytes, of which `fill` writes the first `valid`. It has no sums.
-    fn new(space: &mut Space, len: u32, valid: u32, fill: impl FnOnce(&mut [u8])) -> Result<Self> {
-        let sums = Sums::default();
+    fn new(
+        space: &mut PartitionSpace,
+        len: u32,
+        valid: u32,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Self> {
+        let sums = PartSums::default();
         if len <= NEAR_LEN_MAX {
             let mut bytes = [0; NEAR_LEN_MAX as usize];
             fill(&mut bytes[..len as usize]);
-            return Ok(Self { storage: Storage::Near(bytes), valid, sums });
+            return Ok(Self { storage: PartStorage::Near(bytes), valid, sums });
         }
         if len <= HEAP_LEN_MAX {
             space.charge_heap(heap_charge(len as usize))?;
@@ -137,17 +144,17 @@ impl Part {
             // SAFETY: every byte was written just now.
             let mut bytes = unsafe { bytes.assume_init() };
             fill(Arc::get_mut(&mut bytes).expect("just made"));
-            return Ok(Self { storage: Storage::Heap(bytes), valid, sums });
+            return Ok(Self { storage: PartStorage::Heap(bytes), valid, sums });
         }
         let mut extent = space.extent(len)?;
         fill(&mut extent.change().expect("just made"));
-        Ok(Self { storage: Storage::Arena(extent), valid, sums })
+        Ok(Self { storage: PartStorage::Arena(extent), valid, sums })
     }
 
     /// Whether bytes `range` are what was written, as far as that is known. `round`: what was found right in this round need not be looked at.
     fn check(&self, range: Range<u32>, round: Option<u16>) -> bool {
         match (&self.storage, round) {
-            (Storage::Arena(extent), Some(round)) if extent.is_block() => {
+            (PartStorage::Arena(extent), Some(round)) if extent.is_block() => {
                 self.sums.check_once(self.as_slice(), round)
             }
             _ => self.sums.check(self.as_slice(), range),
@@ -156,14 +163,14 @@ impl Part {
 }
 
 /// What a write to one part brings.
-pub(super) enum Change<'a> {
+pub(super) enum PartChange<'a> {
     /// Bytes.
     Bytes(&'a [u8]),
     /// Zeros.
     Zeros(u32),
 }
 
-impl Change<'_> {
+impl PartChange<'_> {
     const fn len(&self) -> u32 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u32,
@@ -180,14 +187,14 @@ impl Change<'_> {
 }
 
 /// Bytes of a value, one after the other.
-enum Stretch<'v> {
+enum ValueStretch<'v> {
     /// `len` valid bytes of a part, from its byte `within` on.
-    Valid { part: &'v Part, within: u32, len: u32 },
+    Valid { part: &'v ValuePart, within: u32, len: u32 },
     /// This many that were never written.
     Zeros(u32),
 }
 
-impl<'v> Stretch<'v> {
+impl<'v> ValueStretch<'v> {
     const fn len(&self) -> u32 {
         match self {
             Self::Valid { len, .. } | Self::Zeros(len) => *len,
@@ -205,7 +212,7 @@ impl<'v> Stretch<'v> {
     }
 }
 
-impl Value {
+impl RecordValue {
     /// Length in bytes.
     pub(super) const fn len(&self) -> u32 {
         self.len
@@ -223,27 +230,31 @@ impl Value {
         offset: u32,
         len: u32,
         round: Option<u16>,
-        out: &mut dyn FnMut(Piece),
+        out: &mut dyn FnMut(ValuePiece),
     ) -> bool {
         self.walk((offset, len), round, |stretch| {
-            let Stretch::Valid { part, within, len } = stretch else {
-                return out(Piece::Zeros(stretch.len()));
+            let ValueStretch::Valid { part, within, len } = stretch else {
+                return out(ValuePiece::Zeros(stretch.len()));
             };
             match &part.storage {
-                Storage::Heap(bytes) => out(Piece::Bytes(Bytes::slice(bytes, within, len))),
-                Storage::Arena(extent) => {
-                    out(Piece::Extent { extent: extent.clone(), offset: within, len });
+                PartStorage::Heap(bytes) => {
+                    out(ValuePiece::Bytes(SharedBytes::slice(bytes, within, len)))
                 }
-                Storage::Near(_) | Storage::Hole => out(Piece::Bytes(stretch.bytes().into())),
+                PartStorage::Arena(extent) => {
+                    out(ValuePiece::Extent { extent: extent.clone(), offset: within, len });
+                }
+                PartStorage::Near(_) | PartStorage::Hole => {
+                    out(ValuePiece::Bytes(stretch.bytes().into()))
+                }
             }
         })
     }
 
     /// The same, of the bytes where they are.
-    pub(super) fn look(&self, offset: u32, len: u32, see: &mut dyn FnMut(Seen<'_>)) -> bool {
+    pub(super) fn look(&self, offset: u32, len: u32, see: &mut dyn FnMut(ValueView<'_>)) -> bool {
         self.walk((offset, len), None, |stretch| match stretch {
-            Stretch::Valid { .. } => see(Seen::Bytes(stretch.bytes())),
-            Stretch::Zeros(len) => see(Seen::Zeros(len)),
+            ValueStretch::Valid { .. } => see(ValueView::Bytes(stretch.bytes())),
+            ValueStretch::Zeros(len) => see(ValueView::Zeros(len)),
         })
     }
 
@@ -251,7 +262,7 @@ impl Value {
         &self,
         (offset, len): (u32, u32),
         round: Option<u16>,
-        mut visit: impl FnMut(Stretch<'_>),
+        mut visit: impl FnMut(ValueStretch<'_>),
     ) -> bool {
         let end = offset.saturating_add(len).min(self.len);
         let (mut at, mut zeros, mut is_right) = (offset, 0, true);
@@ -262,16 +273,16 @@ impl Value {
             let have = part.map_or(0, |part| part.valid.saturating_sub(within).min(want));
             if let Some(part) = part.filter(|_| have > 0) {
                 if zeros > 0 {
-                    visit(Stretch::Zeros(mem::take(&mut zeros)));
+                    visit(ValueStretch::Zeros(mem::take(&mut zeros)));
                 }
                 is_right &= part.check(within..within + have, round);
-                visit(Stretch::Valid { part, within, len: have });
+                visit(ValueStretch::Valid { part, within, len: have });
             }
             zeros += want - have;
             at += want;
         }
         if zeros > 0 {
-            visit(Stretch::Zeros(zeros));
+            visit(ValueStretch::Zeros(zeros));
         }
         is_right
     }
@@ -322,7 +333,7 @@ impl Value {
     }
 
     /// Drops the parts from `count` on.
-    pub(super) fn keep_parts(&mut self, space: &mut Space, count: usize) {
+    pub(super) fn keep_parts(&mut self, space: &mut PartitionSpace, count: usize) {
         for part in self.parts.iter().skip(count) {
             part.uncharge(space);
         }
@@ -330,7 +341,7 @@ impl Value {
     }
 
     /// Drops all valid bytes from `len` on. Storage that is mostly empty after that is given back, where the rest fits the heap.
-    pub(super) fn cut(&mut self, space: &mut Space, len: u32) {
+    pub(super) fn cut(&mut self, space: &mut PartitionSpace, len: u32) {
         let count = len.div_ceil(PART_LEN);
         self.keep_parts(space, count as usize);
         let within = len - count.saturating_sub(1) * PART_LEN;
@@ -343,7 +354,7 @@ impl Value {
             let keep: SmallVec<[u8; HEAP_LEN_MAX as usize]> = SmallVec::from_slice(part.as_slice());
             // When even this does not fit, it stays where it is.
             if let Ok(mut small) =
-                Part::new(space, within, within, |out| out.copy_from_slice(&keep))
+                ValuePart::new(space, within, within, |out| out.copy_from_slice(&keep))
             {
                 small.sums = mem::take(&mut part.sums);
                 part.replace_by(small, space);
@@ -352,56 +363,75 @@ impl Value {
     }
 
     /// Makes it empty, and gives all memory back.
-    pub(super) fn clear(&mut self, space: &mut Space) {
+    pub(super) fn clear(&mut self, space: &mut PartitionSpace) {
         self.keep_parts(space, 0);
         *self = Self::default();
     }
 
-    fn part_mut(&mut self, index: usize) -> &mut Part {
+    fn part_mut(&mut self, index: usize) -> &mut ValuePart {
         if self.parts.len() <= index {
-            self.parts.resize_with(index + 1, Part::default);
+            self.parts.resize_with(index + 1, ValuePart::default);
         }
         &mut self.parts[index]
     }
 
     /// Makes `bytes` the whole of part `index`.
-    pub(super) fn replace(&mut self, space: &mut Space, index: usize, bytes: &[u8]) -> Result<()> {
+    pub(super) fn replace(
+        &mut self,
+        space: &mut PartitionSpace,
+        index: usize,
+        bytes: &[u8],
+    ) -> Result<()> {
         let part = self.part_mut(index);
         let len = bytes.len() as u32;
         if part.is_good_for(len) {
             let changed = part.change(|out| out[..bytes.len()].copy_from_slice(bytes));
             debug_assert!(changed);
-            (part.valid, part.sums) = (len, Sums::of(bytes));
+            (part.valid, part.sums) = (len, PartSums::of(bytes));
             return Ok(());
         }
         let mut new = if NEAR_LEN_MAX < len && len <= HEAP_LEN_MAX {
             space.charge_heap(heap_charge(bytes.len()))?;
-            Part { storage: Storage::Heap(Arc::from(bytes)), valid: len, sums: Sums::default() }
+            ValuePart {
+                storage: PartStorage::Heap(Arc::from(bytes)),
+                valid: len,
+                sums: PartSums::default(),
+            }
         } else {
-            Part::new(space, len, len, |out| out[..bytes.len()].copy_from_slice(bytes))?
+            ValuePart::new(space, len, len, |out| out[..bytes.len()].copy_from_slice(bytes))?
         };
-        new.sums = Sums::of(bytes);
+        new.sums = PartSums::of(bytes);
         part.replace_by(new, space);
         Ok(())
     }
 
     /// Makes a granted block, of which `len` bytes are filled, the whole of part `index`. Nothing is copied, and nothing read: it has no sums yet.
-    pub(super) fn adopt(&mut self, space: &mut Space, index: usize, mut extent: Extent, len: u32) {
+    pub(super) fn adopt(
+        &mut self,
+        space: &mut PartitionSpace,
+        index: usize,
+        mut extent: ArenaExtent,
+        len: u32,
+    ) {
         extent.close_from_client();
-        let part = Part { storage: Storage::Arena(extent), valid: len, sums: Sums::default() };
+        let part = ValuePart {
+            storage: PartStorage::Arena(extent),
+            valid: len,
+            sums: PartSums::default(),
+        };
         self.part_mut(index).replace_by(part, space);
     }
 
     /// Writes into part `index` at `at`, keeping what is around it.
     pub(super) fn write(
         &mut self,
-        space: &mut Space,
+        space: &mut PartitionSpace,
         index: usize,
         at: u32,
-        change: &Change<'_>,
+        change: &PartChange<'_>,
     ) -> Result<()> {
         let end = at + change.len();
-        if let Change::Zeros(_) = change
+        if let PartChange::Zeros(_) = change
             && self.erase(space, index, at, end)
         {
             return Ok(());
@@ -422,7 +452,7 @@ impl Value {
             part.valid = valid;
         } else {
             let kept = part.as_slice();
-            let new = Part::new(space, grown_len(part, valid), valid, |out| {
+            let new = ValuePart::new(space, grown_len(part, valid), valid, |out| {
                 out[..kept.len()].copy_from_slice(kept);
                 merge(out);
             });
@@ -440,13 +470,13 @@ impl Value {
     }
 
     /// Zeros `at .. end` of part `index` without touching a byte, if that can be done.
-    fn erase(&mut self, space: &mut Space, index: usize, at: u32, end: u32) -> bool {
+    fn erase(&mut self, space: &mut PartitionSpace, index: usize, at: u32, end: u32) -> bool {
         let Some(part) = self.parts.get_mut(index) else { return true };
         if at < part.valid && end < part.valid {
             return false;
         }
         if at == 0 {
-            part.replace_by(Part::default(), space);
+            part.replace_by(ValuePart::default(), space);
         } else if at < part.valid {
             part.cut(at);
         }
@@ -482,7 +512,7 @@ const fn storage_len(len: u32) -> u32 {
 }
 
 /// Storage for a part that has grown to `valid` bytes: twice what it had, so that many small appends copy each byte about once.
-fn grown_len(part: &Part, valid: u32) -> u32 {
+fn grown_len(part: &ValuePart, valid: u32) -> u32 {
     let doubled = part.capacity().saturating_mul(2).min(PART_LEN);
     let doubled = if valid <= HEAP_LEN_MAX { doubled.min(HEAP_LEN_MAX) } else { doubled };
     if part.capacity() < valid { storage_len(valid.max(doubled)) } else { storage_len(valid) }

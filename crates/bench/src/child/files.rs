@@ -1,7 +1,7 @@
 //! Work on files through libc. The same process does it on tmpfs and, under `samite run`, in a store.
 //!
 //! Told `WORK MILLIS` on a line of standard input, it does that work for about so long and answers with one line of JSON
-//! ([`Told`]). All files lie in one directory; setting up and tidying away is not timed.
+//! ([`FileTurn`]). All files lie in one directory; setting up and tidying away is not timed.
 
 use std::ffi::{CStr, CString};
 use std::io::{BufRead, Write};
@@ -14,7 +14,7 @@ use samite_types::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use super::{failed, sys};
-use crate::measure::Round;
+use crate::measure::WorkloadRound;
 
 /// Empty files that are made, looked at or removed between two looks at the clock of the turn.
 const FILES: usize = 1000;
@@ -25,7 +25,7 @@ const PIECE_LEN: usize = 1 << 20;
 
 /// Kind of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum FileWork {
     /// open(O_CREAT | O_EXCL) and close of an empty file.
     Create,
     /// stat of an empty file.
@@ -38,7 +38,7 @@ pub enum Work {
     Write,
 }
 
-impl Work {
+impl FileWork {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -50,7 +50,7 @@ impl Work {
     }
 }
 
-impl FromStr for Work {
+impl FromStr for FileWork {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -63,7 +63,7 @@ impl FromStr for Work {
 
 /// A turn as it travels between the two processes.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Told {
+pub struct FileTurn {
     ops: u64,
     bytes: u64,
     elapsed_ns: u64,
@@ -71,8 +71,8 @@ pub struct Told {
     times: Vec<(u64, u64)>,
 }
 
-impl Told {
-    fn from_round(round: &Round) -> Self {
+impl FileTurn {
+    fn from_round(round: &WorkloadRound) -> Self {
         Self {
             ops: round.ops,
             bytes: round.bytes,
@@ -86,7 +86,7 @@ impl Told {
     }
 
     /// Adds it to what other processes did at the same time.
-    pub fn add_to(&self, round: &mut Round) {
+    pub fn add_to(&self, round: &mut WorkloadRound) {
         round.ops += self.ops;
         round.bytes += self.bytes;
         round.elapsed = round.elapsed.max(Duration::from_nanos(self.elapsed_ns));
@@ -99,7 +99,7 @@ impl Told {
 
 /// Does work as told until the input ends.
 pub fn serve(dir: &Path) -> Result<()> {
-    let mut bench = Bench::new(dir)?;
+    let mut bench = FileBench::new(dir)?;
     let mut out = std::io::stdout().lock();
     let told = failed("answer");
     writeln!(out, "ready").and_then(|()| out.flush()).map_err(told)?;
@@ -108,14 +108,14 @@ pub fn serve(dir: &Path) -> Result<()> {
         let (work, millis) = line.split_once(' ').unwrap_or((&line, "0"));
         let length = Duration::from_millis(millis.parse().unwrap_or(0));
         let round = bench.work(work.parse()?, length)?;
-        let answer = serde_json::to_string(&Told::from_round(&round)).unwrap_or_default();
+        let answer = serde_json::to_string(&FileTurn::from_round(&round)).unwrap_or_default();
         writeln!(out, "{answer}").and_then(|()| out.flush()).map_err(failed("answer"))?;
     }
     bench.tidy();
     Ok(())
 }
 
-struct Bench {
+struct FileBench {
     dir: PathBuf,
     /// Paths of the empty files.
     names: Vec<CString>,
@@ -124,10 +124,10 @@ struct Bench {
     data: CString,
     buffer: Vec<u8>,
     /// The file to read, open.
-    reading: Option<sys::Descriptor>,
+    reading: Option<sys::OwnedDescriptor>,
 }
 
-impl Bench {
+impl FileBench {
     fn new(dir: &Path) -> Result<Self> {
         let own = std::process::id();
         sys::mkdir(&path(dir)?).map_err(failed(format_args!("mkdir {}", dir.display())))?;
@@ -143,31 +143,31 @@ impl Bench {
         })
     }
 
-    fn work(&mut self, work: Work, length: Duration) -> Result<Round> {
-        let mut round = Round::new()?;
+    fn work(&mut self, work: FileWork, length: Duration) -> Result<WorkloadRound> {
+        let mut round = WorkloadRound::new()?;
         while round.elapsed < length || round.ops == 0 {
             match work {
-                Work::Create => {
+                FileWork::Create => {
                     self.make(false, None)?;
                     self.make(true, Some(&mut round))?;
                 }
-                Work::Unlink => {
+                FileWork::Unlink => {
                     self.make(true, None)?;
                     self.make(false, Some(&mut round))?;
                 }
-                Work::Stat => {
+                FileWork::Stat => {
                     self.make(true, None)?;
                     self.stat(&mut round)?;
                 }
-                Work::Read => self.read(&mut round, length)?,
-                Work::Write => self.write(&mut round, length)?,
+                FileWork::Read => self.read(&mut round, length)?,
+                FileWork::Write => self.write(&mut round, length)?,
             }
         }
         Ok(round)
     }
 
     /// Makes the empty files, or removes them, unless that is so already.
-    fn make(&mut self, make: bool, mut timed: Option<&mut Round>) -> Result<()> {
+    fn make(&mut self, make: bool, mut timed: Option<&mut WorkloadRound>) -> Result<()> {
         if self.made == make {
             return Ok(());
         }
@@ -175,7 +175,7 @@ impl Bench {
         for name in &self.names {
             if make {
                 sys::open(name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)
-                    .and_then(sys::Descriptor::close)
+                    .and_then(sys::OwnedDescriptor::close)
                     .map_err(failed(format_args!("create {name:?}")))?;
             } else {
                 sys::unlink(name).map_err(failed(format_args!("unlink {name:?}")))?;
@@ -190,7 +190,7 @@ impl Bench {
         Ok(())
     }
 
-    fn stat(&self, round: &mut Round) -> Result<()> {
+    fn stat(&self, round: &mut WorkloadRound) -> Result<()> {
         let mut before = Instant::now();
         for name in &self.names {
             sys::stat(name).map_err(failed(format_args!("stat {name:?}")))?;
@@ -201,7 +201,7 @@ impl Bench {
         Ok(())
     }
 
-    fn read(&mut self, round: &mut Round, length: Duration) -> Result<()> {
+    fn read(&mut self, round: &mut WorkloadRound, length: Duration) -> Result<()> {
         let failed = |error| failed(format_args!("read {:?}", self.data))(error);
         let file = match &self.reading {
             Some(file) => file,
@@ -224,7 +224,7 @@ impl Bench {
         Ok(())
     }
 
-    fn write(&mut self, round: &mut Round, length: Duration) -> Result<()> {
+    fn write(&mut self, round: &mut WorkloadRound, length: Duration) -> Result<()> {
         let mut before = Instant::now();
         write_file(&self.data, &self.buffer, |len| {
             let now = Instant::now();
@@ -280,11 +280,13 @@ mod tests {
     fn every_work_does_what_it_counts_and_leaves_nothing() {
         let parent = tempfile::tempdir().expect("a temporary directory");
         let dir = parent.path().join("bench");
-        let mut bench = Bench::new(&dir).expect("starts");
-        for work in [Work::Create, Work::Stat, Work::Unlink, Work::Read, Work::Write] {
+        let mut bench = FileBench::new(&dir).expect("starts");
+        for work in
+            [FileWork::Create, FileWork::Stat, FileWork::Unlink, FileWork::Read, FileWork::Write]
+        {
             let round = bench.work(work, Duration::from_millis(1)).expect("works");
             assert!(round.ops > 0, "{work:?}");
-            let bytes = matches!(work, Work::Read | Work::Write);
+            let bytes = matches!(work, FileWork::Read | FileWork::Write);
             assert_eq!(round.bytes, if bytes { round.ops << 20 } else { 0 }, "{work:?}");
         }
         bench.tidy();
@@ -293,12 +295,12 @@ mod tests {
 
     #[test]
     fn a_turn_survives_its_travel() {
-        let mut round = Round::new().expect("a histogram");
+        let mut round = WorkloadRound::new().expect("a histogram");
         round.note(1, 7, Duration::from_micros(3));
         round.note(1, 7, Duration::from_micros(5));
-        let raw = serde_json::to_string(&Told::from_round(&round)).expect("encodes");
-        let told: Told = serde_json::from_str(&raw).expect("decodes");
-        let mut sum = Round::new().expect("a histogram");
+        let raw = serde_json::to_string(&FileTurn::from_round(&round)).expect("encodes");
+        let told: FileTurn = serde_json::from_str(&raw).expect("decodes");
+        let mut sum = WorkloadRound::new().expect("a histogram");
         told.add_to(&mut sum);
         told.add_to(&mut sum);
         assert_eq!((sum.ops, sum.bytes, sum.elapsed), (4, 28, Duration::from_micros(8)));

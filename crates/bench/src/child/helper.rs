@@ -12,7 +12,7 @@ use super::failed;
 const END: Duration = Duration::from_secs(5);
 
 /// The process. Its input is closed when this is dropped, which ends it.
-pub struct Helper {
+pub struct HelperProcess {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -20,7 +20,7 @@ pub struct Helper {
     greeting: String,
 }
 
-impl Helper {
+impl HelperProcess {
     /// Starts `samite bench-peer ARGS…` and waits until it is ready.
     pub fn start(args: &[&str]) -> Result<Self> {
         let mut command = Command::new(own_executable()?);
@@ -71,7 +71,7 @@ impl Helper {
     }
 }
 
-impl Drop for Helper {
+impl Drop for HelperProcess {
     fn drop(&mut self) {
         drop(self.input.take());
         let until = Instant::now() + END;

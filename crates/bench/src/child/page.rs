@@ -22,14 +22,14 @@ const MESSAGE_LEN: usize = 64;
 
 /// How a side waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum PageWait {
     /// Sleeps in the kernel until woken.
     Futex,
     /// Looks again and again.
     Spin,
 }
 
-impl FromStr for Wait {
+impl FromStr for PageWait {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -43,29 +43,29 @@ impl FromStr for Wait {
 
 /// One direction: a number that grows with each message, and the message.
 #[repr(C, align(64))]
-struct Way {
+struct PageDirection {
     number: AtomicU32,
     message: [AtomicU8; MESSAGE_LEN],
 }
 
 #[repr(C)]
-struct Layout {
-    there: Way,
-    back: Way,
+struct PageLayout {
+    there: PageDirection,
+    back: PageDirection,
     stop: AtomicU32,
     /// The spinning server has gone to sleep.
     sleeps: AtomicU32,
 }
 
 /// The page, mapped.
-pub struct Page {
-    layout: &'static Layout,
-    wait: Wait,
+pub struct SharedPage {
+    layout: &'static PageLayout,
+    wait: PageWait,
 }
 
-impl Page {
+impl SharedPage {
     /// Maps the file at `path`, which is made as long as needed.
-    pub fn open(path: &Path, wait: Wait) -> Result<Self> {
+    pub fn open(path: &Path, wait: PageWait) -> Result<Self> {
         let what = format!("map {}", path.display());
         let file = OpenOptions::new()
             .read(true)
@@ -74,12 +74,12 @@ impl Page {
             .truncate(false)
             .open(path)
             .map_err(failed(&what))?;
-        file.set_len(size_of::<Layout>() as u64).map_err(failed(&what))?;
+        file.set_len(size_of::<PageLayout>() as u64).map_err(failed(&what))?;
         // SAFETY: a fresh mapping at an address of the kernel's choice, of a file that is as long as the layout.
         let address = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
-                size_of::<Layout>(),
+                size_of::<PageLayout>(),
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
                 &file,
@@ -89,14 +89,14 @@ impl Page {
         .map_err(|errno| Error::io(&what, errno))?;
         // SAFETY: the mapping is aligned to a page, never unmapped, at least as long as the layout, and any bytes are a
         // valid layout, which is made of atomics only.
-        let layout = unsafe { &*address.cast::<Layout>() };
+        let layout = unsafe { &*address.cast::<PageLayout>() };
         Ok(Self { layout, wait })
     }
 
     /// Sends message `number` and waits for the answer to it.
     pub fn call(&self, number: u32) {
         send(&self.layout.there, number, self.wait);
-        if self.wait == Wait::Spin && self.layout.sleeps.load(Ordering::SeqCst) != 0 {
+        if self.wait == PageWait::Spin && self.layout.sleeps.load(Ordering::SeqCst) != 0 {
             let _ = futex::wake(&self.layout.there.number, futex::Flags::empty(), 1);
         }
         while self.layout.back.number.load(Ordering::Acquire) != number {
@@ -123,11 +123,11 @@ impl Page {
                 return;
             }
             if offers < OFFERS {
-                offers += u32::from(self.wait == Wait::Spin);
+                offers += u32::from(self.wait == PageWait::Spin);
                 pause(&self.layout.there, number, self.wait);
             } else {
                 self.layout.sleeps.store(1, Ordering::SeqCst);
-                pause(&self.layout.there, number, Wait::Futex);
+                pause(&self.layout.there, number, PageWait::Futex);
                 self.layout.sleeps.store(0, Ordering::SeqCst);
                 offers = 0;
             }
@@ -135,38 +135,38 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl Drop for SharedPage {
     fn drop(&mut self) {
         self.layout.stop.store(1, Ordering::Relaxed);
         let _ = futex::wake(&self.layout.there.number, futex::Flags::empty(), 1);
     }
 }
 
-fn send(way: &Way, number: u32, wait: Wait) {
+fn send(way: &PageDirection, number: u32, wait: PageWait) {
     for byte in &way.message {
         byte.store(number as u8, Ordering::Relaxed);
     }
     way.number.store(number, Ordering::SeqCst);
-    if wait == Wait::Futex {
+    if wait == PageWait::Futex {
         let _ = futex::wake(&way.number, futex::Flags::empty(), 1);
     }
 }
 
-fn receive(way: &Way) {
+fn receive(way: &PageDirection) {
     for byte in &way.message {
         hint::black_box(byte.load(Ordering::Relaxed));
     }
 }
 
 /// Waits for a while for the number to be another than `seen`.
-fn pause(way: &Way, seen: u32, wait: Wait) {
+fn pause(way: &PageDirection, seen: u32, wait: PageWait) {
     match wait {
-        Wait::Futex => {
+        PageWait::Futex => {
             let second = futex::Timespec { tv_sec: 1, tv_nsec: 0 };
             // Woken, timed out or changed already: the caller looks again.
             let _ = futex::wait(&way.number, futex::Flags::empty(), seen, Some(&second));
         }
-        Wait::Spin => {
+        PageWait::Spin => {
             for _ in 0..SPINS {
                 if way.number.load(Ordering::Relaxed) != seen {
                     return;
@@ -179,8 +179,8 @@ fn pause(way: &Way, seen: u32, wait: Wait) {
 }
 
 /// The other side: answers every message until told to stop.
-pub fn serve(wait: Wait, path: &Path) -> Result<()> {
-    let page = Page::open(path, wait)?;
+pub fn serve(wait: PageWait, path: &Path) -> Result<()> {
+    let page = SharedPage::open(path, wait)?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready").and_then(|()| out.flush()).map_err(failed("say that it is ready"))?;
     page.serve();
@@ -193,10 +193,10 @@ mod tests {
 
     #[test]
     fn messages_cross_the_page_both_ways() {
-        for wait in [Wait::Futex, Wait::Spin] {
+        for wait in [PageWait::Futex, PageWait::Spin] {
             let file = tempfile::NamedTempFile::new().expect("a temporary file");
-            let other = Page::open(file.path(), wait).expect("maps");
-            let page = Page::open(file.path(), wait).expect("maps");
+            let other = SharedPage::open(file.path(), wait).expect("maps");
+            let page = SharedPage::open(file.path(), wait).expect("maps");
             let thread = std::thread::spawn(move || other.serve());
             for number in 1..=100 {
                 page.call(number);

@@ -12,12 +12,12 @@ use super::failed;
 
 /// Kind of socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum SocketFamily {
     Tcp,
     Unix,
 }
 
-impl Family {
+impl SocketFamily {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -26,7 +26,7 @@ impl Family {
     }
 }
 
-impl FromStr for Family {
+impl FromStr for SocketFamily {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
@@ -39,14 +39,14 @@ impl FromStr for Family {
 }
 
 /// A connected socket.
-pub trait Stream: Read + Write {}
-impl<T: Read + Write> Stream for T {}
+pub trait SocketStream: Read + Write {}
+impl<T: Read + Write> SocketStream for T {}
 
 /// Waits for one connection at a fresh address, which is printed: a port, or a path in `dir`.
-fn accept(family: Family, dir: &Path) -> Result<Box<dyn Stream>> {
+fn accept(family: SocketFamily, dir: &Path) -> Result<Box<dyn SocketStream>> {
     let what = || format!("listen on {} for a benchmark", family.name());
     match family {
-        Family::Tcp => {
+        SocketFamily::Tcp => {
             let listener = TcpListener::bind("127.0.0.1:0").map_err(failed(what()))?;
             let address = listener.local_addr().map_err(failed(what()))?;
             ready(&address.to_string())?;
@@ -54,7 +54,7 @@ fn accept(family: Family, dir: &Path) -> Result<Box<dyn Stream>> {
             stream.set_nodelay(true).map_err(failed(what()))?;
             Ok(Box::new(stream))
         }
-        Family::Unix => {
+        SocketFamily::Unix => {
             let path = dir.join(format!("bench-{}.sock", std::process::id()));
             let listener = UnixListener::bind(&path).map_err(failed(what()))?;
             ready(&path.display().to_string())?;
@@ -66,15 +66,15 @@ fn accept(family: Family, dir: &Path) -> Result<Box<dyn Stream>> {
 }
 
 /// Connects to where another process listens.
-pub fn connect(family: Family, address: &str) -> Result<Box<dyn Stream>> {
+pub fn connect(family: SocketFamily, address: &str) -> Result<Box<dyn SocketStream>> {
     let what = || format!("connect to {address}");
     match family {
-        Family::Tcp => {
+        SocketFamily::Tcp => {
             let stream = TcpStream::connect(address).map_err(failed(what()))?;
             stream.set_nodelay(true).map_err(failed(what()))?;
             Ok(Box::new(stream))
         }
-        Family::Unix => Ok(Box::new(UnixStream::connect(address).map_err(failed(what()))?)),
+        SocketFamily::Unix => Ok(Box::new(UnixStream::connect(address).map_err(failed(what()))?)),
     }
 }
 
@@ -84,7 +84,7 @@ fn ready(address: &str) -> Result<()> {
 }
 
 /// Answers each message of `len` bytes with itself, until the other side is gone.
-pub fn echo(family: Family, dir: &Path, len: usize) -> Result<()> {
+pub fn echo(family: SocketFamily, dir: &Path, len: usize) -> Result<()> {
     let mut stream = accept(family, dir)?;
     let mut message = vec![0; len];
     while stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {}
@@ -92,7 +92,7 @@ pub fn echo(family: Family, dir: &Path, len: usize) -> Result<()> {
 }
 
 /// Sends pieces of `len` bytes until the other side is gone.
-pub fn source(family: Family, dir: &Path, len: usize) -> Result<()> {
+pub fn source(family: SocketFamily, dir: &Path, len: usize) -> Result<()> {
     let mut stream = accept(family, dir)?;
     let piece = vec![1; len];
     while stream.write_all(&piece).is_ok() {}
@@ -100,7 +100,7 @@ pub fn source(family: Family, dir: &Path, len: usize) -> Result<()> {
 }
 
 /// Takes pieces of `len` bytes until the other side is gone.
-pub fn sink(family: Family, dir: &Path, len: usize) -> Result<()> {
+pub fn sink(family: SocketFamily, dir: &Path, len: usize) -> Result<()> {
     let mut stream = accept(family, dir)?;
     let mut piece = vec![0; len];
     while stream.read_exact(&mut piece).is_ok() {}

@@ -8,16 +8,16 @@ fn check(answer: isize) -> Result<usize> {
 }
 
 /// An open descriptor, closed when dropped.
-pub struct Descriptor(c_int);
+pub struct OwnedDescriptor(c_int);
 
 /// open(2).
-pub fn open(path: &CStr, flags: c_int) -> Result<Descriptor> {
+pub fn open(path: &CStr, flags: c_int) -> Result<OwnedDescriptor> {
     // SAFETY: the path ends with a zero byte.
     let descriptor = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, 0o644) };
-    check(descriptor as isize).map(|_| Descriptor(descriptor))
+    check(descriptor as isize).map(|_| OwnedDescriptor(descriptor))
 }
 
-impl Descriptor {
+impl OwnedDescriptor {
     /// close(2), for its errors.
     pub fn close(self) -> Result<()> {
         let descriptor = self.0;
@@ -45,7 +45,7 @@ impl Descriptor {
     }
 }
 
-impl Drop for Descriptor {
+impl Drop for OwnedDescriptor {
     fn drop(&mut self) {
         // SAFETY: the descriptor is ours and not used again.
         unsafe { libc::close(self.0) };

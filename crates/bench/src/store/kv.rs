@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use samite_client::kv::Kv;
-use samite_client::{Dataset, Op, Transport};
+use samite_client::kv::KvView;
+use samite_client::{ClientOperation, Dataset, TransportKind};
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::control::BackendKind;
 use samite_wire::op::Operation;
 
 use crate::measure::{Workload, steps};
-use crate::place::Place;
-use crate::store::Home;
+use crate::place::BenchPlace;
+use crate::store::RecordHost;
 
 /// Keys in use.
 pub const KEYS: usize = 10_000;
@@ -26,12 +26,12 @@ const STRIDE: usize = 7919;
 
 /// What is done with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum KeyVerb {
     Get,
     Put,
 }
 
-impl Verb {
+impl KeyVerb {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -41,13 +41,13 @@ impl Verb {
 }
 
 /// All keys, in an order that no cache foresees, and one value.
-pub struct Keys {
+pub struct KeySet {
     keys: Vec<[u8; 16]>,
     at: usize,
     value: [u8; VALUE_LEN],
 }
 
-impl Keys {
+impl KeySet {
     pub fn new() -> Self {
         let keys = (0..KEYS)
             .map(|number| {
@@ -68,31 +68,31 @@ impl Keys {
 
 /// Where and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    pub verb: Verb,
-    pub transport: Transport,
+pub struct KeySetting {
+    pub verb: KeyVerb,
+    pub transport: TransportKind,
     pub backend: BackendKind,
-    pub home: Home,
+    pub home: RecordHost,
 }
 
 /// One request in flight, through the key-value view.
-pub fn one(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload>> {
-    let Setting { transport, backend, home, .. } = setting;
+pub fn one(setting: KeySetting, place: &mut BenchPlace) -> Result<Box<dyn Workload>> {
+    let KeySetting { transport, backend, home, .. } = setting;
     let dataset = place.store(home)?.dataset("bench-kv", transport, backend, home)?;
-    let kv = Kv::new(dataset);
-    let mut keys = Keys::new();
+    let kv = KvView::new(dataset);
+    let mut keys = KeySet::new();
     // A durable put waits for the disk: a few keys do.
-    let known = if home == Home::Durable { 0 } else { KEYS };
+    let known = if home == RecordHost::Durable { 0 } else { KEYS };
     for _ in 0..known {
         let (key, value) = keys.next();
         kv.put(key, value)?;
     }
     Ok(match setting.verb {
-        Verb::Get => steps(1, 0, move || match kv.get(keys.next().0)? {
+        KeyVerb::Get => steps(1, 0, move || match kv.get(keys.next().0)? {
             Some(value) if value.bytes.len() == VALUE_LEN => Ok(()),
             _ => Err(Error::new(ErrorKind::Corrupt, "get: not the value that was put")),
         }),
-        Verb::Put => steps(1, 0, move || {
+        KeyVerb::Put => steps(1, 0, move || {
             let (key, value) = keys.next();
             kv.put(key, value).map(drop)
         }),
@@ -100,18 +100,18 @@ pub fn one(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload>> {
 }
 
 /// A dataset with all keys in it as plain records.
-fn records(setting: Setting, place: &mut Place) -> Result<(Dataset, Keys)> {
-    let Setting { transport, backend, home, .. } = setting;
+fn records(setting: KeySetting, place: &mut BenchPlace) -> Result<(Dataset, KeySet)> {
+    let KeySetting { transport, backend, home, .. } = setting;
     let dataset = place.store(home)?.dataset("bench-records", transport, backend, home)?;
-    let mut keys = Keys::new();
+    let mut keys = KeySet::new();
     for _ in 0..KEYS / BATCH {
-        batch(&dataset, Verb::Put, &mut keys)?;
+        batch(&dataset, KeyVerb::Put, &mut keys)?;
     }
     Ok((dataset, keys))
 }
 
 /// Many operations in flight, sent a window at a time.
-pub fn pipelined(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload>> {
+pub fn pipelined(setting: KeySetting, place: &mut BenchPlace) -> Result<Box<dyn Workload>> {
     let (dataset, mut keys) = records(setting, place)?;
     let window = IN_FLIGHT / WINDOWS;
     let mut flying = VecDeque::new();
@@ -127,19 +127,19 @@ pub fn pipelined(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload
 }
 
 /// Batches of operations on different keys.
-pub fn batches(setting: Setting, place: &mut Place) -> Result<Box<dyn Workload>> {
+pub fn batches(setting: KeySetting, place: &mut BenchPlace) -> Result<Box<dyn Workload>> {
     let (dataset, mut keys) = records(setting, place)?;
     Ok(steps(BATCH as u64, 0, move || batch(&dataset, setting.verb, &mut keys)))
 }
 
-fn batch(dataset: &Dataset, verb: Verb, keys: &mut Keys) -> Result<()> {
+fn batch(dataset: &Dataset, verb: KeyVerb, keys: &mut KeySet) -> Result<()> {
     let chosen = choose(keys, BATCH);
-    let mut ops: Vec<Op<'_>> =
-        operations(dataset, verb, &chosen).into_iter().map(Op::new).collect();
+    let mut ops: Vec<ClientOperation<'_>> =
+        operations(dataset, verb, &chosen).into_iter().map(ClientOperation::new).collect();
     all_done(&dataset.execute(&mut ops, dataset.client().deadline())?)
 }
 
-fn choose(keys: &mut Keys, count: usize) -> Vec<([u8; 16], [u8; VALUE_LEN])> {
+fn choose(keys: &mut KeySet, count: usize) -> Vec<([u8; 16], [u8; VALUE_LEN])> {
     (0..count)
         .map(|_| {
             let (key, value) = keys.next();
@@ -150,7 +150,7 @@ fn choose(keys: &mut Keys, count: usize) -> Vec<([u8; 16], [u8; VALUE_LEN])> {
 
 fn operations<'a>(
     dataset: &Dataset,
-    verb: Verb,
+    verb: KeyVerb,
     chosen: &'a [([u8; 16], [u8; VALUE_LEN])],
 ) -> Vec<Operation<'a>> {
     chosen
@@ -158,8 +158,8 @@ fn operations<'a>(
         .map(|(key, value)| {
             let partition = dataset.partition_of(key);
             match verb {
-                Verb::Get => Operation::get(partition, key),
-                Verb::Put => Operation::put(partition, key, value),
+                KeyVerb::Get => Operation::get(partition, key),
+                KeyVerb::Put => Operation::put(partition, key, value),
             }
         })
         .collect()
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn all_keys_are_met_before_one_comes_again() {
-        let mut keys = Keys::new();
+        let mut keys = KeySet::new();
         let mut met: Vec<_> = choose(&mut keys, KEYS).into_iter().map(|(key, _)| key).collect();
         met.sort_unstable();
         met.dedup();

@@ -4,18 +4,18 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use samite_client::kv::Kv;
-use samite_client::object::Objects;
-use samite_client::{Client, Transport};
+use samite_client::kv::KvView;
+use samite_client::object::ObjectView;
+use samite_client::{Client, TransportKind};
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use samite_wire::control::BackendKind;
 
 use crate::child::failed;
-use crate::floor::{COLD_LEN, Cold, PIECE_LEN};
-use crate::measure::{Round, Workload};
-use crate::place::Place;
-use crate::store::kv::{KEYS, Keys, Verb};
-use crate::store::{Cluster, Home, MIRRORED};
+use crate::floor::{COLD_LEN, ColdBuffer, PIECE_LEN};
+use crate::measure::{Workload, WorkloadRound};
+use crate::place::BenchPlace;
+use crate::store::kv::{KEYS, KeySet, KeyVerb};
+use crate::store::{BenchCluster, MIRRORED, RecordHost};
 
 /// Objects of 64 MiB that are brought.
 const OBJECTS: usize = 4;
@@ -28,19 +28,20 @@ const SLICE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A cluster of two nodes with some data, of which the second may be cut off, or die and come back with nothing.
-struct Pair {
-    cluster: Cluster,
+struct ResyncPair {
+    cluster: BenchCluster,
     client: Client,
-    objects: Objects,
+    objects: ObjectView,
 }
 
-impl Pair {
+impl ResyncPair {
     /// Starts it in the directory `name`, with its data.
-    fn start(place: &Place, name: &str) -> Result<Self> {
-        let cluster = Cluster::start(&place.path().join(name), 2, MIRRORED)?;
-        let dataset = cluster.dataset("data", Transport::Unix, BackendKind::Memory, Home::Both)?;
-        let client = cluster.connect(Transport::Unix)?;
-        let pair = Self { cluster, client, objects: Objects::new(dataset) };
+    fn start(place: &BenchPlace, name: &str) -> Result<Self> {
+        let cluster = BenchCluster::start(&place.path().join(name), 2, MIRRORED)?;
+        let dataset =
+            cluster.dataset("data", TransportKind::Unix, BackendKind::Memory, RecordHost::Both)?;
+        let client = cluster.connect(TransportKind::Unix)?;
+        let pair = Self { cluster, client, objects: ObjectView::new(dataset) };
         pair.write()?;
         Ok(pair)
     }
@@ -49,7 +50,7 @@ impl Pair {
     fn write(&self) -> Result<()> {
         for number in 0..OBJECTS {
             let object = self.objects.open_or_create(format!("object {number}").as_bytes())?;
-            let mut all = Cold::new(PIECE_LEN);
+            let mut all = ColdBuffer::new(PIECE_LEN);
             for _ in 0..COLD_LEN / PIECE_LEN {
                 let (at, piece) = all.next();
                 object.write_at(piece, at as u64)?;
@@ -140,21 +141,21 @@ impl Pair {
 }
 
 /// How fast the other node is brought up to date when nobody asks for anything.
-struct Alone {
-    pair: Pair,
+struct ResyncAlone {
+    pair: ResyncPair,
     /// After its death, with memory that was never used; else after it was cut off.
     dies: bool,
 }
 
 /// Makes it.
-pub fn alone(dies: bool, place: &mut Place) -> Result<Box<dyn Workload>> {
+pub fn alone(dies: bool, place: &mut BenchPlace) -> Result<Box<dyn Workload>> {
     let name = if dies { "resync-dies" } else { "resync-cut" };
-    Ok(Box::new(Alone { pair: Pair::start(place, name)?, dies }))
+    Ok(Box::new(ResyncAlone { pair: ResyncPair::start(place, name)?, dies }))
 }
 
-impl Workload for Alone {
-    fn round(&mut self, length: Duration) -> Result<Round> {
-        let mut round = Round::new()?;
+impl Workload for ResyncAlone {
+    fn round(&mut self, length: Duration) -> Result<WorkloadRound> {
+        let mut round = WorkloadRound::new()?;
         while round.elapsed < length.min(Duration::from_millis(200)) {
             let (bytes, took) = if self.dies { self.pair.death() } else { self.pair.absence() }?;
             round.note(1, bytes, took);
@@ -164,17 +165,17 @@ impl Workload for Alone {
 }
 
 /// One request in flight to the first of the two nodes.
-struct Beside {
-    pair: Pair,
-    kv: Kv,
-    keys: Keys,
-    verb: Verb,
-    other: Other,
+struct ResyncBeside {
+    pair: ResyncPair,
+    kv: KvView,
+    keys: KeySet,
+    verb: KeyVerb,
+    other: OtherNode,
 }
 
 /// How the other node is while a client works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Other {
+pub enum OtherNode {
     /// It has everything, and what is written goes there too.
     Good,
     /// It is dead: the one that is left works alone.
@@ -184,38 +185,43 @@ pub enum Other {
 }
 
 /// Makes it.
-pub fn beside(verb: Verb, other: Other, place: &mut Place) -> Result<Box<dyn Workload>> {
-    let pair = Pair::start(place, &format!("beside-{}-{other:?}", verb.name()))?;
-    let dataset = pair.cluster.dataset("kv", Transport::Unix, BackendKind::Memory, Home::Both)?;
-    let (kv, mut keys) = (Kv::new(dataset), Keys::new());
+pub fn beside(
+    verb: KeyVerb,
+    other: OtherNode,
+    place: &mut BenchPlace,
+) -> Result<Box<dyn Workload>> {
+    let pair = ResyncPair::start(place, &format!("beside-{}-{other:?}", verb.name()))?;
+    let dataset =
+        pair.cluster.dataset("kv", TransportKind::Unix, BackendKind::Memory, RecordHost::Both)?;
+    let (kv, mut keys) = (KvView::new(dataset), KeySet::new());
     for _ in 0..KEYS {
         let (key, value) = keys.next();
         kv.put(key, value)?;
     }
-    if other == Other::Dead {
+    if other == OtherNode::Dead {
         pair.kill()?;
     }
-    let mut beside = Beside { pair, kv, keys, verb, other };
-    if other == Other::Dead {
+    let mut beside = ResyncBeside { pair, kv, keys, verb, other };
+    if other == OtherNode::Dead {
         // Until the node that is left goes on alone.
-        beside.step(&mut Round::new()?)?;
+        beside.step(&mut WorkloadRound::new()?)?;
     }
     Ok(Box::new(beside))
 }
 
-impl Beside {
-    fn step(&mut self, round: &mut Round) -> Result<()> {
+impl ResyncBeside {
+    fn step(&mut self, round: &mut WorkloadRound) -> Result<()> {
         let (key, value) = self.keys.next();
         let before = Instant::now();
         match self.verb {
-            Verb::Get => drop(self.kv.get(key)?),
-            Verb::Put => drop(self.kv.put(key, value)?),
+            KeyVerb::Get => drop(self.kv.get(key)?),
+            KeyVerb::Put => drop(self.kv.put(key, value)?),
         }
         round.note(1, 0, before.elapsed());
         Ok(())
     }
 
-    fn slice(&mut self, round: &mut Round) -> Result<()> {
+    fn slice(&mut self, round: &mut WorkloadRound) -> Result<()> {
         let begun = Instant::now();
         while begun.elapsed() < SLICE {
             self.step(round)?;
@@ -224,7 +230,7 @@ impl Beside {
     }
 
     /// Works for `length` or until the other node is up to date, from when that has begun.
-    fn during_resync(&mut self, length: Duration, round: &mut Round) -> Result<()> {
+    fn during_resync(&mut self, length: Duration, round: &mut WorkloadRound) -> Result<()> {
         self.pair.kill()?;
         let before = self.pair.sent()?;
         let mut restart = self.pair.restart()?;
@@ -244,13 +250,13 @@ impl Beside {
     }
 }
 
-impl Workload for Beside {
-    fn round(&mut self, length: Duration) -> Result<Round> {
-        let mut round = Round::new()?;
-        if self.other == Other::Resynced {
+impl Workload for ResyncBeside {
+    fn round(&mut self, length: Duration) -> Result<WorkloadRound> {
+        let mut round = WorkloadRound::new()?;
+        if self.other == OtherNode::Resynced {
             self.during_resync(length, &mut round)?;
         }
-        while self.other != Other::Resynced && round.elapsed < length {
+        while self.other != OtherNode::Resynced && round.elapsed < length {
             self.slice(&mut round)?;
         }
         Ok(round)

@@ -1,13 +1,13 @@
 //! `samite acknowledge-loss`: takes note of what is lost.
 
-use samite_placement::{Loss, remaining_losses};
+use samite_placement::{PartitionLoss, remaining_losses};
 use samite_types::DatasetId;
-use samite_wire::control::Lost;
+use samite_wire::control::LostRecords;
 
-use crate::cluster::Target;
-use crate::failure::{ExitCode, Failure};
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, ExitCode};
 use crate::health::{self, loss_words};
-use crate::output::Output;
+use crate::output::CommandOutput;
 
 /// Take note of what is lost
 ///
@@ -22,7 +22,7 @@ Examples:
   samite acknowledge-loss
   samite acknowledge-loss files kv
   samite acknowledge-loss --json")]
-pub struct Args {
+pub struct AcknowledgeArgs {
     /// Only of these datasets; of all unless given
     #[arg(value_name = "DATASET")]
     datasets: Vec<String>,
@@ -32,16 +32,16 @@ pub struct Args {
 }
 
 /// Acknowledges what the newest map says.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &AcknowledgeArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let client = target.connect()?;
     let map = client.refresh_map()?;
     let mut ids: Vec<DatasetId> = Vec::new();
     for name in &args.datasets {
-        let none = || Failure::new(ExitCode::NotFound, format!("dataset {name}: none such"));
+        let none = || CommandFailure::new(ExitCode::NotFound, format!("dataset {name}: none such"));
         ids.push(map.dataset(name).ok_or_else(none)?.id);
     }
     let is_meant = |id: &DatasetId| args.datasets.is_empty() || ids.contains(id);
-    let mut seen: Vec<Lost> = map.data().losses.clone();
+    let mut seen: Vec<LostRecords> = map.data().losses.clone();
     seen.iter_mut().for_each(|lost| lost.datasets.retain(is_meant));
     seen.retain(|lost| !lost.datasets.is_empty());
     if !seen.is_empty() {
@@ -49,9 +49,10 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     }
     // What was lost meanwhile is not what was acknowledged.
     let later = client.refresh_map()?;
-    let losses: Vec<Loss> = map.losses_named(&remaining_losses(&seen, &later.data().losses));
+    let losses: Vec<PartitionLoss> =
+        map.losses_named(&remaining_losses(&seen, &later.data().losses));
     let left = later.losses_known();
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     if args.json {
         out.json(&serde_json::json!({
             "acknowledged": health::losses_as_json(&losses),

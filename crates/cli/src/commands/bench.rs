@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use samite_bench::Options;
+use samite_bench::BenchOptions;
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 
 /// Measure operations, and how far they are from what the machine itself can do
 ///
@@ -15,7 +15,7 @@ Examples:
   samite bench --list
   samite bench '/kv/*'
   samite bench /floor --json --seconds 3")]
-pub struct Args {
+pub struct BenchArgs {
     /// Only those whose name has this in it, or matches it with `*`
     #[arg(value_name = "PATTERN")]
     pattern: Option<String>,
@@ -31,8 +31,8 @@ pub struct Args {
 }
 
 /// Measures.
-pub fn run(args: &Args) -> Result<(), Failure> {
-    let options = Options {
+pub fn run(args: &BenchArgs) -> Result<(), CommandFailure> {
+    let options = BenchOptions {
         pattern: args.pattern.clone(),
         json: args.json,
         seconds: args.seconds,
@@ -50,6 +50,6 @@ pub struct PeerArgs {
 }
 
 /// Serves a measurement.
-pub fn peer(args: &PeerArgs) -> Result<(), Failure> {
+pub fn peer(args: &PeerArgs) -> Result<(), CommandFailure> {
     Ok(samite_bench::peer(&args.args)?)
 }

@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use samite_fs::{Attr, FileKind, OpenFile, OpenFlags};
-use samite_stage::{Beside, LocalTree, StoreTree, Tree};
+use samite_fs::{FileAttributes, FileKind, OpenFile, OpenFlags};
+use samite_stage::{DraftFile, FileTree, LocalTree, StoreTree};
 use samite_types::ErrorKind;
 
 use super::room;
-use crate::cluster::{Files, Target};
-use crate::failure::{Failure, IoContext};
-use crate::output::{Output, complain};
+use crate::cluster::{ClusterFiles, ClusterTarget};
+use crate::failure::{CommandFailure, IoContext};
+use crate::output::{CommandOutput, complain};
 use crate::paths::{StorePath, store_path};
 
 /// What is moved at a time.
@@ -31,9 +31,9 @@ pub struct CatArgs {
 }
 
 /// Prints the files; those that cannot be read are named, and the others printed.
-pub fn cat(args: &CatArgs, target: &Target) -> Result<(), Failure> {
+pub fn cat(args: &CatArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let files = target.files()?;
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     let mut worst = None;
     for path in &args.paths {
         let printed =
@@ -44,7 +44,7 @@ pub fn cat(args: &CatArgs, target: &Target) -> Result<(), Failure> {
         }
     }
     out.finish()?;
-    worst.map_or(Ok(()), |code| Err(Failure::new(code, "")))
+    worst.map_or(Ok(()), |code| Err(CommandFailure::new(code, "")))
 }
 
 /// Copy one local file, or standard input, into the store
@@ -68,7 +68,7 @@ pub struct PutArgs {
 }
 
 /// Copies the file in.
-pub fn put(args: &PutArgs, target: &Target) -> Result<(), Failure> {
+pub fn put(args: &PutArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let is_stdin = args.local == Path::new("-");
     let (mut source, perm, need): (Box<dyn Read>, u32, u64) = if is_stdin {
         (Box::new(std::io::stdin().lock()), 0o666, 0)
@@ -77,12 +77,12 @@ pub fn put(args: &PutArgs, target: &Target) -> Result<(), Failure> {
         let file = File::open(&args.local).doing(&what)?;
         let metadata = file.metadata().doing(&what)?;
         if metadata.is_dir() {
-            return Err(Failure::failed(format!(
+            return Err(CommandFailure::failed(format!(
                 "{}: is a directory; `samite stage in` copies trees",
                 args.local.display()
             )));
         }
-        (Box::new(file), metadata.permissions().mode() & 0o777, room::held(&metadata))
+        (Box::new(file), metadata.permissions().mode() & 0o777, room::data_len(&metadata))
     };
     let files = target.files()?;
     let name = args.local.file_name().map(std::os::unix::ffi::OsStrExt::as_bytes);
@@ -93,7 +93,7 @@ pub fn put(args: &PutArgs, target: &Target) -> Result<(), Failure> {
     }
     let tree = StoreTree::new(files.fs.clone(), files.context.clone());
     let perm = perm & !files.context.umask;
-    let new = Beside::create(&tree, path.bytes(), perm)?;
+    let new = DraftFile::create(&tree, path.bytes(), perm)?;
     fill(&tree, &new, &mut *source, &args.local, &path)
         .and_then(|()| settle(&files, &new.file, there.as_ref()))
         .inspect_err(|_| new.give_up(&tree))?;
@@ -101,7 +101,10 @@ pub fn put(args: &PutArgs, target: &Target) -> Result<(), Failure> {
 }
 
 /// What is to be replaced at `path`, and its path: a link's target, not the link.
-fn replaced(files: &Files, path: &StorePath) -> Result<(StorePath, Option<Attr>), Failure> {
+fn replaced(
+    files: &ClusterFiles,
+    path: &StorePath,
+) -> Result<(StorePath, Option<FileAttributes>), CommandFailure> {
     let (fs, context) = (&files.fs, &files.context);
     let attr = match fs.stat(context, path.bytes(), false) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok((path.clone(), None)),
@@ -114,13 +117,17 @@ fn replaced(files: &Files, path: &StorePath) -> Result<(StorePath, Option<Attr>)
         Err(error) => return Err(error.into()),
     };
     if attr.1.kind != FileKind::File {
-        return Err(Failure::failed(format!("{}: is not a regular file", path.show())));
+        return Err(CommandFailure::failed(format!("{}: is not a regular file", path.show())));
     }
     Ok((attr.0, Some(attr.1)))
 }
 
 /// Gives the new file the owner, where that is allowed, and mode of the one that it replaces.
-fn settle(files: &Files, new: &OpenFile, there: Option<&Attr>) -> Result<(), Failure> {
+fn settle(
+    files: &ClusterFiles,
+    new: &OpenFile,
+    there: Option<&FileAttributes>,
+) -> Result<(), CommandFailure> {
     if let Some(there) = there {
         let made = new.attr()?;
         if (made.uid, made.gid) != (there.uid, there.gid) {
@@ -134,11 +141,11 @@ fn settle(files: &Files, new: &OpenFile, there: Option<&Attr>) -> Result<(), Fai
 
 fn fill(
     tree: &StoreTree,
-    new: &Beside<OpenFile>,
+    new: &DraftFile<OpenFile>,
     source: &mut dyn Read,
     local: &Path,
     path: &StorePath,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let mut buffer = vec![0; BUFFER_LEN];
     let mut offset = 0;
     loop {
@@ -172,11 +179,11 @@ pub struct GetArgs {
 }
 
 /// Copies the file out.
-pub fn get(args: &GetArgs, target: &Target) -> Result<(), Failure> {
+pub fn get(args: &GetArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let files = target.files()?;
     let source = open_to_read(&files, &args.path)?;
     if args.local == Path::new("-") {
-        let mut out = Output::new();
+        let mut out = CommandOutput::new();
         read_all(&source, |bytes| out.bytes(bytes))?;
         return out.finish();
     }
@@ -195,8 +202,8 @@ pub fn get(args: &GetArgs, target: &Target) -> Result<(), Failure> {
 pub fn write_local(
     local: &Path,
     (perm, need): (u32, u64),
-    fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), Failure>) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    fill: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<(), CommandFailure>) -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
     let what = format!("write {}", local.display());
     let there = match std::fs::symlink_metadata(local) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -216,7 +223,7 @@ pub fn write_local(
         return fill(&mut |bytes| device.write_all(bytes).doing(&what));
     }
     room::check_local(&local, need)?;
-    let new = Beside::create(&LocalTree, local.as_os_str().as_bytes(), perm)?;
+    let new = DraftFile::create(&LocalTree, local.as_os_str().as_bytes(), perm)?;
     fill(&mut |bytes| (&new.file).write_all(bytes).doing(&what))
         .and_then(|()| settle_local(&new.file, there.as_ref()).doing(&what))
         .inspect_err(|_| new.give_up(&LocalTree))?;
@@ -236,14 +243,17 @@ fn settle_local(new: &File, there: Option<&Metadata>) -> std::io::Result<()> {
 
 /// `path`, or `path/name` when it is a directory.
 pub fn into_directory(
-    files: &Files,
+    files: &ClusterFiles,
     path: &StorePath,
     name: Option<&[u8]>,
-) -> Result<StorePath, Failure> {
+) -> Result<StorePath, CommandFailure> {
     match files.fs.stat(&files.context, path.bytes(), true) {
         Ok(attr) if attr.kind == FileKind::Directory => {
             let name = name.ok_or_else(|| {
-                Failure::failed(format!("{}: is a directory; give a file's path", path.show()))
+                CommandFailure::failed(format!(
+                    "{}: is a directory; give a file's path",
+                    path.show()
+                ))
             })?;
             Ok(StorePath(samite_stage::join(path.bytes(), name)))
         }
@@ -253,18 +263,18 @@ pub fn into_directory(
     }
 }
 
-fn open_to_read(files: &Files, path: &StorePath) -> Result<OpenFile, Failure> {
+fn open_to_read(files: &ClusterFiles, path: &StorePath) -> Result<OpenFile, CommandFailure> {
     let file = files.fs.open_file(&files.context, path.bytes(), OpenFlags::reading(), 0)?;
     if file.kind() == FileKind::Directory {
-        return Err(Failure::failed(format!("{}: is a directory", path.show())));
+        return Err(CommandFailure::failed(format!("{}: is a directory", path.show())));
     }
     Ok(file)
 }
 
 fn read_all(
     file: &OpenFile,
-    mut sink: impl FnMut(&[u8]) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    mut sink: impl FnMut(&[u8]) -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
     let mut buffer = vec![0; BUFFER_LEN];
     let mut offset = 0;
     loop {

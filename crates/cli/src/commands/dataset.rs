@@ -2,27 +2,27 @@
 
 use samite_client::{Client, Dataset};
 use samite_types::{ErrorKind, Redundancy, TargetId};
-use samite_wire::access::Access;
+use samite_wire::access::DatasetAccess;
 use samite_wire::control::{
     BackendKind, DatasetSpec, DistributionKind, DurabilityKind, ReadsKind, SemanticsKind,
 };
 
-use crate::cluster::Target;
-use crate::failure::Failure;
-use crate::output::{Output, human_bytes};
+use crate::cluster::ClusterTarget;
+use crate::failure::CommandFailure;
+use crate::output::{CommandOutput, human_bytes};
 use crate::size::parse_size;
 
 /// Datasets: create, list, drop
 ///
 /// `samite kv`, `samite object` and the files make theirs (`kv`, `objects`, `files`) when they first need them.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct DatasetArgs {
     #[command(subcommand)]
-    command: Command,
+    command: DatasetCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum DatasetCommand {
     /// Make a dataset; no error if it exists with the same policy
     #[command(after_help = "\
 Examples:
@@ -151,7 +151,7 @@ fn parse_distribution(text: &str) -> Result<DistributionKind, String> {
 fn parse_mode(text: &str) -> Result<u16, String> {
     u16::from_str_radix(text, 8)
         .ok()
-        .filter(|mode| *mode <= Access::MODE_MASK)
+        .filter(|mode| *mode <= DatasetAccess::MODE_MASK)
         .ok_or_else(|| "expected an octal mode from 0 to 777".to_owned())
 }
 
@@ -164,10 +164,10 @@ fn parse_chunk(text: &str) -> Result<u32, String> {
 }
 
 /// Does it.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &DatasetArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let client = target.connect()?;
     match &args.command {
-        Command::Create {
+        DatasetCommand::Create {
             dataset,
             backend,
             distribution,
@@ -184,7 +184,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
                 distribution: distribution.clone(),
                 semantics: *semantics,
                 chunk_len: *chunk,
-                access: Access { mode: *mode, ..Access::default() },
+                access: DatasetAccess { mode: *mode, ..DatasetAccess::default() },
                 redundancy: mirror.map_or(own.redundancy, Redundancy),
                 durability: *durability,
                 reads: reads.unwrap_or(own.reads),
@@ -193,16 +193,20 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             client.create_dataset(&spec)?;
             Ok(())
         }
-        Command::Chmod { mode, dataset } => Ok(client.set_access(dataset, None, Some(*mode))?),
-        Command::Chown { uid, dataset } => Ok(client.set_access(dataset, Some(*uid), None)?),
-        Command::List { json } => list(&client, *json),
-        Command::Drop { dataset } => Ok(client.drop_dataset(dataset)?),
+        DatasetCommand::Chmod { mode, dataset } => {
+            Ok(client.set_access(dataset, None, Some(*mode))?)
+        }
+        DatasetCommand::Chown { uid, dataset } => {
+            Ok(client.set_access(dataset, Some(*uid), None)?)
+        }
+        DatasetCommand::List { json } => list(&client, *json),
+        DatasetCommand::Drop { dataset } => Ok(client.drop_dataset(dataset)?),
     }
 }
 
-fn list(client: &Client, json: bool) -> Result<(), Failure> {
+fn list(client: &Client, json: bool) -> Result<(), CommandFailure> {
     let map = client.refresh_map()?;
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     if !json {
         out.line(format!(
             "{:<24} {:<6} {:<8} {:<12} {:<10} {:>9} {:>6} {:<10} {:<7} {:>10} {:>4}",
@@ -253,7 +257,7 @@ fn list(client: &Client, json: bool) -> Result<(), Failure> {
 }
 
 /// The dataset `name`; a view's `own` one is made when it is missing, as redundant as the cluster was started.
-pub fn view_dataset(client: &Client, name: &str, own: &str) -> Result<Dataset, Failure> {
+pub fn view_dataset(client: &Client, name: &str, own: &str) -> Result<Dataset, CommandFailure> {
     match client.dataset(name) {
         Err(error) if error.kind() == ErrorKind::NotFound && name == own => {
             Ok(client.create_dataset(&client.spec(own))?)

@@ -2,9 +2,9 @@
 
 use clap::ArgAction;
 
-use crate::cluster::Target;
-use crate::failure::Failure;
-use crate::output::{Output, human_bytes};
+use crate::cluster::ClusterTarget;
+use crate::failure::CommandFailure;
+use crate::output::{CommandOutput, human_bytes};
 
 /// Show the space of the store
 #[derive(clap::Args)]
@@ -15,7 +15,7 @@ Examples:
   samite df -h
   samite df --json"
 )]
-pub struct Args {
+pub struct DfArgs {
     /// Sizes for people (KiB, MiB, GiB)
     #[arg(short = 'h', long)]
     human: bool,
@@ -28,13 +28,13 @@ pub struct Args {
 }
 
 /// Shows it.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &DfArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let files = target.files()?;
     let stat = files.fs.statfs()?;
     let capacity = stat.blocks.saturating_mul(stat.block_len);
     let free = stat.blocks_free.saturating_mul(stat.block_len);
     let used = capacity.saturating_sub(free);
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     if args.json {
         out.json(&serde_json::json!({
             "cluster": target.dir.name(),

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::cluster::Target;
-use crate::failure::{ExitCode, Failure};
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, ExitCode};
 use crate::local;
-use crate::output::Output;
+use crate::output::CommandOutput;
 
 /// How long another `up` or `down` of the same cluster is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ Examples:
   samite down
   samite down --name scratch
   samite down --all")]
-pub struct Args {
+pub struct DownArgs {
     /// End every cluster of this user
     #[arg(long)]
     all: bool,
@@ -36,8 +36,8 @@ pub struct Args {
 }
 
 /// Ends the cluster, or all.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
-    let mut out = Output::new();
+pub fn run(args: &DownArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
+    let mut out = CommandOutput::new();
     if !args.all {
         let line = down(target)?;
         if !args.quiet {
@@ -47,7 +47,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     }
     let mut failed = false;
     for name in target.runtime.clusters()? {
-        match Target::new(Some(name), None).and_then(|target| down(&target)) {
+        match ClusterTarget::new(Some(name), None).and_then(|target| down(&target)) {
             Ok(line) if args.quiet => drop(line),
             Ok(line) => out.line(line)?,
             Err(failure) => {
@@ -57,10 +57,10 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         }
     }
     out.finish()?;
-    if failed { Err(Failure::reported()) } else { Ok(()) }
+    if failed { Err(CommandFailure::reported()) } else { Ok(()) }
 }
 
-fn down(target: &Target) -> Result<String, Failure> {
+fn down(target: &ClusterTarget) -> Result<String, CommandFailure> {
     let dir = &target.dir;
     let exists = match dir.check() {
         Ok(()) => true,
@@ -73,7 +73,7 @@ fn down(target: &Target) -> Result<String, Failure> {
     let voter = local::living_voter(dir);
     let etcd = local::living_etcd(dir);
     if living.is_empty() && voter.is_none() && etcd.is_empty() && !dir.path().exists() {
-        return Err(Failure::new(
+        return Err(CommandFailure::new(
             ExitCode::Unreachable,
             format!("cluster {}: not up (no {})", dir.name(), dir.path().display()),
         ));
@@ -100,7 +100,7 @@ fn down(target: &Target) -> Result<String, Failure> {
 
 /// Asks the nodes over the wire, and gives the pids of those that agreed. Who does not hear it gets a signal, so
 /// nothing that fails here matters.
-fn ask_to_stop(target: &Target) -> Vec<u32> {
+fn ask_to_stop(target: &ClusterTarget) -> Vec<u32> {
     let Ok(file) = target.dir.read_cluster_file() else { return Vec::new() };
     let mut asked = Vec::new();
     // The node with the cluster map last: the others may still need it.

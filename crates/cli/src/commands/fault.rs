@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use samite_client::faults::ask;
 use samite_client::runtime::{ClusterFile, NodeEntry};
-use samite_types::fault::{Table, TableError, parse_time};
+use samite_types::fault::{FaultTable, TableError, parse_time};
 use samite_types::{Clock, NodeId, SystemClock};
 use samite_wire::control::{FaultRequest, FaultStatus};
 
-use crate::cluster::Target;
-use crate::failure::{ExitCode, Failure, IoContext};
-use crate::output::{Output, complain};
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, ExitCode, IoContext};
+use crate::output::{CommandOutput, complain};
 
 /// How long a node may take to answer.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,13 +33,13 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 ///   memory rot 1% NODE
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
-pub struct Args {
+pub struct FaultArgs {
     #[command(subcommand)]
-    command: Command,
+    command: FaultCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum FaultCommand {
     /// Set the table that a file holds, in place of the present one
     #[command(after_help = "\
 Examples:
@@ -49,7 +49,7 @@ Examples:
         /// File; `-` for standard input
         file: PathBuf,
         #[command(flatten)]
-        nodes: Nodes,
+        nodes: FaultNodes,
     },
     /// Set a table given here, in place of the present one
     #[command(after_help = "\
@@ -61,19 +61,19 @@ Examples:
         #[arg(required = true, value_name = "LINE")]
         lines: Vec<String>,
         #[command(flatten)]
-        nodes: Nodes,
+        nodes: FaultNodes,
     },
     /// Make no more faults
     #[command(after_help = "Example:\n  samite fault clear")]
     Clear {
         #[command(flatten)]
-        nodes: Nodes,
+        nodes: FaultNodes,
     },
     /// Show each node's table, and how much it has harmed
     #[command(visible_alias = "ls", after_help = "Example:\n  samite fault list --json")]
     List {
         #[command(flatten)]
-        nodes: Nodes,
+        nodes: FaultNodes,
         /// One JSON object for each node
         #[arg(long)]
         json: bool,
@@ -84,7 +84,7 @@ Examples:
     #[command(after_help = "Example:\n  samite fault log --node 1 | tail")]
     Log {
         #[command(flatten)]
-        nodes: Nodes,
+        nodes: FaultNodes,
         /// One JSON object for each fault
         #[arg(long)]
         json: bool,
@@ -122,7 +122,7 @@ Examples:
 
 /// Which nodes.
 #[derive(clap::Args)]
-struct Nodes {
+struct FaultNodes {
     /// Only this node
     #[arg(long, value_name = "NODE", value_parser = parse_node)]
     node: Option<NodeId>,
@@ -133,8 +133,8 @@ fn parse_node(text: &str) -> Result<NodeId, String> {
     number.parse().map(NodeId).map_err(|_| "expected the number of a node".to_owned())
 }
 
-impl Nodes {
-    fn of<'f>(&self, file: &'f ClusterFile) -> Result<Vec<&'f NodeEntry>, Failure> {
+impl FaultNodes {
+    fn of<'f>(&self, file: &'f ClusterFile) -> Result<Vec<&'f NodeEntry>, CommandFailure> {
         match self.node {
             Some(node) => Ok(vec![entry(file, node)?]),
             None => Ok(file.nodes.iter().collect()),
@@ -142,38 +142,38 @@ impl Nodes {
     }
 }
 
-fn entry(file: &ClusterFile, node: NodeId) -> Result<&NodeEntry, Failure> {
+fn entry(file: &ClusterFile, node: NodeId) -> Result<&NodeEntry, CommandFailure> {
     file.nodes
         .iter()
         .find(|entry| entry.node == node)
-        .ok_or_else(|| Failure::new(ExitCode::NotFound, format!("there is no node {node}")))
+        .ok_or_else(|| CommandFailure::new(ExitCode::NotFound, format!("there is no node {node}")))
 }
 
 /// Does it.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &FaultArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     match &args.command {
-        Command::Load { file, nodes } => {
+        FaultCommand::Load { file, nodes } => {
             let text = read(file)?;
-            let named = |error| Failure::usage(format!("{}: {error}", file.display()));
+            let named = |error| CommandFailure::usage(format!("{}: {error}", file.display()));
             set(target, nodes, text.parse().map_err(named)?)
         }
-        Command::Set { lines, nodes } => {
-            let table: Result<Table, TableError> = lines.join("\n").parse();
-            set(target, nodes, table.map_err(|error| Failure::usage(error.to_string()))?)
+        FaultCommand::Set { lines, nodes } => {
+            let table: Result<FaultTable, TableError> = lines.join("\n").parse();
+            set(target, nodes, table.map_err(|error| CommandFailure::usage(error.to_string()))?)
         }
-        Command::Clear { nodes } => {
+        FaultCommand::Clear { nodes } => {
             keep(target, nodes, None)?;
             ask_all(target, nodes, &FaultRequest::Clear, &mut |_, _| Ok(()))
         }
-        Command::List { nodes, json } => list(target, nodes, *json),
-        Command::Log { nodes, json } => log::run(target, nodes, *json),
-        Command::Pause { node, time } => process::pause(target, *node, *time),
-        Command::Resume { node } => process::resume(target, *node),
-        Command::Kill { node } => process::kill(target, *node),
+        FaultCommand::List { nodes, json } => list(target, nodes, *json),
+        FaultCommand::Log { nodes, json } => log::run(target, nodes, *json),
+        FaultCommand::Pause { node, time } => process::pause(target, *node, *time),
+        FaultCommand::Resume { node } => process::resume(target, *node),
+        FaultCommand::Kill { node } => process::kill(target, *node),
     }
 }
 
-fn read(file: &PathBuf) -> Result<String, Failure> {
+fn read(file: &PathBuf) -> Result<String, CommandFailure> {
     let mut text = String::new();
     let what = format_args!("read {}", file.display()).to_string();
     if file.as_os_str() == "-" {
@@ -185,14 +185,22 @@ fn read(file: &PathBuf) -> Result<String, Failure> {
 }
 
 /// Sets the same table everywhere, with one start.
-fn set(target: &Target, nodes: &Nodes, mut table: Table) -> Result<(), Failure> {
+fn set(
+    target: &ClusterTarget,
+    nodes: &FaultNodes,
+    mut table: FaultTable,
+) -> Result<(), CommandFailure> {
     table.start.get_or_insert_with(|| SystemClock.realtime());
     keep(target, nodes, Some(&table))?;
     ask_all(target, nodes, &FaultRequest::Set(table.to_string()), &mut |_, _| Ok(()))
 }
 
 /// Has nodes that start later go by `table`, or by none.
-fn keep(target: &Target, nodes: &Nodes, table: Option<&Table>) -> Result<(), Failure> {
+fn keep(
+    target: &ClusterTarget,
+    nodes: &FaultNodes,
+    table: Option<&FaultTable>,
+) -> Result<(), CommandFailure> {
     let file = target.cluster_file()?;
     for entry in nodes.of(&file)? {
         let path = target.dir.fault_table_path(entry.node);
@@ -210,8 +218,8 @@ fn keep(target: &Target, nodes: &Nodes, table: Option<&Table>) -> Result<(), Fai
     Ok(())
 }
 
-fn list(target: &Target, nodes: &Nodes, json: bool) -> Result<(), Failure> {
-    let mut out = Output::new();
+fn list(target: &ClusterTarget, nodes: &FaultNodes, json: bool) -> Result<(), CommandFailure> {
+    let mut out = CommandOutput::new();
     let done = ask_all(target, nodes, &FaultRequest::List, &mut |node, status| {
         let lines: Vec<&str> = status.table.as_deref().unwrap_or_default().lines().collect();
         let FaultStatus { frames, writes, .. } = status;
@@ -233,11 +241,11 @@ fn list(target: &Target, nodes: &Nodes, json: bool) -> Result<(), Failure> {
 
 /// Asks nodes one by one; one that fails keeps none of the others.
 fn ask_all(
-    target: &Target,
-    nodes: &Nodes,
+    target: &ClusterTarget,
+    nodes: &FaultNodes,
     request: &FaultRequest,
-    take: &mut dyn FnMut(NodeId, &FaultStatus) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    take: &mut dyn FnMut(NodeId, &FaultStatus) -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
     let file = target.cluster_file()?;
     let mut failed = None;
     for entry in nodes.of(&file)? {
@@ -245,11 +253,12 @@ fn ask_all(
         match ask(&config, request.clone(), target.timeout().unwrap_or(ASK_TIMEOUT)) {
             Ok(status) => take(entry.node, &status)?,
             Err(error) => {
-                let failure = Failure::from(error.context(format_args!("node {}", entry.node)));
+                let failure =
+                    CommandFailure::from(error.context(format_args!("node {}", entry.node)));
                 complain(&failure.message);
                 failed = Some(failure.code);
             }
         }
     }
-    failed.map_or(Ok(()), |code| Err(Failure::new(code, "")))
+    failed.map_or(Ok(()), |code| Err(CommandFailure::new(code, "")))
 }

@@ -1,12 +1,12 @@
 //! `samite cp`, `mv`, `rm` and `mkdir`: names and trees within the store.
 
 use samite_fs::{FileKind, RenameFlags};
-use samite_stage::{Options, Progress, StoreTree, Summary, copy_tree, join};
+use samite_stage::{CopyOptions, CopyProgress, CopySummary, StoreTree, copy_tree, join};
 use samite_types::ErrorKind;
 
 use super::data::into_directory;
-use crate::cluster::{Files, Target};
-use crate::failure::{ExitCode, Failure, IoContext};
+use crate::cluster::{ClusterFiles, ClusterTarget};
+use crate::failure::{CommandFailure, ExitCode, IoContext};
 use crate::output::complain;
 use crate::paths::{StorePath, store_path};
 
@@ -28,55 +28,55 @@ pub struct CpArgs {
 }
 
 /// Copies.
-pub fn cp(args: &CpArgs, target: &Target) -> Result<(), Failure> {
+pub fn cp(args: &CpArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let files = target.files()?;
     each_into(&files, &args.paths, |from, to| copy_one(&files, args.recursive, from, to))
 }
 
 fn copy_one(
-    files: &Files,
+    files: &ClusterFiles,
     recursive: bool,
     from: &StorePath,
     to: &StorePath,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let (fs, context) = (&files.fs, &files.context);
     // A symbolic link given by name means what it points to, as with cp.
     let source = fs.canonicalize(context, from.bytes())?;
     let attr = fs.stat(context, &source, true)?;
     if attr.kind == FileKind::Directory && !recursive {
-        return Err(Failure::failed(format!("{}: is a directory; use -r", from.show())));
+        return Err(CommandFailure::failed(format!("{}: is a directory; use -r", from.show())));
     }
     if let Ok(there) = fs.stat(context, to.bytes(), true)
         && there.ino == attr.ino
     {
         let message = format!("{} and {} are the same file", from.show(), to.show());
-        return Err(Failure::failed(message));
+        return Err(CommandFailure::failed(message));
     }
     if attr.kind == FileKind::Directory && is_within(files, to, attr.ino) {
         let message = format!("{}: cannot be copied into itself ({})", from.show(), to.show());
-        return Err(Failure::failed(message));
+        return Err(CommandFailure::failed(message));
     }
     let tree = StoreTree::new(fs.clone(), context.clone());
-    let options = Options { resume: false, ..Options::default() };
+    let options = CopyOptions { resume: false, ..CopyOptions::default() };
     let summary = copy_tree(
         (&tree, &source),
         (&tree, to.bytes()),
         &options,
-        &Progress::default(),
+        &CopyProgress::default(),
         &|error| complain(error.message()),
     )?;
     match summary {
-        Summary { stopped_by: Some(_), .. } => Err(super::stage::stopped(&summary)),
-        Summary { given_up: true, .. } => {
-            Err(Failure::new(ExitCode::Unreachable, "given up: a node cannot be reached"))
+        CopySummary { stopped_by: Some(_), .. } => Err(super::stage::stopped(&summary)),
+        CopySummary { given_up: true, .. } => {
+            Err(CommandFailure::new(ExitCode::Unreachable, "given up: a node cannot be reached"))
         }
-        Summary { errors: 0, .. } => Ok(()),
-        _ => Err(Failure::reported()),
+        CopySummary { errors: 0, .. } => Ok(()),
+        _ => Err(CommandFailure::reported()),
     }
 }
 
 /// Whether the directory with inode `ino` lies on the way to `path`.
-fn is_within(files: &Files, path: &StorePath, ino: u64) -> bool {
+fn is_within(files: &ClusterFiles, path: &StorePath, ino: u64) -> bool {
     path.prefixes().iter().any(|prefix| {
         files.fs.stat(&files.context, *prefix, true).is_ok_and(|attr| attr.ino == ino)
     })
@@ -100,7 +100,7 @@ pub struct MvArgs {
 }
 
 /// Renames.
-pub fn mv(args: &MvArgs, target: &Target) -> Result<(), Failure> {
+pub fn mv(args: &MvArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let files = target.files()?;
     let flags = RenameFlags { no_replace: args.no_clobber, ..RenameFlags::default() };
     each_into(&files, &args.paths, |from, to| {
@@ -110,19 +110,19 @@ pub fn mv(args: &MvArgs, target: &Target) -> Result<(), Failure> {
 
 /// Carries out `act` for each path but the last, which says where to. Failures are told; the first one's code counts.
 fn each_into(
-    files: &Files,
+    files: &ClusterFiles,
     paths: &[StorePath],
-    act: impl Fn(&StorePath, &StorePath) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    act: impl Fn(&StorePath, &StorePath) -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
     let Some((to, sources)) = paths.split_last() else {
-        return Err(Failure::usage("no paths given"));
+        return Err(CommandFailure::usage("no paths given"));
     };
     if let [from] = sources {
         return act(from, &into_directory(files, to, Some(from.base()))?);
     }
     let attr = files.fs.stat(&files.context, to.bytes(), true);
     if !attr.is_ok_and(|attr| attr.kind == FileKind::Directory) {
-        return Err(Failure::failed(format!("{}: is not a directory", to.show())));
+        return Err(CommandFailure::failed(format!("{}: is not a directory", to.show())));
     }
     each(sources, |from| act(from, &StorePath(join(to.bytes(), from.base()))))
 }
@@ -130,8 +130,8 @@ fn each_into(
 /// Carries out `act` for each path. Failures are told; the first one's code counts.
 fn each(
     paths: &[StorePath],
-    act: impl Fn(&StorePath) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    act: impl Fn(&StorePath) -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
     let mut first = None;
     for path in paths {
         if let Err(failure) = act(path) {
@@ -145,7 +145,7 @@ fn each(
             first.get_or_insert(failure.code);
         }
     }
-    first.map_or(Ok(()), |code| Err(Failure::new(code, "")))
+    first.map_or(Ok(()), |code| Err(CommandFailure::new(code, "")))
 }
 
 /// Remove files and directories of the store
@@ -166,18 +166,21 @@ pub struct RmArgs {
 }
 
 /// Removes.
-pub fn rm(args: &RmArgs, target: &Target) -> Result<(), Failure> {
+pub fn rm(args: &RmArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let files = target.files()?;
     each(&args.paths, |path| {
         if path.base().is_empty() || matches!(path.base(), b"." | b"..") {
-            return Err(Failure::failed(format!("{}: cannot be removed", path.show())));
+            return Err(CommandFailure::failed(format!("{}: cannot be removed", path.show())));
         }
         let removed = match files.fs.stat(&files.context, path.bytes(), false) {
             Ok(attr) if attr.kind != FileKind::Directory => {
                 files.fs.unlink(&files.context, path.bytes())
             }
             Ok(_) if !args.recursive => {
-                return Err(Failure::failed(format!("{}: is a directory; use -r", path.show())));
+                return Err(CommandFailure::failed(format!(
+                    "{}: is a directory; use -r",
+                    path.show()
+                )));
             }
             Ok(_) => remove_tree(&files, path.bytes()),
             Err(error) => Err(error),
@@ -189,7 +192,7 @@ pub fn rm(args: &RmArgs, target: &Target) -> Result<(), Failure> {
     })
 }
 
-fn remove_tree(files: &Files, root: &[u8]) -> samite_types::Result<()> {
+fn remove_tree(files: &ClusterFiles, root: &[u8]) -> samite_types::Result<()> {
     let (fs, context) = (&files.fs, &files.context);
     // A directory is met twice: to empty it, and again when all below it is gone.
     let mut waiting = vec![(root.to_vec(), false)];
@@ -244,7 +247,7 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 }
 
 /// Makes them.
-pub fn mkdir(args: &MkdirArgs, target: &Target) -> Result<(), Failure> {
+pub fn mkdir(args: &MkdirArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let files = target.files()?;
     let (fs, context) = (&files.fs, &files.context);
     each(&args.paths, |path| {
@@ -257,7 +260,7 @@ pub fn mkdir(args: &MkdirArgs, target: &Target) -> Result<(), Failure> {
                 let attr = fs.stat(context, path.bytes(), true)?;
                 if attr.kind != FileKind::Directory {
                     let message = format!("{}: exists, and is no directory", path.show());
-                    return Err(Failure::failed(message));
+                    return Err(CommandFailure::failed(message));
                 }
                 return Ok(());
             }
@@ -271,7 +274,7 @@ pub fn mkdir(args: &MkdirArgs, target: &Target) -> Result<(), Failure> {
 }
 
 /// Makes the directories above `path` that are missing.
-pub fn make_parents(files: &Files, path: &StorePath) -> Result<(), Failure> {
+pub fn make_parents(files: &ClusterFiles, path: &StorePath) -> Result<(), CommandFailure> {
     let mut prefixes = path.prefixes();
     prefixes.pop();
     for prefix in prefixes {
@@ -284,7 +287,7 @@ pub fn make_parents(files: &Files, path: &StorePath) -> Result<(), Failure> {
 }
 
 /// Makes the local directories above `path` that are missing.
-pub fn make_local_parents(path: &std::path::Path) -> Result<(), Failure> {
+pub fn make_local_parents(path: &std::path::Path) -> Result<(), CommandFailure> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => std::fs::create_dir_all(parent)
             .doing(format_args!("make directory {}", parent.display())),

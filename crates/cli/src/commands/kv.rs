@@ -5,15 +5,15 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use samite_client::kv::Kv;
+use samite_client::kv::KvView;
 use samite_types::{ErrorKind, Version};
 
 use super::dataset::view_dataset;
 use super::ls::hex;
 use super::room;
-use crate::cluster::Target;
-use crate::failure::{ExitCode, Failure, IoContext};
-use crate::output::{Output, escaped};
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, ExitCode, IoContext};
+use crate::output::{CommandOutput, escaped};
 
 /// Dataset that the commands use when none is named.
 pub const DATASET: &str = "kv";
@@ -24,16 +24,16 @@ const PAGE_LEN: usize = 4096;
 ///
 /// Keys are bytes, 1 to 4096; values have up to 1 GiB. A dataset other than `kv` is made with `samite dataset create` first.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct KvArgs {
     /// Dataset
     #[arg(long, global = true, value_name = "DATASET", default_value = DATASET)]
     dataset: String,
     #[command(subcommand)]
-    command: Command,
+    command: KvCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum KvCommand {
     /// Print the value of a key
     #[command(after_help = "Example:\n  samite kv get greeting")]
     Get {
@@ -119,7 +119,7 @@ struct ValueArgs {
 }
 
 impl ValueArgs {
-    fn bytes(&self) -> Result<Vec<u8>, Failure> {
+    fn bytes(&self) -> Result<Vec<u8>, CommandFailure> {
         match (&self.value, &self.file) {
             (_, Some(path)) => std::fs::read(path).doing(format_args!("read {}", path.display())),
             (Some(value), None) if value != "-" => Ok(value.as_bytes().to_vec()),
@@ -139,14 +139,14 @@ impl ValueArgs {
 }
 
 /// Does it.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &KvArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let client = target.connect()?;
     let dataset = view_dataset(&client, &args.dataset, DATASET)?;
-    let kv = Kv::new(dataset.clone());
-    let mut out = Output::new();
+    let kv = KvView::new(dataset.clone());
+    let mut out = CommandOutput::new();
     match &args.command {
-        Command::Get { key, json } => get(&kv, key.as_bytes(), *json, &mut out)?,
-        Command::Put { key, value: given, if_absent, force } => {
+        KvCommand::Get { key, json } => get(&kv, key.as_bytes(), *json, &mut out)?,
+        KvCommand::Put { key, value: given, if_absent, force } => {
             let value = given.bytes()?;
             // What is left of a large value whose command was killed.
             kv.sweep(key.as_bytes())?;
@@ -160,22 +160,24 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             };
             out.line(version.get().to_string())?;
         }
-        Command::Cas { key, version, value } => {
+        KvCommand::Cas { key, version, value } => {
             let value = value.bytes()?;
             let version = kv.compare_and_swap(key.as_bytes(), Version(*version), &value).map_err(
                 |error| match error.kind() {
                     // For a condition that does not hold it matters not why.
-                    ErrorKind::NotFound => Failure::new(ExitCode::Conflict, error.to_string()),
+                    ErrorKind::NotFound => {
+                        CommandFailure::new(ExitCode::Conflict, error.to_string())
+                    }
                     _ => error.into(),
                 },
             )?;
             out.line(version.get().to_string())?;
         }
-        Command::Append { key, value } => {
+        KvCommand::Append { key, value } => {
             let len = kv.append(key.as_bytes(), &value.bytes()?)?;
             out.line(len.to_string())?;
         }
-        Command::Delete { keys } => {
+        KvCommand::Delete { keys } => {
             let mut missing = Vec::new();
             for key in keys {
                 kv.sweep(key.as_bytes())?;
@@ -185,10 +187,10 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             }
             if !missing.is_empty() {
                 let message = format!("delete {}: no such key", missing.join(", "));
-                return Err(Failure::new(ExitCode::NotFound, message));
+                return Err(CommandFailure::new(ExitCode::NotFound, message));
             }
         }
-        Command::List { prefix, after, limit, long, json } => {
+        KvCommand::List { prefix, after, limit, long, json } => {
             let how = ListHow { limit: *limit, long: *long, json: *json };
             list(&kv, prefix.as_bytes(), after.as_bytes(), &how, &mut out)?;
         }
@@ -196,9 +198,9 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     out.finish()
 }
 
-fn get(kv: &Kv, key: &[u8], json: bool, out: &mut Output) -> Result<(), Failure> {
+fn get(kv: &KvView, key: &[u8], json: bool, out: &mut CommandOutput) -> Result<(), CommandFailure> {
     let value = kv.get(key)?.ok_or_else(|| {
-        Failure::new(ExitCode::NotFound, format!("get {}: no such key", escaped(key)))
+        CommandFailure::new(ExitCode::NotFound, format!("get {}: no such key", escaped(key)))
     })?;
     if !json {
         return out.bytes(&value.bytes);
@@ -220,12 +222,12 @@ struct ListHow {
 }
 
 fn list(
-    kv: &Kv,
+    kv: &KvView,
     prefix: &[u8],
     after: &[u8],
     how: &ListHow,
-    out: &mut Output,
-) -> Result<(), Failure> {
+    out: &mut CommandOutput,
+) -> Result<(), CommandFailure> {
     let mut after = after.to_vec();
     let mut left = how.limit.unwrap_or(usize::MAX);
     while left > 0 {

@@ -1,12 +1,12 @@
 //! `samite ls`: what is in a directory.
 
-use samite_fs::{Attr, DirEntry, FileKind};
+use samite_fs::{DirEntry, FileAttributes, FileKind};
 use samite_stage::join;
 use samite_types::{ErrorKind, utc};
 
-use crate::cluster::{Files, Target};
-use crate::failure::{ExitCode, Failure};
-use crate::output::{Output, complain, mode_text};
+use crate::cluster::{ClusterFiles, ClusterTarget};
+use crate::failure::{CommandFailure, ExitCode};
+use crate::output::{CommandOutput, complain, mode_text};
 use crate::paths::{StorePath, store_path};
 
 /// List directories and files of the store
@@ -18,7 +18,7 @@ Examples:
   samite ls /data
   samite ls -lR /data
   samite ls --json /data | jq .size")]
-pub struct Args {
+pub struct LsArgs {
     /// Mode, links, owner, group, size and time of change, too
     #[arg(short)]
     long: bool,
@@ -40,8 +40,9 @@ pub struct Args {
 }
 
 /// Lists.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
-    let mut listing = Listing { args, files: target.files()?, out: Output::new(), worst: None };
+pub fn run(args: &LsArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
+    let mut listing =
+        LsListing { args, files: target.files()?, out: CommandOutput::new(), worst: None };
     let titled = args.recursive || args.paths.len() > 1;
     for (number, path) in args.paths.iter().enumerate() {
         match listing.files.fs.stat(&listing.files.context, path.bytes(), false) {
@@ -53,19 +54,19 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         }
     }
     listing.out.finish()?;
-    listing.worst.map_or(Ok(()), |code| Err(Failure::new(code, "")))
+    listing.worst.map_or(Ok(()), |code| Err(CommandFailure::new(code, "")))
 }
 
-struct Listing<'a> {
-    args: &'a Args,
-    files: Files,
-    out: Output,
+struct LsListing<'a> {
+    args: &'a LsArgs,
+    files: ClusterFiles,
+    out: CommandOutput,
     worst: Option<ExitCode>,
 }
 
-impl Listing<'_> {
-    fn failed(&mut self, error: samite_types::Error) -> Result<(), Failure> {
-        let failure = Failure::from(error);
+impl LsListing<'_> {
+    fn failed(&mut self, error: samite_types::Error) -> Result<(), CommandFailure> {
+        let failure = CommandFailure::from(error);
         if failure.code == ExitCode::Unreachable {
             // Each further entry would wait for the node again.
             return Err(failure);
@@ -75,7 +76,7 @@ impl Listing<'_> {
         Ok(())
     }
 
-    fn tree(&mut self, root: &[u8], titled: bool, first: bool) -> Result<(), Failure> {
+    fn tree(&mut self, root: &[u8], titled: bool, first: bool) -> Result<(), CommandFailure> {
         let mut waiting = vec![root.to_vec()];
         let mut first = first;
         while let Some(dir) = waiting.pop() {
@@ -134,7 +135,12 @@ impl Listing<'_> {
         end.map_err(|error| error.context(format_args!("list {:?}", String::from_utf8_lossy(dir))))
     }
 
-    fn entry(&mut self, name: &[u8], path: &[u8], attr: &Attr) -> Result<(), Failure> {
+    fn entry(
+        &mut self,
+        name: &[u8],
+        path: &[u8],
+        attr: &FileAttributes,
+    ) -> Result<(), CommandFailure> {
         let link_target = if attr.kind == FileKind::Symlink && (self.args.long || self.args.json) {
             self.files.fs.readlink(&self.files.context, path).ok()
         } else {
@@ -167,7 +173,11 @@ impl Listing<'_> {
 }
 
 /// A file as JSON: names as text, and as hexadecimal bytes when they are not UTF-8.
-pub fn attr_json(path: &[u8], attr: &Attr, link_target: Option<&[u8]>) -> serde_json::Value {
+pub fn attr_json(
+    path: &[u8],
+    attr: &FileAttributes,
+    link_target: Option<&[u8]>,
+) -> serde_json::Value {
     let mut value = serde_json::json!({
         "path": String::from_utf8_lossy(path),
         "kind": kind_name(attr.kind),

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use samite_fuse::{Mount, MountOptions, THREADS_DEFAULT, THREADS_MAX, find_mount};
+use samite_fuse::{MountOptions, StoreMount, THREADS_DEFAULT, THREADS_MAX, find_mount};
 use tracing_subscriber::EnvFilter;
 
-use crate::cluster::{FILES_DATASET, Target};
-use crate::failure::{ExitCode, Failure, IoContext};
+use crate::cluster::{ClusterTarget, FILES_DATASET};
+use crate::failure::{CommandFailure, ExitCode, IoContext};
 use crate::local::{self, mounts};
 use crate::{signals, turns};
 
@@ -77,7 +77,7 @@ fn parse_threads(text: &str) -> Result<usize, String> {
 }
 
 /// Mounts.
-pub fn mount(args: &MountArgs, target: &Target) -> Result<(), Failure> {
+pub fn mount(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     target.cluster_file()?;
     if args.foreground || args.daemon {
         return serve(args, target);
@@ -107,10 +107,10 @@ pub fn mount(args: &MountArgs, target: &Target) -> Result<(), Failure> {
         .find(|code| status.code() == Some(*code as i32));
     // It has said why, unless something killed it.
     let message = if status.code().is_some() { "" } else { "the daemon of the mount was killed" };
-    Err(Failure::new(code.unwrap_or(ExitCode::Failed), message))
+    Err(CommandFailure::new(code.unwrap_or(ExitCode::Failed), message))
 }
 
-fn serve(args: &MountArgs, target: &Target) -> Result<(), Failure> {
+fn serve(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     // Signals first: threads that are started later must not take them.
     let unmounter: Arc<Mutex<Option<_>>> = Arc::default();
     let stopping: Arc<Mutex<Option<samite_fuse::Unmounter>>> = unmounter.clone();
@@ -138,7 +138,7 @@ fn serve(args: &MountArgs, target: &Target) -> Result<(), Failure> {
         threads: args.threads,
         caches: !args.uncached,
     };
-    let mut mount = Mount::new(&fs, &path, &options)?;
+    let mut mount = StoreMount::new(&fs, &path, &options)?;
     *unmounter.lock().unwrap_or_else(PoisonError::into_inner) = Some(mount.unmounter());
     let _record = mounts::MountRecord::own(path).write(&target.dir)?;
     if args.daemon {
@@ -148,7 +148,7 @@ fn serve(args: &MountArgs, target: &Target) -> Result<(), Failure> {
 }
 
 /// Errors go to stderr; a daemon's is its log in the end.
-fn log_to(args: &MountArgs, target: &Target) -> Result<(), Failure> {
+fn log_to(args: &MountArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let filter = EnvFilter::try_from_env("SAMITE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
     if args.daemon {
@@ -163,7 +163,7 @@ fn log_to(args: &MountArgs, target: &Target) -> Result<(), Failure> {
 }
 
 /// Tells the waiting command, and lets go of its terminal.
-fn say_ready(target: &Target) -> Result<(), Failure> {
+fn say_ready(target: &ClusterTarget) -> Result<(), CommandFailure> {
     std::io::stdout().write_all(&[READY]).doing("report that the mount serves")?;
     std::io::stdout().flush().doing("report that the mount serves")?;
     let path = mounts::log_path(&target.dir, std::process::id());
@@ -174,9 +174,9 @@ fn say_ready(target: &Target) -> Result<(), Failure> {
 }
 
 /// Ends a mount.
-pub fn umount(args: &UmountArgs, target: &Target) -> Result<(), Failure> {
+pub fn umount(args: &UmountArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let Some(mount) = find_mount(&args.path)? else {
-        return Err(Failure::new(
+        return Err(CommandFailure::new(
             ExitCode::NotFound,
             format!("{}: no store is mounted there", args.path.display()),
         ));

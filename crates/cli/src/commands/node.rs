@@ -5,8 +5,8 @@ mod serve;
 
 pub use change::parse_node;
 
-use crate::cluster::Target;
-use crate::failure::Failure;
+use crate::cluster::ClusterTarget;
+use crate::failure::CommandFailure;
 
 /// Add, drain, remove or restart nodes of a local cluster; without any of these, serve one node
 ///
@@ -22,18 +22,18 @@ Examples:
   samite node drain 2 && samite node remove 2
   samite node --dir /tmp/samite-1000/default --node 0 --nodes 1 --memory 1G"
 )]
-pub struct Args {
+pub struct NodeArgs {
     #[command(subcommand)]
-    change: Option<change::Command>,
+    change: Option<change::NodeCommand>,
     #[command(flatten)]
-    serve: Option<serve::Serve>,
+    serve: Option<serve::ServeArgs>,
 }
 
 /// Does it.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &NodeArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     match (&args.change, &args.serve) {
         (Some(change), _) => change::run(change, target),
         (None, Some(serve)) => serve::run(serve, target),
-        (None, None) => Err(Failure::usage("samite node: what is to be done? See --help")),
+        (None, None) => Err(CommandFailure::usage("samite node: what is to be done? See --help")),
     }
 }

@@ -6,15 +6,15 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use samite_client::object::Objects;
+use samite_client::object::ObjectView;
 
 use super::data::{read_full, write_local};
 use super::dataset::view_dataset;
 use super::ls::hex;
 use super::room;
-use crate::cluster::Target;
-use crate::failure::{ExitCode, Failure, IoContext};
-use crate::output::{Output, escaped};
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, ExitCode, IoContext};
+use crate::output::{CommandOutput, escaped};
 
 /// Dataset that the commands use when none is named.
 pub const DATASET: &str = "objects";
@@ -27,16 +27,16 @@ const BUFFER_LEN: usize = 4 << 20;
 ///
 /// A dataset other than `objects` is made with `samite dataset create` first.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct ObjectArgs {
     /// Dataset
     #[arg(long, global = true, value_name = "DATASET", default_value = DATASET)]
     dataset: String,
     #[command(subcommand)]
-    command: Command,
+    command: ObjectCommand,
 }
 
 #[derive(clap::Subcommand)]
-enum Command {
+enum ObjectCommand {
     /// Make or replace an object from a local file or standard input
     ///
     /// An object that is there is replaced when the new one is whole. What a killed command leaves goes with the next one.
@@ -104,14 +104,14 @@ enum Command {
 }
 
 /// Does it.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &ObjectArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let client = target.connect()?;
     let dataset = view_dataset(&client, &args.dataset, DATASET)?;
     let fits = |need| room::check_dataset(&client, &dataset, need);
-    let objects = Objects::new(dataset.clone());
-    let mut out = Output::new();
+    let objects = ObjectView::new(dataset.clone());
+    let mut out = CommandOutput::new();
     match &args.command {
-        Command::Put { object, local, force } => {
+        ObjectCommand::Put { object, local, force } => {
             put(
                 &objects,
                 object.as_bytes(),
@@ -119,7 +119,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
                 |need| if *force { Ok(()) } else { fits(need) },
             )?;
         }
-        Command::Get { object, local, offset, length, force } => {
+        ObjectCommand::Get { object, local, offset, length, force } => {
             let range = (*offset, length.unwrap_or(u64::MAX));
             if local == Path::new("-") {
                 get(&objects, object.as_bytes(), range, |bytes| out.bytes(bytes))?;
@@ -132,10 +132,10 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
                 })?;
             }
         }
-        Command::Ls { prefix, long, json } => {
+        ObjectCommand::Ls { prefix, long, json } => {
             list(&objects, prefix.as_bytes(), *long, *json, &mut out)?;
         }
-        Command::Rm { objects: names } => {
+        ObjectCommand::Rm { objects: names } => {
             let mut missing = Vec::new();
             for name in names {
                 if !objects.delete(name.as_bytes())? {
@@ -144,10 +144,10 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             }
             if !missing.is_empty() {
                 let message = format!("rm {}: no such object", missing.join(", "));
-                return Err(Failure::new(ExitCode::NotFound, message));
+                return Err(CommandFailure::new(ExitCode::NotFound, message));
             }
         }
-        Command::Stat { object, json } => {
+        ObjectCommand::Stat { object, json } => {
             let len = objects.open(object.as_bytes())?.len()?;
             if *json {
                 out.json(&entry_json(object.as_bytes(), len))?;
@@ -160,17 +160,17 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
 }
 
 fn put(
-    objects: &Objects,
+    objects: &ObjectView,
     name: &[u8],
     local: &Path,
-    fits: impl FnOnce(u64) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    fits: impl FnOnce(u64) -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
     let what = format!("open {}", local.display());
     let (mut source, need): (Box<dyn Read>, u64) = if local == Path::new("-") {
         (Box::new(std::io::stdin().lock()), 0)
     } else {
         let file = File::open(local).doing(&what)?;
-        let len = room::held(&file.metadata().doing(&what)?);
+        let len = room::data_len(&file.metadata().doing(&what)?);
         (Box::new(file), len)
     };
     // What killed commands have left goes with it.
@@ -190,11 +190,11 @@ fn put(
 }
 
 fn get(
-    objects: &Objects,
+    objects: &ObjectView,
     name: &[u8],
     (offset, length): (u64, u64),
-    mut sink: impl FnMut(&[u8]) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    mut sink: impl FnMut(&[u8]) -> Result<(), CommandFailure>,
+) -> Result<(), CommandFailure> {
     let object = objects.open(name)?;
     let mut buffer = vec![0; BUFFER_LEN];
     let (mut at, mut left) = (offset, length);
@@ -212,12 +212,12 @@ fn get(
 }
 
 fn list(
-    objects: &Objects,
+    objects: &ObjectView,
     prefix: &[u8],
     long: bool,
     json: bool,
-    out: &mut Output,
-) -> Result<(), Failure> {
+    out: &mut CommandOutput,
+) -> Result<(), CommandFailure> {
     let mut after = Vec::new();
     loop {
         let page = objects.list(prefix, &after, PAGE_LEN)?;

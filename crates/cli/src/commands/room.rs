@@ -9,10 +9,10 @@ use std::path::Path;
 use samite_client::{Client, Dataset};
 use samite_fs::{FileKind, StatFs};
 use samite_placement::ClusterMap;
-use samite_stage::{LocalTree, Meta, StoreTree, Tree, join};
+use samite_stage::{FileMeta, FileTree, LocalTree, StoreTree, join};
 
-use crate::cluster::Files;
-use crate::failure::Failure;
+use crate::cluster::ClusterFiles;
+use crate::failure::CommandFailure;
 use crate::output::human_bytes;
 use crate::paths::StorePath;
 
@@ -26,24 +26,24 @@ const BLOCK_LEN: u64 = 512;
 const TRIED_LEN: u64 = 1 << 20;
 
 #[derive(Default)]
-struct Need {
+struct RoomNeed {
     bytes: u64,
     entries: u64,
 }
 
-impl Need {
+impl RoomNeed {
     const fn total(&self) -> u64 {
         self.bytes.saturating_add(self.entries.saturating_mul(ENTRY_LEN))
     }
 }
 
 /// Bytes of a local file: holes take nothing.
-pub fn held(meta: &Metadata) -> u64 {
+pub fn data_len(meta: &Metadata) -> u64 {
     meta.len().min(meta.blocks().saturating_mul(BLOCK_LEN))
 }
 
 /// Refuses a file of so many bytes that is larger than the room that is free in a dataset.
-pub fn check_dataset(client: &Client, dataset: &Dataset, need: u64) -> Result<(), Failure> {
+pub fn check_dataset(client: &Client, dataset: &Dataset, need: u64) -> Result<(), CommandFailure> {
     if need < TRIED_LEN {
         return Ok(());
     }
@@ -62,7 +62,7 @@ pub fn check_dataset(client: &Client, dataset: &Dataset, need: u64) -> Result<()
 }
 
 /// Refuses a file of so many bytes that is larger than the room that is free for files.
-pub fn check_files(files: &Files, need: u64) -> Result<(), Failure> {
+pub fn check_files(files: &ClusterFiles, need: u64) -> Result<(), CommandFailure> {
     if need < TRIED_LEN {
         return Ok(());
     }
@@ -76,7 +76,7 @@ pub fn check_files(files: &Files, need: u64) -> Result<(), Failure> {
 }
 
 /// Refuses a local file of so many bytes that is larger than the room that is free where it is to be.
-pub fn check_local(local: &Path, need: u64) -> Result<(), Failure> {
+pub fn check_local(local: &Path, need: u64) -> Result<(), CommandFailure> {
     match (need >= TRIED_LEN).then(|| free_at(local)).flatten() {
         Some((free, dir)) if need > free => Err(too_large(need, free, &dir.display().to_string())),
         _ => Ok(()),
@@ -85,11 +85,11 @@ pub fn check_local(local: &Path, need: u64) -> Result<(), Failure> {
 
 /// Refuses to copy a tree out of the store where that is larger than the room that is free. What is there already does not count when it would be skipped.
 pub fn check_out(
-    files: &Files,
+    files: &ClusterFiles,
     source: &[u8],
     destination: &Path,
     resumes: bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let Some((free, dir)) = free_at(destination) else { return Ok(()) };
     // Mostly all that there is would fit: then nothing need be looked at.
     let Ok(stat) = files.fs.statfs() else { return Ok(()) };
@@ -131,7 +131,7 @@ fn measure_store(store: &StoreTree, source: &[u8], destination: &Path, resumes: 
 }
 
 fn add_file(
-    meta: &Meta,
+    meta: &FileMeta,
     to: &[u8],
     resumes: bool,
     linked: &mut HashSet<(u64, u64)>,
@@ -165,8 +165,8 @@ fn node_names(map: &ClusterMap) -> String {
     nodes.join("+")
 }
 
-fn too_large(need: u64, free: u64, place: &str) -> Failure {
-    Failure::failed(format!(
+fn too_large(need: u64, free: u64, place: &str) -> CommandFailure {
+    CommandFailure::failed(format!(
         "needs about {}; {} are free on {place}: --force tries",
         human_bytes(need),
         human_bytes(free),
@@ -175,12 +175,12 @@ fn too_large(need: u64, free: u64, place: &str) -> Failure {
 
 /// Refuses a tree that is larger than the room that is free. What is there already does not count when it would be skipped.
 pub fn check(
-    files: &Files,
+    files: &ClusterFiles,
     source: &Path,
     destination: &StorePath,
     resumes: bool,
-) -> Result<(), Failure> {
-    let mut need = Need::default();
+) -> Result<(), CommandFailure> {
+    let mut need = RoomNeed::default();
     measure(source, &mut |_, _| false, &mut need);
     let stat = files.fs.statfs()?;
     let free = free_of(&stat);
@@ -199,14 +199,14 @@ pub fn check(
             let here = LocalTree.meta(path.as_os_str().as_bytes());
             matches!((here, store.meta(&to)), (Ok(here), Ok(there)) if here.is_copied_as(&there))
         };
-        need = Need::default();
+        need = RoomNeed::default();
         measure(source, &mut is_there, &mut need);
         if need.total() <= free {
             return Ok(());
         }
     }
     let map = files.fs.client().map()?;
-    Err(Failure::failed(format!(
+    Err(CommandFailure::failed(format!(
         "needs about {} and {} entries; {} are free on {}: --force tries",
         human_bytes(need.total()),
         need.entries,
@@ -217,7 +217,7 @@ pub fn check(
 
 /// Adds up what a tree takes, but for files that `is_there` says of: their path, and the path below `root`.
 /// What cannot be looked at counts nothing; the copy says so.
-fn measure(root: &Path, is_there: &mut dyn FnMut(&Path, &Path) -> bool, need: &mut Need) {
+fn measure(root: &Path, is_there: &mut dyn FnMut(&Path, &Path) -> bool, need: &mut RoomNeed) {
     let mut unread = vec![root.to_path_buf()];
     let mut linked = HashSet::new();
     let mut add = |path: &Path, meta: &Metadata| {
@@ -231,7 +231,7 @@ fn measure(root: &Path, is_there: &mut dyn FnMut(&Path, &Path) -> bool, need: &m
         }
         need.entries += 1;
         if meta.is_file() {
-            need.bytes = need.bytes.saturating_add(held(meta));
+            need.bytes = need.bytes.saturating_add(data_len(meta));
         }
     };
     while let Some(path) = unread.pop() {

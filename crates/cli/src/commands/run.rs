@@ -6,11 +6,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use samite_client::reach::{ENV_QUIET, hidden};
+use samite_client::interposability::{ENV_QUIET, hidden};
 use samite_client::runtime::{DEFAULT_MOUNT, ENV_CLUSTER, ENV_MOUNT, ENV_PRELOAD, ENV_RUNTIME_DIR};
 
-use crate::cluster::Target;
-use crate::failure::{ExitCode, Failure, IoContext};
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, ExitCode, IoContext};
 
 const LIBRARY: &str = "libsamite_preload.so";
 
@@ -24,7 +24,7 @@ Examples:
   samite run -- ls -l /samite
   samite run -- bash -c 'sort /samite/in | uniq -c > /samite/out'
   samite run --at /data -- python3 script.py /data/input")]
-pub struct Args {
+pub struct RunArgs {
     /// Where the program sees the store: an absolute path, which need not exist
     #[arg(long, value_name = "PATH", default_value = DEFAULT_MOUNT)]
     at: PathBuf,
@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 /// Becomes the program.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &RunArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let mount = mount_path(&args.at)?;
     // Nothing is worse to find out from inside a program than that there is no store.
     target.cluster_file()?;
@@ -50,7 +50,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         preload.push(others);
     }
     let (program, arguments) =
-        args.command.split_first().ok_or_else(|| Failure::usage("no program given"))?;
+        args.command.split_first().ok_or_else(|| CommandFailure::usage("no program given"))?;
     warn_if_hidden(program, &mount);
     let error = Command::new(program)
         .args(arguments)
@@ -63,7 +63,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         std::io::ErrorKind::NotFound => ExitCode::NoSuchProgram,
         _ => ExitCode::CannotExecute,
     };
-    Err(Failure::new(code, format!("run {}: {error}", Path::new(program).display())))
+    Err(CommandFailure::new(code, format!("run {}: {error}", Path::new(program).display())))
 }
 
 /// A program that does not see the store would fail on paths that are not there.
@@ -88,11 +88,11 @@ fn warn_if_hidden(program: &OsStr, mount: &Path) {
 }
 
 /// Checks the path and gives it without needless slashes.
-fn mount_path(at: &Path) -> Result<PathBuf, Failure> {
+fn mount_path(at: &Path) -> Result<PathBuf, CommandFailure> {
     let plain: PathBuf = at.components().collect();
     let has_parent = at.components().any(|part| part == std::path::Component::ParentDir);
     if !at.is_absolute() || has_parent || plain == Path::new("/") {
-        return Err(Failure::usage(format!(
+        return Err(CommandFailure::usage(format!(
             "--at {}: must be an absolute path without '..', other than /",
             at.display()
         )));
@@ -101,13 +101,13 @@ fn mount_path(at: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// The preload library: named by the environment, or found where builds and installations put it.
-fn library() -> Result<PathBuf, Failure> {
+fn library() -> Result<PathBuf, CommandFailure> {
     if let Some(named) = std::env::var_os(ENV_PRELOAD).filter(|named| !named.is_empty()) {
         let path = std::path::absolute(&named).doing(format_args!("{ENV_PRELOAD}"))?;
         return if path.exists() {
             loadable(path)
         } else {
-            Err(Failure::failed(format!("{ENV_PRELOAD} {}: no such file", path.display())))
+            Err(CommandFailure::failed(format!("{ENV_PRELOAD} {}: no such file", path.display())))
         };
     }
     let program = std::env::current_exe().doing("find the samite binary")?;
@@ -115,7 +115,7 @@ fn library() -> Result<PathBuf, Failure> {
     let places = ["", "../lib", "../lib/samite"].map(|place| beside.join(place).join(LIBRARY));
     match places.iter().find(|path| path.exists()) {
         Some(path) => loadable(path.clone()),
-        None => Err(Failure::failed(format!(
+        None => Err(CommandFailure::failed(format!(
             "{LIBRARY}: not in {}; set {ENV_PRELOAD} to its path",
             places.map(|path| path.display().to_string()).join(", ")
         ))),
@@ -123,10 +123,10 @@ fn library() -> Result<PathBuf, Failure> {
 }
 
 /// The dynamic linker splits its list of libraries at colons and spaces, and knows no way to quote them.
-fn loadable(path: PathBuf) -> Result<PathBuf, Failure> {
+fn loadable(path: PathBuf) -> Result<PathBuf, CommandFailure> {
     let splits = |path: &OsStr| path.as_bytes().iter().any(|byte| b": \t\n".contains(byte));
     if splits(path.as_os_str()) {
-        return Err(Failure::failed(format!(
+        return Err(CommandFailure::failed(format!(
             "{}: a preloaded library must lie where the path has no colon and no space",
             path.display()
         )));

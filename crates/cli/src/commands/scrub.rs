@@ -6,10 +6,10 @@ use samite_client::Client;
 use samite_types::NodeId;
 use samite_wire::control::ScrubStatus;
 
-use crate::cluster::Target;
-use crate::failure::{ExitCode, Failure};
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, ExitCode};
 use crate::health::{loss_words, losses_as_json};
-use crate::output::{Output, human_bytes};
+use crate::output::{CommandOutput, human_bytes};
 
 /// How often nodes are asked how far they are.
 const LOOK: Duration = Duration::from_millis(50);
@@ -29,7 +29,7 @@ const REPAIR: Duration = Duration::from_secs(3);
 Examples:
   samite scrub
   samite scrub files --json")]
-pub struct Args {
+pub struct ScrubArgs {
     /// Only this dataset
     #[arg(value_name = "DATASET")]
     dataset: Option<String>,
@@ -42,21 +42,21 @@ pub struct Args {
 }
 
 /// A node that scrubs.
-struct Under {
+struct ScrubbingNode {
     node: NodeId,
     number: u64,
     before: ScrubStatus,
 }
 
 /// Scrubs.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &ScrubArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let client = target.connect()?;
     let map = client.map()?;
     let dataset = match &args.dataset {
         None => None,
         Some(name) => {
             let known = map.dataset(name);
-            let none = || Failure::usage(format!("there is no dataset {name}"));
+            let none = || CommandFailure::usage(format!("there is no dataset {name}"));
             Some(known.ok_or_else(none)?.id)
         }
     };
@@ -64,13 +64,13 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
     for info in map.nodes() {
         let before = client.node_status(info.node)?.scrub;
         let number = client.scrub(info.node, dataset)?;
-        under.push(Under { node: info.node, number, before });
+        under.push(ScrubbingNode { node: info.node, number, before });
     }
     let found = wait(args, &client, &under)?;
     let left = found.left;
     let mut losses = client.refresh_map()?.losses_known();
     losses.retain(|loss| args.dataset.as_ref().is_none_or(|name| *name == loss.dataset));
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     if args.json {
         out.json(&serde_json::json!({
             "records": found.records, "bytes": found.bytes, "damaged": found.damaged,
@@ -93,25 +93,29 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             left => format!("; and {left} records are damaged"),
         };
         let words = format!("lost: {}{more}", loss_words(&losses));
-        return Err(Failure::new(ExitCode::Damaged, words));
+        return Err(CommandFailure::new(ExitCode::Damaged, words));
     }
     if left > 0 {
         let words = format!("{left} records are damaged, and no member has them whole");
-        return Err(Failure::new(ExitCode::Damaged, words));
+        return Err(CommandFailure::new(ExitCode::Damaged, words));
     }
     if found.damaged + found.evened > 0 {
-        return Err(Failure::reported());
+        return Err(CommandFailure::reported());
     }
     Ok(())
 }
 
 /// Waits until all have looked at everything, and what can be mended is. Returns what was found.
-fn wait(args: &Args, client: &Client, under: &[Under]) -> Result<ScrubStatus, Failure> {
+fn wait(
+    args: &ScrubArgs,
+    client: &Client,
+    under: &[ScrubbingNode],
+) -> Result<ScrubStatus, CommandFailure> {
     let mut done_at: Option<Instant> = None;
     loop {
         let mut all = ScrubStatus::default();
         let mut is_done = true;
-        for Under { node, number, before } in under {
+        for ScrubbingNode { node, number, before } in under {
             let now = client.node_status(*node)?.scrub;
             is_done &= now.done >= *number;
             all.records += now.records - before.records;

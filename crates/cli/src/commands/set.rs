@@ -1,10 +1,10 @@
 //! `samite set`: what a directory promises.
 
-use samite_fs::Semantics;
+use samite_fs::FileSemantics;
 
-use crate::cluster::Target;
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::cluster::ClusterTarget;
+use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
 use crate::paths::{StorePath, store_path};
 
 /// Set what a directory promises to the programs that use the files in it
@@ -17,7 +17,7 @@ use crate::paths::{StorePath, store_path};
 Examples:
   samite set /scratch semantics=temporary
   samite set --json /results semantics=posix")]
-pub struct Args {
+pub struct SetArgs {
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -26,10 +26,10 @@ pub struct Args {
     path: StorePath,
     /// semantics=posix, semantics=session or semantics=temporary
     #[arg(value_name = "SETTING", value_parser = setting)]
-    semantics: Semantics,
+    semantics: FileSemantics,
 }
 
-fn setting(text: &str) -> Result<Semantics, String> {
+fn setting(text: &str) -> Result<FileSemantics, String> {
     match text.split_once('=') {
         Some(("semantics", value)) => {
             value.parse().map_err(|error: samite_types::Error| error.message().to_owned())
@@ -39,10 +39,10 @@ fn setting(text: &str) -> Result<Semantics, String> {
 }
 
 /// Sets it.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &SetArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let files = target.files()?;
     files.fs.set_semantics(&files.context, args.path.bytes(), args.semantics)?;
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     if args.json {
         out.json(&serde_json::json!({
             "path": String::from_utf8_lossy(args.path.bytes()),

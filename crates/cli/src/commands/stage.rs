@@ -8,14 +8,14 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use samite_stage::{LocalTree, Options, Progress, StoreTree, Summary, copy_tree};
+use samite_stage::{CopyOptions, CopyProgress, CopySummary, LocalTree, StoreTree, copy_tree};
 use samite_types::Error;
 
 use super::files::{make_local_parents, make_parents};
 use super::room;
-use crate::cluster::Target;
-use crate::failure::{ExitCode, Failure};
-use crate::output::{Output, human_bytes};
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, ExitCode};
+use crate::output::{CommandOutput, human_bytes};
 use crate::paths::{StorePath, store_path};
 
 /// How often the progress bar is drawn.
@@ -31,13 +31,13 @@ const THREADS_MAX: u64 = 64;
 /// Can be run again after an interruption: a file that is there with the same length and time is skipped, any other one is copied anew.
 /// What fails is named on stderr and does not stop the rest; the exit code is 1 then. After ten errors of one kind the rest is only counted.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct StageArgs {
     #[command(subcommand)]
-    direction: Direction,
+    direction: StageDirection,
 }
 
 #[derive(clap::Subcommand)]
-enum Direction {
+enum StageDirection {
     /// Copy a local tree or file into the store
     ///
     /// Afterwards DST is what SRC is; what else is in a directory DST stays. Missing directories above DST are made.
@@ -53,7 +53,7 @@ Examples:
         #[arg(value_name = "DST", value_parser = store_path())]
         destination: StorePath,
         #[command(flatten)]
-        options: How,
+        options: StageSettings,
     },
     /// Copy a tree or file of the store to a local one
     ///
@@ -69,12 +69,12 @@ Example:
         #[arg(value_name = "DST")]
         destination: PathBuf,
         #[command(flatten)]
-        options: How,
+        options: StageSettings,
     },
 }
 
 #[derive(clap::Args)]
-struct How {
+struct StageSettings {
     /// Read every file back and compare its checksum with the source's, skipped files too
     #[arg(long)]
     checksum: bool,
@@ -96,12 +96,12 @@ struct How {
 }
 
 /// Copies.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &StageArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     match &args.direction {
-        Direction::In { source, destination, options } => {
+        StageDirection::In { source, destination, options } => {
             // Before anything is made in the store.
             std::fs::symlink_metadata(source).map_err(|error| {
-                Failure::failed(format!("stage in {}: {error}", source.display()))
+                CommandFailure::failed(format!("stage in {}: {error}", source.display()))
             })?;
             let files = target.files()?;
             // A link given by name means what it points to.
@@ -122,7 +122,7 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
                 )
             })
         }
-        Direction::Out { source, destination, options } => {
+        StageDirection::Out { source, destination, options } => {
             let files = target.files()?;
             files.fs.stat(&files.context, source.bytes(), false)?;
             let source = files
@@ -145,15 +145,15 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
 type OnError<'a> = &'a (dyn Fn(&Error) + Sync);
 
 fn stage(
-    how: &How,
-    copy: impl FnOnce(&Options, &Progress, OnError<'_>) -> samite_types::Result<Summary>,
-) -> Result<(), Failure> {
+    how: &StageSettings,
+    copy: impl FnOnce(&CopyOptions, &CopyProgress, OnError<'_>) -> samite_types::Result<CopySummary>,
+) -> Result<(), CommandFailure> {
     let mut options =
-        Options { checksum: how.checksum, resume: !how.no_resume, ..Options::default() };
+        CopyOptions { checksum: how.checksum, resume: !how.no_resume, ..CopyOptions::default() };
     if let Some(threads) = how.threads {
         options.threads = usize::try_from(threads).unwrap_or(options.threads);
     }
-    let progress = Progress::default();
+    let progress = CopyProgress::default();
     let bar = if how.quiet || !std::io::stderr().is_terminal() {
         ProgressBar::hidden()
     } else {
@@ -173,21 +173,21 @@ fn stage(
     bar.finish_and_clear();
     report(how, &summary)?;
     match summary {
-        Summary { stopped_by: Some(_), .. } => Err(stopped(&summary)),
-        Summary { given_up: true, .. } => Err(Failure::new(
+        CopySummary { stopped_by: Some(_), .. } => Err(stopped(&summary)),
+        CopySummary { given_up: true, .. } => Err(CommandFailure::new(
             ExitCode::Unreachable,
             "given up: a node cannot be reached; the same command goes on where this one stopped",
         )),
-        Summary { errors: 0, .. } => Ok(()),
-        _ => Err(Failure::reported()),
+        CopySummary { errors: 0, .. } => Ok(()),
+        _ => Err(CommandFailure::reported()),
     }
 }
 
 /// What is said after ten errors of one kind.
-pub fn stopped(summary: &Summary) -> Failure {
+pub fn stopped(summary: &CopySummary) -> CommandFailure {
     let words = summary.stopped_by.map_or("", |kind| kind.words());
-    let Summary { errors, untried, .. } = summary;
-    Failure::failed(format!(
+    let CopySummary { errors, untried, .. } = summary;
+    CommandFailure::failed(format!(
         "given up ({words}): {errors} errors, and {untried} files were not tried"
     ))
 }
@@ -199,7 +199,7 @@ fn new_bar() -> ProgressBar {
     ProgressBar::new(0).with_style(style)
 }
 
-fn draw(bar: &ProgressBar, progress: &Progress, is_done: &Receiver<()>) {
+fn draw(bar: &ProgressBar, progress: &CopyProgress, is_done: &Receiver<()>) {
     let begun = Instant::now();
     let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     while is_done.recv_timeout(DRAW_INTERVAL) == Err(RecvTimeoutError::Timeout) {
@@ -218,10 +218,10 @@ fn draw(bar: &ProgressBar, progress: &Progress, is_done: &Receiver<()>) {
     }
 }
 
-fn report(how: &How, summary: &Summary) -> Result<(), Failure> {
+fn report(how: &StageSettings, summary: &CopySummary) -> Result<(), CommandFailure> {
     let seconds = summary.elapsed.as_secs_f64();
     let rate = summary.bytes as f64 / 1e6 / seconds.max(1e-9);
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     if how.json {
         out.json(&serde_json::json!({
             "files": summary.files,

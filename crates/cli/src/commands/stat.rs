@@ -1,11 +1,11 @@
 //! `samite stat`: all that is known of a file.
 
-use samite_fs::{Attr, FileKind, Timestamp};
+use samite_fs::{FileAttributes, FileKind, Timestamp};
 
 use super::ls::{attr_json, kind_name};
-use crate::cluster::Target;
-use crate::failure::Failure;
-use crate::output::{Output, complain, escaped, mode_text};
+use crate::cluster::ClusterTarget;
+use crate::failure::CommandFailure;
+use crate::output::{CommandOutput, complain, escaped, mode_text};
 use crate::paths::{StorePath, store_path};
 
 /// Show what is known of files
@@ -14,7 +14,7 @@ use crate::paths::{StorePath, store_path};
 Examples:
   samite stat /data/part-1
   samite stat --json /data | python3 -m json.tool")]
-pub struct Args {
+pub struct StatArgs {
     /// Follow a symbolic link
     #[arg(short = 'L', long)]
     dereference: bool,
@@ -27,16 +27,16 @@ pub struct Args {
 }
 
 /// Shows them.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &StatArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let files = target.files()?;
     let (fs, context) = (&files.fs, &files.context);
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     let mut first = None;
     for path in &args.paths {
         let attr = match fs.stat(context, path.bytes(), args.dereference) {
             Ok(attr) => attr,
             Err(error) => {
-                let failure = Failure::from(error);
+                let failure = CommandFailure::from(error);
                 complain(&failure.message);
                 first.get_or_insert(failure.code);
                 continue;
@@ -89,10 +89,10 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         }
     }
     out.finish()?;
-    first.map_or(Ok(()), |code| Err(Failure::new(code, "")))
+    first.map_or(Ok(()), |code| Err(CommandFailure::new(code, "")))
 }
 
-fn times(attr: &Attr) -> [(&'static str, Timestamp); 4] {
+fn times(attr: &FileAttributes) -> [(&'static str, Timestamp); 4] {
     [("access", attr.atime), ("modify", attr.mtime), ("change", attr.ctime), (" birth", attr.btime)]
 }
 

@@ -6,13 +6,13 @@ use samite_client::runtime::{ClusterFile, ClusterSetup, NodeEntry};
 use samite_fs::FileSystem;
 use samite_placement::ClusterMap;
 use samite_types::{NodeId, Redundancy, Result as SamiteResult};
-use samite_wire::control::{NodeState, NodeStatus, Reachability};
+use samite_wire::control::{NodeReachability, NodeState, NodeStatus};
 
-use crate::cluster::{FILES_DATASET, Target};
-use crate::failure::{ExitCode, Failure};
-use crate::health::{Word, health, loss_words, losses_as_json};
+use crate::cluster::{ClusterTarget, FILES_DATASET};
+use crate::failure::{CommandFailure, ExitCode};
+use crate::health::{HealthWord, health, loss_words, losses_as_json};
 use crate::local;
-use crate::output::{Output, human_bytes};
+use crate::output::{CommandOutput, human_bytes};
 
 /// How long a node may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ Examples:
   samite status --json | python3 -m json.tool
   samite status > /dev/null || echo \"something is wrong: $?\"
   samite status --all")]
-pub struct Args {
+pub struct StatusArgs {
     /// List the clusters of this user instead
     #[arg(long)]
     all: bool,
@@ -40,12 +40,12 @@ pub struct Args {
 }
 
 /// Shows the cluster, or all.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &StatusArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     if args.all { all(args, target) } else { one(args, target) }
 }
 
-fn all(args: &Args, target: &Target) -> Result<(), Failure> {
-    let mut out = Output::new();
+fn all(args: &StatusArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
+    let mut out = CommandOutput::new();
     let mut clusters = Vec::new();
     for name in target.runtime.clusters()? {
         let dir = target.runtime.cluster(&name)?;
@@ -69,7 +69,7 @@ fn all(args: &Args, target: &Target) -> Result<(), Failure> {
     out.finish()
 }
 
-fn one(args: &Args, target: &Target) -> Result<(), Failure> {
+fn one(args: &StatusArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let file = target.cluster_file()?;
     let ask_all = || -> Vec<(&NodeEntry, SamiteResult<NodeStatus>)> {
         file.nodes.iter().map(|entry| (entry, ask(target, entry))).collect()
@@ -89,7 +89,7 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
     let leader = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok()?.leader).next_back();
     let word = word(map.as_ref().ok().map(|map| &**map), &answers);
     let losses = map.as_ref().map_or_else(|_| Vec::new(), |map| map.losses_known());
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     if args.json {
         let nodes: Vec<_> = answers
             .iter()
@@ -101,7 +101,7 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
                 Err(error) => serde_json::json!({
                     "node": entry.node, "pid": entry.pid, "socket": entry.socket, "tcp": entry.tcp,
                     "serving": false, "state": state(entry), "error": error.message(),
-                    "ended": local::life::ended(&target.dir, entry),
+                    "ended": local::node_life::ended(&target.dir, entry),
                 }),
             })
             .collect();
@@ -141,9 +141,9 @@ fn one(args: &Args, target: &Target) -> Result<(), Failure> {
 /// How the command ends when the cluster is so.
 fn end(
     cluster: &str,
-    word: Word,
+    word: HealthWord,
     answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let silent: Vec<String> = answers
         .iter()
         .filter_map(|(entry, answer)| {
@@ -158,33 +158,38 @@ fn end(
         false => format!("cluster {}: {}", cluster, silent.join("; ")),
     };
     match word {
-        Word::Lost => Err(Failure::new(ExitCode::Damaged, message)),
-        _ if !silent.is_empty() => Err(Failure::new(ExitCode::Unreachable, message)),
-        Word::Degraded => Err(Failure::new(ExitCode::Degraded, message)),
-        Word::Ok => Ok(()),
+        HealthWord::Lost => Err(CommandFailure::new(ExitCode::Damaged, message)),
+        _ if !silent.is_empty() => Err(CommandFailure::new(ExitCode::Unreachable, message)),
+        HealthWord::Degraded => Err(CommandFailure::new(ExitCode::Degraded, message)),
+        HealthWord::Ok => Ok(()),
     }
 }
 
 /// How the cluster is, by its map and what its nodes say.
-fn word(map: Option<&ClusterMap>, answers: &[(&NodeEntry, SamiteResult<NodeStatus>)]) -> Word {
+fn word(
+    map: Option<&ClusterMap>,
+    answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
+) -> HealthWord {
     let is_whole = |answer: &SamiteResult<NodeStatus>| {
         answer.as_ref().is_ok_and(|status| status.scrub.left == 0)
     };
-    match Word::of(map) {
-        Word::Ok if !answers.iter().all(|(_, answer)| is_whole(answer)) => Word::Degraded,
+    match HealthWord::of(map) {
+        HealthWord::Ok if !answers.iter().all(|(_, answer)| is_whole(answer)) => {
+            HealthWord::Degraded
+        }
         word => word,
     }
 }
 
 /// Each node is asked by a client of its own, so that a dead one does not stand in the way of the others.
-fn ask(target: &Target, entry: &NodeEntry) -> SamiteResult<NodeStatus> {
+fn ask(target: &ClusterTarget, entry: &NodeEntry) -> SamiteResult<NodeStatus> {
     target
         .connect_to(std::slice::from_ref(entry), Some(TIMEOUT))
         .and_then(|client| client.node_status(entry.node))
 }
 
 /// The line about the whole.
-fn head(out: &mut Output, cluster: &str, map: &ClusterMap) -> Result<(), Failure> {
+fn head(out: &mut CommandOutput, cluster: &str, map: &ClusterMap) -> Result<(), CommandFailure> {
     let names: Vec<&str> =
         map.datasets().iter().map(|dataset| dataset.spec.name.as_str()).collect();
     out.line(format!(
@@ -197,9 +202,9 @@ fn head(out: &mut Output, cluster: &str, map: &ClusterMap) -> Result<(), Failure
 
 /// The line about what is on flash, if anything is.
 fn durable(
-    out: &mut Output,
+    out: &mut CommandOutput,
     answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let statuses = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
     let (log, checkpoints) = statuses.fold((0, 0), |(log, checkpoints), status| {
         (log + status.log_bytes, checkpoints + status.checkpoint_bytes)
@@ -212,7 +217,7 @@ fn durable(
 }
 
 /// The line about TLS, where there is tcp.
-fn tls(out: &mut Output, setup: &ClusterSetup) -> Result<(), Failure> {
+fn tls(out: &mut CommandOutput, setup: &ClusterSetup) -> Result<(), CommandFailure> {
     if !setup.tcp {
         return Ok(());
     }
@@ -227,8 +232,8 @@ fn tls(out: &mut Output, setup: &ClusterSetup) -> Result<(), Failure> {
 /// What the cluster map says of a node.
 fn state_of(map: &ClusterMap, node: NodeId) -> &'static str {
     match map.state(node) {
-        Some(NodeState { reachability: Reachability::Offline, .. }) => "offline",
-        Some(NodeState { reachability: Reachability::ProbablyOffline, .. }) => "late",
+        Some(NodeState { reachability: NodeReachability::Offline, .. }) => "offline",
+        Some(NodeState { reachability: NodeReachability::ProbablyOffline, .. }) => "late",
         Some(NodeState { is_draining: true, .. }) => "draining",
         Some(_) => "online",
         None => "unknown",
@@ -245,11 +250,11 @@ fn groups(map: &ClusterMap) -> impl Iterator<Item = serde_json::Value> {
 
 /// A line for each table of mirror groups; nothing where nothing is mirrored.
 fn mirrors(
-    out: &mut Output,
+    out: &mut CommandOutput,
     map: &ClusterMap,
     leader: Option<NodeId>,
     answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let tables = map.data().tables.iter().filter(|table| table.redundancy.get() > 1);
     let redundancies: Vec<Redundancy> = tables.map(|table| table.redundancy).collect();
     if redundancies.is_empty() {
@@ -278,31 +283,31 @@ fn mirrors(
 
 /// A line for each process that has ended and should not have.
 fn ends(
-    out: &mut Output,
-    target: &Target,
+    out: &mut CommandOutput,
+    target: &ClusterTarget,
     file: &ClusterFile,
     answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let mut tell = |what: String, pid: u32, how: String| {
         out.line(format!("{what}: its process (pid {pid}) {how}"))
     };
     for (entry, _) in answers.iter().filter(|(_, answer)| answer.is_err()) {
-        if let Some(how) = local::life::ended(&target.dir, entry) {
+        if let Some(how) = local::node_life::ended(&target.dir, entry) {
             tell(entry.node.to_string(), entry.pid, how)?;
         }
     }
     if let Some(voter) = file.setup.third_voter
-        && let Some(how) = local::life::ended_other(voter.pid, voter.start_ticks)
+        && let Some(how) = local::node_life::ended_other(voter.pid, voter.start_ticks)
     {
         tell("third voter".to_owned(), voter.pid, how)?;
     }
     for member in file.setup.etcd_members.iter().filter(|member| member.pid > 0) {
-        if let Some(how) = local::life::ended_other(member.pid, member.start_ticks) {
+        if let Some(how) = local::node_life::ended_other(member.pid, member.start_ticks) {
             tell(member.name.clone(), member.pid, how)?;
         }
     }
     for mount in local::mounts::records(&target.dir) {
-        if let Some(how) = local::life::ended_other(mount.pid, mount.start_ticks) {
+        if let Some(how) = local::node_life::ended_other(mount.pid, mount.start_ticks) {
             tell(format!("mount on {}", mount.path.display()), mount.pid, how)?;
         }
     }
@@ -310,10 +315,10 @@ fn ends(
 }
 
 fn table(
-    out: &mut Output,
+    out: &mut CommandOutput,
     answers: &[(&NodeEntry, SamiteResult<NodeStatus>)],
     state: impl Fn(&NodeEntry) -> &'static str,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     out.line(format!(
         "{:<5} {:>8} {:<8} {:>10} {:>10} {:>6} {:>10} {:>6} {:>12} {:>9}",
         "node",

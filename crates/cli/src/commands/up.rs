@@ -10,20 +10,19 @@ use samite_client::Client;
 use samite_client::runtime::{
     ClusterDir, ClusterFile, ClusterSetup, EtcdTlsFiles, NodeEntry, VoterEntry,
 };
-use samite_fs::{Context, FileSystem};
+use samite_fs::{CallerContext, FileSystem};
 use samite_node::etcd;
 use samite_types::fault::parse_time;
 use samite_types::{NodeId, Redundancy};
 use samite_wire::control::{DatasetSpec, DurabilityKind, ReadsKind};
 
-use crate::cluster::{FILES_DATASET, Target};
+use crate::cluster::{ClusterTarget, FILES_DATASET};
 use crate::commands::dataset::parse_reads;
-use crate::commands::node::parse_node;
-use crate::commands::{kv, object};
-use crate::failure::{ExitCode, Failure, IoContext};
-use crate::local::kept::{self, Keeper, Kept};
+use crate::commands::{kv, node::parse_node, object};
+use crate::failure::{CommandFailure, ExitCode, IoContext};
+use crate::local::cluster_record::{self, ClusterRecord, CoordinatorLocation};
 use crate::local::{self, aside, launch, memory, process, tls};
-use crate::output::{Output, human_bytes};
+use crate::output::{CommandOutput, human_bytes};
 use crate::signals;
 use crate::size::parse_size;
 
@@ -56,7 +55,7 @@ Examples:
   samite up --local 3 --mirror 2 --coordinator etcd
   samite up --local 2 --durable /flash/job
   samite up --local 2 --tls")]
-pub struct Args {
+pub struct UpArgs {
     /// Nodes to start on this machine
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(NODES_MAX)))]
     local: u32,
@@ -129,21 +128,21 @@ fn is_url(text: &str) -> bool {
 }
 
 /// Starts the cluster.
-pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &UpArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let begun = Instant::now();
-    let room = memory::Room::read();
+    let room = memory::MemoryRoom::read();
     let memory = memory::of_node(args.memory, u64::from(args.local), room.as_ref())?;
     if u32::from(args.mirror) > args.local {
         let words = format!("--mirror {}: there are only {} nodes", args.mirror, args.local);
-        return Err(Failure::usage(words));
+        return Err(CommandFailure::usage(words));
     }
     if let Some(node) = args.renew.iter().find(|node| node.get() >= args.local) {
         let words = format!("--renew {node}: there are only {} nodes", args.local);
-        return Err(Failure::usage(words));
+        return Err(CommandFailure::usage(words));
     }
-    if args.local == 1 && args.keeper() == Some(Keeper::Replicated) {
+    if args.local == 1 && args.keeper() == Some(CoordinatorLocation::Replicated) {
         let words = "--coordinator replicated: one node alone has nobody to keep it with";
-        return Err(Failure::usage(words));
+        return Err(CommandFailure::usage(words));
     }
     let tls = args.tls.read()?;
     let etcd_tls = etcd_tls(args)?;
@@ -159,11 +158,13 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
         dir.write_authorities(pem)?;
     }
     let (children, etcd) = (Vec::new(), Vec::new());
-    let (setup, kept) = (ClusterSetup::default(), Kept::fresh(dir.name(), args.fresh_keeper()));
+    let (setup, kept) =
+        (ClusterSetup::default(), ClusterRecord::fresh(dir.name(), args.fresh_keeper()));
     // From here on what is left behind is swept away if it does not come to serve.
     let asides = Vec::new();
     let third = None;
-    let mut nodes = Starting { dir, children, third, etcd, setup, kept, asides, serves: false };
+    let mut nodes =
+        StartingCluster { dir, children, third, etcd, setup, kept, asides, serves: false };
     nodes.setup = nodes.set_up(args, memory, tls)?;
     nodes.setup.etcd_tls = etcd_tls;
     let until = begun + Duration::from_secs(args.wait);
@@ -184,25 +185,29 @@ pub fn run(args: &Args, target: &Target) -> Result<(), Failure> {
             let (tails, ways) = (nodes.log_tails(), nodes.ways_back());
             let message =
                 format!("cluster {}: not started: {}{ways}{tails}", dir.name(), failure.message);
-            Err(Failure::new(failure.code, message))
+            Err(CommandFailure::new(failure.code, message))
         }
     }
 }
 
-impl Args {
+impl UpArgs {
     /// Where the cluster map is to be kept; `None`: nobody has said.
-    fn keeper(&self) -> Option<Keeper> {
+    fn keeper(&self) -> Option<CoordinatorLocation> {
         self.coordinator.as_ref().map(|kind| match kind {
-            CoordinatorKind::Embedded => Keeper::Embedded,
-            CoordinatorKind::Replicated => Keeper::Replicated,
-            CoordinatorKind::LocalEtcd => Keeper::LocalEtcd,
-            CoordinatorKind::EtcdAt(_) => Keeper::Etcd,
+            CoordinatorKind::Embedded => CoordinatorLocation::Embedded,
+            CoordinatorKind::Replicated => CoordinatorLocation::Replicated,
+            CoordinatorKind::LocalEtcd => CoordinatorLocation::LocalEtcd,
+            CoordinatorKind::EtcdAt(_) => CoordinatorLocation::Etcd,
         })
     }
 
     /// The same for a cluster that begins.
-    fn fresh_keeper(&self) -> Keeper {
-        let usual = if self.local == 1 { Keeper::Embedded } else { Keeper::Replicated };
+    fn fresh_keeper(&self) -> CoordinatorLocation {
+        let usual = if self.local == 1 {
+            CoordinatorLocation::Embedded
+        } else {
+            CoordinatorLocation::Replicated
+        };
         self.keeper().unwrap_or(usual)
     }
 }
@@ -217,7 +222,7 @@ const fn voters(nodes: u32) -> u32 {
 }
 
 /// The directory of durable datasets, made if it is not there: nodes run elsewhere, so its path must not depend on where this is.
-fn durable_dir(args: &Args) -> Result<Option<PathBuf>, Failure> {
+fn durable_dir(args: &UpArgs) -> Result<Option<PathBuf>, CommandFailure> {
     let Some(dir) = &args.durable else { return Ok(None) };
     launch::private_dir(dir)?;
     let path = dir.canonicalize();
@@ -225,16 +230,21 @@ fn durable_dir(args: &Args) -> Result<Option<PathBuf>, Failure> {
 }
 
 /// The files for an etcd that is there. Whether it and this side trust each other is found out before anything is started.
-fn etcd_tls(args: &Args) -> Result<Option<EtcdTlsFiles>, Failure> {
+fn etcd_tls(args: &UpArgs) -> Result<Option<EtcdTlsFiles>, CommandFailure> {
     let (files, tls) = args.etcd_tls.read()?.unzip();
     match &args.coordinator {
         Some(CoordinatorKind::EtcdAt(urls)) => {
             etcd::check_etcd(urls, tls.as_ref(), ETCD_TIMEOUT).map_err(|error| {
-                Failure::new(Failure::from(error.clone()).code, format!("--coordinator: {error}"))
+                CommandFailure::new(
+                    CommandFailure::from(error.clone()).code,
+                    format!("--coordinator: {error}"),
+                )
             })?;
         }
         _ if files.is_some() => {
-            return Err(Failure::usage("--etcd-ca is for --coordinator https://HOST:PORT,…"));
+            return Err(CommandFailure::usage(
+                "--etcd-ca is for --coordinator https://HOST:PORT,…",
+            ));
         }
         _ => {}
     }
@@ -242,7 +252,7 @@ fn etcd_tls(args: &Args) -> Result<Option<EtcdTlsFiles>, Failure> {
 }
 
 /// Makes the cluster's directory ours: refuses a living cluster, clears away a dead one.
-fn claim(dir: &ClusterDir) -> Result<local::Lock, Failure> {
+fn claim(dir: &ClusterDir) -> Result<local::ClusterLock, CommandFailure> {
     loop {
         dir.create()?;
         let Some(lock) = local::lock(dir, LOCK_TIMEOUT)? else { continue };
@@ -251,7 +261,7 @@ fn claim(dir: &ClusterDir) -> Result<local::Lock, Failure> {
         // One that was killed a moment ago is not gone at once.
         if is_up && !local::wait_all(&living, END_TIMEOUT) {
             let pids: Vec<String> = living.iter().map(|node| node.pid().to_string()).collect();
-            return Err(Failure::new(
+            return Err(CommandFailure::new(
                 ExitCode::Conflict,
                 format!(
                     "cluster {name}: up already (processes {}); `samite down --name {name}` ends it, \
@@ -277,20 +287,20 @@ fn claim(dir: &ClusterDir) -> Result<local::Lock, Failure> {
 }
 
 /// The nodes of a cluster that is not up yet. Dropped before it serves, it leaves nothing behind.
-struct Starting<'a> {
+struct StartingCluster<'a> {
     dir: &'a ClusterDir,
     children: Vec<(NodeId, Child)>,
     /// The third voter.
     third: Option<Child>,
     etcd: Vec<(String, Child)>,
     setup: ClusterSetup,
-    kept: Kept,
+    kept: ClusterRecord,
     /// What nodes kept, and where it is now.
     asides: Vec<(NodeId, PathBuf)>,
     serves: bool,
 }
 
-impl Drop for Starting<'_> {
+impl Drop for StartingCluster<'_> {
     fn drop(&mut self) {
         if self.serves {
             return;
@@ -307,17 +317,17 @@ impl Drop for Starting<'_> {
     }
 }
 
-impl Starting<'_> {
+impl StartingCluster<'_> {
     /// How the cluster is to be: as it was, if it is kept.
     fn set_up(
         &mut self,
-        args: &Args,
+        args: &UpArgs,
         memory_bytes: u64,
-        tls: tls::Wanted,
-    ) -> Result<ClusterSetup, Failure> {
+        tls: tls::TlsRequest,
+    ) -> Result<ClusterSetup, CommandFailure> {
         let durable = durable_dir(args)?;
         if let Some(durable) = &durable
-            && let Some(kept) = Kept::read(durable, self.dir.name(), args.keeper())?
+            && let Some(kept) = ClusterRecord::read(durable, self.dir.name(), args.keeper())?
         {
             self.kept = kept;
         }
@@ -333,18 +343,21 @@ impl Starting<'_> {
             }
             Some(CoordinatorKind::EtcdAt(urls)) => urls.clone(),
         };
-        if self.kept.keeper == Keeper::Replicated && self.kept.voters == 0 {
+        if self.kept.keeper == CoordinatorLocation::Replicated && self.kept.voters == 0 {
             self.kept.voters = voters(args.local);
         }
         if let Some(durable) = &durable {
             self.kept.write(durable)?;
         }
         let coordinators = match self.kept.keeper {
-            Keeper::Embedded => 1,
-            Keeper::Replicated => self.kept.voters,
-            Keeper::LocalEtcd | Keeper::Etcd => args.local.min(COORDINATORS_MAX),
+            CoordinatorLocation::Embedded => 1,
+            CoordinatorLocation::Replicated => self.kept.voters,
+            CoordinatorLocation::LocalEtcd | CoordinatorLocation::Etcd => {
+                args.local.min(COORDINATORS_MAX)
+            }
         };
-        let needs_third = self.kept.keeper == Keeper::Replicated && self.kept.voters == 2;
+        let needs_third =
+            self.kept.keeper == CoordinatorLocation::Replicated && self.kept.voters == 2;
         Ok(ClusterSetup {
             redundancy: Redundancy(args.mirror),
             reads: args.reads,
@@ -367,7 +380,7 @@ impl Starting<'_> {
     }
 
     /// It has come to serve: from now on there is something to be lost.
-    fn founded(&mut self) -> Result<(), Failure> {
+    fn founded(&mut self) -> Result<(), CommandFailure> {
         let Some(durable) = self.setup.durable.as_ref().filter(|_| !self.kept.is_founded) else {
             return Ok(());
         };
@@ -375,7 +388,7 @@ impl Starting<'_> {
         self.kept.write(durable)
     }
 
-    fn start(&mut self) -> Result<(), Failure> {
+    fn start(&mut self) -> Result<(), CommandFailure> {
         self.dir.write_key(&self.kept.key)?;
         let members = self.setup.etcd_members.clone();
         for (entry, planned) in self.setup.etcd_members.iter_mut().zip(&members) {
@@ -397,37 +410,37 @@ impl Starting<'_> {
 
     fn wait_until_serving(
         &mut self,
-        target: &Target,
+        target: &ClusterTarget,
         until: Instant,
         interrupted: &AtomicBool,
-    ) -> Result<(ClusterFile, Client), Failure> {
+    ) -> Result<(ClusterFile, Client), CommandFailure> {
         loop {
             for (node, child) in &mut self.children {
                 if let Some(status) = child.try_wait().doing("wait for a node")? {
-                    return Err(Failure::failed(format!("node {node} ended with {status}")));
+                    return Err(CommandFailure::failed(format!("node {node} ended with {status}")));
                 }
             }
             if let Some(child) = &mut self.third
                 && let Some(status) = child.try_wait().doing("wait for the third voter")?
             {
-                return Err(Failure::failed(format!("the third voter ended with {status}")));
+                return Err(CommandFailure::failed(format!("the third voter ended with {status}")));
             }
             for (name, child) in &mut self.etcd {
                 if let Some(status) = child.try_wait().doing("wait for etcd")? {
-                    return Err(Failure::failed(format!("{name} ended with {status}")));
+                    return Err(CommandFailure::failed(format!("{name} ended with {status}")));
                 }
             }
             if interrupted.load(Ordering::Relaxed) {
-                return Err(Failure::failed("interrupted"));
+                return Err(CommandFailure::failed("interrupted"));
             }
             match self.try_serving(target) {
                 Ok(up) => return Ok(up),
                 // Waiting makes none.
                 Err(error) if error.kind() == samite_types::ErrorKind::NoSpace => {
-                    return Err(Failure::failed(error.to_string()));
+                    return Err(CommandFailure::failed(error.to_string()));
                 }
                 Err(error) if Instant::now() >= until => {
-                    return Err(Failure::new(
+                    return Err(CommandFailure::new(
                         ExitCode::Unreachable,
                         format!("it does not serve in time: {error}"),
                     ));
@@ -439,7 +452,7 @@ impl Starting<'_> {
     }
 
     /// Serving means: the map is whole, every node answers, and a file system stands.
-    fn try_serving(&self, target: &Target) -> samite_types::Result<(ClusterFile, Client)> {
+    fn try_serving(&self, target: &ClusterTarget) -> samite_types::Result<(ClusterFile, Client)> {
         use samite_types::{Error, ErrorKind};
         let mut nodes = Vec::new();
         for (node, child) in &self.children {
@@ -473,14 +486,14 @@ impl Starting<'_> {
             }
         }
         let fs = FileSystem::open(&client, FILES_DATASET)?;
-        fs.stat(&Context::of_process(0), b"/", true)?;
+        fs.stat(&CallerContext::of_process(0), b"/", true)?;
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let cluster = self.dir.name().to_owned();
         Ok((ClusterFile { cluster, nodes, created_s: since.as_secs(), setup }, client))
     }
 
     /// Sets aside what these nodes kept.
-    fn renew(&mut self, nodes: &[NodeId]) -> Result<(), Failure> {
+    fn renew(&mut self, nodes: &[NodeId]) -> Result<(), CommandFailure> {
         for node in nodes {
             let durable = self.setup.durable.as_deref().unwrap_or_else(|| Path::new(""));
             let aside = aside::set_aside(durable, *node)?;
@@ -527,14 +540,14 @@ fn make_durable(client: &Client, name: &str) -> samite_types::Result<()> {
 }
 
 fn report(
-    (args, asides): (&Args, &[(NodeId, PathBuf)]),
+    (args, asides): (&UpArgs, &[(NodeId, PathBuf)]),
     file: &ClusterFile,
     client: &Client,
     memory: u64,
     elapsed: Duration,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let map = client.map()?;
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     if args.json {
         out.json(&serde_json::json!({
             "cluster": file.cluster,
@@ -571,7 +584,7 @@ fn report(
             node.socket.display()
         ))?;
     }
-    if let Some(line) = kept::keeping(&file.setup) {
+    if let Some(line) = cluster_record::keeping(&file.setup) {
         out.line(line)?;
     }
     for (node, aside) in asides {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use samite_placement::ClusterMap;
 use samite_types::NodeId;
-use samite_wire::control::{Consistency, DurabilityKind};
+use samite_wire::control::{DurabilityKind, MemberConsistency};
 
 use super::launch;
-use crate::failure::{ExitCode, Failure, IoContext};
+use crate::failure::{CommandFailure, ExitCode, IoContext};
 
 /// Names the directory.
 const STORAGE: &str = "storage";
@@ -24,7 +24,7 @@ pub fn node_dir(durable: &Path, node: NodeId) -> PathBuf {
 
 /// Renames the logs and checkpoints of `node`, and what names them; nothing is deleted, and a coordinator's state stays where it is. Returns where they are now; `None`:
 /// there were none. Done halfway, it can be done again: a node does not start with what is left.
-pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>, Failure> {
+pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>, CommandFailure> {
     let from = node_dir(durable, node);
     let mut names = Vec::new();
     let entries = match std::fs::read_dir(&from) {
@@ -47,7 +47,7 @@ pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>, Failur
     let mut asides = (1..ASIDES_MAX).map(|number| durable.join(format!("{node}.aside-{number}")));
     let to = asides.find(|path| !path.exists()).ok_or_else(|| {
         let words = format!("{}: it was set aside too often; remove some", from.display());
-        Failure::failed(words)
+        CommandFailure::failed(words)
     })?;
     launch::private_dir(&to)?;
     for name in names {
@@ -60,7 +60,7 @@ pub fn set_aside(durable: &Path, node: NodeId) -> Result<Option<PathBuf>, Failur
     Ok(Some(to))
 }
 
-fn sync(dir: &Path) -> Result<(), Failure> {
+fn sync(dir: &Path) -> Result<(), CommandFailure> {
     let synced = File::open(dir).and_then(|dir| dir.sync_all());
     synced.doing(format_args!("sync {}", dir.display()))
 }
@@ -78,8 +78,9 @@ pub fn way_back(durable: &Path, node: NodeId, aside: Option<&Path>) -> String {
 }
 
 /// Refuses when a part of a durable dataset has its only good copy on `node`.
-pub fn check_others(map: &ClusterMap, node: NodeId) -> Result<(), Failure> {
-    let is_whole = |consistency| matches!(consistency, Consistency::Good | Consistency::Restarted);
+pub fn check_others(map: &ClusterMap, node: NodeId) -> Result<(), CommandFailure> {
+    let is_whole =
+        |consistency| matches!(consistency, MemberConsistency::Good | MemberConsistency::Restarted);
     for known in map.datasets() {
         let logged = known.spec.durability == DurabilityKind::Logged;
         let Some(table) = map.table(known.spec.redundancy).filter(|_| logged) else { continue };
@@ -94,7 +95,7 @@ pub fn check_others(map: &ClusterMap, node: NodeId) -> Result<(), Failure> {
                 "{node} has the only good copy of {only} partitions of dataset {:?}: restore its directory from elsewhere, or drop the dataset",
                 known.spec.name
             );
-            return Err(Failure::new(ExitCode::Conflict, words));
+            return Err(CommandFailure::new(ExitCode::Conflict, words));
         }
     }
     Ok(())

@@ -12,7 +12,7 @@ use samite_node::etcd::{ETCD_PROGRAM, LocalMember};
 use samite_types::{NodeId, Redundancy};
 
 use super::process;
-use crate::failure::{Failure, IoContext};
+use crate::failure::{CommandFailure, IoContext};
 
 /// What glibc's `malloc` is told by; another libc pays no heed.
 const MALLOC_VARIABLE: &str = "GLIBC_TUNABLES";
@@ -26,7 +26,7 @@ const MALLOC_SETTINGS: &str = "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshol
 const VOTER_MEMORY: u64 = 16 << 20;
 
 /// Starts a node of a cluster that was set up so, or the process with its third voter.
-pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Child, Failure> {
+pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Child, CommandFailure> {
     let program = std::env::current_exe().doing("find the samite binary")?;
     let mut command = Command::new(&program);
     // `--dir` first: that is how `down` knows a node whose pid was never written down.
@@ -78,12 +78,16 @@ pub fn node(dir: &ClusterDir, setup: &ClusterSetup, node: NodeId) -> Result<Chil
     if std::env::var_os(MALLOC_VARIABLE).is_none() {
         command.env(MALLOC_VARIABLE, MALLOC_SETTINGS);
     }
-    let session = if setup.redundancy > Redundancy(1) { Session::Own } else { Session::Shared };
+    let session =
+        if setup.redundancy > Redundancy(1) { LaunchSession::Own } else { LaunchSession::Shared };
     spawn(command, session, &dir.log_path(node), &format!("node {node}"))
 }
 
 /// Starts the process with the third voter.
-pub fn third_voter(dir: &ClusterDir, setup: &ClusterSetup) -> Result<(Child, VoterEntry), Failure> {
+pub fn third_voter(
+    dir: &ClusterDir,
+    setup: &ClusterSetup,
+) -> Result<(Child, VoterEntry), CommandFailure> {
     let child = node(dir, setup, NodeId::THIRD_VOTER)?;
     let pid = child.id();
     let start_ticks = process::start_ticks(pid).unwrap_or_default();
@@ -103,13 +107,13 @@ pub fn last_words(log: &Path) -> Option<String> {
 }
 
 /// Makes a directory for this user alone, with those above it, unless it is there.
-pub fn private_dir(path: &Path) -> Result<(), Failure> {
+pub fn private_dir(path: &Path) -> Result<(), CommandFailure> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     made.doing(format_args!("make {}", path.display()))
 }
 
 /// Plans an etcd cluster of `count` members for the cluster at `dir`.
-pub fn plan_etcd(dir: &ClusterDir, count: usize) -> Result<Vec<EtcdEntry>, Failure> {
+pub fn plan_etcd(dir: &ClusterDir, count: usize) -> Result<Vec<EtcdEntry>, CommandFailure> {
     let members = LocalMember::plan(dir.path(), count)?;
     let entry = |member: LocalMember| EtcdEntry {
         name: member.name,
@@ -136,19 +140,23 @@ pub fn etcd_url(dir: &ClusterDir, entry: &EtcdEntry) -> String {
 }
 
 /// Starts the member `entry` of the etcd cluster `all`.
-pub fn etcd(dir: &ClusterDir, entry: &EtcdEntry, all: &[EtcdEntry]) -> Result<Child, Failure> {
+pub fn etcd(
+    dir: &ClusterDir,
+    entry: &EtcdEntry,
+    all: &[EtcdEntry],
+) -> Result<Child, CommandFailure> {
     let all: Vec<LocalMember> = all.iter().map(|entry| member(dir, entry)).collect();
     let mut command = Command::new(ETCD_PROGRAM);
     command.args(member(dir, entry).args(&all));
     let log = dir.path().join(format!("{}.log", entry.name));
-    spawn(command, Session::Own, &log, ETCD_PROGRAM).map_err(|failure| {
+    spawn(command, LaunchSession::Own, &log, ETCD_PROGRAM).map_err(|failure| {
         let hint = "; Debian has it in the package etcd-server";
-        Failure::new(failure.code, format!("{}{hint}", failure.message))
+        CommandFailure::new(failure.code, format!("{}{hint}", failure.message))
     })
 }
 
 /// Among whom the kernel shares out cores first (sched(7), autogroup).
-enum Session {
+enum LaunchSession {
     /// A process is one among those that its starter's session runs: it and programs there can yield to each other.
     Shared,
     /// A process has a session's share: it is heard in a crowd.
@@ -158,18 +166,18 @@ enum Session {
 /// Starts a process that lives on without us, with its output in `log`.
 fn spawn(
     mut command: Command,
-    session: Session,
+    session: LaunchSession,
     log_path: &Path,
     what: &str,
-) -> Result<Child, Failure> {
+) -> Result<Child, CommandFailure> {
     // To be appended to, for a node writes its log through a descriptor of its own.
     let log = File::options().append(true).create(true).open(log_path);
     let log = log.doing(format_args!("create {}", log_path.display()))?;
     let errors = log.try_clone().doing("duplicate the log's descriptor")?;
     command.current_dir("/").stdin(Stdio::null()).stdout(log).stderr(errors);
     let detach: fn() -> _ = match session {
-        Session::Shared => process::detach,
-        Session::Own => process::detach_apart,
+        LaunchSession::Shared => process::detach,
+        LaunchSession::Own => process::detach_apart,
     };
     // SAFETY: between fork and exec only two system calls are made, and nothing is allocated.
     unsafe { command.pre_exec(detach) };

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::failure::Failure;
+use crate::failure::CommandFailure;
 use crate::output::human_bytes;
 
 /// Memory of a node when nothing is said.
@@ -21,14 +21,14 @@ const DEPTH_MAX: usize = 64;
 
 /// Memory that new processes may take, and who says so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct MemoryRoom {
     bytes: u64,
-    group: Option<Group>,
+    group: Option<ControlGroup>,
 }
 
 /// A control group with a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Group {
+struct ControlGroup {
     /// The file that says the limit.
     file: PathBuf,
     limit: u64,
@@ -36,26 +36,26 @@ struct Group {
 }
 
 /// What one version of control groups calls things.
-struct Names {
+struct GroupFiles {
     limits: &'static [&'static str],
     used: &'static str,
     /// What the kernel takes back before it kills anybody, as `memory.stat` names it.
     kept: [&'static str; 2],
 }
 
-const V1: Names = Names {
+const V1: GroupFiles = GroupFiles {
     limits: &["memory.limit_in_bytes"],
     used: "memory.usage_in_bytes",
     kept: ["total_inactive_file", "total_active_file"],
 };
-const V2: Names = Names {
+const V2: GroupFiles = GroupFiles {
     // Beyond `high`, processes stand still rather than die.
     limits: &["memory.max", "memory.high"],
     used: "memory.current",
     kept: ["inactive_file", "active_file"],
 };
 
-impl Room {
+impl MemoryRoom {
     /// What there is; `None` if nobody says.
     pub fn read() -> Option<Self> {
         Self::read_below(Path::new("/"))
@@ -75,7 +75,7 @@ impl Room {
     pub fn read_limits() -> Option<Self> {
         let groups = groups(Path::new("/")).into_iter();
         groups.min_by_key(|group| group.limit).map(|group| {
-            let group = Group { used: 0, ..group };
+            let group = ControlGroup { used: 0, ..group };
             Self { bytes: group.limit, group: Some(group) }
         })
     }
@@ -90,9 +90,9 @@ impl Room {
     }
 }
 
-impl fmt::Display for Room {
+impl fmt::Display for MemoryRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Group { file, limit, used }) = &self.group else {
+        let Some(ControlGroup { file, limit, used }) = &self.group else {
             return write!(f, "the {} that this machine has available", human_bytes(self.bytes));
         };
         let (limit, used) = (human_bytes(*limit), human_bytes(*used));
@@ -106,7 +106,11 @@ impl fmt::Display for Room {
 }
 
 /// Memory of each of `nodes` nodes that are started together: what was `asked` for, or what suits `room`.
-pub fn of_node(asked: Option<u64>, nodes: u64, room: Option<&Room>) -> Result<u64, Failure> {
+pub fn of_node(
+    asked: Option<u64>,
+    nodes: u64,
+    room: Option<&MemoryRoom>,
+) -> Result<u64, CommandFailure> {
     let memory = match (asked, room) {
         (Some(memory), _) => memory,
         (None, Some(room)) => DEFAULT.min(room.for_each(nodes) / 2),
@@ -114,7 +118,7 @@ pub fn of_node(asked: Option<u64>, nodes: u64, room: Option<&Room>) -> Result<u6
     };
     if memory < MIN {
         let short = room.filter(|_| asked.is_none()).map(|room| format!(" (half of {room})"));
-        return Err(Failure::usage(format!(
+        return Err(CommandFailure::usage(format!(
             "--memory: {} for a node is too little{}; give at least {}",
             human_bytes(memory),
             short.unwrap_or_default(),
@@ -122,7 +126,7 @@ pub fn of_node(asked: Option<u64>, nodes: u64, room: Option<&Room>) -> Result<u6
         )));
     }
     match room {
-        Some(room) if memory > room.for_each(nodes) => Err(Failure::usage(format!(
+        Some(room) if memory > room.for_each(nodes) => Err(CommandFailure::usage(format!(
             "--memory: {nodes} node{} of {}{} more than {room}",
             if nodes == 1 { "" } else { "s" },
             human_bytes(memory),
@@ -144,7 +148,7 @@ fn available(root: &Path) -> Option<u64> {
 }
 
 /// The control groups with a limit that this process is in, as far as they can be seen: a container need not see those above its own.
-fn groups(root: &Path) -> Vec<Group> {
+fn groups(root: &Path) -> Vec<ControlGroup> {
     let proc = root.join("proc/self");
     let text = |name| std::fs::read_to_string(proc.join(name)).unwrap_or_default();
     let (memberships, mounts) = (text("cgroup"), text("mountinfo"));
@@ -159,7 +163,7 @@ fn groups(root: &Path) -> Vec<Group> {
 }
 
 /// Where a line of `mountinfo` mounts groups that count memory: their names of things, the place, and the group of this process below it.
-fn mounted(line: &str, memberships: &str) -> Option<(&'static Names, PathBuf, PathBuf)> {
+fn mounted(line: &str, memberships: &str) -> Option<(&'static GroupFiles, PathBuf, PathBuf)> {
     let (mount, kind) = line.split_once(" - ")?;
     let mut mount = mount.split(' ').skip(3);
     let (top, place) = (mount.next()?, mount.next()?);
@@ -185,7 +189,7 @@ fn mounted(line: &str, memberships: &str) -> Option<(&'static Names, PathBuf, Pa
 }
 
 /// The limit of the group in `dir`, if it has one.
-fn limited(dir: &Path, names: &Names) -> Option<Group> {
+fn limited(dir: &Path, names: &GroupFiles) -> Option<ControlGroup> {
     let number = |name: &str| -> Option<u64> {
         std::fs::read_to_string(dir.join(name)).ok()?.trim().parse().ok()
     };
@@ -199,7 +203,7 @@ fn limited(dir: &Path, names: &Names) -> Option<Group> {
         .filter_map(|(_, bytes)| bytes.trim().parse::<u64>().ok())
         .fold(0, u64::saturating_add);
     let used = number(names.used)?.saturating_sub(kept);
-    Some(Group { file: dir.join(name), limit, used })
+    Some(ControlGroup { file: dir.join(name), limit, used })
 }
 
 #[cfg(test)]
@@ -227,7 +231,7 @@ mod tests {
         }
 
         fn room(&self) -> (u64, Option<String>) {
-            let room = Room::read_below(self.0.path()).unwrap();
+            let room = MemoryRoom::read_below(self.0.path()).unwrap();
             let file = room.group.map(|group| {
                 let file = group.file.strip_prefix(self.0.path()).unwrap().to_owned();
                 file.display().to_string()
@@ -309,8 +313,8 @@ mod tests {
     #[test]
     fn nodes_share_what_there_is() {
         let file = PathBuf::from("/sys/fs/cgroup/job/memory.max");
-        let group = Some(Group { file, limit: 512 * MIB, used: 32 * MIB });
-        let room = Room { bytes: 480 * MIB, group };
+        let group = Some(ControlGroup { file, limit: 512 * MIB, used: 32 * MIB });
+        let room = MemoryRoom { bytes: 480 * MIB, group };
         let of = |asked, nodes| of_node(asked, nodes, Some(&room)).map_err(|e| e.message);
         assert_eq!(of(None, 1), Ok(224 * MIB));
         assert_eq!(of(None, 4), Ok(56 * MIB));
@@ -322,7 +326,7 @@ mod tests {
         assert!(refused.contains(told), "{refused}");
         let refused = of(None, 64).unwrap_err();
         assert!(refused.contains("too little") && refused.contains("memory.max"), "{refused}");
-        let room = Room { bytes: 100 * MIB, group: None };
+        let room = MemoryRoom { bytes: 100 * MIB, group: None };
         assert_eq!(of_node(None, 1, Some(&room)).unwrap(), 50 * MIB);
         let refused = of_node(Some(101 * MIB), 1, Some(&room)).unwrap_err().message;
         assert!(refused.contains("1 node of 101.0 MiB is more than the 100.0 MiB"), "{refused}");

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use samite_client::runtime::ClusterDir;
-use samite_fuse::{Mounted, users_of};
+use samite_fuse::{MountEntry, users_of};
 use samite_types::ErrorKind;
 use serde::{Deserialize, Serialize};
 
-use super::process::{self, Process};
-use crate::failure::{Failure, IoContext};
+use super::process::{self, NodeProcess};
+use crate::failure::{CommandFailure, IoContext};
 
 /// How long a daemon may take to end once nobody can reach its mount any more.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,17 +36,18 @@ impl MountRecord {
     }
 
     /// Writes it down; it is gone when the guard is.
-    pub fn write(&self, dir: &ClusterDir) -> Result<RecordGuard, Failure> {
+    pub fn write(&self, dir: &ClusterDir) -> Result<RecordGuard, CommandFailure> {
         let path = record_path(dir, self.pid);
-        let text = serde_json::to_vec_pretty(self)
-            .map_err(|error| Failure::failed(format!("write {}: {error}", path.display())))?;
+        let text = serde_json::to_vec_pretty(self).map_err(|error| {
+            CommandFailure::failed(format!("write {}: {error}", path.display()))
+        })?;
         std::fs::write(&path, text).doing(format_args!("write {}", path.display()))?;
         Ok(RecordGuard(path))
     }
 
     /// The daemon, if it lives and is not about to end.
-    pub fn daemon(&self) -> Option<Process> {
-        Process::started_at(self.pid, self.start_ticks).filter(|process| !process.is_dying())
+    pub fn daemon(&self) -> Option<NodeProcess> {
+        NodeProcess::started_at(self.pid, self.start_ticks).filter(|process| !process.is_dying())
     }
 }
 
@@ -103,7 +104,7 @@ pub fn record_of(dir: &ClusterDir, path: &Path) -> Option<MountRecord> {
 }
 
 /// Ends one mount. One that nobody serves any more goes even if it is in use: nothing there answers.
-pub fn end(dir: &ClusterDir, mount: &Mounted, lazy: bool) -> Result<(), Failure> {
+pub fn end(dir: &ClusterDir, mount: &MountEntry, lazy: bool) -> Result<(), CommandFailure> {
     let record = record_of(dir, &mount.path);
     let daemon = record.as_ref().and_then(MountRecord::daemon);
     let ended = match (&record, &daemon) {
@@ -113,13 +114,13 @@ pub fn end(dir: &ClusterDir, mount: &Mounted, lazy: bool) -> Result<(), Failure>
         (Some(_), Some(_)) => samite_fuse::unmount(&mount.path, lazy),
     };
     ended.map_err(|error| match error.kind() {
-        ErrorKind::InUse => Failure::failed(format!("{error}{}", used_by(&mount.path))),
+        ErrorKind::InUse => CommandFailure::failed(format!("{error}{}", used_by(&mount.path))),
         _ => error.into(),
     })?;
     match daemon {
         Some(daemon) if !lazy && !daemon.wait(END_TIMEOUT) => {
             let message = format!("unmounted, but its daemon (pid {}) has not ended", daemon.pid());
-            return Err(Failure::failed(message));
+            return Err(CommandFailure::failed(message));
         }
         Some(_) => {}
         None => forget(dir, record.as_ref()),

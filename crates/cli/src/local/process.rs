@@ -1,6 +1,6 @@
 //! Processes that are named for good: nothing here can signal a stranger.
 //!
-//! A pid alone names whoever has it now. A [`Process`] holds a pidfd, opened first and *then* checked against what is
+//! A pid alone names whoever has it now. A [`NodeProcess`] holds a pidfd, opened first and *then* checked against what is
 //! known of the process (its start time, or its command line), so a pid that was used again fails the check, and a
 //! process that ends later makes the pidfd useless instead of dangerous.
 
@@ -19,12 +19,12 @@ use rustix::process::{
 
 /// One process, whatever becomes of its pid.
 #[derive(Debug)]
-pub struct Process {
+pub struct NodeProcess {
     pid: u32,
     pidfd: OwnedFd,
 }
 
-impl Process {
+impl NodeProcess {
     /// The process `pid`, if `is_it` says so about it once it is held.
     pub fn open(pid: u32, is_it: impl FnOnce(u32) -> bool) -> Option<Self> {
         let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
@@ -201,7 +201,7 @@ fn leave_descriptors() {
 /// This user's processes whose command line is `samite node --dir DIR …`.
 ///
 /// This finds the nodes of an `up` that was killed before it could write their pids down.
-pub fn nodes_serving(dir: &Path) -> Vec<Process> {
+pub fn nodes_serving(dir: &Path) -> Vec<NodeProcess> {
     find(|args| match args {
         [b"node", b"--dir", arg, ..] => is_same_dir(Path::new(OsStr::from_bytes(arg)), dir),
         _ => false,
@@ -209,7 +209,7 @@ pub fn nodes_serving(dir: &Path) -> Vec<Process> {
 }
 
 /// This user's processes whose command line is `etcd --data-dir DIR/NAME …`.
-pub fn etcd_in(dir: &Path) -> Vec<Process> {
+pub fn etcd_in(dir: &Path) -> Vec<NodeProcess> {
     find(|args| match args {
         [b"--data-dir", arg, ..] => {
             let parent = Path::new(OsStr::from_bytes(arg)).parent();
@@ -220,13 +220,13 @@ pub fn etcd_in(dir: &Path) -> Vec<Process> {
 }
 
 /// This user's processes whose first three arguments pass.
-fn find(is_it: impl Fn(&[&[u8]]) -> bool) -> Vec<Process> {
+fn find(is_it: impl Fn(&[&[u8]]) -> bool) -> Vec<NodeProcess> {
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     entries
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
         .filter(|&pid| is_own_with(pid, &is_it))
-        .filter_map(|pid| Process::open(pid, |pid| is_own_with(pid, &is_it)))
+        .filter_map(|pid| NodeProcess::open(pid, |pid| is_own_with(pid, &is_it)))
         .collect()
 }
 
@@ -255,8 +255,8 @@ mod tests {
     fn a_process_is_known_by_its_start_and_never_mistaken() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let ticks = start_ticks(child.id()).unwrap();
-        assert!(Process::started_at(child.id(), ticks + 1).is_none());
-        let process = Process::started_at(child.id(), ticks).unwrap();
+        assert!(NodeProcess::started_at(child.id(), ticks + 1).is_none());
+        let process = NodeProcess::started_at(child.id(), ticks).unwrap();
         assert!(!process.wait(Duration::from_millis(10)));
         assert_eq!(exit_status(child.id(), ticks), None, "it lives");
         child.kill().unwrap();
@@ -268,7 +268,7 @@ mod tests {
         assert!(process.wait(Duration::from_secs(10)));
         assert!(!process.is_alive());
         let _ = child.wait();
-        assert!(Process::started_at(child.id(), ticks).is_none());
+        assert!(NodeProcess::started_at(child.id(), ticks).is_none());
     }
 
     #[test]

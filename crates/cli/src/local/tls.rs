@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use samite_client::Authorities;
+use samite_client::TlsAuthorities;
 use samite_client::runtime::EtcdTlsFiles;
 use samite_node::TlsFiles;
 use samite_node::etcd::EtcdTls;
 
-use crate::failure::{Failure, IoContext};
+use crate::failure::{CommandFailure, IoContext};
 
 /// TLS of a cluster that is to be started.
 #[derive(clap::Args)]
@@ -33,7 +33,7 @@ pub struct TlsArgs {
 }
 
 /// What was asked for, read and checked.
-pub struct Wanted {
+pub struct TlsRequest {
     /// Whether there is to be TLS.
     pub is_on: bool,
     /// Absolute paths of the certificate and of its key.
@@ -44,25 +44,25 @@ pub struct Wanted {
 
 impl TlsArgs {
     /// Reads the files, if there are any.
-    pub fn read(&self) -> Result<Wanted, Failure> {
+    pub fn read(&self) -> Result<TlsRequest, CommandFailure> {
         let (Some(certificate), Some(key), Some(ca)) =
             (&self.tls_cert, &self.tls_key, &self.tls_ca)
         else {
-            return Ok(Wanted { is_on: self.tls, files: None, authorities: None });
+            return Ok(TlsRequest { is_on: self.tls, files: None, authorities: None });
         };
         let refused = |option: &str, path: &Path, error: samite_types::Error| {
-            Failure::usage(format!("{option} {}: {error}", path.display()))
+            CommandFailure::usage(format!("{option} {}: {error}", path.display()))
         };
         files(certificate, key)?
             .check()
             .map_err(|error| refused("--tls-cert", certificate, error))?;
         let authorities = read(ca)?;
-        Authorities::from_pem(authorities.clone())
+        TlsAuthorities::from_pem(authorities.clone())
             .map_err(|error| refused("--tls-ca", ca, error))?;
         // Nodes run elsewhere, so that paths must not depend on where this is.
         let absolute = |path: &Path| path.canonicalize().doing(path.display());
         let files = Some((absolute(certificate)?, absolute(key)?));
-        Ok(Wanted { is_on: true, files, authorities: Some(authorities) })
+        Ok(TlsRequest { is_on: true, files, authorities: Some(authorities) })
     }
 }
 
@@ -82,7 +82,7 @@ pub struct EtcdTlsArgs {
 
 impl EtcdTlsArgs {
     /// Absolute paths of the files, if there are any, and what is in them.
-    pub fn read(&self) -> Result<Option<(EtcdTlsFiles, EtcdTls)>, Failure> {
+    pub fn read(&self) -> Result<Option<(EtcdTlsFiles, EtcdTls)>, CommandFailure> {
         let Some(authorities) = &self.etcd_ca else { return Ok(None) };
         let absolute = |path: &Path| path.canonicalize().doing(path.display());
         let mut files = EtcdTlsFiles { authorities: absolute(authorities)?, own: None };
@@ -95,16 +95,16 @@ impl EtcdTlsArgs {
         };
         let tls = EtcdTls::new(read(&files.authorities)?, own);
         let tls =
-            tls.map_err(|error| Failure::usage(format!("--etcd-ca, --etcd-cert: {error}")))?;
+            tls.map_err(|error| CommandFailure::usage(format!("--etcd-ca, --etcd-cert: {error}")))?;
         Ok(Some((files, tls)))
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+fn read(path: &Path) -> Result<Vec<u8>, CommandFailure> {
     std::fs::read(path).doing(format_args!("read {}", path.display()))
 }
 
 /// A node's certificate and its key.
-pub fn files(certificate: &Path, key: &Path) -> Result<TlsFiles, Failure> {
+pub fn files(certificate: &Path, key: &Path) -> Result<TlsFiles, CommandFailure> {
     Ok(TlsFiles { chain: read(certificate)?, key: read(key)? })
 }

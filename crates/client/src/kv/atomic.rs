@@ -2,23 +2,23 @@
 
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::limits::{ACTIONS_MAX, RECORD_LEN_MAX};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use super::key::Place;
-use super::{Kv, show};
-use crate::Op;
+use super::key::KeyPlace;
+use super::{KvView, show};
+use crate::ClientOperation;
 use crate::outcome::{OwnedOutcome, OwnedResult};
 
 /// Changes under way to be committed together, by one operation. Only small values (one record each) can take part.
 #[derive(Debug)]
 #[must_use = "nothing happens before commit"]
-pub struct Atomic<'a> {
-    kv: &'a Kv,
-    steps: Vec<(&'a [u8], Step<'a>)>,
+pub struct AtomicChange<'a> {
+    kv: &'a KvView,
+    steps: Vec<(&'a [u8], AtomicStep<'a>)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step<'a> {
+enum AtomicStep<'a> {
     ExpectVersion(Version),
     ExpectAbsent,
     Put(&'a [u8]),
@@ -26,50 +26,50 @@ enum Step<'a> {
     Delete,
 }
 
-impl<'a> Atomic<'a> {
-    pub(super) const fn new(kv: &'a Kv) -> Self {
+impl<'a> AtomicChange<'a> {
+    pub(super) const fn new(kv: &'a KvView) -> Self {
         Self { kv, steps: Vec::new() }
     }
 
-    fn step(mut self, key: &'a [u8], step: Step<'a>) -> Self {
+    fn step(mut self, key: &'a [u8], step: AtomicStep<'a>) -> Self {
         self.steps.push((key, step));
         self
     }
 
     /// Only if the value of `key` has this version.
     pub fn expect_version(self, key: &'a [u8], version: Version) -> Self {
-        self.step(key, Step::ExpectVersion(version))
+        self.step(key, AtomicStep::ExpectVersion(version))
     }
 
     /// Only if `key` has no value.
     pub fn expect_absent(self, key: &'a [u8]) -> Self {
-        self.step(key, Step::ExpectAbsent)
+        self.step(key, AtomicStep::ExpectAbsent)
     }
 
     /// Sets the value of `key`.
     pub fn put(self, key: &'a [u8], value: &'a [u8]) -> Self {
-        self.step(key, Step::Put(value))
+        self.step(key, AtomicStep::Put(value))
     }
 
     /// Appends to the value of `key`.
     pub fn append(self, key: &'a [u8], bytes: &'a [u8]) -> Self {
-        self.step(key, Step::Append(bytes))
+        self.step(key, AtomicStep::Append(bytes))
     }
 
     /// Removes `key`.
     pub fn delete(self, key: &'a [u8]) -> Self {
-        self.step(key, Step::Delete)
+        self.step(key, AtomicStep::Delete)
     }
 
     /// Does it all: the versions after of what was put or appended to, in the order given.
     ///
     /// # Errors
     /// `Conflict`: an expectation did not hold, and nothing was changed; `Invalid`: the keys are not in one partition, or there is
-    /// no change; `TooLarge`: more than [`ACTIONS_MAX`] keys or changes; `Unsupported`: a value lies in chunks; else as [`Kv::put`].
+    /// no change; `TooLarge`: more than [`ACTIONS_MAX`] keys or changes; `Unsupported`: a value lies in chunks; else as [`KvView::put`].
     pub fn commit(self) -> Result<Vec<Version>> {
         let dataset = &self.kv.dataset;
-        let places =
-            self.steps.iter().map(|(key, _)| self.kv.place(key)).collect::<Result<Vec<Place>>>()?;
+        let places = self.steps.iter().map(|(key, _)| self.kv.place(key));
+        let places = places.collect::<Result<Vec<KeyPlace>>>()?;
         let Some(partition) = places.first().map(|place| place.partition) else {
             return Err(Error::new(ErrorKind::Invalid, "nothing to commit"));
         };
@@ -94,19 +94,19 @@ impl<'a> Atomic<'a> {
         for (place, (_, step)) in places.iter().zip(&self.steps) {
             let key = &place.value;
             match *step {
-                Step::ExpectVersion(version) => {
+                AtomicStep::ExpectVersion(version) => {
                     operation.guards.push(Guard::VersionIs(key, version));
                 }
-                Step::ExpectAbsent => operation.guards.push(Guard::Absent(key)),
-                Step::Put(value) => {
-                    operation.actions.push(Action::Put { key, data: Data::Inline(value) });
+                AtomicStep::ExpectAbsent => operation.guards.push(Guard::Absent(key)),
+                AtomicStep::Put(value) => {
+                    operation.actions.push(Action::Put { key, data: ValueData::Inline(value) });
                 }
-                Step::Append(bytes) => operation.actions.push(Action::Append {
+                AtomicStep::Append(bytes) => operation.actions.push(Action::Append {
                     key,
-                    data: Data::Inline(bytes),
+                    data: ValueData::Inline(bytes),
                     len_max: RECORD_LEN_MAX as u32,
                 }),
-                Step::Delete => operation.actions.push(Action::Delete { key }),
+                AtomicStep::Delete => operation.actions.push(Action::Delete { key }),
             }
         }
         if operation.actions.is_empty() || operation.guards.len() > ACTIONS_MAX {
@@ -116,7 +116,7 @@ impl<'a> Atomic<'a> {
             };
             return Err(Error::new(kind, cause));
         }
-        match dataset.execute_one(Op::new(operation))? {
+        match dataset.execute_one(ClientOperation::new(operation))? {
             OwnedOutcome::Done(results) => Ok(results
                 .iter()
                 .filter_map(|result| match result {

@@ -2,25 +2,25 @@
 
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::limits::RECORD_LEN_MAX;
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use super::key::Place;
-use super::{Kv, Value, check_value_len};
+use super::key::KeyPlace;
+use super::{KvView, VersionedValue, check_value_len};
 use crate::outcome::{OwnedOutcome, OwnedResult};
-use crate::pending::Step;
-use crate::{Op, Pending};
+use crate::pending::FinishStep;
+use crate::{ClientOperation, PendingOperations};
 
 /// Operations on any keys. Those on one key happen in the order given, as long as all of its values are small; each by itself
 /// is atomic, the batch is not.
 #[derive(Debug)]
 #[must_use = "nothing happens before it is executed or submitted"]
-pub struct Batch<'a> {
-    kv: &'a Kv,
-    items: Vec<Item<'a>>,
+pub struct KvBatch<'a> {
+    kv: &'a KvView,
+    items: Vec<BatchItem<'a>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Item<'a> {
+pub(super) enum BatchItem<'a> {
     Get(&'a [u8]),
     Put(&'a [u8], &'a [u8]),
     Delete(&'a [u8]),
@@ -28,7 +28,7 @@ pub(super) enum Item<'a> {
 
 /// What an item does.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum BatchItemKind {
     Get,
     Put,
     Delete,
@@ -38,7 +38,7 @@ pub(super) enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BatchOutcome {
     /// Of a get.
-    Got(Option<Value>),
+    Got(Option<VersionedValue>),
     /// Of a put: the version after.
     Put(Version),
     /// Of a delete: whether there was a value.
@@ -48,26 +48,26 @@ pub enum BatchOutcome {
 /// One outcome for each operation, in their order.
 pub type BatchOutcomes = Vec<Result<BatchOutcome>>;
 
-impl<'a> Batch<'a> {
-    pub(super) const fn new(kv: &'a Kv) -> Self {
+impl<'a> KvBatch<'a> {
+    pub(super) const fn new(kv: &'a KvView) -> Self {
         Self { kv, items: Vec::new() }
     }
 
-    /// Adds a [`Kv::get`].
+    /// Adds a [`KvView::get`].
     pub fn get(&mut self, key: &'a [u8]) -> &mut Self {
-        self.items.push(Item::Get(key));
+        self.items.push(BatchItem::Get(key));
         self
     }
 
-    /// Adds a [`Kv::put`].
+    /// Adds a [`KvView::put`].
     pub fn put(&mut self, key: &'a [u8], value: &'a [u8]) -> &mut Self {
-        self.items.push(Item::Put(key, value));
+        self.items.push(BatchItem::Put(key, value));
         self
     }
 
-    /// Adds a [`Kv::delete`].
+    /// Adds a [`KvView::delete`].
     pub fn delete(&mut self, key: &'a [u8]) -> &mut Self {
-        self.items.push(Item::Delete(key));
+        self.items.push(BatchItem::Delete(key));
         self
     }
 
@@ -90,7 +90,8 @@ impl<'a> Batch<'a> {
     pub fn execute(&self) -> Result<BatchOutcomes> {
         let places = self.places()?;
         let (indices, operations) = self.operations(&places);
-        let mut ops: Vec<Op<'_>> = operations.into_iter().map(Op::new).collect();
+        let mut ops: Vec<ClientOperation<'_>> =
+            operations.into_iter().map(ClientOperation::new).collect();
         let outcomes = self.kv.dataset.execute(&mut ops, self.kv.dataset.client().deadline())?;
         let mut by_item: Vec<Option<OwnedOutcome>> = vec![None; self.items.len()];
         for (index, outcome) in indices.into_iter().zip(outcomes) {
@@ -107,7 +108,7 @@ impl<'a> Batch<'a> {
     ///
     /// # Errors
     /// As [`Self::execute`] and [`crate::Dataset::submit`].
-    pub fn submit(&self) -> Result<Pending<BatchOutcomes>> {
+    pub fn submit(&self) -> Result<PendingOperations<BatchOutcomes>> {
         let places = self.places()?;
         let (indices, operations) = self.operations(&places);
         if indices.len() < self.items.len() {
@@ -117,21 +118,25 @@ impl<'a> Batch<'a> {
         let kv = self.kv.clone();
         let items: Vec<OwnedItem> = self.items.iter().map(|item| item.own()).collect();
         let deadline = kv.dataset.client().deadline();
-        Pending::send_then(&self.kv.dataset, &operations, deadline, move |outcomes| {
+        PendingOperations::send_then(&self.kv.dataset, &operations, deadline, move |outcomes| {
             let needs_more = outcomes.iter().any(meets_manifest);
             let finish = move || {
                 let pairs = items.iter().zip(outcomes);
                 Ok(pairs.map(|(item, outcome)| item.finish(&kv, outcome)).collect())
             };
-            if needs_more { Step::Follow(Box::new(finish)) } else { Step::Ready(finish()) }
+            if needs_more {
+                FinishStep::Follow(Box::new(finish))
+            } else {
+                FinishStep::Ready(finish())
+            }
         })
     }
 
-    fn places(&self) -> Result<Vec<Place>> {
+    fn places(&self) -> Result<Vec<KeyPlace>> {
         self.items
             .iter()
             .map(|item| {
-                if let Item::Put(_, value) = item {
+                if let BatchItem::Put(_, value) = item {
                     check_value_len(value.len() as u64)?;
                 }
                 self.kv.place(item.key())
@@ -140,7 +145,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The operations of those items that one operation can carry out, and which items these are.
-    fn operations<'p>(&self, places: &'p [Place]) -> (Vec<usize>, Vec<Operation<'p>>)
+    fn operations<'p>(&self, places: &'p [KeyPlace]) -> (Vec<usize>, Vec<Operation<'p>>)
     where
         'a: 'p,
     {
@@ -153,23 +158,23 @@ impl<'a> Batch<'a> {
     }
 }
 
-impl<'a> Item<'a> {
+impl<'a> BatchItem<'a> {
     pub(super) const fn key(self) -> &'a [u8] {
         match self {
             Self::Get(key) | Self::Put(key, _) | Self::Delete(key) => key,
         }
     }
 
-    pub(super) const fn kind(self) -> Kind {
+    pub(super) const fn kind(self) -> BatchItemKind {
         match self {
-            Self::Get(_) => Kind::Get,
-            Self::Put(..) => Kind::Put,
-            Self::Delete(_) => Kind::Delete,
+            Self::Get(_) => BatchItemKind::Get,
+            Self::Put(..) => BatchItemKind::Put,
+            Self::Delete(_) => BatchItemKind::Delete,
         }
     }
 
     /// `None`: the value does not fit a record.
-    fn operation<'p>(self, place: &'p Place) -> Option<Operation<'p>>
+    fn operation<'p>(self, place: &'p KeyPlace) -> Option<Operation<'p>>
     where
         'a: 'p,
     {
@@ -177,7 +182,7 @@ impl<'a> Item<'a> {
         let action = match self {
             Self::Get(_) => Action::Get { key, offset: 0, len: u32::MAX },
             Self::Put(_, value) if value.len() > RECORD_LEN_MAX => return None,
-            Self::Put(_, value) => Action::Put { key, data: Data::Inline(value) },
+            Self::Put(_, value) => Action::Put { key, data: ValueData::Inline(value) },
             Self::Delete(_) => Action::Delete { key },
         };
         Some(Operation::new(place.partition, [action]).guard(Guard::Absent(&place.manifest)))
@@ -200,11 +205,11 @@ enum OwnedItem {
 }
 
 impl OwnedItem {
-    fn finish(&self, kv: &Kv, outcome: OwnedOutcome) -> Result<BatchOutcome> {
+    fn finish(&self, kv: &KvView, outcome: OwnedOutcome) -> Result<BatchOutcome> {
         let item = match self {
-            Self::Get(key) => Item::Get(key),
-            Self::Put(key, value) => Item::Put(key, value),
-            Self::Delete(key) => Item::Delete(key),
+            Self::Get(key) => BatchItem::Get(key),
+            Self::Put(key, value) => BatchItem::Put(key, value),
+            Self::Delete(key) => BatchItem::Delete(key),
         };
         kv.finish_item(item, Some(outcome))
     }
@@ -217,23 +222,27 @@ pub(super) fn meets_manifest(outcome: &OwnedOutcome) -> bool {
         .is_some_and(|failure| failure.kind == ErrorKind::Conflict && failure.index == 0)
 }
 
-impl Kv {
+impl KvView {
     /// Makes an item's outcome of its operation's; carries it out by itself if that did not do it.
-    fn finish_item(&self, item: Item<'_>, outcome: Option<OwnedOutcome>) -> Result<BatchOutcome> {
+    fn finish_item(
+        &self,
+        item: BatchItem<'_>,
+        outcome: Option<OwnedOutcome>,
+    ) -> Result<BatchOutcome> {
         match outcome.filter(|outcome| !meets_manifest(outcome)) {
             Some(outcome) => item.kind().outcome(outcome).map_err(|error| {
                 error.context(format_args!("{} {}", item.kind().name(), super::show(item.key())))
             }),
             None => match item {
-                Item::Get(key) => self.get(key).map(BatchOutcome::Got),
-                Item::Put(key, value) => self.put(key, value).map(BatchOutcome::Put),
-                Item::Delete(key) => self.delete(key).map(BatchOutcome::Deleted),
+                BatchItem::Get(key) => self.get(key).map(BatchOutcome::Got),
+                BatchItem::Put(key, value) => self.put(key, value).map(BatchOutcome::Put),
+                BatchItem::Delete(key) => self.delete(key).map(BatchOutcome::Deleted),
             },
         }
     }
 }
 
-impl Kind {
+impl BatchItemKind {
     const fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -256,7 +265,7 @@ impl Kind {
         let result = results.pop().ok_or(ErrorKind::Internal)?;
         Ok(match (self, result) {
             (Self::Get, OwnedResult::Value { version, data, .. }) => {
-                BatchOutcome::Got(Some(Value { version, bytes: data }))
+                BatchOutcome::Got(Some(VersionedValue { version, bytes: data }))
             }
             (Self::Get, _) => return Err(ErrorKind::Corrupt.into()),
             (Self::Put, result) => BatchOutcome::Put(result.written()?.0),

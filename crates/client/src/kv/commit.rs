@@ -1,17 +1,17 @@
 //! Putting a value in place, small or large, whatever was there.
 
 use samite_types::{Error, ErrorKind, Result, Version};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use super::key::Place;
-use super::manifest::Manifest;
-use super::{Kv, small};
-use crate::Op;
-use crate::outcome::{OwnedFailure, OwnedOutcome, OwnedResult, Revealed};
+use super::key::KeyPlace;
+use super::manifest::ValueManifest;
+use super::{KvView, small};
+use crate::ClientOperation;
+use crate::outcome::{GuardedRecord, OwnedFailure, OwnedOutcome, OwnedResult};
 
 /// What is to be there for the change to take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Expect {
+pub(super) enum ExpectedValue {
     Any,
     Absent,
     Version(Version),
@@ -19,14 +19,14 @@ pub(super) enum Expect {
 
 /// What to put in place.
 #[derive(Clone, Copy)]
-pub(super) enum Stored<'a> {
+pub(super) enum NewValue<'a> {
     /// A value that fits its record.
     Small(&'a [u8]),
     /// A manifest whose chunks have been written, its encoding, and the key of its draft when all of it is new.
-    Large(&'a Manifest, &'a [u8], Option<&'a [u8]>),
+    Large(&'a ValueManifest, &'a [u8], Option<&'a [u8]>),
 }
 
-impl<'a> Stored<'a> {
+impl<'a> NewValue<'a> {
     const fn draft(self) -> Option<&'a [u8]> {
         match self {
             Self::Large(_, _, draft) => draft,
@@ -43,9 +43,14 @@ const fn own(key: &[u8]) -> Guard<'_> {
     Guard::BytesAre { key, offset: 0, bytes: UNDER_WAY }
 }
 
-impl Kv {
+impl KvView {
     /// Puts `new` in place, and removes the chunks that its predecessor alone had.
-    pub(super) fn commit(&self, place: &Place, new: Stored<'_>, expect: Expect) -> Result<Version> {
+    pub(super) fn commit(
+        &self,
+        place: &KeyPlace,
+        new: NewValue<'_>,
+        expect: ExpectedValue,
+    ) -> Result<Version> {
         let deadline = self.dataset.client().deadline();
         loop {
             let old = match self.commit_over_small(place, new, expect)? {
@@ -53,9 +58,9 @@ impl Kv {
                 Err(old) => old,
             };
             match expect {
-                Expect::Absent => return Err(exists()),
-                Expect::Version(version) if version != old.version => return Err(conflict()),
-                Expect::Any | Expect::Version(_) => {}
+                ExpectedValue::Absent => return Err(exists()),
+                ExpectedValue::Version(version) if version != old.version => return Err(conflict()),
+                ExpectedValue::Any | ExpectedValue::Version(_) => {}
             }
             if let Some(version) = self.commit_over_large(place, new, old)? {
                 return Ok(version);
@@ -69,16 +74,16 @@ impl Kv {
     /// For a key that has no manifest; otherwise the manifest.
     fn commit_over_small(
         &self,
-        place: &Place,
-        new: Stored<'_>,
-        expect: Expect,
-    ) -> Result<Result<Version, Revealed>> {
+        place: &KeyPlace,
+        new: NewValue<'_>,
+        expect: ExpectedValue,
+    ) -> Result<Result<Version, GuardedRecord>> {
         let mut operation = match new {
-            Stored::Small(value) => {
-                small(place, Action::Put { key: &place.value, data: Data::Inline(value) })
+            NewValue::Small(value) => {
+                small(place, Action::Put { key: &place.value, data: ValueData::Inline(value) })
             }
-            Stored::Large(_, raw, draft) => {
-                let put = Action::Put { key: &place.manifest, data: Data::Inline(raw) };
+            NewValue::Large(_, raw, draft) => {
+                let put = Action::Put { key: &place.manifest, data: ValueData::Inline(raw) };
                 let mut operation = small(place, Action::Delete { key: &place.value });
                 operation.actions.extend(draft.map(|key| Action::Delete { key }));
                 operation.actions.push(put);
@@ -86,22 +91,22 @@ impl Kv {
             }
         };
         match expect {
-            Expect::Any => {}
-            Expect::Absent => operation.guards.push(Guard::Absent(&place.value)),
-            Expect::Version(version) => {
+            ExpectedValue::Any => {}
+            ExpectedValue::Absent => operation.guards.push(Guard::Absent(&place.value)),
+            ExpectedValue::Version(version) => {
                 operation.guards.push(Guard::VersionIs(&place.value, version));
             }
         }
         let draft_guard = new.draft().map(|key| own(key));
         let draft_index = draft_guard.is_some().then_some(operation.guards.len());
         operation.guards.extend(draft_guard);
-        match self.dataset.execute_one(Op::new(operation))? {
+        match self.dataset.execute_one(ClientOperation::new(operation))? {
             OwnedOutcome::Done(results) => last_version(&results).map(Ok),
             OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::Conflict, index, current }) => {
                 match (index, expect) {
                     (0, _) => Ok(Err(current.ok_or(ErrorKind::Internal)?)),
                     _ if draft_index == Some(usize::from(index)) => Err(swept()),
-                    (_, Expect::Absent) => Err(exists()),
+                    (_, ExpectedValue::Absent) => Err(exists()),
                     _ => Err(conflict()),
                 }
             }
@@ -112,36 +117,38 @@ impl Kv {
     /// For a key whose manifest is `old`; `None` when it no longer is.
     fn commit_over_large(
         &self,
-        place: &Place,
-        new: Stored<'_>,
-        old: Revealed,
+        place: &KeyPlace,
+        new: NewValue<'_>,
+        old: GuardedRecord,
     ) -> Result<Option<Version>> {
-        let old_manifest = Manifest::decode(&old.bytes)?;
+        let old_manifest = ValueManifest::decode(&old.bytes)?;
         let drafts = self.drafts(place);
         // Chunks of the old value that nobody needs then; of those that are only in part, removed below, nothing tells.
-        let is_new = !matches!(new, Stored::Large(_, _, None));
+        let is_new = !matches!(new, NewValue::Large(_, _, None));
         let gone = is_new.then(|| drafts.key(&old_manifest.id));
         let mut actions = match new {
-            Stored::Small(_) => vec![Action::Delete { key: &place.manifest }],
-            Stored::Large(..) => {
+            NewValue::Small(_) => vec![Action::Delete { key: &place.manifest }],
+            NewValue::Large(..) => {
                 new.draft().map(|key| Action::Delete { key }).into_iter().collect()
             }
         };
-        actions.extend(gone.as_ref().map(|key| Action::Put { key, data: Data::Inline(&[]) }));
+        actions.extend(gone.as_ref().map(|key| Action::Put { key, data: ValueData::Inline(&[]) }));
         actions.push(match new {
-            Stored::Small(value) => Action::Put { key: &place.value, data: Data::Inline(value) },
-            Stored::Large(_, raw, _) => {
-                Action::Put { key: &place.manifest, data: Data::Inline(raw) }
+            NewValue::Small(value) => {
+                Action::Put { key: &place.value, data: ValueData::Inline(value) }
+            }
+            NewValue::Large(_, raw, _) => {
+                Action::Put { key: &place.manifest, data: ValueData::Inline(raw) }
             }
         });
         let mut operation = Operation::new(place.partition, actions)
             .guard(Guard::VersionIs(&place.manifest, old.version));
         operation.guards.extend(new.draft().map(own));
-        match self.dataset.execute_one(Op::new(operation))? {
+        match self.dataset.execute_one(ClientOperation::new(operation))? {
             OwnedOutcome::Done(results) => {
                 let version = last_version(&results)?;
                 match new {
-                    Stored::Large(manifest, _, None) => {
+                    NewValue::Large(manifest, _, None) => {
                         self.remove_chunks(&old_manifest, Some(manifest))?;
                     }
                     _ => drafts.remove(&old_manifest.id)?,
@@ -164,20 +171,20 @@ impl Kv {
         loop {
             let delete = Action::Delete { key: &place.value };
             let (version, raw) = match self.try_small(&place, None, delete, None)? {
-                super::Tried::Large(version, raw) => (version, raw),
+                super::SmallTry::Large(version, raw) => (version, raw),
                 // It has been replaced by a small value, or removed, in the meantime.
-                super::Tried::Done(result) => return result.existed(),
-                super::Tried::Failed(failure) => return Err(failure.into_error("delete")),
+                super::SmallTry::Done(result) => return result.existed(),
+                super::SmallTry::Failed(failure) => return Err(failure.into_error("delete")),
             };
-            let id = Manifest::decode(&raw)?.id;
+            let id = ValueManifest::decode(&raw)?.id;
             let gone = drafts.key(&id);
             let actions = [
                 Action::Delete { key: &place.manifest },
-                Action::Put { key: &gone, data: Data::Inline(&[]) },
+                Action::Put { key: &gone, data: ValueData::Inline(&[]) },
             ];
             let operation = Operation::new(place.partition, actions)
                 .guard(Guard::VersionIs(&place.manifest, version));
-            match self.dataset.execute_one(Op::new(operation))? {
+            match self.dataset.execute_one(ClientOperation::new(operation))? {
                 OwnedOutcome::Done(_) => {
                     drafts.remove(&id)?;
                     return Ok(true);

@@ -25,7 +25,7 @@ pub(super) type RawKey = SmallVec<[u8; 64]>;
 
 /// Which keys a view shows: all that belong to no group, or those of one.
 #[derive(Clone, Debug)]
-pub(super) struct Scope {
+pub(super) struct KeyScope {
     value_prefix: RawKey,
     manifest_prefix: RawKey,
     /// The one partition of a group.
@@ -34,7 +34,7 @@ pub(super) struct Scope {
 
 /// Where a key's records are.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct KeyPlace {
     pub(super) partition: PartitionId,
     /// Key of the value.
     pub(super) value: RawKey,
@@ -42,7 +42,7 @@ pub(super) struct Place {
     pub(super) manifest: RawKey,
 }
 
-impl Scope {
+impl KeyScope {
     /// Keys without a group.
     pub(super) fn ungrouped() -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Scope {
     }
 
     /// Where the records of `key` are.
-    pub(super) fn place(&self, dataset: &Dataset, key: &[u8]) -> Result<Place> {
+    pub(super) fn place(&self, dataset: &Dataset, key: &[u8]) -> Result<KeyPlace> {
         check_key(key)?;
         let join = |prefix: &RawKey| {
             let mut raw = RawKey::with_capacity(prefix.len() + key.len());
@@ -81,7 +81,7 @@ impl Scope {
             raw.extend_from_slice(key);
             raw
         };
-        Ok(Place {
+        Ok(KeyPlace {
             partition: self.partition.unwrap_or_else(|| dataset.partition_of(key)),
             value: join(&self.value_prefix),
             manifest: join(&self.manifest_prefix),

@@ -6,43 +6,43 @@ use samite_types::{Deadline, Error, ErrorKind, Result, Version};
 use samite_wire::limits::RECORD_LEN_MAX;
 use samite_wire::op::{Action, Operation};
 
-use super::commit::{Expect, Stored, UNDER_WAY};
-use super::key::Place;
-use super::manifest::{CHUNK_LEN, ChunkKey, Manifest};
-use super::{Kv, Tried, Value, check_value_len};
-use crate::Op;
+use super::commit::{ExpectedValue, NewValue, UNDER_WAY};
+use super::key::KeyPlace;
+use super::manifest::{CHUNK_LEN, ChunkKey, ValueManifest};
+use super::{KvView, SmallTry, VersionedValue, check_value_len};
+use crate::ClientOperation;
 use crate::outcome::{OwnedOutcome, OwnedResult};
 
 /// A value as it is before a change.
-enum Old {
-    Small { expect: Expect, bytes: Vec<u8> },
-    Large { version: Version, manifest: Manifest },
+enum PriorValue {
+    Small { expect: ExpectedValue, bytes: Vec<u8> },
+    Large { version: Version, manifest: ValueManifest },
 }
 
-impl Kv {
+impl KvView {
     /// The value whose manifest has just been seen.
     pub(super) fn get_large(
         &self,
         key: &[u8],
         version: Version,
         manifest: Vec<u8>,
-    ) -> Result<Option<Value>> {
+    ) -> Result<Option<VersionedValue>> {
         let deadline = self.dataset.client().deadline();
         let (mut version, mut raw) = (version, manifest);
         loop {
-            let manifest = Manifest::decode(&raw)?;
+            let manifest = ValueManifest::decode(&raw)?;
             let mut bytes = vec![0; manifest.total_len as usize];
             if self.read_chunks(&manifest, 0, &mut bytes, deadline)? {
-                return Ok(Some(Value { version, bytes }));
+                return Ok(Some(VersionedValue { version, bytes }));
             }
             (version, raw) = match self.reread(key, version, deadline)? {
-                Reread::Large(version, raw) => (version, raw),
-                Reread::Small(value) => return Ok(value),
+                RereadKey::Large(version, raw) => (version, raw),
+                RereadKey::Small(value) => return Ok(value),
             };
         }
     }
 
-    /// As [`Kv::read_range`], for a value whose manifest has just been seen.
+    /// As [`KvView::read_range`], for a value whose manifest has just been seen.
     pub(super) fn read_large(
         &self,
         key: &[u8],
@@ -54,16 +54,16 @@ impl Kv {
         let mut raw = manifest;
         let mut version = Version(0);
         loop {
-            let manifest = Manifest::decode(&raw)?;
+            let manifest = ValueManifest::decode(&raw)?;
             let left = manifest.total_len.saturating_sub(offset);
             let len = left.min(dest.len() as u64) as usize;
             if self.read_chunks(&manifest, offset, &mut dest[..len], deadline)? {
                 return Ok(Some(len));
             }
             (version, raw) = match self.reread(key, version, deadline)? {
-                Reread::Large(version, raw) => (version, raw),
-                Reread::Small(None) => return Ok(None),
-                Reread::Small(Some(value)) => {
+                RereadKey::Large(version, raw) => (version, raw),
+                RereadKey::Small(None) => return Ok(None),
+                RereadKey::Small(Some(value)) => {
                     let start = value.bytes.len().min(offset as usize);
                     let len = (value.bytes.len() - start).min(dest.len());
                     dest[..len].copy_from_slice(&value.bytes[start..start + len]);
@@ -74,32 +74,32 @@ impl Kv {
     }
 
     /// A chunk was gone: what has the key now? `seen` is the version of the manifest that named it.
-    fn reread(&self, key: &[u8], seen: Version, deadline: Deadline) -> Result<Reread> {
+    fn reread(&self, key: &[u8], seen: Version, deadline: Deadline) -> Result<RereadKey> {
         let place = self.place(key)?;
         let read = Action::Get { key: &place.value, offset: 0, len: u32::MAX };
         match self.try_small(&place, None, read, None)? {
-            Tried::Done(OwnedResult::Value { version, data, .. }) => {
-                Ok(Reread::Small(Some(Value { version, bytes: data })))
+            SmallTry::Done(OwnedResult::Value { version, data, .. }) => {
+                Ok(RereadKey::Small(Some(VersionedValue { version, bytes: data })))
             }
-            Tried::Failed(failure) if failure.kind == ErrorKind::NotFound => {
-                Ok(Reread::Small(None))
+            SmallTry::Failed(failure) if failure.kind == ErrorKind::NotFound => {
+                Ok(RereadKey::Small(None))
             }
-            Tried::Failed(failure) => Err(failure.into_error("get")),
-            Tried::Done(_) => Err(ErrorKind::Corrupt.into()),
-            Tried::Large(version, _) if version == seen => {
+            SmallTry::Failed(failure) => Err(failure.into_error("get")),
+            SmallTry::Done(_) => Err(ErrorKind::Corrupt.into()),
+            SmallTry::Large(version, _) if version == seen => {
                 Err(Error::new(ErrorKind::Corrupt, "a chunk of the value is missing"))
             }
-            Tried::Large(..) if deadline.remaining().is_none() => {
+            SmallTry::Large(..) if deadline.remaining().is_none() => {
                 Err(Error::new(ErrorKind::Timeout, "the value keeps changing"))
             }
-            Tried::Large(version, raw) => Ok(Reread::Large(version, raw)),
+            SmallTry::Large(version, raw) => Ok(RereadKey::Large(version, raw)),
         }
     }
 
     /// Reads `dest.len()` bytes of the value from `offset`; all of them belong to it. `false`: a chunk is gone.
     fn read_chunks(
         &self,
-        manifest: &Manifest,
+        manifest: &ValueManifest,
         offset: u64,
         dest: &mut [u8],
         deadline: Deadline,
@@ -121,7 +121,7 @@ impl Kv {
             let len = piece.len() as u32;
             let action = Action::Get { key: &keys[index], offset: start as u32, len };
             let partition = manifest.chunk_partition(&self.dataset, index);
-            ops.push(Op::new(Operation::new(partition, [action])).into_dest(piece));
+            ops.push(ClientOperation::new(Operation::new(partition, [action])).into_dest(piece));
         }
         for outcome in self.dataset.execute(&mut ops, deadline)? {
             match outcome {
@@ -136,8 +136,13 @@ impl Kv {
     }
 
     /// Writes the chunks of `value`, and then puts its manifest in place.
-    pub(super) fn put_large(&self, place: &Place, value: &[u8], expect: Expect) -> Result<Version> {
-        let mut manifest = Manifest::fresh();
+    pub(super) fn put_large(
+        &self,
+        place: &KeyPlace,
+        value: &[u8],
+        expect: ExpectedValue,
+    ) -> Result<Version> {
+        let mut manifest = ValueManifest::fresh();
         manifest.total_len = value.len() as u64;
         manifest.tags = vec![1; value.len().div_ceil(CHUNK_LEN)];
         let chunks: Vec<_> = value.chunks(CHUNK_LEN).map(Cow::Borrowed).enumerate().collect();
@@ -158,17 +163,17 @@ impl Kv {
     /// Writes new chunks of `manifest`, and then puts it in place. Removes them again if that fails.
     fn put_chunks(
         &self,
-        place: &Place,
-        manifest: &Manifest,
+        place: &KeyPlace,
+        manifest: &ValueManifest,
         chunks: &[(usize, Cow<'_, [u8]>)],
-        (expect, draft): (Expect, Option<&[u8]>),
+        (expect, draft): (ExpectedValue, Option<&[u8]>),
     ) -> Result<Version> {
         let keys = chunk_keys(manifest);
-        let mut ops: Vec<Op<'_>> = chunks
+        let mut ops: Vec<ClientOperation<'_>> = chunks
             .iter()
             .map(|(index, bytes)| {
                 let partition = manifest.chunk_partition(&self.dataset, *index);
-                Op::new(Operation::put(partition, &keys[*index], bytes))
+                ClientOperation::new(Operation::put(partition, &keys[*index], bytes))
             })
             .collect();
         let raw = manifest.encode();
@@ -176,8 +181,8 @@ impl Kv {
         let stored = self.dataset.execute(&mut ops, deadline).and_then(|outcomes| {
             outcomes.into_iter().try_for_each(|outcome| outcome.into_results("chunk").map(drop))
         });
-        let committed =
-            stored.and_then(|()| self.commit(place, Stored::Large(manifest, &raw, draft), expect));
+        let committed = stored
+            .and_then(|()| self.commit(place, NewValue::Large(manifest, &raw, draft), expect));
         if let Err(error) = &committed {
             // After these the manifest may be in place: better chunks that nobody needs than a value without them.
             if draft.is_none() && !is_unknown(error) {
@@ -189,7 +194,11 @@ impl Kv {
     }
 
     /// Removes the chunks of `manifest`, but for those that `kept` has, too.
-    pub(super) fn remove_chunks(&self, manifest: &Manifest, kept: Option<&Manifest>) -> Result<()> {
+    pub(super) fn remove_chunks(
+        &self,
+        manifest: &ValueManifest,
+        kept: Option<&ValueManifest>,
+    ) -> Result<()> {
         let keys = chunk_keys(manifest);
         let kept = kept.map(chunk_keys).unwrap_or_default();
         let gone = (0..keys.len())
@@ -199,14 +208,17 @@ impl Kv {
 
     fn remove(
         &self,
-        manifest: &Manifest,
+        manifest: &ValueManifest,
         keys: &[ChunkKey],
         indices: impl Iterator<Item = usize>,
     ) -> Result<()> {
-        let mut ops: Vec<Op<'_>> = indices
+        let mut ops: Vec<ClientOperation<'_>> = indices
             .map(|index| {
                 let partition = manifest.chunk_partition(&self.dataset, index);
-                Op::new(Operation::new(partition, [Action::Delete { key: &keys[index] }]))
+                ClientOperation::new(Operation::new(
+                    partition,
+                    [Action::Delete { key: &keys[index] }],
+                ))
             })
             .collect();
         self.dataset.execute(&mut ops, self.dataset.client().deadline()).map(drop)
@@ -231,33 +243,37 @@ impl Kv {
         }
     }
 
-    fn old(&self, place: &Place) -> Result<Old> {
+    fn old(&self, place: &KeyPlace) -> Result<PriorValue> {
         let read = Action::Get { key: &place.value, offset: 0, len: u32::MAX };
         Ok(match self.try_small(place, None, read, None)? {
-            Tried::Done(OwnedResult::Value { version, data, .. }) => {
-                Old::Small { expect: Expect::Version(version), bytes: data }
+            SmallTry::Done(OwnedResult::Value { version, data, .. }) => {
+                PriorValue::Small { expect: ExpectedValue::Version(version), bytes: data }
             }
-            Tried::Done(_) => return Err(ErrorKind::Corrupt.into()),
-            Tried::Failed(failure) if failure.kind == ErrorKind::NotFound => {
-                Old::Small { expect: Expect::Absent, bytes: Vec::new() }
+            SmallTry::Done(_) => return Err(ErrorKind::Corrupt.into()),
+            SmallTry::Failed(failure) if failure.kind == ErrorKind::NotFound => {
+                PriorValue::Small { expect: ExpectedValue::Absent, bytes: Vec::new() }
             }
-            Tried::Failed(failure) => return Err(failure.into_error("read")),
-            Tried::Large(version, raw) => Old::Large { version, manifest: Manifest::decode(&raw)? },
+            SmallTry::Failed(failure) => return Err(failure.into_error("read")),
+            SmallTry::Large(version, raw) => {
+                PriorValue::Large { version, manifest: ValueManifest::decode(&raw)? }
+            }
         })
     }
 
     /// One try; `None` when the value has changed meanwhile.
     fn splice_once(
         &self,
-        place: &Place,
+        place: &KeyPlace,
         offset: Option<u64>,
         bytes: &[u8],
         deadline: Deadline,
     ) -> Result<Option<u64>> {
         let (expect, mut manifest, first) = match self.old(place)? {
-            Old::Large { version, manifest } => (Expect::Version(version), manifest, None),
-            Old::Small { expect, bytes } => {
-                let mut manifest = Manifest::fresh();
+            PriorValue::Large { version, manifest } => {
+                (ExpectedValue::Version(version), manifest, None)
+            }
+            PriorValue::Small { expect, bytes } => {
+                let mut manifest = ValueManifest::fresh();
                 manifest.total_len = bytes.len() as u64;
                 manifest.tags = vec![0; bytes.len().div_ceil(CHUNK_LEN)];
                 (expect, manifest, Some(bytes))
@@ -273,7 +289,7 @@ impl Kv {
             let mut value = first.unwrap_or_default();
             value.resize(manifest.total_len as usize, 0);
             value[offset as usize..end as usize].copy_from_slice(bytes);
-            self.commit(place, Stored::Small(&value), expect)?;
+            self.commit(place, NewValue::Small(&value), expect)?;
             return Ok(Some(manifest.total_len));
         }
         manifest.tags.resize((manifest.total_len as usize).div_ceil(CHUNK_LEN), 0);
@@ -324,11 +340,11 @@ const fn is_unknown(error: &Error) -> bool {
 }
 
 /// What a key has now.
-enum Reread {
-    Small(Option<Value>),
+enum RereadKey {
+    Small(Option<VersionedValue>),
     Large(Version, Vec<u8>),
 }
 
-fn chunk_keys(manifest: &Manifest) -> Vec<ChunkKey> {
+fn chunk_keys(manifest: &ValueManifest) -> Vec<ChunkKey> {
     (0..manifest.tags.len()).map(|index| manifest.chunk_key(index)).collect()
 }

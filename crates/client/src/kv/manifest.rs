@@ -34,13 +34,13 @@ const CHUNK_KEY_LEN: usize = 1 + 16 + 4 + 8;
 pub(super) type ChunkKey = [u8; CHUNK_KEY_LEN];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Manifest {
+pub(super) struct ValueManifest {
     pub(super) total_len: u64,
     pub(super) id: [u8; 16],
     pub(super) tags: Vec<u64>,
 }
 
-impl Manifest {
+impl ValueManifest {
     /// A manifest of no chunks under an id of its own.
     pub(super) fn fresh() -> Self {
         let mut id = [0; 16];
@@ -113,16 +113,16 @@ mod tests {
 
     #[test]
     fn manifests_round_trip_and_damage_is_noticed() {
-        let mut manifest = Manifest::fresh();
+        let mut manifest = ValueManifest::fresh();
         manifest.total_len = 2 * CHUNK_LEN as u64 + 5;
         manifest.tags = vec![1, 0, u64::MAX];
         let raw = manifest.encode();
-        assert_eq!(Manifest::decode(&raw).unwrap(), manifest);
+        assert_eq!(ValueManifest::decode(&raw).unwrap(), manifest);
         assert_eq!(manifest.chunk_len(2), 5);
         assert_eq!(total_len_of(&raw[..16]), Some(manifest.total_len));
         for len in 0..raw.len() {
-            assert!(Manifest::decode(&raw[..len]).is_err(), "{len}");
+            assert!(ValueManifest::decode(&raw[..len]).is_err(), "{len}");
         }
-        assert!(Manifest::decode(&[9; 64]).is_err());
+        assert!(ValueManifest::decode(&[9; 64]).is_err());
     }
 }

@@ -4,7 +4,7 @@
 //! partition. A larger one lies in chunks behind a manifest; it is read and replaced as a whole all the same. Which of the two a
 //! key has is found out by the operation itself (a guard that there is no manifest), so small values never pay for it.
 //!
-//! Calls block; those called `submit_…` return a [`Pending`](crate::Pending), which is a future and can be waited for.
+//! Calls block; those called `submit_…` return a [`Pending`](crate::PendingOperations), which is a future and can be waited for.
 //! All are carried out by the client's default deadline.
 
 mod atomic;
@@ -17,27 +17,27 @@ mod submit;
 
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::limits::{RECORD_LEN_MAX, VALUE_LEN_MAX};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use crate::draft::{Drafts, Locks};
-use crate::listing::{Stream, list_sorted};
+use crate::draft::{DraftLinks, NameDrafts};
+use crate::listing::{RecordStream, list_sorted};
 use crate::outcome::{OwnedFailure, OwnedOutcome, OwnedResult};
-use crate::{Dataset, Op};
+use crate::{ClientOperation, Dataset};
 
-pub use atomic::Atomic;
-pub use batch::{Batch, BatchOutcome};
+pub use atomic::AtomicChange;
+pub use batch::{BatchOutcome, KvBatch};
 pub use key::GROUP_LEN_MAX;
 
 pub(crate) use key::show;
 
-use commit::{Expect, Stored};
-use key::{Place, Scope};
+use commit::{ExpectedValue, NewValue};
+use key::{KeyPlace, KeyScope};
 use manifest::{CHUNK_KIND, DRAFT_KIND, HEAD_LEN, MANIFEST_LEN_MAX, total_len_of};
 
 /// A value with its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value {
-    /// Changes with every change of the value; for [`Kv::compare_and_swap`].
+pub struct VersionedValue {
+    /// Changes with every change of the value; for [`KvView::compare_and_swap`].
     pub version: Version,
     /// The bytes.
     pub bytes: Vec<u8>,
@@ -45,7 +45,7 @@ pub struct Value {
 
 /// One key of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct KeyEntry {
     /// Key.
     pub key: Vec<u8>,
     /// Version of its value.
@@ -56,34 +56,34 @@ pub struct Entry {
 
 /// Part of a listing, in key order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
+pub struct KeyPage {
     /// Entries. To go on, list again after the key of the last one.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<KeyEntry>,
     /// There is nothing after the last entry.
     pub complete: bool,
 }
 
 /// Keys and values in a dataset. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Kv {
+pub struct KvView {
     dataset: Dataset,
-    scope: Scope,
-    locks: Locks,
+    scope: KeyScope,
+    locks: DraftLinks,
 }
 
 /// What one try at a small value came to.
-enum Tried {
+enum SmallTry {
     Done(OwnedResult),
     Failed(OwnedFailure),
     /// The key has a manifest: its version and bytes, as far as they were revealed.
     Large(Version, Vec<u8>),
 }
 
-impl Kv {
+impl KvView {
     /// The view over `dataset`.
     #[must_use]
     pub fn new(dataset: Dataset) -> Self {
-        Self { dataset, scope: Scope::ungrouped(), locks: Locks::default() }
+        Self { dataset, scope: KeyScope::ungrouped(), locks: DraftLinks::default() }
     }
 
     /// The dataset.
@@ -97,27 +97,27 @@ impl Kv {
     /// # Errors
     /// `TooLarge`: `place` has more than [`GROUP_LEN_MAX`] bytes.
     pub fn group(&self, place: &[u8]) -> Result<Self> {
-        let scope = Scope::group(&self.dataset, place)?;
+        let scope = KeyScope::group(&self.dataset, place)?;
         Ok(Self { dataset: self.dataset.clone(), scope, locks: self.locks.clone() })
     }
 
     /// Several changes that take effect together or not at all; all keys have to be in one partition, as those of a group are.
-    pub const fn atomic(&self) -> Atomic<'_> {
-        Atomic::new(self)
+    pub const fn atomic(&self) -> AtomicChange<'_> {
+        AtomicChange::new(self)
     }
 
     /// Operations on any keys that travel together.
-    pub const fn batch(&self) -> Batch<'_> {
-        Batch::new(self)
+    pub const fn batch(&self) -> KvBatch<'_> {
+        KvBatch::new(self)
     }
 
-    fn place(&self, key: &[u8]) -> Result<Place> {
+    fn place(&self, key: &[u8]) -> Result<KeyPlace> {
         self.scope.place(&self.dataset, key)
     }
 
-    fn drafts(&self, place: &Place) -> Drafts {
+    fn drafts(&self, place: &KeyPlace) -> NameDrafts {
         let kinds = (DRAFT_KIND, CHUNK_KIND);
-        Drafts::new((&self.dataset, &self.locks), place.partition, kinds, &place.value)
+        NameDrafts::new((&self.dataset, &self.locks), place.partition, kinds, &place.value)
     }
 
     /// Removes what is left of large values of `key` whose clients died before they were in place. Putting a large value, and
@@ -132,23 +132,23 @@ impl Kv {
     /// Tries `action` on the key's value, under the guard that there is no manifest, and `guard` after it.
     fn try_small(
         &self,
-        place: &Place,
+        place: &KeyPlace,
         guard: Option<Guard<'_>>,
         action: Action<'_>,
         dest: Option<&mut [u8]>,
-    ) -> Result<Tried> {
+    ) -> Result<SmallTry> {
         let mut operation = small(place, action);
         operation.guards.extend(guard);
-        let op = Op { dest, ..Op::new(operation) };
+        let op = ClientOperation { dest, ..ClientOperation::new(operation) };
         Ok(match self.dataset.execute_one(op)? {
             OwnedOutcome::Done(mut results) => {
-                Tried::Done(results.pop().ok_or(ErrorKind::Internal)?)
+                SmallTry::Done(results.pop().ok_or(ErrorKind::Internal)?)
             }
             OwnedOutcome::Failed(OwnedFailure { kind: ErrorKind::Conflict, index: 0, current }) => {
                 let current = current.ok_or(ErrorKind::Internal)?;
-                Tried::Large(current.version, current.bytes)
+                SmallTry::Large(current.version, current.bytes)
             }
-            OwnedOutcome::Failed(failure) => Tried::Failed(failure),
+            OwnedOutcome::Failed(failure) => SmallTry::Failed(failure),
         })
     }
 
@@ -156,17 +156,17 @@ impl Kv {
     ///
     /// # Errors
     /// `Invalid`, `TooLarge` for a key that cannot be; as [`Dataset::execute`]. So for all methods.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Value>> {
+    pub fn get(&self, key: &[u8]) -> Result<Option<VersionedValue>> {
         let place = self.place(key)?;
         let read = Action::Get { key: &place.value, offset: 0, len: u32::MAX };
         match self.try_small(&place, None, read, None)? {
-            Tried::Done(OwnedResult::Value { version, data, .. }) => {
-                Ok(Some(Value { version, bytes: data }))
+            SmallTry::Done(OwnedResult::Value { version, data, .. }) => {
+                Ok(Some(VersionedValue { version, bytes: data }))
             }
-            Tried::Done(_) => Err(ErrorKind::Corrupt.into()),
-            Tried::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
-            Tried::Failed(failure) => Err(failure.into_error(format_args!("get {}", show(key)))),
-            Tried::Large(version, manifest) => self.get_large(key, version, manifest),
+            SmallTry::Done(_) => Err(ErrorKind::Corrupt.into()),
+            SmallTry::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
+            SmallTry::Failed(failure) => Err(failure.into_error(format_args!("get {}", show(key)))),
+            SmallTry::Large(version, manifest) => self.get_large(key, version, manifest),
         }
     }
 
@@ -178,13 +178,15 @@ impl Kv {
         let place = self.place(key)?;
         let read = Action::Get { key: &place.value, offset: 0, len: 0 };
         match self.try_small(&place, None, read, None)? {
-            Tried::Done(result) => {
+            SmallTry::Done(result) => {
                 let (version, total_len, _) = result.value()?;
                 Ok(Some((u64::from(total_len), version)))
             }
-            Tried::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
-            Tried::Failed(failure) => Err(failure.into_error(format_args!("stat {}", show(key)))),
-            Tried::Large(version, manifest) => {
+            SmallTry::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
+            SmallTry::Failed(failure) => {
+                Err(failure.into_error(format_args!("stat {}", show(key))))
+            }
+            SmallTry::Large(version, manifest) => {
                 Ok(Some((total_len_of(&manifest).ok_or(ErrorKind::Corrupt)?, version)))
             }
         }
@@ -195,7 +197,7 @@ impl Kv {
     /// # Errors
     /// `TooLarge` for more than [`VALUE_LEN_MAX`] bytes; `NoSpace`; as [`Self::get`].
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<Version> {
-        self.store(key, value, Expect::Any)
+        self.store(key, value, ExpectedValue::Any)
     }
 
     /// Sets the value of `key` if it has none.
@@ -203,7 +205,7 @@ impl Kv {
     /// # Errors
     /// `Exists`; as [`Self::put`].
     pub fn put_if_absent(&self, key: &[u8], value: &[u8]) -> Result<Version> {
-        self.store(key, value, Expect::Absent)
+        self.store(key, value, ExpectedValue::Absent)
     }
 
     /// Sets the value of `key` if its version is still `expected`.
@@ -211,14 +213,14 @@ impl Kv {
     /// # Errors
     /// `Conflict`; as [`Self::put`].
     pub fn compare_and_swap(&self, key: &[u8], expected: Version, value: &[u8]) -> Result<Version> {
-        self.store(key, value, Expect::Version(expected))
+        self.store(key, value, ExpectedValue::Version(expected))
     }
 
-    fn store(&self, key: &[u8], value: &[u8], expect: Expect) -> Result<Version> {
+    fn store(&self, key: &[u8], value: &[u8], expect: ExpectedValue) -> Result<Version> {
         check_value_len(value.len() as u64)?;
         let place = self.place(key)?;
         if value.len() <= RECORD_LEN_MAX {
-            self.commit(&place, Stored::Small(value), expect)
+            self.commit(&place, NewValue::Small(value), expect)
         } else {
             self.put_large(&place, value, expect)
         }
@@ -232,9 +234,11 @@ impl Kv {
     pub fn delete(&self, key: &[u8]) -> Result<bool> {
         let place = self.place(key)?;
         match self.try_small(&place, None, Action::Delete { key: &place.value }, None)? {
-            Tried::Done(result) => result.existed(),
-            Tried::Failed(failure) => Err(failure.into_error(format_args!("delete {}", show(key)))),
-            Tried::Large(..) => self.delete_large(key),
+            SmallTry::Done(result) => result.existed(),
+            SmallTry::Failed(failure) => {
+                Err(failure.into_error(format_args!("delete {}", show(key))))
+            }
+            SmallTry::Large(..) => self.delete_large(key),
         }
     }
 
@@ -246,15 +250,15 @@ impl Kv {
         check_value_len(bytes.len() as u64)?;
         if bytes.len() <= RECORD_LEN_MAX {
             let place = self.place(key)?;
-            let data = Data::Inline(bytes);
+            let data = ValueData::Inline(bytes);
             let len_max = RECORD_LEN_MAX as u32;
             let action = Action::Append { key: &place.value, data, len_max };
             match self.try_small(&place, None, action, None)? {
-                Tried::Done(result) => return Ok(u64::from(result.written()?.1)),
-                Tried::Failed(failure) if failure.kind != ErrorKind::TooLarge => {
+                SmallTry::Done(result) => return Ok(u64::from(result.written()?.1)),
+                SmallTry::Failed(failure) if failure.kind != ErrorKind::TooLarge => {
                     return Err(failure.into_error(format_args!("append to {}", show(key))));
                 }
-                Tried::Failed(_) | Tried::Large(..) => {}
+                SmallTry::Failed(_) | SmallTry::Large(..) => {}
             }
         }
         self.splice(key, None, bytes)
@@ -270,15 +274,15 @@ impl Kv {
         check_value_len(end)?;
         if end <= RECORD_LEN_MAX as u64 {
             let place = self.place(key)?;
-            let data = Data::Inline(bytes);
+            let data = ValueData::Inline(bytes);
             // The end fits a record, so the offset fits, too.
             let action = Action::Write { key: &place.value, offset: offset as u32, data };
             match self.try_small(&place, None, action, None)? {
-                Tried::Done(result) => return Ok(u64::from(result.written()?.1)),
-                Tried::Failed(failure) => {
+                SmallTry::Done(result) => return Ok(u64::from(result.written()?.1)),
+                SmallTry::Failed(failure) => {
                     return Err(failure.into_error(format_args!("write to {}", show(key))));
                 }
-                Tried::Large(..) => {}
+                SmallTry::Large(..) => {}
             }
         }
         self.splice(key, Some(offset), bytes)
@@ -296,10 +300,12 @@ impl Kv {
         let len = u32::try_from(dest.len()).unwrap_or(u32::MAX);
         let read = Action::Get { key: &place.value, offset: small_offset, len };
         match self.try_small(&place, None, read, Some(&mut *dest))? {
-            Tried::Done(result) => Ok(Some(result.value()?.2)),
-            Tried::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
-            Tried::Failed(failure) => Err(failure.into_error(format_args!("read {}", show(key)))),
-            Tried::Large(_, manifest) => self.read_large(key, manifest, offset, dest),
+            SmallTry::Done(result) => Ok(Some(result.value()?.2)),
+            SmallTry::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
+            SmallTry::Failed(failure) => {
+                Err(failure.into_error(format_args!("read {}", show(key))))
+            }
+            SmallTry::Large(_, manifest) => self.read_large(key, manifest, offset, dest),
         }
     }
 
@@ -308,11 +314,11 @@ impl Kv {
     ///
     /// # Errors
     /// As [`Self::get`].
-    pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Page> {
+    pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<KeyPage> {
         let [values, manifests] = self.scope.prefixes();
         let streams = [
-            Stream { kind_prefix: values, value_len_max: 0 },
-            Stream { kind_prefix: manifests, value_len_max: HEAD_LEN as u32 },
+            RecordStream { kind_prefix: values, value_len_max: 0 },
+            RecordStream { kind_prefix: manifests, value_len_max: HEAD_LEN as u32 },
         ];
         let partition = self.scope.partition();
         let (found, complete) =
@@ -325,15 +331,15 @@ impl Kv {
                     _ => total_len_of(&found.value),
                 };
                 let len = len.ok_or(ErrorKind::Corrupt)?;
-                Ok(Entry { key: found.key, version: found.version, len })
+                Ok(KeyEntry { key: found.key, version: found.version, len })
             })
             .collect::<Result<_>>()?;
-        Ok(Page { entries, complete })
+        Ok(KeyPage { entries, complete })
     }
 }
 
 /// An operation on a small value: fails with the manifest if there is one.
-fn small<'a>(place: &'a Place, action: Action<'a>) -> Operation<'a> {
+fn small<'a>(place: &'a KeyPlace, action: Action<'a>) -> Operation<'a> {
     Operation::new(place.partition, [action])
         .guard(Guard::Absent(&place.manifest))
         .reveal(MANIFEST_LEN_MAX as u32)

@@ -2,22 +2,22 @@
 
 use samite_types::{Error, ErrorKind, Result, Version};
 use samite_wire::limits::RECORD_LEN_MAX;
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use super::batch::{BatchOutcome, Item, meets_manifest};
-use super::{Kv, Value};
-use crate::Pending;
-use crate::pending::Step;
+use super::batch::{BatchItem, BatchOutcome, meets_manifest};
+use super::{KvView, VersionedValue};
+use crate::PendingOperations;
+use crate::pending::FinishStep;
 
-impl Kv {
-    /// [`Kv::get`] without waiting.
+impl KvView {
+    /// [`KvView::get`] without waiting.
     ///
     /// # Errors
     /// A key that cannot be; as [`crate::Dataset::submit`].
-    pub fn submit_get(&self, key: &[u8]) -> Result<Pending<Option<Value>>> {
+    pub fn submit_get(&self, key: &[u8]) -> Result<PendingOperations<Option<VersionedValue>>> {
         let owned: Box<[u8]> = key.into();
         self.submit(
-            Item::Get(key),
+            BatchItem::Get(key),
             move |kv| kv.get(&owned),
             |outcome| match outcome {
                 BatchOutcome::Got(value) => Some(value),
@@ -26,27 +26,27 @@ impl Kv {
         )
     }
 
-    /// [`Kv::put`] without waiting, for a value of at most one record.
+    /// [`KvView::put`] without waiting, for a value of at most one record.
     ///
     /// # Errors
     /// `TooLarge` for a longer one; as [`Self::submit_get`].
-    pub fn submit_put(&self, key: &[u8], value: &[u8]) -> Result<Pending<Version>> {
+    pub fn submit_put(&self, key: &[u8], value: &[u8]) -> Result<PendingOperations<Version>> {
         let owned: (Box<[u8]>, Box<[u8]>) = (key.into(), value.into());
         let put = move |kv: &Self| kv.put(&owned.0, &owned.1);
-        self.submit(Item::Put(key, value), put, |outcome| match outcome {
+        self.submit(BatchItem::Put(key, value), put, |outcome| match outcome {
             BatchOutcome::Put(version) => Some(version),
             _ => None,
         })
     }
 
-    /// [`Kv::delete`] without waiting.
+    /// [`KvView::delete`] without waiting.
     ///
     /// # Errors
     /// As [`Self::submit_get`].
-    pub fn submit_delete(&self, key: &[u8]) -> Result<Pending<bool>> {
+    pub fn submit_delete(&self, key: &[u8]) -> Result<PendingOperations<bool>> {
         let owned: Box<[u8]> = key.into();
         self.submit(
-            Item::Delete(key),
+            BatchItem::Delete(key),
             move |kv| kv.delete(&owned),
             |outcome| match outcome {
                 BatchOutcome::Deleted(existed) => Some(existed),
@@ -59,20 +59,20 @@ impl Kv {
     /// the result out of the item's outcome.
     fn submit<T>(
         &self,
-        item: Item<'_>,
+        item: BatchItem<'_>,
         otherwise: impl FnOnce(&Self) -> Result<T> + Send + 'static,
         pick: impl FnOnce(BatchOutcome) -> Option<T> + Send + 'static,
-    ) -> Result<Pending<T>> {
+    ) -> Result<PendingOperations<T>> {
         let place = self.place(item.key())?;
         let key = &place.value;
         let action = match item {
-            Item::Get(_) => Action::Get { key, offset: 0, len: u32::MAX },
-            Item::Put(_, value) if value.len() > RECORD_LEN_MAX => {
+            BatchItem::Get(_) => Action::Get { key, offset: 0, len: u32::MAX },
+            BatchItem::Put(_, value) if value.len() > RECORD_LEN_MAX => {
                 let cause = "a value of more than one record is put by waiting for it";
                 return Err(Error::new(ErrorKind::TooLarge, cause));
             }
-            Item::Put(_, value) => Action::Put { key, data: Data::Inline(value) },
-            Item::Delete(_) => Action::Delete { key },
+            BatchItem::Put(_, value) => Action::Put { key, data: ValueData::Inline(value) },
+            BatchItem::Delete(_) => Action::Delete { key },
         };
         let operation =
             Operation::new(place.partition, [action]).guard(Guard::Absent(&place.manifest));
@@ -80,17 +80,17 @@ impl Kv {
         let kind = item.kind();
         let deadline = self.dataset.client().deadline();
         let operations = std::slice::from_ref(&operation);
-        Pending::send_then(&self.dataset, operations, deadline, move |mut outcomes| {
+        PendingOperations::send_then(&self.dataset, operations, deadline, move |mut outcomes| {
             let Some(outcome) = outcomes.pop() else {
-                return Step::Ready(Err(ErrorKind::Internal.into()));
+                return FinishStep::Ready(Err(ErrorKind::Internal.into()));
             };
             if meets_manifest(&outcome) {
-                return Step::Follow(Box::new(move || otherwise(&kv)));
+                return FinishStep::Follow(Box::new(move || otherwise(&kv)));
             }
             let picked = kind
                 .outcome(outcome)
                 .and_then(|outcome| pick(outcome).ok_or_else(|| ErrorKind::Internal.into()));
-            Step::Ready(picked)
+            FinishStep::Ready(picked)
         })
     }
 }

@@ -4,12 +4,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_transport::client::{Link, Reply, Ticket, Woken};
+use samite_transport::client::{LinkReply, NodeLink, RequestTicket, WaitEnd};
 use samite_types::{Deadline, Error, ErrorKind, Result};
 use samite_wire::control::{ControlReply, ControlRequest, decode};
 use samite_wire::lock::{LockAnswer, LockOwner, LockRequest};
 
-use super::{Locker, PRIMARY_PATIENCE, lock_answer, may_pass, may_pass_at, unexpected};
+use super::{LockSession, PRIMARY_PATIENCE, lock_answer, may_pass, may_pass_at, unexpected};
 use crate::client::is_lost;
 use crate::exec::is_absence;
 
@@ -22,11 +22,11 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A lock that is waited for.
 pub struct LockWait<'l> {
-    pub(super) locker: &'l Locker,
+    pub(super) locker: &'l LockSession,
     pub(super) request: LockRequest,
     pub(super) is_mirrored: bool,
-    pub(super) link: Arc<Link>,
-    pub(super) ticket: Option<Ticket>,
+    pub(super) link: Arc<NodeLink>,
+    pub(super) ticket: Option<RequestTicket>,
     pub(super) answered: Option<LockAnswer>,
     pub(super) number: u64,
     /// When to look whether another node grants the lock.
@@ -48,7 +48,7 @@ impl LockWait<'_> {
         // The answer to the request may have come before that to the question.
         let Some(ticket) = &mut self.ticket else { return Ok(false) };
         let here = Deadline::at_time(Duration::ZERO);
-        let read = |reply: &mut Reply<'_>| decode::<ControlReply>(reply.body());
+        let read = |reply: &mut LinkReply<'_>| decode::<ControlReply>(reply.body());
         let Some(reply) = self.link.wait_until(ticket, here, deadline, read)? else {
             return Ok(true);
         };
@@ -62,9 +62,9 @@ impl LockWait<'_> {
     ///
     /// # Errors
     /// `Unavailable`: in a forked child.
-    pub fn block_beside(&self, alarm: BorrowedFd<'_>) -> Result<Woken> {
+    pub fn block_beside(&self, alarm: BorrowedFd<'_>) -> Result<WaitEnd> {
         if self.answered.is_some() {
-            return Ok(Woken::Arrived);
+            return Ok(WaitEnd::Arrived);
         }
         let interval = if self.is_mirrored {
             self.look_at.remaining().unwrap_or_default()
@@ -79,9 +79,9 @@ impl LockWait<'_> {
     /// ended: it may do so again and again.
     ///
     /// # Errors
-    /// As [`Locker::ask`].
-    pub fn proceed(&mut self, woken: Woken) -> Result<bool> {
-        if self.answered.is_some() || woken == Woken::Arrived && self.has_answer()? {
+    /// As [`LockSession::ask`].
+    pub fn proceed(&mut self, woken: WaitEnd) -> Result<bool> {
+        if self.answered.is_some() || woken == WaitEnd::Arrived && self.has_answer()? {
             return Ok(true);
         }
         if self.is_mirrored && self.look_at.remaining().is_none() {
@@ -94,18 +94,18 @@ impl LockWait<'_> {
     /// Waits until the answer is there or `stop` says so. Then [`LockWait::finish`].
     ///
     /// # Errors
-    /// As [`Locker::ask`].
-    pub fn block_until(&mut self, stop: &dyn Fn() -> bool) -> Result<Woken> {
+    /// As [`LockSession::ask`].
+    pub fn block_until(&mut self, stop: &dyn Fn() -> bool) -> Result<WaitEnd> {
         while self.answered.is_none() {
             let woken = self.link.wait_beside(None, STOP_INTERVAL)?;
-            if woken != Woken::Arrived && stop() {
-                return Ok(Woken::Interrupted);
+            if woken != WaitEnd::Arrived && stop() {
+                return Ok(WaitEnd::Interrupted);
             }
             if self.proceed(woken)? {
                 break;
             }
         }
-        Ok(Woken::Arrived)
+        Ok(WaitEnd::Arrived)
     }
 
     /// What has come is the answer; if it is the end of the connection, and another node grants the lock, that is asked.
@@ -162,13 +162,13 @@ impl LockWait<'_> {
     /// Takes the answer, or ends the wait if there is none.
     ///
     /// # Errors
-    /// `Interrupted`: the wait was ended; `Deadlock`, `NoLocks`; as [`Locker::ask`].
-    pub fn finish(mut self, woken: Woken) -> Result<()> {
+    /// `Interrupted`: the wait was ended; `Deadlock`, `NoLocks`; as [`LockSession::ask`].
+    pub fn finish(mut self, woken: WaitEnd) -> Result<()> {
         let answer = match (self.answered.take(), woken) {
             (Some(LockAnswer::Done), _) => return Ok(()),
             (Some(answer), _) => answer,
-            (None, Woken::Arrived) => self.answer()?,
-            (None, Woken::Interrupted | Woken::TimedOut) => self.cancel()?,
+            (None, WaitEnd::Arrived) => self.answer()?,
+            (None, WaitEnd::Interrupted | WaitEnd::TimedOut) => self.cancel()?,
         };
         match answer {
             // It came first. Where its node has no say any more, the wait is over as well.

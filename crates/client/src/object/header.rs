@@ -36,13 +36,13 @@ pub(super) type HeaderKey = SmallVec<[u8; 64]>;
 pub(super) type ChunkKey = [u8; 25];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct ObjectHeader {
     pub(super) len: u64,
     pub(super) id: ObjectId,
     pub(super) chunk_len: u32,
 }
 
-impl Header {
+impl ObjectHeader {
     /// The header of a new object.
     pub(super) fn fresh(chunk_len: u32) -> Self {
         let mut id = [0; 16];
@@ -119,11 +119,11 @@ mod tests {
 
     #[test]
     fn headers_round_trip_and_damage_is_noticed() {
-        let header = Header { len: 1 << 40, ..Header::fresh(1 << 16) };
+        let header = ObjectHeader { len: 1 << 40, ..ObjectHeader::fresh(1 << 16) };
         let raw = header.encode();
-        assert_eq!(Header::decode(&raw).unwrap(), header);
+        assert_eq!(ObjectHeader::decode(&raw).unwrap(), header);
         assert_eq!(len_of(&raw[..16]), Some(1 << 40));
-        assert!(Header::decode(&raw[..39]).is_err());
-        assert!(Header::decode(&[0; HEADER_LEN]).is_err());
+        assert!(ObjectHeader::decode(&raw[..39]).is_err());
+        assert!(ObjectHeader::decode(&[0; HEADER_LEN]).is_err());
     }
 }

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use samite_placement::hash;
 use samite_types::{Deadline, Error, ErrorKind, PartitionId, Result};
 use samite_wire::limits::LIST_ENTRIES_MAX;
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 use super::chunk_partitions;
 use super::header::{
-    ChunkKey, Header, HeaderKey, ID_AT, LEN_AT, ObjectId, chunk_key, chunk_prefix, header_key,
+    ChunkKey, HeaderKey, ID_AT, LEN_AT, ObjectHeader, ObjectId, chunk_key, chunk_prefix, header_key,
 };
 use crate::kv::show;
 use crate::outcome::{OwnedOutcome, OwnedResult};
-use crate::{Dataset, Op};
+use crate::{ClientOperation, Dataset};
 
 /// Partitions that are asked for their chunks in one call, so that each has room to answer.
 const LISTINGS_MAX: usize = 128;
@@ -23,12 +23,12 @@ const LISTINGS_MAX: usize = 128;
 ///
 /// It stays that very object: when it is removed, and another made under its name, calls fail with `NotFound`.
 #[derive(Clone, Debug)]
-pub struct Object {
-    inner: Arc<Inner>,
+pub struct OpenObject {
+    inner: Arc<ObjectInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ObjectInner {
     dataset: Dataset,
     name: Box<[u8]>,
     key: HeaderKey,
@@ -41,7 +41,7 @@ struct Inner {
 
 /// A part of one chunk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct ObjectPart {
     pub(super) key: ChunkKey,
     pub(super) partition: PartitionId,
     /// First byte within the chunk.
@@ -50,14 +50,14 @@ pub(super) struct Part {
     is_whole: bool,
 }
 
-impl Object {
-    pub(super) fn new(dataset: Dataset, name: &[u8], header: &Header) -> Result<Self> {
+impl OpenObject {
+    pub(super) fn new(dataset: Dataset, name: &[u8], header: &ObjectHeader) -> Result<Self> {
         Ok(Self::at(header_key(name)?, dataset, name, header))
     }
 
     /// An object whose header is at `key`.
-    pub(super) fn at(key: HeaderKey, dataset: Dataset, name: &[u8], header: &Header) -> Self {
-        let inner = Inner {
+    pub(super) fn at(key: HeaderKey, dataset: Dataset, name: &[u8], header: &ObjectHeader) -> Self {
+        let inner = ObjectInner {
             key,
             partition: dataset.partition_of(name),
             name: name.into(),
@@ -91,7 +91,7 @@ impl Object {
 
     /// An operation on the header, which fails if it is another object's.
     fn on_header<'o>(&'o self, actions: impl IntoIterator<Item = Action<'o>>) -> Operation<'o> {
-        let Inner { key, partition, id, .. } = &*self.inner;
+        let ObjectInner { key, partition, id, .. } = &*self.inner;
         Operation::new(*partition, actions).guard(Guard::BytesAre { key, offset: ID_AT, bytes: id })
     }
 
@@ -122,7 +122,7 @@ impl Object {
     pub fn len(&self) -> Result<u64> {
         let get = Action::Get { key: &self.inner.key, offset: LEN_AT, len: 8 };
         let mut raw = [0; 8];
-        let op = Op::new(self.on_header([get])).into_dest(&mut raw);
+        let op = ClientOperation::new(self.on_header([get])).into_dest(&mut raw);
         let outcome = self.inner.dataset.execute_one(op)?;
         self.header_results(outcome, "stat")?;
         let len = u64::from_le_bytes(raw);
@@ -139,8 +139,8 @@ impl Object {
     }
 
     /// The chunks that `len` bytes from `offset` on lie in.
-    pub(super) fn parts(&self, offset: u64, len: usize) -> Result<Vec<Part>> {
-        let Inner { id, chunk_len, dataset, .. } = &*self.inner;
+    pub(super) fn parts(&self, offset: u64, len: usize) -> Result<Vec<ObjectPart>> {
+        let ObjectInner { id, chunk_len, dataset, .. } = &*self.inner;
         let end = offset
             .checked_add(len as u64)
             .ok_or_else(|| self.error("access", ErrorKind::FileTooLarge, "beyond 2^64 bytes"))?;
@@ -150,7 +150,7 @@ impl Object {
         while at < end {
             let (index, start) = (at / chunk_len, at % chunk_len);
             let len = (chunk_len - start).min(end - at);
-            parts.push(Part {
+            parts.push(ObjectPart {
                 key: chunk_key(id, index),
                 partition: dataset.chunk_partition(id_hash, index),
                 start: start as u32,
@@ -176,7 +176,7 @@ impl Object {
         for part in &parts {
             let (piece, after) = rest.split_at_mut(part.len as usize);
             rest = after;
-            ops.push(Op::new(part.read()).into_dest(piece));
+            ops.push(ClientOperation::new(part.read()).into_dest(piece));
         }
         let outcomes = self.inner.dataset.execute(&mut ops, self.deadline())?;
         drop(ops);
@@ -220,8 +220,11 @@ impl Object {
         let parts = self.parts(offset, data.len())?;
         let end = offset + data.len() as u64;
         let grows = self.grows(data.len(), end);
-        let mut ops: Vec<Op<'_>> =
-            self.write_operations(&parts, data, end, grows).into_iter().map(Op::new).collect();
+        let mut ops: Vec<ClientOperation<'_>> = self
+            .write_operations(&parts, data, end, grows)
+            .into_iter()
+            .map(ClientOperation::new)
+            .collect();
         let outcomes = self.inner.dataset.execute(&mut ops, self.deadline())?;
         self.written(outcomes)?;
         if grows { self.raise_len(end) } else { Ok(()) }
@@ -231,7 +234,7 @@ impl Object {
     /// (somebody may have cut it). Otherwise that has to follow: before, there would be bytes that nobody has written.
     pub(super) fn write_operations<'o>(
         &'o self,
-        parts: &'o [Part],
+        parts: &'o [ObjectPart],
         data: &'o [u8],
         end: u64,
         grows: bool,
@@ -263,7 +266,8 @@ impl Object {
     }
 
     pub(super) fn raise_len(&self, end: u64) -> Result<()> {
-        let outcome = self.inner.dataset.execute_one(Op::new(self.raise_len_operation(end)))?;
+        let outcome =
+            self.inner.dataset.execute_one(ClientOperation::new(self.raise_len_operation(end)))?;
         self.header_results(outcome, "write")?;
         self.inner.seen_len.fetch_max(end, Ordering::Relaxed);
         Ok(())
@@ -277,7 +281,8 @@ impl Object {
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         let delta = data.len() as u64;
         let add = Action::Add { key: &self.inner.key, offset: LEN_AT, delta };
-        let outcome = self.inner.dataset.execute_one(Op::new(self.on_header([add])))?;
+        let outcome =
+            self.inner.dataset.execute_one(ClientOperation::new(self.on_header([add])))?;
         let results = self.header_results(outcome, "append to")?;
         let offset = results.first().ok_or(ErrorKind::Internal)?.number()?;
         let end = offset.saturating_add(delta);
@@ -295,9 +300,10 @@ impl Object {
         let key = &self.inner.key;
         let actions = [
             Action::Add { key, offset: LEN_AT, delta: 0 },
-            Action::Write { key, offset: LEN_AT, data: Data::Inline(&raw) },
+            Action::Write { key, offset: LEN_AT, data: ValueData::Inline(&raw) },
         ];
-        let outcome = self.inner.dataset.execute_one(Op::new(self.on_header(actions)))?;
+        let outcome =
+            self.inner.dataset.execute_one(ClientOperation::new(self.on_header(actions)))?;
         let results = self.header_results(outcome, "truncate")?;
         let before = results.first().ok_or(ErrorKind::Internal)?.number()?;
         self.inner.seen_len.store(len, Ordering::Relaxed);
@@ -306,13 +312,14 @@ impl Object {
 
     /// Removes every byte behind `len`.
     fn cut(&self, len: u64) -> Result<()> {
-        let Inner { id, chunk_len, dataset, .. } = &*self.inner;
+        let ObjectInner { id, chunk_len, dataset, .. } = &*self.inner;
         let (index, within) = (len / chunk_len, len % chunk_len);
         if within > 0 {
             let key = chunk_key(id, index);
             let partition = dataset.chunk_partition(hash(id), index);
             let cut = Action::Truncate { key: &key, len: within as u32 };
-            let outcome = dataset.execute_one(Op::new(Operation::new(partition, [cut])))?;
+            let outcome =
+                dataset.execute_one(ClientOperation::new(Operation::new(partition, [cut])))?;
             if let Some(failure) = outcome.failure() {
                 // A hole needs no cutting.
                 if failure.kind != ErrorKind::NotFound {
@@ -336,7 +343,7 @@ impl Object {
         let dataset = &self.inner.dataset;
         let prefix = chunk_prefix(&self.inner.id);
         while !partitions.is_empty() {
-            let mut ops: Vec<Op<'_>> = partitions
+            let mut ops: Vec<ClientOperation<'_>> = partitions
                 .iter()
                 .map(|partition| {
                     let list = Action::List {
@@ -346,7 +353,7 @@ impl Object {
                         reverse: false,
                         value_len_max: 0,
                     };
-                    Op::new(Operation::new(*partition, [list]))
+                    ClientOperation::new(Operation::new(*partition, [list]))
                 })
                 .collect();
             let outcomes = dataset.execute(&mut ops, self.deadline())?;
@@ -362,10 +369,10 @@ impl Object {
                 }
                 found.extend(entries.into_iter().map(|entry| (*partition, entry.key)));
             }
-            let mut ops: Vec<Op<'_>> = found
+            let mut ops: Vec<ClientOperation<'_>> = found
                 .iter()
                 .map(|(partition, key)| {
-                    Op::new(Operation::new(*partition, [Action::Delete { key }]))
+                    ClientOperation::new(Operation::new(*partition, [Action::Delete { key }]))
                 })
                 .collect();
             for outcome in dataset.execute(&mut ops, self.deadline())? {
@@ -377,14 +384,14 @@ impl Object {
     }
 }
 
-impl Part {
+impl ObjectPart {
     pub(super) fn read(&self) -> Operation<'_> {
         let action = Action::Get { key: &self.key, offset: self.start, len: self.len };
         Operation::new(self.partition, [action])
     }
 
     fn write<'o>(&'o self, data: &'o [u8]) -> Operation<'o> {
-        let (key, data) = (&self.key[..], Data::Inline(data));
+        let (key, data) = (&self.key[..], ValueData::Inline(data));
         let action = if self.is_whole {
             Action::Put { key, data }
         } else {

@@ -5,7 +5,7 @@
 //! length is raised to the end of what was written (after the data, where the object grows: its length never covers bytes that are not
 //! there yet). A read or a write of any size is one request per node and frame.
 //!
-//! An object that is replaced as a whole ([`Objects::replace`]) is made beside the old one, as a draft (`draft.rs`), and takes its
+//! An object that is replaced as a whole ([`ObjectView::replace`]) is made beside the old one, as a draft (`draft.rs`), and takes its
 //! place in one operation.
 //!
 //! Names are any bytes, 1 to 4096 of them; nothing in them has a meaning.
@@ -16,24 +16,24 @@ mod replace;
 mod submit;
 
 use samite_types::{Error, ErrorKind, Result};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use crate::draft::{Drafts, Locks, chunk_partitions, remove_chunks};
+use crate::draft::{DraftLinks, NameDrafts, chunk_partitions, remove_chunks};
 use crate::kv::show;
-use crate::listing::{Stream, list_sorted};
+use crate::listing::{RecordStream, list_sorted};
 use crate::outcome::{OwnedOutcome, OwnedResult};
-use crate::{Dataset, Op};
+use crate::{ClientOperation, Dataset};
 
 use header::{
-    CHUNK_KIND, DRAFT_KIND, HEADER_LEN, HEADER_PREFIX, Header, ID_AT, header_key, len_of,
+    CHUNK_KIND, DRAFT_KIND, HEADER_LEN, HEADER_PREFIX, ID_AT, ObjectHeader, header_key, len_of,
 };
 
-pub use io::Object;
-pub use replace::Replacement;
+pub use io::OpenObject;
+pub use replace::ObjectReplacement;
 
 /// One object of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ObjectEntry {
     /// Name.
     pub name: Vec<u8>,
     /// Length, in bytes.
@@ -42,25 +42,25 @@ pub struct Entry {
 
 /// Part of a listing, in name order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
+pub struct ObjectPage {
     /// Entries. To go on, list again after the name of the last one.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ObjectEntry>,
     /// There is nothing after the last entry.
     pub complete: bool,
 }
 
 /// Objects in a dataset. Cheap to clone. All calls are carried out by the client's default deadline.
 #[derive(Clone, Debug)]
-pub struct Objects {
+pub struct ObjectView {
     dataset: Dataset,
-    locks: Locks,
+    locks: DraftLinks,
 }
 
-impl Objects {
+impl ObjectView {
     /// The view over `dataset`.
     #[must_use]
     pub fn new(dataset: Dataset) -> Self {
-        Self { dataset, locks: Locks::default() }
+        Self { dataset, locks: DraftLinks::default() }
     }
 
     /// The dataset.
@@ -73,7 +73,7 @@ impl Objects {
     ///
     /// # Errors
     /// `Exists` if there is one of this name; `Invalid`, `TooLarge` for a name that cannot be; as [`Dataset::execute`].
-    pub fn create(&self, name: &[u8]) -> Result<Object> {
+    pub fn create(&self, name: &[u8]) -> Result<OpenObject> {
         match self.make(name)? {
             (object, true) => Ok(object),
             (_, false) => Err(Error::new(
@@ -87,23 +87,25 @@ impl Objects {
     ///
     /// # Errors
     /// As [`Self::create`].
-    pub fn open_or_create(&self, name: &[u8]) -> Result<Object> {
+    pub fn open_or_create(&self, name: &[u8]) -> Result<OpenObject> {
         Ok(self.make(name)?.0)
     }
 
     /// The object, and whether it has just been made.
-    fn make(&self, name: &[u8]) -> Result<(Object, bool)> {
+    fn make(&self, name: &[u8]) -> Result<(OpenObject, bool)> {
         let key = header_key(name)?;
         let partition = self.dataset.partition_of(name);
-        let fresh = Header::fresh(self.dataset.spec().chunk_len);
+        let fresh = ObjectHeader::fresh(self.dataset.spec().chunk_len);
         let raw = fresh.encode();
-        let put = Action::Put { key: &key, data: Data::Inline(&raw) };
+        let put = Action::Put { key: &key, data: ValueData::Inline(&raw) };
         let operation =
             Operation::new(partition, [put]).guard(Guard::Absent(&key)).reveal(HEADER_LEN as u32);
-        match self.dataset.execute_one(Op::new(operation))? {
+        match self.dataset.execute_one(ClientOperation::new(operation))? {
             OwnedOutcome::Done(_) => Ok((self.object(name, &fresh)?, true)),
             OwnedOutcome::Failed(failure) => match failure.current {
-                Some(there) => Ok((self.object(name, &Header::decode(&there.bytes)?)?, false)),
+                Some(there) => {
+                    Ok((self.object(name, &ObjectHeader::decode(&there.bytes)?)?, false))
+                }
                 None => Err(failure.into_error(format_args!("create object {}", show(name)))),
             },
         }
@@ -113,7 +115,7 @@ impl Objects {
     ///
     /// # Errors
     /// `NotFound` if there is none of this name; else as [`Self::create`].
-    pub fn open(&self, name: &[u8]) -> Result<Object> {
+    pub fn open(&self, name: &[u8]) -> Result<OpenObject> {
         match self.header(name)? {
             Some(header) => self.object(name, &header),
             None => Err(Error::new(
@@ -123,25 +125,25 @@ impl Objects {
         }
     }
 
-    fn object(&self, name: &[u8], header: &Header) -> Result<Object> {
-        Object::new(self.dataset.clone(), name, header)
+    fn object(&self, name: &[u8], header: &ObjectHeader) -> Result<OpenObject> {
+        OpenObject::new(self.dataset.clone(), name, header)
     }
 
-    fn drafts(&self, name: &[u8]) -> Drafts {
+    fn drafts(&self, name: &[u8]) -> NameDrafts {
         let partition = self.dataset.partition_of(name);
-        Drafts::new((&self.dataset, &self.locks), partition, (DRAFT_KIND, CHUNK_KIND), name)
+        NameDrafts::new((&self.dataset, &self.locks), partition, (DRAFT_KIND, CHUNK_KIND), name)
     }
 
-    fn header(&self, name: &[u8]) -> Result<Option<Header>> {
+    fn header(&self, name: &[u8]) -> Result<Option<ObjectHeader>> {
         let key = header_key(name)?;
         let operation = Operation::get(self.dataset.partition_of(name), &key);
-        match self.dataset.execute_one(Op::new(operation))? {
+        match self.dataset.execute_one(ClientOperation::new(operation))? {
             OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => Ok(None),
             OwnedOutcome::Failed(failure) => {
                 Err(failure.into_error(format_args!("object {}", show(name))))
             }
             OwnedOutcome::Done(mut results) => match results.pop() {
-                Some(OwnedResult::Value { data, .. }) => Header::decode(&data).map(Some),
+                Some(OwnedResult::Value { data, .. }) => ObjectHeader::decode(&data).map(Some),
                 _ => Err(ErrorKind::Corrupt.into()),
             },
         }
@@ -159,7 +161,7 @@ impl Objects {
             let partition = self.dataset.partition_of(name);
             let operation = Operation::new(partition, [Action::Delete { key: &key }])
                 .guard(Guard::BytesAre { key: &key, offset: ID_AT, bytes: &header.id });
-            match self.dataset.execute_one(Op::new(operation))? {
+            match self.dataset.execute_one(ClientOperation::new(operation))? {
                 OwnedOutcome::Done(_) => {
                     remove_chunks(&self.dataset, CHUNK_KIND, &header.id)?;
                     return Ok(true);
@@ -177,16 +179,17 @@ impl Objects {
     ///
     /// # Errors
     /// As [`Dataset::execute`].
-    pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Page> {
-        let streams = [Stream { kind_prefix: HEADER_PREFIX, value_len_max: HEADER_LEN as u32 }];
+    pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<ObjectPage> {
+        let streams =
+            [RecordStream { kind_prefix: HEADER_PREFIX, value_len_max: HEADER_LEN as u32 }];
         let (found, complete) = list_sorted(&self.dataset, None, &streams, prefix, after, limit)?;
         let entries = found
             .into_iter()
             .map(|found| {
                 let len = len_of(&found.value).ok_or(ErrorKind::Corrupt)?;
-                Ok(Entry { name: found.key, len })
+                Ok(ObjectEntry { name: found.key, len })
             })
             .collect::<Result<_>>()?;
-        Ok(Page { entries, complete })
+        Ok(ObjectPage { entries, complete })
     }
 }

@@ -1,48 +1,48 @@
 //! Replacing an object as a whole.
 
 use samite_types::{Error, ErrorKind, Result};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
-use super::header::{Header, HeaderKey, ID_AT, header_key};
-use super::{Object, Objects};
-use crate::Op;
-use crate::draft::{Drafts, Held};
+use super::header::{HeaderKey, ID_AT, ObjectHeader, header_key};
+use super::{ObjectView, OpenObject};
+use crate::ClientOperation;
+use crate::draft::{DraftLock, NameDrafts};
 use crate::kv::show;
 use crate::outcome::OwnedOutcome;
 
-/// An object on its way: it is written like any other, and nobody sees it before [`Replacement::place`]. Dropped before, it goes.
+/// An object on its way: it is written like any other, and nobody sees it before [`ObjectReplacement::place`]. Dropped before, it goes.
 ///
 /// When its process dies, what it has written is removed by the next replacement, or removal, of an object of this name.
 #[derive(Debug)]
-pub struct Replacement {
-    objects: Objects,
+pub struct ObjectReplacement {
+    objects: ObjectView,
     name: Box<[u8]>,
-    header: Header,
-    object: Object,
-    drafts: Drafts,
+    header: ObjectHeader,
+    object: OpenObject,
+    drafts: NameDrafts,
     is_placed: bool,
-    _held: Held,
+    _held: DraftLock,
 }
 
-impl Objects {
+impl ObjectView {
     /// Begins an object that is to take the place of the one called `name`, if there is one by then.
     ///
     /// # Errors
     /// `Invalid`, `TooLarge` for a name that cannot be; `NoSpace`, `NoLocks`; as [`Dataset::execute`](crate::Dataset::execute).
-    pub fn replace(&self, name: &[u8]) -> Result<Replacement> {
+    pub fn replace(&self, name: &[u8]) -> Result<ObjectReplacement> {
         header_key(name)?;
-        let header = Header::fresh(self.dataset.spec().chunk_len);
+        let header = ObjectHeader::fresh(self.dataset.spec().chunk_len);
         let drafts = self.drafts(name);
         let held = drafts
             .begin(&header.id, &header.encode())
             .map_err(|error| error.context(format_args!("replace object {}", show(name))))?;
-        let object = Object::at(
+        let object = OpenObject::at(
             HeaderKey::from_slice(&drafts.key(&header.id)),
             self.dataset.clone(),
             name,
             &header,
         );
-        Ok(Replacement {
+        Ok(ObjectReplacement {
             objects: self.clone(),
             name: name.into(),
             header,
@@ -54,10 +54,10 @@ impl Objects {
     }
 }
 
-impl Replacement {
+impl ObjectReplacement {
     /// The object to write to. After [`Self::place`] it is at its name: open it anew.
     #[must_use]
-    pub const fn object(&self) -> &Object {
+    pub const fn object(&self) -> &OpenObject {
         &self.object
     }
 
@@ -69,7 +69,7 @@ impl Replacement {
         let what = format!("replace object {}", show(&self.name));
         let key = header_key(&self.name)?;
         let draft = self.drafts.key(&self.header.id);
-        let raw = Header { len: self.object.len()?, ..self.header }.encode();
+        let raw = ObjectHeader { len: self.object.len()?, ..self.header }.encode();
         let partition = self.objects.dataset.partition_of(&self.name);
         loop {
             let old = self.objects.header(&self.name)?;
@@ -77,13 +77,13 @@ impl Replacement {
             let old_key = old.map(|old| (self.drafts.key(&old.id), old.id));
             let mut guard = Guard::Absent(&key);
             if let Some((old_key, id)) = &old_key {
-                actions.push(Action::Put { key: old_key, data: Data::Inline(&[]) });
+                actions.push(Action::Put { key: old_key, data: ValueData::Inline(&[]) });
                 guard = Guard::BytesAre { key: &key, offset: ID_AT, bytes: id };
             }
-            actions.push(Action::Put { key: &key, data: Data::Inline(&raw) });
+            actions.push(Action::Put { key: &key, data: ValueData::Inline(&raw) });
             let own = Guard::BytesAre { key: &draft, offset: ID_AT, bytes: &self.header.id };
             let operation = Operation::new(partition, actions).guard(own).guard(guard);
-            match self.objects.dataset.execute_one(Op::new(operation))? {
+            match self.objects.dataset.execute_one(ClientOperation::new(operation))? {
                 OwnedOutcome::Done(_) => {
                     self.is_placed = true;
                     // What is left of this is removed by whoever comes next. Another one may have been killed a moment ago.
@@ -106,7 +106,7 @@ impl Replacement {
     }
 }
 
-impl Drop for Replacement {
+impl Drop for ObjectReplacement {
     fn drop(&mut self) {
         if !self.is_placed {
             let _ = self.drafts.give_up(&self.header.id);

@@ -2,25 +2,25 @@
 
 use samite_types::Result;
 
-use super::Object;
-use crate::Pending;
-use crate::pending::Step;
+use super::OpenObject;
+use crate::PendingOperations;
+use crate::pending::FinishStep;
 
-impl Object {
+impl OpenObject {
     /// Reads `len` bytes from `offset` on, without waiting; fewer come only at the end of the object.
     ///
     /// # Errors
     /// As [`Self::read_at`] and [`crate::Dataset::submit`].
-    pub fn submit_read_at(&self, len: usize, offset: u64) -> Result<Pending<Vec<u8>>> {
+    pub fn submit_read_at(&self, len: usize, offset: u64) -> Result<PendingOperations<Vec<u8>>> {
         let parts = self.parts(offset, len)?;
-        let operations: Vec<_> = parts.iter().map(super::io::Part::read).collect();
+        let operations: Vec<_> = parts.iter().map(super::io::ObjectPart::read).collect();
         let object = self.clone();
         let deadline = self.dataset().client().deadline();
-        Pending::send_then(self.dataset(), &operations, deadline, move |outcomes| {
+        PendingOperations::send_then(self.dataset(), &operations, deadline, move |outcomes| {
             let mut bytes = Vec::new();
             for outcome in outcomes {
                 match object.got(outcome) {
-                    Err(error) => return Step::Ready(Err(error)),
+                    Err(error) => return FinishStep::Ready(Err(error)),
                     Ok(None) => break,
                     // The first value is most often the only one.
                     Ok(Some((_, data))) if bytes.is_empty() => bytes = data,
@@ -28,10 +28,10 @@ impl Object {
                 }
             }
             if bytes.len() == len {
-                return Step::Ready(Ok(bytes));
+                return FinishStep::Ready(Ok(bytes));
             }
             // A hole, or the end of the object.
-            Step::Follow(Box::new(move || {
+            FinishStep::Follow(Box::new(move || {
                 let mut bytes = vec![0; len];
                 let len = object.read_at(&mut bytes, offset)?;
                 bytes.truncate(len);
@@ -44,17 +44,17 @@ impl Object {
     ///
     /// # Errors
     /// As [`Self::write_at`] and [`crate::Dataset::submit`].
-    pub fn submit_write_at(&self, data: &[u8], offset: u64) -> Result<Pending<()>> {
+    pub fn submit_write_at(&self, data: &[u8], offset: u64) -> Result<PendingOperations<()>> {
         let parts = self.parts(offset, data.len())?;
         let end = offset + data.len() as u64;
         let grows = self.grows(data.len(), end);
         let operations = self.write_operations(&parts, data, end, grows);
         let object = self.clone();
         let deadline = self.dataset().client().deadline();
-        Pending::send_then(self.dataset(), &operations, deadline, move |outcomes| {
+        PendingOperations::send_then(self.dataset(), &operations, deadline, move |outcomes| {
             match object.written(outcomes) {
-                Ok(()) if grows => Step::Follow(Box::new(move || object.raise_len(end))),
-                result => Step::Ready(result),
+                Ok(()) if grows => FinishStep::Follow(Box::new(move || object.raise_len(end))),
+                result => FinishStep::Ready(result),
             }
         })
     }

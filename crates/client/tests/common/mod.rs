@@ -10,24 +10,26 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use samite_client::{Client, Dataset, Op, Options, OwnedResult, Transport};
+use samite_client::{Client, ClientOperation, ClientOptions, Dataset, OwnedResult, TransportKind};
 use samite_testkit::LocalCluster;
 use samite_types::PartitionId;
 use samite_wire::control::DatasetSpec;
 use samite_wire::op::{Action, Operation};
 
-pub const TRANSPORTS: [Transport; 3] = [Transport::Shm, Transport::Unix, Transport::Tcp];
+pub const TRANSPORTS: [TransportKind; 3] =
+    [TransportKind::Shm, TransportKind::Unix, TransportKind::Tcp];
 
 pub fn cluster(nodes: usize, memory_mib: u64) -> LocalCluster {
-    let options = samite_testkit::Options { memory_bytes: memory_mib << 20, ..Default::default() };
+    let options =
+        samite_testkit::LocalOptions { memory_bytes: memory_mib << 20, ..Default::default() };
     LocalCluster::start(nodes, options).expect("the cluster starts")
 }
 
-pub fn client(cluster: &LocalCluster, transport: Transport) -> Client {
-    let options = Options {
+pub fn client(cluster: &LocalCluster, transport: TransportKind) -> Client {
+    let options = ClientOptions {
         transport: Some(transport),
         timeout: Duration::from_secs(20),
-        ..Options::default()
+        ..ClientOptions::default()
     };
     cluster.client(options).expect("the client connects")
 }
@@ -69,8 +71,9 @@ pub fn records(dataset: &Dataset) -> Vec<Box<[u8]>> {
     let list =
         Action::List { prefix: b"", after: b"", limit: 1000, reverse: false, value_len_max: 0 };
     let partitions = (0..dataset.partitions()).map(PartitionId);
-    let mut ops: Vec<Op<'_>> =
-        partitions.map(|partition| Op::new(Operation::new(partition, [list.clone()]))).collect();
+    let mut ops: Vec<ClientOperation<'_>> = partitions
+        .map(|partition| ClientOperation::new(Operation::new(partition, [list.clone()])))
+        .collect();
     let outcomes = dataset.execute(&mut ops, dataset.client().deadline()).unwrap();
     let results = outcomes.into_iter().flat_map(|outcome| outcome.into_results("list").unwrap());
     results

@@ -11,7 +11,7 @@ pub const VOTERS_MAX: usize = 7;
 
 /// A voter, as its configuration has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Member {
+pub struct VoterMember {
     /// Its number.
     pub id: VoterId,
     /// The node in which it runs.
@@ -22,16 +22,16 @@ pub struct Member {
 
 /// Who votes. Another set of voters is another configuration, which begins with the register that the one before it left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Configuration {
+pub struct VoterConfiguration {
     /// From 1 on.
     pub number: u32,
     /// Each voter, in nodes of their own.
-    pub voters: Vec<Member>,
+    pub voters: Vec<VoterMember>,
     /// The number of the next voter that there has never been.
     pub next: VoterId,
 }
 
-impl Configuration {
+impl VoterConfiguration {
     /// The first voters, in these nodes.
     ///
     /// # Errors
@@ -45,8 +45,8 @@ impl Configuration {
             );
             return Err(Error::new(ErrorKind::Invalid, words));
         }
-        let voters = (1..).zip(nodes).map(|(id, node)| Member { id, node: *node, run: 0 });
-        let voters: Vec<Member> = voters.collect();
+        let voters = (1..).zip(nodes).map(|(id, node)| VoterMember { id, node: *node, run: 0 });
+        let voters: Vec<VoterMember> = voters.collect();
         Ok(Self { number: 1, next: voters.len() as VoterId + 1, voters })
     }
 
@@ -57,13 +57,13 @@ impl Configuration {
         }
         let mut voters = self.voters.clone();
         let member = voters.iter_mut().find(|member| member.node == old)?;
-        *member = Member { id: self.next, node, run };
+        *member = VoterMember { id: self.next, node, run };
         Some(Self { number: self.number + 1, voters, next: self.next + 1 })
     }
 
     /// The voter in this node.
     #[must_use]
-    pub fn voter_in(&self, node: NodeId) -> Option<Member> {
+    pub fn voter_in(&self, node: NodeId) -> Option<VoterMember> {
         self.voters.iter().copied().find(|member| member.node == node)
     }
 
@@ -75,7 +75,7 @@ impl Configuration {
         }
     }
 
-    pub(super) fn member(&self, voter: VoterId) -> Option<Member> {
+    pub(super) fn member(&self, voter: VoterId) -> Option<VoterMember> {
         self.voters.iter().copied().find(|member| member.id == voter)
     }
 

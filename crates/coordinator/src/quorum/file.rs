@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FallocateFlags;
 use samite_types::{Error, ErrorKind, Result};
 
-use super::journal::{Kept, Write};
-use super::voter::{Output, VoterId};
+use super::journal::{JournalWrite, VoterState};
+use super::voter::{VoterId, VoterOutput};
 
 const MAGIC: &[u8; 8] = b"SAMIVOTE";
 const VERSION: u32 = 1;
@@ -45,7 +45,7 @@ impl VoterFile {
     ///
     /// # Errors
     /// `Corrupt`: it is damaged. It cannot be read.
-    pub fn open(path: &Path, is_synced: bool) -> Result<(Self, Option<(VoterId, Kept)>)> {
+    pub fn open(path: &Path, is_synced: bool) -> Result<(Self, Option<(VoterId, VoterState)>)> {
         let mut this = Self { path: path.to_owned(), is_synced, file: None };
         let mut bytes = Vec::new();
         let mut file = match OpenOptions::new().read(true).append(true).open(path) {
@@ -73,7 +73,7 @@ impl VoterFile {
     ///
     /// # Errors
     /// As [`Self::write`].
-    pub fn begin(&mut self, voter: &(VoterId, Kept)) -> Result<()> {
+    pub fn begin(&mut self, voter: &(VoterId, VoterState)) -> Result<()> {
         let written = self.replace(voter);
         self.file = Some(self.io("write", written)?);
         Ok(())
@@ -83,7 +83,7 @@ impl VoterFile {
     ///
     /// # Errors
     /// It is not there, or only in part: nothing of this output may be sent, and the voter has to be opened again.
-    pub fn write(&mut self, output: &Output) -> Result<()> {
+    pub fn write(&mut self, output: &VoterOutput) -> Result<()> {
         if output.is_retired {
             self.file = None;
             let _ = std::fs::remove_file(self.fresh_path());
@@ -109,7 +109,9 @@ impl VoterFile {
     ///
     /// # Errors
     /// What is wrong with them.
-    pub fn parse(bytes: &[u8]) -> std::result::Result<(usize, (VoterId, Kept)), &'static str> {
+    pub fn parse(
+        bytes: &[u8],
+    ) -> std::result::Result<(usize, (VoterId, VoterState)), &'static str> {
         let rest = bytes.strip_prefix(MAGIC).ok_or("not the file of a voter")?;
         let (version, mut rest) = rest.split_first_chunk().ok_or("cut short")?;
         if u32::from_le_bytes(*version) != VERSION {
@@ -118,11 +120,12 @@ impl VoterFile {
         // It was written whole before it got its name.
         let first = next(rest)?.ok_or("cut short")?;
         let unreadable = |_| "a record cannot be read";
-        let (id, mut kept): (VoterId, Kept) = postcard::from_bytes(first).map_err(unreadable)?;
+        let (id, mut kept): (VoterId, VoterState) =
+            postcard::from_bytes(first).map_err(unreadable)?;
         let mut len = HEADER_LEN + PREFIX_LEN + first.len();
         rest = &rest[PREFIX_LEN + first.len()..];
         while let Some(content) = next(rest)? {
-            let writes: Vec<Write> = postcard::from_bytes(content).map_err(unreadable)?;
+            let writes: Vec<JournalWrite> = postcard::from_bytes(content).map_err(unreadable)?;
             writes.into_iter().for_each(|write| kept.write(write));
             len += PREFIX_LEN + content.len();
             rest = &rest[PREFIX_LEN + content.len()..];
@@ -130,7 +133,7 @@ impl VoterFile {
         Ok((len, (id, kept)))
     }
 
-    fn replace(&self, whole: &(VoterId, Kept)) -> std::io::Result<File> {
+    fn replace(&self, whole: &(VoterId, VoterState)) -> std::io::Result<File> {
         let fresh = self.fresh_path();
         let mut options = OpenOptions::new();
         // Its space is there already, if it is.
@@ -220,22 +223,22 @@ mod tests {
     use samite_types::NodeId;
 
     use super::*;
-    use crate::quorum::{Change, Configuration, Register};
+    use crate::quorum::{RegisterChange, StateRegister, VoterConfiguration};
 
     /// A voter's file after some rounds with two others that nobody hears, and what it is each time something was written.
-    fn written(path: &Path) -> Vec<(usize, (VoterId, Kept))> {
+    fn written(path: &Path) -> Vec<(usize, (VoterId, VoterState))> {
         let nodes = [NodeId(0), NodeId(1), NodeId(2)];
         let mut hosts: Vec<_> = nodes.iter().map(|node| host(*node, &nodes)).collect();
         let (mut file, none) = VoterFile::open(path, true).unwrap();
         assert!(none.is_none());
-        file.begin(&hosts[0].kept().unwrap()).unwrap();
+        file.begin(&hosts[0].saved().unwrap()).unwrap();
         let len = || std::fs::metadata(path).unwrap().len() as usize;
-        let mut states = vec![(len(), hosts[0].kept().unwrap())];
+        let mut states = vec![(len(), hosts[0].saved().unwrap())];
         for round in 0..60 {
             if round % 7 == 0 {
-                let _ = hosts[0].propose(Change::Remove(0));
+                let _ = hosts[0].propose(RegisterChange::Remove(0));
             }
-            hosts.iter_mut().for_each(super::super::Host::tick);
+            hosts.iter_mut().for_each(super::super::VoterHost::tick);
             loop {
                 let mut sent = Vec::new();
                 for (host, node) in hosts.iter_mut().zip(nodes) {
@@ -245,7 +248,7 @@ mod tests {
                     }
                     sent.extend(output.messages.into_iter().map(|(to, bytes)| (node, to, bytes)));
                 }
-                states.push((len(), hosts[0].kept().unwrap()));
+                states.push((len(), hosts[0].saved().unwrap()));
                 if sent.is_empty() {
                     break;
                 }
@@ -257,11 +260,11 @@ mod tests {
         states
     }
 
-    fn host(node: NodeId, nodes: &[NodeId]) -> super::super::Host {
-        let first = Configuration::first(nodes).unwrap();
+    fn host(node: NodeId, nodes: &[NodeId]) -> super::super::VoterHost {
+        let first = VoterConfiguration::first(nodes).unwrap();
         let id = first.voter_in(node).unwrap().id;
-        let kept = Some((id, Kept::new(first, Register::default())));
-        super::super::Host::new((node, 7), kept, nodes.to_vec()).unwrap()
+        let kept = Some((id, VoterState::new(first, StateRegister::default())));
+        super::super::VoterHost::new((node, 7), kept, nodes.to_vec()).unwrap()
     }
 
     #[test]
@@ -294,9 +297,9 @@ mod tests {
         File::options().write(true).open(&path).unwrap().set_len(len - 3).unwrap();
         let (mut file, voter) = VoterFile::open(&path, false).unwrap();
         let (id, mut kept) = voter.unwrap();
-        let write = Write::Decided(1);
+        let write = JournalWrite::Decided(1);
         kept.write(write.clone());
-        file.write(&Output { writes: vec![write], ..Output::default() }).unwrap();
+        file.write(&VoterOutput { writes: vec![write], ..VoterOutput::default() }).unwrap();
         drop(file);
         assert_eq!(VoterFile::open(&path, false).unwrap().1, Some((id, kept)));
     }
@@ -347,7 +350,7 @@ mod tests {
         let path = scratch.path().join("voter");
         let _ = written(&path);
         let (mut file, _) = VoterFile::open(&path, true).unwrap();
-        file.write(&Output { is_retired: true, ..Output::default() }).unwrap();
+        file.write(&VoterOutput { is_retired: true, ..VoterOutput::default() }).unwrap();
         assert!(!path.exists());
         assert!(VoterFile::open(&path, true).unwrap().1.is_none());
     }

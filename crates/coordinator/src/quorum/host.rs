@@ -3,19 +3,19 @@
 
 use samite_types::{NodeId, Result};
 
-use super::configuration::Configuration;
-use super::journal::Kept;
-use super::register::{Change, Register};
-use super::voter::{Envelope, LOG_LEN_MAX, Letter, Output, Voter, VoterId};
+use super::configuration::VoterConfiguration;
+use super::journal::VoterState;
+use super::register::{RegisterChange, StateRegister};
+use super::voter::{LOG_LEN_MAX, Voter, VoterId, VoterMessage, VoterOutput, VoterPayload};
 
 /// Ticks after which a node without a voter says so again.
 const VACANT_TICKS: u64 = 10;
 /// Most voters that are believed to be some.
 const OTHERS_MAX: usize = 64;
 
-/// A node's voter, if it has one. Whoever drives it carries out [`Output`] after each call.
+/// A node's voter, if it has one. Whoever drives it carries out [`VoterOutput`] after each call.
 #[derive(Debug)]
-pub struct Host {
+pub struct VoterHost {
     node: NodeId,
     /// Drawn for this run of the node, and again when it loses its voter.
     run: u64,
@@ -23,22 +23,22 @@ pub struct Host {
     others: (u32, Vec<NodeId>),
     ticks: u64,
     voter: Option<Voter>,
-    output: Output,
+    output: VoterOutput,
     log_len_max: usize,
 }
 
-impl Host {
+impl VoterHost {
     /// Of `node`, with the voter that it kept, if it did. `run` is drawn at random, and is not 0; `others` are nodes that may have voters.
     ///
     /// # Errors
     /// `Invalid`: what was kept is of no use.
     pub fn new(
         (node, run): (NodeId, u64),
-        kept: Option<(VoterId, Kept)>,
+        kept: Option<(VoterId, VoterState)>,
         others: Vec<NodeId>,
     ) -> Result<Self> {
         let voter = kept.map(|(me, kept)| Voter::new(me, kept, run)).transpose()?;
-        let (others, output) = ((0, others), Output::default());
+        let (others, output) = ((0, others), VoterOutput::default());
         Ok(Self { node, run, others, ticks: 0, voter, output, log_len_max: LOG_LEN_MAX })
     }
 
@@ -57,7 +57,7 @@ impl Host {
             voter.tick();
             return;
         }
-        let letter = Letter { from: 0, envelope: Envelope::Vacant { run: self.run } };
+        let letter = VoterMessage { from: 0, envelope: VoterPayload::Vacant { run: self.run } };
         if self.ticks % VACANT_TICKS == 1
             && let Ok(bytes) = postcard::to_stdvec(&letter)
         {
@@ -74,37 +74,37 @@ impl Host {
         if let Some(voter) = &mut self.voter {
             return voter.receive(sender, bytes);
         }
-        let Letter { envelope, .. } = super::voter::letter(bytes)?;
+        let VoterMessage { envelope, .. } = super::voter::parse_message(bytes)?;
         match envelope {
-            Envelope::Moved { configuration, base } => {
+            VoterPayload::Moved { configuration, base } => {
                 if let Some(member) = configuration.voter_in(self.node)
                     && member.run == self.run
                 {
-                    let kept = Kept::new(configuration, base);
+                    let kept = VoterState::new(configuration, base);
                     self.output.whole = Some((member.id, kept.clone()));
                     let voter = Voter::new(member.id, kept, self.run)?;
                     self.voter = Some(voter.with_log_len_max(self.log_len_max));
                 }
             }
-            Envelope::Voters { configuration, nodes } => {
+            VoterPayload::Voters { configuration, nodes } => {
                 if configuration > self.others.0 && (1..=OTHERS_MAX).contains(&nodes.len()) {
                     self.others = (configuration, nodes);
                 }
             }
             // The sender looks for voters where none is any more.
-            Envelope::Vacant { .. } => {
+            VoterPayload::Vacant { .. } => {
                 let (configuration, nodes) = self.others.clone();
-                let envelope = Envelope::Voters { configuration, nodes };
-                let bytes = postcard::to_stdvec(&Letter { from: 0, envelope });
+                let envelope = VoterPayload::Voters { configuration, nodes };
+                let bytes = postcard::to_stdvec(&VoterMessage { from: 0, envelope });
                 self.output.messages.extend(bytes.into_iter().map(|bytes| (sender, bytes)));
             }
-            Envelope::Of { .. } | Envelope::Session { .. } => {}
+            VoterPayload::Of { .. } | VoterPayload::Session { .. } => {}
         }
         Ok(())
     }
 
     /// As [`Voter::propose`].
-    pub fn propose(&mut self, change: Change) -> Option<u64> {
+    pub fn propose(&mut self, change: RegisterChange) -> Option<u64> {
         self.voter.as_mut()?.propose(change)
     }
 
@@ -121,7 +121,7 @@ impl Host {
     }
 
     /// What is to be done since the last call. `run` is drawn at random: the node's next one, should it have lost its voter.
-    pub fn output(&mut self, run: u64) -> Output {
+    pub fn output(&mut self, run: u64) -> VoterOutput {
         let Some(voter) = &mut self.voter else { return std::mem::take(&mut self.output) };
         let mut output = voter.output();
         if voter.is_retired() {
@@ -141,19 +141,19 @@ impl Host {
 
     /// The register as far as this node knows it; `None`: it has no voter.
     #[must_use]
-    pub fn register(&self) -> Option<&Register> {
+    pub fn register(&self) -> Option<&StateRegister> {
         self.voter.as_ref().map(Voter::register)
     }
 
     /// Who votes, as far as this node knows.
     #[must_use]
-    pub fn configuration(&self) -> Option<&Configuration> {
+    pub fn configuration(&self) -> Option<&VoterConfiguration> {
         self.voter.as_ref().map(Voter::configuration)
     }
 
     /// All that is to be on flash, once what [`Self::output`] gave is.
     #[must_use]
-    pub fn kept(&self) -> Option<(VoterId, Kept)> {
-        self.voter.as_ref().map(|voter| (voter.id(), voter.kept()))
+    pub fn saved(&self) -> Option<(VoterId, VoterState)> {
+        self.voter.as_ref().map(|voter| (voter.id(), voter.saved()))
     }
 }

@@ -6,28 +6,28 @@ use omnipaxos::ballot_leader_election::Ballot;
 use omnipaxos::storage::{Snapshot, StopSign, Storage, StorageOp, StorageResult};
 use serde::{Deserialize, Serialize};
 
-use super::configuration::Configuration;
-use super::register::{Change, Register};
+use super::configuration::VoterConfiguration;
+use super::register::{RegisterChange, StateRegister};
 
 /// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Command {
+pub struct LogCommand {
     /// Who is told what came of it: a number drawn by a run of a voter, and the command's own.
     pub origin: (u64, u64),
-    pub entry: Entry,
+    pub entry: CommandEntry,
 }
 
 /// What a command does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Entry {
+pub enum CommandEntry {
     /// Changes the register.
-    Change(Change),
+    Change(RegisterChange),
     /// Ends the configuration; this one comes next. The library has stop signs for that; but when the leader changes it may count one twice, and
     /// then decides nothing any more. So it is an entry like others, after which the voters heed none.
-    End(Configuration),
+    End(VoterConfiguration),
 }
 
-impl omnipaxos::storage::Entry for Command {
+impl omnipaxos::storage::Entry for LogCommand {
     type Snapshot = NoSnapshot;
 }
 
@@ -36,8 +36,8 @@ impl omnipaxos::storage::Entry for Command {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NoSnapshot;
 
-impl Snapshot<Command> for NoSnapshot {
-    fn create(_entries: &[Command]) -> Self {
+impl Snapshot<LogCommand> for NoSnapshot {
+    fn create(_entries: &[LogCommand]) -> Self {
         Self
     }
 
@@ -50,11 +50,11 @@ impl Snapshot<Command> for NoSnapshot {
 
 /// One thing that has to be on flash.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Write {
+pub enum JournalWrite {
     /// Entries after those that are there.
-    Append(Vec<Command>),
+    Append(Vec<LogCommand>),
     /// Entries from this index on, in place of those that are there.
-    Replace(usize, Vec<Command>),
+    Replace(usize, Vec<LogCommand>),
     /// The newest ballot that the voter takes part in.
     Promise(Ballot),
     /// The ballot in which the log's last entry was accepted.
@@ -65,68 +65,68 @@ pub enum Write {
 
 /// A voter as it is on flash.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
+pub struct VoterState {
     /// Who it is, and with whom it votes.
-    pub configuration: Configuration,
+    pub configuration: VoterConfiguration,
     /// The register as it was when these voters began.
-    pub base: Register,
-    log: Vec<Command>,
+    pub base: StateRegister,
+    log: Vec<LogCommand>,
     decided: usize,
     promise: Option<Ballot>,
     accepted: Option<Ballot>,
 }
 
-impl Kept {
+impl VoterState {
     /// A voter that has never voted.
     #[must_use]
-    pub const fn new(configuration: Configuration, base: Register) -> Self {
+    pub const fn new(configuration: VoterConfiguration, base: StateRegister) -> Self {
         Self { configuration, base, log: Vec::new(), decided: 0, promise: None, accepted: None }
     }
 
     /// Carries out a write.
-    pub fn write(&mut self, write: Write) {
+    pub fn write(&mut self, write: JournalWrite) {
         match write {
-            Write::Append(entries) => self.log.extend(entries),
-            Write::Replace(from, entries) => {
+            JournalWrite::Append(entries) => self.log.extend(entries),
+            JournalWrite::Replace(from, entries) => {
                 self.log.truncate(from);
                 self.log.extend(entries);
             }
-            Write::Promise(ballot) => self.promise = Some(ballot),
-            Write::Accepted(ballot) => self.accepted = Some(ballot),
-            Write::Decided(index) => self.decided = index,
+            JournalWrite::Promise(ballot) => self.promise = Some(ballot),
+            JournalWrite::Accepted(ballot) => self.accepted = Some(ballot),
+            JournalWrite::Decided(index) => self.decided = index,
         }
     }
 }
 
 /// A voter's log as the library sees it. What it writes is in memory at once, and waits here to be written to flash.
 #[derive(Clone, Debug)]
-pub struct Journal(Arc<Mutex<Inner>>);
+pub struct VoterJournal(Arc<Mutex<JournalInner>>);
 
 #[derive(Debug)]
-struct Inner {
-    kept: Kept,
-    writes: Vec<Write>,
+struct JournalInner {
+    kept: VoterState,
+    writes: Vec<JournalWrite>,
     /// Bytes of state in the log.
     state_len: usize,
 }
 
-impl Journal {
-    pub fn new(kept: Kept) -> Self {
+impl VoterJournal {
+    pub fn new(kept: VoterState) -> Self {
         let state_len = state_len(&kept.log);
-        Self(Arc::new(Mutex::new(Inner { kept, writes: Vec::new(), state_len })))
+        Self(Arc::new(Mutex::new(JournalInner { kept, writes: Vec::new(), state_len })))
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, JournalInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What is to be written to flash before anything is sent.
-    pub fn take_writes(&self) -> Vec<Write> {
+    pub fn take_writes(&self) -> Vec<JournalWrite> {
         std::mem::take(&mut self.inner().writes)
     }
 
     /// All that it is.
-    pub fn kept(&self) -> Kept {
+    pub fn saved(&self) -> VoterState {
         self.inner().kept.clone()
     }
 
@@ -135,19 +135,19 @@ impl Journal {
         self.inner().state_len
     }
 
-    fn write(&self, write: Write) -> StorageResult<()> {
+    fn write(&self, write: JournalWrite) -> StorageResult<()> {
         let mut inner = self.inner();
         inner.kept.write(write.clone());
         match &write {
-            Write::Append(entries) => inner.state_len += state_len(entries),
-            Write::Replace(..) => inner.state_len = state_len(&inner.kept.log),
-            Write::Promise(_) | Write::Accepted(_) | Write::Decided(_) => {}
+            JournalWrite::Append(entries) => inner.state_len += state_len(entries),
+            JournalWrite::Replace(..) => inner.state_len = state_len(&inner.kept.log),
+            JournalWrite::Promise(_) | JournalWrite::Accepted(_) | JournalWrite::Decided(_) => {}
         }
         inner.writes.push(write);
         Ok(())
     }
 
-    fn entries(&self, from: usize, to: usize) -> Vec<Command> {
+    fn entries(&self, from: usize, to: usize) -> Vec<LogCommand> {
         let inner = self.inner();
         let to = to.min(inner.kept.log.len());
         inner.kept.log[from.min(to)..to].to_vec()
@@ -155,9 +155,9 @@ impl Journal {
 }
 
 /// Bytes of state in `entries`.
-fn state_len(entries: &[Command]) -> usize {
-    let len = |command: &Command| match &command.entry {
-        Entry::Change(Change::Swap { state: Some((_, state)), .. }) => state.len(),
+fn state_len(entries: &[LogCommand]) -> usize {
+    let len = |command: &LogCommand| match &command.entry {
+        CommandEntry::Change(RegisterChange::Swap { state: Some((_, state)), .. }) => state.len(),
         _ => 0,
     };
     entries.iter().map(len).sum()
@@ -168,16 +168,16 @@ fn unused() -> Box<dyn std::error::Error> {
     "the log is neither trimmed nor stopped".into()
 }
 
-impl Storage<Command> for Journal {
-    fn write_atomically(&mut self, ops: Vec<StorageOp<Command>>) -> StorageResult<()> {
+impl Storage<LogCommand> for VoterJournal {
+    fn write_atomically(&mut self, ops: Vec<StorageOp<LogCommand>>) -> StorageResult<()> {
         for op in ops {
             self.write(match op {
-                StorageOp::AppendEntry(entry) => Write::Append(vec![entry]),
-                StorageOp::AppendEntries(entries) => Write::Append(entries),
-                StorageOp::AppendOnPrefix(from, entries) => Write::Replace(from, entries),
-                StorageOp::SetPromise(ballot) => Write::Promise(ballot),
-                StorageOp::SetDecidedIndex(index) => Write::Decided(index),
-                StorageOp::SetAcceptedRound(ballot) => Write::Accepted(ballot),
+                StorageOp::AppendEntry(entry) => JournalWrite::Append(vec![entry]),
+                StorageOp::AppendEntries(entries) => JournalWrite::Append(entries),
+                StorageOp::AppendOnPrefix(from, entries) => JournalWrite::Replace(from, entries),
+                StorageOp::SetPromise(ballot) => JournalWrite::Promise(ballot),
+                StorageOp::SetDecidedIndex(index) => JournalWrite::Decided(index),
+                StorageOp::SetAcceptedRound(ballot) => JournalWrite::Accepted(ballot),
                 StorageOp::SetCompactedIdx(0)
                 | StorageOp::Trim(0)
                 | StorageOp::SetStopsign(None)
@@ -191,24 +191,24 @@ impl Storage<Command> for Journal {
         Ok(())
     }
 
-    fn append_entry(&mut self, entry: Command) -> StorageResult<()> {
-        self.write(Write::Append(vec![entry]))
+    fn append_entry(&mut self, entry: LogCommand) -> StorageResult<()> {
+        self.write(JournalWrite::Append(vec![entry]))
     }
 
-    fn append_entries(&mut self, entries: Vec<Command>) -> StorageResult<()> {
-        self.write(Write::Append(entries))
+    fn append_entries(&mut self, entries: Vec<LogCommand>) -> StorageResult<()> {
+        self.write(JournalWrite::Append(entries))
     }
 
-    fn append_on_prefix(&mut self, from: usize, entries: Vec<Command>) -> StorageResult<()> {
-        self.write(Write::Replace(from, entries))
+    fn append_on_prefix(&mut self, from: usize, entries: Vec<LogCommand>) -> StorageResult<()> {
+        self.write(JournalWrite::Replace(from, entries))
     }
 
     fn set_promise(&mut self, promise: Ballot) -> StorageResult<()> {
-        self.write(Write::Promise(promise))
+        self.write(JournalWrite::Promise(promise))
     }
 
     fn set_decided_idx(&mut self, index: usize) -> StorageResult<()> {
-        self.write(Write::Decided(index))
+        self.write(JournalWrite::Decided(index))
     }
 
     fn get_decided_idx(&self) -> StorageResult<usize> {
@@ -216,14 +216,14 @@ impl Storage<Command> for Journal {
     }
 
     fn set_accepted_round(&mut self, accepted: Ballot) -> StorageResult<()> {
-        self.write(Write::Accepted(accepted))
+        self.write(JournalWrite::Accepted(accepted))
     }
 
     fn get_accepted_round(&self) -> StorageResult<Option<Ballot>> {
         Ok(self.inner().kept.accepted)
     }
 
-    fn get_entries(&self, from: usize, to: usize) -> StorageResult<Vec<Command>> {
+    fn get_entries(&self, from: usize, to: usize) -> StorageResult<Vec<LogCommand>> {
         Ok(self.entries(from, to))
     }
 
@@ -231,7 +231,7 @@ impl Storage<Command> for Journal {
         Ok(self.inner().kept.log.len())
     }
 
-    fn get_suffix(&self, from: usize) -> StorageResult<Vec<Command>> {
+    fn get_suffix(&self, from: usize) -> StorageResult<Vec<LogCommand>> {
         Ok(self.entries(from, usize::MAX))
     }
 

@@ -11,14 +11,14 @@ pub type Session = (u64, u64);
 
 /// A message's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct MessagePosition {
     session: Session,
     number: u64,
 }
 
 /// What to do with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum ArrivalAction {
     Take,
     Drop,
     /// It is of no use, and the sender is to hear of the session.
@@ -29,27 +29,27 @@ pub enum Arrival {
 
 /// The link with one other voter.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct VoterLink {
     /// Of what is sent; `None` until the other end has named one.
-    sending: Option<Place>,
+    sending: Option<MessagePosition>,
     /// Of what comes.
-    receiving: Place,
+    receiving: MessagePosition,
     /// Nothing came since the session was told last.
     is_quiet: bool,
     /// The tick in which something came last.
     heard: Option<u64>,
 }
 
-impl Link {
+impl VoterLink {
     pub const fn new(run: u64) -> Self {
-        let receiving = Place { session: (run, 1), number: 0 };
+        let receiving = MessagePosition { session: (run, 1), number: 0 };
         Self { sending: None, receiving, is_quiet: true, heard: None }
     }
 
     /// The place of the next message to the other end; `None`: it is lost.
-    pub fn send(&mut self) -> Option<Place> {
+    pub fn send(&mut self) -> Option<MessagePosition> {
         let place = self.sending?;
-        self.sending = Some(Place { number: place.number + 1, ..place });
+        self.sending = Some(MessagePosition { number: place.number + 1, ..place });
         Some(place)
     }
 
@@ -57,27 +57,27 @@ impl Link {
     pub fn named(&mut self, session: Session) -> bool {
         let is_new = self.sending.is_none_or(|place| place.session != session);
         if is_new {
-            self.sending = Some(Place { session, number: 0 });
+            self.sending = Some(MessagePosition { session, number: 0 });
         }
         is_new
     }
 
     /// A message came in this tick.
-    pub fn receive(&mut self, place: Place, tick: u64) -> Arrival {
+    pub fn receive(&mut self, place: MessagePosition, tick: u64) -> ArrivalAction {
         if place.session != self.receiving.session {
-            return Arrival::Tell;
+            return ArrivalAction::Tell;
         }
         if place.number < self.receiving.number {
-            return Arrival::Drop;
+            return ArrivalAction::Drop;
         }
         if place.number > self.receiving.number {
             let (run, count) = self.receiving.session;
-            self.receiving = Place { session: (run, count + 1), number: 0 };
-            return Arrival::Lost;
+            self.receiving = MessagePosition { session: (run, count + 1), number: 0 };
+            return ArrivalAction::Lost;
         }
         self.receiving.number += 1;
         (self.is_quiet, self.heard) = (false, Some(tick));
-        Arrival::Take
+        ArrivalAction::Take
     }
 
     /// The session of what comes, as the other end is to be told it.

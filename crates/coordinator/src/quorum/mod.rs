@@ -1,8 +1,8 @@
 //! A register that several voters keep together: the leader key and the state of a cluster's coordinator.
 //!
-//! Each voter has the whole [`Register`], and a log of the commands that changed it, which the library `omnipaxos` keeps equal at all of them. A
-//! command is decided once most voters have it on flash. Pure: time comes in as [`Voter::tick`], messages as bytes, and what has to be on flash
-//! before a message leaves comes out with it ([`Output`]).
+//! Each voter has the whole [`StateRegister`], and a log of the commands that changed it, which the library `omnipaxos` keeps equal at all of them. A
+//! command is decided once most voters have it on flash. Pure: time comes in as [`VoterHost::tick`], messages as bytes, and what has to be on flash
+//! before a message leaves comes out with it ([`VoterOutput`]).
 
 mod configuration;
 mod file;
@@ -14,9 +14,9 @@ mod register;
 mod tests;
 mod voter;
 
-pub use configuration::{Configuration, Member, VOTERS_MAX};
+pub use configuration::{VOTERS_MAX, VoterConfiguration, VoterMember};
 pub use file::VoterFile;
-pub use host::Host;
-pub use journal::{Kept, Write};
-pub use register::{Answer, Change, Register};
-pub use voter::{LOG_LEN_MAX, Output, TICK, VoterId, words};
+pub use host::VoterHost;
+pub use journal::{JournalWrite, VoterState};
+pub use register::{RegisterAnswer, RegisterChange, StateRegister};
+pub use voter::{LOG_LEN_MAX, TICK, VoterId, VoterOutput, words};

@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::election::{Observed, Seat};
+use crate::store::election::{LeaderSeat, ObservedKey};
 
 /// A change of the register.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Change {
+pub enum RegisterChange {
     /// Write the leader key if it still has the revision `expected`; and the state with it, if that has the revision given.
     Swap {
         /// Revision; 0: there is no key.
         expected: u64,
         /// New content of the leader key.
-        seat: Seat,
+        seat: LeaderSeat,
         /// Revision that the state has, and the new state.
         state: Option<(u64, Vec<u8>)>,
     },
@@ -20,33 +20,33 @@ pub enum Change {
     Remove(u64),
 }
 
-/// What came of a [`Change`].
+/// What came of a [`RegisterChange`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum RegisterAnswer {
     /// It took effect, and the keys that it wrote have this revision.
     Done(u64),
     /// A key had another revision; this is the leader key.
-    Lost(Observed),
+    Lost(ObservedKey),
 }
 
 /// The two keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Register {
+pub struct StateRegister {
     /// Changes so far; each is the revision of what it wrote.
     changes: u64,
-    leader: Option<(u64, Seat)>,
+    leader: Option<(u64, LeaderSeat)>,
     state: Option<(u64, Vec<u8>)>,
 }
 
-impl Register {
+impl StateRegister {
     /// Carries out a change.
-    pub fn apply(&mut self, change: &Change) -> Answer {
+    pub fn apply(&mut self, change: &RegisterChange) -> RegisterAnswer {
         let leader = self.leader.as_ref().map_or(0, |(revision, _)| *revision);
         match change {
-            Change::Swap { expected, seat, state } => {
+            RegisterChange::Swap { expected, seat, state } => {
                 let is_current = |(revision, _): &(u64, Vec<u8>)| *revision == self.state().0;
                 if *expected != leader || !state.as_ref().is_none_or(is_current) {
-                    return Answer::Lost(self.observed());
+                    return RegisterAnswer::Lost(self.observed());
                 }
                 self.changes += 1;
                 self.leader = Some((self.changes, seat.clone()));
@@ -54,23 +54,23 @@ impl Register {
                     self.state = Some((self.changes, state.clone()));
                 }
             }
-            Change::Remove(expected) => {
+            RegisterChange::Remove(expected) => {
                 if *expected != leader {
-                    return Answer::Lost(self.observed());
+                    return RegisterAnswer::Lost(self.observed());
                 }
                 self.changes += 1;
                 self.leader = None;
             }
         }
-        Answer::Done(self.changes)
+        RegisterAnswer::Done(self.changes)
     }
 
     /// The leader key.
     #[must_use]
-    pub fn observed(&self) -> Observed {
+    pub fn observed(&self) -> ObservedKey {
         match &self.leader {
-            Some((revision, seat)) => Observed { revision: *revision, seat: Some(seat.clone()) },
-            None => Observed { revision: 0, seat: None },
+            Some((revision, seat)) => ObservedKey { revision: *revision, seat: Some(seat.clone()) },
+            None => ObservedKey { revision: 0, seat: None },
         }
     }
 

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use samite_types::NodeId;
-use samite_wire::membership::Leader;
+use samite_wire::membership::LeaderAddress;
 
 use super::*;
-use crate::store::election::Seat;
+use crate::store::election::LeaderSeat;
 
 /// Nodes, and what their flash has of voters.
 struct World {
-    flashes: Vec<Option<(VoterId, Kept)>>,
-    hosts: Vec<Option<Host>>,
+    flashes: Vec<Option<(VoterId, VoterState)>>,
+    hosts: Vec<Option<VoterHost>>,
     under_way: Vec<(NodeId, NodeId, Vec<u8>)>,
     runs: u64,
     /// Changes that were answered: revision, and what was written.
@@ -60,10 +60,10 @@ impl World {
     /// With two nodes more than voters.
     fn new(voters: u32) -> Self {
         let nodes: Vec<NodeId> = (0..voters).map(NodeId).collect();
-        let configuration = Configuration::first(&nodes).unwrap();
+        let configuration = VoterConfiguration::first(&nodes).unwrap();
         let flash = |node| {
             let member = configuration.voter_in(NodeId(node))?;
-            Some((member.id, Kept::new(configuration.clone(), Register::default())))
+            Some((member.id, VoterState::new(configuration.clone(), StateRegister::default())))
         };
         let flashes: Vec<_> = (0..voters + 2).map(flash).collect();
         let mut world = Self {
@@ -90,7 +90,7 @@ impl World {
         }
         let who = (NodeId(index as u32), self.run());
         let all = (0..self.hosts.len() as u32).map(NodeId).collect();
-        self.hosts[index] = Some(Host::new(who, self.flashes[index].clone(), all).unwrap());
+        self.hosts[index] = Some(VoterHost::new(who, self.flashes[index].clone(), all).unwrap());
         self.carry_out(index, None);
     }
 
@@ -111,7 +111,7 @@ impl World {
         if let Some((_, kept)) = &mut self.flashes[index] {
             output.writes.into_iter().for_each(|write| kept.write(write));
         }
-        assert_eq!(self.flashes[index], host.kept(), "what is on flash is all that it is");
+        assert_eq!(self.flashes[index], host.saved(), "what is on flash is all that it is");
         if dies_before == Some(1) {
             self.hosts[index] = None;
             return;
@@ -124,7 +124,7 @@ impl World {
         }
         for (number, answer) in output.answers {
             let beat = self.proposed.remove(&(index, number));
-            if let (Answer::Done(revision), Some(beat)) = (answer, beat) {
+            if let (RegisterAnswer::Done(revision), Some(beat)) = (answer, beat) {
                 assert_eq!(self.done.insert(revision, beat), None, "one change for each revision");
             }
         }
@@ -205,7 +205,7 @@ impl World {
     fn all_have_begun(&self) -> bool {
         let newest =
             self.flashes.iter().flatten().max_by_key(|(_, kept)| kept.configuration.number);
-        let Some((_, Kept { configuration, .. })) = newest else { return false };
+        let Some((_, VoterState { configuration, .. })) = newest else { return false };
         configuration.voters.iter().all(|member| {
             let flash = self.flashes[member.node.get() as usize].as_ref();
             flash.is_some_and(|(id, kept)| *id == member.id && kept.configuration == *configuration)
@@ -240,11 +240,11 @@ impl World {
     fn propose(&mut self, index: usize) {
         let Some(host) = &mut self.hosts[index] else { return };
         self.beats += 1;
-        let leader = Leader { node: NodeId(index as u32), addresses: Vec::new() };
-        let seat = Seat { leader, instance: index as u64, beat: self.beats };
+        let leader = LeaderAddress { node: NodeId(index as u32), addresses: Vec::new() };
+        let seat = LeaderSeat { leader, instance: index as u64, beat: self.beats };
         let state = self.beats.to_le_bytes().to_vec();
         let Some(register) = host.register() else { return };
-        let change = Change::Swap {
+        let change = RegisterChange::Swap {
             expected: register.observed().revision,
             seat,
             state: Some((register.state().0, state)),
@@ -257,8 +257,8 @@ impl World {
 
     /// No two voters have different registers at the same revision, and what was answered is what is there.
     fn check(&self) {
-        let mut seen: BTreeMap<u64, &Register> = BTreeMap::new();
-        for register in self.hosts.iter().flatten().filter_map(Host::register) {
+        let mut seen: BTreeMap<u64, &StateRegister> = BTreeMap::new();
+        for register in self.hosts.iter().flatten().filter_map(VoterHost::register) {
             let first = seen.entry(register.changes()).or_insert(register);
             assert_eq!(*first, register, "two registers of one revision");
             let (revision, state) = register.state();
@@ -321,7 +321,7 @@ fn the_voter_of_a_removed_node_is_replaced() {
         }
         world.round_without(Some(1));
         if round == 50 {
-            let configuration = world.hosts[0].as_ref().and_then(Host::configuration).unwrap();
+            let configuration = world.hosts[0].as_ref().and_then(VoterHost::configuration).unwrap();
             let mut nodes: Vec<u32> =
                 configuration.voters.iter().map(|member| member.node.get()).collect();
             nodes.sort_unstable();
@@ -349,7 +349,7 @@ fn a_node_without_a_voter_learns_who_votes() {
     }
     assert!(world.hosts[0].as_ref().unwrap().register().is_none(), "n0 has lost its voter");
     let run = world.run();
-    world.hosts[4] = Some(Host::new((NodeId(4), run), None, vec![NodeId(0)]).unwrap());
+    world.hosts[4] = Some(VoterHost::new((NodeId(4), run), None, vec![NodeId(0)]).unwrap());
     for _ in 0..100 {
         for by in 0..5 {
             world.replace_absent(by, &[0, 3]);

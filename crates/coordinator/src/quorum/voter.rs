@@ -10,10 +10,10 @@ use omnipaxos::{OmniPaxos, ServerConfig};
 use samite_types::{Error, ErrorKind, NodeId, Result};
 use serde::{Deserialize, Serialize};
 
-use super::configuration::{Configuration, Member};
-use super::journal::{Command, Entry, Journal, Kept, Write};
-use super::link::{Arrival, Link, Place, Session};
-use super::register::{Answer, Change, Register};
+use super::configuration::{VoterConfiguration, VoterMember};
+use super::journal::{CommandEntry, JournalWrite, LogCommand, VoterJournal, VoterState};
+use super::link::{ArrivalAction, MessagePosition, Session, VoterLink};
+use super::register::{RegisterAnswer, RegisterChange, StateRegister};
 
 /// A voter's number; never given to another one. From 1 on.
 pub type VoterId = u64;
@@ -21,7 +21,7 @@ pub type VoterId = u64;
 /// How often [`Voter::tick`] is to be called.
 pub const TICK: Duration = Duration::from_millis(100);
 /// Ticks between two rounds in which voters ask each other how they are. A leader that has died is replaced within three rounds, well before
-/// [`crate::Timing::takeover`] is over; more rounds cost an idle node more.
+/// [`crate::ClusterTiming::takeover`] is over; more rounds cost an idle node more.
 const ROUND_TICKS: u64 = 2;
 /// Ticks after which a message without an effect is sent again.
 const RESEND_TICKS: u64 = 3;
@@ -43,19 +43,19 @@ const WORDS_MAX: usize = 300;
 
 /// What voters and their nodes send each other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Letter {
+pub(super) struct VoterMessage {
     /// Its writer; 0: a node without a voter.
     pub from: VoterId,
-    pub envelope: Envelope,
+    pub envelope: VoterPayload,
 }
 
 /// What voters say to each other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Envelope {
+pub(super) enum VoterPayload {
     Of {
         configuration: u32,
-        place: Place,
-        message: Message<Command>,
+        place: MessagePosition,
+        message: Message<LogCommand>,
     },
     /// What the receiver sends goes in this session.
     Session {
@@ -64,8 +64,8 @@ pub(super) enum Envelope {
     },
     /// The receiver's configuration has ended; this one is in force, and began with this register.
     Moved {
-        configuration: Configuration,
-        base: Register,
+        configuration: VoterConfiguration,
+        base: StateRegister,
     },
     /// This run of the sender's node has no voter, and may begin one.
     Vacant {
@@ -80,7 +80,7 @@ pub(super) enum Envelope {
 
 /// A node that may begin a voter.
 #[derive(Clone, Copy, Debug)]
-struct Vacancy {
+struct VoterVacancy {
     /// Its run.
     run: u64,
     /// The tick in which it said so last.
@@ -89,40 +89,40 @@ struct Vacancy {
 
 /// What is to be done, in this order: write to flash, sync, send, answer.
 #[derive(Debug, Default)]
-pub struct Output {
+pub struct VoterOutput {
     /// The whole voter is to be written anew: another configuration has begun.
-    pub whole: Option<(VoterId, Kept)>,
+    pub whole: Option<(VoterId, VoterState)>,
     /// It will never vote again: nothing of it is to be kept.
     pub is_retired: bool,
     /// What is to be written after what is there.
-    pub writes: Vec<Write>,
+    pub writes: Vec<JournalWrite>,
     /// To which node, and what.
     pub messages: Vec<(NodeId, Vec<u8>)>,
     /// What became of changes that were proposed here, by their numbers.
-    pub answers: Vec<(u64, Answer)>,
+    pub answers: Vec<(u64, RegisterAnswer)>,
 }
 
-/// A voter. Whoever drives it carries out [`Output`] after each call; messages may be lost, doubled and come in any order.
+/// A voter. Whoever drives it carries out [`VoterOutput`] after each call; messages may be lost, doubled and come in any order.
 pub struct Voter {
     me: VoterId,
     /// Drawn for this run: nothing that an earlier one proposed is answered here.
     run: u64,
     proposed: u64,
-    paxos: OmniPaxos<Command, Journal>,
-    journal: Journal,
-    configuration: Configuration,
-    links: BTreeMap<VoterId, Link>,
+    paxos: OmniPaxos<LogCommand, VoterJournal>,
+    journal: VoterJournal,
+    configuration: VoterConfiguration,
+    links: BTreeMap<VoterId, VoterLink>,
     ticks: u64,
     /// Ticks since it had a part in the vote.
     apart: u64,
-    base: Register,
-    register: Register,
+    base: StateRegister,
+    register: StateRegister,
     /// Entries of the log that the register has seen.
     applied: usize,
-    output: Output,
+    output: VoterOutput,
     is_retired: bool,
     /// Nodes that may begin a voter.
-    vacant: BTreeMap<NodeId, Vacancy>,
+    vacant: BTreeMap<NodeId, VoterVacancy>,
     /// The tick in which the configuration began here.
     began: u64,
     /// It has proposed that the configuration ends, for its log is long.
@@ -148,10 +148,10 @@ impl Voter {
     ///
     /// # Errors
     /// `Invalid`: it is none of the configuration's voters.
-    pub fn new(me: VoterId, kept: Kept, run: u64) -> Result<Self> {
+    pub fn new(me: VoterId, kept: VoterState, run: u64) -> Result<Self> {
         let (configuration, base) = (kept.configuration.clone(), kept.base.clone());
         let (paxos, journal) = begin(me, kept)?;
-        let (register, output) = (base.clone(), Output::default());
+        let (register, output) = (base.clone(), VoterOutput::default());
         let links = links(me, &configuration, run);
         let mut voter = Self {
             me,
@@ -223,7 +223,7 @@ impl Voter {
 
     /// Whether another voter was heard lately.
     fn hears(&self, other: VoterId) -> bool {
-        let heard = self.links.get(&other).and_then(Link::heard);
+        let heard = self.links.get(&other).and_then(VoterLink::heard);
         heard.is_some_and(|tick| self.ticks <= tick + HEARD_TICKS)
     }
 
@@ -232,14 +232,15 @@ impl Voter {
     /// # Errors
     /// `Corrupt`: it is none.
     pub fn receive(&mut self, sender: NodeId, bytes: &[u8]) -> Result<()> {
-        let Letter { from, envelope } = letter(bytes)?;
+        let VoterMessage { from, envelope } = parse_message(bytes)?;
         match envelope {
-            Envelope::Of { configuration, .. } | Envelope::Session { configuration, .. }
+            VoterPayload::Of { configuration, .. }
+            | VoterPayload::Session { configuration, .. }
                 if configuration < self.configuration.number =>
             {
                 self.say_moved(sender);
             }
-            Envelope::Of { configuration, place, message } => {
+            VoterPayload::Of { configuration, place, message } => {
                 let is_right = configuration == self.configuration.number
                     && message.get_sender() == from
                     && message.get_receiver() == self.me
@@ -248,47 +249,47 @@ impl Voter {
                     return Ok(());
                 };
                 match link.receive(place, self.ticks) {
-                    Arrival::Take => {
+                    ArrivalAction::Take => {
                         self.paxos.handle_incoming(message);
                         self.apply();
                     }
-                    Arrival::Drop => {}
-                    Arrival::Tell => self.tell_session(from),
-                    Arrival::Lost => {
+                    ArrivalAction::Drop => {}
+                    ArrivalAction::Tell => self.tell_session(from),
+                    ArrivalAction::Lost => {
                         self.paxos.reconnected(from);
                         self.tell_session(from);
                     }
                 }
             }
-            Envelope::Session { configuration, session } => {
+            VoterPayload::Session { configuration, session } => {
                 let is_right = configuration == self.configuration.number && !self.is_retired;
                 if is_right && self.links.get_mut(&from).is_some_and(|link| link.named(session)) {
                     self.paxos.reconnected(from);
                 }
             }
-            Envelope::Moved { configuration, base } => {
+            VoterPayload::Moved { configuration, base } => {
                 if configuration.number > self.configuration.number {
                     self.move_on(configuration, base)?;
                 }
             }
-            Envelope::Vacant { run } => self.is_vacant(sender, run),
-            Envelope::Voters { .. } => {}
+            VoterPayload::Vacant { run } => self.is_vacant(sender, run),
+            VoterPayload::Voters { .. } => {}
         }
         Ok(())
     }
 
     /// Proposes a change; its number, by which it is answered if the answer is not lost. `None`: nobody leads the vote now.
-    pub fn propose(&mut self, change: Change) -> Option<u64> {
-        self.append(Entry::Change(change))
+    pub fn propose(&mut self, change: RegisterChange) -> Option<u64> {
+        self.append(CommandEntry::Change(change))
     }
 
-    fn append(&mut self, entry: Entry) -> Option<u64> {
+    fn append(&mut self, entry: CommandEntry) -> Option<u64> {
         if !self.is_ready() {
             return None;
         }
         self.proposed += 1;
         let origin = (self.run, self.proposed);
-        self.paxos.append(Command { origin, entry }).ok()?;
+        self.paxos.append(LogCommand { origin, entry }).ok()?;
         self.apply();
         Some(self.proposed)
     }
@@ -299,7 +300,7 @@ impl Voter {
         if self.vacant.len() >= VACANT_MAX && !self.vacant.contains_key(&node) {
             return;
         }
-        self.vacant.insert(node, Vacancy { run, heard: self.ticks });
+        self.vacant.insert(node, VoterVacancy { run, heard: self.ticks });
         match self.configuration.voter_in(node) {
             Some(member) if member.run == run => self.say_moved(node),
             Some(_) => {
@@ -310,9 +311,9 @@ impl Voter {
     }
 
     /// Who votes, as a node without a voter is told it.
-    fn voters(&self) -> Envelope {
+    fn voters(&self) -> VoterPayload {
         let nodes = self.configuration.voters.iter().map(|member| member.node).collect();
-        Envelope::Voters { configuration: self.configuration.number, nodes }
+        VoterPayload::Voters { configuration: self.configuration.number, nodes }
     }
 
     /// These nodes belong to the cluster: a voter in another one, or one that has been silent for long, is replaced by one in a node that may begin it,
@@ -321,13 +322,13 @@ impl Voter {
         if !self.leads() || self.is_ending {
             return;
         }
-        let is_silent = |member: &Member| {
-            let heard = self.links.get(&member.id).and_then(Link::heard).unwrap_or(self.began);
+        let is_silent = |member: &VoterMember| {
+            let heard = self.links.get(&member.id).and_then(VoterLink::heard).unwrap_or(self.began);
             member.id != self.me && self.ticks > heard + SILENT_TICKS
         };
         let mut voters = self.configuration.voters.iter();
         let gone = voters.find(|member| !nodes.contains(&member.node) || is_silent(member));
-        let lives = |vacancy: &Vacancy| self.ticks <= vacancy.heard + VACANT_HEARD_TICKS;
+        let lives = |vacancy: &VoterVacancy| self.ticks <= vacancy.heard + VACANT_HEARD_TICKS;
         let mut vacant = self.vacant.iter();
         let spare = vacant.find(|(node, vacancy)| {
             nodes.contains(node) && lives(vacancy) && self.configuration.voter_in(**node).is_none()
@@ -341,19 +342,19 @@ impl Voter {
     /// cannot be proposed now. Most voters have to live without the new one, which may never begin: else nothing would be decided any more.
     pub fn replace(&mut self, old: NodeId, node: NodeId) -> bool {
         let voters = &self.configuration.voters;
-        let lives = |member: &&Member| {
+        let lives = |member: &&VoterMember| {
             member.node != old && (member.id == self.me || self.hears(member.id))
         };
         if voters.iter().filter(lives).count() * 2 <= voters.len() {
             return false;
         }
-        let Some(Vacancy { run, .. }) = self.vacant.get(&node).copied() else { return false };
+        let Some(VoterVacancy { run, .. }) = self.vacant.get(&node).copied() else { return false };
         let Some(next) = self.configuration.replacing(old, (node, run)) else { return false };
-        self.append(Entry::End(next)).is_some()
+        self.append(CommandEntry::End(next)).is_some()
     }
 
     /// What is to be done since the last call.
-    pub fn output(&mut self) -> Output {
+    pub fn output(&mut self) -> VoterOutput {
         if !self.is_retired {
             let mut messages = Vec::new();
             self.paxos.take_outgoing_messages(&mut messages);
@@ -364,19 +365,19 @@ impl Voter {
         let writes = self.journal.take_writes();
         let output = std::mem::take(&mut self.output);
         // Of a voter that is written as a whole these are a part already.
-        if output.whole.is_some() { output } else { Output { writes, ..output } }
+        if output.whole.is_some() { output } else { VoterOutput { writes, ..output } }
     }
 
     /// The register as far as this voter knows it: all that was decided before the last answer here, perhaps more.
     #[must_use]
-    pub const fn register(&self) -> &Register {
+    pub const fn register(&self) -> &StateRegister {
         &self.register
     }
 
     /// All that is to be on flash, once what [`Self::output`] gave is.
     #[must_use]
-    pub fn kept(&self) -> Kept {
-        self.journal.kept()
+    pub fn saved(&self) -> VoterState {
+        self.journal.saved()
     }
 
     /// Its number.
@@ -387,7 +388,7 @@ impl Voter {
 
     /// Who votes.
     #[must_use]
-    pub const fn configuration(&self) -> &Configuration {
+    pub const fn configuration(&self) -> &VoterConfiguration {
         &self.configuration
     }
 
@@ -405,54 +406,54 @@ impl Voter {
         !self.is_retired && matches!(self.paxos.get_current_leader(), Some((_, true)))
     }
 
-    fn send(&mut self, to: NodeId, envelope: Envelope) {
+    fn send(&mut self, to: NodeId, envelope: VoterPayload) {
         // Whatever is sent can be written down.
-        if let Ok(bytes) = postcard::to_stdvec(&Letter { from: self.me, envelope }) {
+        if let Ok(bytes) = postcard::to_stdvec(&VoterMessage { from: self.me, envelope }) {
             self.output.messages.push((to, bytes));
         }
     }
 
-    fn send_message(&mut self, message: Message<Command>) {
+    fn send_message(&mut self, message: Message<LogCommand>) {
         let (to, configuration) = (message.get_receiver(), self.configuration.number);
         if let Some(member) = self.configuration.member(to)
-            && let Some(place) = self.links.get_mut(&to).and_then(Link::send)
+            && let Some(place) = self.links.get_mut(&to).and_then(VoterLink::send)
         {
-            self.send(member.node, Envelope::Of { configuration, place, message });
+            self.send(member.node, VoterPayload::Of { configuration, place, message });
         }
     }
 
     fn tell_session(&mut self, to: VoterId) {
         let configuration = self.configuration.number;
         if let Some(member) = self.configuration.member(to)
-            && let Some(session) = self.links.get(&to).map(Link::session)
+            && let Some(session) = self.links.get(&to).map(VoterLink::session)
         {
-            self.send(member.node, Envelope::Session { configuration, session });
+            self.send(member.node, VoterPayload::Session { configuration, session });
         }
     }
 
     fn say_moved(&mut self, to: NodeId) {
         let (configuration, base) = (self.configuration.clone(), self.base.clone());
-        self.send(to, Envelope::Moved { configuration, base });
+        self.send(to, VoterPayload::Moved { configuration, base });
     }
 
     /// Carries out what was decided.
     fn apply(&mut self) {
         let entries = self.paxos.read_decided_suffix(self.applied).unwrap_or_default();
         for entry in entries {
-            let LogEntry::Decided(Command { origin: (run, number), entry }) = entry else {
+            let LogEntry::Decided(LogCommand { origin: (run, number), entry }) = entry else {
                 // The log is not trimmed, and has no snapshots nor stop signs.
                 continue;
             };
             self.applied += 1;
             match entry {
-                Entry::Change(change) => {
+                CommandEntry::Change(change) => {
                     let answer = self.register.apply(&change);
                     if run == self.run {
                         self.output.answers.push((number, answer));
                     }
                 }
                 // What was decided after it has no effect anywhere, and is not answered.
-                Entry::End(next) => {
+                CommandEntry::End(next) => {
                     // It was made from a lawful one.
                     let _ = self.move_on(next, self.register.clone());
                     return;
@@ -463,21 +464,21 @@ impl Voter {
         if is_long && self.leads() && !self.is_ending {
             // The next configuration begins with the register, and without a log.
             let number = self.configuration.number + 1;
-            let next = Configuration { number, ..self.configuration.clone() };
+            let next = VoterConfiguration { number, ..self.configuration.clone() };
             self.is_ending = true;
-            self.is_ending = self.append(Entry::End(next)).is_some();
+            self.is_ending = self.append(CommandEntry::End(next)).is_some();
         }
     }
 
     /// Another configuration is in force: what was voted in this one is over.
-    fn move_on(&mut self, configuration: Configuration, base: Register) -> Result<()> {
+    fn move_on(&mut self, configuration: VoterConfiguration, base: StateRegister) -> Result<()> {
         if !configuration.has(self.me) {
             self.is_retired = true;
             self.configuration = configuration;
             self.base = base;
             return Ok(());
         }
-        let kept = Kept::new(configuration.clone(), base.clone());
+        let kept = VoterState::new(configuration.clone(), base.clone());
         // The last messages of the old configuration help those who do not know of its end.
         let mut messages = Vec::new();
         self.paxos.take_outgoing_messages(&mut messages);
@@ -493,7 +494,7 @@ impl Voter {
         self.began = self.ticks;
         self.configuration = configuration;
         self.base = base;
-        self.output = Output { whole: Some((self.me, self.journal.kept())), ..last };
+        self.output = VoterOutput { whole: Some((self.me, self.journal.saved())), ..last };
         for member in self.configuration.voters.clone() {
             if member.id != self.me {
                 self.say_moved(member.node);
@@ -504,7 +505,7 @@ impl Voter {
 }
 
 /// What was sent.
-pub(super) fn letter(bytes: &[u8]) -> Result<Letter> {
+pub(super) fn parse_message(bytes: &[u8]) -> Result<VoterMessage> {
     let corrupt = |error| Error::new(ErrorKind::Corrupt, format!("message of a voter: {error}"));
     postcard::from_bytes(bytes).map_err(corrupt)
 }
@@ -512,8 +513,8 @@ pub(super) fn letter(bytes: &[u8]) -> Result<Letter> {
 /// What was sent, in words for people.
 #[must_use]
 pub fn words(bytes: &[u8]) -> String {
-    match letter(bytes) {
-        Ok(Letter { from, envelope }) => {
+    match parse_message(bytes) {
+        Ok(VoterMessage { from, envelope }) => {
             let whole = format!("{envelope:?}");
             let shown: String = whole.chars().take(WORDS_MAX).collect();
             format!("voter {from}: {shown}")
@@ -522,12 +523,19 @@ pub fn words(bytes: &[u8]) -> String {
     }
 }
 
-fn links(me: VoterId, configuration: &Configuration, run: u64) -> BTreeMap<VoterId, Link> {
+fn links(
+    me: VoterId,
+    configuration: &VoterConfiguration,
+    run: u64,
+) -> BTreeMap<VoterId, VoterLink> {
     let others = configuration.voters.iter().map(|member| member.id).filter(|id| *id != me);
-    others.map(|id| (id, Link::new(run))).collect()
+    others.map(|id| (id, VoterLink::new(run))).collect()
 }
 
-fn begin(me: VoterId, kept: Kept) -> Result<(OmniPaxos<Command, Journal>, Journal)> {
+fn begin(
+    me: VoterId,
+    kept: VoterState,
+) -> Result<(OmniPaxos<LogCommand, VoterJournal>, VoterJournal)> {
     let invalid = |words: String| Error::new(ErrorKind::Invalid, format!("voter {me}: {words}"));
     if !kept.configuration.has(me) {
         return Err(invalid(format!("it is none of {:?}", kept.configuration.voters)));
@@ -540,7 +548,7 @@ fn begin(me: VoterId, kept: Kept) -> Result<(OmniPaxos<Command, Journal>, Journa
         ..ServerConfig::default()
     };
     let cluster = kept.configuration.cluster();
-    let journal = Journal::new(kept);
+    let journal = VoterJournal::new(kept);
     let paxos = cluster
         .build_for_server(server, journal.clone())
         .map_err(|error| invalid(error.to_string()))?;

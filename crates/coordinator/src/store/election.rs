@@ -1,27 +1,27 @@
 //! Who leads: one key, changed by compare-and-swap. Pure.
 //!
-//! The leader writes the key again and again. A follower that has seen it unchanged for [`Timing::takeover`] writes its own name there. The leader
+//! The leader writes the key again and again. A follower that has seen it unchanged for [`ClusterTiming::takeover`] writes its own name there. The leader
 //! counts its time from when it *sent* the last renewal that was confirmed, the follower from when it had the answer that showed it a new
 //! revision; so with `leader_validity` below `takeover` there is a moment between them in which nobody leads, however long messages
 //! travel, as long as clocks go equally fast to a few percent. A write that was given up may still arrive: it then compares a revision that has
 //! passed, or it counts as a renewal that its writer does not rely on.
 //!
-//! A follower may also [challenge](Election::challenge) a leader that renews: it writes the key at once, and the leader finds its next renewal lost. Until then
+//! A follower may also [challenge](KeyElection::challenge) a leader that renews: it writes the key at once, and the leader finds its next renewal lost. Until then
 //! that one may still decide; so whoever has won the key in this way renews it for the length of `takeover` before it leads, and does not remove it before.
 
 use std::time::Duration;
 
-use samite_wire::membership::Leader;
+use samite_wire::membership::LeaderAddress;
 use serde::{Deserialize, Serialize};
 
-use super::Role;
-use crate::Timing;
+use super::InstanceRole;
+use crate::ClusterTiming;
 
 /// What stands in the leader key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
+pub struct LeaderSeat {
     /// Whose it is.
-    pub leader: Leader,
+    pub leader: LeaderAddress,
     /// The instance, drawn when it started.
     pub instance: u64,
     /// Counts the writes of that instance.
@@ -30,16 +30,16 @@ pub struct Seat {
 
 /// The leader key at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Observed {
+pub struct ObservedKey {
     /// Revision of its last change; 0 when there is no such key.
     pub revision: u64,
     /// What stands there; `None` when there is no such key, or something else.
-    pub seat: Option<Seat>,
+    pub seat: Option<LeaderSeat>,
 }
 
 /// What is to be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ElectionStep {
     /// Read the key.
     Read,
     /// Write `seat` if the key still has the revision `expected`.
@@ -47,19 +47,19 @@ pub enum Step {
         /// Revision.
         expected: u64,
         /// New content.
-        seat: Seat,
+        seat: LeaderSeat,
     },
     /// Nothing yet.
     Rest,
 }
 
-/// What came of a [`Step::Swap`].
+/// What came of a [`ElectionStep::Swap`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Swapped {
+pub enum SwapResult {
     /// The key has this revision now.
     Done(u64),
     /// Somebody else was faster.
-    Lost(Observed),
+    Lost(ObservedKey),
     /// No answer: it may have been written, or may be later.
     Unknown,
 }
@@ -79,11 +79,11 @@ pub(super) fn take_steps(mut step: impl FnMut() -> bool) {
 
 /// One instance's part in the election.
 #[derive(Clone, Debug)]
-pub struct Election {
-    timing: Timing,
-    seat: Seat,
+pub struct KeyElection {
+    timing: ClusterTiming,
+    seat: LeaderSeat,
     /// The key as last seen, and when that revision was seen first.
-    seen: Option<(Observed, Duration)>,
+    seen: Option<(ObservedKey, Duration)>,
     /// When the last confirmed write of the key was sent, if it was ours.
     renewed: Option<Duration>,
     /// When to do something next.
@@ -96,11 +96,11 @@ pub struct Election {
     not_before: Duration,
 }
 
-impl Election {
+impl KeyElection {
     /// For the instance `instance` (drawn at random) that is reached as `leader` says.
     #[must_use]
-    pub const fn new(leader: Leader, instance: u64, timing: Timing) -> Self {
-        let seat = Seat { leader, instance, beat: 0 };
+    pub const fn new(leader: LeaderAddress, instance: u64, timing: ClusterTiming) -> Self {
+        let seat = LeaderSeat { leader, instance, beat: 0 };
         Self {
             timing,
             seat,
@@ -115,11 +115,11 @@ impl Election {
 
     /// Where this instance stands at `now`.
     #[must_use]
-    pub fn role(&self, now: Duration) -> Role {
+    pub fn role(&self, now: Duration) -> InstanceRole {
         if self.leads(now) {
-            return Role::Leads { until: self.leads_until() };
+            return InstanceRole::Leads { until: self.leads_until() };
         }
-        Role::Follows { leader: self.leader().cloned() }
+        InstanceRole::Follows { leader: self.leader().cloned() }
     }
 
     /// Until when this instance leads; in the past if it does not.
@@ -136,8 +136,9 @@ impl Election {
 
     /// The key is to be taken from its holder, though that renews it. Tried [`CHALLENGES`] times, as each renewal may come first.
     pub fn challenge(&mut self) {
-        let held =
-            |(observed, _): &(Observed, Duration)| observed.revision != 0 && !self.is_own(observed);
+        let held = |(observed, _): &(ObservedKey, Duration)| {
+            observed.revision != 0 && !self.is_own(observed)
+        };
         if self.seen.as_ref().is_some_and(held) {
             self.challenges = CHALLENGES;
             self.due = Duration::ZERO;
@@ -146,21 +147,21 @@ impl Election {
 
     /// Whoever holds the key, as last seen.
     #[must_use]
-    pub fn leader(&self) -> Option<&Leader> {
+    pub fn leader(&self) -> Option<&LeaderAddress> {
         Some(&self.seen.as_ref()?.0.seat.as_ref()?.leader)
     }
 
     /// What to do at `now`.
     #[must_use]
-    pub fn next(&mut self, now: Duration) -> Step {
+    pub fn next(&mut self, now: Duration) -> ElectionStep {
         if now < self.due {
-            return Step::Rest;
+            return ElectionStep::Rest;
         }
-        let Some((observed, since)) = &self.seen else { return Step::Read };
+        let Some((observed, since)) = &self.seen else { return ElectionStep::Read };
         let is_free = observed.revision == 0 || now >= *since + self.timing.takeover;
         let is_ours = is_free || self.is_own(observed);
         if !is_ours && self.challenges == 0 {
-            return Step::Read;
+            return ElectionStep::Read;
         }
         self.is_contested |= !is_ours;
         self.renewal(observed.revision)
@@ -168,31 +169,33 @@ impl Election {
 
     /// A renewal that goes along with another write, whenever that is; `None` when this instance does not lead.
     #[must_use]
-    pub fn renewal_now(&self, now: Duration) -> Option<(u64, Seat)> {
+    pub fn renewal_now(&self, now: Duration) -> Option<(u64, LeaderSeat)> {
         let (observed, _) = self.seen.as_ref().filter(|_| self.leads(now))?;
         match self.renewal(observed.revision) {
-            Step::Swap { expected, seat } if self.is_own(observed) => Some((expected, seat)),
+            ElectionStep::Swap { expected, seat } if self.is_own(observed) => {
+                Some((expected, seat))
+            }
             _ => None,
         }
     }
 
-    fn renewal(&self, expected: u64) -> Step {
+    fn renewal(&self, expected: u64) -> ElectionStep {
         let beat = self.seat.beat + 1;
-        Step::Swap { expected, seat: Seat { beat, ..self.seat.clone() } }
+        ElectionStep::Swap { expected, seat: LeaderSeat { beat, ..self.seat.clone() } }
     }
 
-    fn is_own(&self, observed: &Observed) -> bool {
+    fn is_own(&self, observed: &ObservedKey) -> bool {
         observed.seat.as_ref().is_some_and(|seat| seat.instance == self.seat.instance)
     }
 
     /// The key was read; `now` is when the answer was there.
-    pub fn observed(&mut self, now: Duration, observed: Observed) {
+    pub fn observed(&mut self, now: Duration, observed: ObservedKey) {
         if self.is_own(&observed) {
             self.seated(now);
         } else {
             self.renewed = None;
         }
-        let holder = |observed: &Observed| observed.seat.as_ref().map(|seat| seat.instance);
+        let holder = |observed: &ObservedKey| observed.seat.as_ref().map(|seat| seat.instance);
         let before = self.seen.as_ref().map(|(seen, _)| holder(seen));
         if before.is_some_and(|before| before != holder(&observed)) {
             // That one was not challenged.
@@ -220,19 +223,19 @@ impl Election {
     }
 
     /// A write of the key, sent at `sent`, has ended at `now`.
-    pub fn swapped(&mut self, sent: Duration, now: Duration, swapped: Swapped) {
+    pub fn swapped(&mut self, sent: Duration, now: Duration, swapped: SwapResult) {
         self.seat.beat += 1;
         self.challenges = self.challenges.saturating_sub(1);
         match swapped {
-            Swapped::Done(revision) => {
+            SwapResult::Done(revision) => {
                 self.challenges = 0;
                 self.seated(now);
-                self.seen = Some((Observed { revision, seat: Some(self.seat.clone()) }, now));
+                self.seen = Some((ObservedKey { revision, seat: Some(self.seat.clone()) }, now));
                 self.renewed = Some(sent);
                 self.due = sent + self.timing.leader_renewal;
             }
-            Swapped::Lost(observed) => self.observed(now, observed),
-            Swapped::Unknown => {
+            SwapResult::Lost(observed) => self.observed(now, observed),
+            SwapResult::Unknown => {
                 // What was seen may have passed. How long a foreign leader has been silent counts anew.
                 self.seen = None;
                 self.due = now + self.timing.leader_renewal / 4;
@@ -260,39 +263,39 @@ mod tests {
     #[derive(Default)]
     struct Key {
         revision: u64,
-        seat: Option<Seat>,
+        seat: Option<LeaderSeat>,
         changes: u64,
     }
 
     impl Key {
-        fn observe(&self) -> Observed {
-            Observed { revision: self.revision, seat: self.seat.clone() }
+        fn observe(&self) -> ObservedKey {
+            ObservedKey { revision: self.revision, seat: self.seat.clone() }
         }
 
-        fn apply(&mut self, step: Step) -> Answer {
+        fn apply(&mut self, step: ElectionStep) -> Answer {
             match step {
-                Step::Read => Answer::Read(self.observe()),
-                Step::Swap { expected, seat } if expected == self.revision => {
+                ElectionStep::Read => Answer::Read(self.observe()),
+                ElectionStep::Swap { expected, seat } if expected == self.revision => {
                     self.changes += 1;
                     (self.revision, self.seat) = (self.changes, Some(seat));
-                    Answer::Swapped(Swapped::Done(self.revision))
+                    Answer::Swapped(SwapResult::Done(self.revision))
                 }
-                Step::Swap { .. } => Answer::Swapped(Swapped::Lost(self.observe())),
-                Step::Rest => unreachable!(),
+                ElectionStep::Swap { .. } => Answer::Swapped(SwapResult::Lost(self.observe())),
+                ElectionStep::Rest => unreachable!(),
             }
         }
     }
 
     #[derive(Clone, Debug)]
     enum Answer {
-        Read(Observed),
-        Swapped(Swapped),
+        Read(ObservedKey),
+        Swapped(SwapResult),
     }
 
     /// A request under way, and its answer once the key's keeper has seen it.
     #[derive(Clone, Debug)]
     struct Call {
-        step: Step,
+        step: ElectionStep,
         sent: Duration,
         answer: Option<Answer>,
     }
@@ -328,14 +331,14 @@ mod tests {
     struct World {
         now: Duration,
         key: Key,
-        instances: Vec<(Election, Option<Call>)>,
-        given_up: Vec<Step>,
+        instances: Vec<(KeyElection, Option<Call>)>,
+        given_up: Vec<ElectionStep>,
         started: u64,
     }
 
-    fn start(number: u32, instance: u64) -> Election {
-        let leader = Leader { node: NodeId(number), addresses: Vec::new() };
-        Election::new(leader, instance, Timing::DEFAULT)
+    fn start(number: u32, instance: u64) -> KeyElection {
+        let leader = LeaderAddress { node: NodeId(number), addresses: Vec::new() };
+        KeyElection::new(leader, instance, ClusterTiming::DEFAULT)
     }
 
     impl World {
@@ -368,7 +371,7 @@ mod tests {
                 Event::Start(index) => {
                     let (election, call) = &mut self.instances[index];
                     let step = election.next(now);
-                    if call.is_none() && step != Step::Rest {
+                    if call.is_none() && step != ElectionStep::Rest {
                         *call = Some(Call { step, sent: now, answer: None });
                     }
                 }
@@ -394,7 +397,9 @@ mod tests {
                     let (election, call) = &mut self.instances[index];
                     if let Some(call) = call.take() {
                         match call.step {
-                            Step::Swap { .. } => election.swapped(call.sent, now, Swapped::Unknown),
+                            ElectionStep::Swap { .. } => {
+                                election.swapped(call.sent, now, SwapResult::Unknown)
+                            }
                             _ => election.unreadable(now),
                         }
                         if call.answer.is_none() {

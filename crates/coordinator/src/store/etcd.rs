@@ -1,18 +1,18 @@
 //! The state in etcd, by the JSON gateway that every etcd serves beside its gRPC.
 //!
-//! Two keys below the cluster's prefix: `leader`, a [`Seat`], and `state`. Bytes travel in base64, 64-bit numbers as strings, and what has
+//! Two keys below the cluster's prefix: `leader`, a [`LeaderSeat`], and `state`. Bytes travel in base64, 64-bit numbers as strings, and what has
 //! its default value is left out.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
-use samite_wire::membership::Leader;
+use samite_wire::membership::LeaderAddress;
 use serde_json::{Value, json};
 
-use super::election::{self, Election, Observed, Seat, Step, Swapped};
-use super::http::Endpoints;
-use super::{EtcdTls, Role, Store};
-use crate::Timing;
+use super::election::{self, ElectionStep, KeyElection, LeaderSeat, ObservedKey, SwapResult};
+use super::http::EtcdEndpoints;
+use super::{EtcdTls, InstanceRole, StateStore};
+use crate::ClusterTiming;
 
 /// How to reach etcd, and as whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,20 +24,20 @@ pub struct EtcdConfig {
     /// Begins the keys of this cluster, and of no other.
     pub prefix: String,
     /// Where this instance is reached.
-    pub leader: Leader,
+    pub leader: LeaderAddress,
     /// Drawn at random for this instance.
     pub instance: u64,
     /// Times.
-    pub timing: Timing,
+    pub timing: ClusterTiming,
 }
 
 /// Keeps the state in etcd, and takes part in the election of the instance that may change it.
 #[derive(Debug)]
 pub struct EtcdStore {
-    endpoints: Endpoints,
+    endpoints: EtcdEndpoints,
     leader_key: String,
     state_key: String,
-    election: Election,
+    election: KeyElection,
     /// Revision of the state that this instance decides on; 0: there is none yet.
     state_revision: u64,
 }
@@ -50,10 +50,10 @@ impl EtcdStore {
     pub fn new(config: &EtcdConfig) -> Result<Self> {
         let key = |name: &str| BASE64.encode(format!("{}{name}", config.prefix));
         Ok(Self {
-            endpoints: Endpoints::new(&config.endpoints, config.tls.as_ref())?,
+            endpoints: EtcdEndpoints::new(&config.endpoints, config.tls.as_ref())?,
             leader_key: key("leader"),
             state_key: key("state"),
-            election: Election::new(config.leader.clone(), config.instance, config.timing),
+            election: KeyElection::new(config.leader.clone(), config.instance, config.timing),
             state_revision: 0,
         })
     }
@@ -66,8 +66,8 @@ impl EtcdStore {
     fn campaign_once(&mut self) -> bool {
         let sent = SystemClock.monotonic();
         match self.election.next(sent) {
-            Step::Rest => false,
-            Step::Read => {
+            ElectionStep::Rest => false,
+            ElectionStep::Read => {
                 let key = self.leader_key.clone();
                 let read = self.read(&key);
                 let now = SystemClock.monotonic();
@@ -82,10 +82,10 @@ impl EtcdStore {
                 }
                 true
             }
-            Step::Swap { expected, seat } => {
+            ElectionStep::Swap { expected, seat } => {
                 let swapped = self.swap(expected, seat, None).unwrap_or_else(|error| {
                     tracing::debug!(%error, "write the leader key");
-                    Swapped::Unknown
+                    SwapResult::Unknown
                 });
                 self.election.swapped(sent, SystemClock.monotonic(), swapped);
                 true
@@ -94,7 +94,12 @@ impl EtcdStore {
     }
 
     /// Writes the leader key, and with it a state if there is one, if nobody else has written them.
-    fn swap(&mut self, expected: u64, seat: Seat, state: Option<&[u8]>) -> Result<Swapped> {
+    fn swap(
+        &mut self,
+        expected: u64,
+        seat: LeaderSeat,
+        state: Option<&[u8]>,
+    ) -> Result<SwapResult> {
         let seat = serde_json::to_vec(&seat)
             .map_err(|error| Error::new(ErrorKind::Internal, format!("leader key: {error}")))?;
         let mut compare = vec![unchanged(&self.leader_key, expected)];
@@ -108,12 +113,12 @@ impl EtcdStore {
         let answer = self.endpoints.call("/v3/kv/txn", &body)?;
         if answer["succeeded"].as_bool() == Some(true) {
             let revision = number(&answer["header"]["revision"])?;
-            return Ok(Swapped::Done(revision));
+            return Ok(SwapResult::Done(revision));
         }
         let found = &answer["responses"][0];
         let range = found.get("response_range").or_else(|| found.get("responseRange"));
         let (revision, value) = revision_and_value(range.unwrap_or(&Value::Null))?;
-        Ok(Swapped::Lost(observed(revision, &value)))
+        Ok(SwapResult::Lost(observed(revision, &value)))
     }
 
     fn deposed(&self) -> Error {
@@ -121,8 +126,8 @@ impl EtcdStore {
     }
 }
 
-impl Store for EtcdStore {
-    fn campaign(&mut self) -> Role {
+impl StateStore for EtcdStore {
+    fn campaign(&mut self) -> InstanceRole {
         election::take_steps(|| self.campaign_once());
         self.election.role(SystemClock.monotonic())
     }
@@ -140,14 +145,14 @@ impl Store for EtcdStore {
             return Err(self.deposed());
         };
         let swapped = self.swap(expected, seat, Some(state));
-        let ended = swapped.as_ref().cloned().unwrap_or(Swapped::Unknown);
+        let ended = swapped.as_ref().cloned().unwrap_or(SwapResult::Unknown);
         self.election.swapped(sent, SystemClock.monotonic(), ended);
         match swapped? {
-            Swapped::Done(revision) => {
+            SwapResult::Done(revision) => {
                 self.state_revision = revision;
                 Ok(())
             }
-            Swapped::Lost(_) | Swapped::Unknown => Err(self.deposed()),
+            SwapResult::Lost(_) | SwapResult::Unknown => Err(self.deposed()),
         }
     }
 
@@ -196,6 +201,6 @@ fn revision_and_value(answer: &Value) -> Result<(u64, Vec<u8>)> {
     Ok((revision, value))
 }
 
-fn observed(revision: u64, value: &[u8]) -> Observed {
-    Observed { revision, seat: serde_json::from_slice(value).ok() }
+fn observed(revision: u64, value: &[u8]) -> ObservedKey {
+    ObservedKey { revision, seat: serde_json::from_slice(value).ok() }
 }

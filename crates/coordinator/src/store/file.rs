@@ -9,7 +9,7 @@ use std::time::Duration;
 use samite_types::{Error, ErrorKind, Result};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Role, Store};
+use super::{InstanceRole, StateStore};
 
 /// Begins the file.
 const MAGIC: [u8; 8] = *b"samite\x00\x01";
@@ -51,9 +51,9 @@ fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("{what} {}: {error}", path.display()))
 }
 
-impl Store for FileStore {
-    fn campaign(&mut self) -> Role {
-        Role::Leads { until: Duration::MAX }
+impl StateStore for FileStore {
+    fn campaign(&mut self) -> InstanceRole {
+        InstanceRole::Leads { until: Duration::MAX }
     }
 
     fn load(&mut self) -> Result<Option<Vec<u8>>> {

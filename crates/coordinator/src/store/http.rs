@@ -17,14 +17,14 @@ const ANSWER_LEN_MAX: u64 = 8 << 20;
 
 /// The endpoints of one etcd cluster.
 #[derive(Debug)]
-pub(super) struct Endpoints {
+pub(super) struct EtcdEndpoints {
     agent: Agent,
     urls: Vec<String>,
     /// The one that answered last.
     preferred: usize,
 }
 
-impl Endpoints {
+impl EtcdEndpoints {
     /// `urls` as `http://HOST:PORT`, or all of them as `https://HOST:PORT` with `tls`.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ fn words(error: &ureq::Error) -> String {
 /// # Errors
 /// [`ErrorKind::Invalid`]: they are none, or one of them and this side do not trust each other. [`ErrorKind::Unavailable`]: none is there after `patience`.
 pub fn check_etcd(urls: &[String], tls: Option<&EtcdTls>, patience: Duration) -> Result<()> {
-    let endpoints = Endpoints::new(urls, tls)?;
+    let endpoints = EtcdEndpoints::new(urls, tls)?;
     let until = SystemClock.monotonic() + patience;
     loop {
         let mut failed = Error::new(ErrorKind::Unavailable, "etcd");

@@ -12,7 +12,7 @@ const PARTS_MAX: u32 = 256;
 
 /// A part of a message.
 #[derive(Debug, Serialize, Deserialize)]
-struct Part {
+struct MessagePart {
     /// The message's number at its sender; another run of it begins at another one.
     message: u64,
     /// Which part it is, of how many.
@@ -23,11 +23,11 @@ struct Part {
 
 /// Cuts messages into parts.
 #[derive(Debug)]
-pub struct Cutter {
+pub struct MessageCutter {
     next: u64,
 }
 
-impl Cutter {
+impl MessageCutter {
     /// `start` is drawn at random.
     pub const fn new(start: u64) -> Self {
         Self { next: start }
@@ -45,7 +45,7 @@ impl Cutter {
             let start = index as usize * PART_LEN;
             let end = message.len().min(start + PART_LEN);
             let bytes = message[start..end].to_vec();
-            let part = Part { message: self.next, index, count: count as u32, bytes };
+            let part = MessagePart { message: self.next, index, count: count as u32, bytes };
             // Numbers and bytes can be written down.
             postcard::to_stdvec(&part).unwrap_or_default()
         };
@@ -55,7 +55,7 @@ impl Cutter {
 
 /// A message of which some parts have come.
 #[derive(Debug)]
-struct Begun {
+struct PartialMessage {
     message: u64,
     parts: u32,
     bytes: Vec<u8>,
@@ -63,24 +63,24 @@ struct Begun {
 
 /// Puts parts together: of one message of each sender at a time.
 #[derive(Debug, Default)]
-pub struct Joiner {
-    begun: BTreeMap<NodeId, Begun>,
+pub struct MessageJoiner {
+    begun: BTreeMap<NodeId, PartialMessage>,
 }
 
-impl Joiner {
+impl MessageJoiner {
     /// A part has come from `sender`; the message, once it is whole. One of which a part is missing is lost.
     ///
     /// # Errors
     /// `Corrupt`: it is no part.
     pub fn join(&mut self, sender: NodeId, part: &[u8]) -> Result<Option<Vec<u8>>> {
         let corrupt = || Error::new(ErrorKind::Corrupt, "not a part of a message to a voter");
-        let part: Part = postcard::from_bytes(part).map_err(|_| corrupt())?;
-        let Part { message, index, count, bytes } = part;
+        let part: MessagePart = postcard::from_bytes(part).map_err(|_| corrupt())?;
+        let MessagePart { message, index, count, bytes } = part;
         if index >= count || count > PARTS_MAX || bytes.len() > PART_LEN {
             return Err(corrupt());
         }
         if index == 0 {
-            self.begun.insert(sender, Begun { message, parts: 0, bytes: Vec::new() });
+            self.begun.insert(sender, PartialMessage { message, parts: 0, bytes: Vec::new() });
         }
         let Some(begun) = self.begun.get_mut(&sender) else { return Ok(None) };
         if begun.message != message || begun.parts != index {
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn messages_of_any_length_arrive_whole() {
-        let (mut cutter, mut joiner) = (Cutter::new(7), Joiner::default());
+        let (mut cutter, mut joiner) = (MessageCutter::new(7), MessageJoiner::default());
         for len in [0, 1, PART_LEN - 1, PART_LEN, PART_LEN + 1, 3 * PART_LEN, 3 * PART_LEN + 5] {
             let sent = message(len, 3);
             let parts = cutter.cut(&sent);
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_message_with_a_part_that_is_lost_or_comes_twice_does_not_come() {
-        let (mut cutter, mut joiner) = (Cutter::new(7), Joiner::default());
+        let (mut cutter, mut joiner) = (MessageCutter::new(7), MessageJoiner::default());
         let (one, two) = (message(3 * PART_LEN, 1), message(2 * PART_LEN, 2));
         let (first, second) = (cutter.cut(&one), cutter.cut(&two));
         for part in [&first[0], &first[2], &first[1], &first[2]] {
@@ -142,9 +142,10 @@ mod tests {
 
     #[test]
     fn what_is_no_part_is_refused() {
-        let mut joiner = Joiner::default();
+        let mut joiner = MessageJoiner::default();
         let part = |index, count, len| {
-            postcard::to_stdvec(&Part { message: 1, index, count, bytes: vec![0; len] }).unwrap()
+            postcard::to_stdvec(&MessagePart { message: 1, index, count, bytes: vec![0; len] })
+                .unwrap()
         };
         for bad in [
             vec![],

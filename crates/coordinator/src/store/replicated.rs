@@ -15,13 +15,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use samite_types::{Clock, Entropy, Error, ErrorKind, NodeId, Result, SystemClock, SystemEntropy};
-use samite_wire::membership::Leader;
+use samite_wire::membership::LeaderAddress;
 
-use super::election::{self, Election, Observed, Seat, Step, Swapped};
-use super::parts::{Cutter, Joiner};
-use super::{Role, Store};
-use crate::Timing;
-use crate::quorum::{Answer, Change, Configuration, Host, Kept, Register, TICK, VoterFile};
+use super::election::{self, ElectionStep, KeyElection, LeaderSeat, ObservedKey, SwapResult};
+use super::parts::{MessageCutter, MessageJoiner};
+use super::{InstanceRole, StateStore};
+use crate::ClusterTiming;
+use crate::quorum::{
+    RegisterAnswer, RegisterChange, StateRegister, TICK, VoterConfiguration, VoterFile, VoterHost,
+    VoterState,
+};
 
 /// Ticks between two looks at which nodes belong to the cluster.
 const REPLACE_TICKS: u64 = 10;
@@ -54,45 +57,45 @@ pub struct VoterConfig {
     /// The cluster has served before: a missing file is a lost one then, and the voter is replaced by a new one.
     pub is_founded: bool,
     /// Where this instance is reached.
-    pub leader: Leader,
+    pub leader: LeaderAddress,
     /// Drawn at random for this instance.
     pub instance: u64,
     /// Times.
-    pub timing: Timing,
+    pub timing: ClusterTiming,
 }
 
 /// The register, as this node's voter has it.
 #[derive(Clone, Debug, Default)]
-struct View {
+struct RegisterView {
     /// `None`: the node has no voter.
-    leader: Option<Observed>,
+    leader: Option<ObservedKey>,
     changes: u64,
     /// Revision of the state, 0 when there is none, and the state.
     state: (u64, Arc<[u8]>),
 }
 
 #[derive(Debug)]
-enum Event {
+enum VoterEvent {
     Message(NodeId, Vec<u8>),
-    Propose(Change, SyncSender<Answer>),
+    Propose(RegisterChange, SyncSender<RegisterAnswer>),
 }
 
 /// Takes what other nodes' voters send to this one's.
 #[derive(Clone, Debug)]
-pub struct Mailbox(SyncSender<Event>);
+pub struct VoterMailbox(SyncSender<VoterEvent>);
 
-impl Mailbox {
+impl VoterMailbox {
     /// A message has come from the voter in the node `from`. It is lost when too many wait.
     pub fn deliver(&self, from: NodeId, message: Vec<u8>) {
-        let _ = self.0.try_send(Event::Message(from, message));
+        let _ = self.0.try_send(VoterEvent::Message(from, message));
     }
 }
 
 /// Keeps the state together with others, and takes part in the election of the instance that may change it.
 pub struct ReplicatedStore {
-    election: Election,
-    events: SyncSender<Event>,
-    view: Arc<Mutex<View>>,
+    election: KeyElection,
+    events: SyncSender<VoterEvent>,
+    view: Arc<Mutex<RegisterView>>,
     /// Nodes that belong to the cluster; none: that is not known.
     nodes: Arc<Mutex<Vec<NodeId>>>,
     is_ended: Arc<AtomicBool>,
@@ -115,13 +118,13 @@ impl ReplicatedStore {
     pub fn start(
         config: &VoterConfig,
         transport: Box<dyn VoterTransport>,
-    ) -> Result<(Self, Mailbox)> {
+    ) -> Result<(Self, VoterMailbox)> {
         let (host, file) = open(config)?;
         let (events, taken) = mpsc::sync_channel(QUEUE_LEN);
-        let view = Arc::new(Mutex::new(View::default()));
+        let view = Arc::new(Mutex::new(RegisterView::default()));
         let nodes = Arc::new(Mutex::default());
         let is_ended = Arc::new(AtomicBool::new(false));
-        let mut driver = Driver {
+        let mut driver = VoterDriver {
             config: config.clone(),
             host,
             file,
@@ -129,8 +132,8 @@ impl ReplicatedStore {
             view: Arc::clone(&view),
             nodes: Arc::clone(&nodes),
             ticks: 0,
-            cutter: Cutter::new(draw()),
-            joiner: Joiner::default(),
+            cutter: MessageCutter::new(draw()),
+            joiner: MessageJoiner::default(),
             waiting: BTreeMap::new(),
         };
         driver.see();
@@ -139,9 +142,9 @@ impl ReplicatedStore {
             .name("voter".into())
             .spawn(move || driver.live(&taken, &ended))
             .map_err(|error| Error::new(ErrorKind::Io, format!("start the voter: {error}")))?;
-        let mailbox = Mailbox(events.clone());
+        let mailbox = VoterMailbox(events.clone());
         let store = Self {
-            election: Election::new(config.leader.clone(), config.instance, config.timing),
+            election: KeyElection::new(config.leader.clone(), config.instance, config.timing),
             events,
             view,
             nodes,
@@ -153,25 +156,30 @@ impl ReplicatedStore {
     }
 
     /// Proposes a change; what came of it, if that is known in time.
-    fn change(&self, change: Change, timeout: Duration) -> Option<Answer> {
+    fn change(&self, change: RegisterChange, timeout: Duration) -> Option<RegisterAnswer> {
         let (answer, answered) = mpsc::sync_channel(1);
-        self.events.try_send(Event::Propose(change, answer)).ok()?;
+        self.events.try_send(VoterEvent::Propose(change, answer)).ok()?;
         answered.recv_timeout(timeout).ok()
     }
 
-    fn swap(&mut self, expected: u64, seat: Seat, state: Option<(u64, Vec<u8>)>) -> Swapped {
-        match self.change(Change::Swap { expected, seat, state }, ANSWER_TIMEOUT) {
-            Some(Answer::Done(revision)) => Swapped::Done(revision),
-            Some(Answer::Lost(observed)) => Swapped::Lost(observed),
-            None => Swapped::Unknown,
+    fn swap(
+        &mut self,
+        expected: u64,
+        seat: LeaderSeat,
+        state: Option<(u64, Vec<u8>)>,
+    ) -> SwapResult {
+        match self.change(RegisterChange::Swap { expected, seat, state }, ANSWER_TIMEOUT) {
+            Some(RegisterAnswer::Done(revision)) => SwapResult::Done(revision),
+            Some(RegisterAnswer::Lost(observed)) => SwapResult::Lost(observed),
+            None => SwapResult::Unknown,
         }
     }
 
     fn campaign_once(&mut self) -> bool {
         let sent = SystemClock.monotonic();
         match self.election.next(sent) {
-            Step::Rest => false,
-            Step::Read => {
+            ElectionStep::Rest => false,
+            ElectionStep::Read => {
                 let leader = lock(&self.view).leader.clone();
                 match leader {
                     Some(observed) => self.election.observed(sent, observed),
@@ -179,7 +187,7 @@ impl ReplicatedStore {
                 }
                 true
             }
-            Step::Swap { expected, seat } => {
+            ElectionStep::Swap { expected, seat } => {
                 let swapped = self.swap(expected, seat, None);
                 self.election.swapped(sent, SystemClock.monotonic(), swapped);
                 true
@@ -188,8 +196,8 @@ impl ReplicatedStore {
     }
 }
 
-impl Store for ReplicatedStore {
-    fn campaign(&mut self) -> Role {
+impl StateStore for ReplicatedStore {
+    fn campaign(&mut self) -> InstanceRole {
         election::take_steps(|| self.campaign_once());
         self.election.role(SystemClock.monotonic())
     }
@@ -213,12 +221,12 @@ impl Store for ReplicatedStore {
         let swapped = self.swap(expected, seat, Some((self.state_revision, state.to_vec())));
         self.election.swapped(sent, SystemClock.monotonic(), swapped.clone());
         match swapped {
-            Swapped::Done(revision) => {
+            SwapResult::Done(revision) => {
                 self.state_revision = revision;
                 Ok(())
             }
-            Swapped::Lost(_) => Err(deposed()),
-            Swapped::Unknown => {
+            SwapResult::Lost(_) => Err(deposed()),
+            SwapResult::Unknown => {
                 let words = "most of the voters did not answer in time";
                 Err(Error::new(ErrorKind::Unavailable, words))
             }
@@ -237,7 +245,7 @@ impl Store for ReplicatedStore {
         let now = SystemClock.monotonic();
         if let Some(revision) = self.election.resign(now) {
             // Else the others wait until the key is old. They may be ending, too.
-            self.change(Change::Remove(revision), ANSWER_TIMEOUT / 4);
+            self.change(RegisterChange::Remove(revision), ANSWER_TIMEOUT / 4);
         }
     }
 }
@@ -250,14 +258,14 @@ impl Drop for ReplicatedStore {
 }
 
 /// The voter as it was kept, or one that begins.
-fn open(config: &VoterConfig) -> Result<(Host, VoterFile)> {
+fn open(config: &VoterConfig) -> Result<(VoterHost, VoterFile)> {
     let (mut file, mut kept) = VoterFile::open(&config.path, config.is_synced)?;
-    let first = Configuration::first(&config.first)?;
+    let first = VoterConfiguration::first(&config.first)?;
     if kept.is_none()
         && !config.is_founded
         && let Some(member) = first.voter_in(config.node)
     {
-        let begun = (member.id, Kept::new(first.clone(), Register::default()));
+        let begun = (member.id, VoterState::new(first.clone(), StateRegister::default()));
         file.begin(&begun)?;
         kept = Some(begun);
     }
@@ -265,7 +273,7 @@ fn open(config: &VoterConfig) -> Result<(Host, VoterFile)> {
         let path = config.path.display();
         tracing::warn!(%path, "this node's voter is not there; the others have to give it a new one");
     }
-    let host = Host::new((config.node, draw()), kept, config.first.clone())?;
+    let host = VoterHost::new((config.node, draw()), kept, config.first.clone())?;
     Ok((host, file))
 }
 
@@ -279,30 +287,30 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What the thread has.
-struct Driver {
+struct VoterDriver {
     config: VoterConfig,
-    host: Host,
+    host: VoterHost,
     file: VoterFile,
     transport: Box<dyn VoterTransport>,
-    view: Arc<Mutex<View>>,
+    view: Arc<Mutex<RegisterView>>,
     nodes: Arc<Mutex<Vec<NodeId>>>,
     ticks: u64,
-    cutter: Cutter,
-    joiner: Joiner,
+    cutter: MessageCutter,
+    joiner: MessageJoiner,
     /// Proposals without an answer, and when they were made.
-    waiting: BTreeMap<u64, (Instant, SyncSender<Answer>)>,
+    waiting: BTreeMap<u64, (Instant, SyncSender<RegisterAnswer>)>,
 }
 
-impl Driver {
+impl VoterDriver {
     /// Runs until the store is dropped. A voter that panics begins again with what it kept.
-    fn live(&mut self, events: &Receiver<Event>, is_ended: &AtomicBool) {
+    fn live(&mut self, events: &Receiver<VoterEvent>, is_ended: &AtomicBool) {
         while catch_unwind(AssertUnwindSafe(|| self.run(events, is_ended))).is_err() {
             tracing::error!("this node's voter has panicked");
             self.begin_again(is_ended);
         }
     }
 
-    fn run(&mut self, events: &Receiver<Event>, is_ended: &AtomicBool) {
+    fn run(&mut self, events: &Receiver<VoterEvent>, is_ended: &AtomicBool) {
         let mut due = Instant::now() + TICK;
         while !is_ended.load(Ordering::Acquire) {
             let first = events.recv_timeout(due.saturating_duration_since(Instant::now()));
@@ -338,9 +346,9 @@ impl Driver {
         }
     }
 
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, event: VoterEvent) {
         match event {
-            Event::Message(from, message) => {
+            VoterEvent::Message(from, message) => {
                 let received = match self.joiner.join(from, &message) {
                     Ok(Some(message)) => self.host.receive(from, &message),
                     Ok(None) => Ok(()),
@@ -350,7 +358,7 @@ impl Driver {
                     tracing::warn!(%from, %error, "voter");
                 }
             }
-            Event::Propose(change, answer) => {
+            VoterEvent::Propose(change, answer) => {
                 // Unanswered, it is one of which nothing is known.
                 if let Some(number) = self.host.propose(change) {
                     self.waiting.insert(number, (Instant::now(), answer));

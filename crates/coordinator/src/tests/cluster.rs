@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use samite_placement::ClusterMap;
 use samite_types::{NodeId, PartitionId, Redundancy, TargetId};
-use samite_wire::control::{Consistency, DatasetSpec, DurabilityKind, Group};
-use samite_wire::membership::{Heartbeat, MemberNews, MemberReport, Standing};
+use samite_wire::control::{DatasetSpec, DurabilityKind, MemberConsistency, MirrorGroup};
+use samite_wire::membership::{Heartbeat, MemberChanges, MemberReport, NodeStanding};
 
 use super::node;
 use crate::Coordinator;
@@ -65,7 +65,7 @@ impl Cluster {
         self.alive.push(id);
     }
 
-    pub(super) fn beat(&mut self, id: u32) -> Standing {
+    pub(super) fn beat(&mut self, id: u32) -> NodeStanding {
         let serves = self.map().epoch();
         let incarnation = self.incarnations[id as usize];
         let beat = Heartbeat { node: NodeId(id), incarnation, serves, is_led: true };
@@ -91,11 +91,11 @@ impl Cluster {
         self.coordinator.map().unwrap()
     }
 
-    pub(super) fn groups(&self) -> Vec<Group> {
+    pub(super) fn groups(&self) -> Vec<MirrorGroup> {
         self.map().table(TWICE).unwrap().groups.clone()
     }
 
-    pub(super) fn report(&mut self, partition: u32, target: u32, news: MemberNews) {
+    pub(super) fn report(&mut self, partition: u32, target: u32, news: MemberChanges) {
         let map = self.map();
         let group = map.group(TWICE, PartitionId(partition)).unwrap();
         let report = MemberReport {
@@ -119,14 +119,14 @@ impl Cluster {
             {
                 for member in &group.members {
                     let is_alive = self.alive.contains(&member.target.get());
-                    if member.consistency == Consistency::NeedsResync && is_alive {
+                    if member.consistency == MemberConsistency::NeedsResync && is_alive {
                         reports.push(MemberReport {
                             redundancy: TWICE,
                             partition,
                             term: group.term,
                             epoch: map.epoch(),
                             target: member.target,
-                            news: MemberNews::Synced,
+                            news: MemberChanges::Synced,
                         });
                     }
                 }
@@ -150,7 +150,7 @@ impl Cluster {
         let mut members = vec![0usize; 16];
         for group in &groups {
             assert_eq!(group.members.len(), 2);
-            assert!(group.members.iter().all(|one| one.consistency == Consistency::Good));
+            assert!(group.members.iter().all(|one| one.consistency == MemberConsistency::Good));
             primaries[group.members[0].target.get() as usize] += 1;
             for member in &group.members {
                 members[member.target.get() as usize] += 1;
@@ -164,6 +164,6 @@ impl Cluster {
     }
 }
 
-pub(super) fn states(group: &Group) -> Vec<(u32, Consistency)> {
+pub(super) fn states(group: &MirrorGroup) -> Vec<(u32, MemberConsistency)> {
     group.members.iter().map(|member| (member.target.get(), member.consistency)).collect()
 }

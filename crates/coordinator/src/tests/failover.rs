@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use samite_types::{Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term};
-use samite_wire::control::{Consistency, DatasetSpec, DurabilityKind, Group, Lost, Reachability};
-use samite_wire::membership::{Heartbeat, MemberNews, MemberReport, Standing};
+use samite_wire::control::{
+    DatasetSpec, DurabilityKind, LostRecords, MemberConsistency, MirrorGroup, NodeReachability,
+};
+use samite_wire::membership::{Heartbeat, MemberChanges, MemberReport, NodeStanding};
 
 use super::cluster::{Cluster, START, TWICE, states};
 use super::node;
-use crate::{Coordinator, Timing};
+use crate::{ClusterTiming, Coordinator};
 
 #[test]
 fn a_mirrored_dataset_gets_even_groups() {
@@ -35,21 +37,21 @@ fn a_silent_node_is_late_then_offline_and_its_groups_go_on() {
     cluster.die(1);
     cluster.pass(700);
     let state = |cluster: &Cluster| cluster.map().state(NodeId(1)).unwrap().reachability;
-    assert_eq!(state(&cluster), Reachability::Online);
+    assert_eq!(state(&cluster), NodeReachability::Online);
     cluster.pass(100);
-    assert_eq!(state(&cluster), Reachability::ProbablyOffline);
+    assert_eq!(state(&cluster), NodeReachability::ProbablyOffline);
     assert_eq!(cluster.groups(), before);
     cluster.pass(300);
     assert_eq!(cluster.groups(), before, "its lease still runs");
     cluster.pass(200);
     assert_eq!(cluster.groups(), before, "it still runs by a slower clock");
     cluster.pass(100);
-    assert_eq!(state(&cluster), Reachability::Offline);
+    assert_eq!(state(&cluster), NodeReachability::Offline);
     for (old, new) in before.iter().zip(cluster.groups()) {
         let was_primary = old.members[0].target == TargetId(1);
         assert_eq!(new.term.get(), old.term.get() + u32::from(was_primary));
         for member in &new.members {
-            let is_good = member.consistency == Consistency::Good;
+            let is_good = member.consistency == MemberConsistency::Good;
             assert_eq!(is_good, member.target != TargetId(1));
         }
         assert_ne!(new.members[0].target, TargetId(1));
@@ -64,7 +66,7 @@ fn an_instance_that_hears_from_few_takes_nothing_until_another_could_have_taken_
     cluster.die(1);
     cluster.die(2);
     cluster.pass(600);
-    let leads = |group: &Group| group.members[0].target == TargetId(0);
+    let leads = |group: &MirrorGroup| group.members[0].target == TargetId(0);
     let partition = before.iter().position(leads).unwrap();
     let other = before[partition].members[1].target;
     let report = MemberReport {
@@ -73,33 +75,33 @@ fn an_instance_that_hears_from_few_takes_nothing_until_another_could_have_taken_
         term: before[partition].term,
         epoch: cluster.map().epoch(),
         target: other,
-        news: MemberNews::Missed,
+        news: MemberChanges::Missed,
     };
     let refused = cluster.coordinator.report(NodeId(0), &[report]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     cluster.pass(4000);
     assert_eq!(cluster.groups(), before, "they may be alive, and this instance cut off");
     let state = |cluster: &Cluster, node| cluster.map().state(node).unwrap().reachability;
-    assert_eq!(state(&cluster, NodeId(1)), Reachability::ProbablyOffline);
+    assert_eq!(state(&cluster, NodeId(1)), NodeReachability::ProbablyOffline);
     // One of them is heard again: now the other is what is missing.
     cluster.alive.push(2);
     cluster.pass(100);
-    assert_eq!(state(&cluster, NodeId(1)), Reachability::Offline);
-    assert_eq!(state(&cluster, NodeId(2)), Reachability::Online);
+    assert_eq!(state(&cluster, NodeId(1)), NodeReachability::Offline);
+    assert_eq!(state(&cluster, NodeId(2)), NodeReachability::Online);
     // Nobody has come: they are dead.
     let mut cluster = Cluster::mirrored(3);
     cluster.die(1);
     cluster.die(2);
     cluster.pass(5000);
-    assert_eq!(state(&cluster, NodeId(1)), Reachability::Offline);
-    assert_eq!(state(&cluster, NodeId(2)), Reachability::Offline);
+    assert_eq!(state(&cluster, NodeId(1)), NodeReachability::Offline);
+    assert_eq!(state(&cluster, NodeId(2)), NodeReachability::Offline);
     // Who has died before is no reason to wait while more than half live.
     let mut cluster = Cluster::mirrored(5);
     cluster.die(1);
     cluster.pass(2000);
     cluster.die(2);
     cluster.pass(1500);
-    assert_eq!(state(&cluster, NodeId(2)), Reachability::Offline);
+    assert_eq!(state(&cluster, NodeId(2)), NodeReachability::Offline);
 }
 
 #[test]
@@ -109,7 +111,7 @@ fn a_node_that_comes_back_needs_resync_and_gets_its_place_again() {
     cluster.die(1);
     cluster.pass(1500);
     cluster.restart(1);
-    assert_eq!(cluster.beat(1), Standing::Member);
+    assert_eq!(cluster.beat(1), NodeStanding::Member);
     cluster.sync();
     cluster.check_even(3);
     for (old, new) in before.iter().zip(cluster.groups()) {
@@ -131,7 +133,7 @@ fn what_a_former_process_says_late_does_not_count() {
         let refused = cluster.coordinator.join(late.clone(), cluster.now).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unavailable);
         assert_eq!(cluster.map().epoch(), before);
-        assert_eq!(cluster.beat(1), Standing::Member);
+        assert_eq!(cluster.beat(1), NodeStanding::Member);
     };
     refuses(&mut cluster);
     // However late it comes, while the other is heard.
@@ -157,7 +159,7 @@ fn what_a_process_says_late_that_nobody_had_heard_of_does_not_count() {
     let before = cluster.map().epoch();
     let refused = cluster.coordinator.join(late.clone(), cluster.now).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
-    assert_eq!((cluster.map().epoch(), cluster.beat(1)), (before, Standing::Member));
+    assert_eq!((cluster.map().epoch(), cluster.beat(1)), (before, NodeStanding::Member));
     // The clock may have been set back, and the one with the later start be gone.
     cluster.die(1);
     cluster.pass(2000);
@@ -172,11 +174,11 @@ fn a_paused_node_gets_no_lease_before_it_knows_what_it_lost() {
     cluster.pass(2000);
     let beat = Heartbeat { node: NodeId(1), incarnation: 1, serves: old, is_led: true };
     let lease = cluster.coordinator.heartbeat(&beat, cluster.now);
-    assert_eq!((lease.term_us, lease.standing), (0, Standing::Behind));
-    assert_eq!(cluster.beat(1), Standing::Member);
+    assert_eq!((lease.term_us, lease.standing), (0, NodeStanding::Behind));
+    assert_eq!(cluster.beat(1), NodeStanding::Member);
     let foreign = Heartbeat { incarnation: 9, ..beat };
     let lease = cluster.coordinator.heartbeat(&foreign, cluster.now);
-    assert_eq!((lease.term_us, lease.standing), (0, Standing::Stranger));
+    assert_eq!((lease.term_us, lease.standing), (0, NodeStanding::Stranger));
 }
 
 #[test]
@@ -197,26 +199,26 @@ fn missed_and_synced_count_only_from_the_primary_in_its_term() {
     };
     let state = |cluster: &Cluster| cluster.groups()[0].members[1].consistency;
     let first = cluster.map().epoch();
-    say(&mut cluster, second, 0, first, MemberNews::Missed);
-    say(&mut cluster, primary, 1, first, MemberNews::Missed);
+    say(&mut cluster, second, 0, first, MemberChanges::Missed);
+    say(&mut cluster, primary, 1, first, MemberChanges::Missed);
     assert_eq!(cluster.groups()[0], group);
 
-    let missed = say(&mut cluster, primary, 0, first, MemberNews::Missed);
-    assert_eq!(state(&cluster), Consistency::NeedsResync);
-    let again = say(&mut cluster, primary, 0, first, MemberNews::Missed);
+    let missed = say(&mut cluster, primary, 0, first, MemberChanges::Missed);
+    assert_eq!(state(&cluster), MemberConsistency::NeedsResync);
+    let again = say(&mut cluster, primary, 0, first, MemberChanges::Missed);
     assert_eq!(again, missed, "twice is as good as once");
 
-    say(&mut cluster, primary, 0, first, MemberNews::Synced);
-    assert_eq!(state(&cluster), Consistency::NeedsResync);
-    let fenced = say(&mut cluster, primary, 0, missed, MemberNews::Missed);
+    say(&mut cluster, primary, 0, first, MemberChanges::Synced);
+    assert_eq!(state(&cluster), MemberConsistency::NeedsResync);
+    let fenced = say(&mut cluster, primary, 0, missed, MemberChanges::Missed);
     assert!(fenced > missed, "the reporter can know that nothing is under way");
-    say(&mut cluster, primary, 0, missed, MemberNews::Synced);
-    assert_eq!(state(&cluster), Consistency::NeedsResync);
-    say(&mut cluster, primary, 0, fenced, MemberNews::Synced);
-    assert_eq!(state(&cluster), Consistency::Good);
+    say(&mut cluster, primary, 0, missed, MemberChanges::Synced);
+    assert_eq!(state(&cluster), MemberConsistency::NeedsResync);
+    say(&mut cluster, primary, 0, fenced, MemberChanges::Synced);
+    assert_eq!(state(&cluster), MemberConsistency::Good);
     // An old one that comes late undoes nothing.
-    say(&mut cluster, primary, 0, first, MemberNews::Missed);
-    assert_eq!(state(&cluster), Consistency::Good);
+    say(&mut cluster, primary, 0, first, MemberChanges::Missed);
+    assert_eq!(state(&cluster), MemberConsistency::Good);
 }
 
 #[test]
@@ -229,20 +231,22 @@ fn what_a_node_was_brought_to_before_it_started_again_counts_for_nothing() {
     let behind = cluster.map().epoch();
     // The primary has brought it up to date; before it can say so, the node starts again with nothing.
     cluster.restart(second.get());
-    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::NeedsResync);
+    assert_eq!(cluster.groups()[0].members[1].consistency, MemberConsistency::NeedsResync);
     let mut report = MemberReport {
         redundancy: TWICE,
         partition: PartitionId(0),
         term: group.term,
         epoch: behind,
         target: second,
-        news: MemberNews::Synced,
+        news: MemberChanges::Synced,
     };
     cluster.coordinator.report(NodeId(primary.get()), &[report]).unwrap();
-    assert_eq!(cluster.groups()[0].members[1].consistency, Consistency::NeedsResync);
+    assert_eq!(cluster.groups()[0].members[1].consistency, MemberConsistency::NeedsResync);
     report.epoch = cluster.map().epoch();
     cluster.coordinator.report(NodeId(primary.get()), &[report]).unwrap();
-    assert!(cluster.groups()[0].members.iter().all(|one| one.consistency == Consistency::Good));
+    assert!(
+        cluster.groups()[0].members.iter().all(|one| one.consistency == MemberConsistency::Good)
+    );
 }
 
 #[test]
@@ -270,16 +274,16 @@ fn when_all_were_restarted_the_first_to_come_leads() {
     cluster.alive.clear();
     cluster.pass(2000);
     cluster.restart(0);
-    let waits = |group: &Group| {
+    let waits = |group: &MirrorGroup| {
         let mut states = states(group);
         states.sort_unstable_by_key(|(target, _)| *target);
-        states == [(0, Consistency::Restarted), (1, Consistency::Good)]
+        states == [(0, MemberConsistency::Restarted), (1, MemberConsistency::Good)]
     };
     assert!(cluster.groups().iter().all(waits), "the other one may have everything in memory");
     cluster.restart(1);
     for group in cluster.groups() {
-        assert_eq!(group.members[0].consistency, Consistency::Good);
-        assert_eq!(group.members[1].consistency, Consistency::NeedsResync);
+        assert_eq!(group.members[0].consistency, MemberConsistency::Good);
+        assert_eq!(group.members[1].consistency, MemberConsistency::NeedsResync);
     }
     cluster.sync();
     cluster.check_even(2);
@@ -303,15 +307,16 @@ fn a_new_instance_gives_former_leases_their_time() {
     let state = cluster.coordinator.export();
     cluster.die(2);
     cluster.now += Duration::from_secs(1000);
-    cluster.coordinator = Coordinator::take_over(&state, Timing::DEFAULT, cluster.now).unwrap();
+    cluster.coordinator =
+        Coordinator::take_over(&state, ClusterTiming::DEFAULT, cluster.now).unwrap();
     assert_eq!(cluster.coordinator.export(), state);
     let before = cluster.groups();
     cluster.pass(1200);
     assert_eq!(cluster.groups(), before);
     cluster.pass(200);
-    assert_eq!(cluster.map().state(NodeId(2)).unwrap().reachability, Reachability::Offline);
+    assert_eq!(cluster.map().state(NodeId(2)).unwrap().reachability, NodeReachability::Offline);
     assert!(cluster.groups().iter().all(|group| group.members[0].target != TargetId(2)));
-    assert!(Coordinator::take_over(&state[1..], Timing::DEFAULT, START).is_err());
+    assert!(Coordinator::take_over(&state[1..], ClusterTiming::DEFAULT, START).is_err());
 }
 
 #[test]
@@ -333,7 +338,7 @@ fn an_acknowledgement_is_of_the_losses_that_were_seen_and_of_no_later_one() {
     let count = |cluster: &Cluster| {
         cluster.map().losses_known().iter().map(|loss| loss.partitions).sum::<usize>()
     };
-    let acknowledge = |cluster: &mut Cluster, (by, seen): &(Epoch, Vec<Lost>)| {
+    let acknowledge = |cluster: &mut Cluster, (by, seen): &(Epoch, Vec<LostRecords>)| {
         cluster.coordinator.acknowledge_loss(*by, seen).unwrap();
         count(cluster)
     };
@@ -357,7 +362,8 @@ fn an_acknowledgement_is_of_the_losses_that_were_seen_and_of_no_later_one() {
     let third = look(&cluster);
     cluster.restart(1);
     let state = cluster.coordinator.export();
-    cluster.coordinator = Coordinator::take_over(&state, Timing::DEFAULT, cluster.now).unwrap();
+    cluster.coordinator =
+        Coordinator::take_over(&state, ClusterTiming::DEFAULT, cluster.now).unwrap();
     assert_eq!(acknowledge(&mut cluster, &third), all);
     let newest = look(&cluster);
     assert_eq!(acknowledge(&mut cluster, &newest), 0);

@@ -7,11 +7,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use samite_placement::ClusterMap;
 use samite_types::{Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term};
-use samite_wire::control::{Consistency, DatasetSpec, Group, Reachability};
-use samite_wire::membership::{Heartbeat, MemberNews, MemberReport, NodeWish, Standing};
+use samite_wire::control::{DatasetSpec, MemberConsistency, MirrorGroup, NodeReachability};
+use samite_wire::membership::{AdminRequest, Heartbeat, MemberChanges, MemberReport, NodeStanding};
 
 use super::node;
-use crate::{Coordinator, Timing};
+use crate::{ClusterTiming, Coordinator};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -30,7 +30,7 @@ enum Step {
     Create(u8),
     Drop(u8),
     Add(u32),
-    Wish(u32, NodeWish),
+    Wish(u32, AdminRequest),
     /// Another instance decides from now on.
     TakeOver,
 }
@@ -38,10 +38,10 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let node = 0..6u32;
     let wish = prop_oneof![
-        Just(NodeWish::Drain),
-        Just(NodeWish::Undrain),
-        Just(NodeWish::Remove { force: false }),
-        Just(NodeWish::Remove { force: true }),
+        Just(AdminRequest::Drain),
+        Just(AdminRequest::Undrain),
+        Just(AdminRequest::Remove { force: false }),
+        Just(AdminRequest::Remove { force: true }),
     ];
     prop_oneof![
         8 => (1..30u8).prop_map(Step::Pass),
@@ -131,10 +131,10 @@ impl World {
                 let _ = self.coordinator.drop_dataset(&format!("x{redundancy}"));
             }
             Step::Add(id) => {
-                let _ = self.coordinator.wish(NodeId(id), NodeWish::Add);
+                let _ = self.coordinator.admin_request(NodeId(id), AdminRequest::Add);
             }
             Step::Wish(id, wish) => {
-                let _ = self.coordinator.wish(NodeId(id), wish);
+                let _ = self.coordinator.admin_request(NodeId(id), wish);
             }
             Step::TakeOver => {
                 // The former one gives leases to the last.
@@ -143,7 +143,7 @@ impl World {
                 }
                 let state = self.coordinator.export();
                 self.coordinator =
-                    Coordinator::take_over(&state, Timing::DEFAULT, self.now).unwrap();
+                    Coordinator::take_over(&state, ClusterTiming::DEFAULT, self.now).unwrap();
             }
         }
         self.check();
@@ -167,8 +167,8 @@ impl World {
         let lease = self.coordinator.heartbeat(&beat, self.now);
         seen.lease_until = seen.lease_until.max(self.now + Duration::from_micros(lease.term_us));
         if lease.term_us > 0 {
-            assert_eq!(lease.standing, Standing::Member);
-        } else if lease.standing == Standing::Behind {
+            assert_eq!(lease.standing, NodeStanding::Member);
+        } else if lease.standing == NodeStanding::Behind {
             self.learn(id);
         }
     }
@@ -193,7 +193,7 @@ impl World {
     }
 
     /// What a node would report by the map that it has.
-    fn reports(&self, id: u32, news: MemberNews) -> Vec<MemberReport> {
+    fn reports(&self, id: u32, news: MemberChanges) -> Vec<MemberReport> {
         let Some(seen) = self.nodes.get(&id).filter(|seen| !seen.is_cut) else { return Vec::new() };
         let Some(map) = &seen.map else { return Vec::new() };
         let mut reports = Vec::new();
@@ -205,8 +205,8 @@ impl World {
                 for member in &group.members[1..] {
                     let alive = self.nodes.get(&member.target.get());
                     let is_there = alive.is_some_and(|seen| seen.is_alive && !seen.is_cut);
-                    let is_lacking = member.consistency == Consistency::NeedsResync;
-                    if news == MemberNews::Missed || (is_there && is_lacking) {
+                    let is_lacking = member.consistency == MemberConsistency::NeedsResync;
+                    if news == MemberChanges::Missed || (is_there && is_lacking) {
                         reports.push(MemberReport {
                             redundancy: table.redundancy,
                             partition,
@@ -223,7 +223,7 @@ impl World {
     }
 
     fn missed(&mut self, id: u32, pick: u16) {
-        let reports = self.reports(id, MemberNews::Missed);
+        let reports = self.reports(id, MemberChanges::Missed);
         if let Some(report) = reports.get(usize::from(pick) % reports.len().max(1)) {
             let before = self.map().epoch();
             if let Err(error) = self.coordinator.report(NodeId(id), &[*report]) {
@@ -238,7 +238,7 @@ impl World {
     }
 
     fn sync(&mut self, id: u32, all: bool) {
-        let mut reports = self.reports(id, MemberNews::Synced);
+        let mut reports = self.reports(id, MemberChanges::Synced);
         if !all {
             reports = reports.into_iter().step_by(3).collect();
         }
@@ -290,12 +290,12 @@ impl World {
         &self,
         map: &ClusterMap,
         place: (Redundancy, PartitionId),
-        before: &Group,
-        after: &Group,
+        before: &MirrorGroup,
+        after: &MirrorGroup,
     ) {
         let had = |target| before.members.iter().find(|member| member.target == target);
-        let is_kept = |member: &&samite_wire::control::Member| {
-            matches!(member.consistency, Consistency::Good | Consistency::Restarted)
+        let is_kept = |member: &&samite_wire::control::GroupMember| {
+            matches!(member.consistency, MemberConsistency::Good | MemberConsistency::Restarted)
         };
         assert!(after.members.iter().any(|member| is_kept(&member)), "{place:?}: {after:?}");
         // Only a good member, or one that was the last to be, makes others less than good.
@@ -304,7 +304,8 @@ impl World {
             !now.is_some_and(|one| is_kept(&one))
         });
         if lost_one {
-            let mut good = after.members.iter().filter(|one| one.consistency == Consistency::Good);
+            let mut good =
+                after.members.iter().filter(|one| one.consistency == MemberConsistency::Good);
             assert!(
                 good.any(|one| {
                     before.members.iter().filter(is_kept).any(|was| was.target == one.target)
@@ -313,18 +314,19 @@ impl World {
                 "{place:?}: {before:?} to {after:?}"
             );
         }
-        for member in after.members.iter().filter(|one| one.consistency == Consistency::Good) {
+        for member in after.members.iter().filter(|one| one.consistency == MemberConsistency::Good)
+        {
             let was = had(member.target).map(|member| member.consistency);
             let (redundancy, partition) = place;
             let by_report = self.synced.contains(&(redundancy, partition, member.target));
             let by_restart = after.members[0].target == member.target && {
                 let reach = map.node_of_target(member.target).and_then(|node| map.state(node));
                 let is_online =
-                    reach.is_some_and(|state| state.reachability == Reachability::Online);
+                    reach.is_some_and(|state| state.reachability == NodeReachability::Online);
                 is_online && !after.members[1..].iter().any(|one| is_kept(&one))
             };
             assert!(
-                was == Some(Consistency::Good) || by_report || by_restart,
+                was == Some(MemberConsistency::Good) || by_report || by_restart,
                 "{place:?}: {before:?} to {after:?}"
             );
         }
@@ -336,13 +338,13 @@ impl World {
         map: &ClusterMap,
         redundancy: Redundancy,
         partition: PartitionId,
-        group: &Group,
+        group: &MirrorGroup,
     ) {
         for (id, seen) in &self.nodes {
             let Some(own) = &seen.map else { continue };
             let Some(view) = own.group(redundancy, partition) else { continue };
             let leads = own.node_of(redundancy, partition) == Some(NodeId(*id))
-                && view.members[0].consistency == Consistency::Good;
+                && view.members[0].consistency == MemberConsistency::Good;
             let has_data = own.datasets().iter().any(|one| {
                 map.dataset_by_id(one.id).is_some() && one.spec.redundancy == redundancy
             });
@@ -352,7 +354,7 @@ impl World {
             let target = view.members[0].target;
             let now = group.members.iter().find(|member| member.target == target);
             assert!(
-                now.is_some_and(|member| member.consistency == Consistency::Good),
+                now.is_some_and(|member| member.consistency == MemberConsistency::Good),
                 "n{id} serves {redundancy} {partition} by {view:?} of {}, while {} has {group:?}",
                 own.epoch(),
                 map.epoch()
@@ -395,7 +397,7 @@ impl World {
             .map(|(info, _)| info.targets[0].target)
             .collect();
         for state in &map.data().states {
-            assert_eq!(state.reachability, Reachability::Online);
+            assert_eq!(state.reachability, NodeReachability::Online);
         }
         for table in &map.data().tables {
             let wanted = usize::from(table.redundancy.get()).min(staying.len());
@@ -405,7 +407,7 @@ impl World {
                 assert_eq!(group.members.len(), wanted, "{group:?}");
                 *primaries.entry(group.members[0].target).or_default() += 1;
                 for member in &group.members {
-                    assert_eq!(member.consistency, Consistency::Good, "{group:?}");
+                    assert_eq!(member.consistency, MemberConsistency::Good, "{group:?}");
                     *held.entry(member.target).or_default() += 1;
                 }
             }

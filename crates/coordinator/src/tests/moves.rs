@@ -2,8 +2,8 @@
 
 use samite_placement::MEMBERS_MAX;
 use samite_types::{ErrorKind, NodeId, Redundancy, TargetId};
-use samite_wire::control::{Consistency, Group};
-use samite_wire::membership::{MemberNews, NodeWish, Standing};
+use samite_wire::control::{MemberConsistency, MirrorGroup};
+use samite_wire::membership::{AdminRequest, MemberChanges, NodeStanding};
 
 use super::cluster::{Cluster, TWICE, states};
 use super::node;
@@ -13,7 +13,7 @@ fn nodes_are_added_drained_and_removed_under_way() {
     let mut cluster = Cluster::mirrored(3);
     let uninvited = cluster.coordinator.join(node(3, "tcp://h:1"), cluster.now).unwrap_err();
     assert_eq!(uninvited.kind(), ErrorKind::Exists);
-    cluster.coordinator.wish(NodeId(3), NodeWish::Add).unwrap();
+    cluster.coordinator.admin_request(NodeId(3), AdminRequest::Add).unwrap();
     cluster.join(3);
     cluster.alive.push(3);
     let before = cluster.groups();
@@ -28,16 +28,20 @@ fn nodes_are_added_drained_and_removed_under_way() {
     cluster.sync();
     cluster.check_even(4);
 
-    let busy = cluster.coordinator.wish(NodeId(0), NodeWish::Remove { force: false }).unwrap_err();
+    let busy = cluster
+        .coordinator
+        .admin_request(NodeId(0), AdminRequest::Remove { force: false })
+        .unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::InUse);
-    cluster.coordinator.wish(NodeId(0), NodeWish::Drain).unwrap();
+    cluster.coordinator.admin_request(NodeId(0), AdminRequest::Drain).unwrap();
     cluster.sync();
     cluster.check_even(3);
-    let holds = |group: &Group| group.members.iter().any(|member| member.target == TargetId(0));
+    let holds =
+        |group: &MirrorGroup| group.members.iter().any(|member| member.target == TargetId(0));
     assert!(!cluster.groups().iter().any(holds));
-    cluster.coordinator.wish(NodeId(0), NodeWish::Remove { force: false }).unwrap();
+    cluster.coordinator.admin_request(NodeId(0), AdminRequest::Remove { force: false }).unwrap();
     assert_eq!(cluster.map().nodes().len(), 3);
-    assert_eq!(cluster.beat(0), Standing::Stranger);
+    assert_eq!(cluster.beat(0), NodeStanding::Stranger);
 }
 
 #[test]
@@ -52,8 +56,8 @@ fn a_group_that_is_full_of_former_goals_makes_room_for_the_next() {
             }
             for (partition, group) in (1..).zip(cluster.groups().into_iter().skip(1)) {
                 for member in group.members {
-                    if member.consistency == Consistency::NeedsResync {
-                        cluster.report(partition, member.target.get(), MemberNews::Synced);
+                    if member.consistency == MemberConsistency::NeedsResync {
+                        cluster.report(partition, member.target.get(), MemberChanges::Synced);
                     }
                 }
             }
@@ -61,7 +65,7 @@ fn a_group_that_is_full_of_former_goals_makes_room_for_the_next() {
         }
         assert_eq!(members(&cluster).len(), count);
         let last = NodeId(members(&cluster)[count - 1].target.get());
-        cluster.coordinator.wish(last, NodeWish::Drain).unwrap();
+        cluster.coordinator.admin_request(last, AdminRequest::Drain).unwrap();
     }
     cluster.sync();
     let group = cluster.groups().remove(0);
@@ -75,11 +79,14 @@ fn a_group_that_is_full_of_former_goals_makes_room_for_the_next() {
 #[test]
 fn a_dead_node_is_removed_and_its_partitions_are_copied() {
     let mut cluster = Cluster::mirrored(4);
-    let alive = cluster.coordinator.wish(NodeId(2), NodeWish::Remove { force: true }).unwrap_err();
+    let alive = cluster
+        .coordinator
+        .admin_request(NodeId(2), AdminRequest::Remove { force: true })
+        .unwrap_err();
     assert_eq!(alive.kind(), ErrorKind::Invalid);
     cluster.die(2);
     cluster.pass(1500);
-    cluster.coordinator.wish(NodeId(2), NodeWish::Remove { force: true }).unwrap();
+    cluster.coordinator.admin_request(NodeId(2), AdminRequest::Remove { force: true }).unwrap();
     cluster.sync();
     cluster.check_even(3);
 }
@@ -90,12 +97,12 @@ fn the_only_copy_is_never_removed() {
     cluster.create(1);
     cluster.die(2);
     cluster.pass(1500);
-    let remove = NodeWish::Remove { force: true };
-    let error = cluster.coordinator.wish(NodeId(2), remove).unwrap_err();
+    let remove = AdminRequest::Remove { force: true };
+    let error = cluster.coordinator.admin_request(NodeId(2), remove).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse);
     assert!(error.message().contains("only good copy"), "{error}");
     cluster.coordinator.drop_dataset("x1").unwrap();
-    let map = cluster.coordinator.wish(NodeId(2), remove).unwrap();
+    let map = cluster.coordinator.admin_request(NodeId(2), remove).unwrap();
     let groups = &map.table(Redundancy(1)).unwrap().groups;
     assert!(groups.iter().all(|group| group.members.len() == 1));
 }
@@ -105,12 +112,12 @@ fn a_broken_member_is_replaced() {
     let mut cluster = Cluster::mirrored(3);
     let group = cluster.groups()[0].clone();
     let broken = group.members[1].target;
-    cluster.report(0, broken.get(), MemberNews::Broken);
+    cluster.report(0, broken.get(), MemberChanges::Broken);
     cluster.sync();
     let now = cluster.groups()[0].clone();
     assert_eq!(now.members.len(), 2);
     assert!(now.members.iter().all(|member| member.target != broken));
-    assert!(now.members.iter().all(|member| member.consistency == Consistency::Good));
+    assert!(now.members.iter().all(|member| member.consistency == MemberConsistency::Good));
 }
 
 #[test]
@@ -126,18 +133,18 @@ fn a_former_primary_is_not_left_behind_before_it_knows() {
         if let Some(partition) = turned {
             let former = cluster.groups()[partition].members[1].target;
             let before = cluster.groups()[partition].clone();
-            cluster.report(partition as u32, former.get(), MemberNews::Missed);
+            cluster.report(partition as u32, former.get(), MemberChanges::Missed);
             assert_eq!(cluster.groups()[partition], before);
             cluster.beat(former.get());
-            cluster.report(partition as u32, former.get(), MemberNews::Missed);
+            cluster.report(partition as u32, former.get(), MemberChanges::Missed);
             let members = &cluster.groups()[partition].members;
-            assert_eq!(members[1].consistency, Consistency::NeedsResync);
+            assert_eq!(members[1].consistency, MemberConsistency::NeedsResync);
             return;
         }
         let map = cluster.coordinator.map().unwrap().clone();
         for (partition, group) in (0..).zip(&map.table(TWICE).unwrap().groups) {
-            if group.members.iter().any(|one| one.consistency == Consistency::NeedsResync) {
-                cluster.report(partition, 1, MemberNews::Synced);
+            if group.members.iter().any(|one| one.consistency == MemberConsistency::NeedsResync) {
+                cluster.report(partition, 1, MemberChanges::Synced);
                 break;
             }
         }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use samite_placement::ClusterMap;
 use samite_types::{NodeId, PartitionId, Redundancy, TargetId};
-use samite_wire::control::{self, Consistency, DatasetSpec};
+use samite_wire::control::{self, DatasetSpec, MemberConsistency};
 use samite_wire::limits::BODY_LEN_MAX;
-use samite_wire::membership::{Heartbeat, MemberNews, MemberReport};
+use samite_wire::membership::{Heartbeat, MemberChanges, MemberReport};
 
 use super::node;
-use crate::{Coordinator, Timing};
+use crate::{ClusterTiming, Coordinator};
 
 const NODES: u32 = 512;
 
@@ -37,7 +37,7 @@ fn five_hundred_nodes_are_kept_by_one_coordinator() {
     // All but one go on; when its lease is over, one map says everything.
     let dead = 77;
     while now < Duration::from_secs(12) {
-        now += Timing::DEFAULT.heartbeat;
+        now += ClusterTiming::DEFAULT.heartbeat;
         for id in (0..NODES).filter(|id| *id != dead) {
             let serves = coordinator.map().unwrap().epoch();
             let beat = Heartbeat { node: NodeId(id), incarnation: 1, serves, is_led: true };
@@ -74,7 +74,7 @@ fn five_hundred_nodes_are_kept_by_one_coordinator() {
         .iter()
         .flat_map(|table| &table.groups)
         .flat_map(|group| &group.members)
-        .filter(|member| member.consistency == Consistency::Good)
+        .filter(|member| member.consistency == MemberConsistency::Good)
         .count();
     assert_eq!(good as u32, 6 * 16 * NODES);
 }
@@ -86,7 +86,7 @@ fn synced(back: &ClusterMap, target: TargetId) -> Vec<(NodeId, MemberReport)> {
         let groups = &back.table(Redundancy(redundancy)).unwrap().groups;
         for (partition, group) in (0..).map(PartitionId).zip(groups) {
             for member in &group.members {
-                if member.consistency == Consistency::NeedsResync {
+                if member.consistency == MemberConsistency::NeedsResync {
                     assert_eq!(member.target, target);
                     let primary = back.node_of_target(group.members[0].target).unwrap();
                     reports.push((
@@ -97,7 +97,7 @@ fn synced(back: &ClusterMap, target: TargetId) -> Vec<(NodeId, MemberReport)> {
                             term: group.term,
                             epoch: back.epoch(),
                             target: member.target,
-                            news: MemberNews::Synced,
+                            news: MemberChanges::Synced,
                         },
                     ));
                 }

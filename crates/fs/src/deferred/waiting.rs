@@ -8,18 +8,18 @@ use samite_types::Epoch;
 use samite_wire::op::{Action, Guard, Operation};
 
 use super::FILES_MAX;
+use crate::change_stamps::EntryMark;
 use crate::inode::at;
 use crate::key::{self, Key};
-use crate::marks::EntryMark;
-use crate::store::Home;
-use crate::walk::Walk;
-use crate::{Context, OpenFlags, Timestamp};
+use crate::store::RecordLocation;
+use crate::walk::PathWalk;
+use crate::{CallerContext, OpenFlags, Timestamp};
 
 /// A file that nobody knows of yet.
-pub struct Unsent {
+pub struct UnsentFile {
     pub ino: u64,
-    pub home: Home,
-    pub place: Arc<Place>,
+    pub home: RecordLocation,
+    pub place: Arc<FilePlace>,
     /// Inode and data.
     pub value: Vec<u8>,
     pub flags: OpenFlags,
@@ -32,35 +32,35 @@ pub struct Unsent {
 
 /// Where files were made, and by whom.
 #[derive(PartialEq, Eq)]
-pub struct Place {
+pub struct FilePlace {
     /// The directory: its number and where it lives.
     pub dir: u64,
-    pub dir_home: Home,
+    pub dir_home: RecordLocation,
     pub seal: Key,
     pub epoch: Epoch,
-    pub ctx: Context,
+    pub ctx: CallerContext,
 }
 
 #[derive(Default)]
-pub struct Waiting {
-    pub files: Files,
+pub struct WaitingFiles {
+    pub files: NamedFiles,
     pub data_len: usize,
     /// Sent, with no answer yet, the first flight first.
-    pub flying: VecDeque<Files>,
+    pub flying: VecDeque<NamedFiles>,
     /// That of the last file.
-    place: Option<Arc<Place>>,
+    place: Option<Arc<FilePlace>>,
 }
 
 /// Files, and what finds one of them by its name.
 #[derive(Default)]
-pub struct Files {
-    pub all: Vec<Unsent>,
+pub struct NamedFiles {
+    pub all: Vec<UnsentFile>,
     /// Of the key of each. The files lie too far apart for all of them to be looked at whenever one is made.
     hashes: Vec<u64>,
 }
 
-impl Files {
-    pub fn push(&mut self, file: Unsent) {
+impl NamedFiles {
+    pub fn push(&mut self, file: UnsentFile) {
         if self.all.is_empty() {
             // A file is much to move.
             self.all.reserve(FILES_MAX);
@@ -70,27 +70,27 @@ impl Files {
     }
 
     /// Whether one of them is to be made there; `wanted` is the hash of the key.
-    fn has(&self, home: &Home, wanted: u64) -> bool {
+    fn has(&self, home: &RecordLocation, wanted: u64) -> bool {
         let mut known = self.hashes.iter().zip(&self.all);
         known.any(|(hash, file)| *hash == wanted && file.home == *home)
     }
 
     /// The last one of this number.
-    pub fn find(&mut self, ino: u64) -> Option<&mut Unsent> {
+    pub fn find(&mut self, ino: u64) -> Option<&mut UnsentFile> {
         self.all.iter_mut().rev().find(|file| file.ino == ino)
     }
 }
 
-impl Waiting {
+impl WaitingFiles {
     /// Whether a file that waits or flies is to be made there.
-    pub fn has(&self, home: &Home) -> bool {
+    pub fn has(&self, home: &RecordLocation) -> bool {
         let wanted = hash(&home.key);
         let mut all = std::iter::once(&self.files).chain(&self.flying);
         all.any(|files| files.has(home, wanted))
     }
 
     /// Where the walk has come to, as a place that files share.
-    pub fn place(&mut self, ctx: &Context, walk: &Walk<'_>) -> Arc<Place> {
+    pub fn place(&mut self, ctx: &CallerContext, walk: &PathWalk<'_>) -> Arc<FilePlace> {
         let dir = walk.dir().ino;
         if let Some(place) = &self.place
             && (place.dir, place.epoch) == (dir, walk.epoch)
@@ -98,14 +98,15 @@ impl Waiting {
         {
             return Arc::clone(place);
         }
-        let (dir_home, seal) = (walk.dir_home(), key::seal(dir));
-        let place = Arc::new(Place { dir, dir_home, seal, epoch: walk.epoch, ctx: ctx.clone() });
+        let (dir_home, seal) = (walk.directory_location(), key::tombstone(dir));
+        let place =
+            Arc::new(FilePlace { dir, dir_home, seal, epoch: walk.epoch, ctx: ctx.clone() });
         self.place = Some(Arc::clone(&place));
         place
     }
 }
 
-impl Unsent {
+impl UnsentFile {
     /// When its directory changed: when it was made.
     fn changed(&self) -> Timestamp {
         let at = at::CTIME as usize + 8;
@@ -115,7 +116,7 @@ impl Unsent {
 }
 
 /// Runs `work` with the operations that make the files.
-pub fn with_operations<T>(files: &[Unsent], work: impl FnOnce(Vec<Operation<'_>>) -> T) -> T {
+pub fn with_operations<T>(files: &[UnsentFile], work: impl FnOnce(Vec<Operation<'_>>) -> T) -> T {
     let marks: Vec<EntryMark> =
         files.iter().map(|file| EntryMark::new(&file.home.key, file.changed())).collect();
     let operations = files.iter().zip(&marks).map(|(file, mark)| {

@@ -4,9 +4,9 @@
 
 use std::sync::Barrier;
 
-use samite_client::{Client, Transport};
-use samite_fs::{Context, DirEntry, FileSystem, OpenFile, OpenFlags};
-use samite_testkit::{LocalCluster, Options};
+use samite_client::{Client, TransportKind};
+use samite_fs::{CallerContext, DirEntry, FileSystem, OpenFile, OpenFlags};
+use samite_testkit::{LocalCluster, LocalOptions};
 use samite_types::{ErrorKind, Result};
 
 /// A cluster of threads, and a file system in it.
@@ -22,7 +22,7 @@ impl Rig {
     }
 
     pub fn with_memory(nodes: usize, memory_bytes: u64) -> Self {
-        let options = Options { memory_bytes, ..Options::default() };
+        let options = LocalOptions { memory_bytes, ..LocalOptions::default() };
         let cluster = LocalCluster::start(nodes, options).unwrap();
         let client = connect(&cluster);
         let fs = FileSystem::open(&client, "files").unwrap();
@@ -30,22 +30,24 @@ impl Rig {
     }
 
     /// The same, over one transport.
-    pub fn over(transport: Transport, nodes: usize, memory_bytes: u64) -> Self {
-        Self::with(transport, nodes, Options { memory_bytes, ..Options::default() })
+    pub fn over(transport: TransportKind, nodes: usize, memory_bytes: u64) -> Self {
+        Self::with(transport, nodes, LocalOptions { memory_bytes, ..LocalOptions::default() })
     }
 
     /// A cluster with these options, and a client over this transport.
-    pub fn with(transport: Transport, nodes: usize, options: Options) -> Self {
+    pub fn with(transport: TransportKind, nodes: usize, options: LocalOptions) -> Self {
         let cluster = LocalCluster::start(nodes, options).unwrap();
-        let options = samite_client::Options { transport: Some(transport), ..Default::default() };
+        let options =
+            samite_client::ClientOptions { transport: Some(transport), ..Default::default() };
         let client = cluster.client(options).unwrap();
         let fs = FileSystem::open(&client, "files").unwrap();
         Self { fs, client, cluster }
     }
 
     /// The file system through a client of its own over one transport.
-    pub fn another_over(&self, transport: Transport) -> (Client, FileSystem) {
-        let options = samite_client::Options { transport: Some(transport), ..Default::default() };
+    pub fn another_over(&self, transport: TransportKind) -> (Client, FileSystem) {
+        let options =
+            samite_client::ClientOptions { transport: Some(transport), ..Default::default() };
         let client = self.cluster.client(options).unwrap();
         let fs = FileSystem::open(&client, "files").unwrap();
         (client, fs)
@@ -61,7 +63,7 @@ impl Rig {
         let barrier = Barrier::new(count);
         std::thread::scope(|scope| {
             for index in 0..count {
-                let transport = if index == 2 { Transport::Unix } else { Transport::Shm };
+                let transport = if index == 2 { TransportKind::Unix } else { TransportKind::Shm };
                 let (_, fs) = self.another_over(transport);
                 let (barrier, work) = (&barrier, &work);
                 scope.spawn(move || {
@@ -81,15 +83,15 @@ impl Rig {
 }
 
 fn connect(cluster: &LocalCluster) -> Client {
-    cluster.client(samite_client::Options::default()).unwrap()
+    cluster.client(samite_client::ClientOptions::default()).unwrap()
 }
 
-pub fn root() -> Context {
-    Context { umask: 0o022, ..Context::root() }
+pub fn root() -> CallerContext {
+    CallerContext { umask: 0o022, ..CallerContext::root() }
 }
 
-pub fn user(uid: u32, gid: u32) -> Context {
-    Context { uid, gid, umask: 0o022, ..Context::default() }
+pub fn user(uid: u32, gid: u32) -> CallerContext {
+    CallerContext { uid, gid, umask: 0o022, ..CallerContext::default() }
 }
 
 pub fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {

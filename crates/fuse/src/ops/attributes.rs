@@ -1,17 +1,17 @@
 //! Attributes, plain and extended.
 
 use fuser::{Errno, FileAttr, TimeOrNow};
-use samite_fs::{Context, FileKind, OpenFile, SetTime, Subject, XattrFlags};
+use samite_fs::{CallerContext, FileKind, OpenFile, SetTime, XattrFlags, XattrSubject};
 use samite_types::{Error, ErrorKind};
 
-use super::{Answer, Ops, failed};
-use crate::caching::{LEFT_MIN, Relied};
-use crate::directories::{Change, Effect};
+use super::{Answer, FuseOperations, failed};
+use crate::caching::{AnswerBasis, LEFT_MIN};
+use crate::directories::{ChangeEffect, NameChange};
 use crate::kernel;
 
 /// What is to be changed.
 #[derive(Clone, Copy, Default)]
-pub struct Changes {
+pub struct AttributeChanges {
     pub mode: Option<u32>,
     pub uid: Option<u32>,
     pub gid: Option<u32>,
@@ -23,11 +23,11 @@ pub struct Changes {
 const XATTR_CREATE: i32 = 1;
 const XATTR_REPLACE: i32 = 2;
 
-impl Ops {
+impl FuseOperations {
     /// Attributes of an inode, or of an open file, and for how long it has them.
-    pub fn attr(&self, ino: u64, handle: Option<u64>) -> Answer<(FileAttr, Option<Relied>)> {
+    pub fn attr(&self, ino: u64, handle: Option<u64>) -> Answer<(FileAttr, Option<AnswerBasis>)> {
         if let Some((attr, standing)) = self.caching.directories.get(ino, LEFT_MIN) {
-            return Ok((kernel::file_attr(&attr), Some(Relied::Directory(standing))));
+            return Ok((kernel::file_attr(&attr), Some(AnswerBasis::Directory(standing))));
         }
         let file = match handle {
             Some(handle) => self.file(handle)?.file.clone(),
@@ -46,16 +46,16 @@ impl Ops {
         if let Some(promise) = promise.filter(|_| attr.kind == FileKind::Directory) {
             self.caching.directories.keep(&self.fs, &attr, &promise);
         }
-        Ok((kernel::file_attr(&attr), promise.map(Relied::Promise)))
+        Ok((kernel::file_attr(&attr), promise.map(AnswerBasis::Promise)))
     }
 
     /// Changes attributes, and tells what they are then.
     pub fn set_attr(
         &self,
-        context: &Context,
+        context: &CallerContext,
         ino: u64,
         handle: Option<u64>,
-        changes: &Changes,
+        changes: &AttributeChanges,
     ) -> Answer<FileAttr> {
         let file = match handle {
             Some(handle) => self.file(handle)?.file.clone(),
@@ -72,19 +72,19 @@ impl Ops {
         ino: u64,
         run: impl FnOnce() -> samite_types::Result<T>,
     ) -> samite_types::Result<T> {
-        self.caching.directories.change(ino, Change::Attributes, run, |_| Effect::Unknown)
+        self.caching.directories.change(ino, NameChange::Attributes, run, |_| ChangeEffect::Unknown)
     }
 
     /// Value of an extended attribute.
-    pub fn get_xattr(&self, context: &Context, ino: u64, name: &[u8]) -> Answer<Vec<u8>> {
+    pub fn get_xattr(&self, context: &CallerContext, ino: u64, name: &[u8]) -> Answer<Vec<u8>> {
         let file = self.nodes.get(ino)?;
-        self.fs.get_xattr(context, &Subject::Open(&file), name).map_err(failed)
+        self.fs.get_xattr(context, &XattrSubject::Open(&file), name).map_err(failed)
     }
 
     /// Sets an extended attribute.
     pub fn set_xattr(
         &self,
-        context: &Context,
+        context: &CallerContext,
         ino: u64,
         (name, value): (&[u8], &[u8]),
         flags: i32,
@@ -95,21 +95,21 @@ impl Ops {
         let flags =
             XattrFlags { create: flags & XATTR_CREATE != 0, replace: flags & XATTR_REPLACE != 0 };
         let file = self.nodes.get(ino)?;
-        let set = || self.fs.set_xattr(context, &Subject::Open(&file), name, value, flags);
+        let set = || self.fs.set_xattr(context, &XattrSubject::Open(&file), name, value, flags);
         self.change_attributes(ino, set).map_err(failed)
     }
 
     /// Removes an extended attribute.
-    pub fn remove_xattr(&self, context: &Context, ino: u64, name: &[u8]) -> Answer<()> {
+    pub fn remove_xattr(&self, context: &CallerContext, ino: u64, name: &[u8]) -> Answer<()> {
         let file = self.nodes.get(ino)?;
-        let remove = || self.fs.remove_xattr(context, &Subject::Open(&file), name);
+        let remove = || self.fs.remove_xattr(context, &XattrSubject::Open(&file), name);
         self.change_attributes(ino, remove).map_err(failed)
     }
 
     /// Names of all extended attributes, each with a NUL behind it.
-    pub fn list_xattrs(&self, context: &Context, ino: u64) -> Answer<Vec<u8>> {
+    pub fn list_xattrs(&self, context: &CallerContext, ino: u64) -> Answer<Vec<u8>> {
         let file = self.nodes.get(ino)?;
-        let names = self.fs.list_xattrs(context, &Subject::Open(&file)).map_err(failed)?;
+        let names = self.fs.list_xattrs(context, &XattrSubject::Open(&file)).map_err(failed)?;
         let may_see = |name: &[u8]| context.uid == 0 || !name.starts_with(b"trusted.");
         let mut list = Vec::new();
         for name in names.iter().filter(|name| may_see(name)) {
@@ -125,7 +125,11 @@ impl Ops {
     }
 }
 
-fn change(context: &Context, file: &OpenFile, changes: &Changes) -> samite_types::Result<()> {
+fn change(
+    context: &CallerContext,
+    file: &OpenFile,
+    changes: &AttributeChanges,
+) -> samite_types::Result<()> {
     if changes.uid.is_some() || changes.gid.is_some() {
         file.chown(context, changes.uid, changes.gid)?;
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use fuser::{Errno, WriteFlags};
-use samite_fs::{AllocateMode, Context, OpenFlags};
+use samite_fs::{AllocateMode, CallerContext, OpenFlags};
 
-use super::{Answer, Ops, failed};
+use super::{Answer, FuseOperations, failed};
 
 const O_APPEND: i32 = 0o2000;
 const SEEK_DATA: i32 = 3;
@@ -31,9 +31,9 @@ pub fn read_into<T>(len: usize, run: impl FnOnce(&mut [u8]) -> T) -> T {
     })
 }
 
-impl Ops {
+impl FuseOperations {
     /// Opens a file or directory.
-    pub fn open(&self, context: &Context, ino: u64, flags: i32) -> Answer<u64> {
+    pub fn open(&self, context: &CallerContext, ino: u64, flags: i32) -> Answer<u64> {
         let flags = OpenFlags::from_oflags(flags.cast_unsigned());
         let file = self.nodes.get(ino)?.open_again(context, flags).map_err(failed)?;
         let file = Arc::new(file);
@@ -74,7 +74,7 @@ impl Ops {
                 // A group bit without execution is a lock mode of old, and stays.
                 let kept = if attr.perm & 0o010 != 0 { 0 } else { 0o2000 };
                 let perm = attr.perm & !(SET_ID_BITS & !kept);
-                let context = Context { is_checked: true, ..Context::root() };
+                let context = CallerContext { is_checked: true, ..CallerContext::root() };
                 handle.file.chmod(&context, perm).map_err(failed)?;
             }
             handle.has_no_set_id.store(true, Ordering::Release);

@@ -6,17 +6,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::PoisonError;
 
 use fuser::{FileAttr, FileType, Generation, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
-use samite_fs::{Context, Named};
+use samite_fs::{CallerContext, ResolvedName};
 
-use super::{Answer, Name, Ops, failed};
-use crate::caching::Relied;
-use crate::handles::{Ahead, Handle, Listing};
+use super::{Answer, FuseOperations, KernelName, failed};
+use crate::caching::AnswerBasis;
+use crate::handles::{HandleListing, NextEntry, OpenHandle};
 use crate::kernel;
 
 /// Entries whose attributes are looked up together: about as many as the kernel has room for.
 const TOGETHER: usize = 128;
 
-impl Ops {
+impl FuseOperations {
     /// Adds entries after `cookie` to a reply until it is full.
     pub fn list(&self, handle: u64, cookie: u64, reply: &mut ReplyDirectory) -> Answer<()> {
         let handle = self.file(handle)?;
@@ -44,7 +44,7 @@ impl Ops {
     /// The same with the attributes of each, of which the kernel is told as if it had looked the names up.
     pub fn list_with_attributes(
         &self,
-        context: &Context,
+        context: &CallerContext,
         handle: u64,
         cookie: u64,
         mut reply: ReplyDirectoryPlus,
@@ -74,7 +74,12 @@ impl Ops {
     }
 
     /// Looks up what comes next. Names that mean nothing any more are left out.
-    fn look_ahead(&self, context: &Context, handle: &Handle, listing: &mut Listing) -> Answer<()> {
+    fn look_ahead(
+        &self,
+        context: &CallerContext,
+        handle: &OpenHandle,
+        listing: &mut HandleListing,
+    ) -> Answer<()> {
         let mut entries = Vec::with_capacity(TOGETHER);
         while entries.len() < TOGETHER {
             match listing.next() {
@@ -83,7 +88,7 @@ impl Ops {
                 Ok(None) | Err(_) => break,
             }
         }
-        let is_asked = |next: &Ahead| next.named.is_none() && !is_dot(&next.entry.name);
+        let is_asked = |next: &NextEntry| next.named.is_none() && !is_dot(&next.entry.name);
         let asked = entries.iter().filter(|next| is_asked(next));
         let names: Vec<&[u8]> = asked.map(|next| &*next.entry.name).collect();
         let mut found = handle.file.look_up_several(context, &names).map_err(failed)?.into_iter();
@@ -102,12 +107,13 @@ impl Ops {
     fn add(
         &self,
         parent: u64,
-        next: &Ahead,
-        left: &dyn Fn(Option<Relied>) -> std::time::Duration,
+        next: &NextEntry,
+        left: &dyn Fn(Option<AnswerBasis>) -> std::time::Duration,
         reply: &mut ReplyDirectoryPlus,
     ) -> bool {
         let (entry, name) = (&next.entry, OsStr::from_bytes(&next.entry.name));
-        let Some(Named { found: Some(found), name: of_name, attributes }) = &next.named else {
+        let Some(ResolvedName { found: Some(found), name: of_name, attributes }) = &next.named
+        else {
             // `.` and `..`: the kernel takes no more of them than number and kind.
             let attr =
                 FileAttr { ino: INodeNo(entry.ino), kind: FileType::Directory, ..kernel::NO_FILE };
@@ -115,28 +121,28 @@ impl Ops {
             return !reply.add(attr.ino, entry.cookie, name, &none, &attr, Generation(0));
         };
         let [of_name, attributes] =
-            [of_name, attributes].map(|promise| promise.map(Relied::Promise));
+            [of_name, attributes].map(|promise| promise.map(AnswerBasis::Promise));
         let ttl = left(of_name).min(left(attributes));
         let attr = kernel::file_attr(&found.attr);
         if reply.add(attr.ino, entry.cookie, name, &ttl, &attr, Generation(0)) {
             return false;
         }
-        self.introduce(found.file.naming(), Name { parent, name });
+        self.introduce(found.file.naming(), KernelName { parent, name });
         true
     }
 }
 
 /// The listing of an open directory, standing at `cookie`.
 fn listing_at<'l>(
-    handle: &Handle,
-    slot: &'l mut Option<Listing>,
+    handle: &OpenHandle,
+    slot: &'l mut Option<HandleListing>,
     cookie: u64,
-) -> Answer<&'l mut Listing> {
+) -> Answer<&'l mut HandleListing> {
     let listing = match slot {
         Some(listing) => listing,
         slot => {
             let entries = handle.file.read_dir().map_err(failed)?;
-            slot.insert(Listing { entries, ahead: VecDeque::new() })
+            slot.insert(HandleListing { entries, ahead: VecDeque::new() })
         }
     };
     let at = listing.ahead.front().map_or(listing.entries.tell(), |next| next.before);
@@ -147,15 +153,15 @@ fn listing_at<'l>(
     Ok(listing)
 }
 
-impl Listing {
+impl HandleListing {
     /// The next entry; `None` at the end.
-    fn next(&mut self) -> Answer<Option<Ahead>> {
+    fn next(&mut self) -> Answer<Option<NextEntry>> {
         if let Some(next) = self.ahead.pop_front() {
             return Ok(Some(next));
         }
         let before = self.entries.tell();
         let entry = self.entries.next_entry().map_err(failed)?;
-        Ok(entry.map(|entry| Ahead { before, entry, named: None }))
+        Ok(entry.map(|entry| NextEntry { before, entry, named: None }))
     }
 }
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use fuser::{Errno, FileAttr};
 use samite_fs::{
-    At, Context, Entered, FileKind, NAME_LEN_MAX, Named, OpenFile, OpenFlags, RenameFlags,
-    Timestamp,
+    CallerContext, FileKind, NAME_LEN_MAX, OpenFile, OpenFlags, OpenedFile, RelativePath,
+    RenameFlags, ResolvedName, Timestamp,
 };
 use samite_types::Result;
 
-use super::{Answer, Ops, failed};
-use crate::caching::Relied;
-use crate::directories::{Change, Effect};
+use super::{Answer, FuseOperations, failed};
+use crate::caching::AnswerBasis;
+use crate::directories::{ChangeEffect, NameChange};
 use crate::kernel;
 
 /// Most names of a directory that are listed so that those which are missing are known.
@@ -21,36 +21,36 @@ const LISTED_MAX: u32 = 2048;
 
 /// A name in a directory, as the kernel gives it.
 #[derive(Clone, Copy)]
-pub struct Name<'a> {
+pub struct KernelName<'a> {
     /// Inode number of the directory.
     pub parent: u64,
     /// The name.
     pub name: &'a OsStr,
 }
 
-impl<'a> Name<'a> {
-    fn made(self) -> Change<'a> {
-        Change::Make(self.name.as_bytes())
+impl<'a> KernelName<'a> {
+    fn made(self) -> NameChange<'a> {
+        NameChange::Make(self.name.as_bytes())
     }
 
-    fn removed(self) -> Change<'a> {
-        Change::Remove(self.name.as_bytes())
+    fn removed(self) -> NameChange<'a> {
+        NameChange::Remove(self.name.as_bytes())
     }
 }
 
 /// What is behind a name, and for how long.
-pub struct Seen<T> {
+pub struct SeenName<T> {
     /// Its attributes.
     pub attr: T,
     /// For how long the name means that.
-    pub name: Option<Relied>,
+    pub name: Option<AnswerBasis>,
     /// For how long the attributes are these.
-    pub attributes: Option<Relied>,
+    pub attributes: Option<AnswerBasis>,
 }
 
 /// A new kind of file.
 #[derive(Clone, Copy)]
-pub enum New<'a> {
+pub enum NewKind<'a> {
     /// Directory with these permissions.
     Directory(u32),
     /// File, fifo, socket or device: `st_mode` and device numbers.
@@ -59,27 +59,36 @@ pub enum New<'a> {
     Symlink(&'a [u8]),
 }
 
-impl Ops {
+impl FuseOperations {
     /// The file behind a name, if there is one.
-    pub fn look_up(&self, context: &Context, at: Name<'_>) -> Answer<Seen<Option<FileAttr>>> {
+    pub fn look_up(
+        &self,
+        context: &CallerContext,
+        at: KernelName<'_>,
+    ) -> Answer<SeenName<Option<FileAttr>>> {
         let directory = self.nodes.get(at.parent)?;
         let place = within(&directory, at.name);
         if !self.caching.is_on() {
             let found = self.fs.look_up(context, place).map_err(failed)?;
-            return Ok(Seen { attr: Some(self.remember(found, at)), name: None, attributes: None });
+            return Ok(SeenName {
+                attr: Some(self.remember(found, at)),
+                name: None,
+                attributes: None,
+            });
         }
         if self.is_missing(&directory, at) {
-            return Ok(Seen { attr: None, name: None, attributes: None });
+            return Ok(SeenName { attr: None, name: None, attributes: None });
         }
         let named = self.fs.look_up_leased(context, place).map_err(failed)?;
-        let Named { found, name, attributes } = self.kept(named);
+        let ResolvedName { found, name, attributes } = self.kept(named);
         let attr = found.map(|found| self.remember(found, at));
-        let (name, attributes) = (name.map(Relied::Promise), attributes.map(Relied::Promise));
-        Ok(Seen { attr, name, attributes })
+        let (name, attributes) =
+            (name.map(AnswerBasis::Promise), attributes.map(AnswerBasis::Promise));
+        Ok(SeenName { attr, name, attributes })
     }
 
     /// Whether it is known, or can be learnt together with what else is in the directory, that there is no such name.
-    fn is_missing(&self, directory: &OpenFile, at: Name<'_>) -> bool {
+    fn is_missing(&self, directory: &OpenFile, at: KernelName<'_>) -> bool {
         let (directories, name) = (&self.caching.directories, at.name.as_bytes());
         // Of a name that cannot be, the look-up says more than that it is missing.
         if name.len() > NAME_LEN_MAX {
@@ -102,8 +111,8 @@ impl Ops {
     }
 
     /// What of `named` the kernel can be let keep.
-    pub(super) fn kept(&self, named: Named) -> Named {
-        let Named { found, name, attributes } = named;
+    pub(super) fn kept(&self, named: ResolvedName) -> ResolvedName {
+        let ResolvedName { found, name, attributes } = named;
         let attributes = attributes.filter(|_| {
             found
                 .as_ref()
@@ -114,31 +123,36 @@ impl Ops {
         {
             self.caching.directories.keep(&self.fs, &found.attr, promise);
         }
-        Named { found, name, attributes }
+        ResolvedName { found, name, attributes }
     }
 
     /// Lets the kernel keep what was made or found, as far as it was promised.
-    fn entered(&self, entered: &Entered) -> Seen<FileAttr> {
-        let Entered { found, name, attributes, .. } = entered;
+    fn entered(&self, entered: &OpenedFile) -> SeenName<FileAttr> {
+        let OpenedFile { found, name, attributes, .. } = entered;
         let attributes = attributes
             .filter(|_| self.caching.is_on())
             .filter(|_| self.caching.keeps(found.file.record(), found.attr.ino));
         let name = name.filter(|_| self.caching.is_on());
-        Seen {
+        SeenName {
             attr: kernel::file_attr(&found.attr),
-            name: name.map(Relied::Promise),
-            attributes: attributes.map(Relied::Promise),
+            name: name.map(AnswerBasis::Promise),
+            attributes: attributes.map(AnswerBasis::Promise),
         }
     }
 
     /// Makes a name with a new file behind it.
-    pub fn make(&self, context: &Context, at: Name<'_>, new: New<'_>) -> Answer<Seen<FileAttr>> {
+    pub fn make(
+        &self,
+        context: &CallerContext,
+        at: KernelName<'_>,
+        new: NewKind<'_>,
+    ) -> Answer<SeenName<FileAttr>> {
         let directory = self.nodes.get(at.parent)?;
         let place = within(&directory, at.name);
         let make = || match new {
-            New::Directory(perm) => self.fs.make_directory(context, place, perm),
-            New::Node(mode, rdev) => self.fs.make_node(context, place, mode, rdev.into()),
-            New::Symlink(target) => self.fs.make_symlink(context, target, place),
+            NewKind::Directory(perm) => self.fs.make_directory(context, place, perm),
+            NewKind::Node(mode, rdev) => self.fs.make_node(context, place, mode, rdev.into()),
+            NewKind::Symlink(target) => self.fs.make_symlink(context, target, place),
         };
         let entered = self.caching.directories.change(at.parent, at.made(), make, of_entering);
         let entered = entered.map_err(failed)?;
@@ -150,11 +164,11 @@ impl Ops {
     /// Makes a file if it is missing, and opens it.
     pub fn create(
         &self,
-        context: &Context,
-        at: Name<'_>,
+        context: &CallerContext,
+        at: KernelName<'_>,
         mode: u32,
         flags: i32,
-    ) -> Answer<(Seen<FileAttr>, u64)> {
+    ) -> Answer<(SeenName<FileAttr>, u64)> {
         let directory = self.nodes.get(at.parent)?;
         let flags = OpenFlags {
             create: true,
@@ -175,42 +189,42 @@ impl Ops {
     }
 
     /// Makes another name of a file.
-    pub fn link(&self, context: &Context, ino: u64, at: Name<'_>) -> Answer<FileAttr> {
+    pub fn link(&self, context: &CallerContext, ino: u64, at: KernelName<'_>) -> Answer<FileAttr> {
         let (file, directory) = (self.nodes.get(ino)?, self.nodes.get(at.parent)?);
         let link = || file.link(context, within(&directory, at.name));
         let directories = &self.caching.directories;
-        let attr = directories.change(at.parent, at.made(), link, |_| Effect::Unknown);
+        let attr = directories.change(at.parent, at.made(), link, |_| ChangeEffect::Unknown);
         let attr = attr.map_err(failed)?;
         self.nodes.remember_again(ino);
         Ok(kernel::file_attr(&attr))
     }
 
     /// Removes the name of a file.
-    pub fn unlink(&self, context: &Context, at: Name<'_>) -> Answer<()> {
+    pub fn unlink(&self, context: &CallerContext, at: KernelName<'_>) -> Answer<()> {
         let directory = self.nodes.get(at.parent)?;
         let unlink = || self.fs.unlink_timed(context, within(&directory, at.name));
         let effect = |result: &Result<Option<Timestamp>>| match result {
-            Ok(Some(time)) => Effect::Entries(*time, 0),
-            _ => Effect::Unknown,
+            Ok(Some(time)) => ChangeEffect::Entries(*time, 0),
+            _ => ChangeEffect::Unknown,
         };
         let directories = &self.caching.directories;
         directories.change(at.parent, at.removed(), unlink, effect).map(drop).map_err(failed)
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&self, context: &Context, at: Name<'_>) -> Answer<()> {
+    pub fn rmdir(&self, context: &CallerContext, at: KernelName<'_>) -> Answer<()> {
         let directory = self.nodes.get(at.parent)?;
         let directories = &self.caching.directories;
         let rmdir = || {
             let place = within(&directory, at.name);
             let removed =
                 |result: &Result<(u64, Timestamp)>| result.as_ref().ok().map(|gone| gone.0);
-            let of_names = (at.parent, Change::Attributes);
+            let of_names = (at.parent, NameChange::Attributes);
             directories.change_any(of_names, || self.fs.rmdir_timed(context, place), removed)
         };
         let effect = |result: &Result<(u64, Timestamp)>| match result {
-            Ok((_, time)) => Effect::Entries(*time, -1),
-            Err(_) => Effect::Unknown,
+            Ok((_, time)) => ChangeEffect::Entries(*time, -1),
+            Err(_) => ChangeEffect::Unknown,
         };
         directories.change(at.parent, at.removed(), rmdir, effect).map_err(failed)?;
         self.places.removed(at);
@@ -220,9 +234,9 @@ impl Ops {
     /// Renames.
     pub fn rename(
         &self,
-        context: &Context,
-        from: Name<'_>,
-        to: Name<'_>,
+        context: &CallerContext,
+        from: KernelName<'_>,
+        to: KernelName<'_>,
         flags: fuser::RenameFlags,
     ) -> Answer<()> {
         // The kernel refuses what is none of them.
@@ -251,17 +265,17 @@ impl Ops {
 }
 
 /// What making a file does to the directory: it has the time of the file's birth.
-fn of_entering(result: &Result<Entered>) -> Effect {
+fn of_entering(result: &Result<OpenedFile>) -> ChangeEffect {
     match result {
-        Ok(Entered { found, is_new: true, .. }) => {
+        Ok(OpenedFile { found, is_new: true, .. }) => {
             let is_directory = found.file.kind() == FileKind::Directory;
-            Effect::Entries(found.attr.btime, i32::from(is_directory))
+            ChangeEffect::Entries(found.attr.btime, i32::from(is_directory))
         }
-        Ok(_) => Effect::None,
-        Err(_) => Effect::Unknown,
+        Ok(_) => ChangeEffect::None,
+        Err(_) => ChangeEffect::Unknown,
     }
 }
 
-fn within<'a>(directory: &'a OpenFile, name: &'a OsStr) -> At<'a> {
-    At::dir(directory, name.as_bytes())
+fn within<'a>(directory: &'a OpenFile, name: &'a OsStr) -> RelativePath<'a> {
+    RelativePath::dir(directory, name.as_bytes())
 }

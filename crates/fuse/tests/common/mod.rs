@@ -8,8 +8,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use samite_fs::FileSystem;
-use samite_fuse::{Mount, MountOptions, Unmounter};
-use samite_testkit::{LocalCluster, Options, has_fuse, skip};
+use samite_fuse::{MountOptions, StoreMount, Unmounter};
+use samite_testkit::{LocalCluster, LocalOptions, has_fuse, skip};
 
 /// No test takes nearly as long.
 const DEADLINE: Duration = Duration::from_secs(120);
@@ -33,7 +33,7 @@ impl Mounted {
             threads,
             caches,
         };
-        let mut mount = Mount::new(&fs, mount_point.path(), &options).unwrap();
+        let mut mount = StoreMount::new(&fs, mount_point.path(), &options).unwrap();
         let unmounter = mount.unmounter();
         let server = Some(std::thread::spawn(move || mount.serve()));
         Self { fs, mount_point, unmounter, server }
@@ -60,7 +60,7 @@ impl Drop for Mounted {
 }
 
 fn open(cluster: &LocalCluster) -> FileSystem {
-    let client = cluster.client(samite_client::Options::default()).unwrap();
+    let client = cluster.client(samite_client::ClientOptions::default()).unwrap();
     FileSystem::open(&client, "files").unwrap()
 }
 
@@ -79,7 +79,7 @@ impl Store {
         if !can_mount() {
             return None;
         }
-        let cluster = LocalCluster::start(nodes, Options::default()).unwrap();
+        let cluster = LocalCluster::start(nodes, LocalOptions::default()).unwrap();
         let (fs, mount) = (open(&cluster), Mounted::new(&cluster, threads, true));
         Some(Self { fs, mount, threads, cluster })
     }

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use samite_types::fault::{DiskFault, DiskOp, DiskVerdict, Faults};
+use samite_types::fault::{DiskFault, DiskOp, DiskVerdict, FaultSwitch};
 use samite_types::{Error, Result};
 
-use super::{Disk, LogFile};
+use super::{LogDisk, LogFile};
 
 /// A directory. `faults`, if there are any, go wrong with writes and syncs on purpose.
 #[derive(Clone, Debug)]
 pub struct DirDisk {
     path: PathBuf,
-    faults: Option<Arc<Faults>>,
+    faults: Option<Arc<FaultSwitch>>,
 }
 
 impl DirDisk {
@@ -25,7 +25,7 @@ impl DirDisk {
     ///
     /// # Errors
     /// The operating system's.
-    pub fn new(path: &Path, faults: Option<Arc<Faults>>) -> Result<Self> {
+    pub fn new(path: &Path, faults: Option<Arc<FaultSwitch>>) -> Result<Self> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -47,7 +47,7 @@ impl DirDisk {
 }
 
 /// What becomes of a write.
-enum Harm {
+enum WriteFault {
     /// Only so many bytes are written.
     Torn(usize),
     /// This bit of them is wrong.
@@ -57,10 +57,10 @@ enum Harm {
 /// Meets the fault that is due, if there is one: waits as long as it says, and fails if it says so. `Some`: what becomes of the
 /// `len` bytes that are written.
 fn meet(
-    faults: Option<&Arc<Faults>>,
+    faults: Option<&Arc<FaultSwitch>>,
     (op, len): (DiskOp, usize),
     (what, path): (&str, &Path),
-) -> Result<Option<Harm>> {
+) -> Result<Option<WriteFault>> {
     let Some(faults) = faults else { return Ok(None) };
     let DiskVerdict { delay, fault } = faults.disk(op, len);
     if !delay.is_zero() {
@@ -68,8 +68,8 @@ fn meet(
     }
     let errno = match fault {
         None => return Ok(None),
-        Some(DiskFault::Torn { kept }) => return Ok(Some(Harm::Torn(kept.min(len)))),
-        Some(DiskFault::Rot { bit }) => return Ok(Some(Harm::Rot(bit))),
+        Some(DiskFault::Torn { kept }) => return Ok(Some(WriteFault::Torn(kept.min(len)))),
+        Some(DiskFault::Rot { bit }) => return Ok(Some(WriteFault::Rot(bit))),
         Some(DiskFault::Error) => Errno::IO,
         Some(DiskFault::Full) => Errno::NOSPC,
     };
@@ -81,7 +81,7 @@ fn io_error(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::io(format_args!("{what} {}", path.display()), errno)
 }
 
-impl Disk for DirDisk {
+impl LogDisk for DirDisk {
     fn list(&self) -> Result<Vec<String>> {
         let failed = |error: io::Error| io_error("list", &self.path, &error);
         let mut names = Vec::new();
@@ -134,7 +134,7 @@ impl Disk for DirDisk {
 struct DirFile {
     file: File,
     path: PathBuf,
-    faults: Option<Arc<Faults>>,
+    faults: Option<Arc<FaultSwitch>>,
 }
 
 impl DirFile {
@@ -170,14 +170,14 @@ impl LogFile for DirFile {
         };
         match harm {
             None => write(bytes),
-            Some(Harm::Rot(bit)) => {
+            Some(WriteFault::Rot(bit)) => {
                 let mut rotten = bytes.to_vec();
                 if let Some(byte) = rotten.get_mut(bit / 8) {
                     *byte ^= 1 << (bit % 8);
                 }
                 write(&rotten)
             }
-            Some(Harm::Torn(kept)) => {
+            Some(WriteFault::Torn(kept)) => {
                 write(&bytes[..kept])?;
                 let what = format!("write {} (injected, torn)", self.path.display());
                 Err(Error::io(what, Errno::IO))

@@ -9,17 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 use samite_types::{Error, Result};
 
-use super::{Disk, LogFile};
+use super::{LogDisk, LogFile};
 
 const SECTOR_LEN: usize = 512;
 
 /// A disk in memory. A clone is another handle to it.
 #[derive(Clone, Debug)]
-pub struct MemoryDisk(Arc<Mutex<Inner>>);
+pub struct MemoryDisk(Arc<Mutex<MemoryDiskInner>>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    files: BTreeMap<u64, Content>,
+struct MemoryDiskInner {
+    files: BTreeMap<u64, FileContent>,
     names: BTreeMap<String, u64>,
     synced_names: BTreeMap<String, u64>,
     /// Names since the last sync, oldest first: what they mean now.
@@ -27,7 +27,7 @@ struct Inner {
     next_file: u64,
     /// Calls that change something, so far.
     calls: u64,
-    trouble: BTreeMap<u64, Trouble>,
+    trouble: BTreeMap<u64, CallFault>,
     /// Bytes that files may take.
     capacity: Option<u64>,
     is_down: bool,
@@ -38,7 +38,7 @@ struct Inner {
 
 /// What happens at a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum CallFault {
     /// It fails; a write has an effect in part, and what a sync was to write is lost with a crash.
     Error,
     /// The machine stops in the middle of it: everything fails until [`MemoryDisk::crash`].
@@ -46,14 +46,14 @@ pub enum Trouble {
 }
 
 #[derive(Debug, Default)]
-struct Content {
+struct FileContent {
     now: Vec<u8>,
     synced: Vec<u8>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingWrite>,
 }
 
 #[derive(Debug)]
-enum Pending {
+enum PendingWrite {
     Write(usize, Vec<u8>),
     Length(usize),
 }
@@ -62,10 +62,10 @@ impl MemoryDisk {
     /// An empty disk; `seed` decides what crashes lose.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(Inner { random: seed, ..Inner::default() })))
+        Self(Arc::new(Mutex::new(MemoryDiskInner { random: seed, ..MemoryDiskInner::default() })))
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, MemoryDiskInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -76,7 +76,7 @@ impl MemoryDisk {
     }
 
     /// Lets call number `call` meet `trouble`.
-    pub fn trouble_at(&self, call: u64, trouble: Trouble) {
+    pub fn trouble_at(&self, call: u64, trouble: CallFault) {
         self.inner().trouble.insert(call, trouble);
     }
 
@@ -101,7 +101,7 @@ impl MemoryDisk {
     /// Loses what was not synced; then the disk works again, and meets no more trouble.
     pub fn crash(&self) {
         let mut inner = self.inner();
-        let Inner { files, synced_names, changed_names, random, .. } = &mut *inner;
+        let MemoryDiskInner { files, synced_names, changed_names, random, .. } = &mut *inner;
         for content in files.values_mut() {
             content.crash(random);
         }
@@ -137,16 +137,16 @@ fn put(bytes: &mut Vec<u8>, offset: usize, new: &[u8]) {
     bytes[offset..offset + new.len()].copy_from_slice(new);
 }
 
-impl Content {
+impl FileContent {
     fn crash(&mut self, random: &mut u64) {
         let luck = next(random) % 4;
         for pending in std::mem::take(&mut self.pending) {
             match pending {
-                Pending::Length(len) if next(random).is_multiple_of(2) => {
+                PendingWrite::Length(len) if next(random).is_multiple_of(2) => {
                     self.synced.resize(len, 0);
                 }
-                Pending::Length(_) => {}
-                Pending::Write(offset, bytes) => {
+                PendingWrite::Length(_) => {}
+                PendingWrite::Write(offset, bytes) => {
                     for (index, sector) in bytes.chunks(SECTOR_LEN).enumerate() {
                         let chance = next(random);
                         let kept = match (luck, chance % 8) {
@@ -166,7 +166,7 @@ impl Content {
     }
 }
 
-impl Inner {
+impl MemoryDiskInner {
     /// Counts a call; fails if it is to.
     fn call(&mut self, what: &str) -> Result<()> {
         let failed = |errno| Err(Error::io(format_args!("{what} (in memory)"), errno));
@@ -176,8 +176,8 @@ impl Inner {
         self.calls += 1;
         match self.trouble.get(&self.calls) {
             None => Ok(()),
-            Some(Trouble::Error) => failed(Errno::IO),
-            Some(Trouble::Stop) => {
+            Some(CallFault::Error) => failed(Errno::IO),
+            Some(CallFault::Stop) => {
                 self.is_down = true;
                 failed(Errno::IO)
             }
@@ -210,7 +210,7 @@ impl Inner {
     }
 }
 
-impl Disk for MemoryDisk {
+impl LogDisk for MemoryDisk {
     fn list(&self) -> Result<Vec<String>> {
         Ok(self.inner().names.keys().cloned().collect())
     }
@@ -223,16 +223,16 @@ impl Disk for MemoryDisk {
         }
         let file = inner.next_file;
         inner.next_file += 1;
-        inner.files.insert(file, Content::default());
+        inner.files.insert(file, FileContent::default());
         inner.name(name, Some(file));
         let generation = inner.generation;
-        Ok(Box::new(MemoryFile { disk: self.clone(), file, generation }))
+        Ok(Box::new(DiskFile { disk: self.clone(), file, generation }))
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn LogFile>> {
         let inner = self.inner();
         let (file, generation) = (inner.named(name)?, inner.generation);
-        Ok(Box::new(MemoryFile { disk: self.clone(), file, generation }))
+        Ok(Box::new(DiskFile { disk: self.clone(), file, generation }))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
@@ -267,14 +267,14 @@ impl Disk for MemoryDisk {
     }
 }
 
-struct MemoryFile {
+struct DiskFile {
     disk: MemoryDisk,
     file: u64,
     generation: u64,
 }
 
-impl MemoryFile {
-    fn with<T>(&self, what: impl FnOnce(&mut Inner, u64) -> Result<T>) -> Result<T> {
+impl DiskFile {
+    fn with<T>(&self, what: impl FnOnce(&mut MemoryDiskInner, u64) -> Result<T>) -> Result<T> {
         let mut inner = self.disk.inner();
         if inner.generation != self.generation {
             return Err(Error::io("use a file from before a crash", Errno::BADF));
@@ -282,12 +282,12 @@ impl MemoryFile {
         what(&mut inner, self.file)
     }
 
-    fn content(inner: &mut Inner, file: u64) -> &mut Content {
+    fn content(inner: &mut MemoryDiskInner, file: u64) -> &mut FileContent {
         inner.files.entry(file).or_default()
     }
 }
 
-impl LogFile for MemoryFile {
+impl LogFile for DiskFile {
     fn len(&self) -> Result<u64> {
         self.with(|inner, file| Ok(Self::content(inner, file).now.len() as u64))
     }
@@ -311,7 +311,7 @@ impl LogFile for MemoryFile {
             };
             let content = Self::content(inner, file);
             put(&mut content.now, offset as usize, &bytes[..len]);
-            content.pending.push(Pending::Write(offset as usize, bytes[..len].to_vec()));
+            content.pending.push(PendingWrite::Write(offset as usize, bytes[..len].to_vec()));
             ended
         })
     }
@@ -324,7 +324,7 @@ impl LogFile for MemoryFile {
             let content = Self::content(inner, file);
             let len = content.now.len().max(len as usize);
             content.now.resize(len, 0);
-            content.pending.push(Pending::Length(len));
+            content.pending.push(PendingWrite::Length(len));
             Ok(())
         })
     }
@@ -334,7 +334,7 @@ impl LogFile for MemoryFile {
             inner.call("cut")?;
             let content = Self::content(inner, file);
             content.now.resize(len as usize, 0);
-            content.pending.push(Pending::Length(len as usize));
+            content.pending.push(PendingWrite::Length(len as usize));
             Ok(())
         })
     }

@@ -1,6 +1,6 @@
 //! Checkpoints: copies of partitions in files, taken while they serve.
 //!
-//! A shard copies a piece of one partition at a time between requests ([`Mirrored::checkpoint_step`]), and a thread writes the pieces. A checkpoint
+//! A shard copies a piece of one partition at a time between requests ([`MirroredPartition::checkpoint_step`]), and a thread writes the pieces. A checkpoint
 //! is given its name only when all that it has seen is on flash in the log, too. It says which frame of the log comes after it; what is
 //! before is not needed for this partition any more. How it reads: [`samite_partition::durable::checkpoint`].
 
@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
 
-use samite_log::checkpoint::{UNFINISHED, Writer};
-use samite_log::inventory::Inventory;
-use samite_log::{Disk, Settings};
+use samite_log::checkpoint::{CheckpointWriter, UNFINISHED};
+use samite_log::inventory::FileInventory;
+use samite_log::{LogDisk, LogSettings};
 use samite_partition::durable::PlaceId;
-use samite_partition::durable::checkpoint::{Piece, copy, name, number};
-use samite_partition::mirror::Mirrored;
-use samite_transport::server::Waker;
+use samite_partition::durable::checkpoint::{CheckpointPiece, copy, name, number};
+use samite_partition::mirror::MirroredPartition;
+use samite_transport::server::LoopWaker;
 use samite_types::{Error, ErrorKind, Position, Result};
 
 use super::{Find, no_thread};
@@ -28,18 +28,18 @@ const ON_THE_WAY: usize = 4;
 const SEGMENTS_MIN: u64 = 4;
 
 /// For the thread that writes.
-enum Job {
+enum WriteJob {
     Begin(PlaceId),
     /// Frames of what was begun last.
     Piece(Vec<Vec<u8>>),
     /// The last frames of the checkpoint of a partition.
-    Finish(Finished, Vec<Vec<u8>>),
+    Finish(FinishedCheckpoint, Vec<Vec<u8>>),
     Remove(PlaceId),
 }
 
 /// A checkpoint that is complete.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Finished {
+pub(super) struct FinishedCheckpoint {
     pub(super) id: PlaceId,
     /// The frame of the log that comes after it.
     pub(super) next: u64,
@@ -48,26 +48,26 @@ pub(super) struct Finished {
 }
 
 /// A partition that is being copied.
-struct Current {
+struct CopiedPartition {
     id: PlaceId,
     /// What the thread had no room for yet, or may not have yet.
-    waiting: Option<Job>,
+    waiting: Option<WriteJob>,
     /// Complete: to be finished when the log is on flash up to this frame.
     complete: Option<u64>,
 }
 
 /// The checkpoints of one shard.
-pub(super) struct Checkpoints {
-    settings: Settings,
+pub(super) struct ShardCheckpoints {
+    settings: LogSettings,
     sizes: BTreeMap<PlaceId, u64>,
     /// Partitions to be copied.
     todo: Vec<PlaceId>,
-    current: Option<Current>,
+    current: Option<CopiedPartition>,
     /// Checkpoints that are no use any more: each is removed when the log is on flash up to the frame behind the one that says so. Earlier, a restart would
     /// find neither it nor why.
     removals: Vec<(u64, PlaceId)>,
-    hands: Hands,
-    done: Receiver<(Finished, Result<u64>)>,
+    hands: WriterThread,
+    done: Receiver<(FinishedCheckpoint, Result<u64>)>,
     /// It was said that there is no space for one, and there was none since.
     is_short_told: bool,
 }
@@ -78,22 +78,23 @@ pub(super) struct LogView {
     pub(super) durable: u64,
 }
 
-impl Checkpoints {
+impl ShardCheckpoints {
     /// `sizes`: those that there are.
     pub(super) fn start(
-        disk: Arc<dyn Disk>,
-        settings: Settings,
+        disk: Arc<dyn LogDisk>,
+        settings: LogSettings,
         sizes: BTreeMap<PlaceId, u64>,
-        waker: Waker,
+        waker: LoopWaker,
     ) -> Result<Self> {
-        let inventory = Inventory::open(&*disk, settings.id, sizes.keys().map(|id| number(*id)))?;
+        let inventory =
+            FileInventory::open(&*disk, settings.id, sizes.keys().map(|id| number(*id)))?;
         let (jobs, work) = sync_channel(ON_THE_WAY);
         let (tell, done) = channel();
         let thread = std::thread::Builder::new()
             .name("checkpoint".into())
             .spawn(move || write_all((&disk, settings.id, inventory), &work, &tell, &waker))
             .map_err(|error| no_thread(&error))?;
-        let hands = Hands { jobs: Some(jobs), thread: Some(thread) };
+        let hands = WriterThread { jobs: Some(jobs), thread: Some(thread) };
         let (todo, current, removals) = (Vec::new(), None, Vec::new());
         let is_short_told = false;
         Ok(Self { settings, sizes, todo, current, removals, hands, done, is_short_told })
@@ -161,7 +162,7 @@ impl Checkpoints {
     }
 
     /// The next checkpoint that is on flash. `next`: the frame that the log writes next.
-    pub(super) fn finished(&mut self, next: u64) -> Option<Finished> {
+    pub(super) fn finished(&mut self, next: u64) -> Option<FinishedCheckpoint> {
         loop {
             let (finished, written) = self.done.try_recv().ok()?;
             let is_current = self.current.take_if(|current| {
@@ -188,12 +189,13 @@ impl Checkpoints {
     /// Does the next piece, if there is one to do. `find` gives an open partition.
     pub(super) fn step(&mut self, log: &LogView, find: &mut Find<'_>) {
         let Self { removals, hands, .. } = self;
-        removals.retain(|(upto, id)| log.durable < *upto || hands.give(Job::Remove(*id)).is_err());
+        removals
+            .retain(|(upto, id)| log.durable < *upto || hands.give(WriteJob::Remove(*id)).is_err());
         if self.current.is_none() {
             let Some(id) = self.todo.pop() else { return };
-            find(id, &mut Mirrored::begin_checkpoint);
-            let waiting = Some(Job::Begin(id));
-            self.current = Some(Current { id, waiting, complete: None });
+            find(id, &mut MirroredPartition::begin_checkpoint);
+            let waiting = Some(WriteJob::Begin(id));
+            self.current = Some(CopiedPartition { id, waiting, complete: None });
         }
         let Some(current) = &mut self.current else { return };
         if current.waiting.is_none() && current.complete.is_none() {
@@ -213,14 +215,17 @@ impl Checkpoints {
     }
 }
 
-impl Current {
+impl CopiedPartition {
     /// Copies the next piece.
-    fn copy(&mut self, member: &mut Mirrored, log: &LogView) -> Result<()> {
+    fn copy(&mut self, member: &mut MirroredPartition, log: &LogView) -> Result<()> {
         self.waiting = Some(match copy(member, self.id, log.next, PIECE_LEN)? {
-            Piece::Some(frames) => Job::Piece(frames),
-            Piece::Last { frames, position } => {
+            CheckpointPiece::Some(frames) => WriteJob::Piece(frames),
+            CheckpointPiece::Last { frames, position } => {
                 self.complete = Some(log.next);
-                Job::Finish(Finished { id: self.id, next: log.next, position }, frames)
+                WriteJob::Finish(
+                    FinishedCheckpoint { id: self.id, next: log.next, position },
+                    frames,
+                )
             }
         });
         Ok(())
@@ -234,7 +239,7 @@ impl Current {
     }
 
     /// Gives the thread what waits, if it has room, and if everything that it tells of is on flash.
-    fn hand_over(&mut self, hands: &Hands, log: &LogView) {
+    fn hand_over(&mut self, hands: &WriterThread, log: &LogView) {
         if self.is_ready(log)
             && let Some(job) = self.waiting.take()
         {
@@ -244,13 +249,13 @@ impl Current {
 }
 
 /// The way to the thread, which ends when it is dropped.
-struct Hands {
-    jobs: Option<SyncSender<Job>>,
+struct WriterThread {
+    jobs: Option<SyncSender<WriteJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Hands {
-    fn give(&self, job: Job) -> Result<(), Job> {
+impl WriterThread {
+    fn give(&self, job: WriteJob) -> Result<(), WriteJob> {
         match self.jobs.as_ref().map(|jobs| jobs.try_send(job)) {
             Some(Err(TrySendError::Full(job) | TrySendError::Disconnected(job))) => Err(job),
             Some(Ok(())) | None => Ok(()),
@@ -258,7 +263,7 @@ impl Hands {
     }
 }
 
-impl Drop for Hands {
+impl Drop for WriterThread {
     fn drop(&mut self) {
         self.jobs.take();
         if let Some(thread) = self.thread.take() {
@@ -270,27 +275,30 @@ impl Drop for Hands {
 
 /// Writes checkpoints until there is nobody to ask for them.
 fn write_all(
-    (disk, log, mut inventory): (&Arc<dyn Disk>, u64, Inventory),
-    work: &Receiver<Job>,
-    tell: &Sender<(Finished, Result<u64>)>,
-    waker: &Waker,
+    (disk, log, mut inventory): (&Arc<dyn LogDisk>, u64, FileInventory),
+    work: &Receiver<WriteJob>,
+    tell: &Sender<(FinishedCheckpoint, Result<u64>)>,
+    waker: &LoopWaker,
 ) {
-    let mut writer: Option<Writer> = None;
+    let mut writer: Option<CheckpointWriter> = None;
     let mut failed = None;
     while let Ok(job) = work.recv() {
         match job {
-            Job::Begin(place) => {
+            WriteJob::Begin(place) => {
                 failed = None;
-                writer = keep(&mut failed, Writer::create(Arc::clone(disk), log, &name(place)));
+                writer = keep(
+                    &mut failed,
+                    CheckpointWriter::create(Arc::clone(disk), log, &name(place)),
+                );
             }
-            Job::Piece(frames) => {
+            WriteJob::Piece(frames) => {
                 let written = writer.as_mut().map(|writer| add_all(writer, &frames));
                 if keep(&mut failed, written.unwrap_or(Ok(()))).is_none() {
                     // On a full disk others need the space.
-                    keep(&mut failed, writer.take().map_or(Ok(()), Writer::discard));
+                    keep(&mut failed, writer.take().map_or(Ok(()), CheckpointWriter::discard));
                 }
             }
-            Job::Finish(finished, frames) => {
+            WriteJob::Finish(finished, frames) => {
                 let written = match (writer.take(), failed.take()) {
                     (Some(mut writer), None) => {
                         add_all(&mut writer, &frames).and_then(|()| writer.finish())
@@ -307,7 +315,7 @@ fn write_all(
                 // Nobody listens when the shard has ended.
                 let _ = tell.send((finished, written));
             }
-            Job::Remove(place) => {
+            WriteJob::Remove(place) => {
                 let removed = inventory.remove(number(place));
                 let removed = removed.and_then(|()| disk.remove(&name(place)));
                 let removed = removed.and_then(|()| disk.sync());
@@ -320,7 +328,7 @@ fn write_all(
     }
 }
 
-fn add_all(writer: &mut Writer, frames: &[Vec<u8>]) -> Result<()> {
+fn add_all(writer: &mut CheckpointWriter, frames: &[Vec<u8>]) -> Result<()> {
     frames.iter().try_for_each(|frame| writer.add(frame))
 }
 

@@ -3,18 +3,18 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use samite_log::Need;
+use samite_log::FrameNeed;
 use samite_partition::durable::PlaceId;
 use samite_partition::durable::frame::OVERHEAD;
-use samite_partition::mirror::Effect;
+use samite_partition::mirror::MirrorEffect;
 use samite_partition::removes;
 use samite_placement::{ClusterMap, shard_of};
-use samite_transport::server::Replies;
+use samite_transport::server::ReplySink;
 use samite_types::{Clock, ErrorKind, SystemClock};
-use samite_wire::op::{Action, Data, Guard, Operation, Request};
+use samite_wire::op::{Action, Guard, Operation, OperationRequest, ValueData};
 use samite_wire::peer::data_of;
 
-use crate::shard::Shard;
+use crate::shard::ShardService;
 
 /// Whether there may be an entry about an operation.
 fn may_append(operation: &Operation<'_>) -> bool {
@@ -25,36 +25,40 @@ fn may_append(operation: &Operation<'_>) -> bool {
 }
 
 /// What the log is to have room for an operation for, when there is little.
-fn need_of(operation: &Operation<'_>) -> Need {
+fn need_of(operation: &Operation<'_>) -> FrameNeed {
     /// A mark, a time or a number.
     const MARK_LEN: usize = 32;
     let data: usize = data_of(operation).map(|(_, data)| data.len()).sum();
     // A directory is sealed before it is removed.
     let seals = operation.guards.iter().any(|guard| matches!(guard, Guard::PrefixEmpty(_)));
     if data == 0 && (!operation.is_mutation() || operation.actions.iter().any(removes)) {
-        Need::Essential
+        FrameNeed::Essential
     } else if data <= MARK_LEN || seals {
-        Need::Small
+        FrameNeed::Small
     } else {
-        Need::Ordinary
+        FrameNeed::Ordinary
     }
 }
 
 /// Bytes that an operation has beside those in its request.
 fn blocks_len(operation: &Operation<'_>) -> usize {
     let data = data_of(operation).map(|(_, data)| data);
-    data.filter(|data| matches!(data, Data::Blocks(_))).map(Data::len).sum()
+    data.filter(|data| matches!(data, ValueData::Blocks(_))).map(ValueData::len).sum()
 }
 
-impl Shard {
+impl ShardService {
     /// Whether the log takes what `request`, of `len` bytes, may do to this shard's partitions.
-    pub(crate) fn check_log(&self, request: &Request<'_>, len: usize) -> Result<(), ErrorKind> {
+    pub(crate) fn check_log(
+        &self,
+        request: &OperationRequest<'_>,
+        len: usize,
+    ) -> Result<(), ErrorKind> {
         let Some(durable) = &self.durable else { return Err(ErrorKind::Unsupported) };
         let shards = self.shared.shards();
         let mine = request.operations.iter().filter(|operation| {
             may_append(operation) && shard_of(operation.partition, shards) == self.id
         });
-        let (mut more, mut need) = (0, Need::Essential);
+        let (mut more, mut need) = (0, FrameNeed::Essential);
         for operation in mine {
             more += OVERHEAD + blocks_len(operation);
             need = need.max(need_of(operation));
@@ -63,21 +67,21 @@ impl Shard {
     }
 
     /// Does what a partition asks for.
-    pub(crate) fn log_effect(&mut self, id: PlaceId, effect: &Effect) {
+    pub(crate) fn log_effect(&mut self, id: PlaceId, effect: &MirrorEffect) {
         let Some(durable) = &mut self.durable else { return };
         match effect {
-            Effect::Append(entry) => durable.append(id, entry),
-            Effect::Discard => durable.discard(id),
-            Effect::Checkpoint => durable.want_checkpoint(id),
+            MirrorEffect::Append(entry) => durable.append(id, entry),
+            MirrorEffect::Discard => durable.discard(id),
+            MirrorEffect::Checkpoint => durable.want_checkpoint(id),
             _ => {}
         }
     }
 
     /// Tells partitions what has come to be on flash.
-    pub(crate) fn note_durable(&mut self, out: &mut Replies) {
+    pub(crate) fn note_durable(&mut self, out: &mut ReplySink) {
         let Some(durable) = &mut self.durable else { return };
         while let Some((id, position)) = durable.next_durable() {
-            if let Some(place) = self.partitions.stirred(id) {
+            if let Some(place) = self.partitions.mark_ready(id) {
                 place.member.logged(position);
             }
         }
@@ -90,7 +94,7 @@ impl Shard {
     }
 
     /// Copies the next piece of a checkpoint, if there is one to copy.
-    pub(crate) fn advance_checkpoints(&mut self, out: &mut Replies) {
+    pub(crate) fn advance_checkpoints(&mut self, out: &mut ReplySink) {
         // What a partition has done this turn is to be in the log first: a checkpoint says with which frame the log goes on after it.
         self.settle(out);
         let Self { durable: Some(durable), partitions, .. } = self else { return };
@@ -101,11 +105,11 @@ impl Shard {
         });
         let (log, checkpoints) = durable.lens();
         if let Some((id, position)) = headed
-            && let Some(place) = self.partitions.stirred(id)
+            && let Some(place) = self.partitions.mark_ready(id)
         {
             place.member.logged(position);
         }
-        let figures = self.figures();
+        let figures = self.metrics();
         figures.log_bytes.store(log, Ordering::Relaxed);
         figures.checkpoint_bytes.store(checkpoints, Ordering::Relaxed);
     }

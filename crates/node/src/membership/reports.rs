@@ -7,12 +7,12 @@ use std::time::Duration;
 use samite_placement::shard_of;
 use samite_types::{Deadline, Epoch, Error, ErrorKind, Result, TargetId};
 use samite_wire::control::{ControlReply, ControlRequest};
-use samite_wire::membership::{MemberNews, MemberReport, REPORTS_MAX};
+use samite_wire::membership::{MemberChanges, MemberReport, REPORTS_MAX};
 
-use super::Way;
-use super::follow::take_up_reply;
-use crate::inbox::Message;
-use crate::shared::{Shared, lock};
+use super::AnswerRoute;
+use super::map_watch::take_up_reply;
+use crate::inbox::InboxMessage;
+use crate::shared::{NodeShared, lock};
 use crate::worker::call;
 
 /// How long the leader may take over reports.
@@ -29,12 +29,12 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Reports that wait, in the order in which they were made.
 #[derive(Debug, Default)]
-pub(crate) struct Reports {
+pub(crate) struct WaitingReports {
     waiting: Mutex<Vec<MemberReport>>,
     added: Condvar,
 }
 
-impl Reports {
+impl WaitingReports {
     /// Adds one; whether there was room. One that waits already is not added again.
     pub(crate) fn add(&self, report: MemberReport) -> bool {
         let mut waiting = lock(&self.waiting);
@@ -65,12 +65,12 @@ impl Reports {
 
 /// Whether none of these is urgent, and there is room for others.
 fn can_wait(waiting: &[MemberReport]) -> bool {
-    waiting.len() < REPORTS_MAX && waiting.iter().all(|report| report.news == MemberNews::Synced)
+    waiting.len() < REPORTS_MAX && waiting.iter().all(|report| report.news == MemberChanges::Synced)
 }
 
 /// Takes reports to the leader until the node stops. Each is tried once: what has come of it shows in the map, and whoever made it makes it
 /// again while that says otherwise.
-pub(crate) fn run(shared: &Shared) {
+pub(crate) fn run(shared: &NodeShared) {
     while !shared.stop.is_asked() {
         let reports = shared.membership.reports.take(LOOK, GATHER);
         if reports.is_empty() {
@@ -83,10 +83,10 @@ pub(crate) fn run(shared: &Shared) {
     }
 }
 
-fn deliver(shared: &Shared, reports: Vec<MemberReport>) -> Result<()> {
+fn deliver(shared: &NodeShared, reports: Vec<MemberReport>) -> Result<()> {
     let count = |news| reports.iter().filter(|report| report.news == news).count();
     let [missed, synced, broken] =
-        [MemberNews::Missed, MemberNews::Synced, MemberNews::Broken].map(count);
+        [MemberChanges::Missed, MemberChanges::Synced, MemberChanges::Broken].map(count);
     let mut targets: Vec<TargetId> = reports.iter().map(|report| report.target).collect();
     targets.sort_unstable();
     targets.dedup();
@@ -96,9 +96,9 @@ fn deliver(shared: &Shared, reports: Vec<MemberReport>) -> Result<()> {
     let request = ControlRequest::Report { node, known, reports: reports.clone() };
     let reply = ask_leader(shared, request, REPORT_TIMEOUT)?;
     if let Some(by) = answered_by(&reply, known) {
-        for report in reports.into_iter().filter(|report| report.news == MemberNews::Missed) {
+        for report in reports.into_iter().filter(|report| report.news == MemberChanges::Missed) {
             let shard = shard_of(report.partition, shared.shards());
-            shared.inboxes[usize::from(shard.get())].send(Message::Reported(report, by));
+            shared.inboxes[usize::from(shard.get())].send(InboxMessage::Reported(report, by));
         }
     }
     // A change of the map that does not fit is the business of whoever follows the leader.
@@ -117,13 +117,13 @@ const fn answered_by(reply: &ControlReply, known: Epoch) -> Option<Epoch> {
 
 /// Asks whoever leads, in this node or elsewhere.
 pub(crate) fn ask_leader(
-    shared: &Shared,
+    shared: &NodeShared,
     request: ControlRequest,
     timeout: Duration,
 ) -> Result<ControlReply> {
     if shared.membership.leads() {
         let (answer, answered) = sync_channel(1);
-        shared.membership.ask(request, Way::Thread(answer))?;
+        shared.membership.ask(request, AnswerRoute::Thread(answer))?;
         return answered.recv_timeout(timeout).map_err(|_| {
             Error::new(ErrorKind::Timeout, "the coordinator in this node does not answer in time")
         });
@@ -157,10 +157,10 @@ mod tests {
     const FOREVER: Duration = Duration::from_secs(600);
 
     fn report(partition: u32) -> MemberReport {
-        news(partition, MemberNews::Missed)
+        news(partition, MemberChanges::Missed)
     }
 
-    fn news(partition: u32, news: MemberNews) -> MemberReport {
+    fn news(partition: u32, news: MemberChanges) -> MemberReport {
         MemberReport {
             redundancy: Redundancy(2),
             partition: PartitionId(partition),
@@ -173,14 +173,14 @@ mod tests {
 
     #[test]
     fn that_members_are_up_to_date_is_gathered_and_bad_news_waits_for_nothing() {
-        let reports = Reports::default();
-        reports.add(news(1, MemberNews::Synced));
-        reports.add(news(2, MemberNews::Synced));
+        let reports = WaitingReports::default();
+        reports.add(news(1, MemberChanges::Synced));
+        reports.add(news(2, MemberChanges::Synced));
         assert_eq!(reports.take(FOREVER, Duration::from_millis(1)).len(), 2);
         std::thread::scope(|scope| {
-            reports.add(news(1, MemberNews::Synced));
+            reports.add(news(1, MemberChanges::Synced));
             let taken = scope.spawn(|| reports.take(FOREVER, FOREVER));
-            reports.add(news(2, MemberNews::Synced));
+            reports.add(news(2, MemberChanges::Synced));
             reports.add(report(3));
             let taken = taken.join().expect("it ends");
             assert!(taken.contains(&report(3)), "{taken:?}");
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn reports_are_kept_once_in_order_and_bounded() {
-        let reports = Reports::default();
+        let reports = WaitingReports::default();
         for partition in (0..REPORTS_MAX as u32).chain([7]) {
             assert!(reports.add(report(partition)));
         }

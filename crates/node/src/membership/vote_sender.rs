@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use samite_coordinator::store::VoterTransport;
 use samite_transport::Address;
-use samite_transport::client::{Link, Ticket};
+use samite_transport::client::{NodeLink, RequestTicket};
 use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::limits::BODY_LEN_MAX;
 use samite_wire::membership::VOTE_MESSAGES_MAX;
 
-use super::follow::Credentials;
+use super::map_watch::NodeCredentials;
 use super::reports::refusal;
 use crate::peers::addresses;
-use crate::shared::Shared;
+use crate::shared::NodeShared;
 use crate::worker::{answer, ask};
 
 /// How long another node may take over a connection or an answer.
@@ -33,8 +33,8 @@ const REQUESTS_MAX: usize = 4;
 
 /// Carries messages to other nodes.
 pub(crate) struct VoteSenders {
-    shared: Arc<Shared>,
-    credentials: Credentials,
+    shared: Arc<NodeShared>,
+    credentials: NodeCredentials,
     /// Where nodes are reached that are not in the cluster map yet.
     known: HashMap<NodeId, Address>,
     queues: HashMap<NodeId, SyncSender<Vec<u8>>>,
@@ -42,8 +42,8 @@ pub(crate) struct VoteSenders {
 
 impl VoteSenders {
     pub(crate) fn new(
-        shared: Arc<Shared>,
-        credentials: Credentials,
+        shared: Arc<NodeShared>,
+        credentials: NodeCredentials,
         known: HashMap<NodeId, Address>,
     ) -> Self {
         Self { shared, credentials, known, queues: HashMap::new() }
@@ -80,15 +80,15 @@ impl VoterTransport for VoteSenders {
 
 /// Carries messages to one node.
 struct VoteSender {
-    shared: Arc<Shared>,
-    credentials: Credentials,
+    shared: Arc<NodeShared>,
+    credentials: NodeCredentials,
     known: Option<Address>,
     to: NodeId,
 }
 
 impl VoteSender {
     fn run(&self, waiting: &Receiver<Vec<u8>>) {
-        let mut line: Option<Line> = None;
+        let mut line: Option<VoteLink> = None;
         let mut next = None;
         while let Some(first) = next.take().or_else(|| waiting.recv().ok()) {
             let mut len = first.len();
@@ -111,15 +111,15 @@ impl VoteSender {
         }
     }
 
-    fn carry(&self, line: &mut Option<Line>, messages: Vec<Vec<u8>>) -> Result<()> {
+    fn carry(&self, line: &mut Option<VoteLink>, messages: Vec<Vec<u8>>) -> Result<()> {
         let line = match line {
             Some(line) => line,
-            None => line.insert(Line { link: self.connect()?, unanswered: VecDeque::new() }),
+            None => line.insert(VoteLink { link: self.connect()?, unanswered: VecDeque::new() }),
         };
         line.send(&ControlRequest::Vote { from: self.shared.node, messages })
     }
 
-    fn connect(&self) -> Result<Arc<Link>> {
+    fn connect(&self) -> Result<Arc<NodeLink>> {
         let map = self.shared.map();
         let by_map = map.iter().flat_map(|map| addresses(map, self.shared.node, self.to));
         let mut failed = Error::new(ErrorKind::Unavailable, "no address");
@@ -135,12 +135,12 @@ impl VoteSender {
 }
 
 /// A connection to the node, and requests of which no answer was seen.
-struct Line {
-    link: Arc<Link>,
-    unanswered: VecDeque<Ticket>,
+struct VoteLink {
+    link: Arc<NodeLink>,
+    unanswered: VecDeque<RequestTicket>,
 }
 
-impl Line {
+impl VoteLink {
     fn send(&mut self, request: &ControlRequest) -> Result<()> {
         if self.unanswered.len() == REQUESTS_MAX
             && let Some(ticket) = self.unanswered.pop_front()

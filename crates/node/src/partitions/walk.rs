@@ -2,9 +2,9 @@
 
 use samite_types::{DatasetId, PartitionId};
 
-use super::{Partitions, PlaceId};
+use super::{OpenPartitions, PlaceId};
 
-impl Partitions {
+impl OpenPartitions {
     /// Records that are damaged.
     pub(crate) fn damaged(&self) -> u64 {
         let places = self.datasets.iter().flat_map(|open| open.places.iter().flatten());

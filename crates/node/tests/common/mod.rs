@@ -7,8 +7,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use samite_placement::ClusterMap;
-use samite_testkit::{LocalCluster, Options};
-use samite_transport::client::{Link, Outgoing};
+use samite_testkit::{LocalCluster, LocalOptions};
+use samite_transport::client::{NodeLink, OutgoingRequest};
 use samite_transport::{Address, ClusterKey};
 use samite_types::{
     ClientId, DatasetId, Deadline, Entropy, Epoch, ErrorKind, NodeId, PartitionId, Redundancy,
@@ -20,7 +20,8 @@ use samite_wire::control::{
 use samite_wire::frame::FrameKind;
 use samite_wire::limits::BLOCK_LEN;
 use samite_wire::op::{
-    ActionResult, BlockRef, Data, Operation, Outcome, Reply, RequestEncoder, RequestHeader,
+    ActionResult, BlockRef, Operation, OperationOutcome, OperationReply, RequestEncoder,
+    RequestHeader, ValueData,
 };
 
 /// Position of a transport in a node's list of addresses.
@@ -29,7 +30,7 @@ pub const UNIX: usize = 1;
 pub const TCP: usize = 2;
 
 pub fn cluster(nodes: usize, shards: u16) -> LocalCluster {
-    LocalCluster::start(nodes, Options { shards, ..Options::default() }).unwrap()
+    LocalCluster::start(nodes, LocalOptions { shards, ..LocalOptions::default() }).unwrap()
 }
 
 pub fn deadline() -> Deadline {
@@ -42,7 +43,7 @@ pub fn spec(name: &str, backend: BackendKind) -> DatasetSpec {
 
 /// One connection, and the map it was given.
 pub struct Raw {
-    pub link: Link,
+    pub link: NodeLink,
     pub map: ClusterMap,
     pub node: NodeId,
     client: ClientId,
@@ -113,7 +114,7 @@ impl Raw {
         let address: Address = cluster.addresses(node)[transport].parse().unwrap();
         let key = ClusterKey::new(*cluster.key());
         let client = ClientId(SystemEntropy.next_u64());
-        let link = Link::connect(&address, &key, client, deadline()).unwrap();
+        let link = NodeLink::connect(&address, &key, client, deadline()).unwrap();
         assert_eq!(link.node(), node);
         let map = match ask(&link, &ControlRequest::Map { known: Epoch(0) }).unwrap() {
             ControlReply::Map(Some(data)) => ClusterMap::new(data).unwrap(),
@@ -123,10 +124,10 @@ impl Raw {
     }
 
     /// One more connection of the same client.
-    pub fn another(&self, cluster: &LocalCluster, node: u32, transport: usize) -> Link {
+    pub fn another(&self, cluster: &LocalCluster, node: u32, transport: usize) -> NodeLink {
         let address: Address = cluster.addresses(NodeId(node))[transport].parse().unwrap();
         let key = ClusterKey::new(*cluster.key());
-        Link::connect(&address, &key, self.client, deadline()).unwrap()
+        NodeLink::connect(&address, &key, self.client, deadline()).unwrap()
     }
 
     pub fn control(&self, request: &ControlRequest) -> ControlReply {
@@ -166,11 +167,11 @@ impl Raw {
     }
 
     /// Copies `value` into granted blocks.
-    pub fn fill(&self, granted: &[(u64, u32)], value: &[u8]) -> Data<'static> {
+    pub fn fill(&self, granted: &[(u64, u32)], value: &[u8]) -> ValueData<'static> {
         let arena = self.link.arena().unwrap();
         let pieces = value.chunks(BLOCK_LEN).zip(granted);
         let blocks = pieces.map(|(piece, block)| arena.copy_in(&(*block).into(), piece).unwrap());
-        Data::Blocks(blocks.collect())
+        ValueData::Blocks(blocks.collect())
     }
 
     /// A partition of this node whose shard is `shard` of `shards`.
@@ -229,7 +230,7 @@ impl Raw {
             encoder.operation(operation);
         }
         let (body, payload) = encoder.finish();
-        let outgoing = Outgoing { kind: FrameKind::Request, body: &body, payload: &payload };
+        let outgoing = OutgoingRequest { kind: FrameKind::Request, body: &body, payload: &payload };
         self.link.call(outgoing, deadline(), |reply| {
             assert_eq!(reply.kind(), FrameKind::Reply);
             let payload = match reply.payload_in_place() {
@@ -240,19 +241,19 @@ impl Raw {
                     payload
                 }
             };
-            self.answer(&Reply::decode(reply.body(), &payload).unwrap())
+            self.answer(&OperationReply::decode(reply.body(), &payload).unwrap())
         })
     }
 
-    fn answer(&self, reply: &Reply<'_>) -> Answer {
+    fn answer(&self, reply: &OperationReply<'_>) -> Answer {
         let by_reference = std::cell::Cell::new(false);
-        let fetch = |pieces: &[Data<'_>]| {
+        let fetch = |pieces: &[ValueData<'_>]| {
             let mut bytes = Vec::new();
             for piece in pieces {
                 match piece {
-                    Data::Inline(inline) => bytes.extend_from_slice(inline),
-                    Data::Zeros(len) => bytes.resize(bytes.len() + *len as usize, 0),
-                    Data::Blocks(blocks) => {
+                    ValueData::Inline(inline) => bytes.extend_from_slice(inline),
+                    ValueData::Zeros(len) => bytes.resize(bytes.len() + *len as usize, 0),
+                    ValueData::Blocks(blocks) => {
                         by_reference.set(true);
                         for block in blocks {
                             let mut part = vec![0; block.len as usize];
@@ -276,9 +277,9 @@ impl Raw {
     }
 }
 
-fn ended(outcome: &Outcome<'_>, fetch: &dyn Fn(&[Data<'_>]) -> Vec<u8>) -> Ended {
+fn ended(outcome: &OperationOutcome<'_>, fetch: &dyn Fn(&[ValueData<'_>]) -> Vec<u8>) -> Ended {
     match outcome {
-        Outcome::Done(results) => Ended::Done(
+        OperationOutcome::Done(results) => Ended::Done(
             results
                 .iter()
                 .map(|result| match result {
@@ -297,7 +298,7 @@ fn ended(outcome: &Outcome<'_>, fetch: &dyn Fn(&[Data<'_>]) -> Vec<u8>) -> Ended
                 })
                 .collect(),
         ),
-        Outcome::Failed(failure) => Ended::Failed {
+        OperationOutcome::Failed(failure) => Ended::Failed {
             kind: failure.kind,
             index: failure.index,
             current: failure.current.map(|(_, _, bytes)| bytes.to_vec()),
@@ -305,9 +306,9 @@ fn ended(outcome: &Outcome<'_>, fetch: &dyn Fn(&[Data<'_>]) -> Vec<u8>) -> Ended
     }
 }
 
-pub fn ask(link: &Link, request: &ControlRequest) -> Result<ControlReply> {
+pub fn ask(link: &NodeLink, request: &ControlRequest) -> Result<ControlReply> {
     let body = control::encode(request);
-    let outgoing = Outgoing { kind: FrameKind::Control, body: &body, payload: &[] };
+    let outgoing = OutgoingRequest { kind: FrameKind::Control, body: &body, payload: &[] };
     link.call(outgoing, deadline(), |reply| control::decode(reply.body()).unwrap())
 }
 

@@ -8,16 +8,16 @@
 //!  3  dataset u32 │ partition u32 │ next frame u64       the end
 //! ```
 
-use samite_log::Disk;
+use samite_log::LogDisk;
 use samite_log::checkpoint::{UNFINISHED, read_all};
-use samite_log::inventory::Inventory;
+use samite_log::inventory::FileInventory;
 use samite_types::{DatasetId, Error, ErrorKind, PartitionId, Position, Result};
-use samite_wire::Decoder;
-use samite_wire::op::Data;
-use samite_wire::peer::{Message, RecordCopy};
+use samite_wire::FieldDecoder;
+use samite_wire::op::ValueData;
+use samite_wire::peer::{PeerMessage, RecordCopy};
 
 use super::PlaceId;
-use crate::mirror::{Batch, Copied, Mirrored};
+use crate::mirror::{CopiedRecord, CopyBatch, MirroredPartition};
 
 const PREFIX: &str = "checkpoint-";
 /// Bytes of state in one frame.
@@ -57,7 +57,7 @@ fn place_of(name: &str) -> Option<PlaceId> {
 ///
 /// # Errors
 /// `Corrupt`: one is missing. Those of the disk.
-pub fn find(disk: &dyn Disk, log: u64) -> Result<Vec<PlaceId>> {
+pub fn find(disk: &dyn LogDisk, log: u64) -> Result<Vec<PlaceId>> {
     let names = disk.list()?;
     for name in names.iter().filter(|name| name.starts_with(PREFIX) && name.ends_with(UNFINISHED)) {
         disk.remove(name)?;
@@ -65,13 +65,13 @@ pub fn find(disk: &dyn Disk, log: u64) -> Result<Vec<PlaceId>> {
     let mut places: Vec<PlaceId> = names.iter().filter_map(|name| place_of(name)).collect();
     places.sort_unstable();
     let numbers: Vec<u64> = places.iter().map(|place| number(*place)).collect();
-    Inventory::check(disk, log, &numbers, name_of)?;
+    FileInventory::check(disk, log, &numbers, name_of)?;
     Ok(places)
 }
 
 /// What a checkpoint says beside what the partition is.
 #[derive(Clone, Copy, Debug)]
-pub struct Loaded {
+pub struct LoadedCheckpoint {
     /// The frame of the log that comes after it.
     pub next: u64,
     /// Bytes of the file.
@@ -82,7 +82,12 @@ pub struct Loaded {
 ///
 /// # Errors
 /// `Corrupt`; those of the disk; `NoSpace`: there is too little memory.
-pub fn load(disk: &dyn Disk, log: u64, id: PlaceId, member: &mut Mirrored) -> Result<Loaded> {
+pub fn load(
+    disk: &dyn LogDisk,
+    log: u64,
+    id: PlaceId,
+    member: &mut MirroredPartition,
+) -> Result<LoadedCheckpoint> {
     let (mut state, mut end) = (Vec::new(), None);
     let len = read_all(disk, log, &name(id), &mut |bytes| {
         let (tag, rest) = bytes.split_first().ok_or(ErrorKind::Corrupt)?;
@@ -99,18 +104,18 @@ pub fn load(disk: &dyn Disk, log: u64, id: PlaceId, member: &mut Mirrored) -> Re
     match end {
         Some((found, next)) if found == id => {
             member.import(&state).map_err(wrong)?;
-            Ok(Loaded { next, len })
+            Ok(LoadedCheckpoint { next, len })
         }
         _ => Err(wrong(Error::new(ErrorKind::Corrupt, "it is not of this partition"))),
     }
 }
 
-fn install(member: &mut Mirrored, bytes: &[u8]) -> Result<()> {
-    let mut decoder = Decoder::new(bytes);
+fn install(member: &mut MirroredPartition, bytes: &[u8]) -> Result<()> {
+    let mut decoder = FieldDecoder::new(bytes);
     let len = decoder.u32("records length")? as usize;
     let body = decoder.bytes(len, "records")?;
-    match Message::decode(body, decoder.rest())? {
-        Message::Records { records, .. } => member.install(&records),
+    match PeerMessage::decode(body, decoder.rest())? {
+        PeerMessage::Records { records, .. } => member.install(&records),
         _ => Err(Error::new(ErrorKind::Corrupt, "a message that is no records")),
     }
 }
@@ -124,28 +129,28 @@ fn end_frame((dataset, partition): PlaceId, next: u64) -> Vec<u8> {
 }
 
 fn read_end(bytes: &[u8]) -> Result<(PlaceId, u64)> {
-    let mut decoder = Decoder::new(bytes);
+    let mut decoder = FieldDecoder::new(bytes);
     let id = (DatasetId(decoder.u32("dataset")?), PartitionId(decoder.u32("partition")?));
     let next = decoder.u64("next frame")?;
     decoder.finish("end of a checkpoint")?;
     Ok((id, next))
 }
 
-fn records_frame(copied: &[Copied]) -> Vec<u8> {
+fn records_frame(copied: &[CopiedRecord]) -> Vec<u8> {
     let records = copied.iter().map(|record| {
         let value = record.value.as_ref().map(|pieces| {
             let pieces = pieces.iter();
             pieces
                 .map(|piece| match piece.as_bytes() {
-                    Some(bytes) => Data::Inline(bytes),
+                    Some(bytes) => ValueData::Inline(bytes),
                     // A record has at most 1 MiB.
-                    None => Data::Zeros(piece.len() as u32),
+                    None => ValueData::Zeros(piece.len() as u32),
                 })
                 .collect()
         });
         RecordCopy { key: &record.key, version: record.version, value }
     });
-    let message = Message::Records { attempt: 0, step: 0, records: records.collect() };
+    let message = PeerMessage::Records { attempt: 0, step: 0, records: records.collect() };
     let mut frame = vec![tag::RECORDS, 0, 0, 0, 0];
     message.encode(&mut frame);
     let len = (frame.len() - 5) as u32;
@@ -156,7 +161,7 @@ fn records_frame(copied: &[Copied]) -> Vec<u8> {
 
 /// The next frames of the checkpoint of a partition.
 #[derive(Debug)]
-pub enum Piece {
+pub enum CheckpointPiece {
     /// More are to come.
     Some(Vec<Vec<u8>>),
     /// The last ones. They hold with all that the log says below frame `next`, so what is below must be on flash before the checkpoint is finished; and
@@ -169,24 +174,29 @@ pub enum Piece {
     },
 }
 
-/// Copies about `len_max` more bytes of what [`Mirrored::begin_checkpoint`] began; `next` is the frame that the log writes next.
+/// Copies about `len_max` more bytes of what [`MirroredPartition::begin_checkpoint`] began; `next` is the frame that the log writes next.
 ///
 /// # Errors
 /// `NotFound`: the partition is being replaced, and the copy is no more. Those of the store.
-pub fn copy(member: &mut Mirrored, id: PlaceId, next: u64, len_max: usize) -> Result<Piece> {
+pub fn copy(
+    member: &mut MirroredPartition,
+    id: PlaceId,
+    next: u64,
+    len_max: usize,
+) -> Result<CheckpointPiece> {
     Ok(match member.checkpoint_step(len_max)? {
-        None | Some(Batch::Compare { .. }) => {
+        None | Some(CopyBatch::Compare { .. }) => {
             return Err(Error::new(ErrorKind::NotFound, "its partition is being replaced"));
         }
-        Some(Batch::Records(records)) => Piece::Some(vec![records_frame(&records)]),
-        Some(Batch::Last(records)) => {
+        Some(CopyBatch::Records(records)) => CheckpointPiece::Some(vec![records_frame(&records)]),
+        Some(CopyBatch::Last(records)) => {
             let mut frames = vec![records_frame(&records)];
             let mut state = Vec::new();
             member.export(&mut state);
             let parts = state.chunks(STATE_PART_LEN);
             frames.extend(parts.map(|part| [&[tag::STATE], part].concat()));
             frames.push(end_frame(id, next));
-            Piece::Last { frames, position: member.point().position }
+            CheckpointPiece::Last { frames, position: member.point().position }
         }
     })
 }

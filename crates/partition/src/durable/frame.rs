@@ -7,8 +7,8 @@
 //! ```
 
 use samite_types::{DatasetId, PartitionId};
-use samite_wire::peer::Entry;
-use samite_wire::{Decoder, WireError};
+use samite_wire::peer::PartitionLogEntry;
+use samite_wire::{FieldDecoder, WireError};
 
 use super::PlaceId;
 use crate::mirror::LogEntry;
@@ -19,16 +19,16 @@ pub const OVERHEAD: usize = 128;
 /// What a frame says.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "mostly it is an entry, and it lives for one call")]
-pub enum Frame<'a> {
+pub enum PartitionFrame<'a> {
     /// What has happened to a partition.
-    Entry(PlaceId, Entry<'a>),
+    Entry(PlaceId, PartitionLogEntry<'a>),
     /// What is known of a partition does not count any more.
     Discarded(PlaceId),
     /// A dataset is no more.
     Dropped(DatasetId),
 }
 
-/// Of [`Frame::Entry`].
+/// Of [`PartitionFrame::Entry`].
 pub fn encode_entry(out: &mut Vec<u8>, id: PlaceId, entry: &LogEntry) {
     encode_discarded(out, id);
     out.extend_from_slice(&(entry.body().len() as u32).to_le_bytes());
@@ -38,13 +38,13 @@ pub fn encode_entry(out: &mut Vec<u8>, id: PlaceId, entry: &LogEntry) {
     }
 }
 
-/// Of [`Frame::Discarded`].
+/// Of [`PartitionFrame::Discarded`].
 pub fn encode_discarded(out: &mut Vec<u8>, (dataset, partition): PlaceId) {
     encode_dropped(out, dataset);
     out.extend_from_slice(&partition.get().to_le_bytes());
 }
 
-/// Of [`Frame::Dropped`].
+/// Of [`PartitionFrame::Dropped`].
 pub fn encode_dropped(out: &mut Vec<u8>, dataset: DatasetId) {
     out.extend_from_slice(&dataset.get().to_le_bytes());
 }
@@ -53,17 +53,17 @@ pub fn encode_dropped(out: &mut Vec<u8>, dataset: DatasetId) {
 ///
 /// # Errors
 /// It is none of these.
-pub fn decode(bytes: &[u8]) -> Result<Frame<'_>, WireError> {
-    let mut decoder = Decoder::new(bytes);
+pub fn decode(bytes: &[u8]) -> Result<PartitionFrame<'_>, WireError> {
+    let mut decoder = FieldDecoder::new(bytes);
     let dataset = DatasetId(decoder.u32("dataset")?);
     if decoder.rest().is_empty() {
-        return Ok(Frame::Dropped(dataset));
+        return Ok(PartitionFrame::Dropped(dataset));
     }
     let id = (dataset, PartitionId(decoder.u32("partition")?));
     if decoder.rest().is_empty() {
-        return Ok(Frame::Discarded(id));
+        return Ok(PartitionFrame::Discarded(id));
     }
     let len = decoder.u32("entry length")? as usize;
     let body = decoder.bytes(len, "entry")?;
-    Ok(Frame::Entry(id, Entry::decode(body, decoder.rest())?))
+    Ok(PartitionFrame::Entry(id, PartitionLogEntry::decode(body, decoder.rest())?))
 }

@@ -3,27 +3,27 @@
 use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
 
-use samite_log::{Disk, Log, Settings};
+use samite_log::{LogDisk, LogSettings, OpenLog};
 use samite_types::{DatasetId, Error, ErrorKind, Result};
-use samite_wire::peer::Entry;
+use samite_wire::peer::PartitionLogEntry;
 
 use super::PlaceId;
-use super::checkpoint::{self, Loaded};
-use super::frame::{self, Frame};
-use super::tracks::{Track, Tracks};
-use crate::mirror::Mirrored;
+use super::checkpoint::{self, LoadedCheckpoint};
+use super::frame::{self, PartitionFrame};
+use super::tracks::{LogTrack, LogTracks};
+use crate::mirror::MirroredPartition;
 
 /// Partitions as they were.
-pub type Recovered = BTreeMap<PlaceId, Mirrored>;
+pub type Recovered = BTreeMap<PlaceId, MirroredPartition>;
 
 /// What was found.
-pub struct Found {
+pub struct RecoveredLog {
     /// The log, to be gone on with.
-    pub log: Log,
+    pub log: OpenLog,
     /// Partitions.
     pub partitions: Recovered,
     /// What is known of their way through the log.
-    pub tracks: Tracks,
+    pub tracks: LogTracks,
     /// Bytes of the checkpoint of each partition that has one.
     pub checkpointed: BTreeMap<PlaceId, u64>,
     /// Entries of the log that were applied.
@@ -35,39 +35,40 @@ pub struct Found {
 /// # Errors
 /// Damage, and where; too little memory for what is there.
 pub fn recover(
-    disk: &Arc<dyn Disk>,
-    settings: Settings,
-    open: &mut dyn FnMut(PlaceId) -> Result<Mirrored>,
+    disk: &Arc<dyn LogDisk>,
+    settings: LogSettings,
+    open: &mut dyn FnMut(PlaceId) -> Result<MirroredPartition>,
     progress: &mut dyn FnMut(u64),
-) -> Result<Found> {
-    let mut replay = Replay::default();
+) -> Result<RecoveredLog> {
+    let mut replay = LogReplay::default();
     let mut checkpointed = BTreeMap::new();
     for id in checkpoint::find(&**disk, settings.id)? {
         let mut member = open(id)?;
-        let Loaded { next, len } = checkpoint::load(&**disk, settings.id, id, &mut member)?;
+        let LoadedCheckpoint { next, len } =
+            checkpoint::load(&**disk, settings.id, id, &mut member)?;
         checkpointed.insert(id, len);
-        replay.tracks.insert(id, Track { needed: next, ..Track::default() });
+        replay.tracks.insert(id, LogTrack { needed: next, ..LogTrack::default() });
         replay.partitions.insert(id, member);
     }
-    let log = Log::open(Arc::clone(disk), settings, &mut |number, bytes| {
+    let log = OpenLog::open(Arc::clone(disk), settings, &mut |number, bytes| {
         let told = match frame::decode(bytes)? {
-            Frame::Entry(id, entry) => {
+            PartitionFrame::Entry(id, entry) => {
                 let entered = replay.entry(number, id, &entry, open);
                 progress(replay.replayed);
                 entered
             }
-            Frame::Discarded(id) => {
+            PartitionFrame::Discarded(id) => {
                 replay.discarded(number, id);
                 Ok(())
             }
-            Frame::Dropped(dataset) => {
+            PartitionFrame::Dropped(dataset) => {
                 replay.dropped(dataset);
                 Ok(())
             }
         };
         told.map_err(|error| error.context(format_args!("frame {number} of the log")))
     })?;
-    let Replay { partitions, tracks, failures, replayed } = replay;
+    let LogReplay { partitions, tracks, failures, replayed } = replay;
     if let Some(failure) = failures.into_values().next() {
         return Err(failure);
     }
@@ -80,29 +81,29 @@ pub fn recover(
         );
         return Err(Error::new(ErrorKind::Corrupt, words));
     }
-    let tracks = Tracks::new(tracks);
-    Ok(Found { log, partitions, tracks, checkpointed, replayed })
+    let tracks = LogTracks::new(tracks);
+    Ok(RecoveredLog { log, partitions, tracks, checkpointed, replayed })
 }
 
 #[derive(Default)]
-struct Replay {
+struct LogReplay {
     partitions: Recovered,
-    tracks: BTreeMap<PlaceId, Track>,
+    tracks: BTreeMap<PlaceId, LogTrack>,
     /// Partitions whose entries do not follow on what is there. They must turn out to be discarded or dropped later: then the log may
     /// begin in their midst.
     failures: BTreeMap<PlaceId, Error>,
     replayed: u64,
 }
 
-impl Replay {
+impl LogReplay {
     fn entry(
         &mut self,
         number: u64,
         id: PlaceId,
-        entry: &Entry<'_>,
-        open: &mut dyn FnMut(PlaceId) -> Result<Mirrored>,
+        entry: &PartitionLogEntry<'_>,
+        open: &mut dyn FnMut(PlaceId) -> Result<MirroredPartition>,
     ) -> Result<()> {
-        let first = Track { needed: number, ..Track::default() };
+        let first = LogTrack { needed: number, ..LogTrack::default() };
         let track = self.tracks.entry(id).or_insert(first);
         if number < track.needed || track.is_headless || self.failures.contains_key(&id) {
             return Ok(());
@@ -136,7 +137,7 @@ impl Replay {
         }
         self.failures.remove(&id);
         self.partitions.remove(&id);
-        let track = Track { last: number, needed: number + 1, is_headless: true };
+        let track = LogTrack { last: number, needed: number + 1, is_headless: true };
         self.tracks.insert(id, track);
     }
 

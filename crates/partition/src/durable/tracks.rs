@@ -8,7 +8,7 @@ use super::PlaceId;
 
 /// What is known of a partition's way through the log.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Track {
+pub(super) struct LogTrack {
     /// Frame with its last entry; 0: none.
     pub(super) last: u64,
     /// Frames below this are not needed for it.
@@ -19,22 +19,23 @@ pub(super) struct Track {
 
 /// The partitions of a log.
 #[derive(Debug, Default)]
-pub struct Tracks {
-    tracks: BTreeMap<PlaceId, Track>,
+pub struct LogTracks {
+    tracks: BTreeMap<PlaceId, LogTrack>,
     /// Entries on their way to flash: number of the frame, partition, position.
     under_way: VecDeque<(u64, PlaceId, Position)>,
     /// Words on their way to flash that what was told does not count: number of the frame, first frame that is needed until it is there.
     discards: VecDeque<(u64, u64)>,
 }
 
-impl Tracks {
-    pub(super) const fn new(tracks: BTreeMap<PlaceId, Track>) -> Self {
+impl LogTracks {
+    pub(super) const fn new(tracks: BTreeMap<PlaceId, LogTrack>) -> Self {
         Self { tracks, under_way: VecDeque::new(), discards: VecDeque::new() }
     }
 
     /// An entry of a partition, up to `position`, was appended as `frame`.
     pub fn appended(&mut self, id: PlaceId, frame: u64, position: Position) {
-        let track = self.tracks.entry(id).or_insert(Track { needed: frame, ..Track::default() });
+        let track =
+            self.tracks.entry(id).or_insert(LogTrack { needed: frame, ..LogTrack::default() });
         track.last = frame;
         self.under_way.push_back((frame, id, position));
     }
@@ -42,7 +43,7 @@ impl Tracks {
     /// `frame` says that what was told of a partition does not count any more.
     pub fn discarded(&mut self, id: PlaceId, frame: u64) {
         self.under_way.retain(|(_, other, _)| *other != id);
-        let track = Track { last: frame, needed: frame + 1, is_headless: true };
+        let track = LogTrack { last: frame, needed: frame + 1, is_headless: true };
         let before = self.tracks.insert(id, track);
         // Recovery reads what is told up to there as it stands; without its beginning it would not be read at all.
         if let Some(before) = before.filter(|before| before.last >= before.needed) {
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_was_told_is_kept_until_the_word_that_it_does_not_count_is_on_flash() {
-        let mut tracks = Tracks::default();
+        let mut tracks = LogTracks::default();
         let id = (DatasetId(1), PartitionId(0));
         for frame in 5..8 {
             tracks.appended(id, frame, Position(frame));

@@ -4,37 +4,37 @@ use std::time::Duration;
 
 use samite_types::ClientId;
 use samite_wire::op::{Action, Operation};
-use samite_wire::peer::Event;
+use samite_wire::peer::EntryEvent;
 
 use super::secondary::NO_LEASE;
-use super::{Mirrored, Role, digest};
-use crate::{ActionOutput, Context, Outcome};
+use super::{MemberRole, MirroredPartition, digest};
+use crate::{ActionOutput, AppliedOutcome, RequestContext};
 
-impl Mirrored {
+impl MirroredPartition {
     /// A refusal that is remembered for good.
     pub(super) fn write_refusal(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
-        outcome: &Outcome,
+        outcome: &AppliedOutcome,
         now: Duration,
     ) {
-        let Outcome::Failed { kind, index, .. } = outcome else { return };
+        let AppliedOutcome::Failed { kind, index, .. } = outcome else { return };
         let (answered_below, seq) = (context.answered_below, operation.seq);
-        let event = Event::Refused { client, answered_below, seq, kind: *kind, index: *index };
+        let event = EntryEvent::Refused { client, answered_below, seq, kind: *kind, index: *index };
         self.record(event, 0, Vec::new(), now);
     }
 
     /// Holds are taken and released without a change of records: members do that alone.
-    pub(super) fn write_holds(
+    pub(super) fn write_references(
         &mut self,
         client: ClientId,
         operation: &Operation<'_>,
-        outcome: &Outcome,
+        outcome: &AppliedOutcome,
         now: Duration,
     ) {
-        let Outcome::Done(outputs) = outcome else { return };
+        let AppliedOutcome::Done(outputs) = outcome else { return };
         let done = operation.actions.iter().zip(outputs).filter_map(|(action, output)| {
             match (action, output) {
                 (Action::Hold { .. } | Action::Release { .. }, ActionOutput::Number(number)) => {
@@ -46,7 +46,7 @@ impl Mirrored {
         let (actions, outputs): (Vec<_>, Vec<_>) = done.unzip();
         let operation = Operation::new(operation.partition, actions);
         let outcome = digest::of_outcome(&operation, &outputs);
-        let event = Event::Applied {
+        let event = EntryEvent::Applied {
             client,
             answered_below: samite_types::Seq(0),
             is_retry: false,
@@ -60,22 +60,22 @@ impl Mirrored {
     pub(super) fn write_lending(
         &mut self,
         operation: &Operation<'_>,
-        outcome: &Outcome,
+        outcome: &AppliedOutcome,
         now: Duration,
     ) {
-        let Outcome::Done(outputs) = outcome else { return };
+        let AppliedOutcome::Done(outputs) = outcome else { return };
         let mut pairs = operation.actions.iter().zip(outputs);
         let lends =
             pairs.any(|pair| matches!(pair, (Action::Lease { .. }, ActionOutput::Number(1..))));
         if !lends {
             return;
         }
-        if let Role::Primary(primary) = &mut self.role {
+        if let MemberRole::Primary(primary) = &mut self.role {
             primary.lends = true;
         }
         if !self.lends {
             self.lends = true;
-            self.record(Event::Lending { on: true }, 0, Vec::new(), now);
+            self.record(EntryEvent::Lending { on: true }, 0, Vec::new(), now);
         }
     }
 
@@ -84,10 +84,10 @@ impl Mirrored {
         if !self.is_primary() {
             return;
         }
-        let marks = self.partition.marks();
+        let marks = self.partition.stamps();
         self.partition.drop_client(client);
-        if self.partition.marks() != marks {
-            self.record(Event::Gone { client }, 0, Vec::new(), now);
+        if self.partition.stamps() != marks {
+            self.record(EntryEvent::Gone { client }, 0, Vec::new(), now);
         }
     }
 }

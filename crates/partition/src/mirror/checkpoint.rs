@@ -2,43 +2,43 @@
 
 use std::time::Duration;
 
-use samite_backend::Limit;
+use samite_backend::QuotaLimit;
 use samite_types::ErrorKind;
-use samite_wire::peer::{Entry, RecordCopy};
+use samite_wire::peer::{PartitionLogEntry, RecordCopy};
 
-use super::{Batch, Funds, Mirrored, Source};
+use super::{ChangeFunds, CopyBatch, CopySource, MirroredPartition};
 
-impl Mirrored {
-    /// Applies an entry that a log on flash gave back, in order; before the first [`Mirrored::configure`].
+impl MirroredPartition {
+    /// Applies an entry that a log on flash gave back, in order; before the first [`MirroredPartition::configure`].
     ///
     /// # Errors
     /// It does not follow on what is here, or something else came of it: the log is not of this partition.
-    pub fn replay(&mut self, entry: &Entry<'_>) -> Result<(), ErrorKind> {
+    pub fn replay(&mut self, entry: &PartitionLogEntry<'_>) -> Result<(), ErrorKind> {
         self.partition.set_follows(true);
-        self.partition.set_funds(Funds::Promised);
+        self.partition.set_funds(ChangeFunds::Promised);
         self.is_replaying = true;
         let stepped = self.step(entry, Duration::ZERO);
         self.is_replaying = false;
-        self.partition.set_funds(Funds::Own);
+        self.partition.set_funds(ChangeFunds::Own);
         stepped.map(|_| ())
     }
 
     /// Begins a copy of all that is here, for a checkpoint; one that is under way ends.
     pub fn begin_checkpoint(&mut self) {
-        self.checkpoint = Some(Source::copying());
+        self.checkpoint = Some(CopySource::copying());
         self.partition.set_notes_touched(true);
     }
 
     /// The next records of the checkpoint, about `len_max` bytes of them; later ones replace earlier ones. All effects are to have been taken before: the log
-    /// goes on after the checkpoint with what it is told then. After [`Batch::Last`], and before anything else happens,
-    /// [`Mirrored::export`] gives what is to stand behind them. `None`: none is under way; the one that was has to begin again, unless it came to its end.
+    /// goes on after the checkpoint with what it is told then. After [`CopyBatch::Last`], and before anything else happens,
+    /// [`MirroredPartition::export`] gives what is to stand behind them. `None`: none is under way; the one that was has to begin again, unless it came to its end.
     ///
     /// # Errors
     /// Those of the store; the checkpoint ends.
-    pub fn checkpoint_step(&mut self, len_max: usize) -> samite_types::Result<Option<Batch>> {
+    pub fn checkpoint_step(&mut self, len_max: usize) -> samite_types::Result<Option<CopyBatch>> {
         let Some(mut source) = self.checkpoint.take() else { return Ok(None) };
         let batch = source.next(&self.partition, len_max)?;
-        if matches!(batch, Batch::Last(_)) {
+        if matches!(batch, CopyBatch::Last(_)) {
             debug_assert!(self.effects.is_log_told(), "a checkpoint of what no log has");
         } else {
             self.checkpoint = Some(source);
@@ -46,11 +46,11 @@ impl Mirrored {
         Ok(Some(batch))
     }
 
-    /// Puts records of a checkpoint in place. After the last, [`Mirrored::import`] takes what stood behind them.
+    /// Puts records of a checkpoint in place. After the last, [`MirroredPartition::import`] takes what stood behind them.
     ///
     /// # Errors
     /// Those of the store.
     pub fn install(&mut self, records: &[RecordCopy<'_>]) -> samite_types::Result<()> {
-        records.iter().try_for_each(|record| self.partition.install(record, Limit::Beyond))
+        records.iter().try_for_each(|record| self.partition.install(record, QuotaLimit::Beyond))
     }
 }

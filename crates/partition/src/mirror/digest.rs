@@ -6,9 +6,9 @@ use crate::ActionOutput;
 
 /// Takes in one number after the other.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Digest(u64);
+pub(crate) struct StateDigest(u64);
 
-impl Digest {
+impl StateDigest {
     pub(crate) const fn new() -> Self {
         Self(0x9e37_79b9_7f4a_7c15)
     }
@@ -25,7 +25,7 @@ impl Digest {
 
 /// Checksum of what came of an operation, as far as it must be the same everywhere: not what was read, and not leases.
 pub(super) fn of_outcome(operation: &Operation<'_>, outputs: &[ActionOutput]) -> u32 {
-    let mut digest = Digest::new();
+    let mut digest = StateDigest::new();
     for (action, output) in operation.actions.iter().zip(outputs) {
         match output {
             _ if matches!(action, Action::Lease { .. }) => {}

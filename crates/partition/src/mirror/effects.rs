@@ -3,32 +3,32 @@
 use std::collections::VecDeque;
 
 use samite_types::{ErrorKind, TargetId};
-use samite_wire::peer::{Envelope, Message};
+use samite_wire::peer::{PeerEnvelope, PeerMessage};
 use smallvec::SmallVec;
 
 use super::log::LogEntry;
-use super::packet::Packet;
+use super::packet::PeerPacket;
 
 /// Most messages that wait to be taken. Further ones are dropped, as a network may: they are sent again.
 const PACKETS_MAX: usize = 8192;
 
 /// Something that the driver is to do.
 #[derive(Clone, Debug)]
-pub enum Effect {
+pub enum MirrorEffect {
     /// Send a message.
-    Send(Packet),
-    /// Write an entry to the log on flash, and say when it is there ([`super::Mirrored::logged`]).
+    Send(PeerPacket),
+    /// Write an entry to the log on flash, and say when it is there ([`super::MirroredPartition::logged`]).
     Append(LogEntry),
     /// What is on flash of this partition, log and checkpoint, is no use any more: its records are being replaced.
     Discard,
-    /// The log on flash begins anew: make a checkpoint of what is here now, and say when it is there ([`super::Mirrored::logged`]).
+    /// The log on flash begins anew: make a checkpoint of what is here now, and say when it is there ([`super::MirroredPartition::logged`]).
     Checkpoint,
     /// More is committed: replies may leave.
     Committed,
     /// This member decides from here on, also on what becomes of what [clients hold](crate::Partition::holders).
     Leads,
     /// This member is not the primary any more: all replies that wait are answered [`ErrorKind::StaleMap`], and the board is wiped
-    /// ([`samite_backend::Arena::hide_all`]).
+    /// ([`samite_backend::Arena::retract_all`]).
     Deposed,
     /// Report to the coordinator that a member has missed something, by the epoch and the term that this member knows. Comes again until a map says so.
     Missed {
@@ -52,7 +52,7 @@ pub enum Effect {
         /// The last record of the range; empty: it was the last of all.
         upto: Box<[u8]>,
     },
-    /// A member has everything of this partition. When [`super::Mirrored::ready`] says so of the partitions of all datasets of the group, report it.
+    /// A member has everything of this partition. When [`super::MirroredPartition::ready`] says so of the partitions of all datasets of the group, report it.
     Synced {
         /// The member.
         target: TargetId,
@@ -73,34 +73,34 @@ pub enum Effect {
 
 /// Effects that wait to be taken.
 #[derive(Debug, Default)]
-pub(super) struct Effects {
-    packets: VecDeque<Packet>,
+pub(super) struct MirrorEffects {
+    packets: VecDeque<PeerPacket>,
     /// For the log on flash, in order.
-    flash: VecDeque<Effect>,
+    flash: VecDeque<MirrorEffect>,
     /// The newest acknowledgement says what all before it said.
-    acknowledged: Option<(TargetId, Message<'static>)>,
+    acknowledged: Option<(TargetId, PeerMessage<'static>)>,
     committed: bool,
     leads: bool,
     deposed: bool,
-    news: SmallVec<[Effect; 2]>,
+    news: SmallVec<[MirrorEffect; 2]>,
     /// What has become of records.
-    records: VecDeque<Effect>,
+    records: VecDeque<MirrorEffect>,
 }
 
-impl Effects {
-    pub(super) fn send(&mut self, packet: Packet) {
+impl MirrorEffects {
+    pub(super) fn send(&mut self, packet: PeerPacket) {
         if self.packets.len() < PACKETS_MAX {
             self.packets.push_back(packet);
         }
     }
 
-    pub(super) fn acknowledge(&mut self, to: TargetId, message: Message<'static>) {
+    pub(super) fn acknowledge(&mut self, to: TargetId, message: PeerMessage<'static>) {
         self.acknowledged = Some((to, message));
     }
 
     /// Bounded by the log, which takes no more entries than fit.
     pub(super) fn append(&mut self, entry: LogEntry) {
-        self.flash.push_back(Effect::Append(entry));
+        self.flash.push_back(MirrorEffect::Append(entry));
     }
 
     /// Whether nothing waits that the log on flash is to be told.
@@ -109,11 +109,11 @@ impl Effects {
     }
 
     pub(super) fn discard(&mut self) {
-        self.flash.push_back(Effect::Discard);
+        self.flash.push_back(MirrorEffect::Discard);
     }
 
     pub(super) fn checkpoint(&mut self) {
-        self.flash.push_back(Effect::Checkpoint);
+        self.flash.push_back(MirrorEffect::Checkpoint);
     }
 
     pub(super) const fn committed(&mut self) {
@@ -134,34 +134,34 @@ impl Effects {
     }
 
     /// News of a record; bounded by the number of those that may be damaged, and by what one message mends.
-    pub(super) fn record(&mut self, news: Effect) {
+    pub(super) fn record(&mut self, news: MirrorEffect) {
         self.records.push_back(news);
     }
 
     /// News of a member; bounded by the number of members.
-    pub(super) fn news(&mut self, news: Effect) {
+    pub(super) fn news(&mut self, news: MirrorEffect) {
         self.news.push(news);
     }
 
-    pub(super) fn next(&mut self, envelope: &Envelope) -> Option<Effect> {
+    pub(super) fn next(&mut self, envelope: &PeerEnvelope) -> Option<MirrorEffect> {
         if let Some(effect) = self.flash.pop_front() {
             return Some(effect);
         }
         if let Some(packet) = self.packets.pop_front() {
-            return Some(Effect::Send(packet));
+            return Some(MirrorEffect::Send(packet));
         }
         if let Some((to, message)) = self.acknowledged.take() {
-            let envelope = Envelope { to, ..*envelope };
-            return Some(Effect::Send(Packet::new(&envelope, &message)));
+            let envelope = PeerEnvelope { to, ..*envelope };
+            return Some(MirrorEffect::Send(PeerPacket::new(&envelope, &message)));
         }
         if std::mem::take(&mut self.committed) {
-            return Some(Effect::Committed);
+            return Some(MirrorEffect::Committed);
         }
         if std::mem::take(&mut self.leads) {
-            return Some(Effect::Leads);
+            return Some(MirrorEffect::Leads);
         }
         if std::mem::take(&mut self.deposed) {
-            return Some(Effect::Deposed);
+            return Some(MirrorEffect::Deposed);
         }
         self.news.pop().or_else(|| self.records.pop_front())
     }

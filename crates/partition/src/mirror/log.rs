@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use samite_backend::Piece;
+use samite_backend::ValuePiece;
 use samite_types::{Position, Term};
-use samite_wire::peer::{Entry, Envelope, Message};
+use samite_wire::peer::{PartitionLogEntry, PeerEnvelope, PeerMessage};
 
-use super::packet::{Packet, Payload};
+use super::packet::{Payload, PeerPacket};
 
 /// Most entries that are kept, and most bytes of them. Beyond, the primary takes no changes until followers have caught up.
 const ENTRIES_MAX: usize = 4096;
@@ -25,23 +25,23 @@ pub struct LogEntry {
 
 impl LogEntry {
     /// Encodes `entry`, whose inline data is in `payload`.
-    pub(super) fn new(entry: Entry<'_>, payload: Vec<Piece>) -> Self {
+    pub(super) fn new(entry: PartitionLogEntry<'_>, payload: Vec<ValuePiece>) -> Self {
         let (position, term) = (entry.after.position, entry.after.term);
         let mut message = Vec::with_capacity(128);
-        Message::Entry(entry).encode(&mut message);
+        PeerMessage::Entry(entry).encode(&mut message);
         Self { position, term, message: message.into(), payload: payload.into() }
     }
 
     /// Encodes `entry` with a copy of its data.
-    pub(super) fn copied(entry: &Entry<'_>) -> Self {
+    pub(super) fn copied(entry: &PartitionLogEntry<'_>) -> Self {
         let mut payload = Vec::new();
-        entry.payload(&mut |bytes| payload.push(Piece::Bytes(bytes.into())));
+        entry.payload(&mut |bytes| payload.push(ValuePiece::Bytes(bytes.into())));
         Self::new(entry.clone(), payload)
     }
 
     /// As a part of what another member may lack.
-    pub(super) fn as_tail(&self, envelope: &Envelope) -> Packet {
-        Packet::shared(envelope, &Message::tail_of(self.body()).into(), &self.payload)
+    pub(super) fn as_tail(&self, envelope: &PeerEnvelope) -> PeerPacket {
+        PeerPacket::shared(envelope, &PeerMessage::tail_of(self.body()).into(), &self.payload)
     }
 
     /// Its number.
@@ -56,7 +56,7 @@ impl LogEntry {
         self.term
     }
 
-    /// What [`Entry::decode`] reads, the payload aside.
+    /// What [`PartitionLogEntry::decode`] reads, the payload aside.
     #[must_use]
     pub fn body(&self) -> &[u8] {
         &self.message[1..]
@@ -64,25 +64,25 @@ impl LogEntry {
 
     /// Its payload, in order: no piece is a hole.
     #[must_use]
-    pub fn payload(&self) -> &[Piece] {
+    pub fn payload(&self) -> &[ValuePiece] {
         &self.payload
     }
 
     fn len(&self) -> usize {
-        self.message.len() + self.payload.iter().map(Piece::len).sum::<usize>()
+        self.message.len() + self.payload.iter().map(ValuePiece::len).sum::<usize>()
     }
 }
 
 /// Entries without a gap between them.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(super) struct EntryLog {
     /// With the costs of all entries up to each.
     entries: VecDeque<(LogEntry, u64)>,
     len: usize,
     total: u64,
 }
 
-impl Log {
+impl EntryLog {
     pub(super) fn is_full(&self) -> bool {
         self.entries.len() >= ENTRIES_MAX || self.len >= LEN_MAX
     }

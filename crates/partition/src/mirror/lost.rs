@@ -3,19 +3,19 @@
 use samite_types::{ClientId, ErrorKind};
 use samite_wire::op::Operation;
 
-use super::{Mirrored, refused_at};
-use crate::{Context, Grants, Outcome, lost};
+use super::{MirroredPartition, refused_at};
+use crate::{AppliedOutcome, BlockGrants, RequestContext, lost};
 
-impl Mirrored {
-    /// Applies an operation. In a partition that is [lost](super::View::is_lost), what is not there is not said to be missing, and not made: the answer is
+impl MirroredPartition {
+    /// Applies an operation. In a partition that is [lost](super::GroupView::is_lost), what is not there is not said to be missing, and not made: the answer is
     /// [`ErrorKind::Lost`]. Nothing takes effect then, and a change is remembered to have been refused.
     pub(super) fn apply_unless_lost(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
-        grants: &mut dyn Grants,
-    ) -> Outcome {
+        grants: &mut dyn BlockGrants,
+    ) -> AppliedOutcome {
         if !self.is_lost {
             return self.partition.apply(client, context, operation, grants);
         }

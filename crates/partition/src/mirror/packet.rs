@@ -2,47 +2,47 @@
 
 use std::sync::Arc;
 
-use samite_backend::Piece;
+use samite_backend::ValuePiece;
 use samite_types::TargetId;
-use samite_wire::peer::{Envelope, HEAD_LEN, Message};
+use samite_wire::peer::{HEAD_LEN, PeerEnvelope, PeerMessage};
 use smallvec::SmallVec;
 
 /// A message to another member. In a frame stand [`head`](Self::head) and [`body`](Self::body) of each message one behind the other, and the payloads in
 /// the same order behind all of them.
 #[derive(Clone, Debug)]
-pub struct Packet {
+pub struct PeerPacket {
     to: TargetId,
     head: [u8; HEAD_LEN],
-    body: Body,
+    body: PacketBody,
     payload: Payload,
 }
 
 /// Pieces of a payload; bytes of each.
-pub(crate) type Payload = Arc<[Piece]>;
+pub(crate) type Payload = Arc<[ValuePiece]>;
 
 #[derive(Clone, Debug)]
-enum Body {
+enum PacketBody {
     /// Of answers, which are short.
     Small(SmallVec<[u8; 32]>),
     /// Of what may be sent more than once.
     Shared(Arc<[u8]>),
 }
 
-impl Packet {
+impl PeerPacket {
     /// A message without payload.
-    pub(crate) fn new(envelope: &Envelope, message: &Message<'_>) -> Self {
+    pub(crate) fn new(envelope: &PeerEnvelope, message: &PeerMessage<'_>) -> Self {
         let mut body = Vec::with_capacity(32);
         message.encode(&mut body);
         let head = envelope.encode(body.len(), 0);
-        let body = Body::Small(SmallVec::from_vec(body));
+        let body = PacketBody::Small(SmallVec::from_vec(body));
         Self { to: envelope.to, head, body, payload: Arc::new([]) }
     }
 
     /// A message of which others may be made.
-    pub(crate) fn shared(envelope: &Envelope, body: &Arc<[u8]>, payload: &Payload) -> Self {
-        let len = payload.iter().map(Piece::len).sum();
+    pub(crate) fn shared(envelope: &PeerEnvelope, body: &Arc<[u8]>, payload: &Payload) -> Self {
+        let len = payload.iter().map(ValuePiece::len).sum();
         let head = envelope.encode(body.len(), len);
-        let (body, payload) = (Body::Shared(Arc::clone(body)), Arc::clone(payload));
+        let (body, payload) = (PacketBody::Shared(Arc::clone(body)), Arc::clone(payload));
         Self { to: envelope.to, head, body, payload }
     }
 
@@ -62,21 +62,21 @@ impl Packet {
     #[must_use]
     pub fn body(&self) -> &[u8] {
         match &self.body {
-            Body::Small(body) => body,
-            Body::Shared(body) => body,
+            PacketBody::Small(body) => body,
+            PacketBody::Shared(body) => body,
         }
     }
 
     /// Its payload, in order: no piece is a hole. Pieces are shared, and stay as they are whatever becomes of the record.
     #[must_use]
-    pub fn payload(&self) -> &[Piece] {
+    pub fn payload(&self) -> &[ValuePiece] {
         &self.payload
     }
 
     /// Bytes of payload.
     #[must_use]
     pub fn payload_len(&self) -> usize {
-        self.payload.iter().map(Piece::len).sum()
+        self.payload.iter().map(ValuePiece::len).sum()
     }
 
     /// Appends it to the body and the payload of a frame, with a copy of the payload.

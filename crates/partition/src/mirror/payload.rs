@@ -1,35 +1,37 @@
 //! The data of an operation on its way to other members: without a copy where the record has it in a place of its own.
 
-use samite_backend::{Extent, Piece};
-use samite_wire::op::{Action, BlockRef, Data, Operation};
+use samite_backend::{ArenaExtent, ValuePiece};
+use samite_wire::op::{Action, BlockRef, Operation, ValueData};
 use samite_wire::peer::data_of;
 
-use super::Mirrored;
-use crate::{ActionOutput, Grants};
+use super::MirroredPartition;
+use crate::{ActionOutput, BlockGrants};
 
 /// Data of at least so many bytes is sent from where the record has it; less is copied, so that the next change of the record need not go
 /// elsewhere.
 const READ_BACK_MIN: usize = 16 << 10;
 
-impl Mirrored {
+impl MirroredPartition {
     /// The data of an operation that was just applied, in order.
     pub(super) fn payload(
         &self,
         operation: &Operation<'_>,
         outputs: &[ActionOutput],
-        taken: Vec<Piece>,
-    ) -> Vec<Piece> {
+        taken: Vec<ValuePiece>,
+    ) -> Vec<ValuePiece> {
         let is_single = changes_once(operation);
         let mut taken = taken.into_iter();
         let mut payload = Vec::new();
         for (index, data) in data_of(operation) {
             let is_copied = match data {
-                Data::Inline(bytes) => !is_single || bytes.len() < READ_BACK_MIN,
+                ValueData::Inline(bytes) => !is_single || bytes.len() < READ_BACK_MIN,
                 _ => !is_single,
             };
             match data {
-                Data::Inline(bytes) if is_copied => payload.push(Piece::Bytes((*bytes).into())),
-                Data::Blocks(blocks) if is_copied => {
+                ValueData::Inline(bytes) if is_copied => {
+                    payload.push(ValuePiece::Bytes((*bytes).into()))
+                }
+                ValueData::Blocks(blocks) if is_copied => {
                     payload.extend(taken.by_ref().take(blocks.len()))
                 }
                 _ => self.read_back(operation, index, outputs, data.len(), &mut payload),
@@ -45,7 +47,7 @@ impl Mirrored {
         index: usize,
         outputs: &[ActionOutput],
         len: usize,
-        payload: &mut Vec<Piece>,
+        payload: &mut Vec<ValuePiece>,
     ) {
         let offset = match outputs.get(index) {
             Some(ActionOutput::Written { offset, .. }) => *offset,
@@ -60,7 +62,9 @@ impl Mirrored {
         let read = self.partition.store.read(key, offset, len as u32, &mut |piece| {
             found += piece.len();
             payload.push(match piece {
-                Piece::Zeros(len) => Piece::Bytes(vec![0; len as usize].as_slice().into()),
+                ValuePiece::Zeros(len) => {
+                    ValuePiece::Bytes(vec![0; len as usize].as_slice().into())
+                }
                 piece => piece,
             });
         });
@@ -74,29 +78,29 @@ fn changes_once(operation: &Operation<'_>) -> bool {
 }
 
 /// Grants, and copies of what lies in the blocks that are taken from them, where it cannot be read back.
-pub(super) struct Copies<'g> {
-    grants: &'g mut dyn Grants,
+pub(super) struct GrantCopies<'g> {
+    grants: &'g mut dyn BlockGrants,
     copies: bool,
-    pub(super) taken: Vec<Piece>,
+    pub(super) taken: Vec<ValuePiece>,
 }
 
-impl<'g> Copies<'g> {
-    pub(super) fn new(grants: &'g mut dyn Grants, operation: &Operation<'_>) -> Self {
+impl<'g> GrantCopies<'g> {
+    pub(super) fn new(grants: &'g mut dyn BlockGrants, operation: &Operation<'_>) -> Self {
         Self { grants, copies: !changes_once(operation), taken: Vec::new() }
     }
 }
 
-impl Grants for Copies<'_> {
-    fn take(&mut self, block: &BlockRef) -> Option<Extent> {
+impl BlockGrants for GrantCopies<'_> {
+    fn take(&mut self, block: &BlockRef) -> Option<ArenaExtent> {
         let extent = self.grants.take(block)?;
         if self.copies {
             let len = extent.len().min(block.len as usize);
-            self.taken.push(Piece::Bytes(extent.as_slice()[..len].into()));
+            self.taken.push(ValuePiece::Bytes(extent.as_slice()[..len].into()));
         }
         Some(extent)
     }
 
-    fn put_back(&mut self, extent: Extent) {
+    fn put_back(&mut self, extent: ArenaExtent) {
         self.grants.put_back(extent);
     }
 }

@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use samite_types::{Epoch, Position, TargetId};
-use samite_wire::control::Consistency;
+use samite_wire::control::MemberConsistency;
 
-use super::resync::Resync;
-use super::room::Room;
+use super::resync::ResyncSource;
+use super::room::MemberRoom;
 
 /// Another member of the group.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct GroupPeer {
     pub(super) target: TargetId,
     /// Its process, once the map has named it.
     incarnation: Option<u64>,
-    pub(super) consistency: Consistency,
+    pub(super) consistency: MemberConsistency,
     /// It is sent entries, or will be.
-    pub(super) stream: Option<Stream>,
+    pub(super) stream: Option<EntryStream>,
     /// It is brought up to date.
-    pub(super) resync: Option<Resync>,
+    pub(super) resync: Option<ResyncSource>,
     /// Nothing is committed that it has not applied.
     pub(super) is_required: bool,
     /// It does not answer, or said that it cannot follow.
@@ -31,7 +31,7 @@ pub(super) struct Peer {
     pub(super) reported_at: Option<Duration>,
     /// When whoever reports it was last told that it is up to date, if that was by the newest map.
     pub(super) announced_at: Option<Duration>,
-    /// It waits for an answer to [`Message::AskReads`](samite_wire::peer::Message::AskReads).
+    /// It waits for an answer to [`Message::AskReads`](samite_wire::peer::PeerMessage::AskReads).
     pub(super) asks: Option<(u64, Position)>,
     /// It is brought up to date from then on.
     pub(super) resync_at: Duration,
@@ -41,7 +41,7 @@ pub(super) struct Peer {
 
 /// Entries on their way to a member.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct EntryStream {
     /// It has applied all up to this one.
     pub(super) acked: Position,
     /// The last one that was sent.
@@ -59,10 +59,10 @@ pub(super) struct Stream {
     /// Entries up to this one were written without regard to its room.
     pub(super) blind_upto: Position,
     /// The room that it keeps for entries.
-    pub(super) room: Room,
+    pub(super) room: MemberRoom,
 }
 
-impl Stream {
+impl EntryStream {
     /// A stream to a member that has applied all up to `acked`.
     pub(super) fn new(acked: Position, now: Duration) -> Self {
         Self {
@@ -74,17 +74,17 @@ impl Stream {
             lost_at: None,
             is_paused: false,
             blind_upto: acked,
-            room: Room::new(acked, now),
+            room: MemberRoom::new(acked, now),
         }
     }
 }
 
-impl Peer {
+impl GroupPeer {
     pub(super) const fn new(target: TargetId) -> Self {
         Self {
             target,
             incarnation: None,
-            consistency: Consistency::NeedsResync,
+            consistency: MemberConsistency::NeedsResync,
             stream: None,
             resync: None,
             is_required: false,
@@ -110,7 +110,7 @@ impl Peer {
     /// A newer map, of `epoch`, says this of it. The log stands at `here`.
     pub(super) fn see(
         &mut self,
-        consistency: Consistency,
+        consistency: MemberConsistency,
         epoch: Epoch,
         here: Position,
         now: Duration,
@@ -119,16 +119,16 @@ impl Peer {
         self.announced_at = None;
         self.forget_void(epoch);
         match consistency {
-            Consistency::Good => {
+            MemberConsistency::Good => {
                 if !self.follows() {
-                    self.stream = Some(Stream::new(here, now));
+                    self.stream = Some(EntryStream::new(here, now));
                 }
                 self.resync = None;
                 self.is_required = true;
                 (self.promised, self.void_from) = (None, None);
             }
-            _ if before == Consistency::Good => self.let_go(now),
-            Consistency::Bad => self.let_go(now),
+            _ if before == MemberConsistency::Good => self.let_go(now),
+            MemberConsistency::Bad => self.let_go(now),
             // The map may have called it good meanwhile, and does not any more.
             _ if self.is_required && self.is_failing && self.may_let_go() => self.let_go(now),
             _ => {}
@@ -142,7 +142,7 @@ impl Peer {
 
     /// Whether it has everything up to `committed`, and the map does not know.
     pub(super) fn is_unknown_to_be_synced(&self, committed: Position) -> bool {
-        self.consistency != Consistency::Good
+        self.consistency != MemberConsistency::Good
             && self.follows()
             && self.stream.as_ref().is_some_and(|stream| {
                 stream.acked >= committed && stream.acked >= stream.blind_upto
@@ -151,7 +151,7 @@ impl Peer {
 
     /// Whether it may be required no more without asking: no report that it is up to date can count any more.
     pub(super) fn may_let_go(&self) -> bool {
-        self.consistency != Consistency::Good && self.promised.is_none()
+        self.consistency != MemberConsistency::Good && self.promised.is_none()
     }
 
     /// It is said to be up to date, by the map of `epoch`.
@@ -183,6 +183,9 @@ impl Peer {
     /// Whether it is not up to date, and the map lets it become so.
     pub(super) fn needs_resync(&self) -> bool {
         !self.follows()
-            && matches!(self.consistency, Consistency::NeedsResync | Consistency::Restarted)
+            && matches!(
+                self.consistency,
+                MemberConsistency::NeedsResync | MemberConsistency::Restarted
+            )
     }
 }

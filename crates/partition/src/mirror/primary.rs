@@ -2,20 +2,23 @@
 
 use std::time::Duration;
 
-use samite_backend::Piece;
+use samite_backend::ValuePiece;
 use samite_types::{ClientId, Epoch, ErrorKind, Position, TargetId, Term};
-use samite_wire::control::Consistency;
+use samite_wire::control::MemberConsistency;
 use samite_wire::op::Operation;
-use samite_wire::peer::{Entry, Event, Message, Point};
+use samite_wire::peer::{EntryEvent, LogPoint, PartitionLogEntry, PeerMessage};
 use smallvec::SmallVec;
 
 use super::log::LogEntry;
-use super::packet::Packet;
-use super::payload::Copies;
-use super::peers::{Peer, Stream};
+use super::packet::PeerPacket;
+use super::payload::GrantCopies;
+use super::peers::{EntryStream, GroupPeer};
 use super::secondary::NONE;
-use super::{At, Effect, Mirrored, Role, Ticket, View, digest, refused};
-use crate::{Context, Grants, Outcome};
+use super::{
+    ApplyTime, CommitPosition, GroupView, MemberRole, MirrorEffect, MirroredPartition, digest,
+    refused,
+};
+use crate::{AppliedOutcome, BlockGrants, RequestContext};
 
 /// Most entries that are under way to one member, and to one that is late.
 const WINDOW: u64 = 1024;
@@ -23,8 +26,8 @@ const WINDOW_FAILING: u64 = 1;
 
 /// What only a primary knows.
 #[derive(Debug, Default)]
-pub(super) struct Primary {
-    pub(super) peers: Vec<Peer>,
+pub(super) struct PrimaryState {
+    pub(super) peers: Vec<GroupPeer>,
     /// What may be told.
     pub(super) committed: Position,
     /// Alone, and nothing is logged.
@@ -35,7 +38,7 @@ pub(super) struct Primary {
     pub(super) lends: bool,
     /// Leases that were given while it was alone, and by other rules, end then.
     long_leases_until: Duration,
-    /// Nothing is committed before, because of what members were lent; by the [steady](super::steady::Steady) clock.
+    /// Nothing is committed before, because of what members were lent; by the [steady](super::steady::SteadyTime) clock.
     pub(super) fenced_until: Option<Duration>,
     /// Number of the next question about room.
     pub(super) questions: u32,
@@ -45,9 +48,9 @@ pub(super) struct Primary {
     pub(super) resync_len: u64,
 }
 
-impl Mirrored {
+impl MirroredPartition {
     /// Decides by what the map says. `ends`: where the logs of members end that are known to lack entries, or to lack none.
-    pub(super) fn lead(&mut self, view: &View, ends: &[(TargetId, Position)], now: Duration) {
+    pub(super) fn lead(&mut self, view: &GroupView, ends: &[(TargetId, Position)], now: Duration) {
         let is_new = !self.is_primary();
         if is_new {
             self.reign += 1;
@@ -59,8 +62,8 @@ impl Mirrored {
                 self.log.clear();
             }
             let quiet_until = self.lends.then(|| now + self.times.record_lease_max);
-            let primary = Primary { quiet_until, questions: 1, ..Primary::default() };
-            self.role = Role::Primary(Box::new(primary));
+            let primary = PrimaryState { quiet_until, questions: 1, ..PrimaryState::default() };
+            self.role = MemberRole::Primary(Box::new(primary));
             self.give_up_reads();
             self.fence_as_new();
             self.effects.leads();
@@ -72,19 +75,19 @@ impl Mirrored {
         self.refresh_plain();
         if opens {
             self.partition.begin_term(self.term);
-            self.record(Event::Opened, 0, Vec::new(), now);
+            self.record(EntryEvent::Opened, 0, Vec::new(), now);
         }
         self.advance();
     }
 
-    fn see_members(&mut self, view: &View, now: Duration) {
+    fn see_members(&mut self, view: &GroupView, now: Duration) {
         let here = self.at.position;
         let live_until = self.partition.leases().live_until();
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         if primary.is_plain && self.is_group {
             primary.long_leases_until = live_until;
         }
-        let is_required = |peer: &&Peer| peer.is_required;
+        let is_required = |peer: &&GroupPeer| peer.is_required;
         let required: SmallVec<[TargetId; 4]> =
             primary.peers.iter().filter(is_required).map(|peer| peer.target).collect();
         let others = &view.members[1..];
@@ -92,7 +95,7 @@ impl Mirrored {
         for (member, incarnation) in others.iter().zip(&view.incarnations[1..]) {
             let known = primary.peers.iter().position(|peer| peer.target == member.target);
             let index = known.unwrap_or_else(|| {
-                primary.peers.push(Peer::new(member.target));
+                primary.peers.push(GroupPeer::new(member.target));
                 primary.peers.len() - 1
             });
             let peer = &mut primary.peers[index];
@@ -107,7 +110,7 @@ impl Mirrored {
 
     /// Those members are sent what they lack, as far as it is kept here.
     fn begin_behind(&mut self, ends: &[(TargetId, Position)], now: Duration) {
-        let Self { role: Role::Primary(primary), log, at, .. } = self else { return };
+        let Self { role: MemberRole::Primary(primary), log, at, .. } = self else { return };
         for peer in &mut primary.peers {
             let end = ends.iter().find(|(target, _)| *target == peer.target);
             if let Some((_, end)) = end
@@ -115,7 +118,7 @@ impl Mirrored {
                 && log.get(Position(end.get() + 1)).is_some()
                 && peer.follows()
             {
-                peer.stream = Some(Stream::new(*end, now));
+                peer.stream = Some(EntryStream::new(*end, now));
             }
         }
     }
@@ -124,7 +127,7 @@ impl Mirrored {
     #[must_use]
     pub fn mutable_at(&self, now: Duration) -> Option<Duration> {
         match &self.role {
-            Role::Primary(primary) => primary.quiet_until.filter(|until| *until > now),
+            MemberRole::Primary(primary) => primary.quiet_until.filter(|until| *until > now),
             _ => None,
         }
     }
@@ -133,7 +136,7 @@ impl Mirrored {
     #[must_use]
     pub const fn committed(&self) -> Position {
         match &self.role {
-            Role::Primary(primary) => primary.committed,
+            MemberRole::Primary(primary) => primary.committed,
             _ => NONE,
         }
     }
@@ -142,32 +145,32 @@ impl Mirrored {
     #[must_use]
     pub const fn resync_len(&self) -> u64 {
         match &self.role {
-            Role::Primary(primary) => primary.resync_len,
+            MemberRole::Primary(primary) => primary.resync_len,
             _ => 0,
         }
     }
 
     /// What a reply has to wait for that tells of things as they are now; `None`: nothing.
     #[must_use]
-    pub fn ticket(&self) -> Option<Ticket> {
+    pub fn commit_position(&self) -> Option<CommitPosition> {
         match &self.role {
-            Role::Primary(primary) if primary.committed < self.at.position => {
-                Some(Ticket { reign: self.reign, position: self.at.position })
+            MemberRole::Primary(primary) if primary.committed < self.at.position => {
+                Some(CommitPosition { reign: self.reign, position: self.at.position })
             }
             _ => None,
         }
     }
 
     /// Whether a member is good, or has everything and is waited for from here on: then it may be reported to be. The report must name the
-    /// epoch of the last [`Mirrored::configure`]; it may be under way until a newer one comes.
+    /// epoch of the last [`MirroredPartition::configure`]; it may be under way until a newer one comes.
     pub fn ready(&mut self, target: TargetId, now: Duration) -> bool {
         let epoch = self.epoch;
-        let Role::Primary(primary) = &mut self.role else { return false };
+        let MemberRole::Primary(primary) = &mut self.role else { return false };
         let (committed, long_leases_until) = (primary.committed, primary.long_leases_until);
         let Some(peer) = primary.peers.iter_mut().find(|peer| peer.target == target) else {
             return false;
         };
-        if peer.consistency == Consistency::Good {
+        if peer.consistency == MemberConsistency::Good {
             return true;
         }
         let is_ready = peer.is_unknown_to_be_synced(committed) && !peer.is_failing;
@@ -182,11 +185,11 @@ impl Mirrored {
     pub(super) fn serve(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
-        grants: &mut dyn Grants,
-        at: At,
-    ) -> (Outcome, Option<Ticket>) {
+        grants: &mut dyn BlockGrants,
+        at: ApplyTime,
+    ) -> (AppliedOutcome, Option<CommitPosition>) {
         let changes = operation.is_mutation();
         if self.is_group && at.now >= at.lease_until && !self.rules.ignores_lease
             || changes && self.mutable_at(at.now).is_some()
@@ -195,38 +198,38 @@ impl Mirrored {
             return (refused(ErrorKind::Unavailable), None);
         }
         let waits = self.waits();
-        let is_settled = !waits || !changes && self.ticket().is_none();
+        let is_settled = !waits || !changes && self.commit_position().is_none();
         self.partition.set_shows(is_settled);
         let lease_term_max = context.lease_term_max.min(self.times.record_lease_max);
-        let context = Context { lease_term_max, ..*context };
-        let marks = self.partition.marks();
+        let context = RequestContext { lease_term_max, ..*context };
+        let marks = self.partition.stamps();
         let funds = self.funds(at.now);
         self.partition.set_funds(funds);
-        let mut copies = Copies::new(grants, operation);
+        let mut copies = GrantCopies::new(grants, operation);
         let outcome = self.apply_unless_lost(client, &context, operation, &mut copies);
         if let Some(short) = self.partition.take_short() {
             self.ask_room(short, at.now);
         }
         let taken = copies.taken;
         let outcome = self.unless_damaged(outcome, at.now);
-        let after = self.partition.marks();
+        let after = self.partition.stamps();
         if after != marks {
             if after.version != marks.version {
                 self.write_change(client, &context, operation, &outcome, taken, at.now);
             } else if after.refusals != marks.refusals {
                 self.write_refusal(client, &context, operation, &outcome, at.now);
             } else {
-                self.write_holds(client, operation, &outcome, at.now);
+                self.write_references(client, operation, &outcome, at.now);
             }
         }
         self.write_lending(operation, &outcome, at.now);
-        (outcome, if self.rules.replies_early { None } else { self.ticket() })
+        (outcome, if self.rules.replies_early { None } else { self.commit_position() })
     }
 
     /// Whether anybody has to acknowledge what is applied.
     fn waits(&self) -> bool {
         match &self.role {
-            Role::Primary(primary) => {
+            MemberRole::Primary(primary) => {
                 self.logged.is_some()
                     || primary.fenced_until.is_some()
                     || primary.peers.iter().any(|peer| peer.is_required)
@@ -240,8 +243,8 @@ impl Mirrored {
         if !self.log.is_full() {
             return false;
         }
-        if let Role::Primary(primary) = &mut self.role {
-            let optional = |peer: &&mut Peer| !peer.is_required && peer.stream.is_some();
+        if let MemberRole::Primary(primary) = &mut self.role {
+            let optional = |peer: &&mut GroupPeer| !peer.is_required && peer.stream.is_some();
             primary.peers.iter_mut().filter(optional).for_each(|peer| peer.let_go(now));
         }
         self.advance();
@@ -251,16 +254,16 @@ impl Mirrored {
     fn write_change(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
-        outcome: &Outcome,
-        taken: Vec<Piece>,
+        outcome: &AppliedOutcome,
+        taken: Vec<ValuePiece>,
         now: Duration,
     ) {
-        let Outcome::Done(outputs) = outcome else { return };
+        let AppliedOutcome::Done(outputs) = outcome else { return };
         let payload =
             if self.writes_down() { self.payload(operation, outputs, taken) } else { Vec::new() };
-        let event = Event::Applied {
+        let event = EntryEvent::Applied {
             client,
             answered_below: context.answered_below,
             is_retry: context.is_retry,
@@ -273,7 +276,7 @@ impl Mirrored {
     /// Whether entries are needed by anybody.
     fn writes_down(&self) -> bool {
         match &self.role {
-            Role::Primary(primary) => {
+            MemberRole::Primary(primary) => {
                 self.logged.is_some() || primary.peers.iter().any(|peer| peer.stream.is_some())
             }
             _ => false,
@@ -283,24 +286,24 @@ impl Mirrored {
     /// Writes down what has happened to the partition, and sends it.
     pub(super) fn record(
         &mut self,
-        event: Event<'_>,
+        event: EntryEvent<'_>,
         outcome: u32,
-        payload: Vec<Piece>,
+        payload: Vec<ValuePiece>,
         now: Duration,
     ) {
         let before = self.at;
         let position = Position(before.position.get() + 1);
-        let after = Point { term: self.term, position, version: self.partition.version() };
+        let after = LogPoint { term: self.term, position, version: self.partition.version() };
         let cost = self.partition.take_charge();
         self.at = after;
         if self.writes_down() {
-            let entry = LogEntry::new(Entry { before, after, outcome, event }, payload);
+            let entry = LogEntry::new(PartitionLogEntry { before, after, outcome, event }, payload);
             if self.logged.is_some() {
                 self.effects.append(entry.clone());
             }
             self.log.push(entry, cost);
             let peers = match &self.role {
-                Role::Primary(primary) => primary.peers.len(),
+                MemberRole::Primary(primary) => primary.peers.len(),
                 _ => 0,
             };
             (0..peers).for_each(|index| self.pump(index, now));
@@ -320,7 +323,7 @@ impl Mirrored {
         if let Some(checkpoint) = &mut self.checkpoint {
             keys.iter().for_each(|key| checkpoint.note(key));
         }
-        if let Role::Primary(primary) = &mut self.role {
+        if let MemberRole::Primary(primary) = &mut self.role {
             for resync in primary.peers.iter_mut().filter_map(|peer| peer.resync.as_mut()) {
                 is_needed = true;
                 keys.iter().for_each(|key| resync.note(key));
@@ -333,7 +336,9 @@ impl Mirrored {
     pub(super) fn pump(&mut self, index: usize, now: Duration) {
         let envelope = self.envelope(TargetId(0));
         let last = self.at.position;
-        let Self { role: Role::Primary(primary), log, effects, times, .. } = self else { return };
+        let Self { role: MemberRole::Primary(primary), log, effects, times, .. } = self else {
+            return;
+        };
         let peer = &mut primary.peers[index];
         let window = if peer.is_failing { WINDOW_FAILING } else { WINDOW };
         let Some(stream) = peer.stream.as_mut().filter(|stream| !stream.is_paused) else { return };
@@ -347,18 +352,19 @@ impl Mirrored {
                 return self.fail(index, ErrorKind::NotFound, now);
             };
             stream.sent = position;
-            let envelope = samite_wire::peer::Envelope { to: peer.target, ..envelope };
-            effects.send(Packet::shared(&envelope, &entry.message, &entry.payload));
+            let envelope = samite_wire::peer::PeerEnvelope { to: peer.target, ..envelope };
+            effects.send(PeerPacket::shared(&envelope, &entry.message, &entry.payload));
         }
     }
 
     /// Finds out what is committed.
     pub(super) fn advance(&mut self) {
         let last = self.at.position;
-        let Self { role: Role::Primary(primary), log, effects, logged, rules, .. } = self else {
+        let Self { role: MemberRole::Primary(primary), log, effects, logged, rules, .. } = self
+        else {
             return;
         };
-        let streams = |peer: &Peer| peer.stream.as_ref().map(|stream| stream.acked);
+        let streams = |peer: &GroupPeer| peer.stream.as_ref().map(|stream| stream.acked);
         let required = primary.peers.iter().filter(|peer| peer.is_required);
         let acked = required.map(|peer| streams(peer).unwrap_or(NONE)).chain(*logged);
         let committed = acked.fold(last, Position::min);
@@ -372,38 +378,38 @@ impl Mirrored {
         let needed = primary.peers.iter().filter_map(streams);
         log.trim(needed.fold(last, Position::min));
         if has_more && self.reads.is_on {
-            self.lend_all();
+            self.grant_all();
         }
     }
 
     /// A member answers.
-    pub(super) fn answered(&mut self, from: TargetId, message: &Message<'_>, now: Duration) {
-        let Role::Primary(primary) = &mut self.role else { return };
+    pub(super) fn answered(&mut self, from: TargetId, message: &PeerMessage<'_>, now: Duration) {
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let Some(index) = primary.peers.iter().position(|peer| peer.target == from) else { return };
         match message {
-            Message::Applied { position, here, room, has_reserve, answers } => {
+            PeerMessage::Applied { position, here, room, has_reserve, answers } => {
                 self.room_told(index, (*here, *room), (*has_reserve, *answers), now);
                 self.acked(index, *position, now);
             }
-            Message::Gap { have } => self.gap(index, *have, now),
-            Message::Unfit { position, kind } if refuses(&primary.peers[index], *position) => {
+            PeerMessage::Gap { have } => self.gap(index, *have, now),
+            PeerMessage::Unfit { position, kind } if refuses(&primary.peers[index], *position) => {
                 self.fail(index, *kind, now);
             }
-            Message::AskReads { asked, position } => {
+            PeerMessage::AskReads { asked, position } => {
                 self.asked_reads(index, (*asked, *position), now);
             }
-            Message::Differs { after, upto } => self.mend(after, upto, now),
-            Message::Done { attempt, step, again, wanted, .. } => {
+            PeerMessage::Differs { after, upto } => self.mend(after, upto, now),
+            PeerMessage::Done { attempt, step, again, wanted, .. } => {
                 self.step_done(index, (*attempt, *step), (*again, wanted), now);
             }
-            Message::Lost { attempt, kind } => self.step_lost(index, *attempt, *kind, now),
+            PeerMessage::Lost { attempt, kind } => self.step_lost(index, *attempt, *kind, now),
             _ => {}
         }
     }
 
     fn acked(&mut self, index: usize, position: Position, now: Duration) {
         let (last, retransmit) = (self.at.position, self.times.retransmit);
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         let Some(stream) = peer.stream.as_mut().filter(|stream| !stream.is_paused) else { return };
         if position > last || position <= stream.acked {
@@ -422,7 +428,7 @@ impl Mirrored {
     /// A member lacks entries before the one that it got.
     fn gap(&mut self, index: usize, have: Position, now: Duration) {
         let quiet = self.times.retransmit / 10;
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         let Some(stream) = peer.stream.as_mut().filter(|stream| !stream.is_paused) else { return };
         let is_repeated = stream.gap.0 == have && now < stream.gap.1 + quiet;
@@ -446,7 +452,7 @@ impl Mirrored {
     pub fn unreachable(&mut self, target: TargetId, now: Duration) {
         self.see_time(now);
         self.unheard(target, now);
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         if let Some(index) = primary.peers.iter().position(|peer| peer.target == target)
             && primary.peers[index].is_required
         {
@@ -454,7 +460,7 @@ impl Mirrored {
         }
     }
 
-    /// The coordinator has answered, with the map of `by`, a report of [`Effect::Missed`] that was made in `term` by the map of `reported`: whatever was said
+    /// The coordinator has answered, with the map of `by`, a report of [`MirrorEffect::Missed`] that was made in `term` by the map of `reported`: whatever was said
     /// before that of the member's being up to date counts for nothing from then on, and this member can go on without it when a map calls it not good.
     pub fn missed_answered(
         &mut self,
@@ -465,7 +471,7 @@ impl Mirrored {
     ) {
         let epoch = self.epoch;
         let is_present = term == self.term;
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let peer = primary.peers.iter_mut().find(|peer| peer.target == target);
         let Some(peer) = peer.filter(|_| is_present) else { return };
         peer.void_promise(reported, by, epoch);
@@ -479,7 +485,7 @@ impl Mirrored {
     pub(super) fn fail(&mut self, index: usize, kind: ErrorKind, now: Duration) {
         let again = self.times.report_again;
         let drops = self.rules.drops_unrecorded;
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         peer.is_failing = true;
         if !peer.is_required || peer.may_let_go() {
@@ -490,7 +496,7 @@ impl Mirrored {
             if drops {
                 peer.let_go(now);
             }
-            self.effects.news(Effect::Missed { target, kind });
+            self.effects.news(MirrorEffect::Missed { target, kind });
         }
         self.advance();
     }
@@ -503,7 +509,7 @@ impl Mirrored {
             self.mend_due(now);
         }
         let mut index = 0;
-        while let Role::Primary(primary) = &mut self.role
+        while let MemberRole::Primary(primary) = &mut self.role
             && let Some(peer) = primary.peers.get_mut(index)
         {
             let resends = peer.resync.as_ref().and_then(|sync| sync.resend_at(times.retransmit));
@@ -526,7 +532,7 @@ impl Mirrored {
             index += 1;
         }
         self.review_room(now);
-        self.tick_elect(now);
+        self.tick_catching_up(now);
         self.end_quiet(now);
         self.end_fence();
         self.tick_reads(now);
@@ -534,7 +540,7 @@ impl Mirrored {
 
     /// A member that was sent something again has owed its answer for longer.
     fn owes_since(&mut self, index: usize, since: Duration, resend_at: Duration) {
-        if let Role::Primary(primary) = &mut self.role
+        if let MemberRole::Primary(primary) = &mut self.role
             && let Some(stream) = primary.peers[index].stream.as_mut()
         {
             (stream.since, stream.resend_at) = (since, resend_at);
@@ -543,23 +549,23 @@ impl Mirrored {
 
     /// Leases of earlier primaries are over.
     fn end_quiet(&mut self, now: Duration) {
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         if primary.quiet_until.is_none_or(|until| now < until) {
             return;
         }
         primary.quiet_until = None;
         if !primary.lends && !self.log.is_full() {
             self.lends = false;
-            self.record(Event::Lending { on: false }, 0, Vec::new(), now);
+            self.record(EntryEvent::Lending { on: false }, 0, Vec::new(), now);
         }
     }
 
-    /// When [`Mirrored::tick`] has something to do; `None`: as long as nothing else happens, never.
+    /// When [`MirroredPartition::tick`] has something to do; `None`: as long as nothing else happens, never.
     #[must_use]
     pub fn next_tick(&self) -> Option<Duration> {
         let damage = self.damage.next();
-        let Role::Primary(primary) = &self.role else {
-            let others = [self.reads_wait(), self.withheld(), self.next_elect(), damage];
+        let MemberRole::Primary(primary) = &self.role else {
+            let others = [self.reads_wait(), self.withheld(), self.next_catching_up(), damage];
             return others.into_iter().flatten().min();
         };
         let last = self.at.position;
@@ -579,16 +585,16 @@ impl Mirrored {
 }
 
 /// Whether it is now that a member refuses this entry: it has not applied it since.
-fn refuses(peer: &Peer, position: Position) -> bool {
+fn refuses(peer: &GroupPeer, position: Position) -> bool {
     let acked = peer.stream.as_ref().map(|stream| stream.acked);
     peer.follows() && acked.is_some_and(|acked| position > acked)
 }
 
 /// The stream of a member that owes an answer.
-fn owing(peer: &mut Peer, last: Position) -> Option<&mut Stream> {
+fn owing(peer: &mut GroupPeer, last: Position) -> Option<&mut EntryStream> {
     peer.stream.as_mut().filter(|stream| owes(stream, last))
 }
 
-fn owes(stream: &Stream, last: Position) -> bool {
+fn owes(stream: &EntryStream, last: Position) -> bool {
     !stream.is_paused && stream.acked < last
 }

@@ -1,13 +1,13 @@
-//! Reads by members that are not the primary, where a dataset lets them ([`Mirrored::set_reads_any`]).
+//! Reads by members that are not the primary, where a dataset lets them ([`MirroredPartition::set_reads_any`]).
 //!
 //! Such a member answers what only reads while the primary *lends* it that, and only with what is committed. It asks
-//! ([`Message::AskReads`]); the answer ([`Message::LendReads`]) says what is committed, and counts for [`Times::read_lease`](super::Times::read_lease) from when
+//! ([`PeerMessage::AskReads`]); the answer ([`PeerMessage::LendReads`]) says what is committed, and counts for [`Times::read_lease`](super::MirrorTimes::read_lease) from when
 //! the member asked. Until then the primary commits nothing without that member, whatever a map says meanwhile. So what was acknowledged before a
 //! read began is in the member's copy, and what the read saw is never undone. Nobody asks where nobody reads, and nobody waits where nobody asks.
 //!
 //! - Lent to is a member that is good by the primary's map and answers, while the lease of the primary's node runs for longer than what is lent.
 //! - A primary without a member that it required commits nothing before all that it has lent is over (a *fence*).
-//! - Time counts for what was lent as far as it was seen to pass ([`Steady`]): a primary whose clock jumps ahead does not take it for over.
+//! - Time counts for what was lent as far as it was seen to pass ([`SteadyTime`]): a primary whose clock jumps ahead does not take it for over.
 //! - A new primary begins with a fence: it does not know what others have lent. A former one, without which nothing is committed until everybody
 //!   knows that it is none any more, acknowledges nothing before what it has lent is over; where it is dropped there is a fence, too.
 //!
@@ -17,18 +17,18 @@
 use std::time::Duration;
 
 use samite_types::{ClientId, ErrorKind, Position, TargetId, Term};
-use samite_wire::control::Consistency;
+use samite_wire::control::MemberConsistency;
 use samite_wire::op::Operation;
-use samite_wire::peer::Message;
+use samite_wire::peer::PeerMessage;
 
 use super::secondary::NONE;
-use super::steady::Steady;
-use super::{At, Mirrored, Role, Ticket, refused};
-use crate::{Context, NoGrants, Outcome};
+use super::steady::SteadyTime;
+use super::{ApplyTime, CommitPosition, MemberRole, MirroredPartition, refused};
+use crate::{AppliedOutcome, NoGrants, RequestContext};
 
 /// What a member knows of reads by others than the primary.
 #[derive(Debug, Default)]
-pub(super) struct Reads {
+pub(super) struct MemberReads {
     /// The dataset lets all members answer them.
     pub(super) is_on: bool,
     /// As a member: the primary of this term has lent until then, and said that all up to there is committed.
@@ -42,14 +42,14 @@ pub(super) struct Reads {
     /// As a primary: the lease of the node runs until then.
     node_until: Duration,
     /// By this clock what was lent is over, and fences end.
-    steady: Steady,
+    steady: SteadyTime,
     /// What was lent is over then.
     lent_until: Duration,
     /// It was the primary, and acknowledges nothing before that.
     withholds: bool,
 }
 
-impl Reads {
+impl MemberReads {
     /// Up to where the primary of `term` has said that all is committed.
     pub(super) fn committed(&self, term: Term) -> Position {
         if self.term == term { self.committed } else { NONE }
@@ -73,8 +73,8 @@ impl Reads {
     }
 }
 
-impl Mirrored {
-    /// Whether members that are not the primary answer reads; before the first [`Mirrored::configure`], and the same for all members.
+impl MirroredPartition {
+    /// Whether members that are not the primary answer reads; before the first [`MirroredPartition::configure`], and the same for all members.
     pub const fn set_reads_any(&mut self, any: bool) {
         self.reads.is_on = any;
     }
@@ -113,22 +113,22 @@ impl Mirrored {
     /// Whether a member may answer this operation that is not the primary. It may still refuse.
     #[must_use]
     pub fn may_read(&self, operation: &Operation<'_>) -> bool {
-        self.reads.is_on && matches!(self.role, Role::Secondary) && operation.only_reads()
+        self.reads.is_on && matches!(self.role, MemberRole::Secondary) && operation.only_reads()
     }
 
     /// Answers a read as a member that follows.
     pub(super) fn read(
         &mut self,
         client: ClientId,
-        context: &Context,
+        context: &RequestContext,
         operation: &Operation<'_>,
-        at: At,
-    ) -> (Outcome, Option<Ticket>) {
+        at: ApplyTime,
+    ) -> (AppliedOutcome, Option<CommitPosition>) {
         let follows = self.is_fit && self.at.term == self.term && self.at.position > NONE;
         if !follows {
             return (refused(ErrorKind::StaleMap), None);
         }
-        let Reads { term, until, .. } = self.reads;
+        let MemberReads { term, until, .. } = self.reads;
         let is_lent = term == self.term && at.now < until || self.rules.reads_forever;
         let waits = self.at.position > self.reads.committed(self.term);
         // In time for the next.
@@ -145,7 +145,7 @@ impl Mirrored {
             return (outcome, None);
         }
         self.reads.wanted = self.at.position;
-        (outcome, Some(Ticket { reign: self.reign, position: self.at.position }))
+        (outcome, Some(CommitPosition { reign: self.reign, position: self.at.position }))
     }
 
     /// Asks the primary, unless it is asked already.
@@ -155,12 +155,12 @@ impl Mirrored {
         }
         self.reads.asked_at = Some(now);
         let asked = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-        let question = Message::AskReads { asked, position: self.at.position };
+        let question = PeerMessage::AskReads { asked, position: self.at.position };
         self.answer(self.primary, &question);
     }
 
     /// The primary lends.
-    pub(super) fn lent(&mut self, asked: u64, position: Position, now: Duration) {
+    pub(super) fn granted(&mut self, asked: u64, position: Position, now: Duration) {
         let asked = Duration::from_nanos(asked);
         if !self.is_fit || self.at.term != self.term || asked > now {
             return;
@@ -216,11 +216,12 @@ impl Mirrored {
     /// A member asks whether it may answer reads.
     pub(super) fn asked_reads(&mut self, index: usize, question: (u64, Position), now: Duration) {
         let lent_until = self.outlasting();
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         let has_lease =
             now + self.times.read_lease <= self.reads.node_until || self.rules.ignores_lease;
-        let is_up = peer.consistency == Consistency::Good && peer.is_required && !peer.is_failing;
+        let is_up =
+            peer.consistency == MemberConsistency::Good && peer.is_required && !peer.is_failing;
         // A member may not know yet that the partition is lost, and would say that something is missing.
         let may_lend = self.reads.is_on && has_lease && is_up && !self.is_lost;
         if may_lend && question.1 <= self.at.position {
@@ -231,21 +232,21 @@ impl Mirrored {
     }
 
     /// Tells members that wait for it what is committed.
-    pub(super) fn lend_all(&mut self) {
+    pub(super) fn grant_all(&mut self) {
         let peers = match &self.role {
-            Role::Primary(primary) => primary.peers.len(),
+            MemberRole::Primary(primary) => primary.peers.len(),
             _ => 0,
         };
         (0..peers).for_each(|index| self.lend_reads(index));
     }
 
     fn lend_reads(&mut self, index: usize) {
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let position = primary.committed;
         let peer = &mut primary.peers[index];
         let (to, committed) = (peer.target, |asks: &mut (u64, Position)| asks.1 <= position);
         if let Some((asked, _)) = peer.asks.take_if(committed) {
-            self.answer(to, &Message::LendReads { asked, position });
+            self.answer(to, &PeerMessage::LendReads { asked, position });
         }
     }
 
@@ -259,7 +260,7 @@ impl Mirrored {
 
     /// Some of those that were `required` are not any more: what they were lent is to be over first.
     pub(super) fn fence_without(&mut self, required: &[TargetId]) {
-        let Role::Primary(primary) = &self.role else { return };
+        let MemberRole::Primary(primary) = &self.role else { return };
         let is_required =
             |one: &TargetId| primary.peers.iter().any(|p| p.target == *one && p.is_required);
         let mut dropped = required.iter().filter(|one| !is_required(one)).peekable();
@@ -278,7 +279,7 @@ impl Mirrored {
         if self.rules.ignores_lent {
             return;
         }
-        if let Role::Primary(primary) = &mut self.role {
+        if let MemberRole::Primary(primary) = &mut self.role {
             primary.fenced_until = primary.fenced_until.max(Some(until));
         }
     }
@@ -286,7 +287,7 @@ impl Mirrored {
     /// Ends the fence when its time has come.
     pub(super) fn end_fence(&mut self) {
         let now = self.reads.steady.now();
-        if let Role::Primary(primary) = &mut self.role
+        if let MemberRole::Primary(primary) = &mut self.role
             && primary.fenced_until.take_if(|until| now >= *until).is_some()
         {
             self.advance();

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use samite_types::{ErrorKind, TargetId, Version};
-use samite_wire::peer::{Message, RecordCopy};
+use samite_wire::peer::{PeerMessage, RecordCopy};
 use smallvec::SmallVec;
 
-use super::packet::Packet;
+use super::packet::PeerPacket;
 use super::resync::pieces_of;
 use super::sink::travelling;
-use super::source::Copied;
-use super::{Effect, Mirrored, Role};
+use super::source::CopiedRecord;
+use super::{MemberRole, MirrorEffect, MirroredPartition};
 use crate::Key;
 
 /// Most damaged records that are known of at a time; more are found when these are put right.
@@ -23,12 +23,12 @@ const DAMAGED_MAX: usize = 1024;
 
 /// Records that are damaged here.
 #[derive(Debug, Default)]
-pub(super) struct Damage {
-    records: BTreeMap<Key, Damaged>,
+pub(super) struct DamagedRecords {
+    records: BTreeMap<Key, DamagedRecord>,
 }
 
 #[derive(Debug)]
-struct Damaged {
+struct DamagedRecord {
     /// When somebody is to be asked; `None`: there is nobody.
     at: Option<Duration>,
     /// Those that were asked and cannot help, since all were asked last.
@@ -37,14 +37,14 @@ struct Damaged {
     is_lost: bool,
 }
 
-impl Damage {
+impl DamagedRecords {
     /// When something is to be done.
     pub(super) fn next(&self) -> Option<Duration> {
         self.records.values().filter_map(|damaged| damaged.at).min()
     }
 }
 
-impl Mirrored {
+impl MirroredPartition {
     /// Records that are damaged here, as far as that is known.
     #[must_use]
     pub fn damaged(&self) -> usize {
@@ -58,8 +58,9 @@ impl Mirrored {
         keys.extend(self.partition.take_damaged());
         for key in &keys {
             if self.damage.records.len() < DAMAGED_MAX && !self.damage.records.contains_key(key) {
-                self.effects.record(Effect::Damaged { key: key.clone() });
-                let damaged = Damaged { at: Some(now), helpless: SmallVec::new(), is_lost: false };
+                self.effects.record(MirrorEffect::Damaged { key: key.clone() });
+                let damaged =
+                    DamagedRecord { at: Some(now), helpless: SmallVec::new(), is_lost: false };
                 self.damage.records.insert(key.clone(), damaged);
             }
         }
@@ -71,11 +72,11 @@ impl Mirrored {
     /// Members that may have what is damaged here.
     fn helpers(&self) -> SmallVec<[TargetId; 2]> {
         match &self.role {
-            Role::Primary(primary) => {
+            MemberRole::Primary(primary) => {
                 let peers = primary.peers.iter().filter(|peer| peer.follows());
                 peers.map(|peer| peer.target).collect()
             }
-            Role::Secondary if self.is_fit => SmallVec::from_slice(&[self.primary]),
+            MemberRole::Secondary if self.is_fit => SmallVec::from_slice(&[self.primary]),
             _ => SmallVec::new(),
         }
     }
@@ -102,8 +103,8 @@ impl Mirrored {
             let helper = helpers.iter().find(|helper| !damaged.helpless.contains(helper));
             if let Some(helper) = helper {
                 damaged.at = Some(now + self.times.retransmit);
-                let envelope = samite_wire::peer::Envelope { to: *helper, ..envelope };
-                self.effects.send(Packet::new(&envelope, &Message::Fetch { key: &key }));
+                let envelope = samite_wire::peer::PeerEnvelope { to: *helper, ..envelope };
+                self.effects.send(PeerPacket::new(&envelope, &PeerMessage::Fetch { key: &key }));
             } else {
                 damaged.is_lost = true;
                 damaged.helpless.clear();
@@ -114,13 +115,13 @@ impl Mirrored {
 
     fn mended(&mut self, key: &Key) {
         if self.damage.records.remove(key).is_some() {
-            self.effects.record(Effect::Mended { key: key.clone() });
+            self.effects.record(MirrorEffect::Mended { key: key.clone() });
         }
     }
 
     /// Another member's bytes of a record are damaged.
     pub(super) fn fetch_asked(&mut self, from: TargetId, key: &[u8], now: Duration) {
-        let can_help = self.is_fit && !matches!(self.role, Role::Out);
+        let can_help = self.is_fit && !matches!(self.role, MemberRole::Out);
         let found = if can_help { self.partition.read_record(key) } else { Ok(None) };
         if found.is_err() {
             self.note_damage(Vec::new(), now);
@@ -129,11 +130,11 @@ impl Mirrored {
             Ok(Some((meta, pieces))) => (meta.version, Some(pieces)),
             _ => (Version(0), None),
         };
-        let copied = [Copied { key: key.into(), version, value }];
+        let copied = [CopiedRecord { key: key.into(), version, value }];
         let mut body = Vec::with_capacity(64);
-        Message::Fetched { record: travelling(&copied[0]) }.encode(&mut body);
+        PeerMessage::Fetched { record: travelling(&copied[0]) }.encode(&mut body);
         let envelope = self.envelope(from);
-        let packet = Packet::shared(&envelope, &body.into(), &pieces_of(&copied).into());
+        let packet = PeerPacket::shared(&envelope, &body.into(), &pieces_of(&copied).into());
         self.effects.send(packet);
     }
 

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_backend::Piece;
+use samite_backend::ValuePiece;
 use samite_types::{ErrorKind, Position, Result, TargetId};
-use samite_wire::peer::{Message, RecordCopy};
+use samite_wire::peer::{PeerMessage, RecordCopy};
 
-use super::packet::{Packet, Payload};
-use super::peers::Stream;
-use super::room::Room;
+use super::packet::{Payload, PeerPacket};
+use super::peers::EntryStream;
+use super::room::MemberRoom;
 use super::sink::travelling;
-use super::source::{Batch, Copied, Source};
-use super::{Effect, Mirrored, Role};
+use super::source::{CopiedRecord, CopyBatch, CopySource};
+use super::{MemberRole, MirrorEffect, MirroredPartition};
 
 /// Most bytes of the partition's state in one step.
 const STATE_PART_LEN: usize = 256 << 10;
@@ -21,20 +21,20 @@ const SENDS_MAX: u32 = 100;
 
 /// One try to bring a member up to date.
 #[derive(Debug)]
-pub(super) struct Resync {
-    source: Source,
+pub(super) struct ResyncSource {
+    source: CopySource,
     attempt: u32,
     step: u32,
-    sent: Option<Sent>,
+    sent: Option<SentStep>,
     /// What remains to be sent once the copy is whole.
-    cut: Option<Cut>,
+    cut: Option<ResyncCut>,
     /// Bytes sent.
     pub(super) len: u64,
 }
 
 /// A step that was sent and not answered yet.
 #[derive(Debug)]
-struct Sent {
+struct SentStep {
     body: Arc<[u8]>,
     payload: Payload,
     at: Duration,
@@ -45,15 +45,15 @@ struct Sent {
 
 /// The partition's state where the copy is whole.
 #[derive(Debug)]
-struct Cut {
+struct ResyncCut {
     position: Position,
     state: Vec<u8>,
     done: usize,
 }
 
-impl Resync {
+impl ResyncSource {
     fn new(attempt: u32) -> Self {
-        let source = Source::comparing();
+        let source = CopySource::comparing();
         Self { source, attempt, step: 0, sent: None, cut: None, len: 0 }
     }
 
@@ -74,28 +74,28 @@ impl Resync {
 /// A step, encoded, and whether it is the last.
 type Encoded = (Arc<[u8]>, Payload, bool);
 
-fn encoded(message: &Message<'_>, payload: Vec<Piece>) -> Encoded {
+fn encoded(message: &PeerMessage<'_>, payload: Vec<ValuePiece>) -> Encoded {
     let mut body = Vec::with_capacity(64);
     message.encode(&mut body);
     (body.into(), payload.into(), false)
 }
 
-fn records_step(attempt: u32, step: u32, copied: &[Copied]) -> Encoded {
+fn records_step(attempt: u32, step: u32, copied: &[CopiedRecord]) -> Encoded {
     let records: Vec<RecordCopy<'_>> = copied.iter().map(travelling).collect();
-    encoded(&Message::Records { attempt, step, records }, pieces_of(copied))
+    encoded(&PeerMessage::Records { attempt, step, records }, pieces_of(copied))
 }
 
 /// The pieces of records that are no holes.
-pub(super) fn pieces_of(copied: &[Copied]) -> Vec<Piece> {
+pub(super) fn pieces_of(copied: &[CopiedRecord]) -> Vec<ValuePiece> {
     let pieces = copied.iter().filter_map(|record| record.value.as_ref()).flatten();
-    pieces.filter(|piece| !matches!(piece, Piece::Zeros(_))).cloned().collect()
+    pieces.filter(|piece| !matches!(piece, ValuePiece::Zeros(_))).cloned().collect()
 }
 
-impl Mirrored {
+impl MirroredPartition {
     /// Members that are being brought up to date, or have to be.
     pub fn resyncing(&self) -> impl Iterator<Item = TargetId> {
         let peers = match &self.role {
-            Role::Primary(primary) => primary.peers.as_slice(),
+            MemberRole::Primary(primary) => primary.peers.as_slice(),
             _ => &[],
         };
         peers.iter().filter(|peer| peer.needs_resync()).map(|peer| peer.target)
@@ -104,7 +104,7 @@ impl Mirrored {
     /// Those of them for which there was no room when it was last tried.
     pub fn lacking_room(&self) -> impl Iterator<Item = TargetId> {
         let peers = match &self.role {
-            Role::Primary(primary) => primary.peers.as_slice(),
+            MemberRole::Primary(primary) => primary.peers.as_slice(),
             _ => &[],
         };
         let lacking = peers.iter().filter(|peer| peer.needs_resync() && peer.lacks_room);
@@ -116,13 +116,13 @@ impl Mirrored {
     pub fn resync_step(&mut self, len_max: usize, now: Duration) -> usize {
         let mut sent = 0;
         let mut index = 0;
-        while let Role::Primary(primary) = &mut self.role
+        while let MemberRole::Primary(primary) = &mut self.role
             && let Some(peer) = primary.peers.get_mut(index)
         {
             if peer.needs_resync() && now >= peer.resync_at {
                 if peer.resync.is_none() {
                     primary.attempts += 1;
-                    peer.resync = Some(Resync::new(primary.attempts));
+                    peer.resync = Some(ResyncSource::new(primary.attempts));
                     self.partition.set_notes_touched(true);
                 }
                 match self.next_step(index, len_max, now) {
@@ -137,7 +137,7 @@ impl Mirrored {
 
     /// Sends the next step to a member, unless the last one is not answered.
     fn next_step(&mut self, index: usize, len_max: usize, now: Duration) -> Result<usize> {
-        let Role::Primary(primary) = &mut self.role else { return Ok(0) };
+        let MemberRole::Primary(primary) = &mut self.role else { return Ok(0) };
         let peer = &mut primary.peers[index];
         let Some(mut resync) = peer.resync.take() else { return Ok(0) };
         if resync.sent.is_some() {
@@ -145,49 +145,50 @@ impl Mirrored {
             return Ok(0);
         }
         let (body, payload, is_last) = self.encode_step(&mut resync, len_max)?;
-        let len = body.len() + payload.iter().map(Piece::len).sum::<usize>();
+        let len = body.len() + payload.iter().map(ValuePiece::len).sum::<usize>();
         resync.len += len as u64;
-        let Role::Primary(primary) = &mut self.role else { return Ok(0) };
+        let MemberRole::Primary(primary) = &mut self.role else { return Ok(0) };
         primary.resync_len += len as u64;
         let peer = &mut primary.peers[index];
         if let Some(cut) = &resync.cut
             && peer.stream.is_none()
         {
             // From here on entries are kept for it.
-            peer.stream = Some(Stream { is_paused: true, ..Stream::new(cut.position, now) });
+            peer.stream =
+                Some(EntryStream { is_paused: true, ..EntryStream::new(cut.position, now) });
         }
         let target = peer.target;
         let envelope = self.envelope(target);
-        self.effects.send(Packet::shared(&envelope, &body, &payload));
-        resync.sent = Some(Sent { body, payload, at: now, times: 1, is_last });
-        if let Role::Primary(primary) = &mut self.role {
+        self.effects.send(PeerPacket::shared(&envelope, &body, &payload));
+        resync.sent = Some(SentStep { body, payload, at: now, times: 1, is_last });
+        if let MemberRole::Primary(primary) = &mut self.role {
             primary.peers[index].resync = Some(resync);
         }
         Ok(len)
     }
 
-    fn encode_step(&self, resync: &mut Resync, len_max: usize) -> Result<Encoded> {
-        let Resync { source, attempt, step, cut, .. } = resync;
+    fn encode_step(&self, resync: &mut ResyncSource, len_max: usize) -> Result<Encoded> {
+        let ResyncSource { source, attempt, step, cut, .. } = resync;
         let attempt = *attempt;
         if *step == 0 {
-            return Ok(encoded(&Message::Begin { attempt }, Vec::new()));
+            return Ok(encoded(&PeerMessage::Begin { attempt }, Vec::new()));
         }
         let step = *step;
         if let Some(cut) = cut {
             return Ok(state_step(attempt, step, cut));
         }
         Ok(match source.next(&self.partition, len_max)? {
-            Batch::Compare { after, upto, records } => {
+            CopyBatch::Compare { after, upto, records } => {
                 let records = records.iter().map(|(key, version)| (&**key, *version)).collect();
                 let (after, upto) = (&*after, &*upto);
-                let message = Message::Compare { attempt, step, after, upto, records };
+                let message = PeerMessage::Compare { attempt, step, after, upto, records };
                 encoded(&message, Vec::new())
             }
-            Batch::Records(records) => records_step(attempt, step, &records),
-            Batch::Last(records) => {
+            CopyBatch::Records(records) => records_step(attempt, step, &records),
+            CopyBatch::Last(records) => {
                 let mut state = Vec::new();
                 self.export(&mut state);
-                let cut = cut.insert(Cut { position: self.at.position, state, done: 0 });
+                let cut = cut.insert(ResyncCut { position: self.at.position, state, done: 0 });
                 match records.is_empty() {
                     true => state_step(attempt, step, cut),
                     false => records_step(attempt, step, &records),
@@ -205,7 +206,7 @@ impl Mirrored {
         now: Duration,
     ) {
         let (requires, last) = (!self.rules.requires_late, self.at.position);
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         let Some(resync) = &mut peer.resync else { return };
         if (resync.attempt, resync.step) != (attempt, step) || resync.sent.is_none() {
@@ -231,7 +232,7 @@ impl Mirrored {
         if let Some(stream) = &mut peer.stream {
             stream.is_paused = false;
             stream.blind_upto = last;
-            stream.room = Room::new(last, now);
+            stream.room = MemberRoom::new(last, now);
             (stream.since, stream.resend_at) = (now, now + self.times.retransmit);
         }
         self.pump(index, now);
@@ -241,7 +242,7 @@ impl Mirrored {
 
     /// A member cannot go on with a try.
     pub(super) fn step_lost(&mut self, index: usize, attempt: u32, kind: ErrorKind, now: Duration) {
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let Some(resync) = &primary.peers[index].resync else { return };
         if resync.attempt != attempt {
             return;
@@ -253,7 +254,7 @@ impl Mirrored {
                 let peer = &mut primary.peers[index];
                 peer.let_go(now + self.times.resync_again);
                 if !std::mem::replace(&mut peer.lacks_room, true) {
-                    self.effects.news(Effect::NoRoom { target: peer.target });
+                    self.effects.news(MirrorEffect::NoRoom { target: peer.target });
                 }
             }
             kind => self.break_off(index, kind, now),
@@ -263,16 +264,16 @@ impl Mirrored {
     /// A member cannot be brought up to date now.
     fn break_off(&mut self, index: usize, kind: ErrorKind, now: Duration) {
         let again_at = now + self.times.resync_again;
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         peer.let_go(again_at);
         let target = peer.target;
-        self.effects.news(Effect::Broken { target, kind });
+        self.effects.news(MirrorEffect::Broken { target, kind });
     }
 
     /// Sends the last step again.
     pub(super) fn resend_step(&mut self, index: usize, now: Duration) {
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         let Some(sent) = peer.resync.as_mut().and_then(|resync| resync.sent.as_mut()) else {
             return;
@@ -286,30 +287,30 @@ impl Mirrored {
             return;
         }
         let envelope = self.envelope(target);
-        self.effects.send(Packet::shared(&envelope, &body, &payload));
+        self.effects.send(PeerPacket::shared(&envelope, &body, &payload));
     }
 
     /// Tells the driver that a member is up to date: at once, and again as long as no map says so, because a report may be lost, or
     /// come when it cannot count.
     pub(super) fn announce(&mut self, index: usize, now: Duration) {
         let again = self.times.missed;
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let committed = primary.committed;
         let peer = &mut primary.peers[index];
         let is_due = peer.announced_at.is_none_or(|at| now >= at + again);
         if is_due && peer.is_unknown_to_be_synced(committed) {
             peer.announced_at = Some(now);
-            self.effects.news(Effect::Synced { target: peer.target });
+            self.effects.news(MirrorEffect::Synced { target: peer.target });
         }
     }
 }
 
-fn state_step(attempt: u32, step: u32, cut: &mut Cut) -> Encoded {
+fn state_step(attempt: u32, step: u32, cut: &mut ResyncCut) -> Encoded {
     let end = cut.state.len().min(cut.done + STATE_PART_LEN);
     let bytes = &cut.state[cut.done..end];
     let (total_len, offset) = (cut.state.len() as u32, cut.done as u32);
-    let message = Message::State { attempt, step, total_len, offset, bytes };
-    let (body, payload, _) = encoded(&message, vec![Piece::Bytes(bytes.into())]);
+    let message = PeerMessage::State { attempt, step, total_len, offset, bytes };
+    let (body, payload, _) = encoded(&message, vec![ValuePiece::Bytes(bytes.into())]);
     cut.done = end;
     (body, payload, end == cut.state.len())
 }

@@ -1,7 +1,7 @@
 //! Room on other members: a change that does not fit on every member that counts takes effect nowhere. This is flow control by credits, in bytes.
 //!
 //! Each member keeps space for what its primary decides on, and says with each acknowledgement how much it keeps
-//! ([`samite_backend::Account`]). The primary reckons with the most that its entries can take, which says what the records are and not how a member stores
+//! ([`samite_backend::QuotaAccount`]). The primary reckons with the most that its entries can take, which says what the records are and not how a member stores
 //! them; so it knows, without asking, what a member that has acknowledged less still has room for. A change that takes more waits until
 //! the member was asked to keep more, and is refused when that has no more. Changes that make room are let through: they find the reserve of the target.
 //!
@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use samite_backend::KEPT_IDLE;
 use samite_types::{ErrorKind, Position, Term};
-use samite_wire::peer::Message;
+use samite_wire::peer::PeerMessage;
 
-use super::{Mirrored, Role, Times};
+use super::{MemberRole, MirrorTimes, MirroredPartition};
 
 /// The most that a member is asked to keep for one partition, in bytes, beside what a single change takes.
 const WANTED_MAX: u64 = 8 << 20;
@@ -26,17 +26,17 @@ const FULL_FOR: Duration = Duration::from_millis(100);
 
 /// What a primary knows of the room that a member keeps for it. Costs are counted from the beginning of its log on: `total` is that of all entries.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct MemberRoom {
     /// Having applied this entry, the member kept this much.
-    told: Told,
+    told: ToldRoom,
     /// From this entry on the primary counts on no more, whatever was told by then.
-    claim: Option<Told>,
+    claim: Option<ToldRoom>,
     /// Whether the member has as much of its reserve left as removals need, once it has said so.
     has_reserve: Option<bool>,
     /// What it was asked to keep.
     wanted: u64,
     /// The question that is not answered.
-    asked: Option<Asked>,
+    asked: Option<AskedRoom>,
     /// Until then it is known to have had no more than it told.
     full_until: Duration,
     /// The most that was under way since the last look.
@@ -45,7 +45,7 @@ pub(super) struct Room {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct ToldRoom {
     position: Position,
     /// Costs of all entries up to that one.
     total: u64,
@@ -53,18 +53,18 @@ struct Told {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct AskedRoom {
     number: u32,
     /// The last entry before it.
     position: Position,
-    question: Question,
+    question: RoomQuestion,
     /// It was sent last then.
     at: Duration,
     /// When the first question was put that is not answered.
     since: Duration,
 }
 
-impl Told {
+impl ToldRoom {
     /// What is left of it when the costs of all entries are `total`.
     const fn left(&self, total: u64) -> u64 {
         self.bytes.saturating_sub(total.saturating_sub(self.total))
@@ -73,16 +73,16 @@ impl Told {
 
 /// A question to a member: what to keep, and what the primary counts on at most.
 #[derive(Clone, Copy, Debug)]
-struct Question {
+struct RoomQuestion {
     need: u64,
     claim: u64,
 }
 
-impl Room {
+impl MemberRoom {
     /// That of a member which has said nothing since entry `position`.
     pub(super) fn new(position: Position, now: Duration) -> Self {
         Self {
-            told: Told { position, ..Told::default() },
+            told: ToldRoom { position, ..ToldRoom::default() },
             claim: None,
             has_reserve: None,
             wanted: WANTED_BUSY,
@@ -106,7 +106,7 @@ impl Room {
     }
 
     /// The member says what it keeps. Returns whether that answers the question.
-    fn tell(&mut self, told: Told, (has_reserve, answers): (bool, u32), now: Duration) -> bool {
+    fn tell(&mut self, told: ToldRoom, (has_reserve, answers): (bool, u32), now: Duration) -> bool {
         let asked = self.asked.take_if(|asked| asked.number == answers);
         // What comes late counts for nothing.
         if asked.is_none() && told.position <= self.told.position {
@@ -126,25 +126,26 @@ impl Room {
     fn ask(
         &mut self,
         (number, position): (u32, Position),
-        question: Question,
+        question: RoomQuestion,
         (now, again): (Duration, Duration),
     ) -> bool {
         if self.asked.is_some_and(|asked| now < asked.at + again) {
             return false;
         }
         let since = self.asked.map_or(now, |asked| asked.since);
-        self.asked = Some(Asked { number, position, question, at: now, since });
+        self.asked = Some(AskedRoom { number, position, question, at: now, since });
         true
     }
 
     /// The question under way, to be sent.
-    fn question(&self) -> Option<Message<'static>> {
-        let Asked { number, position, question: Question { need, claim }, .. } = self.asked?;
-        Some(Message::AskRoom { number, position, claim, need, wanted: self.wanted })
+    fn question(&self) -> Option<PeerMessage<'static>> {
+        let AskedRoom { number, position, question: RoomQuestion { need, claim }, .. } =
+            self.asked?;
+        Some(PeerMessage::AskRoom { number, position, claim, need, wanted: self.wanted })
     }
 
     /// The question under way, if it is time to send it again.
-    fn ask_again(&mut self, again: Duration, now: Duration) -> Option<Message<'static>> {
+    fn ask_again(&mut self, again: Duration, now: Duration) -> Option<PeerMessage<'static>> {
         let asked = self.asked.as_mut().filter(|asked| now >= asked.at + again)?;
         asked.at = now;
         self.question()
@@ -166,7 +167,7 @@ impl Room {
 
 /// What a member keeps for its primary.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct ReservedRoom {
     /// What it was asked to keep; 0 while it follows nobody.
     wanted: u64,
     /// The least that the primary may count on.
@@ -179,7 +180,7 @@ pub(super) struct Kept {
 
 /// What the space of a change is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Funds {
+pub(crate) enum ChangeFunds {
     /// What is free here.
     #[default]
     Own,
@@ -198,12 +199,12 @@ pub(crate) enum Funds {
     Promised,
 }
 
-impl Mirrored {
+impl MirroredPartition {
     /// What the next change may take.
-    pub(super) fn funds(&self, now: Duration) -> Funds {
-        let Role::Primary(primary) = &self.role else { return Funds::Own };
+    pub(super) fn funds(&self, now: Duration) -> ChangeFunds {
+        let MemberRole::Primary(primary) = &self.role else { return ChangeFunds::Own };
         if self.rules.ignores_room {
-            return Funds::Own;
+            return ChangeFunds::Own;
         }
         let total = self.log.total();
         let rooms = primary.peers.iter().filter(|peer| peer.follows());
@@ -214,7 +215,7 @@ impl Mirrored {
             (one, two) => one.and(two),
         };
         let least = all.reduce(|one, two| (one.0.min(two.0), one.1.min(two.1), both(one.2, two.2)));
-        least.map_or(Funds::Own, |(bytes, full_above, has_reserve)| Funds::Members {
+        least.map_or(ChangeFunds::Own, |(bytes, full_above, has_reserve)| ChangeFunds::Members {
             bytes,
             full_above,
             has_reserve,
@@ -229,7 +230,7 @@ impl Mirrored {
                 let is_short = room.left(total) < need;
                 is_short.then(|| {
                     room.wanted = room.wanted.max(need.saturating_mul(2)).min(WANTED_MAX);
-                    Question { need, claim: u64::MAX }
+                    RoomQuestion { need, claim: u64::MAX }
                 })
             },
             now,
@@ -246,7 +247,7 @@ impl Mirrored {
                 let is_short = room.wanted < WANTED_MAX && room.peak > room.wanted / 2;
                 (room.asked.is_none() && (is_idle || is_short)).then(|| {
                     room.wanted = (room.wanted * 2).clamp(WANTED_BUSY, WANTED_MAX);
-                    Question { need: 0, claim: u64::MAX }
+                    RoomQuestion { need: 0, claim: u64::MAX }
                 })
             },
             now,
@@ -270,8 +271,8 @@ impl Mirrored {
                 }
                 room.wanted = wanted;
                 let bytes = room.left(total).min(wanted);
-                room.claim = Some(Told { position: last, total, bytes });
-                Some(Question { need: 0, claim: bytes })
+                room.claim = Some(ToldRoom { position: last, total, bytes });
+                Some(RoomQuestion { need: 0, claim: bytes })
             },
             now,
         );
@@ -280,12 +281,12 @@ impl Mirrored {
     /// Puts the question that `question` wants to put to a member, if any.
     fn for_rooms(
         &mut self,
-        mut question: impl FnMut(&mut Room, Position) -> Option<Question>,
+        mut question: impl FnMut(&mut MemberRoom, Position) -> Option<RoomQuestion>,
         now: Duration,
     ) {
         let (last, again) = (self.at.position, self.times.retransmit);
         let mut index = 0;
-        while let Role::Primary(primary) = &mut self.role
+        while let MemberRole::Primary(primary) = &mut self.role
             && let Some(peer) = primary.peers.get_mut(index)
         {
             index += 1;
@@ -305,19 +306,19 @@ impl Mirrored {
         }
     }
 
-    /// When [`Mirrored::review_room`] has something to do.
+    /// When [`MirroredPartition::review_room`] has something to do.
     pub(super) fn next_review(&self) -> Option<Duration> {
-        let Role::Primary(primary) = &self.role else { return None };
+        let MemberRole::Primary(primary) = &self.role else { return None };
         let streams = primary.peers.iter().filter_map(|peer| peer.stream.as_ref());
         let rooms = streams.filter(|stream| !stream.is_paused).map(|stream| &stream.room);
-        let Times { retransmit, missed, .. } = self.times;
+        let MirrorTimes { retransmit, missed, .. } = self.times;
         rooms.filter_map(|room| room.next(retransmit, missed)).min()
     }
 
     /// A member that does not say what room it has is asked again, and reported, like one that acknowledges nothing.
     pub(super) fn see_answer(&mut self, index: usize, now: Duration) {
-        let Times { retransmit, missed, .. } = self.times;
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MirrorTimes { retransmit, missed, .. } = self.times;
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let Some(peer) = primary.peers.get_mut(index).filter(|peer| peer.follows()) else { return };
         let (target, Some(stream)) = (peer.target, peer.stream.as_mut()) else { return };
         let again = stream.room.ask_again(retransmit, now);
@@ -341,11 +342,11 @@ impl Mirrored {
         let last = self.at.position;
         let total =
             if position == last { Some(self.log.total()) } else { self.log.total_at(position) };
-        let Role::Primary(primary) = &mut self.role else { return };
+        let MemberRole::Primary(primary) = &mut self.role else { return };
         let peer = &mut primary.peers[index];
         let stream = peer.stream.as_mut().filter(|stream| !stream.is_paused);
         let (Some(stream), Some(total)) = (stream, total) else { return };
-        let told = Told { position, total, bytes };
+        let told = ToldRoom { position, total, bytes };
         if stream.room.tell(told, (has_reserve, answers), now) && stream.acked == last {
             // It lives, and owes nothing.
             peer.is_failing = false;
@@ -400,14 +401,14 @@ impl Mirrored {
 
     /// Keeps nothing any more: this member follows nobody.
     pub(super) fn close_room(&mut self) {
-        self.kept = Kept::default();
+        self.kept = ReservedRoom::default();
         self.partition.keep(0, 0);
     }
 
     /// What is said to the primary: that all entries up to `position` are applied, and what is kept for more.
-    pub(super) fn applied(&mut self, position: Position) -> Message<'static> {
+    pub(super) fn applied(&mut self, position: Position) -> PeerMessage<'static> {
         self.kept.owed = self.kept.bytes;
-        Message::Applied {
+        PeerMessage::Applied {
             position,
             here: self.at.position,
             room: self.kept.bytes,
@@ -423,15 +424,15 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(10);
 
-    const QUESTION: Question = Question { need: 5000, claim: u64::MAX };
+    const QUESTION: RoomQuestion = RoomQuestion { need: 5000, claim: u64::MAX };
 
-    fn told(position: u64, total: u64, bytes: u64) -> Told {
-        Told { position: Position(position), total, bytes }
+    fn told(position: u64, total: u64, bytes: u64) -> ToldRoom {
+        ToldRoom { position: Position(position), total, bytes }
     }
 
     #[test]
     fn what_is_under_way_is_taken_off() {
-        let mut room = Room::new(Position(3), NOW);
+        let mut room = MemberRoom::new(Position(3), NOW);
         assert_eq!((room.left(500), room.has_reserve), (0, None), "nothing was told yet");
         room.tell(told(5, 500, 1000), (true, 0), NOW);
         assert_eq!((room.left(500), room.left(900), room.left(1501)), (1000, 600, 0));
@@ -442,7 +443,7 @@ mod tests {
 
     #[test]
     fn a_member_that_has_no_more_is_known_to_be_full_for_a_while() {
-        let mut room = Room::new(Position(3), NOW);
+        let mut room = MemberRoom::new(Position(3), NOW);
         let again = Duration::from_millis(100);
         assert!(room.ask((7, Position(3)), QUESTION, (NOW, again)));
         assert!(!room.ask((8, Position(3)), QUESTION, (NOW, again)), "one question at a time");
@@ -456,7 +457,7 @@ mod tests {
 
     #[test]
     fn what_was_given_back_is_not_counted_on_whatever_comes_late() {
-        let mut room = Room::new(Position(0), NOW);
+        let mut room = MemberRoom::new(Position(0), NOW);
         room.tell(told(5, 500, 8000), (true, 0), NOW);
         room.claim = Some(told(6, 600, 1000));
         assert_eq!((room.left(600), room.left(700)), (1000, 900));
@@ -470,7 +471,7 @@ mod tests {
 
     #[test]
     fn a_member_that_does_not_answer_is_reported_again_and_again() {
-        let mut room = Room::new(Position(0), NOW);
+        let mut room = MemberRoom::new(Position(0), NOW);
         let (again, missed) = (Duration::from_millis(100), Duration::from_millis(600));
         assert!(room.ask((1, Position(0)), QUESTION, (NOW, again)));
         assert_eq!(room.ask_again(again, NOW + again / 2), None);

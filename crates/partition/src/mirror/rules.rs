@@ -3,7 +3,7 @@
 /// Ways to be wrong, each of which a test must find out. All off is right.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
+pub struct MirrorRules {
     /// Replies leave at once.
     pub replies_early: bool,
     /// A member that was reported is not waited for any more, whatever the map says.

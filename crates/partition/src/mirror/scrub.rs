@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use samite_types::{ErrorKind, Result};
-use samite_wire::peer::{Event, Message};
+use samite_wire::peer::{EntryEvent, PeerMessage};
 
 use super::resync::pieces_of;
 use super::sink::travelling;
 use super::source::copy_some;
-use super::{Effect, Mirrored, Role};
+use super::{MemberRole, MirrorEffect, MirroredPartition};
 use crate::Key;
 
 /// Most records of one step, most bytes of one repair, and most records in it.
@@ -29,7 +29,7 @@ pub struct ScrubStep {
     pub len: u64,
 }
 
-impl Mirrored {
+impl MirroredPartition {
     /// Looks at the records behind `after` (empty: from the first), about `len_max` bytes of them. What is damaged is put right from another
     /// member. Those that the primary has are compared with the other members', in the order of all that happens to the partition, and the others get them
     /// where they differ.
@@ -46,12 +46,14 @@ impl Mirrored {
             self.look_again(now);
         }
         let compares = match &self.role {
-            Role::Primary(primary) => primary.peers.iter().any(super::peers::Peer::follows),
+            MemberRole::Primary(primary) => {
+                primary.peers.iter().any(super::peers::GroupPeer::follows)
+            }
             _ => false,
         };
         if compares && is_whole && !self.is_stuffed(now) {
             let upto = found.upto.as_deref().unwrap_or_default();
-            let event = Event::Digest { after, upto, digest: found.digest };
+            let event = EntryEvent::Digest { after, upto, digest: found.digest };
             self.record(event, 0, Vec::new(), now);
         }
         Ok(ScrubStep { next: found.upto, records: found.records, len: found.len })
@@ -60,7 +62,7 @@ impl Mirrored {
     /// Whether it follows a primary: what it holds is looked at when that looks at its own.
     #[must_use]
     pub const fn is_led(&self) -> bool {
-        matches!(self.role, Role::Secondary) && self.is_fit && self.is_group
+        matches!(self.role, MemberRole::Secondary) && self.is_fit && self.is_group
     }
 
     /// Compares a range with what the primary has there, at the same point of the log.
@@ -77,7 +79,7 @@ impl Mirrored {
         if !found.damaged.is_empty() {
             self.note_damage(found.damaged, now);
         } else if found.digest != digest {
-            self.answer(self.primary, &Message::Differs { after, upto });
+            self.answer(self.primary, &PeerMessage::Differs { after, upto });
         }
         Ok(())
     }
@@ -109,7 +111,7 @@ impl Mirrored {
         };
         let records = copied.iter().map(travelling).collect();
         let payload = pieces_of(&copied);
-        self.record(Event::Range { after, upto: &end, records }, 0, payload, now);
-        self.effects.record(Effect::Evened { upto: end });
+        self.record(EntryEvent::Range { after, upto: &end, records }, 0, payload, now);
+        self.effects.record(MirrorEffect::Evened { upto: end });
     }
 }

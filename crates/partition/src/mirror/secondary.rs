@@ -2,21 +2,23 @@
 
 use std::time::Duration;
 
-use samite_backend::Limit;
+use samite_backend::QuotaLimit;
 use samite_types::{Epoch, ErrorKind, Position, TargetId, Version};
-use samite_wire::peer::{Entry, Event, Message, RecordCopy};
+use samite_wire::peer::{EntryEvent, PartitionLogEntry, PeerMessage, RecordCopy};
 
 use super::log::LogEntry;
-use super::{Mirrored, digest};
-use crate::{Context, Key, NoGrants, Outcome};
+use super::{MirroredPartition, digest};
+use crate::{AppliedOutcome, Key, NoGrants, RequestContext};
 
-impl Mirrored {
+impl MirroredPartition {
     /// A message from the primary of the newest term.
-    pub(super) fn follow(&mut self, from: TargetId, message: &Message<'_>, now: Duration) {
+    pub(super) fn follow(&mut self, from: TargetId, message: &PeerMessage<'_>, now: Duration) {
         let entry = match message {
-            Message::Entry(entry) => entry,
-            Message::LendReads { asked, position } => return self.lent(*asked, *position, now),
-            Message::AskRoom { number, position, claim, need, wanted } if self.is_fit => {
+            PeerMessage::Entry(entry) => entry,
+            PeerMessage::LendReads { asked, position } => {
+                return self.granted(*asked, *position, now);
+            }
+            PeerMessage::AskRoom { number, position, claim, need, wanted } if self.is_fit => {
                 self.primary = from;
                 return self.room_asked((*number, *position), *claim, (*need, *wanted));
             }
@@ -27,7 +29,10 @@ impl Mirrored {
             if self.sink.is_none() {
                 self.answer(
                     from,
-                    &Message::Unfit { position: entry.after.position, kind: ErrorKind::NotFound },
+                    &PeerMessage::Unfit {
+                        position: entry.after.position,
+                        kind: ErrorKind::NotFound,
+                    },
                 );
             }
             return;
@@ -37,12 +42,12 @@ impl Mirrored {
         self.primary = from;
         let (position, here) = (entry.after.position, self.at.position);
         if position.get() > here.get() + 1 {
-            return self.answer(from, &Message::Gap { have: here });
+            return self.answer(from, &PeerMessage::Gap { have: here });
         }
         if position > here {
             if let Err(kind) = self.step(entry, now) {
                 self.become_unfit();
-                return self.answer(from, &Message::Unfit { position, kind });
+                return self.answer(from, &PeerMessage::Unfit { position, kind });
             }
             self.log.clear();
             if self.logged.is_some() {
@@ -51,11 +56,11 @@ impl Mirrored {
         } else if entry.after.term > self.at.term {
             // Here are entries that the primary never had.
             self.become_unfit();
-            return self.answer(from, &Message::Unfit { position, kind: ErrorKind::Corrupt });
+            return self.answer(from, &PeerMessage::Unfit { position, kind: ErrorKind::Corrupt });
         }
         if self.at.term < self.term && !self.rules.ignores_terms {
             // Whether what is here is what the primary has, the term's first entry will show.
-            return self.answer(from, &Message::Gap { have: self.at.position });
+            return self.answer(from, &PeerMessage::Gap { have: self.at.position });
         }
         self.acknowledge();
     }
@@ -78,7 +83,11 @@ impl Mirrored {
     }
 
     /// Applies the next entry. Returns the most that it takes of a member, in bytes. What went wrong leaves the partition unfit to follow.
-    pub(super) fn step(&mut self, entry: &Entry<'_>, now: Duration) -> Result<u64, ErrorKind> {
+    pub(super) fn step(
+        &mut self,
+        entry: &PartitionLogEntry<'_>,
+        now: Duration,
+    ) -> Result<u64, ErrorKind> {
         if entry.before != self.at {
             return Err(ErrorKind::Corrupt);
         }
@@ -93,31 +102,31 @@ impl Mirrored {
         Ok(cost)
     }
 
-    fn happen(&mut self, entry: &Entry<'_>, now: Duration) -> Result<(), ErrorKind> {
+    fn happen(&mut self, entry: &PartitionLogEntry<'_>, now: Duration) -> Result<(), ErrorKind> {
         match &entry.event {
-            Event::Opened => self.partition.begin_term(entry.after.term),
-            Event::Applied { .. } => return self.repeat(entry),
-            Event::Refused { client, answered_below, seq, kind, index } => {
+            EntryEvent::Opened => self.partition.begin_term(entry.after.term),
+            EntryEvent::Applied { .. } => return self.repeat(entry),
+            EntryEvent::Refused { client, answered_below, seq, kind, index } => {
                 self.partition.refuse(*client, (*seq, *answered_below), (*kind, *index));
             }
-            Event::Gone { client } => self.partition.drop_client(*client),
-            Event::Lending { on } => self.lends = *on,
-            Event::Digest { after, upto, digest } => {
+            EntryEvent::Gone { client } => self.partition.drop_client(*client),
+            EntryEvent::Lending { on } => self.lends = *on,
+            EntryEvent::Digest { after, upto, digest } => {
                 self.compare_range((after, upto), *digest, now)?;
             }
-            Event::Range { after, upto, records } => self.replace(after, upto, records)?,
+            EntryEvent::Range { after, upto, records } => self.replace(after, upto, records)?,
         }
         Ok(())
     }
 
     /// Applies an operation that the primary has applied.
-    fn repeat(&mut self, entry: &Entry<'_>) -> Result<(), ErrorKind> {
-        let Event::Applied { client, answered_below, is_retry, lease_epoch, operation } =
+    fn repeat(&mut self, entry: &PartitionLogEntry<'_>) -> Result<(), ErrorKind> {
+        let EntryEvent::Applied { client, answered_below, is_retry, lease_epoch, operation } =
             &entry.event
         else {
             return Err(ErrorKind::Internal);
         };
-        let context = Context {
+        let context = RequestContext {
             answered_below: *answered_below,
             is_retry: *is_retry,
             lease_epoch: *lease_epoch,
@@ -128,15 +137,17 @@ impl Mirrored {
             promises_leases: false,
         };
         match self.partition.apply(*client, &context, operation, &mut NoGrants) {
-            Outcome::Done(outputs) if digest::of_outcome(operation, &outputs) == entry.outcome => {
+            AppliedOutcome::Done(outputs)
+                if digest::of_outcome(operation, &outputs) == entry.outcome =>
+            {
                 Ok(())
             }
-            Outcome::Done(_) => Err(self.differ()),
+            AppliedOutcome::Done(_) => Err(self.differ()),
             // There is no room: what is here is right, as far as it goes.
-            Outcome::Failed { kind: ErrorKind::NoSpace, .. } => Err(ErrorKind::NoSpace),
+            AppliedOutcome::Failed { kind: ErrorKind::NoSpace, .. } => Err(ErrorKind::NoSpace),
             // What it reads is damaged here. It will come whole, for its version is another then.
-            Outcome::Failed { kind: ErrorKind::Corrupt, .. } => Err(ErrorKind::Corrupt),
-            Outcome::Failed { .. } => Err(self.differ()),
+            AppliedOutcome::Failed { kind: ErrorKind::Corrupt, .. } => Err(ErrorKind::Corrupt),
+            AppliedOutcome::Failed { .. } => Err(self.differ()),
         }
     }
 
@@ -164,10 +175,10 @@ impl Mirrored {
         keys.retain(|key| records.iter().all(|record| record.key != &**key));
         for key in &keys {
             let gone = RecordCopy { key, version: Version(0), value: None };
-            self.partition.install(&gone, Limit::Whole)?;
+            self.partition.install(&gone, QuotaLimit::Whole)?;
         }
         for record in records {
-            self.partition.install(record, Limit::Whole)?;
+            self.partition.install(record, QuotaLimit::Whole)?;
         }
         Ok(())
     }

@@ -2,14 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use samite_backend::Limit;
+use samite_backend::QuotaLimit;
 use samite_types::{ErrorKind, Position, Result, TargetId, Term, Version};
-use samite_wire::Decoder;
-use samite_wire::op::Data;
-use samite_wire::peer::{Message, Point, RecordCopy};
+use samite_wire::FieldDecoder;
+use samite_wire::op::ValueData;
+use samite_wire::peer::{LogPoint, PeerMessage, RecordCopy};
 
-use super::source::Copied;
-use super::{Mirrored, Role};
+use super::source::CopiedRecord;
+use super::{MemberRole, MirroredPartition};
 use crate::copy::put_u64;
 use crate::{Key, Partition};
 
@@ -18,7 +18,7 @@ const DELETES_MAX: usize = 4096;
 
 /// One try to be brought up to date.
 #[derive(Debug)]
-pub(super) struct Sink {
+pub(super) struct ResyncSink {
     attempt: u32,
     /// The last step that was done, and the answer to it.
     step: u32,
@@ -35,13 +35,13 @@ pub(super) struct Sink {
 
 /// One step.
 #[derive(Clone, Copy)]
-enum Step<'m, 'a> {
+enum ResyncStep<'m, 'a> {
     Compare { after: &'a [u8], upto: &'a [u8], records: &'m [(&'a [u8], Version)] },
     Records(&'m [RecordCopy<'a>]),
     State { total_len: usize, offset: usize, bytes: &'a [u8] },
 }
 
-impl Mirrored {
+impl MirroredPartition {
     /// Whether clients are served where this member is, who should not wait for its being brought up to date: the primary is told with the next answer.
     pub const fn set_busy(&mut self, is_busy: bool) {
         if let Some(sink) = &mut self.sink {
@@ -50,19 +50,19 @@ impl Mirrored {
     }
 
     /// A message of a resync, from the primary.
-    pub(super) fn resync_message(&mut self, from: TargetId, message: &Message<'_>) {
+    pub(super) fn resync_message(&mut self, from: TargetId, message: &PeerMessage<'_>) {
         match message {
-            Message::Begin { attempt } => self.begin_sink(from, *attempt),
-            Message::Compare { attempt, step, after, upto, records } => {
-                let what = Step::Compare { after, upto, records };
+            PeerMessage::Begin { attempt } => self.begin_sink(from, *attempt),
+            PeerMessage::Compare { attempt, step, after, upto, records } => {
+                let what = ResyncStep::Compare { after, upto, records };
                 self.sink_step(from, (*attempt, *step), what);
             }
-            Message::Records { attempt, step, records } => {
-                self.sink_step(from, (*attempt, *step), Step::Records(records));
+            PeerMessage::Records { attempt, step, records } => {
+                self.sink_step(from, (*attempt, *step), ResyncStep::Records(records));
             }
-            Message::State { attempt, step, total_len, offset, bytes } => {
+            PeerMessage::State { attempt, step, total_len, offset, bytes } => {
                 let (total_len, offset) = (*total_len as usize, *offset as usize);
-                let what = Step::State { total_len, offset, bytes };
+                let what = ResyncStep::State { total_len, offset, bytes };
                 self.sink_step(from, (*attempt, *step), what);
             }
             _ => {}
@@ -72,7 +72,7 @@ impl Mirrored {
     fn begin_sink(&mut self, from: TargetId, attempt: u32) {
         if (self.term, attempt) > self.last_attempt {
             self.last_attempt = (self.term, attempt);
-            self.sink = Some(Sink {
+            self.sink = Some(ResyncSink {
                 attempt,
                 step: 0,
                 wanted: Vec::new(),
@@ -90,17 +90,17 @@ impl Mirrored {
         }
         if self.sink.as_ref().is_some_and(|sink| sink.attempt == attempt && sink.step == 0) {
             let (again, is_busy) = (false, false);
-            self.answer(from, &Message::Done { attempt, step: 0, again, is_busy, wanted: &[] });
+            self.answer(from, &PeerMessage::Done { attempt, step: 0, again, is_busy, wanted: &[] });
         }
     }
 
-    fn sink_step(&mut self, from: TargetId, (attempt, step): (u32, u32), what: Step<'_, '_>) {
+    fn sink_step(&mut self, from: TargetId, (attempt, step): (u32, u32), what: ResyncStep<'_, '_>) {
         if (self.term, attempt) < self.last_attempt {
             return;
         }
         let is_known = self.sink.as_ref().is_some_and(|sink| sink.attempt == attempt);
         let Some(mut sink) = self.sink.take_if(|_| is_known) else {
-            return self.answer(from, &Message::Lost { attempt, kind: ErrorKind::NotFound });
+            return self.answer(from, &PeerMessage::Lost { attempt, kind: ErrorKind::NotFound });
         };
         let mut again = false;
         if step == sink.step + 1 && !sink.is_whole {
@@ -109,11 +109,11 @@ impl Mirrored {
                 Ok(ControlFlow::Break(())) => again = true,
                 Err(error) => {
                     let kind = error.kind();
-                    return self.answer(from, &Message::Lost { attempt, kind });
+                    return self.answer(from, &PeerMessage::Lost { attempt, kind });
                 }
             }
         } else if step > sink.step {
-            return self.answer(from, &Message::Lost { attempt, kind: ErrorKind::NotFound });
+            return self.answer(from, &PeerMessage::Lost { attempt, kind: ErrorKind::NotFound });
         }
         if sink.is_whole {
             // It counts when it is on flash, if it has to be there.
@@ -121,26 +121,30 @@ impl Mirrored {
         }
         if step == sink.step || again {
             let (is_busy, wanted) = (sink.is_busy, &*sink.wanted);
-            let message = Message::Done { attempt, step, again, is_busy, wanted };
+            let message = PeerMessage::Done { attempt, step, again, is_busy, wanted };
             self.answer(from, &message);
         }
         self.sink = Some(sink);
     }
 
     /// Breaks when the step is not over.
-    fn sink_do(&mut self, sink: &mut Sink, what: Step<'_, '_>) -> Result<ControlFlow<()>> {
+    fn sink_do(
+        &mut self,
+        sink: &mut ResyncSink,
+        what: ResyncStep<'_, '_>,
+    ) -> Result<ControlFlow<()>> {
         sink.wanted.clear();
         match what {
-            Step::Compare { after, upto, records } => {
+            ResyncStep::Compare { after, upto, records } => {
                 let wants_all = self.is_doubtful;
                 return compare(&mut self.partition, (after, upto), records, wants_all, sink);
             }
-            Step::Records(records) => {
+            ResyncStep::Records(records) => {
                 for record in records {
-                    self.partition.install(record, Limit::Open)?;
+                    self.partition.install(record, QuotaLimit::Open)?;
                 }
             }
-            Step::State { total_len, offset, bytes } => {
+            ResyncStep::State { total_len, offset, bytes } => {
                 if offset != sink.state.len() {
                     return Err(ErrorKind::Corrupt.into());
                 }
@@ -164,18 +168,18 @@ impl Mirrored {
         self.partition.export_state(out);
     }
 
-    /// Takes over what [`Mirrored::export`] wrote, beside the records as they are: from here on it follows the log.
+    /// Takes over what [`MirroredPartition::export`] wrote, beside the records as they are: from here on it follows the log.
     ///
     /// # Errors
     /// `Corrupt`: it wrote something else; nothing is changed.
     pub fn import(&mut self, state: &[u8]) -> Result<()> {
-        let mut decoder = Decoder::new(state);
+        let mut decoder = FieldDecoder::new(state);
         let term = decoder.u64("term")?;
         let position = Position(decoder.u64("position")?);
         let lends = decoder.u8("lending")? != 0;
         let term = Term(u32::try_from(term).map_err(|_| ErrorKind::Corrupt)?);
         self.partition.import_state(decoder.rest())?;
-        self.at = Point { term, position, version: self.partition.version() };
+        self.at = LogPoint { term, position, version: self.partition.version() };
         self.lends = lends;
         self.is_fit = true;
         self.is_doubtful = false;
@@ -183,7 +187,7 @@ impl Mirrored {
             *logged = Position(0);
             self.effects.checkpoint();
         }
-        if matches!(self.role, Role::Secondary) {
+        if matches!(self.role, MemberRole::Secondary) {
             self.partition.set_follows(true);
         }
         Ok(())
@@ -196,7 +200,7 @@ fn compare(
     (after, upto): (&[u8], &[u8]),
     records: &[(&[u8], Version)],
     wants_all: bool,
-    sink: &mut Sink,
+    sink: &mut ResyncSink,
 ) -> Result<ControlFlow<()>> {
     sink.wanted.resize(records.len().div_ceil(8), 0);
     let mut want = |index: usize| sink.wanted[index / 8] |= 1 << (index % 8);
@@ -226,7 +230,7 @@ fn compare(
     })?;
     for key in &extra {
         let gone = RecordCopy { key, version: Version(0), value: None };
-        partition.install(&gone, Limit::Open)?;
+        partition.install(&gone, QuotaLimit::Open)?;
     }
     if !is_over {
         return Ok(ControlFlow::Break(()));
@@ -236,11 +240,11 @@ fn compare(
 }
 
 /// A record as it travels, of pieces that lie somewhere.
-pub(super) fn travelling(copied: &Copied) -> RecordCopy<'_> {
+pub(super) fn travelling(copied: &CopiedRecord) -> RecordCopy<'_> {
     let value = copied.value.as_ref().map(|pieces| {
         let data = pieces.iter().map(|piece| match piece.as_bytes() {
-            Some(bytes) => Data::Inline(bytes),
-            None => Data::Zeros(piece.len() as u32),
+            Some(bytes) => ValueData::Inline(bytes),
+            None => ValueData::Zeros(piece.len() as u32),
         });
         data.collect()
     });

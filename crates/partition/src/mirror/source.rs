@@ -27,7 +27,7 @@ const RECORD_LEN: usize = 24;
 
 /// A record, copied.
 #[derive(Clone, Debug)]
-pub struct Copied {
+pub struct CopiedRecord {
     /// Key.
     pub key: Key,
     /// Version.
@@ -38,8 +38,8 @@ pub struct Copied {
 
 /// The next step of a copy.
 #[derive(Clone, Debug)]
-pub enum Batch {
-    /// All records of a range, without their values: which are wanted ([`Source::want`])?
+pub enum CopyBatch {
+    /// All records of a range, without their values: which are wanted ([`CopySource::want`])?
     Compare {
         /// The range begins behind this key; empty: at the first.
         after: Key,
@@ -49,14 +49,14 @@ pub enum Batch {
         records: Vec<(Key, Version)>,
     },
     /// Some records.
-    Records(Vec<Copied>),
+    Records(Vec<CopiedRecord>),
     /// The last records. With the partition's state as it is at this moment the copy is whole.
-    Last(Vec<Copied>),
+    Last(Vec<CopiedRecord>),
 }
 
 /// A copy under way.
 #[derive(Debug, Default)]
-pub struct Source {
+pub struct CopySource {
     /// Ask first.
     compares: bool,
     /// The walk has visited all keys up to this one.
@@ -71,7 +71,7 @@ pub struct Source {
     restarts: u64,
 }
 
-impl Source {
+impl CopySource {
     /// A copy of all records.
     #[must_use]
     pub fn copying() -> Self {
@@ -125,10 +125,10 @@ impl Source {
     ///
     /// # Errors
     /// Those of the store.
-    pub fn next(&mut self, partition: &Partition, len_max: usize) -> Result<Batch> {
+    pub fn next(&mut self, partition: &Partition, len_max: usize) -> Result<CopyBatch> {
         if !self.wanted.is_empty() {
             let records = copy_some(partition, len_max, || self.wanted.pop_front())?;
-            return Ok(Batch::Records(records));
+            return Ok(CopyBatch::Records(records));
         }
         let is_long = self.queue.len() > QUEUE_MAX / 2 || self.queue_len > QUEUE_LEN_MAX / 2;
         if !self.is_walked && !is_long {
@@ -144,12 +144,12 @@ impl Source {
             Some(key)
         })?;
         if self.is_walked && self.queue.is_empty() && records.len() <= SHORT {
-            return Ok(Batch::Last(records));
+            return Ok(CopyBatch::Last(records));
         }
-        Ok(Batch::Records(records))
+        Ok(CopyBatch::Records(records))
     }
 
-    fn compare(&mut self, partition: &Partition) -> Result<Batch> {
+    fn compare(&mut self, partition: &Partition) -> Result<CopyBatch> {
         let (mut records, mut len) = (Vec::new(), 0);
         let after = self.cursor.clone();
         let mut is_over = true;
@@ -164,10 +164,10 @@ impl Source {
         })?;
         let upto = self.step_to(is_over, records.last().map(|(key, _)| key));
         self.compared = records.iter().map(|(key, _)| key.clone()).collect();
-        Ok(Batch::Compare { after, upto, records })
+        Ok(CopyBatch::Compare { after, upto, records })
     }
 
-    fn walk(&mut self, partition: &Partition, len_max: usize) -> Result<Batch> {
+    fn walk(&mut self, partition: &Partition, len_max: usize) -> Result<CopyBatch> {
         let (mut keys, mut len) = (VecDeque::new(), 0);
         let mut is_over = true;
         partition.visit_records(&self.cursor, &mut |key, meta| {
@@ -181,7 +181,7 @@ impl Source {
         })?;
         self.step_to(is_over, keys.back());
         let records = copy_some(partition, usize::MAX, || keys.pop_front())?;
-        Ok(Batch::Records(records))
+        Ok(CopyBatch::Records(records))
     }
 
     /// Moves the cursor. Returns it, as the end of a range.
@@ -200,14 +200,14 @@ pub(super) fn copy_some(
     partition: &Partition,
     len_max: usize,
     mut next: impl FnMut() -> Option<Key>,
-) -> Result<Vec<Copied>> {
+) -> Result<Vec<CopiedRecord>> {
     let (mut records, mut len) = (Vec::new(), 0);
     while len < len_max && records.len() < RESYNC_RECORDS_MAX {
         let Some(key) = next() else { break };
         let record = partition.read_record(&key)?;
         let version = record.as_ref().map_or(Version(0), |(meta, _)| meta.version);
         len += key.len() + RECORD_LEN + record.as_ref().map_or(0, |(meta, _)| meta.len as usize);
-        records.push(Copied { key, version, value: record.map(|(_, pieces)| pieces) });
+        records.push(CopiedRecord { key, version, value: record.map(|(_, pieces)| pieces) });
     }
     Ok(records)
 }

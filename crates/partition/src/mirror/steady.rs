@@ -8,13 +8,13 @@ use std::time::Duration;
 /// while whoever was promised it goes by another clock. Here such a jump counts for one step; a promise that is longer by a step outlives it. Whoever does
 /// not look for long finds what was promised still there, for so much as was left of it: that costs time, and nothing else.
 #[derive(Debug, Default)]
-pub(super) struct Steady {
+pub(super) struct SteadyTime {
     looked: Duration,
     /// Time that went by and does not count.
     skipped: Duration,
 }
 
-impl Steady {
+impl SteadyTime {
     /// The clock shows `now`.
     pub(super) fn look(&mut self, now: Duration, step: Duration) {
         let gap = now.saturating_sub(self.looked);
@@ -45,14 +45,14 @@ mod tests {
 
     #[test]
     fn time_in_small_steps_is_time() {
-        let mut clock = Steady::default();
+        let mut clock = SteadyTime::default();
         (1..=100).for_each(|at| clock.look(ms(at), STEP));
         assert_eq!(clock.now(), ms(100));
     }
 
     #[test]
     fn a_jump_counts_for_a_step() {
-        let mut clock = Steady::default();
+        let mut clock = SteadyTime::default();
         clock.look(ms(1_000_000), STEP);
         assert_eq!(clock.now(), STEP);
         clock.look(ms(1_000_003), STEP);
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn looking_when_it_says_gets_there() {
-        let mut clock = Steady::default();
+        let mut clock = SteadyTime::default();
         clock.look(ms(5_000), STEP);
         let until = clock.now() + ms(25);
         let looks = std::iter::from_fn(|| {

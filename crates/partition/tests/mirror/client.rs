@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use samite_partition::{ActionOutput, Context, Outcome};
+use samite_partition::{ActionOutput, AppliedOutcome, RequestContext};
 use samite_types::{ClientId, Epoch, ErrorKind, PartitionId, Seq};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 use crate::rng::Rng;
 
@@ -164,15 +164,15 @@ impl Call {
     pub fn carry_out<R>(
         &self,
         client: ClientId,
-        apply: impl FnOnce(ClientId, &Context, &Operation<'_>) -> R,
+        apply: impl FnOnce(ClientId, &RequestContext, &Operation<'_>) -> R,
     ) -> R {
         let token = self.token.to_le_bytes();
         let (key, data) = match self.wish {
             Wish::Append { key }
             | Wish::AppendAt { key, .. }
             | Wish::Read { key }
-            | Wish::Hold { key } => (key_of(key), Data::Inline(&token[..])),
-            Wish::Release => (Vec::new(), Data::Inline(&[])),
+            | Wish::Hold { key } => (key_of(key), ValueData::Inline(&token[..])),
+            Wish::Release => (Vec::new(), ValueData::Inline(&[])),
         };
         // As with each entry that is made in a directory: a record beside, which a walk from the front has passed before the other.
         let mark = match self.wish {
@@ -199,7 +199,7 @@ impl Call {
         if operation.is_mutation() {
             operation.seq = Seq(self.seq);
         }
-        let context = Context {
+        let context = RequestContext {
             // The one before it has been answered.
             answered_below: Seq(self.seq),
             is_retry: self.is_retry,
@@ -214,10 +214,10 @@ impl Call {
     }
 }
 
-pub fn said(outcome: &Outcome) -> Said {
+pub fn said(outcome: &AppliedOutcome) -> Said {
     match outcome {
-        Outcome::Failed { kind, .. } => Said::Failed(*kind),
-        Outcome::Done(outputs) => match &outputs[0] {
+        AppliedOutcome::Failed { kind, .. } => Said::Failed(*kind),
+        AppliedOutcome::Done(outputs) => match &outputs[0] {
             ActionOutput::Value { pieces, .. } => {
                 let mut value = Vec::new();
                 pieces.iter().for_each(|piece| piece.append_to(&mut value));

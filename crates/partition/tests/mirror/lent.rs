@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use samite_partition::NoGrants;
-use samite_partition::mirror::{At, Rules, Standing, Ticket, View};
+use samite_partition::mirror::{ApplyTime, CommitPosition, CommitStatus, GroupView, MirrorRules};
 use samite_types::{ClientId, Epoch, TargetId, Term};
-use samite_wire::control::{Consistency, Member};
+use samite_wire::control::{GroupMember, MemberConsistency};
 
 use crate::client::{Call, Said, Wish, said};
 use crate::node::{Node, Out};
@@ -13,10 +13,16 @@ use crate::node::{Node, Out};
 const STEP: Duration = Duration::from_millis(10);
 const CLIENT: ClientId = ClientId(9);
 
-fn view(epoch: u64, other: Consistency) -> View {
-    let member = |target, consistency| Member { target: TargetId(target), consistency };
-    let members = vec![member(1, Consistency::Good), member(2, other)];
-    View { epoch: Epoch(epoch), term: Term(0), members, incarnations: vec![0, 0], is_lost: false }
+fn view(epoch: u64, other: MemberConsistency) -> GroupView {
+    let member = |target, consistency| GroupMember { target: TargetId(target), consistency };
+    let members = vec![member(1, MemberConsistency::Good), member(2, other)];
+    GroupView {
+        epoch: Epoch(epoch),
+        term: Term(0),
+        members,
+        incarnations: vec![0, 0],
+        is_lost: false,
+    }
 }
 
 struct Scene {
@@ -28,12 +34,12 @@ struct Scene {
 
 impl Scene {
     /// With one record that both have, and reads of it lent to the other.
-    fn lent(rules: Rules) -> Self {
+    fn lent(rules: MirrorRules) -> Self {
         let node = |target| Node::new(TargetId(target), 0, (rules, true));
         let (now, seq) = (Duration::from_secs(1), 0);
         let mut scene = Self { primary: node(1), other: node(2), now, seq };
-        scene.primary.configure(&view(1, Consistency::Good), now);
-        scene.other.configure(&view(1, Consistency::Good), now);
+        scene.primary.configure(&view(1, MemberConsistency::Good), now);
+        scene.other.configure(&view(1, MemberConsistency::Good), now);
         // The other one has to say what room it has.
         scene.pass(1);
         scene.append();
@@ -71,10 +77,10 @@ impl Scene {
     }
 
     /// A change; what its answer waits for.
-    fn append(&mut self) -> Option<Ticket> {
+    fn append(&mut self) -> Option<CommitPosition> {
         let call = self.call(Wish::Append { key: 1 });
         let now = self.now + self.primary.ahead;
-        let at = At { now, lease_until: now + Duration::from_secs(1) };
+        let at = ApplyTime { now, lease_until: now + Duration::from_secs(1) };
         let mirrored = &mut self.primary.mirrored;
         let (outcome, ticket) = call.carry_out(CLIENT, |client, context, operation| {
             mirrored.apply(client, context, operation, &mut NoGrants, at)
@@ -86,7 +92,7 @@ impl Scene {
     /// Whether the other member answers a read now.
     fn reads(&mut self) -> bool {
         let call = self.call(Wish::Read { key: 1 });
-        let at = At { now: self.now, lease_until: Duration::ZERO };
+        let at = ApplyTime { now: self.now, lease_until: Duration::ZERO };
         let mirrored = &mut self.other.mirrored;
         let (outcome, ticket) = call.carry_out(CLIENT, |client, context, operation| {
             mirrored.apply(client, context, operation, &mut NoGrants, at)
@@ -97,11 +103,12 @@ impl Scene {
     /// The primary's clock jumps, and it goes on without the other member, which hears nothing any more. Whether that still answers when a change is committed.
     fn answers_too_late(&mut self) -> bool {
         self.primary.ahead = Duration::from_secs(5);
-        let without = view(2, Consistency::NeedsResync);
+        let without = view(2, MemberConsistency::NeedsResync);
         self.primary.configure(&without, self.now);
         let ticket = self.append();
         let waits = |scene: &Self| {
-            ticket.is_some_and(|t| scene.primary.mirrored.standing(t) != Standing::Committed)
+            ticket
+                .is_some_and(|t| scene.primary.mirrored.commit_status(t) != CommitStatus::Committed)
         };
         for _ in 0..200 {
             if !waits(self) {
@@ -116,11 +123,11 @@ impl Scene {
 
 #[test]
 fn what_was_lent_outlasts_a_jump_of_the_clock() {
-    assert!(!Scene::lent(Rules::default()).answers_too_late());
+    assert!(!Scene::lent(MirrorRules::default()).answers_too_late());
 }
 
 #[test]
 fn whoever_trusts_its_clock_goes_on_too_early() {
-    let rules = Rules { trusts_jumps: true, ..Rules::default() };
+    let rules = MirrorRules { trusts_jumps: true, ..MirrorRules::default() };
     assert!(Scene::lent(rules).answers_too_late());
 }

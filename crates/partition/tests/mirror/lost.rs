@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use samite_partition::mirror::{At, Rules, View};
-use samite_partition::{ActionOutput, Context, NoGrants, Outcome};
+use samite_partition::mirror::{ApplyTime, GroupView, MirrorRules};
+use samite_partition::{ActionOutput, AppliedOutcome, NoGrants, RequestContext};
 use samite_types::{ClientId, Epoch, ErrorKind, PartitionId, Seq, TargetId, Term};
-use samite_wire::control::{Consistency, Member};
-use samite_wire::op::{Action, Data, Guard, Operation};
+use samite_wire::control::{GroupMember, MemberConsistency};
+use samite_wire::op::{Action, Guard, Operation, ValueData};
 
 use crate::node::Node;
 
@@ -20,7 +20,7 @@ struct Scene {
 
 impl Scene {
     fn new(is_group: bool) -> Self {
-        let node = Node::new(TargetId(1), 0, (Rules::default(), false));
+        let node = Node::new(TargetId(1), 0, (MirrorRules::default(), false));
         let mut scene = Self { node, is_group, seq: 0, epoch: 0 };
         scene.configure(false);
         scene
@@ -28,24 +28,25 @@ impl Scene {
 
     fn configure(&mut self, is_lost: bool) {
         self.epoch += 1;
-        let member = |target, consistency| Member { target: TargetId(target), consistency };
-        let mut members = vec![member(1, Consistency::Good)];
-        members.extend(self.is_group.then(|| member(2, Consistency::Bad)));
+        let member = |target, consistency| GroupMember { target: TargetId(target), consistency };
+        let mut members = vec![member(1, MemberConsistency::Good)];
+        members.extend(self.is_group.then(|| member(2, MemberConsistency::Bad)));
         let incarnations = vec![0; members.len()];
-        let view = View { epoch: Epoch(self.epoch), term: Term(0), members, incarnations, is_lost };
+        let view =
+            GroupView { epoch: Epoch(self.epoch), term: Term(0), members, incarnations, is_lost };
         self.node.configure(&view, Duration::from_secs(1));
     }
 
-    fn try_it(&mut self, operation: Operation<'_>, is_retry: bool) -> Outcome {
+    fn try_it(&mut self, operation: Operation<'_>, is_retry: bool) -> AppliedOutcome {
         if operation.is_mutation() && !is_retry {
             self.seq += 1;
         }
         self.try_as(operation, self.seq, is_retry)
     }
 
-    fn try_as(&mut self, mut operation: Operation<'_>, seq: u64, is_retry: bool) -> Outcome {
+    fn try_as(&mut self, mut operation: Operation<'_>, seq: u64, is_retry: bool) -> AppliedOutcome {
         operation.seq = Seq(seq);
-        let context = Context {
+        let context = RequestContext {
             answered_below: Seq(1),
             is_retry,
             lease_epoch: Epoch(u64::MAX),
@@ -55,15 +56,15 @@ impl Scene {
             lends_memory: false,
             promises_leases: false,
         };
-        let at = At { now: Duration::from_secs(1), lease_until: Duration::from_secs(60) };
+        let at = ApplyTime { now: Duration::from_secs(1), lease_until: Duration::from_secs(60) };
         self.node.mirrored.apply(ClientId(1), &context, &operation, &mut NoGrants, at).0
     }
 
     /// Why it failed, if it did.
     fn refusal(&mut self, operation: Operation<'_>) -> Option<ErrorKind> {
         match self.try_it(operation, false) {
-            Outcome::Done(_) => None,
-            Outcome::Failed { kind, .. } => Some(kind),
+            AppliedOutcome::Done(_) => None,
+            AppliedOutcome::Failed { kind, .. } => Some(kind),
         }
     }
 }
@@ -78,7 +79,7 @@ fn list(after: &[u8]) -> Operation<'_> {
 
 /// What would say that there is no record `new`, or make it.
 fn about_what_is_missing() -> Vec<Operation<'static>> {
-    let (key, data) = (&b"new"[..], || Data::Inline(b"x"));
+    let (key, data) = (&b"new"[..], || ValueData::Inline(b"x"));
     vec![
         one(Action::Get { key, offset: 0, len: 9 }),
         one(Action::Put { key, data: data() }),
@@ -108,7 +109,9 @@ fn what_may_have_been_lost_is_neither_missing_nor_made_until_that_is_known() {
         assert_eq!(scene.refusal(one(Action::Delete { key: b"new" })), None);
         assert_eq!(scene.refusal(one(Action::DeletePrefix { prefix: b"new", limit: 9 })), None);
         // A listing says what is there first.
-        let Outcome::Done(outputs) = scene.try_it(list(b""), false) else { panic!("no listing") };
+        let AppliedOutcome::Done(outputs) = scene.try_it(list(b""), false) else {
+            panic!("no listing")
+        };
         let is_open = |output: &ActionOutput| {
             matches!(output, ActionOutput::Listing { complete: false, count: 1, .. })
         };
@@ -116,8 +119,8 @@ fn what_may_have_been_lost_is_neither_missing_nor_made_until_that_is_known() {
         assert_eq!(scene.refusal(list(b"k")), Some(ErrorKind::Lost));
         // What took effect is answered as it was, also when the record is gone by then.
         let removal = || one(Action::Delete { key: b"k" }).guard(Guard::Exists(b"k"));
-        assert!(matches!(scene.try_it(removal(), false), Outcome::Done(_)));
-        assert!(matches!(scene.try_it(removal(), true), Outcome::Done(_)));
+        assert!(matches!(scene.try_it(removal(), false), AppliedOutcome::Done(_)));
+        assert!(matches!(scene.try_it(removal(), true), AppliedOutcome::Done(_)));
         assert_eq!(scene.refusal(removal()), Some(ErrorKind::Lost));
         // What was refused stays refused: its client knows that it has no effect.
         let put = || Operation::put(PartitionId(0), b"new", b"v");
@@ -130,7 +133,7 @@ fn what_may_have_been_lost_is_neither_missing_nor_made_until_that_is_known() {
         for (seq, is_retry) in [(refused, false), (resent, false), (resent, true)] {
             let outcome = scene.try_as(put(), seq, is_retry);
             assert!(
-                matches!(outcome, Outcome::Failed { kind: ErrorKind::Lost, .. }),
+                matches!(outcome, AppliedOutcome::Failed { kind: ErrorKind::Lost, .. }),
                 "{outcome:?}"
             );
         }

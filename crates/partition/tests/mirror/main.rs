@@ -13,13 +13,13 @@ mod rng;
 mod turn;
 mod world;
 
-use samite_partition::mirror::Rules;
+use samite_partition::mirror::MirrorRules;
 use world::{Plan, World};
 
 const SEEDS: u64 = 60;
 
 /// Runs worlds until one finds a mistake; says which.
-fn first_mistake(plan: &Plan, rules: Rules, seeds: u64) -> Option<String> {
+fn first_mistake(plan: &Plan, rules: MirrorRules, seeds: u64) -> Option<String> {
     (0..seeds).find_map(|seed| {
         let mut world = World::new(seed, plan, rules);
         world.run().err().map(|mistake| format!("seed {seed}: {mistake}"))
@@ -27,12 +27,12 @@ fn first_mistake(plan: &Plan, rules: Rules, seeds: u64) -> Option<String> {
 }
 
 fn assert_right(plan: &Plan) {
-    if let Some(mistake) = first_mistake(plan, Rules::default(), SEEDS) {
+    if let Some(mistake) = first_mistake(plan, MirrorRules::default(), SEEDS) {
         panic!("{mistake}");
     }
 }
 
-fn assert_found_out(plan: &Plan, rules: Rules) {
+fn assert_found_out(plan: &Plan, rules: MirrorRules) {
     assert!(first_mistake(plan, rules, 600).is_some(), "nobody has noticed {rules:?}");
 }
 
@@ -81,24 +81,24 @@ const JUMPING: Plan = Plan { jumps: 30, ..READING };
 
 #[test]
 fn wrong_ways_of_reading_are_found_out() {
-    let right = Rules::default();
-    assert_found_out(&READING, Rules { ignores_lent: true, ..right });
-    assert_found_out(&READING, Rules { reads_forever: true, ..right });
-    assert_found_out(&READING, Rules { reads_uncommitted: true, ..right });
+    let right = MirrorRules::default();
+    assert_found_out(&READING, MirrorRules { ignores_lent: true, ..right });
+    assert_found_out(&READING, MirrorRules { reads_forever: true, ..right });
+    assert_found_out(&READING, MirrorRules { reads_uncommitted: true, ..right });
 }
 
 #[test]
 fn wrong_ways_are_found_out() {
     let plan = Plan { members: 3, ..Plan::ROUGH };
-    let right = Rules::default();
-    assert_found_out(&plan, Rules { replies_early: true, ..right });
-    assert_found_out(&plan, Rules { drops_unrecorded: true, ..right });
-    assert_found_out(&plan, Rules { ignores_terms: true, ..right });
-    assert_found_out(&plan, Rules { forgets_results: true, ..right });
-    assert_found_out(&plan, Rules { resyncs_without_queue: true, ..right });
-    assert_found_out(&plan, Rules { reads_anywhere: true, ..right });
+    let right = MirrorRules::default();
+    assert_found_out(&plan, MirrorRules { replies_early: true, ..right });
+    assert_found_out(&plan, MirrorRules { drops_unrecorded: true, ..right });
+    assert_found_out(&plan, MirrorRules { ignores_terms: true, ..right });
+    assert_found_out(&plan, MirrorRules { forgets_results: true, ..right });
+    assert_found_out(&plan, MirrorRules { resyncs_without_queue: true, ..right });
+    assert_found_out(&plan, MirrorRules { reads_anywhere: true, ..right });
     // An old primary that is asked to change something notices that it is alone.
     let reading = Plan { reads: 970, cuts: 20, ..plan };
-    assert_found_out(&reading, Rules { ignores_lease: true, ..right });
-    assert_found_out(&plan, Rules { requires_late: true, ..right });
+    assert_found_out(&reading, MirrorRules { ignores_lease: true, ..right });
+    assert_found_out(&plan, MirrorRules { requires_late: true, ..right });
 }

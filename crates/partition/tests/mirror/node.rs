@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use samite_backend::Backend;
 use samite_backend::memory::MemoryBackend;
-use samite_partition::mirror::{At, Effect, Mirrored, Packet, Rules, Standing, Ticket, View};
-use samite_partition::{Context, NoGrants, Outcome, Partition};
+use samite_partition::mirror::{
+    ApplyTime, CommitPosition, CommitStatus, GroupView, MirrorEffect, MirrorRules,
+    MirroredPartition, PeerPacket,
+};
+use samite_partition::{AppliedOutcome, NoGrants, Partition, RequestContext};
 use samite_types::{ClientId, DatasetId, Epoch, ErrorKind, PartitionId, Seq, TargetId, Term};
-use samite_wire::control::Consistency;
+use samite_wire::control::MemberConsistency;
 use samite_wire::op::{Action, Operation};
-use samite_wire::peer::Messages;
+use samite_wire::peer::PeerMessages;
 
 use crate::client::{Call, Client, Said, said};
 
@@ -33,14 +36,14 @@ pub struct Report {
 /// What comes out of a node.
 #[derive(Default)]
 pub struct Out {
-    pub packets: Vec<Packet>,
+    pub packets: Vec<PeerPacket>,
     pub reports: Vec<Report>,
     pub answers: Vec<(Call, Said)>,
 }
 
 pub struct Node {
     pub target: TargetId,
-    pub mirrored: Mirrored,
+    pub mirrored: MirroredPartition,
     /// The number of its process.
     pub life: u64,
     pub epoch: Epoch,
@@ -48,14 +51,14 @@ pub struct Node {
     pub ahead: Duration,
     /// By its own clock.
     lease_until: Duration,
-    held: Vec<(Ticket, Call, Said)>,
+    held: Vec<(CommitPosition, Call, Said)>,
     others: Vec<TargetId>,
     synced_at: Duration,
     _backend: MemoryBackend,
 }
 
 impl Node {
-    pub fn new(target: TargetId, life: u64, ways: (Rules, bool)) -> Self {
+    pub fn new(target: TargetId, life: u64, ways: (MirrorRules, bool)) -> Self {
         Self::of(target, life, 4 << 20, ways)
     }
 
@@ -64,13 +67,13 @@ impl Node {
         target: TargetId,
         life: u64,
         capacity: u64,
-        (rules, reads_any): (Rules, bool),
+        (rules, reads_any): (MirrorRules, bool),
     ) -> Self {
         let mut backend = MemoryBackend::new(capacity, 1).expect("a target");
         let store = backend.open(DatasetId(1), PartitionId(0)).expect("a store");
         let partition = Partition::new(store);
-        let mut mirrored =
-            Mirrored::new(partition, DatasetId(1), PartitionId(0), target).with_rules(rules);
+        let mut mirrored = MirroredPartition::new(partition, DatasetId(1), PartitionId(0), target)
+            .with_rules(rules);
         mirrored.set_reads_any(reads_any);
         Self {
             target,
@@ -95,12 +98,12 @@ impl Node {
         self.mirrored.unreachable(target, now + self.ahead);
     }
 
-    pub fn configure(&mut self, view: &View, now: Duration) {
+    pub fn configure(&mut self, view: &GroupView, now: Duration) {
         if view.epoch > self.epoch {
             self.epoch = view.epoch;
             self.mirrored.configure(view, now + self.ahead);
             let not_good =
-                view.members.iter().filter(|member| member.consistency != Consistency::Good);
+                view.members.iter().filter(|member| member.consistency != MemberConsistency::Good);
             self.others = not_good.map(|member| member.target).collect();
         }
     }
@@ -119,11 +122,11 @@ impl Node {
         (key, value): (&[u8], &[u8]),
         seq: u64,
         now: Duration,
-    ) -> (Outcome, Option<Ticket>) {
+    ) -> (AppliedOutcome, Option<CommitPosition>) {
         self.change(Operation::put(PartitionId(0), key, value), seq, now)
     }
 
-    pub fn delete(&mut self, key: &[u8], seq: u64, now: Duration) -> Outcome {
+    pub fn delete(&mut self, key: &[u8], seq: u64, now: Duration) -> AppliedOutcome {
         self.change(Operation::new(PartitionId(0), [Action::Delete { key }]), seq, now).0
     }
 
@@ -132,9 +135,9 @@ impl Node {
         mut operation: Operation<'_>,
         seq: u64,
         now: Duration,
-    ) -> (Outcome, Option<Ticket>) {
-        let at = At { now, lease_until: now + Duration::from_secs(60) };
-        let context = Context {
+    ) -> (AppliedOutcome, Option<CommitPosition>) {
+        let at = ApplyTime { now, lease_until: now + Duration::from_secs(60) };
+        let context = RequestContext {
             answered_below: Seq(1),
             is_retry: false,
             lease_epoch: Epoch(u64::MAX),
@@ -149,7 +152,7 @@ impl Node {
     }
 
     pub fn request(&mut self, call: Call, clients: &[Client], now: Duration, out: &mut Out) {
-        let at = At { now: now + self.ahead, lease_until: self.lease_until };
+        let at = ApplyTime { now: now + self.ahead, lease_until: self.lease_until };
         let client = clients[call.client].id;
         let (outcome, ticket) = call.carry_out(client, |client, context, operation| {
             self.mirrored.apply(client, context, operation, &mut NoGrants, at)
@@ -162,7 +165,7 @@ impl Node {
     }
 
     pub fn message(&mut self, body: &[u8], payload: &[u8], now: Duration) {
-        for message in Messages::new(body, payload) {
+        for message in PeerMessages::new(body, payload) {
             let (envelope, message) = message.expect("members speak the protocol");
             self.mirrored.set_lease(self.lease_until);
             self.mirrored.receive(&envelope, &message, now + self.ahead);
@@ -183,8 +186,8 @@ impl Node {
         };
         while let Some(effect) = self.mirrored.next_effect() {
             match effect {
-                Effect::Send(packet) => out.packets.push(packet),
-                Effect::Missed { target, .. } => {
+                MirrorEffect::Send(packet) => out.packets.push(packet),
+                MirrorEffect::Missed { target, .. } => {
                     out.reports.push(report(self, target, News::Missed));
                 }
                 _ => {}
@@ -199,10 +202,10 @@ impl Node {
             }
         }
         for (ticket, call, said) in std::mem::take(&mut self.held) {
-            match self.mirrored.standing(ticket) {
-                Standing::Committed => out.answers.push((call, said)),
-                Standing::Lost => out.answers.push((call, Said::Failed(ErrorKind::StaleMap))),
-                Standing::Waiting => self.held.push((ticket, call, said)),
+            match self.mirrored.commit_status(ticket) {
+                CommitStatus::Committed => out.answers.push((call, said)),
+                CommitStatus::Lost => out.answers.push((call, Said::Failed(ErrorKind::StaleMap))),
+                CommitStatus::Waiting => self.held.push((ticket, call, said)),
             }
         }
     }

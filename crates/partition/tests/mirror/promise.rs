@@ -3,18 +3,25 @@
 
 use std::time::Duration;
 
-use samite_partition::mirror::{Rules, Standing, Ticket, View};
+use samite_partition::mirror::{CommitPosition, CommitStatus, GroupView, MirrorRules};
 use samite_types::{Epoch, TargetId, Term};
-use samite_wire::control::{Consistency, Member};
+use samite_wire::control::{GroupMember, MemberConsistency};
 
 use crate::node::{News, Node, Out, Report};
 
 const STEP: Duration = Duration::from_millis(20);
 
-fn view(epoch: u64) -> View {
-    let member = |target, consistency| Member { target: TargetId(target), consistency };
-    let members = vec![member(1, Consistency::Good), member(2, Consistency::NeedsResync)];
-    View { epoch: Epoch(epoch), term: Term(0), members, incarnations: vec![0, 0], is_lost: false }
+fn view(epoch: u64) -> GroupView {
+    let member = |target, consistency| GroupMember { target: TargetId(target), consistency };
+    let members =
+        vec![member(1, MemberConsistency::Good), member(2, MemberConsistency::NeedsResync)];
+    GroupView {
+        epoch: Epoch(epoch),
+        term: Term(0),
+        members,
+        incarnations: vec![0, 0],
+        is_lost: false,
+    }
 }
 
 fn pass_on(out: &Out, to: &mut Node, now: Duration) {
@@ -32,7 +39,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(rules: Rules) -> Self {
+    fn new(rules: MirrorRules) -> Self {
         let node = |target| Node::new(TargetId(target), 0, (rules, false));
         let mut scene = Self { primary: node(1), other: node(2), now: Duration::from_secs(1) };
         scene.configure(1);
@@ -63,7 +70,7 @@ impl Scene {
         passed.find(|report| is_it(&report.news)).expect("it is reported")
     }
 
-    fn put(&mut self) -> Ticket {
+    fn put(&mut self) -> CommitPosition {
         // The other one is asked first what room it has.
         let asked = self.primary.put((b"k", b"v"), 1, self.now);
         assert!(asked.1.is_none(), "{asked:?}");
@@ -73,42 +80,42 @@ impl Scene {
     }
 
     /// What has become of a change that the other member has not got, when the next map says nothing of the group.
-    fn after_another_map(&mut self) -> (Ticket, Report, Standing) {
+    fn after_another_map(&mut self) -> (CommitPosition, Report, CommitStatus) {
         self.report(true, |news| matches!(news, News::Synced));
         let ticket = self.put();
         let missed = self.report(false, |news| matches!(news, News::Missed));
         self.configure(2);
         (0..100).for_each(|_| drop(self.pass(false)));
-        (ticket, missed, self.primary.mirrored.standing(ticket))
+        (ticket, missed, self.primary.mirrored.commit_status(ticket))
     }
 }
 
 #[test]
 fn a_map_that_says_nothing_of_the_group_makes_no_report_void() {
-    let mut scene = Scene::new(Rules::default());
+    let mut scene = Scene::new(MirrorRules::default());
     let (ticket, missed, standing) = scene.after_another_map();
-    assert_eq!(standing, Standing::Waiting, "the report that it is up to date may come still");
+    assert_eq!(standing, CommitStatus::Waiting, "the report that it is up to date may come still");
     // The answer may come before the map does.
     scene.primary.told(&missed, Epoch(3), scene.now);
     scene.pass(false);
-    assert_eq!(scene.primary.mirrored.standing(ticket), Standing::Waiting);
+    assert_eq!(scene.primary.mirrored.commit_status(ticket), CommitStatus::Waiting);
     scene.configure(3);
     scene.pass(false);
-    assert_eq!(scene.primary.mirrored.standing(ticket), Standing::Committed);
+    assert_eq!(scene.primary.mirrored.commit_status(ticket), CommitStatus::Committed);
 }
 
 #[test]
 fn the_answer_may_come_behind_the_map() {
-    let mut scene = Scene::new(Rules::default());
+    let mut scene = Scene::new(MirrorRules::default());
     let (ticket, missed, _) = scene.after_another_map();
     scene.configure(3);
     scene.primary.told(&missed, Epoch(3), scene.now);
     scene.pass(false);
-    assert_eq!(scene.primary.mirrored.standing(ticket), Standing::Committed);
+    assert_eq!(scene.primary.mirrored.commit_status(ticket), CommitStatus::Committed);
 }
 
 #[test]
 fn whoever_takes_any_map_for_the_answer_goes_on_too_early() {
-    let mut scene = Scene::new(Rules { forgets_promises: true, ..Rules::default() });
-    assert_eq!(scene.after_another_map().2, Standing::Committed);
+    let mut scene = Scene::new(MirrorRules { forgets_promises: true, ..MirrorRules::default() });
+    assert_eq!(scene.after_another_map().2, CommitStatus::Committed);
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use samite_partition::Outcome;
-use samite_partition::mirror::{Rules, View};
+use samite_partition::AppliedOutcome;
+use samite_partition::mirror::{GroupView, MirrorRules};
 use samite_types::{Epoch, ErrorKind, TargetId, Term};
-use samite_wire::control::{Consistency, Member};
+use samite_wire::control::{GroupMember, MemberConsistency};
 
 use crate::client::key_of;
 use crate::node::{News, Node, Out, Report};
@@ -13,18 +13,18 @@ use crate::world::{Contents, contents};
 
 const STEP: Duration = Duration::from_millis(20);
 
-fn view(epoch: u64, term: u32, members: &[(u32, Consistency)]) -> View {
-    let member = |(target, consistency): &(u32, Consistency)| Member {
+fn view(epoch: u64, term: u32, members: &[(u32, MemberConsistency)]) -> GroupView {
+    let member = |(target, consistency): &(u32, MemberConsistency)| GroupMember {
         target: TargetId(*target),
         consistency: *consistency,
     };
-    let members: Vec<Member> = members.iter().map(member).collect();
+    let members: Vec<GroupMember> = members.iter().map(member).collect();
     let incarnations = vec![0; members.len()];
-    View { epoch: Epoch(epoch), term: Term(term), members, incarnations, is_lost: false }
+    GroupView { epoch: Epoch(epoch), term: Term(term), members, incarnations, is_lost: false }
 }
 
-fn good(targets: &[u32]) -> Vec<(u32, Consistency)> {
-    targets.iter().map(|target| (*target, Consistency::Good)).collect()
+fn good(targets: &[u32]) -> Vec<(u32, MemberConsistency)> {
+    targets.iter().map(|target| (*target, MemberConsistency::Good)).collect()
 }
 
 struct Scene {
@@ -39,10 +39,10 @@ struct Scene {
 impl Scene {
     /// Members 1 and on, of which the first is the primary.
     fn new(capacities: &[u64]) -> Self {
-        Self::with_rules(capacities, Rules::default())
+        Self::with_rules(capacities, MirrorRules::default())
     }
 
-    fn with_rules(capacities: &[u64], rules: Rules) -> Self {
+    fn with_rules(capacities: &[u64], rules: MirrorRules) -> Self {
         let ways = (rules, false);
         let node = |(target, capacity): (u32, &u64)| Node::of(TargetId(target), 0, *capacity, ways);
         let nodes: Vec<Node> = (1..).zip(capacities).map(node).collect();
@@ -54,7 +54,7 @@ impl Scene {
         scene
     }
 
-    fn configure(&mut self, view: &View) {
+    fn configure(&mut self, view: &GroupView) {
         self.nodes.iter_mut().for_each(|node| node.configure(view, self.now));
     }
 
@@ -82,14 +82,14 @@ impl Scene {
         }
     }
 
-    fn put_as(&mut self, target: u32, seq: u64, len: usize) -> Outcome {
+    fn put_as(&mut self, target: u32, seq: u64, len: usize) -> AppliedOutcome {
         let (key, value) = (key_of(seq), vec![7; len]);
         let now = self.now;
         self.node(target).put((&key, &value), seq, now).0
     }
 
     /// The same, again while members are asked what room they have.
-    fn put_in_the_end(&mut self, target: u32, seq: u64, len: usize) -> Outcome {
+    fn put_in_the_end(&mut self, target: u32, seq: u64, len: usize) -> AppliedOutcome {
         let mut tries = (0..20).map(|_| {
             let outcome = self.put_as(target, seq, len);
             self.pass(1);
@@ -98,7 +98,7 @@ impl Scene {
         tries.find(|outcome| !is(outcome, ErrorKind::Unavailable)).expect("members answer")
     }
 
-    fn delete_as(&mut self, target: u32, seq: u64) -> Outcome {
+    fn delete_as(&mut self, target: u32, seq: u64) -> AppliedOutcome {
         let (key, now) = (key_of(seq), self.now);
         self.node(target).delete(&key, 1000 + seq, now)
     }
@@ -108,7 +108,7 @@ impl Scene {
         for _ in 0..count {
             self.seq += 1;
             let outcome = self.put_as(target, self.seq, len);
-            assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+            assert!(matches!(outcome, AppliedOutcome::Done(_)), "{outcome:?}");
         }
     }
 
@@ -145,7 +145,7 @@ fn the_next_primary_takes_over_what_the_former_one_has_applied() {
     assert!(scene.nodes[1].mirrored.is_primary());
     // The client never heard of it, and asks again: it is done once.
     let before = scene.nodes[1].mirrored.partition().version();
-    assert!(matches!(scene.put_as(2, scene.seq, 100), Outcome::Done(_)));
+    assert!(matches!(scene.put_as(2, scene.seq, 100), AppliedOutcome::Done(_)));
     assert_eq!(scene.nodes[1].mirrored.partition().version(), before);
     scene.put(2, 3, 100);
     scene.pass(5);
@@ -183,32 +183,36 @@ fn nobody_waits_for_a_member_that_is_not_good_any_more() {
     scene.configure(&view(2, 1, &good(&[2, 1])));
     scene.pass(25);
     assert_eq!(scene.missed(), [], "it has a while to answer");
-    assert!(scene.nodes[1].mirrored.is_elect());
-    assert!(matches!(scene.put_as(2, 4, 100), Outcome::Failed { .. }));
+    assert!(scene.nodes[1].mirrored.is_catching_up());
+    assert!(matches!(scene.put_as(2, 4, 100), AppliedOutcome::Failed { .. }));
     scene.pass(30);
     assert!(scene.missed().len() > 1, "it is said again");
     assert!(scene.missed().iter().all(|target| *target == TargetId(1)));
-    let without = [(2, Consistency::Good), (1, Consistency::NeedsResync)];
+    let without = [(2, MemberConsistency::Good), (1, MemberConsistency::NeedsResync)];
     scene.configure(&view(3, 1, &without));
     scene.pass(1);
     assert!(scene.nodes[1].mirrored.is_primary());
-    assert!(matches!(scene.put_as(2, 4, 100), Outcome::Done(_)));
+    assert!(matches!(scene.put_as(2, 4, 100), AppliedOutcome::Done(_)));
 }
 
 #[test]
 fn one_that_has_no_room_for_what_others_have_does_not_lead() {
     // The primary goes on as if the other one had room.
-    let rules = Rules { ignores_room: true, ..Rules::default() };
+    let rules = MirrorRules { ignores_room: true, ..MirrorRules::default() };
     let mut scene = Scene::with_rules(&[ROOM, 1 << 20], rules);
     scene.deaf = vec![2];
     scene.put(1, 40, 60 << 10);
     scene.configure(&view(2, 1, &good(&[2, 1])));
     scene.deaf.clear();
     scene.pass(10);
-    assert!(scene.nodes[1].mirrored.is_elect());
+    assert!(scene.nodes[1].mirrored.is_catching_up());
     let missed = scene.missed();
     assert!(missed.len() > 1 && missed.iter().all(|target| *target == TargetId(2)), "{missed:?}");
-    scene.configure(&view(3, 2, &[(1, Consistency::Good), (2, Consistency::NeedsResync)]));
+    scene.configure(&view(
+        3,
+        2,
+        &[(1, MemberConsistency::Good), (2, MemberConsistency::NeedsResync)],
+    ));
     scene.pass(1);
     assert!(scene.nodes[0].mirrored.is_primary());
     assert_eq!(scene.contents()[0].records.len(), 40);
@@ -222,7 +226,7 @@ fn what_does_not_fit_on_every_member_takes_effect_nowhere() {
     for _ in 0..40 {
         seq += 1;
         match scene.put_in_the_end(1, seq, len) {
-            Outcome::Done(_) => done.push(seq),
+            AppliedOutcome::Done(_) => done.push(seq),
             outcome => assert!(is(&outcome, ErrorKind::NoSpace), "{outcome:?}"),
         }
     }
@@ -233,13 +237,13 @@ fn what_does_not_fit_on_every_member_takes_effect_nowhere() {
     assert_eq!(scene.contents()[0].records.len(), done.len());
     // Full as it is, it can be emptied, and takes something again.
     for gone in &done {
-        assert!(matches!(scene.delete_as(1, *gone), Outcome::Done(_)));
+        assert!(matches!(scene.delete_as(1, *gone), AppliedOutcome::Done(_)));
         scene.pass(1);
     }
     scene.assert_alike();
-    assert!(matches!(scene.put_in_the_end(1, 100, len), Outcome::Done(_)));
+    assert!(matches!(scene.put_in_the_end(1, 100, len), AppliedOutcome::Done(_)));
 }
 
-fn is(outcome: &Outcome, expected: ErrorKind) -> bool {
-    matches!(outcome, Outcome::Failed { kind, .. } if *kind == expected)
+fn is(outcome: &AppliedOutcome, expected: ErrorKind) -> bool {
+    matches!(outcome, AppliedOutcome::Failed { kind, .. } if *kind == expected)
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use samite_partition::mirror::{Mirrored, Rules, View};
+use samite_partition::mirror::{GroupView, MirrorRules, MirroredPartition};
 use samite_types::{Epoch, TargetId, Term};
-use samite_wire::control::{Consistency, Member};
+use samite_wire::control::{GroupMember, MemberConsistency};
 
 use crate::client::{Call, Client, History, Said, TOKEN_LEN, key_of};
 use crate::node::{News, Node, Out, Report};
@@ -77,7 +77,7 @@ enum Letter {
     Map {
         to: TargetId,
         life: u64,
-        view: View,
+        view: GroupView,
     },
     /// The answer to a report, by the map of this epoch.
     Told {
@@ -88,7 +88,7 @@ enum Letter {
 
 pub struct World {
     plan: Plan,
-    rules: Rules,
+    rules: MirrorRules,
     rng: Rng,
     now: Duration,
     nodes: BTreeMap<TargetId, Node>,
@@ -98,7 +98,7 @@ pub struct World {
     cut: BTreeMap<TargetId, Duration>,
     /// What the keeper of the map knows: until when each node's lease runs.
     leases: BTreeMap<TargetId, Duration>,
-    view: View,
+    view: GroupView,
     changed: Epoch,
     /// There has been another primary since, although nothing had happened to the one before.
     turned: Epoch,
@@ -112,13 +112,17 @@ pub struct World {
 type Verdict = Result<(), String>;
 
 impl World {
-    pub fn new(seed: u64, plan: &Plan, rules: Rules) -> Self {
+    pub fn new(seed: u64, plan: &Plan, rules: MirrorRules) -> Self {
         let ways = (rules, plan.reads_any);
         let targets: Vec<TargetId> = (1..=plan.members).map(TargetId).collect();
-        let member = |target: &TargetId| Member { target: *target, consistency: Consistency::Good };
-        let members: Vec<Member> = targets.iter().map(member).collect();
+        let member = |target: &TargetId| GroupMember {
+            target: *target,
+            consistency: MemberConsistency::Good,
+        };
+        let members: Vec<GroupMember> = targets.iter().map(member).collect();
         let incarnations = vec![0; members.len()];
-        let view = View { epoch: Epoch(1), term: Term(0), members, incarnations, is_lost: false };
+        let view =
+            GroupView { epoch: Epoch(1), term: Term(0), members, incarnations, is_lost: false };
         Self {
             plan: *plan,
             rules,
@@ -161,7 +165,8 @@ impl World {
     }
 
     fn is_at_rest(&self) -> bool {
-        let good = self.view.members.iter().all(|member| member.consistency == Consistency::Good);
+        let good =
+            self.view.members.iter().all(|member| member.consistency == MemberConsistency::Good);
         let mut points = self.nodes.values().map(|node| node.mirrored.point());
         let first = points.next();
         good && points.all(|point| Some(point) == first)
@@ -181,7 +186,7 @@ impl World {
         self.view.members.iter().any(|member| {
             let node = self.nodes.get(&member.target);
             member.target != target
-                && member.consistency == Consistency::Good
+                && member.consistency == MemberConsistency::Good
                 && !self.cut.contains_key(&member.target)
                 && node.is_some_and(|node| node.epoch > Epoch(0))
         })
@@ -361,10 +366,10 @@ impl World {
             }
         }
         let over = |target: &TargetId| self.leases.get(target).is_none_or(|until| *until < now);
-        let has = |view: &View, except: TargetId| {
+        let has = |view: &GroupView, except: TargetId| {
             view.members.iter().any(|member| {
                 member.target != except
-                    && member.consistency == Consistency::Good
+                    && member.consistency == MemberConsistency::Good
                     && !over(&member.target)
             })
         };
@@ -373,15 +378,15 @@ impl World {
             let is_empty =
                 self.nodes.get(&member.target).is_some_and(|node| node.epoch == Epoch(0));
             let is_gone = over(&member.target) || is_empty && self.view.epoch > Epoch(1);
-            if is_gone && member.consistency == Consistency::Good && has(&view, member.target) {
-                view.members[index].consistency = Consistency::NeedsResync;
+            if is_gone && member.consistency == MemberConsistency::Good && has(&view, member.target)
+            {
+                view.members[index].consistency = MemberConsistency::NeedsResync;
             }
         }
-        if view.members[0].consistency != Consistency::Good
-            && let Some(next) = view
-                .members
-                .iter()
-                .position(|member| member.consistency == Consistency::Good && !over(&member.target))
+        if view.members[0].consistency != MemberConsistency::Good
+            && let Some(next) = view.members.iter().position(|member| {
+                member.consistency == MemberConsistency::Good && !over(&member.target)
+            })
         {
             view.members.swap(0, next);
             view.incarnations.swap(0, next);
@@ -403,8 +408,8 @@ impl World {
 
     /// Makes another member the primary, if all are there and up to date.
     fn turn(&mut self) {
-        let is_there = |member: &Member| {
-            member.consistency == Consistency::Good
+        let is_there = |member: &GroupMember| {
+            member.consistency == MemberConsistency::Good
                 && self.nodes.contains_key(&member.target)
                 && !self.cut.contains_key(&member.target)
                 && self.knows_its_place(member.target)
@@ -426,8 +431,8 @@ impl World {
         self.nodes.get(&target).is_none_or(|node| node.epoch >= self.turned)
     }
 
-    fn publish(&mut self, view: View) {
-        self.view = View { epoch: Epoch(self.view.epoch.get() + 1), ..view };
+    fn publish(&mut self, view: GroupView) {
+        self.view = GroupView { epoch: Epoch(self.view.epoch.get() + 1), ..view };
         self.changed = self.view.epoch;
     }
 
@@ -444,15 +449,17 @@ impl World {
         };
         let is_over = self.leases.get(&report.target).is_none_or(|until| *until < self.now);
         match (report.news, member.consistency) {
-            (News::Synced, Consistency::NeedsResync) if !is_over => {
-                member.consistency = Consistency::Good;
+            (News::Synced, MemberConsistency::NeedsResync) if !is_over => {
+                member.consistency = MemberConsistency::Good;
             }
-            (News::Missed, Consistency::Good) if !self.knows_its_place(report.target) => return,
-            (News::Missed, Consistency::Good) => {
-                member.consistency = Consistency::NeedsResync;
+            (News::Missed, MemberConsistency::Good) if !self.knows_its_place(report.target) => {
+                return;
+            }
+            (News::Missed, MemberConsistency::Good) => {
+                member.consistency = MemberConsistency::NeedsResync;
             }
             // What was said of it before counts for nothing any more.
-            (News::Missed, Consistency::NeedsResync) => {}
+            (News::Missed, MemberConsistency::NeedsResync) => {}
             _ => return,
         }
         self.publish(next);
@@ -537,13 +544,12 @@ impl World {
 }
 
 /// Whether a process that has never had a map is called good for what another one had.
-fn is_stranger(node: &Node, view: &View) -> bool {
+fn is_stranger(node: &Node, view: &GroupView) -> bool {
     node.life > 0
         && node.epoch == Epoch(0)
-        && view
-            .members
-            .iter()
-            .any(|member| member.target == node.target && member.consistency == Consistency::Good)
+        && view.members.iter().any(|member| {
+            member.target == node.target && member.consistency == MemberConsistency::Good
+        })
 }
 
 #[derive(PartialEq, Eq)]
@@ -552,7 +558,7 @@ pub struct Contents {
     state: Vec<u8>,
 }
 
-pub fn contents(mirrored: &Mirrored) -> Contents {
+pub fn contents(mirrored: &MirroredPartition) -> Contents {
     let partition = mirrored.partition();
     let mut records = Vec::new();
     let visit = &mut |key: &[u8], meta: samite_backend::RecordMeta| {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use samite_backend::memory::MemoryBackend;
-use samite_backend::{Arena, Backend, Extent};
-use samite_partition::{ActionOutput, Context, Grants, Outcome, Partition};
+use samite_backend::{Arena, ArenaExtent, Backend};
+use samite_partition::{ActionOutput, AppliedOutcome, BlockGrants, Partition, RequestContext};
 use samite_types::{ClientId, DatasetId, Epoch, PartitionId, Seq};
-use samite_wire::op::{Action, BlockRef, Data, Guard, Operation};
+use samite_wire::op::{Action, BlockRef, Guard, Operation, ValueData};
 
 use super::reference::{Act, Bytes, Cond, End, Op, Out, holders};
 
@@ -19,19 +19,19 @@ pub struct Subject {
 /// Blocks granted to the one connection.
 struct Granted {
     arena: Arc<Arena>,
-    blocks: Vec<Extent>,
+    blocks: Vec<ArenaExtent>,
 }
 
-impl Grants for Granted {
-    fn take(&mut self, block: &BlockRef) -> Option<Extent> {
-        let is_named = |extent: &Extent| {
+impl BlockGrants for Granted {
+    fn take(&mut self, block: &BlockRef) -> Option<ArenaExtent> {
+        let is_named = |extent: &ArenaExtent| {
             extent.offset() == block.offset && extent.generation() == block.generation
         };
         let at = self.blocks.iter().position(is_named)?;
         Some(self.blocks.swap_remove(at))
     }
 
-    fn put_back(&mut self, extent: Extent) {
+    fn put_back(&mut self, extent: ArenaExtent) {
         self.blocks.push(extent);
     }
 }
@@ -48,13 +48,13 @@ impl Granted {
     }
 
     /// `None`: the target is too full to grant the blocks that an operation needs.
-    fn data<'a>(&mut self, bytes: &'a Bytes) -> Option<Data<'a>> {
+    fn data<'a>(&mut self, bytes: &'a Bytes) -> Option<ValueData<'a>> {
         Some(match bytes {
-            Bytes::Inline(bytes) => Data::Inline(bytes),
-            Bytes::Zeros(len) => Data::Zeros(*len),
-            Bytes::Blocks(blocks) => {
-                Data::Blocks(blocks.iter().map(|block| self.fill(block)).collect::<Option<_>>()?)
-            }
+            Bytes::Inline(bytes) => ValueData::Inline(bytes),
+            Bytes::Zeros(len) => ValueData::Zeros(*len),
+            Bytes::Blocks(blocks) => ValueData::Blocks(
+                blocks.iter().map(|block| self.fill(block)).collect::<Option<_>>()?,
+            ),
         })
     }
 
@@ -140,7 +140,7 @@ impl Subject {
         if op.is_mutation() {
             operation.seq = Seq(seq);
         }
-        let context = Context {
+        let context = RequestContext {
             now: std::time::Duration::ZERO,
             lease_term_max: std::time::Duration::ZERO,
             lends_memory: false,
@@ -152,7 +152,7 @@ impl Subject {
         };
         let granted = self.granted.blocks.len();
         let outcome = self.partition.apply(client, &context, &operation, &mut self.granted);
-        if matches!(outcome, Outcome::Failed { .. }) {
+        if matches!(outcome, AppliedOutcome::Failed { .. }) {
             assert_eq!(self.granted.blocks.len(), granted, "a failed operation kept a block");
         }
         // The client gives back what it did not use.
@@ -161,10 +161,10 @@ impl Subject {
     }
 }
 
-fn comparable(outcome: Outcome) -> End {
+fn comparable(outcome: AppliedOutcome) -> End {
     match outcome {
-        Outcome::Failed { kind, index, current } => Err((kind, index, current)),
-        Outcome::Done(outputs) => Ok(outputs
+        AppliedOutcome::Failed { kind, index, current } => Err((kind, index, current)),
+        AppliedOutcome::Done(outputs) => Ok(outputs
             .into_iter()
             .map(|output| match output {
                 ActionOutput::Value { version, total_len, pieces } => {

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use samite_types::{DatasetId, Epoch, NodeId, Redundancy, TargetId, Term};
 use samite_wire::control::{
-    ClusterMapData, Consistency, ControlReply, DistributionKind, Group, Member, PartitionTable,
-    Reachability, decode, encode,
+    ClusterMapData, ControlReply, DistributionKind, GroupMember, MemberConsistency, MirrorGroup,
+    NodeReachability, PartitionTable, decode, encode,
 };
 use samite_wire::delta::MapDelta;
 
@@ -42,7 +42,7 @@ fn mutate(data: &mut ClusterMapData, change: &Change) {
     let nodes = data.nodes.len();
     match change {
         Change::Reach(at, is_there) => {
-            let seen = if *is_there { Reachability::Online } else { Reachability::Offline };
+            let seen = if *is_there { NodeReachability::Online } else { NodeReachability::Offline };
             data.states[at % nodes].reachability = seen;
         }
         Change::Restart(at) => data.nodes[at % nodes].incarnation += 1,
@@ -63,7 +63,8 @@ fn mutate(data: &mut ClusterMapData, change: &Change) {
         }
         Change::Group(at, with, is_good) => {
             let target = data.nodes[*with as usize % nodes].targets[0].target;
-            let consistency = if *is_good { Consistency::Good } else { Consistency::NeedsResync };
+            let consistency =
+                if *is_good { MemberConsistency::Good } else { MemberConsistency::NeedsResync };
             let tables = data.tables.len();
             let groups = &mut data.tables[at % tables].groups;
             let count = groups.len();
@@ -72,7 +73,7 @@ fn mutate(data: &mut ClusterMapData, change: &Change) {
             match group.members.iter().position(|member| member.target == target) {
                 Some(at) => group.members[at].consistency = consistency,
                 None if group.members.len() < 3 => {
-                    group.members.push(Member { target, consistency });
+                    group.members.push(GroupMember { target, consistency });
                 }
                 None => group.members[0].target = target,
             }
@@ -202,9 +203,9 @@ fn a_change_is_small_where_the_map_is_large() {
     let mut data = map_data(512);
     let before = ClusterMap::new(data.clone()).unwrap();
     data.epoch = Epoch(2);
-    data.tables[0].groups[77] = Group {
+    data.tables[0].groups[77] = MirrorGroup {
         term: Term(1),
-        members: vec![Member { target: TargetId(3), consistency: Consistency::Good }],
+        members: vec![GroupMember { target: TargetId(3), consistency: MemberConsistency::Good }],
     };
     data.datasets.push(dataset(DatasetId(1).get(), DistributionKind::RoundRobin, Vec::new()));
     let after = ClusterMap::new(data).unwrap();

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use samite_types::{NodeId, Redundancy, TargetId};
 
-use crate::{Place, arrange, partitions_for};
+use crate::{PlacementTarget, arrange, partitions_for};
 
-fn place(id: u32) -> Place {
-    Place {
+fn place(id: u32) -> PlacementTarget {
+    PlacementTarget {
         target: TargetId(id),
         node: NodeId(id),
         host: "h".into(),
@@ -17,7 +17,7 @@ fn place(id: u32) -> Place {
     }
 }
 
-fn places(ids: impl IntoIterator<Item = u32>) -> Vec<Place> {
+fn places(ids: impl IntoIterator<Item = u32>) -> Vec<PlacementTarget> {
     ids.into_iter().map(place).collect()
 }
 
@@ -237,6 +237,6 @@ fn too_few_nodes_make_smaller_groups_and_none_is_an_error() {
     check_lawful(&groups, 3, &[0, 1]);
     assert!(arrange(&groups, Redundancy(2), &[]).is_err());
     assert!(arrange(&groups, Redundancy(2), &places([1, 1])).is_err());
-    let closed = Place { is_open: false, ..place(1) };
+    let closed = PlacementTarget { is_open: false, ..place(1) };
     assert!(arrange(&groups, Redundancy(2), &[closed]).is_err());
 }

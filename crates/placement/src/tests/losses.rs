@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use samite_types::{DatasetId, Epoch, PartitionId, Redundancy, Term};
 use samite_wire::control::{
-    BackendKind, ClusterMapData, DatasetSpec, DistributionKind, DurabilityKind, Lost,
+    BackendKind, ClusterMapData, DatasetSpec, DistributionKind, DurabilityKind, LostRecords,
     PartitionRange, SemanticsKind, encode,
 };
 
@@ -87,11 +87,12 @@ fn what_was_never_promised_is_no_loss() {
 fn unlawful_losses_are_refused() {
     let data = with_datasets(2, 2);
     let range = |first, count| PartitionRange { first: PartitionId(first), count };
-    let of = |datasets: &[u32], partitions: &[PartitionRange]| Lost {
+    let of = |datasets: &[u32], partitions: &[PartitionRange]| LostRecords {
         datasets: datasets.iter().copied().map(DatasetId).collect(),
         partitions: partitions.to_vec(),
     };
-    let with = |losses: Vec<Lost>| ClusterMap::new(ClusterMapData { losses, ..data.clone() });
+    let with =
+        |losses: Vec<LostRecords>| ClusterMap::new(ClusterMapData { losses, ..data.clone() });
     assert!(with(vec![of(&[1, 2], &[range(0, 1), range(2, 3)])]).is_ok());
     for bad in [
         vec![of(&[], &[range(0, 1)])],
@@ -109,12 +110,13 @@ fn unlawful_losses_are_refused() {
 }
 
 /// A loss of each dataset, as different from the others as can be.
-fn scattered(datasets: u32, step: u32) -> Vec<Lost> {
+fn scattered(datasets: u32, step: u32) -> Vec<LostRecords> {
     let ranges = |id: u32| {
         let firsts = (id % step..PARTITIONS_MAX as u32).step_by(step as usize);
         firsts.map(|first| PartitionRange { first: PartitionId(first), count: 1 }).collect()
     };
-    let lost = |id| Lost { datasets: vec![DatasetId(u32::MAX / 2 + id)], partitions: ranges(id) };
+    let lost =
+        |id| LostRecords { datasets: vec![DatasetId(u32::MAX / 2 + id)], partitions: ranges(id) };
     (0..datasets).map(lost).collect()
 }
 
@@ -146,7 +148,7 @@ proptest! {
         let of = |which: &[bool]| {
             let numbers = (0..).zip(which).filter(|(_, is)| **is);
             let ranges = numbers.map(|(first, _)| PartitionRange { first: PartitionId(first), count: 1 });
-            vec![Lost { datasets: vec![DatasetId(1)], partitions: ranges.collect() }]
+            vec![LostRecords { datasets: vec![DatasetId(1)], partitions: ranges.collect() }]
         };
         let left = remaining_losses(&of(&lost), &of(&seen));
         let is_left = |partition: u32| left.iter().flat_map(|lost| &lost.partitions).any(|range| {

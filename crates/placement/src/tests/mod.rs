@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use samite_types::{DatasetId, Epoch, ErrorKind, NodeId, PartitionId, Redundancy, TargetId, Term};
 use samite_wire::control::{
-    ClusterMapData, Consistency, DatasetData, DatasetSpec, DistributionKind, Group, Member,
-    NodeInfo, NodeState, PartitionTable, Reachability, TargetInfo,
+    ClusterMapData, DatasetData, DatasetSpec, DistributionKind, GroupMember, MemberConsistency,
+    MirrorGroup, NodeInfo, NodeReachability, NodeState, PartitionTable, TargetInfo,
 };
 
-use crate::{ClusterMap, assign, partitions_for, shard_of, wheel};
+use crate::{ClusterMap, assign, partitions_for, shard_of, stripe_pattern};
 
 mod delta;
 mod groups;
@@ -27,13 +27,13 @@ fn equal(targets: impl IntoIterator<Item = u32>) -> Vec<(TargetId, u64)> {
     targets.into_iter().map(|id| (TargetId(id), 1)).collect()
 }
 
-const ONLINE: NodeState = NodeState { reachability: Reachability::Online, is_draining: false };
+const ONLINE: NodeState = NodeState { reachability: NodeReachability::Online, is_draining: false };
 
 /// The table of partitions that are not mirrored.
 fn table(targets: &[TargetId]) -> PartitionTable {
-    let alone = |target: &TargetId| Group {
+    let alone = |target: &TargetId| MirrorGroup {
         term: Term(0),
-        members: vec![Member { target: *target, consistency: Consistency::Good }],
+        members: vec![GroupMember { target: *target, consistency: MemberConsistency::Good }],
     };
     PartitionTable { redundancy: Redundancy(1), groups: targets.iter().map(alone).collect() }
 }
@@ -103,7 +103,7 @@ proptest! {
         let nodes = weights.len() as u32;
         let mut data = map_data(nodes);
         let weights: Vec<_> = (0..nodes).map(TargetId).zip(weights).collect();
-        let cycle = wheel(&weights, &primaries(&data)).unwrap();
+        let cycle = stripe_pattern(&weights, &primaries(&data)).unwrap();
         data.datasets.push(dataset(1, DistributionKind::Weighted(weights.clone()), cycle.clone()));
         let map = ClusterMap::new(data).unwrap();
         let distribution = map.distribution(&map.datasets()[0]);

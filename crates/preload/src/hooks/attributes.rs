@@ -9,18 +9,18 @@ use samite_fs::{FileKind, SetTime, Timestamp};
 use crate::hook::{by_fd, by_file, by_open_fd, by_path, hooks};
 use crate::hooks::reading::errno;
 use crate::hooks::status::means_descriptor;
-use crate::route::Place;
-use crate::table::Description;
+use crate::path_class::StoreLocation;
+use crate::table::OpenDescription;
 use crate::{attr, foreign, store};
 
 type Times = (SetTime, SetTime);
 
-fn set_mode(place: &Place<'_>, mode: mode_t, follow: bool) -> Result<c_int, Errno> {
+fn set_mode(place: &StoreLocation<'_>, mode: mode_t, follow: bool) -> Result<c_int, Errno> {
     let at = place.at()?;
     store::call_as(|fs, caller| fs.chmod(caller, at, mode & 0o7777, follow)).map(|()| 0)
 }
 
-fn set_mode_open(open: &Description, mode: mode_t) -> Result<c_int, Errno> {
+fn set_mode_open(open: &OpenDescription, mode: mode_t) -> Result<c_int, Errno> {
     let file = open.file()?;
     if file.kind() == FileKind::Symlink {
         return Err(Errno::OPNOTSUPP);
@@ -34,23 +34,32 @@ const fn given(id: u32) -> Option<u32> {
     if id == u32::MAX { None } else { Some(id) }
 }
 
-fn set_owner(place: &Place<'_>, uid: uid_t, gid: gid_t, follow: bool) -> Result<c_int, Errno> {
+fn set_owner(
+    place: &StoreLocation<'_>,
+    uid: uid_t,
+    gid: gid_t,
+    follow: bool,
+) -> Result<c_int, Errno> {
     let at = place.at()?;
     store::call_as(|fs, caller| fs.chown(caller, at, given(uid), given(gid), follow)).map(|()| 0)
 }
 
-fn set_owner_open(open: &Description, uid: uid_t, gid: gid_t) -> Result<c_int, Errno> {
+fn set_owner_open(open: &OpenDescription, uid: uid_t, gid: gid_t) -> Result<c_int, Errno> {
     let caller = store::context();
     open.file()?.chown(&caller, given(uid), given(gid)).map_err(|error| errno(&error))?;
     Ok(0)
 }
 
-fn set_times(place: &Place<'_>, (atime, mtime): Times, follow: bool) -> Result<c_int, Errno> {
+fn set_times(
+    place: &StoreLocation<'_>,
+    (atime, mtime): Times,
+    follow: bool,
+) -> Result<c_int, Errno> {
     let at = place.at()?;
     store::call_as(|fs, caller| fs.utimens(caller, at, atime, mtime, follow)).map(|()| 0)
 }
 
-fn set_times_open(open: &Description, (atime, mtime): Times) -> Result<c_int, Errno> {
+fn set_times_open(open: &OpenDescription, (atime, mtime): Times) -> Result<c_int, Errno> {
     let caller = store::context();
     // What was written before must not change the times again when it is settled later.
     open.settle()?;

@@ -11,19 +11,19 @@ use crate::hooks::reading::{
     check_readable, check_writable, errno, read_at, read_next, write_at, write_next,
 };
 use crate::real::set_errno;
-use crate::table::{self, Open};
+use crate::table::{self, DescriptionUse};
 use crate::{foreign, mapped, raw};
 
 /// Memory for one copying call, in bytes.
 const COPY_LEN: usize = 1 << 20;
 
 /// Where bytes come from or go to: a file of the store, or a kernel descriptor.
-enum End {
-    Store(Open),
+enum CopyEnd {
+    Store(DescriptionUse),
     Kernel(c_int),
 }
 
-impl End {
+impl CopyEnd {
     fn new(fd: c_int) -> Self {
         table::get(fd).map_or(Self::Kernel(fd), Self::Store)
     }
@@ -56,16 +56,16 @@ impl End {
 
 /// One piece of a copy; both calls may copy less than they were asked to.
 fn copy(
-    from: &End,
+    from: &CopyEnd,
     from_at: *mut off_t,
-    to: &End,
+    to: &CopyEnd,
     to_at: *mut off_t,
     len: size_t,
 ) -> Result<ssize_t, Errno> {
-    if let End::Store(open) = from {
+    if let CopyEnd::Store(open) = from {
         check_readable(open)?;
     }
-    if let End::Store(open) = to {
+    if let CopyEnd::Store(open) = to {
         check_writable(open)?;
     }
     let (read_from, write_to) = (foreign::get(from_at), foreign::get(to_at));
@@ -108,7 +108,7 @@ fn copy_within(
     check_readable(&from)?;
     check_writable(&to)?;
     // The offsets of the descriptors, unless the caller has given others.
-    let place = |open: &Open, at: *mut off_t| match foreign::get(at) {
+    let place = |open: &DescriptionUse, at: *mut off_t| match foreign::get(at) {
         Some(at) => u64::try_from(at).map_err(|_| Errno::INVAL),
         None => Ok(open.slot().offset.load(Ordering::Acquire)),
     };
@@ -150,7 +150,7 @@ hooks! {
         if !table::has(from) && !table::has(to) {
             return real(to, from, from_at, len);
         }
-        guard(|| copy(&End::new(from), from_at, &End::new(to), std::ptr::null_mut(), len))
+        guard(|| copy(&CopyEnd::new(from), from_at, &CopyEnd::new(to), std::ptr::null_mut(), len))
     }
 
     fn vmsplice(fd: c_int, parts: *const c_void, count: size_t, flags: c_uint) -> ssize_t {

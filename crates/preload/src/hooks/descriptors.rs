@@ -10,8 +10,8 @@ use crate::hook::{attempt, guard, hooks};
 use crate::hooks::locks::{self as locks_of, is_lock_command};
 use crate::hooks::{owner, stdio};
 use crate::real::set_errno;
-use crate::table::{self, Open};
-use crate::{kept, locks, raw};
+use crate::table::{self, DescriptionUse};
+use crate::{locks, own_descriptors, raw};
 
 /// Closes a descriptor of the store. The program hears of a failure to settle what was written: nobody can tell it later.
 pub fn close_open(fd: c_int) -> Result<c_int, Errno> {
@@ -25,7 +25,7 @@ pub fn close_open(fd: c_int) -> Result<c_int, Errno> {
 }
 
 /// What `dup` and its kin leave behind at `fd`, now that it stands for `open`, or for a file of the kernel's.
-fn became(fd: c_int, open: Option<Open>) -> Result<c_int, Errno> {
+fn became(fd: c_int, open: Option<DescriptionUse>) -> Result<c_int, Errno> {
     match open {
         Some(open) => table::set(fd, open)?,
         None => drop(table::remove(fd)),
@@ -40,7 +40,7 @@ fn duplicate(old: c_int, floor: c_int, close_on_exec: bool) -> Result<c_int, Err
 }
 
 fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Result<c_int, Errno> {
-    if kept::is_ours(new) || kept::is_ours(old) {
+    if own_descriptors::is_ours(new) || own_descriptors::is_ours(old) {
         return Err(Errno::BADF);
     }
     let open = table::get(old);
@@ -56,7 +56,10 @@ fn duplicate_to(old: c_int, new: c_int, flags: c_int) -> Result<c_int, Errno> {
 
 /// Whether `dup2` concerns the store.
 fn concerns(old: c_int, new: c_int) -> bool {
-    table::has(old) || table::has(new) || kept::is_ours(new) || kept::is_ours(old)
+    table::has(old)
+        || table::has(new)
+        || own_descriptors::is_ours(new)
+        || own_descriptors::is_ours(old)
 }
 
 const SETTABLE: c_int =
@@ -112,7 +115,7 @@ fn close_span(
         }
     }
     let mut from = first;
-    for ours in kept::each() {
+    for ours in own_descriptors::each() {
         let ours = ours.cast_unsigned();
         if ours < from || ours > last {
             continue;
@@ -130,7 +133,7 @@ hooks! {
         if table::has(fd) {
             return guard(|| close_open(fd));
         }
-        if kept::is_ours(fd) {
+        if own_descriptors::is_ours(fd) {
             set_errno(libc::EBADF);
             return -1;
         }
@@ -185,7 +188,7 @@ hooks! {
             }
             return guard(|| control(fd, command, argument));
         }
-        if kept::is_ours(fd) {
+        if own_descriptors::is_ours(fd) {
             set_errno(libc::EBADF);
             return -1;
         }

@@ -1,6 +1,6 @@
 //! Directory streams.
 //!
-//! A `DIR` of the store is a [`Stream`] of ours. It is told from libc's by its first eight bytes: libc's `DIR` starts with a
+//! A `DIR` of the store is a [`DirectoryStream`] of ours. It is told from libc's by its first eight bytes: libc's `DIR` starts with a
 //! descriptor and a lock word.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
@@ -13,17 +13,17 @@ use samite_fs::{DirHandle, FileKind};
 
 use crate::hook::{by_file, by_open_fd, guard, guard_code, hooks};
 use crate::hooks::descriptors::close_open;
-use crate::hooks::open::open_place;
+use crate::hooks::open::open_store_path;
 use crate::hooks::reading::{check_open, errno};
+use crate::path_class::StoreLocation;
 use crate::real::set_errno;
-use crate::route::Place;
-use crate::table::Open;
+use crate::table::DescriptionUse;
 use crate::{foreign, real, table};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"\xffsamiteD");
 
 #[repr(C)]
-struct Stream {
+struct DirectoryStream {
     magic: u64,
     fd: c_int,
     handle: DirHandle,
@@ -31,12 +31,12 @@ struct Stream {
 }
 
 /// The stream behind a `DIR` of ours; `None` for libc's.
-fn stream<'a>(dir: *mut DIR) -> Option<&'a mut Stream> {
+fn stream<'a>(dir: *mut DIR) -> Option<&'a mut DirectoryStream> {
     if foreign::get(dir.cast::<u64>()) != Some(MAGIC) {
         return None;
     }
     // SAFETY: the magic says that `give` made it; a program uses one stream from one thread at a time (POSIX).
-    Some(unsafe { &mut *dir.cast::<Stream>() })
+    Some(unsafe { &mut *dir.cast::<DirectoryStream>() })
 }
 
 fn give(fd: c_int) -> Result<*mut DIR, Errno> {
@@ -48,11 +48,11 @@ fn give(fd: c_int) -> Result<*mut DIR, Errno> {
     let handle = file.read_dir().map_err(|error| errno(&error))?;
     // SAFETY: a structure of numbers, for which zeros are valid.
     let entry = unsafe { std::mem::zeroed() };
-    Ok(Box::into_raw(Box::new(Stream { magic: MAGIC, fd, handle, entry })).cast())
+    Ok(Box::into_raw(Box::new(DirectoryStream { magic: MAGIC, fd, handle, entry })).cast())
 }
 
-fn open_directory(place: &Place<'_>) -> Result<*mut DIR, Errno> {
-    let fd = open_place(place, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0)?;
+fn open_directory(place: &StoreLocation<'_>) -> Result<*mut DIR, Errno> {
+    let fd = open_store_path(place, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0)?;
     give(fd).inspect_err(|_| {
         let _ = close_open(fd);
     })
@@ -76,7 +76,7 @@ fn next(handle: &mut DirHandle, into: &mut dirent64) -> Result<Option<()>, Errno
 }
 
 /// Neither `rewinddir` nor `seekdir` can fail; a position that does not exist is left to the next read.
-fn go_to(stream: &mut Stream, position: u64) -> c_int {
+fn go_to(stream: &mut DirectoryStream, position: u64) -> c_int {
     guard(|| stream.handle.seek(position).map(|()| 0).map_err(|error| errno(&error)))
 }
 
@@ -162,15 +162,15 @@ fn give_list(
 
 /// Opens a directory of the store for `scandir`.
 fn open_for_scan(dirfd: c_int, path: *const c_char) -> Option<*mut DIR> {
-    let mut room = crate::route::PathRoom::new();
-    match crate::route::route(dirfd, path, &mut room) {
-        crate::route::Route::Store(place) => Some(guard(move || open_directory(&place))),
+    let mut room = crate::path_class::PathRoom::new();
+    match crate::path_class::classify(dirfd, path, &mut room) {
+        crate::path_class::PathRoute::Store(place) => Some(guard(move || open_directory(&place))),
         _ => None,
     }
 }
 
 /// Fills `room` with entries of an open directory, from its offset on.
-fn read_entries(open: &Open, room: &mut [u8]) -> Result<usize, Errno> {
+fn read_entries(open: &DescriptionUse, room: &mut [u8]) -> Result<usize, Errno> {
     let mut handle = open.file()?.read_dir().map_err(|error| errno(&error))?;
     let offset = &open.slot().offset;
     handle.seek(offset.load(Ordering::Acquire)).map_err(|error| errno(&error))?;
@@ -212,7 +212,7 @@ hooks! {
     }
 
     fn opendir(path: *const c_char) -> *mut DIR {
-        by_file!(AT_FDCWD, path, true, real(path), |open| open_directory(&Place::itself(&open)), |place| {
+        by_file!(AT_FDCWD, path, true, real(path), |open| open_directory(&StoreLocation::itself(&open)), |place| {
             open_directory(place)
         })
     }

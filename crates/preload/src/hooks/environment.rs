@@ -10,12 +10,12 @@ use crate::hook::{by_open_fd, hooks};
 use crate::hooks::reading::seek;
 use crate::hooks::status::look_open;
 use crate::real::set_errno;
-use crate::table::Description;
+use crate::table::OpenDescription;
 use crate::{foreign, raw, table};
 
 fn control(
     fd: c_int,
-    open: &Description,
+    open: &OpenDescription,
     request: c_ulong,
     argument: *mut c_void,
 ) -> Result<c_int, Errno> {

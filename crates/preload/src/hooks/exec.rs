@@ -8,24 +8,24 @@ use libc::AT_FDCWD;
 use rustix::io::Errno;
 
 use crate::hook::{attempt, hooks};
-use crate::hooks::program::{self, Program};
+use crate::hooks::program::{self, ProgramFile};
 use crate::hooks::space::settle_all;
 use crate::hooks::unreached;
 use crate::init::{self, CWD, FDS, LOCKS};
+use crate::path_class::{PathRoom, PathRoute, classify, way_out};
 use crate::real::set_errno;
-use crate::route::{PathRoom, Route, route, way_out};
 use crate::{cwd, hook, locks, raw, store, table};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
 /// An environment for the next program: the program's own, and what this library needs there.
-pub struct Environment {
+pub struct ProgramEnvironment {
     pointers: Vec<*const c_char>,
     /// Strings that `pointers` leads to.
     made: Vec<CString>,
 }
 
-impl Environment {
+impl ProgramEnvironment {
     /// From the environment that the program gives, null for none.
     pub fn new(given: *const *const c_char) -> Self {
         let mut environment = Self { pointers: Vec::new(), made: Vec::new() };
@@ -114,7 +114,7 @@ fn inherited_list() -> Option<String> {
         if open.slot().state().is_some() && !raw::closes_on_exec(fd) {
             let id = table::slot_id(&open);
             // Writing to a String does not fail.
-            let line = open.locks.lifeline();
+            let line = open.locks.keep_alive_socket();
             let _ = write!(list, "{fd}:{}.{}.{line},", id.session, id.slot);
         }
     }
@@ -153,7 +153,7 @@ fn let_go_of_closing() {
 fn take_back() {
     for (_, open) in table::each_from(0) {
         if open.is_gone.swap(false, Ordering::Relaxed) {
-            open.slot().hold();
+            open.slot().open_reference();
         }
         open.locks.set_survives(true);
     }
@@ -182,7 +182,7 @@ pub fn prepare_child() {
         for (_, open) in table::each_from(0) {
             if open.survives.swap(false, Ordering::Relaxed) {
                 open.share();
-                open.slot().hold();
+                open.slot().open_reference();
             }
         }
         Ok(())
@@ -204,18 +204,18 @@ fn become_program(
     real: Real<'_>,
 ) -> c_int {
     let mut room = PathRoom::new();
-    let place = match route(dirfd, path, &mut room) {
-        Route::Real => return run(path, arguments, environment, real),
-        Route::Elsewhere(path) => return run(path, arguments, environment, real),
-        Route::Store(place) => place,
+    let place = match classify(dirfd, path, &mut room) {
+        PathRoute::Real => return run(path, arguments, environment, real),
+        PathRoute::Elsewhere(path) => return run(path, arguments, environment, real),
+        PathRoute::Store(place) => place,
     };
     let program = attempt(|| program::load(&place));
     if let Some(outside) = way_out(&place, &program) {
         return run(outside.as_ptr(), arguments, environment, real);
     }
     match program {
-        Ok(Program::Binary(file)) => run(file.path().as_ptr(), arguments, environment, real),
-        Ok(Program::Script { interpreter, option }) if depth < INTERPRETERS_MAX => {
+        Ok(ProgramFile::Binary(file)) => run(file.path().as_ptr(), arguments, environment, real),
+        Ok(ProgramFile::Script { interpreter, option }) if depth < INTERPRETERS_MAX => {
             let mut new: Vec<*const c_char> = vec![interpreter.as_ptr()];
             new.extend(option.as_ref().map(|option| option.as_ptr()));
             new.push(path);
@@ -224,7 +224,7 @@ fn become_program(
             let interpreter = (AT_FDCWD, interpreter.as_ptr());
             become_program(interpreter, new.as_ptr(), environment, depth + 1, real)
         }
-        Ok(Program::Script { .. }) => hook::answer(Err(Errno::LOOP)),
+        Ok(ProgramFile::Script { .. }) => hook::answer(Err(Errno::LOOP)),
         Err(errno) => hook::answer(Err(errno)),
     }
 }
@@ -237,7 +237,7 @@ fn run(
 ) -> c_int {
     unreached::tell(path, arguments, environment);
     prepare();
-    let mut environment = Environment::new(environment);
+    let mut environment = ProgramEnvironment::new(environment);
     environment.hand_on_locks();
     let failed = real(path, arguments, environment.as_ptr());
     take_back();
@@ -431,8 +431,8 @@ hooks! {
                 let open = table::get(fd).ok_or(Errno::BADF)?;
                 program::load_open(&open)
             }) {
-                Ok(Program::Binary(file)) => execve(file.path().as_ptr(), arguments, environment),
-                Ok(Program::Script { .. }) => hook::answer(Err(Errno::NOEXEC)),
+                Ok(ProgramFile::Binary(file)) => execve(file.path().as_ptr(), arguments, environment),
+                Ok(ProgramFile::Script { .. }) => hook::answer(Err(Errno::NOEXEC)),
                 Err(failed) => hook::answer(Err(failed)),
             };
         }

@@ -4,19 +4,19 @@ use std::ffi::{c_char, c_int, c_void};
 
 use libc::{AT_FDCWD, size_t, ssize_t};
 use rustix::io::Errno;
-use samite_fs::{Subject, XattrFlags};
+use samite_fs::{XattrFlags, XattrSubject};
 
 use crate::hook::{by_file, by_open_fd, by_path, hooks};
-use crate::route::Place;
-use crate::table::Description;
+use crate::path_class::StoreLocation;
+use crate::table::OpenDescription;
 use crate::{foreign, store};
 
-fn by_place<'a>(place: &'a Place<'_>, follow: bool) -> Result<Subject<'a>, Errno> {
-    Ok(Subject::Path(place.at()?, follow))
+fn by_place<'a>(place: &'a StoreLocation<'_>, follow: bool) -> Result<XattrSubject<'a>, Errno> {
+    Ok(XattrSubject::Path(place.at()?, follow))
 }
 
-fn by_open(open: &Description) -> Result<Subject<'_>, Errno> {
-    Ok(Subject::Open(open.file()?))
+fn by_open(open: &OpenDescription) -> Result<XattrSubject<'_>, Errno> {
+    Ok(XattrSubject::Open(open.file()?))
 }
 
 /// Copies a result out; with no room the program only asks how much it needs.
@@ -29,7 +29,7 @@ fn give(bytes: &[u8], out: *mut c_void, room: size_t) -> Result<ssize_t, Errno> 
 }
 
 fn get(
-    file: Subject<'_>,
+    file: XattrSubject<'_>,
     name: *const c_char,
     out: *mut c_void,
     room: size_t,
@@ -40,7 +40,7 @@ fn get(
 }
 
 /// Names, each with a NUL after it.
-fn list(file: Subject<'_>, out: *mut c_char, room: size_t) -> Result<ssize_t, Errno> {
+fn list(file: XattrSubject<'_>, out: *mut c_char, room: size_t) -> Result<ssize_t, Errno> {
     let names = store::call_as(|fs, caller| fs.list_xattrs(caller, &file))?;
     let mut joined = Vec::new();
     for name in &names {
@@ -51,7 +51,7 @@ fn list(file: Subject<'_>, out: *mut c_char, room: size_t) -> Result<ssize_t, Er
 }
 
 fn set(
-    file: Subject<'_>,
+    file: XattrSubject<'_>,
     name: *const c_char,
     value: *const c_void,
     len: size_t,
@@ -65,7 +65,7 @@ fn set(
     store::call_as(|fs, caller| fs.set_xattr(caller, &file, name, value, flags)).map(|()| 0)
 }
 
-fn remove(file: Subject<'_>, name: *const c_char) -> Result<c_int, Errno> {
+fn remove(file: XattrSubject<'_>, name: *const c_char) -> Result<c_int, Errno> {
     let name = foreign::text(name)?;
     store::call_as(|fs, caller| fs.remove_xattr(caller, &file, name)).map(|()| 0)
 }

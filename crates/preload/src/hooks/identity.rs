@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use libc::{gid_t, mode_t, size_t, uid_t};
 
 use crate::hook::hooks;
-use crate::real::Symbol;
+use crate::real::NextSymbol;
 use crate::store;
 
 fn changed<T>(outcome: T) -> T {
@@ -15,11 +15,11 @@ fn changed<T>(outcome: T) -> T {
 
 /// User and group of the calling thread for files.
 pub fn file_system_ids() -> (u32, u32) {
-    static USER: Symbol = Symbol::new(c"setfsuid");
-    static GROUP: Symbol = Symbol::new(c"setfsgid");
+    static USER: NextSymbol = NextSymbol::new(c"setfsuid");
+    static GROUP: NextSymbol = NextSymbol::new(c"setfsgid");
     type Set = extern "C" fn(u32) -> c_int;
     // An id that is none changes nothing; the answer is the one that is set.
-    let ask = |symbol: &Symbol| {
+    let ask = |symbol: &NextSymbol| {
         // SAFETY: both symbols have this signature in libc.
         let set = unsafe { std::mem::transmute::<*mut c_void, Set>(symbol.address()) };
         set(u32::MAX).cast_unsigned()

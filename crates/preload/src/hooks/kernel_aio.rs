@@ -19,7 +19,7 @@ use crate::{foreign, raw, table};
 /// `struct iocb`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Request {
+pub struct KernelRequest {
     data: u64,
     key: u32,
     flags: u32,
@@ -37,15 +37,15 @@ pub struct Request {
 /// `struct io_event`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Event {
+pub struct KernelEvent {
     data: u64,
-    request: *mut Request,
+    request: *mut KernelRequest,
     outcome: i64,
     second: i64,
 }
 
 // SAFETY: the pointer is the program's name for its request, and not followed here.
-unsafe impl Send for Event {}
+unsafe impl Send for KernelEvent {}
 
 const READ: u16 = 0;
 const WRITE: u16 = 1;
@@ -59,11 +59,11 @@ const TELLS_EVENT_FD: u32 = 1;
 /// Events that wait in one context; a program that asks for more is told to fetch some first.
 const EVENTS_MAX: usize = 1 << 16;
 
-static DONE: Mutex<Option<HashMap<usize, VecDeque<Event>>>> = Mutex::new(None);
+static DONE: Mutex<Option<HashMap<usize, VecDeque<KernelEvent>>>> = Mutex::new(None);
 /// Events that wait in all contexts.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-fn with_queue<T>(context: *mut c_void, work: impl FnOnce(&mut VecDeque<Event>) -> T) -> T {
+fn with_queue<T>(context: *mut c_void, work: impl FnOnce(&mut VecDeque<KernelEvent>) -> T) -> T {
     let mut contexts = DONE.lock().unwrap_or_else(PoisonError::into_inner);
     let queue = contexts.get_or_insert_default().entry(context as usize).or_default();
     let before = queue.len();
@@ -74,7 +74,7 @@ fn with_queue<T>(context: *mut c_void, work: impl FnOnce(&mut VecDeque<Event>) -
 }
 
 /// Does what a request asks for: its result, or the negative error.
-fn perform(request: &Request) -> i64 {
+fn perform(request: &KernelRequest) -> i64 {
     let parts = || (request.buffer.cast::<iovec>().cast_const(), request.len as c_int);
     let (len, at) = (request.len as usize, request.at as off_t);
     let outcome = match request.kind {
@@ -88,14 +88,18 @@ fn perform(request: &Request) -> i64 {
     if outcome < 0 { -i64::from(errno()) } else { outcome as i64 }
 }
 
-fn submit_one(context: *mut c_void, at: *mut Request, request: &Request) -> Result<(), Errno> {
+fn submit_one(
+    context: *mut c_void,
+    at: *mut KernelRequest,
+    request: &KernelRequest,
+) -> Result<(), Errno> {
     if with_queue(context, |queue| queue.len()) >= EVENTS_MAX {
         return Err(Errno::AGAIN);
     }
     let before = errno();
     let outcome = perform(request);
     set_errno(before);
-    let event = Event { data: request.data, request: at, outcome, second: 0 };
+    let event = KernelEvent { data: request.data, request: at, outcome, second: 0 };
     with_queue(context, |queue| queue.push_back(event));
     if request.options & TELLS_EVENT_FD != 0 {
         // An eventfd that is not one is found out by who waits for it.
@@ -107,8 +111,8 @@ fn submit_one(context: *mut c_void, at: *mut Request, request: &Request) -> Resu
 /// Submits requests in order; how many, or the first one's error.
 fn submit(
     context: *mut c_void,
-    requests: &[*mut Request],
-    real: impl Fn(c_long, *const *mut Request) -> c_int,
+    requests: &[*mut KernelRequest],
+    real: impl Fn(c_long, *const *mut KernelRequest) -> c_int,
 ) -> c_int {
     let mut done = 0;
     for at in requests {
@@ -125,7 +129,7 @@ fn submit(
     done
 }
 
-fn take(context: *mut c_void, count: c_long, out: *mut Event) -> c_long {
+fn take(context: *mut c_void, count: c_long, out: *mut KernelEvent) -> c_long {
     let room = usize::try_from(count).unwrap_or(0);
     let taken = attempt(|| {
         Ok(with_queue(context, |queue| queue.drain(..queue.len().min(room)).collect::<Vec<_>>()))
@@ -141,9 +145,9 @@ fn events(
     context: *mut c_void,
     least: c_long,
     count: c_long,
-    out: *mut Event,
+    out: *mut KernelEvent,
     timeout: *mut timespec,
-    real: impl FnOnce(c_long, c_long, *mut Event, *mut timespec) -> c_int,
+    real: impl FnOnce(c_long, c_long, *mut KernelEvent, *mut timespec) -> c_int,
 ) -> c_int {
     if WAITING.load(Ordering::Relaxed) == 0 {
         return real(least, count, out, timeout);
@@ -160,9 +164,12 @@ fn events(
     if theirs < 0 && ours > 0 { ours as c_int } else { ours as c_int + theirs }
 }
 
-fn list<'a>(count: c_long, requests: *const *mut Request) -> Option<&'a [*mut Request]> {
+fn list<'a>(
+    count: c_long,
+    requests: *const *mut KernelRequest,
+) -> Option<&'a [*mut KernelRequest]> {
     let list = foreign::array(requests, c_int::try_from(count).ok()?).ok()?;
-    let ours = |at: &*mut Request| {
+    let ours = |at: &*mut KernelRequest| {
         foreign::get(at.cast_const()).is_some_and(|request| table::has(request.fd))
     };
     list.iter().any(ours).then_some(list)
@@ -170,8 +177,8 @@ fn list<'a>(count: c_long, requests: *const *mut Request) -> Option<&'a [*mut Re
 
 /// `io_submit` by number; `None`: nothing of it is the store's.
 pub fn submit_by_number(
-    (context, count, requests): (*mut c_void, c_long, *const *mut Request),
-    real: impl Fn(c_long, *const *mut Request) -> c_long,
+    (context, count, requests): (*mut c_void, c_long, *const *mut KernelRequest),
+    real: impl Fn(c_long, *const *mut KernelRequest) -> c_long,
 ) -> Option<c_long> {
     let list = list(count, requests)?;
     Some(by_number(submit(context, list, |count, requests| from_number(real(count, requests)))))
@@ -180,8 +187,8 @@ pub fn submit_by_number(
 /// `io_getevents` by number; `None`: no event of the store's waits.
 pub fn events_by_number(
     (context, least, count): (*mut c_void, c_long, c_long),
-    (out, timeout): (*mut Event, *mut timespec),
-    real: impl FnOnce(c_long, c_long, *mut Event, *mut timespec) -> c_long,
+    (out, timeout): (*mut KernelEvent, *mut timespec),
+    real: impl FnOnce(c_long, c_long, *mut KernelEvent, *mut timespec) -> c_long,
 ) -> Option<c_long> {
     if WAITING.load(Ordering::Relaxed) == 0 {
         return None;
@@ -205,20 +212,20 @@ fn from_number(outcome: c_long) -> c_int {
 }
 
 hooks! {
-    fn io_submit(context: *mut c_void, count: c_long, requests: *const *mut Request) -> c_int {
+    fn io_submit(context: *mut c_void, count: c_long, requests: *const *mut KernelRequest) -> c_int {
         match list(count, requests) {
             Some(list) => submit(context, list, |count, requests| real(context, count, requests)),
             None => real(context, count, requests),
         }
     }
 
-    fn io_getevents(context: *mut c_void, least: c_long, count: c_long, out: *mut Event, timeout: *mut timespec) -> c_int {
+    fn io_getevents(context: *mut c_void, least: c_long, count: c_long, out: *mut KernelEvent, timeout: *mut timespec) -> c_int {
         events(context, least, count, out, timeout, |least, count, out, timeout| {
             real(context, least, count, out, timeout)
         })
     }
 
-    fn io_pgetevents(context: *mut c_void, least: c_long, count: c_long, out: *mut Event, timeout: *mut timespec, mask: *mut c_void) -> c_int {
+    fn io_pgetevents(context: *mut c_void, least: c_long, count: c_long, out: *mut KernelEvent, timeout: *mut timespec, mask: *mut c_void) -> c_int {
         events(context, least, count, out, timeout, |least, count, out, timeout| {
             real(context, least, count, out, timeout, mask)
         })

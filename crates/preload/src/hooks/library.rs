@@ -7,33 +7,33 @@ use samite_fs::OpenFlags;
 
 use crate::hook::attempt;
 use crate::hooks::program::{MemoryFile, copy_to_memory};
-use crate::real::Symbol;
-use crate::route::{PathRoom, Route, route};
+use crate::path_class::{PathRoom, PathRoute, classify};
+use crate::real::NextSymbol;
 use crate::{foreign, store};
 
 /// What `dlopen` goes on with.
 #[repr(C)]
-struct Next {
+struct DlopenStep {
     path: *const c_char,
     function: *mut c_void,
 }
 
 /// Decides for the entry point below.
-extern "C" fn choose(path: *const c_char) -> Next {
-    static NEXT: Symbol = Symbol::new(c"dlopen");
+extern "C" fn choose(path: *const c_char) -> DlopenStep {
+    static NEXT: NextSymbol = NextSymbol::new(c"dlopen");
     // A bare name is looked up along the loader's own path.
     let is_path = foreign::text(path).is_ok_and(|path| path.contains(&b'/'));
     let copy = if is_path { to_memory(path) } else { None };
     // For what cannot be copied, the loader says what it says of a file that is not there. A copy's name lives as long as
     // the copy, which is as long as the process.
     let path = copy.map_or(path, |copy| copy.into_raw().cast_const());
-    Next { path, function: NEXT.address() }
+    DlopenStep { path, function: NEXT.address() }
 }
 
 /// A path to a copy of a library of the store; `None`: it is not one, or cannot be read.
 fn to_memory(path: *const c_char) -> Option<CString> {
     let mut room = PathRoom::new();
-    let Route::Store(place) = route(AT_FDCWD, path, &mut room) else { return None };
+    let PathRoute::Store(place) = classify(AT_FDCWD, path, &mut room) else { return None };
     let copy = attempt(|| {
         let at = place.at()?;
         let file = store::call_as(|fs, caller| fs.open_file(caller, at, OpenFlags::reading(), 0))?;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Signal, getrlimit};
 
 use crate::hook::hooks;
-use crate::table::Description;
+use crate::table::OpenDescription;
 
 /// The limit, in bytes; asked of the kernel when it may have changed.
 static LIMIT: AtomicU64 = AtomicU64::new(UNKNOWN);
@@ -39,7 +39,7 @@ pub fn allowed(at: u64, len: usize) -> Result<usize, Errno> {
 
 /// As [`allowed`], for bytes that go to the end of the file.
 #[inline]
-pub fn allowed_at_end(open: &Description, len: usize) -> Result<usize, Errno> {
+pub fn allowed_at_end(open: &OpenDescription, len: usize) -> Result<usize, Errno> {
     if limit() == NONE {
         return Ok(len);
     }
@@ -48,7 +48,7 @@ pub fn allowed_at_end(open: &Description, len: usize) -> Result<usize, Errno> {
 }
 
 /// Whether the file may become `len` bytes long; one that is longer already may be cut to any length.
-pub fn may_grow(open: &Description, len: u64) -> Result<(), Errno> {
+pub fn may_grow(open: &OpenDescription, len: u64) -> Result<(), Errno> {
     let limit = limit();
     if len <= limit || len <= open.file()?.attr().map_err(|error| error.kind().errno())?.size {
         return Ok(());

@@ -4,21 +4,21 @@ use std::ffi::c_int;
 
 use libc::{flock as Flock, off_t};
 use rustix::io::Errno;
-use samite_client::Woken;
+use samite_client::WaitEnd;
 use samite_client::locks::LockWait;
 use samite_fs::{FileLocks, LOCK_LAST, LockFound, LockMode, LockRange, LockSpace, WantedLock};
 
 use crate::hook::{attempt, hooks};
 use crate::hooks::reading::errno;
-use crate::locks::{self, place};
+use crate::locks::{self, lock_place};
 use crate::real::set_errno;
-use crate::signals::Blocked;
-use crate::table::{self, Open};
+use crate::signals::BlockedSignals;
+use crate::table::{self, DescriptionUse};
 use crate::{foreign, session};
 
 /// What a call asks for.
 #[derive(Clone, Copy)]
-struct Asked {
+struct LockCallRequest {
     /// `None`: let go.
     mode: Option<LockMode>,
     range: LockRange,
@@ -28,8 +28,8 @@ struct Asked {
     waits: bool,
 }
 
-impl Asked {
-    fn locks(self, open: &Open) -> Result<&FileLocks, Errno> {
+impl LockCallRequest {
+    fn locks(self, open: &DescriptionUse) -> Result<&FileLocks, Errno> {
         if self.is_process { locks::of_process() } else { open.locks.get_or_make(open.slot()) }
     }
 
@@ -41,15 +41,15 @@ impl Asked {
 
 /// Takes or frees a lock. Only the wait itself is no call in progress: another thread may fork meanwhile, and a signal handler
 /// may use the store.
-fn apply(open: &Open, asked: Asked) -> Result<c_int, Errno> {
+fn apply(open: &DescriptionUse, asked: LockCallRequest) -> Result<c_int, Errno> {
     match asked.mode {
         None => attempt(|| {
-            let place = place(open.file()?.ino(), asked.space);
+            let place = lock_place(open.file()?.ino(), asked.space);
             asked.locks(open)?.unlock(place, asked.range).map_err(|error| errno(&error))?;
             Ok(0)
         }),
         Some(mode) if asked.waits => {
-            let mut signals = Blocked::new();
+            let mut signals = BlockedSignals::new();
             if take(open, asked, mode)? { Ok(0) } else { wait(open, asked, mode, &mut signals) }
         }
         Some(mode) if take(open, asked, mode)? => Ok(0),
@@ -58,14 +58,14 @@ fn apply(open: &Open, asked: Asked) -> Result<c_int, Errno> {
 }
 
 /// Takes a lock if nobody is in the way.
-fn take(open: &Open, asked: Asked, mode: LockMode) -> Result<bool, Errno> {
+fn take(open: &DescriptionUse, asked: LockCallRequest, mode: LockMode) -> Result<bool, Errno> {
     attempt(|| {
         let ino = open.file()?.ino();
         if asked.is_process {
             locks::process_locks(ino);
         }
         let locks = asked.locks(open)?;
-        let found = locks.try_lock(place(ino, asked.space), asked.wanted(mode));
+        let found = locks.try_lock(lock_place(ino, asked.space), asked.wanted(mode));
         if !asked.is_process {
             open.locks.keep_alive(open.slot())?;
         }
@@ -73,9 +73,14 @@ fn take(open: &Open, asked: Asked, mode: LockMode) -> Result<bool, Errno> {
     })
 }
 
-fn wait(open: &Open, asked: Asked, mode: LockMode, signals: &mut Blocked) -> Result<c_int, Errno> {
+fn wait(
+    open: &DescriptionUse,
+    asked: LockCallRequest,
+    mode: LockMode,
+    signals: &mut BlockedSignals,
+) -> Result<c_int, Errno> {
     let mut waiting = attempt(|| {
-        let place = place(open.file()?.ino(), asked.space);
+        let place = lock_place(open.file()?.ino(), asked.space);
         asked.locks(open)?.begin(place, asked.wanted(mode)).map_err(|error| errno(&error))
     })?;
     let woken = until_woken(&mut waiting, signals);
@@ -91,20 +96,20 @@ fn wait(open: &Open, asked: Asked, mode: LockMode, signals: &mut Blocked) -> Res
 
 /// Waits for the answer or for a signal that ends the call. What is done about the wait in between is a call in
 /// progress: it may open and close connections.
-fn until_woken(waiting: &mut LockWait<'_>, signals: &mut Blocked) -> Result<Woken, Errno> {
+fn until_woken(waiting: &mut LockWait<'_>, signals: &mut BlockedSignals) -> Result<WaitEnd, Errno> {
     loop {
-        let woken = waiting.block_beside(signals.alarm()?).map_err(|error| errno(&error))?;
-        if woken == Woken::Interrupted && signals.deliver() {
+        let woken = waiting.block_beside(signals.timer_signal()?).map_err(|error| errno(&error))?;
+        if woken == WaitEnd::Interrupted && signals.deliver() {
             return Ok(woken);
         }
         if attempt(|| waiting.proceed(woken).map_err(|error| errno(&error)))? {
-            return Ok(Woken::Arrived);
+            return Ok(WaitEnd::Arrived);
         }
     }
 }
 
 /// The bytes that a `struct flock` means.
-fn range(open: &Open, asked: &Flock) -> Result<LockRange, Errno> {
+fn range(open: &DescriptionUse, asked: &Flock) -> Result<LockRange, Errno> {
     let base = match c_int::from(asked.l_whence) {
         libc::SEEK_SET => 0,
         libc::SEEK_CUR => {
@@ -137,7 +142,7 @@ fn mode(kind: c_int) -> Result<Option<LockMode>, Errno> {
 }
 
 /// Whether the descriptor is open for what is to be locked.
-fn check_access(open: &Open, mode: Option<LockMode>) -> Result<(), Errno> {
+fn check_access(open: &DescriptionUse, mode: Option<LockMode>) -> Result<(), Errno> {
     let status = open.status();
     if status & libc::O_PATH != 0 {
         return Err(Errno::BADF);
@@ -179,7 +184,7 @@ pub const fn is_lock_command(command: c_int) -> bool {
     )
 }
 
-fn by_command(open: &Open, command: c_int, argument: *mut Flock) -> Result<c_int, Errno> {
+fn by_command(open: &DescriptionUse, command: c_int, argument: *mut Flock) -> Result<c_int, Errno> {
     let mut asked: Flock = foreign::get(argument.cast_const()).ok_or(Errno::FAULT)?;
     let is_process = matches!(command, libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK);
     let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
@@ -189,7 +194,7 @@ fn by_command(open: &Open, command: c_int, argument: *mut Flock) -> Result<c_int
     }
     let mode = mode(c_int::from(asked.l_type))?;
     let range = attempt(|| range(open, &asked))?;
-    let call = Asked { mode, range, space: LockSpace::Ranges, is_process, waits };
+    let call = LockCallRequest { mode, range, space: LockSpace::Ranges, is_process, waits };
     if !tests {
         check_access(open, mode)?;
         return apply(open, call);
@@ -198,7 +203,7 @@ fn by_command(open: &Open, command: c_int, argument: *mut Flock) -> Result<c_int
     let mode = mode.ok_or(Errno::INVAL)?;
     attempt(|| {
         let locks = call.locks(open)?;
-        let place = place(open.file()?.ino(), call.space);
+        let place = lock_place(open.file()?.ino(), call.space);
         let found = locks.test(place, call.wanted(mode)).map_err(|error| errno(&error))?;
         report(&mut asked, locks, found);
         Ok(())
@@ -221,7 +226,7 @@ fn fail(errno: Errno) -> c_int {
     -1
 }
 
-fn whole(open: &Open, operation: c_int) -> Result<c_int, Errno> {
+fn whole(open: &DescriptionUse, operation: c_int) -> Result<c_int, Errno> {
     if open.status() & libc::O_PATH != 0 {
         return Err(Errno::BADF);
     }
@@ -233,11 +238,11 @@ fn whole(open: &Open, operation: c_int) -> Result<c_int, Errno> {
     };
     let waits = operation & libc::LOCK_NB == 0;
     let (range, space) = (LockRange::WHOLE, LockSpace::Whole);
-    apply(open, Asked { mode, range, space, is_process: false, waits })
+    apply(open, LockCallRequest { mode, range, space, is_process: false, waits })
 }
 
 /// `lockf` in terms of `fcntl`.
-fn by_section(open: &Open, command: c_int, len: off_t) -> Result<c_int, Errno> {
+fn by_section(open: &DescriptionUse, command: c_int, len: off_t) -> Result<c_int, Errno> {
     // SAFETY: plain numbers, for which zero is a value.
     let mut asked: Flock = unsafe { std::mem::zeroed() };
     asked.l_whence = libc::SEEK_CUR as i16;

@@ -8,15 +8,15 @@ use rustix::io::Errno;
 
 use crate::hook::{attempt, guard, hooks, is_busy};
 use crate::hooks::reading::{check_open, check_readable};
-use crate::mapped::{self, Mapping, PAGE_LEN, Range};
+use crate::mapped::{self, AddressRange, FileMapping, PAGE_LEN};
 use crate::raw;
 use crate::real::set_errno;
-use crate::table::{self, Open};
+use crate::table::{self, DescriptionUse};
 
 const MAP_FAILED: *mut c_void = libc::MAP_FAILED;
 
 /// What a program asks of `mmap`.
-struct Asked {
+struct MapRequest {
     hint: *mut c_void,
     len: usize,
     protection: c_int,
@@ -25,7 +25,7 @@ struct Asked {
 }
 
 /// Maps `len` bytes of the file from `at`.
-fn map(open: Open, asked: &Asked) -> Result<*mut c_void, Errno> {
+fn map(open: DescriptionUse, asked: &MapRequest) -> Result<*mut c_void, Errno> {
     check_open(&open)?;
     check_readable(&open).map_err(|_| Errno::ACCESS)?;
     let file = open.file()?;
@@ -47,8 +47,8 @@ fn map(open: Open, asked: &Asked) -> Result<*mut c_void, Errno> {
         return Err(Errno::ACCESS);
     }
     let backing = mapped::backing(file.ino(), at, len as u64)?;
-    let range = Range { start: 0, len };
-    let mut new = Mapping { range, open, at, backing, writes: shared && can_write };
+    let range = AddressRange { start: 0, len };
+    let mut new = FileMapping { range, open, at, backing, writes: shared && can_write };
     new.load()?;
     if asked.flags & libc::MAP_FIXED != 0 {
         replace(asked.hint, len)?;
@@ -67,7 +67,7 @@ fn map(open: Open, asked: &Asked) -> Result<*mut c_void, Errno> {
 
 /// Something else is about to be mapped over this range.
 fn replace(start: *mut c_void, len: usize) -> Result<(), Errno> {
-    let range = Range { start: start as usize, len };
+    let range = AddressRange { start: start as usize, len };
     let outcome = mapped::write_back(range);
     mapped::forget(range);
     outcome
@@ -78,19 +78,19 @@ fn replace(start: *mut c_void, len: usize) -> Result<(), Errno> {
 fn is_mapped(start: *mut c_void, len: size_t) -> bool {
     !mapped::is_none()
         && !is_busy()
-        && attempt(|| Ok(!mapped::parts(Range { start: start as usize, len }).is_empty()))
+        && attempt(|| Ok(!mapped::parts(AddressRange { start: start as usize, len }).is_empty()))
             .unwrap_or(false)
 }
 
 /// Gives a mapping another length, and perhaps another place.
 fn resize(
-    old: Range,
+    old: AddressRange,
     new_len: usize,
     flags: c_int,
     place: *mut c_void,
     real: impl FnOnce() -> *mut c_void,
 ) -> Result<*mut c_void, Errno> {
-    let found = mapped::parts(Range { start: old.start, len: old.len.max(PAGE_LEN) });
+    let found = mapped::parts(AddressRange { start: old.start, len: old.len.max(PAGE_LEN) });
     let mut new = found.into_iter().next().ok_or(Errno::FAULT)?;
     let new_len = new_len.checked_next_multiple_of(PAGE_LEN).ok_or(Errno::NOMEM)?;
     new.range.len = new_len;
@@ -98,7 +98,7 @@ fn resize(
         new.backing.reserve(new.at, new_len as u64)?;
         new.load()?;
     } else {
-        mapped::write_back(Range { start: old.start + new_len, len: old.len - new_len })?;
+        mapped::write_back(AddressRange { start: old.start + new_len, len: old.len - new_len })?;
     }
     if flags & libc::MREMAP_FIXED != 0 {
         replace(place, new_len)?;
@@ -130,7 +130,7 @@ hooks! {
         if flags & libc::MAP_ANONYMOUS == 0
             && let Some(open) = table::get(fd)
         {
-            let asked = Asked { hint, len, protection, flags, at };
+            let asked = MapRequest { hint, len, protection, flags, at };
             return or_failed(attempt(move || map(open, &asked)));
         }
         if flags & libc::MAP_FIXED != 0 && is_mapped(hint, len) {
@@ -142,7 +142,7 @@ hooks! {
 
     fn munmap = __munmap (start: *mut c_void, len: size_t) -> c_int {
         if is_mapped(start, len) {
-            let range = Range { start: start as usize, len: len.next_multiple_of(PAGE_LEN) };
+            let range = AddressRange { start: start as usize, len: len.next_multiple_of(PAGE_LEN) };
             return guard(|| {
                 mapped::write_back(range)?;
                 // First out of the list: once unmapped, another thread may be given these addresses.
@@ -162,10 +162,10 @@ hooks! {
     fn msync(start: *mut c_void, len: size_t, flags: c_int) -> c_int {
         if is_mapped(start, len) {
             return guard(|| {
-                let range = Range { start: start as usize, len };
+                let range = AddressRange { start: start as usize, len };
                 mapped::write_back(range)?;
                 if flags & libc::MS_INVALIDATE != 0 {
-                    mapped::parts(range).iter().try_for_each(Mapping::load)?;
+                    mapped::parts(range).iter().try_for_each(FileMapping::load)?;
                 }
                 Ok(0)
             });
@@ -175,7 +175,7 @@ hooks! {
 
     fn mremap(start: *mut c_void, len: size_t, new_len: size_t, flags: c_int, place: *mut c_void) -> *mut c_void {
         if is_mapped(start, len.max(1)) {
-            let old = Range { start: start as usize, len: len.next_multiple_of(PAGE_LEN) };
+            let old = AddressRange { start: start as usize, len: len.next_multiple_of(PAGE_LEN) };
             return or_failed(attempt(|| resize(old, new_len, flags, place, || real(start, len, new_len, flags, place))));
         }
         real(start, len, new_len, flags, place)

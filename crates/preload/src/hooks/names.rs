@@ -9,9 +9,9 @@ use samite_fs::{FileKind, RenameFlags};
 use crate::hook::{by_path, guard, hooks};
 use crate::hooks::reading::errno;
 use crate::hooks::status::means_descriptor;
-use crate::outside::through_link;
+use crate::outside_path::through_link;
+use crate::path_class::{PathRoom, PathRoute, StoreLocation, classify, named_descriptor};
 use crate::real::set_errno;
-use crate::route::{PathRoom, Place, Route, named_descriptor, route};
 use crate::{foreign, store, table};
 
 /// A call with two paths: both must be on the same side.
@@ -19,16 +19,18 @@ fn by_two_paths(
     (from_dir, from): (c_int, *const c_char),
     (to_dir, to): (c_int, *const c_char),
     real: impl FnOnce(*const c_char, *const c_char) -> c_int,
-    work: impl FnOnce(&Place<'_>, &Place<'_>) -> Result<(), Errno>,
+    work: impl FnOnce(&StoreLocation<'_>, &StoreLocation<'_>) -> Result<(), Errno>,
 ) -> c_int {
     let (mut from_room, mut to_room) = (PathRoom::new(), PathRoom::new());
-    let plain = |route: &Route<'_>, path| match route {
-        Route::Elsewhere(path) => *path,
+    let plain = |route: &PathRoute<'_>, path| match route {
+        PathRoute::Elsewhere(path) => *path,
         _ => path,
     };
-    match (route(from_dir, from, &mut from_room), route(to_dir, to, &mut to_room)) {
-        (Route::Store(from), Route::Store(to)) => guard(move || work(&from, &to).map(|()| 0)),
-        (Route::Store(_), _) | (_, Route::Store(_)) => {
+    match (classify(from_dir, from, &mut from_room), classify(to_dir, to, &mut to_room)) {
+        (PathRoute::Store(from), PathRoute::Store(to)) => {
+            guard(move || work(&from, &to).map(|()| 0))
+        }
+        (PathRoute::Store(_), _) | (_, PathRoute::Store(_)) => {
             set_errno(libc::EXDEV);
             -1
         }
@@ -43,7 +45,7 @@ fn by_two_paths(
 fn through_links(
     (from_dir, from): (c_int, *const c_char),
     (to_dir, to): (c_int, *const c_char),
-    work: impl FnOnce(&Place<'_>, &Place<'_>) -> Result<(), Errno>,
+    work: impl FnOnce(&StoreLocation<'_>, &StoreLocation<'_>) -> Result<(), Errno>,
 ) -> c_int {
     let (mut from_room, mut to_room) = (PathRoom::new(), PathRoom::new());
     let from = through_link(from_dir, from, &mut from_room);
@@ -69,50 +71,58 @@ fn rename_flags(flags: c_uint) -> Result<RenameFlags, Errno> {
     })
 }
 
-fn rename_places(from: &Place<'_>, to: &Place<'_>, flags: c_uint) -> Result<(), Errno> {
+fn rename_places(
+    from: &StoreLocation<'_>,
+    to: &StoreLocation<'_>,
+    flags: c_uint,
+) -> Result<(), Errno> {
     let flags = rename_flags(flags)?;
     let (from, to) = (from.at()?, to.at()?);
     store::call_as(|fs, caller| fs.rename(caller, from, to, flags))
 }
 
 /// Another name, or the first one, for an open file.
-fn link_open(fd: c_int, to: &Place<'_>) -> Result<c_int, Errno> {
+fn link_open(fd: c_int, to: &StoreLocation<'_>) -> Result<c_int, Errno> {
     let open = table::get(fd).ok_or(Errno::BADF)?;
     let linked = open.file()?.link(&store::context(), to.at()?);
     linked.map(|_| 0).map_err(|error| error.kind().errno())
 }
 
-fn link_places(from: &Place<'_>, to: &Place<'_>, follow: bool) -> Result<(), Errno> {
+fn link_places(
+    from: &StoreLocation<'_>,
+    to: &StoreLocation<'_>,
+    follow: bool,
+) -> Result<(), Errno> {
     let (from, to) = (from.at()?, to.at()?);
     store::call_as(|fs, caller| fs.link(caller, from, to, follow))
 }
 
-pub fn make_directory(place: &Place<'_>, mode: mode_t) -> Result<c_int, Errno> {
+pub fn make_directory(place: &StoreLocation<'_>, mode: mode_t) -> Result<c_int, Errno> {
     let at = place.at()?;
     store::call_as(|fs, caller| fs.mkdir(caller, at, mode & 0o7777)).map(|()| 0)
 }
 
-fn make_node(place: &Place<'_>, mode: mode_t, device: dev_t) -> Result<c_int, Errno> {
+fn make_node(place: &StoreLocation<'_>, mode: mode_t, device: dev_t) -> Result<c_int, Errno> {
     let at = place.at()?;
     store::call_as(|fs, caller| fs.mknod(caller, at, mode, device)).map(|()| 0)
 }
 
-fn remove_directory(place: &Place<'_>) -> Result<c_int, Errno> {
+fn remove_directory(place: &StoreLocation<'_>) -> Result<c_int, Errno> {
     let at = place.at()?;
     store::call_as(|fs, caller| fs.rmdir(caller, at)).map(|()| 0)
 }
 
-fn remove_name(place: &Place<'_>) -> Result<c_int, Errno> {
+fn remove_name(place: &StoreLocation<'_>) -> Result<c_int, Errno> {
     let at = place.at()?;
     store::call_as(|fs, caller| fs.unlink(caller, at)).map(|()| 0)
 }
 
-fn make_symlink(target: *const c_char, place: &Place<'_>) -> Result<c_int, Errno> {
+fn make_symlink(target: *const c_char, place: &StoreLocation<'_>) -> Result<c_int, Errno> {
     let (target, at) = (foreign::text(target)?, place.at()?);
     store::call_as(|fs, caller| fs.symlink(caller, target, at)).map(|()| 0)
 }
 
-fn read_link(place: &Place<'_>, out: *mut c_char, room: size_t) -> Result<ssize_t, Errno> {
+fn read_link(place: &StoreLocation<'_>, out: *mut c_char, room: size_t) -> Result<ssize_t, Errno> {
     if room == 0 {
         return Err(Errno::INVAL);
     }

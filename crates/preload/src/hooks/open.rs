@@ -9,7 +9,7 @@ use samite_fs::OpenFlags;
 use crate::hook::{answer, by_path, guard, hooks};
 use crate::hooks::reading::errno;
 use crate::hooks::{special, stdio};
-use crate::route::{self, Place, Route};
+use crate::path_class::{self, PathRoute, StoreLocation};
 use crate::{foreign, store, table};
 
 /// How a file was made is not what `F_GETFL` tells.
@@ -24,7 +24,11 @@ const fn counted(flags: c_int) -> c_int {
 }
 
 /// Opens a file of the store and gives it the lowest free descriptor.
-pub fn open_place(place: &Place<'_>, flags: c_int, mode: mode_t) -> Result<c_int, Errno> {
+pub fn open_store_path(
+    place: &StoreLocation<'_>,
+    flags: c_int,
+    mode: mode_t,
+) -> Result<c_int, Errno> {
     let flags = counted(flags);
     let how = OpenFlags::from_oflags(flags.cast_unsigned());
     if flags & libc::O_TMPFILE == libc::O_TMPFILE {
@@ -72,12 +76,12 @@ fn open_at(
     real: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
     if flags & libc::O_NOFOLLOW == 0
-        && let Some(fd) = route::named_descriptor(path)
+        && let Some(fd) = path_class::named_descriptor(path)
     {
         return guard(|| open_again(fd, flags));
     }
     let before = crate::real::errno();
-    let fd = by_path!(dirfd, path, fresh(real(path)), |place| open_place(place, flags, mode));
+    let fd = by_path!(dirfd, path, fresh(real(path)), |place| open_store_path(place, flags, mode));
     if fd >= 0 || crate::real::errno() != libc::EOPNOTSUPP {
         return fd;
     }
@@ -91,7 +95,7 @@ fn open_at(
 /// `struct open_how`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct How {
+pub struct OpenHow {
     flags: u64,
     mode: u64,
     resolve: u64,
@@ -102,17 +106,17 @@ pub struct How {
 pub fn openat2(
     dirfd: c_int,
     path: *const c_char,
-    how: *const How,
+    how: *const OpenHow,
     len: usize,
     real: impl Fn() -> c_long,
 ) -> c_long {
-    let mut room = route::PathRoom::new();
-    let place = match route::route(dirfd, path, &mut room) {
-        Route::Store(place) => place,
+    let mut room = path_class::PathRoom::new();
+    let place = match path_class::classify(dirfd, path, &mut room) {
+        PathRoute::Store(place) => place,
         _ => return real(),
     };
     c_long::from(guard(|| {
-        if len < size_of::<How>() {
+        if len < size_of::<OpenHow>() {
             return Err(Errno::INVAL);
         }
         let how = foreign::get(how).ok_or(Errno::FAULT)?;
@@ -121,7 +125,7 @@ pub fn openat2(
             // Programs fall back to looking at each name of the path.
             return Err(Errno::NOSYS);
         }
-        open_place(&place, flags, how.mode as mode_t)
+        open_store_path(&place, flags, how.mode as mode_t)
     }))
 }
 

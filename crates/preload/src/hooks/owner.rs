@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process, test_kill_process_group};
 
 use crate::foreign;
-use crate::table::Description;
+use crate::table::OpenDescription;
 
 const F_SETOWN_EX: c_int = 15;
 const F_GETOWN_EX: c_int = 16;
@@ -28,7 +28,7 @@ struct Owner {
     number: c_int,
 }
 
-fn set(open: &Description, owner: Owner) -> Result<c_int, Errno> {
+fn set(open: &OpenDescription, owner: Owner) -> Result<c_int, Errno> {
     let known = match Pid::from_raw(owner.number.max(0)) {
         None if owner.number < 0 => Err(Errno::SRCH),
         None => Ok(()),
@@ -44,14 +44,14 @@ fn set(open: &Description, owner: Owner) -> Result<c_int, Errno> {
     Ok(0)
 }
 
-fn get(open: &Description) -> Owner {
+fn get(open: &OpenDescription) -> Owner {
     let slot = open.slot();
     let kind = slot.owner_kind.load(Ordering::Relaxed).cast_signed();
     Owner { kind, number: slot.owner.load(Ordering::Relaxed).cast_signed() }
 }
 
 /// Commands that are not about descriptors as such.
-pub fn control(open: &Description, command: c_int, argument: c_ulong) -> Result<c_int, Errno> {
+pub fn control(open: &OpenDescription, command: c_int, argument: c_ulong) -> Result<c_int, Errno> {
     // The kernel, too, looks at the lower half.
     let number = argument as c_int;
     let structure = std::ptr::with_exposed_provenance_mut::<Owner>(argument as usize);

@@ -9,7 +9,7 @@ use samite_fs::{NAME_LEN_MAX, PATH_LEN_MAX};
 use crate::hook::{answer, by_fd, by_path, hooks};
 use crate::hooks::status::{look, means_descriptor};
 use crate::hooks::working_directory::named;
-use crate::route::Place;
+use crate::path_class::StoreLocation;
 use crate::{foreign, store};
 
 const PATH_MAX: size_t = PATH_LEN_MAX + 1;
@@ -19,7 +19,11 @@ const FILE_SIZE_BITS: c_long = 64;
 const CANON_MAX: c_long = 255;
 const TRANSFER_LEN: c_long = 4096;
 
-fn resolve(place: &Place<'_>, out: *mut c_char, room: size_t) -> Result<*mut c_char, Errno> {
+fn resolve(
+    place: &StoreLocation<'_>,
+    out: *mut c_char,
+    room: size_t,
+) -> Result<*mut c_char, Errno> {
     let at = place.at()?;
     let name = named(&store::call_as(|fs, caller| fs.canonicalize(caller, at))?);
     if out.is_null() {

@@ -14,7 +14,7 @@ use crate::table;
 
 /// `struct aiocb` of glibc on 64-bit platforms.
 #[repr(C)]
-pub struct Request {
+pub struct PosixRequest {
     fd: c_int,
     kind: c_int,
     priority: c_int,
@@ -34,13 +34,13 @@ const READ: c_int = 0;
 const WRITE: c_int = 1;
 const NOTHING: c_int = 2;
 
-fn is_ours(request: *mut Request) -> bool {
+fn is_ours(request: *mut PosixRequest) -> bool {
     // SAFETY: the program vouches for its request.
     !request.is_null() && table::has(unsafe { (*request).fd })
 }
 
 /// Does it, and says so in the request.
-fn perform(request: *mut Request, work: impl FnOnce(&Request) -> ssize_t) -> c_int {
+fn perform(request: *mut PosixRequest, work: impl FnOnce(&PosixRequest) -> ssize_t) -> c_int {
     let before = errno();
     // SAFETY: the program vouches for its request, and leaves it alone until it is done.
     let request = unsafe { &mut *request };
@@ -51,18 +51,18 @@ fn perform(request: *mut Request, work: impl FnOnce(&Request) -> ssize_t) -> c_i
     0
 }
 
-fn read(request: *mut Request) -> c_int {
+fn read(request: *mut PosixRequest) -> c_int {
     perform(request, |asked| reading::pread(asked.fd, asked.buffer, asked.len, asked.at))
 }
 
-fn write(request: *mut Request) -> c_int {
+fn write(request: *mut PosixRequest) -> c_int {
     perform(request, |asked| reading::pwrite(asked.fd, asked.buffer, asked.len, asked.at))
 }
 
 /// `sigevent` as glibc lays it out.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Call {
+struct SignalEvent {
     value: *mut c_void,
     signal: c_int,
     kind: c_int,
@@ -71,7 +71,7 @@ struct Call {
 
 /// Tells the program in the way it asked for.
 fn tell(event: *const sigevent) {
-    let Some(call) = foreign::get(event.cast::<Call>()) else { return };
+    let Some(call) = foreign::get(event.cast::<SignalEvent>()) else { return };
     match call.kind {
         libc::SIGEV_SIGNAL => {
             // SAFETY: a signal to this process; a number that is none is an error.
@@ -112,9 +112,9 @@ fn start_thread(function: extern "C" fn(*mut c_void), value: *mut c_void) {
 /// A list of which some is of the store: that is done now, and the rest is libc's.
 fn perform_list(
     mode: c_int,
-    list: &[*mut Request],
+    list: &[*mut PosixRequest],
     event: *const sigevent,
-    real: impl FnOnce(*const *mut Request, c_int) -> c_int,
+    real: impl FnOnce(*const *mut PosixRequest, c_int) -> c_int,
 ) -> c_int {
     let mut rest = Vec::new();
     let mut failed = false;
@@ -147,22 +147,22 @@ fn report(failed: Errno) -> c_int {
 }
 
 hooks! {
-    fn aio_read = aio_read64 (request: *mut Request) -> c_int {
+    fn aio_read = aio_read64 (request: *mut PosixRequest) -> c_int {
         if is_ours(request) { read(request) } else { real(request) }
     }
 
-    fn aio_write = aio_write64 (request: *mut Request) -> c_int {
+    fn aio_write = aio_write64 (request: *mut PosixRequest) -> c_int {
         if is_ours(request) { write(request) } else { real(request) }
     }
 
-    fn aio_fsync = aio_fsync64 (how: c_int, request: *mut Request) -> c_int {
+    fn aio_fsync = aio_fsync64 (how: c_int, request: *mut PosixRequest) -> c_int {
         if is_ours(request) {
             return perform(request, |asked| space::fsync(asked.fd) as ssize_t);
         }
         real(how, request)
     }
 
-    fn lio_listio = lio_listio64 (mode: c_int, list: *const *mut Request, count: c_int, event: *const sigevent) -> c_int {
+    fn lio_listio = lio_listio64 (mode: c_int, list: *const *mut PosixRequest, count: c_int, event: *const sigevent) -> c_int {
         match foreign::array(list, count) {
             Ok(requests) if requests.iter().any(|request| is_ours(*request)) => {
                 perform_list(mode, requests, event, |list, count| real(mode, list, count, event))

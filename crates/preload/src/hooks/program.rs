@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use samite_fs::{OpenFile, OpenFlags};
 
 use crate::hooks::reading::errno;
-use crate::route::Place;
+use crate::path_class::StoreLocation;
 use crate::store;
-use crate::table::Description;
+use crate::table::OpenDescription;
 
 const X_OK: u32 = 1;
 const ELF: &[u8] = b"\x7fELF";
@@ -38,7 +38,7 @@ impl MemoryFile {
 }
 
 /// What a program file turned out to be.
-pub enum Program {
+pub enum ProgramFile {
     /// Something for the kernel.
     Binary(MemoryFile),
     /// Something for an interpreter.
@@ -46,7 +46,7 @@ pub enum Program {
 }
 
 /// Loads the program at `place`.
-pub fn load(place: &Place<'_>) -> Result<Program, Errno> {
+pub fn load(place: &StoreLocation<'_>) -> Result<ProgramFile, Errno> {
     let at = place.at()?;
     let file = store::call_as(|fs, caller| {
         fs.access(caller, at, X_OK, true)?;
@@ -56,14 +56,14 @@ pub fn load(place: &Place<'_>) -> Result<Program, Errno> {
 }
 
 /// Loads the program behind a descriptor.
-pub fn load_open(open: &Description) -> Result<Program, Errno> {
+pub fn load_open(open: &OpenDescription) -> Result<ProgramFile, Errno> {
     let (file, caller) = (open.file()?, store::context());
     file.access(&caller, X_OK).map_err(|error| errno(&error))?;
     let file = file.open_again(&caller, OpenFlags::reading());
     program(&file.map_err(|error| errno(&error))?)
 }
 
-fn program(file: &OpenFile) -> Result<Program, Errno> {
+fn program(file: &OpenFile) -> Result<ProgramFile, Errno> {
     let mut head = [0; LINE_LEN_MAX];
     let len = file.read_at(&mut head, 0).map_err(|error| errno(&error))?;
     let head = &head[..len];
@@ -73,11 +73,11 @@ fn program(file: &OpenFile) -> Result<Program, Errno> {
     if !head.starts_with(ELF) {
         return Err(Errno::NOEXEC);
     }
-    copy_to_memory(file).map(Program::Binary)
+    copy_to_memory(file).map(ProgramFile::Binary)
 }
 
 /// `#!interpreter option`: everything after the first gap is one option.
-fn script(line: &[u8]) -> Result<Program, Errno> {
+fn script(line: &[u8]) -> Result<ProgramFile, Errno> {
     let line = line.split(|byte| *byte == b'\n').next().unwrap_or(line).trim_ascii();
     let gap = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
     let (interpreter, option) = line.split_at(gap);
@@ -86,7 +86,7 @@ fn script(line: &[u8]) -> Result<Program, Errno> {
         return Err(Errno::NOEXEC);
     }
     let option = option.trim_ascii();
-    Ok(Program::Script {
+    Ok(ProgramFile::Script {
         interpreter: text(interpreter)?,
         option: if option.is_empty() { None } else { Some(text(option)?) },
     })

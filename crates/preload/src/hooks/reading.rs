@@ -11,7 +11,7 @@ use samite_types::Error;
 use crate::hook::{by_fd, hooks};
 use crate::hooks::exit::is_exiting;
 use crate::hooks::limits;
-use crate::table::Description;
+use crate::table::OpenDescription;
 use crate::{foreign, mapped};
 
 pub fn errno(error: &Error) -> Errno {
@@ -19,11 +19,11 @@ pub fn errno(error: &Error) -> Errno {
 }
 
 /// A descriptor that only names a file (`O_PATH`) is none for most calls.
-pub fn check_open(open: &Description) -> Result<(), Errno> {
+pub fn check_open(open: &OpenDescription) -> Result<(), Errno> {
     if open.status() & libc::O_PATH != 0 { Err(Errno::BADF) } else { Ok(()) }
 }
 
-pub fn check_readable(open: &Description) -> Result<(), Errno> {
+pub fn check_readable(open: &OpenDescription) -> Result<(), Errno> {
     let status = open.status();
     if status & libc::O_PATH != 0 || status & libc::O_ACCMODE == libc::O_WRONLY {
         return Err(Errno::BADF);
@@ -31,7 +31,7 @@ pub fn check_readable(open: &Description) -> Result<(), Errno> {
     Ok(())
 }
 
-pub fn check_writable(open: &Description) -> Result<(), Errno> {
+pub fn check_writable(open: &OpenDescription) -> Result<(), Errno> {
     let status = open.status();
     if status & libc::O_PATH != 0 || status & libc::O_ACCMODE == libc::O_RDONLY {
         return Err(Errno::BADF);
@@ -41,7 +41,7 @@ pub fn check_writable(open: &Description) -> Result<(), Errno> {
 
 /// Reads at the file offset, which several processes may share: the one that moves it from where it read has the bytes, the
 /// other reads again. No lock that a killed process could keep.
-pub fn read_next(open: &Description, into: &mut [u8]) -> Result<usize, Errno> {
+pub fn read_next(open: &OpenDescription, into: &mut [u8]) -> Result<usize, Errno> {
     check_readable(open)?;
     let file = open.file()?;
     let offset = &open.slot().offset;
@@ -62,7 +62,7 @@ pub fn read_next(open: &Description, into: &mut [u8]) -> Result<usize, Errno> {
 
 /// Writes at the file offset, or at the end with `O_APPEND`. The range is taken before the bytes go out, so that writers who
 /// share an offset never overlap.
-pub fn write_next(open: &Description, from: &[u8]) -> Result<usize, Errno> {
+pub fn write_next(open: &OpenDescription, from: &[u8]) -> Result<usize, Errno> {
     check_writable(open)?;
     let file = open.file()?;
     if from.is_empty() {
@@ -76,7 +76,7 @@ pub fn write_next(open: &Description, from: &[u8]) -> Result<usize, Errno> {
     outcome
 }
 
-fn write_range(open: &Description, file: &OpenFile, from: &[u8]) -> Result<usize, Errno> {
+fn write_range(open: &OpenDescription, file: &OpenFile, from: &[u8]) -> Result<usize, Errno> {
     let offset = &open.slot().offset;
     if open.status() & libc::O_APPEND != 0 {
         let from = &from[..limits::allowed_at_end(open, from.len())?];
@@ -95,7 +95,7 @@ fn write_range(open: &Description, file: &OpenFile, from: &[u8]) -> Result<usize
     outcome
 }
 
-pub fn read_at(open: &Description, into: &mut [u8], at: off_t) -> Result<usize, Errno> {
+pub fn read_at(open: &OpenDescription, into: &mut [u8], at: off_t) -> Result<usize, Errno> {
     check_readable(open)?;
     let at = u64::try_from(at).map_err(|_| Errno::INVAL)?;
     if !mapped::is_none() {
@@ -104,7 +104,7 @@ pub fn read_at(open: &Description, into: &mut [u8], at: off_t) -> Result<usize, 
     open.file()?.read_at(into, at).map_err(|error| errno(&error))
 }
 
-pub fn write_at(open: &Description, from: &[u8], at: off_t) -> Result<usize, Errno> {
+pub fn write_at(open: &OpenDescription, from: &[u8], at: off_t) -> Result<usize, Errno> {
     check_writable(open)?;
     let at = u64::try_from(at).map_err(|_| Errno::INVAL)?;
     open.mark_dirty();
@@ -116,7 +116,7 @@ pub fn write_at(open: &Description, from: &[u8], at: off_t) -> Result<usize, Err
     put(open, open.file()?, from, at)
 }
 
-fn put(open: &Description, file: &OpenFile, from: &[u8], at: u64) -> Result<usize, Errno> {
+fn put(open: &OpenDescription, file: &OpenFile, from: &[u8], at: u64) -> Result<usize, Errno> {
     let from = &from[..limits::allowed(at, from.len())?];
     let written = file.write_at(from, at).map_err(|error| errno(&error))?;
     if !mapped::is_none() {
@@ -125,7 +125,7 @@ fn put(open: &Description, file: &OpenFile, from: &[u8], at: u64) -> Result<usiz
     Ok(written)
 }
 
-fn append(open: &Description, file: &OpenFile, from: &[u8]) -> Result<(u64, usize), Errno> {
+fn append(open: &OpenDescription, file: &OpenFile, from: &[u8]) -> Result<(u64, usize), Errno> {
     let (at, len) = file.append(from).map_err(|error| errno(&error))?;
     if !mapped::is_none() {
         mapped::after_write(open, &from[..len], at)?;
@@ -134,7 +134,7 @@ fn append(open: &Description, file: &OpenFile, from: &[u8]) -> Result<(u64, usiz
 }
 
 /// Moves the file offset.
-pub fn seek(open: &Description, by: off_t, whence: c_int) -> Result<off_t, Errno> {
+pub fn seek(open: &OpenDescription, by: off_t, whence: c_int) -> Result<off_t, Errno> {
     if open.status() & libc::O_PATH != 0 {
         return Err(Errno::BADF);
     }

@@ -8,12 +8,12 @@ use crate::cwd;
 use crate::hook::hooks;
 use crate::hooks::directories::{closedir, opendir, readdir};
 use crate::hooks::status::{lstat, stat};
-use crate::route::{PathRoom, Route, route};
+use crate::path_class::{PathRoom, PathRoute, classify};
 
 /// `glob_t` of glibc, with the functions of `GLOB_ALTDIRFUNC`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Glob {
+pub struct GlobResult {
     count: usize,
     paths: *mut *mut c_char,
     offset: usize,
@@ -28,12 +28,12 @@ pub struct Glob {
 /// Whether a pattern may lead into the store.
 fn is_of_store(pattern: *const c_char) -> bool {
     let mut room = PathRoom::new();
-    cwd::is_inside() || matches!(route(AT_FDCWD, pattern, &mut room), Route::Store(_))
+    cwd::is_inside() || matches!(classify(AT_FDCWD, pattern, &mut room), PathRoute::Store(_))
 }
 
 hooks! {
     fn glob = glob64 (
-        pattern: *const c_char, flags: c_int, failed: Option<extern "C" fn(*const c_char, c_int) -> c_int>, out: *mut Glob,
+        pattern: *const c_char, flags: c_int, failed: Option<extern "C" fn(*const c_char, c_int) -> c_int>, out: *mut GlobResult,
     ) -> c_int {
         if flags & libc::GLOB_ALTDIRFUNC != 0 || !is_of_store(pattern) {
             return real(pattern, flags, failed, out);

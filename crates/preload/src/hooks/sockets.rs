@@ -13,14 +13,14 @@ use rustix::io::Errno;
 
 use crate::hook::{attempt, hooks};
 use crate::real::set_errno;
-use crate::table::{self, Open};
+use crate::table::{self, DescriptionUse};
 use crate::{raw, session};
 
 /// A message that is not quite the program's.
-struct Outgoing {
+struct SocketMessage {
     control: Vec<u8>,
     tickets: Vec<OwnedFd>,
-    travelling: Vec<Open>,
+    travelling: Vec<DescriptionUse>,
 }
 
 /// Calls `visit` with the place of each descriptor in the control part of a message.
@@ -43,7 +43,7 @@ fn each_descriptor(message: &msghdr, mut visit: impl FnMut(*mut c_int)) {
 }
 
 /// What is sent instead of a message; `None`: no descriptor of the store is in it.
-fn outgoing(message: *const msghdr) -> Result<Option<Outgoing>, Errno> {
+fn outgoing(message: *const msghdr) -> Result<Option<SocketMessage>, Errno> {
     // SAFETY: the program vouches for its message.
     let Some(message) = (unsafe { message.as_ref() }) else { return Ok(None) };
     if message.msg_control.is_null() || message.msg_controllen == 0 || table::is_unused() {
@@ -59,7 +59,7 @@ fn outgoing(message: *const msghdr) -> Result<Option<Outgoing>, Errno> {
     let mut control = vec![0; len];
     // SAFETY: the program vouches for `len` bytes.
     unsafe { message.msg_control.cast::<u8>().copy_to_nonoverlapping(control.as_mut_ptr(), len) };
-    let mut new = Outgoing { control, tickets: Vec::new(), travelling: Vec::new() };
+    let mut new = SocketMessage { control, tickets: Vec::new(), travelling: Vec::new() };
     let mut copy = *message;
     copy.msg_control = new.control.as_mut_ptr().cast();
     let mut failed = None;
@@ -67,11 +67,12 @@ fn outgoing(message: *const msghdr) -> Result<Option<Outgoing>, Errno> {
         // SAFETY: within the copy.
         let fd = unsafe { place.read_unaligned() };
         let Some(open) = table::get(fd) else { return };
-        match table::describe(&open).and_then(|()| session::ticket(fd, table::slot_id(&open))) {
+        match table::describe(&open).and_then(|()| session::slot_ticket(fd, table::slot_id(&open)))
+        {
             Ok(ticket) => {
                 // SAFETY: within the copy.
                 unsafe { place.write_unaligned(ticket.as_raw_fd()) };
-                open.slot().hold();
+                open.slot().open_reference();
                 new.tickets.push(ticket);
                 new.travelling.push(open);
             }
@@ -87,7 +88,7 @@ fn outgoing(message: *const msghdr) -> Result<Option<Outgoing>, Errno> {
     }
 }
 
-impl Outgoing {
+impl SocketMessage {
     fn message(&mut self, original: &msghdr) -> msghdr {
         let mut copy = *original;
         copy.msg_control = self.control.as_mut_ptr().cast();
@@ -181,7 +182,7 @@ fn admit(fd: c_int) -> Result<(), Errno> {
             open
         }
         None => {
-            let open = table::inherited(id).ok_or(Errno::BADF)?;
+            let open = table::take_over(id).ok_or(Errno::BADF)?;
             open.locks.join(open.slot(), open.file()?.ino())?;
             open
         }

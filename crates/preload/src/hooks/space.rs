@@ -9,10 +9,10 @@ use samite_fs::{AllocateMode, OpenFlags};
 use crate::hook::{attempt, by_file, by_open_fd, guard_code, hooks};
 use crate::hooks::limits;
 use crate::hooks::reading::{check_open, check_writable, errno};
-use crate::table::Description;
+use crate::table::OpenDescription;
 use crate::{mapped, store, table};
 
-fn cut(open: &Description, len: off_t) -> Result<c_int, Errno> {
+fn cut(open: &OpenDescription, len: off_t) -> Result<c_int, Errno> {
     let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
     check_writable(open).map_err(|_| Errno::INVAL)?;
     limits::may_grow(open, len)?;
@@ -25,7 +25,7 @@ fn cut(open: &Description, len: off_t) -> Result<c_int, Errno> {
 }
 
 /// Cuts the file behind a descriptor as `truncate` does: what the descriptor may do says nothing of what the caller may.
-fn cut_named(open: &Description, len: off_t) -> Result<c_int, Errno> {
+fn cut_named(open: &OpenDescription, len: off_t) -> Result<c_int, Errno> {
     let len = u64::try_from(len).map_err(|_| Errno::INVAL)?;
     limits::may_grow(open, len)?;
     let how = OpenFlags { write: true, ..OpenFlags::default() };
@@ -43,7 +43,7 @@ fn cut_named(open: &Description, len: off_t) -> Result<c_int, Errno> {
     Ok(0)
 }
 
-fn allocate(open: &Description, mode: c_int, at: off_t, len: off_t) -> Result<c_int, Errno> {
+fn allocate(open: &OpenDescription, mode: c_int, at: off_t, len: off_t) -> Result<c_int, Errno> {
     check_writable(open)?;
     let at = u64::try_from(at).map_err(|_| Errno::INVAL)?;
     let len = u64::try_from(len).ok().filter(|len| *len > 0).ok_or(Errno::INVAL)?;
@@ -57,7 +57,7 @@ fn allocate(open: &Description, mode: c_int, at: off_t, len: off_t) -> Result<c_
     Ok(0)
 }
 
-fn sync_open(open: &Description) -> Result<c_int, Errno> {
+fn sync_open(open: &OpenDescription) -> Result<c_int, Errno> {
     open.settle()?;
     open.file()?.fsync().map_err(|error| errno(&error))?;
     Ok(0)

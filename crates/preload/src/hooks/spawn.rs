@@ -12,13 +12,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::hook::hooks;
 use crate::hooks::descriptors::{close, closefrom, dup2};
-use crate::hooks::exec::{self, Environment, execve, execvpe, prepare_child};
+use crate::hooks::exec::{self, ProgramEnvironment, execve, execvpe, prepare_child};
 use crate::hooks::exit::_exit;
 use crate::hooks::open::open;
 use crate::hooks::unreached;
 use crate::hooks::working_directory::{chdir, fchdir};
+use crate::path_class::{PathRoom, PathRoute, classify};
 use crate::real::errno;
-use crate::route::{PathRoom, Route, route};
 use crate::{cwd, foreign, table};
 
 /// Number above which the pipe of a child's error lies, away from the numbers that file actions use.
@@ -29,7 +29,7 @@ const EXIT_NOT_RUN: c_int = 127;
 /// One file action, as glibc keeps it (`struct __spawn_action`, not changed since 2000).
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Action {
+struct SpawnAction {
     tag: c_int,
     padding: c_int,
     fd: c_int,
@@ -47,7 +47,7 @@ const DO_FCHDIR: c_int = 4;
 const DO_CLOSEFROM: c_int = 5;
 const DO_TCSETPGRP: c_int = 6;
 
-impl Action {
+impl SpawnAction {
     /// The path of [`DO_CHDIR`], which lies where other actions have their descriptors.
     fn directory(&self) -> *const c_char {
         let low = u64::from(self.fd.cast_unsigned());
@@ -114,34 +114,34 @@ fn clear_close_on_exec(fd: c_int) -> c_int {
 
 fn is_in_store(path: *const c_char) -> bool {
     let mut room = PathRoom::new();
-    matches!(route(AT_FDCWD, path, &mut room), Route::Store(_))
+    matches!(classify(AT_FDCWD, path, &mut room), PathRoute::Store(_))
 }
 
-fn actions<'a>(list: *const posix_spawn_file_actions_t) -> &'a [Action] {
+fn actions<'a>(list: *const posix_spawn_file_actions_t) -> &'a [SpawnAction] {
     #[repr(C)]
     #[derive(Clone, Copy)]
-    struct Head {
+    struct SpawnHead {
         allocated: c_int,
         used: c_int,
-        actions: *const Action,
+        actions: *const SpawnAction,
     }
-    foreign::get(list.cast::<Head>())
+    foreign::get(list.cast::<SpawnHead>())
         .and_then(|head| foreign::array(head.actions, head.used).ok())
         .unwrap_or(&[])
 }
 
-struct Spawn<'a> {
+struct SpawnRequest<'a> {
     path: *const c_char,
     along_path: bool,
-    actions: &'a [Action],
+    actions: &'a [SpawnAction],
     attributes: *const posix_spawnattr_t,
     arguments: *const *const c_char,
     environment: *const *const c_char,
 }
 
-impl Spawn<'_> {
+impl SpawnRequest<'_> {
     fn concerns_store(&self) -> bool {
-        self.actions.iter().any(Action::concerns_store)
+        self.actions.iter().any(SpawnAction::concerns_store)
             || (!self.along_path && is_in_store(self.path))
     }
 
@@ -263,7 +263,7 @@ fn has_something_to_hand_on() -> bool {
 }
 
 fn spawn(
-    spawn: &Spawn<'_>,
+    spawn: &SpawnRequest<'_>,
     child: *mut pid_t,
     real: impl FnOnce(*const *const c_char) -> c_int,
 ) -> c_int {
@@ -272,7 +272,7 @@ fn spawn(
         if has_something_to_hand_on() {
             prepare_child();
         }
-        return real(Environment::new(spawn.environment).as_ptr());
+        return real(ProgramEnvironment::new(spawn.environment).as_ptr());
     }
     match spawn.run() {
         Ok(pid) => {
@@ -293,7 +293,7 @@ fn with_environment<T>(run: impl FnOnce() -> T) -> T {
     }
     prepare_child();
     let before = exec::current();
-    let environment = Environment::new(before);
+    let environment = ProgramEnvironment::new(before);
     exec::set_current(environment.as_ptr());
     let outcome = run();
     exec::set_current(before);
@@ -305,7 +305,7 @@ hooks! {
         child: *mut pid_t, path: *const c_char, list: *const posix_spawn_file_actions_t,
         attributes: *const posix_spawnattr_t, arguments: *const *const c_char, environment: *const *const c_char,
     ) -> c_int {
-        let asked = Spawn { path, along_path: false, actions: actions(list), attributes, arguments, environment };
+        let asked = SpawnRequest { path, along_path: false, actions: actions(list), attributes, arguments, environment };
         spawn(&asked, child, |environment| real(child, path, list, attributes, arguments, environment))
     }
 
@@ -313,7 +313,7 @@ hooks! {
         child: *mut pid_t, file: *const c_char, list: *const posix_spawn_file_actions_t,
         attributes: *const posix_spawnattr_t, arguments: *const *const c_char, environment: *const *const c_char,
     ) -> c_int {
-        let asked = Spawn { path: file, along_path: true, actions: actions(list), attributes, arguments, environment };
+        let asked = SpawnRequest { path: file, along_path: true, actions: actions(list), attributes, arguments, environment };
         spawn(&asked, child, |environment| real(child, file, list, attributes, arguments, environment))
     }
 
@@ -333,7 +333,7 @@ hooks! {
             }
         }
         if outcome == 0 && stay == 0 {
-            cwd::leave();
+            cwd::leave_store();
         }
         outcome
     }

@@ -9,12 +9,12 @@ use std::os::fd::IntoRawFd;
 use libc::{AT_FDCWD, sockaddr, sockaddr_un, socklen_t};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
-use samite_fs::{Attr, FileKind};
+use samite_fs::{FileAttributes, FileKind};
 
 use crate::hook::{answer, attempt, hooks};
 use crate::hooks::status::look;
+use crate::path_class::{PathRoom, PathRoute, StoreLocation, classify};
 use crate::real::set_errno;
-use crate::route::{PathRoom, Place, Route, route};
 use crate::{init, store};
 
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -37,7 +37,7 @@ const DEVICES: [(u32, u32, &str); 6] = [
 pub fn open(dirfd: c_int, path: *const c_char, flags: c_int) -> Result<c_int, Errno> {
     let path = attempt(|| {
         let mut room = PathRoom::new();
-        let Route::Store(place) = route(dirfd, path, &mut room) else {
+        let PathRoute::Store(place) = classify(dirfd, path, &mut room) else {
             return Err(Errno::OPNOTSUPP);
         };
         let follow = flags & libc::O_NOFOLLOW == 0;
@@ -57,7 +57,7 @@ pub fn open(dirfd: c_int, path: *const c_char, flags: c_int) -> Result<c_int, Er
 }
 
 /// Where the kernel has what an inode stands for.
-fn kernel_path(attr: &Attr) -> Result<String, Errno> {
+fn kernel_path(attr: &FileAttributes) -> Result<String, Errno> {
     match attr.kind {
         FileKind::Fifo => {
             let path = named("pipe", attr.ino)?;
@@ -130,20 +130,22 @@ fn socket_address(ino: u64) -> Result<sockaddr_un, Errno> {
 fn translated(
     address: *const sockaddr,
     len: socklen_t,
-    find: impl FnOnce(&Place<'_>) -> Result<Attr, Errno>,
+    find: impl FnOnce(&StoreLocation<'_>) -> Result<FileAttributes, Errno>,
 ) -> Result<Option<sockaddr_un>, Errno> {
     let Some(path) = socket_path(address, len) else { return Ok(None) };
     let mut room = PathRoom::new();
-    let Route::Store(place) = route(AT_FDCWD, path.as_ptr(), &mut room) else { return Ok(None) };
+    let PathRoute::Store(place) = classify(AT_FDCWD, path.as_ptr(), &mut room) else {
+        return Ok(None);
+    };
     attempt(|| socket_address(find(&place)?.ino).map(Some))
 }
 
-fn find_socket(place: &Place<'_>) -> Result<Attr, Errno> {
+fn find_socket(place: &StoreLocation<'_>) -> Result<FileAttributes, Errno> {
     let attr = look(place, true)?;
     if attr.kind == FileKind::Socket { Ok(attr) } else { Err(Errno::CONNREFUSED) }
 }
 
-fn make_socket(place: &Place<'_>) -> Result<Attr, Errno> {
+fn make_socket(place: &StoreLocation<'_>) -> Result<FileAttributes, Errno> {
     let at = place.at()?;
     let made = store::call_as(|fs, caller| fs.mknod(caller, at, libc::S_IFSOCK | 0o777, 0));
     made.map_err(|failed| if failed == Errno::EXIST { Errno::ADDRINUSE } else { failed })?;
@@ -153,7 +155,7 @@ fn make_socket(place: &Place<'_>) -> Result<Attr, Errno> {
 fn unmake_socket(address: *const sockaddr, len: socklen_t) {
     let Some(path) = socket_path(address, len) else { return };
     let mut room = PathRoom::new();
-    if let Route::Store(place) = route(AT_FDCWD, path.as_ptr(), &mut room) {
+    if let PathRoute::Store(place) = classify(AT_FDCWD, path.as_ptr(), &mut room) {
         // The program hears why there is no socket, not that its name stays.
         let _ = attempt(|| {
             let at = place.at()?;
@@ -163,7 +165,7 @@ fn unmake_socket(address: *const sockaddr, len: socklen_t) {
 }
 
 /// Calls `real` with the address of the kernel's socket, where `address` names one of the store.
-pub fn with_address<T: crate::hook::Answer>(
+pub fn with_address<T: crate::hook::HookAnswer>(
     address: *const sockaddr,
     len: socklen_t,
     real: impl FnOnce(*const sockaddr, socklen_t) -> T,

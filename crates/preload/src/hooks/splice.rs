@@ -14,7 +14,7 @@ use crate::hook::{answer, attempt, hooks};
 use crate::hooks::reading::{
     check_readable, check_writable, read_at, read_next, seek, write_at, write_next,
 };
-use crate::table::{self, Open};
+use crate::table::{self, DescriptionUse};
 use crate::{foreign, raw};
 
 /// Memory for one call, in bytes.
@@ -34,7 +34,7 @@ struct Pipe {
 impl Pipe {
     /// `mode`: what it must be open for, as of `O_ACCMODE`.
     fn new(fd: c_int, mode: OFlags, flags: c_uint) -> Result<Self, Errno> {
-        let end = raw::borrow(fd)?;
+        let end = raw::borrowed_fd(fd)?;
         let status = rustix::fs::fcntl_getfl(end)?;
         let access = status & OFlags::RWMODE;
         if access != mode && access != OFlags::RDWR {
@@ -55,13 +55,13 @@ impl Pipe {
     fn is_ready(self, wanted: PollFlags, waits: bool) -> Result<bool, Errno> {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let limit = if waits { None } else { Some(&at_once) };
-        let end = raw::borrow(self.fd)?;
+        let end = raw::borrowed_fd(self.fd)?;
         Ok(poll(&mut [PollFd::new(&end, wanted)], limit)? != 0)
     }
 
     /// Bytes that fit without a wait, once it is ready.
     fn room(self) -> Result<usize, Errno> {
-        let end = raw::borrow(self.fd)?;
+        let end = raw::borrowed_fd(self.fd)?;
         if rustix::io::ioctl_fionread(end)? == 0 {
             return rustix::pipe::fcntl_getpipe_size(end);
         }
@@ -70,7 +70,7 @@ impl Pipe {
 }
 
 /// Fails unless bytes of the file can be moved.
-fn check_file(open: &Open) -> Result<(), Errno> {
+fn check_file(open: &DescriptionUse) -> Result<(), Errno> {
     if open.file()?.kind() == FileKind::File { Ok(()) } else { Err(Errno::INVAL) }
 }
 
@@ -80,7 +80,7 @@ fn place(at: *mut loff_t) -> Result<Option<loff_t>, Errno> {
 }
 
 /// Into the pipe: as much as it has room for.
-fn out(open: &Open, at: *mut loff_t, pipe: Pipe, len: size_t) -> Result<ssize_t, Errno> {
+fn out(open: &DescriptionUse, at: *mut loff_t, pipe: Pipe, len: size_t) -> Result<ssize_t, Errno> {
     let start = attempt(|| {
         check_readable(open)?;
         check_file(open)?;
@@ -111,7 +111,12 @@ fn out(open: &Open, at: *mut loff_t, pipe: Pipe, len: size_t) -> Result<ssize_t,
     Ok(moved.cast_signed())
 }
 
-fn out_piece(open: &Open, at: Option<loff_t>, pipe: Pipe, room: usize) -> Result<usize, Errno> {
+fn out_piece(
+    open: &DescriptionUse,
+    at: Option<loff_t>,
+    pipe: Pipe,
+    room: usize,
+) -> Result<usize, Errno> {
     let mut bytes = vec![0; room];
     let len = match at {
         Some(at) => read_at(open, &mut bytes, at)?,
@@ -129,7 +134,7 @@ fn out_piece(open: &Open, at: Option<loff_t>, pipe: Pipe, room: usize) -> Result
 }
 
 /// Out of the pipe: what is in it. Bytes that then find no room in the store are gone from the pipe, which an error tells.
-fn into(open: &Open, at: *mut loff_t, pipe: Pipe, len: size_t) -> Result<ssize_t, Errno> {
+fn into(open: &DescriptionUse, at: *mut loff_t, pipe: Pipe, len: size_t) -> Result<ssize_t, Errno> {
     let start = attempt(|| {
         check_writable(open)?;
         if open.status() & libc::O_APPEND != 0 {

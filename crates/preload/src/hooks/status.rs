@@ -4,20 +4,20 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use libc::AT_FDCWD;
 use rustix::io::Errno;
-use samite_fs::Attr;
+use samite_fs::FileAttributes;
 
 use crate::hook::{by_fd, by_file, by_path, hooks};
 use crate::hooks::reading::errno;
-use crate::route::{self, Place};
-use crate::table::Description;
+use crate::path_class::{self, StoreLocation};
+use crate::table::OpenDescription;
 use crate::{attr, foreign, store, table};
 
-pub fn look(place: &Place<'_>, follow: bool) -> Result<Attr, Errno> {
+pub fn look(place: &StoreLocation<'_>, follow: bool) -> Result<FileAttributes, Errno> {
     let at = place.at()?;
     store::call_as(|fs, caller| fs.stat(caller, at, follow))
 }
 
-pub fn look_open(open: &Description) -> Result<Attr, Errno> {
+pub fn look_open(open: &OpenDescription) -> Result<FileAttributes, Errno> {
     open.file()?.attr().map_err(|error| errno(&error))
 }
 
@@ -38,7 +38,7 @@ fn stat_path(
             .map(|()| 0));
     }
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
-    if follow && let Some(fd) = route::named_descriptor(path) {
+    if follow && let Some(fd) = path_class::named_descriptor(path) {
         return stat_fd(fd, out, || real(path));
     }
     by_path!(dirfd, path, real(path), |place| {
@@ -62,7 +62,7 @@ fn check(
     let caller = || {
         if flags & libc::AT_EACCESS == 0 { store::real_context() } else { store::context() }
     };
-    let check_open = |open: &Description| {
+    let check_open = |open: &OpenDescription| {
         open.file()?.access(&caller(), mask?).map(|()| 0).map_err(|error| errno(&error))
     };
     if means_descriptor(dirfd, path, flags) {
@@ -75,11 +75,11 @@ fn check(
 }
 
 /// Figures of the store, in which any open file lies.
-fn tell_whole(_in_store: &Description, out: *mut libc::statfs) -> Result<c_int, Errno> {
+fn tell_whole(_in_store: &OpenDescription, out: *mut libc::statfs) -> Result<c_int, Errno> {
     foreign::put(out, attr::file_system(&store::call(|fs| fs.statfs())?)).map(|()| 0)
 }
 
-fn tell_whole_posix(_in_store: &Description, out: *mut libc::statvfs) -> Result<c_int, Errno> {
+fn tell_whole_posix(_in_store: &OpenDescription, out: *mut libc::statvfs) -> Result<c_int, Errno> {
     foreign::put(out, attr::file_system_posix(&store::call(|fs| fs.statfs())?)).map(|()| 0)
 }
 
@@ -120,7 +120,7 @@ hooks! {
 
     fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int {
         let follow = flags & LINK == 0;
-        let named = if follow { route::named_descriptor(path) } else { None };
+        let named = if follow { path_class::named_descriptor(path) } else { None };
         let meant = if means_descriptor(dirfd, path, flags) { Some(dirfd) } else { named };
         if let Some(fd) = meant {
             return by_fd!(fd, real(dirfd, path, flags, mask, out), |open| {

@@ -17,12 +17,12 @@ use rustix::io::Errno;
 
 use crate::hook::{attempt, guard, hooks};
 use crate::hooks::descriptors::{close, close_open, dup2};
-use crate::hooks::open::{open_again, open_place};
+use crate::hooks::open::{open_again, open_store_path};
 use crate::hooks::reading::{lseek, read, write};
 use crate::hooks::special;
-use crate::outside::through_link;
+use crate::outside_path::through_link;
+use crate::path_class::{PathRoom, PathRoute, classify, named_descriptor, way_out};
 use crate::real::{errno, set_errno};
-use crate::route::{PathRoom, Route, named_descriptor, route, way_out};
 use crate::{foreign, table};
 
 /// Buffer of a stream, in bytes: a read of the store costs a message, so fewer and larger ones pay.
@@ -65,14 +65,14 @@ unsafe extern "C" {
 }
 
 /// What stands behind a cookie stream.
-struct Cookie {
+struct StreamCookie {
     fd: c_int,
     buffer: Box<[u8]>,
 }
 
-fn cookie<'a>(raw: *mut c_void) -> &'a Cookie {
+fn cookie<'a>(raw: *mut c_void) -> &'a StreamCookie {
     // SAFETY: libc hands back what `stream_on` gave it.
-    unsafe { &*raw.cast::<Cookie>() }
+    unsafe { &*raw.cast::<StreamCookie>() }
 }
 
 extern "C" fn cookie_read(raw: *mut c_void, into: *mut c_char, len: size_t) -> ssize_t {
@@ -101,7 +101,7 @@ extern "C" fn cookie_seek(raw: *mut c_void, offset: *mut off_t, whence: c_int) -
 
 extern "C" fn cookie_close(raw: *mut c_void) -> c_int {
     // SAFETY: as in `cookie`; libc does not come back after this.
-    let cookie = unsafe { Box::from_raw(raw.cast::<Cookie>()) };
+    let cookie = unsafe { Box::from_raw(raw.cast::<StreamCookie>()) };
     if let Some(standard) = standard(cookie.fd)
         && standard.cookie.load(Ordering::Relaxed) == raw
     {
@@ -113,7 +113,7 @@ extern "C" fn cookie_close(raw: *mut c_void) -> c_int {
 /// A stream of our own on `fd`, with room for `pending` bytes. `mode` is NUL-terminated.
 fn stream_on(fd: c_int, mode: &'static CStr, pending: usize) -> Option<(*mut FILE, *mut c_void)> {
     let buffer = vec![0; BUFFER_LEN.max(pending + 1)].into_boxed_slice();
-    let cookie = Box::into_raw(Box::new(Cookie { fd, buffer }));
+    let cookie = Box::into_raw(Box::new(StreamCookie { fd, buffer }));
     // SAFETY: the cookie lives until `cookie_close`.
     let stream = unsafe { fopencookie(cookie.cast(), mode.as_ptr(), CookieFunctions::OURS) };
     if stream.is_null() {
@@ -162,14 +162,15 @@ pub fn standard_output() -> *mut FILE {
 }
 
 /// A standard stream.
-struct Standard {
+struct StandardStream {
     /// The cookie of the stream that took its place; null while it is libc's.
     cookie: AtomicPtr<c_void>,
 }
 
-static STANDARD: [Standard; 3] = [const { Standard { cookie: AtomicPtr::new(null_mut()) } }; 3];
+static STANDARD: [StandardStream; 3] =
+    [const { StandardStream { cookie: AtomicPtr::new(null_mut()) } }; 3];
 
-fn standard(fd: c_int) -> Option<&'static Standard> {
+fn standard(fd: c_int) -> Option<&'static StandardStream> {
     STANDARD.get(usize::try_from(fd).ok()?)
 }
 
@@ -241,10 +242,10 @@ fn parse_mode(mode: *const c_char) -> Result<(c_int, &'static CStr), Errno> {
 }
 
 /// What opening a path came to.
-enum Opened {
+enum OpenedStream {
     /// It is libc's to open, under this name.
     Real(*const c_char),
-    /// As [`Opened::Real`]: a symbolic link leads out of the store.
+    /// As [`OpenedStream::Real`]: a symbolic link leads out of the store.
     Outside(CString),
     /// An open file of the store, and the mode for `fopencookie`.
     Store(c_int, &'static CStr),
@@ -252,7 +253,7 @@ enum Opened {
     Failed,
 }
 
-fn open_path(path: *const c_char, mode: *const c_char) -> Opened {
+fn open_path(path: *const c_char, mode: *const c_char) -> OpenedStream {
     if let Some(fd) = named_descriptor(path) {
         return opened(attempt(|| {
             let (flags, mode) = parse_mode(mode)?;
@@ -260,27 +261,27 @@ fn open_path(path: *const c_char, mode: *const c_char) -> Opened {
         }));
     }
     let mut room = PathRoom::new();
-    let place = match route(AT_FDCWD, path, &mut room) {
-        Route::Real => return Opened::Real(path),
-        Route::Elsewhere(path) => return Opened::Outside(plain_name(path)),
-        Route::Store(place) => place,
+    let place = match classify(AT_FDCWD, path, &mut room) {
+        PathRoute::Real => return OpenedStream::Real(path),
+        PathRoute::Elsewhere(path) => return OpenedStream::Outside(plain_name(path)),
+        PathRoute::Store(place) => place,
     };
     let outcome = attempt(|| {
         let (flags, mode) = parse_mode(mode)?;
-        Ok((open_place(&place, flags, 0o666)?, mode))
+        Ok((open_store_path(&place, flags, 0o666)?, mode))
     });
     match way_out(&place, &outcome) {
-        Some(outside) => Opened::Outside(outside),
+        Some(outside) => OpenedStream::Outside(outside),
         None => opened(outcome),
     }
 }
 
-fn opened(outcome: Result<(c_int, &'static CStr), Errno>) -> Opened {
+fn opened(outcome: Result<(c_int, &'static CStr), Errno>) -> OpenedStream {
     match outcome {
-        Ok((fd, mode)) => Opened::Store(fd, mode),
+        Ok((fd, mode)) => OpenedStream::Store(fd, mode),
         Err(errno) => {
             set_errno(errno.raw_os_error());
-            Opened::Failed
+            OpenedStream::Failed
         }
     }
 }
@@ -296,13 +297,13 @@ fn open_stream(
     real: impl FnOnce(*const c_char) -> *mut FILE,
 ) -> *mut FILE {
     match open_path(path, mode) {
-        Opened::Real(path) => {
+        OpenedStream::Real(path) => {
             let stream = real(path);
             if stream.is_null() { open_through_link(path, mode) } else { stream }
         }
-        Opened::Outside(path) => real(path.as_ptr()),
-        Opened::Store(fd, mode) => stream_or_close(fd, mode),
-        Opened::Failed => open_special(path, mode),
+        OpenedStream::Outside(path) => real(path.as_ptr()),
+        OpenedStream::Store(fd, mode) => stream_or_close(fd, mode),
+        OpenedStream::Failed => open_special(path, mode),
     }
 }
 
@@ -312,10 +313,10 @@ fn open_through_link(path: *const c_char, mode: *const c_char) -> *mut FILE {
     let Some(place) = through_link(AT_FDCWD, path, &mut room) else { return null_mut() };
     let outcome = attempt(|| {
         let (flags, mode) = parse_mode(mode)?;
-        Ok((open_place(&place, flags, 0o666)?, mode))
+        Ok((open_store_path(&place, flags, 0o666)?, mode))
     });
     match opened(outcome) {
-        Opened::Store(fd, mode) => stream_or_close(fd, mode),
+        OpenedStream::Store(fd, mode) => stream_or_close(fd, mode),
         _ => null_mut(),
     }
 }
@@ -364,10 +365,10 @@ fn reopen(
         return if ours { stream } else { real(path) };
     }
     let (fd, mode) = match open_path(path, mode) {
-        Opened::Real(path) => return real(path),
-        Opened::Outside(path) => return real(path.as_ptr()),
-        Opened::Store(fd, mode) => (fd, mode),
-        Opened::Failed => return null_mut(),
+        OpenedStream::Real(path) => return real(path),
+        OpenedStream::Outside(path) => return real(path.as_ptr()),
+        OpenedStream::Store(fd, mode) => (fd, mode),
+        OpenedStream::Failed => return null_mut(),
     };
     // SAFETY: the program vouches for its stream.
     unsafe { libc::fflush(stream) };

@@ -83,11 +83,11 @@ hooks! {
             libc::SYS_fallocate => space::fallocate(to(a), to(b), c, d).into(),
             libc::SYS_ftruncate => space::ftruncate(to(a), b).into(),
             libc::SYS_io_submit => {
-                let kernel = |count, requests: *const *mut kernel_aio::Request| real(number, a, count, requests.addr() as c_long, d, e, f);
+                let kernel = |count, requests: *const *mut kernel_aio::KernelRequest| real(number, a, count, requests.addr() as c_long, d, e, f);
                 kernel_aio::submit_by_number((to(a), b, to(c)), kernel).unwrap_or_else(|| real(number, a, b, c, d, e, f))
             }
             libc::SYS_io_getevents => {
-                let kernel = |least, count, out: *mut kernel_aio::Event, timeout: *mut libc::timespec| {
+                let kernel = |least, count, out: *mut kernel_aio::KernelEvent, timeout: *mut libc::timespec| {
                     real(number, a, least, count, out.addr() as c_long, timeout.addr() as c_long, f)
                 };
                 kernel_aio::events_by_number((to(a), b, c), (to(d), to(e)), kernel)

@@ -8,8 +8,8 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::hook::{guard, hooks};
 use crate::hooks::names::make_directory;
-use crate::hooks::open::open_place;
-use crate::route::{PathRoom, Place, Route, route};
+use crate::hooks::open::open_store_path;
+use crate::path_class::{PathRoom, PathRoute, StoreLocation, classify};
 use crate::{foreign, store};
 
 const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
@@ -43,10 +43,10 @@ fn check(template: *const c_char, suffix_len: c_int) -> Result<(), Errno> {
 fn try_names(
     template: *mut c_char,
     suffix_len: c_int,
-    make: impl Fn(&Place<'_>) -> Result<c_int, Errno>,
+    make: impl Fn(&StoreLocation<'_>) -> Result<c_int, Errno>,
 ) -> Option<c_int> {
     let mut room = PathRoom::new();
-    if !matches!(route(AT_FDCWD, template, &mut room), Route::Store(_)) {
+    if !matches!(classify(AT_FDCWD, template, &mut room), PathRoute::Store(_)) {
         return None;
     }
     Some(guard(|| {
@@ -54,7 +54,7 @@ fn try_names(
         for _ in 0..TRIES {
             fill(template, suffix_len)?;
             let mut room = PathRoom::new();
-            let Route::Store(place) = route(AT_FDCWD, template, &mut room) else {
+            let PathRoute::Store(place) = classify(AT_FDCWD, template, &mut room) else {
                 return Err(Errno::INVAL);
             };
             match make(&place) {
@@ -69,7 +69,7 @@ fn try_names(
 fn make_file(template: *mut c_char, suffix_len: c_int, flags: c_int) -> Option<c_int> {
     const PRIVATE: mode_t = 0o600;
     let flags = (flags & !libc::O_ACCMODE) | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
-    try_names(template, suffix_len, |place| open_place(place, flags, PRIVATE))
+    try_names(template, suffix_len, |place| open_store_path(place, flags, PRIVATE))
 }
 
 hooks! {
@@ -98,7 +98,7 @@ hooks! {
             let name = [&path, &b"/"[..], &prefix_text[..prefix_text.len().min(5)], b"XXXXXX"].concat();
             let name = foreign::give_text(&name);
             let mut room = PathRoom::new();
-            if matches!(route(AT_FDCWD, name, &mut room), Route::Store(_)) && foreign::get(mktemp(name)).unwrap_or(0) != 0 {
+            if matches!(classify(AT_FDCWD, name, &mut room), PathRoute::Store(_)) && foreign::get(mktemp(name)).unwrap_or(0) != 0 {
                 return name;
             }
             // SAFETY: from `give_text`, and not handed on.

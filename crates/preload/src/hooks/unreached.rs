@@ -4,12 +4,12 @@ use std::ffi::{CStr, c_char};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use samite_client::reach::{ENV_QUIET, hidden};
+use samite_client::interposability::{ENV_QUIET, hidden};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::hooks::exec::strings;
 use crate::hooks::reading::write;
-use crate::route::prefix;
+use crate::path_class::prefix;
 use crate::{cwd, foreign, init};
 
 /// Says so on standard error, when a program is about to be started that does not see the store, though it is asked to work there:

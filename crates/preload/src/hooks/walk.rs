@@ -10,15 +10,15 @@ use crate::hook::hooks;
 use crate::hooks::directories::{closedir, opendir, readdir};
 use crate::hooks::status::{lstat, stat as stat_path};
 use crate::hooks::working_directory::chdir;
+use crate::path_class::{PathRoom, PathRoute, classify};
 use crate::real::{errno, set_errno};
-use crate::route::{PathRoom, Route, route};
 
 type Visit = extern "C" fn(*const c_char, *const stat, c_int) -> c_int;
-type VisitDeep = extern "C" fn(*const c_char, *const stat, c_int, *mut Where) -> c_int;
+type VisitDeep = extern "C" fn(*const c_char, *const stat, c_int, *mut WalkPosition) -> c_int;
 
 /// `struct FTW`.
 #[repr(C)]
-pub struct Where {
+pub struct WalkPosition {
     base: c_int,
     level: c_int,
 }
@@ -43,34 +43,34 @@ const SKIP_SIBLINGS: c_int = 3;
 /// Deepest directory; a path of the longest length has no more.
 const DEPTH_MAX: c_int = 2048;
 
-enum Call {
+enum WalkCall {
     Simple(Visit),
     Deep(VisitDeep),
 }
 
-struct Walk {
-    call: Call,
+struct TreeWalk {
+    call: WalkCall,
     flags: c_int,
     /// Directories entered, where symbolic links are followed: no directory is walked twice.
     seen: HashSet<u64>,
 }
 
-impl Walk {
+impl TreeWalk {
     fn visit(&self, path: &CStr, status: &stat, kind: c_int, level: c_int) -> c_int {
         match self.call {
-            Call::Simple(visit) => visit(path.as_ptr(), status, kind),
-            Call::Deep(visit) => {
+            WalkCall::Simple(visit) => visit(path.as_ptr(), status, kind),
+            WalkCall::Deep(visit) => {
                 let base = path.to_bytes().iter().rposition(|byte| *byte == b'/');
                 let base = base.map_or(0, |slash| slash + 1);
                 // Paths are far shorter than 2 GiB.
-                let mut place = Where { base: base as c_int, level };
+                let mut place = WalkPosition { base: base as c_int, level };
                 visit(path.as_ptr(), status, kind, &raw mut place)
             }
         }
     }
 
     fn is_physical(&self) -> bool {
-        matches!(self.call, Call::Deep(_)) && self.flags & PHYSICAL != 0
+        matches!(self.call, WalkCall::Deep(_)) && self.flags & PHYSICAL != 0
     }
 
     fn look(&self, path: &CStr) -> (stat, c_int) {
@@ -88,7 +88,7 @@ impl Walk {
                 _ => IS_FILE,
             }
         } else if !self.is_physical() && lstat(path.as_ptr(), &raw mut status) == 0 {
-            if matches!(self.call, Call::Deep(_)) { DANGLING } else { IS_LINK }
+            if matches!(self.call, WalkCall::Deep(_)) { DANGLING } else { IS_LINK }
         } else {
             NO_STATUS
         };
@@ -173,16 +173,16 @@ fn names(path: &CStr) -> Option<Vec<CString>> {
 }
 
 /// Walks a tree of the store; `None`: it is not one.
-fn walk(path: *const c_char, call: Call, flags: c_int) -> Option<c_int> {
+fn walk(path: *const c_char, call: WalkCall, flags: c_int) -> Option<c_int> {
     let mut room = PathRoom::new();
-    let Route::Store(_) = route(AT_FDCWD, path, &mut room) else { return None };
+    let PathRoute::Store(_) = classify(AT_FDCWD, path, &mut room) else { return None };
     let mut text = foreign::text(path).ok()?.to_vec();
     while text.len() > 1 && text.last() == Some(&b'/') {
         text.pop();
     }
     let path = CString::new(text).ok()?;
     let before = errno();
-    let answer = Walk { call, flags, seen: HashSet::new() }.walk(&path, 0);
+    let answer = TreeWalk { call, flags, seen: HashSet::new() }.walk(&path, 0);
     if answer == 0 {
         set_errno(before);
     }
@@ -193,13 +193,13 @@ fn walk(path: *const c_char, call: Call, flags: c_int) -> Option<c_int> {
 hooks! {
     fn ftw = ftw64 (path: *const c_char, visit: Option<Visit>, descriptors: c_int) -> c_int {
         visit
-            .and_then(|visit| walk(path, Call::Simple(visit), 0))
+            .and_then(|visit| walk(path, WalkCall::Simple(visit), 0))
             .unwrap_or_else(|| real(path, visit, descriptors))
     }
 
     fn nftw = nftw64 (path: *const c_char, visit: Option<VisitDeep>, descriptors: c_int, flags: c_int) -> c_int {
         visit
-            .and_then(|visit| walk(path, Call::Deep(visit), flags))
+            .and_then(|visit| walk(path, WalkCall::Deep(visit), flags))
             .unwrap_or_else(|| real(path, visit, descriptors, flags))
     }
 }

@@ -20,11 +20,11 @@ const CHAR_LEN_MAX: usize = 16;
 /// `mbstate_t`.
 #[repr(C)]
 #[derive(Default)]
-struct State([u64; 2]);
+struct ShiftState([u64; 2]);
 
 unsafe extern "C" {
-    fn mbrtowc(out: *mut wchar_t, from: *const u8, len: size_t, state: *mut State) -> size_t;
-    fn wcrtomb(out: *mut u8, from: wchar_t, state: *mut State) -> size_t;
+    fn mbrtowc(out: *mut wchar_t, from: *const u8, len: size_t, state: *mut ShiftState) -> size_t;
+    fn wcrtomb(out: *mut u8, from: wchar_t, state: *mut ShiftState) -> size_t;
 }
 
 /// Reads one character. A multibyte character that ends too early, or is none, fails with `EILSEQ`.
@@ -42,7 +42,7 @@ fn read_char(stream: *mut FILE) -> Wide {
         bytes[len - 1] = byte;
         let mut wide: wchar_t = 0;
         // SAFETY: `len` bytes are there; a state of zeros is the initial one.
-        match unsafe { mbrtowc(&raw mut wide, bytes.as_ptr(), len, &mut State::default()) } {
+        match unsafe { mbrtowc(&raw mut wide, bytes.as_ptr(), len, &mut ShiftState::default()) } {
             NOT_YET => {}
             NO_CHAR => break,
             _ => return wide.cast_unsigned(),
@@ -58,7 +58,7 @@ const NOT_YET: size_t = size_t::MAX - 1;
 fn encode(wide: Wide) -> Option<([u8; CHAR_LEN_MAX], usize)> {
     let mut bytes = [0; CHAR_LEN_MAX];
     // SAFETY: room for the longest character; a state of zeros is the initial one.
-    match unsafe { wcrtomb(bytes.as_mut_ptr(), wide.cast_signed(), &mut State::default()) } {
+    match unsafe { wcrtomb(bytes.as_mut_ptr(), wide.cast_signed(), &mut ShiftState::default()) } {
         NO_CHAR => None,
         len => Some((bytes, len)),
     }

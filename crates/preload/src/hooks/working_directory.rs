@@ -4,22 +4,22 @@ use std::ffi::{c_char, c_int};
 
 use libc::{AT_FDCWD, size_t};
 use rustix::io::Errno;
-use samite_fs::{At, OpenFlags};
+use samite_fs::{OpenFlags, RelativePath};
 
 use crate::hook::{by_file, by_path, guard, hooks};
 use crate::real::set_errno;
-use crate::{cwd, foreign, route, store, table};
+use crate::{cwd, foreign, path_class, store, table};
 
 const X_OK: u32 = 1;
 
-fn enter(at: At<'_>) -> Result<c_int, Errno> {
+fn enter(at: RelativePath<'_>) -> Result<c_int, Errno> {
     let how = OpenFlags { directory: true, ..OpenFlags::default() };
     let path = store::call_as(|fs, caller| {
         let dir = fs.open_file(caller, at, how, 0)?;
-        fs.access(caller, At::dir(&dir, b"."), X_OK, true)?;
+        fs.access(caller, RelativePath::dir(&dir, b"."), X_OK, true)?;
         Ok(dir.dir_path().map(<[u8]>::to_vec))
     })?;
-    cwd::enter(&path.ok_or(Errno::NOTDIR)?);
+    cwd::enter_store(&path.ok_or(Errno::NOTDIR)?);
     cwd::park();
     Ok(0)
 }
@@ -27,7 +27,7 @@ fn enter(at: At<'_>) -> Result<c_int, Errno> {
 /// Libc changed the directory, or not.
 fn left(outcome: c_int) -> c_int {
     if outcome == 0 {
-        cwd::leave();
+        cwd::leave_store();
     }
     outcome
 }
@@ -39,7 +39,7 @@ fn name() -> Vec<u8> {
 
 /// The program's name of a path below the store's root.
 pub fn named(path: &[u8]) -> Vec<u8> {
-    let mut name = route::prefix().to_vec();
+    let mut name = path_class::prefix().to_vec();
     if path != b"/" {
         name.extend_from_slice(path);
     }
@@ -64,7 +64,7 @@ fn tell(out: *mut c_char, room: size_t) -> Result<*mut c_char, Errno> {
 
 hooks! {
     fn chdir(path: *const c_char) -> c_int {
-        by_file!(AT_FDCWD, path, true, left(real(path)), |open| enter(At::dir(open.file()?, b".")), |place| {
+        by_file!(AT_FDCWD, path, true, left(real(path)), |open| enter(RelativePath::dir(open.file()?, b".")), |place| {
             enter(place.at()?)
         })
     }
@@ -72,7 +72,7 @@ hooks! {
     fn fchdir(fd: c_int) -> c_int {
         match table::get(fd) {
             None => left(real(fd)),
-            Some(open) => guard(|| enter(At::dir(open.file()?, b"."))),
+            Some(open) => guard(|| enter(RelativePath::dir(open.file()?, b"."))),
         }
     }
 
@@ -113,8 +113,8 @@ hooks! {
     }
 
     fn acct(path: *const c_char) -> c_int {
-        let mut room = route::PathRoom::new();
-        if let route::Route::Store(_) = route::route(AT_FDCWD, path, &mut room) {
+        let mut room = path_class::PathRoom::new();
+        if let path_class::PathRoute::Store(_) = path_class::classify(AT_FDCWD, path, &mut room) {
             set_errno(libc::EPERM);
             return -1;
         }

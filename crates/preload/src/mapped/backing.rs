@@ -19,8 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::{AtFlags, CWD, Dir, FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::real::Symbol;
-use crate::{init, kept};
+use crate::real::NextSymbol;
+use crate::{init, own_descriptors};
 
 pub const PAGE_LEN: usize = 4096;
 /// Where the hashes begin: behind the largest file ([`samite_fs::FILE_LEN_MAX`]).
@@ -40,25 +40,25 @@ const STAT_BLOCK_LEN: u64 = 512;
 const NONE: c_int = -1;
 
 /// The file, as this process has it open.
-pub struct Backing {
+pub struct BackingFile {
     pub ino: u64,
     /// It has a name in shared memory.
     is_shared: bool,
     fd: AtomicI32,
     /// Opened before a fork, for the child: a lock belongs to what parent and child would share.
     for_child: AtomicI32,
-    /// Keeps the threads of this process apart, as the lock of [`Backing::lock`] does with processes.
+    /// Keeps the threads of this process apart, as the lock of [`BackingFile::lock`] does with processes.
     mutex: Mutex<()>,
 }
 
-impl Drop for Backing {
+impl Drop for BackingFile {
     fn drop(&mut self) {
         self.leave();
-        kept::give_up(self.fd.load(Ordering::Relaxed));
+        own_descriptors::give_up(self.fd.load(Ordering::Relaxed));
     }
 }
 
-impl Backing {
+impl BackingFile {
     /// Opens it with room for `len` bytes at `at`.
     pub fn open(ino: u64, at: u64, len: u64) -> Result<Self, Errno> {
         sweep();
@@ -78,7 +78,7 @@ impl Backing {
 
     fn new(ino: u64, file: OwnedFd, is_shared: bool) -> Result<Self, Errno> {
         rustix::fs::ftruncate(&file, LEN)?;
-        let fd = kept::keep(file)?;
+        let fd = own_descriptors::keep(file)?;
         let (fd, for_child) = (AtomicI32::new(fd), AtomicI32::new(NONE));
         Ok(Self { ino, is_shared, fd, for_child, mutex: Mutex::new(()) })
     }
@@ -127,10 +127,10 @@ impl Backing {
     }
 
     /// Keeps other threads and processes from the pages of a range while their state is compared with the store's.
-    pub fn lock(&self, at: u64, len: usize) -> Result<Locked<'_>, Errno> {
+    pub fn lock(&self, at: u64, len: usize) -> Result<LockedBacking<'_>, Errno> {
         let own = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
         lock_range(self.file().as_raw_fd(), libc::F_WRLCK, at, len)?;
-        Ok(Locked { backing: self, at, len, _own: own })
+        Ok(LockedBacking { backing: self, at, len, _own: own })
     }
 
     /// Hashes of `count` pages from the one at `at`.
@@ -165,7 +165,7 @@ impl Backing {
     pub fn before_fork(&self) {
         let second = self.again(OFlags::RDWR).and_then(|file| {
             rustix::fs::flock(&file, FlockOperation::LockShared)?;
-            kept::keep(file)
+            own_descriptors::keep(file)
         });
         // Without one, the child shares its parent's lock: a later process may then get pages of its own.
         self.for_child.store(second.unwrap_or(NONE), Ordering::Relaxed);
@@ -176,7 +176,11 @@ impl Backing {
         if second == NONE {
             return;
         }
-        kept::give_up(if is_child { self.fd.swap(second, Ordering::Relaxed) } else { second });
+        own_descriptors::give_up(if is_child {
+            self.fd.swap(second, Ordering::Relaxed)
+        } else {
+            second
+        });
     }
 
     /// This process is done with it: removes the name, unless another one uses the file.
@@ -194,15 +198,15 @@ impl Backing {
     }
 }
 
-/// See [`Backing::lock`].
-pub struct Locked<'a> {
-    backing: &'a Backing,
+/// See [`BackingFile::lock`].
+pub struct LockedBacking<'a> {
+    backing: &'a BackingFile,
     at: u64,
     len: usize,
     _own: MutexGuard<'a, ()>,
 }
 
-impl Drop for Locked<'_> {
+impl Drop for LockedBacking<'_> {
     fn drop(&mut self) {
         // Unlocking what is locked does not fail.
         let _ = lock_range(self.backing.file().as_raw_fd(), libc::F_UNLCK, self.at, self.len);
@@ -211,7 +215,7 @@ impl Drop for Locked<'_> {
 
 /// A lock of the open file on a range, which rustix does not have.
 fn lock_range(fd: c_int, kind: c_int, at: u64, len: usize) -> Result<(), Errno> {
-    static NEXT: Symbol = Symbol::new(c"fcntl64");
+    static NEXT: NextSymbol = NextSymbol::new(c"fcntl64");
     // SAFETY: the symbol of this name takes these in libc; variadic arguments travel as others (see `hook::hooks`).
     let next = unsafe {
         std::mem::transmute::<*mut c_void, extern "C" fn(c_int, c_int, *const libc::flock) -> c_int>(

@@ -16,17 +16,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-pub use self::backing::{Backing, PAGE_LEN};
-use crate::table::{Description, Open};
+pub use self::backing::{BackingFile, PAGE_LEN};
+use crate::table::{DescriptionUse, OpenDescription};
 
 /// A range of addresses.
 #[derive(Clone, Copy)]
-pub struct Range {
+pub struct AddressRange {
     pub start: usize,
     pub len: usize,
 }
 
-impl Range {
+impl AddressRange {
     pub const fn end(self) -> usize {
         self.start.saturating_add(self.len)
     }
@@ -37,31 +37,31 @@ impl Range {
 }
 
 #[derive(Clone)]
-pub struct Mapping {
-    pub range: Range,
-    pub open: Open,
+pub struct FileMapping {
+    pub range: AddressRange,
+    pub open: DescriptionUse,
     /// Offset of its start in the file, in bytes.
     pub at: u64,
-    pub backing: Arc<Backing>,
+    pub backing: Arc<BackingFile>,
     /// What is written to it is the file's.
     pub writes: bool,
 }
 
-impl Mapping {
+impl FileMapping {
     /// The part of it within `range`, of which there is some.
-    fn part(&self, range: Range) -> Self {
+    fn part(&self, range: AddressRange) -> Self {
         let start = self.range.start.max(range.start);
         let end = self.range.end().min(range.end());
         let mut part = self.clone();
-        part.range = Range { start, len: end - start };
+        part.range = AddressRange { start, len: end - start };
         part.at = self.at + (start - self.range.start) as u64;
         part
     }
 
     /// What is left of it outside `range`.
-    fn without(&self, range: Range) -> impl Iterator<Item = Self> {
-        let before = Range { start: 0, len: range.start };
-        let after = Range { start: range.end(), len: usize::MAX - range.end() };
+    fn without(&self, range: AddressRange) -> impl Iterator<Item = Self> {
+        let before = AddressRange { start: 0, len: range.start };
+        let after = AddressRange { start: range.end(), len: usize::MAX - range.end() };
         [before, after]
             .into_iter()
             .filter(|rest| rest.meets(self.range))
@@ -85,7 +85,7 @@ impl Mapping {
     }
 }
 
-static MAPPINGS: Mutex<Vec<Mapping>> = Mutex::new(Vec::new());
+static MAPPINGS: Mutex<Vec<FileMapping>> = Mutex::new(Vec::new());
 /// How many there are: what concerns none pays one load.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -96,7 +96,7 @@ pub fn is_none() -> bool {
 }
 
 /// Works on the list. Nothing in `work` may wait for the store.
-fn with_list<T>(work: impl FnOnce(&mut Vec<Mapping>) -> T) -> T {
+fn with_list<T>(work: impl FnOnce(&mut Vec<FileMapping>) -> T) -> T {
     let mut list = MAPPINGS.lock().unwrap_or_else(PoisonError::into_inner);
     let outcome = work(&mut list);
     COUNT.store(list.len(), Ordering::Relaxed);
@@ -104,8 +104,8 @@ fn with_list<T>(work: impl FnOnce(&mut Vec<Mapping>) -> T) -> T {
 }
 
 /// The parts of mappings within `range`.
-pub fn parts(range: Range) -> Vec<Mapping> {
-    let parts = |list: &mut Vec<Mapping>| {
+pub fn parts(range: AddressRange) -> Vec<FileMapping> {
+    let parts = |list: &mut Vec<FileMapping>| {
         list.iter()
             .filter(|found| found.range.meets(range))
             .map(|found| found.part(range))
@@ -114,23 +114,23 @@ pub fn parts(range: Range) -> Vec<Mapping> {
     if is_none() { Vec::new() } else { with_list(parts) }
 }
 
-pub fn add(mapping: Mapping) {
+pub fn add(mapping: FileMapping) {
     with_list(|list| list.push(mapping));
 }
 
 /// The kernel file for an inode, shared with the mappings that there are of it, with room for `len` bytes at `at`.
-pub fn backing(ino: u64, at: u64, len: u64) -> Result<Arc<Backing>, Errno> {
+pub fn backing(ino: u64, at: u64, len: u64) -> Result<Arc<BackingFile>, Errno> {
     let known = with_list(|list| {
         list.iter().find(|found| found.backing.ino == ino).map(|found| Arc::clone(&found.backing))
     });
     match known {
         Some(known) => known.reserve(at, len).map(|()| known),
-        None => Backing::open(ino, at, len).map(Arc::new),
+        None => BackingFile::open(ino, at, len).map(Arc::new),
     }
 }
 
 /// Writes what was written to the mappings within `range`.
-pub fn write_back(range: Range) -> Result<(), Errno> {
+pub fn write_back(range: AddressRange) -> Result<(), Errno> {
     let mut outcome = Ok(());
     for part in parts(range) {
         // One that fails keeps no other from being written.
@@ -141,11 +141,11 @@ pub fn write_back(range: Range) -> Result<(), Errno> {
 
 /// Writes every shared mapping back.
 pub fn write_back_all() -> Result<(), Errno> {
-    write_back(Range { start: 0, len: usize::MAX })
+    write_back(AddressRange { start: 0, len: usize::MAX })
 }
 
 /// The addresses of `range` mean something else from now on.
-pub fn forget(range: Range) {
+pub fn forget(range: AddressRange) {
     let gone = with_list(|list| {
         let (hit, rest): (Vec<_>, Vec<_>) =
             std::mem::take(list).into_iter().partition(|found| found.range.meets(range));
@@ -157,13 +157,13 @@ pub fn forget(range: Range) {
     drop(gone);
 }
 
-fn of_file(open: &Description) -> Vec<Mapping> {
+fn of_file(open: &OpenDescription) -> Vec<FileMapping> {
     let Ok(ino) = open.file().map(samite_fs::OpenFile::ino) else { return Vec::new() };
     with_list(|list| list.iter().filter(|found| found.backing.ino == ino).cloned().collect())
 }
 
 /// Before the program reads `len` bytes at `at` of a file: what it wrote through mappings is there.
-pub fn before_read(open: &Description, at: u64, len: usize) -> Result<(), Errno> {
+pub fn before_read(open: &OpenDescription, at: u64, len: usize) -> Result<(), Errno> {
     for found in of_file(open).iter().filter(|found| found.writes) {
         let (from, until) = (
             at.max(found.at),
@@ -177,18 +177,18 @@ pub fn before_read(open: &Description, at: u64, len: usize) -> Result<(), Errno>
 }
 
 /// After the program wrote to a file: its mappings show it.
-pub fn after_write(open: &Description, bytes: &[u8], at: u64) -> Result<(), Errno> {
+pub fn after_write(open: &OpenDescription, bytes: &[u8], at: u64) -> Result<(), Errno> {
     of_file(open).first().map_or(Ok(()), |found| found.backing.wrote(bytes, at))
 }
 
 /// After the program changed the length of a file.
-pub fn after_cut(open: &Description, len: u64) -> Result<(), Errno> {
+pub fn after_cut(open: &OpenDescription, len: u64) -> Result<(), Errno> {
     of_file(open).first().map_or(Ok(()), |found| found.backing.cut(len))
 }
 
 /// After the program changed a file in another way: what is mapped of it is read again.
-pub fn refresh(open: &Description) -> Result<(), Errno> {
-    of_file(open).iter().try_for_each(Mapping::load)
+pub fn refresh(open: &OpenDescription) -> Result<(), Errno> {
+    of_file(open).iter().try_for_each(FileMapping::load)
 }
 
 /// At the end of the process, after [`write_back_all`]: removes the names of files that nobody else has mapped.
@@ -201,7 +201,7 @@ pub fn leave_all() {
 /// Before a fork, with no call in progress.
 pub fn before_fork() {
     if !is_none() {
-        each_backing(Backing::before_fork);
+        each_backing(BackingFile::before_fork);
     }
 }
 
@@ -211,7 +211,7 @@ pub fn after_fork(is_child: bool) {
     }
 }
 
-fn each_backing(visit: impl Fn(&Backing)) {
+fn each_backing(visit: impl Fn(&BackingFile)) {
     with_list(|list| {
         for (index, found) in list.iter().enumerate() {
             if !list[..index].iter().any(|other| Arc::ptr_eq(&other.backing, &found.backing)) {

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use samite_fs::OpenFile;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::backing::{Backing, PAGE_LEN, read_all, write_all};
+use super::backing::{BackingFile, PAGE_LEN, read_all, write_all};
 use crate::hooks::reading::errno;
 
 /// Pages are compared this many bytes at a time.
@@ -49,7 +49,7 @@ fn read_store(file: &OpenFile, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-impl Backing {
+impl BackingFile {
     /// Brings the pages of a range up to what the store has, except those that were written to here.
     pub fn load(&self, file: &OpenFile, at: u64, len: u64) -> Result<(), Errno> {
         let size = file.attr().map_err(|error| errno(&error))?.size;

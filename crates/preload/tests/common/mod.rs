@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 pub use samite_testkit::preload_library as library;
-use samite_testkit::{LocalCluster, Options};
+use samite_testkit::{LocalCluster, LocalOptions};
 
 /// A program that takes longer hangs.
 const SECONDS_MAX: &str = "120";
@@ -32,7 +32,7 @@ pub struct Stage {
 
 impl Stage {
     pub fn new(nodes: usize) -> Self {
-        let options = Options { memory_bytes: MEMORY_BYTES, ..Options::default() };
+        let options = LocalOptions { memory_bytes: MEMORY_BYTES, ..LocalOptions::default() };
         Self {
             cluster: LocalCluster::start(nodes, options).expect("start a cluster"),
             plain: tempfile::tempdir().expect("temporary directory"),

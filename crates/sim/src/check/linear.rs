@@ -7,7 +7,7 @@
 //! Holds are no mutations, and are not taken once only: a request that comes twice, late, may take one again that was released, or one
 //! that was refused, until its client is gone. So a detach may find a record held without a known hold, once somebody has asked for one; never the other way.
 //!
-//! What happened to all records at once ([`Happening`]) has a place in the order, too. A change under way when the records were lost may have
+//! What happened to all records at once ([`TimedEvent`]) has a place in the order, too. A change under way when the records were lost may have
 //! been among them, and is made once more afterwards, or refused: nobody is left who knew.
 
 use std::collections::HashSet;
@@ -16,17 +16,17 @@ use std::time::Duration;
 use samite_types::ErrorKind;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::history::Call;
-use crate::losses::{Happening, What};
-use crate::model::Model;
-use crate::op::{Act, Outcome, Seen};
+use crate::history::ClientCall;
+use crate::losses::{PartitionEvent, TimedEvent};
+use crate::model::PartitionModel;
+use crate::op::{OpOutcome, OpStep, StepResultSeen};
 
 /// Steps of one search; far more than a history of this size takes.
 const STEPS_MAX: usize = 2_000_000;
 
 /// What the search found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum SearchVerdict {
     /// There is such an order.
     Linearizable,
     /// There is none. The call (its place in the list) is the first to end of those that could not be put in order in the longest attempt; places after the
@@ -38,21 +38,21 @@ pub enum Verdict {
 
 /// Searches for an order of `calls`, and of what `happened` to all records at once, which has an order already.
 #[must_use]
-pub fn check(calls: &[&Call], happened: &[Happening]) -> Verdict {
-    Search::new(calls, happened).run()
+pub fn check(calls: &[&ClientCall], happened: &[TimedEvent]) -> SearchVerdict {
+    OrderSearch::new(calls, happened).run()
 }
 
 /// What is put in order.
 #[derive(Clone, Copy)]
-enum Item<'a> {
-    Call(&'a Call),
+enum OrderedItem<'a> {
+    Call(&'a ClientCall),
     /// That of so many before has happened.
-    Happening(usize, &'a Happening),
+    Happening(usize, &'a TimedEvent),
     /// A call that took effect among what was lost when so much had happened before; what its client was told is another matter.
-    Gone(usize, &'a Call),
+    Gone(usize, &'a ClientCall),
 }
 
-impl Item<'_> {
+impl OrderedItem<'_> {
     const fn begin(&self) -> Duration {
         match self {
             Self::Call(call) | Self::Gone(_, call) => call.begun,
@@ -71,35 +71,36 @@ impl Item<'_> {
 }
 
 /// Everything that is to be put in order: calls first.
-fn items<'a>(calls: &[&'a Call], happened: &'a [Happening]) -> Vec<Item<'a>> {
-    let mut items: Vec<_> = calls.iter().map(|call| Item::Call(call)).collect();
+fn items<'a>(calls: &[&'a ClientCall], happened: &'a [TimedEvent]) -> Vec<OrderedItem<'a>> {
+    let mut items: Vec<_> = calls.iter().map(|call| OrderedItem::Call(call)).collect();
     let numbered = || happened.iter().enumerate();
-    items.extend(numbered().map(|(index, happening)| Item::Happening(index, happening)));
-    for (index, loss) in numbered().filter(|(_, happening)| happening.what == What::Lost) {
+    items.extend(numbered().map(|(index, happening)| OrderedItem::Happening(index, happening)));
+    for (index, loss) in numbered().filter(|(_, happening)| happening.what == PartitionEvent::Lost)
+    {
         let under_way = calls.iter().filter(|call| {
             call.op.is_mutation()
                 && call.done.is_some_and(|done| loss.to.is_none_or(|to| done < to))
-                && end_of(&Item::Call(call)) > loss.from
+                && end_of(&OrderedItem::Call(call)) > loss.from
         });
-        items.extend(under_way.map(|call| Item::Gone(index, call)));
+        items.extend(under_way.map(|call| OrderedItem::Gone(index, call)));
     }
     items
 }
 
 /// One choice of the search: which call came next, and how things were before.
-struct Choice {
+struct SearchChoice {
     call: usize,
-    before: Model,
+    before: PartitionModel,
 }
 
-struct Search<'a> {
-    items: Vec<Item<'a>>,
-    happened: &'a [Happening],
+struct OrderSearch<'a> {
+    items: Vec<OrderedItem<'a>>,
+    happened: &'a [TimedEvent],
     /// By beginning.
     order: Vec<usize>,
     done: Vec<u64>,
-    state: Model,
-    stack: Vec<Choice>,
+    state: PartitionModel,
+    stack: Vec<SearchChoice>,
     tried: HashSet<u64>,
     /// Of the longest attempt: how many calls, and what stopped it.
     furthest: (usize, usize),
@@ -111,12 +112,12 @@ struct Search<'a> {
     holds_from: Duration,
 }
 
-impl<'a> Search<'a> {
-    fn new(calls: &[&'a Call], happened: &'a [Happening]) -> Self {
+impl<'a> OrderSearch<'a> {
+    fn new(calls: &[&'a ClientCall], happened: &'a [TimedEvent]) -> Self {
         let items = items(calls, happened);
         // What no node has carried out, and nobody was told, has not happened.
         let happened_at_all = |item: &usize| match items[*item] {
-            Item::Call(call) => call.ended.is_some() || call.done.is_some(),
+            OrderedItem::Call(call) => call.ended.is_some() || call.done.is_some(),
             _ => true,
         };
         let mut order: Vec<usize> = (0..items.len()).filter(happened_at_all).collect();
@@ -124,7 +125,7 @@ impl<'a> Search<'a> {
         Self {
             order,
             done: vec![0; items.len().div_ceil(64)],
-            state: Model::default(),
+            state: PartitionModel::default(),
             stack: Vec::new(),
             tried: HashSet::new(),
             furthest: (0, 0),
@@ -134,18 +135,18 @@ impl<'a> Search<'a> {
             low: 0,
             holds_from: calls
                 .iter()
-                .filter(|call| call.op.acts.iter().any(|act| matches!(act, Act::Hold(..))))
+                .filter(|call| call.op.acts.iter().any(|act| matches!(act, OpStep::Hold(..))))
                 .map(|call| call.begun)
                 .min()
                 .unwrap_or(Duration::MAX),
         }
     }
 
-    fn run(mut self) -> Verdict {
+    fn run(mut self) -> SearchVerdict {
         let mut from = 0;
         for _ in 0..STEPS_MAX {
             if self.left == 0 {
-                return Verdict::Linearizable;
+                return SearchVerdict::Linearizable;
             }
             match self.next(from) {
                 Some((place, after)) => {
@@ -153,12 +154,14 @@ impl<'a> Search<'a> {
                     from = self.low;
                 }
                 None => {
-                    let Some(place) = self.pop() else { return Verdict::Violated(self.furthest.1) };
+                    let Some(place) = self.pop() else {
+                        return SearchVerdict::Violated(self.furthest.1);
+                    };
                     from = place + 1;
                 }
             }
         }
-        Verdict::TooHard
+        SearchVerdict::TooHard
     }
 
     fn is_done(&self, call: usize) -> bool {
@@ -166,7 +169,7 @@ impl<'a> Search<'a> {
     }
 
     /// The next call from place `from` on that may come now and answers as it did, and the state after it.
-    fn next(&mut self, from: usize) -> Option<(usize, Model)> {
+    fn next(&mut self, from: usize) -> Option<(usize, PartitionModel)> {
         let (end, first) = self.first_end()?;
         if self.stack.len() >= self.furthest.0 {
             self.furthest = (self.stack.len(), first);
@@ -191,18 +194,18 @@ impl<'a> Search<'a> {
     }
 
     /// The state after `item`, if it can come now.
-    fn after(&self, item: &Item<'_>) -> Option<Model> {
+    fn after(&self, item: &OrderedItem<'_>) -> Option<PartitionModel> {
         let mut after = self.state.clone();
         let call = match item {
-            Item::Call(call) => call,
-            Item::Happening(before, happening) => {
+            OrderedItem::Call(call) => call,
+            OrderedItem::Happening(before, happening) => {
                 let is_next = self.state.happened() == *before;
                 after.happens(happening.what);
                 return is_next.then_some(after);
             }
-            Item::Gone(before, call) => {
+            OrderedItem::Gone(before, call) => {
                 let is_before = self.state.happened() == *before;
-                let took_effect = is_before && matches!(after.apply(&call.op), Outcome::Done(_));
+                let took_effect = is_before && matches!(after.apply(&call.op), OpOutcome::Done(_));
                 return took_effect.then_some(after);
             }
         };
@@ -220,26 +223,31 @@ impl<'a> Search<'a> {
             return None;
         }
         let mut after = self.state.clone();
-        let told = after.apply_held(&call.op)?;
+        let told = after.apply_referenced(&call.op)?;
         agrees(call, &told).then_some(after)
     }
 
     /// Whether a call was answered by a node that does not know yet that a loss was acknowledged: it may still say what it said,
     /// and carries nothing out. The primary may be that one, when another member has answered a read by the newer map already.
-    fn is_told_late(&self, call: &Call, told: &Outcome) -> bool {
+    fn is_told_late(&self, call: &ClientCall, told: &OpOutcome) -> bool {
         let last = self.state.happened().checked_sub(1).map(|last| self.happened[last]);
-        let is_known = |last: Happening| {
-            last.what != What::Acknowledged || last.to.is_some_and(|to| call.begun > to)
+        let is_known = |last: TimedEvent| {
+            last.what != PartitionEvent::Acknowledged || last.to.is_some_and(|to| call.begun > to)
         };
         if last.is_none_or(is_known) {
             return false;
         }
         match (&call.ended, told) {
-            (Some((_, Outcome::Failed(ErrorKind::Lost))), _) => self.state.may_have_had(&call.op),
-            (Some((_, Outcome::Done(seen))), Outcome::Done(told)) => match (&seen[..], &told[..]) {
-                ([Seen::Listing(seen, false)], [Seen::Listing(told, true)]) => seen == told,
-                _ => false,
-            },
+            (Some((_, OpOutcome::Failed(ErrorKind::Lost))), _) => self.state.may_have_had(&call.op),
+            (Some((_, OpOutcome::Done(seen))), OpOutcome::Done(told)) => {
+                match (&seen[..], &told[..]) {
+                    (
+                        [StepResultSeen::Listing(seen, false)],
+                        [StepResultSeen::Listing(told, true)],
+                    ) => seen == told,
+                    _ => false,
+                }
+            }
             _ => false,
         }
     }
@@ -257,7 +265,7 @@ impl<'a> Search<'a> {
         first
     }
 
-    fn fingerprint(&self, state: &Model) -> u64 {
+    fn fingerprint(&self, state: &PartitionModel) -> u64 {
         use std::hash::{Hash, Hasher};
         let mut hasher = Xxh3::new();
         self.done.hash(&mut hasher);
@@ -265,9 +273,9 @@ impl<'a> Search<'a> {
         hasher.finish()
     }
 
-    fn push(&mut self, call: usize, after: Model) {
+    fn push(&mut self, call: usize, after: PartitionModel) {
         let before = std::mem::replace(&mut self.state, after);
-        self.stack.push(Choice { call, before });
+        self.stack.push(SearchChoice { call, before });
         self.done[call / 64] |= 1 << (call % 64);
         self.left -= usize::from(self.items[call].end().is_some());
         while self.low < self.order.len() && self.is_done(self.order[self.low]) {
@@ -277,7 +285,7 @@ impl<'a> Search<'a> {
 
     /// Takes the last choice back. Returns its place in the order.
     fn pop(&mut self) -> Option<usize> {
-        let Choice { call, before } = self.stack.pop()?;
+        let SearchChoice { call, before } = self.stack.pop()?;
         self.state = before;
         self.done[call / 64] &= !(1 << (call % 64));
         self.left += usize::from(self.items[call].end().is_some());
@@ -292,16 +300,18 @@ impl<'a> Search<'a> {
 
 /// Whether a call was answered as the model answers. How many hold a record is said of the moment of the answer, which for a
 /// repetition is not the moment at which the hold began: only failures count there.
-fn agrees(call: &Call, told: &Outcome) -> bool {
-    let holds = |act: &Act| matches!(act, Act::Hold(..) | Act::Release(_));
+fn agrees(call: &ClientCall, told: &OpOutcome) -> bool {
+    let holds = |act: &OpStep| matches!(act, OpStep::Hold(..) | OpStep::Release(_));
     match (&call.ended, told) {
-        (Some((_, Outcome::Done(_))), Outcome::Done(_)) if call.op.acts.iter().all(holds) => true,
+        (Some((_, OpOutcome::Done(_))), OpOutcome::Done(_)) if call.op.acts.iter().all(holds) => {
+            true
+        }
         (Some((_, outcome)), told) => outcome == told,
         (None, _) => true,
     }
 }
 
-fn end_of(item: &Item<'_>) -> Duration {
+fn end_of(item: &OrderedItem<'_>) -> Duration {
     item.end().unwrap_or(Duration::MAX)
 }
 
@@ -311,14 +321,20 @@ mod tests {
     use samite_wire::op::{DETACHED_KEPT, DETACHED_REMOVED};
 
     use super::*;
-    use crate::op::{Op, Seen};
+    use crate::op::{SimOperation, StepResultSeen};
 
-    fn call(client: usize, begun: u64, ended: u64, act: Act, outcome: Option<Outcome>) -> Call {
+    fn call(
+        client: usize,
+        begun: u64,
+        ended: u64,
+        act: OpStep,
+        outcome: Option<OpOutcome>,
+    ) -> ClientCall {
         let time = Duration::from_micros;
-        Call {
+        ClientCall {
             client,
             partition: PartitionId(0),
-            op: Op::of([act]),
+            op: SimOperation::of([act]),
             begun: time(begun),
             ended: outcome.map(|outcome| (time(ended), outcome)),
             done: None,
@@ -326,83 +342,85 @@ mod tests {
         }
     }
 
-    fn put(client: usize, begun: u64, ended: u64, number: u64, created: bool) -> Call {
-        let written = Seen::Written { offset: 0, len: 8, created };
-        call(client, begun, ended, Act::Put(0, number), Some(Outcome::Done(vec![written])))
+    fn put(client: usize, begun: u64, ended: u64, number: u64, created: bool) -> ClientCall {
+        let written = StepResultSeen::Written { offset: 0, len: 8, created };
+        call(client, begun, ended, OpStep::Put(0, number), Some(OpOutcome::Done(vec![written])))
     }
 
-    fn get(client: usize, begun: u64, ended: u64, number: u64) -> Call {
-        let value = Seen::Value(number.to_le_bytes().to_vec());
-        call(client, begun, ended, Act::Get(0), Some(Outcome::Done(vec![value])))
+    fn get(client: usize, begun: u64, ended: u64, number: u64) -> ClientCall {
+        let value = StepResultSeen::Value(number.to_le_bytes().to_vec());
+        call(client, begun, ended, OpStep::Get(0), Some(OpOutcome::Done(vec![value])))
     }
 
-    fn verdict(calls: &[Call]) -> Verdict {
+    fn verdict(calls: &[ClientCall]) -> SearchVerdict {
         check(&calls.iter().collect::<Vec<_>>(), &[])
     }
 
     #[test]
     fn calls_that_overlap_may_come_in_any_order() {
         let calls = [put(0, 0, 10, 1, true), put(1, 1, 9, 2, false), get(2, 11, 12, 1)];
-        assert_eq!(verdict(&calls), Verdict::Violated(2));
+        assert_eq!(verdict(&calls), SearchVerdict::Violated(2));
         let calls = [put(0, 0, 10, 1, false), put(1, 1, 9, 2, true), get(2, 11, 12, 1)];
-        assert_eq!(verdict(&calls), Verdict::Linearizable);
+        assert_eq!(verdict(&calls), SearchVerdict::Linearizable);
     }
 
     #[test]
     fn a_stale_read_is_found() {
         let calls = [put(0, 0, 1, 1, true), put(0, 2, 3, 2, false), get(1, 4, 5, 1)];
-        assert_eq!(verdict(&calls), Verdict::Violated(2));
+        assert_eq!(verdict(&calls), SearchVerdict::Violated(2));
         let calls = [put(0, 0, 1, 1, true), put(0, 2, 6, 2, false), get(1, 4, 5, 1)];
-        assert_eq!(verdict(&calls), Verdict::Linearizable);
+        assert_eq!(verdict(&calls), SearchVerdict::Linearizable);
     }
 
     #[test]
     fn a_detach_may_meet_a_hold_that_came_late_and_must_meet_one_that_is_there() {
         let detach = |begun, told| {
-            let number = Some(Outcome::Done(vec![Seen::Number(told)]));
-            call(1, begun, begun + 1, Act::Detach(0, 1), number)
+            let number = Some(OpOutcome::Done(vec![StepResultSeen::Number(told)]));
+            call(1, begun, begun + 1, OpStep::Detach(0, 1), number)
         };
-        let hold = |outcome| call(2, 2, 3, Act::Hold(0, 7), Some(outcome));
-        let refused = Outcome::Failed(ErrorKind::NotFound);
-        let held = Outcome::Done(vec![Seen::Number(1)]);
+        let hold = |outcome| call(2, 2, 3, OpStep::Hold(0, 7), Some(outcome));
+        let refused = OpOutcome::Failed(ErrorKind::NotFound);
+        let held = OpOutcome::Done(vec![StepResultSeen::Number(1)]);
         let put = put(0, 4, 5, 1, true);
         let (kept, removed) = (DETACHED_KEPT, DETACHED_REMOVED);
-        assert_eq!(verdict(&[put.clone(), detach(6, removed)]), Verdict::Linearizable);
-        assert_eq!(verdict(&[put.clone(), detach(6, kept)]), Verdict::Violated(1));
+        assert_eq!(verdict(&[put.clone(), detach(6, removed)]), SearchVerdict::Linearizable);
+        assert_eq!(verdict(&[put.clone(), detach(6, kept)]), SearchVerdict::Violated(1));
         let calls = [hold(refused), put.clone(), detach(6, kept)];
-        assert_eq!(verdict(&calls), Verdict::Linearizable);
-        let held = Call { begun: Duration::from_micros(6), ended: None, ..hold(held) };
-        let held = Call { ended: Some((Duration::from_micros(7), Outcome::Done(vec![]))), ..held };
-        assert_eq!(verdict(&[put, held, detach(8, removed)]), Verdict::Violated(2));
+        assert_eq!(verdict(&calls), SearchVerdict::Linearizable);
+        let held = ClientCall { begun: Duration::from_micros(6), ended: None, ..hold(held) };
+        let held =
+            ClientCall { ended: Some((Duration::from_micros(7), OpOutcome::Done(vec![]))), ..held };
+        assert_eq!(verdict(&[put, held, detach(8, removed)]), SearchVerdict::Violated(2));
     }
 
     #[test]
     fn what_nobody_was_told_may_have_happened_or_not() {
-        let unheard = call(0, 2, 0, Act::Put(0, 2), None);
+        let unheard = call(0, 2, 0, OpStep::Put(0, 2), None);
         let calls = [put(0, 0, 1, 1, true), unheard.clone(), get(1, 4, 5, 2)];
-        assert_eq!(verdict(&calls), Verdict::Violated(2), "no node has carried it out");
-        let lost = Call { done: Some(Duration::from_micros(3)), ..unheard };
+        assert_eq!(verdict(&calls), SearchVerdict::Violated(2), "no node has carried it out");
+        let lost = ClientCall { done: Some(Duration::from_micros(3)), ..unheard };
         for seen in [1, 2] {
             let calls = [put(0, 0, 1, 1, true), lost.clone(), get(1, 4, 5, seen)];
-            assert_eq!(verdict(&calls), Verdict::Linearizable);
+            assert_eq!(verdict(&calls), SearchVerdict::Linearizable);
         }
         let calls = [put(0, 0, 1, 1, true), lost.clone(), get(1, 4, 5, 2), get(1, 6, 7, 1)];
-        assert_eq!(verdict(&calls), Verdict::Violated(3));
+        assert_eq!(verdict(&calls), SearchVerdict::Violated(3));
         let early = [get(1, 0, 1, 2), lost];
-        assert_eq!(verdict(&early), Verdict::Violated(0));
-        let missing = call(1, 0, 1, Act::Get(0), Some(Outcome::Failed(ErrorKind::NotFound)));
-        assert_eq!(verdict(&[missing]), Verdict::Linearizable);
+        assert_eq!(verdict(&early), SearchVerdict::Violated(0));
+        let missing = call(1, 0, 1, OpStep::Get(0), Some(OpOutcome::Failed(ErrorKind::NotFound)));
+        assert_eq!(verdict(&[missing]), SearchVerdict::Linearizable);
     }
 
     #[test]
     fn what_is_lost_is_neither_there_nor_missing_until_that_is_acknowledged() {
         let time = Duration::from_micros;
-        let lost = Happening { what: What::Lost, from: time(10), to: Some(time(12)) };
-        let seen = Happening { what: What::Acknowledged, from: time(20), to: Some(time(25)) };
+        let lost = TimedEvent { what: PartitionEvent::Lost, from: time(10), to: Some(time(12)) };
+        let seen =
+            TimedEvent { what: PartitionEvent::Acknowledged, from: time(20), to: Some(time(25)) };
         let put = put(0, 0, 1, 1, true);
         let refused =
-            |begun, kind| call(1, begun, begun + 1, Act::Get(0), Some(Outcome::Failed(kind)));
-        let judge = |told: Call, happened: &[Happening]| check(&[&put, &told], happened);
+            |begun, kind| call(1, begun, begun + 1, OpStep::Get(0), Some(OpOutcome::Failed(kind)));
+        let judge = |told: ClientCall, happened: &[TimedEvent]| check(&[&put, &told], happened);
         for (begun, kind, is_right) in [
             (5, ErrorKind::Lost, false),
             (14, ErrorKind::Lost, true),
@@ -413,41 +431,43 @@ mod tests {
             (30, ErrorKind::NotFound, true),
         ] {
             let verdict = judge(refused(begun, kind), &[lost, seen]);
-            assert_eq!(verdict == Verdict::Linearizable, is_right, "{begun} {kind:?}");
+            assert_eq!(verdict == SearchVerdict::Linearizable, is_right, "{begun} {kind:?}");
         }
         let still_there = judge(get(1, 14, 15, 1), &[lost, seen]);
-        assert_ne!(still_there, Verdict::Linearizable);
-        assert_eq!(judge(get(1, 9, 15, 1), &[lost, seen]), Verdict::Linearizable);
+        assert_ne!(still_there, SearchVerdict::Linearizable);
+        assert_eq!(judge(get(1, 9, 15, 1), &[lost, seen]), SearchVerdict::Linearizable);
         // Carried out among what was lost, and once more by whom nobody told.
-        let written = Seen::Written { offset: 0, len: 8, created: true };
-        let again = call(2, 3, 31, Act::Put(1, 7), Some(Outcome::Done(vec![written])));
-        let value = || Some(Outcome::Done(vec![Seen::Value(7u64.to_le_bytes().to_vec())]));
-        let early = call(1, 6, 7, Act::Get(1), value());
-        let late = call(1, 33, 34, Act::Get(1), value());
-        let order = |again: &Call| check(&[&put, again, &early, &late], &[lost, seen]);
-        assert_ne!(order(&again), Verdict::Linearizable);
-        let again = Call { done: Some(time(5)), ..again };
-        assert_eq!(order(&again), Verdict::Linearizable);
+        let written = StepResultSeen::Written { offset: 0, len: 8, created: true };
+        let again = call(2, 3, 31, OpStep::Put(1, 7), Some(OpOutcome::Done(vec![written])));
+        let value =
+            || Some(OpOutcome::Done(vec![StepResultSeen::Value(7u64.to_le_bytes().to_vec())]));
+        let early = call(1, 6, 7, OpStep::Get(1), value());
+        let late = call(1, 33, 34, OpStep::Get(1), value());
+        let order = |again: &ClientCall| check(&[&put, again, &early, &late], &[lost, seen]);
+        assert_ne!(order(&again), SearchVerdict::Linearizable);
+        let again = ClientCall { done: Some(time(5)), ..again };
+        assert_eq!(order(&again), SearchVerdict::Linearizable);
     }
 
     #[test]
     fn until_all_nodes_know_of_an_acknowledgement_a_change_may_be_refused_and_is_not_made() {
         let time = Duration::from_micros;
-        let lost = Happening { what: What::Lost, from: time(10), to: Some(time(12)) };
-        let seen = Happening { what: What::Acknowledged, from: time(20), to: Some(time(30)) };
-        let told = |begun, act, kind| call(1, begun, begun + 1, act, Some(Outcome::Failed(kind)));
-        let missing = |begun| told(begun, Act::Get(0), ErrorKind::NotFound);
-        let refused = |begun| told(begun, Act::Put(0, 2), ErrorKind::Lost);
-        let order = |calls: &[Call]| check(&calls.iter().collect::<Vec<_>>(), &[lost, seen]);
+        let lost = TimedEvent { what: PartitionEvent::Lost, from: time(10), to: Some(time(12)) };
+        let seen =
+            TimedEvent { what: PartitionEvent::Acknowledged, from: time(20), to: Some(time(30)) };
+        let told = |begun, act, kind| call(1, begun, begun + 1, act, Some(OpOutcome::Failed(kind)));
+        let missing = |begun| told(begun, OpStep::Get(0), ErrorKind::NotFound);
+        let refused = |begun| told(begun, OpStep::Put(0, 2), ErrorKind::Lost);
+        let order = |calls: &[ClientCall]| check(&calls.iter().collect::<Vec<_>>(), &[lost, seen]);
         let put = put(0, 0, 1, 1, true);
         // One member has the newer map, the primary has not.
         let calls = [put.clone(), missing(22), refused(24), missing(26), missing(32)];
-        assert_eq!(order(&calls), Verdict::Linearizable);
-        assert_ne!(order(&[put.clone(), missing(22), refused(32)]), Verdict::Linearizable);
+        assert_eq!(order(&calls), SearchVerdict::Linearizable);
+        assert_ne!(order(&[put.clone(), missing(22), refused(32)]), SearchVerdict::Linearizable);
         // What was refused is not there.
         assert_ne!(
             order(&[put, missing(22), refused(24), get(1, 26, 27, 2)]),
-            Verdict::Linearizable
+            SearchVerdict::Linearizable
         );
     }
 }

@@ -5,21 +5,21 @@ pub mod linear;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use samite_partition::mirror::Mirrored;
+use samite_partition::mirror::MirroredPartition;
 use samite_types::PartitionId;
 
-use crate::audit::Audit;
-use crate::history::{Call, History};
-use crate::net::Place;
+use crate::audit::AuditSet;
+use crate::history::{CallHistory, ClientCall};
+use crate::net::ProcessPlace;
 use crate::node::SimNode;
-use crate::op::{Act, COUNTER, LOG, Outcome, Seen, numbers};
+use crate::op::{COUNTER, LOG, OpOutcome, OpStep, StepResultSeen, numbers};
 use crate::run::READER;
-use crate::world::World;
-use linear::Verdict;
+use crate::world::SimWorld;
+use linear::SearchVerdict;
 
 /// Checks everything that the history of one partition must be.
-pub fn partition(history: &History, partition: PartitionId, audit: &mut Audit) {
-    let calls: Vec<&Call> = history.of(partition).collect();
+pub fn partition(history: &CallHistory, partition: PartitionId, audit: &mut AuditSet) {
+    let calls: Vec<&ClientCall> = history.of(partition).collect();
     let happened = audit.losses().of(partition).to_vec();
     // What was counted and numbered before a loss begins anew.
     if happened.is_empty() {
@@ -29,9 +29,9 @@ pub fn partition(history: &History, partition: PartitionId, audit: &mut Audit) {
     }
     refused_for_room(&calls, partition, audit);
     match linear::check(&calls, &happened) {
-        Verdict::Linearizable => {}
-        Verdict::TooHard => audit.too_hard += 1,
-        Verdict::Violated(at) => {
+        SearchVerdict::Linearizable => {}
+        SearchVerdict::TooHard => audit.too_hard += 1,
+        SearchVerdict::Violated(at) => {
             let Some(call) = calls.get(at) else {
                 let words =
                     format!("{partition}: no order explains {:?}", happened[at - calls.len()]);
@@ -52,11 +52,11 @@ pub fn partition(history: &History, partition: PartitionId, audit: &mut Audit) {
 
 /// Whether all members of each partition hold the same, in words where they do not.
 #[must_use]
-pub fn members(world: &World, nodes: u32, partitions: u32) -> Vec<String> {
+pub fn members(world: &SimWorld, nodes: u32, partitions: u32) -> Vec<String> {
     let mut unequal = Vec::new();
     for partition in (0..partitions).map(PartitionId) {
-        let mut first: Option<(Place, Vec<u8>)> = None;
-        for place in (0..nodes).map(Place::Node) {
+        let mut first: Option<(ProcessPlace, Vec<u8>)> = None;
+        for place in (0..nodes).map(ProcessPlace::Node) {
             let node: Option<&SimNode> = world.process(place);
             let Some(mirrored) = node.and_then(|node| node.partition(partition)) else { continue };
             let content = content(mirrored);
@@ -73,7 +73,7 @@ pub fn members(world: &World, nodes: u32, partitions: u32) -> Vec<String> {
 }
 
 /// Records with their versions, and everything beside them.
-fn content(mirrored: &Mirrored) -> Vec<u8> {
+fn content(mirrored: &MirroredPartition) -> Vec<u8> {
     let partition = mirrored.partition();
     let mut content = Vec::new();
     let mut keys = Vec::new();
@@ -94,24 +94,24 @@ fn content(mirrored: &Mirrored) -> Vec<u8> {
 }
 
 /// What was read of `key` when everything else was over.
-fn last_read<'a>(calls: &[&'a Call], key: u8) -> Option<&'a [u8]> {
+fn last_read<'a>(calls: &[&'a ClientCall], key: u8) -> Option<&'a [u8]> {
     let read = calls.iter().rev().find(|call| {
-        call.client == READER as usize && call.op.acts == [Act::Get(key)] && call.ended.is_some()
+        call.client == READER as usize && call.op.acts == [OpStep::Get(key)] && call.ended.is_some()
     })?;
     match &read.ended.as_ref()?.1 {
-        Outcome::Done(seen) => match seen.first()? {
-            Seen::Value(value) => Some(value),
+        OpOutcome::Done(seen) => match seen.first()? {
+            StepResultSeen::Value(value) => Some(value),
             _ => None,
         },
-        Outcome::Failed(_) => Some(&[]),
+        OpOutcome::Failed(_) => Some(&[]),
     }
 }
 
 /// What only removes is never refused for want of room, and nothing is where there is plenty. What removes and brings something may be, where a member
 /// has used up its reserve: one that was started again may need more than it had.
-fn refused_for_room(calls: &[&Call], partition: PartitionId, audit: &mut Audit) {
+fn refused_for_room(calls: &[&ClientCall], partition: PartitionId, audit: &mut AuditSet) {
     for call in calls.iter().filter(|call| call.is_refused_for_room()) {
-        let removes = |act: &Act| matches!(act, Act::Delete(_) | Act::Detach(..));
+        let removes = |act: &OpStep| matches!(act, OpStep::Delete(_) | OpStep::Detach(..));
         if !audit.gets_full || call.op.acts.iter().all(removes) {
             let words = format!("{partition}: {} of c{} at {:?}", call.op, call.client, call.begun);
             audit.violate("only what does not fit is refused", words);
@@ -120,7 +120,7 @@ fn refused_for_room(calls: &[&Call], partition: PartitionId, audit: &mut Audit) 
 }
 
 /// Nobody removes anything from the log: what was acknowledged is in it, and nothing twice.
-fn appended_once(calls: &[&Call], partition: PartitionId, audit: &mut Audit) {
+fn appended_once(calls: &[&ClientCall], partition: PartitionId, audit: &mut AuditSet) {
     let Some(log) = last_read(calls, LOG) else { return };
     let mut times: BTreeMap<u64, u32> = BTreeMap::new();
     for number in numbers(log) {
@@ -136,13 +136,13 @@ fn appended_once(calls: &[&Call], partition: PartitionId, audit: &mut Audit) {
     }
     for call in calls {
         for act in &call.op.acts {
-            let Act::Append(LOG, number) = act else { continue };
+            let OpStep::Append(LOG, number) = act else { continue };
             match &call.ended {
-                Some((at, Outcome::Done(_))) if !times.contains_key(number) => audit.violate(
+                Some((at, OpOutcome::Done(_))) if !times.contains_key(number) => audit.violate(
                     "no acknowledged write lost",
                     format!("{partition}: append of {number}, acknowledged at {at:?}, is gone"),
                 ),
-                Some((at, Outcome::Failed(kind))) if times.contains_key(number) => audit.violate(
+                Some((at, OpOutcome::Failed(kind))) if times.contains_key(number) => audit.violate(
                     "nothing failed takes effect",
                     format!(
                         "{partition}: append of {number} failed ({kind:?}) at {at:?}, and is there"
@@ -155,15 +155,15 @@ fn appended_once(calls: &[&Call], partition: PartitionId, audit: &mut Audit) {
 }
 
 /// The counter is the sum of what was added, give or take what nobody was told.
-fn added_once(calls: &[&Call], partition: PartitionId, audit: &mut Audit) {
+fn added_once(calls: &[&ClientCall], partition: PartitionId, audit: &mut AuditSet) {
     let Some(value) = last_read(calls, COUNTER) else { return };
     let total = numbers(value).next().unwrap_or(0);
     let (mut sure, mut unsure) = (0u64, Vec::new());
     for call in calls {
         for act in &call.op.acts {
-            let Act::Add(COUNTER, delta) = act else { continue };
+            let OpStep::Add(COUNTER, delta) = act else { continue };
             match &call.ended {
-                Some((_, Outcome::Done(_))) => sure = sure.wrapping_add(*delta),
+                Some((_, OpOutcome::Done(_))) => sure = sure.wrapping_add(*delta),
                 Some(_) => {}
                 None => unsure.push(*delta),
             }
@@ -185,8 +185,8 @@ fn added_once(calls: &[&Call], partition: PartitionId, audit: &mut Audit) {
 }
 
 /// No two changes have one version, and versions grow with time.
-fn versions_are_unique(calls: &[&Call], partition: PartitionId, audit: &mut Audit) {
-    let mut by_version: BTreeMap<u64, &Call> = BTreeMap::new();
+fn versions_are_unique(calls: &[&ClientCall], partition: PartitionId, audit: &mut AuditSet) {
+    let mut by_version: BTreeMap<u64, &ClientCall> = BTreeMap::new();
     for call in calls {
         let Some(version) = call.version.filter(|_| call.op.is_mutation()) else { continue };
         if let Some(other) = by_version.insert(version.get(), call) {

@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_log::checkpoint::Writer;
-use samite_log::memory::{MemoryDisk, Trouble};
-use samite_log::{Batch, Disk, Log, Settings};
-use samite_partition::durable::checkpoint::{Piece, copy, name};
-use samite_partition::durable::{Found, PlaceId, Recovered, Tracks, frame, recover};
-use samite_partition::mirror::{LogEntry, Mirrored};
+use samite_log::checkpoint::CheckpointWriter;
+use samite_log::memory::{CallFault, MemoryDisk};
+use samite_log::{FrameBatch, LogDisk, LogSettings, OpenLog};
+use samite_partition::durable::checkpoint::{CheckpointPiece, copy, name};
+use samite_partition::durable::{LogTracks, PlaceId, Recovered, RecoveredLog, frame, recover};
+use samite_partition::mirror::{LogEntry, MirroredPartition};
 use samite_types::{Position, Result};
 
-use crate::rng::Rng;
+use crate::rng::SimRng;
 
 /// Does something to a partition, if it is open.
-type Find<'f> = dyn FnMut(PlaceId, &mut dyn FnMut(&mut Mirrored)) + 'f;
+type Find<'f> = dyn FnMut(PlaceId, &mut dyn FnMut(&mut MirroredPartition)) + 'f;
 
 /// Small, so that there are many.
 const SEGMENT_LEN: u64 = 1024;
@@ -28,28 +28,28 @@ const SEGMENTS_MIN: u64 = 3;
 const PIECE_LEN: usize = 48;
 
 /// A checkpoint that is being made.
-struct Making {
+struct CheckpointInProgress {
     id: PlaceId,
-    writer: Writer,
+    writer: CheckpointWriter,
     /// All of it is written. It counts when the log is on flash up to this frame; what it has seen.
     complete: Option<(u64, Position)>,
 }
 
 /// The log of a node, and its checkpoints.
-pub(super) struct Flash {
+pub(super) struct SimFlash {
     handle: MemoryDisk,
-    disk: Arc<dyn Disk>,
-    settings: Settings,
-    log: Log,
+    disk: Arc<dyn LogDisk>,
+    settings: LogSettings,
+    log: OpenLog,
     next: u64,
-    batch: Batch,
+    batch: FrameBatch,
     /// A batch that is on flash at that time.
-    writing: Option<(Duration, Batch)>,
-    tracks: Tracks,
+    writing: Option<(Duration, FrameBatch)>,
+    tracks: LogTracks,
     /// Bytes of each checkpoint.
     sizes: BTreeMap<PlaceId, u64>,
     todo: Vec<PlaceId>,
-    making: Option<Making>,
+    making: Option<CheckpointInProgress>,
     /// Checkpoints that are no use any more, each with the frame up to which the log has to be on flash before.
     removals: Vec<(u64, PlaceId)>,
     latency_us: u64,
@@ -57,16 +57,16 @@ pub(super) struct Flash {
     lies: bool,
 }
 
-impl Flash {
+impl SimFlash {
     /// Reads what is there into partitions that `open` makes.
     pub(super) fn open(
         handle: &MemoryDisk,
         (id, latency_us, lies): (u64, u64, bool),
-        open: &mut dyn FnMut(PlaceId) -> Result<Mirrored>,
+        open: &mut dyn FnMut(PlaceId) -> Result<MirroredPartition>,
     ) -> Result<(Self, Recovered)> {
-        let settings = Settings { id, segment_len: SEGMENT_LEN };
-        let disk: Arc<dyn Disk> = Arc::new(handle.clone());
-        let Found { log, partitions, tracks, checkpointed, .. } =
+        let settings = LogSettings { id, segment_len: SEGMENT_LEN };
+        let disk: Arc<dyn LogDisk> = Arc::new(handle.clone());
+        let RecoveredLog { log, partitions, tracks, checkpointed, .. } =
             recover(&disk, settings, open, &mut |_| {})?;
         let flash = Self {
             handle: handle.clone(),
@@ -74,7 +74,7 @@ impl Flash {
             settings,
             next: log.next(),
             log,
-            batch: Batch::default(),
+            batch: FrameBatch::default(),
             writing: None,
             tracks,
             sizes: checkpointed,
@@ -132,7 +132,7 @@ impl Flash {
     pub(super) fn step(
         &mut self,
         now: Duration,
-        rng: &mut Rng,
+        rng: &mut SimRng,
         find: &mut Find<'_>,
     ) -> Result<Vec<(PlaceId, Position)>> {
         if let Some((_, mut batch)) = self.writing.take_if(|(until, _)| *until <= now) {
@@ -167,9 +167,10 @@ impl Flash {
         }
         if self.making.is_none() {
             let Some(id) = self.todo.pop() else { return Ok(()) };
-            find(id, &mut Mirrored::begin_checkpoint);
-            let writer = Writer::create(Arc::clone(&self.disk), self.settings.id, &name(id))?;
-            self.making = Some(Making { id, writer, complete: None });
+            find(id, &mut MirroredPartition::begin_checkpoint);
+            let writer =
+                CheckpointWriter::create(Arc::clone(&self.disk), self.settings.id, &name(id))?;
+            self.making = Some(CheckpointInProgress { id, writer, complete: None });
         }
         let (next, durable) = (self.next, self.durable());
         let Some(making) = &mut self.making else { return Ok(()) };
@@ -182,17 +183,18 @@ impl Flash {
                     self.making = None;
                     return Ok(());
                 }
-                Some(Piece::Some(frames)) => frames,
-                Some(Piece::Last { frames, position }) => {
+                Some(CheckpointPiece::Some(frames)) => frames,
+                Some(CheckpointPiece::Last { frames, position }) => {
                     making.complete = Some((next, position));
                     frames
                 }
             };
             frames.iter().try_for_each(|frame| making.writer.add(frame))?;
         }
-        let is_done =
-            |making: &mut Making| making.complete.is_some_and(|(next, _)| durable >= next);
-        if let Some(Making { id, writer, complete: Some((next, position)) }) =
+        let is_done = |making: &mut CheckpointInProgress| {
+            making.complete.is_some_and(|(next, _)| durable >= next)
+        };
+        if let Some(CheckpointInProgress { id, writer, complete: Some((next, position)) }) =
             self.making.take_if(is_done)
         {
             self.removals.retain(|(_, other)| *other != id);
@@ -215,11 +217,11 @@ impl Flash {
     }
 
     /// The node dies. Of what is being written, a part may have got to the disk.
-    pub(super) fn die(&mut self, rng: &mut Rng) {
+    pub(super) fn die(&mut self, rng: &mut SimRng) {
         if let Some((_, batch)) = &mut self.writing
             && rng.chance(700)
         {
-            self.handle.trouble_at(self.handle.calls() + rng.between(1, 6), Trouble::Stop);
+            self.handle.trouble_at(self.handle.calls() + rng.between(1, 6), CallFault::Stop);
             // Whatever came of it, nobody hears.
             let _ = self.log.write(batch);
         }

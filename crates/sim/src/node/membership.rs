@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use samite_coordinator::Timing;
-use samite_partition::mirror::{Effect, Mirrored};
+use samite_coordinator::ClusterTiming;
+use samite_partition::mirror::{MirrorEffect, MirroredPartition};
 use samite_placement::ClusterMap;
 use samite_types::{Epoch, ErrorKind, PartitionId, Redundancy, RequestId, Result, TargetId, Term};
 use samite_wire::control::{ControlReply, ControlRequest};
 use samite_wire::delta::MapDelta;
-use samite_wire::membership::{Heartbeat, Lease, MemberNews, MemberReport, Standing};
+use samite_wire::membership::{Heartbeat, MemberChanges, MemberReport, NodeLease, NodeStanding};
 
 use super::SimNode;
-use crate::message::Message;
-use crate::net::Place;
-use crate::process::Context;
+use crate::message::SimMessage;
+use crate::net::ProcessPlace;
+use crate::process::ProcessContext;
 
 /// How long an instance may take over an answer; after it, the question counts as lost.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -24,7 +24,7 @@ const WATCH_MAX: Duration = Duration::from_secs(2);
 
 /// What was asked of a coordinator instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum AskedInstance {
     Beat,
     Join,
     Map,
@@ -36,17 +36,17 @@ type ReportKey = (Redundancy, PartitionId, TargetId);
 
 /// What a node knows of the cluster beside the map.
 #[derive(Debug)]
-pub(super) struct Membership {
+pub(super) struct SimMembership {
     coordinators: u32,
-    timing: Timing,
+    timing: ClusterTiming,
     lease_until: Duration,
     next_beat: Duration,
     /// When the newest heartbeat that a leader has answered was sent.
     answered: Option<Duration>,
     /// Who answered as leader last.
-    leader: Option<Place>,
+    leader: Option<ProcessPlace>,
     /// Questions under way: when, and what.
-    asked: BTreeMap<RequestId, (Duration, Place, Asked)>,
+    asked: BTreeMap<RequestId, (Duration, ProcessPlace, AskedInstance)>,
     /// What primaries noticed and the leader has not answered.
     reports: BTreeMap<ReportKey, MemberReport>,
     /// What the report under way says.
@@ -54,11 +54,11 @@ pub(super) struct Membership {
     next_request: u64,
 }
 
-impl Membership {
+impl SimMembership {
     pub(super) const fn new(coordinators: u32, incarnation: u64) -> Self {
         Self {
             coordinators,
-            timing: Timing::DEFAULT,
+            timing: ClusterTiming::DEFAULT,
             lease_until: Duration::ZERO,
             next_beat: Duration::ZERO,
             answered: None,
@@ -74,7 +74,7 @@ impl Membership {
         self.lease_until
     }
 
-    pub(super) const fn next_beat(&self) -> Duration {
+    pub(super) const fn next_heartbeat(&self) -> Duration {
         self.next_beat
     }
 
@@ -83,19 +83,19 @@ impl Membership {
         &mut self,
         (redundancy, partition): (Redundancy, PartitionId),
         (term, epoch): (Term, Epoch),
-        effect: &Effect,
+        effect: &MirrorEffect,
     ) {
         let (target, news) = match effect {
-            Effect::Missed { target, .. } => (*target, MemberNews::Missed),
-            Effect::Synced { target } => (*target, MemberNews::Synced),
-            Effect::Broken { target, .. } => (*target, MemberNews::Broken),
+            MirrorEffect::Missed { target, .. } => (*target, MemberChanges::Missed),
+            MirrorEffect::Synced { target } => (*target, MemberChanges::Synced),
+            MirrorEffect::Broken { target, .. } => (*target, MemberChanges::Broken),
             _ => return,
         };
         let report = MemberReport { redundancy, partition, term, epoch, target, news };
         self.reports.insert((redundancy, partition, target), report);
     }
 
-    pub(super) fn broken(&mut self, peer: Place) {
+    pub(super) fn broken(&mut self, peer: ProcessPlace) {
         if self.leader == Some(peer) {
             self.leader = None;
         }
@@ -104,24 +104,24 @@ impl Membership {
 
     fn ask(
         &mut self,
-        place: Place,
-        what: Asked,
+        place: ProcessPlace,
+        what: AskedInstance,
         request: &ControlRequest,
-        context: &mut Context<'_>,
+        context: &mut ProcessContext<'_>,
     ) {
         self.next_request += 1;
         let id = RequestId(self.next_request);
         self.asked.insert(id, (context.now, place, what));
-        context.send(place, Message::control(id, request));
+        context.send(place, SimMessage::control(id, request));
     }
 
-    fn is_asking(&self, what: Asked) -> bool {
+    fn is_asking(&self, what: AskedInstance) -> bool {
         self.asked.values().any(|(_, _, asked)| *asked == what)
     }
 
     fn forget_lost(&mut self, now: Duration) {
         self.asked.retain(|_, (sent, _, what)| {
-            let patience = if *what == Asked::Watch { WATCH_MAX } else { ANSWER_TIMEOUT };
+            let patience = if *what == AskedInstance::Watch { WATCH_MAX } else { ANSWER_TIMEOUT };
             now < *sent + patience
         });
     }
@@ -129,7 +129,7 @@ impl Membership {
 
 impl SimNode {
     /// Says that it lives, to all instances.
-    pub(super) fn beat(&mut self, context: &mut Context<'_>) {
+    pub(super) fn heartbeat(&mut self, context: &mut ProcessContext<'_>) {
         let serves = self.epoch();
         let membership = &mut self.membership;
         let led_until = membership.answered.map(|sent| sent + membership.timing.lease);
@@ -143,26 +143,31 @@ impl SimNode {
         membership.next_beat = context.now + membership.timing.heartbeat;
         for instance in 0..membership.coordinators {
             let request = ControlRequest::Heartbeat(heartbeat);
-            membership.ask(Place::Coordinator(instance), Asked::Beat, &request, context);
+            membership.ask(
+                ProcessPlace::Coordinator(instance),
+                AskedInstance::Beat,
+                &request,
+                context,
+            );
         }
         self.watch(context);
     }
 
     /// Sees to it that one question for the next map is under way.
-    fn watch(&mut self, context: &mut Context<'_>) {
+    fn watch(&mut self, context: &mut ProcessContext<'_>) {
         let known = self.epoch();
         let Some(leader) = self.membership.leader.filter(|_| known > Epoch(0)) else { return };
-        if !self.membership.is_asking(Asked::Watch) {
+        if !self.membership.is_asking(AskedInstance::Watch) {
             let request = ControlRequest::Watch { node: self.info.node, known };
-            self.membership.ask(leader, Asked::Watch, &request, context);
+            self.membership.ask(leader, AskedInstance::Watch, &request, context);
         }
     }
 
     /// Takes what primaries noticed to the leader, until it has answered. What is reported must hold at this moment.
-    pub(super) fn report(&mut self, context: &mut Context<'_>) {
+    pub(super) fn report(&mut self, context: &mut ProcessContext<'_>) {
         let known = self.epoch();
         let Some(leader) = self.membership.leader else { return };
-        if self.membership.reports.is_empty() || self.membership.is_asking(Asked::Report) {
+        if self.membership.reports.is_empty() || self.membership.is_asking(AskedInstance::Report) {
             return;
         }
         let (slots, now) = (&mut self.slots, context.now);
@@ -171,11 +176,11 @@ impl SimNode {
                 *partition == report.partition && slot.redundancy == report.redundancy
             });
             let mut group: Vec<_> = of_group.map(|(_, slot)| &mut slot.mirrored).collect();
-            let leads = |one: &Mirrored| one.is_primary() || one.is_elect();
+            let leads = |one: &MirroredPartition| one.is_primary() || one.is_catching_up();
             let is_mine = group.iter().any(|one| leads(one) && one.term() == report.term);
-            let is_ready = report.news != MemberNews::Synced
+            let is_ready = report.news != MemberChanges::Synced
                 || group.iter_mut().all(|one| one.ready(report.target, now));
-            if report.news == MemberNews::Synced {
+            if report.news == MemberChanges::Synced {
                 // It is ready by the newest map.
                 report.epoch = known;
             }
@@ -187,22 +192,22 @@ impl SimNode {
         }
         self.membership.reported.clone_from(&reports);
         let request = ControlRequest::Report { node: self.info.node, known, reports };
-        self.membership.ask(leader, Asked::Report, &request, context);
+        self.membership.ask(leader, AskedInstance::Report, &request, context);
     }
 
     /// An instance has answered.
     pub(super) fn told(
         &mut self,
-        from: Place,
+        from: ProcessPlace,
         id: RequestId,
         reply: ControlReply,
-        context: &mut Context<'_>,
+        context: &mut ProcessContext<'_>,
     ) {
         let Some((sent, _, asked)) = self.membership.asked.remove(&id) else { return };
         match reply {
             ControlReply::Lease(lease) => self.granted(from, sent, &lease, context),
             ControlReply::Map(data) => {
-                if asked == Asked::Report {
+                if asked == AskedInstance::Report {
                     let by = data.as_ref().map_or(self.epoch(), |data| data.epoch);
                     self.reported(by, context.now);
                 }
@@ -211,7 +216,7 @@ impl SimNode {
                 }
             }
             ControlReply::MapDelta(delta) => {
-                if asked == Asked::Report {
+                if asked == AskedInstance::Report {
                     self.reported(delta.to, context.now);
                 }
                 self.changed(from, &delta, context);
@@ -224,7 +229,13 @@ impl SimNode {
         self.watch(context);
     }
 
-    fn granted(&mut self, from: Place, sent: Duration, lease: &Lease, context: &mut Context<'_>) {
+    fn granted(
+        &mut self,
+        from: ProcessPlace,
+        sent: Duration,
+        lease: &NodeLease,
+        context: &mut ProcessContext<'_>,
+    ) {
         let membership = &mut self.membership;
         membership.leader = Some(from);
         membership.answered = membership.answered.max(Some(sent));
@@ -232,20 +243,20 @@ impl SimNode {
             let until = sent + Duration::from_micros(lease.term_us);
             membership.lease_until = membership.lease_until.max(until);
         }
-        if lease.standing == Standing::Stranger && !membership.is_asking(Asked::Join) {
+        if lease.standing == NodeStanding::Stranger && !membership.is_asking(AskedInstance::Join) {
             let request = ControlRequest::Join { info: self.info.clone(), before: 0 };
-            return membership.ask(from, Asked::Join, &request, context);
+            return membership.ask(from, AskedInstance::Join, &request, context);
         }
         let known = self.epoch();
-        if lease.epoch > known && !self.membership.is_asking(Asked::Map) {
-            self.membership.ask(from, Asked::Map, &ControlRequest::Map { known }, context);
+        if lease.epoch > known && !self.membership.is_asking(AskedInstance::Map) {
+            self.membership.ask(from, AskedInstance::Map, &ControlRequest::Map { known }, context);
         }
     }
 
     /// The leader has answered the report under way, with the map of `by`.
     fn reported(&mut self, by: Epoch, now: Duration) {
         let reported = std::mem::take(&mut self.membership.reported);
-        for report in reported.iter().filter(|report| report.news == MemberNews::Missed) {
+        for report in reported.iter().filter(|report| report.news == MemberChanges::Missed) {
             let of_group = self.slots.iter_mut().filter(|((_, partition), slot)| {
                 *partition == report.partition && slot.redundancy == report.redundancy
             });
@@ -257,7 +268,7 @@ impl SimNode {
         self.membership.reports.retain(|_, report| !reported.contains(report));
     }
 
-    fn changed(&mut self, from: Place, delta: &MapDelta, context: &mut Context<'_>) {
+    fn changed(&mut self, from: ProcessPlace, delta: &MapDelta, context: &mut ProcessContext<'_>) {
         let Some(map) = self.map.clone() else { return };
         if delta.to <= map.epoch() {
             return;
@@ -271,12 +282,12 @@ impl SimNode {
             }
             Err(_) => {
                 let whole = ControlRequest::Map { known: Epoch(0) };
-                self.membership.ask(from, Asked::Map, &whole, context);
+                self.membership.ask(from, AskedInstance::Map, &whole, context);
             }
         }
     }
 
-    fn newer(&mut self, map: Result<ClusterMap>, context: &mut Context<'_>) {
+    fn newer(&mut self, map: Result<ClusterMap>, context: &mut ProcessContext<'_>) {
         match map {
             Ok(map) if map.epoch() <= self.epoch() => {}
             // It speaks of the process before this one, which had what this one has not.

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::{COST, Figures};
+use super::{COST, ScaleMetrics};
 
 /// The page `docs/scale.md`.
 #[must_use]
-pub fn page(all: &[Figures]) -> String {
+pub fn page(all: &[ScaleMetrics]) -> String {
     let mut page = String::from(
         "# Scale\n\n\
          How load, messages, failover and rebuild grow with the number of nodes: simulated nodes that run the store's own partitions, mirroring\n\
@@ -70,7 +70,7 @@ const TOP: f64 = 24.0;
 
 /// Failover and rebuild over the number of nodes, both axes logarithmic.
 #[must_use]
-pub fn chart(all: &[Figures]) -> String {
+pub fn chart(all: &[ScaleMetrics]) -> String {
     let highest = all.iter().flat_map(|figures| [figures.failover_ms, figures.rebuild_ms]).max();
     let decades = (highest.unwrap_or(1).max(10) as f64).log10().ceil();
     let steps = all.len().saturating_sub(1).max(1) as f64;

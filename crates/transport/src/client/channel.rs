@@ -6,19 +6,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use samite_types::{Deadline, Error, ErrorKind, Result};
-use samite_wire::frame::{FrameKind, HEADER_LEN, Header, MAGIC};
+use samite_wire::frame::{CheckedHeader, FrameKind, HEADER_LEN, MAGIC};
 
 use crate::Address;
 use crate::handshake::check_header;
 use crate::key::ClusterKey;
 use crate::socket::{self, Descriptors, poll_for, receive_with_descriptors, send_now};
-use crate::tls::{Handshake, RECORD_LEN_MAX, Session};
+use crate::tls::{RECORD_LEN_MAX, TlsHandshake, TlsSession};
 
 /// A socket, with what came by it besides bytes, and TLS if it has that.
-pub(super) struct Channel {
+pub(super) struct HandshakeChannel {
     pub(super) fd: OwnedFd,
     pub(super) descriptors: Descriptors,
-    pub(super) tls: Option<Session>,
+    pub(super) tls: Option<TlsSession>,
     deadline: Deadline,
 }
 
@@ -30,7 +30,7 @@ fn closed() -> Error {
     Error::new(ErrorKind::Unavailable, "closed by the node in the handshake")
 }
 
-impl Channel {
+impl HandshakeChannel {
     /// Connects, and says nothing yet.
     pub(super) fn open(address: &Address, deadline: Deadline) -> Result<Self> {
         let fd = socket::connect(address, deadline)?;
@@ -40,12 +40,12 @@ impl Channel {
     /// By `tls://`, makes the TLS handshake.
     pub(super) fn begin(&mut self, address: &Address, key: &ClusterKey) -> Result<()> {
         if let Address::Tls(host, _) = address {
-            self.tls = Some(self.secure(Handshake::client(key, host)?)?);
+            self.tls = Some(self.secure(TlsHandshake::client(key, host)?)?);
         }
         Ok(())
     }
 
-    fn secure(&self, mut handshake: Handshake) -> Result<Session> {
+    fn secure(&self, mut handshake: TlsHandshake) -> Result<TlsSession> {
         let mut out = Vec::new();
         let mut bytes = vec![0; RECORD_LEN_MAX];
         let mut len = 0;
@@ -96,7 +96,7 @@ impl Channel {
     pub(super) fn receive(&mut self) -> Result<(FrameKind, Vec<u8>)> {
         let mut raw = [0; HEADER_LEN];
         self.fill(&mut raw)?;
-        let header = Header::parse(&raw)?;
+        let header = CheckedHeader::parse(&raw)?;
         check_header(&header)?;
         let mut body = vec![0; header.body_len];
         self.fill(&mut body)?;

@@ -4,29 +4,29 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use samite_types::fault::{Faults, Party};
+use samite_types::fault::{FaultParty, FaultSwitch};
 use samite_types::{
     ClientId, Deadline, Entropy, Error, ErrorKind, NodeId, RequestId, Result, SystemEntropy,
 };
 use samite_wire::frame::{FrameKind, HEADER_LEN};
 use samite_wire::hello::{RingLayout, Welcome};
 
-use super::channel::Channel;
-use super::reader::Reader;
+use super::channel::HandshakeChannel;
+use super::reader::LinkReader;
 use super::rings::RingSender;
-use super::sender::Sender;
-use super::shared::{Descriptor, Shared};
-use super::table::Table;
+use super::sender::SocketSender;
+use super::shared::{LinkDescriptor, LinkShared};
+use super::table::RequestTable;
 use crate::address::socket_flags;
 use crate::fault::{bend, reset, words};
 use crate::handshake::ClientSide;
 use crate::key::ClusterKey;
 use crate::shm::mapping::file_len;
-use crate::shm::ring::{Consumer, Ring, RingMemory, memory_len};
+use crate::shm::ring::{RingConsumer, RingKind, RingMemory, memory_len};
 use crate::shm::{ArenaView, GrantPool};
 use crate::socket::{self, Descriptors, timespec};
-use crate::tls::Session;
-use crate::{Address, Transport};
+use crate::tls::TlsSession;
+use crate::{Address, TransportKind};
 
 /// First and longest pause before a connection is tried again that was lost while it was made.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
@@ -36,14 +36,14 @@ const REFUSALS_MIN: u32 = 3;
 
 /// Who connects.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct ConnectIdentity {
     /// Session.
     pub client: ClientId,
     /// For a node: its number and its faults, which meet what is sent by the connection.
-    pub faults: Option<Arc<Faults>>,
+    pub faults: Option<Arc<FaultSwitch>>,
 }
 
-impl Identity {
+impl ConnectIdentity {
     /// A client.
     #[must_use]
     pub const fn client(client: ClientId) -> Self {
@@ -52,7 +52,7 @@ impl Identity {
 
     /// A node, in a session of its own.
     #[must_use]
-    pub fn node(faults: &Arc<Faults>) -> Self {
+    pub fn node(faults: &Arc<FaultSwitch>) -> Self {
         let client = ClientId(SystemEntropy.next_u64());
         Self { client, faults: Some(Arc::clone(faults)) }
     }
@@ -66,10 +66,10 @@ impl Identity {
 pub(super) fn connect(
     address: &Address,
     key: &ClusterKey,
-    who: &Identity,
+    who: &ConnectIdentity,
     deadline: Deadline,
-) -> Result<Shared> {
-    let wants_rings = address.transport() == Transport::Shm;
+) -> Result<LinkShared> {
+    let wants_rings = address.transport() == TransportKind::Shm;
     insist(address, key, deadline, |mut channel| {
         let (node, welcome) = handshake(&mut channel, (wants_rings, key), who)?;
         let mut shared = open(channel, address.clone(), node, &welcome)?;
@@ -82,9 +82,9 @@ pub(super) fn connect(
 pub(crate) fn connect_node(
     address: &Address,
     key: &ClusterKey,
-    who: &Identity,
+    who: &ConnectIdentity,
     deadline: Deadline,
-) -> Result<(OwnedFd, Option<Session>, NodeId)> {
+) -> Result<(OwnedFd, Option<TlsSession>, NodeId)> {
     insist(address, key, deadline, |mut channel| {
         let (node, _) = handshake(&mut channel, (false, key), who)?;
         Ok((channel.fd, channel.tls, node))
@@ -100,7 +100,7 @@ fn insist<T>(
     address: &Address,
     key: &ClusterKey,
     deadline: Deadline,
-    mut make: impl FnMut(Channel) -> Result<T>,
+    mut make: impl FnMut(HandshakeChannel) -> Result<T>,
 ) -> Result<T> {
     let mut pause = PAUSE_MIN;
     let mut refusals = 0;
@@ -111,7 +111,7 @@ fn insist<T>(
     };
     loop {
         let mut channel =
-            Channel::open(address, deadline).map_err(|error| named(error, address))?;
+            HandshakeChannel::open(address, deadline).map_err(|error| named(error, address))?;
         let (error, by_tls) = match channel.begin(address, key) {
             Err(error) => (named(error, address), true),
             Ok(()) => match make(channel) {
@@ -119,18 +119,18 @@ fn insist<T>(
                 Err(error) => (named(error, address), false),
             },
         };
-        match Ending::of(error.kind(), by_tls) {
-            Ending::Answer if error.kind() == ErrorKind::Timeout => {
+        match ConnectFailure::of(error.kind(), by_tls) {
+            ConnectFailure::Answer if error.kind() == ErrorKind::Timeout => {
                 return Err(said.as_ref().map_or(error, late));
             }
-            Ending::Answer => return Err(error),
-            Ending::Doubtful => {
+            ConnectFailure::Answer => return Err(error),
+            ConnectFailure::Doubtful => {
                 refusals += 1;
                 if refusals == REFUSALS_MIN {
                     return Err(error);
                 }
             }
-            Ending::Lost => refusals = 0,
+            ConnectFailure::Lost => refusals = 0,
         }
         if error.kind() == ErrorKind::Busy {
             said = Some(error.clone());
@@ -145,7 +145,7 @@ fn insist<T>(
 
 /// What it means that a connection could not be made after somebody had taken it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum ConnectFailure {
     /// The other end, or this one, will say the same the next time.
     Answer,
     /// That would be an answer, but damaged bytes may look like it.
@@ -154,7 +154,7 @@ enum Ending {
     Lost,
 }
 
-impl Ending {
+impl ConnectFailure {
     /// Handshake frames have a checksum, and whoever refuses a key has read it from a frame whose checksum was right: such a refusal, in a goodbye
     /// whose checksum is right, too, is an answer at once. A version stands in the header, before the checksum has been compared, and nothing
     /// vouches for what TLS says before both sides have keys (a damaged hello may bring any alert): these count when they come
@@ -180,9 +180,9 @@ fn named(error: Error, address: &Address) -> Error {
 }
 
 fn handshake(
-    channel: &mut Channel,
+    channel: &mut HandshakeChannel,
     (wants_rings, key): (bool, &ClusterKey),
-    who: &Identity,
+    who: &ConnectIdentity,
 ) -> Result<(NodeId, Welcome)> {
     let binding = channel.tls.as_ref().map(|tls| tls.binding);
     let (side, hello) = ClientSide::start(who.client, who.node_id(), wants_rings, &SystemEntropy);
@@ -195,7 +195,7 @@ fn handshake(
     let (node, mut proof) = side.challenged(kind, &body, key, binding.as_ref())?;
     if let Some(faults) = &who.faults {
         let words = words(FrameKind::Proof, RequestId(0), &[], &[]);
-        let verdict = faults.handshake(Party::Node(node), true, words);
+        let verdict = faults.handshake(FaultParty::Node(node), true, words);
         if verdict.is_reset {
             reset(channel.fd.as_fd());
             return Err(Error::new(ErrorKind::Unavailable, "reset on purpose"));
@@ -213,30 +213,35 @@ fn handshake(
     Ok((node, ClientSide::welcomed(kind, &body)?))
 }
 
-fn open(channel: Channel, address: Address, node: NodeId, welcome: &Welcome) -> Result<Shared> {
-    let Channel { fd, descriptors, tls, .. } = channel;
+fn open(
+    channel: HandshakeChannel,
+    address: Address,
+    node: NodeId,
+    welcome: &Welcome,
+) -> Result<LinkShared> {
+    let HandshakeChannel { fd, descriptors, tls, .. } = channel;
     let (rings, arena) = match &welcome.rings {
         Some(layout) => {
             let (sender, replies, arena) = take_shared_memory(layout, descriptors)?;
             (Some((sender, replies)), arena)
         }
-        None if address.transport() == Transport::Shm => {
+        None if address.transport() == TransportKind::Shm => {
             return Err(Error::new(ErrorKind::Unsupported, "node shares no memory"));
         }
         None => (None, None),
     };
     let (ring, replies) = rings.unzip();
     let (sender, opener) = match tls {
-        Some(tls) => (Sender::sealed(tls.sealer), Some(Mutex::new(tls.opener))),
-        None => (Sender::default(), None),
+        Some(tls) => (SocketSender::sealed(tls.sealer), Some(Mutex::new(tls.opener))),
+        None => (SocketSender::default(), None),
     };
-    let reader = Reader::new(replies, socket_flags(address.is_tcp()));
-    Ok(Shared {
+    let reader = LinkReader::new(replies, socket_flags(address.is_tcp()));
+    Ok(LinkShared {
         address,
         node,
         map_epoch: welcome.map_epoch,
-        socket: Descriptor::new(fd),
-        table: Table::new(),
+        socket: LinkDescriptor::new(fd),
+        table: RequestTable::new(),
         sender,
         opener,
         ring,
@@ -250,7 +255,7 @@ fn open(channel: Channel, address: Address, node: NodeId, welcome: &Welcome) -> 
 fn take_shared_memory(
     layout: &RingLayout,
     descriptors: Descriptors,
-) -> Result<(RingSender, Consumer, Option<ArenaView>)> {
+) -> Result<(RingSender, RingConsumer, Option<ArenaView>)> {
     let corrupt = |what: &'static str| Error::new(ErrorKind::Corrupt, what);
     let mut descriptors = descriptors.into_iter();
     let (Some(file), Some(doorbell)) = (descriptors.next(), descriptors.next()) else {
@@ -263,7 +268,7 @@ fn take_shared_memory(
     }
     let memory: Arc<RingMemory> = RingMemory::map(&file, layout).map_err(failed)?;
     let arena = descriptors.next().map(|file| ArenaView::map(&file)).transpose()?;
-    let doorbell = Descriptor::new(socket::move_up(doorbell));
-    let replies = Consumer::new(memory.clone(), Ring::Replies);
+    let doorbell = LinkDescriptor::new(socket::move_up(doorbell));
+    let replies = RingConsumer::new(memory.clone(), RingKind::Replies);
     Ok((RingSender::new(memory, doorbell), replies, arena))
 }

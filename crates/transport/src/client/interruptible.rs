@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use samite_types::{Error, Result};
 
-use super::Link;
-use super::stream::Patience;
+use super::NodeLink;
+use super::stream::ReadPatience;
 use crate::socket::timespec;
 
 /// Silence after which a peer over tcp is asked whether it is there.
@@ -17,8 +17,8 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Woken {
-    /// Something has come in, or the connection has ended: [`Link::wait`] does not wait long.
+pub enum WaitEnd {
+    /// Something has come in, or the connection has ended: [`NodeLink::wait`] does not wait long.
     Arrived,
     /// The other descriptor has something.
     Interrupted,
@@ -26,15 +26,15 @@ pub enum Woken {
     TimedOut,
 }
 
-impl Link {
+impl NodeLink {
     /// Waits until something comes in, or there is something to read from `other`, or `timeout` is over. Only for a link over a socket that
     /// one thread uses alone, with one request in flight.
     ///
     /// # Errors
     /// The link is dead.
-    pub fn wait_beside(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<Woken> {
+    pub fn wait_beside(&self, other: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<WaitEnd> {
         let failed = |errno| Error::io("wait for a reply", errno);
-        let fd = self.shared.line(Patience::None)?.fd;
+        let fd = self.shared.line(ReadPatience::None)?.fd;
         if self.address().is_tcp() {
             // A node whose host is gone says nothing more.
             sockopt::set_socket_keepalive(fd, true).map_err(failed)?;
@@ -47,9 +47,9 @@ impl Link {
             Err(errno) => return Err(failed(errno)),
         }
         Ok(match fds.map(|fd| fd.revents()) {
-            [flags, _] if !flags.is_empty() => Woken::Arrived,
-            [_, flags] if !flags.is_empty() => Woken::Interrupted,
-            _ => Woken::TimedOut,
+            [flags, _] if !flags.is_empty() => WaitEnd::Arrived,
+            [_, flags] if !flags.is_empty() => WaitEnd::Interrupted,
+            _ => WaitEnd::TimedOut,
         })
     }
 }

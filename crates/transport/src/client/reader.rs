@@ -5,49 +5,49 @@ use std::time::Duration;
 
 use rustix::thread::futex;
 use samite_types::{Deadline, Error, ErrorKind};
-use samite_wire::frame::{FrameKind, Header};
+use samite_wire::frame::{CheckedHeader, FrameKind};
 
-use super::stream::{Line, Patience, Stop, Stream, View, broken};
-use crate::shm::cores::{Cores, this_core};
-use crate::shm::ring::{Consumer, Item, Word};
+use super::stream::{FrameView, ReadLine, ReadPatience, ReadStop, ReceiveBuffer, broken};
+use crate::shm::cores::{CoreKnowledge, this_core};
+use crate::shm::ring::{ControlWord, RingConsumer, RingItem};
 use crate::socket::{WAIT_SLICE, is_hung_up, timespec};
-use crate::spin::{Poll, Spin};
+use crate::spin::{PollCost, SpinTime};
 
 /// Polling the reply ring before sleeping, at most.
 const SPIN_MAX: Duration = Duration::from_micros(200);
 
 /// The receiving half of a link; used by the thread that has the role of the reader.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct LinkReader {
     ring: Option<RingReader>,
-    stream: Stream,
+    stream: ReceiveBuffer,
 }
 
 #[derive(Debug)]
 struct RingReader {
-    consumer: Consumer,
-    spin: Spin,
-    cores: Cores,
-    current: Option<Header>,
+    consumer: RingConsumer,
+    spin: SpinTime,
+    cores: CoreKnowledge,
+    current: Option<CheckedHeader>,
     /// The next frame is on the socket.
     on_socket: bool,
 }
 
-impl Reader {
-    pub(super) fn new(replies: Option<Consumer>, socket_flags: u16) -> Self {
+impl LinkReader {
+    pub(super) fn new(replies: Option<RingConsumer>, socket_flags: u16) -> Self {
         let ring = replies.map(|consumer| RingReader {
             consumer,
-            spin: Spin::new(SPIN_MAX),
-            cores: Cores::of_client(),
+            spin: SpinTime::new(SPIN_MAX),
+            cores: CoreKnowledge::of_client(),
             current: None,
             on_socket: false,
         });
-        Self { ring, stream: Stream::new(socket_flags) }
+        Self { ring, stream: ReceiveBuffer::new(socket_flags) }
     }
 
     /// Waits for the next frame, which stays the current one until it is finished.
     #[inline]
-    pub(super) fn next(&mut self, line: Line<'_>) -> Result<Header, Stop> {
+    pub(super) fn next(&mut self, line: ReadLine<'_>) -> Result<CheckedHeader, ReadStop> {
         match &mut self.ring {
             Some(ring) if !ring.on_socket => match ring.next(line)? {
                 Some(header) => Ok(header),
@@ -61,30 +61,30 @@ impl Reader {
         self.ring.as_ref().is_some_and(|ring| !ring.on_socket)
     }
 
-    /// See [`Stream::is_long`].
+    /// See [`ReceiveBuffer::is_long`].
     pub(super) fn is_long(&self) -> bool {
         !self.in_ring() && self.stream.is_long()
     }
 
-    /// See [`Stream::is_begun`].
+    /// See [`ReceiveBuffer::is_begun`].
     pub(super) fn is_begun(&self) -> bool {
         !self.in_ring() && self.stream.is_begun()
     }
 
     /// The current frame.
-    pub(super) fn view(&mut self) -> Option<View<'_>> {
+    pub(super) fn view(&mut self) -> Option<FrameView<'_>> {
         match &mut self.ring {
             Some(ring) if !ring.on_socket => {
                 let header = ring.current?;
                 let (body, here) = ring.consumer.frame(&header);
-                Some(View { header, body, here, partial: None })
+                Some(FrameView { header, body, here, partial: None })
             }
             _ => self.stream.view(),
         }
     }
 
-    /// See [`Stream::collect`].
-    pub(super) fn collect(&mut self, line: Line<'_>) -> Result<Vec<u8>, Stop> {
+    /// See [`ReceiveBuffer::collect`].
+    pub(super) fn collect(&mut self, line: ReadLine<'_>) -> Result<Vec<u8>, ReadStop> {
         if self.in_ring() {
             let view = self.view();
             return Ok(view.map(|view| [view.body, view.here].concat()).unwrap_or_default());
@@ -93,11 +93,11 @@ impl Reader {
     }
 
     /// Ends the current frame.
-    pub(super) fn finish(&mut self, line: Line<'_>) -> Result<(), Stop> {
+    pub(super) fn finish(&mut self, line: ReadLine<'_>) -> Result<(), ReadStop> {
         match &mut self.ring {
             Some(ring) if !ring.on_socket => {
                 if let Some(header) = ring.current.take() {
-                    ring.consumer.consume(&Item::Frame(header));
+                    ring.consumer.consume(&RingItem::Frame(header));
                 }
                 Ok(())
             }
@@ -113,38 +113,38 @@ impl Reader {
 
 impl RingReader {
     /// Waits for the next frame in the ring; `None`: it is on the socket.
-    fn next(&mut self, line: Line<'_>) -> Result<Option<Header>, Stop> {
+    fn next(&mut self, line: ReadLine<'_>) -> Result<Option<CheckedHeader>, ReadStop> {
         if let Some(header) = self.current {
             return Ok(Some(header));
         }
         loop {
             match self.consumer.peek()? {
-                Some(Item::Frame(header)) => {
+                Some(RingItem::Frame(header)) => {
                     self.spin.found();
                     let (body, payload) = self.consumer.frame(&header);
                     header.verify(body, &[payload])?;
                     self.current = Some(header);
                     return Ok(Some(header));
                 }
-                Some(Item::Marker) => {
-                    self.consumer.consume(&Item::Marker);
+                Some(RingItem::Marker) => {
+                    self.consumer.consume(&RingItem::Marker);
                     self.on_socket = true;
                     return Ok(None);
                 }
                 None => {}
             }
             match line.patience {
-                Patience::None => return Err(Stop::TimedOut),
-                Patience::Until(deadline) => self.wait(line, deadline)?,
+                ReadPatience::None => return Err(ReadStop::TimedOut),
+                ReadPatience::Until(deadline) => self.wait(line, deadline)?,
             }
         }
     }
 
     /// Waits until the ring is not empty.
-    fn wait(&mut self, line: Line<'_>, deadline: Deadline) -> Result<(), Stop> {
+    fn wait(&mut self, line: ReadLine<'_>, deadline: Deadline) -> Result<(), ReadStop> {
         loop {
             let is_near = self.cores.meet(self.consumer.memory(), this_core());
-            if !self.spin.pass(Poll::Memory, is_near) {
+            if !self.spin.pass(PollCost::Memory, is_near) {
                 break;
             }
             if self.consumer.is_ready() {
@@ -153,11 +153,11 @@ impl RingReader {
         }
         self.spin.sleeps();
         loop {
-            let remaining = deadline.remaining().ok_or(Stop::TimedOut)?;
+            let remaining = deadline.remaining().ok_or(ReadStop::TimedOut)?;
             if line.sender.has_rest() {
                 line.sender.send_rest(line.fd).map_err(broken)?;
             }
-            let sleeps = self.consumer.memory().word(Word::ClientSleeps);
+            let sleeps = self.consumer.memory().word(ControlWord::ClientSleeps);
             sleeps.store(1, Ordering::SeqCst);
             let (tail, seen) = self.consumer.tail_word();
             if tail.load(Ordering::SeqCst) != seen {

@@ -3,29 +3,29 @@
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::frame::FrameKind;
 
-use super::stream::{Line, Partial, Stop, View};
-use super::table::Filed;
+use super::stream::{FrameView, PartialFrame, ReadLine, ReadStop};
+use super::table::FiledReply;
 
 /// A reply, seen where it lies: in ring memory, or in the link's receive buffer. Of a large reply on a socket the
-/// payload is still in the kernel, and [`Reply::read_payload`] receives it straight into its destination.
-pub struct Reply<'a> {
+/// payload is still in the kernel, and [`LinkReply::read_payload`] receives it straight into its destination.
+pub struct LinkReply<'a> {
     kind: FrameKind,
     body: &'a [u8],
     /// Payload that is here and was not read.
     here: &'a [u8],
-    rest: Option<(&'a mut Partial, Line<'a>)>,
-    failure: Option<Stop>,
+    rest: Option<(&'a mut PartialFrame, ReadLine<'a>)>,
+    failure: Option<ReadStop>,
 }
 
-impl std::fmt::Debug for Reply<'_> {
+impl std::fmt::Debug for LinkReply<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (kind, body_len) = (self.kind, self.body.len());
         write!(f, "Reply({kind:?}, {body_len} + {} bytes)", self.payload_left())
     }
 }
 
-impl<'a> Reply<'a> {
-    pub(super) fn new(view: View<'a>, line: Line<'a>) -> Self {
+impl<'a> LinkReply<'a> {
+    pub(super) fn new(view: FrameView<'a>, line: ReadLine<'a>) -> Self {
         Self {
             kind: view.header.kind,
             body: view.body,
@@ -35,13 +35,13 @@ impl<'a> Reply<'a> {
         }
     }
 
-    pub(super) fn filed(filed: &'a Filed) -> Self {
+    pub(super) fn filed(filed: &'a FiledReply) -> Self {
         let (body, here) = filed.bytes.split_at(filed.body_len);
         Self { kind: filed.kind, body, here, rest: None, failure: None }
     }
 
     /// Why reading the payload has stopped.
-    pub(super) fn into_failure(self) -> Option<Stop> {
+    pub(super) fn into_failure(self) -> Option<ReadStop> {
         self.failure
     }
 
@@ -64,7 +64,7 @@ impl<'a> Reply<'a> {
     }
 
     /// The payload that was not read yet, when it is all here already, as is any payload up to
-    /// [`STREAM_LEN_MIN`](super::STREAM_LEN_MIN) bytes. `None`: it is to be read with [`Reply::read_payload`].
+    /// [`STREAM_LEN_MIN`](super::STREAM_LEN_MIN) bytes. `None`: it is to be read with [`LinkReply::read_payload`].
     #[must_use]
     pub fn payload_in_place(&self) -> Option<&'a [u8]> {
         self.rest.as_ref().is_none_or(|(partial, _)| partial.left == 0).then_some(self.here)
@@ -76,7 +76,7 @@ impl<'a> Reply<'a> {
     /// that was read counts.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] when fewer are left; `Timeout`, `Unavailable` as for [`Link::wait`](super::Link::wait), which
+    /// [`ErrorKind::Invalid`] when fewer are left; `Timeout`, `Unavailable` as for [`Link::wait`](super::NodeLink::wait), which
     /// returns the same error, with all names, after this.
     pub fn read_payload(&mut self, dest: &mut [u8]) -> Result<()> {
         if dest.len() > self.payload_left() {
@@ -91,8 +91,8 @@ impl<'a> Reply<'a> {
             && let Err(stop) = partial.receive(*line, to_come)
         {
             let error = match &stop {
-                Stop::TimedOut => Error::new(ErrorKind::Timeout, "reply did not come in time"),
-                Stop::Broken(error) => error.clone(),
+                ReadStop::TimedOut => Error::new(ErrorKind::Timeout, "reply did not come in time"),
+                ReadStop::Broken(error) => error.clone(),
             };
             self.failure = Some(stop);
             return Err(error);

@@ -7,35 +7,35 @@ use samite_types::RequestId;
 use samite_wire::frame::{FrameHeader, HEADER_LEN};
 use zerocopy::IntoBytes;
 
-use super::Outgoing;
-use super::shared::Descriptor;
+use super::OutgoingRequest;
+use super::shared::LinkDescriptor;
 use crate::address::LOCAL_FLAGS;
 use crate::server::ring_bell;
-use crate::shm::ring::{Producer, Ring, RingMemory, Word};
+use crate::shm::ring::{ControlWord, RingKind, RingMemory, RingProducer};
 
 #[derive(Debug)]
 pub(super) struct RingSender {
-    producer: Mutex<Producer>,
+    producer: Mutex<RingProducer>,
     frame_len_max: usize,
     pub(super) memory: Arc<RingMemory>,
-    pub(super) doorbell: Descriptor,
+    pub(super) doorbell: LinkDescriptor,
 }
 
 impl RingSender {
-    pub(super) fn new(memory: Arc<RingMemory>, doorbell: Descriptor) -> Self {
-        let producer = Producer::new(memory.clone(), Ring::Requests);
+    pub(super) fn new(memory: Arc<RingMemory>, doorbell: LinkDescriptor) -> Self {
+        let producer = RingProducer::new(memory.clone(), RingKind::Requests);
         let frame_len_max = producer.frame_len_max();
         Self { producer: Mutex::new(producer), frame_len_max, memory, doorbell }
     }
 
     /// Whether a request may go through the ring.
-    pub(super) fn takes(&self, request: &Outgoing<'_>) -> bool {
+    pub(super) fn takes(&self, request: &OutgoingRequest<'_>) -> bool {
         HEADER_LEN + request.body.len() + request.payload_len() <= self.frame_len_max
     }
 
     /// Publishes a request. `false`: the ring is full.
-    pub(super) fn send(&self, id: RequestId, request: &Outgoing<'_>) -> bool {
-        let Outgoing { kind, body, payload } = *request;
+    pub(super) fn send(&self, id: RequestId, request: &OutgoingRequest<'_>) -> bool {
+        let OutgoingRequest { kind, body, payload } = *request;
         let header = FrameHeader::build(kind, id, LOCAL_FLAGS, body, payload);
         self.send_frame(header.as_bytes(), body, payload)
     }
@@ -55,7 +55,7 @@ impl RingSender {
 
     /// Wakes the node if it does not look at the ring.
     pub(super) fn call(&self) {
-        let sleeps = self.memory.word(Word::NodeSleeps);
+        let sleeps = self.memory.word(ControlWord::NodeSleeps);
         if sleeps.load(Ordering::SeqCst) == 1
             && sleeps.swap(0, Ordering::SeqCst) == 1
             && let Some(doorbell) = self.doorbell.get()

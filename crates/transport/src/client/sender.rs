@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use crate::socket::{SLICES_MAX, send_now};
-use crate::tls::Sealer;
+use crate::tls::RecordSealer;
 
 /// Bytes that may wait for the writer.
 const QUEUE_LEN_MAX: usize = 256 << 10;
@@ -24,17 +24,17 @@ const LEFT_LEN_MAX: usize = 48 << 10;
 const QUEUED_FRAME_LEN_MAX: usize = 32 << 10;
 
 #[derive(Debug, Default)]
-struct State {
+struct SenderState {
     writing: bool,
     queue: Vec<u8>,
     /// With TLS, while nobody is writing. What it has sealed and not sent goes before the queue.
-    sealer: Option<Box<Sealer>>,
+    sealer: Option<Box<RecordSealer>>,
 }
 
 /// The sending side of a socket.
 #[derive(Debug, Default)]
-pub(super) struct Sender {
-    state: Mutex<State>,
+pub(super) struct SocketSender {
+    state: Mutex<SenderState>,
     /// Bytes of the queue that nobody is writing.
     rest: AtomicBool,
     /// Frames ever sent or left to be sent.
@@ -46,7 +46,7 @@ pub(super) struct Sender {
 
 /// What became of frames to send.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Sent {
+pub(super) enum SendResult {
     /// All is sent, or in the hands of the writer.
     All,
     /// Nothing is: the writer is busy and its queue is full. Try again.
@@ -56,14 +56,14 @@ pub(super) enum Sent {
 /// What to do when the socket is full: wait until it is worth trying again. `false`: give up.
 pub(super) type Relief<'a> = &'a mut dyn FnMut() -> Result<bool, Errno>;
 
-impl Sender {
+impl SocketSender {
     /// For a connection with TLS.
-    pub(super) fn sealed(sealer: Sealer) -> Self {
-        let state = State { sealer: Some(Box::new(sealer)), ..State::default() };
+    pub(super) fn sealed(sealer: RecordSealer) -> Self {
+        let state = SenderState { sealer: Some(Box::new(sealer)), ..SenderState::default() };
         Self { state: Mutex::new(state), is_sealed: true, ..Self::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SenderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,17 +73,17 @@ impl Sender {
         fd: BorrowedFd<'_>,
         slices: &[&[u8]],
         relief: Relief<'_>,
-    ) -> Result<Sent, Errno> {
+    ) -> Result<SendResult, Errno> {
         let mut first = Vec::new();
         {
             let mut state = self.lock();
             if state.writing {
                 let len: usize = slices.iter().map(|slice| slice.len()).sum();
                 if len > QUEUED_FRAME_LEN_MAX || state.queue.len() + len > QUEUE_LEN_MAX {
-                    return Ok(Sent::Busy);
+                    return Ok(SendResult::Busy);
                 }
                 slices.iter().for_each(|slice| state.queue.extend_from_slice(slice));
-                return Ok(Sent::All);
+                return Ok(SendResult::All);
             }
             state.writing = true;
             if !state.queue.is_empty() || self.has_rest() {
@@ -95,11 +95,11 @@ impl Sender {
         let all: SmallVec<[&[u8]; 8]> =
             std::iter::once(&first[..]).chain(slices.iter().copied()).collect();
         self.write(fd, &all, relief)?;
-        self.write_queue(fd, relief).map(|()| Sent::All)
+        self.write_queue(fd, relief).map(|()| SendResult::All)
     }
 
     /// Leaves a frame to be sent with the next one, or when somebody waits. `false`: there is no room for it; send it now.
-    pub(super) fn leave(&self, slices: &[&[u8]]) -> bool {
+    pub(super) fn leave_frames(&self, slices: &[&[u8]]) -> bool {
         let mut state = self.lock();
         let len: usize = slices.iter().map(|slice| slice.len()).sum();
         if len > QUEUED_FRAME_LEN_MAX || state.queue.len() + len > LEFT_LEN_MAX {

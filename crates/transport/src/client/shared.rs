@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use samite_types::fault::Faults;
+use samite_types::fault::FaultSwitch;
 use samite_types::{Deadline, Epoch, Error, ErrorKind, NodeId, RequestId, Result};
 use samite_wire::frame::{FrameHeader, FrameKind};
 use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
 use smallvec::SmallVec;
 use zerocopy::IntoBytes;
 
-use super::Outgoing;
-use super::reader::{Reader, goodbye, is_reply};
+use super::OutgoingRequest;
+use super::reader::{LinkReader, goodbye, is_reply};
 use super::rings::RingSender;
-use super::sender::{Sender, Sent};
-use super::stream::{Line, Patience, Stop, broken};
-use super::table::{Claim, Filed, Table};
+use super::sender::{SendResult, SocketSender};
+use super::stream::{ReadLine, ReadPatience, ReadStop, broken};
+use super::table::{FiledReply, ReplyClaim, RequestTable};
 use crate::Address;
 use crate::address::socket_flags;
 use crate::shm::{ArenaView, GrantPool};
 use crate::socket::{WAIT_SLICE, poll_for, timespec};
-use crate::tls::Opener;
+use crate::tls::RecordOpener;
 
 /// A pause before looking again whether another thread has made room.
 const ROOM_PAUSE: Duration = Duration::from_micros(50);
 
 /// An open descriptor that a forked child can close without a lock.
 #[derive(Debug)]
-pub(super) struct Descriptor(AtomicI32);
+pub(super) struct LinkDescriptor(AtomicI32);
 
-impl Descriptor {
+impl LinkDescriptor {
     pub(super) fn new(fd: OwnedFd) -> Self {
         Self(AtomicI32::new(fd.into_raw_fd()))
     }
@@ -57,56 +57,60 @@ impl Descriptor {
     }
 }
 
-impl Drop for Descriptor {
+impl Drop for LinkDescriptor {
     fn drop(&mut self) {
         self.close();
     }
 }
 
 /// The state of a link.
-pub(super) struct Shared {
+pub(super) struct LinkShared {
     pub(super) address: Address,
     pub(super) node: NodeId,
     pub(super) map_epoch: Epoch,
-    pub(super) socket: Descriptor,
-    pub(super) table: Table,
-    pub(super) sender: Sender,
-    /// With TLS; see [`Line`].
-    pub(super) opener: Option<Mutex<Opener>>,
+    pub(super) socket: LinkDescriptor,
+    pub(super) table: RequestTable,
+    pub(super) sender: SocketSender,
+    /// With TLS; see [`ReadLine`].
+    pub(super) opener: Option<Mutex<RecordOpener>>,
     pub(super) ring: Option<RingSender>,
     /// Locked by the thread that has the role of the reader; never waited for.
-    pub(super) reader: Mutex<Reader>,
+    pub(super) reader: Mutex<LinkReader>,
     pub(super) arena: Option<ArenaView>,
     pub(super) grants: GrantPool,
     /// Of the node whose link this is.
-    pub(super) faults: Option<Arc<Faults>>,
+    pub(super) faults: Option<Arc<FaultSwitch>>,
 }
 
 /// The role of the reader. Handed on when dropped.
-pub(super) struct Role<'a> {
-    shared: &'a Shared,
-    reader: Option<MutexGuard<'a, Reader>>,
+pub(super) struct ReaderRole<'a> {
+    shared: &'a LinkShared,
+    reader: Option<MutexGuard<'a, LinkReader>>,
     /// The role has gone to somebody else already.
     handed_over: bool,
     /// Own request whose reply was taken.
     pub(super) done: Option<RequestId>,
 }
 
-impl<'a> Role<'a> {
+impl<'a> ReaderRole<'a> {
     /// For a thread to which the table has given the role.
-    pub(super) fn new(shared: &'a Shared) -> Self {
+    pub(super) fn new(shared: &'a LinkShared) -> Self {
         // The thread that had the role before may be about to let go of the lock. After a panic of a caller's closure the
         // reader is sound: the frame is still its current one.
         let reader = shared.reader.lock().unwrap_or_else(PoisonError::into_inner);
         Self { shared, reader: Some(reader), handed_over: false, done: None }
     }
 
-    pub(super) fn reader(&mut self) -> &mut Reader {
+    pub(super) fn reader(&mut self) -> &mut LinkReader {
         self.reader.as_mut().expect("the lock is held until the role is dropped")
     }
 
     /// Reads until the reply to `own` is the current frame. Files what belongs to others.
-    pub(super) fn drive(&mut self, own: Option<RequestId>, line: Line<'_>) -> Result<Drive, Stop> {
+    pub(super) fn drive(
+        &mut self,
+        own: Option<RequestId>,
+        line: ReadLine<'_>,
+    ) -> Result<DriveEnd, ReadStop> {
         loop {
             if let Some(drive) = self.step(own, line)? {
                 return Ok(drive);
@@ -118,39 +122,39 @@ impl<'a> Role<'a> {
     pub(super) fn step(
         &mut self,
         own: Option<RequestId>,
-        line: Line<'_>,
-    ) -> Result<Option<Drive>, Stop> {
+        line: ReadLine<'_>,
+    ) -> Result<Option<DriveEnd>, ReadStop> {
         let header = self.reader().next(line)?;
         let id = header.request_id;
         if !is_reply(header.kind) {
-            return Err(Stop::Broken(self.refuse(header.kind)));
+            return Err(ReadStop::Broken(self.refuse(header.kind)));
         }
         if Some(id) == own && !self.reader().is_begun() {
-            return Ok(Some(Drive::Own));
+            return Ok(Some(DriveEnd::Own));
         }
         let is_long = self.reader().is_long();
-        match self.shared.table.claim(id, is_long) {
-            Claim::HandedOver => {
+        match self.shared.table.claim_reply(id, is_long) {
+            ReplyClaim::HandedOver => {
                 self.handed_over = true;
-                return Ok(Some(Drive::Again));
+                return Ok(Some(DriveEnd::Again));
             }
-            Claim::Discard => {
+            ReplyClaim::Discard => {
                 self.reader().finish(line)?;
                 self.shared.table.discarded(id);
             }
-            Claim::Again => self.reader().finish(line)?,
-            Claim::File => {
+            ReplyClaim::Again => self.reader().finish(line)?,
+            ReplyClaim::File => {
                 let bytes = self.reader().collect(line)?;
                 self.reader().finish(line)?;
-                let filed = Filed { kind: header.kind, body_len: header.body_len, bytes };
+                let filed = FiledReply { kind: header.kind, body_len: header.body_len, bytes };
                 self.shared.table.file(id, filed);
             }
-            Claim::Unknown => {
+            ReplyClaim::Unknown => {
                 let words = format!("node answered a request that is not in flight ({id})");
-                return Err(Stop::Broken(Error::new(ErrorKind::Corrupt, words)));
+                return Err(ReadStop::Broken(Error::new(ErrorKind::Corrupt, words)));
             }
         }
-        Ok((Some(id) == own).then_some(Drive::Again))
+        Ok((Some(id) == own).then_some(DriveEnd::Again))
     }
 
     fn refuse(&mut self, kind: FrameKind) -> Error {
@@ -161,7 +165,7 @@ impl<'a> Role<'a> {
     }
 }
 
-impl Drop for Role<'_> {
+impl Drop for ReaderRole<'_> {
     fn drop(&mut self) {
         // First the lock, so that the next reader does not wait for it.
         self.reader = None;
@@ -173,14 +177,14 @@ impl Drop for Role<'_> {
 
 /// How a reader's drive has ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Drive {
+pub(super) enum DriveEnd {
     /// The current frame is the one that was asked for.
     Own,
     /// The own reply was filed, or the role handed over: look at the table again.
     Again,
 }
 
-impl Shared {
+impl LinkShared {
     /// The same error, naming the node.
     fn named(&self, error: Error) -> Error {
         error.context(format_args!("{} at {}", self.node, self.address))
@@ -208,16 +212,16 @@ impl Shared {
         self.named(Error::new(ErrorKind::Timeout, what))
     }
 
-    pub(super) fn line(&self, patience: Patience) -> Result<Line<'_>> {
+    pub(super) fn line(&self, patience: ReadPatience) -> Result<ReadLine<'_>> {
         let fd = self.socket.get().ok_or_else(|| self.closed())?;
-        Ok(Line { fd, sender: &self.sender, opener: self.opener.as_ref(), patience })
+        Ok(ReadLine { fd, sender: &self.sender, opener: self.opener.as_ref(), patience })
     }
 
     /// What a stopped reader tells its caller.
-    pub(super) fn stopped(&self, stop: Stop) -> Error {
+    pub(super) fn stopped(&self, stop: ReadStop) -> Error {
         match stop {
-            Stop::TimedOut => self.timed_out("no reply in time"),
-            Stop::Broken(error) => self.kill(error),
+            ReadStop::TimedOut => self.timed_out("no reply in time"),
+            ReadStop::Broken(error) => self.kill(error),
         }
     }
 
@@ -225,11 +229,11 @@ impl Shared {
     ///
     /// # Errors
     /// The link is dead.
-    fn file_arrived(&self, patience: Patience) -> Result<()> {
+    fn file_arrived(&self, patience: ReadPatience) -> Result<()> {
         if self.table.try_read() {
-            match Role::new(self).drive(None, self.line(patience)?) {
-                Ok(_) | Err(Stop::TimedOut) => {}
-                Err(Stop::Broken(error)) => return Err(self.kill(error)),
+            match ReaderRole::new(self).drive(None, self.line(patience)?) {
+                Ok(_) | Err(ReadStop::TimedOut) => {}
+                Err(ReadStop::Broken(error)) => return Err(self.kill(error)),
             }
         }
         Ok(())
@@ -239,12 +243,12 @@ impl Shared {
     pub(super) fn make_room(&self, deadline: Deadline) -> Result<()> {
         let remaining =
             deadline.remaining().ok_or_else(|| self.timed_out("node takes no more requests"))?;
-        self.file_arrived(Patience::None)?;
+        self.file_arrived(ReadPatience::None)?;
         if let Some(error) = self.table.death() {
             return Err(error);
         }
         if self.ring.is_some() {
-            let fd = self.line(Patience::None)?.fd;
+            let fd = self.line(ReadPatience::None)?.fd;
             if crate::socket::is_hung_up(fd) {
                 return Err(self.stopped(broken(Errno::CONNRESET)));
             }
@@ -256,7 +260,7 @@ impl Shared {
     /// Makes room for a request to be in flight.
     pub(super) fn open(&self, deadline: Deadline) -> Result<RequestId> {
         // Before any lock: a forked child has inherited them in whatever state they were.
-        self.line(Patience::None)?;
+        self.line(ReadPatience::None)?;
         loop {
             if let Some(id) = self.table.open()? {
                 return Ok(id);
@@ -269,7 +273,7 @@ impl Shared {
     pub(super) fn send(
         &self,
         id: RequestId,
-        request: &Outgoing<'_>,
+        request: &OutgoingRequest<'_>,
         later: bool,
         deadline: Deadline,
     ) -> Result<()> {
@@ -291,7 +295,7 @@ impl Shared {
         slices.extend([header.as_bytes(), request.body]);
         slices.extend_from_slice(request.payload);
         self.sender.count(1);
-        if later && self.sender.leave(&slices) {
+        if later && self.sender.leave_frames(&slices) {
             return Ok(());
         }
         self.send_slices(&slices, deadline)
@@ -304,12 +308,12 @@ impl Shared {
 
     /// Sends frames on the socket, in one write if it takes them.
     pub(super) fn send_slices(&self, slices: &[&[u8]], deadline: Deadline) -> Result<()> {
-        let fd = self.line(Patience::None)?.fd;
+        let fd = self.line(ReadPatience::None)?.fd;
         let mut relief = || self.relieve(fd, deadline);
         loop {
             match self.sender.send(fd, slices, &mut relief) {
-                Ok(Sent::All) => return Ok(()),
-                Ok(Sent::Busy) => self.make_room(deadline)?,
+                Ok(SendResult::All) => return Ok(()),
+                Ok(SendResult::Busy) => self.make_room(deadline)?,
                 Err(errno) => return Err(self.stopped(broken(errno))),
             }
         }
@@ -318,7 +322,7 @@ impl Shared {
     /// The socket is full: files replies, for the node may wait for just that, and waits until the socket is writable.
     fn relieve(&self, fd: BorrowedFd<'_>, deadline: Deadline) -> Result<bool, Errno> {
         let Some(remaining) = deadline.remaining() else { return Ok(false) };
-        if self.file_arrived(Patience::None).is_err() {
+        if self.file_arrived(ReadPatience::None).is_err() {
             return Err(Errno::CONNRESET);
         }
         // Somebody else may read what comes; then waiting for input here would only burn time.
@@ -334,13 +338,13 @@ impl Shared {
     /// Sends what was left to be sent.
     pub(super) fn flush(&self) -> Result<()> {
         if self.sender.has_rest() {
-            let fd = self.line(Patience::None)?.fd;
+            let fd = self.line(ReadPatience::None)?.fd;
             self.sender.send_rest(fd).map_err(|errno| self.stopped(broken(errno)))?;
         }
         Ok(())
     }
 
-    pub(super) fn check(&self, request: &Outgoing<'_>) -> Result<()> {
+    pub(super) fn check(&self, request: &OutgoingRequest<'_>) -> Result<()> {
         if request.body.len() > BODY_LEN_MAX || request.payload_len() > PAYLOAD_LEN_MAX {
             let words = format!(
                 "request of {} + {} bytes is over the limits of a frame",
@@ -354,16 +358,16 @@ impl Shared {
 }
 
 /// Reads the connection while futures wait for replies.
-pub(super) fn drive_futures(shared: &Arc<Shared>) {
+pub(super) fn drive_futures(shared: &Arc<LinkShared>) {
     while shared.table.driver_turn() {
-        let mut role = Role::new(shared);
+        let mut role = ReaderRole::new(shared);
         while shared.table.is_watched() {
-            let patience = Patience::Until(Deadline::after(WAIT_SLICE));
+            let patience = ReadPatience::Until(Deadline::after(WAIT_SLICE));
             let Ok(line) = shared.line(patience) else { return };
             match role.step(None, line) {
-                Ok(None) | Err(Stop::TimedOut) => {}
+                Ok(None) | Err(ReadStop::TimedOut) => {}
                 Ok(Some(_)) => break,
-                Err(Stop::Broken(error)) => {
+                Err(ReadStop::Broken(error)) => {
                     shared.kill(error);
                     break;
                 }

@@ -8,13 +8,13 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use samite_types::{Clock, Deadline, Error, ErrorKind, SystemClock};
 use samite_wire::WireError;
-use samite_wire::frame::{FrameCheck, HEADER_LEN, Header};
+use samite_wire::frame::{CheckedHeader, FrameCheck, HEADER_LEN};
 
 use super::STREAM_LEN_MIN;
-use super::sender::Sender;
+use super::sender::SocketSender;
 use crate::socket::{WAIT_SLICE, poll_for, receive};
-use crate::spin::{Poll, Spin};
-use crate::tls::Opener;
+use crate::spin::{PollCost, SpinTime};
+use crate::tls::RecordOpener;
 
 /// Bytes received at once while frames are small.
 const RECEIVE_LEN: usize = 32 << 10;
@@ -31,14 +31,14 @@ const HOLD: Duration = Duration::from_micros(10);
 
 /// Why reading stops.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum ReadStop {
     /// Nothing (more) came in time. The connection is as good as before.
     TimedOut,
     /// The connection is of no use any more.
     Broken(Error),
 }
 
-impl From<WireError> for Stop {
+impl From<WireError> for ReadStop {
     fn from(error: WireError) -> Self {
         Self::Broken(error.into())
     }
@@ -46,7 +46,7 @@ impl From<WireError> for Stop {
 
 /// How long to wait for bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Patience {
+pub(super) enum ReadPatience {
     Until(Deadline),
     /// Only what is here already.
     None,
@@ -54,15 +54,15 @@ pub(super) enum Patience {
 
 /// What reading needs besides its buffer.
 #[derive(Clone, Copy)]
-pub(super) struct Line<'a> {
+pub(super) struct ReadLine<'a> {
     pub(super) fd: BorrowedFd<'a>,
-    pub(super) sender: &'a Sender,
+    pub(super) sender: &'a SocketSender,
     /// With TLS. Locked by the thread that has the role of the reader, so never waited for.
-    pub(super) opener: Option<&'a Mutex<Opener>>,
-    pub(super) patience: Patience,
+    pub(super) opener: Option<&'a Mutex<RecordOpener>>,
+    pub(super) patience: ReadPatience,
 }
 
-impl Line<'_> {
+impl ReadLine<'_> {
     /// Takes what is here; with `wait`, waits for it as long as the socket's receive timeout.
     fn take(&self, buffer: &mut [u8], wait: bool) -> Result<usize, Errno> {
         match self.opener {
@@ -72,7 +72,7 @@ impl Line<'_> {
     }
 
     /// Waits until there is something to take, or the socket is ready for any of `flags`.
-    fn poll(&self, flags: PollFlags, timeout: Duration) -> Result<(), Stop> {
+    fn poll(&self, flags: PollFlags, timeout: Duration) -> Result<(), ReadStop> {
         if !self.opener.is_some_and(|opener| lock(opener).is_ready()) {
             poll_for(self.fd, flags, timeout).map_err(broken)?;
         }
@@ -83,10 +83,10 @@ impl Line<'_> {
     fn receive_soon(
         &self,
         buffer: &mut [u8],
-        spin: &mut Spin,
+        spin: &mut SpinTime,
         answered: u32,
-    ) -> Result<usize, Stop> {
-        if matches!(self.patience, Patience::None) {
+    ) -> Result<usize, ReadStop> {
+        if matches!(self.patience, ReadPatience::None) {
             return self.receive(buffer);
         }
         let mut hold_until = None;
@@ -103,7 +103,7 @@ impl Line<'_> {
                     spin.found();
                     return Ok(len);
                 }
-                Err(Errno::AGAIN) if spin.pass(Poll::Kernel, false) => {}
+                Err(Errno::AGAIN) if spin.pass(PollCost::Kernel, false) => {}
                 _ => break,
             }
         }
@@ -114,12 +114,12 @@ impl Line<'_> {
     }
 
     /// Receives at least one byte.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<usize, Stop> {
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<usize, ReadStop> {
         loop {
             let result = match self.patience {
-                Patience::None => self.take(buffer, false),
-                Patience::Until(deadline) => {
-                    let remaining = deadline.remaining().ok_or(Stop::TimedOut)?;
+                ReadPatience::None => self.take(buffer, false),
+                ReadPatience::Until(deadline) => {
+                    let remaining = deadline.remaining().ok_or(ReadStop::TimedOut)?;
                     if self.sender.has_rest() {
                         self.sender.send_rest(self.fd).map_err(broken)?;
                         let flags = PollFlags::IN | PollFlags::OUT;
@@ -137,20 +137,20 @@ impl Line<'_> {
             match (result, self.patience) {
                 (Ok(0), _) => return Err(broken(Errno::CONNRESET)),
                 (Ok(len), _) => return Ok(len),
-                (Err(Errno::AGAIN), Patience::None) => return Err(Stop::TimedOut),
-                (Err(Errno::AGAIN), Patience::Until(_)) => {}
+                (Err(Errno::AGAIN), ReadPatience::None) => return Err(ReadStop::TimedOut),
+                (Err(Errno::AGAIN), ReadPatience::Until(_)) => {}
                 (Err(errno), _) => return Err(broken(errno)),
             }
         }
     }
 }
 
-fn lock(opener: &Mutex<Opener>) -> MutexGuard<'_, Opener> {
+fn lock(opener: &Mutex<RecordOpener>) -> MutexGuard<'_, RecordOpener> {
     opener.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn broken(errno: Errno) -> Stop {
-    Stop::Broken(match errno {
+pub(super) fn broken(errno: Errno) -> ReadStop {
+    ReadStop::Broken(match errno {
         Errno::CONNRESET | Errno::PIPE => {
             Error::new(ErrorKind::Unavailable, "connection closed by the node")
         }
@@ -160,7 +160,7 @@ pub(super) fn broken(errno: Errno) -> Stop {
 
 /// A frame whose payload is still on its way. Its header and body are in the buffer.
 #[derive(Debug)]
-pub(super) struct Partial {
+pub(super) struct PartialFrame {
     check: FrameCheck,
     /// Payload bytes in the buffer, behind the body.
     here: usize,
@@ -172,9 +172,13 @@ pub(super) struct Partial {
     spoilt: bool,
 }
 
-impl Partial {
+impl PartialFrame {
     /// Receives the next bytes of the payload.
-    pub(super) fn receive(&mut self, line: Line<'_>, mut dest: &mut [u8]) -> Result<(), Stop> {
+    pub(super) fn receive(
+        &mut self,
+        line: ReadLine<'_>,
+        mut dest: &mut [u8],
+    ) -> Result<(), ReadStop> {
         self.spoilt = true;
         while !dest.is_empty() {
             let piece_len = dest.len().min(PIECE_LEN);
@@ -186,7 +190,7 @@ impl Partial {
         Ok(())
     }
 
-    fn collect(&mut self, line: Line<'_>) -> Result<(), Stop> {
+    fn collect(&mut self, line: ReadLine<'_>) -> Result<(), ReadStop> {
         let collected = self.collected.get_or_insert_default();
         while self.left > 0 {
             let start = collected.len();
@@ -204,37 +208,37 @@ impl Partial {
 
 /// The frame at the front of the buffer.
 #[derive(Debug)]
-struct Current {
-    header: Header,
+struct FrontFrame {
+    header: CheckedHeader,
     /// `None`: all of it is in the buffer, and its checksum is right.
-    partial: Option<Partial>,
+    partial: Option<PartialFrame>,
 }
 
 /// The receive buffer of a socket.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct ReceiveBuffer {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    current: Option<Current>,
+    current: Option<FrontFrame>,
     /// Flags that frames may have.
     flags: u16,
-    spin: Spin,
+    spin: SpinTime,
     /// Frames finished.
     answered: u32,
 }
 
 /// A frame as its owner sees it.
-pub(super) struct View<'a> {
-    pub(super) header: Header,
+pub(super) struct FrameView<'a> {
+    pub(super) header: CheckedHeader,
     pub(super) body: &'a [u8],
     /// Payload that is in the buffer.
     pub(super) here: &'a [u8],
     /// The payload's remainder.
-    pub(super) partial: Option<&'a mut Partial>,
+    pub(super) partial: Option<&'a mut PartialFrame>,
 }
 
-impl Stream {
+impl ReceiveBuffer {
     pub(super) const fn new(flags: u16) -> Self {
         Self {
             buffer: Vec::new(),
@@ -242,14 +246,14 @@ impl Stream {
             end: 0,
             current: None,
             flags,
-            spin: Spin::new(SPIN_MAX),
+            spin: SpinTime::new(SPIN_MAX),
             answered: 0,
         }
     }
 
     /// Waits for the next frame: for all of it, or for its header and body when the payload is long. It stays the current one
     /// until it is finished.
-    pub(super) fn next(&mut self, line: Line<'_>) -> Result<Header, Stop> {
+    pub(super) fn next(&mut self, line: ReadLine<'_>) -> Result<CheckedHeader, ReadStop> {
         loop {
             if let Some(current) = &self.current {
                 return Ok(current.header);
@@ -259,14 +263,14 @@ impl Stream {
                 self.fill(HEADER_LEN, line)?;
                 continue;
             };
-            let header = Header::parse(raw)?;
+            let header = CheckedHeader::parse(raw)?;
             if header.flags & !self.flags != 0 {
                 return Err(WireError::Unknown("frame flags").into());
             }
             if let Some(content) = after.get(..header.len_after()) {
                 let (body, payload) = content.split_at(header.body_len);
                 header.verify(body, &[payload])?;
-                self.current = Some(Current { header, partial: None });
+                self.current = Some(FrontFrame { header, partial: None });
             } else if header.payload_len <= STREAM_LEN_MIN {
                 self.fill(HEADER_LEN + header.len_after(), line)?;
             } else if after.len() < header.body_len {
@@ -275,20 +279,20 @@ impl Stream {
                 let (body, here) = after.split_at(header.body_len);
                 let mut check = header.check(body);
                 check.update(here);
-                let partial = Partial {
+                let partial = PartialFrame {
                     check,
                     here: here.len(),
                     left: header.payload_len - here.len(),
                     collected: None,
                     spoilt: false,
                 };
-                self.current = Some(Current { header, partial: Some(partial) });
+                self.current = Some(FrontFrame { header, partial: Some(partial) });
             }
         }
     }
 
     /// Receives until `need` bytes are there.
-    fn fill(&mut self, need: usize, line: Line<'_>) -> Result<(), Stop> {
+    fn fill(&mut self, need: usize, line: ReadLine<'_>) -> Result<(), ReadStop> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         }
@@ -319,12 +323,12 @@ impl Stream {
     }
 
     /// The current frame.
-    pub(super) fn view(&mut self) -> Option<View<'_>> {
-        let Current { header, partial } = self.current.as_mut()?;
+    pub(super) fn view(&mut self) -> Option<FrameView<'_>> {
+        let FrontFrame { header, partial } = self.current.as_mut()?;
         let body_at = self.start + HEADER_LEN;
         let payload_at = body_at + header.body_len;
         let here = partial.as_ref().map_or(header.payload_len, |partial| partial.here);
-        Some(View {
+        Some(FrameView {
             header: *header,
             body: &self.buffer[body_at..payload_at],
             here: &self.buffer[payload_at..payload_at + here],
@@ -333,7 +337,7 @@ impl Stream {
     }
 
     /// Body and payload of the current frame, for somebody else. May be called again after it has stopped.
-    pub(super) fn collect(&mut self, line: Line<'_>) -> Result<Vec<u8>, Stop> {
+    pub(super) fn collect(&mut self, line: ReadLine<'_>) -> Result<Vec<u8>, ReadStop> {
         let Some(view) = self.view() else { return Ok(Vec::new()) };
         let Some(partial) = view.partial else {
             return Ok([view.body, view.here].concat());
@@ -349,7 +353,7 @@ impl Stream {
     }
 
     /// Ends the current frame: receives what nobody has taken, and compares the checksum.
-    pub(super) fn finish(&mut self, line: Line<'_>) -> Result<(), Stop> {
+    pub(super) fn finish(&mut self, line: ReadLine<'_>) -> Result<(), ReadStop> {
         let Some(current) = &mut self.current else { return Ok(()) };
         let mut here = current.header.payload_len;
         if let Some(partial) = &mut current.partial {

@@ -23,7 +23,7 @@ const INDEX_BITS: u32 = IN_FLIGHT_MAX.ilog2();
 
 /// A reply that somebody else has read.
 #[derive(Debug)]
-pub(super) struct Filed {
+pub(super) struct FiledReply {
     pub(super) kind: FrameKind,
     pub(super) body_len: usize,
     /// Body and payload.
@@ -31,7 +31,7 @@ pub(super) struct Filed {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum RequestPhase {
     Free,
     /// No reply yet.
     Pending,
@@ -39,20 +39,20 @@ enum Phase {
     Waiting,
     /// The role of the reader was handed to the thread that sleeps on it.
     Promoted,
-    Arrived(Filed),
+    Arrived(FiledReply),
     /// Nobody wants the reply any more; the slot is free when it has come.
     GivenUp,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct RequestSlot {
     id: u64,
-    phase: Phase,
+    phase: RequestPhase,
     waker: Option<Waker>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Driver {
+enum FutureDriver {
     Absent,
     /// Nothing to do.
     Idle,
@@ -63,23 +63,23 @@ enum Driver {
 }
 
 #[derive(Debug)]
-struct State {
-    slots: Vec<Slot>,
+struct TableState {
+    slots: Vec<RequestSlot>,
     free: Vec<u32>,
     serial: u64,
     reading: bool,
     waiting: Vec<u32>,
     /// Slots that a future watches.
     watched: usize,
-    driver: Driver,
+    driver: FutureDriver,
     dead: Option<Error>,
 }
 
 /// What a waiting thread does next.
 #[derive(Debug)]
-pub(super) enum Turn {
+pub(super) enum WaitTurn {
     /// Its reply.
-    Filed(Filed),
+    Filed(FiledReply),
     /// Read the connection; the role is its own.
     Read,
     /// The deadline has passed; the reply may still come.
@@ -89,7 +89,7 @@ pub(super) enum Turn {
 
 /// What a reader does with a frame that is not its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
+pub(super) enum ReplyClaim {
     File,
     /// The owner has been woken and reads it; the role has gone with it.
     HandedOver,
@@ -102,8 +102,8 @@ pub(super) enum Claim {
 
 /// Requests in flight.
 #[derive(Debug)]
-pub(super) struct Table {
-    state: Mutex<State>,
+pub(super) struct RequestTable {
+    state: Mutex<TableState>,
     /// What sleeping threads wait on: one word per slot.
     signals: Box<[AtomicU32]>,
     driver_signal: AtomicU32,
@@ -122,16 +122,16 @@ const fn index(id: u64) -> usize {
     (id & (IN_FLIGHT_MAX as u64 - 1)) as usize
 }
 
-impl State {
-    fn slot(&mut self, id: u64) -> Option<&mut Slot> {
+impl TableState {
+    fn slot(&mut self, id: u64) -> Option<&mut RequestSlot> {
         self.slots
             .get_mut(index(id))
-            .filter(|slot| slot.id == id && !matches!(slot.phase, Phase::Free))
+            .filter(|slot| slot.id == id && !matches!(slot.phase, RequestPhase::Free))
     }
 
-    fn release_slot(&mut self, id: u64) -> Phase {
+    fn release_slot(&mut self, id: u64) -> RequestPhase {
         let slot = &mut self.slots[index(id)];
-        let phase = std::mem::replace(&mut slot.phase, Phase::Free);
+        let phase = std::mem::replace(&mut slot.phase, RequestPhase::Free);
         if slot.waker.take().is_some() {
             self.watched -= 1;
         }
@@ -140,27 +140,27 @@ impl State {
     }
 
     /// What the owner of a slot can do now; `None`: sleep.
-    fn turn(&mut self, id: u64) -> Option<Turn> {
+    fn wait_turn(&mut self, id: u64) -> Option<WaitTurn> {
         let dead = self.dead.clone();
         let reading = self.reading;
         let Some(slot) = self.slot(id) else {
             let error = dead.unwrap_or_else(|| ErrorKind::Internal.into());
-            return Some(Turn::Dead(error));
+            return Some(WaitTurn::Dead(error));
         };
-        if matches!(slot.phase, Phase::Arrived(_)) {
-            let Phase::Arrived(filed) = self.release_slot(id) else { return None };
-            return Some(Turn::Filed(filed));
+        if matches!(slot.phase, RequestPhase::Arrived(_)) {
+            let RequestPhase::Arrived(filed) = self.release_slot(id) else { return None };
+            return Some(WaitTurn::Filed(filed));
         }
         if let Some(error) = dead {
             self.stop_waiting(id);
             self.release_slot(id);
-            return Some(Turn::Dead(error));
+            return Some(WaitTurn::Dead(error));
         }
-        if matches!(slot.phase, Phase::Promoted) || !reading {
-            slot.phase = Phase::Pending;
+        if matches!(slot.phase, RequestPhase::Promoted) || !reading {
+            slot.phase = RequestPhase::Pending;
             self.stop_waiting(id);
             self.reading = true;
-            return Some(Turn::Read);
+            return Some(WaitTurn::Read);
         }
         None
     }
@@ -170,17 +170,17 @@ impl State {
     }
 }
 
-impl Table {
+impl RequestTable {
     pub(super) fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(TableState {
                 slots: Vec::new(),
                 free: Vec::new(),
                 serial: 0,
                 reading: false,
                 waiting: Vec::new(),
                 watched: 0,
-                driver: Driver::Absent,
+                driver: FutureDriver::Absent,
                 dead: None,
             }),
             signals: (0..IN_FLIGHT_MAX).map(|_| AtomicU32::new(0)).collect(),
@@ -188,7 +188,7 @@ impl Table {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TableState> {
         // Nothing in this file panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -202,7 +202,7 @@ impl Table {
         let index = match state.free.pop() {
             Some(index) => index,
             None if state.slots.len() < IN_FLIGHT_MAX => {
-                state.slots.push(Slot { id: 0, phase: Phase::Free, waker: None });
+                state.slots.push(RequestSlot { id: 0, phase: RequestPhase::Free, waker: None });
                 state.slots.len() as u32 - 1
             }
             None => return Ok(None),
@@ -210,7 +210,7 @@ impl Table {
         state.serial += 1;
         let id = state.serial << INDEX_BITS | u64::from(index);
         let slot = &mut state.slots[index as usize];
-        (slot.id, slot.phase) = (id, Phase::Pending);
+        (slot.id, slot.phase) = (id, RequestPhase::Pending);
         Ok(Some(RequestId(id)))
     }
 
@@ -219,10 +219,10 @@ impl Table {
         let mut state = self.lock();
         let is_dead = state.dead.is_some();
         let Some(slot) = state.slot(id.get()) else { return };
-        if matches!(slot.phase, Phase::Arrived(_)) || !is_sent || is_dead {
+        if matches!(slot.phase, RequestPhase::Arrived(_)) || !is_sent || is_dead {
             state.release_slot(id.get());
         } else {
-            slot.phase = Phase::GivenUp;
+            slot.phase = RequestPhase::GivenUp;
             if slot.waker.take().is_some() {
                 state.watched -= 1;
             }
@@ -230,12 +230,12 @@ impl Table {
     }
 
     /// Waits for a turn: the reply, or the role.
-    pub(super) fn turn(&self, id: RequestId, deadline: Deadline) -> Turn {
+    pub(super) fn turn(&self, id: RequestId, deadline: Deadline) -> WaitTurn {
         let signal = &self.signals[index(id.get())];
         let mut has_slept = false;
         loop {
             let mut state = self.lock();
-            if let Some(turn) = state.turn(id.get()) {
+            if let Some(turn) = state.wait_turn(id.get()) {
                 return turn;
             }
             // A thread that has just come sleeps, or looks at a deadline that has passed, in the next round.
@@ -243,14 +243,14 @@ impl Table {
             if has_slept && left.is_none() {
                 state.stop_waiting(id.get());
                 if let Some(slot) = state.slot(id.get()) {
-                    slot.phase = Phase::Pending;
+                    slot.phase = RequestPhase::Pending;
                 }
-                return Turn::TimedOut;
+                return WaitTurn::TimedOut;
             }
             if let Some(slot) = state.slot(id.get())
-                && !matches!(slot.phase, Phase::Waiting)
+                && !matches!(slot.phase, RequestPhase::Waiting)
             {
-                slot.phase = Phase::Waiting;
+                slot.phase = RequestPhase::Waiting;
                 state.waiting.push(index(id.get()) as u32);
             }
             signal.store(0, Ordering::Relaxed);
@@ -283,16 +283,16 @@ impl Table {
             state.release_slot(id.get());
         }
         state.reading = false;
-        if state.driver == Driver::Reading {
-            state.driver = Driver::Idle;
+        if state.driver == FutureDriver::Reading {
+            state.driver = FutureDriver::Idle;
         }
         if let Some(index) = state.waiting.pop() {
-            state.slots[index as usize].phase = Phase::Promoted;
+            state.slots[index as usize].phase = RequestPhase::Promoted;
             state.reading = true;
             drop(state);
             wake(&self.signals[index as usize]);
-        } else if state.driver == Driver::Asking {
-            state.driver = Driver::Promoted;
+        } else if state.driver == FutureDriver::Asking {
+            state.driver = FutureDriver::Promoted;
             state.reading = true;
             drop(state);
             wake(&self.driver_signal);
@@ -300,45 +300,47 @@ impl Table {
     }
 
     /// What to do with a frame that is not the reader's own. `is_long`: it is worth waking its owner to receive it.
-    pub(super) fn claim(&self, id: RequestId, is_long: bool) -> Claim {
+    pub(super) fn claim_reply(&self, id: RequestId, is_long: bool) -> ReplyClaim {
         let mut state = self.lock();
         let was_asked = (1..=state.serial).contains(&(id.get() >> INDEX_BITS));
         let Some(slot) = state.slot(id.get()) else {
-            return if was_asked { Claim::Again } else { Claim::Unknown };
+            return if was_asked { ReplyClaim::Again } else { ReplyClaim::Unknown };
         };
         match slot.phase {
-            Phase::GivenUp => Claim::Discard,
-            Phase::Waiting if is_long => {
-                slot.phase = Phase::Promoted;
+            RequestPhase::GivenUp => ReplyClaim::Discard,
+            RequestPhase::Waiting if is_long => {
+                slot.phase = RequestPhase::Promoted;
                 state.stop_waiting(id.get());
-                if state.driver == Driver::Reading {
-                    state.driver = Driver::Idle;
+                if state.driver == FutureDriver::Reading {
+                    state.driver = FutureDriver::Idle;
                 }
                 drop(state);
                 wake(&self.signals[index(id.get())]);
-                Claim::HandedOver
+                ReplyClaim::HandedOver
             }
-            Phase::Pending | Phase::Waiting => Claim::File,
-            Phase::Free | Phase::Promoted | Phase::Arrived(_) => Claim::Again,
+            RequestPhase::Pending | RequestPhase::Waiting => ReplyClaim::File,
+            RequestPhase::Free | RequestPhase::Promoted | RequestPhase::Arrived(_) => {
+                ReplyClaim::Again
+            }
         }
     }
 
     /// Files a reply and wakes who waits for it.
-    pub(super) fn file(&self, id: RequestId, filed: Filed) {
+    pub(super) fn file(&self, id: RequestId, filed: FiledReply) {
         let mut state = self.lock();
         let Some(slot) = state.slot(id.get()) else { return };
         match slot.phase {
-            Phase::GivenUp => {
+            RequestPhase::GivenUp => {
                 state.release_slot(id.get());
             }
-            Phase::Waiting => {
-                slot.phase = Phase::Arrived(filed);
+            RequestPhase::Waiting => {
+                slot.phase = RequestPhase::Arrived(filed);
                 state.stop_waiting(id.get());
                 drop(state);
                 wake(&self.signals[index(id.get())]);
             }
             _ => {
-                slot.phase = Phase::Arrived(filed);
+                slot.phase = RequestPhase::Arrived(filed);
                 if let Some(waker) = slot.waker.take() {
                     state.watched -= 1;
                     drop(state);
@@ -389,18 +391,18 @@ impl Table {
             return (true, false);
         }
         let Some(slot) = state.slot(id.get()) else { return (true, false) };
-        if matches!(slot.phase, Phase::Arrived(_)) {
+        if matches!(slot.phase, RequestPhase::Arrived(_)) {
             return (true, false);
         }
         if slot.waker.replace(waker.clone()).is_none() {
             state.watched += 1;
         }
         match state.driver {
-            Driver::Absent => {
-                state.driver = Driver::Idle;
+            FutureDriver::Absent => {
+                state.driver = FutureDriver::Idle;
                 (false, true)
             }
-            Driver::Idle => {
+            FutureDriver::Idle => {
                 drop(state);
                 wake(&self.driver_signal);
                 (false, false)
@@ -411,7 +413,7 @@ impl Table {
 
     /// The driver thread could not be started.
     pub(super) fn no_driver(&self) {
-        self.lock().driver = Driver::Absent;
+        self.lock().driver = FutureDriver::Absent;
     }
 
     /// Futures wait for replies.
@@ -426,19 +428,20 @@ impl Table {
             {
                 let mut state = self.lock();
                 if state.dead.is_some() {
-                    state.driver = Driver::Absent;
+                    state.driver = FutureDriver::Absent;
                     return false;
                 }
-                if state.driver == Driver::Promoted || (state.watched > 0 && !state.reading) {
-                    state.driver = Driver::Reading;
+                if state.driver == FutureDriver::Promoted || (state.watched > 0 && !state.reading) {
+                    state.driver = FutureDriver::Reading;
                     state.reading = true;
                     return true;
                 }
                 if state.watched == 0 && slept && self.driver_signal.load(Ordering::Relaxed) == 0 {
-                    state.driver = Driver::Absent;
+                    state.driver = FutureDriver::Absent;
                     return false;
                 }
-                state.driver = if state.watched > 0 { Driver::Asking } else { Driver::Idle };
+                state.driver =
+                    if state.watched > 0 { FutureDriver::Asking } else { FutureDriver::Idle };
                 self.driver_signal.store(0, Ordering::Relaxed);
             }
             sleep(&self.driver_signal, DRIVER_IDLE);

@@ -10,13 +10,13 @@ use rustls::ServerConfig;
 use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
 
 use super::Listener;
-use super::layer::Start;
-use super::ration::Ration;
+use super::layer::LayerStart;
+use super::ration::LogRation;
 use crate::TlsFiles;
 use crate::handshake::goodbye;
 use crate::key::ClusterKey;
 use crate::socket;
-use crate::tls::{Handshake, server_config};
+use crate::tls::{TlsHandshake, server_config};
 
 /// Connections taken in before those that exist have their turn.
 const ACCEPTS_PER_TURN: usize = 16;
@@ -26,40 +26,40 @@ const SPARE: usize = 16;
 const FIRST_LEN_MAX: usize = 4096;
 
 /// A connection that has just come.
-pub(super) struct Accepted {
+pub(super) struct AcceptedConnection {
     pub(super) fd: OwnedFd,
     pub(super) uid: Option<u32>,
     pub(super) is_tcp: bool,
-    pub(super) start: Start,
+    pub(super) start: LayerStart,
 }
 
 /// Accepts from listeners, also when descriptors run out.
 #[derive(Debug)]
-pub(super) struct Acceptor {
+pub(super) struct ConnectionAcceptor {
     pub(super) listeners: Vec<Listener>,
     /// Descriptors to give up when there are no others, so that connections can be taken, told so and closed; otherwise they
     /// would stay in the queue and keep the loop awake.
     spare: Vec<OwnedFd>,
     /// Of lines about connections that were refused.
-    pub(super) ration: Ration,
+    pub(super) ration: LogRation,
     /// For the listeners that take TLS.
     tls: Option<Arc<ServerConfig>>,
 }
 
-impl Accepted {
+impl AcceptedConnection {
     /// Tells whoever it is why it is not taken up. What he has said is read first: a socket that is closed with something unread tells him
     /// nothing.
     pub(super) fn refuse(self, error: &Error) {
         // A courtesy; whether it arrives does not matter.
         let _ = rustix::net::recv(&self.fd, &mut [0; FIRST_LEN_MAX], RecvFlags::DONTWAIT);
-        if matches!(self.start, Start::Plain) {
+        if matches!(self.start, LayerStart::Plain) {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let _ = rustix::net::send(&self.fd, &goodbye(error), flags);
         }
     }
 }
 
-impl Acceptor {
+impl ConnectionAcceptor {
     pub(super) fn new(
         listeners: Vec<Listener>,
         key: &ClusterKey,
@@ -67,7 +67,7 @@ impl Acceptor {
     ) -> Result<Self> {
         let is_any_tls = listeners.iter().any(Listener::is_tls);
         let tls = is_any_tls.then(|| server_config(key, files)).transpose()?;
-        let (spare, ration) = (Vec::with_capacity(SPARE), Ration::default());
+        let (spare, ration) = (Vec::with_capacity(SPARE), LogRation::default());
         let mut acceptor = Self { listeners, spare, ration, tls };
         acceptor.spare().map_err(|errno| Error::io("make an event loop", errno))?;
         Ok(acceptor)
@@ -82,7 +82,7 @@ impl Acceptor {
     }
 
     /// Takes what waits at a listener.
-    pub(super) fn accept(&mut self, index: usize, mut take: impl FnMut(Accepted)) {
+    pub(super) fn accept(&mut self, index: usize, mut take: impl FnMut(AcceptedConnection)) {
         // Some are to be spare before any other is taken.
         let _ = self.spare();
         let Some(listener) = self.listeners.get(index) else { return };
@@ -137,7 +137,11 @@ impl Acceptor {
     }
 }
 
-fn prepare(fd: OwnedFd, is_tcp: bool, tls: Option<&Arc<ServerConfig>>) -> Result<Accepted> {
+fn prepare(
+    fd: OwnedFd,
+    is_tcp: bool,
+    tls: Option<&Arc<ServerConfig>>,
+) -> Result<AcceptedConnection> {
     socket::tune(fd.as_fd(), is_tcp).map_err(|errno| Error::io("set socket options", errno))?;
     let uid = if is_tcp {
         None
@@ -147,8 +151,8 @@ fn prepare(fd: OwnedFd, is_tcp: bool, tls: Option<&Arc<ServerConfig>>) -> Result
         Some(peer.uid.as_raw())
     };
     let start = match tls {
-        Some(config) => Start::Accept(Box::new(Handshake::server(config)?)),
-        None => Start::Plain,
+        Some(config) => LayerStart::Accept(Box::new(TlsHandshake::server(config)?)),
+        None => LayerStart::Plain,
     };
-    Ok(Accepted { fd, uid, is_tcp, start })
+    Ok(AcceptedConnection { fd, uid, is_tcp, start })
 }

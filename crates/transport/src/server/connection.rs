@@ -5,12 +5,12 @@ use std::time::Duration;
 use rustix::event::epoll;
 use samite_types::{Error, ErrorKind, NodeId, Result, SystemEntropy};
 use samite_wire::WireError;
-use samite_wire::frame::{FrameCheck, FrameKind, HEADER_LEN, Header};
+use samite_wire::frame::{CheckedHeader, FrameCheck, FrameKind, HEADER_LEN};
 
-use super::harm::is_request_harmed;
-use super::layer::Layer;
+use super::injected_fault::is_request_harmed;
+use super::layer::ReceiveLayer;
 use super::rings::RingInput;
-use super::{ConnId, Peer, Replies, Service};
+use super::{ConnId, ConnectionPeer, NodeService, ReplySink};
 use crate::address::socket_flags;
 use crate::handshake::{NodeSide, NodeStep, check_header, is_trusted, read_goodbye};
 use crate::key::ClusterKey;
@@ -29,21 +29,21 @@ const RECEIVES_PER_TURN: usize = 4;
 
 /// How far a peer has come.
 #[derive(Debug)]
-pub(super) enum Phase {
+pub(super) enum ConnectionPhase {
     Handshake(NodeSide),
-    Open(Peer),
+    Open(ConnectionPeer),
     /// Made by this side; the other end is a node.
     Outgoing,
 }
 
 /// The receiving half of a connection.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct ServerConnection {
     pub(super) id: ConnId,
-    pub(super) phase: Phase,
+    pub(super) phase: ConnectionPhase,
     pub(super) uid: Option<u32>,
     pub(super) is_tcp: bool,
-    pub(super) layer: Layer,
+    pub(super) layer: ReceiveLayer,
     pub(super) rings: Option<RingInput>,
     /// Bytes of frames that are not complete, or not served yet; at most [`SCRATCH_LEN`].
     partial: Vec<u8>,
@@ -52,7 +52,7 @@ pub(super) struct Connection {
     /// Its whole length; 0 when there is none.
     long_len: usize,
     /// Its header, and the checksum of what has come so far once the body has: computed while the bytes are in the cache.
-    long_check: Option<(Header, FrameCheck)>,
+    long_check: Option<(CheckedHeader, FrameCheck)>,
     /// Complete frames were kept because the peer does not take its replies.
     paused: bool,
     /// Bytes ever received: shows progress.
@@ -65,26 +65,26 @@ pub(super) struct Connection {
 
 /// What there is for the loop to do after a connection has been read.
 #[derive(Debug)]
-pub(super) enum Next {
+pub(super) enum ReadResult {
     /// Nothing.
     Wait,
     /// The peer has proved the key: welcome it.
-    Welcome { peer: Peer, wants_rings: bool },
+    Welcome { peer: ConnectionPeer, wants_rings: bool },
 }
 
 /// What every connection of a loop needs to know.
-pub(super) struct Place<'a> {
+pub(super) struct LoopContext<'a> {
     pub(super) node: NodeId,
     pub(super) key: &'a ClusterKey,
-    pub(super) service: &'a mut dyn Service,
-    pub(super) replies: &'a mut Replies,
+    pub(super) service: &'a mut dyn NodeService,
+    pub(super) replies: &'a mut ReplySink,
 }
 
-impl Connection {
-    pub(super) fn new(id: ConnId, uid: Option<u32>, is_tcp: bool, layer: Layer) -> Self {
+impl ServerConnection {
+    pub(super) fn new(id: ConnId, uid: Option<u32>, is_tcp: bool, layer: ReceiveLayer) -> Self {
         Self {
             id,
-            phase: Phase::Handshake(NodeSide::Fresh),
+            phase: ConnectionPhase::Handshake(NodeSide::Fresh),
             uid,
             is_tcp,
             layer,
@@ -102,17 +102,17 @@ impl Connection {
 
     /// The service knows of it.
     pub(super) const fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open(_) | Phase::Outgoing)
+        matches!(self.phase, ConnectionPhase::Open(_) | ConnectionPhase::Outgoing)
     }
 
     /// It was made by this side.
     pub(super) const fn is_outgoing(&self) -> bool {
-        matches!(self.phase, Phase::Outgoing)
+        matches!(self.phase, ConnectionPhase::Outgoing)
     }
 
     /// The peer is not read from until it takes what waits for it. What it says by a connection that this side has made is taken
     /// always: it makes less to send, and two nodes must not wait for each other.
-    pub(super) fn is_held_back(&self, replies: &Replies) -> bool {
+    pub(super) fn is_held_back(&self, replies: &ReplySink) -> bool {
         !self.is_outgoing() && replies.is_full(self.id)
     }
 
@@ -141,15 +141,19 @@ impl Connection {
     ///
     /// # Errors
     /// Why the connection is to be ended.
-    pub(super) fn read(&mut self, scratch: &mut [u8], place: &mut Place<'_>) -> Result<Next> {
+    pub(super) fn read(
+        &mut self,
+        scratch: &mut [u8],
+        place: &mut LoopContext<'_>,
+    ) -> Result<ReadResult> {
         if !self.layer.advance(self.id, scratch, place.replies)? {
-            return Ok(Next::Wait);
+            return Ok(ReadResult::Wait);
         }
         if self.paused && !self.is_held_back(place.replies) {
             self.paused = false;
             let kept = std::mem::take(&mut self.partial);
             let next = self.serve(&kept, place)?;
-            if !matches!(next, Next::Wait) {
+            if !matches!(next, ReadResult::Wait) {
                 return Ok(next);
             }
         }
@@ -158,9 +162,9 @@ impl Connection {
         while turns < RECEIVES_PER_TURN || self.layer.is_ready() {
             turns += 1;
             if self.is_held_back(place.replies) {
-                return Ok(Next::Wait);
+                return Ok(ReadResult::Wait);
             }
-            let Some(fd) = place.replies.fd(self.id) else { return Ok(Next::Wait) };
+            let Some(fd) = place.replies.fd(self.id) else { return Ok(ReadResult::Wait) };
             let kept = self.partial.len();
             let received = if self.long_len > 0 {
                 let left = self.long_len - self.long.len();
@@ -177,7 +181,7 @@ impl Connection {
                 Ok(0) => return Err(gone()),
                 Err(rustix::io::Errno::CONNRESET) => return Err(was_reset(self.is_tcp)),
                 Ok(received) => received,
-                Err(rustix::io::Errno::AGAIN) => return Ok(Next::Wait),
+                Err(rustix::io::Errno::AGAIN) => return Ok(ReadResult::Wait),
                 Err(errno) => return Err(socket::broken("receive", errno)),
             };
             self.progress += received as u64;
@@ -192,15 +196,15 @@ impl Connection {
             self.partial.clear();
             let filled = kept + received;
             let next = self.serve(&scratch[..filled], place)?;
-            if !matches!(next, Next::Wait) || filled < scratch.len() {
+            if !matches!(next, ReadResult::Wait) || filled < scratch.len() {
                 return Ok(next);
             }
         }
-        Ok(Next::Wait)
+        Ok(ReadResult::Wait)
     }
 
     /// Serves the complete frames of `bytes` and keeps the rest.
-    fn serve(&mut self, bytes: &[u8], place: &mut Place<'_>) -> Result<Next> {
+    fn serve(&mut self, bytes: &[u8], place: &mut LoopContext<'_>) -> Result<ReadResult> {
         let mut rest = bytes;
         while let Some((raw, after)) = rest.split_first_chunk::<HEADER_LEN>() {
             if self.is_held_back(place.replies) || place.replies.is_closing(self.id) {
@@ -211,7 +215,7 @@ impl Connection {
                 let words = "this address takes no TLS; connect by tcp://…";
                 return Err(Error::new(ErrorKind::Denied, words));
             }
-            let header = Header::parse(raw)?;
+            let header = CheckedHeader::parse(raw)?;
             if !self.is_open() {
                 check_header(&header)?;
             }
@@ -223,20 +227,20 @@ impl Connection {
                     self.long_len = HEADER_LEN + header.len_after();
                     self.long.clear();
                     self.long.extend_from_slice(rest);
-                    return Ok(Next::Wait);
+                    return Ok(ReadResult::Wait);
                 }
                 break;
             };
             rest = behind;
             let next = self.frame(&header, content, place)?;
-            if !matches!(next, Next::Wait) {
+            if !matches!(next, ReadResult::Wait) {
                 self.paused = !rest.is_empty();
                 self.partial.extend_from_slice(rest);
                 return Ok(next);
             }
         }
         self.partial.extend_from_slice(rest);
-        Ok(Next::Wait)
+        Ok(ReadResult::Wait)
     }
 
     /// Takes the `received` bytes at the end of a long frame into its checksum.
@@ -244,7 +248,7 @@ impl Connection {
         if let Some((_, check)) = &mut self.long_check {
             check.update(&self.long[self.long.len() - received..]);
         } else if let Some((raw, content)) = self.long.split_first_chunk::<HEADER_LEN>() {
-            let header = Header::parse(raw)?;
+            let header = CheckedHeader::parse(raw)?;
             if let Some((body, payload)) = content.split_at_checked(header.body_len) {
                 let mut check = header.check(body);
                 check.update(payload);
@@ -254,17 +258,19 @@ impl Connection {
         Ok(())
     }
 
-    fn serve_long(&mut self, place: &mut Place<'_>) -> Result<()> {
+    fn serve_long(&mut self, place: &mut LoopContext<'_>) -> Result<()> {
         let mut long = std::mem::take(&mut self.long);
         self.long_len = 0;
         if let Some((header, check)) = self.long_check.take() {
             check.finish()?;
             let (body, payload) = long[HEADER_LEN..].split_at(header.body_len);
             match &self.phase {
-                Phase::Open(peer) => serve_request(self.id, peer, &header, body, payload, place)?,
-                Phase::Outgoing => serve_reply(self.id, &header, body, payload, place)?,
+                ConnectionPhase::Open(peer) => {
+                    serve_request(self.id, peer, &header, body, payload, place)?
+                }
+                ConnectionPhase::Outgoing => serve_reply(self.id, &header, body, payload, place)?,
                 // Only a peer that has proved the key may send long frames.
-                Phase::Handshake(_) => {}
+                ConnectionPhase::Handshake(_) => {}
             }
         }
         if long.capacity() <= KEPT_BUFFER_LEN_MAX {
@@ -275,19 +281,24 @@ impl Connection {
     }
 
     /// Serves one frame that has come by socket.
-    fn frame(&mut self, header: &Header, content: &[u8], place: &mut Place<'_>) -> Result<Next> {
+    fn frame(
+        &mut self,
+        header: &CheckedHeader,
+        content: &[u8],
+        place: &mut LoopContext<'_>,
+    ) -> Result<ReadResult> {
         let (body, payload) = content.split_at(header.body_len);
         header.verify(body, &[payload])?;
         match &mut self.phase {
-            Phase::Open(peer) => {
+            ConnectionPhase::Open(peer) => {
                 serve_request(self.id, peer, header, body, payload, place)?;
-                Ok(Next::Wait)
+                Ok(ReadResult::Wait)
             }
-            Phase::Outgoing => {
+            ConnectionPhase::Outgoing => {
                 serve_reply(self.id, header, body, payload, place)?;
-                Ok(Next::Wait)
+                Ok(ReadResult::Wait)
             }
-            Phase::Handshake(side) => {
+            ConnectionPhase::Handshake(side) => {
                 let binding = self.layer.binding();
                 match side.step(
                     header.kind,
@@ -300,7 +311,7 @@ impl Connection {
                     NodeStep::Challenge { node, .. }
                         if node.is_some_and(|node| place.replies.faults.is_cut(node)) =>
                     {
-                        Ok(Next::Wait)
+                        Ok(ReadResult::Wait)
                     }
                     NodeStep::Challenge { mut bytes, node } => {
                         let (id, challenge) = (self.id, FrameKind::Challenge);
@@ -316,26 +327,24 @@ impl Connection {
                         if !is_over {
                             place.replies.push_raw(id, &bytes);
                         }
-                        Ok(Next::Wait)
+                        Ok(ReadResult::Wait)
                     }
                     NodeStep::Proved { client, node, uid, wants_rings } => {
                         self.check_node(node)?;
                         let kind = header.kind;
                         if self.is_tcp && place.replies.ends_handshake(self.id, node, kind, None)? {
-                            return Ok(Next::Wait);
+                            return Ok(ReadResult::Wait);
                         }
-                        let transport = if self.layer.binding().is_some() {
-                            crate::Transport::Tls
-                        } else if self.is_tcp {
-                            crate::Transport::Tcp
-                        } else if wants_rings {
-                            crate::Transport::Shm
-                        } else {
-                            crate::Transport::Unix
+                        let has_tls = self.layer.binding().is_some();
+                        let transport = match (has_tls, self.is_tcp, wants_rings) {
+                            (true, ..) => crate::TransportKind::Tls,
+                            (_, true, _) => crate::TransportKind::Tcp,
+                            (.., true) => crate::TransportKind::Shm,
+                            _ => crate::TransportKind::Unix,
                         };
                         let uid = self.uid.unwrap_or(uid);
-                        let peer = Peer { client, node, uid, transport };
-                        Ok(Next::Welcome { peer, wants_rings })
+                        let peer = ConnectionPeer { client, node, uid, transport };
+                        Ok(ReadResult::Welcome { peer, wants_rings })
                     }
                 }
             }
@@ -346,10 +355,10 @@ impl Connection {
 /// Hands a frame that came by a connection of this side's making to the service.
 fn serve_reply(
     id: ConnId,
-    header: &Header,
+    header: &CheckedHeader,
     body: &[u8],
     payload: &[u8],
-    place: &mut Place<'_>,
+    place: &mut LoopContext<'_>,
 ) -> Result<()> {
     match header.kind {
         FrameKind::PeerReply => {
@@ -369,11 +378,11 @@ fn serve_reply(
 /// Hands a frame of a peer that has proved the key to the service.
 pub(super) fn serve_request(
     id: ConnId,
-    peer: &Peer,
-    header: &Header,
+    peer: &ConnectionPeer,
+    header: &CheckedHeader,
     body: &[u8],
     payload: &[u8],
-    place: &mut Place<'_>,
+    place: &mut LoopContext<'_>,
 ) -> Result<()> {
     match header.kind {
         FrameKind::Peer if peer.node.is_none() => {

@@ -7,40 +7,40 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use samite_types::fault::Faults;
+use samite_types::fault::FaultSwitch;
 use samite_types::{Deadline, Error, ErrorKind, NodeId, Result};
 
-use super::Waker;
-use super::accept::Accepted;
-use super::layer::Start;
+use super::LoopWaker;
+use super::accept::AcceptedConnection;
+use super::layer::LayerStart;
 use crate::Address;
-use crate::client::Identity;
+use crate::client::ConnectIdentity;
 use crate::client::connect::connect_node;
 use crate::key::ClusterKey;
 
 /// What came of a dial.
-pub(super) struct Dialled {
+pub(super) struct DialResult {
     pub(super) ticket: u64,
-    pub(super) made: Result<(Accepted, NodeId)>,
+    pub(super) made: Result<(AcceptedConnection, NodeId)>,
 }
 
 /// Makes connections to other nodes for the service of one [`EventLoop`](super::EventLoop).
 #[derive(Clone)]
-pub struct Dialler {
-    faults: Arc<Faults>,
+pub struct NodeDialler {
+    faults: Arc<FaultSwitch>,
     key: ClusterKey,
     /// At most one for each dial that the service has asked for.
-    dialled: Arc<Mutex<VecDeque<Dialled>>>,
-    waker: Waker,
+    dialled: Arc<Mutex<VecDeque<DialResult>>>,
+    waker: LoopWaker,
 }
 
-impl Dialler {
-    pub(super) fn new(faults: Arc<Faults>, key: ClusterKey, waker: Waker) -> Self {
+impl NodeDialler {
+    pub(super) fn new(faults: Arc<FaultSwitch>, key: ClusterKey, waker: LoopWaker) -> Self {
         Self { faults, key, dialled: Arc::default(), waker }
     }
 
     /// Connects to the first of `addresses` that answers, as this node. What came of it is told by
-    /// [`Service::connected`](super::Service::connected) with this ticket. Never waits. The caller sees to it that
+    /// [`Service::connected`](super::NodeService::connected) with this ticket. Never waits. The caller sees to it that
     /// few are under way.
     pub fn dial(&self, ticket: u64, addresses: Vec<Address>, deadline: Deadline) {
         let dialler = self.clone();
@@ -54,15 +54,20 @@ impl Dialler {
         }
     }
 
-    fn connect(&self, addresses: &[Address], deadline: Deadline) -> Result<(Accepted, NodeId)> {
-        let who = Identity::node(&self.faults);
+    fn connect(
+        &self,
+        addresses: &[Address],
+        deadline: Deadline,
+    ) -> Result<(AcceptedConnection, NodeId)> {
+        let who = ConnectIdentity::node(&self.faults);
         let mut failed = Error::new(ErrorKind::Unavailable, "node has no address");
         for address in addresses {
             match connect_node(address, &self.key, &who, deadline) {
                 Ok((fd, tls, node)) => {
                     let is_tcp = address.is_tcp();
-                    let start = tls.map_or(Start::Plain, |tls| Start::Made(Box::new(tls)));
-                    return Ok((Accepted { fd, uid: None, is_tcp, start }, node));
+                    let start =
+                        tls.map_or(LayerStart::Plain, |tls| LayerStart::Made(Box::new(tls)));
+                    return Ok((AcceptedConnection { fd, uid: None, is_tcp, start }, node));
                 }
                 Err(error) => failed = error,
             }
@@ -70,19 +75,19 @@ impl Dialler {
         Err(failed)
     }
 
-    fn done(&self, ticket: u64, made: Result<(Accepted, NodeId)>) {
+    fn done(&self, ticket: u64, made: Result<(AcceptedConnection, NodeId)>) {
         let mut dialled = self.dialled.lock().unwrap_or_else(PoisonError::into_inner);
-        dialled.push_back(Dialled { ticket, made });
+        dialled.push_back(DialResult { ticket, made });
         drop(dialled);
         self.waker.wake();
     }
 
-    pub(super) fn take(&self) -> Option<Dialled> {
+    pub(super) fn take(&self) -> Option<DialResult> {
         self.dialled.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 }
 
-impl fmt::Debug for Dialler {
+impl fmt::Debug for NodeDialler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dialler").field("node", &self.faults.node()).finish_non_exhaustive()
     }

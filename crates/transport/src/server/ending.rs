@@ -5,8 +5,8 @@ use std::time::Duration;
 use rustix::event::epoll;
 use samite_types::{Clock, Error, ErrorKind, SystemClock};
 
-use super::connection::Phase;
-use super::{EventLoop, Service};
+use super::connection::ConnectionPhase;
+use super::{EventLoop, NodeService};
 use crate::handshake::goodbye;
 use crate::socket::timespec;
 
@@ -15,7 +15,7 @@ const LAST_FLUSH: Duration = Duration::from_secs(1);
 
 impl EventLoop {
     /// Ends a connection and logs why.
-    pub(super) fn end(&mut self, index: usize, error: &Error, service: &mut dyn Service) {
+    pub(super) fn end(&mut self, index: usize, error: &Error, service: &mut dyn NodeService) {
         let Some(connection) = self.connections.get_mut(index).and_then(Option::take) else {
             return;
         };
@@ -25,7 +25,8 @@ impl EventLoop {
             tracing::debug!("{id} ended: {error}");
         } else {
             let uid = connection.uid;
-            let is_stranger = !matches!(connection.phase, Phase::Open(_) | Phase::Outgoing);
+            let is_stranger =
+                !matches!(connection.phase, ConnectionPhase::Open(_) | ConnectionPhase::Outgoing);
             let line = is_stranger.then(|| self.acceptor.ration.line(SystemClock.monotonic()));
             match line {
                 None => tracing::warn!(kind = ?error.kind(), uid, "{id} dropped: {error}"),
@@ -47,7 +48,7 @@ impl EventLoop {
         }
         self.watch.forget_handshake(id);
         let is_broken = !is_closed || self.replies.is_bent(id);
-        self.replies.remove(id, matches!(connection.phase, Phase::Open(_)));
+        self.replies.remove(id, matches!(connection.phase, ConnectionPhase::Open(_)));
         self.free.push(index);
         if connection.is_open() {
             if is_broken {
@@ -58,7 +59,7 @@ impl EventLoop {
     }
 
     /// Sends what is left, for a limited time.
-    pub(super) fn finish(&mut self, service: &mut dyn Service) {
+    pub(super) fn finish(&mut self, service: &mut dyn NodeService) {
         let end = SystemClock.monotonic() + LAST_FLUSH;
         loop {
             let mut left = false;

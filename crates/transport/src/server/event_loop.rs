@@ -15,26 +15,28 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use samite_types::fault::{Faults, Party};
+use samite_types::fault::{FaultParty, FaultSwitch};
 use samite_types::{Clock, Error, ErrorKind, NodeId, Result, SystemClock};
 use samite_wire::frame::FrameKind;
 use samite_wire::hello::Welcome;
 use smallvec::SmallVec;
 
-use super::accept::{Accepted, Acceptor};
-use super::connection::{Connection, Next, Phase, Place, SCRATCH_LEN};
-use super::dial::{Dialled, Dialler};
-use super::layer::{Layer, Start};
+use super::accept::{AcceptedConnection, ConnectionAcceptor};
+use super::connection::{ConnectionPhase, LoopContext, ReadResult, SCRATCH_LEN, ServerConnection};
+use super::dial::{DialResult, NodeDialler};
+use super::layer::{LayerStart, ReceiveLayer};
 use super::rings::{NewRings, RingInput};
-use super::source::{Source, token};
-use super::waker::Waker;
-use super::watch::Watch;
-use super::{ConnId, Left, Listener, Options, Peer, Replies, Service};
+use super::source::{EventSource, token};
+use super::waker::LoopWaker;
+use super::watch::LoopTimer;
+use super::{
+    ConnId, ConnectionPeer, Listener, LoopOptions, NodeService, ReplySink, SharedMemoryWork,
+};
 use crate::handshake::{frame, is_trusted};
 use crate::key::ClusterKey;
-use crate::shm::cores::{Company, Leaving, this_core};
+use crate::shm::cores::{CoreLeaving, CoreSharers, this_core};
 use crate::socket::{self, timespec};
-use crate::spin::{Poll, Spin};
+use crate::spin::{PollCost, SpinTime};
 
 /// Events taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
@@ -52,25 +54,25 @@ const RING_TURNS_PER_SORTING: u32 = 1024;
 pub struct EventLoop {
     node: NodeId,
     key: ClusterKey,
-    options: Options,
+    options: LoopOptions,
     pub(super) epoll: OwnedFd,
-    pub(super) acceptor: Acceptor,
-    waker: Waker,
-    dialler: Dialler,
-    pub(super) connections: Vec<Option<Connection>>,
+    pub(super) acceptor: ConnectionAcceptor,
+    waker: LoopWaker,
+    dialler: NodeDialler,
+    pub(super) connections: Vec<Option<ServerConnection>>,
     pub(super) free: Vec<usize>,
     serial: u32,
-    pub(super) replies: Replies,
+    pub(super) replies: ReplySink,
     /// Connections whose rings are polled.
     pub(super) awake: Vec<usize>,
     /// Sockets are polled, for something came lately.
     sockets_awake: bool,
     scratch: Vec<u8>,
-    pub(super) watch: Watch,
-    spin: Spin,
+    pub(super) watch: LoopTimer,
+    spin: SpinTime,
     /// A client whose ring is polled waits on this thread's core.
     is_near: bool,
-    leaving: Leaving,
+    leaving: CoreLeaving,
     /// Clients have left something in shared memory since the rings were last sorted.
     polled: bool,
 }
@@ -90,37 +92,38 @@ impl EventLoop {
         node: NodeId,
         key: ClusterKey,
         listeners: Vec<Listener>,
-        options: Options,
+        options: LoopOptions,
     ) -> Result<Self> {
         let failed = |errno| Error::io("make an event loop", errno);
-        let faults = options.faults.clone().unwrap_or_else(|| Faults::new(node, None));
+        let faults = options.faults.clone().unwrap_or_else(|| FaultSwitch::new(node, None));
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let waker = Waker::new().map_err(failed)?;
+        let waker = LoopWaker::new().map_err(failed)?;
         let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, waker.bell(), token(Source::Waker, 0, 0), edge).map_err(failed)?;
+        epoll::add(&epoll, waker.wake_descriptor(), token(EventSource::Waker, 0, 0), edge)
+            .map_err(failed)?;
         for (index, listener) in listeners.iter().enumerate() {
             let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-            let data = token(Source::Listener, 0, index);
+            let data = token(EventSource::Listener, 0, index);
             epoll::add(&epoll, listener.fd(), data, flags).map_err(failed)?;
         }
         Ok(Self {
             node,
             epoll,
-            acceptor: Acceptor::new(listeners, &key, options.tls.as_deref())?,
-            dialler: Dialler::new(Arc::clone(&faults), key.clone(), waker.clone()),
+            acceptor: ConnectionAcceptor::new(listeners, &key, options.tls.as_deref())?,
+            dialler: NodeDialler::new(Arc::clone(&faults), key.clone(), waker.clone()),
             key,
             waker,
             connections: Vec::new(),
             free: Vec::new(),
             serial: 0,
-            replies: Replies::new(options.output_len_max, faults),
+            replies: ReplySink::new(options.output_len_max, faults),
             awake: Vec::new(),
             sockets_awake: false,
             scratch: vec![0; SCRATCH_LEN],
-            watch: Watch::new(options.tick),
-            spin: Spin::serving(options.spin),
+            watch: LoopTimer::new(options.tick),
+            spin: SpinTime::serving(options.spin),
             is_near: false,
-            leaving: Leaving::new(),
+            leaving: CoreLeaving::new(),
             polled: false,
             options,
         })
@@ -128,13 +131,13 @@ impl EventLoop {
 
     /// A handle to wake this loop.
     #[must_use]
-    pub fn waker(&self) -> Waker {
+    pub fn waker(&self) -> LoopWaker {
         self.waker.clone()
     }
 
     /// A handle by which the service has connections to other nodes made.
     #[must_use]
-    pub fn dialler(&self) -> Dialler {
+    pub fn dialler(&self) -> NodeDialler {
         self.dialler.clone()
     }
 
@@ -142,17 +145,17 @@ impl EventLoop {
     ///
     /// # Errors
     /// Only when the loop itself cannot go on; a peer's errors end that peer's connection.
-    pub fn run(mut self, service: &mut dyn Service, stop: &AtomicBool) -> Result<()> {
+    pub fn run(mut self, service: &mut dyn NodeService, stop: &AtomicBool) -> Result<()> {
         let mut turns = 0u32;
         while !stop.load(Ordering::Relaxed) {
             let mut has_looked = false;
             if self.awake.is_empty() && !self.sockets_awake {
                 // Clients that left something before they were told that this loop sleeps have rung no doorbell.
                 let timeout = match service.poll() {
-                    Left::Nothing => self.watch.timeout(
+                    SharedMemoryWork::Nothing => self.watch.timeout(
                         service.alarm_at().into_iter().chain(self.replies.next_late()).min(),
                     ),
-                    Left::Something | Left::ByNear { .. } => Some(Duration::ZERO),
+                    _ => Some(Duration::ZERO),
                 };
                 self.look(timeout, service)?;
                 self.spin.woke();
@@ -160,7 +163,7 @@ impl EventLoop {
             } else {
                 turns = turns.wrapping_add(1);
                 let mut served = self.serve_rings(service);
-                let poll = if self.sockets_awake { Poll::Kernel } else { Poll::Memory };
+                let poll = if self.sockets_awake { PollCost::Kernel } else { PollCost::Memory };
                 let turns_per_look = match (self.sockets_awake, served) {
                     (true, _) => 1,
                     (false, true) => BUSY_TURNS_PER_LOOK,
@@ -171,14 +174,14 @@ impl EventLoop {
                     served |= has_looked;
                 }
                 let left = match served || !turns.is_multiple_of(IDLE_TURNS_PER_POLL) {
-                    true => Left::Nothing,
+                    true => SharedMemoryWork::Nothing,
                     false => service.poll(),
                 };
-                if left != Left::Nothing {
+                if left != SharedMemoryWork::Nothing {
                     self.polled = true;
                     self.spin.found();
-                    if let Left::ByNear { are_others } = left {
-                        self.leaving.served_near(Company::of(are_others));
+                    if let SharedMemoryWork::ByNear { are_others } = left {
+                        self.leaving.served_on_core(CoreSharers::of(are_others));
                         self.spin.hand_over();
                     }
                 } else if served {
@@ -213,7 +216,7 @@ impl EventLoop {
     }
 
     /// Takes what the kernel has, waiting for it up to `timeout`, and serves it. Returns whether there was anything.
-    fn look(&mut self, timeout: Option<Duration>, service: &mut dyn Service) -> Result<bool> {
+    fn look(&mut self, timeout: Option<Duration>, service: &mut dyn NodeService) -> Result<bool> {
         let timeout = if self.waker.may_sleep() { timeout } else { Some(Duration::ZERO) };
         // Not kept in the loop: events hold a pointer-sized union, which would tie the loop to one thread.
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
@@ -237,11 +240,11 @@ impl EventLoop {
         Ok(!events.is_empty())
     }
 
-    fn event(&mut self, data: u64, flags: epoll::EventFlags, service: &mut dyn Service) {
+    fn event(&mut self, data: u64, flags: epoll::EventFlags, service: &mut dyn NodeService) {
         let index = (data & 0xffff_ffff) as usize;
         let serial = (data >> 32 & 0xff_ffff) as u32;
         let source = data >> 56;
-        if source == Source::Listener as u64 {
+        if source == EventSource::Listener as u64 {
             self.accept(index, service);
             return;
         }
@@ -250,9 +253,9 @@ impl EventLoop {
         if connection.id.serial() & 0xff_ffff != serial {
             return;
         }
-        if source == Source::Doorbell as u64 {
+        if source == EventSource::Doorbell as u64 {
             self.wake_rings(index);
-        } else if source == Source::Socket as u64 {
+        } else if source == EventSource::Socket as u64 {
             let id = connection.id;
             self.sockets_awake = true;
             if flags.contains(epoll::EventFlags::OUT) {
@@ -268,8 +271,8 @@ impl EventLoop {
         }
     }
 
-    fn accept(&mut self, listener: usize, service: &mut dyn Service) {
-        let mut accepted: SmallVec<[Accepted; 16]> = SmallVec::new();
+    fn accept(&mut self, listener: usize, service: &mut dyn NodeService) {
+        let mut accepted: SmallVec<[AcceptedConnection; 16]> = SmallVec::new();
         self.acceptor.accept(listener, |connection| accepted.push(connection));
         for connection in accepted {
             self.add(connection, service);
@@ -277,22 +280,22 @@ impl EventLoop {
     }
 
     /// Takes up a connection that was made for the service, or tells it why there is none.
-    fn adopt(&mut self, dialled: Dialled, service: &mut dyn Service) {
+    fn adopt(&mut self, dialled: DialResult, service: &mut dyn NodeService) {
         let made = dialled.made.and_then(|(accepted, node)| {
             let id = self
                 .enter(accepted)
                 .map_err(|errno| Error::io(format_args!("watch node {node}"), errno))?;
             if let Some(Some(connection)) = self.connections.get_mut(id.index()) {
-                connection.phase = Phase::Outgoing;
+                connection.phase = ConnectionPhase::Outgoing;
             }
-            self.replies.meets(id, Party::Node(node));
+            self.replies.meets(id, FaultParty::Node(node));
             tracing::debug!("{id}: to node {node}");
             Ok((id, node))
         });
         service.connected(dialled.ticket, made, &mut self.replies);
     }
 
-    fn add(&mut self, accepted: Accepted, service: &mut dyn Service) {
+    fn add(&mut self, accepted: AcceptedConnection, service: &mut dyn NodeService) {
         let open = self.connections.len() - self.free.len();
         if open >= self.options.connections_max {
             if let Some(more) = self.acceptor.ration.line(SystemClock.monotonic()) {
@@ -320,11 +323,11 @@ impl EventLoop {
     }
 
     /// Gives a socket its place.
-    fn enter(&mut self, accepted: Accepted) -> std::result::Result<ConnId, Errno> {
+    fn enter(&mut self, accepted: AcceptedConnection) -> std::result::Result<ConnId, Errno> {
         let index = self.free.pop().unwrap_or(self.connections.len());
         self.serial = self.serial.wrapping_add(1);
         let id = ConnId::new(self.serial, index);
-        let data = token(Source::Socket, self.serial, index);
+        let data = token(EventSource::Socket, self.serial, index);
         if let Err(errno) = epoll::add(&self.epoll, &accepted.fd, data, epoll::EventFlags::IN) {
             if index < self.connections.len() {
                 self.free.push(index);
@@ -336,21 +339,22 @@ impl EventLoop {
         }
         self.replies.open(id, accepted.fd, accepted.is_tcp);
         let layer = match accepted.start {
-            Start::Plain => Layer::Plain,
-            Start::Accept(handshake) => Layer::Begun(handshake),
-            Start::Made(session) => {
+            LayerStart::Plain => ReceiveLayer::Plain,
+            LayerStart::Accept(handshake) => ReceiveLayer::Begun(handshake),
+            LayerStart::Made(session) => {
                 self.replies.seal(id, session.sealer);
-                Layer::Sealed(Box::new(session.opener), session.binding)
+                ReceiveLayer::Sealed(Box::new(session.opener), session.binding)
             }
         };
-        self.connections[index] = Some(Connection::new(id, accepted.uid, accepted.is_tcp, layer));
+        self.connections[index] =
+            Some(ServerConnection::new(id, accepted.uid, accepted.is_tcp, layer));
         Ok(id)
     }
 
     /// Receives from a connection's socket and serves what has come.
-    fn read(&mut self, index: usize, service: &mut dyn Service) {
+    fn read(&mut self, index: usize, service: &mut dyn NodeService) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
-        let mut place = Place {
+        let mut place = LoopContext {
             node: self.node,
             key: &self.key,
             service: &mut *service,
@@ -361,8 +365,8 @@ impl EventLoop {
             self.watch.soon();
         }
         let result = match result {
-            Ok(Next::Wait) => Ok(()),
-            Ok(Next::Welcome { peer, wants_rings }) => {
+            Ok(ReadResult::Wait) => Ok(()),
+            Ok(ReadResult::Welcome { peer, wants_rings }) => {
                 self.welcome(index, peer, wants_rings, service)
             }
             Err(error) => Err(error),
@@ -387,9 +391,9 @@ impl EventLoop {
     fn welcome(
         &mut self,
         index: usize,
-        peer: Peer,
+        peer: ConnectionPeer,
         wants_rings: bool,
-        service: &mut dyn Service,
+        service: &mut dyn NodeService,
     ) -> Result<()> {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return Ok(()) };
         let id = connection.id;
@@ -422,7 +426,7 @@ impl EventLoop {
                 return Err(failed(Errno::AGAIN));
             }
             let edge = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            let data = token(Source::Doorbell, id.serial(), index);
+            let data = token(EventSource::Doorbell, id.serial(), index);
             epoll::add(&self.epoll, new.input.doorbell(), data, edge).map_err(failed)?;
             connection.rings = Some(new.input);
         } else {
@@ -435,8 +439,8 @@ impl EventLoop {
             self.replies.push_raw(id, &bytes);
         }
         service.opened(id, &peer);
-        connection.phase = Phase::Open(peer);
-        self.replies.meets(id, peer.node.map_or(Party::Client, Party::Node));
+        connection.phase = ConnectionPhase::Open(peer);
+        self.replies.meets(id, peer.node.map_or(FaultParty::Client, FaultParty::Node));
         self.replies.proved(id, memory);
         self.watch.forget_handshake(id);
         let more = connection.has_kept_frames();
@@ -448,7 +452,7 @@ impl EventLoop {
     }
 
     /// Sends what has been queued, and ends what is to be ended.
-    fn send_all(&mut self, service: &mut dyn Service) {
+    fn send_all(&mut self, service: &mut dyn NodeService) {
         while let Some(id) = self.replies.next_dirty() {
             if !self.replies.is_blocked(id) {
                 self.replies.flush(id);
@@ -479,14 +483,14 @@ impl EventLoop {
         let Some(fd) = self.replies.fd(id) else { return };
         if interest != connection.interest {
             connection.interest = interest;
-            let data = token(Source::Socket, id.serial(), index);
+            let data = token(EventSource::Socket, id.serial(), index);
             // It can only fail for lack of memory; then the watch drops the connection as stalled.
             let _ = epoll::modify(&self.epoll, fd, data, interest);
         }
     }
 
     /// Looks after what is due.
-    fn keep_watch(&mut self, service: &mut dyn Service) {
+    fn keep_watch(&mut self, service: &mut dyn NodeService) {
         if self.watch.take_tick() {
             service.tick(&mut self.replies);
         }

@@ -6,29 +6,29 @@ use rustix::io::Errno;
 use samite_types::{Error, ErrorKind, Result};
 use samite_wire::frame::MAGIC;
 
-use super::{ConnId, Replies};
+use super::{ConnId, ReplySink};
 use crate::socket;
-use crate::tls::{Binding, Handshake, Opener, RECORD_LEN_MAX, Session};
+use crate::tls::{Binding, RECORD_LEN_MAX, RecordOpener, TlsHandshake, TlsSession};
 
 /// The receiving half.
 #[derive(Debug)]
-pub(super) enum Layer {
+pub(super) enum ReceiveLayer {
     Plain,
     /// A TLS handshake is under way.
-    Begun(Box<Handshake>),
-    Sealed(Box<Opener>, Binding),
+    Begun(Box<TlsHandshake>),
+    Sealed(Box<RecordOpener>, Binding),
 }
 
 /// How a connection begins.
-pub(super) enum Start {
+pub(super) enum LayerStart {
     Plain,
     /// The peer begins a TLS handshake.
-    Accept(Box<Handshake>),
+    Accept(Box<TlsHandshake>),
     /// This side has made one.
-    Made(Box<Session>),
+    Made(Box<TlsSession>),
 }
 
-impl Layer {
+impl ReceiveLayer {
     /// Bytes can be had without asking the socket.
     pub(super) fn is_ready(&self) -> bool {
         matches!(self, Self::Sealed(opener, _) if opener.is_ready())
@@ -80,7 +80,7 @@ impl Layer {
         &mut self,
         id: ConnId,
         scratch: &mut [u8],
-        replies: &mut Replies,
+        replies: &mut ReplySink,
     ) -> Result<bool> {
         let Self::Begun(handshake) = self else { return Ok(true) };
         let Some(fd) = replies.fd(id) else { return Ok(false) };
@@ -103,7 +103,7 @@ impl Layer {
             return Ok(false);
         }
         if let Self::Begun(handshake) = std::mem::replace(self, Self::Plain) {
-            let Session { sealer, opener, binding } = handshake.finish()?;
+            let TlsSession { sealer, opener, binding } = handshake.finish()?;
             replies.seal(id, sealer);
             *self = Self::Sealed(Box::new(opener), binding);
         }

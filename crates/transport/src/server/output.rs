@@ -9,18 +9,18 @@ use smallvec::SmallVec;
 
 use super::{PIN_LEN_MIN, Pinned};
 use crate::socket::{SLICES_MAX, send_now};
-use crate::tls::Sealer;
+use crate::tls::RecordSealer;
 
 /// Buffers up to this size are kept for the next replies.
 const SPARE_LEN_MAX: usize = 64 << 10;
 
-enum Segment {
+enum OutputSegment {
     /// Headers, bodies and small payloads of any number of frames.
     Bytes(Vec<u8>),
     Pinned(Pinned),
 }
 
-impl Segment {
+impl OutputSegment {
     fn as_slice(&self) -> &[u8] {
         match self {
             Self::Bytes(bytes) => bytes,
@@ -32,7 +32,7 @@ impl Segment {
 /// A queue of frames for a socket. Everything that waits leaves in one vectored send, with TLS as one row of records.
 #[derive(Default)]
 pub(super) struct SocketQueue {
-    segments: VecDeque<Segment>,
+    segments: VecDeque<OutputSegment>,
     /// Bytes of the first segment that are sent.
     sent: usize,
     /// Bytes of segments that wait.
@@ -41,7 +41,7 @@ pub(super) struct SocketQueue {
     /// Bytes ever sent, or sealed.
     progress: u64,
     /// With TLS. What it has sealed and not sent goes before the segments.
-    sealer: Option<Box<Sealer>>,
+    sealer: Option<Box<RecordSealer>>,
 }
 
 impl SocketQueue {
@@ -55,18 +55,18 @@ impl SocketQueue {
         self.sealer.as_ref().map_or(self.progress, |sealer| sealer.progress())
     }
 
-    pub(super) fn seal(&mut self, sealer: Sealer) {
+    pub(super) fn seal(&mut self, sealer: RecordSealer) {
         self.sealer = Some(Box::new(sealer));
     }
 
     /// The buffer to append small bytes to.
     fn bytes(&mut self) -> &mut Vec<u8> {
-        if !matches!(self.segments.back(), Some(Segment::Bytes(_))) {
+        if !matches!(self.segments.back(), Some(OutputSegment::Bytes(_))) {
             let spare = std::mem::take(&mut self.spare);
-            self.segments.push_back(Segment::Bytes(spare));
+            self.segments.push_back(OutputSegment::Bytes(spare));
         }
         match self.segments.back_mut() {
-            Some(Segment::Bytes(bytes)) => bytes,
+            Some(OutputSegment::Bytes(bytes)) => bytes,
             _ => unreachable!("a byte segment was just put there"),
         }
     }
@@ -82,7 +82,7 @@ impl SocketQueue {
             self.push(bytes);
         } else {
             self.len += bytes.len();
-            self.segments.push_back(Segment::Pinned(pinned));
+            self.segments.push_back(OutputSegment::Pinned(pinned));
         }
     }
 
@@ -107,7 +107,11 @@ impl SocketQueue {
         Ok(true)
     }
 
-    fn flush_sealed(&mut self, sealer: &mut Sealer, fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    fn flush_sealed(
+        &mut self,
+        sealer: &mut RecordSealer,
+        fd: BorrowedFd<'_>,
+    ) -> Result<bool, Errno> {
         loop {
             if !sealer.send(fd)? {
                 return Ok(false);
@@ -144,7 +148,7 @@ impl SocketQueue {
                 break;
             }
             self.sent -= len;
-            if let Some(Segment::Bytes(mut bytes)) = self.segments.pop_front()
+            if let Some(OutputSegment::Bytes(mut bytes)) = self.segments.pop_front()
                 && bytes.capacity() <= SPARE_LEN_MAX
             {
                 bytes.clear();

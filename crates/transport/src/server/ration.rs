@@ -11,7 +11,7 @@ const LINES: u32 = 20;
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
-pub(super) struct Ration {
+pub(super) struct LogRation {
     /// When the minute began.
     since: Duration,
     said: u32,
@@ -19,13 +19,13 @@ pub(super) struct Ration {
 }
 
 /// A line may be written; how many were not, before it.
-pub(super) struct Line {
+pub(super) struct RationedLine {
     left_out: u64,
 }
 
-impl Ration {
+impl LogRation {
     /// At `now` on the monotonic clock there is something to say.
-    pub(super) fn line(&mut self, now: Duration) -> Option<Line> {
+    pub(super) fn line(&mut self, now: Duration) -> Option<RationedLine> {
         if now.saturating_sub(self.since) >= MINUTE || self.said == 0 {
             *self = Self { since: now, said: 0, left_out: self.left_out };
         }
@@ -34,11 +34,11 @@ impl Ration {
             return None;
         }
         self.said += 1;
-        Some(Line { left_out: std::mem::take(&mut self.left_out) })
+        Some(RationedLine { left_out: std::mem::take(&mut self.left_out) })
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for RationedLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.left_out {
             0 => Ok(()),
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_counted_and_told_later() {
-        let mut ration = Ration::default();
+        let mut ration = LogRation::default();
         let at = |ms| Duration::from_secs(7) + Duration::from_millis(ms);
         let said = (0..30_000).filter_map(|ms| ration.line(at(ms))).count();
         assert_eq!(said, LINES as usize);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::thread::futex;
-use samite_types::fault::{Faults, Party};
+use samite_types::fault::{FaultParty, FaultSwitch};
 use samite_types::{Error, ErrorKind, RequestId};
 use samite_wire::frame::{FrameHeader, FrameKind};
 use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
@@ -18,15 +18,15 @@ use zerocopy::IntoBytes;
 use super::output::SocketQueue;
 use super::{ConnId, OutPiece};
 use crate::address::{LOCAL_FLAGS, socket_flags};
-use crate::fault::Holdup;
-use crate::shm::ring::{Producer, RingMemory, Word};
-use crate::tls::Sealer;
+use crate::fault::DelayQueue;
+use crate::shm::ring::{ControlWord, RingMemory, RingProducer};
+use crate::tls::RecordSealer;
 
 /// Replies that wait together are sent when they are this long, in bytes, even if more are coming.
 const FLUSH_LEN: usize = 256 << 10;
 
 /// The sending half of a connection.
-pub(super) struct Output {
+pub(super) struct ConnectionOutput {
     fd: OwnedFd,
     socket: SocketQueue,
     /// Of frames on the socket.
@@ -35,17 +35,17 @@ pub(super) struct Output {
     /// The socket has said that it is full; wait until it is writable.
     blocked: bool,
     ring: Option<RingOutput>,
-    /// Its id is in [`Replies::dirty`].
+    /// Its id is in [`ReplySink::dirty`].
     dirty: bool,
     /// Whose frames meet faults; `None`: nobody's.
-    party: Option<Party>,
+    party: Option<FaultParty>,
     /// A frame was sent with a wrong bit: whoever finds that ends the connection, and is alive.
     is_bent: bool,
 }
 
 struct RingOutput {
     memory: Arc<RingMemory>,
-    producer: Producer,
+    producer: RingProducer,
     /// What the ring had no room for; an empty frame stands for a marker.
     waiting: VecDeque<Vec<u8>>,
     waiting_len: usize,
@@ -56,10 +56,10 @@ impl RingOutput {
     fn publish(&mut self) {
         self.progress += 1;
         self.producer.publish();
-        let sleeps = self.memory.word(Word::ClientSleeps);
+        let sleeps = self.memory.word(ControlWord::ClientSleeps);
         if sleeps.load(Ordering::SeqCst) == 1 && sleeps.swap(0, Ordering::SeqCst) == 1 {
             // Not private: the word is shared between processes. Nobody there is no error.
-            let _ = futex::wake(self.memory.word(Word::ReplyTail), futex::Flags::empty(), 1);
+            let _ = futex::wake(self.memory.word(ControlWord::ReplyTail), futex::Flags::empty(), 1);
         }
     }
 
@@ -96,28 +96,28 @@ impl RingOutput {
 }
 
 /// Where replies go.
-pub struct Replies {
-    outputs: Vec<Option<(ConnId, Output)>>,
+pub struct ReplySink {
+    outputs: Vec<Option<(ConnId, ConnectionOutput)>>,
     dirty: Vec<ConnId>,
     closing: Vec<(ConnId, Error)>,
     output_len_max: usize,
     proved: usize,
     /// A ring was full since the loop last asked.
     ring_waits: bool,
-    pub(super) faults: Arc<Faults>,
-    pub(super) holdup: Holdup,
+    pub(super) faults: Arc<FaultSwitch>,
+    pub(super) holdup: DelayQueue,
     /// A handshake met a fault, and none has come to its end since.
     pub(super) spares_handshake: bool,
 }
 
-impl std::fmt::Debug for Replies {
+impl std::fmt::Debug for ReplySink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Replies").field("connections", &self.proved).finish_non_exhaustive()
     }
 }
 
-impl Replies {
-    pub(super) fn new(output_len_max: usize, faults: Arc<Faults>) -> Self {
+impl ReplySink {
+    pub(super) fn new(output_len_max: usize, faults: Arc<FaultSwitch>) -> Self {
         Self {
             outputs: Vec::new(),
             dirty: Vec::new(),
@@ -126,14 +126,14 @@ impl Replies {
             proved: 0,
             ring_waits: false,
             faults,
-            holdup: Holdup::default(),
+            holdup: DelayQueue::default(),
             spares_handshake: false,
         }
     }
 
     /// Sends a reply; nothing happens if the connection is gone. What the peer does not take at once is kept, up to
-    /// [`Options::output_len_max`](super::Options::output_len_max) and one reply more; then the peer is not read from, and after
-    /// [`Options::stall_timeout`](super::Options::stall_timeout) it is dropped.
+    /// [`Options::output_len_max`](super::LoopOptions::output_len_max) and one reply more; then the peer is not read from, and after
+    /// [`Options::stall_timeout`](super::LoopOptions::stall_timeout) it is dropped.
     pub fn send<'a>(
         &mut self,
         conn: ConnId,
@@ -207,13 +207,13 @@ impl Replies {
     }
 
     /// From now on its frames are those of `party`, and meet faults.
-    pub(super) fn meets(&mut self, conn: ConnId, party: Party) {
+    pub(super) fn meets(&mut self, conn: ConnId, party: FaultParty) {
         if let Some(output) = get(&mut self.outputs, conn) {
             output.party = Some(party);
         }
     }
 
-    /// From now on the frames of this connection meet no faults: see [`Service::is_about_faults`](super::Service::is_about_faults).
+    /// From now on the frames of this connection meet no faults: see [`Service::is_about_faults`](super::NodeService::is_about_faults).
     pub fn spare(&mut self, conn: ConnId) {
         if let Some(output) = get(&mut self.outputs, conn) {
             output.party = None;
@@ -221,7 +221,7 @@ impl Replies {
     }
 
     /// Whose frames go by it, if they meet faults.
-    pub(super) fn party(&self, conn: ConnId) -> Option<Party> {
+    pub(super) fn party(&self, conn: ConnId) -> Option<FaultParty> {
         self.output(conn)?.party
     }
 
@@ -278,7 +278,7 @@ impl Replies {
             self.outputs.resize_with(index + 1, || None);
         }
         let socket = SocketQueue::default();
-        let output = Output {
+        let output = ConnectionOutput {
             fd,
             socket,
             flags: socket_flags(is_tcp),
@@ -293,7 +293,7 @@ impl Replies {
     }
 
     /// From now on everything is sealed. Nothing waits to be sent: the peer has answered all there was.
-    pub(super) fn seal(&mut self, conn: ConnId, sealer: Sealer) {
+    pub(super) fn seal(&mut self, conn: ConnId, sealer: RecordSealer) {
         if let Some(output) = get(&mut self.outputs, conn) {
             debug_assert_eq!(output.socket.len(), 0, "sealed in the middle");
             output.socket.seal(sealer);
@@ -305,7 +305,7 @@ impl Replies {
         self.proved += 1;
         let Some(output) = get(&mut self.outputs, conn) else { return };
         output.ring = memory.map(|memory| RingOutput {
-            producer: Producer::new(memory.clone(), crate::shm::ring::Ring::Replies),
+            producer: RingProducer::new(memory.clone(), crate::shm::ring::RingKind::Replies),
             memory,
             waiting: VecDeque::new(),
             waiting_len: 0,
@@ -321,7 +321,7 @@ impl Replies {
         }
     }
 
-    fn output(&self, conn: ConnId) -> Option<&Output> {
+    fn output(&self, conn: ConnId) -> Option<&ConnectionOutput> {
         match self.outputs.get(conn.index()) {
             Some(Some((id, output))) if *id == conn => Some(output),
             _ => None,
@@ -422,7 +422,10 @@ pub(super) fn was_reset(is_tcp: bool) -> Error {
     if is_tcp { Error::new(ErrorKind::Interrupted, "connection reset") } else { gone() }
 }
 
-fn get(outputs: &mut [Option<(ConnId, Output)>], conn: ConnId) -> Option<&mut Output> {
+fn get(
+    outputs: &mut [Option<(ConnId, ConnectionOutput)>],
+    conn: ConnId,
+) -> Option<&mut ConnectionOutput> {
     match outputs.get_mut(conn.index()) {
         Some(Some((id, output))) if *id == conn => Some(output),
         _ => None,

@@ -10,11 +10,13 @@ use samite_types::{Clock, Error, ErrorKind, Result, SystemClock};
 use samite_wire::WireError;
 use samite_wire::hello::RingLayout;
 
-use super::connection::{Place, serve_request};
-use super::{ConnId, Peer, SharedArena};
-use crate::shm::cores::Cores;
+use super::connection::{LoopContext, serve_request};
+use super::{ConnId, ConnectionPeer, SharedArena};
+use crate::shm::cores::CoreKnowledge;
 use crate::shm::mapping::memory_file;
-use crate::shm::ring::{Consumer, Item, RING_LEN, Ring, RingMemory, Word, memory_len};
+use crate::shm::ring::{
+    ControlWord, RING_LEN, RingConsumer, RingItem, RingKind, RingMemory, memory_len,
+};
 
 /// So soon after its last request a client on the node's core is thought to need the core for the next one.
 const NEAR_FOR: Duration = Duration::from_micros(100);
@@ -24,13 +26,13 @@ const REQUESTS_PER_TURN: usize = 64;
 /// The receiving half of a connection over shared memory.
 #[derive(Debug)]
 pub(super) struct RingInput {
-    consumer: Consumer,
+    consumer: RingConsumer,
     doorbell: OwnedFd,
     /// Polled by the loop; otherwise the client rings the doorbell.
     pub(super) awake: bool,
     /// Something came since the loop last sorted out the quiet ones.
     pub(super) used: bool,
-    cores: Cores,
+    cores: CoreKnowledge,
     /// When something was in the ring, if that was lately.
     used_at: Option<Duration>,
 }
@@ -58,9 +60,9 @@ impl NewRings {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let doorbell = rustix::event::eventfd(0, flags).map_err(failed)?;
         // Asleep until the first ring of the doorbell.
-        memory.word(Word::NodeSleeps).store(1, Ordering::SeqCst);
-        let consumer = Consumer::new(memory.clone(), Ring::Requests);
-        let cores = Cores::of_node();
+        memory.word(ControlWord::NodeSleeps).store(1, Ordering::SeqCst);
+        let consumer = RingConsumer::new(memory.clone(), RingKind::Requests);
+        let cores = CoreKnowledge::of_node();
         let input =
             RingInput { consumer, doorbell, awake: false, used: false, cores, used_at: None };
         Ok(Self { layout, memory, file, input })
@@ -75,20 +77,20 @@ impl RingInput {
     /// The doorbell was rung: poll from now on.
     pub(super) fn wake(&mut self) {
         self.awake = true;
-        self.consumer.memory().word(Word::NodeSleeps).store(0, Ordering::SeqCst);
+        self.consumer.memory().word(ControlWord::NodeSleeps).store(0, Ordering::SeqCst);
     }
 
     /// Stops polling. `false`: something has just come, go on.
     pub(super) fn sleep(&mut self) -> bool {
-        let word = self.consumer.memory().word(Word::NodeSleeps);
+        let word = self.consumer.memory().word(ControlWord::NodeSleeps);
         word.store(1, Ordering::SeqCst);
         if self.consumer.is_ready() {
             // The client may have seen the word and ring as well; then the doorbell is one wake-up for nothing.
-            self.consumer.memory().word(Word::NodeSleeps).store(0, Ordering::SeqCst);
+            self.consumer.memory().word(ControlWord::NodeSleeps).store(0, Ordering::SeqCst);
             return false;
         }
         self.awake = false;
-        self.cores.leave(self.consumer.memory());
+        self.cores.leave_core(self.consumer.memory());
         true
     }
 
@@ -111,14 +113,19 @@ impl RingInput {
     ///
     /// # Errors
     /// Why the connection is to be ended.
-    pub(super) fn serve(&mut self, id: ConnId, peer: &Peer, place: &mut Place<'_>) -> Result<bool> {
+    pub(super) fn serve(
+        &mut self,
+        id: ConnId,
+        peer: &ConnectionPeer,
+        place: &mut LoopContext<'_>,
+    ) -> Result<bool> {
         let mut served = false;
         for _ in 0..REQUESTS_PER_TURN {
             if place.replies.is_full(id) || place.replies.is_closing(id) {
                 break;
             }
             let Some(item) = self.consumer.peek()? else { break };
-            let Item::Frame(header) = &item else {
+            let RingItem::Frame(header) = &item else {
                 return Err(WireError::Unknown("ring item").into());
             };
             let (body, payload) = self.consumer.frame(header);

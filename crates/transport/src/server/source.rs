@@ -4,7 +4,7 @@ use rustix::event::epoll;
 
 /// What an epoll event is about, and the index of the listener or connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum EventSource {
     Waker,
     Listener,
     Socket,
@@ -12,7 +12,7 @@ pub(super) enum Source {
 }
 
 /// What the kernel gives back with the event; `serial` tells a connection from an earlier one at the same index.
-pub(super) fn token(source: Source, serial: u32, index: usize) -> epoll::EventData {
+pub(super) fn token(source: EventSource, serial: u32, index: usize) -> epoll::EventData {
     let serial = u64::from(serial & 0xff_ffff);
     epoll::EventData::new_u64((source as u64) << 56 | serial << 32 | index as u64)
 }

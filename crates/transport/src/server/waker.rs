@@ -8,28 +8,28 @@ use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
 #[derive(Debug)]
-struct State {
+struct WakerState {
     /// Watched edge-triggered, so that nobody needs to read it.
     bell: OwnedFd,
     rung: AtomicBool,
     sleeps: AtomicBool,
 }
 
-/// Wakes an [`EventLoop`](super::EventLoop) from another thread; see [`Service::wakeup`](super::Service::wakeup).
+/// Wakes an [`EventLoop`](super::EventLoop) from another thread; see [`Service::wakeup`](super::NodeService::wakeup).
 #[derive(Clone, Debug)]
-pub struct Waker(Arc<State>);
+pub struct LoopWaker(Arc<WakerState>);
 
-impl Waker {
+impl LoopWaker {
     pub(super) fn new() -> Result<Self, Errno> {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self(Arc::new(State {
+        Ok(Self(Arc::new(WakerState {
             bell,
             rung: AtomicBool::new(false),
             sleeps: AtomicBool::new(false),
         })))
     }
 
-    /// Makes the loop call [`Service::wakeup`](super::Service::wakeup) soon. No system call when the loop is awake.
+    /// Makes the loop call [`Service::wakeup`](super::NodeService::wakeup) soon. No system call when the loop is awake.
     pub fn wake(&self) {
         // Who was first rings, or the loop looks before it sleeps.
         if !self.0.rung.swap(true, Ordering::SeqCst) && self.0.sleeps.load(Ordering::SeqCst) {
@@ -37,7 +37,7 @@ impl Waker {
         }
     }
 
-    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+    pub(super) fn wake_descriptor(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()
     }
 

@@ -14,7 +14,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_mi
 
 /// The loop's appointments. When there are none, it sleeps for good and uses no processor.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct LoopTimer {
     handshakes: VecDeque<(ConnId, Duration)>,
     /// Some peer is in the middle of a frame or does not take its replies.
     next_check: Option<Duration>,
@@ -28,7 +28,7 @@ fn now() -> Duration {
     SystemClock.monotonic()
 }
 
-impl Watch {
+impl LoopTimer {
     pub(super) fn new(tick: Option<Duration>) -> Self {
         Self {
             handshakes: VecDeque::new(),
@@ -95,7 +95,7 @@ impl Watch {
     }
 
     /// Whether the connections are to be looked at. If so, and some are still in the middle of something, call
-    /// [`Watch::soon`] again.
+    /// [`LoopTimer::soon`] again.
     pub(super) fn take_check(&mut self) -> bool {
         let due = self.next_check.is_some_and(|next| next <= now());
         if due {

@@ -6,26 +6,26 @@ use std::time::Duration;
 
 use samite_types::{Clock, Epoch, Error, ErrorKind, PartitionId, Result, SystemClock};
 use samite_wire::arena::{ArenaLayout, HEADER_LEN};
-use samite_wire::heads::{
-    ALIVE_MASK, ALIVE_OFFSET, BUCKET_LEN, BUCKET_WORDS, GENERATION_OFFSET, HEAD_LEN as SHOWN_LEN,
-    Head, LEASE_OFFSET, RecordId, SEQUENCE_OFFSET, SLOT_LEN, Slot, VALID_ALWAYS, VALID_OFFSET,
-    indexed_slot, may_know,
-};
 use samite_wire::limits::BLOCK_LEN;
+use samite_wire::lookup::{
+    ALIVE_MASK, ALIVE_OFFSET, BUCKET_LEN, BUCKET_WORDS, GENERATION_OFFSET, HEAD_LEN as SHOWN_LEN,
+    LEASE_OFFSET, LookupHead, LookupSlot, RecordId, SEQUENCE_OFFSET, SLOT_LEN, VALID_ALWAYS,
+    VALID_OFFSET, indexed_slot, may_know,
+};
 use samite_wire::op::BlockRef;
-use samite_wire::posts::{claim_of, claim_offset};
+use samite_wire::submission::{lock_word_of, lock_word_offset};
 use zerocopy::FromBytes;
 
-use super::Grant;
-use super::mapping::{Mapping, file_len};
-use super::posts::Turn;
+use super::BlockGrant;
+use super::mapping::{SharedMapping, file_len};
+use super::submission::NextSubmission;
 
 /// The node's arena, mapped into the client. References into it are checked, so a wrong one is refused, never followed.
 #[derive(Debug)]
 pub struct ArenaView {
-    mapping: Mapping,
+    mapping: SharedMapping,
     layout: ArenaLayout,
-    pub(super) turn: Turn,
+    pub(super) turn: NextSubmission,
 }
 
 impl ArenaView {
@@ -37,7 +37,7 @@ impl ArenaView {
             .ok()
             .filter(|len| *len >= HEADER_LEN)
             .ok_or_else(|| Error::new(ErrorKind::Corrupt, "arena is too short or too long"))?;
-        let mapping = Mapping::new(fd, mapped_len).map_err(failed)?;
+        let mapping = SharedMapping::new(fd, mapped_len).map_err(failed)?;
         let mut header = [0; HEADER_LEN];
         // SAFETY: the mapping is at least that long; the node wrote the header before it shared the file.
         unsafe {
@@ -48,7 +48,7 @@ impl ArenaView {
             );
         }
         let layout = ArenaLayout::read(&header, len)?;
-        Ok(Self { mapping, layout, turn: Turn::new() })
+        Ok(Self { mapping, layout, turn: NextSubmission::new() })
     }
 
     /// Copies the bytes that `block` names to the front of `dest`, which is at least that long.
@@ -76,7 +76,7 @@ impl ArenaView {
     /// Copies `bytes` (at most one block) to the start of a granted block, and makes the reference to send with a request.
     /// `None`: the grant lies outside of the arena, or there are too many bytes.
     #[must_use]
-    pub fn copy_in(&self, grant: &Grant, bytes: &[u8]) -> Option<BlockRef> {
+    pub fn copy_in(&self, grant: &BlockGrant, bytes: &[u8]) -> Option<BlockRef> {
         let len = u32::try_from(bytes.len()).ok().filter(|len| *len as usize <= BLOCK_LEN)?;
         self.layout.block_of(grant.offset, len)?;
         self.touch(grant.offset as usize, bytes.len());
@@ -87,7 +87,7 @@ impl ArenaView {
         Some(BlockRef { offset: grant.offset, len, generation: grant.generation })
     }
 
-    /// The record `id` as the node shows it to clients of its host ([`samite_wire::heads`]), for a caller that stands on lease epoch `lease`;
+    /// The record `id` as the node shows it to clients of its host ([`samite_wire::lookup`]), for a caller that stands on lease epoch `lease`;
     /// its first bytes are put to the front of `dest`. `None`: ask the node.
     #[must_use]
     pub fn head(
@@ -95,16 +95,16 @@ impl ArenaView {
         id: &RecordId<'_>,
         lease: Epoch,
         dest: &mut [u8; SHOWN_LEN],
-    ) -> Option<Head> {
-        let board = self.layout.board_offset() as usize;
+    ) -> Option<LookupHead> {
+        let board = self.layout.lookup_offset() as usize;
         let generation = self.mapping.word(board + GENERATION_OFFSET).load(Ordering::Acquire);
         let (hash, part) = (id.hash(), self.part_of(id.partition));
         // Before the slot: what was posted before this call began, and carried out since, is seen there.
-        if self.is_posted(part, hash) {
+        if self.is_submitted(part, hash) {
             return None;
         }
         let head = self.slots_of(part, hash).find_map(|slot| {
-            self.slot(self.layout.board_slot_offset(part, slot)?)?.show(id, generation, dest)
+            self.slot(self.layout.lookup_slot_offset(part, slot)?)?.publish(id, generation, dest)
         })?;
         self.speaks_for(lease).then_some(head)
     }
@@ -115,7 +115,7 @@ impl ArenaView {
     pub fn has_none(&self, ids: &[RecordId<'_>], lease: Epoch) -> bool {
         let is_absent = |id: &RecordId<'_>| {
             let hash = id.hash();
-            let bucket = self.layout.board_bucket_offset(self.part_of(id.partition), hash);
+            let bucket = self.layout.lookup_bucket_offset(self.part_of(id.partition), hash);
             (0..BUCKET_WORDS).all(|at| {
                 let word = self.mapping.long_word(bucket + at * size_of::<u64>());
                 !may_know(u64::from_le(word.load(Ordering::Acquire)), hash)
@@ -126,23 +126,23 @@ impl ArenaView {
 
     /// What the board and the posts say of a record will be needed soon.
     pub(super) fn expect(&self, part: u32, hash: u64) {
-        let bucket = self.layout.board_bucket_offset(part, hash);
+        let bucket = self.layout.lookup_bucket_offset(part, hash);
         self.mapping.prefetch(bucket, BUCKET_LEN);
-        let claim = self.layout.posts_offset(part) + claim_offset(claim_of(hash));
+        let claim = self.layout.submissions_offset(part) + lock_word_offset(lock_word_of(hash));
         self.mapping.prefetch_to_write(claim, size_of::<u64>());
     }
 
     /// The slot that the board has of a record will be needed next.
     pub(super) fn expect_slot(&self, part: u32, hash: u64) {
         let slot = self.slots_of(part, hash).next();
-        if let Some(offset) = slot.and_then(|slot| self.layout.board_slot_offset(part, slot)) {
+        if let Some(offset) = slot.and_then(|slot| self.layout.lookup_slot_offset(part, slot)) {
             self.mapping.prefetch(offset, SLOT_LEN);
         }
     }
 
     /// Slots in which the board may have a record of this hash.
     fn slots_of(&self, part: u32, hash: u64) -> impl Iterator<Item = u32> {
-        let bucket = self.layout.board_bucket_offset(part, hash);
+        let bucket = self.layout.lookup_bucket_offset(part, hash);
         (0..BUCKET_WORDS).filter_map(move |at| {
             let word = self.mapping.long_word(bucket + at * size_of::<u64>());
             indexed_slot(u64::from_le(word.load(Ordering::Acquire)), hash)
@@ -152,7 +152,7 @@ impl ArenaView {
     /// Whether what was read of the board before this call was right for a caller that stands on this lease epoch. Whoever raised an epoch, or stopped
     /// the node, before the call that asks began is seen.
     fn speaks_for(&self, lease: Epoch) -> bool {
-        let board = self.layout.board_offset() as usize;
+        let board = self.layout.lookup_offset() as usize;
         let required = self.mapping.long_word(board + LEASE_OFFSET).load(Ordering::Acquire);
         let alive = self.mapping.word(board + ALIVE_OFFSET).load(Ordering::Acquire);
         lease.get() >= required && alive & ALIVE_MASK != 0 && self.is_board_valid()
@@ -160,33 +160,33 @@ impl ArenaView {
 
     /// The part of the board, and the table of posts, of the records of a partition.
     pub(super) const fn part_of(&self, partition: PartitionId) -> u32 {
-        self.layout.board_part(partition)
+        self.layout.lookup_part(partition)
     }
 
     /// A word of a table of posts.
-    pub(super) fn post_word(&self, part: u32, offset: usize) -> &AtomicU64 {
-        self.mapping.long_word(self.layout.posts_offset(part) + offset)
+    pub(super) fn queue_word(&self, part: u32, offset: usize) -> &AtomicU64 {
+        self.mapping.long_word(self.layout.submissions_offset(part) + offset)
     }
 
     /// A short word of a table of posts.
-    pub(super) fn post_flag(&self, part: u32, offset: usize) -> &AtomicU32 {
-        self.mapping.word(self.layout.posts_offset(part) + offset)
+    pub(super) fn queue_flag(&self, part: u32, offset: usize) -> &AtomicU32 {
+        self.mapping.word(self.layout.submissions_offset(part) + offset)
     }
 
     /// Where something of a table of posts lies.
-    pub(super) fn posts_at(&self, part: u32, offset: usize, len: usize) -> *mut u8 {
-        self.mapping.at(self.layout.posts_offset(part) + offset, len)
+    pub(super) fn queue_at(&self, part: u32, offset: usize, len: usize) -> *mut u8 {
+        self.mapping.at(self.layout.submissions_offset(part) + offset, len)
     }
 
     /// Whether the node speaks for its records now, at a moment after this call has begun.
     fn is_board_valid(&self) -> bool {
-        let offset = self.layout.board_offset() as usize + VALID_OFFSET;
+        let offset = self.layout.lookup_offset() as usize + VALID_OFFSET;
         let until = self.mapping.long_word(offset).load(Ordering::Acquire);
         until == VALID_ALWAYS || SystemClock.monotonic() < Duration::from_nanos(until)
     }
 
     /// A slot of the board, unless it is being written.
-    fn slot(&self, offset: usize) -> Option<Slot> {
+    fn slot(&self, offset: usize) -> Option<LookupSlot> {
         let sequence = self.mapping.word(offset + SEQUENCE_OFFSET);
         let before = sequence.load(Ordering::Acquire);
         let mut raw = [0; SLOT_LEN];
@@ -196,7 +196,7 @@ impl ArenaView {
         unsafe { std::ptr::copy_nonoverlapping(source, raw.as_mut_ptr(), SLOT_LEN) };
         fence(Ordering::Acquire);
         let is_whole = before.is_multiple_of(2) && sequence.load(Ordering::Relaxed) == before;
-        Slot::read_from_bytes(&raw).ok().filter(|_| is_whole)
+        LookupSlot::read_from_bytes(&raw).ok().filter(|_| is_whole)
     }
 
     /// Reads at both ends of what is to be written. A page that is missing in this process's page table brings its neighbours along when it is read,
@@ -216,17 +216,17 @@ impl ArenaView {
 #[cfg(test)]
 pub(super) mod tests {
     use samite_types::{DatasetId, Version};
-    use samite_wire::heads::index_word;
+    use samite_wire::lookup::index_word;
     use zerocopy::IntoBytes;
 
     use super::*;
     use crate::shm::mapping::memory_file;
 
-    pub(in crate::shm) fn arena() -> (Mapping, ArenaView, ArenaLayout) {
+    pub(in crate::shm) fn arena() -> (SharedMapping, ArenaView, ArenaLayout) {
         let layout = ArenaLayout::new(4, 1).unwrap();
         let len = layout.total_len() as usize;
         let file = memory_file("test-arena", len).unwrap();
-        let node = Mapping::new(&file, len).unwrap();
+        let node = SharedMapping::new(&file, len).unwrap();
         let header = layout.header();
         // SAFETY: the mapping is longer than a header.
         unsafe {
@@ -244,7 +244,7 @@ pub(super) mod tests {
         let (node, view, layout) = arena();
         for (block, len) in [(0, 1), (1, 5000), (3, BLOCK_LEN)] {
             node.word(layout.generation_offset(block).unwrap()).store(7, Ordering::SeqCst);
-            let grant = Grant { offset: layout.block_offset(block).unwrap(), generation: 7 };
+            let grant = BlockGrant { offset: layout.block_offset(block).unwrap(), generation: 7 };
             let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let reference = view.copy_in(&grant, &bytes).unwrap();
             let mut dest = vec![0xff; len + 3];
@@ -283,9 +283,9 @@ pub(super) mod tests {
             assert!(!view.copy_out(&BlockRef { offset, len, generation }, &mut dest), "{offset}");
         }
         assert!(!view.copy_out(&BlockRef { offset, len: 10, generation: 0 }, &mut dest[..9]));
-        let grant = Grant { offset: layout.total_len(), generation: 0 };
+        let grant = BlockGrant { offset: layout.total_len(), generation: 0 };
         assert!(view.copy_in(&grant, &[1]).is_none());
-        let grant = Grant { offset, generation: 0 };
+        let grant = BlockGrant { offset, generation: 0 };
         assert!(view.copy_in(&grant, &vec![0; BLOCK_LEN + 1]).is_none());
     }
 
@@ -293,17 +293,17 @@ pub(super) mod tests {
     fn a_record_is_shown_for_as_long_as_its_node_speaks_for_it() {
         let (node, view, layout) = arena();
         let id = RecordId { dataset: DatasetId(1), partition: PartitionId(2), key: b"k" };
-        let slot = Slot::new(&id, 0, Version(7), 500, &[9; SHOWN_LEN]).unwrap();
-        let part = layout.board_part(id.partition);
-        let at = layout.board_slot_offset(part, 5).unwrap();
-        let word = node.long_word(layout.board_bucket_offset(part, id.hash()));
+        let slot = LookupSlot::new(&id, 0, Version(7), 500, &[9; SHOWN_LEN]).unwrap();
+        let part = layout.lookup_part(id.partition);
+        let at = layout.lookup_slot_offset(part, 5).unwrap();
+        let word = node.long_word(layout.lookup_bucket_offset(part, id.hash()));
         word.store(index_word(id.hash(), 5).to_le(), Ordering::SeqCst);
         // SAFETY: the layout says that a slot is there.
         unsafe {
             let raw = slot.as_bytes();
             std::ptr::copy_nonoverlapping(raw.as_ptr(), node.at(at, SLOT_LEN), SLOT_LEN);
         }
-        let board = layout.board_offset() as usize;
+        let board = layout.lookup_offset() as usize;
         node.word(board + ALIVE_OFFSET).store(1, Ordering::SeqCst);
         let shown = |until: u64| {
             node.long_word(board + VALID_OFFSET).store(until, Ordering::SeqCst);
@@ -315,7 +315,7 @@ pub(super) mod tests {
         assert_eq!(shown(now), None, "the time is over");
         assert_eq!(shown(0), None);
         // A word that leads nowhere.
-        let astray = index_word(id.hash(), layout.board_part_slots());
+        let astray = index_word(id.hash(), layout.lookup_part_slots());
         word.store(astray.to_le(), Ordering::SeqCst);
         assert_eq!(shown(VALID_ALWAYS), None);
     }

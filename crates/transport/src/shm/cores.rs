@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use samite_types::{Clock, SystemClock};
 
-use super::ring::{RingMemory, Word};
+use super::ring::{ControlWord, RingMemory};
 
 /// The core that this thread runs on at the moment, counted from 1.
 pub(crate) fn this_core() -> u32 {
@@ -40,7 +40,7 @@ const STAY: Duration = Duration::from_millis(16);
 
 /// What is known of those that a thread serves, beside one that waits on its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Company {
+pub(crate) enum CoreSharers {
     /// There are none.
     None,
     /// There may be some.
@@ -49,7 +49,7 @@ pub(crate) enum Company {
     Busy,
 }
 
-impl Company {
+impl CoreSharers {
     pub(crate) const fn of(are_others: bool) -> Self {
         if are_others { Self::Busy } else { Self::None }
     }
@@ -57,7 +57,7 @@ impl Company {
 
 /// When a thread leaves the core that it shares with one that it serves.
 #[derive(Debug)]
-pub(crate) struct Leaving {
+pub(crate) struct CoreLeaving {
     streak: u32,
     /// When it first and last shared its core, but for short times apart.
     near_since: Duration,
@@ -66,7 +66,7 @@ pub(crate) struct Leaving {
     pause: Duration,
 }
 
-impl Leaving {
+impl CoreLeaving {
     pub(crate) const fn new() -> Self {
         let never = Duration::ZERO;
         Self { streak: 0, near_since: never, near_at: never, left_at: never, pause: PAUSE.0 }
@@ -75,29 +75,29 @@ impl Leaving {
     /// The thread has served. `is_near`: one that it serves waits on its core.
     pub(crate) fn served(&mut self, is_near: bool) {
         match is_near {
-            true => self.served_near(Company::Unknown),
+            true => self.served_on_core(CoreSharers::Unknown),
             false => self.streak = 0,
         }
     }
 
     /// The thread has served one that waits on its core. It leaves the core if that may help.
-    pub(crate) fn served_near(&mut self, company: Company) {
+    pub(crate) fn served_on_core(&mut self, company: CoreSharers) {
         if self.is_due(SystemClock.monotonic(), company) {
             leave_core();
         }
     }
 
     /// It has served at `now`. Returns whether to leave the core.
-    fn is_due(&mut self, now: Duration, company: Company) -> bool {
+    fn is_due(&mut self, now: Duration, company: CoreSharers) -> bool {
         if now.saturating_sub(self.near_at) > APART {
             (self.streak, self.pause, self.near_since) = (0, PAUSE.0, now);
         }
         self.near_at = now;
         self.streak += 1;
         let (since, pause) = match company {
-            Company::None => (self.left_at, PAUSE.0),
-            Company::Unknown => (self.left_at, self.pause),
-            Company::Busy => (self.left_at.max(self.near_since), STAY),
+            CoreSharers::None => (self.left_at, PAUSE.0),
+            CoreSharers::Unknown => (self.left_at, self.pause),
+            CoreSharers::Busy => (self.left_at.max(self.near_since), STAY),
         };
         if self.streak < NEAR_TURNS || now.saturating_sub(since) < pause {
             return false;
@@ -111,20 +111,20 @@ impl Leaving {
 
 /// One side's knowledge of the two.
 #[derive(Debug)]
-pub(crate) struct Cores {
-    own: Word,
-    other: Word,
+pub(crate) struct CoreKnowledge {
+    own: ControlWord,
+    other: ControlWord,
     /// What the own word says; 0: nothing.
     told: u32,
 }
 
-impl Cores {
+impl CoreKnowledge {
     pub(crate) const fn of_client() -> Self {
-        Self { own: Word::ClientCore, other: Word::NodeCore, told: 0 }
+        Self { own: ControlWord::ClientCore, other: ControlWord::NodeCore, told: 0 }
     }
 
     pub(crate) const fn of_node() -> Self {
-        Self { own: Word::NodeCore, other: Word::ClientCore, told: 0 }
+        Self { own: ControlWord::NodeCore, other: ControlWord::ClientCore, told: 0 }
     }
 
     /// Says that this side polls on `core`; returns whether the other one does, too.
@@ -137,7 +137,7 @@ impl Cores {
     }
 
     /// Says that this side polls no more: nobody knows where it will be woken.
-    pub(crate) fn leave(&mut self, memory: &RingMemory) {
+    pub(crate) fn leave_core(&mut self, memory: &RingMemory) {
         self.told = 0;
         memory.word(self.own).store(0, Ordering::Relaxed);
     }
@@ -155,23 +155,26 @@ mod tests {
     fn who_leaves_in_vain_leaves_less_often() {
         let at = Duration::from_micros;
         let after = |time: u64, company| {
-            let mut leaving = Leaving::new();
+            let mut leaving = CoreLeaving::new();
             assert!(!leaving.is_due(at(time), company) && !leaving.is_due(at(time + 50), company));
             leaving.served(false);
             let mut is_due = |after| leaving.is_due(at(time + after), company);
             assert!(!is_due(100) && !is_due(150));
-            assert_eq!(is_due(200), company != Company::Busy, "three in a row");
+            assert_eq!(is_due(200), company != CoreSharers::Busy, "three in a row");
             // Always near somebody, ten times in a millisecond.
             let left: Vec<u64> = (3..3_000).filter(|turn| is_due(200 + turn * 100)).collect();
             // Apart for long: the next time is another matter.
             assert!(!is_due(400_000) && !is_due(400_100));
-            assert_eq!(is_due(400_200), company != Company::Busy);
+            assert_eq!(is_due(400_200), company != CoreSharers::Busy);
             left
         };
         let first = |left: Vec<u64>| <[u64; 7]>::try_from(&left[..7]).unwrap();
-        assert_eq!(first(after(1_000_000, Company::Unknown)), [10, 30, 70, 110, 150, 190, 230]);
-        assert_eq!(first(after(1_000_000, Company::Busy)), [158, 318, 478, 638, 798, 958, 1118]);
-        assert_eq!(first(after(1_000_000, Company::None)), [5, 10, 15, 20, 25, 30, 35]);
+        assert_eq!(first(after(1_000_000, CoreSharers::Unknown)), [10, 30, 70, 110, 150, 190, 230]);
+        assert_eq!(
+            first(after(1_000_000, CoreSharers::Busy)),
+            [158, 318, 478, 638, 798, 958, 1118]
+        );
+        assert_eq!(first(after(1_000_000, CoreSharers::None)), [5, 10, 15, 20, 25, 30, 35]);
     }
 
     #[test]
@@ -197,14 +200,14 @@ mod tests {
         let layout = RingLayout { request_len: 4096, reply_len: 4096, arena_len: 0 };
         let file = memory_file("test-cores", memory_len(&layout).unwrap()).unwrap();
         let memory = RingMemory::map(&file, &layout).unwrap();
-        let (mut client, mut node) = (Cores::of_client(), Cores::of_node());
+        let (mut client, mut node) = (CoreKnowledge::of_client(), CoreKnowledge::of_node());
         assert!(!client.meet(&memory, 1), "the node has said nothing");
         assert!(node.meet(&memory, 1));
         assert!(client.meet(&memory, 1));
         assert!(!node.meet(&memory, 2), "it was moved");
         assert!(!client.meet(&memory, 1));
         assert!(client.meet(&memory, 2));
-        node.leave(&memory);
+        node.leave_core(&memory);
         assert!(!client.meet(&memory, 2));
         assert!(node.meet(&memory, 2));
         assert!(this_core() > 0);

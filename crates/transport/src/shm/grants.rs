@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 /// A whole arena block that this connection may write to until it is sent back in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct BlockGrant {
     /// Byte offset of the block within the arena.
     pub offset: u64,
     /// The block's generation while granted.
@@ -17,20 +17,20 @@ pub struct Grant {
 /// The grants of one connection that no request uses. Last in, first out: that block is warm in the cache.
 #[derive(Debug, Default)]
 pub struct GrantPool {
-    free: Mutex<Vec<Grant>>,
+    free: Mutex<Vec<BlockGrant>>,
 }
 
 impl GrantPool {
     /// Takes `count` grants, or none at all when there are fewer.
     #[must_use]
-    pub fn take(&self, count: usize) -> Option<SmallVec<[Grant; 16]>> {
+    pub fn take(&self, count: usize) -> Option<SmallVec<[BlockGrant; 16]>> {
         let mut free = self.lock();
         let rest = free.len().checked_sub(count)?;
         Some(free.drain(rest..).collect())
     }
 
     /// Adds grants from a reply's `grants` or a `Granted` answer, or puts back those that a request did not send.
-    pub fn add(&self, grants: impl IntoIterator<Item = Grant>) {
+    pub fn add(&self, grants: impl IntoIterator<Item = BlockGrant>) {
         self.lock().extend(grants);
     }
 
@@ -46,19 +46,19 @@ impl GrantPool {
         self.len() == 0
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Grant>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<BlockGrant>> {
         // A panic cannot leave the list half-changed.
         self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-impl From<BlockRef> for Grant {
+impl From<BlockRef> for BlockGrant {
     fn from(block: BlockRef) -> Self {
         Self { offset: block.offset, generation: block.generation }
     }
 }
 
-impl From<(u64, u32)> for Grant {
+impl From<(u64, u32)> for BlockGrant {
     fn from((offset, generation): (u64, u32)) -> Self {
         Self { offset, generation }
     }

@@ -11,16 +11,16 @@ use samite_types::{prefetch, prefetch_to_write};
 
 /// Memory that other processes see and may change at any time.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct SharedMapping {
     start: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: the mapping is plain memory, valid from any thread until dropped; all access goes through atomics or raw copies
 // whose callers keep to the protocol of the memory's layout.
-unsafe impl Send for Mapping {}
+unsafe impl Send for SharedMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for SharedMapping {}
 
 /// A memory file of `len` zero bytes that can change its length no more, so that nobody's access to it can fault.
 pub(crate) fn memory_file(name: &str, len: usize) -> Result<OwnedFd, Errno> {
@@ -36,7 +36,7 @@ pub(crate) fn file_len(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     Ok(rustix::fs::fstat(fd)?.st_size.unsigned_abs())
 }
 
-impl Mapping {
+impl SharedMapping {
     /// Maps the first `len` bytes of `fd`, shared, for reading and writing.
     pub(crate) fn new(fd: impl AsFd, len: usize) -> Result<Self, Errno> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -93,7 +93,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `new`, and no reference into it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };

@@ -21,10 +21,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use samite_wire::WireError;
-use samite_wire::frame::{HEADER_LEN, Header};
+use samite_wire::frame::{CheckedHeader, HEADER_LEN};
 use samite_wire::hello::RingLayout;
 
-use super::mapping::Mapping;
+use super::mapping::SharedMapping;
 
 /// Words lie this far apart, in bytes: two cache lines, because processors fetch them in pairs.
 const WORD_STRIDE: usize = 128;
@@ -47,7 +47,7 @@ pub(crate) const fn frame_len_max(ring_len: usize) -> usize {
 
 /// Words of the control page.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Word {
+pub(crate) enum ControlWord {
     RequestTail = 0,
     RequestHead = 1,
     ReplyTail = 2,
@@ -62,7 +62,7 @@ pub(crate) enum Word {
 /// The memory of both rings.
 #[derive(Debug)]
 pub(crate) struct RingMemory {
-    mapping: Mapping,
+    mapping: SharedMapping,
     request_len: usize,
     reply_len: usize,
 }
@@ -79,47 +79,51 @@ impl RingMemory {
     pub(crate) fn map(fd: impl std::os::fd::AsFd, layout: &RingLayout) -> Result<Arc<Self>, Errno> {
         let len = memory_len(layout).ok_or(Errno::INVAL)?;
         Ok(Arc::new(Self {
-            mapping: Mapping::new(fd, len)?,
+            mapping: SharedMapping::new(fd, len)?,
             request_len: layout.request_len as usize,
             reply_len: layout.reply_len as usize,
         }))
     }
 
-    pub(crate) fn word(&self, word: Word) -> &AtomicU32 {
+    pub(crate) fn word(&self, word: ControlWord) -> &AtomicU32 {
         self.mapping.word(word as usize * WORD_STRIDE)
     }
 
-    pub(crate) const fn mapping(&self) -> &Mapping {
+    pub(crate) const fn mapping(&self) -> &SharedMapping {
         &self.mapping
     }
 
-    fn words(&self, ring: Ring) -> (&AtomicU32, &AtomicU32) {
+    fn words(&self, ring: RingKind) -> (&AtomicU32, &AtomicU32) {
         match ring {
-            Ring::Requests => (self.word(Word::RequestTail), self.word(Word::RequestHead)),
-            Ring::Replies => (self.word(Word::ReplyTail), self.word(Word::ReplyHead)),
+            RingKind::Requests => {
+                (self.word(ControlWord::RequestTail), self.word(ControlWord::RequestHead))
+            }
+            RingKind::Replies => {
+                (self.word(ControlWord::ReplyTail), self.word(ControlWord::ReplyHead))
+            }
         }
     }
 
-    const fn bounds(&self, ring: Ring) -> (usize, usize) {
+    const fn bounds(&self, ring: RingKind) -> (usize, usize) {
         match ring {
-            Ring::Requests => (RINGS_OFFSET, self.request_len),
-            Ring::Replies => (RINGS_OFFSET + self.request_len, self.reply_len),
+            RingKind::Requests => (RINGS_OFFSET, self.request_len),
+            RingKind::Replies => (RINGS_OFFSET + self.request_len, self.reply_len),
         }
     }
 }
 
 /// Which of the two.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ring {
+pub(crate) enum RingKind {
     Requests,
     Replies,
 }
 
 /// The writing end of a ring.
 #[derive(Debug)]
-pub(crate) struct Producer {
+pub(crate) struct RingProducer {
     memory: Arc<RingMemory>,
-    ring: Ring,
+    ring: RingKind,
     start: usize,
     len: usize,
     tail: u32,
@@ -127,8 +131,8 @@ pub(crate) struct Producer {
     head: u32,
 }
 
-impl Producer {
-    pub(crate) fn new(memory: Arc<RingMemory>, ring: Ring) -> Self {
+impl RingProducer {
+    pub(crate) fn new(memory: Arc<RingMemory>, ring: RingKind) -> Self {
         let (start, len) = memory.bounds(ring);
         Self { memory, ring, start, len, tail: 0, head: 0 }
     }
@@ -169,7 +173,7 @@ impl Producer {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dest, bytes.len()) };
     }
 
-    /// Writes a frame from its parts. `false`: no room now. The consumer sees it after [`Producer::publish`].
+    /// Writes a frame from its parts. `false`: no room now. The consumer sees it after [`RingProducer::publish`].
     #[must_use]
     pub(crate) fn write(&mut self, header: &[u8], body: &[u8], payload: &[&[u8]]) -> bool {
         let payload_len: usize = payload.iter().map(|piece| piece.len()).sum();
@@ -202,18 +206,18 @@ impl Producer {
 
 /// What lies at the head of a ring.
 #[derive(Debug)]
-pub(crate) enum Item {
+pub(crate) enum RingItem {
     /// A frame; body and payload lie behind it.
-    Frame(Header),
+    Frame(CheckedHeader),
     /// The next frame is on the socket.
     Marker,
 }
 
 /// The reading end of a ring.
 #[derive(Debug)]
-pub(crate) struct Consumer {
+pub(crate) struct RingConsumer {
     memory: Arc<RingMemory>,
-    ring: Ring,
+    ring: RingKind,
     start: usize,
     len: usize,
     head: u32,
@@ -221,8 +225,8 @@ pub(crate) struct Consumer {
     tail: u32,
 }
 
-impl Consumer {
-    pub(crate) fn new(memory: Arc<RingMemory>, ring: Ring) -> Self {
+impl RingConsumer {
+    pub(crate) fn new(memory: Arc<RingMemory>, ring: RingKind) -> Self {
         let (start, len) = memory.bounds(ring);
         Self { memory, ring, start, len, head: 0, tail: 0 }
     }
@@ -261,7 +265,7 @@ impl Consumer {
     ///
     /// # Errors
     /// The producer does not keep to the layout.
-    pub(crate) fn peek(&mut self) -> Result<Option<Item>, WireError> {
+    pub(crate) fn peek(&mut self) -> Result<Option<RingItem>, WireError> {
         while self.is_ready() {
             let available = self.tail.wrapping_sub(self.head) as usize;
             let to_end = self.len - self.at();
@@ -275,32 +279,32 @@ impl Consumer {
                 continue;
             }
             if first == MARKER {
-                return Ok(Some(Item::Marker));
+                return Ok(Some(RingItem::Marker));
             }
             if here < HEADER_LEN {
                 return Err(WireError::Short("ring frame header"));
             }
             let mut raw = [0; HEADER_LEN];
             raw.copy_from_slice(self.bytes(0, HEADER_LEN));
-            let header = Header::parse(&raw)?;
+            let header = CheckedHeader::parse(&raw)?;
             if here - HEADER_LEN < header.len_after() {
                 return Err(WireError::Short("ring frame"));
             }
-            return Ok(Some(Item::Frame(header)));
+            return Ok(Some(RingItem::Frame(header)));
         }
         Ok(None)
     }
 
-    /// Body and payload of the frame that [`Consumer::peek`] has found, in place.
-    pub(crate) fn frame(&self, header: &Header) -> (&[u8], &[u8]) {
+    /// Body and payload of the frame that [`RingConsumer::peek`] has found, in place.
+    pub(crate) fn frame(&self, header: &CheckedHeader) -> (&[u8], &[u8]) {
         self.bytes(HEADER_LEN, header.len_after()).split_at(header.body_len)
     }
 
     /// Gives the frame's bytes back to the producer.
-    pub(crate) fn consume(&mut self, item: &Item) {
+    pub(crate) fn consume(&mut self, item: &RingItem) {
         match item {
-            Item::Frame(header) => self.advance(HEADER_LEN + header.len_after()),
-            Item::Marker => self.advance(ALIGN),
+            RingItem::Frame(header) => self.advance(HEADER_LEN + header.len_after()),
+            RingItem::Marker => self.advance(ALIGN),
         }
     }
 
@@ -329,9 +333,9 @@ mod tests {
         RingMemory::map(&file, &layout).unwrap()
     }
 
-    fn ends(ring: Ring) -> (Producer, Consumer) {
+    fn ends(ring: RingKind) -> (RingProducer, RingConsumer) {
         let memory = rings();
-        (Producer::new(memory.clone(), ring), Consumer::new(memory, ring))
+        (RingProducer::new(memory.clone(), ring), RingConsumer::new(memory, ring))
     }
 
     #[test]
@@ -349,7 +353,7 @@ mod tests {
             replies in any::<bool>(),
         ) {
             let (mut producer, mut consumer) =
-                ends(if replies { Ring::Replies } else { Ring::Requests });
+                ends(if replies { RingKind::Replies } else { RingKind::Requests });
             let mut model: VecDeque<Option<(u64, usize)>> = VecDeque::new();
             let mut number = 0;
             for step in steps {
@@ -378,8 +382,8 @@ mod tests {
                 let item = consumer.peek().unwrap();
                 match (&item, model.pop_front()) {
                     (None, None) => continue,
-                    (Some(Item::Marker), Some(None)) => {}
-                    (Some(Item::Frame(header)), Some(Some((number, len)))) => {
+                    (Some(RingItem::Marker), Some(None)) => {}
+                    (Some(RingItem::Frame(header)), Some(Some((number, len)))) => {
                         let (body, payload) = consumer.frame(header);
                         header.verify(body, &[payload]).unwrap();
                         prop_assert_eq!(header.request_id, RequestId(number));
@@ -401,17 +405,17 @@ mod tests {
             at in 0usize..4000,
             tail in any::<u32>(),
         ) {
-            let (mut producer, mut consumer) = ends(Ring::Requests);
+            let (mut producer, mut consumer) = ends(RingKind::Requests);
             if frame_first {
                 let (kind, id) = (FrameKind::Request, RequestId(1));
                 let header = FrameHeader::build(kind, id, LOCAL_FLAGS, &[1; 50], &[]);
                 prop_assert!(producer.write(header.as_bytes(), &[1; 50], &[]));
             }
             producer.copy(at.min(4096 - bytes.len()), &bytes);
-            consumer.memory().word(Word::RequestTail).store(tail, Ordering::SeqCst);
+            consumer.memory().word(ControlWord::RequestTail).store(tail, Ordering::SeqCst);
             for _ in 0..600 {
                 let Ok(Some(item)) = consumer.peek() else { break };
-                if let Item::Frame(header) = &item {
+                if let RingItem::Frame(header) = &item {
                     let (body, payload) = consumer.frame(header);
                     prop_assert!(body.len() + payload.len() < 4096);
                 }

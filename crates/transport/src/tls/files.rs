@@ -65,9 +65,9 @@ impl TlsFiles {
 
 /// Who signs nodes' certificates, as PEM.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Authorities(Arc<Vec<u8>>);
+pub struct TlsAuthorities(Arc<Vec<u8>>);
 
-impl Authorities {
+impl TlsAuthorities {
     /// Checks that `pem` holds certificates.
     ///
     /// # Errors
@@ -87,7 +87,7 @@ impl Authorities {
     }
 }
 
-impl fmt::Debug for Authorities {
+impl fmt::Debug for TlsAuthorities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authorities").finish_non_exhaustive()
     }

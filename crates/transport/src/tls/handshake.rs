@@ -12,21 +12,21 @@ use samite_types::{Error, ErrorKind, Result};
 use sha2::{Digest, Sha256};
 
 use super::keys::client_config;
-use super::record::{Keys, Schedule};
-use super::{Binding, Opener, RECORD_LEN_MAX, Sealer, record_len};
+use super::record::{KeySchedule, RecordKeys};
+use super::{Binding, RECORD_LEN_MAX, RecordOpener, RecordSealer, record_len};
 use crate::key::ClusterKey;
 
 /// Most bytes that a peer may send in a handshake. A chain of certificates has some KiB.
 const RECEIVED_LEN_MAX: usize = 64 << 10;
 
-enum Side {
+enum HandshakeSide {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
 }
 
 /// A handshake under way.
-pub(crate) struct Handshake {
-    side: Side,
+pub(crate) struct TlsHandshake {
+    side: HandshakeSide,
     /// Bytes that have come and were not given to rustls, which gets whole records one by one: what follows the handshake is not for it.
     received: Vec<u8>,
     /// Records that rustls has not done with.
@@ -39,20 +39,20 @@ pub(crate) struct Handshake {
 
 /// A finished handshake.
 #[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) sealer: Sealer,
-    pub(crate) opener: Opener,
+pub(crate) struct TlsSession {
+    pub(crate) sealer: RecordSealer,
+    pub(crate) opener: RecordOpener,
     pub(crate) binding: Binding,
 }
 
 /// What rustls wants next.
-enum Step {
+enum HandshakeStep {
     Again,
     /// Another record, unless the handshake is finished.
     Record,
 }
 
-impl Handshake {
+impl TlsHandshake {
     pub(crate) fn client(key: &ClusterKey, host: &str) -> Result<Self> {
         // Keys from the cluster key are those of no host in particular.
         let name = if key.authorities().is_some() { host } else { "samite" };
@@ -60,15 +60,15 @@ impl Handshake {
             Error::new(ErrorKind::Invalid, format!("{host}: no name that a certificate can have"))
         })?;
         let connection = UnbufferedClientConnection::new(client_config(key)?, name);
-        Ok(Self::new(Side::Client(connection.map_err(refused)?)))
+        Ok(Self::new(HandshakeSide::Client(connection.map_err(refused)?)))
     }
 
     pub(crate) fn server(config: &Arc<ServerConfig>) -> Result<Self> {
         let connection = UnbufferedServerConnection::new(Arc::clone(config));
-        Ok(Self::new(Side::Server(connection.map_err(refused)?)))
+        Ok(Self::new(HandshakeSide::Server(connection.map_err(refused)?)))
     }
 
-    fn new(side: Side) -> Self {
+    fn new(side: HandshakeSide) -> Self {
         let (received, records) = (Vec::new(), Vec::new());
         Self { side, received, records, received_len: 0, digests: Default::default() }
     }
@@ -93,15 +93,19 @@ impl Handshake {
         loop {
             let begin = out.len();
             let (discard, step) = match &mut self.side {
-                Side::Client(side) => step(side.process_tls_records(&mut self.records), out),
-                Side::Server(side) => step(side.process_tls_records(&mut self.records), out),
+                HandshakeSide::Client(side) => {
+                    step(side.process_tls_records(&mut self.records), out)
+                }
+                HandshakeSide::Server(side) => {
+                    step(side.process_tls_records(&mut self.records), out)
+                }
             };
             self.records.drain(..discard);
             self.digests.0.update(&out[begin..]);
             match step {
-                Ok(Step::Again) => {}
-                Ok(Step::Record) if self.is_done() => return Ok(true),
-                Ok(Step::Record) => {
+                Ok(HandshakeStep::Again) => {}
+                Ok(HandshakeStep::Record) if self.is_done() => return Ok(true),
+                Ok(HandshakeStep::Record) => {
                     if !self.next_record()? {
                         return Ok(false);
                     }
@@ -116,8 +120,8 @@ impl Handshake {
 
     fn is_done(&self) -> bool {
         let is_handshaking = match &self.side {
-            Side::Client(side) => side.is_handshaking(),
-            Side::Server(side) => side.is_handshaking(),
+            HandshakeSide::Client(side) => side.is_handshaking(),
+            HandshakeSide::Server(side) => side.is_handshaking(),
         };
         !is_handshaking && self.records.is_empty()
     }
@@ -140,8 +144,12 @@ impl Handshake {
     fn say_why(&mut self, out: &mut Vec<u8>) {
         while self.has_words() {
             let step = match &mut self.side {
-                Side::Client(side) => step(side.process_tls_records(&mut self.records), out).1,
-                Side::Server(side) => step(side.process_tls_records(&mut self.records), out).1,
+                HandshakeSide::Client(side) => {
+                    step(side.process_tls_records(&mut self.records), out).1
+                }
+                HandshakeSide::Server(side) => {
+                    step(side.process_tls_records(&mut self.records), out).1
+                }
             };
             if step.is_err() {
                 return;
@@ -151,47 +159,47 @@ impl Handshake {
 
     fn has_words(&self) -> bool {
         match &self.side {
-            Side::Client(side) => side.wants_write(),
-            Side::Server(side) => side.wants_write(),
+            HandshakeSide::Client(side) => side.wants_write(),
+            HandshakeSide::Server(side) => side.wants_write(),
         }
     }
 
-    /// The two directions, after [`Handshake::advance`] has said that it is finished.
-    pub(crate) fn finish(self) -> Result<Session> {
+    /// The two directions, after [`TlsHandshake::advance`] has said that it is finished.
+    pub(crate) fn finish(self) -> Result<TlsSession> {
         let (is_client, extracted) = match self.side {
-            Side::Client(connection) => (
+            HandshakeSide::Client(connection) => (
                 true,
                 connection
                     .dangerous_into_kernel_connection()
-                    .map(|(secrets, schedule)| (secrets, Schedule::Client(schedule))),
+                    .map(|(secrets, schedule)| (secrets, KeySchedule::Client(schedule))),
             ),
-            Side::Server(connection) => (
+            HandshakeSide::Server(connection) => (
                 false,
                 connection
                     .dangerous_into_kernel_connection()
-                    .map(|(secrets, schedule)| (secrets, Schedule::Server(schedule))),
+                    .map(|(secrets, schedule)| (secrets, KeySchedule::Server(schedule))),
             ),
         };
         let (secrets, schedule) = extracted.map_err(refused)?;
         let (sent, received) = (self.digests.0.finalize(), self.digests.1.finalize());
         let (client, server) = if is_client { (sent, received) } else { (received, sent) };
         let binding = Sha256::new().chain_update(client).chain_update(server).finalize().into();
-        let made = Keys::new(schedule).map(Arc::new).and_then(|keys| {
-            let sealer = Sealer::new(&keys, secrets.tx)?;
-            let opener = Opener::new(&keys, secrets.rx, self.received)?;
-            Some(Session { sealer, opener, binding })
+        let made = RecordKeys::new(schedule).map(Arc::new).and_then(|keys| {
+            let sealer = RecordSealer::new(&keys, secrets.tx)?;
+            let opener = RecordOpener::new(&keys, secrets.rx, self.received)?;
+            Some(TlsSession { sealer, opener, binding })
         });
         made.ok_or_else(|| Error::new(ErrorKind::Internal, "TLS cipher is not known here"))
     }
 }
 
-impl fmt::Debug for Handshake {
+impl fmt::Debug for TlsHandshake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handshake").field("received", &self.received_len).finish_non_exhaustive()
     }
 }
 
-type Stepped = std::result::Result<Step, rustls::Error>;
+type Stepped = std::result::Result<HandshakeStep, rustls::Error>;
 
 /// Does what rustls wants. Returns the bytes of records that it has done with, too.
 fn step<Data>(
@@ -200,14 +208,14 @@ fn step<Data>(
 ) -> (usize, Stepped) {
     let step = match state {
         Ok(ConnectionState::EncodeTlsData(mut data)) => {
-            encode(&mut data, out).map(|()| Step::Again)
+            encode(&mut data, out).map(|()| HandshakeStep::Again)
         }
         Ok(ConnectionState::TransmitTlsData(data)) => {
             data.done();
-            Ok(Step::Again)
+            Ok(HandshakeStep::Again)
         }
         Ok(ConnectionState::BlockedHandshake | ConnectionState::WriteTraffic(_)) => {
-            Ok(Step::Record)
+            Ok(HandshakeStep::Record)
         }
         Ok(_) => Err(rustls::Error::General("data in the handshake".into())),
         Err(error) => Err(error),

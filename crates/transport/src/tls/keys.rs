@@ -22,7 +22,7 @@ use rustls::{
 use samite_types::{Error, ErrorKind, Result};
 
 use super::files::TlsFiles;
-use crate::key::{ClusterKey, Role};
+use crate::key::{ClusterKey, ProofRole};
 
 /// Application protocol, so that no other TLS service of a site takes part by mistake.
 const PROTOCOL: &[u8] = b"samite";
@@ -39,7 +39,7 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 /// The key pair of a side, which every holder of the cluster key can derive.
-fn key_pair(key: &ClusterKey, role: Role) -> Result<Arc<dyn SigningKey>> {
+fn key_pair(key: &ClusterKey, role: ProofRole) -> Result<Arc<dyn SigningKey>> {
     let der = [&ED25519_PKCS8[..], &key.derive_tls_seed(role)].concat();
     rustls::crypto::ring::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(der)).map_err(failed)
 }
@@ -67,8 +67,8 @@ pub(crate) fn server_config(
     let mut config = if let Some(files) = files {
         files.serve(builder.with_no_client_auth())?
     } else {
-        let known = Known::new(key, Role::Client, algorithms)?;
-        let own = certified(key_pair(key, Role::Node)?)?;
+        let known = PinnedKey::new(key, ProofRole::Client, algorithms)?;
+        let own = certified(key_pair(key, ProofRole::Node)?)?;
         builder
             .with_client_cert_verifier(Arc::new(known))
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(own)))
@@ -90,8 +90,8 @@ pub(super) fn client_config(key: &ClusterKey) -> Result<Arc<ClientConfig>> {
     let mut config = if let Some(authorities) = key.authorities() {
         builder.with_root_certificates(authorities.roots()?).with_no_client_auth()
     } else {
-        let known = Known::new(key, Role::Node, algorithms)?;
-        let own = certified(key_pair(key, Role::Client)?)?;
+        let known = PinnedKey::new(key, ProofRole::Node, algorithms)?;
+        let own = certified(key_pair(key, ProofRole::Client)?)?;
         builder
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(known))
@@ -106,13 +106,17 @@ pub(super) fn client_config(key: &ClusterKey) -> Result<Arc<ClientConfig>> {
 
 /// Takes one public key, and no other.
 #[derive(Debug)]
-struct Known {
+struct PinnedKey {
     key: SubjectPublicKeyInfoDer<'static>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl Known {
-    fn new(key: &ClusterKey, role: Role, algorithms: WebPkiSupportedAlgorithms) -> Result<Self> {
+impl PinnedKey {
+    fn new(
+        key: &ClusterKey,
+        role: ProofRole,
+        algorithms: WebPkiSupportedAlgorithms,
+    ) -> Result<Self> {
         Ok(Self { key: public_key(&key_pair(key, role)?)?, algorithms })
     }
 
@@ -137,7 +141,7 @@ fn only_tls13<T>() -> std::result::Result<T, rustls::Error> {
     Err(PeerIncompatible::Tls12NotOffered.into())
 }
 
-impl ServerCertVerifier for Known {
+impl ServerCertVerifier for PinnedKey {
     fn verify_server_cert(
         &self,
         shown: &CertificateDer<'_>,
@@ -176,7 +180,7 @@ impl ServerCertVerifier for Known {
     }
 }
 
-impl ClientCertVerifier for Known {
+impl ClientCertVerifier for PinnedKey {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

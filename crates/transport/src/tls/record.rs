@@ -31,22 +31,22 @@ const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 const EMPTY_RECORDS_MAX: u32 = 32;
 
 /// The side's part of the key schedule, for new keys when old ones have been used enough.
-pub(super) enum Schedule {
+pub(super) enum KeySchedule {
     Client(KernelConnection<ClientConnectionData>),
     Server(KernelConnection<ServerConnectionData>),
 }
 
 /// What both halves of a connection need for new keys.
-pub(super) struct Keys {
-    schedule: Mutex<Schedule>,
+pub(super) struct RecordKeys {
+    schedule: Mutex<KeySchedule>,
     suite: &'static Tls13CipherSuite,
 }
 
-impl Keys {
-    pub(super) fn new(schedule: Schedule) -> Option<Self> {
+impl RecordKeys {
+    pub(super) fn new(schedule: KeySchedule) -> Option<Self> {
         let suite = match &schedule {
-            Schedule::Client(connection) => connection.negotiated_cipher_suite(),
-            Schedule::Server(connection) => connection.negotiated_cipher_suite(),
+            KeySchedule::Client(connection) => connection.negotiated_cipher_suite(),
+            KeySchedule::Server(connection) => connection.negotiated_cipher_suite(),
         };
         Some(Self { suite: suite.tls13()?, schedule: Mutex::new(schedule) })
     }
@@ -58,8 +58,8 @@ impl Keys {
     ) -> Result<ConnectionTrafficSecrets, Errno> {
         let mut schedule = self.schedule.lock().unwrap_or_else(PoisonError::into_inner);
         let renewed = match &mut *schedule {
-            Schedule::Client(connection) => client(connection),
-            Schedule::Server(connection) => server(connection),
+            KeySchedule::Client(connection) => client(connection),
+            KeySchedule::Server(connection) => server(connection),
         };
         renewed.map(|(_, secrets)| secrets).map_err(|_| Errno::BADMSG)
     }
@@ -89,8 +89,8 @@ fn parts(
 }
 
 /// The sending half: seals plaintext into records, and keeps those that the socket has not taken.
-pub(crate) struct Sealer {
-    keys: Arc<Keys>,
+pub(crate) struct RecordSealer {
+    keys: Arc<RecordKeys>,
     encrypter: Box<dyn MessageEncrypter>,
     sequence: u64,
     /// Records under one key.
@@ -104,9 +104,9 @@ pub(crate) struct Sealer {
     progress: u64,
 }
 
-impl Sealer {
+impl RecordSealer {
     pub(super) fn new(
-        keys: &Arc<Keys>,
+        keys: &Arc<RecordKeys>,
         (sequence, secrets): (u64, ConnectionTrafficSecrets),
     ) -> Option<Self> {
         Some(Self {
@@ -207,15 +207,15 @@ impl Sealer {
     }
 }
 
-impl fmt::Debug for Sealer {
+impl fmt::Debug for RecordSealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sealer").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
 /// The receiving half: opens records where they were received.
-pub(crate) struct Opener {
-    keys: Arc<Keys>,
+pub(crate) struct RecordOpener {
+    keys: Arc<RecordKeys>,
     decrypter: Box<dyn MessageDecrypter>,
     sequence: u64,
     /// Plaintext that nobody has taken, then sealed bytes.
@@ -233,10 +233,10 @@ pub(crate) struct Opener {
     failed: Option<Errno>,
 }
 
-impl Opener {
+impl RecordOpener {
     /// `received`: sealed bytes that came with the last of the handshake.
     pub(super) fn new(
-        keys: &Arc<Keys>,
+        keys: &Arc<RecordKeys>,
         (sequence, secrets): (u64, ConnectionTrafficSecrets),
         received: Vec<u8>,
     ) -> Option<Self> {
@@ -398,7 +398,7 @@ impl Opener {
     }
 }
 
-impl fmt::Debug for Opener {
+impl fmt::Debug for RecordOpener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Opener").field("plain", &self.plain).finish_non_exhaustive()
     }

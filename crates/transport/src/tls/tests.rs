@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use samite_types::{ErrorKind, Result};
 
-use super::{Handshake, RECORD_LEN_MAX, Session, server_config};
+use super::{RECORD_LEN_MAX, TlsHandshake, TlsSession, server_config};
 use crate::key::ClusterKey;
 
 fn key(byte: u8) -> ClusterKey {
@@ -15,9 +15,9 @@ fn key(byte: u8) -> ClusterKey {
 }
 
 /// Both sides of a connection whose bytes travel in pieces of `piece` bytes.
-fn shake(client: &ClusterKey, node: &ClusterKey, piece: usize) -> Result<(Session, Session)> {
-    let mut client = Handshake::client(client, "127.0.0.1")?;
-    let mut node = Handshake::server(&server_config(node, None)?)?;
+fn shake(client: &ClusterKey, node: &ClusterKey, piece: usize) -> Result<(TlsSession, TlsSession)> {
+    let mut client = TlsHandshake::client(client, "127.0.0.1")?;
+    let mut node = TlsHandshake::server(&server_config(node, None)?)?;
     let (mut to_client, mut to_node) = (Vec::new(), Vec::new());
     let mut done = (client.advance(&[], &mut to_node)?, false);
     while done != (true, true) {
@@ -36,7 +36,7 @@ fn sockets() -> (OwnedFd, OwnedFd) {
 }
 
 /// Seals and sends `chunks`, opening what arrives meanwhile; returns that.
-fn pass(from: &mut Session, to: &mut Session, chunks: &[&[u8]], piece: usize) -> Vec<u8> {
+fn pass(from: &mut TlsSession, to: &mut TlsSession, chunks: &[&[u8]], piece: usize) -> Vec<u8> {
     let (near, far) = sockets();
     let len: usize = chunks.iter().map(|chunk| chunk.len()).sum();
     let (mut sealed, mut opened, mut buffer) = (0, Vec::new(), vec![0; piece]);
@@ -145,7 +145,7 @@ fn a_cut_in_a_record_is_seen() {
 /// What a client sends first.
 fn hello() -> Vec<u8> {
     let mut out = Vec::new();
-    Handshake::client(&key(1), "127.0.0.1").unwrap().advance(&[], &mut out).unwrap();
+    TlsHandshake::client(&key(1), "127.0.0.1").unwrap().advance(&[], &mut out).unwrap();
     out
 }
 
@@ -174,7 +174,7 @@ proptest! {
             bytes.extend_from_slice(&(rest.len() as u16).to_be_bytes());
             bytes.extend_from_slice(&rest);
         }
-        let mut node = Handshake::server(&server_config(&key(1), None).unwrap()).unwrap();
+        let mut node = TlsHandshake::server(&server_config(&key(1), None).unwrap()).unwrap();
         let mut out = Vec::new();
         for bytes in bytes.chunks(piece) {
             match node.advance(bytes, &mut out) {

@@ -6,11 +6,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use samite_transport::server::{
-    ConnId, EventLoop, Listener, Options, OutPiece, Peer, Replies, Service, SharedArena, Waker,
+    ConnId, ConnectionPeer, EventLoop, Listener, LoopOptions, LoopWaker, NodeService, OutPiece,
+    ReplySink, SharedArena,
 };
 use samite_transport::{Address, ClusterKey};
 use samite_types::{ClientId, Deadline, Epoch, NodeId, RequestId};
-use samite_wire::frame::{FrameKind, Header};
+use samite_wire::frame::{CheckedHeader, FrameKind};
 
 /// What an [`Echo`] does with a request; the first byte of the body.
 pub mod command {
@@ -47,15 +48,15 @@ impl AsRef<[u8]> for Slice {
     }
 }
 
-impl Service for Echo {
+impl NodeService for Echo {
     fn request(
         &mut self,
         conn: ConnId,
-        _peer: &Peer,
-        header: &Header,
+        _peer: &ConnectionPeer,
+        header: &CheckedHeader,
         body: &[u8],
         payload: &[u8],
-        out: &mut Replies,
+        out: &mut ReplySink,
     ) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let id = header.request_id;
@@ -85,9 +86,9 @@ impl Service for Echo {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn wakeup(&mut self, _out: &mut Replies) {}
+    fn wakeup(&mut self, _out: &mut ReplySink) {}
 
-    fn tick(&mut self, out: &mut Replies) {
+    fn tick(&mut self, out: &mut ReplySink) {
         for kept in std::mem::take(&mut self.kept).iter().rev() {
             let payload = [OutPiece::Copy(&kept.payload)];
             out.send(kept.conn, FrameKind::Reply, kept.id, &kept.body, payload);
@@ -112,7 +113,7 @@ pub struct Node {
     pub closed: Arc<AtomicUsize>,
     pub requests: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
-    waker: Waker,
+    waker: LoopWaker,
     thread: Option<JoinHandle<()>>,
     _dir: tempfile::TempDir,
 }
@@ -132,12 +133,12 @@ pub fn client() -> ClientId {
 
 impl Node {
     /// A node that answers what it kept every few milliseconds.
-    pub fn start(options: Options) -> Self {
-        Self::start_with(Options { tick: Some(Duration::from_millis(5)), ..options })
+    pub fn start(options: LoopOptions) -> Self {
+        Self::start_with(LoopOptions { tick: Some(Duration::from_millis(5)), ..options })
     }
 
     /// A node with just these options.
-    pub fn start_with(options: Options) -> Self {
+    pub fn start_with(options: LoopOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n.sock");
         let unix = Listener::unix(&path).unwrap();

@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use samite_client::kv::Kv;
-use samite_client::{Client, Options};
+use samite_client::kv::KvView;
+use samite_client::{Client, ClientOptions};
 use samite_types::{NodeId, Redundancy};
 
-use super::evidence::Evidence;
+use super::evidence::ChaosEvidence;
 use super::members;
 use super::worker::{COUNTER, DATASET, parse};
-use crate::door::library;
-use crate::rng::Rng;
-use crate::stage::{Stage, Way};
+use crate::access_path::library;
+use crate::rng::TrustRng;
+use crate::stage::{StagePath, TrustStage};
 use crate::timeline::{Timeline, stamp};
 use crate::whole;
 
@@ -40,7 +40,7 @@ const STOP: &str = "10s";
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Fault {
+pub enum ChaosFault {
     /// A node is killed and started again.
     Kill,
     /// A node is stopped for 10 s and goes on.
@@ -69,7 +69,7 @@ pub enum Fault {
 
 /// Where the cluster map is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Coordinator {
+pub enum ChaosCoordinator {
     /// Where `samite up` has it unless told otherwise.
     Replicated,
     /// In an etcd that is started along.
@@ -78,15 +78,15 @@ pub enum Coordinator {
 
 /// One run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ChaosPlan {
     /// Nodes.
     pub nodes: usize,
     /// Redundancy.
     pub mirror: u8,
     /// Where the cluster map is kept.
-    pub coordinator: Coordinator,
+    pub coordinator: ChaosCoordinator,
     /// What goes wrong.
-    pub fault: Fault,
+    pub fault: ChaosFault,
     /// How often.
     pub times: u32,
     /// Where the random numbers start.
@@ -95,7 +95,7 @@ pub struct Plan {
 
 /// What came of a run in which nothing was wrong.
 #[derive(Clone, Debug)]
-pub struct Summary {
+pub struct ChaosSummary {
     /// Calls of all processes.
     pub calls: u64,
     /// Whether enough of them went every way, and enough went wrong, to say anything.
@@ -106,14 +106,14 @@ pub struct Summary {
     pub what: String,
 }
 
-struct Run<'a> {
-    plan: &'a Plan,
-    stage: Stage,
+struct ChaosRun<'a> {
+    plan: &'a ChaosPlan,
+    stage: TrustStage,
     client: Client,
-    rng: Rng,
+    rng: TrustRng,
     /// Nodes that have not been harmed yet, in the order in which they are.
     victims: Vec<u32>,
-    workers: Workers,
+    workers: ChaosWorkers,
     timeline: Timeline,
 }
 
@@ -121,20 +121,21 @@ struct Run<'a> {
 ///
 /// # Errors
 /// What was wrong, in words, and where what is known of it is.
-pub fn run(plan: &Plan, helper: &Path, keep: &Path) -> Result<Summary, String> {
+pub fn run(plan: &ChaosPlan, helper: &Path, keep: &Path) -> Result<ChaosSummary, String> {
     let mirror = plan.mirror.to_string();
-    let memory = if plan.fault == Fault::Full { "24M" } else { "64M" };
+    let memory = if plan.fault == ChaosFault::Full { "24M" } else { "64M" };
     let mut args = vec!["--memory", memory, "--mirror", &mirror];
     // Its member cannot be killed where there is none.
-    if plan.coordinator == Coordinator::Etcd || plan.fault == Fault::EtcdLeader {
+    if plan.coordinator == ChaosCoordinator::Etcd || plan.fault == ChaosFault::EtcdLeader {
         args.extend(["--coordinator", "etcd"]);
     }
-    let stage = Stage::with(plan.nodes, &args, helper).map_err(|error| error.to_string())?;
-    let options = Options { redundancy: Redundancy(plan.mirror), ..Options::default() };
+    let stage = TrustStage::with(plan.nodes, &args, helper).map_err(|error| error.to_string())?;
+    let options = ClientOptions { redundancy: Redundancy(plan.mirror), ..ClientOptions::default() };
     let client = stage.cluster.client(options).map_err(|error| error.to_string())?;
-    let (rng, workers, timeline) = (Rng::new(plan.seed), Workers::default(), Timeline::default());
+    let (rng, workers, timeline) =
+        (TrustRng::new(plan.seed), ChaosWorkers::default(), Timeline::default());
     let victims = Vec::new();
-    let mut run = Run { plan, stage, client, rng, victims, workers, timeline };
+    let mut run = ChaosRun { plan, stage, client, rng, victims, workers, timeline };
     run.go().map_err(|wrong| {
         run.timeline.note(format_args!("wrong: {wrong}"));
         match run.keep(keep, &wrong) {
@@ -146,7 +147,7 @@ pub fn run(plan: &Plan, helper: &Path, keep: &Path) -> Result<Summary, String> {
 
 /// The processes, each with the file that holds what it says of things that are wrong; killed when dropped.
 #[derive(Default)]
-struct Workers(Vec<(Child, PathBuf, Way)>);
+struct ChaosWorkers(Vec<(Child, PathBuf, StagePath)>);
 
 /// What a process said that found something wrong.
 fn words(path: &Path) -> String {
@@ -155,7 +156,7 @@ fn words(path: &Path) -> String {
     last.unwrap_or("nothing").to_owned()
 }
 
-impl Workers {
+impl ChaosWorkers {
     /// Whether all are at work still.
     fn look(&mut self) -> Result<(), String> {
         for ((child, path, _), number) in self.0.iter_mut().zip(0..) {
@@ -167,11 +168,11 @@ impl Workers {
     }
 
     /// Ends all in order.
-    fn finish(&mut self) -> Result<Finished, String> {
+    fn finish(&mut self) -> Result<ChaosTotals, String> {
         for (child, ..) in &mut self.0 {
             drop(child.stdin.take());
         }
-        let mut all = Finished::default();
+        let mut all = ChaosTotals::default();
         for ((mut child, path, way), number) in self.0.drain(..).zip(0..) {
             let mut said = String::new();
             let read = child.stdout.take().map(|mut out| out.read_to_string(&mut said));
@@ -197,7 +198,7 @@ impl Workers {
 
 /// What all processes did.
 #[derive(Default)]
-struct Finished {
+struct ChaosTotals {
     /// Calls by each way.
     calls: BTreeMap<&'static str, u64>,
     /// Raises of the counter.
@@ -208,7 +209,7 @@ struct Finished {
     pause: (Duration, String),
 }
 
-impl Drop for Workers {
+impl Drop for ChaosWorkers {
     fn drop(&mut self) {
         for (child, ..) in &mut self.0 {
             // It may have ended.
@@ -218,18 +219,18 @@ impl Drop for Workers {
     }
 }
 
-impl Run<'_> {
-    fn go(&mut self) -> Result<Summary, String> {
+impl ChaosRun<'_> {
+    fn go(&mut self) -> Result<ChaosSummary, String> {
         let made = self.client.create_dataset(&self.client.spec(DATASET));
         made.map_err(|error| error.to_string())?;
         for number in 0..WORKERS {
-            self.start_worker(Way::Library, "chaos-work", number)?;
+            self.start_worker(StagePath::Library, "chaos-work", number)?;
         }
-        for (way, number) in [Way::Preload, Way::Mount].into_iter().zip(0..) {
+        for (way, number) in [StagePath::Preload, StagePath::Mount].into_iter().zip(0..) {
             for worker in 0..FILE_WORKERS {
                 self.start_worker(way, "chaos-files", number * FILE_WORKERS + worker)?;
             }
-            if self.plan.fault == Fault::Full {
+            if self.plan.fault == ChaosFault::Full {
                 self.start_worker(way, "chaos-fill", number)?;
             }
         }
@@ -241,24 +242,24 @@ impl Run<'_> {
         }
         self.pause(300, 600)?;
         self.timeline.note("the clients are to end");
-        let Finished { calls, raised, full, pause: (pause, what) } = self.workers.finish()?;
+        let ChaosTotals { calls, raised, full, pause: (pause, what) } = self.workers.finish()?;
         self.become_whole()?;
         self.compare_members()?;
         let dataset = self.client.dataset(DATASET).map_err(|error| error.to_string())?;
-        let counter = Kv::new(dataset).get(COUNTER).map_err(|error| error.to_string())?;
+        let counter = KvView::new(dataset).get(COUNTER).map_err(|error| error.to_string())?;
         let counted = counter.map_or(Ok(0), |value| parse(&value.bytes))?;
         if counted != raised {
             return Err(format!("the counter is {counted}, and was raised {raised} times"));
         }
-        let is_full = self.plan.fault != Fault::Full || u64::from(self.plan.times) <= full;
+        let is_full = self.plan.fault != ChaosFault::Full || u64::from(self.plan.times) <= full;
         let is_long = calls.values().all(|did| *did >= CALLS_MIN);
         let counts = self.plan.times >= HARMS_MIN && is_long && is_full;
         println!("calls: {calls:?}; {full} times full");
-        Ok(Summary { calls: calls.values().sum(), counts, pause, what })
+        Ok(ChaosSummary { calls: calls.values().sum(), counts, pause, what })
     }
 
     fn keep(&self, parent: &Path, wrong: &str) -> std::io::Result<PathBuf> {
-        let evidence = Evidence {
+        let evidence = ChaosEvidence {
             cluster: &self.stage.cluster,
             client: &self.client,
             nodes: self.plan.nodes,
@@ -271,7 +272,7 @@ impl Run<'_> {
         evidence.keep(parent, &format!("{fault:?}-{seed}-{at}").to_lowercase())
     }
 
-    fn start_worker(&mut self, way: Way, work: &str, number: u64) -> Result<(), String> {
+    fn start_worker(&mut self, way: StagePath, work: &str, number: u64) -> Result<(), String> {
         let dir = self.stage.cluster.scratch().join("clients");
         let path = dir.join(format!("{work}-{number}.txt"));
         let said = fs::create_dir_all(&dir).and_then(|()| File::create(&path));
@@ -281,7 +282,7 @@ impl Run<'_> {
         let mut args = vec![work, "--number", &number];
         if work != "chaos-fill" {
             args.extend(["--seed", &seed]);
-            if self.plan.fault == Fault::Full {
+            if self.plan.fault == ChaosFault::Full {
                 args.push("--gets-full");
             }
         }
@@ -368,41 +369,41 @@ impl Run<'_> {
 
     fn harm(&mut self) -> Result<(), String> {
         match self.plan.fault {
-            Fault::Kill | Fault::Full => {
+            ChaosFault::Kill | ChaosFault::Full => {
                 let node = self.any_node();
                 self.kill_and_restart(&node)
             }
-            Fault::Stop => {
+            ChaosFault::Stop => {
                 let node = self.any_node();
                 self.samite(&["fault", "pause", &node, "--for", STOP])
             }
-            Fault::CutCoordinator => {
+            ChaosFault::CutCoordinator => {
                 let leader = self.leader()?.get().to_string();
                 self.cut_off_from(&leader, "cut-coordinator")
             }
-            Fault::CutPeer => {
+            ChaosFault::CutPeer => {
                 let node = self.any_node();
                 self.cut_off_from(&node, "cut-peer")
             }
-            Fault::Cut => {
+            ChaosFault::Cut => {
                 let node = self.any_node();
                 self.cut_off_from(&node, "cut")
             }
-            Fault::Lossy => {
+            ChaosFault::Lossy => {
                 let rules = ["drop 5% * *", "duplicate 5% * *", "reorder 5% * *"];
                 self.samite(&["fault", "set", rules[0], rules[1], rules[2]])?;
                 self.pause(3000, 5000)?;
                 self.samite(&["fault", "clear"])
             }
-            Fault::Corrupt => self.for_a_while("corrupt 3% * *"),
-            Fault::Reset => self.for_a_while("reset 3% * *"),
-            Fault::EtcdLeader => {
+            ChaosFault::Corrupt => self.for_a_while("corrupt 3% * *"),
+            ChaosFault::Reset => self.for_a_while("reset 3% * *"),
+            ChaosFault::EtcdLeader => {
                 self.become_whole()?;
                 self.kill_etcd()?;
                 self.kill_leader()
             }
-            Fault::Coordinator => self.kill_leader(),
-            Fault::Two => self.kill_two(),
+            ChaosFault::Coordinator => self.kill_leader(),
+            ChaosFault::Two => self.kill_two(),
         }
     }
 

@@ -30,7 +30,7 @@ const ASK_MAX: Duration = Duration::from_secs(2);
 const FILE_LEN_MAX: u64 = 256 << 20;
 
 /// A run that was wrong, with its cluster as it is.
-pub(super) struct Evidence<'a> {
+pub(super) struct ChaosEvidence<'a> {
     pub cluster: &'a ProcessCluster,
     pub client: &'a Client,
     pub nodes: usize,
@@ -40,7 +40,7 @@ pub(super) struct Evidence<'a> {
     pub words: String,
 }
 
-impl Evidence<'_> {
+impl ChaosEvidence<'_> {
     /// Keeps everything in a directory of its own in `parent`, and says where.
     pub(super) fn keep(&self, parent: &Path, name: &str) -> io::Result<PathBuf> {
         let dir = parent.join(name);

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::worker::{Told, count_of, record, value};
-use crate::door::{Door, Refused};
-use crate::rng::Rng;
+use super::worker::{WorkerReport, count_of, record, value};
+use crate::access_path::{AccessPath, Refused};
+use crate::rng::TrustRng;
 
 /// Files that each process writes.
 const FILES: u64 = 6;
@@ -17,15 +17,15 @@ const FULL: u32 = 5;
 const STAYS_FULL: Duration = Duration::from_millis(700);
 
 /// What one process knows of its files.
-struct Worker<'d> {
-    door: &'d mut dyn Door,
+struct FileWorker<'d> {
+    door: &'d mut dyn AccessPath,
     number: u64,
-    rng: Rng,
+    rng: TrustRng,
     /// Which content each of its files has; 0: it was never written.
     files: Vec<u64>,
     /// Records appended to its log.
     appended: u64,
-    told: Told,
+    told: WorkerReport,
     /// There may be no room.
     gets_full: bool,
 }
@@ -35,14 +35,14 @@ struct Worker<'d> {
 /// # Errors
 /// What was wrong, in words.
 pub fn run(
-    door: &mut dyn Door,
+    door: &mut dyn AccessPath,
     (number, seed): (u64, u64),
     gets_full: bool,
     is_over: &AtomicBool,
-) -> Result<Told, String> {
-    let (rng, told) = (Rng::new(seed ^ (number << 32)), Told::default());
+) -> Result<WorkerReport, String> {
+    let (rng, told) = (TrustRng::new(seed ^ (number << 32)), WorkerReport::default());
     let files = vec![0; FILES as usize];
-    let mut worker = Worker { door, number, rng, files, appended: 0, told, gets_full };
+    let mut worker = FileWorker { door, number, rng, files, appended: 0, told, gets_full };
     while !is_over.load(Ordering::Relaxed) {
         let file = worker.rng.below(FILES);
         match worker.rng.below(4) {
@@ -61,8 +61,12 @@ pub fn run(
 ///
 /// # Errors
 /// What was wrong, in words.
-pub fn fill(door: &mut dyn Door, number: u64, is_over: &AtomicBool) -> Result<Told, String> {
-    let mut told = Told::default();
+pub fn fill(
+    door: &mut dyn AccessPath,
+    number: u64,
+    is_over: &AtomicBool,
+) -> Result<WorkerReport, String> {
+    let mut told = WorkerReport::default();
     let directory = format!("/fill-{number}");
     told.call("make a directory", || done(door.mkdir(&directory)))?;
     let (mut next, mut there) = (0, Vec::new());
@@ -122,14 +126,14 @@ fn room(result: Result<(), Refused>) -> Result<bool, String> {
 }
 
 /// Removes a file, if it is there.
-fn remove(door: &mut dyn Door, path: &str, told: &mut Told) -> Result<(), String> {
+fn remove(door: &mut dyn AccessPath, path: &str, told: &mut WorkerReport) -> Result<(), String> {
     told.call(&format!("remove {path}"), || match door.unlink(path) {
         Err(libc::ENOENT) => Ok(()),
         result => done(result),
     })
 }
 
-impl Worker<'_> {
+impl FileWorker<'_> {
     fn path(&self, file: u64) -> String {
         format!("/w{}-{file}", self.number)
     }

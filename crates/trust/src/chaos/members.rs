@@ -2,7 +2,7 @@
 
 use samite_client::{Client, Dataset};
 use samite_types::{NodeId, PartitionId, Redundancy};
-use samite_wire::control::{Member, PartitionCopy};
+use samite_wire::control::{GroupMember, PartitionCopy};
 
 /// Every member of every group holds the same of these datasets, byte for byte.
 ///
@@ -39,7 +39,7 @@ pub(super) fn each(
     let spec = map.dataset_by_id(dataset.id()).map(|known| known.spec.redundancy);
     let table = map.table(spec.unwrap_or(Redundancy(1))).ok_or("no table of groups")?;
     for (group, partition) in table.groups.iter().zip(0..) {
-        let copy_at = |member: &Member| -> Result<Copy, String> {
+        let copy_at = |member: &GroupMember| -> Result<Copy, String> {
             let node = map.node_of_target(member.target).ok_or("a target without node")?;
             let copy = client.partition_copy(node, dataset.id(), PartitionId(partition));
             Ok((node, copy.map_err(|error| error.to_string())))

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use samite_client::Client;
-use samite_client::kv::Kv;
+use samite_client::kv::KvView;
 use samite_types::ErrorKind;
 
-use crate::door::Door;
-use crate::door::library::Library;
-use crate::rng::Rng;
+use crate::access_path::AccessPath;
+use crate::access_path::library::LibraryPath;
+use crate::rng::TrustRng;
 use crate::timeline::stamp;
 
 /// Keys that each process writes.
@@ -33,7 +33,7 @@ const LATER: Duration = Duration::from_secs(1);
 
 /// What one process did.
 #[derive(Debug, Default)]
-pub struct Told {
+pub struct WorkerReport {
     calls: u64,
     /// Times it has raised the counter.
     raised: u64,
@@ -45,7 +45,7 @@ pub struct Told {
     last: VecDeque<(String, Duration, String)>,
 }
 
-impl Told {
+impl WorkerReport {
     /// One call, with its time.
     ///
     /// # Errors
@@ -99,12 +99,12 @@ pub fn until_input_ends() -> Arc<AtomicBool> {
 }
 
 /// What one process knows.
-struct Worker {
+struct ChaosWorker {
     number: u64,
     of: u64,
-    kv: Kv,
-    files: Library,
-    rng: Rng,
+    kv: KvView,
+    files: LibraryPath,
+    rng: TrustRng,
     /// Number that each of its keys and files has; what is not here was never written.
     keys: HashMap<u64, u64>,
     file_numbers: HashMap<u64, u64>,
@@ -112,7 +112,7 @@ struct Worker {
     seen: HashMap<(u64, u64), u64>,
     /// Records appended to its log.
     appended: u64,
-    told: Told,
+    told: WorkerReport,
     /// There may be no room.
     gets_full: bool,
 }
@@ -126,11 +126,11 @@ pub fn run(
     (number, of): (u64, u64),
     seed: u64,
     gets_full: bool,
-) -> Result<Told, String> {
-    let kv = Kv::new(client.dataset(DATASET).map_err(|error| error.to_string())?);
-    let files = Library::open(client).map_err(|error| error.to_string())?;
-    let rng = Rng::new(seed ^ (number << 32));
-    let mut worker = Worker {
+) -> Result<WorkerReport, String> {
+    let kv = KvView::new(client.dataset(DATASET).map_err(|error| error.to_string())?);
+    let files = LibraryPath::open(client).map_err(|error| error.to_string())?;
+    let rng = TrustRng::new(seed ^ (number << 32));
+    let mut worker = ChaosWorker {
         number,
         of,
         kv,
@@ -140,7 +140,7 @@ pub fn run(
         file_numbers: HashMap::new(),
         seen: HashMap::new(),
         appended: 0,
-        told: Told::default(),
+        told: WorkerReport::default(),
         gets_full,
     };
     worker.work(&until_input_ends()).map_err(|wrong| worker.look_again(&wrong))?;
@@ -172,7 +172,7 @@ pub fn record(number: u64, count: u64) -> [u8; RECORD_LEN] {
     record
 }
 
-impl Worker {
+impl ChaosWorker {
     fn work(&mut self, is_over: &AtomicBool) -> Result<(), String> {
         while !is_over.load(Ordering::Relaxed) {
             self.step()?;

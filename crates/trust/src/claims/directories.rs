@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use libc::{EISDIR, ENOTDIR, ENOTEMPTY, O_CREAT, O_DIRECTORY, O_RDONLY, O_WRONLY};
 
-use super::Scene;
-use crate::call::{Answer, Call, Handle};
+use super::ClaimScene;
+use crate::call::{CallAnswer, FileCall, PathHandle};
 
-type Test = (&'static str, fn(&mut Scene<'_>));
+type Test = (&'static str, fn(&mut ClaimScene<'_>));
 
 pub const CLAIMS: &[Test] = &[
     ("link-counts-are-right", link_counts_are_right),
@@ -17,7 +17,7 @@ pub const CLAIMS: &[Test] = &[
     ("kinds-are-told-apart", kinds_are_told_apart),
 ];
 
-fn link_counts_are_right(scene: &mut Scene<'_>) {
+fn link_counts_are_right(scene: &mut ClaimScene<'_>) {
     let dir = scene.path("d");
     scene.one.mkdir(&dir).expect("mkdir");
     for count in 0..4 {
@@ -31,7 +31,7 @@ fn link_counts_are_right(scene: &mut Scene<'_>) {
     assert_eq!(scene.one.facts(&dir).expect("stat").links, 4);
 }
 
-fn only_empty_directories_go(scene: &mut Scene<'_>) {
+fn only_empty_directories_go(scene: &mut ClaimScene<'_>) {
     let (dir, file) = (scene.path("d"), scene.path("d/f"));
     scene.one.mkdir(&dir).expect("mkdir");
     let open = scene.other.open(&file, O_CREAT | O_WRONLY).expect("create");
@@ -43,14 +43,14 @@ fn only_empty_directories_go(scene: &mut Scene<'_>) {
     assert_eq!(scene.other.facts(&dir), Err(libc::ENOENT));
 }
 
-fn stream(scene: &mut Scene<'_>) -> Handle {
-    match scene.other.call(Call::OpenDirectory { path: scene.dir.clone() }) {
-        Answer::Opened(stream) => stream,
+fn stream(scene: &mut ClaimScene<'_>) -> PathHandle {
+    match scene.other.call(FileCall::OpenDirectory { path: scene.dir.clone() }) {
+        CallAnswer::Opened(stream) => stream,
         other => panic!("opendir: {other:?}"),
     }
 }
 
-fn listing_shows_each_once(scene: &mut Scene<'_>) {
+fn listing_shows_each_once(scene: &mut ClaimScene<'_>) {
     for index in 0..300 {
         scene.one.put(&scene.path(&format!("stays{index}")), b"").expect("put");
     }
@@ -75,7 +75,7 @@ fn listing_shows_each_once(scene: &mut Scene<'_>) {
     assert_eq!(stayed, 300, "a name that was there all the time was left out");
 }
 
-fn positions_survive_changes(scene: &mut Scene<'_>) {
+fn positions_survive_changes(scene: &mut ClaimScene<'_>) {
     for index in 0..60 {
         scene.one.put(&scene.path(&format!("f{index}")), b"").expect("put");
     }
@@ -92,7 +92,7 @@ fn positions_survive_changes(scene: &mut Scene<'_>) {
     scene.one.put(&scene.path("new"), b"").expect("put");
     for at in [19usize, 40, 30] {
         let position = order[at].position;
-        scene.other.run(Call::SeekDirectory { directory: stream, position }).expect("seekdir");
+        scene.other.run(FileCall::SeekDirectory { directory: stream, position }).expect("seekdir");
         let mut rest = Vec::new();
         while let Some(entry) = scene.other.next_entry(stream).expect("readdir") {
             if entry.name != "new" {
@@ -104,7 +104,7 @@ fn positions_survive_changes(scene: &mut Scene<'_>) {
     }
 }
 
-fn kinds_are_told_apart(scene: &mut Scene<'_>) {
+fn kinds_are_told_apart(scene: &mut ClaimScene<'_>) {
     let (file, dir) = (scene.path("file"), scene.path("dir"));
     scene.one.put(&file, b"x").expect("put");
     scene.one.mkdir(&dir).expect("mkdir");

@@ -4,17 +4,17 @@ use std::time::{Duration, Instant};
 
 use libc::{O_CREAT, O_RDWR};
 
-use super::Scene;
-use crate::door::Door;
+use super::ClaimScene;
+use crate::access_path::AccessPath;
 
-type Test = (&'static str, fn(&mut Scene<'_>));
+type Test = (&'static str, fn(&mut ClaimScene<'_>));
 
 pub const CLAIMS: &[Test] = &[
     ("a-dead-process-blocks-nobody", a_dead_process_blocks_nobody),
     ("one-death-leaves-other-holders", one_death_leaves_other_holders),
 ];
 
-fn a_dead_process_blocks_nobody(scene: &mut Scene<'_>) {
+fn a_dead_process_blocks_nobody(scene: &mut ClaimScene<'_>) {
     let mut victim = scene.victim();
     let dir = scene.path("d");
     victim.mkdir(&dir).expect("mkdir");
@@ -33,7 +33,7 @@ fn a_dead_process_blocks_nobody(scene: &mut Scene<'_>) {
     assert!(start.elapsed() < Duration::from_secs(10), "waited for a dead process");
 }
 
-fn one_death_leaves_other_holders(scene: &mut Scene<'_>) {
+fn one_death_leaves_other_holders(scene: &mut ClaimScene<'_>) {
     let path = scene.path("f");
     scene.one.put(&path, &vec![6; 100_000]).expect("put");
     let mine = scene.other.open(&path, O_RDWR).expect("open");

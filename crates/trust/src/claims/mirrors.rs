@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use libc::{EAGAIN, O_RDWR};
 
-use super::{After, Scene};
-use crate::call::{LockKind, LockMode};
+use super::{After, ClaimScene};
+use crate::call::{CallLockMode, LockKind};
 
-type Test = (&'static str, fn(&mut Scene<'_>) -> After);
+type Test = (&'static str, fn(&mut ClaimScene<'_>) -> After);
 
 pub const CLAIMS: &[Test] = &[
     ("a-nodes-death-is-a-pause", a_nodes_death_is_a_pause),
@@ -21,7 +21,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(15);
 /// So many files that each node has some of them.
 const FILES: usize = 24;
 
-fn names(scene: &Scene<'_>, what: &str) -> Vec<String> {
+fn names(scene: &ClaimScene<'_>, what: &str) -> Vec<String> {
     (0..FILES).map(|index| scene.path(&format!("{what}{index}"))).collect()
 }
 
@@ -30,7 +30,7 @@ fn content(index: usize) -> Vec<u8> {
     vec![index as u8; [10, 5000, 100_000, 1_200_000][index % 4]]
 }
 
-fn a_nodes_death_is_a_pause(scene: &mut Scene<'_>) -> After {
+fn a_nodes_death_is_a_pause(scene: &mut ClaimScene<'_>) -> After {
     let dir = scene.path("p");
     scene.one.mkdir(&dir).expect("mkdir");
     let mut files = Vec::new();
@@ -56,7 +56,7 @@ fn a_nodes_death_is_a_pause(scene: &mut Scene<'_>) -> After {
     })
 }
 
-fn what_was_said_outlives_nodes(scene: &mut Scene<'_>) -> After {
+fn what_was_said_outlives_nodes(scene: &mut ClaimScene<'_>) -> After {
     let (kept, gone) = (names(scene, "kept"), names(scene, "gone"));
     for (index, (kept, gone)) in kept.iter().zip(&gone).enumerate() {
         scene.one.put(kept, &content(index)).expect("put");
@@ -71,7 +71,7 @@ fn what_was_said_outlives_nodes(scene: &mut Scene<'_>) -> After {
     })
 }
 
-fn nameless_files_outlive_nodes(scene: &mut Scene<'_>) -> After {
+fn nameless_files_outlive_nodes(scene: &mut ClaimScene<'_>) -> After {
     let mut files = Vec::new();
     for (index, path) in names(scene, "nameless").iter().enumerate() {
         scene.one.put(path, &content(index)).expect("put");
@@ -87,23 +87,23 @@ fn nameless_files_outlive_nodes(scene: &mut Scene<'_>) -> After {
     })
 }
 
-fn locks_outlive_nodes(scene: &mut Scene<'_>) -> After {
+fn locks_outlive_nodes(scene: &mut ClaimScene<'_>) -> After {
     let mut files = Vec::new();
     for (index, path) in names(scene, "lock").iter().enumerate() {
         scene.one.put(path, b"").expect("put");
         let mine = scene.one.open(path, O_RDWR).expect("open");
         let theirs = scene.other.open(path, O_RDWR).expect("open");
         let kind = [LockKind::Flock, LockKind::Process, LockKind::OpenFile][index % 3];
-        scene.one.lock(mine, kind, LockMode::Exclusive).expect("lock");
+        scene.one.lock(mine, kind, CallLockMode::Exclusive).expect("lock");
         files.push((mine, theirs, kind));
     }
     Box::new(move |scene| {
         for (mine, theirs, kind) in files {
-            let taken = scene.other.lock(theirs, kind, LockMode::Exclusive);
+            let taken = scene.other.lock(theirs, kind, CallLockMode::Exclusive);
             assert_eq!(taken, Err(EAGAIN), "{kind:?} was taken twice");
-            scene.one.lock(mine, kind, LockMode::Unlock).expect("unlock");
-            scene.other.lock(theirs, kind, LockMode::Exclusive).expect("lock what is free");
-            scene.other.lock(theirs, kind, LockMode::Unlock).expect("unlock");
+            scene.one.lock(mine, kind, CallLockMode::Unlock).expect("unlock");
+            scene.other.lock(theirs, kind, CallLockMode::Exclusive).expect("lock what is free");
+            scene.other.lock(theirs, kind, CallLockMode::Unlock).expect("unlock");
         }
     })
 }

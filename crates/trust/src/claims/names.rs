@@ -4,11 +4,11 @@ use libc::{
     EEXIST, EINVAL, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_WRONLY,
 };
 
-use super::Scene;
-use crate::call::{Call, Kind};
-use crate::door::Door;
+use super::ClaimScene;
+use crate::access_path::AccessPath;
+use crate::call::{FileCall, FileKindSeen};
 
-type Test = (&'static str, fn(&mut Scene<'_>));
+type Test = (&'static str, fn(&mut ClaimScene<'_>));
 
 pub const CLAIMS: &[Test] = &[
     ("made-is-seen", made_is_seen),
@@ -26,17 +26,17 @@ pub const CLAIMS: &[Test] = &[
     ("modes-are-kept", modes_are_kept),
 ];
 
-fn rename(door: &mut dyn Door, from: &str, to: &str, flags: u32) -> Result<(), i32> {
-    door.run(Call::Rename { from: from.into(), to: to.into(), flags })
+fn rename(door: &mut dyn AccessPath, from: &str, to: &str, flags: u32) -> Result<(), i32> {
+    door.run(FileCall::Rename { from: from.into(), to: to.into(), flags })
 }
 
-fn made_is_seen(scene: &mut Scene<'_>) {
+fn made_is_seen(scene: &mut ClaimScene<'_>) {
     for index in 0..20 {
         let path = scene.path(&format!("f{index}"));
         // A look-up that failed must not be remembered.
         assert_eq!(scene.other.facts(&path), Err(ENOENT));
         let file = scene.one.create(&path).expect("create");
-        assert_eq!(scene.other.facts(&path).expect("stat").kind, Kind::File);
+        assert_eq!(scene.other.facts(&path).expect("stat").kind, FileKindSeen::File);
         scene.one.close(file).expect("close");
         let dir = scene.path(&format!("d{index}"));
         assert_eq!(scene.one.facts(&dir), Err(ENOENT));
@@ -47,7 +47,7 @@ fn made_is_seen(scene: &mut Scene<'_>) {
     assert_eq!(scene.other.list(&scene.dir.clone()).expect("list").len(), 40);
 }
 
-fn removed_is_gone(scene: &mut Scene<'_>) {
+fn removed_is_gone(scene: &mut ClaimScene<'_>) {
     for index in 0..20 {
         let path = scene.path(&format!("f{index}"));
         scene.one.put(&path, b"x").expect("put");
@@ -65,20 +65,23 @@ fn removed_is_gone(scene: &mut Scene<'_>) {
     assert_eq!(scene.other.list(&scene.dir.clone()), Ok(Vec::new()));
 }
 
-fn exclusive_is_won_once(scene: &mut Scene<'_>) {
+fn exclusive_is_won_once(scene: &mut ClaimScene<'_>) {
     let flags = O_CREAT | O_EXCL | O_RDWR;
     let path = scene.path("f");
     scene.one.open(&path, flags).expect("the first");
     assert_eq!(scene.other.open(&path, flags), Err(EEXIST));
     let link = scene.path("link");
-    scene.one.run(Call::Symlink { target: "nowhere".into(), path: link.clone() }).expect("symlink");
+    scene
+        .one
+        .run(FileCall::Symlink { target: "nowhere".into(), path: link.clone() })
+        .expect("symlink");
     assert_eq!(scene.other.open(&link, flags), Err(EEXIST), "a symbolic link is a name, too");
     let dir = scene.path("d");
     scene.one.mkdir(&dir).expect("mkdir");
     assert_eq!(scene.other.mkdir(&dir), Err(EEXIST));
 }
 
-fn rename_replaces(scene: &mut Scene<'_>) {
+fn rename_replaces(scene: &mut ClaimScene<'_>) {
     let (from, to) = (scene.path("from"), scene.path("to"));
     for size in [5, 100_000] {
         scene.one.put(&to, &vec![1; 50_000]).expect("put");
@@ -94,7 +97,7 @@ fn rename_replaces(scene: &mut Scene<'_>) {
     assert_eq!(scene.one.list(&scene.dir.clone()), Ok(vec!["to".into()]));
 }
 
-fn rename_never_misses(scene: &mut Scene<'_>) {
+fn rename_never_misses(scene: &mut ClaimScene<'_>) {
     // Two doors, one thread: the interleavings are the stress test's; here each step is seen whole.
     let path = scene.path("current");
     scene.one.put(&path, b"0").expect("put");
@@ -111,7 +114,7 @@ fn rename_never_misses(scene: &mut Scene<'_>) {
     }
 }
 
-fn rename_of_a_directory(scene: &mut Scene<'_>) {
+fn rename_of_a_directory(scene: &mut ClaimScene<'_>) {
     let (from, to) = (scene.path("from"), scene.path("to"));
     scene.one.mkdir(&from).expect("mkdir");
     scene.one.mkdir(&format!("{from}/sub")).expect("mkdir");
@@ -131,7 +134,7 @@ fn rename_of_a_directory(scene: &mut Scene<'_>) {
     assert_eq!(scene.one.list(&format!("{from}/sub")).expect("list").len(), 20);
 }
 
-fn rename_refuses(scene: &mut Scene<'_>) {
+fn rename_refuses(scene: &mut ClaimScene<'_>) {
     let (file, dir, full) = (scene.path("file"), scene.path("dir"), scene.path("full"));
     scene.one.put(&file, b"x").expect("put");
     scene.one.mkdir(&dir).expect("mkdir");
@@ -151,7 +154,7 @@ fn rename_refuses(scene: &mut Scene<'_>) {
     );
 }
 
-fn exchange_swaps(scene: &mut Scene<'_>) {
+fn exchange_swaps(scene: &mut ClaimScene<'_>) {
     let (file, dir) = (scene.path("file"), scene.path("dir"));
     scene.one.put(&file, b"x").expect("put");
     scene.one.mkdir(&dir).expect("mkdir");
@@ -163,7 +166,7 @@ fn exchange_swaps(scene: &mut Scene<'_>) {
     assert_eq!(rename(scene.other, &file, &none, libc::RENAME_EXCHANGE), Err(ENOENT));
 }
 
-fn whiteout_is_left(scene: &mut Scene<'_>) {
+fn whiteout_is_left(scene: &mut ClaimScene<'_>) {
     let (from, to, dir) = (scene.path("from"), scene.path("to"), scene.path("dir"));
     scene.one.put(&from, b"new").expect("put");
     scene.other.put(&to, b"old").expect("put");
@@ -172,7 +175,7 @@ fn whiteout_is_left(scene: &mut Scene<'_>) {
         rename(scene.other, old, new, libc::RENAME_WHITEOUT).expect("rename");
         for door in [&mut *scene.one, &mut *scene.other] {
             let left = door.facts(old).expect("something is there");
-            assert_eq!((left.kind, left.mode, left.size), (Kind::Other, 0, 0));
+            assert_eq!((left.kind, left.mode, left.size), (FileKindSeen::Other, 0, 0));
         }
     }
     assert_eq!(scene.one.get(&to), Ok(b"new".into()));
@@ -180,7 +183,7 @@ fn whiteout_is_left(scene: &mut Scene<'_>) {
     assert_eq!(rename(scene.other, &to, &from, both), Err(EINVAL));
 }
 
-fn unlinked_lives_while_open(scene: &mut Scene<'_>) {
+fn unlinked_lives_while_open(scene: &mut ClaimScene<'_>) {
     let path = scene.path("f");
     for size in [10, 100_000] {
         scene.one.put(&path, &vec![4; size]).expect("put");
@@ -198,7 +201,7 @@ fn unlinked_lives_while_open(scene: &mut Scene<'_>) {
     }
 }
 
-fn links_are_one_file(scene: &mut Scene<'_>) {
+fn links_are_one_file(scene: &mut ClaimScene<'_>) {
     let (one, two) = (scene.path("one"), scene.path("two"));
     scene.one.put(&one, b"first").expect("put");
     scene.one.link(&one, &two).expect("link");
@@ -206,7 +209,7 @@ fn links_are_one_file(scene: &mut Scene<'_>) {
     assert_eq!((facts.links, facts.ino), (2, scene.other.facts(&one).expect("stat").ino));
     scene.other.put(&two, b"second, longer").expect("put");
     assert_eq!(scene.one.get(&one), Ok(b"second, longer".into()));
-    scene.other.run(Call::Chmod { path: one.clone(), mode: 0o600 }).expect("chmod");
+    scene.other.run(FileCall::Chmod { path: one.clone(), mode: 0o600 }).expect("chmod");
     assert_eq!(scene.one.facts(&two).expect("stat").mode, 0o600);
     assert_eq!(scene.other.link(&one, &two), Err(EEXIST));
     scene.one.unlink(&one).expect("unlink");
@@ -214,29 +217,35 @@ fn links_are_one_file(scene: &mut Scene<'_>) {
     assert_eq!(scene.other.get(&two), Ok(b"second, longer".into()));
 }
 
-fn symbolic_links_are_followed(scene: &mut Scene<'_>) {
+fn symbolic_links_are_followed(scene: &mut ClaimScene<'_>) {
     let (target, link) = (scene.path("target"), scene.path("link"));
-    scene.one.run(Call::Symlink { target: "target".into(), path: link.clone() }).expect("symlink");
+    scene
+        .one
+        .run(FileCall::Symlink { target: "target".into(), path: link.clone() })
+        .expect("symlink");
     assert_eq!(scene.other.get(&link), Err(ENOENT));
     scene.one.put(&target, b"there").expect("put");
     assert_eq!(scene.other.get(&link), Ok(b"there".into()));
-    assert_eq!(scene.other.facts(&link).expect("lstat").kind, Kind::Symlink);
-    let read = scene.other.call(Call::ReadLink { path: link.clone() });
-    assert_eq!(crate::door::bytes(read), Ok(b"target".into()));
+    assert_eq!(scene.other.facts(&link).expect("lstat").kind, FileKindSeen::Symlink);
+    let read = scene.other.call(FileCall::ReadLink { path: link.clone() });
+    assert_eq!(crate::access_path::bytes(read), Ok(b"target".into()));
     let ring = scene.path("ring");
-    scene.one.run(Call::Symlink { target: "ring".into(), path: ring.clone() }).expect("symlink");
+    scene
+        .one
+        .run(FileCall::Symlink { target: "ring".into(), path: ring.clone() })
+        .expect("symlink");
     assert_eq!(scene.other.open(&ring, O_RDONLY), Err(libc::ELOOP));
     scene.other.unlink(&link).expect("unlink");
     assert_eq!(scene.one.get(&target), Ok(b"there".into()), "unlink followed the link");
 }
 
-fn modes_are_kept(scene: &mut Scene<'_>) {
+fn modes_are_kept(scene: &mut ClaimScene<'_>) {
     let path = scene.path("f");
-    let create = Call::Open { path: path.clone(), flags: O_CREAT | O_WRONLY, mode: 0o666 };
-    assert!(matches!(scene.one.call(create), crate::call::Answer::Opened(_)));
+    let create = FileCall::Open { path: path.clone(), flags: O_CREAT | O_WRONLY, mode: 0o666 };
+    assert!(matches!(scene.one.call(create), crate::call::CallAnswer::Opened(_)));
     assert_eq!(scene.other.facts(&path).expect("stat").mode, 0o644, "the umask is 022");
     for mode in [0o4755, 0, 0o7777, 0o640] {
-        scene.one.run(Call::Chmod { path: path.clone(), mode }).expect("chmod");
+        scene.one.run(FileCall::Chmod { path: path.clone(), mode }).expect("chmod");
         assert_eq!(scene.other.facts(&path).expect("stat").mode, mode);
     }
 }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use samite_client::ClusterConfig;
-use samite_transport::client::Link;
+use samite_transport::client::NodeLink;
 use samite_transport::{Address, ClusterKey};
 use samite_types::{ClientId, Deadline};
 
-use super::record::Recording;
-use super::{Counts, mutate};
-use crate::rng::Rng;
+use super::record::FrameRecording;
+use super::{FuzzCounts, mutate};
+use crate::rng::TrustRng;
 
 /// Longest time that a node may take to make room for more; then this connection is given up.
 const STUCK: Duration = Duration::from_millis(200);
@@ -23,18 +23,18 @@ const FRAMES_MAX: u64 = 200;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// One attacker.
-pub struct Attacker<'a> {
+pub struct FrameAttacker<'a> {
     addresses: Vec<Address>,
     key: ClusterKey,
     holds_key: bool,
-    recording: &'a Recording,
-    rng: Rng,
+    recording: &'a FrameRecording,
+    rng: TrustRng,
 }
 
-impl<'a> Attacker<'a> {
+impl<'a> FrameAttacker<'a> {
     pub fn new(
         config: Option<&ClusterConfig>,
-        recording: &'a Recording,
+        recording: &'a FrameRecording,
         number: u64,
         seed: u64,
     ) -> Self {
@@ -46,19 +46,19 @@ impl<'a> Attacker<'a> {
             key: ClusterKey::new(config.map_or([0; 32], |config| config.key)),
             holds_key: number.is_multiple_of(2),
             recording,
-            rng: Rng::new(seed.wrapping_add(number)),
+            rng: TrustRng::new(seed.wrapping_add(number)),
         }
     }
 
     /// Until it is told to stop.
-    pub fn run(mut self, counts: &Counts) {
+    pub fn run(mut self, counts: &FuzzCounts) {
         while !counts.stop.load(Ordering::Relaxed) && !self.addresses.is_empty() {
             counts.connections.fetch_add(1, Ordering::Relaxed);
             if self.holds_key {
                 let address = self.rng.pick(&self.addresses).clone();
                 let client = ClientId(self.rng.number());
                 let deadline = Deadline::after(Duration::from_secs(5));
-                if let Ok(link) = Link::connect(&address, &self.key, client, deadline)
+                if let Ok(link) = NodeLink::connect(&address, &self.key, client, deadline)
                     && let Some(raw) = link.descriptors().first()
                 {
                     // SAFETY: the link holds the descriptor open, and lives until the end of this block.
@@ -75,7 +75,7 @@ impl<'a> Attacker<'a> {
     }
 
     /// Without the key: a replayed handshake, sound or not, and then the rest.
-    fn knock(&mut self, counts: &Counts) {
+    fn knock(&mut self, counts: &FuzzCounts) {
         let sockets = self.addresses.iter().filter_map(|address| match address {
             Address::Unix(path) => std::os::unix::net::UnixStream::connect(path).ok(),
             Address::Shm(_) | Address::Tcp(..) | Address::Tls(..) => None,
@@ -98,7 +98,7 @@ impl<'a> Attacker<'a> {
     }
 
     /// Sends strange frames until the node ends the connection. Returns how many were sent whole.
-    fn attack(&mut self, fd: BorrowedFd<'_>, counts: &Counts) -> u64 {
+    fn attack(&mut self, fd: BorrowedFd<'_>, counts: &FuzzCounts) -> u64 {
         let wanted = 1 + self.rng.below(FRAMES_MAX);
         for sent in 0..wanted {
             if counts.stop.load(Ordering::Relaxed) {

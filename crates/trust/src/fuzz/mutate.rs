@@ -4,14 +4,14 @@ use samite_types::RequestId;
 use samite_wire::control::{ControlRequest, decode};
 use samite_wire::frame::{FrameHeader, FrameKind, HEADER_LEN};
 use samite_wire::limits::{BODY_LEN_MAX, PAYLOAD_LEN_MAX};
-use samite_wire::op::Request;
+use samite_wire::op::OperationRequest;
 use zerocopy::IntoBytes;
 
-use super::record::{Frame, Recording};
-use crate::rng::Rng;
+use super::record::{FrameRecording, RecordedFrame};
+use crate::rng::TrustRng;
 
 /// Bytes to send: one frame, or what is left of it.
-pub fn next(recording: &Recording, rng: &mut Rng) -> Vec<u8> {
+pub fn next(recording: &FrameRecording, rng: &mut TrustRng) -> Vec<u8> {
     let frame = rng.pick(&recording.requests);
     let (mut body, mut payload) = {
         let (body, payload) = frame.parts();
@@ -72,9 +72,9 @@ fn whole(kind: FrameKind, id: RequestId, body: &[u8], payload: &[u8]) -> Vec<u8>
 }
 
 /// Whether a frame does not ask, soundly, for what hurts somebody else: the attackers are of the same user, who may.
-fn is_harmless(recording: &Recording, kind: FrameKind, body: &[u8], payload: &[u8]) -> bool {
+fn is_harmless(recording: &FrameRecording, kind: FrameKind, body: &[u8], payload: &[u8]) -> bool {
     match kind {
-        FrameKind::Request => Request::decode(body, payload)
+        FrameKind::Request => OperationRequest::decode(body, payload)
             .map_or(true, |request| request.header.dataset == recording.dataset),
         FrameKind::Control => decode::<ControlRequest>(body).map_or(true, |request| {
             matches!(
@@ -92,7 +92,7 @@ fn is_harmless(recording: &Recording, kind: FrameKind, body: &[u8], payload: &[u
     }
 }
 
-fn flip_in(bytes: &mut [u8], rng: &mut Rng) {
+fn flip_in(bytes: &mut [u8], rng: &mut TrustRng) {
     for _ in 0..=rng.below(3) {
         if !bytes.is_empty() {
             let at = rng.below(bytes.len() as u64) as usize;
@@ -101,18 +101,18 @@ fn flip_in(bytes: &mut [u8], rng: &mut Rng) {
     }
 }
 
-fn flip(bytes: &mut [u8], rng: &mut Rng) {
+fn flip(bytes: &mut [u8], rng: &mut TrustRng) {
     // What decides stands at the start; far behind it are only values.
     let end = if rng.one_in(4) { bytes.len() } else { bytes.len().min(64) };
     flip_in(&mut bytes[..end], rng);
 }
 
-fn cut(bytes: &mut Vec<u8>, rng: &mut Rng) {
+fn cut(bytes: &mut Vec<u8>, rng: &mut TrustRng) {
     let len = rng.below(bytes.len() as u64 + 1) as usize;
     bytes.truncate(len);
 }
 
-fn splice(body: &mut Vec<u8>, other: &Frame, rng: &mut Rng) {
+fn splice(body: &mut Vec<u8>, other: &RecordedFrame, rng: &mut TrustRng) {
     cut(body, rng);
     let other = other.parts().0;
     let from = rng.below(other.len() as u64 + 1) as usize;

@@ -9,23 +9,23 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::Scope;
 use std::time::Duration;
 
-use samite_client::kv::Kv;
-use samite_client::{Client, ClusterConfig, Options, Transport};
-use samite_fs::{Context, FileSystem, OpenFlags};
+use samite_client::kv::KvView;
+use samite_client::{Client, ClientOptions, ClusterConfig, TransportKind};
+use samite_fs::{CallerContext, FileSystem, OpenFlags};
 use samite_types::{DatasetId, Error, ErrorKind, Result};
 use samite_wire::control::DatasetSpec;
-use samite_wire::frame::{FrameKind, HEADER_LEN, Header};
+use samite_wire::frame::{CheckedHeader, FrameKind, HEADER_LEN};
 
 /// One frame.
 #[derive(Clone, Debug)]
-pub struct Frame {
+pub struct RecordedFrame {
     /// Its header, as it was read.
-    pub header: Header,
+    pub header: CheckedHeader,
     /// Body and payload.
     pub content: Vec<u8>,
 }
 
-impl Frame {
+impl RecordedFrame {
     /// Body and payload, apart.
     #[must_use]
     pub fn parts(&self) -> (&[u8], &[u8]) {
@@ -35,11 +35,11 @@ impl Frame {
 
 /// The words of a client.
 #[derive(Clone, Debug)]
-pub struct Recording {
+pub struct FrameRecording {
     /// All bytes of its handshake.
     pub handshake: Vec<u8>,
     /// Its requests, in order.
-    pub requests: Vec<Frame>,
+    pub requests: Vec<RecordedFrame>,
     /// The dataset that they are about.
     pub dataset: DatasetId,
 }
@@ -48,7 +48,7 @@ fn failed(error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("record a client: {error}"))
 }
 
-impl Recording {
+impl FrameRecording {
     /// Has a client work by way of a relay that takes the place of the node's socket for a while, and keeps a copy of what the client says.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl Recording {
         let (path, aside) = (PathBuf::from(unix), PathBuf::from(format!("{unix}.aside")));
         std::fs::rename(&path, &aside).map_err(|error| failed(&error))?;
         let listener = UnixListener::bind(&path).map_err(|error| failed(&error))?;
-        let relay = Relay::default();
+        let relay = FrameRelay::default();
         let dataset = std::thread::scope(|scope| {
             let relay = &relay;
             scope.spawn(move || relay.serve(scope, &listener, &aside));
@@ -86,10 +86,10 @@ impl Recording {
     fn read(&mut self, mut words: &[u8]) -> Result<()> {
         self.handshake.clear();
         while let Some((raw, after)) = words.split_first_chunk::<HEADER_LEN>() {
-            let header = Header::parse(raw)?;
+            let header = CheckedHeader::parse(raw)?;
             let Some((content, rest)) = after.split_at_checked(header.len_after()) else { break };
             if matches!(header.kind, FrameKind::Request | FrameKind::Control) {
-                self.requests.push(Frame { header, content: content.to_vec() });
+                self.requests.push(RecordedFrame { header, content: content.to_vec() });
             } else {
                 self.handshake.extend_from_slice(&words[..HEADER_LEN + header.len_after()]);
             }
@@ -101,13 +101,13 @@ impl Recording {
 
 /// Passes on what clients and the node say.
 #[derive(Default)]
-struct Relay {
+struct FrameRelay {
     is_over: AtomicBool,
     /// What clients have said, connection by connection.
     words: Mutex<Vec<Vec<u8>>>,
 }
 
-impl Relay {
+impl FrameRelay {
     fn serve<'s>(&'s self, scope: &'s Scope<'s, '_>, listener: &UnixListener, node: &Path) {
         while let Ok((client, _)) = listener.accept() {
             if self.is_over.load(Ordering::Relaxed) {
@@ -143,14 +143,14 @@ fn listen(mut client: &UnixStream, mut node: &UnixStream) -> Vec<u8> {
 
 /// A little of everything.
 fn work(config: &ClusterConfig) -> Result<DatasetId> {
-    let options = Options {
-        transport: Some(Transport::Unix),
+    let options = ClientOptions {
+        transport: Some(TransportKind::Unix),
         timeout: Duration::from_secs(30),
-        ..Options::default()
+        ..ClientOptions::default()
     };
     let client = Client::connect(config, options)?;
     let dataset = client.create_dataset(&DatasetSpec::new("fuzz"))?;
-    let kv = Kv::new(dataset.clone());
+    let kv = KvView::new(dataset.clone());
     for (index, len) in [0, 100, 5000, 70_000, 1 << 20].into_iter().enumerate() {
         let key = [index as u8 + 1];
         kv.put(&key, &vec![7; len])?;
@@ -159,7 +159,7 @@ fn work(config: &ClusterConfig) -> Result<DatasetId> {
     }
     kv.delete(&[1])?;
     let fs = FileSystem::open(&client, "fuzz")?;
-    let root = Context::root();
+    let root = CallerContext::root();
     for name in [&b"/a"[..], b"/b"] {
         let file = fs.open_file(&root, name, OpenFlags::creating(), 0o644)?;
         file.write_at(&[1; 10_000], 0)?;

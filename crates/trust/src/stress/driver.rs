@@ -6,27 +6,27 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use super::model::Tree;
+use super::model::ModelTree;
 use super::own::{Wrong, verify};
-use super::shared::{self, Done};
-use super::worker::{Order, Report};
-use crate::door::Door;
-use crate::door::agent::{Agent, receive, send};
-use crate::rng::Rng;
-use crate::stage::{Stage, Way};
+use super::shared::{self, SharedEffect};
+use super::worker::{RoundOrder, RoundReport};
+use crate::access_path::AccessPath;
+use crate::access_path::agent::{AgentPath, receive, send};
+use crate::rng::TrustRng;
+use crate::stage::{StagePath, TrustStage};
 
 /// How long a process may take for a round beyond its length.
 const ROUND_EXTRA: Duration = Duration::from_secs(60);
 
 /// What to run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct StressPlan {
     /// Nodes of the cluster.
     pub nodes: usize,
     /// Nodes that hold each record.
     pub mirror: u8,
     /// The processes, by way.
-    pub workers: Vec<Way>,
+    pub workers: Vec<StagePath>,
     /// How long, all in all.
     pub length: Duration,
     /// Length of a round.
@@ -37,7 +37,7 @@ pub struct Plan {
 
 /// What was done.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Summary {
+pub struct StressSummary {
     /// Rounds.
     pub rounds: u64,
     /// Steps of all processes; one is one call or a few.
@@ -50,19 +50,23 @@ pub struct Summary {
 ///
 /// # Errors
 /// What differed, with the last calls of the process that saw it.
-pub fn run(plan: &Plan, helper: &Path, tell: &mut dyn FnMut(Summary)) -> Result<Summary, Wrong> {
-    let stage = Stage::mirrored(plan.nodes, plan.mirror, "1G", helper);
+pub fn run(
+    plan: &StressPlan,
+    helper: &Path,
+    tell: &mut dyn FnMut(StressSummary),
+) -> Result<StressSummary, Wrong> {
+    let stage = TrustStage::mirrored(plan.nodes, plan.mirror, "1G", helper);
     let stage = stage.map_err(|error| error.to_string())?;
-    let mut doors = Way::ALL.map(|way| stage.door(way));
+    let mut doors = StagePath::ALL.map(|way| stage.access_path(way));
     shared::set_up(&mut doors[0])?;
-    let mut workers: Vec<Worker> = Vec::new();
+    let mut workers: Vec<StressWorker> = Vec::new();
     for (index, way) in plan.workers.iter().enumerate() {
         doors[0].mkdir(&root(index)).map_err(|errno| format!("mkdir: errno {errno}"))?;
-        workers.push(Worker::start(&stage, *way).map_err(|error| error.to_string())?);
+        workers.push(StressWorker::start(&stage, *way).map_err(|error| error.to_string())?);
     }
-    let mut trees = vec![Tree::default(); workers.len()];
-    let mut rng = Rng::new(plan.seed);
-    let (start, mut summary) = (Instant::now(), Summary::default());
+    let mut trees = vec![ModelTree::default(); workers.len()];
+    let mut rng = TrustRng::new(plan.seed);
+    let (start, mut summary) = (Instant::now(), StressSummary::default());
     while start.elapsed() < plan.length {
         let round = summary.rounds;
         shared::begin_round(&mut doors[0], round)?;
@@ -84,15 +88,15 @@ pub fn run(plan: &Plan, helper: &Path, tell: &mut dyn FnMut(Summary)) -> Result<
 
 /// One round: every process has a subtree, another one than before.
 fn play(
-    plan: &Plan,
-    workers: &mut [Worker],
-    trees: &mut [Tree],
+    plan: &StressPlan,
+    workers: &mut [StressWorker],
+    trees: &mut [ModelTree],
     round: u64,
-    (rng, summary): (&mut Rng, &mut Summary),
-) -> Result<Vec<Done>, Wrong> {
+    (rng, summary): (&mut TrustRng, &mut StressSummary),
+) -> Result<Vec<SharedEffect>, Wrong> {
     let subtree = |worker: usize| (worker + round as usize) % trees.len();
     for (index, worker) in workers.iter_mut().enumerate() {
-        let order = Order {
+        let order = RoundOrder {
             worker: index as u64,
             round,
             root: root(subtree(index)),
@@ -107,13 +111,13 @@ fn play(
     for (index, worker) in workers.iter().enumerate() {
         let who = format!("process {index} by {:?}", worker.way);
         match worker.report(until) {
-            Some(Report::Right { tree, done: its, steps }) => {
+            Some(RoundReport::Right { tree, done: its, steps }) => {
                 trees[(index + round as usize) % plan.workers.len()] = tree;
                 summary.stale += its.stale;
                 summary.steps += steps;
                 done.push(its);
             }
-            Some(Report::Wrong { what, calls }) => {
+            Some(RoundReport::Wrong { what, calls }) => {
                 return Err(format!("{who}: {what}\nits last calls:\n  {}", calls.join("\n  ")));
             }
             None => return Err(format!("{who} died, or hangs")),
@@ -124,10 +128,10 @@ fn play(
 
 /// Compares after a round, by the doors in turn.
 fn compare(
-    doors: &mut [Agent],
+    doors: &mut [AgentPath],
     round: u64,
-    trees: &mut [Tree],
-    done: &[Done],
+    trees: &mut [ModelTree],
+    done: &[SharedEffect],
 ) -> Result<(), Wrong> {
     let index = round as usize % doors.len();
     shared::end_round(&mut doors[index], round, done)?;
@@ -140,15 +144,15 @@ fn root(index: usize) -> String {
 }
 
 /// A process under way.
-struct Worker {
-    way: Way,
+struct StressWorker {
+    way: StagePath,
     child: Child,
     input: ChildStdin,
-    reports: Receiver<Report>,
+    reports: Receiver<RoundReport>,
 }
 
-impl Worker {
-    fn start(stage: &Stage, way: Way) -> io::Result<Self> {
+impl StressWorker {
+    fn start(stage: &TrustStage, way: StagePath) -> io::Result<Self> {
         let mut command = stage.helper(way, &["work"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
@@ -159,18 +163,18 @@ impl Worker {
         Ok(Self { way, child, input, reports })
     }
 
-    fn order(&mut self, order: &Order) -> io::Result<()> {
+    fn order(&mut self, order: &RoundOrder) -> io::Result<()> {
         send(&mut self.input, order)
     }
 
     /// What it reports in time.
-    fn report(&self, until: Instant) -> Option<Report> {
+    fn report(&self, until: Instant) -> Option<RoundReport> {
         self.reports.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 }
 
 /// Reads reports until the process has ended, or nobody wants them.
-fn pass_on(mut output: ChildStdout, reports: &std::sync::mpsc::Sender<Report>) {
+fn pass_on(mut output: ChildStdout, reports: &std::sync::mpsc::Sender<RoundReport>) {
     while let Ok(Some(report)) = receive(&mut output) {
         if reports.send(report).is_err() {
             return;
@@ -178,7 +182,7 @@ fn pass_on(mut output: ChildStdout, reports: &std::sync::mpsc::Sender<Report>) {
     }
 }
 
-impl Drop for Worker {
+impl Drop for StressWorker {
     fn drop(&mut self) {
         // It may have died before.
         let _ = self.child.kill();

@@ -15,7 +15,7 @@ pub type Expected<T> = Result<T, Vec<i32>>;
 
 /// What a node is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum What {
+pub enum ModelKind {
     /// Regular file with its content.
     File(Vec<u8>),
     /// Directory.
@@ -26,9 +26,9 @@ pub enum What {
 
 /// One inode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Node {
+pub struct ModelNode {
     /// What it is.
-    pub what: What,
+    pub what: ModelKind,
     /// Permission bits.
     pub mode: u32,
     /// Names of it.
@@ -39,35 +39,39 @@ pub struct Node {
 
 /// A tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tree {
-    nodes: BTreeMap<Id, Node>,
+pub struct ModelTree {
+    nodes: BTreeMap<Id, ModelNode>,
     next: Id,
 }
 
 /// A place for a name: a directory and a name in it.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ModelPlace {
     /// The directory.
     pub dir: Id,
     /// The name.
     pub name: String,
 }
 
-impl Default for Tree {
+impl Default for ModelTree {
     fn default() -> Self {
-        let root =
-            Node { what: What::Directory(BTreeMap::new()), mode: 0o755, links: 1, changed: 0 };
+        let root = ModelNode {
+            what: ModelKind::Directory(BTreeMap::new()),
+            mode: 0o755,
+            links: 1,
+            changed: 0,
+        };
         Self { nodes: BTreeMap::from([(ROOT, root)]), next: 1 }
     }
 }
 
-impl Tree {
+impl ModelTree {
     /// A node that is there.
     ///
     /// # Panics
     /// It is not.
     #[must_use]
-    pub fn node(&self, id: Id) -> &Node {
+    pub fn node(&self, id: Id) -> &ModelNode {
         &self.nodes[&id]
     }
 
@@ -75,7 +79,7 @@ impl Tree {
     ///
     /// # Panics
     /// It is not there.
-    pub fn node_mut(&mut self, id: Id) -> &mut Node {
+    pub fn node_mut(&mut self, id: Id) -> &mut ModelNode {
         self.nodes.get_mut(&id).expect("a node of the tree")
     }
 
@@ -85,7 +89,7 @@ impl Tree {
     /// It is none.
     pub fn data_mut(&mut self, id: Id) -> &mut Vec<u8> {
         match &mut self.node_mut(id).what {
-            What::File(data) => data,
+            ModelKind::File(data) => data,
             _ => panic!("node {id} is no file"),
         }
     }
@@ -93,34 +97,35 @@ impl Tree {
     /// Bytes in all files.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let len = |node: &Node| if let What::File(data) = &node.what { data.len() } else { 0 };
+        let len =
+            |node: &ModelNode| if let ModelKind::File(data) = &node.what { data.len() } else { 0 };
         self.nodes.values().map(len).sum()
     }
 
     fn entries(&self, dir: Id) -> &BTreeMap<String, Id> {
         match &self.node(dir).what {
-            What::Directory(entries) => entries,
+            ModelKind::Directory(entries) => entries,
             _ => panic!("node {dir} is no directory"),
         }
     }
 
     fn entries_mut(&mut self, dir: Id) -> &mut BTreeMap<String, Id> {
         match &mut self.node_mut(dir).what {
-            What::Directory(entries) => entries,
+            ModelKind::Directory(entries) => entries,
             _ => panic!("node {dir} is no directory"),
         }
     }
 
     /// What has the name.
     #[must_use]
-    pub fn find(&self, place: &Place) -> Option<Id> {
+    pub fn find(&self, place: &ModelPlace) -> Option<Id> {
         self.entries(place.dir).get(&place.name).copied()
     }
 
     /// Whether a node is a directory.
     #[must_use]
     pub fn is_directory(&self, id: Id) -> bool {
-        matches!(self.node(id).what, What::Directory(_))
+        matches!(self.node(id).what, ModelKind::Directory(_))
     }
 
     /// Every directory with its path; the root's is empty.
@@ -138,11 +143,11 @@ impl Tree {
 
     /// Every name with its node, by path.
     #[must_use]
-    pub fn names(&self) -> Vec<(String, Place, Id)> {
+    pub fn names(&self) -> Vec<(String, ModelPlace, Id)> {
         let dirs = self.directories();
         let names = dirs.iter().flat_map(|(dir, path)| {
             self.entries(*dir).iter().map(move |(name, id)| {
-                (format!("{path}/{name}"), Place { dir: *dir, name: name.clone() }, *id)
+                (format!("{path}/{name}"), ModelPlace { dir: *dir, name: name.clone() }, *id)
             })
         });
         names.collect()
@@ -164,13 +169,13 @@ impl Tree {
     ///
     /// # Errors
     /// `EEXIST`.
-    pub fn make(&mut self, place: &Place, what: What, mode: u32) -> Expected<Id> {
+    pub fn make(&mut self, place: &ModelPlace, what: ModelKind, mode: u32) -> Expected<Id> {
         if self.find(place).is_some() {
             return Err(vec![EEXIST]);
         }
         let id = self.next;
         self.next += 1;
-        self.nodes.insert(id, Node { what, mode, links: 1, changed: 0 });
+        self.nodes.insert(id, ModelNode { what, mode, links: 1, changed: 0 });
         self.entries_mut(place.dir).insert(place.name.clone(), id);
         Ok(id)
     }
@@ -179,7 +184,7 @@ impl Tree {
     ///
     /// # Errors
     /// As of `link`.
-    pub fn link(&mut self, from: &Place, to: &Place) -> Expected<()> {
+    pub fn link(&mut self, from: &ModelPlace, to: &ModelPlace) -> Expected<()> {
         let Some(id) = self.find(from) else { return Err(vec![ENOENT, EEXIST]) };
         if self.is_directory(id) {
             return Err(vec![EPERM, EEXIST]);
@@ -196,7 +201,7 @@ impl Tree {
     ///
     /// # Errors
     /// As of `unlink`.
-    pub fn unlink(&mut self, place: &Place, held: &BTreeSet<Id>) -> Expected<()> {
+    pub fn unlink(&mut self, place: &ModelPlace, held: &BTreeSet<Id>) -> Expected<()> {
         let Some(id) = self.find(place) else { return Err(vec![ENOENT]) };
         if self.is_directory(id) {
             return Err(vec![EISDIR]);
@@ -210,7 +215,7 @@ impl Tree {
     ///
     /// # Errors
     /// As of `rmdir`.
-    pub fn rmdir(&mut self, place: &Place) -> Expected<()> {
+    pub fn rmdir(&mut self, place: &ModelPlace) -> Expected<()> {
         let Some(id) = self.find(place) else { return Err(vec![ENOENT]) };
         if !self.is_directory(id) {
             return Err(vec![ENOTDIR]);
@@ -253,8 +258,8 @@ impl Tree {
     /// As of `renameat2`.
     pub fn rename(
         &mut self,
-        from: &Place,
-        to: &Place,
+        from: &ModelPlace,
+        to: &ModelPlace,
         flags: u32,
         held: &BTreeSet<Id>,
     ) -> Expected<()> {

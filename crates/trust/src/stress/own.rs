@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use libc::{EEXIST, O_APPEND, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 
-use super::model::{Id, Place, ROOT, Tree, What, write};
-use crate::call::{Answer, Call, Facts, Handle, Kind};
-use crate::door::{Door, errno_text};
-use crate::rng::Rng;
+use super::model::{Id, ModelKind, ModelPlace, ModelTree, ROOT, write};
+use crate::access_path::{AccessPath, errno_text};
+use crate::call::{CallAnswer, FileCall, FileKindSeen, PathHandle, StatFacts};
+use crate::rng::TrustRng;
 
 /// What differed.
 pub type Wrong = String;
@@ -21,17 +21,22 @@ const NAMES: u64 = 7;
 const DIRECTORIES_MAX: usize = 12;
 
 /// A process's work on a subtree.
-pub struct Own<'a> {
-    door: &'a mut dyn Door,
+pub struct OwnSubtree<'a> {
+    door: &'a mut dyn AccessPath,
     root: &'a str,
-    tree: Tree,
-    held: Vec<(Handle, Id)>,
-    rng: Rng,
+    tree: ModelTree,
+    held: Vec<(PathHandle, Id)>,
+    rng: TrustRng,
 }
 
-impl<'a> Own<'a> {
+impl<'a> OwnSubtree<'a> {
     /// Takes over the subtree at `root`, which is as `tree` says.
-    pub fn new(door: &'a mut dyn Door, root: &'a str, tree: Tree, rng: Rng) -> Self {
+    pub fn new(
+        door: &'a mut dyn AccessPath,
+        root: &'a str,
+        tree: ModelTree,
+        rng: TrustRng,
+    ) -> Self {
         Self { door, root, tree, held: Vec::new(), rng }
     }
 
@@ -62,7 +67,7 @@ impl<'a> Own<'a> {
     ///
     /// # Errors
     /// A close that fails.
-    pub fn release(mut self) -> Result<Tree, Wrong> {
+    pub fn release(mut self) -> Result<ModelTree, Wrong> {
         while let Some((file, id)) = self.held.pop() {
             self.close(file, id)?;
         }
@@ -73,7 +78,7 @@ impl<'a> Own<'a> {
         self.held.iter().map(|(_, id)| *id).collect()
     }
 
-    fn close(&mut self, file: Handle, id: Id) -> Result<(), Wrong> {
+    fn close(&mut self, file: PathHandle, id: Id) -> Result<(), Wrong> {
         self.door.close(file).map_err(|errno| format!("close: {}", errno_text(errno)))?;
         if !self.held_ids().contains(&id) {
             self.tree.let_go(id);
@@ -82,15 +87,18 @@ impl<'a> Own<'a> {
     }
 
     /// A place, which may be taken or not, with its path.
-    fn place(&mut self) -> (String, Place) {
+    fn place(&mut self) -> (String, ModelPlace) {
         let dirs = self.tree.directories();
         let (dir, path) = self.rng.pick(&dirs);
         let name = format!("n{}", self.rng.below(NAMES));
-        (format!("{}{path}/{name}", self.root), Place { dir: *dir, name })
+        (format!("{}{path}/{name}", self.root), ModelPlace { dir: *dir, name })
     }
 
     /// A name that is there, of a kind that is wanted.
-    fn existing(&mut self, wanted: impl Fn(&What) -> bool) -> Option<(String, Place, Id)> {
+    fn existing(
+        &mut self,
+        wanted: impl Fn(&ModelKind) -> bool,
+    ) -> Option<(String, ModelPlace, Id)> {
         let mut names = self.tree.names();
         names.retain(|(_, _, id)| wanted(&self.tree.node(*id).what));
         if names.is_empty() {
@@ -100,8 +108,8 @@ impl<'a> Own<'a> {
         Some((format!("{}{path}", self.root), place, id))
     }
 
-    fn file(&mut self) -> Option<(String, Place, Id)> {
-        self.existing(|what| matches!(what, What::File(_)))
+    fn file(&mut self) -> Option<(String, ModelPlace, Id)> {
+        self.existing(|what| matches!(what, ModelKind::File(_)))
     }
 
     fn len(&mut self) -> usize {
@@ -131,11 +139,11 @@ impl<'a> Own<'a> {
         record(format!("open {path} {flags:#o}"));
         let found = self.tree.find(&place);
         let expected = match found.map(|id| (id, &self.tree.node(id).what)) {
-            None => self.tree.make(&place, What::File(Vec::new()), 0o644),
+            None => self.tree.make(&place, ModelKind::File(Vec::new()), 0o644),
             Some(_) if flags & O_EXCL != 0 => Err(vec![EEXIST]),
-            Some((_, What::Directory(_))) => Err(vec![libc::EISDIR]),
-            Some((_, What::Symlink(_))) => return Ok(()),
-            Some((id, What::File(_))) => Ok(id),
+            Some((_, ModelKind::Directory(_))) => Err(vec![libc::EISDIR]),
+            Some((_, ModelKind::Symlink(_))) => return Ok(()),
+            Some((id, ModelKind::File(_))) => Ok(id),
         };
         let opened = self.door.open(&path, flags);
         let Ok(file) = opened else { return same(expected.map(drop), opened.map(drop), "open") };
@@ -148,7 +156,7 @@ impl<'a> Own<'a> {
     }
 
     /// Writes something through an open file.
-    fn write_through(&mut self, file: Handle, id: Id) -> Result<(), Wrong> {
+    fn write_through(&mut self, file: PathHandle, id: Id) -> Result<(), Wrong> {
         let (offset, len) = (self.offset(), self.len());
         let data = self.rng.bytes(len);
         if !data.is_empty() {
@@ -164,7 +172,7 @@ impl<'a> Own<'a> {
                 let len = self.offset() + self.rng.below(5000) as usize;
                 record(format!("truncate {path} {len}"));
                 self.tree.data_mut(id).resize(len, 0);
-                let call = Call::Truncate { path, len: len as u64 };
+                let call = FileCall::Truncate { path, len: len as u64 };
                 same(Ok(()), self.door.run(call), "truncate")
             }
             1 => self.punch(&path, id, record),
@@ -198,7 +206,7 @@ impl<'a> Own<'a> {
         let file = self.door.open(path, O_RDWR);
         let file = file.map_err(|errno| format!("open: {}", errno_text(errno)))?;
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let call = Call::Allocate { file, mode, offset: offset as u64, len: len as u64 };
+        let call = FileCall::Allocate { file, mode, offset: offset as u64, len: len as u64 };
         same(Ok(()), self.door.run(call), "punch")?;
         let data = self.tree.data_mut(id);
         let end = (offset + len).min(data.len());
@@ -215,7 +223,7 @@ impl<'a> Own<'a> {
         self.close(file, id)
     }
 
-    fn read_through(&mut self, file: Handle, id: Id) -> Result<(), Wrong> {
+    fn read_through(&mut self, file: PathHandle, id: Id) -> Result<(), Wrong> {
         let (offset, len) = (self.offset(), self.len());
         let read = self.door.read(file, offset as u64, len as u32);
         let read = read.map_err(|errno| format!("read: {}", errno_text(errno)))?;
@@ -253,7 +261,7 @@ impl<'a> Own<'a> {
                 let len = self.offset();
                 record(format!("truncate held {file:?} {len}"));
                 self.tree.data_mut(id).resize(len, 0);
-                let call = Call::FileTruncate { file, len: len as u64 };
+                let call = FileCall::FileTruncate { file, len: len as u64 };
                 same(Ok(()), self.door.run(call), "ftruncate")
             }
             2 => {
@@ -275,7 +283,7 @@ impl<'a> Own<'a> {
         }
         let (path, place) = self.place();
         record(format!("mkdir {path}"));
-        let made = self.tree.make(&place, What::Directory(Default::default()), 0o755);
+        let made = self.tree.make(&place, ModelKind::Directory(Default::default()), 0o755);
         same(made.map(drop), self.door.mkdir(&path), "mkdir")
     }
 
@@ -304,7 +312,7 @@ impl<'a> Own<'a> {
         record(format!("rename {from} {to} {flags}"));
         let held = self.held_ids();
         let expected = self.tree.rename(&source, &target, flags, &held);
-        same(expected, self.door.run(Call::Rename { from, to, flags }), "rename")
+        same(expected, self.door.run(FileCall::Rename { from, to, flags }), "rename")
     }
 
     fn link(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
@@ -318,17 +326,17 @@ impl<'a> Own<'a> {
         let (path, place) = self.place();
         let target = format!("n{}", self.rng.below(NAMES));
         record(format!("symlink {target} {path}"));
-        let expected = self.tree.make(&place, What::Symlink(target.clone()), 0o777);
-        same(expected.map(drop), self.door.run(Call::Symlink { target, path }), "symlink")
+        let expected = self.tree.make(&place, ModelKind::Symlink(target.clone()), 0o777);
+        same(expected.map(drop), self.door.run(FileCall::Symlink { target, path }), "symlink")
     }
 
     fn chmod(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
-        let wanted = |what: &What| !matches!(what, What::Symlink(_));
+        let wanted = |what: &ModelKind| !matches!(what, ModelKind::Symlink(_));
         let Some((path, _, id)) = self.existing(wanted) else { return Ok(()) };
         let mode = *self.rng.pick(&MODES);
         record(format!("chmod {path} {mode:o}"));
         self.tree.node_mut(id).mode = mode;
-        same(Ok(()), self.door.run(Call::Chmod { path, mode }), "chmod")
+        same(Ok(()), self.door.run(FileCall::Chmod { path, mode }), "chmod")
     }
 
     fn list(&mut self, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
@@ -357,35 +365,35 @@ impl<'a> Own<'a> {
 ///
 /// # Errors
 /// Something differs.
-pub fn verify(door: &mut dyn Door, root: &str, tree: &mut Tree) -> Result<(), Wrong> {
+pub fn verify(door: &mut dyn AccessPath, root: &str, tree: &mut ModelTree) -> Result<(), Wrong> {
     for (dir, path) in tree.directories() {
         check_list(door, &format!("{root}{path}"), &tree.list(dir))?;
     }
     let mut all = tree.names();
-    all.push((String::new(), Place { dir: ROOT, name: String::new() }, ROOT));
+    all.push((String::new(), ModelPlace { dir: ROOT, name: String::new() }, ROOT));
     for (path, _, id) in all {
         let path = format!("{root}{path}");
         let context = |wrong: Wrong| format!("{path}: {wrong}");
         let facts = door.facts(&path).map_err(|errno| context(errno_text(errno)))?;
         check_facts(tree, id, &facts).map_err(context)?;
         match &tree.node(id).what {
-            What::File(content) => {
+            ModelKind::File(content) => {
                 let data = door.get(&path).map_err(|errno| context(errno_text(errno)))?;
                 compare(content, &data).map_err(context)?;
             }
-            What::Symlink(target) => {
-                let found = door.call(Call::ReadLink { path: path.clone() });
-                if found != Answer::Bytes(target.clone().into()) {
+            ModelKind::Symlink(target) => {
+                let found = door.call(FileCall::ReadLink { path: path.clone() });
+                if found != CallAnswer::Bytes(target.clone().into()) {
                     return Err(format!("{path}: leads to {found:?}, expected {target}"));
                 }
             }
-            What::Directory(_) => {}
+            ModelKind::Directory(_) => {}
         }
     }
     Ok(())
 }
 
-fn check_list(door: &mut dyn Door, path: &str, expected: &[String]) -> Result<(), Wrong> {
+fn check_list(door: &mut dyn AccessPath, path: &str, expected: &[String]) -> Result<(), Wrong> {
     let found = door.list(path).map_err(|errno| format!("list {path}: {}", errno_text(errno)))?;
     if found == expected {
         return Ok(());
@@ -393,13 +401,15 @@ fn check_list(door: &mut dyn Door, path: &str, expected: &[String]) -> Result<()
     Err(format!("list {path}: {found:?}, expected {expected:?}"))
 }
 
-fn check_facts(tree: &mut Tree, id: Id, facts: &Facts) -> Result<(), Wrong> {
+fn check_facts(tree: &mut ModelTree, id: Id, facts: &StatFacts) -> Result<(), Wrong> {
     let subdirectories = if tree.is_directory(id) { tree.subdirectories(id) } else { 0 };
     let node = tree.node_mut(id);
     let (kind, size, links) = match &node.what {
-        What::File(data) => (Kind::File, Some(data.len() as u64), node.links),
-        What::Directory(_) => (Kind::Directory, None, 2 + subdirectories),
-        What::Symlink(target) => (Kind::Symlink, Some(target.len() as u64), node.links),
+        ModelKind::File(data) => (FileKindSeen::File, Some(data.len() as u64), node.links),
+        ModelKind::Directory(_) => (FileKindSeen::Directory, None, 2 + subdirectories),
+        ModelKind::Symlink(target) => {
+            (FileKindSeen::Symlink, Some(target.len() as u64), node.links)
+        }
     };
     let is_same = facts.kind == kind
         && facts.mode == node.mode

@@ -6,9 +6,9 @@ use libc::{EEXIST, ENOENT, ENOTEMPTY, O_APPEND, O_CREAT, O_EXCL, O_RDWR, O_WRONL
 use serde::{Deserialize, Serialize};
 
 use super::own::Wrong;
-use crate::call::{Handle, LockKind, LockMode};
-use crate::door::{Door, errno_text};
-use crate::rng::Rng;
+use crate::access_path::{AccessPath, errno_text};
+use crate::call::{CallLockMode, LockKind, PathHandle};
+use crate::rng::TrustRng;
 
 const TOKENS: u64 = 12;
 const TOKEN_HOMES: u64 = 4;
@@ -22,7 +22,7 @@ const COUNTERS: [(LockKind, &str); 3] = [
 
 /// What a process did in one round that must be found in the end.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Done {
+pub struct SharedEffect {
     /// Records appended.
     pub appended: u64,
     /// Additions to each counter.
@@ -37,27 +37,27 @@ pub struct Done {
 
 /// What a process carries through a round.
 #[derive(Debug, Default)]
-pub struct Part {
+pub struct RoundPart {
     /// What it did so far.
-    pub done: Done,
+    pub done: SharedEffect,
     /// The log, once it is open.
-    pub log: Option<Handle>,
+    pub log: Option<PathHandle>,
     next_exclusive: u64,
     generation: u64,
 }
 
 /// One process's calls in the shared directories.
-pub struct Shared<'a> {
-    door: &'a mut dyn Door,
+pub struct SharedCalls<'a> {
+    door: &'a mut dyn AccessPath,
     worker: u64,
     round: u64,
     /// What it carries on.
-    pub part: Part,
+    pub part: RoundPart,
 }
 
-impl<'a> Shared<'a> {
+impl<'a> SharedCalls<'a> {
     /// Goes on with `part`.
-    pub fn new(door: &'a mut dyn Door, worker: u64, round: u64, part: Part) -> Self {
+    pub fn new(door: &'a mut dyn AccessPath, worker: u64, round: u64, part: RoundPart) -> Self {
         Self { door, worker, round, part }
     }
 
@@ -65,7 +65,11 @@ impl<'a> Shared<'a> {
     ///
     /// # Errors
     /// An answer that cannot be.
-    pub fn step(&mut self, rng: &mut Rng, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
+    pub fn step(
+        &mut self,
+        rng: &mut TrustRng,
+        record: &mut dyn FnMut(String),
+    ) -> Result<(), Wrong> {
         match rng.below(9) {
             0 => self.move_token(rng, record),
             1 => self.move_directory(rng, record),
@@ -79,7 +83,11 @@ impl<'a> Shared<'a> {
         }
     }
 
-    fn move_token(&mut self, rng: &mut Rng, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
+    fn move_token(
+        &mut self,
+        rng: &mut TrustRng,
+        record: &mut dyn FnMut(String),
+    ) -> Result<(), Wrong> {
         let (from, to) = (rng.below(TOKEN_HOMES), rng.below(TOKEN_HOMES));
         let token = rng.below(TOKENS);
         if from == to {
@@ -92,7 +100,7 @@ impl<'a> Shared<'a> {
 
     fn move_directory(
         &mut self,
-        rng: &mut Rng,
+        rng: &mut TrustRng,
         record: &mut dyn FnMut(String),
     ) -> Result<(), Wrong> {
         let (from, to) = (rng.below(MOVER_HOMES), rng.below(MOVER_HOMES));
@@ -125,7 +133,7 @@ impl<'a> Shared<'a> {
 
     fn make_in_moving(
         &mut self,
-        rng: &mut Rng,
+        rng: &mut TrustRng,
         record: &mut dyn FnMut(String),
     ) -> Result<(), Wrong> {
         let (home, mover) = (rng.below(MOVER_HOMES), rng.below(MOVERS));
@@ -143,7 +151,7 @@ impl<'a> Shared<'a> {
         }
     }
 
-    fn append(&mut self, rng: &mut Rng, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
+    fn append(&mut self, rng: &mut TrustRng, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
         let log = match self.part.log {
             Some(log) => log,
             None => {
@@ -163,7 +171,7 @@ impl<'a> Shared<'a> {
         Ok(())
     }
 
-    fn count(&mut self, rng: &mut Rng, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
+    fn count(&mut self, rng: &mut TrustRng, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
         let index = rng.below(COUNTERS.len() as u64) as usize;
         let (kind, path) = COUNTERS[index];
         record(format!("add one under a lock: {kind:?}"));
@@ -171,7 +179,7 @@ impl<'a> Shared<'a> {
         let file = self.door.open(path, O_RDWR).map_err(told("open a counter"))?;
         if rng.one_in(2) {
             self.door.wait_lock(file, kind).map_err(told("wait for a lock"))?;
-        } else if let Err(errno) = self.door.lock(file, kind, LockMode::Exclusive) {
+        } else if let Err(errno) = self.door.lock(file, kind, CallLockMode::Exclusive) {
             self.door.close(file).map_err(told("close a counter"))?;
             return one_of(Err(errno), &[libc::EAGAIN], "try a lock");
         }
@@ -181,7 +189,7 @@ impl<'a> Shared<'a> {
         self.door.write(file, 0, text.as_bytes()).map_err(told("write a counter"))?;
         self.part.done.added[index] += 1;
         if rng.one_in(2) {
-            self.door.lock(file, kind, LockMode::Unlock).map_err(told("unlock"))?;
+            self.door.lock(file, kind, CallLockMode::Unlock).map_err(told("unlock"))?;
         }
         self.door.close(file).map_err(told("close a counter"))
     }
@@ -241,7 +249,11 @@ impl<'a> Shared<'a> {
     }
 
     /// A directory that all make and remove, and files in it that their maker must find.
-    fn come_and_go(&mut self, rng: &mut Rng, record: &mut dyn FnMut(String)) -> Result<(), Wrong> {
+    fn come_and_go(
+        &mut self,
+        rng: &mut TrustRng,
+        record: &mut dyn FnMut(String),
+    ) -> Result<(), Wrong> {
         const DIRECTORY: &str = "/shared/sometimes";
         match rng.below(3) {
             0 => {
@@ -273,7 +285,7 @@ impl<'a> Shared<'a> {
 ///
 /// # Errors
 /// It cannot.
-pub fn set_up(door: &mut dyn Door) -> Result<(), Wrong> {
+pub fn set_up(door: &mut dyn AccessPath) -> Result<(), Wrong> {
     let told = |what: &'static str| move |errno| wrong(what, errno);
     door.mkdir("/shared").map_err(told("mkdir"))?;
     for home in 0..TOKEN_HOMES {
@@ -299,7 +311,7 @@ pub fn set_up(door: &mut dyn Door) -> Result<(), Wrong> {
 ///
 /// # Errors
 /// It cannot.
-pub fn begin_round(door: &mut dyn Door, round: u64) -> Result<(), Wrong> {
+pub fn begin_round(door: &mut dyn AccessPath, round: u64) -> Result<(), Wrong> {
     door.mkdir(&exclusive_path(round)).map_err(|errno| wrong("mkdir", errno))
 }
 
@@ -307,7 +319,11 @@ pub fn begin_round(door: &mut dyn Door, round: u64) -> Result<(), Wrong> {
 ///
 /// # Errors
 /// Something is lost, doubled or mixed.
-pub fn end_round(door: &mut dyn Door, round: u64, done: &[Done]) -> Result<(), Wrong> {
+pub fn end_round(
+    door: &mut dyn AccessPath,
+    round: u64,
+    done: &[SharedEffect],
+) -> Result<(), Wrong> {
     check_tokens(door)?;
     check_moved(door, done)?;
     check_log(door, round, done)?;
@@ -315,7 +331,7 @@ pub fn end_round(door: &mut dyn Door, round: u64, done: &[Done]) -> Result<(), W
     check_exclusive(door, round, done)
 }
 
-fn check_tokens(door: &mut dyn Door) -> Result<(), Wrong> {
+fn check_tokens(door: &mut dyn AccessPath) -> Result<(), Wrong> {
     let mut seen = BTreeMap::new();
     for home in 0..TOKEN_HOMES {
         for name in list(door, &format!("/shared/tokens{home}"))? {
@@ -335,7 +351,7 @@ fn check_tokens(door: &mut dyn Door) -> Result<(), Wrong> {
     Err(format!("tokens are lost: {seen:?} are there, of {TOKENS}"))
 }
 
-fn check_moved(door: &mut dyn Door, done: &[Done]) -> Result<(), Wrong> {
+fn check_moved(door: &mut dyn AccessPath, done: &[SharedEffect]) -> Result<(), Wrong> {
     let made: BTreeSet<&(u64, String)> = done.iter().flat_map(|done| &done.made).collect();
     let (mut found, mut homes) = (BTreeSet::new(), BTreeMap::new());
     for home in 0..MOVER_HOMES {
@@ -367,7 +383,7 @@ fn check_moved(door: &mut dyn Door, done: &[Done]) -> Result<(), Wrong> {
     Err(format!("files in directories that moved: lost {lost:?}, not made {extra:?}"))
 }
 
-fn check_log(door: &mut dyn Door, round: u64, done: &[Done]) -> Result<(), Wrong> {
+fn check_log(door: &mut dyn AccessPath, round: u64, done: &[SharedEffect]) -> Result<(), Wrong> {
     let path = log_path(round);
     let content = match door.get(&path) {
         Err(ENOENT) if done.iter().all(|done| done.appended == 0) => return Ok(()),
@@ -394,7 +410,7 @@ fn check_log(door: &mut dyn Door, round: u64, done: &[Done]) -> Result<(), Wrong
     door.unlink(&path).map_err(|errno| wrong("unlink the log", errno))
 }
 
-fn check_counters(door: &mut dyn Door, done: &[Done]) -> Result<(), Wrong> {
+fn check_counters(door: &mut dyn AccessPath, done: &[SharedEffect]) -> Result<(), Wrong> {
     for (index, (kind, path)) in COUNTERS.iter().enumerate() {
         let text = door.get(path).map_err(|errno| wrong("read a counter", errno))?;
         let expected: u64 = done.iter().map(|done| done.added[index]).sum();
@@ -407,7 +423,11 @@ fn check_counters(door: &mut dyn Door, done: &[Done]) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn check_exclusive(door: &mut dyn Door, round: u64, done: &[Done]) -> Result<(), Wrong> {
+fn check_exclusive(
+    door: &mut dyn AccessPath,
+    round: u64,
+    done: &[SharedEffect],
+) -> Result<(), Wrong> {
     let dir = exclusive_path(round);
     let mut won = BTreeSet::new();
     for number in done.iter().flat_map(|done| &done.won) {
@@ -441,7 +461,7 @@ fn exclusive_path(round: u64) -> String {
     format!("/shared/exclusive{round}")
 }
 
-fn list(door: &mut dyn Door, path: &str) -> Result<Vec<String>, Wrong> {
+fn list(door: &mut dyn AccessPath, path: &str) -> Result<Vec<String>, Wrong> {
     door.list(path).map_err(|errno| wrong(&format!("list {path}"), errno))
 }
 

@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::model::Tree;
-use super::own::{Own, Wrong, verify};
-use super::shared::{Done, Part, Shared};
-use crate::door::Door;
-use crate::door::agent::{receive, send};
-use crate::rng::Rng;
+use super::model::ModelTree;
+use super::own::{OwnSubtree, Wrong, verify};
+use super::shared::{RoundPart, SharedCalls, SharedEffect};
+use crate::access_path::AccessPath;
+use crate::access_path::agent::{receive, send};
+use crate::rng::TrustRng;
 
 /// Calls that are told of after a failure.
 const RECORD_MAX: usize = 40;
 
 /// A round's work for one process.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct RoundOrder {
     /// Number of the process.
     pub worker: u64,
     /// Number of the round.
@@ -26,7 +26,7 @@ pub struct Order {
     /// The subtree, and what must be there.
     pub root: String,
     /// See `root`.
-    pub tree: Tree,
+    pub tree: ModelTree,
     /// Where the random numbers start.
     pub seed: u64,
     /// How long the round is; 0: the subtree is only compared.
@@ -35,13 +35,13 @@ pub struct Order {
 
 /// How it went.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Report {
+pub enum RoundReport {
     /// As expected.
     Right {
         /// What the subtree is now.
-        tree: Tree,
+        tree: ModelTree,
         /// What was done in the shared directories.
-        done: Done,
+        done: SharedEffect,
         /// Steps made.
         steps: u64,
     },
@@ -58,9 +58,9 @@ pub enum Report {
 ///
 /// # Errors
 /// The driver is gone.
-pub fn run(door: &mut dyn Door) -> io::Result<()> {
+pub fn run(door: &mut dyn AccessPath) -> io::Result<()> {
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
-    while let Some(order) = receive::<Order>(&mut input)? {
+    while let Some(order) = receive::<RoundOrder>(&mut input)? {
         let mut calls = VecDeque::new();
         let mut record = |call: String| {
             if calls.len() == RECORD_MAX {
@@ -70,7 +70,7 @@ pub fn run(door: &mut dyn Door) -> io::Result<()> {
         };
         let report = match work(door, order, &mut record) {
             Ok(report) => report,
-            Err(what) => Report::Wrong { what, calls: calls.into() },
+            Err(what) => RoundReport::Wrong { what, calls: calls.into() },
         };
         send(&mut output, &report)?;
     }
@@ -78,26 +78,26 @@ pub fn run(door: &mut dyn Door) -> io::Result<()> {
 }
 
 fn work(
-    door: &mut dyn Door,
-    order: Order,
+    door: &mut dyn AccessPath,
+    order: RoundOrder,
     record: &mut dyn FnMut(String),
-) -> Result<Report, Wrong> {
-    let Order { worker, round, root, mut tree, seed, milliseconds } = order;
+) -> Result<RoundReport, Wrong> {
+    let RoundOrder { worker, round, root, mut tree, seed, milliseconds } = order;
     record(format!("compare {root} as it was taken over"));
     verify(door, &root, &mut tree)?;
-    let mut rng = Rng::new(seed);
+    let mut rng = TrustRng::new(seed);
     let mut steps = 0;
     let end = Instant::now() + Duration::from_millis(milliseconds);
     // Turns of each, so that both have the door.
-    let mut shared = Part::default();
+    let mut shared = RoundPart::default();
     while Instant::now() < end {
-        let mut own = Own::new(door, &root, tree, Rng::new(rng.number()));
+        let mut own = OwnSubtree::new(door, &root, tree, TrustRng::new(rng.number()));
         for _ in 0..60 {
             steps += 1;
             own.step(record)?;
         }
         tree = own.release()?;
-        let mut turn = Shared::new(door, worker, round, std::mem::take(&mut shared));
+        let mut turn = SharedCalls::new(door, worker, round, std::mem::take(&mut shared));
         for _ in 0..20 {
             steps += 1;
             turn.step(&mut rng, record)?;
@@ -109,5 +109,5 @@ fn work(
     }
     record(format!("compare {root} before it is handed over"));
     verify(door, &root, &mut tree)?;
-    Ok(Report::Right { tree, done: shared.done, steps })
+    Ok(RoundReport::Right { tree, done: shared.done, steps })
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::table::{DiskAction, LinkAction, Party, Table, Traffic, What};
+use super::table::{DiskAction, FaultAction, FaultParty, FaultTable, LinkAction, TrafficClass};
 use crate::NodeId;
 
 /// Pairs of ends that have their own sequence of random numbers; further ones share one.
@@ -64,8 +64,8 @@ pub enum DiskFault {
     },
 }
 
-fn is_with_client(from: Party, to: Party) -> bool {
-    [from, to].contains(&Party::Client)
+fn is_with_client(from: FaultParty, to: FaultParty) -> bool {
+    [from, to].contains(&FaultParty::Client)
 }
 
 /// What happens to a write or sync.
@@ -79,25 +79,25 @@ pub struct DiskVerdict {
 
 /// A table at work. The n-th frame of a pair, and the n-th write of a node, always meets the same fate at the same time.
 #[derive(Debug)]
-pub struct Plan {
-    table: Table,
+pub struct FaultPlan {
+    table: FaultTable,
     start: Duration,
-    frames: HashMap<(Party, Party), u64>,
+    frames: HashMap<(FaultParty, FaultParty), u64>,
     shared: u64,
     writes: u64,
 }
 
-impl Plan {
+impl FaultPlan {
     /// `now`: wall-clock time, from which windows count if the table does not say otherwise.
     #[must_use]
-    pub fn new(mut table: Table, now: Duration) -> Self {
+    pub fn new(mut table: FaultTable, now: Duration) -> Self {
         let start = *table.start.get_or_insert(now);
         Self { table, start, frames: HashMap::new(), shared: 0, writes: 0 }
     }
 
     /// The table; its start is set.
     #[must_use]
-    pub const fn table(&self) -> &Table {
+    pub const fn table(&self) -> &FaultTable {
         &self.table
     }
 
@@ -110,9 +110,9 @@ impl Plan {
     /// What happens to a frame.
     pub fn frame(
         &mut self,
-        from: Party,
-        to: Party,
-        traffic: Traffic,
+        from: FaultParty,
+        to: FaultParty,
+        traffic: TrafficClass,
         now: Duration,
     ) -> LinkVerdict {
         let has_room = self.frames.len() < PAIRS_MAX;
@@ -126,7 +126,9 @@ impl Plan {
         let Some(at) = now.checked_sub(self.start) else { return verdict };
         let pair = mix(code(from) << 32 ^ code(to), *number);
         for (rule, index) in self.table.rules.iter().zip(0u64..) {
-            let What::Link { action, from: is_from, to: is_to } = rule.what else { continue };
+            let FaultAction::Link { action, from: is_from, to: is_to } = rule.what else {
+                continue;
+            };
             if !is_from.takes(from) || !is_to.takes(to) || !rule.window.holds(at) {
                 continue;
             }
@@ -171,19 +173,19 @@ impl Plan {
     pub fn rot(&self, node: NodeId, record: u64) -> Option<u64> {
         let mut rules = self.table.rules.iter().zip(0u64..);
         rules.find_map(|(rule, index)| {
-            let What::Memory { ratio, node: whose } = rule.what else { return None };
+            let FaultAction::Memory { ratio, node: whose } = rule.what else { return None };
             let random = mix(mix(self.table.seed, index), mix(u64::from(node.get()), record));
-            let takes = whose.takes(Party::Node(node)) && ratio.takes(random);
+            let takes = whose.takes(FaultParty::Node(node)) && ratio.takes(random);
             takes.then(|| mix(random, 5))
         })
     }
 
     /// Whether nothing goes from one end to the other now, not even the words that begin a connection.
     #[must_use]
-    pub fn is_cut(&self, from: Party, to: Party, now: Duration) -> bool {
+    pub fn is_cut(&self, from: FaultParty, to: FaultParty, now: Duration) -> bool {
         let Some(at) = now.checked_sub(self.start) else { return false };
         self.table.rules.iter().any(|rule| match rule.what {
-            What::Link { action: LinkAction::Cut, from: is_from, to: is_to } => {
+            FaultAction::Link { action: LinkAction::Cut, from: is_from, to: is_to } => {
                 is_from.takes(from) && is_to.takes(to) && rule.window.holds(at)
             }
             _ => false,
@@ -196,8 +198,8 @@ impl Plan {
         let mut verdict = DiskVerdict::default();
         let Some(at) = now.checked_sub(self.start) else { return verdict };
         for (rule, index) in self.table.rules.iter().zip(0u64..) {
-            let What::Disk { action, node: whose } = rule.what else { continue };
-            if !whose.takes(Party::Node(node)) || !rule.window.holds(at) {
+            let FaultAction::Disk { action, node: whose } = rule.what else { continue };
+            if !whose.takes(FaultParty::Node(node)) || !rule.window.holds(at) {
                 continue;
             }
             let random = mix(mix(self.table.seed, index), mix(u64::from(node.get()), self.writes));
@@ -221,10 +223,10 @@ impl Plan {
     }
 }
 
-fn code(party: Party) -> u64 {
+fn code(party: FaultParty) -> u64 {
     match party {
-        Party::Node(node) => u64::from(node.get()),
-        Party::Client => u64::from(u32::MAX) + 1,
+        FaultParty::Node(node) => u64::from(node.get()),
+        FaultParty::Client => u64::from(u32::MAX) + 1,
     }
 }
 
@@ -241,11 +243,11 @@ const fn mix(a: u64, b: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const ONE: Party = Party::Node(NodeId(1));
-    const TWO: Party = Party::Node(NodeId(2));
+    const ONE: FaultParty = FaultParty::Node(NodeId(1));
+    const TWO: FaultParty = FaultParty::Node(NodeId(2));
 
-    fn plan(text: &str) -> Plan {
-        Plan::new(text.parse().unwrap(), Duration::from_secs(1000))
+    fn plan(text: &str) -> FaultPlan {
+        FaultPlan::new(text.parse().unwrap(), Duration::from_secs(1000))
     }
 
     fn at(ms: u64) -> Duration {
@@ -257,7 +259,7 @@ mod tests {
         let text = "seed 7\ndrop 15% 1 2\nduplicate 5% 1 *\nreorder 10% * 2\ncorrupt 1% * *";
         let fates: Vec<LinkVerdict> = {
             let mut plan = plan(text);
-            (0..100_000).map(|_| plan.frame(ONE, TWO, Traffic::Other, at(1))).collect()
+            (0..100_000).map(|_| plan.frame(ONE, TWO, TrafficClass::Other, at(1))).collect()
         };
         let share = |is: fn(&LinkVerdict) -> bool| {
             fates.iter().filter(|fate| is(fate)).count() as f64 / fates.len() as f64
@@ -269,43 +271,46 @@ mod tests {
         let mut again = plan(text);
         // Other pairs in between change nothing.
         for fate in &fates {
-            again.frame(TWO, ONE, Traffic::Other, at(1));
-            assert_eq!(again.frame(ONE, TWO, Traffic::Other, at(1)), *fate);
+            again.frame(TWO, ONE, TrafficClass::Other, at(1));
+            assert_eq!(again.frame(ONE, TWO, TrafficClass::Other, at(1)), *fate);
         }
         let mut other = plan(&text.replace("seed 7", "seed 8"));
-        assert!(fates.iter().any(|fate| other.frame(ONE, TWO, Traffic::Other, at(1)) != *fate));
+        assert!(
+            fates.iter().any(|fate| other.frame(ONE, TWO, TrafficClass::Other, at(1)) != *fate)
+        );
     }
 
     #[test]
     fn what_resets_its_connection_meets_nothing_else() {
         let mut plan = plan("reset 100% 1 2\ncorrupt 100% * *\nduplicate 100% * *");
         let reset = LinkVerdict { is_reset: true, ..LinkVerdict::default() };
-        assert_eq!(plan.frame(ONE, TWO, Traffic::Other, at(1)), reset);
-        assert!(!plan.frame(TWO, ONE, Traffic::Other, at(1)).is_reset);
+        assert_eq!(plan.frame(ONE, TWO, TrafficClass::Other, at(1)), reset);
+        assert!(!plan.frame(TWO, ONE, TrafficClass::Other, at(1)).is_reset);
     }
 
     #[test]
     fn windows_and_ends_hold() {
         let mut plan = plan("cut 1 2 1s 3s\ndelay 120us 1 c 0 200ms\ndelay 1ms * c");
-        assert!(plan.frame(ONE, TWO, Traffic::Other, at(999)).is_nothing());
-        assert_eq!(plan.frame(ONE, TWO, Traffic::Other, at(1000)).lost, Some("cut"));
+        assert!(plan.frame(ONE, TWO, TrafficClass::Other, at(999)).is_nothing());
+        assert_eq!(plan.frame(ONE, TWO, TrafficClass::Other, at(1000)).lost, Some("cut"));
         assert!(plan.is_cut(ONE, TWO, at(2999)) && !plan.is_cut(TWO, ONE, at(2999)));
-        assert!(plan.frame(ONE, TWO, Traffic::Other, at(3000)).is_nothing());
-        assert!(plan.frame(TWO, ONE, Traffic::Other, at(2000)).is_nothing());
+        assert!(plan.frame(ONE, TWO, TrafficClass::Other, at(3000)).is_nothing());
+        assert!(plan.frame(TWO, ONE, TrafficClass::Other, at(2000)).is_nothing());
         assert_eq!(
-            plan.frame(ONE, Party::Client, Traffic::Other, at(0)).delay,
+            plan.frame(ONE, FaultParty::Client, TrafficClass::Other, at(0)).delay,
             Duration::from_micros(1120)
         );
         assert_eq!(
-            plan.frame(ONE, Party::Client, Traffic::Other, at(200)).delay,
+            plan.frame(ONE, FaultParty::Client, TrafficClass::Other, at(200)).delay,
             Duration::from_millis(1)
         );
         // Before the start that a table names, nothing happens.
         assert!(
-            plan.frame(ONE, Party::Client, Traffic::Other, Duration::from_secs(1)).is_nothing()
+            plan.frame(ONE, FaultParty::Client, TrafficClass::Other, Duration::from_secs(1))
+                .is_nothing()
         );
         assert!(!plan.is_over(at(1 << 30)));
-        assert!(Plan::new("cut * * 0 1s".parse().unwrap(), at(0)).is_over(at(1000)));
+        assert!(FaultPlan::new("cut * * 0 1s".parse().unwrap(), at(0)).is_over(at(1000)));
     }
 
     #[test]
@@ -313,20 +318,20 @@ mod tests {
         let mut plan = plan("cut-peer 1 2\ncut-coordinator * 1");
         assert!(!plan.is_cut(ONE, TWO, at(0)) && !plan.is_cut(TWO, ONE, at(0)));
         let mut lost = |from, to, traffic| plan.frame(from, to, traffic, at(0)).lost;
-        assert_eq!(lost(ONE, TWO, Traffic::Peer), Some("cut-peer"));
-        assert_eq!(lost(ONE, TWO, Traffic::Coordinator), None);
-        assert_eq!(lost(TWO, ONE, Traffic::Coordinator), Some("cut-coordinator"));
-        assert_eq!(lost(TWO, ONE, Traffic::Peer), None);
+        assert_eq!(lost(ONE, TWO, TrafficClass::Peer), Some("cut-peer"));
+        assert_eq!(lost(ONE, TWO, TrafficClass::Coordinator), None);
+        assert_eq!(lost(TWO, ONE, TrafficClass::Coordinator), Some("cut-coordinator"));
+        assert_eq!(lost(TWO, ONE, TrafficClass::Peer), None);
         // What clients ask of a node is not for its coordinator.
-        assert_eq!(lost(Party::Client, ONE, Traffic::Coordinator), None);
-        assert_eq!(lost(TWO, ONE, Traffic::Other), None);
+        assert_eq!(lost(FaultParty::Client, ONE, TrafficClass::Coordinator), None);
+        assert_eq!(lost(TWO, ONE, TrafficClass::Other), None);
     }
 
     #[test]
     fn many_pairs_take_no_more_room() {
         let mut plan = plan("drop 50% * *");
         for node in 0..PAIRS_MAX as u32 + 100 {
-            plan.frame(Party::Node(NodeId(node)), ONE, Traffic::Other, at(0));
+            plan.frame(FaultParty::Node(NodeId(node)), ONE, TrafficClass::Other, at(0));
         }
         assert_eq!(plan.frames.len(), PAIRS_MAX);
     }
@@ -337,9 +342,9 @@ mod tests {
         let rotten = |node: u32| (0..10_000).filter_map(|n| plan.rot(NodeId(node), n)).count();
         assert!((900..1100).contains(&rotten(2)));
         assert_eq!(rotten(1), 0);
-        assert_eq!(plan.table().to_string().parse::<Table>().as_ref(), Ok(plan.table()));
-        assert!("memory rot 10% 2 1s".parse::<Table>().is_err());
-        assert!("memory rot 10% c".parse::<Table>().is_err());
+        assert_eq!(plan.table().to_string().parse::<FaultTable>().as_ref(), Ok(plan.table()));
+        assert!("memory rot 10% 2 1s".parse::<FaultTable>().is_err());
+        assert!("memory rot 10% c".parse::<FaultTable>().is_err());
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::plan::{DiskOp, DiskVerdict, LinkVerdict, Plan};
-use super::table::{Party, Table, Traffic};
+use super::plan::{DiskOp, DiskVerdict, FaultPlan, LinkVerdict};
+use super::table::{FaultParty, FaultTable, TrafficClass};
 use crate::{Clock, NodeId, RequestId, SystemClock};
 
 /// A frame, as far as the log tells of it.
@@ -19,12 +19,12 @@ pub struct FrameWords {
     /// Its length, in bytes.
     pub len: usize,
     /// What it is about.
-    pub traffic: Traffic,
+    pub traffic: TrafficClass,
 }
 
 /// How much has gone wrong on purpose, since the table was set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Injected {
+pub struct InjectedCounts {
     /// Frames.
     pub frames: u64,
     /// Writes and syncs.
@@ -34,26 +34,26 @@ pub struct Injected {
 /// Takes the lines of the log.
 pub type Sink = Box<dyn Fn(&str) + Send + Sync>;
 
-struct State {
-    plan: Option<Plan>,
-    injected: Injected,
+struct SwitchState {
+    plan: Option<FaultPlan>,
+    injected: InjectedCounts,
 }
 
 /// What goes wrong at one node. Shared by all who send, receive or write.
-pub struct Faults {
+pub struct FaultSwitch {
     node: NodeId,
     is_active: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<SwitchState>,
     sink: Option<Sink>,
 }
 
-impl fmt::Debug for Faults {
+impl fmt::Debug for FaultSwitch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Faults({}, active: {})", self.node, self.is_active())
     }
 }
 
-impl Faults {
+impl FaultSwitch {
     /// No faults yet. `sink` takes a line, without its end, for each that is made:
     ///
     /// ```text
@@ -64,7 +64,7 @@ impl Faults {
     /// wall-clock time, fault, source, destination, kind of the frame, its request, its bytes.
     #[must_use]
     pub fn new(node: NodeId, sink: Option<Sink>) -> Arc<Self> {
-        let state = State { plan: None, injected: Injected::default() };
+        let state = SwitchState { plan: None, injected: InjectedCounts::default() };
         let is_active = AtomicBool::new(false);
         Arc::new(Self { node, is_active, state: Mutex::new(state), sink })
     }
@@ -75,21 +75,21 @@ impl Faults {
         self.node
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SwitchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Goes by this table from now on, or by none.
-    pub fn set(&self, table: Option<Table>) {
+    pub fn set(&self, table: Option<FaultTable>) {
         let mut state = self.lock();
-        state.plan = table.map(|table| Plan::new(table, SystemClock.realtime()));
-        state.injected = Injected::default();
+        state.plan = table.map(|table| FaultPlan::new(table, SystemClock.realtime()));
+        state.injected = InjectedCounts::default();
         self.is_active.store(state.plan.is_some(), Ordering::Relaxed);
     }
 
     /// The table, and what it has done.
     #[must_use]
-    pub fn table(&self) -> (Option<Table>, Injected) {
+    pub fn table(&self) -> (Option<FaultTable>, InjectedCounts) {
         let state = self.lock();
         (state.plan.as_ref().map(|plan| plan.table().clone()), state.injected)
     }
@@ -104,14 +104,14 @@ impl Faults {
     /// What happens to a frame between this node and `peer`; `is_output`: sent by this node. A frame that another node has sent has
     /// met its fate there.
     #[must_use]
-    pub fn frame(&self, peer: Party, is_output: bool, frame: FrameWords) -> LinkVerdict {
+    pub fn frame(&self, peer: FaultParty, is_output: bool, frame: FrameWords) -> LinkVerdict {
         self.verdict(peer, is_output, frame, |verdict| verdict)
     }
 
     /// What happens to a frame of a handshake: a reset or a wrong bit, or nothing. What is lost of a handshake is lost by [`Self::is_cut`] alone, as
     /// nobody says it again.
     #[must_use]
-    pub fn handshake(&self, peer: Party, is_output: bool, frame: FrameWords) -> LinkVerdict {
+    pub fn handshake(&self, peer: FaultParty, is_output: bool, frame: FrameWords) -> LinkVerdict {
         self.verdict(peer, is_output, frame, |LinkVerdict { is_reset, corrupt, .. }| LinkVerdict {
             is_reset,
             corrupt,
@@ -122,14 +122,14 @@ impl Faults {
     /// What the plan has for a frame, as far as `met` lets that happen; it is counted and told.
     fn verdict(
         &self,
-        peer: Party,
+        peer: FaultParty,
         is_output: bool,
         frame: FrameWords,
         met: impl FnOnce(LinkVerdict) -> LinkVerdict,
     ) -> LinkVerdict {
-        let own = Party::Node(self.node);
+        let own = FaultParty::Node(self.node);
         let (from, to) = if is_output { (own, peer) } else { (peer, own) };
-        if !self.is_active() || (!is_output && peer != Party::Client) {
+        if !self.is_active() || (!is_output && peer != FaultParty::Client) {
             return LinkVerdict::default();
         }
         let now = SystemClock.realtime();
@@ -163,8 +163,8 @@ impl Faults {
         }
         let now = SystemClock.realtime();
         let mut state = self.lock();
-        let own = Party::Node(self.node);
-        let to = Party::Node(to);
+        let own = FaultParty::Node(self.node);
+        let to = FaultParty::Node(to);
         let is_cut = self.plan(&mut state, now).is_some_and(|plan| plan.is_cut(own, to, now));
         if is_cut {
             state.injected.frames += 1;
@@ -211,7 +211,7 @@ impl Faults {
     }
 
     /// The plan, unless it is over: then nobody needs to ask again.
-    fn plan<'s>(&self, state: &'s mut State, now: Duration) -> Option<&'s mut Plan> {
+    fn plan<'s>(&self, state: &'s mut SwitchState, now: Duration) -> Option<&'s mut FaultPlan> {
         let plan = state.plan.as_mut().filter(|plan| !plan.is_over(now));
         if plan.is_none() {
             self.is_active.store(false, Ordering::Relaxed);
@@ -232,28 +232,28 @@ mod tests {
     use super::*;
 
     const REPLY: FrameWords =
-        FrameWords { kind: "Reply", request: RequestId(7), len: 100, traffic: Traffic::Other };
+        FrameWords { kind: "Reply", request: RequestId(7), len: 100, traffic: TrafficClass::Other };
 
-    fn faults() -> (Arc<Faults>, Arc<Mutex<Vec<String>>>) {
+    fn faults() -> (Arc<FaultSwitch>, Arc<Mutex<Vec<String>>>) {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&lines);
         let take = move |line: &str| sink.lock().unwrap().push(line.to_owned());
-        (Faults::new(NodeId(1), Some(Box::new(take))), lines)
+        (FaultSwitch::new(NodeId(1), Some(Box::new(take))), lines)
     }
 
     #[test]
     fn each_fault_is_made_at_one_end_and_told() {
         let (faults, lines) = faults();
-        let other = Party::Node(NodeId(2));
-        assert!(faults.frame(Party::Client, true, REPLY).is_nothing());
+        let other = FaultParty::Node(NodeId(2));
+        assert!(faults.frame(FaultParty::Client, true, REPLY).is_nothing());
         faults.set(Some("drop 100% * *\ncut 1 3\ndisk full 100% 1".parse().unwrap()));
-        assert!(faults.frame(Party::Client, true, REPLY).lost.is_some());
-        assert!(faults.frame(Party::Client, false, REPLY).lost.is_some());
+        assert!(faults.frame(FaultParty::Client, true, REPLY).lost.is_some());
+        assert!(faults.frame(FaultParty::Client, false, REPLY).lost.is_some());
         assert!(faults.frame(other, true, REPLY).lost.is_some());
         assert!(faults.frame(other, false, REPLY).is_nothing());
         assert!(faults.is_cut(NodeId(3)) && !faults.is_cut(NodeId(2)));
         assert_eq!(faults.disk(DiskOp::Write, 9).fault, Some(DiskFault::Full));
-        assert_eq!(faults.table().1, Injected { frames: 4, writes: 1 });
+        assert_eq!(faults.table().1, InjectedCounts { frames: 4, writes: 1 });
         let lines = lines.lock().unwrap();
         let words: Vec<&str> =
             lines.iter().filter_map(|line| Some(line.split_once(' ')?.1)).collect();
@@ -274,7 +274,7 @@ mod tests {
         let (faults, _) = faults();
         faults.set(Some("start 5\ndrop 100% * * 0 1s".parse().unwrap()));
         assert!(faults.is_active());
-        assert!(faults.frame(Party::Client, true, REPLY).is_nothing());
+        assert!(faults.frame(FaultParty::Client, true, REPLY).is_nothing());
         assert!(!faults.is_active());
         assert!(faults.table().0.is_some());
     }

@@ -17,14 +17,14 @@ const TIME_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Party {
+pub enum FaultParty {
     /// A node.
     Node(NodeId),
     /// Whoever is no node.
     Client,
 }
 
-impl fmt::Display for Party {
+impl fmt::Display for FaultParty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(node) => node.fmt(f),
@@ -35,24 +35,24 @@ impl fmt::Display for Party {
 
 /// Which ends a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum PartyEnd {
     /// `*`: any.
     Any,
     /// A number, or `c`.
-    Is(Party),
+    Is(FaultParty),
 }
 
-impl End {
-    pub(super) fn takes(self, party: Party) -> bool {
+impl PartyEnd {
+    pub(super) fn takes(self, party: FaultParty) -> bool {
         self == Self::Any || self == Self::Is(party)
     }
 }
 
-impl fmt::Display for End {
+impl fmt::Display for PartyEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Any => f.write_str("*"),
-            Self::Is(Party::Node(node)) => node.get().fmt(f),
+            Self::Is(FaultParty::Node(node)) => node.get().fmt(f),
             Self::Is(party) => party.fmt(f),
         }
     }
@@ -60,9 +60,9 @@ impl fmt::Display for End {
 
 /// How many out of a million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ratio(u32);
+pub struct FaultRatio(u32);
 
-impl Ratio {
+impl FaultRatio {
     /// All of them.
     pub const ALL: Self = Self(1_000_000);
 
@@ -73,7 +73,7 @@ impl Ratio {
     }
 }
 
-impl fmt::Display for Ratio {
+impl fmt::Display for FaultRatio {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&decimal(u64::from(self.0), 10_000))?;
         f.write_str("%")
@@ -84,26 +84,26 @@ impl fmt::Display for Ratio {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkAction {
     /// It does not arrive.
-    Drop(Ratio),
+    Drop(FaultRatio),
     /// It arrives later by this time.
     Delay(Duration),
     /// It arrives twice.
-    Duplicate(Ratio),
+    Duplicate(FaultRatio),
     /// It arrives behind some that were sent after it.
-    Reorder(Ratio),
+    Reorder(FaultRatio),
     /// It arrives with a wrong bit.
-    Corrupt(Ratio),
+    Corrupt(FaultRatio),
     /// It does not arrive, and its connection is reset.
-    Reset(Ratio),
+    Reset(FaultRatio),
     /// Nothing arrives, and no new connection is made between nodes.
     Cut,
     /// Nothing of this kind arrives from one node at another. Connections are made.
-    CutOf(Traffic),
+    CutOf(TrafficClass),
 }
 
 /// What frames between nodes are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Traffic {
+pub enum TrafficClass {
     /// Members of mirror groups talk to each other.
     Peer,
     /// Nodes talk to coordinators: leases, maps, reports.
@@ -112,7 +112,7 @@ pub enum Traffic {
     Other,
 }
 
-impl Traffic {
+impl TrafficClass {
     /// The fault that cuts off nothing else.
     pub(super) const fn cut(self) -> &'static str {
         match self {
@@ -127,55 +127,55 @@ impl Traffic {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskAction {
     /// It fails.
-    Error(Ratio),
+    Error(FaultRatio),
     /// It takes longer by this time.
     Slow(Duration),
     /// There is no space.
-    Full(Ratio),
+    Full(FaultRatio),
     /// A part of it is written, then it fails.
-    Torn(Ratio),
+    Torn(FaultRatio),
     /// One bit of what is written is wrong, and nobody is told.
-    Rot(Ratio),
+    Rot(FaultRatio),
 }
 
 /// What a rule does, and to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum FaultAction {
     /// To frames from one end to another.
     Link {
         /// What.
         action: LinkAction,
         /// Who sends.
-        from: End,
+        from: PartyEnd,
         /// Who receives.
-        to: End,
+        to: PartyEnd,
     },
     /// To what a node holds in memory: once, when the table is set.
     Memory {
         /// Records of which a bit is wrong from then on.
-        ratio: Ratio,
+        ratio: FaultRatio,
         /// Whose.
-        node: End,
+        node: PartyEnd,
     },
     /// To the log of a node.
     Disk {
         /// What.
         action: DiskAction,
         /// Whose.
-        node: End,
+        node: PartyEnd,
     },
 }
 
 /// When a rule holds, counted from the start of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct FaultWindow {
     /// From then on.
     pub from: Duration,
     /// Until before then; `None`: for good.
     pub until: Option<Duration>,
 }
 
-impl Window {
+impl FaultWindow {
     pub(super) fn holds(&self, at: Duration) -> bool {
         at >= self.from && self.until.is_none_or(|until| at < until)
     }
@@ -183,22 +183,22 @@ impl Window {
 
 /// One line of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct FaultRule {
     /// What it does.
-    pub what: What,
+    pub what: FaultAction,
     /// When.
-    pub window: Window,
+    pub window: FaultWindow,
 }
 
 /// What is to go wrong.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct FaultTable {
     /// Wall-clock time from which windows count; `None`: from when the table is set.
     pub start: Option<Duration>,
     /// Seed of what is random.
     pub seed: u64,
     /// The rules; each is asked.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<FaultRule>,
 }
 
 /// What is wrong with a table.
@@ -221,7 +221,7 @@ const DISK_USAGE: &str =
 
 const MEMORY_USAGE: &str = "expected `memory rot SHARE NODE`, as `memory rot 1% 2`";
 
-impl FromStr for Table {
+impl FromStr for FaultTable {
     type Err = TableError;
 
     fn from_str(text: &str) -> Result<Self, TableError> {
@@ -241,7 +241,7 @@ impl FromStr for Table {
     }
 }
 
-impl Table {
+impl FaultTable {
     fn line(&mut self, words: &[&str]) -> Result<(), String> {
         match words {
             ["start", rest @ ..] => {
@@ -272,36 +272,40 @@ impl Table {
     }
 }
 
-fn rule(words: &[&str]) -> Result<Rule, String> {
+fn rule(words: &[&str]) -> Result<FaultRule, String> {
     let (what, times) = match words {
         ["cut", from, to, times @ ..] => {
-            (What::Link { action: LinkAction::Cut, from: end(from)?, to: end(to)? }, times)
+            (FaultAction::Link { action: LinkAction::Cut, from: end(from)?, to: end(to)? }, times)
         }
         [kind @ ("cut-peer" | "cut-coordinator"), from, to, times @ ..] => {
-            let of = if *kind == "cut-peer" { Traffic::Peer } else { Traffic::Coordinator };
+            let of =
+                if *kind == "cut-peer" { TrafficClass::Peer } else { TrafficClass::Coordinator };
             let (from, to) = (end(from)?, end(to)?);
-            if [from, to].contains(&End::Is(Party::Client)) {
+            if [from, to].contains(&PartyEnd::Is(FaultParty::Client)) {
                 return Err(format!("{kind} is between nodes; name two of them"));
             }
-            (What::Link { action: LinkAction::CutOf(of), from, to }, times)
+            (FaultAction::Link { action: LinkAction::CutOf(of), from, to }, times)
         }
         ["cut" | "cut-peer" | "cut-coordinator", ..] => return Err(CUT_USAGE.to_owned()),
         ["disk", kind, amount, node, times @ ..] => {
             let node = end(node)?;
-            if node == End::Is(Party::Client) {
+            if node == PartyEnd::Is(FaultParty::Client) {
                 return Err("clients have no log; name a node".to_owned());
             }
-            (What::Disk { action: disk_action(kind, amount)?, node }, times)
+            (FaultAction::Disk { action: disk_action(kind, amount)?, node }, times)
         }
         ["disk", ..] => return Err(DISK_USAGE.to_owned()),
         ["memory", "rot", share, node] => {
             let node = end(node)?;
-            if node == End::Is(Party::Client) {
+            if node == PartyEnd::Is(FaultParty::Client) {
                 return Err("clients hold no records; name a node".to_owned());
             }
             // It happens when the table is set, and is over then.
-            let window = Window { from: Duration::ZERO, until: Some(Duration::ZERO) };
-            return Ok(Rule { what: What::Memory { ratio: ratio(share)?, node }, window });
+            let window = FaultWindow { from: Duration::ZERO, until: Some(Duration::ZERO) };
+            return Ok(FaultRule {
+                what: FaultAction::Memory { ratio: ratio(share)?, node },
+                window,
+            });
         }
         ["memory", ..] => return Err(MEMORY_USAGE.to_owned()),
         [kind, ..] if !LINK_KINDS.contains(kind) => {
@@ -309,11 +313,11 @@ fn rule(words: &[&str]) -> Result<Rule, String> {
         }
         [kind, amount, from, to, times @ ..] => {
             let action = link_action(kind, amount)?;
-            (What::Link { action, from: end(from)?, to: end(to)? }, times)
+            (FaultAction::Link { action, from: end(from)?, to: end(to)? }, times)
         }
         _ => return Err(LINK_USAGE.to_owned()),
     };
-    Ok(Rule { what, window: window(times)? })
+    Ok(FaultRule { what, window: window(times)? })
 }
 
 fn link_action(kind: &str, amount: &str) -> Result<LinkAction, String> {
@@ -338,22 +342,22 @@ fn disk_action(kind: &str, amount: &str) -> Result<DiskAction, String> {
     })
 }
 
-fn end(word: &str) -> Result<End, String> {
+fn end(word: &str) -> Result<PartyEnd, String> {
     match word {
-        "*" => Ok(End::Any),
-        "c" => Ok(End::Is(Party::Client)),
+        "*" => Ok(PartyEnd::Any),
+        "c" => Ok(PartyEnd::Is(FaultParty::Client)),
         _ => {
             let number = word.strip_prefix('n').unwrap_or(word);
             let number = number.bytes().all(|byte| byte.is_ascii_digit()).then_some(number);
             number
                 .and_then(|number| number.parse().ok())
-                .map(|number| End::Is(Party::Node(NodeId(number))))
+                .map(|number| PartyEnd::Is(FaultParty::Node(NodeId(number))))
                 .ok_or_else(|| format!("{word:?} is neither a node's number nor `c` nor `*`"))
         }
     }
 }
 
-fn window(times: &[&str]) -> Result<Window, String> {
+fn window(times: &[&str]) -> Result<FaultWindow, String> {
     let (from, until) = match times {
         [] => (Duration::ZERO, None),
         [from] => (parse_time(from)?, None),
@@ -363,14 +367,14 @@ fn window(times: &[&str]) -> Result<Window, String> {
     if until.is_some_and(|until| until <= from) {
         return Err("it ends before it begins".to_owned());
     }
-    Ok(Window { from, until })
+    Ok(FaultWindow { from, until })
 }
 
-fn ratio(word: &str) -> Result<Ratio, String> {
+fn ratio(word: &str) -> Result<FaultRatio, String> {
     let wrong = || format!("{word:?} is no share; expected one from 0% to 100%, as `15%`");
     let parts = word.strip_suffix('%').and_then(|number| scaled(number, 10_000));
-    let parts = parts.and_then(|parts| u32::try_from(parts).ok()).map(Ratio);
-    parts.filter(|ratio| *ratio <= Ratio::ALL).ok_or_else(wrong)
+    let parts = parts.and_then(|parts| u32::try_from(parts).ok()).map(FaultRatio);
+    parts.filter(|ratio| *ratio <= FaultRatio::ALL).ok_or_else(wrong)
 }
 
 fn delay(word: &str) -> Result<Duration, String> {
@@ -452,10 +456,10 @@ fn time_text(time: Duration) -> String {
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for FaultRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.what {
-            What::Link { action, from, to } => {
+            FaultAction::Link { action, from, to } => {
                 match action {
                     LinkAction::Drop(ratio) => write!(f, "drop {ratio}")?,
                     LinkAction::Delay(time) => write!(f, "delay {}", time_text(time))?,
@@ -468,8 +472,8 @@ impl fmt::Display for Rule {
                 }
                 write!(f, " {from} {to}")?;
             }
-            What::Memory { ratio, node } => return write!(f, "memory rot {ratio} {node}"),
-            What::Disk { action, node } => {
+            FaultAction::Memory { ratio, node } => return write!(f, "memory rot {ratio} {node}"),
+            FaultAction::Disk { action, node } => {
                 match action {
                     DiskAction::Error(ratio) => write!(f, "disk error {ratio}")?,
                     DiskAction::Slow(time) => write!(f, "disk slow {}", time_text(time))?,
@@ -481,16 +485,16 @@ impl fmt::Display for Rule {
             }
         }
         match self.window {
-            Window { from: Duration::ZERO, until: None } => Ok(()),
-            Window { from, until: None } => write!(f, " {}", time_text(from)),
-            Window { from, until: Some(until) } => {
+            FaultWindow { from: Duration::ZERO, until: None } => Ok(()),
+            FaultWindow { from, until: None } => write!(f, " {}", time_text(from)),
+            FaultWindow { from, until: Some(until) } => {
                 write!(f, " {} {}", time_text(from), time_text(until))
             }
         }
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for FaultTable {
     /// Text that means the same table.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(start) = self.start {
@@ -529,14 +533,17 @@ disk torn 3% 1
 
     #[test]
     fn a_table_is_read_and_written() {
-        let table: Table = TABLE.parse().unwrap();
+        let table: FaultTable = TABLE.parse().unwrap();
         assert_eq!(table.rules.len(), 13);
         assert_eq!((table.start, table.seed), (Some(Duration::from_millis(1_763_783_084_250)), 42));
         assert_eq!(table.rules[0].window.until, Some(Duration::from_millis(200)));
-        assert_eq!(table.to_string().parse::<Table>().unwrap(), table);
+        assert_eq!(table.to_string().parse::<FaultTable>().unwrap(), table);
         assert_eq!(table.rules[3].to_string(), "reorder 0.5% c 1 1s");
         assert_eq!(table.end(), None);
-        assert_eq!("cut * * 0 2s".parse::<Table>().unwrap().end(), Some(Duration::from_secs(2)));
+        assert_eq!(
+            "cut * * 0 2s".parse::<FaultTable>().unwrap().end(),
+            Some(Duration::from_secs(2))
+        );
     }
 
     #[test]
@@ -559,20 +566,20 @@ disk torn 3% 1
             ("seed x", "no seed"),
             ("delay 99999999999999999999s 1 2", "no time"),
         ] {
-            let error = text.parse::<Table>().unwrap_err().to_string();
+            let error = text.parse::<FaultTable>().unwrap_err().to_string();
             assert!(error.contains(words), "{text:?}: {error}");
         }
-        assert!("x".repeat(TEXT_LEN_MAX + 1).parse::<Table>().is_err());
+        assert!("x".repeat(TEXT_LEN_MAX + 1).parse::<FaultTable>().is_err());
         let many = "cut 1 2\n".repeat(RULES_MAX + 1);
-        assert!(many.parse::<Table>().unwrap_err().to_string().contains("at most 1024"));
+        assert!(many.parse::<FaultTable>().unwrap_err().to_string().contains("at most 1024"));
     }
 
     #[test]
     fn numbers_are_exact() {
         assert_eq!(parse_time("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_time("0.25us"), Ok(Duration::from_nanos(250)));
-        assert_eq!(ratio("0.0001%"), Ok(Ratio(1)));
-        assert_eq!(ratio("100%"), Ok(Ratio::ALL));
+        assert_eq!(ratio("0.0001%"), Ok(FaultRatio(1)));
+        assert_eq!(ratio("100%"), Ok(FaultRatio::ALL));
         assert_eq!(scaled("1.", 10), None);
         assert_eq!(decimal(1_050, 1_000), "1.05");
     }

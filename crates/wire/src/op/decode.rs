@@ -4,25 +4,26 @@ use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, Seq, Version};
 
 use super::encode::tag;
 use super::{
-    Action, ActionResult, BlockRef, Data, Failure, Guard, List, ListEntry, Listing, Operation,
-    Outcome, Reply, ReplyReader, Request, RequestHeader,
+    Action, ActionResult, BlockRef, Guard, List, ListEntry, ListingEntries, Operation,
+    OperationFailure, OperationOutcome, OperationReply, OperationRequest, ReplyReader,
+    RequestHeader, ValueData,
 };
-use crate::codec::{Decoder, WireError};
+use crate::codec::{FieldDecoder, WireError};
 use crate::limits::{
     ACTIONS_MAX, BLOCKS_MAX, HOLDERS_LEN_MAX, KEY_LEN_MAX, LIST_ENTRIES_MAX, OPERATIONS_MAX,
     PAYLOAD_LEN_MAX, RECORD_LEN_MAX,
 };
 
 /// The payload, handed out front to back as the body refers to it.
-pub(crate) struct Payload<'a>(pub(crate) Decoder<'a>);
+pub(crate) struct PayloadReader<'a>(pub(crate) FieldDecoder<'a>);
 
-impl<'a> Payload<'a> {
+impl<'a> PayloadReader<'a> {
     pub(crate) fn take(&mut self, len: usize) -> Result<&'a [u8], WireError> {
         self.0.bytes(len, "payload")
     }
 }
 
-pub(crate) fn flag(decoder: &mut Decoder<'_>, field: &'static str) -> Result<bool, WireError> {
+pub(crate) fn flag(decoder: &mut FieldDecoder<'_>, field: &'static str) -> Result<bool, WireError> {
     match decoder.u8(field)? {
         0 => Ok(false),
         1 => Ok(true),
@@ -30,12 +31,12 @@ pub(crate) fn flag(decoder: &mut Decoder<'_>, field: &'static str) -> Result<boo
     }
 }
 
-pub(crate) fn key<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
+pub(crate) fn key<'a>(decoder: &mut FieldDecoder<'a>) -> Result<&'a [u8], WireError> {
     decoder.short_bytes(KEY_LEN_MAX, "key")
 }
 
 pub(super) fn blocks<const N: usize>(
-    decoder: &mut Decoder<'_>,
+    decoder: &mut FieldDecoder<'_>,
 ) -> Result<List<BlockRef, N>, WireError>
 where
     [BlockRef; N]: smallvec::Array<Item = BlockRef>,
@@ -48,7 +49,7 @@ where
     Ok(blocks)
 }
 
-pub(super) fn block_count(decoder: &mut Decoder<'_>) -> Result<usize, WireError> {
+pub(super) fn block_count(decoder: &mut FieldDecoder<'_>) -> Result<usize, WireError> {
     let count = usize::from(decoder.u16("block count")?);
     if count > BLOCKS_MAX.max(256) {
         return Err(WireError::OverLimit("block count"));
@@ -56,7 +57,7 @@ pub(super) fn block_count(decoder: &mut Decoder<'_>) -> Result<usize, WireError>
     Ok(count)
 }
 
-pub(super) fn block_ref(decoder: &mut Decoder<'_>) -> Result<BlockRef, WireError> {
+pub(super) fn block_ref(decoder: &mut FieldDecoder<'_>) -> Result<BlockRef, WireError> {
     Ok(BlockRef {
         offset: decoder.u64("block offset")?,
         len: decoder.u32("block length")?,
@@ -65,14 +66,14 @@ pub(super) fn block_ref(decoder: &mut Decoder<'_>) -> Result<BlockRef, WireError
 }
 
 fn data<'a>(
-    decoder: &mut Decoder<'a>,
-    payload: &mut Payload<'a>,
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
     len_max: usize,
-) -> Result<Data<'a>, WireError> {
+) -> Result<ValueData<'a>, WireError> {
     let data = match decoder.u8("data tag")? {
-        tag::INLINE => Data::Inline(payload.take(decoder.u32("data length")? as usize)?),
-        tag::BLOCKS => Data::Blocks(blocks(decoder)?),
-        tag::ZEROS => Data::Zeros(decoder.u32("data length")?),
+        tag::INLINE => ValueData::Inline(payload.take(decoder.u32("data length")? as usize)?),
+        tag::BLOCKS => ValueData::Blocks(blocks(decoder)?),
+        tag::ZEROS => ValueData::Zeros(decoder.u32("data length")?),
         _ => return Err(WireError::Unknown("data tag")),
     };
     if data.len() > len_max {
@@ -81,14 +82,14 @@ fn data<'a>(
     Ok(data)
 }
 
-impl<'a> Request<'a> {
+impl<'a> OperationRequest<'a> {
     /// Reads a request.
     ///
     /// # Errors
     /// [`WireError`]: the peer does not speak the protocol and is to be disconnected.
     pub fn decode(body: &'a [u8], payload: &'a [u8]) -> Result<Self, WireError> {
-        let mut decoder = Decoder::new(body);
-        let mut payload = Payload(Decoder::new(payload));
+        let mut decoder = FieldDecoder::new(body);
+        let mut payload = PayloadReader(FieldDecoder::new(payload));
         let (header, count) = request_header(&mut decoder)?;
         // An operation is at least 18 bytes: a lying count cannot make us reserve more than the body's own size.
         let mut operations = Vec::with_capacity(count.min(body.len() / 18));
@@ -103,14 +104,14 @@ impl<'a> Request<'a> {
     /// Reads a request of one operation into an empty one, which is large to move.
     ///
     /// # Errors
-    /// As of [`Request::decode`]; there are more operations.
+    /// As of [`OperationRequest::decode`]; there are more operations.
     pub fn decode_one(
         body: &'a [u8],
         payload: &'a [u8],
         into: &mut Operation<'a>,
     ) -> Result<RequestHeader, WireError> {
-        let mut decoder = Decoder::new(body);
-        let mut payload = Payload(Decoder::new(payload));
+        let mut decoder = FieldDecoder::new(body);
+        let mut payload = PayloadReader(FieldDecoder::new(payload));
         let (header, count) = request_header(&mut decoder)?;
         if count > 1 {
             return Err(WireError::OverLimit("operation count"));
@@ -124,8 +125,8 @@ impl<'a> Request<'a> {
     /// What the first guard of a request is about, and nothing beyond it: to have the record at hand when its time comes. `None`: about nothing, or the
     /// request makes no sense so far.
     #[must_use]
-    pub fn first_guarded(body: &'a [u8]) -> Option<Guarded<'a>> {
-        let mut decoder = Decoder::new(body);
+    pub fn first_guarded(body: &'a [u8]) -> Option<GuardedRecordId<'a>> {
+        let mut decoder = FieldDecoder::new(body);
         let (header, _) = request_header(&mut decoder).ok()?;
         let mut operation = Operation::default();
         let (guards, _) = operation_head(&mut decoder, &mut operation).ok()?;
@@ -133,7 +134,7 @@ impl<'a> Request<'a> {
             return None;
         }
         let guard = guard(&mut decoder).ok()?;
-        Some(Guarded {
+        Some(GuardedRecordId {
             dataset: header.dataset,
             partition: operation.partition,
             key: guard.record()?,
@@ -144,7 +145,7 @@ impl<'a> Request<'a> {
 
 /// The record that a guard is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Guarded<'a> {
+pub struct GuardedRecordId<'a> {
     /// Its dataset.
     pub dataset: DatasetId,
     /// Its partition.
@@ -156,7 +157,7 @@ pub struct Guarded<'a> {
 }
 
 /// The header, and how many operations follow.
-fn request_header(decoder: &mut Decoder<'_>) -> Result<(RequestHeader, usize), WireError> {
+fn request_header(decoder: &mut FieldDecoder<'_>) -> Result<(RequestHeader, usize), WireError> {
     let header = RequestHeader {
         dataset: DatasetId(decoder.u32("dataset")?),
         map_epoch: Epoch(decoder.u64("map epoch")?),
@@ -172,8 +173,8 @@ fn request_header(decoder: &mut Decoder<'_>) -> Result<(RequestHeader, usize), W
 }
 
 pub(crate) fn operation<'a>(
-    decoder: &mut Decoder<'a>,
-    payload: &mut Payload<'a>,
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
 ) -> Result<Operation<'a>, WireError> {
     let mut operation = Operation::default();
     operation_into(decoder, payload, &mut operation)?;
@@ -182,7 +183,7 @@ pub(crate) fn operation<'a>(
 
 /// What comes before the guards: how many there are, and how many actions.
 fn operation_head(
-    decoder: &mut Decoder<'_>,
+    decoder: &mut FieldDecoder<'_>,
     operation: &mut Operation<'_>,
 ) -> Result<(usize, usize), WireError> {
     operation.partition = PartitionId(decoder.u32("partition")?);
@@ -197,8 +198,8 @@ fn operation_head(
 }
 
 fn operation_into<'a>(
-    decoder: &mut Decoder<'a>,
-    payload: &mut Payload<'a>,
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
     operation: &mut Operation<'a>,
 ) -> Result<(), WireError> {
     let (guards, actions) = operation_head(decoder, operation)?;
@@ -214,7 +215,7 @@ fn operation_into<'a>(
     Ok(())
 }
 
-fn guard<'a>(decoder: &mut Decoder<'a>) -> Result<Guard<'a>, WireError> {
+fn guard<'a>(decoder: &mut FieldDecoder<'a>) -> Result<Guard<'a>, WireError> {
     Ok(match decoder.u8("guard tag")? {
         tag::GUARD_EXISTS => Guard::Exists(key(decoder)?),
         tag::GUARD_ABSENT => Guard::Absent(key(decoder)?),
@@ -232,7 +233,7 @@ fn guard<'a>(decoder: &mut Decoder<'a>) -> Result<Guard<'a>, WireError> {
     })
 }
 
-fn holders<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
+fn holders<'a>(decoder: &mut FieldDecoder<'a>) -> Result<&'a [u8], WireError> {
     let len = decoder.u32("holders length")? as usize;
     if len > HOLDERS_LEN_MAX {
         return Err(WireError::OverLimit("holders"));
@@ -241,7 +242,7 @@ fn holders<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
 }
 
 /// The actions on numbers in a value.
-fn number<'a>(tag: u8, decoder: &mut Decoder<'a>) -> Result<Action<'a>, WireError> {
+fn number<'a>(tag: u8, decoder: &mut FieldDecoder<'a>) -> Result<Action<'a>, WireError> {
     let (key, offset) = (key(decoder)?, decoder.u32("offset")?);
     Ok(match tag {
         tag::ADD => Action::Add { key, offset, delta: decoder.u64("delta")? },
@@ -255,8 +256,8 @@ fn number<'a>(tag: u8, decoder: &mut Decoder<'a>) -> Result<Action<'a>, WireErro
 }
 
 fn action<'a>(
-    decoder: &mut Decoder<'a>,
-    payload: &mut Payload<'a>,
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
 ) -> Result<Action<'a>, WireError> {
     Ok(match decoder.u8("action tag")? {
         tag::GET => Action::Get {
@@ -313,14 +314,14 @@ fn action<'a>(
     })
 }
 
-impl<'a> Reply<'a> {
+impl<'a> OperationReply<'a> {
     /// Reads a reply.
     ///
     /// # Errors
     /// [`WireError`]: the peer does not speak the protocol and is to be disconnected.
     pub fn decode(body: &'a [u8], payload: &'a [u8]) -> Result<Self, WireError> {
         let ReplyReader { mut decoder, header, count } = ReplyReader::new(body)?;
-        let mut payload = Payload(Decoder::new(payload));
+        let mut payload = PayloadReader(FieldDecoder::new(payload));
         let mut outcomes = Vec::with_capacity(count.min(body.len() / 2));
         for _ in 0..count {
             outcomes.push(outcome(&mut decoder, &mut payload)?);
@@ -333,9 +334,9 @@ impl<'a> Reply<'a> {
 }
 
 fn outcome<'a>(
-    decoder: &mut Decoder<'a>,
-    payload: &mut Payload<'a>,
-) -> Result<Outcome<'a>, WireError> {
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
+) -> Result<OperationOutcome<'a>, WireError> {
     match decoder.u8("outcome tag")? {
         tag::DONE => {
             let count = usize::from(decoder.u8("result count")?);
@@ -343,14 +344,16 @@ fn outcome<'a>(
             for _ in 0..count {
                 results.push(result(decoder, payload)?);
             }
-            Ok(Outcome::Done(results))
+            Ok(OperationOutcome::Done(results))
         }
-        tag::FAILED => Ok(Outcome::Failed(failure(decoder)?)),
+        tag::FAILED => Ok(OperationOutcome::Failed(failure(decoder)?)),
         _ => Err(WireError::Unknown("outcome tag")),
     }
 }
 
-pub(super) fn failure<'a>(decoder: &mut Decoder<'a>) -> Result<Failure<'a>, WireError> {
+pub(super) fn failure<'a>(
+    decoder: &mut FieldDecoder<'a>,
+) -> Result<OperationFailure<'a>, WireError> {
     let code = decoder.u8("failure kind")?;
     let kind = ErrorKind::from_code(code).ok_or(WireError::Unknown("failure kind"))?;
     let index = decoder.u16("failure index")?;
@@ -361,12 +364,12 @@ pub(super) fn failure<'a>(decoder: &mut Decoder<'a>) -> Result<Failure<'a>, Wire
     } else {
         None
     };
-    Ok(Failure { kind, index, current })
+    Ok(OperationFailure { kind, index, current })
 }
 
 fn result<'a>(
-    decoder: &mut Decoder<'a>,
-    payload: &mut Payload<'a>,
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
 ) -> Result<ActionResult<'a>, WireError> {
     Ok(match decoder.u8("result tag")? {
         tag::VALUE => {
@@ -391,25 +394,25 @@ fn result<'a>(
     })
 }
 
-pub(super) fn listing<'a>(decoder: &mut Decoder<'a>) -> Result<Listing<'a>, WireError> {
+pub(super) fn listing<'a>(decoder: &mut FieldDecoder<'a>) -> Result<ListingEntries<'a>, WireError> {
     let complete = flag(decoder, "complete flag")?;
     let count = decoder.u32("entry count")?;
     let len = decoder.u32("entries length")? as usize;
-    let listing = Listing { complete, count, raw: decoder.bytes(len, "entries")? };
+    let listing = ListingEntries { complete, count, raw: decoder.bytes(len, "entries")? };
     listing.check()?;
     Ok(listing)
 }
 
-impl<'a> Listing<'a> {
+impl<'a> ListingEntries<'a> {
     /// The entries, in the order of the listing.
     pub fn entries(&self) -> impl Iterator<Item = ListEntry<'a>> + use<'a> {
-        let mut decoder = Decoder::new(self.raw);
+        let mut decoder = FieldDecoder::new(self.raw);
         // `check` has walked over all entries: none of them can fail here.
         std::iter::from_fn(move || entry(&mut decoder).ok())
     }
 
     fn check(&self) -> Result<(), WireError> {
-        let mut decoder = Decoder::new(self.raw);
+        let mut decoder = FieldDecoder::new(self.raw);
         for _ in 0..self.count {
             entry(&mut decoder)?;
         }
@@ -417,7 +420,7 @@ impl<'a> Listing<'a> {
     }
 }
 
-fn entry<'a>(decoder: &mut Decoder<'a>) -> Result<ListEntry<'a>, WireError> {
+fn entry<'a>(decoder: &mut FieldDecoder<'a>) -> Result<ListEntry<'a>, WireError> {
     let key = key(decoder)?;
     let version = Version(decoder.u64("version")?);
     let total_len = decoder.u32("value length")?;

@@ -2,8 +2,11 @@
 
 use samite_types::{Epoch, ErrorKind, Seq, Version};
 
-use super::{Action, BlockRef, Data, Failure, Guard, List, Operation, ReplyHeader, RequestHeader};
-use crate::codec::Put;
+use super::{
+    Action, BlockRef, Guard, List, Operation, OperationFailure, ReplyHeader, RequestHeader,
+    ValueData,
+};
+use crate::codec::PutFields;
 
 pub(super) mod tag {
     pub const GUARD_EXISTS: u8 = 1;
@@ -305,13 +308,13 @@ impl<'a> RequestEncoder<'a> {
         self.body.put_short_bytes(key);
     }
 
-    fn data(&mut self, data: &Data<'a>, place: &mut Place<'_, 'a>) {
+    fn data(&mut self, data: &ValueData<'a>, place: &mut Place<'_, 'a>) {
         match data {
-            Data::Inline(_) | Data::Blocks(_) if self.is_flat => {
+            ValueData::Inline(_) | ValueData::Blocks(_) if self.is_flat => {
                 self.body.put_u8(tag::INLINE);
                 self.body.put_u32(data.len() as u32);
             }
-            Data::Inline(bytes) => {
+            ValueData::Inline(bytes) => {
                 if let Some(blocks) = place(bytes) {
                     self.body.put_u8(tag::BLOCKS);
                     put_blocks(&mut self.body, &blocks);
@@ -324,11 +327,11 @@ impl<'a> RequestEncoder<'a> {
                     self.payload.push(bytes);
                 }
             }
-            Data::Blocks(blocks) => {
+            ValueData::Blocks(blocks) => {
                 self.body.put_u8(tag::BLOCKS);
                 put_blocks(&mut self.body, blocks);
             }
-            Data::Zeros(len) => {
+            ValueData::Zeros(len) => {
                 self.body.put_u8(tag::ZEROS);
                 self.body.put_u32(*len);
             }
@@ -401,7 +404,7 @@ impl ReplyEncoder {
     }
 
     /// The outcome of an operation that had no effect.
-    pub fn failed(&mut self, failure: &Failure<'_>) {
+    pub fn failed(&mut self, failure: &OperationFailure<'_>) {
         self.count += 1;
         self.body.put_u8(tag::FAILED);
         self.body.put_u8(failure.kind.code());

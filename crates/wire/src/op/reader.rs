@@ -1,12 +1,12 @@
 //! Reading a reply step by step, for a receiver that knows where each value shall land and has the payload elsewhere:
-//! still in the socket, or behind references. [`Reply::decode`](super::Reply::decode) is the same for one who has it all in memory.
+//! still in the socket, or behind references. [`Reply::decode`](super::OperationReply::decode) is the same for one who has it all in memory.
 
 use samite_types::{Epoch, ErrorKind, Version};
 
 use super::decode::{block_count, block_ref, blocks, failure, flag, listing};
 use super::encode::{BLOCK_REF_LEN, tag};
-use super::{BlockRef, Failure, List, Listing, ReplyHeader};
-use crate::codec::{Decoder, WireError};
+use super::{BlockRef, List, ListingEntries, OperationFailure, ReplyHeader};
+use crate::codec::{FieldDecoder, WireError};
 use crate::limits::{OPERATIONS_MAX, PAYLOAD_LEN_MAX};
 
 /// What [`ReplyReader::outcome`] found.
@@ -15,7 +15,7 @@ pub enum OutcomeHead<'a> {
     /// Took effect; read this many results with [`ReplyReader::result`].
     Done(usize),
     /// Had no effect.
-    Failed(Failure<'a>),
+    Failed(OperationFailure<'a>),
 }
 
 /// What [`ReplyReader::result`] found.
@@ -49,7 +49,7 @@ pub enum ResultHead<'a> {
     /// See [`super::ActionResult::Number`].
     Number(u64),
     /// See [`super::ActionResult::Listing`].
-    Listing(Listing<'a>),
+    Listing(ListingEntries<'a>),
 }
 
 /// One piece of a value.
@@ -73,7 +73,7 @@ pub struct BlockRefs<'a> {
 impl<'a> BlockRefs<'a> {
     /// The references, in the order of the value.
     pub fn iter(&self) -> impl Iterator<Item = BlockRef> + use<'a> {
-        let mut decoder = Decoder::new(self.raw);
+        let mut decoder = FieldDecoder::new(self.raw);
         // The length is a multiple of a reference's: none can fail before the end.
         std::iter::from_fn(move || block_ref(&mut decoder).ok())
     }
@@ -82,7 +82,7 @@ impl<'a> BlockRefs<'a> {
 /// Reads a reply's body in order.
 #[derive(Clone, Debug)]
 pub struct ReplyReader<'a> {
-    pub(super) decoder: Decoder<'a>,
+    pub(super) decoder: FieldDecoder<'a>,
     pub(super) header: ReplyHeader,
     pub(super) count: usize,
 }
@@ -93,7 +93,7 @@ impl<'a> ReplyReader<'a> {
     /// # Errors
     /// [`WireError`]: the peer does not speak the protocol. So for all methods.
     pub fn new(body: &'a [u8]) -> Result<Self, WireError> {
-        let mut decoder = Decoder::new(body);
+        let mut decoder = FieldDecoder::new(body);
         let refused = match decoder.u8("status")? {
             0 => None,
             code => Some(ErrorKind::from_code(code).ok_or(WireError::Unknown("status"))?),

@@ -5,35 +5,35 @@ use samite_types::{
 };
 
 use super::encode::{data_of, tag};
-use super::{Entry, Envelope, Event, Message, Point, RecordCopy};
-use crate::codec::{Decoder, WireError};
+use super::{EntryEvent, LogPoint, PartitionLogEntry, PeerEnvelope, PeerMessage, RecordCopy};
+use crate::codec::{FieldDecoder, WireError};
 use crate::limits::{
     ACTIONS_MAX, BLOCKS_MAX, PARTITION_STATE_LEN_MAX, RECORD_LEN_MAX, RESYNC_RECORDS_MAX,
 };
-use crate::op::{Data, List, Payload, flag, key, operation};
+use crate::op::{List, PayloadReader, ValueData, flag, key, operation};
 
 /// Most pieces of one value: data and holes by turns, and a block may have both.
 const PIECES_MAX: usize = 4 * BLOCKS_MAX;
 
 /// The messages of a frame, one after the other. After an error nothing more comes: the peer does not speak the protocol.
 #[derive(Clone, Debug)]
-pub struct Messages<'a> {
-    body: Decoder<'a>,
-    payload: Decoder<'a>,
+pub struct PeerMessages<'a> {
+    body: FieldDecoder<'a>,
+    payload: FieldDecoder<'a>,
     is_over: bool,
 }
 
-impl<'a> Messages<'a> {
+impl<'a> PeerMessages<'a> {
     /// Those of a frame.
     #[must_use]
     pub const fn new(body: &'a [u8], payload: &'a [u8]) -> Self {
-        Self { body: Decoder::new(body), payload: Decoder::new(payload), is_over: false }
+        Self { body: FieldDecoder::new(body), payload: FieldDecoder::new(payload), is_over: false }
     }
 
-    fn read(&mut self) -> Result<(Envelope, Message<'a>), WireError> {
+    fn read(&mut self) -> Result<(PeerEnvelope, PeerMessage<'a>), WireError> {
         let body_len = self.body.u32("message length")? as usize;
         let payload_len = self.body.u32("message payload length")? as usize;
-        let envelope = Envelope {
+        let envelope = PeerEnvelope {
             dataset: DatasetId(self.body.u32("dataset")?),
             partition: PartitionId(self.body.u32("partition")?),
             from: TargetId(self.body.u32("sender")?),
@@ -43,12 +43,12 @@ impl<'a> Messages<'a> {
         };
         let body = self.body.bytes(body_len, "message")?;
         let payload = self.payload.bytes(payload_len, "message payload")?;
-        Ok((envelope, Message::decode(body, payload)?))
+        Ok((envelope, PeerMessage::decode(body, payload)?))
     }
 }
 
-impl<'a> Iterator for Messages<'a> {
-    type Item = Result<(Envelope, Message<'a>), WireError>;
+impl<'a> Iterator for PeerMessages<'a> {
+    type Item = Result<(PeerEnvelope, PeerMessage<'a>), WireError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.is_over {
@@ -65,14 +65,14 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a> PeerMessage<'a> {
     /// Reads one message, from its tag on.
     ///
     /// # Errors
     /// [`WireError`]: the peer does not speak the protocol and is to be disconnected.
     pub fn decode(body: &'a [u8], payload: &'a [u8]) -> Result<Self, WireError> {
-        let mut decoder = Decoder::new(body);
-        let mut payload = Payload(Decoder::new(payload));
+        let mut decoder = FieldDecoder::new(body);
+        let mut payload = PayloadReader(FieldDecoder::new(payload));
         let message = message(&mut decoder, &mut payload)?;
         decoder.finish("message")?;
         payload.0.finish("message payload")?;
@@ -80,14 +80,14 @@ impl<'a> Message<'a> {
     }
 }
 
-impl<'a> Entry<'a> {
+impl<'a> PartitionLogEntry<'a> {
     /// Reads an entry alone.
     ///
     /// # Errors
-    /// [`WireError`]: it is not what [`Entry::encode`] writes.
+    /// [`WireError`]: it is not what [`PartitionLogEntry::encode`] writes.
     pub fn decode(body: &'a [u8], payload: &'a [u8]) -> Result<Self, WireError> {
-        let mut decoder = Decoder::new(body);
-        let mut payload = Payload(Decoder::new(payload));
+        let mut decoder = FieldDecoder::new(body);
+        let mut payload = PayloadReader(FieldDecoder::new(payload));
         let entry = entry(&mut decoder, &mut payload)?;
         decoder.finish("entry")?;
         payload.0.finish("entry payload")?;
@@ -95,8 +95,8 @@ impl<'a> Entry<'a> {
     }
 }
 
-fn applied<'a>(decoder: &mut Decoder<'_>) -> Result<Message<'a>, WireError> {
-    Ok(Message::Applied {
+fn applied<'a>(decoder: &mut FieldDecoder<'_>) -> Result<PeerMessage<'a>, WireError> {
+    Ok(PeerMessage::Applied {
         position: Position(decoder.u64("position")?),
         here: Position(decoder.u64("position")?),
         room: decoder.u64("room")?,
@@ -105,8 +105,8 @@ fn applied<'a>(decoder: &mut Decoder<'_>) -> Result<Message<'a>, WireError> {
     })
 }
 
-fn ask_room<'a>(decoder: &mut Decoder<'_>) -> Result<Message<'a>, WireError> {
-    Ok(Message::AskRoom {
+fn ask_room<'a>(decoder: &mut FieldDecoder<'_>) -> Result<PeerMessage<'a>, WireError> {
+    Ok(PeerMessage::AskRoom {
         position: Position(decoder.u64("position")?),
         number: decoder.u32("number")?,
         claim: decoder.u64("room")?,
@@ -116,34 +116,34 @@ fn ask_room<'a>(decoder: &mut Decoder<'_>) -> Result<Message<'a>, WireError> {
 }
 
 fn message<'a>(
-    decoder: &mut Decoder<'a>,
-    payload: &mut Payload<'a>,
-) -> Result<Message<'a>, WireError> {
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
+) -> Result<PeerMessage<'a>, WireError> {
     Ok(match decoder.u8("message tag")? {
-        tag::ENTRY => Message::Entry(entry(decoder, payload)?),
-        tag::TAIL => Message::Tail(entry(decoder, payload)?),
-        tag::ASK_TAIL => Message::AskTail { have: Position(decoder.u64("position")?) },
-        tag::TAIL_END => Message::TailEnd { upto: Position(decoder.u64("position")?) },
+        tag::ENTRY => PeerMessage::Entry(entry(decoder, payload)?),
+        tag::TAIL => PeerMessage::Tail(entry(decoder, payload)?),
+        tag::ASK_TAIL => PeerMessage::AskTail { have: Position(decoder.u64("position")?) },
+        tag::TAIL_END => PeerMessage::TailEnd { upto: Position(decoder.u64("position")?) },
         tag::APPLIED => applied(decoder)?,
         tag::ASK_ROOM => ask_room(decoder)?,
-        tag::GAP => Message::Gap { have: Position(decoder.u64("position")?) },
+        tag::GAP => PeerMessage::Gap { have: Position(decoder.u64("position")?) },
         tag::UNFIT => {
             let position = Position(decoder.u64("position")?);
-            Message::Unfit { position, kind: kind(decoder)? }
+            PeerMessage::Unfit { position, kind: kind(decoder)? }
         }
-        tag::DIFFERS => Message::Differs { after: key(decoder)?, upto: key(decoder)? },
-        tag::ASK_READS => Message::AskReads {
+        tag::DIFFERS => PeerMessage::Differs { after: key(decoder)?, upto: key(decoder)? },
+        tag::ASK_READS => PeerMessage::AskReads {
             asked: decoder.u64("time")?,
             position: Position(decoder.u64("position")?),
         },
-        tag::LEND_READS => Message::LendReads {
+        tag::LEND_READS => PeerMessage::LendReads {
             asked: decoder.u64("time")?,
             position: Position(decoder.u64("position")?),
         },
-        tag::FETCH => Message::Fetch { key: some_key(decoder)? },
-        tag::FETCHED => Message::Fetched { record: record(decoder, payload)? },
-        tag::STALE => Message::Stale,
-        tag::BEGIN => Message::Begin { attempt: decoder.u32("attempt")? },
+        tag::FETCH => PeerMessage::Fetch { key: some_key(decoder)? },
+        tag::FETCHED => PeerMessage::Fetched { record: record(decoder, payload)? },
+        tag::STALE => PeerMessage::Stale,
+        tag::BEGIN => PeerMessage::Begin { attempt: decoder.u32("attempt")? },
         tag::COMPARE => {
             let (attempt, step) = step(decoder)?;
             let (after, upto) = (key(decoder)?, key(decoder)?);
@@ -153,11 +153,11 @@ fn message<'a>(
             for _ in 0..count {
                 records.push((key(decoder)?, Version(decoder.u64("version")?)));
             }
-            Message::Compare { attempt, step, after, upto, records }
+            PeerMessage::Compare { attempt, step, after, upto, records }
         }
         tag::RECORDS => {
             let (attempt, step) = step(decoder)?;
-            Message::Records { attempt, step, records: records(decoder, payload)? }
+            PeerMessage::Records { attempt, step, records: records(decoder, payload)? }
         }
         tag::STATE => {
             let (attempt, step) = step(decoder)?;
@@ -168,21 +168,24 @@ fn message<'a>(
             if total_len as usize > PARTITION_STATE_LEN_MAX || end > total_len as usize {
                 return Err(WireError::OverLimit("state"));
             }
-            Message::State { attempt, step, total_len, offset, bytes }
+            PeerMessage::State { attempt, step, total_len, offset, bytes }
         }
         tag::DONE => {
             let (attempt, step) = step(decoder)?;
             let again = flag(decoder, "again flag")?;
             let is_busy = flag(decoder, "busy flag")?;
             let wanted = decoder.short_bytes(RESYNC_RECORDS_MAX.div_ceil(8), "wanted")?;
-            Message::Done { attempt, step, again, is_busy, wanted }
+            PeerMessage::Done { attempt, step, again, is_busy, wanted }
         }
-        tag::LOST => Message::Lost { attempt: decoder.u32("attempt")?, kind: kind(decoder)? },
+        tag::LOST => PeerMessage::Lost { attempt: decoder.u32("attempt")?, kind: kind(decoder)? },
         _ => return Err(WireError::Unknown("message tag")),
     })
 }
 
-fn entry<'a>(decoder: &mut Decoder<'a>, payload: &mut Payload<'a>) -> Result<Entry<'a>, WireError> {
+fn entry<'a>(
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
+) -> Result<PartitionLogEntry<'a>, WireError> {
     let (before, after) = (point(decoder)?, point(decoder)?);
     if before.position.get().checked_add(1) != Some(after.position.get())
         || before.term > after.term
@@ -192,38 +195,41 @@ fn entry<'a>(decoder: &mut Decoder<'a>, payload: &mut Payload<'a>) -> Result<Ent
     }
     let outcome = decoder.u32("outcome")?;
     let event = event(decoder, payload)?;
-    Ok(Entry { before, after, outcome, event })
+    Ok(PartitionLogEntry { before, after, outcome, event })
 }
 
-fn event<'a>(decoder: &mut Decoder<'a>, payload: &mut Payload<'a>) -> Result<Event<'a>, WireError> {
+fn event<'a>(
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
+) -> Result<EntryEvent<'a>, WireError> {
     Ok(match decoder.u8("event tag")? {
-        tag::OPENED => Event::Opened,
+        tag::OPENED => EntryEvent::Opened,
         tag::OPERATION => {
             let client = ClientId(decoder.u64("client")?);
             let answered_below = Seq(decoder.u64("answered below")?);
             let is_retry = flag(decoder, "retry flag")?;
             let lease_epoch = Epoch(decoder.u64("lease epoch")?);
             let operation = operation(decoder, payload)?;
-            if data_of(&operation).any(|(_, data)| matches!(data, Data::Blocks(_))) {
+            if data_of(&operation).any(|(_, data)| matches!(data, ValueData::Blocks(_))) {
                 return Err(WireError::Unknown("data tag"));
             }
-            Event::Applied { client, answered_below, is_retry, lease_epoch, operation }
+            EntryEvent::Applied { client, answered_below, is_retry, lease_epoch, operation }
         }
-        tag::REFUSED => Event::Refused {
+        tag::REFUSED => EntryEvent::Refused {
             client: ClientId(decoder.u64("client")?),
             answered_below: Seq(decoder.u64("answered below")?),
             seq: Seq(decoder.u64("sequence")?),
             kind: kind(decoder)?,
             index: index(decoder)?,
         },
-        tag::GONE => Event::Gone { client: ClientId(decoder.u64("client")?) },
-        tag::LENDING => Event::Lending { on: flag(decoder, "lending flag")? },
-        tag::DIGEST => Event::Digest {
+        tag::GONE => EntryEvent::Gone { client: ClientId(decoder.u64("client")?) },
+        tag::LENDING => EntryEvent::Lending { on: flag(decoder, "lending flag")? },
+        tag::DIGEST => EntryEvent::Digest {
             after: key(decoder)?,
             upto: key(decoder)?,
             digest: decoder.u64("digest")?,
         },
-        tag::RANGE => Event::Range {
+        tag::RANGE => EntryEvent::Range {
             after: key(decoder)?,
             upto: key(decoder)?,
             records: records(decoder, payload)?,
@@ -233,8 +239,8 @@ fn event<'a>(decoder: &mut Decoder<'a>, payload: &mut Payload<'a>) -> Result<Eve
 }
 
 fn records<'a>(
-    decoder: &mut Decoder<'a>,
-    payload: &mut Payload<'a>,
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
 ) -> Result<Vec<RecordCopy<'a>>, WireError> {
     let count = record_count(decoder)?;
     // A record is at least 11 bytes.
@@ -246,8 +252,8 @@ fn records<'a>(
 }
 
 fn record<'a>(
-    decoder: &mut Decoder<'a>,
-    payload: &mut Payload<'a>,
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
 ) -> Result<RecordCopy<'a>, WireError> {
     let key = some_key(decoder)?;
     let version = Version(decoder.u64("version")?);
@@ -260,15 +266,15 @@ fn record<'a>(
 }
 
 /// The key of a record, which is not empty.
-fn some_key<'a>(decoder: &mut Decoder<'a>) -> Result<&'a [u8], WireError> {
+fn some_key<'a>(decoder: &mut FieldDecoder<'a>) -> Result<&'a [u8], WireError> {
     let key = key(decoder)?;
     if key.is_empty() { Err(WireError::Unknown("key")) } else { Ok(key) }
 }
 
 fn pieces<'a>(
-    decoder: &mut Decoder<'a>,
-    payload: &mut Payload<'a>,
-) -> Result<List<Data<'a>, 1>, WireError> {
+    decoder: &mut FieldDecoder<'a>,
+    payload: &mut PayloadReader<'a>,
+) -> Result<List<ValueData<'a>, 1>, WireError> {
     let count = usize::from(decoder.u16("piece count")?);
     if count > PIECES_MAX {
         return Err(WireError::OverLimit("piece count"));
@@ -282,15 +288,15 @@ fn pieces<'a>(
             return Err(WireError::OverLimit("record"));
         }
         pieces.push(match tag {
-            tag::INLINE => Data::Inline(payload.take(len as usize)?),
-            tag::ZEROS => Data::Zeros(len),
+            tag::INLINE => ValueData::Inline(payload.take(len as usize)?),
+            tag::ZEROS => ValueData::Zeros(len),
             _ => return Err(WireError::Unknown("piece tag")),
         });
     }
     Ok(pieces)
 }
 
-fn record_count(decoder: &mut Decoder<'_>) -> Result<usize, WireError> {
+fn record_count(decoder: &mut FieldDecoder<'_>) -> Result<usize, WireError> {
     let count = usize::from(decoder.u16("record count")?);
     if count > RESYNC_RECORDS_MAX {
         return Err(WireError::OverLimit("record count"));
@@ -298,23 +304,23 @@ fn record_count(decoder: &mut Decoder<'_>) -> Result<usize, WireError> {
     Ok(count)
 }
 
-fn step(decoder: &mut Decoder<'_>) -> Result<(u32, u32), WireError> {
+fn step(decoder: &mut FieldDecoder<'_>) -> Result<(u32, u32), WireError> {
     Ok((decoder.u32("attempt")?, decoder.u32("step")?))
 }
 
-fn point(decoder: &mut Decoder<'_>) -> Result<Point, WireError> {
-    Ok(Point {
+fn point(decoder: &mut FieldDecoder<'_>) -> Result<LogPoint, WireError> {
+    Ok(LogPoint {
         term: Term(decoder.u32("term")?),
         position: Position(decoder.u64("position")?),
         version: Version(decoder.u64("version")?),
     })
 }
 
-fn kind(decoder: &mut Decoder<'_>) -> Result<ErrorKind, WireError> {
+fn kind(decoder: &mut FieldDecoder<'_>) -> Result<ErrorKind, WireError> {
     ErrorKind::from_code(decoder.u8("error kind")?).ok_or(WireError::Unknown("error kind"))
 }
 
-fn index(decoder: &mut Decoder<'_>) -> Result<u16, WireError> {
+fn index(decoder: &mut FieldDecoder<'_>) -> Result<u16, WireError> {
     let index = decoder.u16("index")?;
     if usize::from(index) > ACTIONS_MAX {
         return Err(WireError::OverLimit("index"));

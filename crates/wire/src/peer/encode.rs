@@ -2,11 +2,13 @@
 
 use samite_types::Position;
 
-use super::{Entry, Envelope, Event, HEAD_LEN, Message, Point, RecordCopy};
+use super::{
+    EntryEvent, HEAD_LEN, LogPoint, PartitionLogEntry, PeerEnvelope, PeerMessage, RecordCopy,
+};
 use samite_types::Version;
 
-use crate::codec::Put;
-use crate::op::{Action, Data, Operation, operation_flat};
+use crate::codec::PutFields;
+use crate::op::{Action, Operation, ValueData, operation_flat};
 
 pub(super) mod tag {
     pub const ENTRY: u8 = 1;
@@ -44,7 +46,7 @@ pub(super) mod tag {
     pub const ZEROS: u8 = 2;
 }
 
-impl Envelope {
+impl PeerEnvelope {
     /// The head of a message whose body and payload have these lengths.
     #[must_use]
     pub fn encode(&self, body_len: usize, payload_len: usize) -> [u8; HEAD_LEN] {
@@ -66,8 +68,8 @@ impl Envelope {
     }
 }
 
-impl<'a> Message<'a> {
-    /// Appends the body, from the tag on. The inline data is not in it: see [`Message::payload`].
+impl<'a> PeerMessage<'a> {
+    /// Appends the body, from the tag on. The inline data is not in it: see [`PeerMessage::payload`].
     pub fn encode(&self, body: &mut Vec<u8>) {
         match self {
             Self::Entry(entry) => put_entry(body, tag::ENTRY, entry),
@@ -139,7 +141,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The body of the [`Message::Tail`] whose entry is encoded so.
+    /// The body of the [`PeerMessage::Tail`] whose entry is encoded so.
     #[must_use]
     pub fn tail_of(entry: &[u8]) -> Vec<u8> {
         let mut body = Vec::with_capacity(entry.len() + 1);
@@ -160,7 +162,7 @@ impl<'a> Message<'a> {
     }
 
     /// Appends the whole message to the body and the payload of a frame.
-    pub fn append(&self, envelope: &Envelope, body: &mut Vec<u8>, payload: &mut Vec<u8>) {
+    pub fn append(&self, envelope: &PeerEnvelope, body: &mut Vec<u8>, payload: &mut Vec<u8>) {
         let (start, payload_start) = (body.len(), payload.len());
         body.extend_from_slice(&[0; HEAD_LEN]);
         self.encode(body);
@@ -170,15 +172,15 @@ impl<'a> Message<'a> {
     }
 }
 
-impl<'a> Entry<'a> {
-    /// Appends the entry alone, as a log may keep it; [`Entry::decode`] reads it.
+impl<'a> PartitionLogEntry<'a> {
+    /// Appends the entry alone, as a log may keep it; [`PartitionLogEntry::decode`] reads it.
     pub fn encode(&self, body: &mut Vec<u8>) {
         put_point(body, &self.before);
         put_point(body, &self.after);
         body.put_u32(self.outcome);
         match &self.event {
-            Event::Opened => body.put_u8(tag::OPENED),
-            Event::Applied { client, answered_below, is_retry, lease_epoch, operation } => {
+            EntryEvent::Opened => body.put_u8(tag::OPENED),
+            EntryEvent::Applied { client, answered_below, is_retry, lease_epoch, operation } => {
                 body.put_u8(tag::OPERATION);
                 body.put_u64(client.get());
                 body.put_u64(answered_below.get());
@@ -186,7 +188,7 @@ impl<'a> Entry<'a> {
                 body.put_u64(lease_epoch.get());
                 operation_flat(body, operation);
             }
-            Event::Refused { client, answered_below, seq, kind, index } => {
+            EntryEvent::Refused { client, answered_below, seq, kind, index } => {
                 body.put_u8(tag::REFUSED);
                 body.put_u64(client.get());
                 body.put_u64(answered_below.get());
@@ -194,21 +196,21 @@ impl<'a> Entry<'a> {
                 body.put_u8(kind.code());
                 body.put_u16(*index);
             }
-            Event::Gone { client } => {
+            EntryEvent::Gone { client } => {
                 body.put_u8(tag::GONE);
                 body.put_u64(client.get());
             }
-            Event::Lending { on } => {
+            EntryEvent::Lending { on } => {
                 body.put_u8(tag::LENDING);
                 body.put_u8(u8::from(*on));
             }
-            Event::Digest { after, upto, digest } => {
+            EntryEvent::Digest { after, upto, digest } => {
                 body.put_u8(tag::DIGEST);
                 body.put_short_bytes(after);
                 body.put_short_bytes(upto);
                 body.put_u64(*digest);
             }
-            Event::Range { after, upto, records } => {
+            EntryEvent::Range { after, upto, records } => {
                 body.put_u8(tag::RANGE);
                 body.put_short_bytes(after);
                 body.put_short_bytes(upto);
@@ -220,10 +222,10 @@ impl<'a> Entry<'a> {
     /// Hands the inline data to `visit`, in order.
     pub fn payload(&self, visit: &mut dyn FnMut(&'a [u8])) {
         match &self.event {
-            Event::Applied { operation, .. } => {
+            EntryEvent::Applied { operation, .. } => {
                 data_of(operation).for_each(|(_, data)| data_payload(data, visit));
             }
-            Event::Range { records, .. } => records_payload(records, visit),
+            EntryEvent::Range { records, .. } => records_payload(records, visit),
             _ => {}
         }
     }
@@ -232,17 +234,17 @@ impl<'a> Entry<'a> {
 /// The data of an operation that lies in a payload, or in arena blocks, in order: and which action has it.
 pub fn data_of<'o, 'a>(
     operation: &'o Operation<'a>,
-) -> impl Iterator<Item = (usize, &'o Data<'a>)> {
+) -> impl Iterator<Item = (usize, &'o ValueData<'a>)> {
     operation.actions.iter().enumerate().filter_map(|(index, action)| match action {
         Action::Put { data, .. } | Action::Write { data, .. } | Action::Append { data, .. } => {
-            (!matches!(data, Data::Zeros(_))).then_some((index, data))
+            (!matches!(data, ValueData::Zeros(_))).then_some((index, data))
         }
         _ => None,
     })
 }
 
-fn data_payload<'a>(data: &Data<'a>, visit: &mut dyn FnMut(&'a [u8])) {
-    if let Data::Inline(bytes) = data {
+fn data_payload<'a>(data: &ValueData<'a>, visit: &mut dyn FnMut(&'a [u8])) {
+    if let ValueData::Inline(bytes) = data {
         visit(bytes);
     }
 }
@@ -252,7 +254,7 @@ fn records_payload<'a>(records: &[RecordCopy<'a>], visit: &mut dyn FnMut(&'a [u8
     pieces.for_each(|piece| data_payload(piece, visit));
 }
 
-fn put_entry(body: &mut Vec<u8>, tag: u8, entry: &Entry<'_>) {
+fn put_entry(body: &mut Vec<u8>, tag: u8, entry: &PartitionLogEntry<'_>) {
     body.put_u8(tag);
     entry.encode(body);
 }
@@ -302,7 +304,7 @@ fn put_versions(body: &mut Vec<u8>, (after, upto): (&[u8], &[u8]), records: &[(&
     }
 }
 
-fn put_point(body: &mut Vec<u8>, point: &Point) {
+fn put_point(body: &mut Vec<u8>, point: &LogPoint) {
     body.put_u32(point.term.get());
     body.put_u64(point.position.get());
     body.put_u64(point.version.get());
@@ -320,7 +322,7 @@ fn put_record(body: &mut Vec<u8>, record: &RecordCopy<'_>) {
     body.put_u8(tag::RECORD_KEPT);
     body.put_u16(pieces.len() as u16);
     for piece in pieces {
-        let is_zeros = matches!(piece, Data::Zeros(_));
+        let is_zeros = matches!(piece, ValueData::Zeros(_));
         body.put_u8(if is_zeros { tag::ZEROS } else { tag::INLINE });
         body.put_u32(piece.len() as u32);
     }

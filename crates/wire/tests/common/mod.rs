@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use samite_types::{DatasetId, Epoch, ErrorKind, PartitionId, Seq, Version};
 use samite_wire::limits::{BLOCK_LEN, KEY_LEN_MAX};
 use samite_wire::op::{
-    Action, BlockRef, Data, Guard, Operation, ReplyEncoder, ReplyHeader, RequestEncoder,
-    RequestHeader,
+    Action, BlockRef, Guard, Operation, ReplyEncoder, ReplyHeader, RequestEncoder, RequestHeader,
+    ValueData,
 };
 
 pub type Bytes = &'static [u8];
@@ -36,11 +36,11 @@ pub fn block() -> impl Strategy<Value = BlockRef> {
         .prop_map(|(offset, len, generation)| BlockRef { offset, len, generation })
 }
 
-pub fn data() -> impl Strategy<Value = Data<'static>> {
+pub fn data() -> impl Strategy<Value = ValueData<'static>> {
     prop_oneof![
-        4 => bytes(200).prop_map(Data::Inline),
-        1 => vec(block(), 0..6).prop_map(|blocks| Data::Blocks(blocks.into())),
-        1 => (0..1_u32 << 20).prop_map(Data::Zeros),
+        4 => bytes(200).prop_map(ValueData::Inline),
+        1 => vec(block(), 0..6).prop_map(|blocks| ValueData::Blocks(blocks.into())),
+        1 => (0..1_u32 << 20).prop_map(ValueData::Zeros),
     ]
 }
 
@@ -175,7 +175,7 @@ pub type Entry = (Bytes, u64, u32, Bytes);
 /// One result of an action, as a plain value.
 #[derive(Clone, Debug)]
 pub enum ResultModel {
-    Value(u64, u32, Vec<Data<'static>>),
+    Value(u64, u32, Vec<ValueData<'static>>),
     Written(u64, u32, u32, bool),
     Deleted(bool),
     Number(u64),
@@ -237,7 +237,7 @@ pub fn encode_reply(
     for outcome in outcomes {
         match outcome {
             OutcomeModel::Failed(kind, index, current) => {
-                encoder.failed(&samite_wire::op::Failure {
+                encoder.failed(&samite_wire::op::OperationFailure {
                     kind: *kind,
                     index: *index,
                     current: *current,
@@ -260,12 +260,12 @@ fn encode_result(encoder: &mut ReplyEncoder, payload: &mut Vec<u8>, result: &Res
             encoder.value(Version(*version), *len, pieces.len());
             for piece in pieces {
                 match piece {
-                    Data::Inline(bytes) => {
+                    ValueData::Inline(bytes) => {
                         encoder.inline(bytes.len());
                         payload.extend_from_slice(bytes);
                     }
-                    Data::Blocks(blocks) => encoder.blocks(blocks),
-                    Data::Zeros(len) => encoder.zeros(*len),
+                    ValueData::Blocks(blocks) => encoder.blocks(blocks),
+                    ValueData::Zeros(len) => encoder.zeros(*len),
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use samite_types::ClientId;
-use samite_wire::posts::{Claim, State};
+use samite_wire::submission::{LockWord, LockWordState};
 
 use crate::rules::Rules;
 use crate::told::{Told, explain};
@@ -170,8 +170,8 @@ impl Model {
             }
             (Deed::Look, At::Begin) => {
                 next.history.push((client, None));
-                let is_posted =
-                    Claim::read(world.claim).is_some_and(|claim| claim.state == State::Posted);
+                let is_posted = LockWord::read(world.claim)
+                    .is_some_and(|claim| claim.state == LockWordState::Posted);
                 if is_posted && self.rules.reader_looks_at_claim {
                     Self::ask(&mut next, client);
                 } else {
@@ -217,8 +217,8 @@ impl Model {
 
     /// One step of what is posted.
     fn post(&self, world: &World, next: &mut World, (client, at): (usize, At)) {
-        let claim = Claim::new(ClientId(client as u64 + 1), client);
-        let posted = claim.in_state(State::Posted).word();
+        let claim = LockWord::new(ClientId(client as u64 + 1), client);
+        let posted = claim.in_state(LockWordState::Posted).word();
         let go = |next: &mut World, at| next.clients[client].at = at;
         match at {
             At::Begin => {
@@ -278,7 +278,7 @@ impl Model {
     /// One step of the node; `None`: it has nothing to do.
     fn node(&self, world: &World) -> Option<World> {
         let mut next = world.clone();
-        let claim = Claim::read(world.claim);
+        let claim = LockWord::read(world.claim);
         match world.node {
             Node::Idle => {
                 let at = world.queue.iter().position(|client| !self.is_held(world, *client))?;
@@ -300,7 +300,7 @@ impl Model {
             Node::Taken(client) => self.take(&mut next, client),
             Node::CarriedOut(client, then) => {
                 let stays_barred = then == Next::Apply && self.rules.node_bars_until_done;
-                next.claim = if stays_barred { Claim::BARRED.word() } else { 0 };
+                next.claim = if stays_barred { LockWord::BARRED.word() } else { 0 };
                 next.node = match then {
                     Next::Serve => self.serve(&mut next, client),
                     Next::Apply => Node::Apply(client),
@@ -326,7 +326,7 @@ impl Model {
                 let told = self.apply(&mut next, client);
                 next.clients[client].answer = Some(told);
                 next.node = Node::Idle;
-                if claim.is_some_and(|claim| claim.state == State::Barred) {
+                if claim.is_some_and(|claim| claim.state == LockWordState::Barred) {
                     next.claim = 0;
                 }
                 if next.open == Open::No && self.deed(world, client) != Some(Deed::Forbid) {
@@ -355,14 +355,15 @@ impl Model {
             next.node = Node::Close(client);
         } else {
             next.node = Node::BarredOver(client, world.claim);
-            next.claim = Claim::BARRED.word();
+            next.claim = LockWord::BARRED.word();
         }
         Some(next)
     }
 
     /// Carries out what was posted under a claim that is barred already.
     fn catch_up(&self, next: &mut World, client: usize, posted: u64) {
-        if let Some(claim) = Claim::read(posted).filter(|one| one.state == State::Posted) {
+        if let Some(claim) = LockWord::read(posted).filter(|one| one.state == LockWordState::Posted)
+        {
             self.carry_out(next, claim);
         }
         next.node = Node::Apply(client);
@@ -370,13 +371,13 @@ impl Model {
 
     /// Looks at what its bit says is pending.
     fn take(&self, next: &mut World, client: usize) {
-        let claim = Claim::read(next.claim);
-        if let Some(claim) = claim.filter(|claim| claim.state == State::Posted) {
+        let claim = LockWord::read(next.claim);
+        if let Some(claim) = claim.filter(|claim| claim.state == LockWordState::Posted) {
             self.carry_out(next, claim);
             next.node = Node::CarriedOut(client, Next::Serve);
             return;
         }
-        next.pending |= claim.is_some_and(|claim| claim.state == State::Claimed);
+        next.pending |= claim.is_some_and(|claim| claim.state == LockWordState::Claimed);
         next.node = self.serve(next, client);
     }
 
@@ -398,7 +399,7 @@ impl Model {
     }
 
     /// Carries out what was posted, by a client that may have gone on.
-    fn carry_out(&self, next: &mut World, claim: Claim) {
+    fn carry_out(&self, next: &mut World, claim: LockWord) {
         let poster = claim.number;
         let done = next.clients[poster].done;
         let at = (0..=done).rev().find(|at| {
@@ -420,9 +421,9 @@ impl Model {
     /// Takes the claim from a client that has not posted, and carries out what is posted.
     fn revoke(&self, next: &mut World, client: usize) {
         next.node = Node::Turn(client);
-        match Claim::read(next.claim).filter(|_| self.rules.node_revokes_on_close) {
-            Some(claim) if claim.state == State::Claimed => next.claim = 0,
-            Some(claim) if claim.state == State::Posted => {
+        match LockWord::read(next.claim).filter(|_| self.rules.node_revokes_on_close) {
+            Some(claim) if claim.state == LockWordState::Claimed => next.claim = 0,
+            Some(claim) if claim.state == LockWordState::Posted => {
                 self.carry_out(next, claim);
                 next.node = Node::CarriedOut(client, Next::Seal);
             }
@@ -433,17 +434,19 @@ impl Model {
     /// Bars the claim, or carries out what was posted under it and bars it with that.
     fn bar(&self, next: &mut World, client: usize) {
         next.node = Node::Apply(client);
-        match Claim::read(next.claim) {
-            Some(claim) if claim.state == State::Posted => {
+        match LockWord::read(next.claim) {
+            Some(claim) if claim.state == LockWordState::Posted => {
                 self.carry_out(next, claim);
                 next.node = Node::CarriedOut(client, Next::Apply);
             }
-            Some(claim) if claim.state == State::Claimed && !self.rules.node_revokes => {}
-            Some(claim) if claim.state == State::Claimed && !self.rules.node_bars_until_done => {
+            Some(claim) if claim.state == LockWordState::Claimed && !self.rules.node_revokes => {}
+            Some(claim)
+                if claim.state == LockWordState::Claimed && !self.rules.node_bars_until_done =>
+            {
                 next.claim = 0;
             }
             _ if !self.rules.node_bars_until_done => {}
-            _ => next.claim = Claim::BARRED.word(),
+            _ => next.claim = LockWord::BARRED.word(),
         }
     }
 

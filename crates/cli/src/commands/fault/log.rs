@@ -1,12 +1,12 @@
 //! What was done on purpose, read from the nodes' logs.
 
-use super::Nodes;
-use crate::cluster::Target;
-use crate::failure::{Failure, IoContext};
-use crate::output::Output;
+use super::FaultNodes;
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, IoContext};
+use crate::output::CommandOutput;
 
 /// Prints the logs as one, in order of time.
-pub fn run(target: &Target, nodes: &Nodes, json: bool) -> Result<(), Failure> {
+pub fn run(target: &ClusterTarget, nodes: &FaultNodes, json: bool) -> Result<(), CommandFailure> {
     let file = target.cluster_file()?;
     let mut lines = Vec::new();
     for entry in nodes.of(&file)? {
@@ -19,7 +19,7 @@ pub fn run(target: &Target, nodes: &Nodes, json: bool) -> Result<(), Failure> {
     }
     // Seconds have as many digits in all of them; nodes write their own in order, nearly.
     lines.sort();
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     for line in &lines {
         if json {
             out.json(&object(line))?;

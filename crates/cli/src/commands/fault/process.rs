@@ -6,9 +6,9 @@ use rustix::process::Signal;
 use samite_types::NodeId;
 
 use super::entry;
-use crate::cluster::Target;
-use crate::failure::{ExitCode, Failure};
-use crate::local::process::Process;
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, ExitCode};
+use crate::local::process::NodeProcess;
 use crate::signals;
 
 /// How long a killed node may take to end.
@@ -18,20 +18,26 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Exit code when Ctrl-C ends a pause, as the shell reports a death by SIGINT.
 const INTERRUPTED_CODE: i32 = 128 + 2;
 
-fn process(target: &Target, node: NodeId) -> Result<Process, Failure> {
+fn process(target: &ClusterTarget, node: NodeId) -> Result<NodeProcess, CommandFailure> {
     let file = target.cluster_file()?;
     let entry = entry(&file, node)?;
-    Process::started_at(entry.pid, entry.start_ticks).ok_or_else(|| {
-        Failure::new(ExitCode::Unreachable, format!("node {node} does not live any more"))
+    NodeProcess::started_at(entry.pid, entry.start_ticks).ok_or_else(|| {
+        CommandFailure::new(ExitCode::Unreachable, format!("node {node} does not live any more"))
     })
 }
 
 /// Stops a node, for a time or for good.
-pub fn pause(target: &Target, node: NodeId, time: Option<Duration>) -> Result<(), Failure> {
+pub fn pause(
+    target: &ClusterTarget,
+    node: NodeId,
+    time: Option<Duration>,
+) -> Result<(), CommandFailure> {
     let paused = process(target, node)?;
     let stop = || {
         let stands = paused.stop(STOP_TIMEOUT);
-        stands.then_some(()).ok_or_else(|| Failure::failed(format!("node {node} does not stop")))
+        stands
+            .then_some(())
+            .ok_or_else(|| CommandFailure::failed(format!("node {node} does not stop")))
     };
     let Some(time) = time else { return stop() };
     let woken = process(target, node)?;
@@ -49,17 +55,17 @@ pub fn pause(target: &Target, node: NodeId, time: Option<Duration>) -> Result<()
 }
 
 /// Lets a node go on.
-pub fn resume(target: &Target, node: NodeId) -> Result<(), Failure> {
+pub fn resume(target: &ClusterTarget, node: NodeId) -> Result<(), CommandFailure> {
     process(target, node)?.signal(Signal::CONT);
     Ok(())
 }
 
 /// Kills a node and waits for its end.
-pub fn kill(target: &Target, node: NodeId) -> Result<(), Failure> {
+pub fn kill(target: &ClusterTarget, node: NodeId) -> Result<(), CommandFailure> {
     let killed = process(target, node)?;
     killed.signal(Signal::KILL);
     if killed.wait(KILL_TIMEOUT) {
         return Ok(());
     }
-    Err(Failure::failed(format!("node {node} does not end, not even by SIGKILL")))
+    Err(CommandFailure::failed(format!("node {node} does not end, not even by SIGKILL")))
 }

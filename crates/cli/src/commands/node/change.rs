@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use samite_client::Client;
 use samite_client::runtime::{ClusterFile, NodeEntry};
-use samite_placement::{ClusterMap, Loss};
+use samite_placement::{ClusterMap, PartitionLoss};
 use samite_types::NodeId;
-use samite_wire::control::Reachability;
-use samite_wire::membership::NodeWish;
+use samite_wire::control::NodeReachability;
+use samite_wire::membership::AdminRequest;
 
-use crate::cluster::Target;
-use crate::failure::{ExitCode, Failure, IoContext};
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, ExitCode, IoContext};
 use crate::health::loss_words;
 use crate::local::aside::{self, way_back};
-use crate::local::process::{self, Process};
-use crate::local::{self, launch, life};
-use crate::output::Output;
+use crate::local::process::{self, NodeProcess};
+use crate::local::{self, launch, node_life};
+use crate::output::CommandOutput;
 
 /// How long another command that works on the cluster is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(clap::Subcommand)]
-pub enum Command {
+pub enum NodeCommand {
     /// Start one more node; partitions move to it in the background
     #[command(after_help = "Example:\n  samite node add")]
     Add {
@@ -80,42 +80,44 @@ pub fn parse_node(text: &str) -> Result<NodeId, String> {
 }
 
 /// Does it.
-pub fn run(command: &Command, target: &Target) -> Result<(), Failure> {
+pub fn run(command: &NodeCommand, target: &ClusterTarget) -> Result<(), CommandFailure> {
     // Only one changes the cluster's file at a time.
     let _lock = local::lock(&target.dir, LOCK_TIMEOUT)?;
     let file = target.cluster_file()?;
     let line = match command {
-        Command::Add { wait } => add(target, file, *wait)?,
-        Command::Drain { node, undo, wait } => drain(target, &file, *node, *undo, *wait)?,
-        Command::Remove { node, force } => remove(target, file, *node, *force)?,
-        Command::Restart { node, renew, wait } => restart(target, file, (*node, *renew), *wait)?,
+        NodeCommand::Add { wait } => add(target, file, *wait)?,
+        NodeCommand::Drain { node, undo, wait } => drain(target, &file, *node, *undo, *wait)?,
+        NodeCommand::Remove { node, force } => remove(target, file, *node, *force)?,
+        NodeCommand::Restart { node, renew, wait } => {
+            restart(target, file, (*node, *renew), *wait)?
+        }
     };
-    let mut out = Output::new();
+    let mut out = CommandOutput::new();
     out.line(line)?;
     out.finish()
 }
 
-fn entry(file: &ClusterFile, node: NodeId) -> Result<&NodeEntry, Failure> {
+fn entry(file: &ClusterFile, node: NodeId) -> Result<&NodeEntry, CommandFailure> {
     file.nodes.iter().find(|entry| entry.node == node).ok_or_else(|| {
         let words = format!("cluster {}: it has no node {node}", file.cluster);
-        Failure::new(ExitCode::NotFound, words)
+        CommandFailure::new(ExitCode::NotFound, words)
     })
 }
 
-fn living(entry: &NodeEntry) -> Option<Process> {
-    Process::started_at(entry.pid, entry.start_ticks)
+fn living(entry: &NodeEntry) -> Option<NodeProcess> {
+    NodeProcess::started_at(entry.pid, entry.start_ticks)
 }
 
-fn client(target: &Target, file: &ClusterFile) -> Result<Client, Failure> {
+fn client(target: &ClusterTarget, file: &ClusterFile) -> Result<Client, CommandFailure> {
     Ok(target.connect_with(&file.nodes, None, &file.setup)?)
 }
 
-fn add(target: &Target, mut file: ClusterFile, wait: u64) -> Result<String, Failure> {
+fn add(target: &ClusterTarget, mut file: ClusterFile, wait: u64) -> Result<String, CommandFailure> {
     let last = file.nodes.iter().map(|entry| entry.node.get()).max();
     let node = NodeId(last.map_or(0, |last| last + 1));
     let client = client(target, &file)?;
-    client.wish(node, NodeWish::Add)?;
-    let Started { entry, .. } = start(target, &file, &client, node, wait)?;
+    client.admin_request(node, AdminRequest::Add)?;
+    let StartedNode { entry, .. } = start(target, &file, &client, node, wait)?;
     let line = format!("cluster {}: {node} is here (pid {})", file.cluster, entry.pid);
     file.nodes.push(entry);
     target.dir.write_cluster_file(&file)?;
@@ -123,14 +125,14 @@ fn add(target: &Target, mut file: ClusterFile, wait: u64) -> Result<String, Fail
 }
 
 fn restart(
-    target: &Target,
+    target: &ClusterTarget,
     mut file: ClusterFile,
     (node, renew): (NodeId, bool),
     wait: u64,
-) -> Result<String, Failure> {
+) -> Result<String, CommandFailure> {
     wait_for_end(&file, node)?;
     let before = entry(&file, node)?;
-    let ended = life::ended(&target.dir, before).map(|how| (before.pid, how));
+    let ended = node_life::ended(&target.dir, before).map(|how| (before.pid, how));
     let client = client(target, &file);
     let aside = match renew {
         true => set_aside(&file, client.as_ref().ok(), node)?,
@@ -139,12 +141,12 @@ fn restart(
     let fresh = match &client {
         Ok(client) => start(target, &file, client, node, wait),
         // Nobody lives whom one could ask; then it cannot serve without the others, and is not waited for.
-        Err(_) => spawn(target, &file, node).map(|entry| Started { entry, losses: Vec::new() }),
+        Err(_) => spawn(target, &file, node).map(|entry| StartedNode { entry, losses: Vec::new() }),
     };
-    let Started { entry: fresh, losses } = fresh.map_err(|failure| {
+    let StartedNode { entry: fresh, losses } = fresh.map_err(|failure| {
         let durable = file.setup.durable.as_deref().unwrap_or_else(|| Path::new(""));
         let words = format!("{failure}{}", way_back(durable, node, aside.as_deref()));
-        Failure::new(failure.code, words)
+        CommandFailure::new(failure.code, words)
     })?;
     let pid = fresh.pid;
     let mut line = match client {
@@ -172,7 +174,7 @@ fn restart(
         .for_each(|entry| *entry = fresh.clone());
     target.dir.write_cluster_file(&file)?;
     if let Some(voter) = file.setup.third_voter
-        && Process::started_at(voter.pid, voter.start_ticks).is_none()
+        && NodeProcess::started_at(voter.pid, voter.start_ticks).is_none()
     {
         let (_, entry) = launch::third_voter(&target.dir, &file.setup)?;
         file.setup.third_voter = Some(entry);
@@ -183,14 +185,14 @@ fn restart(
 }
 
 /// Refuses while the process of `node` lives. One that was killed is waited for: the kernel takes it apart for a while, the longer the more memory it had.
-fn wait_for_end(file: &ClusterFile, node: NodeId) -> Result<(), Failure> {
+fn wait_for_end(file: &ClusterFile, node: NodeId) -> Result<(), CommandFailure> {
     let Some(process) = living(entry(file, node)?) else { return Ok(()) };
     if process.is_dying() && process.wait(ENDS_WITHIN) {
         return Ok(());
     }
     let state = if process.is_dying() { "was killed and has not ended yet" } else { "lives" };
     let words = format!("cluster {}: {node} {state} (pid {})", file.cluster, process.pid());
-    Err(Failure::new(ExitCode::Conflict, words))
+    Err(CommandFailure::new(ExitCode::Conflict, words))
 }
 
 /// Sets aside what a dead node keeps on flash, unless something would be lost with it.
@@ -198,10 +200,10 @@ fn set_aside(
     file: &ClusterFile,
     client: Option<&Client>,
     node: NodeId,
-) -> Result<Option<PathBuf>, Failure> {
+) -> Result<Option<PathBuf>, CommandFailure> {
     let durable = file.setup.durable.as_ref().ok_or_else(|| {
         let words = "--renew: the cluster keeps nothing on flash; `samite node restart` does it";
-        Failure::usage(words)
+        CommandFailure::usage(words)
     })?;
     if let Some(client) = client {
         aside::check_others(&*client.refresh_map()?, node)?;
@@ -210,30 +212,34 @@ fn set_aside(
 }
 
 /// Starts the process of `node`.
-fn spawn(target: &Target, file: &ClusterFile, node: NodeId) -> Result<NodeEntry, Failure> {
+fn spawn(
+    target: &ClusterTarget,
+    file: &ClusterFile,
+    node: NodeId,
+) -> Result<NodeEntry, CommandFailure> {
     let socket = target.dir.socket_path(node)?;
     let child = launch::node(&target.dir, &file.setup, node)?;
     let pid = child.id();
     let start_ticks = process::start_ticks(pid)
-        .ok_or_else(|| Failure::failed(format!("{node} has ended at once; see its log")))?;
+        .ok_or_else(|| CommandFailure::failed(format!("{node} has ended at once; see its log")))?;
     Ok(NodeEntry { node, pid, start_ticks, socket, tcp: None })
 }
 
 /// A node that serves.
-struct Started {
+struct StartedNode {
     entry: NodeEntry,
     /// What nobody has any more since the node was started.
-    losses: Vec<Loss>,
+    losses: Vec<PartitionLoss>,
 }
 
 /// Starts `node` and waits until the cluster counts it in.
 fn start(
-    target: &Target,
+    target: &ClusterTarget,
     file: &ClusterFile,
     client: &Client,
     node: NodeId,
     wait: u64,
-) -> Result<Started, Failure> {
+) -> Result<StartedNode, CommandFailure> {
     let first = client.refresh_map()?;
     let before = first.node(node).map(|info| info.incarnation);
     let mut entry = spawn(target, file, node)?;
@@ -244,39 +250,39 @@ fn start(
             let said =
                 launch::last_words(&log).map_or_else(String::new, |said| format!(": {said}"));
             let words = format!("{node} has ended{said}; its log is {}", log.display());
-            return Err(Failure::failed(words));
+            return Err(CommandFailure::failed(words));
         };
         if let Ok(map) = client.refresh_map()
             && let Some(info) = map.node(node)
             && Some(info.incarnation) != before
-            && map.state(node).is_some_and(|state| state.reachability == Reachability::Online)
+            && map.state(node).is_some_and(|state| state.reachability == NodeReachability::Online)
         {
             entry.tcp = NodeEntry::tcp_of(&info.addresses);
-            return Ok(Started { entry, losses: first.losses(&map) });
+            return Ok(StartedNode { entry, losses: first.losses(&map) });
         }
         if Instant::now() >= until {
             process.signal(Signal::KILL);
             let words = format!("{node} is not part of the cluster in time, and was ended");
-            return Err(Failure::new(ExitCode::Unreachable, words));
+            return Err(CommandFailure::new(ExitCode::Unreachable, words));
         }
         std::thread::sleep(LOOK);
     }
 }
 
 fn drain(
-    target: &Target,
+    target: &ClusterTarget,
     file: &ClusterFile,
     node: NodeId,
     undo: bool,
     wait: u64,
-) -> Result<String, Failure> {
+) -> Result<String, CommandFailure> {
     entry(file, node)?;
     let client = client(target, file)?;
     if undo {
-        client.wish(node, NodeWish::Undrain)?;
+        client.admin_request(node, AdminRequest::Undrain)?;
         return Ok(format!("cluster {}: {node} is used again", file.cluster));
     }
-    client.wish(node, NodeWish::Drain)?;
+    client.admin_request(node, AdminRequest::Drain)?;
     let until = Instant::now() + Duration::from_secs(wait);
     loop {
         let left = held(&*client.refresh_map()?, node);
@@ -285,7 +291,7 @@ fn drain(
         }
         if Instant::now() >= until {
             let words = format!("{node} still is in {left} groups; it goes on in the background");
-            return Err(Failure::new(ExitCode::Unreachable, words));
+            return Err(CommandFailure::new(ExitCode::Unreachable, words));
         }
         std::thread::sleep(LOOK);
     }
@@ -299,13 +305,13 @@ fn held(map: &ClusterMap, node: NodeId) -> usize {
 }
 
 fn remove(
-    target: &Target,
+    target: &ClusterTarget,
     mut file: ClusterFile,
     node: NodeId,
     force: bool,
-) -> Result<String, Failure> {
+) -> Result<String, CommandFailure> {
     let process = living(entry(&file, node)?);
-    client(target, &file)?.wish(node, NodeWish::Remove { force })?;
+    client(target, &file)?.admin_request(node, AdminRequest::Remove { force })?;
     if let Some(process) = process {
         local::stop_all(std::slice::from_ref(&process))?;
     }
@@ -316,7 +322,7 @@ fn remove(
         dir.socket_path(node)?,
         dir.log_path(node),
         dir.fault_table_path(node),
-        life::path(dir, node),
+        node_life::path(dir, node),
         dir.voter_path(node),
     ] {
         match std::fs::remove_file(&path) {

@@ -9,25 +9,25 @@ use rustix::process::{Resource, Rlimit};
 use samite_client::runtime::{ClusterDir, EtcdTlsFiles};
 use samite_node::etcd::EtcdTls;
 use samite_node::{
-    CoordinatorConfig, Event, FlashConfig, InstanceConfig, NodeConfig, SCRUB_INTERVAL, Stop,
-    StoreConfig, Timing, TlsConfig,
+    ClusterTiming, CoordinatorConfig, FlashConfig, InstanceConfig, NodeConfig, NodeEvent,
+    SCRUB_INTERVAL, StopHandle, StoreConfig, TlsConfig,
 };
 use samite_types::NodeId;
-use samite_types::fault::{Table, parse_time};
+use samite_types::fault::{FaultTable, parse_time};
 use tracing_subscriber::EnvFilter;
 
-use crate::cluster::Target;
-use crate::failure::{Failure, IoContext};
+use crate::cluster::ClusterTarget;
+use crate::failure::{CommandFailure, IoContext};
 use crate::local::launch;
-use crate::local::life::{self, Life};
-use crate::local::memory::{self, Room};
+use crate::local::memory::{self, MemoryRoom};
+use crate::local::node_life::{self, NodeLife};
 use crate::local::tls;
 use crate::size::parse_size;
 use crate::{signals, turns};
 
 /// What a node that serves is told.
 #[derive(clap::Args)]
-pub struct Serve {
+pub struct ServeArgs {
     /// The cluster's directory; it must hold the key. Must come first
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
@@ -88,17 +88,17 @@ pub struct Serve {
 }
 
 /// Serves.
-pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
+pub fn run(args: &ServeArgs, target: &ClusterTarget) -> Result<(), CommandFailure> {
     let dir = cluster_dir(args, target)?;
     let node = NodeId(args.node);
-    let stop = Stop::new();
+    let stop = StopHandle::new();
     let stopping = stop.clone();
     signals::on_stop(move || stopping.stop())?;
     // The kernel cuts it to 15 bytes; without it `ps` shows all nodes alike.
-    let title = std::ffi::CString::new(life::name(&dir, node)).unwrap_or_default();
+    let title = std::ffi::CString::new(node_life::name(&dir, node)).unwrap_or_default();
     rustix::thread::set_name(&title).doing("name the process")?;
     log_to(&dir, node)?;
-    let life = Life::begin(&dir, node);
+    let life = NodeLife::begin(&dir, node);
     let served = serve(args, &dir, node, &stop);
     let how = match &served {
         Ok(()) => "stopped".to_owned(),
@@ -108,7 +108,12 @@ pub fn run(args: &Serve, target: &Target) -> Result<(), Failure> {
     served
 }
 
-fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<(), Failure> {
+fn serve(
+    args: &ServeArgs,
+    dir: &ClusterDir,
+    node: NodeId,
+    stop: &StopHandle,
+) -> Result<(), CommandFailure> {
     // For all threads of the node.
     turns::ask_for_short();
     raise_descriptors();
@@ -125,27 +130,27 @@ fn serve(args: &Serve, dir: &ClusterDir, node: NodeId, stop: &Stop) -> Result<()
         memory_bytes: memory(args)?,
         shards: args.shards,
         coordinator: coordinator(args, dir)?,
-        timing: Timing::DEFAULT,
+        timing: ClusterTiming::DEFAULT,
         scrub_interval: Some(args.scrub_interval.unwrap_or(SCRUB_INTERVAL))
             .filter(|interval| !interval.is_zero()),
         flash: flash(args)?,
     };
-    let mut on_event = |event: Event| match event {
-        Event::Listening { addresses } => {
+    let mut on_event = |event: NodeEvent| match event {
+        NodeEvent::Listening { addresses } => {
             tracing::info!(%node, addresses = addresses.join(" "), "listening");
         }
-        Event::Serving { epoch } => tracing::info!(%node, %epoch, "serving"),
+        NodeEvent::Serving { epoch } => tracing::info!(%node, %epoch, "serving"),
     };
     samite_node::run(config, &mut on_event, stop).map_err(|error| {
         tracing::error!(%node, %error, "node failed");
-        Failure::from(error)
+        CommandFailure::from(error)
     })?;
     tracing::info!(%node, "stopped");
     Ok(())
 }
 
 /// Where this node keeps durable datasets. Of a process that only votes just its voter lies there.
-fn flash(args: &Serve) -> Result<Option<FlashConfig>, Failure> {
+fn flash(args: &ServeArgs) -> Result<Option<FlashConfig>, CommandFailure> {
     match &args.durable {
         Some(path) if args.node == NodeId::THIRD_VOTER.get() => {
             launch::private_dir(path)?;
@@ -167,38 +172,38 @@ fn raise_descriptors() {
 }
 
 /// What the other nodes use, and one that died a moment ago, is no reason not to start: only a limit that is too small in itself is.
-fn memory(args: &Serve) -> Result<u64, Failure> {
-    let room = if args.memory.is_some() { Room::read_limits() } else { Room::read() };
+fn memory(args: &ServeArgs) -> Result<u64, CommandFailure> {
+    let room = if args.memory.is_some() { MemoryRoom::read_limits() } else { MemoryRoom::read() };
     memory::of_node(args.memory, 1, room.as_ref())
 }
 
-fn tls(args: &Serve, dir: &ClusterDir) -> Result<TlsConfig, Failure> {
+fn tls(args: &ServeArgs, dir: &ClusterDir) -> Result<TlsConfig, CommandFailure> {
     let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) else {
         return Ok(if args.tls { TlsConfig::ClusterKey } else { TlsConfig::Off });
     };
     let authorities = dir.read_authorities()?.ok_or_else(|| {
         let path = dir.path().join("ca.pem");
-        Failure::usage(format!("--tls-cert: there is no {}", path.display()))
+        CommandFailure::usage(format!("--tls-cert: there is no {}", path.display()))
     })?;
     let own = Arc::new(tls::files(certificate, key)?);
     Ok(TlsConfig::Files { own, authorities })
 }
 
 /// The faults that were set for this node, before it was started again.
-fn fault_table(dir: &ClusterDir, node: NodeId) -> Result<Option<Table>, Failure> {
+fn fault_table(dir: &ClusterDir, node: NodeId) -> Result<Option<FaultTable>, CommandFailure> {
     let path = dir.fault_table_path(node);
     let text = match std::fs::read_to_string(&path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         text => text.doing(format_args!("read {}", path.display()))?,
     };
-    let named = |error| Failure::failed(format!("{}: {error}", path.display()));
+    let named = |error| CommandFailure::failed(format!("{}: {error}", path.display()));
     text.parse().map(Some).map_err(named)
 }
 
 /// Which coordinators there are, and whether one is in this node.
-fn coordinator(args: &Serve, dir: &ClusterDir) -> Result<CoordinatorConfig, Failure> {
+fn coordinator(args: &ServeArgs, dir: &ClusterDir) -> Result<CoordinatorConfig, CommandFailure> {
     let me = NodeId(args.node);
-    let address = |node| -> Result<String, Failure> {
+    let address = |node| -> Result<String, CommandFailure> {
         Ok(format!("unix://{}", dir.socket_path(node)?.display()))
     };
     let etcd_tls = etcd_tls(args)?.map(|(_, tls)| tls);
@@ -216,7 +221,9 @@ fn coordinator(args: &Serve, dir: &ClusterDir) -> Result<CoordinatorConfig, Fail
         StoreConfig::Voters {
             path: place("voter", dir.voter_path(me)),
             is_synced: args.durable.is_some(),
-            first: first.map(|node| Ok((node, address(node)?))).collect::<Result<_, Failure>>()?,
+            first: first
+                .map(|node| Ok((node, address(node)?)))
+                .collect::<Result<_, CommandFailure>>()?,
         }
     } else {
         StoreConfig::File(place("coordinator", dir.map_path()))
@@ -232,22 +239,22 @@ fn coordinator(args: &Serve, dir: &ClusterDir) -> Result<CoordinatorConfig, Fail
     Ok(CoordinatorConfig { own: may_lead.then_some(own), others })
 }
 
-fn etcd_tls(args: &Serve) -> Result<Option<(EtcdTlsFiles, EtcdTls)>, Failure> {
+fn etcd_tls(args: &ServeArgs) -> Result<Option<(EtcdTlsFiles, EtcdTls)>, CommandFailure> {
     let (etcd_ca, etcd_cert) = (args.etcd_ca.clone(), args.etcd_cert.clone());
     tls::EtcdTlsArgs { etcd_ca, etcd_cert, etcd_key: args.etcd_key.clone() }.read()
 }
 
 /// The directory given by path; its last component is the cluster's name.
-fn cluster_dir(args: &Serve, target: &Target) -> Result<ClusterDir, Failure> {
+fn cluster_dir(args: &ServeArgs, target: &ClusterTarget) -> Result<ClusterDir, CommandFailure> {
     let name = args.dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let parent = args.dir.parent().unwrap_or_else(|| target.runtime.path());
     let dir = samite_client::runtime::RuntimeDir::at(parent).and_then(|base| base.cluster(name));
-    let dir = dir.map_err(|error| Failure::usage(format!("--dir: {error}")))?;
+    let dir = dir.map_err(|error| CommandFailure::usage(format!("--dir: {error}")))?;
     dir.check()?;
     Ok(dir)
 }
 
-fn log_to(dir: &ClusterDir, node: NodeId) -> Result<(), Failure> {
+fn log_to(dir: &ClusterDir, node: NodeId) -> Result<(), CommandFailure> {
     let path = dir.log_path(node);
     let file = File::options()
         .append(true)

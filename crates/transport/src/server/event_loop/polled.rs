@@ -2,13 +2,15 @@
 
 use smallvec::SmallVec;
 
-use super::{Connection, EventLoop, Phase, Place, RingInput, Service, this_core};
+use super::{
+    ConnectionPhase, EventLoop, LoopContext, NodeService, RingInput, ServerConnection, this_core,
+};
 
 impl EventLoop {
     /// Serves the rings that are polled, once around. Returns whether there was anything.
     ///
     /// Clients on this thread's core come last: until they can go on, others go on with what they got, and ask for more.
-    pub(super) fn serve_rings(&mut self, service: &mut dyn Service) -> bool {
+    pub(super) fn serve_rings(&mut self, service: &mut dyn NodeService) -> bool {
         let core = this_core();
         let mut near: SmallVec<[usize; 4]> = SmallVec::new();
         let mut served = false;
@@ -29,12 +31,13 @@ impl EventLoop {
         served
     }
 
-    fn serve_ring(&mut self, index: usize, service: &mut dyn Service) -> bool {
+    fn serve_ring(&mut self, index: usize, service: &mut dyn NodeService) -> bool {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return false };
-        let (Some(rings), Phase::Open(peer)) = (&mut connection.rings, &connection.phase) else {
+        let (Some(rings), ConnectionPhase::Open(peer)) = (&mut connection.rings, &connection.phase)
+        else {
             return false;
         };
-        let mut place = Place {
+        let mut place = LoopContext {
             node: self.node,
             key: &self.key,
             service: &mut *service,
@@ -106,6 +109,6 @@ impl EventLoop {
     }
 }
 
-fn rings(connections: &mut [Option<Connection>], index: usize) -> Option<&mut RingInput> {
+fn rings(connections: &mut [Option<ServerConnection>], index: usize) -> Option<&mut RingInput> {
     connections.get_mut(index)?.as_mut()?.rings.as_mut()
 }

@@ -1,0 +1,132 @@
+//! Changes that are left with the node, not asked for ([`samite_wire::submission`]).
+
+use samite_transport::shm::{ArenaView, SubmittedChange, SubmittedEntry};
+use samite_types::{Epoch, PartitionId, Seq};
+use samite_wire::control::DurabilityKind;
+use samite_wire::lookup::{HEAD_LEN, LookupHead, RecordId};
+use samite_wire::op::{Action, Operation, OperationRequest, RequestEncoder, RequestHeader};
+
+use crate::Dataset;
+use crate::changes::mask_of_change;
+use crate::frame::{put_scratch, take_scratch};
+use crate::stats::count;
+
+impl Dataset {
+    /// Posts an operation whose outcome is certain as long as the record at `key` there is as its node shows it to clients on its
+    /// host: from here on it counts as done. `agrees` looks at the first bytes of its value. `false`: nothing was done, ask the node.
+    ///
+    /// It is carried out before whatever the node is asked next. It is short, and changes no record under a prefix. Leases that
+    /// it asks for are given for as long as it says. Nothing that the session has sent before it and not waited for may be about the same records.
+    #[must_use]
+    pub fn submit_change(
+        &self,
+        record: (PartitionId, &[u8]),
+        operation: &Operation<'_>,
+        lease: Epoch,
+        agrees: impl FnOnce(&[u8], &LookupHead) -> bool,
+    ) -> bool {
+        self.post_if(record, operation, |arena, id| {
+            let mut shown = [0; HEAD_LEN];
+            let head = arena.head(id, lease, &mut shown);
+            head.is_some_and(|head| agrees(&shown[..head.len], &head))
+        })
+        .is_some()
+    }
+
+    /// Posts an operation, as [`Dataset::submit_change`] does, whose outcome is certain as long as there is no record at `key`, nor at `other`: one
+    /// that is only ever made by operations whose guard is that a prefix is empty. `None`: nothing was done. A hold that the operation takes may
+    /// [end](Dataset::end_submitted_reference) before it is carried out.
+    #[must_use]
+    pub fn submit_new(
+        &self,
+        (partition, key): (PartitionId, &[u8]),
+        other: &[u8],
+        operation: &Operation<'_>,
+        lease: Epoch,
+    ) -> Option<SubmittedEntry> {
+        self.post_if((partition, key), operation, |arena, id| {
+            arena.has_none(&[*id, RecordId { key: other, ..*id }], lease)
+        })
+    }
+
+    /// Ends the hold under `token` of an operation that was posted in this partition, if the node has not taken it yet: then nobody ever does.
+    /// `false`: ask for it.
+    #[must_use]
+    pub fn end_submitted_reference(
+        &self,
+        partition: PartitionId,
+        posted: SubmittedEntry,
+        token: u64,
+    ) -> bool {
+        let session = self.client().session();
+        let Some(view) = session.view() else { return false };
+        let link = view.peer_index(self.redundancy(), partition).ok();
+        link.and_then(|index| view.peer_at(index).live_link())
+            .and_then(|link| Some(link.arena()?.end_reference(partition, posted, token)))
+            .unwrap_or(false)
+    }
+
+    fn post_if(
+        &self,
+        (partition, key): (PartitionId, &[u8]),
+        operation: &Operation<'_>,
+        is_certain: impl FnOnce(&ArenaView, &RecordId<'_>) -> bool,
+    ) -> Option<SubmittedEntry> {
+        let spec = self.spec();
+        if spec.redundancy.get() > 1 || spec.durability == DurabilityKind::Logged {
+            return None;
+        }
+        let session = self.client().session();
+        let view = session.view()?;
+        let known = view.map.dataset_by_id(self.id())?;
+        let link = view.peer_at(view.peer_index(self.redundancy(), partition).ok()?).live_link()?;
+        let hold = hold_of(operation)?;
+        let record = RecordId { dataset: self.id(), partition, key };
+        let borrows = operation.borrows();
+        if !link.may_submit_early(&record, view.map.epoch(), (session.id, borrows)) {
+            return None;
+        }
+        let header = RequestHeader {
+            dataset: self.id(),
+            map_epoch: view.map.epoch(),
+            lease_epoch: Epoch(u64::MAX),
+            answered_below: Seq(0),
+            is_retry: false,
+        };
+        let mut encoder = RequestEncoder::new(take_scratch(), &header);
+        // Changes are carried out once; no number is needed for that, and none may be missing.
+        encoder.operation_placed(operation, Seq(operation.is_mutation().into()), &mut |_| None);
+        let (body, payload) = encoder.finish();
+        debug_assert!(OperationRequest::decode(&body, &payload.concat()).is_ok());
+        let change = SubmittedChange {
+            record,
+            access: known.spec.access,
+            map_epoch: view.map.epoch(),
+            client: session.id,
+            borrows,
+            hold,
+            body: &body,
+            payload: &payload,
+        };
+        let changing = session.changes.begin(mask_of_change(operation));
+        let posted = link.submit_early(&change, |arena| is_certain(arena, &record));
+        changing.end();
+        put_scratch(body);
+        count(&self.client().counters().posts, u64::from(posted.is_some()));
+        posted
+    }
+}
+
+/// Token of the hold that an operation takes, 0 for none. `None`: a box has no place for what it takes.
+fn hold_of(operation: &Operation<'_>) -> Option<u64> {
+    let token = |action: &Action<'_>| match *action {
+        Action::Hold { token, .. } => Some(token),
+        _ => None,
+    };
+    let mut tokens = operation.actions.iter().filter_map(token);
+    match (tokens.next(), tokens.next()) {
+        (None, _) => Some(0),
+        (Some(token @ 1..), None) => Some(token),
+        _ => None,
+    }
+}

@@ -1,0 +1,377 @@
+//! What was found under a lease, and how long it can be relied on.
+
+use std::time::Duration;
+
+use samite_client::{ClientOperation, OwnedOutcome, OwnedResult, ReadStamp};
+use samite_types::{Epoch, ErrorKind, Result};
+use samite_wire::op::{Action, List, Operation};
+
+use crate::at::RelativePath;
+use crate::by_inode::FoundFile;
+use crate::change_stamps::ChangeStamps;
+use crate::filesystem::named;
+use crate::inode::{DataLayout, INODE_LEN};
+use crate::key;
+use crate::store::{
+    FoundInode, LOOKUP_LEN, NO_LEASE, RecordLocation, RecordStoreView, fail, malformed,
+};
+use crate::walk::{LOOKUPS_MAX, PathWalk};
+use crate::{CallerContext, FileAttributes, FileSystem, OpenFile};
+
+/// Term of the leases that are called back: how long somebody may have to wait for a holder who has died.
+const LONG_TERM: Duration = Duration::from_secs(3);
+
+/// Names of a directory that are listed in each partition at least.
+const NAMES_MIN: u32 = 8;
+
+/// Longer than any file is open.
+const SESSION_TERM: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// A promise of the nodes that what was found stays as it is.
+#[derive(Clone, Copy, Debug)]
+pub struct DelegationStamp {
+    moment: ReadStamp,
+    term: Duration,
+    /// Of a directory: its marks.
+    also: Option<(ReadStamp, Duration)>,
+}
+
+impl DelegationStamp {
+    /// Of a lease that was asked for at `moment`; `None`: it was refused.
+    pub(crate) fn given(moment: ReadStamp, term: Duration) -> Option<Self> {
+        (!term.is_zero()).then_some(Self { moment, term, also: None })
+    }
+
+    /// Of the lease that a change of this process asked for at `moment` by its last action, whose result is `lease`.
+    pub(crate) fn of_change(
+        moment: ReadStamp,
+        lease: Option<&OwnedResult>,
+    ) -> Result<Option<Self>> {
+        Ok(Self::given(moment.past_own_change(), term(lease)?))
+    }
+
+    /// Of a change of this process that was posted at `moment` and asked for a long lease.
+    pub(crate) fn of_submitted_change(moment: ReadStamp) -> Option<Self> {
+        Self::given(moment.past_own_change(), LONG_TERM)
+    }
+
+    /// What those who only see what others have closed count on from `moment` until they close, whoever changes it but this process.
+    pub(crate) const fn of_session(moment: ReadStamp) -> Self {
+        Self { moment, term: SESSION_TERM, also: None }
+    }
+
+    /// How long it will stay so, unless the lease is called back; `None`: it may have changed.
+    #[must_use]
+    pub fn left(&self, fs: &FileSystem) -> Option<Duration> {
+        let dataset = &fs.store().dataset;
+        let left = dataset.is_current(&self.moment, self.term)?;
+        match &self.also {
+            None => Some(left),
+            Some((moment, term)) => dataset.is_current(moment, *term).map(|other| left.min(other)),
+        }
+    }
+}
+
+/// Names of a directory's entries.
+pub type Names = Vec<Box<[u8]>>;
+
+/// What a name was found to mean, and for how long.
+#[derive(Debug)]
+pub struct ResolvedName {
+    /// The file; `None`: there is no such name.
+    pub found: Option<FoundFile>,
+    /// For how long the name means that.
+    pub name: Option<DelegationStamp>,
+    /// For how long the file has these attributes.
+    pub attributes: Option<DelegationStamp>,
+}
+
+/// What a record of a file system is about, as revocations name it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecordOf {
+    /// A name in a directory, and the inode if it lives there.
+    Name {
+        /// Inode number of the directory.
+        parent: u64,
+        /// The name.
+        name: Box<[u8]>,
+    },
+    /// An inode, or what is in a directory.
+    Inode(u64),
+}
+
+/// A record's node, with its value from the start.
+pub struct DelegatedRecord {
+    pub node: FoundInode,
+    pub value: Vec<u8>,
+    pub promise: Option<DelegationStamp>,
+    /// When it was asked for, if changes can be told from then on.
+    pub moment: Option<ReadStamp>,
+}
+
+/// The term that a lease action was given.
+pub fn term(result: Option<&OwnedResult>) -> Result<Duration> {
+    Ok(Duration::from_micros(result.ok_or_else(malformed)?.number()?))
+}
+
+impl RecordStoreView {
+    /// What is in `home`, of which at most `len` bytes are read, under a lease of `wanted` if it can be had; held under `hold` unless that
+    /// is 0.
+    pub fn read_under(
+        &self,
+        home: &RecordLocation,
+        epoch: Epoch,
+        (len, wanted, hold): (usize, Duration, u64),
+    ) -> Result<Option<DelegatedRecord>> {
+        let moment = match wanted.is_zero() {
+            true => None,
+            false => self.dataset.read_stamp(home.partition),
+        };
+        let key = &home.key;
+        let mut op =
+            Operation::new(home.partition, [Action::Get { key, offset: 0, len: len as u32 }]);
+        if moment.is_some() {
+            op.actions.push(Action::Lease { key, term_us: wanted.as_micros() as u32 });
+        }
+        if hold != 0 {
+            op.actions.push(Action::Hold { key, token: hold });
+        }
+        let results = match self.run(ClientOperation::new(op).under_lease(epoch))? {
+            OwnedOutcome::Done(results) => results,
+            OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => {
+                return Ok(None);
+            }
+            OwnedOutcome::Failed(failure) => return Err(failure.into_error("look up")),
+        };
+        let promise = match moment {
+            Some(moment) => DelegationStamp::given(moment, term(results.get(1))?),
+            None => None,
+        };
+        match results.into_iter().next() {
+            Some(OwnedResult::Value { version, total_len, data: value, .. }) => {
+                let node = self.node(home.clone(), version, total_len, &value)?;
+                Ok(Some(DelegatedRecord {
+                    node: FoundInode { hold, ..node },
+                    value,
+                    promise,
+                    moment,
+                }))
+            }
+            _ => Err(malformed()),
+        }
+    }
+
+    /// What is in `home`, present or not, under a long lease if it can be had.
+    fn look_under(
+        &self,
+        home: &RecordLocation,
+        epoch: Epoch,
+    ) -> Result<(Option<FoundInode>, Option<DelegationStamp>)> {
+        let Some(moment) = self.dataset.read_stamp(home.partition) else {
+            return Ok((self.read(home, epoch)?, None));
+        };
+        let op = Operation::new(home.partition, listed_under_lease(&home.key, LOOKUP_LEN));
+        let results =
+            self.run(ClientOperation::new(op).under_lease(epoch))?.into_results("look up")?;
+        let promise = DelegationStamp::given(moment, term(results.get(1))?);
+        // Longer keys with the same start come after it.
+        let node = match results.first() {
+            Some(OwnedResult::Listing { entries, .. }) => entries
+                .first()
+                .filter(|entry| entry.key[..] == home.key[..])
+                .map(|entry| self.node(home.clone(), entry.version, entry.total_len, &entry.value))
+                .transpose()?,
+            _ => return Err(malformed()),
+        };
+        Ok((node, promise))
+    }
+}
+
+/// Reads a record that may be absent, and asks for a long lease on it.
+fn listed_under_lease(key: &[u8], len: usize) -> [Action<'_>; 2] {
+    [
+        Action::List {
+            prefix: key,
+            after: b"",
+            limit: 1,
+            reverse: false,
+            value_len_max: len as u32,
+        },
+        long_lease(key),
+    ]
+}
+
+/// Asks for a long lease.
+pub const fn long_lease(key: &[u8]) -> Action<'_> {
+    Action::Lease { key, term_us: LONG_TERM.as_micros() as u32 }
+}
+
+impl FileSystem {
+    /// The file that `at` names, which has one component; a symbolic link is not followed. What is found, and what is
+    /// not, stays so while the promises hold: whoever relies on them listens for [`samite_client::RecallListener`].
+    ///
+    /// # Errors
+    /// As of [`FileSystem::stat`], but that a missing name is none.
+    pub fn look_up_leased<'a>(
+        &self,
+        ctx: &CallerContext,
+        at: impl Into<RelativePath<'a>>,
+    ) -> Result<ResolvedName> {
+        named("look up", at, |at| {
+            self.under_lease(|epoch| {
+                let mut walk = PathWalk::start(self, ctx, at, epoch)?;
+                if !walk.advance()? {
+                    let node = walk.find(false)?.ok_or_else(|| fail(ErrorKind::NotFound))?;
+                    let found = Some(self.found(node)?);
+                    return Ok(ResolvedName { found, name: None, attributes: None });
+                }
+                self.named(&walk.entry(), epoch)
+            })
+        })
+    }
+
+    fn named(&self, home: &RecordLocation, epoch: Epoch) -> Result<ResolvedName> {
+        for _ in 0..LOOKUPS_MAX {
+            let (node, name) = self.store().look_under(home, epoch)?;
+            let Some(node) = node else {
+                return Ok(ResolvedName { found: None, name, attributes: None });
+            };
+            let is_here = !matches!(node.inode.layout, DataLayout::Moving | DataLayout::Elsewhere);
+            if let Some(node) = self.settled(node)? {
+                let (attr, attributes) = self.attr_under(&node, name.filter(|_| is_here))?;
+                let found = Some(FoundFile { file: OpenFile::of_node(self, node), attr });
+                return Ok(ResolvedName { found, name, attributes });
+            }
+        }
+        Err(fail(ErrorKind::Busy))
+    }
+
+    /// Attributes of a node that was read under a promise.
+    fn attr_under(
+        &self,
+        node: &FoundInode,
+        promise: Option<DelegationStamp>,
+    ) -> Result<(FileAttributes, Option<DelegationStamp>)> {
+        if node.inode.is_directory() {
+            let (marks, of_marks) = self.marks_under(node.inode.ino, promise.is_some())?;
+            let both = promise.zip(of_marks).map(|(inode, marks)| DelegationStamp {
+                also: Some((marks.moment, marks.term)),
+                ..inode
+            });
+            return Ok((Self::attr_of_directory(node, &marks), both));
+        }
+        // While somebody writes to it, its size is where nobody has promised anything.
+        let is_settled = !node.is_chunked() || (node.inode.mark == 0 && !node.inode.sparse);
+        Ok((self.attr_of(node, None)?, promise.filter(|_| is_settled)))
+    }
+
+    /// A directory's marks, under long leases on all of them if `wanted` and they can be had.
+    fn marks_under(
+        &self,
+        directory: u64,
+        wanted: bool,
+    ) -> Result<(ChangeStamps, Option<DelegationStamp>)> {
+        let key = key::change_stamp(directory);
+        let moment = if wanted { self.store().dataset.read_stamp_of_key(&key) } else { None };
+        let Some(moment) = moment else { return Ok((self.change_stamps(directory)?, None)) };
+        let outcomes = self.store().run_everywhere(|partition| {
+            Operation::new(partition, listed_under_lease(&key, ChangeStamps::RECORD_LEN))
+        });
+        let outcomes = match outcomes {
+            // A node that cannot be reached promises nothing, and one that has lost what it knew neither.
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Lost) => {
+                return Ok((self.change_stamps(directory)?, None));
+            }
+            outcomes => outcomes?,
+        };
+        let (mut marks, mut least) = (ChangeStamps::NONE, LONG_TERM);
+        for outcome in outcomes {
+            let results: List<OwnedResult, 2> = outcome.into_results("read marks")?;
+            least = least.min(term(results.get(1))?);
+            if let Some(OwnedResult::Listing { entries, .. }) = results.first()
+                && let Some(entry) = entries.first()
+            {
+                marks.add(&entry.value);
+            }
+        }
+        Ok((marks, DelegationStamp::given(moment, least)))
+    }
+
+    /// Names in a directory, under long leases on all of its marks: nobody else makes one that is not among them while the promise
+    /// holds. `None`: nothing was promised, or there are more than about `most`.
+    fn names_under(&self, directory: u64, most: u32) -> Result<Option<(Names, DelegationStamp)>> {
+        let (mark, entries) = (key::change_stamp(directory), key::entries(directory));
+        let Some(moment) = self.store().dataset.read_stamp_of_key(&mark) else { return Ok(None) };
+        let limit = most.div_ceil(self.store().dataset.partitions()).max(NAMES_MIN);
+        let names =
+            Action::List { prefix: &entries, after: b"", limit, reverse: false, value_len_max: 0 };
+        let outcomes = self.store().run_everywhere(|partition| {
+            Operation::new(partition, [names.clone(), long_lease(&mark)])
+        });
+        let outcomes = match outcomes {
+            Err(error) if error.kind() == ErrorKind::Lost => return Ok(None),
+            outcomes => outcomes?,
+        };
+        let (mut names, mut least) = (Vec::new(), LONG_TERM);
+        for outcome in outcomes {
+            let results: List<OwnedResult, 2> = outcome.into_results("list")?;
+            least = least.min(term(results.get(1))?);
+            let Some(OwnedResult::Listing { entries, complete: true }) = results.first() else {
+                return Ok(None);
+            };
+            names.extend(
+                entries.iter().filter_map(|entry| Some(key::parse_entry(&entry.key)?.1.into())),
+            );
+        }
+        Ok(DelegationStamp::given(moment, least).map(|promise| (names, promise)))
+    }
+
+    /// What the record with this key is about.
+    #[must_use]
+    pub fn record_of(&self, key: &[u8]) -> Option<RecordOf> {
+        if let Some((parent, name)) = key::parse_entry(key) {
+            return Some(RecordOf::Name { parent, name: name.into() });
+        }
+        key::parse_inode(key).map(RecordOf::Inode)
+    }
+}
+
+impl OpenFile {
+    /// The record that it lives in.
+    #[must_use]
+    pub fn record(&self) -> Option<RecordOf> {
+        self.fs.record_of(&self.location().key)
+    }
+
+    /// Attributes, and for how long the file has them.
+    ///
+    /// # Errors
+    /// As of [`OpenFile::attr`].
+    pub fn attr_leased(&self) -> Result<(FileAttributes, Option<DelegationStamp>)> {
+        let home = self.location();
+        let under = self.fs.store().read_under(&home, NO_LEASE, (INODE_LEN, LONG_TERM, 0))?;
+        match under {
+            Some(DelegatedRecord { node, promise, .. })
+                if node.inode.ino == self.ino()
+                    && !matches!(node.inode.layout, DataLayout::Moving | DataLayout::Elsewhere) =>
+            {
+                self.context("stat", || {
+                    if node.is_chunked() && node.inode.mark != 0 {
+                        return Ok((self.attr()?, None));
+                    }
+                    self.fs.attr_under(&node, promise)
+                })
+            }
+            _ => Ok((self.attr()?, None)),
+        }
+    }
+
+    /// All names in this directory, and for how long nobody else makes another one. `None`: nothing was promised, or there are more than
+    /// about `most`.
+    ///
+    /// # Errors
+    /// As of the nodes that hold the directory.
+    pub fn names_leased(&self, most: u32) -> Result<Option<(Names, DelegationStamp)>> {
+        self.context("list", || self.fs.names_under(self.ino(), most))
+    }
+}

@@ -1,0 +1,486 @@
+//! Holds: an open file lives on without a name.
+//!
+//! Opening a file puts a hold on the record of its inode, in the operation that finds or makes it. Whoever takes the last name of a
+//! file that is held leaves its record under an *orphan's* key in the same partition, and the holds follow; a handle that does not
+//! find its file any more asks where its hold is. Closing lets go of it, which costs no request of its own: releases
+//! wait here for the next request to their node, or, where new files are left with the node and nothing is asked for, leave by themselves and are not waited
+//! for. Whoever lets go of an orphan last removes it. What nobody is left to remove, for
+//! its holders died, is swept ([`crate::FileSystem::sweep_orphans`]).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use samite_client::{ClientOperation, OwnedOutcome, OwnedResult, PendingOperations};
+use samite_types::{ErrorKind, PartitionId, Result};
+use samite_wire::op::{Action, DETACHED_KEPT, DETACHED_REMOVED, List, Operation};
+
+use crate::chunks::listing;
+use crate::inode::{DataLayout, FLAG_ATTRIBUTES, FLAG_RENAMED, INODE_LEN, Inode};
+use crate::key::{self, Key};
+use crate::store::{RecordLocation, RecordStoreView, expected, malformed};
+use crate::{FileSystem, xattr};
+
+/// Releases that wait before they travel with whatever goes to their node next.
+const RIDE_LEN: usize = 32;
+/// Releases that wait at most; then they travel alone.
+const WAIT_LEN_MAX: usize = 64;
+/// Requests with releases under way at most.
+const FLIGHTS_MAX: usize = 4;
+/// Bytes of a hold in a list of holders.
+pub const HOLDER_LEN: usize = 16;
+/// Orphans that one look at a partition finds.
+const SWEEP_AT_ONCE: u32 = 256;
+
+/// A hold that is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReferenceRelease {
+    /// Where the hold was when it was last heard of.
+    pub partition: PartitionId,
+    pub token: u64,
+    pub ino: u64,
+    /// Much space may depend on it.
+    pub is_urgent: bool,
+}
+
+/// Releases that wait for a request.
+#[derive(Default)]
+pub struct ReleaseQueue {
+    queue: Mutex<Vec<ReferenceRelease>>,
+    len: AtomicUsize,
+    is_due: AtomicBool,
+    /// Sent, and not waited for, oldest first.
+    underway: Mutex<VecDeque<PendingReleases>>,
+    is_underway: AtomicBool,
+}
+
+/// Releases whose answers nobody has looked at yet.
+struct PendingReleases {
+    releases: Vec<ReferenceRelease>,
+    answers: PendingOperations,
+}
+
+impl ReleaseQueue {
+    /// Adds a release. Whether there are too many now.
+    fn push(&self, release: ReferenceRelease) -> bool {
+        let mut queue = self.lock();
+        queue.push(release);
+        self.note(&queue);
+        queue.len() >= WAIT_LEN_MAX
+    }
+
+    /// Takes those that `pick` wants.
+    fn take(&self, pick: impl Fn(&ReferenceRelease) -> bool) -> Vec<ReferenceRelease> {
+        if self.len.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let mut queue = self.lock();
+        let taken = queue.extract_if(.., |release| pick(release)).collect();
+        self.note(&queue);
+        taken
+    }
+
+    /// Whether enough wait to travel with whatever goes to their node next.
+    pub(crate) fn are_due(&self) -> bool {
+        self.is_due.load(Ordering::Relaxed)
+    }
+
+    /// Whether any wait for this partition, or may not have been carried out yet.
+    pub(crate) fn are_waiting(&self, partition: PartitionId) -> bool {
+        let is_there =
+            |all: &[ReferenceRelease]| all.iter().any(|release| release.partition == partition);
+        self.len.load(Ordering::Acquire) > 0 && is_there(&self.lock())
+            || self.is_underway.load(Ordering::Acquire)
+                && self.lock_underway().iter().any(|sent| is_there(&sent.releases))
+    }
+
+    /// Takes all that was sent, if `pick` wants any of it.
+    fn take_underway(&self, pick: impl Fn(&ReferenceRelease) -> bool) -> VecDeque<PendingReleases> {
+        if !self.is_underway.load(Ordering::Acquire) {
+            return VecDeque::new();
+        }
+        let mut underway = self.lock_underway();
+        if !underway.iter().any(|sent| sent.releases.iter().any(&pick)) {
+            return VecDeque::new();
+        }
+        self.is_underway.store(false, Ordering::Release);
+        std::mem::take(&mut underway)
+    }
+
+    /// Keeps what was sent. Returns the oldest if that is too much.
+    fn keep(&self, sent: PendingReleases) -> Option<PendingReleases> {
+        let mut underway = self.lock_underway();
+        self.is_underway.store(true, Ordering::Release);
+        underway.push_back(sent);
+        if underway.len() > FLIGHTS_MAX { underway.pop_front() } else { None }
+    }
+
+    fn lock_underway(&self) -> MutexGuard<'_, VecDeque<PendingReleases>> {
+        self.underway.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In the child of a fork: what waits is the parent's to send, and what was sent is answered there. Waits for no lock.
+    fn forget(&self) {
+        if let Ok(mut underway) = self.underway.try_lock() {
+            // The connections are the parent's.
+            underway.drain(..).for_each(std::mem::forget);
+            self.is_underway.store(false, Ordering::Release);
+        }
+        match self.queue.try_lock() {
+            Ok(mut queue) => {
+                queue.clear();
+                self.note(&queue);
+            }
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().clear(),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+
+    fn note(&self, queue: &[ReferenceRelease]) {
+        self.len.store(queue.len(), Ordering::Release);
+        let is_due = queue.len() >= RIDE_LEN || queue.iter().any(|release| release.is_urgent);
+        self.is_due.store(is_due, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<ReferenceRelease>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What says where the hold is and ends it.
+fn letting_go<'k>(release: &ReferenceRelease) -> Operation<'k> {
+    let token = release.token;
+    Operation::new(release.partition, [Action::Locate { token }, Action::Release { token }])
+}
+
+impl RecordStoreView {
+    /// Carries out one operation. What a caller has to handle (a guard, a missing record, a full inode) stays
+    /// an outcome; every other failure is an error.
+    pub fn run<'k>(&self, op: impl Into<ClientOperation<'k>>) -> Result<OwnedOutcome> {
+        if self.releases.are_due() {
+            let op = op.into();
+            return self.run_behind(self.riders(op.operation.partition), op);
+        }
+        expected(self.dataset.execute_one(op.into())?)
+    }
+
+    /// Carries out an operation that takes a name away: this process's own waiting releases come first, so that a file that was closed is
+    /// not taken for open.
+    pub fn run_removal(&self, op: ClientOperation<'_>) -> Result<OwnedOutcome> {
+        let partition = op.operation.partition;
+        self.land(|release| release.partition == partition);
+        // All that can travel with it: what waits for another partition would keep the next removal there from being posted.
+        self.run_behind(self.riders(partition), op)
+    }
+
+    /// Takes the releases that wait for a request to the node of this partition.
+    fn riders(&self, partition: PartitionId) -> Vec<ReferenceRelease> {
+        let node = self.dataset.node_of(partition).ok();
+        self.releases.take(|release| {
+            release.partition == partition
+                || node.is_some() && self.dataset.node_of(release.partition).ok() == node
+        })
+    }
+
+    /// The same for operations that are carried out together.
+    pub fn run_all_removals<'k>(
+        &self,
+        ops: impl IntoIterator<Item = ClientOperation<'k>>,
+    ) -> Result<Vec<OwnedOutcome>> {
+        let mut ops: Vec<ClientOperation<'k>> = ops.into_iter().collect();
+        let is_before = |release: &ReferenceRelease| {
+            ops.iter().any(|op| op.operation.partition == release.partition)
+        };
+        self.land(is_before);
+        let before = self.releases.take(is_before);
+        ops.splice(0..0, before.iter().map(|one| ClientOperation::new(letting_go(one))));
+        let mut outcomes = self.dataset.execute(&mut ops, self.client.deadline())?;
+        let results = outcomes.split_off(before.len());
+        // What was asked for is done; an orphan that stays is swept later.
+        let _ = self.let_go(&before, outcomes);
+        results.into_iter().map(expected).collect()
+    }
+
+    fn run_behind(
+        &self,
+        releases: Vec<ReferenceRelease>,
+        op: ClientOperation<'_>,
+    ) -> Result<OwnedOutcome> {
+        if releases.is_empty() {
+            return expected(self.dataset.execute_one(op)?);
+        }
+        let mut ops: Vec<ClientOperation<'_>> =
+            releases.iter().map(|one| ClientOperation::new(letting_go(one))).collect();
+        ops.push(op);
+        let mut outcomes = self.dataset.execute(&mut ops, self.client.deadline())?;
+        let last = outcomes.pop().ok_or_else(malformed)?;
+        // As above.
+        let _ = self.let_go(&releases, outcomes);
+        expected(last)
+    }
+
+    /// Ends a hold: soon, or at once when it `is_urgent`.
+    pub fn release(&self, release: ReferenceRelease) -> Result<()> {
+        let is_full = self.releases.push(release);
+        if is_full { self.flush_releases(|_| true) } else { Ok(()) }
+    }
+
+    /// Sends what is due, and does not wait for the answers, but for those to what was sent long before.
+    pub fn send_releases(&self) {
+        if !self.releases.are_due() {
+            return;
+        }
+        // Much space may depend on the answers to those that are urgent. Another thread may have sent them all.
+        let releases = self.releases.take(|release| !release.is_urgent);
+        if releases.is_empty() {
+            return;
+        }
+        let operations: Vec<Operation<'_>> = releases.iter().map(letting_go).collect();
+        match self.dataset.submit(&operations) {
+            Ok(answers) => {
+                if let Some(oldest) = self.releases.keep(PendingReleases { releases, answers }) {
+                    self.see_to(oldest);
+                }
+            }
+            // It can still be sent the slow way.
+            Err(_) => releases.into_iter().for_each(|release| {
+                self.releases.push(release);
+            }),
+        }
+    }
+
+    /// Waits for the answers to what was sent, if `pick` wants any of it.
+    fn land(&self, pick: impl Fn(&ReferenceRelease) -> bool) {
+        self.releases.take_underway(pick).into_iter().for_each(|underway| self.see_to(underway));
+    }
+
+    fn see_to(&self, PendingReleases { releases, answers }: PendingReleases) {
+        // What was asked for is done; an orphan that stays is swept later.
+        let _ = answers
+            .wait_by(self.client.deadline())
+            .and_then(|outcomes| self.let_go(&releases, outcomes));
+    }
+
+    /// Sends what waits and `pick` wants: one request per node.
+    pub fn flush_releases(&self, pick: impl Fn(&ReferenceRelease) -> bool) -> Result<()> {
+        self.land(&pick);
+        let releases = self.releases.take(pick);
+        if releases.is_empty() {
+            return Ok(());
+        }
+        let mut ops: Vec<ClientOperation<'_>> =
+            releases.iter().map(|one| ClientOperation::new(letting_go(one))).collect();
+        let outcomes = self.dataset.execute(&mut ops, self.client.deadline())?;
+        self.let_go(&releases, outcomes)
+    }
+
+    /// Sends those that cannot wait.
+    pub fn flush_urgent(&self) -> Result<()> {
+        self.flush_releases(|release| release.is_urgent)
+    }
+
+    /// In the child of a fork.
+    pub fn forget_releases(&self) {
+        self.releases.forget();
+    }
+
+    /// After releases: removes orphans that nobody holds any more, and follows holds that have moved.
+    fn let_go(&self, releases: &[ReferenceRelease], outcomes: Vec<OwnedOutcome>) -> Result<()> {
+        for (release, outcome) in releases.iter().zip(outcomes) {
+            if !self.let_go_one(release, outcome)? {
+                self.follow_hold(release)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// False: there is no such hold.
+    fn let_go_one(&self, release: &ReferenceRelease, outcome: OwnedOutcome) -> Result<bool> {
+        let results = match outcome {
+            OwnedOutcome::Done(results) => results,
+            OwnedOutcome::Failed(failure) if failure.kind == ErrorKind::NotFound => {
+                return Ok(false);
+            }
+            OwnedOutcome::Failed(failure) => return Err(failure.into_error("release")),
+        };
+        let mut results = results.into_iter();
+        let (Some(OwnedResult::Value { data, .. }), Some(left)) = (results.next(), results.next())
+        else {
+            return Err(malformed());
+        };
+        if left.number()? == 0 && key::is_orphan(&data) {
+            self.remove_orphan(&RecordLocation {
+                key: Key::from_slice(&data),
+                partition: release.partition,
+            })?;
+        }
+        Ok(true)
+    }
+
+    /// The file has moved to another partition since its handle last looked: ends the hold there.
+    fn follow_hold(&self, release: &ReferenceRelease) -> Result<()> {
+        if release.ino == 0 {
+            return Ok(());
+        }
+        for partition in self.partitions_of(release.ino)? {
+            let moved = ReferenceRelease { partition, ..*release };
+            let outcome = self.dataset.execute_one(ClientOperation::new(letting_go(&moved)))?;
+            if partition != release.partition && self.let_go_one(&moved, outcome)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Partitions in which the inode may be, beside that of the name under which it was found.
+    pub fn partitions_of(&self, ino: u64) -> Result<List<PartitionId, 2>> {
+        let location = self.location(key::location(ino));
+        let outcome = self
+            .dataset
+            .execute_one(ClientOperation::new(Operation::get(location.partition, &location.key)))?;
+        let mut partitions = List::new();
+        if let OwnedOutcome::Done(results) = outcome
+            && let Some(OwnedResult::Value { data, .. }) = results.into_iter().next()
+        {
+            partitions.push(self.location(Key::from_slice(&data)).partition);
+        }
+        partitions.push(self.own(ino).partition);
+        Ok(partitions)
+    }
+
+    /// The record that is held under `token` in `partition`.
+    pub fn locate(&self, partition: PartitionId, token: u64) -> Result<Option<RecordLocation>> {
+        if token == 0 {
+            return Ok(None);
+        }
+        let op = Operation::new(partition, [Action::Locate { token }]);
+        match self.run(op)? {
+            OwnedOutcome::Done(results) => match results.into_iter().next() {
+                Some(OwnedResult::Value { data, .. }) => {
+                    Ok(Some(RecordLocation { key: Key::from_slice(&data), partition }))
+                }
+                _ => Err(malformed()),
+            },
+            OwnedOutcome::Failed(_) => Ok(None),
+        }
+    }
+
+    /// Removes an orphan, unless somebody holds it. Whether it went.
+    pub fn remove_orphan(&self, home: &RecordLocation) -> Result<bool> {
+        let key = &home.key;
+        let op = Operation::new(
+            home.partition,
+            [
+                Action::Get { key, offset: 0, len: INODE_LEN as u32 },
+                Action::Detach { key, to: key },
+            ],
+        );
+        let outcome = expected(self.dataset.execute_one(ClientOperation::new(op))?)?;
+        let OwnedOutcome::Done(results) = outcome else { return Ok(false) };
+        let removed = RemovedInode::of(results)?;
+        if removed.is_kept {
+            return Ok(false);
+        }
+        self.free(&removed.inode()?)?;
+        Ok(true)
+    }
+
+    /// Removes what belongs to an inode that is gone.
+    pub fn free(&self, inode: &Inode) -> Result<()> {
+        match inode.layout {
+            DataLayout::Chunked | DataLayout::Tailed => {
+                let is_known = inode.mark == 0 && inode.spiller == 0;
+                let size = is_known.then_some(inode.size);
+                self.remove_chunks(inode.ino, size)?;
+            }
+            DataLayout::Converting => self.remove_chunks(inode.ino, Some(1))?,
+            // How much of the tail is there already, nobody knows.
+            DataLayout::Spilling => self.remove_chunks(inode.ino, None)?,
+            // Only a pointer: the inode is somewhere else.
+            DataLayout::Elsewhere => return Ok(()),
+            DataLayout::Inline | DataLayout::Moving => {}
+        }
+        if inode.flags & FLAG_RENAMED != 0 {
+            let home = self.location(key::location(inode.ino));
+            let op = Operation::new(home.partition, [Action::Delete { key: &home.key }]);
+            expected(self.dataset.execute_one(ClientOperation::new(op))?)?;
+        }
+        if inode.flags & FLAG_ATTRIBUTES != 0 {
+            xattr::remove_all(self, inode.ino)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a `Get` of an inode and the `Detach` of its record, the first two actions of an operation, found.
+pub struct RemovedInode {
+    value: Vec<u8>,
+    /// Somebody holds it.
+    pub is_kept: bool,
+}
+
+impl RemovedInode {
+    pub fn of(results: List<OwnedResult, 2>) -> Result<Self> {
+        let mut results = results.into_iter();
+        match (results.next(), results.next()) {
+            (Some(OwnedResult::Value { data, .. }), Some(detached)) => {
+                let detached = detached.number()?;
+                debug_assert!(detached == DETACHED_KEPT || detached == DETACHED_REMOVED);
+                Ok(Self { value: data, is_kept: detached == DETACHED_KEPT })
+            }
+            _ => Err(malformed()),
+        }
+    }
+
+    pub fn inode(&self) -> Result<Inode> {
+        Inode::decode(&self.value)
+    }
+}
+
+impl FileSystem {
+    /// Removes files without a name that nobody has open any more: those whose holders were killed. Asks each node whether it has any,
+    /// and looks for them only then. Returns how many went.
+    ///
+    /// # Errors
+    /// As of the nodes.
+    pub fn sweep_orphans(&self) -> Result<u64> {
+        let abandoned: u64 = self.statuses()?.iter().map(|status| status.abandoned).sum();
+        let mut removed = 0;
+        if abandoned == 0 {
+            return Ok(0);
+        }
+        let store = self.store();
+        for index in 0..store.dataset.partitions() {
+            let partition = PartitionId(index);
+            let mut after = Key::new();
+            loop {
+                let list = Action::List {
+                    prefix: key::ORPHANS,
+                    after: &after,
+                    limit: SWEEP_AT_ONCE,
+                    reverse: false,
+                    value_len_max: 0,
+                };
+                let (entries, is_complete) =
+                    listing(store.run(Operation::new(partition, [list]))?)?;
+                for entry in &entries {
+                    after = Key::from_slice(&entry.key);
+                    let home = RecordLocation { key: after.clone(), partition };
+                    removed += u64::from(store.remove_orphan(&home)?);
+                }
+                if is_complete || entries.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Tells the nodes of every file that was closed; otherwise they hear of it with what they are asked next.
+    ///
+    /// # Errors
+    /// As of the nodes.
+    pub fn flush_closes(&self) -> Result<()> {
+        self.store().flush_releases(|_| true)
+    }
+}

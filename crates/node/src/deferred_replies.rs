@@ -1,0 +1,82 @@
+//! Replies that wait until what they have seen is committed.
+//!
+//! A reply is made when its operations are applied, and kept, with the blocks that it refers to, until all in-sync members of each
+//! partition that it is about have applied what it has seen. When the node loses a partition before, nothing of it is told: the client
+//! is sent to the new primary.
+
+use std::collections::HashMap;
+
+use samite_transport::server::ConnId;
+use samite_types::{RequestId, ShardId};
+use samite_wire::op::{BlockRef, List};
+
+use crate::inbox::ShardAnswer;
+use crate::reply::ReplyBuffers;
+
+/// Most replies that a shard holds, and most bytes of requests that they are about.
+const HELD_MAX: usize = 16 << 10;
+const HELD_LEN_MAX: usize = 64 << 20;
+
+/// A reply that is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DeferredId(u64);
+
+/// What is held.
+pub(crate) enum DeferredReply {
+    /// To a client of this shard. `grants`: the blocks that it may use, also when it is told something else.
+    Client { conn: ConnId, id: RequestId, buffers: ReplyBuffers, grants: List<BlockRef, 4> },
+    /// To another shard of this node.
+    Shard { to: ShardId, answer: ShardAnswer },
+}
+
+struct DeferredEntry {
+    reply: DeferredReply,
+    /// Partitions that it waits for.
+    partitions: usize,
+    len: usize,
+}
+
+/// The replies that a shard holds.
+#[derive(Default)]
+pub(crate) struct DeferredReplies {
+    waiting: HashMap<DeferredId, DeferredEntry>,
+    next: u64,
+    len: usize,
+}
+
+impl DeferredReplies {
+    /// Whether one more reply to a request of `len` bytes can be held.
+    pub(crate) fn has_room(&self, len: usize) -> bool {
+        self.waiting.len() < HELD_MAX && self.len + len <= HELD_LEN_MAX
+    }
+
+    /// The id of the next reply, if there is one to hold.
+    pub(crate) const fn next_id(&self) -> DeferredId {
+        DeferredId(self.next)
+    }
+
+    /// Holds a reply, under [`DeferredReplies::next_id`], to a request of `len` bytes until `partitions` (at least one) have committed.
+    pub(crate) fn defer(&mut self, reply: DeferredReply, partitions: usize, len: usize) {
+        debug_assert!(partitions > 0);
+        self.waiting.insert(self.next_id(), DeferredEntry { reply, partitions, len });
+        self.next += 1;
+        self.len += len;
+    }
+
+    /// One of its partitions has committed. Returns the reply when that was the last.
+    pub(crate) fn committed(&mut self, id: DeferredId) -> Option<DeferredReply> {
+        let waiting = self.waiting.get_mut(&id)?;
+        waiting.partitions -= 1;
+        if waiting.partitions > 0 {
+            return None;
+        }
+        self.withdrawn(id)
+    }
+
+    /// One of its partitions was lost. Returns the reply, in place of which the client is sent elsewhere.
+    pub(crate) fn withdrawn(&mut self, id: DeferredId) -> Option<DeferredReply> {
+        let waiting = self.waiting.remove(&id)?;
+        self.len -= waiting.len;
+        Some(waiting.reply)
+    }
+}

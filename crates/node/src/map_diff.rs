@@ -1,0 +1,252 @@
+//! What a cluster map says that the one before it did not, in a few words for the log.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use samite_placement::{ClusterMap, PartitionLoss};
+use samite_types::{Redundancy, TargetId};
+use samite_wire::control::{MemberConsistency, MirrorGroup};
+
+/// Most ranges of partitions, nodes and datasets that are named each time.
+const NAMED_MAX: usize = 24;
+
+/// What happened to whom, and with which partitions.
+type Words = BTreeMap<(Redundancy, TargetId, MemberChange), Vec<u32>>;
+
+/// The difference of two maps: nodes that came, went or were started again, and of the groups who leads which, who is good now, and who is not.
+pub(crate) struct MapDiff<'a> {
+    before: &'a ClusterMap,
+    after: &'a ClusterMap,
+    /// What became of members of groups.
+    words: Words,
+}
+
+/// What happened to a member of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum MemberChange {
+    /// It leads, and all that had what their nodes' memory held have been started again.
+    BeginsAnew,
+    Leads,
+    IsGood,
+    WasRestarted,
+    NeedsResync,
+    IsBad,
+    Left,
+}
+
+impl From<MemberConsistency> for MemberChange {
+    fn from(consistency: MemberConsistency) -> Self {
+        match consistency {
+            MemberConsistency::Good => Self::IsGood,
+            MemberConsistency::Restarted => Self::WasRestarted,
+            MemberConsistency::NeedsResync => Self::NeedsResync,
+            MemberConsistency::Bad => Self::IsBad,
+        }
+    }
+}
+
+impl fmt::Display for MemberChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::BeginsAnew => "begins anew",
+            Self::Leads => "leads",
+            Self::IsGood => "is good",
+            Self::WasRestarted => "was started again",
+            Self::NeedsResync => "needs resync",
+            Self::IsBad => "is bad",
+            Self::Left => "left",
+        })
+    }
+}
+
+impl fmt::Display for MapDiff<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<String> = self.nodes().collect();
+        for node in nodes.iter().take(NAMED_MAX) {
+            write!(f, "{node}; ")?;
+        }
+        if nodes.len() > NAMED_MAX {
+            write!(f, "{} more nodes; ", nodes.len() - NAMED_MAX)?;
+        }
+        let datasets = self.after.datasets();
+        if self.before.datasets() != datasets {
+            write!(f, "{} datasets; ", datasets.len())?;
+        }
+        for ((redundancy, target, word), partitions) in self.words.iter().take(NAMED_MAX * 4) {
+            let (mirror, partitions) = (redundancy.get(), NumberRanges(partitions));
+            write!(f, "mirror {mirror}: {target} {word} {partitions}; ")?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a> MapDiff<'a> {
+    /// That of `after`.
+    pub(crate) fn new(before: &'a ClusterMap, after: &'a ClusterMap) -> Self {
+        let mut news = Self { before, after, words: Words::new() };
+        let mut words = Words::new();
+        for table in &after.data().tables {
+            let Some(before) = before.table(table.redundancy) else { continue };
+            for ((before, after), partition) in before.groups.iter().zip(&table.groups).zip(0..) {
+                news.note(before, after, |target, word| {
+                    words.entry((table.redundancy, target, word)).or_default().push(partition);
+                });
+            }
+        }
+        news.words = words;
+        news
+    }
+
+    /// Says what is lost: partitions of datasets in memory that nobody has any more.
+    pub(crate) fn loss(&self) -> Option<String> {
+        let losses = self.before.losses(self.after);
+        let words = |loss: &PartitionLoss| {
+            format!("{} of {} partitions of `{}`", loss.partitions, loss.of, loss.dataset)
+        };
+        let lost: Vec<String> = losses.iter().map(words).collect();
+        let more = if lost.len() > NAMED_MAX { ", …" } else { "" };
+        (!lost.is_empty()).then(|| {
+            let named = lost[..lost.len().min(NAMED_MAX)].join(", ");
+            format!("lost, for all nodes that had them in memory were started again: {named}{more}")
+        })
+    }
+
+    /// What became of nodes.
+    fn nodes(&self) -> impl Iterator<Item = String> {
+        let gone = self.before.nodes().iter().filter(|info| self.after.node(info.node).is_none());
+        let gone = gone.map(|info| format!("{} is gone", info.node));
+        let nodes = self.after.nodes().iter().zip(&self.after.data().states);
+        let others = nodes.filter_map(|(info, state)| {
+            let before = self.before.node(info.node).map(|before| before.incarnation);
+            let is_new = before != Some(info.incarnation);
+            let process = is_new.then(|| format!(", is process {:x}", info.incarnation));
+            if self.before.state(info.node) == Some(*state) && !is_new {
+                return None;
+            }
+            let drains = if state.is_draining { ", drains" } else { "" };
+            let process = process.unwrap_or_default();
+            Some(format!("{} {:?}{drains}{process}", info.node, state.reachability))
+        });
+        gone.chain(others)
+    }
+
+    fn note(
+        &self,
+        before: &MirrorGroup,
+        after: &MirrorGroup,
+        mut say: impl FnMut(TargetId, MemberChange),
+    ) {
+        if before == after && self.is_same_process(after) {
+            return;
+        }
+        let consistency = |group: &MirrorGroup, target: TargetId| {
+            group.members.iter().find(|one| one.target == target).map(|one| one.consistency)
+        };
+        for member in &after.members {
+            if consistency(before, member.target) != Some(member.consistency) {
+                say(member.target, member.consistency.into());
+            }
+        }
+        for member in &before.members {
+            if consistency(after, member.target).is_none() {
+                say(member.target, MemberChange::Left);
+            }
+        }
+        let first = after.members[0];
+        if before.term != after.term || before.members[0].target != first.target {
+            say(first.target, MemberChange::Leads);
+        }
+        if self.before.begins_anew(self.after, before, after) {
+            say(first.target, MemberChange::BeginsAnew);
+        }
+    }
+
+    /// Whether the primary's node is the process that it was.
+    fn is_same_process(&self, group: &MirrorGroup) -> bool {
+        let first = group.members[0].target;
+        self.before.incarnation_of(first) == self.after.incarnation_of(first)
+    }
+}
+
+/// Numbers that grow, as ranges.
+struct NumberRanges<'a>(&'a [u32]);
+
+impl fmt::Display for NumberRanges<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.0.chunk_by(|one, next| one + 1 == *next);
+        for (run, index) in runs.zip(0..) {
+            if index == NAMED_MAX {
+                return write!(f, ",… ({} in all)", self.0.len());
+            }
+            let comma = if index == 0 { "" } else { "," };
+            match run {
+                [one] => write!(f, "{comma}{one}")?,
+                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
+                [] => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samite_coordinator::Coordinator;
+    use samite_types::NodeId;
+    use samite_wire::control::{DatasetSpec, NodeInfo, TargetInfo};
+    use samite_wire::membership::Heartbeat;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn info(node: u32, incarnation: u64) -> NodeInfo {
+        let target = TargetInfo { target: TargetId(node), capacity_bytes: 1 << 30, storage: 0 };
+        NodeInfo {
+            node: NodeId(node),
+            incarnation,
+            host: format!("h{node}"),
+            addresses: vec![format!("tcp://h:{node}")],
+            targets: vec![target],
+        }
+    }
+
+    #[test]
+    fn a_death_and_a_start_are_told_in_a_line() {
+        let mut coordinator = Coordinator::new("c", 2).unwrap().with_partitions(4).unwrap();
+        let second = Duration::from_secs(1);
+        for node in 0..2 {
+            coordinator.join(info(node, 1), second).unwrap();
+        }
+        let spec = DatasetSpec { redundancy: Redundancy(2), ..DatasetSpec::new("d") };
+        let first = coordinator.create_dataset(spec).unwrap();
+        let serves = first.epoch();
+        let beat = Heartbeat { node: NodeId(0), incarnation: 1, serves, is_led: true };
+        for quarter in 4..16 {
+            coordinator.heartbeat(&beat, second / 4 * quarter);
+            coordinator.tick(second / 4 * quarter);
+        }
+        let dead = coordinator.map().unwrap().clone();
+        let news = MapDiff::new(&first, &dead);
+        let said = news.to_string();
+        assert!(said.starts_with("n1 Offline; "), "{said}");
+        assert!(said.contains("mirror 2: t1 needs resync 0-3; "), "{said}");
+        assert!(said.contains("mirror 2: t0 leads ") && !said.contains("anew"), "{said}");
+        assert_eq!(news.loss(), None);
+        // The one that has everything is started again, too.
+        let after = coordinator.join(info(0, 2), second * 4).unwrap().unwrap();
+        let news = MapDiff::new(&dead, &after);
+        let lost = news.loss().unwrap();
+        assert!(lost.ends_with(": 4 of 4 partitions of `d`"), "{lost}");
+        let said = news.to_string();
+        assert!(said.contains("n0 Online, is process 2; "), "{said}");
+        assert!(said.contains("mirror 2: t0 begins anew 0-3; "), "{said}");
+    }
+
+    #[test]
+    fn many_are_named_in_part() {
+        let numbers: Vec<u32> = (0..100).map(|number| number * 2).collect();
+        let said = NumberRanges(&numbers).to_string();
+        assert!(said.starts_with("0,2,4,") && said.ends_with("… (100 in all)"), "{said}");
+        assert_eq!(NumberRanges(&[1, 2, 3, 7]).to_string(), "1-3,7");
+    }
+}

@@ -1,0 +1,32 @@
+//! The context in which operations of one request are applied.
+
+use samite_partition::durable::PlaceId;
+use samite_partition::mirror::{ApplyTime, CommitPosition};
+use samite_partition::{BlockGrants, RequestContext};
+use samite_types::{ClientId, Epoch};
+use smallvec::SmallVec;
+
+/// What a reply has seen that is not committed yet.
+pub(crate) type Seen = SmallVec<[(PlaceId, CommitPosition); 1]>;
+
+/// What operations of one request share, and what comes of all of them.
+pub(crate) struct ApplyContext<'a> {
+    pub(crate) client: ClientId,
+    pub(crate) context: &'a RequestContext,
+    pub(crate) grants: &'a mut dyn BlockGrants,
+    pub(crate) at: ApplyTime,
+    /// Highest of the partitions'.
+    pub(crate) lease_epoch: Epoch,
+    pub(crate) seen: Seen,
+}
+
+impl<'a> ApplyContext<'a> {
+    pub(crate) fn new(
+        client: ClientId,
+        context: &'a RequestContext,
+        grants: &'a mut dyn BlockGrants,
+        at: ApplyTime,
+    ) -> Self {
+        Self { client, context, grants, at, lease_epoch: Epoch(0), seen: Seen::new() }
+    }
+}

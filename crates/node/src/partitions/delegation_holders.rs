@@ -1,0 +1,138 @@
+//! Who has leases on records of a shard.
+
+use std::time::Duration;
+
+use samite_partition::RecordLeases;
+use samite_types::ClientId;
+
+/// Clients, as far as leases are concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HolderSet {
+    /// Nobody has any.
+    Anyone,
+    /// This one has all of them.
+    Only(ClientId),
+    /// Several have some, or there is no room for more.
+    Nobody,
+}
+
+/// Who has leases: one client, or several, which are not told apart. What is noted here lasts a little longer than the leases.
+#[derive(Debug, Default)]
+pub(super) struct DelegationHolders {
+    first: Option<ClientId>,
+    first_until: Duration,
+    others_until: Duration,
+    /// A table was full until then.
+    full_until: Duration,
+}
+
+/// What is to be known of a partition's table of leases.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LeaseTerm {
+    /// It says nothing from then on.
+    until: Duration,
+    is_full: bool,
+}
+
+impl LeaseTerm {
+    pub(super) fn of(leases: &RecordLeases) -> Self {
+        Self { until: leases.live_until(), is_full: leases.is_full() }
+    }
+}
+
+impl DelegationHolders {
+    /// `client` has asked at `now` for leases in a table that is like this now.
+    pub(super) fn note(
+        &mut self,
+        client: ClientId,
+        LeaseTerm { until, is_full }: LeaseTerm,
+        now: Duration,
+    ) {
+        if is_full {
+            self.full_until = self.full_until.max(until);
+        }
+        if self.first_until <= now {
+            self.first = Some(client);
+        }
+        let whose = match self.first == Some(client) {
+            true => &mut self.first_until,
+            false => &mut self.others_until,
+        };
+        *whose = until.max(*whose);
+    }
+
+    /// It is `now`: what has ended is forgotten.
+    pub(super) fn at(&mut self, now: Duration) {
+        for until in [&mut self.first_until, &mut self.others_until, &mut self.full_until] {
+            if *until <= now {
+                *until = Duration::ZERO;
+            }
+        }
+    }
+
+    /// Whether anybody has some.
+    pub(super) const fn are_there(&self) -> bool {
+        !self.first_until.is_zero() || !self.others_until.is_zero()
+    }
+
+    pub(super) const fn free_to_change(&self) -> HolderSet {
+        match self.first {
+            _ if !self.others_until.is_zero() || !self.full_until.is_zero() => HolderSet::Nobody,
+            Some(client) if !self.first_until.is_zero() => HolderSet::Only(client),
+            _ => HolderSet::Anyone,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ClientId = ClientId(1);
+    const B: ClientId = ClientId(2);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn until(until: u64) -> LeaseTerm {
+        LeaseTerm { until: ms(until), is_full: false }
+    }
+
+    #[test]
+    fn one_borrower_is_told_from_several() {
+        let mut borrowers = DelegationHolders::default();
+        assert!(!borrowers.are_there());
+        assert_eq!(borrowers.free_to_change(), HolderSet::Anyone);
+        borrowers.note(A, until(10), ms(1));
+        borrowers.note(A, until(5), ms(2));
+        assert_eq!(borrowers.free_to_change(), HolderSet::Only(A));
+        borrowers.note(B, until(20), ms(3));
+        borrowers.at(ms(10));
+        assert_eq!(borrowers.free_to_change(), HolderSet::Nobody, "B has some, whoever it is");
+        assert!(borrowers.are_there());
+        borrowers.note(B, until(30), ms(11));
+        borrowers.at(ms(20));
+        assert_eq!(borrowers.free_to_change(), HolderSet::Only(B));
+        borrowers.at(ms(30));
+        assert!(!borrowers.are_there());
+        borrowers.note(A, until(40), ms(31));
+        assert_eq!(borrowers.free_to_change(), HolderSet::Only(A));
+    }
+
+    #[test]
+    fn nobody_is_free_to_change_what_is_lent_while_a_table_is_full() {
+        let mut leases = RecordLeases::default();
+        for index in 0..u64::MAX {
+            leases.grant(A, &index.to_le_bytes(), ms(2), ms(1));
+            if leases.is_full() {
+                break;
+            }
+        }
+        let mut borrowers = DelegationHolders::default();
+        borrowers.note(A, LeaseTerm::of(&leases), ms(1));
+        assert_eq!(borrowers.free_to_change(), HolderSet::Nobody);
+        borrowers.at(leases.live_until());
+        assert_eq!(borrowers.free_to_change(), HolderSet::Anyone);
+    }
+}

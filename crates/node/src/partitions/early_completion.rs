@@ -1,0 +1,85 @@
+//! What clients have posted, and what they are not to post meanwhile.
+
+use std::time::Duration;
+
+use samite_partition::AppliedOutcome;
+use samite_placement::ClusterMap;
+use samite_types::{ClientId, Clock, ErrorKind, Redundancy, SystemClock};
+use samite_wire::op::Operation;
+
+use super::delegation_holders::LeaseTerm;
+use super::{ApplyContext, DatasetIndex, OpenPartitions, PlaceId, is_grouped};
+use crate::submissions::ShardSubmissions;
+
+impl OpenPartitions {
+    /// Applies one operation as [`OpenPartitions::apply`] does, so that what is posted meanwhile comes either before or after it.
+    pub(crate) fn apply_alone(
+        &mut self,
+        posts: &ShardSubmissions,
+        (slot, map): (DatasetIndex, &ClusterMap),
+        operation: &Operation<'_>,
+        course: &mut ApplyContext<'_>,
+    ) -> AppliedOutcome {
+        if !operation.is_mutation() {
+            return self.apply(slot, map, operation, course);
+        }
+        let bars = posts.make_way(self.datasets[slot.0].id, operation, self);
+        let outcome = self.apply(slot, map, operation, course);
+        posts.let_pass(bars);
+        outcome
+    }
+
+    /// Applies what was posted to a partition, by the map under which it was; `None`: it is not here, or not here alone.
+    pub(crate) fn apply_submitted(
+        &mut self,
+        id: PlaceId,
+        map: &ClusterMap,
+        client: ClientId,
+        operation: &Operation<'_>,
+        now: Duration,
+    ) -> Option<Result<(), ErrorKind>> {
+        if self.place(id).is_none() {
+            // The first that it hears of the partition. Its dataset is known: slots in use stay what they are.
+            let slot =
+                self.datasets.binary_search_by_key(&id.0, |open| open.id).ok().map(DatasetIndex)?;
+            if id.1.get() >= map.partitions() {
+                return None;
+            }
+            if let Err(kind) = self.open(slot, id.1, (map, SystemClock.monotonic())) {
+                return Some(Err(kind));
+            }
+        }
+        let member = &mut self.place(id)?.member;
+        if !member.is_plain() {
+            return None;
+        }
+        let opened = member.partition_mut();
+        let before = (opened.record_count(), opened.leaked_orphans());
+        let outcome = opened.apply_submitted(client, operation, now);
+        if operation.borrows() {
+            let term = LeaseTerm::of(opened.leases());
+            self.borrowers.note(client, term, now);
+        }
+        self.recount(id, before);
+        Some(outcome)
+    }
+
+    /// What is posted to a partition next is about the record at `key`, which is there.
+    pub(crate) fn fetch(&mut self, id: PlaceId, key: &[u8]) {
+        if let Some(place) = self.place(id) {
+            place.member.partition_mut().fetch(key);
+        }
+    }
+
+    /// Knows all datasets of a map, so that clients may post about any of them.
+    pub(crate) fn know_all(&mut self, map: &ClusterMap) {
+        for dataset in map.datasets() {
+            self.dataset(map, dataset.id);
+        }
+    }
+
+    /// Whether some partition of a dataset that keeps each record once has other members by this map all the same: it is about to move.
+    pub(crate) fn has_moving(&self, map: &ClusterMap) -> bool {
+        is_grouped(map, self.me, Redundancy(1))
+    }
+}

@@ -1,0 +1,310 @@
+//! Holds: which records somebody relies on beyond their names.
+//!
+//! A hold is a token on a record. While a record has one, taking its key away ([`samite_wire::op::Action::Detach`]) gives it another
+//! key instead of removing it. Holds are volatile and stand beside the records: they end when they are released, when their
+//! record is removed, or when the client that took them is gone.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+
+use samite_placement::BuildKeyHasher;
+use samite_types::{ClientId, ErrorKind};
+use samite_wire::limits::KEY_LEN_MAX;
+use samite_wire::{FieldDecoder, WireError};
+use smallvec::SmallVec;
+
+use crate::copy::{bounded, put_u32, put_u64};
+use crate::limits::{HOLDS_MAX, HOLDS_PER_CLIENT_MAX};
+
+type Key = SmallVec<[u8; 32]>;
+
+/// Bytes of a hold in a list of holders.
+pub(crate) const HOLDER_LEN: usize = 16;
+
+/// The holds of a partition.
+#[derive(Debug, Default)]
+pub(crate) struct OpenReferences {
+    tokens: HashMap<u64, (ClientId, Key), BuildKeyHasher>,
+    keys: HashMap<Key, ReferencedRecord, BuildKeyHasher>,
+    clients: BTreeMap<ClientId, usize>,
+    /// Detached records that nobody holds any more.
+    abandoned: u64,
+    /// Holds taken and ended outside of changes of records.
+    changes: u64,
+}
+
+/// A record that is held, or was detached because it was.
+#[derive(Debug, Default)]
+struct ReferencedRecord {
+    tokens: SmallVec<[u64; 2]>,
+    is_detached: bool,
+}
+
+impl ReferencedRecord {
+    fn count(&self) -> u64 {
+        self.tokens.len() as u64
+    }
+}
+
+impl OpenReferences {
+    /// Detached records that nobody holds any more.
+    pub(crate) const fn leaked_orphans(&self) -> u64 {
+        self.abandoned
+    }
+
+    /// Grows with each hold that is taken, released, or ended with its client.
+    pub(crate) const fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Clients that hold something.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        self.clients.keys().copied()
+    }
+
+    /// Appends all holds in the order of keys, for another member of the mirror group.
+    pub(crate) fn export(&self, out: &mut Vec<u8>) {
+        put_u32(out, self.keys.len());
+        let mut all: Vec<_> = self.keys.iter().collect();
+        all.sort_unstable_by_key(|(key, _)| *key);
+        for (key, held) in all {
+            // Keys are shorter than 64 KiB.
+            out.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            out.extend_from_slice(key);
+            out.push(u8::from(held.is_detached));
+            put_u32(out, held.tokens.len());
+            for token in &held.tokens {
+                let client = self.tokens.get(token).map_or(ClientId(0), |(client, _)| *client);
+                put_u64(out, *token);
+                put_u64(out, client.get());
+            }
+        }
+    }
+
+    /// What [`OpenReferences::export`] wrote.
+    pub(crate) fn import(decoder: &mut FieldDecoder<'_>) -> Result<Self, WireError> {
+        let mut imported = Self::default();
+        for _ in 0..decoder.u32("held records")? {
+            let key = Key::from_slice(decoder.short_bytes(KEY_LEN_MAX, "held key")?);
+            let is_detached = decoder.u8("detached")? != 0;
+            let mut held = ReferencedRecord { tokens: SmallVec::new(), is_detached };
+            for _ in 0..bounded(decoder, HOLDS_MAX, "holds")? {
+                let (token, client) = (decoder.u64("token")?, ClientId(decoder.u64("client")?));
+                held.tokens.push(token);
+                *imported.clients.entry(client).or_default() += 1;
+                imported.tokens.insert(token, (client, key.clone()));
+            }
+            imported.abandoned += u64::from(held.tokens.is_empty());
+            imported.keys.insert(key, held);
+        }
+        if imported.tokens.len() > HOLDS_MAX {
+            return Err(WireError::OverLimit("holds"));
+        }
+        Ok(imported)
+    }
+
+    /// Whether `client` may take `more` holds.
+    pub(crate) fn check_room(&self, client: ClientId, more: usize) -> Result<(), ErrorKind> {
+        let of_client = self.clients.get(&client).copied().unwrap_or(0);
+        let fits =
+            self.tokens.len() + more <= HOLDS_MAX && of_client + more <= HOLDS_PER_CLIENT_MAX;
+        if fits { Ok(()) } else { Err(ErrorKind::TooManyOpen) }
+    }
+
+    /// Holds `key` for `client`; a token that holds something stays there. Returns how many hold the record of the token.
+    pub(crate) fn open_reference(&mut self, client: ClientId, key: &[u8], token: u64) -> u64 {
+        match self.tokens.entry(token) {
+            Entry::Occupied(known) => {
+                let (_, key) = known.get();
+                return self.keys.get(key).map_or(0, ReferencedRecord::count);
+            }
+            Entry::Vacant(free) => free.insert((client, Key::from_slice(key))),
+        };
+        self.changes += 1;
+        *self.clients.entry(client).or_default() += 1;
+        self.attach(Key::from_slice(key), token)
+    }
+
+    /// Ends a hold. Returns how many still hold its record.
+    pub(crate) fn release(&mut self, token: u64) -> u64 {
+        let Some((client, key)) = self.tokens.remove(&token) else { return 0 };
+        self.changes += 1;
+        self.uncount(client);
+        self.let_go(&key, token)
+    }
+
+    /// The key of the record that `token` holds.
+    pub(crate) fn locate(&self, token: u64) -> Option<&[u8]> {
+        self.tokens.get(&token).map(|(_, key)| key.as_slice())
+    }
+
+    pub(crate) fn is_referenced(&self, key: &[u8]) -> bool {
+        self.holders_of(key) > 0
+    }
+
+    /// The record at `key`, which is held, has the key `to` now.
+    pub(crate) fn detached(&mut self, key: &[u8], to: &[u8]) {
+        if key != to {
+            self.forget(to);
+            self.move_all(key, to);
+        }
+        if let Some(held) = self.keys.get_mut(to) {
+            held.is_detached = true;
+        }
+    }
+
+    /// The record at `key` is gone.
+    pub(crate) fn forget(&mut self, key: &[u8]) {
+        // Mostly nothing is held, and an empty map hashes the key all the same.
+        if self.keys.is_empty() {
+            return;
+        }
+        let Some(held) = self.keys.remove(key) else { return };
+        if held.tokens.is_empty() {
+            self.abandoned -= 1;
+        }
+        for token in held.tokens {
+            if let Some((client, _)) = self.tokens.remove(&token) {
+                self.uncount(client);
+            }
+        }
+    }
+
+    /// Who holds `key`: token and client of each, 8 bytes little-endian.
+    pub(crate) fn list(&self, key: &[u8]) -> Vec<u8> {
+        let tokens = self.keys.get(key).map_or(&[][..], |held| &held.tokens);
+        let mut list = Vec::with_capacity(tokens.len() * HOLDER_LEN);
+        for token in tokens {
+            let client = self.tokens.get(token).map_or(ClientId(0), |(client, _)| *client);
+            list.extend_from_slice(&token.to_le_bytes());
+            list.extend_from_slice(&client.get().to_le_bytes());
+        }
+        list
+    }
+
+    /// Lets exactly those in `list` hold `key`. Returns how many did.
+    pub(crate) fn set(&mut self, key: &[u8], list: &[u8]) -> u64 {
+        let before = self.holders_of(key);
+        self.forget(key);
+        for holder in list.as_chunks::<HOLDER_LEN>().0 {
+            let (token, client) = holder.split_at(8);
+            let number = |raw: &[u8]| raw.first_chunk().map_or(0, |raw| u64::from_le_bytes(*raw));
+            let token = number(token);
+            self.release(token);
+            self.open_reference(ClientId(number(client)), key, token);
+        }
+        before
+    }
+
+    /// Those who hold `from` hold `to` instead. Returns how many they are.
+    pub(crate) fn move_all(&mut self, from: &[u8], to: &[u8]) -> u64 {
+        if from == to {
+            return self.holders_of(from);
+        }
+        let Some(held) = self.keys.remove(from) else { return 0 };
+        if held.tokens.is_empty() {
+            self.abandoned -= 1;
+        }
+        let to = Key::from_slice(to);
+        for token in &held.tokens {
+            if let Some((_, key)) = self.tokens.get_mut(token) {
+                key.clone_from(&to);
+            }
+            self.attach(to.clone(), *token);
+        }
+        held.count()
+    }
+
+    /// Ends all holds of a client that is gone.
+    pub(crate) fn drop_client(&mut self, client: ClientId) {
+        if self.clients.remove(&client).is_none() {
+            return;
+        }
+        self.changes += 1;
+        let gone: Vec<(u64, Key)> = self
+            .tokens
+            .iter()
+            .filter(|(_, (owner, _))| *owner == client)
+            .map(|(token, (_, key))| (*token, key.clone()))
+            .collect();
+        for (token, key) in gone {
+            self.tokens.remove(&token);
+            self.let_go(&key, token);
+        }
+    }
+
+    fn holders_of(&self, key: &[u8]) -> u64 {
+        self.keys.get(key).map_or(0, ReferencedRecord::count)
+    }
+
+    fn attach(&mut self, key: Key, token: u64) -> u64 {
+        let held = self.keys.entry(key).or_default();
+        if held.is_detached && held.tokens.is_empty() {
+            self.abandoned -= 1;
+        }
+        held.tokens.push(token);
+        held.count()
+    }
+
+    fn let_go(&mut self, key: &[u8], token: u64) -> u64 {
+        let Some(held) = self.keys.get_mut(key) else { return 0 };
+        held.tokens.retain(|other| *other != token);
+        let left = held.count();
+        if left == 0 {
+            if held.is_detached {
+                self.abandoned += 1;
+            } else {
+                self.keys.remove(key);
+            }
+        }
+        left
+    }
+
+    fn uncount(&mut self, client: ClientId) {
+        if let Some(count) = self.clients.get_mut(&client) {
+            *count -= 1;
+            if *count == 0 {
+                self.clients.remove(&client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: ClientId = ClientId(1);
+    const TWO: ClientId = ClientId(2);
+
+    #[test]
+    fn a_detached_record_is_abandoned_with_its_last_hold() {
+        let mut holds = OpenReferences::default();
+        assert_eq!(holds.open_reference(ONE, b"e", 10), 1);
+        assert_eq!(holds.open_reference(TWO, b"e", 20), 2);
+        holds.detached(b"e", b"o");
+        assert!(!holds.is_referenced(b"e") && holds.is_referenced(b"o"));
+        assert_eq!(holds.locate(10), Some(&b"o"[..]));
+        assert_eq!((holds.release(10), holds.leaked_orphans()), (1, 0));
+        holds.drop_client(TWO);
+        assert_eq!((holds.is_referenced(b"o"), holds.leaked_orphans()), (false, 1));
+        holds.forget(b"o");
+        assert_eq!(holds.leaked_orphans(), 0);
+        assert!(holds.keys.is_empty() && holds.tokens.is_empty() && holds.clients.is_empty());
+    }
+
+    #[test]
+    fn the_holds_of_a_client_are_bounded_and_those_of_others_are_not_touched() {
+        let mut holds = OpenReferences::default();
+        for token in 1..=HOLDS_PER_CLIENT_MAX as u64 {
+            assert_eq!(holds.check_room(ONE, 1), Ok(()));
+            holds.open_reference(ONE, &token.to_le_bytes(), token);
+        }
+        assert_eq!(holds.check_room(ONE, 1), Err(ErrorKind::TooManyOpen));
+        assert_eq!(holds.check_room(TWO, 1), Ok(()));
+        holds.open_reference(TWO, b"two", u64::MAX);
+        holds.drop_client(ONE);
+        assert_eq!((holds.tokens.len(), holds.keys.len()), (1, 1));
+        assert_eq!(holds.check_room(ONE, 1), Ok(()));
+    }
+}

@@ -1,0 +1,404 @@
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+
+use samite_types::{DatasetId, PartitionId, Version};
+use samite_wire::arena::ArenaLayout;
+use samite_wire::lookup::{
+    ALIVE_OFFSET, HEAD_LEN, LEASE_OFFSET, LookupHead, LookupSlot, MORE, VALID_ALWAYS, VALID_OFFSET,
+    index_word, known_word,
+};
+use samite_wire::submission::{BOX_LEN, BOXES, SlotContents};
+
+use super::*;
+use crate::shm::arena_view::tests::arena;
+use crate::shm::mapping::SharedMapping;
+
+const ID: RecordId<'_> = RecordId { dataset: DatasetId(1), partition: PartitionId(2), key: b"k" };
+
+/// A node that shows one record, and whose table is open.
+struct Node {
+    mapping: SharedMapping,
+    view: ArenaView,
+    layout: ArenaLayout,
+}
+
+impl Node {
+    fn new() -> Self {
+        let (mapping, view, layout) = arena();
+        let board = layout.lookup_offset() as usize;
+        mapping.word(board + ALIVE_OFFSET).store(1, Ordering::SeqCst);
+        mapping.long_word(board + VALID_OFFSET).store(VALID_ALWAYS, Ordering::SeqCst);
+        let slot = LookupSlot::new(&ID, 0, Version(7), 500, &[9; HEAD_LEN]).unwrap();
+        let at = layout.lookup_slot_offset(0, 5).unwrap();
+        let raw = slot.as_bytes();
+        // SAFETY: the layout says that a slot is there, which this test alone writes to.
+        unsafe {
+            std::ptr::copy_nonoverlapping(raw.as_ptr(), mapping.at(at, raw.len()), raw.len());
+        }
+        let node = Self { mapping, view, layout };
+        node.show(true);
+        node.word(OPEN_OFFSET).store(3, Ordering::SeqCst);
+        node
+    }
+
+    fn show(&self, is_shown: bool) {
+        let word = self.mapping.long_word(self.layout.lookup_bucket_offset(0, ID.hash()));
+        let shown = index_word(ID.hash(), 5).to_le();
+        word.store(if is_shown { shown } else { 0 }, Ordering::SeqCst);
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        self.mapping.long_word(self.layout.submissions_offset(0) + offset)
+    }
+
+    fn claim(&self) -> Option<LockWord> {
+        LockWord::read(self.word(lock_word_offset(lock_word_of(ID.hash()))).load(Ordering::SeqCst))
+    }
+
+    fn post(
+        &self,
+        change: &SubmittedChange<'_>,
+        agrees: impl FnOnce(&[u8], &LookupHead) -> bool,
+    ) -> bool {
+        let call = || {};
+        let posted = self.view.submit(change, call, |view| {
+            let mut shown = [0; HEAD_LEN];
+            let head = view.head(&change.record, Epoch(5), &mut shown);
+            head.is_some_and(|head| agrees(&shown[..head.len], &head))
+        });
+        let owned = (0..BOXES)
+            .filter(|number| self.word(owner_offset(*number)).load(Ordering::SeqCst) != 0);
+        assert_eq!(owned.count(), usize::from(posted.is_some()), "no box is lost");
+        posted.is_some()
+    }
+
+    fn clear(&self) {
+        let claim = self.claim().unwrap();
+        self.word(owner_offset(claim.number)).store(0, Ordering::SeqCst);
+        self.word(lock_word_offset(lock_word_of(ID.hash()))).store(0, Ordering::SeqCst);
+    }
+}
+
+fn change(body: &[u8]) -> SubmittedChange<'_> {
+    SubmittedChange {
+        record: ID,
+        access: DatasetAccess { owner: rustix::process::geteuid().as_raw(), mode: 0o700 },
+        map_epoch: Epoch(3),
+        client: ClientId(77),
+        borrows: false,
+        hold: 0,
+        body,
+        payload: &[b"de", b"f"],
+    }
+}
+
+#[test]
+fn a_change_is_posted_with_all_that_the_node_needs() {
+    let node = Node::new();
+    assert!(node.post(&change(b"abc"), |value, head| {
+        assert_eq!((value, head.version), (&[9; HEAD_LEN][..], Version(7)));
+        assert_eq!(node.claim().unwrap().state, LockWordState::Claimed);
+        true
+    }));
+    let claim = node.claim().unwrap();
+    assert!(claim.state == LockWordState::Posted && claim.is_of(ClientId(77)));
+    let bits = node.word(pending_offset(queue_of(claim.number))).load(Ordering::SeqCst);
+    assert_eq!(bits, pending_bit(claim.number));
+    let mut raw = [0; BOX_LEN];
+    let source = node.view.queue_at(0, slot_offset(claim.number), BOX_LEN);
+    // SAFETY: in bounds, and nobody writes there now.
+    unsafe { std::ptr::copy_nonoverlapping(source, raw.as_mut_ptr(), BOX_LEN) };
+    let contents = SlotContents::read(&raw).unwrap();
+    assert_eq!(contents.label.hash, ID.hash());
+    assert_eq!((contents.body, contents.payload), (&b"abc"[..], &b"def"[..]));
+    // Until it is carried out the board may be behind, and nobody else can post.
+    assert!(node.view.head(&ID, Epoch(5), &mut [0; HEAD_LEN]).is_none());
+    assert_eq!(node.view.submit(&change(b"abc"), || {}, |_| true), None);
+}
+
+#[test]
+fn a_hold_ends_where_it_was_posted_once() {
+    let node = Node::new();
+    let holding = |hold| {
+        let change = SubmittedChange { hold, ..change(b"abc") };
+        node.view.submit(&change, || {}, |_| true).unwrap()
+    };
+    let ends = |posted, token| node.view.end_reference(ID.partition, posted, token);
+    let first = holding(11);
+    assert!(!ends(first, 12) && ends(first, 11) && !ends(first, 11));
+    node.clear();
+    // The same box, a lane later: what was posted there before is nothing to it.
+    let later = (1..LANE_BOXES).fold(first, |_, _| {
+        let posted = holding(12);
+        node.clear();
+        posted
+    });
+    assert_ne!(later, first);
+    assert_eq!(holding(13), first);
+    assert!(!ends(first, 11) && !ends(first, 0) && ends(first, 13));
+    node.clear();
+    let without = holding(0);
+    assert!(!ends(without, 0) && !ends(without, 14));
+}
+
+#[test]
+fn nothing_is_posted_that_is_not_certain() {
+    let node = Node::new();
+    let refused = |change: &SubmittedChange<'_>| {
+        assert!(!node.post(change, |_, _| true));
+        assert_eq!(node.claim(), None);
+    };
+    refused(&SubmittedChange { map_epoch: Epoch(2), ..change(b"abc") });
+    refused(&change(&[0; REQUEST_LEN_MAX - 2]));
+    refused(&SubmittedChange { record: RecordId { key: b"other", ..ID }, ..change(b"abc") });
+    node.word(OPEN_OFFSET).store(0, Ordering::SeqCst);
+    refused(&SubmittedChange { map_epoch: Epoch(0), ..change(b"abc") });
+    node.word(OPEN_OFFSET).store(3, Ordering::SeqCst);
+    node.show(false);
+    refused(&change(b"abc"));
+    node.show(true);
+    assert!(!node.post(&change(b"abc"), |_, _| false));
+    assert_eq!(node.claim(), None);
+    assert!(node.post(&change(&[0; REQUEST_LEN_MAX - 3]), |_, _| true));
+}
+
+#[test]
+fn what_no_word_speaks_of_is_not_there() {
+    let node = Node::new();
+    let new = RecordId { key: b"new", ..ID };
+    let bucket = node.layout.lookup_bucket_offset(0, new.hash());
+    let word = node.mapping.long_word(bucket + 5 * size_of::<u64>());
+    assert!(node.view.has_none(&[new], Epoch(5)));
+    assert!(!node.view.has_none(&[new, ID], Epoch(5)), "one of them is there");
+    for says in [known_word(new.hash()), index_word(new.hash(), 3), MORE] {
+        word.store(says.to_le(), Ordering::SeqCst);
+        assert!(!node.view.has_none(&[new], Epoch(5)));
+    }
+    word.store(known_word(!new.hash()).to_le(), Ordering::SeqCst);
+    assert!(node.view.has_none(&[new], Epoch(5)), "the word of another one");
+    let board = node.layout.lookup_offset() as usize;
+    node.mapping.long_word(board + LEASE_OFFSET).store(6, Ordering::SeqCst);
+    assert!(!node.view.has_none(&[new], Epoch(5)) && node.view.has_none(&[new], Epoch(6)));
+    node.mapping.word(board + ALIVE_OFFSET).store(0, Ordering::SeqCst);
+    assert!(!node.view.has_none(&[new], Epoch(6)), "the node is dead");
+}
+
+#[test]
+fn who_may_not_change_a_dataset_does_not_post() {
+    let mut node = Node::new();
+    node.view.turn.uid = 1000;
+    let with = |access| SubmittedChange { access, ..change(b"abc") };
+    for (owner, mode) in [(1000, 0o577), (1001, 0o755)] {
+        assert!(!node.post(&with(DatasetAccess { owner, mode }), |_, _| true));
+    }
+    assert!(node.post(&with(DatasetAccess { owner: 1000, mode: 0o700 }), |_, _| true));
+}
+
+#[test]
+fn who_is_revoked_or_closed_out_meanwhile_does_not_post() {
+    let node = Node::new();
+    let word = node.word(lock_word_offset(lock_word_of(ID.hash())));
+    assert!(!node.post(&change(b"abc"), |_, _| {
+        assert_eq!(node.claim().unwrap().state, LockWordState::Claimed);
+        word.store(LockWord::BARRED.word(), Ordering::SeqCst);
+        true
+    }));
+    assert_eq!(node.claim(), Some(LockWord::BARRED), "what is barred is not the client's");
+    let other = LockWord::new(ClientId(5), 200).word();
+    word.store(other, Ordering::SeqCst);
+    assert!(!node.post(&change(b"abc"), |_, _| true));
+    assert_eq!(word.load(Ordering::SeqCst), other, "another's claim stays");
+}
+
+/// Fills the lane of the client.
+fn fill_lane(node: &Node) {
+    for number in 0..BOXES {
+        if queue_of(number) == change(b"").client.get() as usize % LANES {
+            node.word(owner_offset(number)).store(77, Ordering::SeqCst);
+        }
+    }
+}
+
+fn lane(node: &Node) -> &AtomicU32 {
+    let lane = change(b"").client.get() as usize % LANES;
+    node.mapping.word(node.layout.submissions_offset(0) + queue_offset(lane))
+}
+
+#[test]
+fn who_finds_its_lane_full_waits_until_some_of_it_is_free() {
+    let node = Node::new();
+    fill_lane(&node);
+    let (calls, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let is_posted = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                let Some(waiter) = QueueWaiter::read(lane(&node).load(SeqCst)) else { continue };
+                // So far ahead of the first post, or of one that was tried since.
+                let turn = (waiter.number + LANE_BOXES - FREE_BOXES) % LANE_BOXES;
+                assert!(turn < node.view.turn.next.load(SeqCst));
+                node.word(owner_offset(waiter.number)).store(0, SeqCst);
+                lane(&node).store(0, SeqCst);
+                let _ = futex::wake(lane(&node), futex::Flags::empty(), 1);
+                return;
+            }
+        });
+        let call = || {
+            calls.fetch_add(1, SeqCst);
+        };
+        // On a machine with others at work the one that frees may come too late for the first.
+        let is_posted =
+            (0..1000).any(|_| node.view.submit(&change(b"abc"), call, |_| true).is_some());
+        is_over.store(true, SeqCst);
+        is_posted
+    });
+    assert!(is_posted);
+    assert!(calls.load(SeqCst) > 1, "a node that sleeps carries nothing out");
+}
+
+#[test]
+fn posts_follow_the_box_that_was_found_behind_those_that_are_taken() {
+    let node = Node::new();
+    let first = change(b"").client.get() as usize % LANES * LANE_BOXES;
+    let take = |at: usize, owner| node.word(owner_offset(first + at)).store(owner, SeqCst);
+    let post = || {
+        let posted = node.view.submit(&change(b"abc"), || {}, |_| true).unwrap();
+        node.clear();
+        usize::from(posted.number) - first
+    };
+    take(0, 5);
+    assert_eq!([post(), post()], [1, 2]);
+    // From the next one on all are taken, but for the one that is waited for.
+    fill_lane(&node);
+    take(3 + FREE_BOXES, 0);
+    assert_eq!(post(), 3 + FREE_BOXES);
+    (0..LANE_BOXES).for_each(|at| take(at, 0));
+    assert_eq!(post(), 4 + FREE_BOXES);
+}
+
+#[test]
+fn who_meets_another_client_goes_to_another_lane_now_and_then() {
+    let node = Node::new();
+    let id = ClientId(0o4321);
+    let post = || {
+        let posted =
+            node.view.submit(&SubmittedChange { client: id, ..change(b"abc") }, || {}, |_| true);
+        node.clear();
+        queue_of(usize::from(posted.unwrap().number))
+    };
+    let meet = |lane: usize, at: usize| {
+        let number = lane * LANE_BOXES + at % LANE_BOXES;
+        node.word(owner_offset(number)).store(5, SeqCst);
+    };
+    // It has just come to the first one.
+    meet(1, 0);
+    assert_eq!([post(), post()], [1, 1]);
+    node.view.turn.next.store(LANE_BOXES, SeqCst);
+    meet(1, LANE_BOXES);
+    assert_eq!([post(), post()], [1, 2], "from the next post on");
+    node.view.turn.next.store(2 * LANE_BOXES, SeqCst);
+    (0..LANE_BOXES).for_each(|at| meet(2, at));
+    assert_eq!([post(), post()], [3, 3], "at once, if there is no room");
+    // None of its own are in the way of anybody.
+    node.view.turn.next.store(4 * LANE_BOXES, SeqCst);
+    node.word(owner_offset(3 * LANE_BOXES)).store(id.get(), SeqCst);
+    assert_eq!([post(), post()], [3, 3]);
+}
+
+/// Runs `run` on a thread that stays on its core, whose number it is given.
+fn on_one_core<T: Send>(run: impl FnOnce(u32) -> T + Send) -> T {
+    let pinned = || {
+        let core = rustix::thread::sched_getcpu();
+        let mut one = rustix::thread::CpuSet::new();
+        one.set(core);
+        rustix::thread::sched_setaffinity(None, &one).unwrap();
+        run(core as u32 + 1)
+    };
+    std::thread::scope(|scope| scope.spawn(pinned).join().unwrap())
+}
+
+#[test]
+fn a_client_on_the_core_of_the_node_lets_it_go_on_with_others() {
+    let node = Node::new();
+    let own = change(b"").client.get() as usize % LANES;
+    on_one_core(|core| {
+        // Posts a quarter of a lane, of which the last is not carried out, and says for which box it waited after that.
+        let waited_for = |node_core: u32, others_post: bool| {
+            node.mapping
+                .word(node.layout.submissions_offset(0) + NODE_CORE_OFFSET)
+                .store(node_core, SeqCst);
+            let bit = u64::from(others_post);
+            node.word(pending_offset((own + 1) % LANES)).store(bit, SeqCst);
+            let mut last = None;
+            while last.is_none() || !node.view.turn.next.load(SeqCst).is_multiple_of(POSTS_PER_TURN)
+            {
+                last = node.view.submit(&change(b"abc"), || {}, |_| true);
+                node.clear();
+            }
+            let last = usize::from(last.unwrap().number);
+            node.word(owner_offset(last)).store(77, SeqCst);
+            let is_over = AtomicBool::new(false);
+            let seen = std::thread::scope(|scope| {
+                let watch = scope.spawn(|| {
+                    let mut seen = None;
+                    while !is_over.load(SeqCst) {
+                        seen = seen.or(QueueWaiter::read(lane(&node).load(SeqCst)));
+                    }
+                    seen
+                });
+                assert!(node.view.submit(&change(b"abc"), || {}, |_| true).is_some());
+                is_over.store(true, SeqCst);
+                watch.join().unwrap()
+            });
+            node.clear();
+            node.word(owner_offset(last)).store(0, SeqCst);
+            seen.map(|waiter| waiter.number == last)
+        };
+        assert_eq!(waited_for(core + 1, true), None, "the node has a core of its own");
+        assert_eq!(waited_for(core, false), None, "nobody else has posted");
+        // The other thread may have been kept from looking while it waited.
+        assert!((0..1000).any(|_| waited_for(core, true) == Some(true)));
+    });
+}
+
+#[test]
+fn nobody_waits_for_ever_or_for_a_table_that_is_closed() {
+    let node = Node::new();
+    fill_lane(&node);
+    let waited = || {
+        let calls = AtomicUsize::new(0);
+        let call = || {
+            calls.fetch_add(1, SeqCst);
+        };
+        assert_eq!(node.view.submit(&change(b"abc"), call, |_| true), None);
+        assert_eq!(node.claim(), None);
+        calls.load(SeqCst)
+    };
+    // The first of all posts calls, and each time that it waits.
+    assert_eq!(waited(), 1 + WAITS as usize);
+    node.word(OPEN_OFFSET).store(0, SeqCst);
+    assert_eq!(waited(), 1);
+}
+
+#[test]
+fn a_node_that_sleeps_is_called_now_and_then() {
+    let node = Node::new();
+    let calls = AtomicUsize::new(0);
+    for _ in 0..3 * POSTS_PER_CALL {
+        let call = || {
+            calls.fetch_add(1, SeqCst);
+        };
+        assert!(node.view.submit(&change(b"abc"), call, |_| true).is_some());
+        node.clear();
+    }
+    assert_eq!(calls.load(SeqCst), 3);
+    // The box whose turn it is to call is found behind one that is taken.
+    let turn = 4 * POSTS_PER_CALL - 1;
+    node.view.turn.next.store(turn, SeqCst);
+    let first = change(b"").client.get() as usize % LANES * LANE_BOXES;
+    node.word(owner_offset(first + turn % LANE_BOXES)).store(5, SeqCst);
+    let call = || {
+        calls.fetch_add(1, SeqCst);
+    };
+    assert!(node.view.submit(&change(b"abc"), call, |_| true).is_some());
+    assert_eq!(calls.load(SeqCst), 4);
+}
